@@ -1,0 +1,88 @@
+// OpDef: what there is to know of an op in one place, and the registry of all ops.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// What a gradient rule sees. It appends nodes to `graph` and returns one gradient per input;
+/// kNoValue for an input that has none (indices, masks, scalars that are not differentiated).
+struct GradientContext {
+  Graph& graph;
+  Node node;                            // the forward node (a copy: the graph grows)
+  std::span<const ValueId> out_grads;   // one per result; kNoValue where nothing flows back
+  std::vector<bool> needs;              // per input: is its gradient wanted at all?
+
+  const Shape& in_shape(size_t i) const { return graph.type(node.inputs[i]).shape; }
+  const TensorType& in_type(size_t i) const { return graph.type(node.inputs[i]); }
+};
+
+/// Global boxes of one rank's share of every operand and result of a node.
+struct LocalBoxes {
+  std::span<const Box> in;
+  std::span<const Box> out;
+};
+
+/// Function pointers in an aggregate: an op family's file is a list of these.
+struct OpDef {
+  std::string name;
+
+  /// Result types from attributes and operand types. Throws invalid_input (without naming the node;
+  /// the caller adds it). Must accept empty (0-sized) dims, since a shard may be empty.
+  std::function<std::vector<TensorType>(const Node&, std::span<const TensorType> in)> infer;
+
+  /// Null: not differentiable (comparisons, indices); the gradient stops here.
+  std::function<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
+
+  /// Floating-point operations on these operand types. Null: one per result element.
+  std::function<double(const Node&, std::span<const TensorType> in, std::span<const TensorType> out)> flops =
+      nullptr;
+
+  /// For ops whose attributes carry shapes or positions: the attributes with which one rank runs its
+  /// share. Null: attributes do not depend on how the node is cut. Whether a cut is *right* is not
+  /// said here: ShardCombine finds out by running it.
+  /// Example: iota{shape=[8]} with out box [4,4) -> {shape=[4], start=4}.
+  std::function<Attrs(const Node&, std::span<const TensorType> in, LocalBoxes)> localise = nullptr;
+
+  /// The node with small operand shapes for discovery. `in` holds proposed small types (equal sizes
+  /// stayed equal, 1 stayed 1); the hook may change them and must return attributes that fit them.
+  /// Null: attributes hold for any shape. Only ops whose attributes carry sizes need it.
+  std::function<Attrs(const Node&, std::span<const TensorType> original, std::vector<TensorType>& in)> shrink =
+      nullptr;
+
+  /// For an integer operand that indexes: valid values are [0, bound). Null or nullopt: any small integer.
+  /// Used for synthetic batches, for discovery and for tests' random data.
+  std::function<std::optional<int64_t>(const Node&, std::span<const TensorType> in, size_t operand)> index_bound =
+      nullptr;
+
+  /// {result, operand} pairs that a kernel may compute in place when the operand dies here: every
+  /// kernel of the op reads element i of the operand before it writes element i of the result.
+  std::vector<std::pair<int, int>> in_place = {};
+
+  /// Sample calls that registry-wide tests (gradient, kernels, strategies) run: small even and uneven
+  /// shapes covering each attribute. Every op has at least one.
+  struct Sample {
+    std::vector<TensorType> in;
+    Attrs attrs = {};
+  };
+  std::vector<Sample> samples = {};
+};
+
+/// All ops. Built once from explicit lists (graph/ops/*.cc) plus what a user registered.
+const OpDef& op_def(std::string_view name);      // throws unsupported if there is none
+const OpDef* find_op(std::string_view name);     // null if there is none
+std::vector<const OpDef*> all_ops();             // sorted by name
+/// Adds a user's op before any graph uses it. Throws invalid_input if the name is taken or infer is null.
+void register_op(OpDef def);
+
+std::vector<TensorType> infer_types(const Node& node, std::span<const TensorType> in);
+double node_flops(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out);
+
+}  // namespace shardrun

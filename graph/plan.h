@@ -1,0 +1,38 @@
+// Plan: the chosen Sharding of every value of a Graph on a Mesh.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/sharding.h"
+
+namespace shardrun {
+
+/// Shardings in which a node wants its operands and leaves its results. Where an operand's value is
+/// produced in another Sharding, partition puts a resharding between.
+struct NodePlan {
+  std::vector<Sharding> in;
+  std::vector<Sharding> out;
+  friend bool operator==(const NodePlan&, const NodePlan&) = default;
+};
+
+struct Plan {
+  Mesh mesh;
+  std::map<std::string, Sharding> values;   // as produced (computed) or held (batch, parameter, state, constant)
+  std::map<std::string, NodePlan> nodes;    // by node name
+  std::string planner;                      // which planner made it
+  uint64_t model_hash = 0;                  // structural hash of the Graph it is for
+  double seconds = 0;                       // predicted time of a step
+  double compute_seconds = 0, comm_seconds = 0;
+  int64_t bytes = 0;                        // arena bytes of the fullest rank
+};
+
+uint64_t structural_hash(const Graph& graph);  // ops, attributes, shapes, wiring; not names of files or weights
+std::string to_json(const Plan& plan);
+Plan plan_from_json(const std::string& text, const std::string& origin);  // invalid_input names origin and field
+/// Throws invalid_input naming the field if the plan is not for this graph (hash, values, nodes, ranks).
+void check_plan(const Plan& plan, const Graph& graph);
+
+}  // namespace shardrun

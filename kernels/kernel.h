@@ -1,0 +1,61 @@
+// Kernel: one implementation of an op on one backend, and the choice among them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// A node with the types it is called with.
+struct KernelCall {
+  const Node& node;
+  std::span<const TensorType> in;
+  std::span<const TensorType> out;
+};
+
+/// Memory for one run. Views are dense row-major; an empty tensor may have data == nullptr.
+struct KernelArgs {
+  std::span<const TensorView> in;
+  std::span<const TensorView> out;
+  void* workspace = nullptr;  // PreparedKernel::workspace_bytes bytes, 64-byte aligned
+};
+
+/// A kernel with everything that does not change between steps done: primitives made, layouts chosen.
+struct PreparedKernel {
+  std::function<void(const KernelArgs&)> run;
+  int64_t workspace_bytes = 0;
+  std::string_view impl;  // "cpu:onednn", "reference": for reports
+};
+
+/// `refuses` says why this implementation cannot run the call, or nullopt if it can. `prepare` may
+/// keep copies of the node and types, never references.
+struct KernelImpl {
+  std::string op;
+  std::string name;
+  std::function<std::optional<std::string>(const KernelCall&)> refuses;
+  std::function<PreparedKernel(const KernelCall&)> prepare;
+};
+
+/// Implementations of one backend, best first; those of one op are tried in order.
+using KernelList = std::vector<KernelImpl>;
+
+/// The reference kernels: every op, every dtype that the op allows, plain loops; in f64 they
+/// accumulate in f64, otherwise in f64 too (rounded once at the end). Always last, always accepts.
+const KernelList& reference_kernels();
+/// Adds a user's reference kernel (with register_op). Throws invalid_input if the op has one.
+void register_reference_kernel(KernelImpl impl);
+
+/// Prepares the first implementation in `lists` (tried in order) that accepts. Throws unsupported
+/// with every refusal if none does.
+PreparedKernel select_kernel(std::span<const KernelList* const> lists, const KernelCall& call);
+
+/// Runs one node on host tensors with the reference kernel.
+std::vector<Tensor> run_reference(const Node& node, std::span<const Tensor> in);
+
+}  // namespace shardrun

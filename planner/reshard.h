@@ -1,0 +1,34 @@
+// Resharding: the cheapest sequence of collectives that turns one Sharding of a value into another.
+#pragma once
+
+#include <vector>
+
+#include "graph/program.h"
+#include "graph/sharding.h"
+#include "planner/cluster.h"
+
+namespace shardrun {
+
+/// One collective over `axes` of the mesh, and the Sharding that it leaves.
+/// all_gather undoes the innermost cuts of `dim`; reduce_scatter and slice append cuts to `dim`;
+/// all_to_all moves the innermost cut of `dim` behind the cuts of `to_dim`.
+struct ReshardStep {
+  Collective::Kind kind = Collective::Kind::all_gather;
+  std::vector<int> axes;
+  int dim = 0, to_dim = 0;
+  ReduceOp op = ReduceOp::sum;
+  Sharding after;
+  double seconds = 0;
+};
+
+/// Time of one collective on the largest shard: ring algorithms, latency plus bytes over the slowest axis.
+double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
+                          const Sharding& after, const std::vector<int>& axes, const Mesh& mesh,
+                          const Cluster& cluster);
+
+/// Dijkstra over shardings. Empty if from == to. Deterministic: ties go to the first found.
+std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from, const Sharding& to,
+                                          const Mesh& mesh, const Cluster& cluster);
+double reshard_seconds(const std::vector<ReshardStep>& steps);
+
+}  // namespace shardrun

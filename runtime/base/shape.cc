@@ -1,0 +1,105 @@
+// Shapes and boxes.
+#include "base/shape.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace shardrun {
+
+int64_t element_count(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t d : shape) {
+    SR_REQUIRE(d >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
+    SR_REQUIRE(!__builtin_mul_overflow(count, d, &count) && count < (int64_t{1} << 60), invalid_input,
+               "shape ", to_string(shape), " has more than 2^60 elements");
+  }
+  return count;
+}
+
+int64_t byte_size(const TensorType& type) { return element_count(type.shape) * size_of(type.dtype); }
+
+Shape row_major_strides(const Shape& shape) {
+  Shape strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= shape[i];
+  }
+  return strides;
+}
+
+Box full_box(const Shape& shape) {
+  Box box;
+  for (int64_t d : shape) box.push_back({0, d});
+  return box;
+}
+
+Shape box_shape(const Box& box) {
+  Shape shape;
+  for (const Range& r : box) shape.push_back(r.size);
+  return shape;
+}
+
+Box intersect(const Box& a, const Box& b) {
+  Box out(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const int64_t begin = std::max(a[i].begin, b[i].begin);
+    out[i] = {begin, std::max<int64_t>(0, std::min(a[i].end(), b[i].end()) - begin)};
+  }
+  return out;
+}
+
+bool is_empty(const Box& box) {
+  return std::any_of(box.begin(), box.end(), [](const Range& r) { return r.size == 0; });
+}
+
+Range chunk(int64_t extent, int64_t parts, int64_t index) {
+  const int64_t width = (extent + parts - 1) / parts;
+  const int64_t begin = std::min(extent, index * width);
+  return {begin, std::min(extent, begin + width) - begin};
+}
+
+std::string to_string(const Shape& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+std::string to_string(const TensorType& type) { return std::string(to_string(type.dtype)) + to_string(type.shape); }
+
+void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box, const Box& region,
+              int64_t element_bytes) {
+  if (is_empty(region)) return;
+  const Shape src_strides = row_major_strides(box_shape(src_box));
+  const Shape dst_strides = row_major_strides(box_shape(dst_box));
+  const auto* from = static_cast<const char*>(src);
+  auto* to = static_cast<char*>(dst);
+  int64_t run = element_bytes;  // bytes contiguous on both sides
+  size_t outer = region.size();
+  for (size_t i = 0; i < region.size(); ++i) {
+    from += (region[i].begin - src_box[i].begin) * src_strides[i] * element_bytes;
+    to += (region[i].begin - dst_box[i].begin) * dst_strides[i] * element_bytes;
+  }
+  while (outer > 0) {
+    --outer;
+    run *= region[outer].size;
+    if (region[outer].size != src_box[outer].size || region[outer].size != dst_box[outer].size) break;
+  }
+  std::vector<int64_t> index(outer, 0);
+  while (true) {
+    std::memcpy(to, from, static_cast<size_t>(run));
+    size_t d = outer;
+    while (d-- > 0) {
+      from += src_strides[d] * element_bytes;
+      to += dst_strides[d] * element_bytes;
+      if (++index[d] < region[d].size) break;
+      from -= src_strides[d] * element_bytes * region[d].size;
+      to -= dst_strides[d] * element_bytes * region[d].size;
+      index[d] = 0;
+      if (d == 0) return;
+    }
+    if (outer == 0) return;
+  }
+}
+
+}  // namespace shardrun
