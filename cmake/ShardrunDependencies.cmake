@@ -3,7 +3,14 @@ find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(Protobuf REQUIRED)
-find_package(dnnl REQUIRED)
+
+# Debian's dnnl-config.cmake asks for OpenCL, which the CPU engine does not need.
+find_library(SHARDRUN_DNNL dnnl REQUIRED)
+find_path(SHARDRUN_DNNL_INCLUDE dnnl.hpp REQUIRED)
+add_library(shardrun_dnnl INTERFACE)
+target_link_libraries(shardrun_dnnl INTERFACE ${SHARDRUN_DNNL})
+target_include_directories(shardrun_dnnl SYSTEM INTERFACE ${SHARDRUN_DNNL_INCLUDE})
+
 find_package(nlohmann_json REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
