@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +107,7 @@ class Graph {
   std::map<ValueId, ValueId> updates;         // persistent value -> what replaces it after the step
   std::map<ValueId, bool> trainable;          // parameters only
   std::map<std::string, ValueId> metrics;     // scalars reported each step: "loss", "grad_norm"
+  std::set<ValueId> zeroed_each_step;         // state that starts every step at zero (accumulated gradients)
 
  private:
   std::vector<Node> nodes_;

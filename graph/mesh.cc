@@ -1,0 +1,98 @@
+// Mesh: parsing, coordinates and groups.
+#include "graph/mesh.h"
+
+#include <charconv>
+#include <set>
+
+namespace shardrun {
+namespace {
+
+int64_t parse_size(std::string_view text, std::string_view whole) {
+  int64_t value = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  SR_REQUIRE(ec == std::errc() && end == text.data() + text.size() && value >= 1, invalid_input, "mesh '", whole,
+             "': '", text, "' is not a positive axis size; write data=2,model=4 or 2x4");
+  return value;
+}
+
+}  // namespace
+
+Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
+  std::set<std::string> names;
+  int64_t ranks = 1;
+  for (const Axis& axis : axes_) {
+    SR_REQUIRE(!axis.name.empty(), invalid_input, "mesh: an axis has no name");
+    SR_REQUIRE(axis.name.find_first_of(" ,={}[]():") == std::string::npos, invalid_input, "mesh: axis name '",
+               axis.name, "' may not hold spaces or any of ,={}[]():");
+    SR_REQUIRE(names.insert(axis.name).second, invalid_input, "mesh: axis '", axis.name, "' is named twice");
+    SR_REQUIRE(axis.size >= 1, invalid_input, "mesh: axis '", axis.name, "' has size ", axis.size, ", wanted 1 or more");
+    SR_REQUIRE(!__builtin_mul_overflow(ranks, axis.size, &ranks) && ranks <= (1 << 24), invalid_input,
+               "mesh: more than 2^24 ranks");
+  }
+}
+
+Mesh Mesh::parse(std::string_view text) {
+  std::vector<Axis> axes;
+  const bool named = text.find('=') != std::string_view::npos;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(named ? ',' : 'x', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    if (named) {
+      const size_t equals = part.find('=');
+      SR_REQUIRE(equals != std::string_view::npos, invalid_input, "mesh '", text, "': '", part,
+                 "' has no size; write data=2,model=4 or 2x4");
+      axes.push_back({std::string(part.substr(0, equals)), parse_size(part.substr(equals + 1), text)});
+    } else {
+      SR_REQUIRE(axes.size() < 26, invalid_input, "mesh '", text, "' has more than 26 axes");
+      axes.push_back({std::string(1, static_cast<char>('a' + axes.size())), parse_size(part, text)});
+    }
+    begin = end + 1;
+  }
+  return Mesh(std::move(axes));
+}
+
+int64_t Mesh::size() const {
+  int64_t n = 1;
+  for (const Axis& axis : axes_) n *= axis.size;
+  return n;
+}
+
+std::vector<int64_t> Mesh::coordinates(int64_t rank) const {
+  std::vector<int64_t> out(axes_.size());
+  for (size_t i = axes_.size(); i-- > 0;) {
+    out[i] = rank % axes_[i].size;
+    rank /= axes_[i].size;
+  }
+  return out;
+}
+
+int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
+  int64_t rank = 0;
+  for (size_t i = 0; i < axes_.size(); ++i) rank = rank * axes_[i].size + coordinates[i];
+  return rank;
+}
+
+std::vector<int64_t> Mesh::group(int64_t rank, const std::vector<int>& axes) const {
+  int64_t count = 1;
+  for (int axis : axes) count *= axis_size(axis);
+  std::vector<int64_t> ranks;
+  std::vector<int64_t> at = coordinates(rank);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = i;
+    for (size_t k = axes.size(); k-- > 0;) {
+      at[static_cast<size_t>(axes[k])] = rest % axis_size(axes[k]);
+      rest /= axis_size(axes[k]);
+    }
+    ranks.push_back(rank_at(at));
+  }
+  return ranks;
+}
+
+std::string Mesh::to_string() const {
+  std::string out;
+  for (const Axis& axis : axes_) out += (out.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  return out.empty() ? "1" : out;
+}
+
+}  // namespace shardrun

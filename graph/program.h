@@ -63,6 +63,7 @@ struct Binding {
   Box box;                 // this rank's part
   Sharding sharding;
   Source source;           // parameter, state, constant
+  bool zeroed_each_step = false;  // Graph::zeroed_each_step
 };
 
 struct Program {

@@ -1,0 +1,162 @@
+// Sharding: local boxes, printing and parsing.
+#include "graph/sharding.h"
+
+#include <algorithm>
+#include <set>
+
+namespace shardrun {
+
+std::string_view to_string(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::max: return "max";
+    case ReduceOp::min: return "min";
+  }
+  return "?";
+}
+
+bool Sharding::is_uncut() const {
+  return std::all_of(dims.begin(), dims.end(), [](const auto& axes) { return axes.empty(); });
+}
+bool Sharding::is_replicated() const { return partial.empty() && is_uncut(); }
+
+Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates) {
+  SR_REQUIRE(sharding.dims.size() == shape.size(), internal, "sharding ", to_string(sharding, mesh), " has ",
+             sharding.dims.size(), " dims, the value ", to_string(shape), " has ", shape.size());
+  Box box = full_box(shape);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    for (int axis : sharding.dims[d]) {
+      const Range part = chunk(box[d].size, mesh.axis_size(axis), coordinates[static_cast<size_t>(axis)]);
+      box[d] = {box[d].begin + part.begin, part.size};
+    }
+  }
+  return box;
+}
+
+int64_t max_local_count(const Shape& shape, const Sharding& sharding, const Mesh& mesh) {
+  int64_t count = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    int64_t extent = shape[d];
+    for (int axis : sharding.dims[d]) extent = chunk(extent, mesh.axis_size(axis), 0).size;
+    count *= extent;
+  }
+  return count;
+}
+
+std::string to_string(const Sharding& sharding, const Mesh& mesh) {
+  auto name = [&](int axis) { return mesh.axes().at(static_cast<size_t>(axis)).name; };
+  std::string out = "[";
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    out += d ? ", " : "";
+    if (sharding.dims[d].empty()) {
+      out += "-";
+      continue;
+    }
+    out += "{";
+    for (size_t i = 0; i < sharding.dims[d].size(); ++i) out += (i ? "," : "") + name(sharding.dims[d][i]);
+    out += "}";
+  }
+  out += "]";
+  for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+    std::string axes;
+    for (const auto& p : sharding.partial) {
+      if (p.op == op) axes += (axes.empty() ? "" : ",") + name(p.axis);
+    }
+    if (!axes.empty()) out += " partial(" + std::string(to_string(op)) + ": " + axes + ")";
+  }
+  return out;
+}
+
+namespace {
+
+/// A cursor over the text of a sharding.
+struct Reader {
+  std::string_view text;
+  const Mesh& mesh;
+  size_t at = 0;
+
+  [[noreturn]] void wrong(const std::string& what) const {
+    fail(ErrorKind::invalid_input, "sharding '", text, "': ", what, "; write [{data}, -] or [-] partial(sum: model)");
+  }
+  void skip() {
+    while (at < text.size() && text[at] == ' ') ++at;
+  }
+  bool eat(std::string_view word) {
+    skip();
+    if (text.substr(at, word.size()) != word) return false;
+    at += word.size();
+    return true;
+  }
+  void expect(std::string_view word) {
+    if (!eat(word)) wrong(str("expected '", word, "' at position ", at));
+  }
+  int axis() {
+    skip();
+    const size_t end = std::min(text.find_first_of(" ,{}[]()", at), text.size());
+    const std::string name(text.substr(at, end - at));
+    at = end;
+    for (int i = 0; i < mesh.axis_count(); ++i) {
+      if (mesh.axes()[static_cast<size_t>(i)].name == name) return i;
+    }
+    wrong(str("axis '", name, "' is not in the mesh ", mesh.to_string()));
+  }
+};
+
+}  // namespace
+
+Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
+  Reader r{text, mesh};
+  Sharding out;
+  r.expect("[");
+  if (!r.eat("]")) {
+    do {
+      std::vector<int> axes;
+      if (r.eat("{")) {
+        do axes.push_back(r.axis());
+        while (r.eat(","));
+        r.expect("}");
+      } else if (!r.eat("-")) {
+        axes.push_back(r.axis());
+      }
+      out.dims.push_back(std::move(axes));
+    } while (r.eat(","));
+    r.expect("]");
+  }
+  while (r.eat("partial(")) {
+    ReduceOp op = ReduceOp::sum;
+    if (r.eat("max")) {
+      op = ReduceOp::max;
+    } else if (r.eat("min")) {
+      op = ReduceOp::min;
+    } else {
+      r.expect("sum");
+    }
+    r.expect(":");
+    do out.partial.push_back({r.axis(), op});
+    while (r.eat(","));
+    r.expect(")");
+  }
+  r.skip();
+  if (r.at != text.size()) r.wrong(str("unexpected '", text.substr(r.at), "'"));
+  std::sort(out.partial.begin(), out.partial.end());
+  check_sharding(out, mesh, out.dims.size());
+  return out;
+}
+
+void check_sharding(const Sharding& sharding, const Mesh& mesh, size_t rank) {
+  SR_REQUIRE(sharding.dims.size() == rank, invalid_input, "sharding has ", sharding.dims.size(),
+             " dims, the value has ", rank);
+  std::set<int> seen;
+  auto use = [&](int axis) {
+    SR_REQUIRE(axis >= 0 && axis < mesh.axis_count(), invalid_input, "sharding names axis ", axis, ", the mesh ",
+               mesh.to_string(), " has ", mesh.axis_count());
+    SR_REQUIRE(seen.insert(axis).second, invalid_input, "sharding ", to_string(sharding, mesh), " uses axis '",
+               mesh.axes()[static_cast<size_t>(axis)].name, "' twice");
+  };
+  for (const auto& axes : sharding.dims) {
+    for (int axis : axes) use(axis);
+  }
+  for (const auto& p : sharding.partial) use(p.axis);
+}
+
+}  // namespace shardrun

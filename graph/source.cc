@@ -1,0 +1,163 @@
+// Reading or making one shard of a persistent value.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/philox.h"
+#include "graph/graph.h"
+
+namespace shardrun {
+namespace {
+
+/// Visits the runs of a box that are contiguous in a dense tensor of `shape`: f(first global element, count).
+template <class F>
+void for_each_run(const Shape& shape, const Box& box, F f) {
+  if (is_empty(box)) return;
+  if (shape.empty()) return f(int64_t{0}, int64_t{1});
+  const Shape strides = row_major_strides(shape);
+  const size_t last = shape.size() - 1;
+  std::vector<int64_t> index(shape.size(), 0);
+  while (true) {
+    int64_t first = 0;
+    for (size_t d = 0; d < shape.size(); ++d) first += (box[d].begin + index[d]) * strides[d];
+    f(first, box[last].size);
+    size_t d = last;
+    while (d-- > 0) {
+      if (++index[d] < box[d].size) break;
+      index[d] = 0;
+    }
+    if (d == static_cast<size_t>(-1)) return;
+  }
+}
+
+class File {
+ public:
+  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    SR_REQUIRE(fd_ >= 0, invalid_input, path_, ": cannot open: ", std::strerror(errno));
+  }
+  ~File() { ::close(fd_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  void read(int64_t offset, int64_t bytes, char* out) const {
+    while (bytes > 0) {
+      const ssize_t got = ::pread(fd_, out, static_cast<size_t>(bytes), offset);
+      if (got < 0 && errno == EINTR) continue;
+      SR_REQUIRE(got > 0, invalid_input, path_, ": wanted ", bytes, " bytes at offset ", offset, ", ",
+                 got < 0 ? std::strerror(errno) : "the file ends before");
+      offset += got;
+      out += got;
+      bytes -= got;
+    }
+  }
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
+/// out[i in box, row-major over the value's dims] = stored element at the permuted position.
+/// `stored` is dense and holds `stored_box` of the stored tensor.
+void permute_into(const char* stored, const Box& stored_box, const std::vector<int64_t>& perm, const Box& box,
+                  int64_t element_bytes, char* out) {
+  const Shape stored_strides = row_major_strides(box_shape(stored_box));
+  const Shape shape = box_shape(box);
+  std::vector<int64_t> index(shape.size(), 0);
+  const int64_t count = element_count(shape);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t at = 0;
+    for (size_t d = 0; d < shape.size(); ++d) at += index[d] * stored_strides[static_cast<size_t>(perm[d])];
+    std::memcpy(out + i * element_bytes, stored + at * element_bytes, static_cast<size_t>(element_bytes));
+    for (size_t d = shape.size(); d-- > 0;) {
+      if (++index[d] < shape[d]) break;
+      index[d] = 0;
+    }
+  }
+}
+
+/// Reads the box of a stored tensor (dims reshaped to the value's where they differ) in its own dtype.
+void read_stored(const Source& source, const TensorType& type, const Box& box, std::vector<char>& raw) {
+  const DType dtype = source.kind == Source::Kind::data ? source.data.dtype() : source.dtype;
+  const int64_t width = size_of(dtype);
+  raw.resize(static_cast<size_t>(element_count(box_shape(box)) * width));
+  Box stored_box = box;
+  Shape stored_shape = type.shape;
+  if (!source.perm.empty()) {
+    for (size_t d = 0; d < box.size(); ++d) {
+      stored_box[static_cast<size_t>(source.perm[d])] = box[d];
+      stored_shape[static_cast<size_t>(source.perm[d])] = type.shape[d];
+    }
+  }
+  std::vector<char> direct;
+  std::vector<char>& target = source.perm.empty() ? raw : direct;
+  target.resize(raw.size());
+  char* to = target.data();
+  if (source.kind == Source::Kind::data) {
+    const auto* from = static_cast<const char*>(source.data.data());
+    for_each_run(stored_shape, stored_box, [&](int64_t first, int64_t count) {
+      std::memcpy(to, from + first * width, static_cast<size_t>(count * width));
+      to += count * width;
+    });
+  } else {
+    const File file(source.path);
+    for_each_run(stored_shape, stored_box, [&](int64_t first, int64_t count) {
+      file.read(source.offset + first * width, count * width, to);
+      to += count * width;
+    });
+  }
+  if (!source.perm.empty()) permute_into(direct.data(), stored_box, source.perm, box, width, raw.data());
+}
+
+/// Fills `out` (elements of `dtype`) in row-major order of the box from f(global element index) -> float.
+template <class F>
+void generate(const TensorType& type, const Box& box, void* out, F f) {
+  dispatch_float(type.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    auto* to = static_cast<T*>(out);
+    for_each_run(type.shape, box, [&](int64_t first, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) *to++ = static_cast<T>(f(static_cast<uint64_t>(first + i)));
+    });
+  });
+}
+
+}  // namespace
+
+void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed, void* out) {
+  const int64_t count = element_count(box_shape(box));
+  if (count == 0) return;
+  const RandomStream random{seed, hash_name(source.stream.data(), source.stream.size()), 0};
+  switch (source.kind) {
+    case Source::Kind::zeros:
+      std::memset(out, 0, static_cast<size_t>(count * size_of(type.dtype)));
+      return;
+    case Source::Kind::constant:
+      for (int64_t i = 0; i < count; ++i) {
+        convert(&source.a, DType::f64, static_cast<char*>(out) + i * size_of(type.dtype), type.dtype, 1);
+      }
+      return;
+    case Source::Kind::normal:
+      return generate(type, box, out, [&](uint64_t i) {
+        return static_cast<float>(source.a + source.b * static_cast<double>(random.normal(i)));
+      });
+    case Source::Kind::uniform:
+      return generate(type, box, out, [&](uint64_t i) {
+        return static_cast<float>(source.a + (source.b - source.a) * static_cast<double>(random.uniform(i)));
+      });
+    case Source::Kind::data:
+    case Source::Kind::file: {
+      const bool held = source.kind == Source::Kind::data;
+      const int64_t stored = element_count(held ? source.data.shape() : source.shape);
+      SR_REQUIRE(stored == element_count(type.shape), internal, "source holds ", stored, " elements, value ", type,
+                 " wants ", element_count(type.shape));
+      std::vector<char> raw;
+      read_stored(source, type, box, raw);
+      convert(raw.data(), held ? source.data.dtype() : source.dtype, out, type.dtype, count);
+      return;
+    }
+  }
+}
+
+}  // namespace shardrun
