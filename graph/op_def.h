@@ -71,6 +71,7 @@ struct OpDef {
   struct Sample {
     std::vector<TensorType> in;
     Attrs attrs = {};
+    double low = -1, high = 1;  // random floating operands lie here: where the op is smooth
   };
   std::vector<Sample> samples = {};
 };

@@ -1,0 +1,68 @@
+// The reference kernels' families put together, and running one node with them.
+#include <memory>
+#include <mutex>
+
+#include "graph/op_def.h"
+#include "kernels/kernel.h"
+#include "kernels/reference/families.h"
+
+namespace shardrun {
+namespace {
+
+KernelList& mutable_reference_kernels() {
+  static KernelList list = [] {
+    KernelList all;
+    for (auto family :
+         {reference::elementwise_kernels, reference::reduce_kernels, reference::movement_kernels,
+          reference::indexing_kernels, reference::matmul_kernels, reference::norm_kernels,
+          reference::softmax_kernels, reference::attention_kernels, reference::dropout_kernels,
+          reference::optimizer_kernels}) {
+      for (KernelImpl& impl : family()) all.push_back(std::move(impl));
+    }
+    return all;
+  }();
+  return list;
+}
+
+}  // namespace
+
+const KernelList& reference_kernels() { return mutable_reference_kernels(); }
+
+void register_reference_kernel(KernelImpl impl) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  SR_REQUIRE(impl.prepare != nullptr, invalid_input, "reference kernel of op '", impl.op,
+             "' has no prepare function");
+  KernelList& list = mutable_reference_kernels();
+  for (const KernelImpl& known : list) {
+    SR_REQUIRE(known.op != impl.op, invalid_input, "op '", impl.op,
+               "' already has a reference kernel");
+  }
+  list.push_back(std::move(impl));
+}
+
+std::vector<Tensor> run_reference(const Node& node, std::span<const Tensor> in) {
+  std::vector<TensorType> in_types, out_types;
+  std::vector<TensorView> in_views, out_views;
+  for (const Tensor& t : in) {
+    in_types.push_back(t.type());
+    in_views.push_back(t.view());
+  }
+  out_types = infer_types(node, in_types);
+  std::vector<Tensor> out;
+  for (const TensorType& type : out_types) {
+    out.emplace_back(type);
+    out_views.push_back(out.back().view());
+  }
+  const KernelList* lists[] = {&reference_kernels()};
+  const PreparedKernel kernel = select_kernel(lists, {node, in_types, out_types});
+  // A vector is aligned to 16 bytes only; kernels expect 64.
+  std::vector<char> scratch(static_cast<size_t>(kernel.workspace_bytes) + 64);
+  void* workspace = scratch.data();
+  size_t space = scratch.size();
+  std::align(64, static_cast<size_t>(kernel.workspace_bytes), workspace, space);
+  kernel.run({in_views, out_views, workspace});
+  return out;
+}
+
+}  // namespace shardrun

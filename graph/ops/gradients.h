@@ -1,0 +1,37 @@
+// What shape rules and gradient rules of several op families share.
+#pragma once
+
+#include "graph/op_def.h"
+
+namespace shardrun {
+
+/// Throws invalid_input unless there are `count` (or from `count` to `most`) operands.
+void require_operands(std::span<const TensorType> in, size_t count, size_t most = 0);
+void require_float(const TensorType& type, std::string_view operand);
+void require_index(const TensorType& type, std::string_view operand);  // i32 or i64
+void require_same_dtype(const TensorType& a, const TensorType& b);
+/// Throws invalid_input unless 0 <= axis < rank.
+void require_axis(int64_t axis, size_t rank);
+
+/// numpy broadcasting: broadcast_shape([3, 1], [4]) = [3, 4]. A dim of 1 stretches to any size, 0
+/// too. Throws invalid_input.
+Shape broadcast_shape(const Shape& a, const Shape& b);
+
+/// Sums `grad` over the dims that broadcasting added to or stretched in an operand of `shape`:
+/// unbroadcast(grad [2, 3, 4], [3, 1]) is reduce_sum over dims 0 and 2, reshaped to [3, 1].
+ValueId unbroadcast(Graph& graph, ValueId grad, const Shape& shape);
+
+/// A value of this type whose every element is `value`, made by a `fill` node.
+ValueId fill(Graph& graph, const TensorType& type, double value);
+/// A `fill` of rank 0: constants in gradient rules, which broadcast.
+ValueId scalar(Graph& graph, DType dtype, double value);
+/// x * factor and x + term, in x's type.
+ValueId scale(Graph& graph, ValueId x, double factor);
+ValueId shift(Graph& graph, ValueId x, double term);
+
+/// Whether the part of one dim is less than the whole: a local attribute may have to change.
+inline bool is_cut(const Range& range, int64_t extent) {
+  return range.begin != 0 || range.size != extent;
+}
+
+}  // namespace shardrun
