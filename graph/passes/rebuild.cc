@@ -1,0 +1,69 @@
+// Copying a Graph node by node.
+#include "graph/passes/rebuild.h"
+
+namespace shardrun {
+
+std::vector<ValueId> Rebuild::at(const std::vector<ValueId>& old) const {
+  std::vector<ValueId> out;
+  for (ValueId id : old) out.push_back(at(id));
+  return out;
+}
+
+void Rebuild::copy(const Node& node) {
+  to.phase = node.phase;
+  const std::vector<ValueId> made = to.add_node(node.op, at(node.inputs), node.attrs, node.name);
+  for (size_t i = 0; i < made.size(); ++i) copied[node.outputs[i]] = made[i];
+  to.phase = Phase::micro;
+}
+
+Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)>& visit) {
+  Rebuild r{from, {}, {}};
+  r.to.name = from.name;
+  for (size_t i = 0; i < from.values().size(); ++i) {
+    const auto id = static_cast<ValueId>(i);
+    const Value& value = from.value(id);
+    if (value.role == Role::computed) continue;
+    const ValueId made = r.to.add_input(value.name, value.type, value.role);
+    r.copied[id] = made;
+    if (auto it = from.sources.find(id); it != from.sources.end()) r.to.sources[made] = it->second;
+    if (auto it = from.trainable.find(id); it != from.trainable.end()) r.to.trainable[made] = it->second;
+    if (from.zeroed_each_step.count(id)) r.to.zeroed_each_step.insert(made);
+  }
+  for (const Node& node : from.nodes()) visit(r, node);
+  r.to.outputs = r.at(from.outputs);
+  if (from.loss != kNoValue) r.to.loss = r.at(from.loss);
+  for (const auto& [persistent, next] : from.updates) r.to.updates[r.at(persistent)] = r.at(next);
+  for (const auto& [name, id] : from.metrics) r.to.metrics[name] = r.at(id);
+  return std::move(r.to);
+}
+
+void sort_nodes(Graph& graph) {
+  std::vector<Node> sorted;
+  std::vector<char> done(graph.nodes().size(), 0);
+  std::vector<NodeId> stack;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    stack.push_back(static_cast<NodeId>(n));
+    while (!stack.empty()) {
+      const auto at = static_cast<size_t>(stack.back());
+      if (done[at]) {
+        stack.pop_back();
+        continue;
+      }
+      bool ready = true;
+      for (ValueId id : graph.nodes()[at].inputs) {
+        const NodeId producer = graph.value(id).producer;
+        if (producer >= 0 && !done[static_cast<size_t>(producer)]) {
+          stack.push_back(producer);
+          ready = false;
+        }
+      }
+      if (!ready) continue;
+      done[at] = 1;
+      sorted.push_back(graph.nodes()[at]);
+      stack.pop_back();
+    }
+  }
+  graph.set_nodes(std::move(sorted));
+}
+
+}  // namespace shardrun

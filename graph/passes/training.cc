@@ -1,0 +1,191 @@
+// Loss, evaluation form, bf16 form, trainability.
+#include "graph/passes/training.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/passes/rebuild.h"
+
+namespace shardrun {
+namespace {
+
+std::string name_of(DType dtype) { return std::string(to_string(dtype)); }
+
+ValueId scalar(Graph& g, DType dtype, double value, const std::string& name) {
+  return g.add("fill", {}, {{"shape", std::vector<int64_t>{}}, {"dtype", name_of(dtype)}, {"value", value}}, name);
+}
+
+ValueId cast_to(Graph& g, ValueId value, DType dtype) {
+  if (g.type(value).dtype == dtype) return value;
+  return g.add("cast", {value}, {{"to", name_of(dtype)}}, g.value(value).name + "/" + name_of(dtype));
+}
+
+ValueId sum_all(Graph& g, ValueId value, const std::string& name) {
+  std::vector<int64_t> axes(g.type(value).shape.size());
+  for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
+  return g.add("reduce_sum", {value}, {{"axes", axes}, {"keepdims", int64_t{0}}}, name);
+}
+
+void attach_cross_entropy(Graph& g) {
+  constexpr int64_t kIgnored = -100;
+  const ValueId logits = g.outputs[0];
+  const Shape& shape = g.type(logits).shape;
+  SR_REQUIRE(shape.size() >= 2 && is_float(g.type(logits).dtype), invalid_input, "loss cross-entropy: first output '",
+             g.value(logits).name, "' is ", g.type(logits), ", wanted floating logits [..., classes]");
+  const ValueId target = g.add_input(kTarget, {DType::i64, Shape(shape.begin(), shape.end() - 1)}, Role::batch);
+  const ValueId losses = g.add_node("cross_entropy", {logits, target}, {{"ignore_index", kIgnored}}, "loss/each")[0];
+  const DType dtype = g.type(losses).dtype;
+  const ValueId ignored = g.add_constant("loss/ignored", Tensor::scalar_i64(kIgnored));
+  const ValueId counted = g.add("logical_not", {g.add("equal", {target, ignored}, {}, "loss/is_ignored")}, {}, "loss/is_counted");
+  const ValueId count = sum_all(g, g.add("cast", {counted}, {{"to", name_of(dtype)}}, "loss/counted"), "loss/count");
+  const ValueId at_least_one = g.add("max", {count, scalar(g, dtype, 1.0, "loss/one")}, {}, "loss/divisor");
+  g.loss = g.add("div", {sum_all(g, losses, "loss/sum"), at_least_one}, {}, "loss");
+}
+
+void attach_mse(Graph& g) {
+  const ValueId output = g.outputs[0];
+  SR_REQUIRE(is_float(g.type(output).dtype), invalid_input, "loss mse: first output '", g.value(output).name, "' is ",
+             g.type(output), ", wanted a floating tensor");
+  const ValueId target = g.add_input(kTarget, g.type(output), Role::batch);
+  const ValueId difference = g.add("sub", {output, target}, {}, "loss/difference");
+  const ValueId sum = sum_all(g, g.add("mul", {difference, difference}, {}, "loss/squares"), "loss/sum");
+  const double share = 1.0 / static_cast<double>(std::max<int64_t>(1, element_count(g.type(output).shape)));
+  g.loss = g.add("mul", {sum, scalar(g, g.type(output).dtype, share, "loss/share")}, {}, "loss");
+}
+
+bool looks_like_language_model(const Graph& g) {
+  const Shape& shape = g.type(g.outputs[0]).shape;
+  if (shape.size() < 2) return false;
+  const Shape tokens(shape.begin(), shape.end() - 1);
+  const std::vector<ValueId> inputs = g.with_role(Role::batch);
+  return std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
+    return !is_float(g.type(id).dtype) && g.type(id).shape == tokens;
+  });
+}
+
+}  // namespace
+
+std::string attach_loss(Graph& graph, const std::string& kind) {
+  SR_REQUIRE(!graph.outputs.empty(), invalid_input, graph.name, ": the model has no output");
+  SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '", kind,
+             "' is not one of cross-entropy, mse");
+  const ValueId first = graph.outputs[0];
+  const TensorType& type = graph.type(first);
+  if (is_float(type.dtype) && element_count(type.shape) == 1) {
+    SR_REQUIRE(kind.empty(), invalid_input, graph.name, ": first output '", graph.value(first).name,
+               "' is a scalar and so the loss already; leave --loss ", kind, " out");
+    graph.loss = type.shape.empty() ? first : graph.add("reshape", {first}, {{"shape", std::vector<int64_t>{}}}, "loss");
+    return "";
+  }
+  if (kind == "mse") {
+    attach_mse(graph);
+    return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
+  }
+  SR_REQUIRE(kind == "cross-entropy" || looks_like_language_model(graph), invalid_input, graph.name, ": first output '",
+             graph.value(first).name, "' is ", type, ", no loss; say --loss cross-entropy or --loss mse");
+  attach_cross_entropy(graph);
+  return "loss: cross-entropy of '" + graph.value(first).name + "' against the target" +
+         (kind.empty() ? " (assumed: the inputs are tokens)" : "");
+}
+
+Graph without_dropout(const Graph& graph) {
+  return rebuild(graph, [](Rebuild& r, const Node& node) {
+    if (node.op == "dropout") {
+      r.copied[node.outputs[0]] = r.at(node.inputs[0]);
+      return;
+    }
+    if (node.op == "attention" && node.attrs.f("dropout", 0.0) > 0) {
+      Node plain = node;
+      plain.attrs.set("dropout", 0.0);
+      plain.inputs.pop_back();
+      r.copy(plain);
+      return;
+    }
+    r.copy(node);
+  });
+}
+
+Graph in_bf16(const Graph& graph) {
+  static const std::set<std::string> kF32 = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod",
+                                             "reduce_sum_squares", "cumsum"};
+  static const std::set<std::string> kProducts = {"matmul", "attention"};
+  return rebuild(graph, [](Rebuild& r, const Node& node) {
+    Graph& g = r.to;
+    std::vector<ValueId> inputs = r.at(node.inputs);
+    auto dtype = [&](ValueId id) { return g.type(id).dtype; };
+    auto all_to = [&](DType from, DType to) {
+      for (ValueId& id : inputs) {
+        if (dtype(id) == from) id = cast_to(g, id, to);
+      }
+    };
+    const bool any_bf16 =
+        std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return dtype(id) == DType::bf16; });
+    const bool normalises = node.op == "layer_norm" || node.op == "rms_norm";
+    if (kF32.count(node.op)) {
+      all_to(DType::bf16, DType::f32);
+    } else if (kProducts.count(node.op)) {
+      all_to(DType::f32, DType::bf16);
+    } else if (any_bf16 && !normalises && node.op != "cast") {
+      all_to(DType::f32, DType::bf16);
+    }
+    const std::vector<ValueId> made = g.add_node(node.op, inputs, node.attrs, node.name);
+    for (size_t i = 0; i < made.size(); ++i) {
+      r.copied[node.outputs[i]] = made[i];
+      // A table that is looked up leaves the f32 parameter as bf16 activations.
+      if (node.op == "gather" && dtype(made[i]) == DType::f32) r.copied[node.outputs[i]] = cast_to(g, made[i], DType::bf16);
+    }
+  });
+}
+
+void fold_casts(Graph& graph) {
+  std::vector<int> uses(graph.values().size(), 0);
+  for (const Node& node : graph.nodes()) {
+    for (ValueId id : node.inputs) ++uses[static_cast<size_t>(id)];
+  }
+  for (ValueId id : graph.outputs) ++uses[static_cast<size_t>(id)];
+  std::vector<Node> kept;
+  std::vector<Node> nodes = graph.nodes();
+  std::set<NodeId> gone;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const Node& cast = nodes[n];
+    if (cast.op != "cast") continue;
+    const ValueId from = cast.inputs[0];
+    const NodeId producer = graph.value(from).producer;
+    if (producer < 0 || uses[static_cast<size_t>(from)] != 1) continue;
+    Node& matmul = nodes[static_cast<size_t>(producer)];
+    if (matmul.op != "matmul" || graph.type(from).dtype != DType::bf16 || cast.attrs.s("to") != "f32" ||
+        matmul.phase != cast.phase) {
+      continue;
+    }
+    matmul.attrs.set("out_dtype", std::string("f32"));
+    matmul.outputs[0] = cast.outputs[0];
+    gone.insert(static_cast<NodeId>(n));
+  }
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (!gone.count(static_cast<NodeId>(n))) kept.push_back(nodes[n]);
+  }
+  graph.set_nodes(std::move(kept));
+}
+
+std::vector<std::string> freeze_unreached(Graph& graph) {
+  std::vector<bool> reached(graph.values().size(), false);
+  reached[static_cast<size_t>(graph.loss)] = true;
+  for (size_t n = graph.nodes().size(); n-- > 0;) {
+    const Node& node = graph.nodes()[n];
+    const bool matters = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+      return reached[static_cast<size_t>(id)] && is_float(graph.type(id).dtype);
+    });
+    if (!matters) continue;
+    for (ValueId id : node.inputs) reached[static_cast<size_t>(id)] = true;
+  }
+  std::vector<std::string> frozen;
+  for (auto& [id, trainable] : graph.trainable) {
+    if (trainable && !reached[static_cast<size_t>(id)]) {
+      trainable = false;
+      frozen.push_back(graph.value(id).name);
+    }
+  }
+  return frozen;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,36 @@
+// Passes that turn an imported forward Graph into one that can be trained or evaluated.
+#pragma once
+
+#include <string>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// The input that attach_loss adds; the data source fills it.
+inline constexpr const char* kTarget = "target";
+
+/// Sets graph.loss. A floating scalar as first output is the loss itself (`kind` must then be "" ).
+/// Otherwise `kind` says what to compute on the first output against a new batch input kTarget:
+///   cross-entropy  outputs[0] [..., classes], target i64 [...]; mean over targets other than -100
+///   mse            outputs[0], target of the same type; mean of squared differences
+/// "" with a non-scalar output: cross-entropy if some batch input is integer and has the shape of the
+/// output without its last dim (a language model), else throws invalid_input asking for a loss.
+/// Returns a sentence about what was done, empty for a loss that the model brings.
+std::string attach_loss(Graph& graph, const std::string& kind);
+
+/// Without dropout: what validation runs.
+Graph without_dropout(const Graph& graph);
+
+/// bf16 compute: matmul, attention, element-wise and normalisation nodes take and give bf16 (and
+/// compute inside in f32); parameters stay f32 and are cast where used; reductions and the loss are f32.
+Graph in_bf16(const Graph& graph);
+
+/// After differentiate: a matmul whose only user casts its result becomes a matmul with that result
+/// type, so that weight gradients leave the product in f32 and are reduced in f32.
+void fold_casts(Graph& graph);
+
+/// Parameters that the loss does not depend on become frozen; returns their names.
+std::vector<std::string> freeze_unreached(Graph& graph);
+
+}  // namespace shardrun
