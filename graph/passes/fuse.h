@@ -1,0 +1,37 @@
+// Fusion: recognises what exporters decompose. Each pass returns how many places it changed.
+#pragma once
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// Nodes of one op, attributes and operands become one. Random ops differ by their key attribute.
+int merge_equal_nodes(Graph& graph);
+
+/// identity, double transpose, reshape and cast to the same type vanish.
+int remove_no_ops(Graph& graph);
+
+/// A transpose of an operand or of the only use of a result becomes letters of the matmul's equation.
+int fold_transposes(Graph& graph);
+
+/// 0.5 x (1 + erf(x / sqrt 2)) and 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) become gelu.
+int fuse_gelu(Graph& graph);
+
+/// (x - mean) / sqrt(variance + eps) * scale [+ bias] over the last dims becomes layer_norm.
+int fuse_layer_norm(Graph& graph);
+
+/// softmax(scale q k' [masked]) v, with or without dropout between, becomes attention. A constant lower-triangular mask
+/// becomes causal=1.
+int fuse_attention(Graph& graph);
+
+/// A projection to 3 C columns that is then split in 3 (query, key, value) becomes one with a parameter
+/// of shape [.., 3, C]: its C can be cut like heads are. The parameter's elements stay as they are stored.
+int split_projections(Graph& graph);
+
+struct FusionCounts {
+  int gelu = 0, layer_norm = 0, attention = 0, projections = 0;
+};
+/// All of the above, in order, and dead nodes removed.
+FusionCounts fuse(Graph& graph);
+
+}  // namespace shardrun

@@ -1,0 +1,152 @@
+// No-ops, equal nodes, and transposes that a matmul can swallow.
+#include <map>
+
+#include "graph/passes/fuse.h"
+#include "graph/passes/match.h"
+#include "graph/passes/rebuild.h"
+
+namespace shardrun {
+namespace {
+
+std::vector<int> use_counts(const Graph& graph) {
+  std::vector<int> uses(graph.values().size(), 0);
+  for (const Node& node : graph.nodes()) {
+    for (ValueId id : node.inputs) ++uses[static_cast<size_t>(id)];
+  }
+  for (ValueId id : graph.outputs) ++uses[static_cast<size_t>(id)];
+  if (graph.loss != kNoValue) ++uses[static_cast<size_t>(graph.loss)];
+  return uses;
+}
+
+bool is_identity_perm(const std::vector<int64_t>& perm) {
+  for (size_t i = 0; i < perm.size(); ++i) {
+    if (perm[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+/// letters[i] of the transposed value are letters[perm[i]] of the original: "abc" under perm [2,0,1]
+/// names the original's dims so that transpose(original) reads the given letters.
+std::string before_transpose(const std::string& letters, const std::vector<int64_t>& perm) {
+  std::string out(letters.size(), '?');
+  for (size_t i = 0; i < perm.size(); ++i) out[static_cast<size_t>(perm[i])] = letters[i];
+  return out;
+}
+
+std::string after_transpose(const std::string& letters, const std::vector<int64_t>& perm) {
+  std::string out;
+  for (int64_t p : perm) out += letters[static_cast<size_t>(p)];
+  return out;
+}
+
+}  // namespace
+
+int remove_no_ops(Graph& graph) {
+  int count = 0;
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    for (size_t n = 0; n < graph.nodes().size(); ++n) {
+      const Node node = graph.nodes()[n];
+      if (node.op == "transpose") {
+        const std::vector<int64_t> perm = node.attrs.ints("perm");
+        const Node* inner = made_by(graph, node.inputs[0], "transpose");
+        if (inner) {
+          const std::vector<int64_t> first = inner->attrs.ints("perm");
+          std::vector<int64_t> both;
+          for (int64_t p : perm) both.push_back(first[static_cast<size_t>(p)]);
+          graph.node(static_cast<NodeId>(n)).inputs[0] = inner->inputs[0];
+          graph.node(static_cast<NodeId>(n)).attrs.set("perm", both);
+          changed = true;
+        }
+        if (!is_identity_perm(graph.nodes()[n].attrs.ints("perm"))) continue;
+      } else if (node.op == "reshape") {
+        if (const Node* inner = made_by(graph, node.inputs[0], "reshape")) {
+          graph.node(static_cast<NodeId>(n)).inputs[0] = inner->inputs[0];
+          changed = true;
+        }
+        if (graph.type(graph.nodes()[n].inputs[0]) != graph.type(node.outputs[0])) continue;
+      } else if (node.op == "cast" || node.op == "expand") {
+        if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
+      } else if (node.op != "identity") {
+        continue;
+      }
+      const ValueId source = graph.nodes()[n].inputs[0];
+      bool used = false;
+      for (const Node& user : graph.nodes()) {
+        for (ValueId id : user.inputs) used = used || id == node.outputs[0];
+      }
+      for (ValueId id : graph.outputs) used = used || id == node.outputs[0];
+      used = used || graph.loss == node.outputs[0];
+      if (!used) continue;
+      graph.replace_uses(node.outputs[0], source);
+      changed = true;
+      ++count;
+    }
+  }
+  remove_dead_nodes(graph);
+  return count;
+}
+
+int merge_equal_nodes(Graph& graph) {
+  int count = 0;
+  std::map<std::string, std::vector<ValueId>> seen;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node node = graph.nodes()[n];
+    std::string key = node.op + "{" + to_string(node.attrs) + "}" + (node.phase == Phase::update ? "u" : "");
+    for (ValueId id : node.inputs) key += "," + std::to_string(id);
+    const auto [it, fresh] = seen.emplace(key, node.outputs);
+    if (fresh) continue;
+    for (size_t i = 0; i < node.outputs.size(); ++i) graph.replace_uses(node.outputs[i], it->second[i]);
+    ++count;
+  }
+  remove_dead_nodes(graph);
+  return count;
+}
+
+int fold_transposes(Graph& graph) {
+  int count = 0;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(static_cast<NodeId>(n));
+    if (node.op != "matmul") continue;
+    const std::string equation = node.attrs.s("equation");
+    const size_t comma = equation.find(','), arrow = equation.find("->");
+    std::string letters[2] = {equation.substr(0, comma), equation.substr(comma + 1, arrow - comma - 1)};
+    std::string out = equation.substr(arrow + 2);
+    for (size_t i : {0, 1}) {
+      while (const Node* transpose = made_by(graph, node.inputs[i], "transpose")) {
+        letters[i] = before_transpose(letters[i], transpose->attrs.ints("perm"));
+        node.inputs[i] = transpose->inputs[0];
+        ++count;
+      }
+    }
+    node.attrs.set("equation", letters[0] + "," + letters[1] + "->" + out);
+  }
+  const std::vector<int> uses = use_counts(graph);
+  std::vector<Node> nodes = graph.nodes();
+  std::vector<bool> gone(nodes.size(), false);
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n].op != "transpose") continue;
+    const ValueId from = nodes[n].inputs[0];
+    const NodeId producer = graph.value(from).producer;
+    if (producer < 0 || nodes[static_cast<size_t>(producer)].op != "matmul" || uses[static_cast<size_t>(from)] != 1) continue;
+    Node& matmul = nodes[static_cast<size_t>(producer)];
+    if (matmul.outputs[0] != from) continue;
+    std::string equation = matmul.attrs.s("equation");
+    const size_t arrow = equation.find("->");
+    const std::string out = after_transpose(equation.substr(arrow + 2), nodes[n].attrs.ints("perm"));
+    matmul.attrs.set("equation", equation.substr(0, arrow + 2) + out);
+    matmul.outputs[0] = nodes[n].outputs[0];
+    gone[n] = true;
+    ++count;
+  }
+  std::vector<Node> kept;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (!gone[n]) kept.push_back(nodes[n]);
+  }
+  graph.set_nodes(std::move(kept));
+  remove_dead_nodes(graph);
+  return count;
+}
+
+}  // namespace shardrun
