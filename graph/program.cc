@@ -1,0 +1,80 @@
+// Printing Programs, for people and tests.
+#include "graph/program.h"
+
+namespace shardrun {
+namespace {
+
+std::string box_text(const Box& box) {
+  std::string out = "[";
+  for (size_t d = 0; d < box.size(); ++d) {
+    out += (d ? ", " : "") + std::to_string(box[d].begin) + ":" + std::to_string(box[d].end());
+  }
+  return out + "]";
+}
+
+void print_bindings(std::ostream& out, std::string_view what, const std::vector<Binding>& bindings, const Program& p) {
+  for (const Binding& b : bindings) {
+    out << "  " << what << " " << b.name << " = %" << b.buffer << " " << b.global << " " << to_string(b.sharding, p.mesh)
+        << " box " << box_text(b.box) << (b.zeroed_each_step ? " zeroed each step" : "") << "\n";
+  }
+}
+
+void print_buffers(std::ostream& out, const std::vector<BufferId>& ids, const Program& p) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Buffer& b = p.buffers[static_cast<size_t>(ids[i])];
+    out << (i ? ", " : "") << "%" << ids[i] << " " << b.name << ":" << b.type;
+    if (b.offset >= 0) out << "@" << b.offset;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Collective::Kind kind) {
+  switch (kind) {
+    case Collective::Kind::all_gather: return "all_gather";
+    case Collective::Kind::reduce_scatter: return "reduce_scatter";
+    case Collective::Kind::all_reduce: return "all_reduce";
+    case Collective::Kind::all_to_all: return "all_to_all";
+    case Collective::Kind::slice: return "slice";
+    case Collective::Kind::keep_first: return "keep_first";
+  }
+  return "?";
+}
+
+std::string to_string(const Program& program) {
+  std::ostringstream out;
+  out << "rank " << program.rank << " of mesh " << program.mesh.to_string() << ", arena " << program.arena_bytes
+      << " bytes, " << program.persistent_bytes << " of them persistent\n";
+  print_bindings(out, "bind", program.bindings, program);
+  for (const Step& step : program.steps) {
+    out << (step.phase == Phase::update ? "  update " : "  micro ");
+    print_buffers(out, step.out, program);
+    out << " = ";
+    if (step.kind == Step::Kind::kernel) {
+      out << step.node.op << "{" << to_string(step.node.attrs) << "}";
+    } else {
+      const Collective& c = step.collective;
+      out << to_string(c.kind) << "{axes=";
+      for (size_t i = 0; i < c.axes.size(); ++i) {
+        out << (i ? "," : "") << program.mesh.axes()[static_cast<size_t>(c.axes[i])].name;
+      }
+      if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first) out << " dim=" << c.dim;
+      if (c.kind == Collective::Kind::all_to_all) out << " to_dim=" << c.to_dim;
+      if (c.kind == Collective::Kind::reduce_scatter || c.kind == Collective::Kind::all_reduce ||
+          c.kind == Collective::Kind::keep_first) {
+        out << " op=" << to_string(c.op);
+      }
+      out << "}";
+    }
+    out << "(";
+    print_buffers(out, step.in, program);
+    out << ")";
+    if (step.workspace_bytes > 0) out << " workspace " << step.workspace_bytes << "@" << step.workspace_offset;
+    out << "  # " << step.node.name << "\n";
+  }
+  print_bindings(out, "output", program.outputs, program);
+  print_bindings(out, "metric", program.metrics, program);
+  return out.str();
+}
+
+}  // namespace shardrun

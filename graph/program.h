@@ -33,7 +33,8 @@ struct Collective {
     keep_first,      // local: replicated -> partial: all but the group's first rank take the identity
   };
   Kind kind = Kind::all_gather;
-  std::vector<int64_t> group;  // global ranks, in the order of their chunks; this rank is among them
+  std::vector<int> axes;       // of the mesh, over which the group spreads
+  std::vector<int64_t> group;  // global ranks, in the order of their chunks (Mesh::group of axes); this rank is among them
   int dim = 0;
   int to_dim = 0;
   ReduceOp op = ReduceOp::sum;
