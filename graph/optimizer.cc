@@ -90,7 +90,9 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     const ValueId p = params[i];
     const std::string name = graph.value(p).name;
     const TensorType type = graph.type(p);
-    const double decay = options.decay_all || type.shape.size() >= 2 ? options.weight_decay : 0.0;
+    // As stored in the model: a pass may view a bias [3 C] as [3, C].
+    const Shape& stored = graph.sources.at(p).shape.empty() ? type.shape : graph.sources.at(p).shape;
+    const double decay = options.decay_all || stored.size() >= 2 ? options.weight_decay : 0.0;
     if (options.kind == "sgd") {
       const ValueId buffer = graph.add_persistent("momentum/" + name, type, Role::state, Source{});
       const auto next = graph.add_node("sgd", {p, grads[i], buffer, lr, step, clip_scale},
