@@ -1,0 +1,136 @@
+// softmax, log_softmax, cross_entropy and their gradients.
+#include "graph/ops/families.h"
+
+namespace shardrun {
+namespace {
+
+void check_axis(const Node& node, const TensorType& x) {
+  const int64_t axis = node.attrs.i("axis");
+  SR_REQUIRE(is_float(x.dtype), invalid_input, node.op, " wants a floating operand, got ", x);
+  SR_REQUIRE(axis >= 0 && axis < static_cast<int64_t>(x.shape.size()), invalid_input, node.op, " has axis ",
+             axis, " for an operand of ", x);
+}
+
+std::vector<TensorType> softmax_infer(const Node& node, std::span<const TensorType> in) {
+  SR_REQUIRE(in.size() == 1, invalid_input, node.op, " takes 1 operand, got ", in.size());
+  check_axis(node, in[0]);
+  return {in[0]};
+}
+
+std::vector<TensorType> softmax_grad_infer(const Node& node, std::span<const TensorType> in) {
+  SR_REQUIRE(in.size() == 2 && in[0] == in[1], invalid_input, node.op,
+             " wants dy and y of one type, got ", in[0], in.size() > 1 ? " and " + to_string(in[1]) : "");
+  check_axis(node, in[0]);
+  return {in[1]};
+}
+
+template <const char* kGradOp>
+std::vector<ValueId> softmax_gradient(GradientContext& c) {
+  return {c.graph.add(kGradOp, {c.out_grads[0], c.node.outputs[0]}, c.node.attrs)};
+}
+constexpr char kSoftmaxGrad[] = "softmax_grad";
+constexpr char kLogSoftmaxGrad[] = "log_softmax_grad";
+
+// Checks logits [..., V] and labels [...]; returns the losses' type.
+TensorType check_labels(const Node& node, const TensorType& logits, const TensorType& labels) {
+  SR_REQUIRE(is_float(logits.dtype) && !logits.shape.empty(), invalid_input, node.op,
+             " wants floating logits of rank 1 or more, got ", logits);
+  SR_REQUIRE(labels.dtype == DType::i64 || labels.dtype == DType::i32, invalid_input, node.op,
+             " wants i64 or i32 labels, got ", labels);
+  const Shape tokens(logits.shape.begin(), logits.shape.end() - 1);
+  SR_REQUIRE(labels.shape == tokens, invalid_input, node.op, " wants labels of ", to_string(tokens),
+             " for logits of ", logits, ", got ", labels);
+  return {logits.dtype == DType::f64 ? DType::f64 : DType::f32, tokens};
+}
+
+std::vector<TensorType> cross_entropy_infer(const Node& node, std::span<const TensorType> in) {
+  SR_REQUIRE(in.size() == 2, invalid_input, "cross_entropy takes 2 operands, got ", in.size());
+  const TensorType loss = check_labels(node, in[0], in[1]);
+  return {loss, loss};
+}
+
+std::vector<TensorType> cross_entropy_grad_infer(const Node& node, std::span<const TensorType> in) {
+  SR_REQUIRE(in.size() == 4, invalid_input, "cross_entropy_grad takes 4 operands, got ", in.size());
+  const TensorType loss = check_labels(node, in[1], in[2]);
+  SR_REQUIRE(in[0] == loss && in[3] == loss, invalid_input, "cross_entropy_grad wants dloss and lse of ", loss,
+             ", got ", in[0], " and ", in[3]);
+  return {in[1]};
+}
+
+std::vector<ValueId> cross_entropy_gradient(GradientContext& c) {
+  SR_REQUIRE(c.out_grads[1] == kNoValue, unsupported, "cross_entropy '", c.node.name,
+             "' has no gradient through its second result (the log of the sum of exponentials)");
+  const ValueId dlogits = c.graph.add(
+      "cross_entropy_grad", {c.out_grads[0], c.node.inputs[0], c.node.inputs[1], c.node.outputs[1]},
+      {{"ignore_index", c.node.attrs.i("ignore_index", -100)}});
+  return {dlogits, kNoValue};
+}
+
+// Given lse, the gradient is elementwise over the classes too: a rank that holds classes
+// [offset, offset + V) subtracts 1 where v + offset is the label.
+Attrs cross_entropy_grad_localise(const Node& node, std::span<const TensorType>, LocalBoxes boxes) {
+  Attrs attrs = node.attrs;
+  attrs.set("offset", attrs.i("offset", 0) + boxes.in[1].back().begin);
+  return attrs;
+}
+
+template <int kLogits>
+std::optional<int64_t> label_bound(const Node& node, std::span<const TensorType> in, size_t operand) {
+  if (operand != kLogits + 1) return std::nullopt;
+  return in[kLogits].shape.back() + node.attrs.i("offset", 0);
+}
+
+template <int kPerElement, int kOperand>
+double flops(const Node&, std::span<const TensorType> in, std::span<const TensorType>) {
+  return kPerElement * static_cast<double>(element_count(in[kOperand].shape));
+}
+
+std::vector<OpDef::Sample> softmax_samples(size_t operands) {
+  const std::vector<std::pair<Shape, int64_t>> shapes = {
+      {{4, 6}, 1}, {{2, 3, 8}, 2}, {{3, 5, 7}, 1}, {{5, 3}, 0}, {{7}, 0}};
+  std::vector<OpDef::Sample> out;
+  for (const auto& [shape, axis] : shapes) {
+    out.push_back({std::vector<TensorType>(operands, {DType::f32, shape}), {{"axis", axis}}});
+  }
+  return out;
+}
+
+std::vector<OpDef::Sample> cross_entropy_samples(bool grad) {
+  std::vector<OpDef::Sample> out;
+  for (const Shape& tokens : {Shape{4}, Shape{2, 4}, Shape{3, 5}, Shape{}}) {
+    for (const DType label : {DType::i64, DType::i32}) {
+      Shape logits = tokens;
+      logits.push_back(label == DType::i64 ? 6 : 7);
+      OpDef::Sample s{{{DType::f32, logits}, {label, tokens}},
+                      {{"ignore_index", label == DType::i64 ? int64_t{-100} : int64_t{1}}}};
+      if (grad) {
+        s.in.insert(s.in.begin(), {DType::f32, tokens});
+        s.in.push_back({DType::f32, tokens});
+      }
+      out.push_back(s);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<OpDef> softmax_ops() {
+  return {
+      {.name = "softmax", .infer = softmax_infer, .gradient = softmax_gradient<kSoftmaxGrad>,
+       .flops = flops<5, 0>, .in_place = {{0, 0}}, .samples = softmax_samples(1)},
+      {.name = "softmax_grad", .infer = softmax_grad_infer, .flops = flops<4, 0>,
+       .in_place = {{0, 0}, {0, 1}}, .samples = softmax_samples(2)},
+      {.name = "log_softmax", .infer = softmax_infer, .gradient = softmax_gradient<kLogSoftmaxGrad>,
+       .flops = flops<5, 0>, .in_place = {{0, 0}}, .samples = softmax_samples(1)},
+      {.name = "log_softmax_grad", .infer = softmax_grad_infer, .flops = flops<4, 0>,
+       .in_place = {{0, 0}, {0, 1}}, .samples = softmax_samples(2)},
+      {.name = "cross_entropy", .infer = cross_entropy_infer, .gradient = cross_entropy_gradient,
+       .flops = flops<4, 0>, .index_bound = label_bound<0>, .samples = cross_entropy_samples(false)},
+      {.name = "cross_entropy_grad", .infer = cross_entropy_grad_infer, .flops = flops<4, 1>,
+       .localise = cross_entropy_grad_localise, .index_bound = label_bound<1>, .in_place = {{0, 1}},
+       .samples = cross_entropy_samples(true)},
+  };
+}
+
+}  // namespace shardrun

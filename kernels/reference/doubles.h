@@ -1,0 +1,20 @@
+// What the reference kernels of the dense families share: operands as f64 copies, results rounded
+// once on storing. One code path for every dtype, at the price of a copy.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace shardrun::reference {
+
+using Doubles = std::vector<double>;
+
+Doubles load(const TensorView& view);
+void store(const Doubles& values, const TensorView& view);  // values.size() == view.count()
+
+/// A kernel that never refuses and needs no workspace.
+KernelImpl plain(std::string op, std::function<void(const Node&, const KernelArgs&)> run);
+
+}  // namespace shardrun::reference
