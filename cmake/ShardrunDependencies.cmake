@@ -18,7 +18,7 @@ if(SHARDRUN_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# HiGHS and onnx-ml.proto are built or unpacked by scripts/setup into this folder.
+# scripts/setup puts HiGHS and onnx's data files into this folder, by version.
 if(NOT DEFINED SHARDRUN_DEPS)
   if(DEFINED ENV{SHARDRUN_DEPS})
     set(SHARDRUN_DEPS $ENV{SHARDRUN_DEPS})
@@ -26,6 +26,22 @@ if(NOT DEFINED SHARDRUN_DEPS)
     set(SHARDRUN_DEPS $ENV{HOME}/.cache/shardrun)
   endif()
 endif()
-list(PREPEND CMAKE_PREFIX_PATH ${SHARDRUN_DEPS}/highs)
-find_package(highs)
-find_file(SHARDRUN_ONNX_PROTO onnx-ml.proto PATHS ${SHARDRUN_DEPS}/onnx/onnx NO_DEFAULT_PATH)
+
+# pinned_folder(VARIABLE NAME): the folder of the version that scripts/requirements-NAME.txt pins.
+function(pinned_folder variable name)
+  set(file ${CMAKE_SOURCE_DIR}/scripts/requirements-${name}.txt)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(STRINGS ${file} pin REGEX "^[a-z]+==")
+  string(REGEX MATCH "==([^ ]+)" _ "${pin}")
+  set(folder ${SHARDRUN_DEPS}/${name}-${CMAKE_MATCH_1})
+  if(NOT IS_DIRECTORY ${folder})
+    message(FATAL_ERROR "${folder} is missing; run scripts/setup")
+  endif()
+  set(${variable} ${folder} PARENT_SCOPE)
+endfunction()
+
+pinned_folder(SHARDRUN_HIGHS_DIR highs)
+pinned_folder(SHARDRUN_ONNX_DIR onnx)
+find_package(highs REQUIRED CONFIG PATHS ${SHARDRUN_HIGHS_DIR} NO_DEFAULT_PATH)
+# Read by graph/ (the format) and by tests/ (the node tests below onnx/backend/test/data/node).
+set(SHARDRUN_ONNX_PROTO ${SHARDRUN_ONNX_DIR}/onnx/onnx-ml.proto)
