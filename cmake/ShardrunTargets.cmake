@@ -46,3 +46,27 @@ function(shardrun_test name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
+
+# How tests call mpirun: also as root, with more ranks than cores, without binding ranks to cores.
+set(SHARDRUN_MPIRUN "mpirun --oversubscribe --bind-to none")
+set(SHARDRUN_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1)
+
+# shardrun_mpi_test(NAME NP 1 2 4 SOURCES … [LIBS …] [LABELS …] [TIMEOUT s]): a GoogleTest program that
+# every rank runs, one CTest entry per number of ranks (NAME_np2). Its tests reach the communicator
+# through mpi_world() of tests/collectives/mpi_main.h, which also brings main.
+function(shardrun_mpi_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "NP;SOURCES;LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/collectives/mpi_main.cc)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} shardrun_collectives GTest::gtest)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  shardrun_compile_options(${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  separate_arguments(mpirun UNIX_COMMAND "${SHARDRUN_MPIRUN}")
+  foreach(np IN LISTS ARG_NP)
+    add_test(NAME ${name}_np${np} COMMAND ${mpirun} -np ${np} $<TARGET_FILE:${name}>)
+    set_tests_properties(${name}_np${np} PROPERTIES LABELS "mpi;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+      PROCESSORS ${np} ENVIRONMENT "${SHARDRUN_MPI_ENVIRONMENT}")
+  endforeach()
+endfunction()

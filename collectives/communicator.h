@@ -12,11 +12,24 @@ namespace shardrun {
 
 enum class Reduction { sum, max, min };
 
+/// Bytes of scratch that a reduction needs, the same for every backend and a multiple of 64, so that
+/// a plan can account for them without a communicator. Zero for one rank.
+///   reduce_scatter: a chunk of this rank's part from each peer; ranks with small parts need less.
+///   all_reduce: the same on every rank.
+int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype, int rank);
+int64_t all_reduce_staging_bytes(int64_t count, DType dtype, int ranks);
+
 /// Counts are elements. Calls are collective: every rank of the group makes the same calls in the
 /// same order, and a call returns when this rank's result is complete and its input may be reused.
-/// Reductions add rank 0's contribution first, then rank 1's, …, bf16 through f32, so every rank of every backend gets bitwise
-/// the same result each run. Errors are Error(comm) with the operation and the rank named.
-/// Zero counts are legal everywhere. `staging` is scratch of the matching *_staging size in bytes (64-byte aligned).
+/// One communicator serves one call at a time. Zero counts are legal everywhere.
+///
+/// Reductions add rank 0's contribution first, then rank 1's, …, bf16 through f32 with one rounding
+/// at the end, so that every rank of every backend gets bitwise the same result each run.
+/// Example, 3 ranks, all_reduce(sum) of bf16: bf16((f32(a0) + f32(a1)) + f32(a2)).
+///
+/// Errors are Error(comm) with the operation and the rank named; a communicator that threw one can
+/// only be aborted or destroyed. `staging` is scratch, 64-byte aligned, of the size that
+/// reduce_scatter_staging_bytes or all_reduce_staging_bytes says; it may be null where that is 0.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -34,26 +47,40 @@ class Communicator {
   virtual void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                           std::span<const int64_t> recv_counts, DType dtype) = 0;
   virtual void broadcast(void* data, int64_t bytes, int root) = 0;
+  /// A send may wait for its recv: two ranks that both send first can wait for each other.
   virtual void send(const void* data, int64_t bytes, int to) = 0;
   virtual void recv(void* data, int64_t bytes, int from) = 0;
   virtual void barrier() = 0;
 
-  virtual int64_t reduce_scatter_staging(std::span<const int64_t> counts, DType dtype) const = 0;
-  virtual int64_t all_reduce_staging(int64_t count, DType dtype) const = 0;
+  int64_t reduce_scatter_staging(std::span<const int64_t> counts, DType dtype) const {
+    return reduce_scatter_staging_bytes(counts, dtype, rank());
+  }
+  int64_t all_reduce_staging(int64_t count, DType dtype) const {
+    return all_reduce_staging_bytes(count, dtype, size());
+  }
 
   /// Collective over the whole group: disjoint groups of ranks (of this communicator), each listed in
   /// the order its members shall have; `groups` is the same on every rank. Returns this rank's group's
   /// communicator, or null if it is in none.
   virtual std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) = 0;
 
-  /// Ends the whole job on behalf of a failed rank: peers blocked in a call fail with Error(comm).
+  /// A call that waits longer than this for its peers throws Error(comm) naming the operation, this
+  /// rank and the ranks that are missing. 0: wait for ever. Communicators split off later inherit it.
+  virtual void set_timeout(double seconds) = 0;
+  static constexpr double kDefaultTimeout = 600;
+
+  /// Ends the whole job on behalf of a failed rank. local: peers blocked in a call, on this
+  /// communicator or any other of the job, fail with Error(comm), and so does every later call.
+  /// mpi: ends every process of the job with status 1, this one included.
   virtual void abort() noexcept = 0;
 };
 
-/// n ranks as threads of one process; element r is for rank r's thread.
+/// n ranks as threads of one process; element r is for rank r's thread. Throws invalid_input if n < 1.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n);
 
-/// MPI_COMM_WORLD (collectives/mpi). Initialises MPI on first use; finalised by finalize_mpi().
+/// All of MPI_COMM_WORLD (collectives/mpi). Initialises MPI on first use; finalize_mpi() ends it after
+/// the last communicator is destroyed (and does nothing where MPI was never used). Throws Error(comm),
+/// also if a launcher started several processes but MPI connects none of them.
 std::unique_ptr<Communicator> make_mpi_communicator();
 void finalize_mpi() noexcept;
 /// Is this process started by mpirun or srun (from the environment; does not initialise MPI)?

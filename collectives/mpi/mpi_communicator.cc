@@ -1,0 +1,471 @@
+// The MPI backend: ranks are processes. Everything is built from nonblocking point-to-point
+// messages, for three reasons: reductions stay in rank order, any count fits (MPI 3.1's collectives
+// count in int), and a wait can be watched and end with a sentence instead of a hang.
+#include <mpi.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "base/shape.h"
+#include "collectives/communicator.h"
+#include "collectives/reduce.h"
+
+namespace shardrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One MPI message: MPI 3.1 counts in int. Both sides cut a transfer at the same places.
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
+// Two tags keep a collective's messages apart from those of send and recv.
+constexpr int kCollectiveTag = 1;
+constexpr int kPointToPointTag = 2;
+
+int64_t env_int(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return otherwise;
+  char* end = nullptr;
+  const long long value = std::strtoll(text, &end, 10);
+  return end == text ? otherwise : value;
+}
+
+/// More ranks on this host than cores: whoever waits must let the others run.
+bool oversubscribed() {
+  const int64_t local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", env_int("MPI_LOCALNRANKS", 1));
+  return local > static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::string mpi_error_string(int code) {
+  char text[MPI_MAX_ERROR_STRING + 1] = {};
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return str("MPI error ", code);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+class MpiCommunicator : public Communicator {
+ public:
+  /// Takes over `comm`.
+  MpiCommunicator(MPI_Comm comm, double timeout) : comm_(comm), timeout_(timeout) {
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+    operation_ = "set-up";
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  ~MpiCommunicator() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized) MPI_Comm_free(&comm_);
+  }
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void all_gather(const void* send, void* recv, std::span<const int64_t> counts, DType dtype) override {
+    begin("all_gather");
+    check_counts(operation_, counts, rank_, size_);
+    const int64_t element = size_of(dtype);
+    const int64_t own = counts[static_cast<size_t>(rank_)] * element;
+    char* own_place = static_cast<char*>(recv) + offset_of(counts, rank_) * element;
+    // Peers in the order rank+1, rank+2, …, so that not everybody sends to rank 0 first.
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + size_ - i) % size_;
+      post_recv(static_cast<char*>(recv) + offset_of(counts, from) * element,
+                counts[static_cast<size_t>(from)] * element, from);
+    }
+    for (int i = 1; i < size_; ++i) post_send(send, own, (rank_ + i) % size_);
+    if (own > 0 && send != own_place) std::memmove(own_place, send, static_cast<size_t>(own));
+    wait();
+  }
+
+  void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
+                      Reduction op, void* staging) override {
+    begin("reduce_scatter");
+    check_counts(operation_, counts, rank_, size_);
+    check_reducible(operation_, dtype, rank_, size_);
+    std::vector<int64_t> offsets;
+    for (int r = 0; r < size_; ++r) offsets.push_back(offset_of(counts, r));
+    reduce_parts(send, recv, counts, offsets, dtype, op, staging, nullptr);
+  }
+
+  void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
+    begin("all_reduce");
+    check_reducible(operation_, dtype, rank_, size_);
+    if (size_ == 1 || count == 0) return;
+    if (count * size_of(dtype) <= kSmallAllReduceBytes) {
+      all_reduce_small(data, count, dtype, op, static_cast<char*>(staging));
+      return;
+    }
+    std::vector<int64_t> counts, offsets;
+    for (int r = 0; r < size_; ++r) {
+      const Range part = chunk(count, size_, r);
+      counts.push_back(part.size);
+      offsets.push_back(part.begin);
+    }
+    char* bytes = static_cast<char*>(data);
+    reduce_parts(data, bytes + offsets[static_cast<size_t>(rank_)] * size_of(dtype), counts, offsets,
+                 dtype, op, staging, bytes);
+  }
+
+  void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
+                  std::span<const int64_t> recv_counts, DType dtype) override {
+    begin("all_to_all");
+    check_counts(operation_, send_counts, rank_, size_);
+    check_counts(operation_, recv_counts, rank_, size_);
+    const int64_t element = size_of(dtype);
+    const char* from_here = static_cast<const char*>(send);
+    char* to_here = static_cast<char*>(recv);
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + size_ - i) % size_;
+      post_recv(to_here + offset_of(recv_counts, from) * element,
+                recv_counts[static_cast<size_t>(from)] * element, from);
+    }
+    for (int i = 1; i < size_; ++i) {
+      const int to = (rank_ + i) % size_;
+      post_send(from_here + offset_of(send_counts, to) * element,
+                send_counts[static_cast<size_t>(to)] * element, to);
+    }
+    const int64_t own = send_counts[static_cast<size_t>(rank_)];
+    SR_REQUIRE(own == recv_counts[static_cast<size_t>(rank_)], comm, name(), ": sends ", own,
+               " to itself and expects ", recv_counts[static_cast<size_t>(rank_)]);
+    if (own > 0) {
+      std::memcpy(to_here + offset_of(recv_counts, rank_) * element,
+                  from_here + offset_of(send_counts, rank_) * element,
+                  static_cast<size_t>(own * element));
+    }
+    wait();
+  }
+
+  /// A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it on.
+  void broadcast(void* data, int64_t bytes, int root) override {
+    begin("broadcast");
+    check_peer(operation_, root, rank_, size_);
+    const int relative = (rank_ - root + size_) % size_;
+    for (int have = 1; have < size_; have *= 2) {
+      if (relative < have && relative + have < size_) {
+        post_send(data, bytes, (rank_ + have) % size_);
+      } else if (relative >= have && relative < 2 * have) {
+        post_recv(data, bytes, (rank_ - have + size_) % size_);
+      }
+      wait();
+    }
+  }
+
+  void send(const void* data, int64_t bytes, int to) override {
+    begin("send");
+    check_peer(operation_, to, rank_, size_);
+    post_send(data, bytes, to, kPointToPointTag);
+    wait();
+  }
+
+  void recv(void* data, int64_t bytes, int from) override {
+    begin("recv");
+    check_peer(operation_, from, rank_, size_);
+    post_recv(data, bytes, from, kPointToPointTag);
+    wait();
+  }
+
+  void barrier() override {
+    begin("barrier");
+    synchronise();
+  }
+
+  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
+    begin("split");
+    check_groups(groups, rank_, size_);
+    synchronise();  // MPI_Comm_split cannot be watched: enter it only with everybody there
+    int color = MPI_UNDEFINED, key = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const auto it = std::find(groups[g].begin(), groups[g].end(), rank_);
+      if (it == groups[g].end()) continue;
+      color = static_cast<int>(g);
+      key = static_cast<int>(it - groups[g].begin());
+    }
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+    if (part == MPI_COMM_NULL) return nullptr;
+    return std::make_unique<MpiCommunicator>(part, timeout_);
+  }
+
+  void set_timeout(double seconds) override { timeout_ = seconds; }
+
+  void abort() noexcept override {
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    std::_Exit(1);
+  }
+
+ private:
+  struct Transfer {
+    int peer;
+    int64_t bytes;
+    bool receives;
+  };
+
+  std::string name() const { return call_name(operation_, rank_, size_); }
+
+  void begin(const char* operation) { operation_ = operation; }
+
+  void check(int code, const char* function) const {
+    SR_REQUIRE(code == MPI_SUCCESS, comm, name(), ": ", function, " failed: ", mpi_error_string(code));
+  }
+
+  void post_send(const void* data, int64_t bytes, int to, int tag = kCollectiveTag) {
+    for (int64_t at = 0; at < bytes; at += kMaxMessageBytes) {
+      const int64_t n = std::min(kMaxMessageBytes, bytes - at);
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(MPI_Isend(static_cast<const char*>(data) + at, static_cast<int>(n), MPI_BYTE, to, tag, comm_,
+                      &request),
+            "MPI_Isend");
+      requests_.push_back(request);
+      transfers_.push_back({to, n, false});
+    }
+  }
+
+  void post_recv(void* data, int64_t bytes, int from, int tag = kCollectiveTag) {
+    for (int64_t at = 0; at < bytes; at += kMaxMessageBytes) {
+      const int64_t n = std::min(kMaxMessageBytes, bytes - at);
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(MPI_Irecv(static_cast<char*>(data) + at, static_cast<int>(n), MPI_BYTE, from, tag, comm_,
+                      &request),
+            "MPI_Irecv");
+      requests_.push_back(request);
+      transfers_.push_back({from, n, true});
+    }
+  }
+
+  /// A message of one byte, for synchronisation.
+  void post_token(int to, int from) {
+    post_recv(&token_in_, 1, from);
+    post_send(&token_out_, 1, to);
+  }
+
+  /// Dissemination: after round k every rank has heard, directly or not, of the 2^(k+1) - 1 before it.
+  void synchronise() {
+    for (int distance = 1; distance < size_; distance *= 2) {
+      post_token((rank_ + distance) % size_, (rank_ + size_ - distance) % size_);
+      wait();
+    }
+  }
+
+  /// Completes everything posted. Polls hard at first, since most calls end in microseconds, then
+  /// lets others run, then sleeps, so that a rank that is far ahead leaves its core to the rest.
+  void wait() {
+    if (requests_.empty()) return;
+    statuses_.resize(requests_.size());
+    const int spins = oversubscribed_ ? 0 : 2000;
+    Clock::time_point started{};
+    for (int64_t polls = 0;; ++polls) {
+      int done = 0;
+      const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                                   statuses_.data());
+      if (code != MPI_SUCCESS) fail_transfer(code);
+      if (done) break;
+      if (polls < spins) continue;
+      sched_yield();
+      if (polls % 16 != 0) continue;
+      const Clock::time_point now = Clock::now();
+      if (started == Clock::time_point{}) started = now;
+      const double waited = std::chrono::duration<double>(now - started).count();
+      if (timeout_ > 0 && waited > timeout_) fail_timeout();
+      if (waited > 0.02) {
+        const timespec pause{0, 50'000};
+        nanosleep(&pause, nullptr);
+      }
+    }
+    for (size_t i = 0; i < transfers_.size(); ++i) {
+      if (!transfers_[i].receives) continue;
+      int got = 0;
+      MPI_Get_count(&statuses_[i], MPI_BYTE, &got);
+      if (got == transfers_[i].bytes) continue;
+      const Transfer wrong = transfers_[i];
+      forget();
+      fail(ErrorKind::comm, name(), ": expects ", wrong.bytes, " bytes from rank ", wrong.peer,
+           ", which sends ", got);
+    }
+    forget();
+  }
+
+  void forget() {
+    requests_.clear();
+    transfers_.clear();
+  }
+
+  /// Gives up what is outstanding: the caller's buffers end with the exception.
+  void cancel() {
+    for (MPI_Request& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+    forget();
+  }
+
+  [[noreturn]] void fail_transfer(int code) {
+    std::string what = mpi_error_string(code);
+    if (code == MPI_ERR_IN_STATUS) {
+      for (size_t i = 0; i < transfers_.size(); ++i) {
+        const int error = statuses_[i].MPI_ERROR;
+        if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
+        what = str(transfers_[i].receives ? "receiving " : "sending ", transfers_[i].bytes,
+                   transfers_[i].receives ? " bytes from rank " : " bytes to rank ", transfers_[i].peer,
+                   ": ", mpi_error_string(error));
+        break;
+      }
+    }
+    cancel();
+    fail(ErrorKind::comm, name(), ": ", what);
+  }
+
+  [[noreturn]] void fail_timeout() {
+    std::vector<int> missing;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      int done = 0;
+      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      if (!done) missing.push_back(transfers_[i].peer);
+    }
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    std::string names;
+    for (int peer : missing) names += (names.empty() ? "" : ", ") + std::to_string(peer);
+    cancel();
+    fail(ErrorKind::comm, name(), ": waited ", timeout_, " s for rank ", names,
+         ", which has stopped or makes other calls");
+  }
+
+  char* slot(void* staging, int peer, int64_t slot_bytes) const {
+    return static_cast<char*>(staging) + (peer < rank_ ? peer : peer - 1) * slot_bytes;
+  }
+
+  void all_reduce_small(void* data, int64_t count, DType dtype, Reduction op, char* staging) {
+    const int64_t bytes = count * size_of(dtype);
+    std::vector<const void*> in(static_cast<size_t>(size_), data);
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + size_ - i) % size_;
+      char* place = slot(staging, from, round_up_64(bytes));
+      in[static_cast<size_t>(from)] = place;
+      post_recv(place, bytes, from);
+    }
+    for (int i = 1; i < size_; ++i) post_send(data, bytes, (rank_ + i) % size_);
+    wait();
+    reduce_in_rank_order(in, data, count, dtype, op);
+  }
+
+  /// Part r is counts[r] elements from offsets[r] of `send`; part `rank` is reduced into `out`, which
+  /// may be its place in `send`. In round c each rank sends its contribution to chunk c of every
+  /// part to the part's owner, which reduces. With `gathered` the owners hand the reduced chunk c
+  /// to everybody during round c + 1, while it is in cache.
+  void reduce_parts(const void* send, void* out, std::span<const int64_t> counts,
+                    std::span<const int64_t> offsets, DType dtype, Reduction op, void* staging,
+                    char* gathered) {
+    const int64_t element = size_of(dtype);
+    const int64_t step = kReduceChunkBytes / element;
+    const int64_t rounds = (*std::max_element(counts.begin(), counts.end()) + step - 1) / step;
+    const auto count_of = [&](int part, int64_t round) {
+      return std::clamp(counts[static_cast<size_t>(part)] - round * step, int64_t{0}, step);
+    };
+    const auto byte_offset = [&](int part, int64_t round) {
+      return (offsets[static_cast<size_t>(part)] + round * step) * element;
+    };
+    const int64_t slot_bytes = round_up_64(std::min(counts[static_cast<size_t>(rank_)], step) * element);
+    std::vector<const void*> in(static_cast<size_t>(size_));
+    for (int64_t round = 0; round < rounds + (gathered != nullptr ? 1 : 0); ++round) {
+      const int64_t mine = count_of(rank_, round);
+      for (int i = 1; i < size_; ++i) {
+        const int peer = (rank_ + size_ - i) % size_;
+        if (mine > 0) {
+          char* place = slot(staging, peer, slot_bytes);
+          in[static_cast<size_t>(peer)] = place;
+          post_recv(place, mine * element, peer);
+        }
+        if (gathered != nullptr && round > 0) {
+          post_recv(gathered + byte_offset(peer, round - 1), count_of(peer, round - 1) * element, peer);
+        }
+      }
+      for (int i = 1; i < size_; ++i) {
+        const int peer = (rank_ + i) % size_;
+        if (const int64_t theirs = count_of(peer, round); theirs > 0) {
+          post_send(static_cast<const char*>(send) + byte_offset(peer, round), theirs * element, peer);
+        }
+        if (gathered != nullptr && round > 0) {
+          post_send(gathered + byte_offset(rank_, round - 1), count_of(rank_, round - 1) * element, peer);
+        }
+      }
+      wait();
+      if (mine > 0) {
+        in[static_cast<size_t>(rank_)] = static_cast<const char*>(send) + byte_offset(rank_, round);
+        reduce_in_rank_order(in, static_cast<char*>(out) + round * step * element, mine, dtype, op);
+      }
+    }
+  }
+
+  MPI_Comm comm_;
+  double timeout_;
+  int rank_ = 0;
+  int size_ = 1;
+  const bool oversubscribed_ = oversubscribed();
+  const char* operation_ = "";
+  char token_in_ = 0, token_out_ = 0;
+  std::vector<MPI_Request> requests_;
+  std::vector<Transfer> transfers_;
+  std::vector<MPI_Status> statuses_;
+};
+
+/// How many processes the launcher says there are; 0 if no launcher is known.
+int64_t launched_processes() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_WORLD_SIZE"}) {
+    if (const int64_t n = env_int(name, 0); n > 0) return n;
+  }
+  if (std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr) {
+    return std::max<int64_t>(1, env_int("SLURM_STEP_NUM_TASKS", 1));
+  }
+  if (std::getenv("SLURM_PROCID") != nullptr) {
+    const int64_t n = env_int("SLURM_STEP_NUM_TASKS", 1);
+    return n > 1 ? n : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator() {
+  const auto check = [](int code, const char* function) {
+    SR_REQUIRE(code == MPI_SUCCESS, comm, "starting MPI: ", function, " failed: ", mpi_error_string(code));
+  };
+  int initialized = 0;
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
+  if (!initialized) {
+    // Open MPI spins inside its own calls (start, split, end) unless told that cores are scarce.
+    if (oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
+    int provided = MPI_THREAD_SINGLE;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    SR_REQUIRE(provided >= MPI_THREAD_FUNNELED, comm,
+               "starting MPI: this MPI has no thread support; use one built with MPI_THREAD_FUNNELED");
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  int size = 1;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  const int64_t launched = launched_processes();
+  SR_REQUIRE(size > 1 || launched <= 1, comm, "starting MPI: the launcher started ", launched,
+             " processes, but MPI connects only 1; start them with mpirun of the same MPI, or srun --mpi=pmix");
+  MPI_Comm comm = MPI_COMM_NULL;
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return std::make_unique<MpiCommunicator>(comm, Communicator::kDefaultTimeout);
+}
+
+void finalize_mpi() noexcept {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Finalize();
+}
+
+bool launched_by_mpi() { return launched_processes() > 0; }
+
+}  // namespace shardrun

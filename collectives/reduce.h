@@ -1,0 +1,42 @@
+// What the backends of Communicator share: the reduction in rank order, the sizes of the chunks in
+// which it is done, and checks of arguments.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "collectives/communicator.h"
+
+namespace shardrun {
+
+/// out[i] = in[0][i] op in[1][i] op …, from left to right; bf16 in f32 and rounded once. `out` may be
+/// one of the inputs. max and min: a NaN wins. Throws unsupported for f16.
+void reduce_in_rank_order(std::span<const void* const> in, void* out, int64_t count, DType dtype,
+                          Reduction op);
+
+/// Reductions go chunk by chunk of this many bytes a peer, so that what arrives stays in cache.
+inline constexpr int64_t kReduceChunkBytes = 256 << 10;
+/// An all_reduce up to this size is one exchange of everything with everybody.
+inline constexpr int64_t kSmallAllReduceBytes = 16 << 10;
+
+inline int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Sum of counts before `rank`.
+int64_t offset_of(std::span<const int64_t> counts, int rank);
+int64_t sum_of(std::span<const int64_t> counts);
+
+/// "all_reduce on rank 1 of 4".
+std::string call_name(std::string_view operation, int rank, int size);
+
+/// Throws Error(comm): one count per rank, none negative.
+void check_counts(std::string_view operation, std::span<const int64_t> counts, int rank, int size);
+/// Throws Error(unsupported) for f16, which no one computes in.
+void check_reducible(std::string_view operation, DType dtype, int rank, int size);
+/// Throws Error(comm): a rank that exists.
+void check_peer(std::string_view operation, int peer, int rank, int size);
+/// Throws Error(comm): ranks that exist, each in at most one group.
+void check_groups(const std::vector<std::vector<int>>& groups, int rank, int size);
+
+}  // namespace shardrun

@@ -1,0 +1,19 @@
+// What every Communicator must do, as functions that one rank runs: the local tests run them on
+// threads, the MPI tests on processes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+
+namespace shardrun::testing {
+
+struct Case {
+  std::string name;
+  void (*run)(Communicator&);
+};
+
+std::vector<Case> communicator_cases();
+
+}  // namespace shardrun::testing

@@ -1,0 +1,65 @@
+// main of the MPI tests: every rank runs every test; rank 0 prints as usual, the others only their
+// failures, and any failure ends the job with status 1.
+#include "tests/collectives/mpi_main.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <sstream>
+
+namespace shardrun::testing {
+
+std::unique_ptr<Communicator> world;
+
+namespace {
+
+/// Failures with the rank in front, one write each so that ranks' lines do not mix.
+class FailurePrinter : public ::testing::EmptyTestEventListener {
+ public:
+  explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::ostringstream out;
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    out << "[rank " << rank_ << "] ";
+    if (test != nullptr) out << test->test_suite_name() << "." << test->name() << " ";
+    out << (result.file_name() != nullptr ? result.file_name() : "?") << ":" << result.line_number()
+        << ": " << result.summary() << "\n";
+    std::fputs(out.str().c_str(), stderr);
+    std::fflush(stderr);
+  }
+
+ private:
+  int rank_;
+};
+
+}  // namespace
+
+Communicator& mpi_world() { return *world; }
+
+}  // namespace shardrun::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  try {
+    shardrun::testing::world = shardrun::make_mpi_communicator();
+  } catch (const shardrun::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  shardrun::Communicator& world = *shardrun::testing::world;
+  world.set_timeout(30);
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  if (world.rank() != 0) {
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new shardrun::testing::FailurePrinter(world.rank()));
+  }
+  const int failed = RUN_ALL_TESTS();
+  if (failed != 0) {
+    std::fflush(stdout);
+    world.abort();  // a peer may still wait inside a test that this rank has left
+  }
+  shardrun::testing::world.reset();
+  shardrun::finalize_mpi();
+  return 0;
+}
