@@ -1,0 +1,60 @@
+# The short commands. Everything else is CMake's: cmake --preset dev, ctest --preset dev.
+#
+#   make             build/shardrun, a Release build
+#   make run         the same, then trains a small GPT on this repository's own prose with two ranks
+#   make test        builds and runs every test
+#   make install PREFIX=/opt/shardrun
+#   make format      clang-format in place        make lint    clang-format and clang-tidy, changing nothing
+#
+# Build type and options: make CMAKE_FLAGS='-DSHARDRUN_NATIVE=OFF'. Tests by name or label: make test CTEST='-L unit'.
+BUILD ?= build
+PREFIX ?= /usr/local
+CMAKE_FLAGS ?=
+CTEST ?=
+JOBS ?= $(shell nproc)
+STEPS ?= 200
+
+# A container's root may run MPI, and more ranks than cores; each rank may use every core it is given.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+MPIRUN ?= mpirun --oversubscribe --bind-to none
+
+all: build
+
+setup:
+	@scripts/setup
+
+# Configured each time (a second): a changed option, pinned version or processor is noticed.
+configure: setup
+	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DSHARDRUN_TESTS=ON \
+	  $(CMAKE_FLAGS) >/dev/null
+
+build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target shardrun_cli
+
+# Prose to learn from: one file of bytes.
+$(BUILD)/docs.txt: README.md $(wildcard docs/*.md)
+	@mkdir -p $(BUILD) && cat $^ > $@
+
+run: build $(BUILD)/docs.txt
+	$(BUILD)/shardrun model gpt --preset tiny -o $(BUILD)/gpt-tiny.onnx
+	$(MPIRUN) -np 2 $(BUILD)/shardrun train $(BUILD)/gpt-tiny.onnx --data text:$(BUILD)/docs.txt \
+	  --batch 8 --steps $(STEPS) --lr 1e-3 --schedule cosine --warmup 20 --eval-every 100
+
+test: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --no-label-summary -j $(JOBS) $(CTEST)
+
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+format:
+	@scripts/format
+
+lint: configure
+	@scripts/format --check
+
+clean:
+	@rm -rf $(BUILD)
+
+.PHONY: all setup configure build run test install format lint clean
