@@ -1,4 +1,5 @@
 # What `make install` leaves: the command, one shared library with its one header, and a CMake package.
+# launcher/CMakeLists.txt defines both: shardrun (SHARED, from launcher/api) and shardrun_cli (the command).
 #
 #   find_package(shardrun REQUIRED)
 #   target_link_libraries(mine PRIVATE shardrun::shardrun)
