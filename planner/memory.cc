@@ -1,0 +1,306 @@
+// Memory: live ranges, aliasing and offsets in the arena.
+//
+// Time is the index of a step. A micro-batch runs the micro steps from the start again, so what lives
+// from one micro-batch into the next is persistent; everything else is made anew in each. Values that
+// cross into the update phase are the last micro-batch's.
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "graph/op_def.h"
+#include "planner/partition.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+int64_t aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+/// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step 0;
+/// the number of steps: read by the host after the last.
+struct Live {
+  int first = kNever, last = -1;
+  bool persistent = false;
+};
+
+bool is_persistent(Role role) { return role == Role::parameter || role == Role::state || role == Role::constant; }
+
+std::vector<Live> live_ranges(const Program& program) {
+  std::vector<Live> live(program.buffers.size());
+  const int end = static_cast<int>(program.steps.size());
+  auto at = [&](BufferId b) -> Live& { return live[static_cast<size_t>(b)]; };
+  for (const Binding& b : program.bindings) {
+    Live& l = at(b.buffer);
+    l.first = -1;
+    l.persistent = is_persistent(b.role);
+    if (b.role != Role::batch) l.last = end;  // scalars are set once a step, batches before each micro-batch
+  }
+  for (int s = 0; s < end; ++s) {
+    const Step& step = program.steps[static_cast<size_t>(s)];
+    for (BufferId b : step.in) {
+      SR_REQUIRE(at(b).first <= s, internal, "step '", step.node.name, "' reads '",
+                 program.buffers[static_cast<size_t>(b)].name, "' before it is made");
+      at(b).last = std::max(at(b).last, s);
+    }
+    for (BufferId b : step.out) {
+      at(b).first = std::min(at(b).first, s);
+      at(b).last = std::max(at(b).last, s);
+    }
+  }
+  for (const auto* list : {&program.outputs, &program.metrics}) {
+    for (const Binding& b : *list) at(b.buffer).last = end;
+  }
+  return live;
+}
+
+/// {result, operand} positions of `step` that may share memory.
+std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
+  if (step.kind == Step::Kind::kernel) return op_def(step.node.op).in_place;
+  if (step.collective.kind == Collective::Kind::all_reduce || step.collective.kind == Collective::Kind::keep_first) {
+    return {{0, 0}};
+  }
+  return {};
+}
+
+/// May result `r` take the memory of operand `o`, by what the step does and what lives on?
+bool may_alias(const Program& program, const std::vector<Live>& live, int s, std::pair<int, int> pair) {
+  const Step& step = program.steps[static_cast<size_t>(s)];
+  const auto [r, o] = pair;
+  if (static_cast<size_t>(r) >= step.out.size() || static_cast<size_t>(o) >= step.in.size()) return false;
+  const BufferId result = step.out[static_cast<size_t>(r)], operand = step.in[static_cast<size_t>(o)];
+  if (result == operand) return false;
+  const Live &from = live[static_cast<size_t>(operand)], &to = live[static_cast<size_t>(result)];
+  return !from.persistent && !to.persistent && from.last == s && to.first == s &&
+         std::count(step.in.begin(), step.in.end(), operand) == 1 &&
+         byte_size(program.buffers[static_cast<size_t>(operand)].type) ==
+             byte_size(program.buffers[static_cast<size_t>(result)].type);
+}
+
+/// Memory that one or more aliased buffers, or one workspace, hold for a time.
+struct Slot {
+  int first = 0, last = 0;
+  int64_t bytes = 0, offset = 0;
+};
+
+int64_t peak_bytes(const std::vector<Slot>& slots, int steps) {
+  std::vector<int64_t> change(static_cast<size_t>(steps) + 3, 0);
+  for (const Slot& s : slots) {
+    change[static_cast<size_t>(s.first + 1)] += s.bytes;
+    change[static_cast<size_t>(s.last + 2)] -= s.bytes;
+  }
+  int64_t now = 0, peak = 0;
+  for (int64_t c : change) peak = std::max(peak, now += c);
+  return peak;
+}
+
+/// Places the slots in the given order, each into the smallest gap that fits among those alive with
+/// it, else behind them. Returns the bytes used.
+int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order) {
+  std::vector<Slot> placed;  // by offset
+  placed.reserve(slots.size());
+  int64_t total = 0;
+  for (int index : order) {
+    Slot& slot = slots[static_cast<size_t>(index)];
+    int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
+    for (const Slot& p : placed) {
+      if (p.last < slot.first || p.first > slot.last) continue;
+      const int64_t gap = p.offset - cursor;
+      if (gap >= slot.bytes && gap < best_gap) {
+        best = cursor;
+        best_gap = gap;
+      }
+      cursor = std::max(cursor, p.offset + p.bytes);
+    }
+    slot.offset = best >= 0 ? best : cursor;
+    total = std::max(total, slot.offset + slot.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), slot,
+                                   [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
+                  slot);
+  }
+  return total;
+}
+
+/// The best of several orders: largest first is good on the whole, but a long-lived small buffer
+/// placed late can leave a hole, so bytes times time, and time of birth, are tried too.
+int64_t place_slots(std::vector<Slot>& slots, int steps) {
+  const int64_t bound = peak_bytes(slots, steps);
+  std::vector<int> order(slots.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
+  auto length = [&](int i) { return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1; };
+  auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
+  const auto by_bytes = [&](int a, int b) { return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b); };
+  const auto by_area = [&](int a, int b) {
+    const double x = static_cast<double>(bytes(a)) * length(a), y = static_cast<double>(bytes(b)) * length(b);
+    return x != y ? x > y : first(a) < first(b);
+  };
+  const auto by_length = [&](int a, int b) {
+    return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
+  };
+  std::stable_sort(order.begin(), order.end(), by_bytes);
+  int64_t best = best_fit(slots, order);
+  auto attempt = [&](const auto& less) {
+    if (best == bound) return;
+    std::vector<Slot> other = slots;
+    std::stable_sort(order.begin(), order.end(), less);
+    const int64_t total = best_fit(other, order);
+    if (total < best) {
+      best = total;
+      slots = std::move(other);
+    }
+  };
+  attempt(by_area);
+  attempt(by_length);
+  return best;
+}
+
+void place_persistent(Program& program, const Program* like) {
+  if (like == nullptr) {
+    int64_t offset = 0;
+    for (const Binding& b : program.bindings) {
+      if (!is_persistent(b.role)) continue;
+      Buffer& buffer = program.buffers[static_cast<size_t>(b.buffer)];
+      buffer.offset = offset;
+      offset += aligned(byte_size(buffer.type));
+    }
+    program.persistent_bytes = offset;
+    return;
+  }
+  std::map<std::string, const Binding*> theirs;
+  for (const Binding& b : like->bindings) theirs[b.name] = &b;
+  for (const Binding& b : program.bindings) {
+    if (!is_persistent(b.role)) continue;
+    const auto it = theirs.find(b.name);
+    SR_REQUIRE(it != theirs.end() && is_persistent(it->second->role), invalid_input, "persistent value '", b.name,
+               "' is not in the program whose memory is to be shared");
+    SR_REQUIRE(it->second->global == b.global && it->second->sharding == b.sharding, invalid_input, "persistent value '",
+               b.name, "' is ", b.global, " ", to_string(b.sharding, program.mesh), ", in the program whose memory is to be shared ",
+               it->second->global, " ", to_string(it->second->sharding, like->mesh), "; pin its sharding when planning");
+    program.buffers[static_cast<size_t>(b.buffer)].offset = like->buffers[static_cast<size_t>(it->second->buffer)].offset;
+  }
+  program.persistent_bytes = like->persistent_bytes;
+}
+
+}  // namespace
+
+void place_memory(Program& program, const WorkspaceBytes& workspace, const Program* persistent_like) {
+  place_persistent(program, persistent_like);
+  const std::vector<Live> live = live_ranges(program);
+  const int steps = static_cast<int>(program.steps.size());
+
+  std::vector<Slot> slots;
+  std::vector<int> slot_of(program.buffers.size(), -1);
+  auto new_slot = [&](int first, int last, int64_t bytes) {
+    slots.push_back({first, last, aligned(bytes), 0});
+    return static_cast<int>(slots.size() - 1);
+  };
+  auto give_slot = [&](BufferId b) {
+    const Live& l = live[static_cast<size_t>(b)];
+    int& slot = slot_of[static_cast<size_t>(b)];
+    const int64_t bytes = byte_size(program.buffers[static_cast<size_t>(b)].type);
+    if (l.persistent || slot >= 0 || bytes == 0) return;
+    slot = new_slot(l.first, l.last, bytes);
+  };
+  for (const Binding& b : program.bindings) give_slot(b.buffer);
+  std::vector<int> workspace_slot(program.steps.size(), -1);
+  for (int s = 0; s < steps; ++s) {
+    Step& step = program.steps[static_cast<size_t>(s)];
+    for (const auto& pair : alias_pairs(step)) {
+      if (!may_alias(program, live, s, pair)) continue;
+      const BufferId operand = step.in[static_cast<size_t>(pair.second)], result = step.out[static_cast<size_t>(pair.first)];
+      const int slot = slot_of[static_cast<size_t>(operand)];
+      // slots[slot].last == s: no other result of this step has taken the operand already.
+      if (slot < 0 || slot_of[static_cast<size_t>(result)] >= 0 || slots[static_cast<size_t>(slot)].last != s ||
+          std::any_of(step.out.begin(), step.out.end(), [&](BufferId b) { return slot_of[static_cast<size_t>(b)] == slot; })) {
+        continue;
+      }
+      slot_of[static_cast<size_t>(result)] = slot;
+      slots[static_cast<size_t>(slot)].last = live[static_cast<size_t>(result)].last;
+    }
+    for (BufferId b : step.out) give_slot(b);
+    step.workspace_bytes = workspace ? workspace(program, step) : 0;
+    if (step.workspace_bytes > 0) workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.workspace_bytes);
+  }
+
+  program.arena_bytes = program.persistent_bytes + place_slots(slots, steps);
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    Buffer& buffer = program.buffers[b];
+    if (live[b].persistent) continue;
+    buffer.offset = slot_of[b] < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot_of[b])].offset;
+  }
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const int slot = workspace_slot[s];
+    program.steps[s].workspace_offset = slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
+  }
+}
+
+void check_memory(const Program& program) {
+  const std::vector<Live> live = live_ranges(program);
+  struct Taken {
+    int64_t end;
+    std::string name;
+  };
+  std::map<int64_t, Taken> taken;  // by offset: what is alive now
+  auto take = [&](int64_t offset, int64_t bytes, const std::string& name) {
+    if (bytes == 0) return;
+    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ", offset,
+               ", wanted a multiple of ", kArenaAlignment);
+    SR_REQUIRE(offset + bytes <= program.arena_bytes, internal, "'", name, "' ends at ", offset + bytes,
+               ", the arena at ", program.arena_bytes);
+    const auto next = taken.lower_bound(offset);
+    auto overlap = [&](const auto& other) {
+      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '", other->second.name, "' [",
+           other->first, ", ", other->second.end, ") are alive at once and overlap");
+    };
+    if (next != taken.end() && next->first < offset + bytes) overlap(next);
+    if (next != taken.begin() && std::prev(next)->second.end > offset) overlap(std::prev(next));
+    taken[offset] = {offset + bytes, name};
+  };
+  auto buffer_of = [&](BufferId b) -> const Buffer& { return program.buffers[static_cast<size_t>(b)]; };
+  auto take_buffer = [&](BufferId b) { take(buffer_of(b).offset, byte_size(buffer_of(b).type), buffer_of(b).name); };
+  auto release = [&](BufferId b) {
+    if (byte_size(buffer_of(b).type) > 0) taken.erase(buffer_of(b).offset);
+  };
+
+  std::vector<std::vector<BufferId>> born(program.steps.size()), dies(program.steps.size());
+  for (size_t b = 0; b < live.size(); ++b) {
+    const auto id = static_cast<BufferId>(b);
+    SR_REQUIRE(live[b].first != kNever, internal, "buffer '", program.buffers[b].name, "' is never made");
+    if (live[b].persistent) {
+      SR_REQUIRE(buffer_of(id).offset + byte_size(buffer_of(id).type) <= program.persistent_bytes, internal, "persistent '",
+                 buffer_of(id).name, "' ends behind the persistent part");
+    }
+    if (live[b].first < 0) {
+      take_buffer(id);
+    } else {
+      born[static_cast<size_t>(live[b].first)].push_back(id);
+    }
+    if (live[b].last >= 0 && live[b].last < static_cast<int>(program.steps.size())) {
+      dies[static_cast<size_t>(live[b].last)].push_back(id);
+    }
+  }
+  for (size_t b = 0; b < live.size(); ++b) {
+    if (live[b].last < 0 && !live[b].persistent) release(static_cast<BufferId>(b));
+  }
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    std::vector<BufferId> replaced;
+    for (const auto& pair : alias_pairs(step)) {
+      if (!may_alias(program, live, static_cast<int>(s), pair)) continue;
+      const BufferId operand = step.in[static_cast<size_t>(pair.second)], result = step.out[static_cast<size_t>(pair.first)];
+      if (buffer_of(operand).offset != buffer_of(result).offset) continue;
+      if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;
+      release(operand);
+      replaced.push_back(operand);
+    }
+    for (BufferId b : born[s]) take_buffer(b);
+    if (step.workspace_bytes > 0) take(step.workspace_offset, step.workspace_bytes, step.node.name + " (workspace)");
+    if (step.workspace_bytes > 0) taken.erase(step.workspace_offset);
+    for (BufferId b : dies[s]) {
+      if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);
+    }
+  }
+}
+
+}  // namespace shardrun

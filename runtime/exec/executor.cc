@@ -1,0 +1,287 @@
+// The arena, preparation of every step, and the loop that runs them.
+#include "exec/executor.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace shardrun {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
+  std::vector<TensorType> types;
+  for (BufferId id : ids) types.push_back(program.buffers[static_cast<size_t>(id)].type);
+  return types;
+}
+
+template <class T>
+void append_raw(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
+/// Equal for steps that one prepared kernel serves: op, attributes (bit for bit) and types.
+std::string signature(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out) {
+  std::string key = node.op;
+  for (const auto& [name, attr] : node.attrs.all()) {
+    key += '\0';
+    key += name;
+    append_raw(key, attr.index());
+    if (const auto* i = std::get_if<int64_t>(&attr)) append_raw(key, *i);
+    if (const auto* f = std::get_if<double>(&attr)) append_raw(key, *f);
+    if (const auto* s = std::get_if<std::string>(&attr)) key += *s;
+    if (const auto* v = std::get_if<std::vector<int64_t>>(&attr)) {
+      append_raw(key, v->size());
+      for (int64_t i : *v) append_raw(key, i);
+    }
+    if (const auto* v = std::get_if<std::vector<double>>(&attr)) {
+      append_raw(key, v->size());
+      for (double f : *v) append_raw(key, f);
+    }
+  }
+  for (std::span<const TensorType> types : {in, out}) {
+    key += '|';
+    for (const TensorType& type : types) key += to_string(type);
+  }
+  return key;
+}
+
+const Binding* find_in(const std::vector<Binding>& bindings, std::string_view name) {
+  for (const Binding& b : bindings) {
+    if (b.name == name) return &b;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Arena::Arena(int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  constexpr size_t kHugePage = size_t{2} << 20;
+  void* data = nullptr;
+  SR_REQUIRE(posix_memalign(&data, kHugePage, static_cast<size_t>(bytes)) == 0, out_of_memory, "the arena of ", bytes,
+             " bytes could not be allocated; use more ranks or a smaller batch");
+  data_ = static_cast<char*>(data);
+  // A hint: without it the arena works as well, on small pages.
+  madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  std::memset(data, 0, static_cast<size_t>(bytes));
+}
+
+Arena::~Arena() { std::free(data_); }
+
+StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
+    : lists_(lists.begin(), lists.end()), known_(std::make_shared<std::map<std::string, int64_t>>()) {}
+
+int64_t StepWorkspaces::operator()(const Program& program, const Step& step) const {
+  if (step.kind == Step::Kind::collective) {
+    const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
+    return CollectiveStep(step.collective, dtype, program.rank).workspace_bytes();
+  }
+  const std::vector<TensorType> in = types_of(program, step.in), out = types_of(program, step.out);
+  const std::string key = signature(step.node, in, out);
+  auto it = known_->find(key);
+  if (it == known_->end()) {
+    it = known_->emplace(key, select_kernel(lists_, KernelCall{step.node, in, out}).workspace_bytes).first;
+  }
+  return it->second;
+}
+
+struct Executor::Ready {
+  Phase phase = Phase::micro;
+  std::vector<TensorView> in, out;
+  void* workspace = nullptr;
+  std::shared_ptr<PreparedKernel> kernel;           // or
+  std::unique_ptr<CollectiveStep> collective;
+  Communicator* group = nullptr;
+};
+
+Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world, uint64_t seed,
+                   std::shared_ptr<Arena> arena, bool initialise)
+    : program_(std::move(program)), arena_(std::move(arena)) {
+  SR_REQUIRE(world.size() == program_.mesh.size() && world.rank() == program_.rank, internal, "program is for rank ",
+             program_.rank, " of ", program_.mesh.size(), ", the communicator is rank ", world.rank(), " of ", world.size());
+  if (!arena_) arena_ = std::make_shared<Arena>(program_.arena_bytes);
+  SR_REQUIRE(arena_->bytes() >= program_.arena_bytes, internal, "the shared arena has ", arena_->bytes(),
+             " bytes, the program needs ", program_.arena_bytes);
+  try {
+    make_groups(world);
+    prepare(lists);
+    if (initialise) initialise_persistent(seed);
+  } catch (const Error& e) {
+    throw e.with_context(str("rank ", program_.rank));
+  }
+  step_seconds_.assign(program_.steps.size(), 0.0);
+}
+
+Executor::~Executor() = default;
+
+/// Every rank splits over the same axis sets in the order of their first use, which is the same in
+/// every rank's program.
+void Executor::make_groups(Communicator& world) {
+  for (const Step& step : program_.steps) {
+    if (step.kind != Step::Kind::collective || CollectiveStep::is_local(step.collective.kind)) continue;
+    const std::vector<int>& axes = step.collective.axes;
+    if (groups_.count(axes)) continue;
+    std::vector<std::vector<int>> groups;
+    for (int64_t rank = 0; rank < program_.mesh.size(); ++rank) {
+      const std::vector<int64_t> members = program_.mesh.group(rank, axes);
+      if (members.front() == rank) groups.emplace_back(members.begin(), members.end());
+    }
+    groups_[axes] = world.split(groups);
+  }
+}
+
+void Executor::prepare(std::span<const KernelList* const> lists) {
+  auto view_of = [&](BufferId id) {
+    const Buffer& b = program_.buffers[static_cast<size_t>(id)];
+    SR_REQUIRE(b.offset >= 0 && b.offset + byte_size(b.type) <= program_.arena_bytes, internal, "buffer '", b.name,
+               "' has not been placed");
+    return TensorView{byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
+  };
+  std::map<std::string, std::shared_ptr<PreparedKernel>> prepared;
+  for (const Step& step : program_.steps) {
+    Ready ready;
+    ready.phase = step.phase;
+    for (BufferId id : step.in) ready.in.push_back(view_of(id));
+    for (BufferId id : step.out) ready.out.push_back(view_of(id));
+    if (step.workspace_bytes > 0) ready.workspace = arena_->data() + step.workspace_offset;
+    int64_t needed = 0;
+    try {
+      if (step.kind == Step::Kind::collective) {
+        ready.collective = std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype, program_.rank);
+        needed = ready.collective->workspace_bytes();
+        if (!ready.collective->is_local()) ready.group = groups_.at(step.collective.axes).get();
+      } else {
+        const std::vector<TensorType> in = types_of(program_, step.in), out = types_of(program_, step.out);
+        std::shared_ptr<PreparedKernel>& kernel = prepared[signature(step.node, in, out)];
+        if (!kernel) kernel = std::make_shared<PreparedKernel>(select_kernel(lists, KernelCall{step.node, in, out}));
+        ready.kernel = kernel;
+        needed = kernel->workspace_bytes;
+      }
+      SR_REQUIRE(needed <= step.workspace_bytes, internal, "needs ", needed, " bytes of workspace, ",
+                 step.workspace_bytes, " were placed for it");
+    } catch (const Error& e) {
+      throw e.with_context(str("step '", step.node.name, "'"));
+    }
+    ready_.push_back(std::move(ready));
+  }
+}
+
+void Executor::initialise_persistent(uint64_t seed) {
+  const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
+  for (const Binding& b : program_.bindings) {
+    if (b.role == Role::batch || b.role == Role::scalar) continue;
+    const TensorView shard = view(b);
+    if (shard.count() == 0) continue;
+    // A partial sum: the first rank along its axes holds the value, the others zero. A partial max or
+    // min may be held by all.
+    bool holds = true;
+    for (const auto& p : b.sharding.partial) {
+      if (p.op == ReduceOp::sum && at[static_cast<size_t>(p.axis)] != 0) holds = false;
+    }
+    try {
+      if (holds) {
+        read_source(b.source, b.global, b.box, seed, shard.data);
+      } else {
+        fill_identity(shard.data, shard.count(), shard.type.dtype, ReduceOp::sum);
+      }
+    } catch (const Error& e) {
+      throw e.with_context(str("'", b.name, "'"));
+    }
+  }
+}
+
+void Executor::begin_step() {
+  for (const Binding& b : program_.bindings) {
+    if (!b.zeroed_each_step) continue;
+    const TensorView shard = view(b);
+    if (shard.count() > 0) std::memset(shard.data, 0, static_cast<size_t>(byte_size(shard.type)));
+  }
+}
+
+void Executor::run_micro() { run(Phase::micro); }
+void Executor::run_update() { run(Phase::update); }
+
+void Executor::run(Phase phase) {
+  double start = now_seconds();
+  for (size_t s = 0; s < ready_.size(); ++s) {
+    const Ready& ready = ready_[s];
+    if (ready.phase != phase) continue;
+    try {
+      if (ready.kernel) {
+        ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace});
+      } else {
+        ready.collective->run(ready.in[0].data, ready.out[0].data, ready.workspace, ready.group);
+      }
+    } catch (const Error& e) {
+      throw e.with_context(str("rank ", program_.rank, ": step '", program_.steps[s].node.name, "'"));
+    }
+    const double end = now_seconds();
+    step_seconds_[s] += end - start;
+    if (ready.group != nullptr) comm_seconds_ += end - start;
+    start = end;
+  }
+}
+
+const Binding* Executor::scalar(std::string_view name) const {
+  const Binding* b = find(name);
+  return b != nullptr && b->role == Role::scalar ? b : nullptr;
+}
+
+bool Executor::set_scalar(std::string_view name, double value) {
+  const Binding* b = scalar(name);
+  if (b == nullptr) return false;
+  const TensorView target = view(*b);
+  convert(&value, DType::f64, target.data, target.type.dtype, 1);
+  return true;
+}
+
+bool Executor::set_scalar(std::string_view name, int64_t value) {
+  const Binding* b = scalar(name);
+  if (b == nullptr) return false;
+  const TensorView target = view(*b);
+  convert(&value, DType::i64, target.data, target.type.dtype, 1);
+  return true;
+}
+
+const Binding* Executor::find(std::string_view name) const { return find_in(program_.bindings, name); }
+const Binding* Executor::find_output(std::string_view name) const { return find_in(program_.outputs, name); }
+const Binding* Executor::find_metric(std::string_view name) const { return find_in(program_.metrics, name); }
+
+TensorView Executor::view(const Binding& binding) const {
+  const Buffer& b = program_.buffers[static_cast<size_t>(binding.buffer)];
+  return {byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
+}
+
+void Executor::write(std::string_view name, const Tensor& shard) {
+  const Binding* b = find(name);
+  SR_REQUIRE(b != nullptr, invalid_input, "the program has no input or persistent value '", name, "'");
+  const TensorView target = view(*b);
+  SR_REQUIRE(shard.type() == target.type, invalid_input, "'", name, "' on rank ", program_.rank, " holds ", target.type,
+             ", got ", shard.type());
+  if (target.count() > 0) std::memcpy(target.data, shard.data(), static_cast<size_t>(byte_size(target.type)));
+}
+
+Tensor Executor::read(const Binding& binding) const {
+  const TensorView from = view(binding);
+  Tensor out(from.type);
+  if (from.count() > 0) std::memcpy(out.data(), from.data, static_cast<size_t>(byte_size(from.type)));
+  return out;
+}
+
+double Executor::metric(std::string_view name) const {
+  const Binding* b = find_metric(name);
+  SR_REQUIRE(b != nullptr, invalid_input, "the program has no metric '", name, "'");
+  return read(*b).at(0);
+}
+
+std::string_view Executor::implementation(size_t step) const {
+  return ready_.at(step).kernel ? ready_[step].kernel->impl : std::string_view();
+}
+
+}  // namespace shardrun

@@ -1,0 +1,115 @@
+// Executor: runs one rank's Program step by step in one arena.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "exec/collective_step.h"
+#include "graph/program.h"
+#include "kernels/kernel.h"
+
+namespace shardrun {
+
+/// One zeroed allocation, aligned to 2 MiB and touched, so that no page is missing later. Programs
+/// that share persistent values (training and evaluation) share one, as large as the larger needs.
+class Arena {
+ public:
+  explicit Arena(int64_t bytes);  // throws out_of_memory with the bytes
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+/// Exact bytes of scratch of any step with these kernels: what place_memory asks for. Remembers what
+/// it has prepared, so a model's repeated blocks cost one preparation. Copies share the memory; not
+/// for several threads at once.
+class StepWorkspaces {
+ public:
+  explicit StepWorkspaces(std::span<const KernelList* const> lists);
+  int64_t operator()(const Program& program, const Step& step) const;
+
+ private:
+  std::vector<const KernelList*> lists_;
+  std::shared_ptr<std::map<std::string, int64_t>> known_;
+};
+
+/// One step of training is
+///   set_scalar("lr", …), set_scalar("step", …); begin_step();
+///   for each micro-batch: fill batch shards (batch() or write()); run_micro();
+///   run_update(); read metrics.
+/// Batch buffers hold nothing any more after run_micro: they are filled anew for each.
+///
+/// Every method that runs steps, and the constructor, is collective over `world`. An exception leaves
+/// the peers waiting: whoever catches it calls world.abort().
+class Executor {
+ public:
+  /// `program` has been placed; the world has as many ranks as its mesh and this one is program.rank.
+  /// Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or make every
+  /// persistent value's shard from its Source (false: the arena holds them already).
+  /// `lists` are tried in order and only used during construction.
+  Executor(Program program, std::span<const KernelList* const> lists, Communicator& world, uint64_t seed,
+           std::shared_ptr<Arena> arena = nullptr, bool initialise = true);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  void begin_step();   // zeroes what starts every step at zero (accumulated gradients)
+  void run_micro();    // throws Error with rank and step in front
+  void run_update();
+
+  /// Returns false if the program has no such scalar (a model without dropout has no random_step).
+  bool set_scalar(std::string_view name, double value);
+  bool set_scalar(std::string_view name, int64_t value);
+  bool set_scalar(std::string_view name, int value) { return set_scalar(name, static_cast<int64_t>(value)); }
+
+  const Program& program() const { return program_; }
+  /// Inputs and persistent values by name, outputs and metrics by name; null if there is none.
+  const Binding* find(std::string_view name) const;
+  const Binding* find_output(std::string_view name) const;
+  const Binding* find_metric(std::string_view name) const;
+  /// This rank's shard (binding.box) in the arena, to be filled or read in place.
+  TensorView view(const Binding& binding) const;
+  /// Copies in or out. write throws invalid_input if the name or the shard's type is wrong.
+  void write(std::string_view name, const Tensor& shard);
+  Tensor read(const Binding& binding) const;
+  double metric(std::string_view name) const;  // throws invalid_input if there is none
+
+  int64_t allocated_bytes() const { return arena_->bytes(); }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+  /// Seconds in communication, packing included, since construction (slices are compute).
+  double comm_seconds() const { return comm_seconds_; }
+  /// The same by step of the program, all steps.
+  const std::vector<double>& step_seconds() const { return step_seconds_; }
+  /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
+  std::string_view implementation(size_t step) const;
+
+ private:
+  struct Ready;  // a step with its pointers
+  void make_groups(Communicator& world);
+  void prepare(std::span<const KernelList* const> lists);
+  void initialise_persistent(uint64_t seed);
+  void run(Phase phase);
+  const Binding* scalar(std::string_view name) const;
+
+  Program program_;
+  std::shared_ptr<Arena> arena_;
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by mesh axes
+  std::vector<Ready> ready_;
+  double comm_seconds_ = 0;
+  std::vector<double> step_seconds_;
+};
+
+}  // namespace shardrun
