@@ -53,7 +53,10 @@ std::string to_string(const Sharding& sharding, const Mesh& mesh) {
       continue;
     }
     out += "{";
-    for (size_t i = 0; i < sharding.dims[d].size(); ++i) out += (i ? "," : "") + name(sharding.dims[d][i]);
+    for (size_t i = 0; i < sharding.dims[d].size(); ++i) {
+      if (i > 0) out += ",";
+      out += name(sharding.dims[d][i]);
+    }
     out += "}";
   }
   out += "]";
