@@ -81,4 +81,16 @@ ValueId shift(Graph& graph, ValueId x, double term) {
   return graph.add("add", {x, scalar(graph, graph.type(x).dtype, term)});
 }
 
+int64_t shrunk_size(int64_t size, std::span<const TensorType> original,
+                    std::span<const TensorType> shrunk) {
+  for (size_t i = 0; i < original.size(); ++i) {
+    for (size_t d = 0; d < original[i].shape.size(); ++d) {
+      if (original[i].shape[d] == size) return shrunk[i].shape[d];
+    }
+  }
+  return std::min<int64_t>(size, 6);
+}
+
+double no_flops(const Node&, std::span<const TensorType>, std::span<const TensorType>) { return 0; }
+
 }  // namespace shardrun

@@ -29,9 +29,12 @@ ValueId scalar(Graph& graph, DType dtype, double value);
 ValueId scale(Graph& graph, ValueId x, double factor);
 ValueId shift(Graph& graph, ValueId x, double term);
 
-/// Whether the part of one dim is less than the whole: a local attribute may have to change.
-inline bool is_cut(const Range& range, int64_t extent) {
-  return range.begin != 0 || range.size != extent;
-}
+/// For OpDef::shrink: what became of a dim of `size` elements, so that an attribute that names a size
+/// goes on naming the same dim; at most 6 where no operand has a dim of that size.
+int64_t shrunk_size(int64_t size, std::span<const TensorType> original,
+                    std::span<const TensorType> shrunk);
+
+/// OpDef::flops of ops that only move data.
+double no_flops(const Node&, std::span<const TensorType> in, std::span<const TensorType> out);
 
 }  // namespace shardrun

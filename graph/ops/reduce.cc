@@ -1,0 +1,200 @@
+// Reductions: sum, max, min, product over dims; argmax, argmin; cumsum; the sum of squares.
+#include <algorithm>
+
+#include "graph/ops/families.h"
+#include "graph/ops/gradients.h"
+
+namespace shardrun {
+namespace {
+
+using Types = std::vector<TensorType>;
+using InTypes = std::span<const TensorType>;
+using Grads = std::vector<ValueId>;
+
+Shape kept_shape(const Shape& shape, const std::vector<int64_t>& axes) {
+  Shape kept = shape;
+  for (int64_t axis : axes) kept[static_cast<size_t>(axis)] = 1;
+  return kept;
+}
+
+Types infer_reduce(const Node& node, InTypes in) {
+  require_operands(in, 1);
+  SR_REQUIRE(in[0].dtype != DType::f16, invalid_input, "operand is ", in[0]);
+  const std::vector<int64_t>& axes = node.attrs.ints("axes");
+  Shape shape;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    require_axis(axes[i], in[0].shape.size());
+    SR_REQUIRE(i == 0 || axes[i - 1] < axes[i], invalid_input,
+               "axes are ", to_string(axes), "; they must be sorted and distinct");
+  }
+  for (size_t d = 0; d < in[0].shape.size(); ++d) {
+    const bool reduced = std::binary_search(axes.begin(), axes.end(), static_cast<int64_t>(d));
+    if (!reduced) shape.push_back(in[0].shape[d]);
+    if (reduced && node.attrs.i("keepdims") != 0) shape.push_back(1);
+  }
+  return {{in[0].dtype, shape}};
+}
+
+Types infer_arg(const Node& node, InTypes in) {
+  require_operands(in, 1);
+  const int64_t axis = node.attrs.i("axis");
+  require_axis(axis, in[0].shape.size());
+  Shape shape = in[0].shape;
+  if (node.attrs.i("keepdims") != 0) {
+    shape[static_cast<size_t>(axis)] = 1;
+  } else {
+    shape.erase(shape.begin() + axis);
+  }
+  return {{DType::i64, shape}};
+}
+
+Types infer_cumsum(const Node& node, InTypes in) {
+  require_operands(in, 1);
+  require_axis(node.attrs.i("axis"), in[0].shape.size());
+  SR_REQUIRE(in[0].dtype != DType::boolean, invalid_input, "operand is ", in[0], "; cast it");
+  return {in[0]};
+}
+
+Types infer_sum_squares(const Node&, InTypes in) {
+  require_operands(in, 1);
+  require_float(in[0], "operand");
+  return {{in[0].dtype == DType::f64 ? DType::f64 : DType::f32, {}}};
+}
+
+double one_per_operand_element(const Node&, InTypes in, InTypes) {
+  return static_cast<double>(element_count(in[0].shape));
+}
+
+double two_per_operand_element(const Node&, InTypes in, InTypes) {
+  return 2 * static_cast<double>(element_count(in[0].shape));
+}
+
+// ---- gradients ----
+
+/// `value`, a result of the reduction or its gradient, with dims of 1 where it reduced.
+ValueId with_kept_dims(GradientContext& c, ValueId value) {
+  const Shape kept = kept_shape(c.in_shape(0), c.node.attrs.ints("axes"));
+  if (c.graph.type(value).shape == kept) return value;
+  return c.graph.add("reshape", {value}, {{"shape", kept}});
+}
+
+Grads sum_gradient(GradientContext& c) {
+  const ValueId dy = with_kept_dims(c, c.out_grads[0]);
+  const Shape shape = c.in_shape(0);
+  if (c.graph.type(dy).shape == shape) return {dy};
+  return {c.graph.add("expand", {dy}, {{"shape", shape}})};
+}
+
+/// Each of several equal extremes gets the same share, as in torch.amax.
+Grads extreme_gradient(GradientContext& c) {
+  Graph& g = c.graph;
+  const ValueId x = c.node.inputs[0];
+  const ValueId y = with_kept_dims(c, c.node.outputs[0]);
+  const ValueId dy = with_kept_dims(c, c.out_grads[0]);
+  const ValueId mask = g.add("cast", {g.add("equal", {x, y})},
+                             {{"to", std::string(to_string(c.in_type(0).dtype))}});
+  const ValueId count = g.add("reduce_sum", {mask},
+                              {{"axes", c.node.attrs.ints("axes")}, {"keepdims", int64_t{1}}});
+  return {g.add("mul", {mask, g.add("div", {dy, count})})};
+}
+
+/// The product of the others, also where x holds zeros: with p the product of the nonzero elements
+/// of the group, it is p / x without zeros; p at the only zero and 0 elsewhere with one; else 0.
+Grads product_gradient(GradientContext& c) {
+  Graph& g = c.graph;
+  const ValueId x = c.node.inputs[0];
+  const DType dtype = c.in_type(0).dtype;
+  const Attrs over{{"axes", c.node.attrs.ints("axes")}, {"keepdims", int64_t{1}}};
+  const ValueId is_zero = g.add("equal", {x, scalar(g, dtype, 0)});
+  const ValueId zero = g.add("cast", {is_zero}, {{"to", std::string(to_string(dtype))}});
+  const ValueId nonzero_x = g.add("add", {x, zero});
+  const ValueId product = g.add("reduce_prod", {nonzero_x}, over);
+  const ValueId zeros = g.add("reduce_sum", {zero}, over);
+  const ValueId other_zeros = g.add("sub", {zeros, zero});
+  const ValueId others = g.add("div", {product, nonzero_x});
+  const ValueId slope = g.add("where", {g.add("equal", {other_zeros, scalar(g, dtype, 0)}), others,
+                                        scalar(g, dtype, 0)});
+  return {g.add("mul", {with_kept_dims(c, c.out_grads[0]), slope})};
+}
+
+Grads cumsum_gradient(GradientContext& c) {
+  Attrs attrs = c.node.attrs;
+  attrs.set("reverse", int64_t{attrs.i("reverse", 0) == 0});
+  return {c.graph.add("cumsum", {c.out_grads[0]}, attrs)};
+}
+
+Grads sum_squares_gradient(GradientContext& c) {
+  const std::string type(to_string(c.in_type(0).dtype));
+  ValueId dy = c.out_grads[0];
+  if (to_string(c.graph.type(dy).dtype) != type) dy = c.graph.add("cast", {dy}, {{"to", type}});
+  return {c.graph.add("mul", {c.node.inputs[0], scale(c.graph, dy, 2)})};
+}
+
+// ---- the list ----
+
+Attrs over(std::vector<int64_t> axes, int64_t keepdims) {
+  return {{"axes", std::move(axes)}, {"keepdims", keepdims}};
+}
+
+OpDef reduction(const char* name, decltype(&sum_gradient) gradient) {
+  OpDef def;
+  def.name = name;
+  def.infer = infer_reduce;
+  def.gradient = gradient;
+  def.flops = one_per_operand_element;
+  const DType f = DType::f32;
+  def.samples = {{{{f, {3, 4}}}, over({1}, 0)},       {{{f, {3, 4}}}, over({0}, 1)},
+                 {{{f, {2, 3, 5}}}, over({0, 2}, 1)}, {{{f, {2, 3, 5}}}, over({1}, 0)},
+                 {{{f, {4, 3}}}, over({0, 1}, 0)},    {{{f, {5}}}, over({}, 0)},
+                 {{{DType::i64, {3, 4}}}, over({1}, 0)}, {{{DType::i32, {3, 4}}}, over({0}, 1)}};
+  return def;
+}
+
+}  // namespace
+
+std::vector<OpDef> reduce_ops() {
+  std::vector<OpDef> ops;
+  ops.push_back(reduction("reduce_sum", sum_gradient));
+  ops.push_back(reduction("reduce_max", extreme_gradient));
+  ops.push_back(reduction("reduce_min", extreme_gradient));
+  ops.push_back(reduction("reduce_prod", product_gradient));
+
+  for (const char* name : {"argmax", "argmin"}) {
+    OpDef def;
+    def.name = name;
+    def.infer = infer_arg;
+    def.flops = one_per_operand_element;
+    auto attrs = [](int64_t axis, int64_t keepdims, int64_t last) {
+      return Attrs{{"axis", axis}, {"keepdims", keepdims}, {"select_last_index", last}};
+    };
+    def.samples = {{{{DType::f32, {3, 4}}}, attrs(1, 0, 0)},
+                   {{{DType::f32, {2, 5, 3}}}, attrs(1, 1, 1)},
+                   {{{DType::i64, {4, 5}}}, attrs(0, 0, 0)}};
+    ops.push_back(std::move(def));
+  }
+
+  OpDef cumsum;
+  cumsum.name = "cumsum";
+  cumsum.infer = infer_cumsum;
+  cumsum.gradient = cumsum_gradient;
+  for (int64_t exclusive : {0, 1}) {
+    for (int64_t reverse : {0, 1}) {
+      for (int64_t axis : {0, 1}) {
+        cumsum.samples.push_back({{{DType::f32, {3, 5}}},
+                                  {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}}});
+      }
+    }
+  }
+  ops.push_back(std::move(cumsum));
+
+  OpDef squares;
+  squares.name = "reduce_sum_squares";
+  squares.infer = infer_sum_squares;
+  squares.gradient = sum_squares_gradient;
+  squares.flops = two_per_operand_element;
+  squares.samples = {{{{DType::f32, {3, 5}}}}, {{{DType::f32, {7}}}}, {{{DType::bf16, {4, 3}}}}};
+  ops.push_back(std::move(squares));
+  return ops;
+}
+
+}  // namespace shardrun
