@@ -1,0 +1,204 @@
+// shardrun: train an ONNX model on many processes. This is the whole public interface; the command
+// line is a thin client of it.
+//
+//   shardrun::World world = shardrun::World::launched();          // mpirun's ranks, or this process alone
+//   try {
+//     shardrun::ModelOptions options;
+//     options.batch = 8;
+//     shardrun::Model model = shardrun::load_model(world, "gpt.onnx", options);
+//     shardrun::TrainingPlan plan = shardrun::make_plan(world, model, {});
+//     shardrun::TrainOptions train;
+//     train.data = "text:shakespeare.txt";
+//     train.on_step = [&](const shardrun::StepReport& s) { if (world.leader()) std::printf("%g\n", s.loss); };
+//     shardrun::train(world, model, plan, train);
+//   } catch (const std::exception& e) {
+//     return world.fail(e);                                      // one sentence, and every rank ends
+//   }
+//
+// Every rank makes the same calls in the same order. Rank 0's checks finish before any other rank
+// starts work: what rank 0 finds wrong in a model, plan or option is thrown on every rank.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace shardrun {
+
+/// Everything that shardrun throws at a caller of this header. what() is a sentence: who, what was
+/// found, what was wanted, what to do.
+class Failure : public std::runtime_error {
+ public:
+  /// call: the call or its input was wrong (exit status 2). run: it failed while running (1).
+  /// peer: another rank failed and says why; nothing to add (1).
+  enum class Kind { call, run, peer };
+  Failure(Kind kind, const std::string& sentence, bool everywhere = false)
+      : std::runtime_error(sentence), kind_(kind), everywhere_(everywhere) {}
+  Kind kind() const { return kind_; }
+  /// Every rank throws this same failure, so each can end by itself; otherwise World::fail ends the others.
+  bool everywhere() const { return everywhere_; }
+
+ private:
+  Kind kind_;
+  bool everywhere_;
+};
+
+/// The ranks that work together.
+class World {
+ public:
+  static World launched();         // MPI's ranks under mpirun or srun, else one rank
+  static World threads(int ranks); // ranks as threads of this process; no MPI needed
+  World(World&&) noexcept;
+  World& operator=(World&&) noexcept;
+  ~World();                        // finalises MPI if launched() initialised it
+
+  int size() const;
+  bool leader() const;             // the process that talks: MPI's rank 0
+  /// Prints the sentence of `error` once (to stderr, with the rank if it is not rank 0), ends all
+  /// ranks, and returns the exit status: 2 for a wrong call, else 1. Under MPI with other ranks still
+  /// running it does not return.
+  int fail(const std::exception& error) noexcept;
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  explicit World(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ModelOptions {
+  std::map<std::string, int64_t> dims;   // symbolic dims: {"batch", 8}
+  std::optional<int64_t> batch;          // binds the first dim of every input where it is symbolic
+  std::string loss;                      // "", cross-entropy, mse; "" if the model's output is the loss
+  std::vector<std::string> freeze, train; // regular expressions on parameter names; freeze wins
+  std::string shared;                    // "", keep, split: what to do with weights that an exporter merged
+  std::string dtype = "f32";             // f32, bf16: what products compute in; weights are f32 always
+
+  std::string optimizer = "adamw";       // adamw, adam, sgd
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9;
+  double weight_decay = 0.0;             // on tensors of two or more dims; all with decay_all
+  bool decay_all = false;
+  double clip = 0.0;                     // global gradient norm; 0: off
+  int accumulate = 1;                    // micro-batches of `batch` a step
+  uint64_t seed = 0;                     // fresh weights and dropout masks follow from it
+};
+
+/// One line of the table of parameters.
+struct ParameterInfo {
+  std::string name, type, why;
+  bool trainable = false;
+};
+
+/// A model with loss, gradients and optimizer: one training step as a graph. No weights are read yet.
+class Model {
+ public:
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  const std::vector<std::string>& notes() const;       // what was assumed, recognised or repaired
+  const std::vector<ParameterInfo>& parameters() const;
+  std::string graph_text() const;                       // the training step, a line per node
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+  explicit Model(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+Model load_model(World& world, const std::string& path, const ModelOptions& options);
+
+struct PlanRequest {
+  std::string mesh = "auto";        // auto; data=2,model=4; 2x4
+  std::string planner = "auto";     // auto, ilp, dp
+  int64_t memory_bytes = 0;         // limit of a rank's arena; 0: the machine's memory
+  double solve_seconds = 10;
+  uint64_t seed = 0;
+  bool with_evaluation = true;      // the arena also serves validation
+  int ranks = 0;                    // plan for so many; 0: the world's
+  std::string plan_file;            // read the plan from here instead
+};
+
+/// The chosen sharding of every value, with predicted time and exact bytes.
+class TrainingPlan {
+ public:
+  TrainingPlan(TrainingPlan&&) noexcept;
+  TrainingPlan& operator=(TrainingPlan&&) noexcept;
+  ~TrainingPlan();
+
+  std::string summary() const;         // a few lines for people
+  std::string json() const;
+  double predicted_seconds() const;
+  std::vector<int64_t> predicted_bytes() const;   // arena of each rank
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+  explicit TrainingPlan(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Throws Failure(call) with the bytes needed and the limit if no plan fits.
+TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request);
+
+struct StepReport {
+  int64_t step = 0;                // from 1
+  double loss = 0, lr = 0, grad_norm = 0;
+  double step_ms = 0, comm_ms = 0;
+  double tokens_per_s = 0;         // 0 where the model has no tokens
+  double samples_per_s = 0;
+  int64_t peak_bytes = 0;          // arena bytes of this rank
+};
+
+struct EvalReport {
+  int64_t step = 0;
+  double val_loss = 0;
+};
+
+struct TrainOptions {
+  std::string data;                // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE; "": synthetic
+  int64_t steps = 20;
+  double lr = 3e-4, min_lr = 0;
+  std::string schedule = "constant";   // constant, linear, cosine
+  int64_t warmup = 0;              // steps
+  int64_t eval_every = 0;          // 0: only at the end if there is validation data
+  int64_t eval_batches = 0;        // 0: all of the validation data, at most 200 batches
+  double validation = 0.1;         // share of the data kept for validation
+  uint64_t seed = 0;               // the order of batches
+  std::string metrics;             // JSON lines file; "": none
+  std::function<void(const StepReport&)> on_step;   // called on the leader
+  std::function<void(const EvalReport&)> on_eval;   // called on the leader
+};
+
+struct TrainReport {
+  std::vector<double> losses;            // one a step
+  std::vector<EvalReport> evals;
+  std::vector<int64_t> predicted_bytes;  // per rank
+  std::vector<int64_t> allocated_bytes;  // per rank
+  double seconds = 0;
+};
+
+TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
+
+struct GptModel {
+  std::string preset;              // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m
+  std::optional<int64_t> layers, hidden, heads, vocab, context, batch;  // over the preset's
+  double dropout = 0;
+  bool weights = true;             // false: initialisers are described, each rank makes its own shard
+  uint64_t seed = 0;
+};
+void write_gpt(const GptModel& model, const std::string& path);
+
+std::string version();
+
+}  // namespace shardrun

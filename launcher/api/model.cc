@@ -1,0 +1,127 @@
+// From an ONNX file to a training step.
+#include "model.h"
+
+#include "graph/onnx/import.h"
+#include "graph/optimizer.h"
+#include "graph/passes/fuse.h"
+#include "graph/passes/training.h"
+#include "kernels/kernel.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+ImportOptions import_options(const ModelOptions& options) {
+  ImportOptions out;
+  out.dims = options.dims;
+  out.batch = options.batch;
+  out.seed = options.seed;
+  out.freeze = options.freeze;
+  out.train = options.train;
+  out.evaluate = run_reference;
+  SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split", invalid_input, "shared '",
+             options.shared, "' is not one of keep, split");
+  if (options.shared == "keep") out.shared = ImportOptions::Shared::keep;
+  if (options.shared == "split") out.shared = ImportOptions::Shared::split;
+  return out;
+}
+
+OptimizerOptions optimizer_options(const ModelOptions& options) {
+  OptimizerOptions out;
+  out.kind = options.optimizer;
+  out.beta1 = options.beta1;
+  out.beta2 = options.beta2;
+  out.eps = options.eps;
+  out.momentum = options.momentum;
+  out.weight_decay = options.weight_decay;
+  out.decay_all = options.decay_all;
+  out.clip_norm = options.clip;
+  out.accumulate = options.accumulate;
+  return out;
+}
+
+void check_options(const ModelOptions& o) {
+  SR_REQUIRE(o.dtype == "f32" || o.dtype == "bf16", invalid_input, "dtype '", o.dtype, "' is not one of f32, bf16");
+  auto in_range = [](const char* name, double value, double low, double high) {
+    SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value, ", wanted at least ", low, " and below ", high);
+  };
+  in_range("beta1", o.beta1, 0, 1);
+  in_range("beta2", o.beta2, 0, 1);
+  in_range("momentum", o.momentum, 0, 1);
+  in_range("eps", o.eps, 0, 1);
+  in_range("weight decay", o.weight_decay, 0, 1e6);
+  in_range("clip", o.clip, 0, 1e30);
+  SR_REQUIRE(!o.batch || *o.batch >= 1, invalid_input, "batch is ", *o.batch, ", wanted 1 or more");
+}
+
+std::string fusion_note(const FusionCounts& counts) {
+  std::string out;
+  auto add = [&](int count, const char* what) {
+    if (count > 0) out += str(out.empty() ? "recognised: " : ", ", count, " ", what);
+  };
+  add(counts.attention, "attention");
+  add(counts.layer_norm, "layer norm");
+  add(counts.gelu, "gelu");
+  add(counts.projections, "fused projections");
+  return out;
+}
+
+/// The whole way, one line a pass.
+std::unique_ptr<Model::Impl> build(const std::string& path, const ModelOptions& options) {
+  check_options(options);
+  auto impl = std::make_unique<Model::Impl>();
+  impl->path = path;
+  impl->options = options;
+  ImportReport report;
+  Graph graph = import_onnx(path, import_options(options), &report);
+  graph.name = path;
+  impl->notes = report.notes;
+  const FusionCounts fused = fuse(graph);
+  if (const std::string note = fusion_note(fused); !note.empty()) impl->notes.push_back(note);
+  if (const std::string note = attach_loss(graph, options.loss); !note.empty()) impl->notes.push_back(note);
+  const std::vector<std::string> unreached = freeze_unreached(graph);
+  graph.metrics = {{"loss", graph.loss}};
+  graph.outputs.clear();   // a step is asked for its loss alone; logits may stay cut
+  remove_dead_nodes(graph);
+
+  impl->evaluation = without_dropout(graph);
+  remove_dead_nodes(impl->evaluation);
+  impl->train = std::move(graph);
+  if (options.dtype == "bf16") {
+    impl->train = in_bf16(impl->train);
+    impl->evaluation = in_bf16(impl->evaluation);
+  }
+  attach_optimizer(impl->train, optimizer_options(options));
+  fold_casts(impl->train);
+  merge_equal_nodes(impl->train);
+  merge_equal_nodes(impl->evaluation);
+
+  for (const ImportReport::Parameter& p : report.parameters) {
+    const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();
+    impl->parameters.push_back({p.name, to_string(p.type), reached ? p.why : "the loss does not depend on it", p.trainable && reached});
+  }
+  return impl;
+}
+
+}  // namespace
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+const std::vector<std::string>& Model::notes() const { return impl_->notes; }
+const std::vector<ParameterInfo>& Model::parameters() const { return impl_->parameters; }
+std::string Model::graph_text() const { return to_string(impl_->train); }
+
+Model load_model(World& world, const std::string& path, const ModelOptions& options) {
+  std::unique_ptr<Model::Impl> impl;
+  decide_on_rank0(world, [&] {
+    impl = build(path, options);
+    return std::string();
+  });
+  if (!impl) impl = at_boundary([&] { return build(path, options); });
+  return Model(std::move(impl));
+}
+
+}  // namespace shardrun

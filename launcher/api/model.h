@@ -1,0 +1,18 @@
+// Model's inside: the training step and the validation step as Graphs.
+#pragma once
+
+#include "graph/graph.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+struct Model::Impl {
+  std::string path;
+  ModelOptions options;
+  Graph train;                 // forward, loss, backward, update
+  Graph evaluation;            // forward and loss, without dropout; same parameters by name
+  std::vector<std::string> notes;
+  std::vector<ParameterInfo> parameters;
+};
+
+}  // namespace shardrun

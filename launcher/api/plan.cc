@@ -1,0 +1,214 @@
+// Planning: mesh, shardings, and the exact bytes of every rank.
+#include "plan.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "backend.h"
+#include "exec/executor.h"
+#include "planner/partition.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+Mesh make_mesh(const std::string& text, int64_t ranks) {
+  if (text == "auto") return ranks == 1 ? Mesh() : Mesh({{"ranks", ranks}});
+  Mesh mesh = Mesh::parse(text);
+  SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(), " ranks, the job has ",
+             ranks);
+  return mesh;
+}
+
+int64_t machine_memory() {
+  struct sysinfo info {};
+  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : int64_t{1} << 40;
+}
+
+Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank, const Program* beside = nullptr) {
+  Program program = partition(graph, plan, cluster, rank);
+  static const StepWorkspaces workspaces(backend_kernels());
+  static std::mutex mutex;   // thread ranks compile at once
+  const std::lock_guard lock(mutex);
+  place_memory(program, workspaces, beside);
+  return program;
+}
+
+/// Arena bytes of the fullest rank.
+int64_t fullest(const Graph& graph, const Plan& plan, const Cluster& cluster) {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
+    most = std::max(most, compile(graph, plan, cluster, rank).arena_bytes);
+  }
+  return most;
+}
+
+std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
+  std::map<std::string, Sharding> out;
+  for (const Value& value : graph.values()) {
+    if (value.role == Role::parameter || value.role == Role::constant) {
+      if (const auto it = plan.values.find(value.name); it != plan.values.end()) out[value.name] = it->second;
+    }
+  }
+  return out;
+}
+
+/// The search, on rank 0.
+void search(const Model::Impl& model, const PlanRequest& request, const Mesh& mesh, TrainingPlan::Impl& out) {
+  RuleCache rules;
+  PlanOptions options;
+  options.planner = request.planner;
+  options.solve_seconds = request.solve_seconds;
+  options.seed = request.seed;
+  const int64_t machine = machine_memory() / mesh.size();
+  options.memory_limit = request.memory_bytes > 0 ? request.memory_bytes : machine;
+  options.arena_bytes = [&](const Plan& plan) { return fullest(model.train, plan, out.cluster); };
+  out.train = plan_shardings(model.train, mesh, out.cluster, options, rules, &out.report);
+  if (!out.with_evaluation) return;
+  PlanOptions evaluation = options;
+  evaluation.pinned = persistent_shardings(model.train, out.train);
+  evaluation.arena_bytes = [&](const Plan& plan) { return fullest(model.evaluation, plan, out.cluster); };
+  out.evaluation = plan_shardings(model.evaluation, mesh, out.cluster, evaluation, rules);
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  SR_REQUIRE(in.good() && text.good(), invalid_input, path, ": cannot read the plan");
+  return text.str();
+}
+
+std::string plans_text(const TrainingPlan::Impl& plan) {
+  const nlohmann::json both = {{"train", nlohmann::json::parse(to_json(plan.train))},
+                               {"evaluation", plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
+  return both.dump(1) + "\n";
+}
+
+void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
+  const nlohmann::json both = nlohmann::json::parse(text, nullptr, false);
+  SR_REQUIRE(both.is_object() && both.contains("train") && both.contains("evaluation"), invalid_input, origin,
+             ": is not a plan: fields 'train' and 'evaluation' are wanted");
+  out.train = plan_from_json(both["train"].dump(), origin + ": train");
+  out.with_evaluation = !both["evaluation"].is_null();
+  if (out.with_evaluation) out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
+}
+
+void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks, const std::string& origin) {
+  try {
+    SR_REQUIRE(plan.train.mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ", plan.train.mesh.to_string(), ", ",
+               plan.train.mesh.size(), " ranks; the job has ", ranks);
+    check_plan(plan.train, model.train);
+    if (plan.with_evaluation) check_plan(plan.evaluation, model.evaluation);
+  } catch (const Error& e) {
+    throw origin.empty() ? e : e.with_context(origin);
+  }
+}
+
+void count_bytes(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t limit) {
+  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
+    const RankPrograms programs = compile_for_rank(model, plan, rank);
+    plan.bytes.push_back(programs.arena_bytes());
+    plan.persistent_bytes.push_back(programs.train.persistent_bytes);
+    SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ", plan.bytes.back(),
+               " bytes (training ", programs.train.arena_bytes, "), the limit is ", limit,
+               "; use more ranks, a smaller batch or bf16");
+  }
+}
+
+std::string bytes_text(int64_t bytes) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / 0x1p20);
+  return text;
+}
+
+}  // namespace
+
+int64_t RankPrograms::arena_bytes() const {
+  return std::max(train.arena_bytes, evaluation ? evaluation->arena_bytes : 0);
+}
+
+RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t rank) {
+  RankPrograms out;
+  out.train = compile(model.train, plan.train, plan.cluster, rank);
+  if (plan.with_evaluation) out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &out.train);
+  return out;
+}
+
+TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
+  auto impl = std::make_unique<TrainingPlan::Impl>();
+  impl->cluster = host_cluster();
+  impl->with_evaluation = request.with_evaluation;
+  const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
+  const std::string text = decide_on_rank0(world, [&] {
+    if (request.plan_file.empty()) {
+      search(model.impl(), request, make_mesh(request.mesh, ranks), *impl);
+    } else {
+      read_plans(read_text(request.plan_file), request.plan_file, *impl);
+    }
+    check(model.impl(), *impl, ranks, request.plan_file);
+    count_bytes(model.impl(), *impl, request.memory_bytes);
+    nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
+    told["bytes"] = impl->bytes;
+    told["persistent_bytes"] = impl->persistent_bytes;
+    return told.dump();
+  });
+  if (!world.leader()) {
+    at_boundary([&] {
+      read_plans(text, "plan of rank 0", *impl);
+      const nlohmann::json told = nlohmann::json::parse(text);
+      impl->bytes = told["bytes"].get<std::vector<int64_t>>();
+      impl->persistent_bytes = told["persistent_bytes"].get<std::vector<int64_t>>();
+      check(model.impl(), *impl, ranks, "");
+    });
+  }
+  return TrainingPlan(std::move(impl));
+}
+
+TrainingPlan::TrainingPlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TrainingPlan::TrainingPlan(TrainingPlan&&) noexcept = default;
+TrainingPlan& TrainingPlan::operator=(TrainingPlan&&) noexcept = default;
+TrainingPlan::~TrainingPlan() = default;
+
+std::string TrainingPlan::json() const { return plans_text(*impl_); }
+double TrainingPlan::predicted_seconds() const { return impl_->train.seconds; }
+std::vector<int64_t> TrainingPlan::predicted_bytes() const { return impl_->bytes; }
+
+std::string TrainingPlan::summary() const {
+  const Plan& plan = impl_->train;
+  std::ostringstream out;
+  char line[256];
+  std::snprintf(line, sizeof line, "plan: mesh %s, planner %s; predicted step %.2f ms (compute %.2f, communication %.2f)\n",
+                plan.mesh.to_string().c_str(), plan.planner.c_str(), plan.seconds * 1e3, plan.compute_seconds * 1e3,
+                plan.comm_seconds * 1e3);
+  out << line;
+  const PlanReport& r = impl_->report;
+  if (r.nodes > 0) {
+    std::snprintf(line, sizeof line,
+                  "      %d nodes (%d after folding), %d rules from %d kernel runs in %.2f s, search %.2f s with %s\n", r.nodes,
+                  r.folded_nodes, r.distinct_rules, r.kernel_runs, r.discovery_seconds, r.build_seconds + r.solve_seconds,
+                  r.solver.c_str());
+    out << line;
+  }
+  std::map<std::string, int> kinds;
+  for (const auto& [name, sharding] : plan.values) {
+    if (name.empty() || name[0] == '%') continue;   // computed values
+    ++kinds[to_string(sharding, plan.mesh)];
+  }
+  out << "      held:";
+  for (const auto& [sharding, count] : kinds) out << " " << count << " x " << sharding << ";";
+  out << "\n";
+  const auto most = std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();
+  out << "      bytes of the fullest rank (" << most << "): " << impl_->bytes[static_cast<size_t>(most)] << " ("
+      << bytes_text(impl_->bytes[static_cast<size_t>(most)]) << "), of them "
+      << bytes_text(impl_->persistent_bytes[static_cast<size_t>(most)]) << " weights and state\n";
+  return out.str();
+}
+
+}  // namespace shardrun

@@ -1,0 +1,31 @@
+// TrainingPlan's inside, and the Programs that follow from it.
+#pragma once
+
+#include "graph/plan.h"
+#include "graph/program.h"
+#include "model.h"
+#include "planner/planner.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+struct TrainingPlan::Impl {
+  Plan train;
+  Plan evaluation;                 // parameters lie as in `train`
+  bool with_evaluation = true;
+  PlanReport report;               // of this process's planning; empty on ranks that were told
+  Cluster cluster;
+  std::vector<int64_t> bytes;      // arena of each rank
+  std::vector<int64_t> persistent_bytes;
+  std::string dearest;             // lines about the dearest collectives
+};
+
+/// What one rank runs: the training step, and validation in the same arena.
+struct RankPrograms {
+  Program train;
+  std::optional<Program> evaluation;
+  int64_t arena_bytes() const;
+};
+RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t rank);
+
+}  // namespace shardrun

@@ -1,0 +1,186 @@
+// World: MPI ranks or threads behind one face, and how a failure ends them all.
+#include "world.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+/// Marks the sentence of a rank that failed only because another did.
+constexpr std::string_view kPeerFailed = "another rank ended the job";
+
+void broadcast_text(Communicator& comm, std::string& text) {
+  int64_t size = static_cast<int64_t>(text.size());
+  comm.broadcast(&size, sizeof size, 0);
+  text.resize(static_cast<size_t>(size));
+  if (size > 0) comm.broadcast(text.data(), size, 0);
+}
+
+Failure to_failure(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Failure& e) {
+    return e;
+  } catch (const Error& e) {
+    const bool call = e.kind() == ErrorKind::invalid_input || e.kind() == ErrorKind::unsupported ||
+                      e.kind() == ErrorKind::out_of_memory;
+    const bool peer = e.kind() == ErrorKind::comm && std::string_view(e.what()).find(kPeerFailed) != std::string_view::npos;
+    return Failure(call ? Failure::Kind::call : peer ? Failure::Kind::peer : Failure::Kind::run, e.what());
+  } catch (const std::bad_alloc&) {
+    return Failure(Failure::Kind::run, "the machine is out of memory");
+  } catch (const std::exception& e) {
+    return Failure(Failure::Kind::run, e.what());
+  }
+}
+
+}  // namespace
+
+void rethrow_as_failure() { throw to_failure(std::current_exception()); }
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::World(World&&) noexcept = default;
+World& World::operator=(World&&) noexcept = default;
+
+World::~World() {
+  if (impl_ && impl_->mpi) {
+    impl_->mpi.reset();
+    finalize_mpi();
+  }
+}
+
+World World::launched() {
+  return at_boundary([] {
+    auto impl = std::make_unique<Impl>();
+    if (launched_by_mpi()) impl->mpi = make_mpi_communicator();
+    return World(std::move(impl));
+  });
+}
+
+World World::threads(int ranks) {
+  if (ranks < 1) throw Failure(Failure::Kind::call, "ranks: wanted 1 or more, got " + std::to_string(ranks));
+  auto impl = std::make_unique<Impl>();
+  impl->threads = ranks;
+  return World(std::move(impl));
+}
+
+int World::size() const { return impl_->size(); }
+bool World::leader() const { return !impl_->mpi || impl_->mpi->rank() == 0; }
+
+int World::fail(const std::exception& error) noexcept {
+  const auto* failure = dynamic_cast<const Failure*>(&error);
+  const bool call = failure && failure->kind() == Failure::Kind::call;
+  const bool peer = failure && failure->kind() == Failure::Kind::peer;
+  const int rank = impl_->mpi ? impl_->mpi->rank() : 0;
+  std::fflush(stdout);
+  // What rank 0 decided reached every rank: it alone says so. What one rank met, that rank says.
+  const bool everywhere = failure && failure->everywhere();
+  if (!(everywhere && rank != 0) && !peer) {
+    if (rank == 0) {
+      std::fprintf(stderr, "shardrun: %s\n", error.what());
+    } else {
+      std::fprintf(stderr, "shardrun: rank %d: %s\n", rank, error.what());
+    }
+    std::fflush(stderr);
+  }
+  if (!everywhere && impl_->mpi && impl_->mpi->size() > 1) {
+    if (peer) ::usleep(500 * 1000);  // let the rank that knows why speak first
+    impl_->mpi->abort();
+  }
+  return call ? 2 : 1;
+}
+
+std::string decide_on_rank0(World& world, const std::function<std::string()>& decide) {
+  Communicator* comm = world.impl().mpi.get();
+  std::string text;
+  int64_t status = 0;  // 0: fine; 1 + Failure::Kind otherwise
+  if (world.leader()) {
+    try {
+      text = decide();
+    } catch (...) {
+      const Failure failure = to_failure(std::current_exception());
+      status = 1 + static_cast<int64_t>(failure.kind());
+      text = failure.what();
+    }
+  }
+  if (comm && comm->size() > 1) {
+    comm->broadcast(&status, sizeof status, 0);
+    broadcast_text(*comm, text);
+  }
+  if (status != 0) throw Failure(static_cast<Failure::Kind>(status - 1), text, true);
+  return text;
+}
+
+namespace {
+
+/// Ranks of this job on this machine.
+int local_ranks(const World::Impl& world) {
+  if (!world.mpi) return world.threads;
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
+    if (const char* text = std::getenv(name); text && std::atoi(text) > 0) return std::atoi(text);
+  }
+  return world.mpi->size();
+}
+
+/// Kernels of one rank use its share of the cores, never more runnable threads than cores.
+/// OMP_NUM_THREADS says otherwise.
+void share_cores(const World::Impl& world) {
+  if (std::getenv("OMP_NUM_THREADS")) return;
+  cpu_set_t set;
+  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  const int own = known ? CPU_COUNT(&set) : 1;
+  const auto machine = static_cast<int>(std::thread::hardware_concurrency());
+  const bool bound = own < machine;   // mpirun bound this rank: the cores are its own
+  omp_set_num_threads(std::max(1, bound && world.mpi ? own : own / local_ranks(world)));
+}
+
+}  // namespace
+
+void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
+  if (world.impl().mpi) {
+    at_boundary([&] {
+      share_cores(world.impl());
+      body(*world.impl().mpi);
+    });
+    return;
+  }
+  const int n = world.impl().threads;
+  auto communicators = make_local_communicators(n);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
+  auto run = [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    try {
+      share_cores(world.impl());
+      body(*communicators[r]);
+    } catch (...) {
+      errors[r] = std::current_exception();
+      communicators[r]->abort();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < n; ++rank) threads.emplace_back(run, rank);
+  run(0);
+  for (std::thread& thread : threads) thread.join();
+  std::optional<Failure> first;
+  for (int rank = 0; rank < n; ++rank) {
+    if (!errors[static_cast<size_t>(rank)]) continue;
+    const Failure failure = to_failure(errors[static_cast<size_t>(rank)]);
+    if (!first || (first->kind() == Failure::Kind::peer && failure.kind() != Failure::Kind::peer)) {
+      first = n > 1 ? Failure(failure.kind(), "rank " + std::to_string(rank) + ": " + failure.what()) : failure;
+    }
+  }
+  if (first) throw *first;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,42 @@
+// World's inside: the ranks behind it, and calls in which rank 0 decides for all.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "collectives/communicator.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+struct World::Impl {
+  std::unique_ptr<Communicator> mpi;   // under an MPI launcher; else null
+  int threads = 1;                     // without one: ranks are threads of this process
+
+  int size() const { return mpi ? mpi->size() : threads; }
+};
+
+/// Runs `decide` on rank 0 and gives its result to every rank; if it throws, every rank throws the
+/// same Failure. No other rank goes on before rank 0 is through.
+std::string decide_on_rank0(World& world, const std::function<std::string()>& decide);
+
+/// Runs `body` once per rank: as this MPI rank, or on a thread for each of the World's ranks. `body` gets the
+/// rank's communicator. The first failure (of the lowest rank that did not fail just because a peer
+/// did) is thrown when all threads have ended.
+void run_ranks(World& world, const std::function<void(Communicator&)>& body);
+
+/// Turns an internal Error into a Failure: wrong input is Kind::call, all else Kind::run.
+[[noreturn]] void rethrow_as_failure();
+
+/// Calls f and turns what it throws into a Failure.
+template <class F>
+auto at_boundary(F&& f) {
+  try {
+    return f();
+  } catch (...) {
+    rethrow_as_failure();
+  }
+}
+
+}  // namespace shardrun

@@ -1,0 +1,130 @@
+// The command line: a thin client of shardrun/shardrun.h.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "options.h"
+#include "report.h"
+
+namespace shardrun::cli {
+namespace {
+
+World make_world(const Arguments& args) {
+  return args.ranks > 0 ? World::threads(args.ranks) : World::launched();
+}
+
+Model load(World& world, const Arguments& args) {
+  Model model = load_model(world, args.model, args.model_options);
+  if (world.leader()) print_model(model, args.verbose);
+  return model;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) throw Failure(Failure::Kind::call, path + ": cannot write the file");
+}
+
+void run_train(World& world, Arguments& args) {
+  const Model model = load(world, args);
+  const TrainingPlan plan = make_plan(world, model, args.plan);
+  if (world.leader()) std::printf("%s", plan.summary().c_str());
+  Progress progress(args.train.steps);
+  args.train.on_step = [&](const StepReport& step) { progress.step(step); };
+  args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
+  const TrainReport report = train(world, model, plan, args.train);
+  if (world.leader()) progress.finish(report);
+}
+
+void run_plan(World& world, Arguments& args) {
+  const Model model = load(world, args);
+  args.plan.ranks = args.ranks;
+  const TrainingPlan plan = make_plan(world, model, args.plan);
+  if (!world.leader()) return;
+  std::printf("%s", plan.summary().c_str());
+  if (!args.output.empty()) write_text(args.output, plan.json());
+}
+
+void add_gpt_options(CLI::App& app, Arguments& args) {
+  GptModel& o = args.gpt;
+  app.add_option("--preset", o.preset, "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m; other flags go over it");
+  app.add_option("--layers", o.layers);
+  app.add_option("--hidden", o.hidden);
+  app.add_option("--heads", o.heads);
+  app.add_option("--vocab", o.vocab);
+  app.add_option("--context", o.context);
+  app.add_option("--batch", o.batch, "A fixed batch (default: the symbolic dim 'batch')");
+  app.add_option("--dropout", o.dropout)->capture_default_str();
+  app.add_flag("!--no-weights", o.weights, "Describe the initialisers; each rank makes its own shard");
+  app.add_option("--seed", o.seed)->capture_default_str();
+  app.add_option("-o,--output", args.output, "The ONNX file to write")->required();
+}
+
+int run(int argc, char** argv) {
+  Arguments args;
+  CLI::App app("shardrun trains an ONNX model on many processes: it plans how every tensor is cut over them, and runs each\n"
+               "one's share. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train MODEL.onnx'.");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", version());
+  CLI::App* train_command = app.add_subcommand("train", "Plan and train a model");
+  add_model_options(*train_command, args);
+  add_plan_options(*train_command, args);
+  add_train_options(*train_command, args);
+  CLI::App* plan_command = app.add_subcommand("plan", "Plan only, for --ranks ranks");
+  add_model_options(*plan_command, args);
+  add_plan_options(*plan_command, args);
+  plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
+  CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
+  model_command->require_subcommand(1);
+  CLI::App* gpt_command = model_command->add_subcommand("gpt", "A GPT-2 style language model");
+  add_gpt_options(*gpt_command, args);
+
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const std::vector<std::string> commands = {"train", "plan", "model"};
+  if (!words.empty() && words[0][0] != '-' && std::find(commands.begin(), commands.end(), words[0]) == commands.end()) {
+    words.insert(words.begin(), "train");
+  }
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& e) {
+    const bool leader = is_first_process();
+    std::ostringstream out, err;
+    const int status = app.exit(e, out, err);
+    if (leader) std::cout << out.str();
+    if (leader && !err.str().empty()) std::cerr << "shardrun: " << err.str();
+    return status == 0 ? 0 : 2;
+  }
+
+  if (gpt_command->parsed()) {
+    try {
+      write_gpt(args.gpt, args.output);
+      return 0;
+    } catch (const Failure& e) {
+      std::fprintf(stderr, "shardrun: %s\n", e.what());
+      return e.kind() == Failure::Kind::call ? 2 : 1;
+    }
+  }
+  try {
+    World world = plan_command->parsed() ? World::threads(std::max(1, args.ranks)) : make_world(args);
+    try {
+      finish_arguments(args);
+      if (train_command->parsed()) run_train(world, args);
+      if (plan_command->parsed()) run_plan(world, args);
+      return 0;
+    } catch (const std::exception& e) {
+      return world.fail(e);
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "shardrun: %s\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace shardrun::cli
+
+int main(int argc, char** argv) { return shardrun::cli::run(argc, argv); }

@@ -1,0 +1,34 @@
+// The flags that several commands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun::cli {
+
+/// What the user asked for, before any World exists.
+struct Arguments {
+  std::string model;
+  int ranks = 0;                  // --ranks N: threads of this process
+  std::vector<std::string> dims;  // NAME=SIZE
+  int64_t batch = 0;
+  std::string memory;             // 16GiB
+  bool verbose = false;
+  std::string output;             // -o
+  ModelOptions model_options;
+  PlanRequest plan;
+  TrainOptions train;
+  GptModel gpt;
+};
+
+inline constexpr int64_t kDefaultBatch = 8;
+
+void add_model_options(CLI::App& app, Arguments& args);
+void add_plan_options(CLI::App& app, Arguments& args);
+void add_train_options(CLI::App& app, Arguments& args);
+
+/// Turns the texts of --dim, --batch and --memory into options. Throws Failure(call).
+void finish_arguments(Arguments& args);
+
+}  // namespace shardrun::cli

@@ -1,0 +1,27 @@
+// What the leader prints: the model, progress, the end.
+#pragma once
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun::cli {
+
+void print_model(const Model& model, bool verbose);
+
+/// A progress bar on a terminal; on a pipe about twenty plain lines.
+class Progress {
+ public:
+  explicit Progress(int64_t steps);
+  void step(const StepReport& report);
+  void eval(const EvalReport& report);
+  void finish(const TrainReport& report);
+
+ private:
+  int64_t steps_;
+  bool terminal_;
+  StepReport last_;
+};
+
+/// Of the processes that mpirun started, the one that may talk (from the environment).
+bool is_first_process();
+
+}  // namespace shardrun::cli
