@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(Protobuf REQUIRED)
+find_package(ZLIB REQUIRED)
 
 # Debian's dnnl-config.cmake asks for OpenCL, which the CPU engine does not need.
 find_library(SHARDRUN_DNNL dnnl REQUIRED)

@@ -1,0 +1,231 @@
+// Data sources: the specification, synthetic batches, and what all sources share.
+#include "exec/data.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/tensor.h"
+#include "exec/data_internal.h"
+
+namespace shardrun {
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  SR_REQUIRE(file >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));
+  struct stat info {};
+  const bool known = fstat(file, &info) == 0;
+  const bool regular = known && S_ISREG(info.st_mode);
+  int error = known ? 0 : errno;
+  if (regular && info.st_size > 0) {
+    data_ = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, file, 0);
+    if (data_ == MAP_FAILED) {
+      error = errno;
+      data_ = nullptr;
+    }
+  }
+  ::close(file);
+  SR_REQUIRE(error == 0, invalid_input, path, ": cannot read: ", std::strerror(error));
+  SR_REQUIRE(regular, invalid_input, path, ": is not a regular file");
+  SR_REQUIRE(info.st_size > 0, invalid_input, path, ": the file is empty");
+  size_ = info.st_size;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(size_));
+}
+
+Permutation::Permutation(int64_t size, uint64_t seed, uint64_t stream, uint64_t epoch)
+    : size_(static_cast<uint64_t>(size)), keys_{seed, stream, epoch} {
+  while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
+}
+
+int64_t Permutation::operator()(int64_t index) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t x = static_cast<uint64_t>(index);
+  do {
+    uint64_t left = x >> half_bits_, right = x & mask;
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t mixed = keys_.bits(((round << 32) | right) * 4);
+      const uint64_t next = left ^ (mixed & mask);
+      left = right;
+      right = next;
+    }
+    x = (left << half_bits_) | right;
+  } while (x >= size_);
+  return static_cast<int64_t>(x);
+}
+
+void store_integer(void* out, DType dtype, int64_t i, int64_t value) {
+  dispatch(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    static_cast<T*>(out)[i] = static_cast<T>(value);
+  });
+}
+
+namespace {
+
+/// A few batches tell how the loss on unseen noise stands.
+constexpr int64_t kSyntheticValidationBatches = 8;
+
+class SyntheticSource : public DataSource {
+ public:
+  SyntheticSource(const std::vector<BatchField>& fields, const DataOptions& options) : options_(options) {
+    for (const BatchField& field : fields) {
+      const bool known = is_float(field.type.dtype) || field.type.dtype == DType::boolean || field.bound > 0;
+      SR_REQUIRE(known, invalid_input, "synthetic batches: the range of input '", field.name, "' (",
+                 field.type, ") is not known; give --data");
+    }
+  }
+
+  void read(int64_t batch, bool validation, const BatchField& field, const Box& box,
+            void* out) const override {
+    const RandomStream stream{options_.seed,
+                              data_stream((validation ? "validation:" : "batch:") + field.name),
+                              static_cast<uint64_t>(batch)};
+    const DType dtype = field.type.dtype;
+    if (is_float(dtype)) {
+      dispatch_float(dtype, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
+          static_cast<T*>(out)[i] = static_cast<T>(stream.normal(static_cast<uint64_t>(index)));
+        });
+      });
+      return;
+    }
+    const uint64_t bound = dtype == DType::boolean ? 2 : static_cast<uint64_t>(field.bound);
+    for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
+      const auto words = stream.block(static_cast<uint64_t>(index));
+      const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32) | words[1];
+      const auto scaled = static_cast<unsigned __int128>(bits) * bound >> 64;
+      store_integer(out, dtype, i, static_cast<int64_t>(scaled));
+    });
+  }
+
+  int64_t validation_batches() const override {
+    if (options_.validation_fraction <= 0) return 0;
+    return std::min(kSyntheticValidationBatches, options_.max_validation_batches);
+  }
+
+  std::string describe() const override { return str("synthetic batches, seed ", options_.seed); }
+
+ private:
+  DataOptions options_;
+};
+
+std::vector<std::string> split_text(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+std::string names_of(const std::vector<BatchField>& fields) {
+  std::string names;
+  for (const BatchField& field : fields) names += (names.empty() ? "'" : ", '") + field.name + "'";
+  return names;
+}
+
+bool take_suffix(std::string& text, std::string_view suffix) {
+  if (!text.ends_with(suffix)) return false;
+  text.resize(text.size() - suffix.size());
+  return true;
+}
+
+std::unique_ptr<DataSource> open_token_file(const std::string& spec, std::string path,
+                                            std::vector<BatchField> fields, const DataOptions& options) {
+  int bytes = 2;
+  if (take_suffix(path, ":uint32")) {
+    bytes = 4;
+  } else if (!take_suffix(path, ":uint16")) {
+    for (const BatchField& field : fields) {
+      if (field.role == BatchField::Role::input && field.bound > 65536) bytes = 4;
+    }
+  }
+  return open_tokens(spec, path, bytes, std::move(fields), options);
+}
+
+std::unique_ptr<DataSource> open_npy_files(const std::string& spec, const std::string& list,
+                                           std::vector<BatchField> fields, const DataOptions& options) {
+  const std::vector<std::string> files = split_text(list, ',');
+  SR_REQUIRE(files.size() == fields.size(), invalid_input, "--data ", spec, ": got ", files.size(),
+             " files, wanted one for each of ", names_of(fields));
+  std::vector<StoredArray> arrays(fields.size());
+  for (size_t i = 0; i < files.size(); ++i) {
+    size_t field = i;
+    std::string path = files[i];
+    if (const size_t equals = path.find('='); equals != std::string::npos) {
+      const std::string name = path.substr(0, equals);
+      field = 0;
+      while (field < fields.size() && fields[field].name != name) ++field;
+      SR_REQUIRE(field < fields.size(), invalid_input, "--data ", spec, ": the model has no batch input '",
+                 name, "'; it has ", names_of(fields));
+      path = path.substr(equals + 1);
+    }
+    SR_REQUIRE(arrays[field].data == nullptr, invalid_input, "--data ", spec, ": two files for input '",
+               fields[field].name, "'");
+    auto file = std::make_shared<MappedFile>(path);
+    arrays[field] = parse_npy(file->data(), file->size(), file, path);
+  }
+  return make_array_source(spec, std::move(fields), std::move(arrays), options);
+}
+
+std::unique_ptr<DataSource> open_npz_file(const std::string& spec, const std::string& path,
+                                          std::vector<BatchField> fields, const DataOptions& options) {
+  const auto stored = open_npz(path);
+  std::vector<StoredArray> arrays;
+  for (const BatchField& field : fields) {
+    std::string names;
+    const StoredArray* found = nullptr;
+    for (const auto& [name, array] : stored) {
+      names += (names.empty() ? "'" : ", '") + name + "'";
+      if (name == field.name) found = &array;
+    }
+    SR_REQUIRE(found != nullptr, invalid_input, path, ": no array '", field.name, "'; it has ", names,
+               "; name the arrays as the model's batch inputs: ", names_of(fields));
+    arrays.push_back(*found);
+  }
+  return make_array_source(spec, std::move(fields), std::move(arrays), options);
+}
+
+}  // namespace
+
+std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<BatchField> fields,
+                                      const DataOptions& options) {
+  SR_REQUIRE(options.validation_fraction >= 0 && options.validation_fraction < 1, invalid_input,
+             "validation fraction: got ", options.validation_fraction, ", wanted 0 <= fraction < 1");
+  if (spec.empty()) return std::make_unique<SyntheticSource>(fields, options);
+  const size_t colon = spec.find(':');
+  const std::string kind = spec.substr(0, colon);
+  const std::string rest = colon == std::string::npos ? "" : spec.substr(colon + 1);
+  const bool known = kind == "text" || kind == "tokens" || kind == "npy" || kind == "npz";
+  SR_REQUIRE(known && !rest.empty(), invalid_input, "--data ", spec,
+             ": wanted text:FILE, tokens:FILE, npy:FILE,… or npz:FILE");
+  SR_REQUIRE(!fields.empty(), invalid_input, "--data ", spec, ": the model has no batch inputs");
+  if (kind == "text") return open_tokens(spec, rest, 1, std::move(fields), options);
+  if (kind == "tokens") return open_token_file(spec, rest, std::move(fields), options);
+  if (kind == "npy") return open_npy_files(spec, rest, std::move(fields), options);
+  return open_npz_file(spec, rest, std::move(fields), options);
+}
+
+int64_t tokens_per_batch(const std::vector<BatchField>& fields) {
+  for (const BatchField& field : fields) {
+    if (field.role == BatchField::Role::input && !is_float(field.type.dtype) &&
+        field.type.dtype != DType::boolean && field.type.shape.size() >= 2) {
+      return element_count(field.type.shape);
+    }
+  }
+  return 0;
+}
+
+}  // namespace shardrun

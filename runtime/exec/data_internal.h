@@ -1,0 +1,103 @@
+// What the data sources share: mapped files, a shuffled order without memory, and the kinds of source.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/philox.h"
+#include "exec/data.h"
+
+namespace shardrun {
+
+/// A whole file, read-only, in memory as far as it is touched.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);  // throws invalid_input
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const unsigned char* data() const { return static_cast<const unsigned char*>(data_); }
+  int64_t size() const { return size_; }
+
+ private:
+  std::string path_;
+  void* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+/// A bijection of [0, size) that needs no memory: a Feistel network over the next even power of two,
+/// walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+class Permutation {
+ public:
+  Permutation(int64_t size, uint64_t seed, uint64_t stream, uint64_t epoch);
+  int64_t operator()(int64_t index) const;
+
+ private:
+  uint64_t size_;
+  int half_bits_ = 1;
+  RandomStream keys_;
+};
+
+/// Which streams of the seed the sources draw from.
+inline uint64_t data_stream(std::string_view use) { return hash_name(use.data(), use.size()); }
+
+/// Calls f(linear index in the global field, position in the output) for each element of the box.
+template <class F>
+void for_box(const Shape& shape, const Box& box, F&& f) {
+  if (is_empty(box)) return;
+  const Shape strides = row_major_strides(shape);
+  std::vector<int64_t> at(shape.size(), 0);
+  int64_t index = 0;
+  for (size_t d = 0; d < shape.size(); ++d) index += box[d].begin * strides[d];
+  for (int64_t i = 0;; ++i) {
+    f(index, i);
+    size_t d = shape.size();
+    for (;;) {
+      if (d == 0) return;
+      --d;
+      index += strides[d];
+      if (++at[d] < box[d].size) break;
+      index -= at[d] * strides[d];
+      at[d] = 0;
+    }
+  }
+}
+
+/// Writes an integer as element i of an array of `dtype`.
+void store_integer(void* out, DType dtype, int64_t i, int64_t value);
+
+std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path, int token_bytes,
+                                        std::vector<BatchField> fields, const DataOptions& options);
+
+/// An array of a file. `type` is what elements are stored as; integers that DType does not know
+/// (i16, u16, u32, u64) keep their own name.
+struct StoredArray {
+  std::string name;    // "data.npz: array 'x'", for messages
+  std::string format;  // numpy's: "<f4"
+  Shape shape;
+  const unsigned char* data = nullptr;
+  std::shared_ptr<const void> owner;  // keeps `data` alive
+
+  int64_t element_bytes() const;
+};
+
+/// Parses numpy's .npy, versions 1 to 3. `name` is for messages. Throws invalid_input or unsupported.
+StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<const void> owner,
+                      const std::string& name);
+/// The arrays of a zip file as numpy writes it: stored or deflated, zip64 where large; by name without ".npy".
+/// Deflated arrays are inflated into memory here. Throws invalid_input or unsupported.
+std::vector<std::pair<std::string, StoredArray>> open_npz(const std::string& path);
+
+/// Converts elements [begin, begin + count) of the array to the field's dtype, checking bounds.
+void load_elements(const StoredArray& array, int64_t begin, int64_t count, const BatchField& field, void* out);
+
+/// `named` holds one array per field, in the order of the fields.
+std::unique_ptr<DataSource> make_array_source(const std::string& spec, std::vector<BatchField> fields,
+                                              std::vector<StoredArray> arrays, const DataOptions& options);
+
+}  // namespace shardrun

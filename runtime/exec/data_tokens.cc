@@ -1,0 +1,147 @@
+// Token files: text (a byte a token) and arrays of uint16 or uint32.
+#include <algorithm>
+#include <cstring>
+
+#include "exec/data_internal.h"
+
+namespace shardrun {
+namespace {
+
+// Files up to this size are checked against the vocabulary when they are opened, others as they are read.
+constexpr int64_t kCheckAtOpenBytes = 64 << 20;
+
+class TokenSource : public DataSource {
+ public:
+  TokenSource(std::string spec, const std::string& path, int token_bytes, std::vector<BatchField> fields,
+              const DataOptions& options)
+      : spec_(std::move(spec)), file_(path), token_bytes_(token_bytes), options_(options) {
+    take_fields(fields);
+    SR_REQUIRE(file_.size() % token_bytes_ == 0, invalid_input, path, ": ", file_.size(),
+               " bytes are no whole number of ", token_bytes_, "-byte tokens");
+    tokens_ = file_.size() / token_bytes_;
+    place_parts();
+    if (file_.size() <= kCheckAtOpenBytes) check_all();
+  }
+
+  void read(int64_t batch, bool validation, const BatchField& field, const Box& box,
+            void* out) const override {
+    const int64_t shift = field.role == BatchField::Role::target ? 1 : 0;
+    int64_t sample = -1, start = 0;
+    for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
+      if (index / context_ != sample) {
+        sample = index / context_;
+        start = validation ? validation_start(batch * samples_ + sample)
+                           : training_start(batch * samples_ + sample);
+      }
+      const int64_t position = start + index % context_ + shift;
+      store_integer(out, field.type.dtype, i, checked(position));
+    });
+  }
+
+  int64_t validation_batches() const override { return validation_batches_; }
+
+  std::string describe() const override {
+    return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ", windows_,
+               " samples of ", context_, "), ", tokens_ - training_tokens_, " to validate");
+  }
+
+ private:
+  void take_fields(const std::vector<BatchField>& fields) {
+    const BatchField* input = nullptr;
+    const BatchField* target = nullptr;
+    for (const BatchField& field : fields) {
+      const bool integer = field.type.dtype == DType::i32 || field.type.dtype == DType::i64;
+      const BatchField*& place = field.role == BatchField::Role::input ? input : target;
+      SR_REQUIRE(integer && place == nullptr, invalid_input, "--data ", spec_,
+                 ": tokens give one integer input and one integer target, but the model also wants '",
+                 field.name, "' (", field.type, "); use npz:FILE");
+      place = &field;
+    }
+    SR_REQUIRE(input != nullptr && input->type.shape.size() == 2 && element_count(input->type.shape) > 0,
+               invalid_input, "--data ", spec_, ": tokens need an integer input of shape [samples, context], got ",
+               input == nullptr ? "none" : str("'", input->name, "' ", input->type));
+    samples_ = input->type.shape[0];
+    context_ = input->type.shape[1];
+    vocabulary_ = input->bound;
+    if (target == nullptr) return;
+    SR_REQUIRE(element_count(target->type.shape) == samples_ * context_, invalid_input, "--data ", spec_,
+               ": target '", target->name, "' is ", target->type, ", wanted one token for each of ",
+               input->type, " '", input->name, "'");
+    if (target->bound > 0 && (vocabulary_ == 0 || target->bound < vocabulary_)) vocabulary_ = target->bound;
+  }
+
+  /// A window is context + 1 tokens. The validation part is at least one window, if the file has two.
+  void place_parts() {
+    const int64_t window = context_ + 1;
+    SR_REQUIRE(tokens_ >= window, invalid_input, file_.path(), ": ", tokens_,
+               " tokens are too few for a context of ", context_, ", which needs ", window);
+    int64_t validation = static_cast<int64_t>(options_.validation_fraction * static_cast<double>(tokens_));
+    if (options_.validation_fraction > 0) validation = std::max(validation, window);
+    if (options_.validation_fraction <= 0 || tokens_ - validation < window) validation = 0;
+    training_tokens_ = tokens_ - validation;
+    // Leaving out one window gives the phase room to move by up to a context.
+    windows_ = (training_tokens_ - 1) / context_;
+    if (windows_ > 1) --windows_;
+    if (validation == 0) return;
+    const int64_t whole = (validation - 1) / context_;
+    validation_batches_ = std::clamp(whole / samples_, int64_t{1}, std::max<int64_t>(1, options_.max_validation_batches));
+  }
+
+  int64_t training_start(int64_t sample) const {
+    const int64_t epoch = sample / windows_;
+    const Permutation order(windows_, options_.seed, data_stream("order"), static_cast<uint64_t>(epoch));
+    const int64_t slack = std::min(context_ - 1, training_tokens_ - 1 - windows_ * context_);
+    const RandomStream phases{options_.seed, data_stream("phase"), static_cast<uint64_t>(epoch)};
+    const int64_t phase = phases.bits(0) % (slack + 1);
+    return phase + order(sample % windows_) * context_;
+  }
+
+  /// Samples 0 … S-1 start evenly from the first to the last possible place.
+  int64_t validation_start(int64_t sample) const {
+    const int64_t last = validation_batches_ * samples_ - 1;
+    const int64_t room = tokens_ - training_tokens_ - (context_ + 1);
+    return training_tokens_ + (last == 0 ? 0 : sample * room / last);
+  }
+
+  int64_t token(int64_t position) const {
+    const unsigned char* at = file_.data() + position * token_bytes_;
+    if (token_bytes_ == 1) return *at;
+    if (token_bytes_ == 2) {
+      uint16_t value;
+      std::memcpy(&value, at, sizeof value);
+      return value;
+    }
+    uint32_t value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+
+  int64_t checked(int64_t position) const {
+    const int64_t value = token(position);
+    SR_REQUIRE(vocabulary_ == 0 || value < vocabulary_, invalid_input, file_.path(), ": token ", value,
+               " at position ", position, " is beyond the model's vocabulary of ", vocabulary_,
+               "; tokenise the text for this model");
+    return value;
+  }
+
+  void check_all() const {
+    if (vocabulary_ == 0 || (token_bytes_ == 1 && vocabulary_ >= 256)) return;
+    for (int64_t i = 0; i < tokens_; ++i) checked(i);
+  }
+
+  std::string spec_;
+  MappedFile file_;
+  int token_bytes_;
+  DataOptions options_;
+  int64_t samples_ = 0, context_ = 0, vocabulary_ = 0;
+  int64_t tokens_ = 0, training_tokens_ = 0, windows_ = 0, validation_batches_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path, int token_bytes,
+                                        std::vector<BatchField> fields, const DataOptions& options) {
+  return std::make_unique<TokenSource>(spec, path, token_bytes, std::move(fields), options);
+}
+
+}  // namespace shardrun

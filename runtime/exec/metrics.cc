@@ -1,0 +1,49 @@
+// Metrics: one JSON object a line.
+#include "exec/metrics.h"
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace shardrun {
+
+std::string to_json(const StepMetrics& metrics) {
+  nlohmann::ordered_json line;
+  line["step"] = metrics.step;
+  line["loss"] = metrics.loss;
+  line["lr"] = metrics.lr;
+  if (metrics.grad_norm) line["grad_norm"] = *metrics.grad_norm;
+  line["step_ms"] = metrics.step_ms;
+  if (metrics.tokens_per_s) line["tokens_per_s"] = *metrics.tokens_per_s;
+  if (metrics.samples_per_s) line["samples_per_s"] = *metrics.samples_per_s;
+  line["comm_ms"] = metrics.comm_ms;
+  line["peak_bytes"] = metrics.peak_bytes;
+  return line.dump();
+}
+
+MetricsWriter::MetricsWriter(const std::string& path, bool append)
+    : path_(path), file_(std::fopen(path.c_str(), append ? "a" : "w")) {
+  SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path, ": cannot open: ", std::strerror(errno));
+}
+
+MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+
+void MetricsWriter::step(const StepMetrics& metrics) { write(to_json(metrics)); }
+
+void MetricsWriter::eval(int64_t step, double val_loss) {
+  nlohmann::ordered_json line;
+  line["step"] = step;
+  line["val_loss"] = val_loss;
+  write(line.dump());
+}
+
+void MetricsWriter::write(const std::string& line) {
+  errno = 0;
+  const bool written = std::fwrite((line + "\n").data(), 1, line.size() + 1, file_) == line.size() + 1 &&
+                       std::fflush(file_) == 0;
+  SR_REQUIRE(written, invalid_input, "metrics file ", path_, ": cannot write: ", std::strerror(errno));
+}
+
+}  // namespace shardrun

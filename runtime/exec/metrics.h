@@ -1,0 +1,45 @@
+// Metrics: one JSON object a line, for programs that follow a run.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+namespace shardrun {
+
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0;
+  double lr = 0;
+  std::optional<double> grad_norm;
+  double step_ms = 0;
+  std::optional<double> tokens_per_s;   // models of tokens; the others have samples_per_s
+  std::optional<double> samples_per_s;
+  double comm_ms = 0;      // of step_ms, in collectives, on this rank
+  int64_t peak_bytes = 0;  // arena bytes of this rank
+};
+
+/// {"step":10,"loss":2.5,"lr":0.001,"grad_norm":1.2,"step_ms":8.1,"tokens_per_s":9e4,"comm_ms":0.4,"peak_bytes":1048576}
+/// and {"step":10,"val_loss":2.6}. A number that is not finite is null, as JSON has none.
+std::string to_json(const StepMetrics& metrics);
+
+class MetricsWriter {
+ public:
+  /// Truncates the file, or appends to it (a resumed run). Throws invalid_input if it cannot be opened.
+  MetricsWriter(const std::string& path, bool append);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  /// A line each, in the file when the call returns. Throw invalid_input if it cannot be written.
+  void step(const StepMetrics& metrics);
+  void eval(int64_t step, double val_loss);
+
+ private:
+  void write(const std::string& line);
+  std::string path_;
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace shardrun

@@ -1,0 +1,57 @@
+// Learning-rate schedules.
+#include "exec/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+constexpr ScheduleKind kKinds[] = {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine};
+
+}  // namespace
+
+std::string_view to_string(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::constant: return "constant";
+    case ScheduleKind::linear: return "linear";
+    case ScheduleKind::cosine: return "cosine";
+  }
+  return "?";
+}
+
+ScheduleKind parse_schedule(std::string_view name) {
+  for (ScheduleKind kind : kKinds) {
+    if (to_string(kind) == name) return kind;
+  }
+  fail(ErrorKind::invalid_input, "schedule '", name, "': wanted constant, linear or cosine");
+}
+
+void Schedule::check() const {
+  SR_REQUIRE(std::isfinite(lr) && lr >= 0, invalid_input, "learning rate: got ", lr,
+             ", wanted a number of at least 0");
+  SR_REQUIRE(warmup >= 0, invalid_input, "warm-up: got ", warmup, " steps, wanted at least 0");
+  if (kind == ScheduleKind::constant) return;
+  SR_REQUIRE(std::isfinite(min_lr) && min_lr >= 0 && min_lr <= lr, invalid_input,
+             "least learning rate: got ", min_lr, ", wanted 0 to the learning rate, ", lr);
+  SR_REQUIRE(warmup < total, invalid_input, "warm-up: got ", warmup, " steps, wanted fewer than the run's ",
+             total);
+}
+
+double Schedule::lr_at(int64_t step) const {
+  if (step <= warmup) {
+    return lr * static_cast<double>(std::max<int64_t>(step, 1)) / static_cast<double>(warmup + 1);
+  }
+  if (kind == ScheduleKind::constant) return lr;
+  // 0 at the first step after the warm-up, 1 just after the last.
+  const double done = std::clamp(static_cast<double>(step - 1 - warmup) /
+                                     static_cast<double>(std::max<int64_t>(1, total - warmup)),
+                                 0.0, 1.0);
+  const double left = kind == ScheduleKind::linear ? 1 - done : 0.5 * (1 + std::cos(std::numbers::pi * done));
+  return min_lr + (lr - min_lr) * left;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,70 @@
+// The metrics file: its lines, flushed one by one, and how failures to write show.
+#include "exec/metrics.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Metrics, LinesAreJsonAndThereAtOnce) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("shardrun_metrics_" + std::to_string(getpid()))).string();
+  StepMetrics m;
+  m.step = 10;
+  m.loss = 2.5;
+  m.lr = 0.001;
+  m.grad_norm = 1.25;
+  m.step_ms = 8.5;
+  m.tokens_per_s = 90000.0;
+  m.comm_ms = 0.5;
+  m.peak_bytes = 1048576;
+  const std::string first =
+      R"({"step":10,"loss":2.5,"lr":0.001,"grad_norm":1.25,"step_ms":8.5,"tokens_per_s":90000.0,"comm_ms":0.5,"peak_bytes":1048576})";
+  {
+    MetricsWriter writer(path, false);
+    writer.step(m);
+    EXPECT_EQ(contents(path), first + "\n");
+    writer.eval(10, 2.625);
+    EXPECT_EQ(contents(path), first + "\n{\"step\":10,\"val_loss\":2.625}\n");
+  }
+  MetricsWriter(path, true).eval(11, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(contents(path), first + "\n{\"step\":10,\"val_loss\":2.625}\n{\"step\":11,\"val_loss\":null}\n");
+  m.tokens_per_s.reset();
+  m.grad_norm.reset();
+  m.samples_per_s = 12.0;
+  MetricsWriter(path, false).step(m);
+  EXPECT_EQ(contents(path),
+            "{\"step\":10,\"loss\":2.5,\"lr\":0.001,\"step_ms\":8.5,\"samples_per_s\":12.0,\"comm_ms\":0.5,"
+            "\"peak_bytes\":1048576}\n");
+  std::filesystem::remove(path);
+}
+
+TEST(Metrics, AFullDiskIsReported) {
+  MetricsWriter writer("/dev/full", false);
+  try {
+    writer.eval(1, 1.0);
+    ADD_FAILURE() << "writing to a full disk went unnoticed";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "metrics file /dev/full: cannot write: No space left on device");
+  }
+}
+
+TEST(Metrics, AFolderThatIsMissingIsReported) {
+  EXPECT_THROW(MetricsWriter("/nonexistent/folder/m.jsonl", false), Error);
+}
+
+}  // namespace
+}  // namespace shardrun
