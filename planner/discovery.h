@@ -1,8 +1,8 @@
 // ShardCombine: finds how an op can be cut by cutting it (papers: MetaDist, Algorithm 1, section 3.3).
 //
-// The op's reference kernel runs on small operands; candidates cut some operand dims, run the
-// pieces, and look how the local results combine. A candidate counts only with evidence: float64
-// data, several seeds (one all negative), 2 and 3 shards, two sizes.
+// The op's reference kernel runs on small operands; candidates cut some operand dims (or split some
+// operands' values), run the pieces, and look how the local results combine. A candidate counts only
+// with evidence: float64 data, several seeds (one all negative), 2 and 3 shards, two sizes.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,41 @@ struct Placement {
 struct SpmdRule {
   struct Option {
     std::vector<Placement> in, out;
+    /// 0: any number of parts. Else the number of parts of the cut dim, over all mesh axes that cut it,
+    /// must divide this: [6, 4] reshaped to [24] is cut along dim 0 into 2, 3 or 6 parts, never 4.
+    int64_t divisor = 0;
     friend auto operator<=>(const Option&, const Option&) = default;
   };
   std::vector<Option> options;   // the all-replicated option is implied, not listed
   int kernel_runs = 0;           // spent on finding it
 };
-std::string to_string(const SpmdRule::Option& option);  // "[S0, -] -> [S0]"
+std::string to_string(const SpmdRule::Option& option);  // "[S0, -] -> [S0]", "[S1, S0] -> [P(sum)]"
 
-/// Runs ShardCombine for one node. Only Reshape's rule is derived instead.
-SpmdRule discover(const Node& node, std::span<const TensorType> in);
+/// What a candidate must stand before it counts as a rule. The default is what is used; anything less
+/// is fooled by some op, which the tests show.
+struct Evidence {
+  enum class Data {
+    mixed,     // both signs
+    negative,  // a maximum that starts at 0 and a sum of nothing show here
+    positive,  // sqrt and log are not NaN everywhere
+    grid,      // few whole numbers: comparisons see ties
+    wide,      // beyond every number among the attributes: clip and thresholds do something
+    zeros,     // proves nothing: sums of zeros are zero. For tests
+  };
+  std::vector<Data> data = {Data::mixed, Data::negative, Data::positive, Data::grid, Data::wide};
+  std::vector<int64_t> shards = {2, 3};
+  std::vector<int> size_sets = {0, 1};  // which of the two sets of small sizes
+  double tolerance = 1e-9;              // relative, float64
+};
+
+/// Runs ShardCombine for one node. Only Reshape's rule is derived instead. An op whose reference
+/// kernel cannot run even on the original shapes has a rule without options: it is replicated.
+SpmdRule discover(const Node& node, std::span<const TensorType> in, const Evidence& evidence = {});
+
+/// Reshape's rule: dims that start a group of factors of both shapes map to each other.
+/// [8, 16, 12] -> [128, 3, 4] has the groups {8, 16 | 128} and {12 | 3, 4}: S0 -> S0 where the parts
+/// divide 8, S2 -> S1 where they divide 3.
+SpmdRule reshape_rule(const Shape& from, const Shape& to);
 
 /// Rules by op, attributes and shape class (which dims are 1, which are equal), in memory and
 /// optionally in a file between runs.
@@ -55,7 +81,8 @@ class RuleCache {
   int kernel_runs_ = 0;
 };
 
-/// The cache's key: two nodes with one key have one rule.
+/// The cache's key: two nodes with one key have one rule. Built from what discovery would run (op,
+/// attributes and operand types after shrinking), so sizes count only where they are 1 or equal.
 std::string rule_key(const Node& node, std::span<const TensorType> in);
 
 }  // namespace shardrun

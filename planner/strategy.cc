@@ -1,0 +1,138 @@
+// Strategies of a node on the whole mesh: the product over mesh axes of its rule's options.
+#include "planner/strategy.h"
+
+#include <algorithm>
+#include <map>
+
+namespace shardrun {
+namespace {
+
+void place(Sharding& sharding, const Placement& placement, int axis) {
+  switch (placement.kind) {
+    case Placement::Kind::replicate: break;
+    case Placement::Kind::shard: sharding.dims[static_cast<size_t>(placement.dim)].push_back(axis); break;
+    case Placement::Kind::partial: sharding.partial.push_back({axis, placement.op}); break;
+  }
+}
+
+/// Does every rank get something? 5 over axes of 2 and 2: 3, 2, then 2, 1, 1, 1.
+bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh) {
+  std::vector<int64_t> extents = {size};
+  for (int axis : axes) {
+    std::vector<int64_t> next;
+    for (int64_t extent : extents) {
+      for (int64_t i = 0; i < mesh.axis_size(axis); ++i) {
+        const int64_t part = chunk(extent, mesh.axis_size(axis), i).size;
+        if (part == 0) return false;
+        if (std::find(next.begin(), next.end(), part) == next.end()) next.push_back(part);
+      }
+    }
+    extents = std::move(next);
+  }
+  return true;
+}
+
+bool sensible(const Sharding& sharding, const TensorType& type, const Mesh& mesh) {
+  // max over one axis of sums over another is not the sum of maxima: one kind at a time.
+  for (const auto& p : sharding.partial) {
+    if (p.op != sharding.partial[0].op) return false;
+  }
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    if (!leaves_none_empty(type.shape[d], sharding.dims[d], mesh)) return false;
+  }
+  return true;
+}
+
+bool divides(const SpmdRule::Option& option, const std::vector<Sharding>& in, const std::vector<Sharding>& out,
+             const Mesh& mesh) {
+  if (option.divisor == 0) return true;
+  auto fits = [&](const std::vector<Placement>& placements, const std::vector<Sharding>& shardings) {
+    for (size_t i = 0; i < placements.size(); ++i) {
+      if (placements[i].kind != Placement::Kind::shard) continue;
+      int64_t parts = 1;
+      for (int axis : shardings[i].dims[static_cast<size_t>(placements[i].dim)]) parts *= mesh.axis_size(axis);
+      if (option.divisor % parts != 0) return false;
+    }
+    return true;
+  };
+  return fits(option.in, in) && fits(option.out, out);
+}
+
+std::vector<TensorType> local_types(std::span<const TensorType> types, const std::vector<Sharding>& shardings,
+                                    const Mesh& mesh) {
+  const std::vector<int64_t> origin(static_cast<size_t>(mesh.axis_count()), 0);  // the largest shard
+  std::vector<TensorType> out;
+  for (size_t i = 0; i < types.size(); ++i) {
+    out.push_back({types[i].dtype, box_shape(local_box(types[i].shape, shardings[i], mesh, origin))});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
+                                           std::span<const TensorType> out, const SpmdRule& rule, const Mesh& mesh,
+                                           const Cluster& cluster) {
+  std::vector<Strategy> strategies;
+  std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
+  // chosen[axis]: 0 replicates, k takes option k - 1. The last axis turns fastest.
+  std::vector<size_t> chosen(static_cast<size_t>(mesh.axis_count()), 0);
+  while (true) {
+    Strategy s;
+    for (const TensorType& t : in) s.in.push_back(Sharding::replicated(t.shape.size()));
+    for (const TensorType& t : out) s.out.push_back(Sharding::replicated(t.shape.size()));
+    for (size_t axis = 0; axis < chosen.size(); ++axis) {
+      if (chosen[axis] == 0) continue;
+      const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
+      for (size_t i = 0; i < in.size(); ++i) place(s.in[i], option.in[i], static_cast<int>(axis));
+      for (size_t r = 0; r < out.size(); ++r) place(s.out[r], option.out[r], static_cast<int>(axis));
+    }
+    bool good = true;
+    for (size_t i = 0; good && i < in.size(); ++i) good = sensible(s.in[i], in[i], mesh);
+    for (size_t r = 0; good && r < out.size(); ++r) good = sensible(s.out[r], out[r], mesh);
+    for (size_t axis = 0; good && axis < chosen.size(); ++axis) {
+      good = chosen[axis] == 0 || divides(rule.options[chosen[axis] - 1], s.in, s.out, mesh);
+    }
+    if (good) {
+      s.seconds = kernel_seconds(node, local_types(in, s.in, mesh), local_types(out, s.out, mesh), cluster);
+      auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
+      if (fresh) {
+        strategies.push_back(std::move(s));
+      } else if (s.seconds < strategies[it->second].seconds) {
+        strategies[it->second] = std::move(s);
+      }
+    }
+    size_t axis = chosen.size();
+    while (axis-- > 0) {
+      // An axis of one rank cuts nothing.
+      if (mesh.axis_size(static_cast<int>(axis)) > 1 && ++chosen[axis] <= rule.options.size()) break;
+      chosen[axis] = 0;
+      if (axis == 0) return strategies;
+    }
+    if (chosen.empty()) return strategies;
+  }
+}
+
+double kernel_seconds(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
+                      const Cluster& cluster) {
+  double written = 0, read = 0;
+  for (const TensorType& t : out) written += static_cast<double>(byte_size(t));
+  for (size_t i = 0; i < in.size(); ++i) {
+    const double bytes = static_cast<double>(byte_size(in[i]));
+    // Of a table that is looked up in or sliced, only what is taken is read.
+    const bool taken_from = i == 0 && (node.op == "gather" || node.op == "gather_elements" ||
+                                       node.op == "gather_nd" || node.op == "slice");
+    read += taken_from ? std::min(bytes, written) : bytes;
+  }
+  DType compute = DType::f32;
+  for (const TensorType& t : in) {
+    if (is_float(t.dtype)) {
+      compute = t.dtype;
+      break;
+    }
+  }
+  return std::max(node_flops(node, in, out) / cluster.flops_for(compute), (read + written) / cluster.memory_bandwidth) +
+         cluster.kernel_latency;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,299 @@
+// Trials: runs the pieces of a candidate and looks how their results combine.
+#include "planner/trial.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace shardrun {
+namespace {
+
+/// The local results of one result of the op in one trial, and what they should amount to.
+struct Locals {
+  const Tensor& whole;
+  std::vector<Tensor> parts;
+  int cut;         // dim along which the parts are shorter than the whole; -1: none is
+  int64_t count;   // shards
+  double tolerance;
+};
+
+bool identical(const Locals& l) {
+  return l.cut < 0 && std::all_of(l.parts.begin(), l.parts.end(),
+                                  [&](const Tensor& p) { return same_values(p, l.whole, l.tolerance); });
+}
+
+bool gathers(const Locals& l) {
+  if (l.cut < 0) return false;
+  Tensor joined(l.whole.type());
+  for (int64_t s = 0; s < l.count; ++s) {
+    Box box = full_box(l.whole.shape());
+    const auto d = static_cast<size_t>(l.cut);
+    box[d] = chunk(l.whole.shape()[d], l.count, s);
+    copy_box(l.parts[static_cast<size_t>(s)].data(), box, joined.data(), full_box(l.whole.shape()), box,
+             size_of(l.whole.dtype()));
+  }
+  return same_values(joined, l.whole, l.tolerance);
+}
+
+template <ReduceOp kOp>
+bool reduces(const Locals& l) {
+  if (l.cut >= 0 || l.whole.dtype() == DType::boolean) return false;
+  if (kOp != ReduceOp::sum || !is_float(l.whole.dtype())) {
+    return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance);
+  }
+  Tensor magnitude({DType::f64, l.whole.shape()});  // of the terms: what rounding is relative to
+  for (const Tensor& part : l.parts) {
+    for (int64_t i = 0; i < magnitude.count(); ++i) magnitude.as<double>()[i] += std::abs(part.at(i));
+  }
+  return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance, &magnitude);
+}
+
+/// The ways in which local results can combine, the one to prefer first. A way that gathers with a
+/// halo or in blocks is one more line here.
+struct Combine {
+  bool (*holds)(const Locals&);
+  Placement (*placement)(int cut);
+};
+constexpr Combine kCombines[] = {
+    {identical, [](int) { return Placement{}; }},
+    {gathers, [](int cut) { return Placement::shard(cut); }},
+    {reduces<ReduceOp::sum>, [](int) { return Placement::partial(ReduceOp::sum); }},
+    {reduces<ReduceOp::max>, [](int) { return Placement::partial(ReduceOp::max); }},
+    {reduces<ReduceOp::min>, [](int) { return Placement::partial(ReduceOp::min); }},
+};
+constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
+
+bool no_empty_shard(int64_t size, int64_t parts) { return parts <= size && chunk(size, parts, parts - 1).size > 0; }
+
+uint64_t data_seed(size_t data, size_t trial) { return 17 + 31 * data + 1009 * trial; }
+
+}  // namespace
+
+Trials::Trials(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
+    : evidence_(evidence), def_(op_def(node.op)) {
+  for (const KernelImpl& impl : reference_kernels()) {
+    if (impl.op == node.op) kernels_.push_back(impl);
+  }
+  // A kernel that does not compute in f64 is tried in the node's own types, on whole numbers.
+  for (bool as_f64 : {true, false}) {
+    for (const SmallNode& small : small_nodes(node, in, evidence.size_sets, as_f64)) add_trial(small);
+    if (!trials_.empty()) return;
+  }
+}
+
+bool Trials::add_trial(const SmallNode& small) {
+  Trial trial{small, {}, {}};
+  try {
+    const PreparedKernel kernel = prepare(small.node, small.in, small.out);
+    for (size_t d = 0; d < evidence_.data.size(); ++d) {
+      trial.operands.push_back(
+          random_operands(small.node, small.in, evidence_.data[d], data_seed(d, trials_.size())));
+      trial.results.push_back(run(kernel, trial.operands.back(), small.out));
+    }
+  } catch (const std::exception&) {
+    return false;  // not a node that the reference kernel runs
+  }
+  trials_.push_back(std::move(trial));
+  return true;
+}
+
+PreparedKernel Trials::prepare(const Node& node, std::span<const TensorType> in,
+                               std::span<const TensorType> out) const {
+  const KernelList* lists[] = {&kernels_};
+  return select_kernel(lists, {node, in, out});
+}
+
+std::vector<Tensor> Trials::run(const PreparedKernel& kernel, std::span<const Tensor> in,
+                                std::span<const TensorType> out) {
+  if (kernel.workspace_bytes > 0 && (!workspace_ || workspace_.count() < kernel.workspace_bytes)) {
+    workspace_ = Tensor({DType::u8, {kernel.workspace_bytes}});
+  }
+  std::vector<TensorView> in_views, out_views;
+  std::vector<Tensor> results;
+  for (const Tensor& t : in) in_views.push_back(t.view());
+  for (const TensorType& t : out) {
+    results.emplace_back(t);
+    out_views.push_back(results.back().view());
+  }
+  kernel.run({in_views, out_views, workspace_.data()});
+  ++kernel_runs_;
+  return results;
+}
+
+std::vector<int64_t> Trials::shard_counts(int64_t size) const {
+  std::vector<int64_t> counts;
+  for (int64_t p : evidence_.shards) {
+    if (no_empty_shard(size, p)) counts.push_back(p);
+  }
+  // Sizes that the op insists on: 4 is cut in 2 and 4 instead of 2 and 3.
+  if (counts.size() < evidence_.shards.size() && no_empty_shard(size, 4)) counts.push_back(4);
+  return counts;
+}
+
+std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial, const Candidate& candidate,
+                                                         int64_t parts) const {
+  const SmallNode& small = trial.small;
+  std::vector<Piece> out;
+  try {
+    for (int64_t s = 0; s < parts; ++s) {
+      Piece piece;
+      piece.node = small.node;
+      int64_t cut_size = 0;
+      for (size_t i = 0; i < small.in.size(); ++i) {
+        Box box = full_box(small.in[i].shape);
+        if (candidate.in[i].kind == Placement::Kind::shard) {
+          const auto d = static_cast<size_t>(candidate.in[i].dim);
+          cut_size = box[d].size;
+          box[d] = chunk(cut_size, parts, s);
+        }
+        piece.in_types.push_back({small.in[i].dtype, box_shape(box)});
+        piece.in.push_back(std::move(box));
+      }
+      for (size_t r = 0; r < small.out.size(); ++r) {
+        Box box = full_box(small.out[r].shape);
+        if (!candidate.out_cut.empty() && candidate.out_cut[r] >= 0) {
+          const auto d = static_cast<size_t>(candidate.out_cut[r]);
+          box[d] = chunk(box[d].size, parts, s);
+        }
+        piece.out.push_back(std::move(box));
+      }
+      if (def_.localise != nullptr) piece.node.attrs = def_.localise(small.node, small.in, {piece.in, piece.out});
+      piece.out_types = def_.infer(piece.node, piece.in_types);
+      if (piece.out_types.size() != small.out.size()) return std::nullopt;
+      for (size_t r = 0; r < small.out.size(); ++r) {
+        const Shape &whole = small.out[r].shape, &local = piece.out_types[r].shape;
+        if (whole.size() != local.size()) return std::nullopt;
+        int cut = -1;
+        for (size_t d = 0; d < whole.size(); ++d) {
+          if (whole[d] == local[d]) continue;
+          // One dim, of the operands' size, in the same chunks: else real sizes would not line up.
+          if (cut >= 0 || (cut_size > 0 && whole[d] != cut_size) || local[d] != chunk(whole[d], parts, s).size) {
+            return std::nullopt;
+          }
+          cut = static_cast<int>(d);
+        }
+        if (s > 0 && cut != out[0].cut[r]) return std::nullopt;
+        piece.cut.push_back(cut);
+      }
+      out.push_back(std::move(piece));
+    }
+  } catch (const std::exception&) {
+    return std::nullopt;  // the shape rule refuses these pieces
+  }
+  return out;
+}
+
+std::optional<std::vector<int>> Trials::implied_cuts(const Candidate& candidate) const {
+  int64_t size = 0;
+  for (size_t i = 0; i < candidate.in.size(); ++i) {
+    if (candidate.in[i].kind == Placement::Kind::shard) {
+      size = first().in[i].shape[static_cast<size_t>(candidate.in[i].dim)];
+    }
+  }
+  for (size_t r = 0; r < candidate.out_cut.size() && size == 0; ++r) {
+    if (candidate.out_cut[r] >= 0) size = first().out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
+  }
+  const std::vector<int64_t> counts = shard_counts(size);
+  if (counts.empty()) return std::nullopt;
+  const auto found = pieces(trials_[0], candidate, counts[0]);
+  return found.has_value() ? std::optional(found->at(0).cut) : std::nullopt;
+}
+
+bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const {
+  if (def_.index_bound == nullptr || def_.localise != nullptr) return true;  // localised ops skip what is elsewhere
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto bound = def_.index_bound(piece.node, piece.in_types, i);
+    if (!bound.has_value()) continue;
+    for (int64_t k = 0; k < operands[i].count(); ++k) {
+      if (operands[i].int_at(k) >= *bound) return false;
+    }
+  }
+  return true;
+}
+
+bool Trials::refute(const Trial& trial, size_t data, const std::vector<Piece>& pieces,
+                    const std::vector<std::vector<Tensor>>& local, std::vector<unsigned>& ways) const {
+  for (size_t r = 0; r < ways.size(); ++r) {
+    Locals l{trial.results[data][r], {}, pieces[0].cut[r], static_cast<int64_t>(pieces.size()), evidence_.tolerance};
+    for (const auto& results : local) l.parts.push_back(results[r]);
+    for (size_t w = 0; w < std::size(kCombines); ++w) {
+      if ((ways[r] >> w & 1u) != 0 && !kCombines[w].holds(l)) ways[r] &= ~(1u << w);
+    }
+    if (ways[r] == 0) return true;
+  }
+  return false;
+}
+
+std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate) {
+  std::vector<unsigned> ways(first().out.size(), kAllWays);
+  std::vector<int> cut;
+  for (size_t t = 0; t < trials_.size(); ++t) {
+    const Trial& trial = trials_[t];
+    int64_t size = 0;  // of the dim that is cut; 0: values are split instead
+    for (size_t i = 0; i < candidate.in.size(); ++i) {
+      if (candidate.in[i].kind != Placement::Kind::shard) continue;
+      const int64_t n = trial.small.in[i].shape[static_cast<size_t>(candidate.in[i].dim)];
+      if (size != 0 && size != n) return std::nullopt;
+      size = n;
+    }
+    for (size_t r = 0; r < candidate.out_cut.size() && size == 0; ++r) {
+      if (candidate.out_cut[r] >= 0) size = trial.small.out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
+    }
+    const std::vector<int64_t> counts = size == 0 ? evidence_.shards : shard_counts(size);
+    if (counts.empty()) return std::nullopt;
+    for (int64_t parts : counts) {
+      auto split = pieces(trial, candidate, parts);
+      if (!split.has_value()) return std::nullopt;
+      if (!candidate.out_cut.empty() && split->at(0).cut != candidate.out_cut) return std::nullopt;
+      if (cut.empty()) cut = split->at(0).cut;
+      if (cut != split->at(0).cut) return std::nullopt;
+      try {
+        for (size_t s = 0; s < split->size(); ++s) {
+          Piece& piece = (*split)[s];
+          for (size_t o = 0; o < s && piece.kernel == nullptr; ++o) {
+            const Piece& other = (*split)[o];
+            if (other.in_types == piece.in_types && other.node.attrs == piece.node.attrs) piece.kernel = other.kernel;
+          }
+          if (piece.kernel == nullptr) {
+            piece.kernel = std::make_shared<PreparedKernel>(prepare(piece.node, piece.in_types, piece.out_types));
+          }
+        }
+        for (size_t d = 0; d < evidence_.data.size(); ++d) {
+          std::vector<std::vector<Tensor>> operands(split->size());
+          for (size_t i = 0; i < candidate.in.size(); ++i) {
+            const Tensor& whole = trial.operands[d][i];
+            std::vector<Tensor> summands;
+            if (candidate.in[i].kind == Placement::Kind::partial) {
+              summands = split_value(whole, candidate.in[i].op, parts, evidence_.data[d], data_seed(d, t) + 7 * i);
+            }
+            for (size_t s = 0; s < split->size(); ++s) {
+              switch (candidate.in[i].kind) {
+                case Placement::Kind::replicate: operands[s].push_back(whole); break;
+                case Placement::Kind::shard: operands[s].push_back(cut_tensor(whole, (*split)[s].in[i])); break;
+                case Placement::Kind::partial: operands[s].push_back(summands[s]); break;
+              }
+            }
+          }
+          std::vector<std::vector<Tensor>> local;
+          for (size_t s = 0; s < split->size(); ++s) {
+            const Piece& piece = (*split)[s];
+            if (!indices_in_bounds(piece, operands[s])) return std::nullopt;
+            local.push_back(run(*piece.kernel, operands[s], piece.out_types));
+          }
+          if (refute(trial, d, *split, local, ways)) return std::nullopt;
+        }
+      } catch (const std::exception&) {
+        return std::nullopt;  // the kernel refuses such a piece
+      }
+    }
+  }
+  std::vector<Placement> placements;
+  for (size_t r = 0; r < ways.size(); ++r) {
+    size_t w = 0;
+    while ((ways[r] >> w & 1u) == 0) ++w;
+    placements.push_back(kCombines[w].placement(cut[r]));
+  }
+  return placements;
+}
+
+}  // namespace shardrun
