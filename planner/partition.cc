@@ -177,20 +177,8 @@ class Partitioner {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
-    Collective& c = step.collective;
-    c.kind = move.kind;
-    c.axes = move.axes;
-    c.group = mesh_.group(rank_, move.axes);
-    if (c.group.size() == 1) return from;
-    c.dim = move.dim;
-    c.to_dim = move.to_dim;
-    c.op = move.op;
-    const Shape& shape = graph_.type(value).shape;
-    for (int64_t member : c.group) {
-      const std::vector<int64_t> at = mesh_.coordinates(member);
-      c.in_boxes.push_back(local_box(shape, before, mesh_, at));
-      c.out_boxes.push_back(local_box(shape, move.after, mesh_, at));
-    }
+    step.collective = collective_of(move, graph_.type(value).shape, before, mesh_, rank_);
+    if (step.collective.group.size() == 1) return from;
     step.source = graph_.value(value).name;
     step.node.name = step.source + "@" + std::string(to_string(move.kind));
     step.in = {from};

@@ -31,4 +31,8 @@ std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding
                                           const Mesh& mesh, const Cluster& cluster);
 double reshard_seconds(const std::vector<ReshardStep>& steps);
 
+/// `step`, taken from a value of `shape` in sharding `before`, as `rank` runs it: its group and boxes.
+Collective collective_of(const ReshardStep& step, const Shape& shape, const Sharding& before, const Mesh& mesh,
+                         int64_t rank);
+
 }  // namespace shardrun

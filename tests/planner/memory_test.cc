@@ -1,0 +1,200 @@
+// Offsets in the arena: nothing alive overlaps, dying operands are reused, and thousands of buffers
+// are placed quickly.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+#include "planner/partition.h"
+
+namespace shardrun {
+namespace {
+
+/// Builds a Program by hand: values of `floats` f32 elements.
+struct Builder {
+  Program program;
+
+  BufferId buffer(int64_t floats, const std::string& name = "") {
+    const auto id = static_cast<BufferId>(program.buffers.size());
+    program.buffers.push_back({name.empty() ? "b" + std::to_string(id) : name, {DType::f32, {floats}}, -1});
+    return id;
+  }
+  BufferId bind(Role role, int64_t floats, const std::string& name) {
+    const BufferId id = buffer(floats, name);
+    Binding b;
+    b.name = name;
+    b.buffer = id;
+    b.role = role;
+    b.global = {DType::f32, {floats}};
+    b.box = full_box({floats});
+    b.sharding = Sharding::replicated(1);
+    program.bindings.push_back(b);
+    return id;
+  }
+  BufferId step(const std::string& op, std::vector<BufferId> in, int64_t floats) {
+    const BufferId out = buffer(floats);
+    Step s;
+    s.node.op = op;
+    s.node.name = op + std::to_string(program.steps.size());
+    s.in = std::move(in);
+    s.out = {out};
+    program.steps.push_back(s);
+    return out;
+  }
+  void output(BufferId id) {
+    Binding b;
+    b.name = "out" + std::to_string(id);
+    b.buffer = id;
+    program.outputs.push_back(b);
+  }
+  int64_t offset(BufferId id) const { return program.buffers[static_cast<size_t>(id)].offset; }
+};
+
+int64_t no_workspace(const Program&, const Step&) { return 0; }
+
+TEST(Memory, ReusesWhatIsDead) {
+  Builder b;
+  const BufferId w = b.bind(Role::parameter, 16, "w");
+  BufferId x = b.bind(Role::batch, 16, "x");
+  for (int i = 0; i < 5; ++i) x = b.step("matmul", {x, w}, 16);  // not in place: two at a time
+  b.output(x);
+  place_memory(b.program, no_workspace);
+  check_memory(b.program);
+  EXPECT_EQ(b.program.persistent_bytes, 64);
+  EXPECT_EQ(b.program.arena_bytes, 64 + 2 * 64);
+}
+
+TEST(Memory, RunsInPlaceWhereTheOperandDies) {
+  Builder b;
+  const BufferId x = b.bind(Role::batch, 16, "x");
+  const BufferId y = b.step("relu", {x}, 16);
+  const BufferId z = b.step("relu", {y}, 16);
+  const BufferId u = b.step("add", {y, z}, 16);  // y is read after relu: z cannot take it
+  b.output(u);
+  place_memory(b.program, no_workspace);
+  check_memory(b.program);
+  EXPECT_EQ(b.offset(y), b.offset(x));
+  EXPECT_NE(b.offset(z), b.offset(y));
+  EXPECT_TRUE(b.offset(u) == b.offset(y) || b.offset(u) == b.offset(z));
+  EXPECT_EQ(b.program.arena_bytes, 128);
+}
+
+TEST(Memory, KeepsScalarsOutputsAndPersistents) {
+  Builder b;
+  const BufferId lr = b.bind(Role::scalar, 1, "lr");
+  const BufferId w = b.bind(Role::parameter, 3, "w");
+  const BufferId x = b.bind(Role::batch, 3, "x");
+  const BufferId y = b.step("relu", {w}, 3);      // w stays
+  const BufferId z = b.step("mul", {y, x}, 3);
+  b.output(y);
+  b.output(z);
+  b.step("relu", {lr}, 1);                        // so does lr, for the next micro-batch
+  place_memory(b.program, no_workspace);
+  check_memory(b.program);
+  EXPECT_NE(b.offset(y), b.offset(w));
+  EXPECT_NE(b.offset(z), b.offset(y));
+  for (const Buffer& buffer : b.program.buffers) EXPECT_EQ(buffer.offset % kArenaAlignment, 0);
+}
+
+TEST(Memory, CountsWorkspaces) {
+  Builder b;
+  const BufferId x = b.bind(Role::batch, 16, "x");
+  b.output(b.step("relu", {b.step("relu", {x}, 16)}, 16));
+  place_memory(b.program, [](const Program&, const Step& step) { return step.node.name == "relu1" ? int64_t{100} : 0; });
+  check_memory(b.program);
+  EXPECT_EQ(b.program.steps[1].workspace_bytes, 100);
+  EXPECT_EQ(b.program.arena_bytes, 64 + 128);
+}
+
+TEST(Memory, EmptyBuffersTakeNothing) {
+  Builder b;
+  const BufferId x = b.bind(Role::batch, 0, "x");
+  b.output(b.step("relu", {x}, 0));
+  place_memory(b.program, no_workspace);
+  check_memory(b.program);
+  EXPECT_EQ(b.program.arena_bytes, 0);
+}
+
+TEST(Memory, CheckFindsOverlaps) {
+  Builder b;
+  const BufferId x = b.bind(Role::batch, 16, "x");
+  const BufferId y = b.step("matmul", {x, x}, 16);
+  const BufferId z = b.step("matmul", {x, y}, 16);
+  b.output(z);
+  place_memory(b.program, no_workspace);
+  check_memory(b.program);
+  Program broken = b.program;
+  broken.buffers[static_cast<size_t>(y)].offset = broken.buffers[static_cast<size_t>(x)].offset;
+  EXPECT_THROW(check_memory(broken), Error);
+  broken = b.program;
+  broken.buffers[static_cast<size_t>(z)].offset = broken.buffers[static_cast<size_t>(y)].offset;
+  EXPECT_THROW(check_memory(broken), Error);
+  broken = b.program;
+  broken.arena_bytes -= 64;
+  EXPECT_THROW(check_memory(broken), Error);
+}
+
+TEST(Memory, LaysPersistentsOutLikeAnotherProgram) {
+  Builder train;
+  train.bind(Role::state, 32, "m");
+  const BufferId w = train.bind(Role::parameter, 16, "w");
+  train.output(train.step("relu", {w}, 16));
+  place_memory(train.program, no_workspace);
+  Builder eval;
+  const BufferId same = eval.bind(Role::parameter, 16, "w");
+  eval.output(eval.step("relu", {same}, 16));
+  place_memory(eval.program, no_workspace, &train.program);
+  check_memory(eval.program);
+  EXPECT_EQ(eval.offset(same), train.offset(w));
+  EXPECT_EQ(eval.program.persistent_bytes, train.program.persistent_bytes);
+
+  Builder other;
+  other.bind(Role::parameter, 16, "unknown");
+  EXPECT_THROW(place_memory(other.program, no_workspace, &train.program), Error);
+}
+
+/// Forward keeps, backward frees in reverse: the usual shape of a training step.
+Program training_like(int layers, uint32_t seed) {
+  std::mt19937 random(seed);
+  Builder b;
+  BufferId x = b.bind(Role::batch, 64, "x");
+  std::vector<BufferId> kept;
+  for (int i = 0; i < layers; ++i) {
+    const int64_t size = 16 * (1 + static_cast<int64_t>(random() % 200));
+    const BufferId side = b.step("matmul", {x, x}, 16 * (1 + static_cast<int64_t>(random() % 50)));
+    x = b.step("matmul", {x, side}, size);
+    kept.push_back(x);
+  }
+  for (int i = layers; i-- > 0;) {
+    const BufferId side = b.step("matmul", {x, kept[static_cast<size_t>(i)]}, 32);
+    x = b.step("matmul", {side, kept[static_cast<size_t>(i)]}, 16 * (1 + static_cast<int64_t>(random() % 200)));
+  }
+  b.output(x);
+  return b.program;
+}
+
+TEST(Memory, PlacesThousandsOfBuffersQuickly) {
+  for (uint32_t seed : {1u, 2u}) {
+    Program program = training_like(1250, seed);  // 5000 steps
+    const auto start = std::chrono::steady_clock::now();
+    place_memory(program, [](const Program&, const Step&) { return int64_t{4096}; });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    check_memory(program);
+    int64_t kept = 0;  // alive in the middle, at least
+    for (size_t i = 2; i < program.buffers.size() / 2; i += 2) kept += byte_size(program.buffers[i].type);
+    std::printf("seed %u: %zu steps placed in %.3f s, %.3f of what the middle keeps\n", seed, program.steps.size(),
+                seconds, static_cast<double>(program.arena_bytes) / static_cast<double>(kept));
+    EXPECT_LT(seconds, 3.0);
+    EXPECT_LT(static_cast<double>(program.arena_bytes), 1.1 * static_cast<double>(kept));
+  }
+}
+
+TEST(Memory, IsDeterministic) {
+  Program a = training_like(50, 3), b = training_like(50, 3);
+  place_memory(a, no_workspace);
+  place_memory(b, no_workspace);
+  EXPECT_EQ(to_string(a), to_string(b));
+}
+
+}  // namespace
+}  // namespace shardrun
