@@ -1,6 +1,7 @@
 // Cluster: what the cost model knows of the machines.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>

@@ -11,21 +11,34 @@ namespace shardrun {
 inline constexpr double kInfeasible = std::numeric_limits<double>::infinity();
 
 /// Choose one strategy per node so that the summed costs are least and, at every time, the bytes of
-/// the live nodes stay within the limit.
+/// what is alive stay within the limit.
 struct Problem {
+  /// Time steps [first, last], inclusive; never alive if first > last.
+  struct Interval {
+    int first = 0, last = -1;
+    friend bool operator==(const Interval&, const Interval&) = default;
+  };
+  /// Memory whose size follows from the node's strategy: bytes[strategy], held once during each of the
+  /// intervals. A node that stands for four equal layers has one claim per result with four intervals;
+  /// intervals that overlap count twice.
+  struct Claim {
+    std::vector<int64_t> bytes;
+    std::vector<Interval> live;
+  };
   struct Node {
     std::string name;
-    std::vector<double> cost;     // per strategy; kInfeasible forbids it
-    std::vector<int64_t> bytes;   // per strategy, held during [first, last]
-    int first = 0, last = -1;     // live interval in time steps, inclusive; first > last: never live
+    std::vector<double> cost;   // per strategy; kInfeasible forbids it
+    std::vector<Claim> claims;
   };
   struct Edge {
-    int from = 0, to = 0;             // nodes; from == to is not allowed
-    std::vector<double> cost;         // row-major [from's strategies][to's strategies]
+    int from = 0, to = 0;       // nodes; from == to is not allowed, parallel edges add up
+    std::vector<double> cost;   // row-major [from's strategies][to's strategies]
   };
   std::vector<Node> nodes;
   std::vector<Edge> edges;
   int64_t memory_limit = std::numeric_limits<int64_t>::max();
+
+  bool limited() const { return memory_limit != std::numeric_limits<int64_t>::max(); }
 };
 
 /// One strategy index per node.
@@ -35,10 +48,14 @@ struct Evaluation {
   double cost = 0;          // kInfeasible if a forbidden choice was made or memory does not fit
   double raw_cost = 0;      // the same without regard to memory
   int64_t peak_bytes = 0;
-  int peak_time = -1;
+  int peak_time = -1;       // -1: nothing is ever alive
 };
 
 /// Pure. Throws internal if the solution has the wrong size or an index out of range.
 Evaluation evaluate(const Problem& problem, const Solution& solution);
+
+/// Throws internal, naming node or edge, if sizes do not match, an index is out of range, a cost is NaN
+/// or minus infinity, bytes are negative or an interval starts before 0.
+void check_problem(const Problem& problem);
 
 }  // namespace shardrun

@@ -1,0 +1,220 @@
+// Building and solving the mixed-integer program with HiGHS.
+#include "planner/highs_mip.h"
+
+#include <Highs.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "planner/local_search.h"
+
+namespace shardrun {
+namespace {
+
+/// Rows and columns collected one by one, then handed over column-wise.
+struct Rows {
+  std::vector<double> lower, upper;
+  std::vector<HighsInt> start{0}, index;
+  std::vector<double> value;
+
+  void add(HighsInt column, double coefficient) {
+    index.push_back(column);
+    value.push_back(coefficient);
+  }
+  void end(double low, double high) {
+    lower.push_back(low);
+    upper.push_back(high);
+    start.push_back(static_cast<HighsInt>(index.size()));
+  }
+};
+
+void require_ok(HighsStatus status, const char* what) {
+  SR_REQUIRE(status != HighsStatus::kError, internal, "HiGHS refused to ", what);
+}
+
+}  // namespace
+
+double mip_size(const Problem& problem) {
+  double size = 0;
+  for (const Problem::Edge& edge : problem.edges) {
+    size += static_cast<double>(
+        std::count_if(edge.cost.begin(), edge.cost.end(), [](double c) { return c != kInfeasible; }));
+  }
+  return size;
+}
+
+MipResult solve_mip(const Problem& problem, const Solution* start, double seconds, uint64_t seed,
+                    double gap) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  // HiGHS' tolerances are absolute: costs are scaled to thousands, bytes to shares of the limit.
+  double scale = 0;
+  if (start != nullptr) scale = std::abs(evaluate(problem, *start).raw_cost - problem.nodes[0].cost[0]);
+  if (!(scale > 0) || scale == kInfeasible) {
+    for (const Problem::Node& node : problem.nodes) {
+      double largest = 0;
+      for (double c : node.cost) largest = std::max(largest, c == kInfeasible ? 0.0 : std::abs(c));
+      scale += largest;
+    }
+  }
+  if (!(scale > 0)) scale = 1;
+  const double factor = 1000 / scale;
+
+  HighsModel model;
+  HighsLp& lp = model.lp_;
+  std::vector<std::vector<HighsInt>> x(problem.nodes.size());
+  HighsInt columns = 0;
+  Rows rows;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    for (double cost : problem.nodes[i].cost) {
+      lp.col_cost_.push_back(cost == kInfeasible ? 0.0 : cost * factor);
+      lp.col_lower_.push_back(0);
+      lp.col_upper_.push_back(cost == kInfeasible ? 0.0 : 1.0);
+      lp.integrality_.push_back(HighsVarType::kInteger);
+      rows.add(columns, 1);
+      x[i].push_back(columns++);
+    }
+    rows.end(1, 1);
+  }
+  std::vector<std::vector<HighsInt>> y(problem.edges.size());
+  for (size_t e = 0; e < problem.edges.size(); ++e) {
+    const Problem::Edge& edge = problem.edges[e];
+    const std::vector<HighsInt>& from = x[static_cast<size_t>(edge.from)];
+    const std::vector<HighsInt>& to = x[static_cast<size_t>(edge.to)];
+    for (double cost : edge.cost) {
+      if (cost == kInfeasible) {
+        y[e].push_back(-1);
+        continue;
+      }
+      lp.col_cost_.push_back(cost * factor);
+      lp.col_lower_.push_back(0);
+      lp.col_upper_.push_back(1);
+      lp.integrality_.push_back(HighsVarType::kContinuous);
+      y[e].push_back(columns++);
+    }
+    for (size_t a = 0; a < from.size(); ++a) {
+      for (size_t b = 0; b < to.size(); ++b) {
+        if (y[e][a * to.size() + b] >= 0) rows.add(y[e][a * to.size() + b], 1);
+      }
+      rows.add(from[a], -1);
+      rows.end(0, 0);
+    }
+    for (size_t b = 0; b < to.size(); ++b) {
+      for (size_t a = 0; a < from.size(); ++a) {
+        if (y[e][a * to.size() + b] >= 0) rows.add(y[e][a * to.size() + b], 1);
+      }
+      rows.add(to[b], -1);
+      rows.end(0, 0);
+    }
+  }
+  lp.num_col_ = columns;
+  lp.num_row_ = static_cast<HighsInt>(rows.lower.size());
+  lp.row_lower_ = rows.lower;
+  lp.row_upper_ = rows.upper;
+  lp.a_matrix_.format_ = MatrixFormat::kRowwise;
+  lp.a_matrix_.start_ = rows.start;
+  lp.a_matrix_.index_ = rows.index;
+  lp.a_matrix_.value_ = rows.value;
+  lp.sense_ = ObjSense::kMinimize;
+
+  Highs highs;
+  highs.setOptionValue("output_flag", false);
+  highs.setOptionValue("threads", 1);
+  highs.setOptionValue("random_seed", static_cast<HighsInt>(seed & 0x7fffffff));
+  highs.setOptionValue("mip_rel_gap", gap);
+  highs.setOptionValue("mip_abs_gap", 1e-7);
+  require_ok(highs.passModel(std::move(model)), "take the model");
+
+  MemoryUse memory(problem);
+  std::set<size_t> present;
+  const double limit = static_cast<double>(std::max<int64_t>(1, problem.memory_limit));
+  const auto add_time = [&](size_t time) {
+    if (!present.insert(time).second) return;
+    std::vector<HighsInt> index;
+    std::vector<double> value;
+    for (size_t i = 0; i < problem.nodes.size(); ++i) {
+      std::vector<double> bytes(problem.nodes[i].cost.size(), 0.0);
+      for (size_t c = 0; c < problem.nodes[i].claims.size(); ++c) {
+        for (const MemoryUse::Count& k : memory.counts(static_cast<int>(i))[c]) {
+          if (static_cast<size_t>(k.time) != time) continue;
+          for (size_t a = 0; a < bytes.size(); ++a) {
+            bytes[a] += static_cast<double>(problem.nodes[i].claims[c].bytes[a] * k.count);
+          }
+        }
+      }
+      for (size_t a = 0; a < bytes.size(); ++a) {
+        if (bytes[a] == 0) continue;
+        index.push_back(x[i][a]);
+        value.push_back(bytes[a] / limit);
+      }
+    }
+    require_ok(highs.addRow(-kHighsInf, 1.0, static_cast<HighsInt>(index.size()), index.data(), value.data()),
+               "add a memory row");
+  };
+  if (memory.limited() && start != nullptr) {
+    memory.reset(*start);
+    size_t fullest = 0;
+    for (size_t t = 0; t < memory.times(); ++t) {
+      if (memory.use()[t] > memory.use()[fullest]) fullest = t;
+    }
+    if (memory.times() > 0) add_time(fullest);
+  }
+
+  MipResult result;
+  while (elapsed() < seconds) {
+    highs.setOptionValue("time_limit", highs.getRunTime() + seconds - elapsed());
+    if (start != nullptr) {
+      HighsSolution known;
+      known.col_value.assign(static_cast<size_t>(columns), 0.0);
+      for (size_t i = 0; i < x.size(); ++i) known.col_value[static_cast<size_t>(x[i][static_cast<size_t>((*start)[i])])] = 1;
+      for (size_t e = 0; e < y.size(); ++e) {
+        const size_t a = static_cast<size_t>((*start)[static_cast<size_t>(problem.edges[e].from)]);
+        const size_t b = static_cast<size_t>((*start)[static_cast<size_t>(problem.edges[e].to)]);
+        const HighsInt column = y[e][a * x[static_cast<size_t>(problem.edges[e].to)].size() + b];
+        if (column >= 0) known.col_value[static_cast<size_t>(column)] = 1;
+      }
+      known.value_valid = true;
+      highs.setSolution(known);
+    }
+    require_ok(highs.run(), "run");
+    const HighsModelStatus status = highs.getModelStatus();
+    if (status == HighsModelStatus::kInfeasible) {
+      result.infeasible = true;
+      return result;
+    }
+    // Fewer memory rows than there are: still a bound.
+    const double bound = highs.getInfo().mip_dual_bound / factor;
+    if (std::isfinite(bound)) result.bound = std::max(result.bound, bound);
+    const std::vector<double>& value = highs.getSolution().col_value;
+    if (value.size() != static_cast<size_t>(columns)) return result;
+    Solution solution;
+    for (const std::vector<HighsInt>& options : x) {
+      size_t best = 0;
+      for (size_t a = 1; a < options.size(); ++a) {
+        if (value[static_cast<size_t>(options[a])] > value[static_cast<size_t>(options[best])]) best = a;
+      }
+      solution.push_back(static_cast<int>(best));
+    }
+    const Evaluation judged = evaluate(problem, solution);
+    if (judged.cost != kInfeasible) {
+      result.solution = std::move(solution);
+      result.optimal = status == HighsModelStatus::kOptimal;
+      return result;
+    }
+    if (judged.raw_cost == kInfeasible) return result;  // stopped before an integral solution
+    memory.reset(solution);
+    const size_t before = present.size();
+    size_t fullest = 0;
+    for (size_t t = 0; t < memory.times(); ++t) {
+      if (memory.use()[t] > memory.use()[fullest]) fullest = t;
+    }
+    add_time(fullest);
+    if (present.size() == before) return result;
+  }
+  return result;
+}
+
+}  // namespace shardrun
