@@ -1,0 +1,226 @@
+// Flatten: inlining of functions, and the SSA checks of what results.
+#include "graph/onnx/flatten.h"
+
+#include <algorithm>
+
+#include "graph/onnx/lowering.h"
+
+namespace shardrun::importer {
+namespace {
+
+constexpr int kDeepest = 32;
+constexpr size_t kMostNodes = size_t{1} << 20;
+
+std::string plain_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+
+using Renames = std::map<std::string, std::string>;
+
+void rename(std::string* name, const Renames& renames) {
+  auto it = renames.find(*name);
+  if (it != renames.end()) *name = it->second;
+}
+
+void rename_graph(::onnx::GraphProto* graph, const Renames& renames) {
+  for (auto& node : *graph->mutable_node()) {
+    for (auto& name : *node.mutable_input()) rename(&name, renames);
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_g()) rename_graph(attribute.mutable_g(), renames);
+    }
+  }
+  for (auto& output : *graph->mutable_output()) rename(output.mutable_name(), renames);
+}
+
+class Flattener {
+ public:
+  explicit Flattener(const ::onnx::ModelProto& model) : model_(model) {
+    for (const auto& function : model.functions()) {
+      const auto [it, fresh] =
+          functions_.emplace(key(function.domain(), function.name(), function.overload()), &function);
+      SR_REQUIRE(fresh, invalid_input, "two functions are named '", function.name(), "'");
+    }
+  }
+
+  std::vector<FlatNode> run(const ::onnx::GraphProto& graph) {
+    const int64_t opset = main_opset(model_);
+    for (int i = 0; i < graph.node_size(); ++i) {
+      append(graph.node(i), opset, str("node ", i, " '", graph.node(i).name(), "'"));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  static std::string key(const std::string& domain, const std::string& name, const std::string& overload) {
+    return plain_domain(domain) + "::" + name + "::" + overload;
+  }
+
+  void append(const ::onnx::NodeProto& node, int64_t opset, const std::string& label) {
+    auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
+    if (it != functions_.end()) return inline_call(node, *it->second, label);
+    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", node.domain(), ".", node.op_type(),
+               " is not supported (only ai.onnx operators and the model's own functions are)");
+    SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes, " nodes with functions inlined");
+    out_.push_back({node, opset, label});
+  }
+
+  void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function, const std::string& label) {
+    SR_REQUIRE(std::find(open_.begin(), open_.end(), &function) == open_.end(), invalid_input, label, ": function '",
+               function.name(), "' calls itself");
+    SR_REQUIRE(open_.size() < kDeepest, unsupported, label, ": functions nest deeper than ", kDeepest);
+    open_.push_back(&function);
+    SR_REQUIRE(call.input_size() <= function.input_size() && call.output_size() <= function.output_size(),
+               invalid_input, label, ": function '", function.name(), "' takes ", function.input_size(), " inputs, got ",
+               call.input_size());
+    int64_t opset = main_opset(model_);
+    for (const auto& import : function.opset_import()) {
+      if (plain_domain(import.domain()).empty()) opset = import.version();
+    }
+    const std::string prefix = str(call.name().empty() ? function.name() : call.name(), "#", calls_++, "/");
+    Renames renames;
+    for (int i = 0; i < function.input_size(); ++i) {
+      renames[function.input(i)] = i < call.input_size() ? call.input(i) : "";
+    }
+    for (int i = 0; i < function.output_size(); ++i) {
+      const bool wanted = i < call.output_size() && !call.output(i).empty();
+      // An output that is an input: one Identity makes the caller's name.
+      if (wanted && renames.count(function.output(i)) > 0) continue;
+      if (wanted) renames[function.output(i)] = call.output(i);
+    }
+    for (const auto& node : function.node()) {
+      for (const auto& name : node.output()) {
+        if (!name.empty()) renames.try_emplace(name, prefix + name);
+      }
+    }
+    for (int i = 0; i < function.node_size(); ++i) {
+      ::onnx::NodeProto node = function.node(i);
+      for (auto& name : *node.mutable_input()) {
+        SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '", function.name(),
+                   "' uses '", name, "', which nothing in it makes");
+        rename(&name, renames);
+      }
+      for (auto& name : *node.mutable_output()) rename(&name, renames);
+      bind_attributes(&node, call, function);
+      for (auto& attribute : *node.mutable_attribute()) {
+        if (attribute.has_g()) rename_graph(attribute.mutable_g(), renames);
+      }
+      const std::string inner = node.name();
+      node.set_name(prefix + (inner.empty() ? str(node.op_type(), "_", i) : inner));
+      append(node, opset, str(label, " (function ", function.name(), ": node ", i, " '", inner, "')"));
+    }
+    for (int i = 0; i < call.output_size() && i < function.output_size(); ++i) {
+      const std::string& made = renames[function.output(i)];
+      if (call.output(i).empty() || made == call.output(i)) continue;
+      ::onnx::NodeProto identity;
+      identity.set_op_type("Identity");
+      identity.set_name(prefix + "output_" + std::to_string(i));
+      identity.add_input(made);
+      identity.add_output(call.output(i));
+      append(identity, opset, label);
+    }
+    open_.pop_back();
+  }
+
+  /// Attributes that refer to the function's own take the caller's value, or the declared default.
+  static void bind_attributes(::onnx::NodeProto* node, const ::onnx::NodeProto& call,
+                              const ::onnx::FunctionProto& function) {
+    for (int i = node->attribute_size() - 1; i >= 0; --i) {
+      const std::string wanted = node->attribute(i).ref_attr_name();
+      if (wanted.empty()) continue;
+      const ::onnx::AttributeProto* value = nullptr;
+      for (const auto& given : function.attribute_proto()) {
+        if (given.name() == wanted) value = &given;
+      }
+      for (const auto& given : call.attribute()) {
+        if (given.name() == wanted) value = &given;
+      }
+      const std::string own = node->attribute(i).name();
+      if (value == nullptr) {
+        node->mutable_attribute()->DeleteSubrange(i, 1);
+      } else {
+        *node->mutable_attribute(i) = *value;
+        node->mutable_attribute(i)->set_name(own);
+      }
+    }
+  }
+
+  const ::onnx::ModelProto& model_;
+  std::map<std::string, const ::onnx::FunctionProto*> functions_;
+  std::vector<const ::onnx::FunctionProto*> open_;
+  std::vector<FlatNode> out_;
+  int calls_ = 0;
+};
+
+void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth) {
+  SR_REQUIRE(depth < kDeepest, unsupported, "node '", node.name(), "': subgraphs nest deeper than ", kDeepest);
+  for (const auto& name : node.input()) {
+    if (!name.empty()) out.push_back(name);
+  }
+  for (const auto& attribute : node.attribute()) {
+    if (!attribute.has_g()) continue;
+    for (const auto& inner : attribute.g().node()) collect_reads(inner, out, depth + 1);
+    for (const auto& output : attribute.g().output()) out.push_back(output.name());
+  }
+}
+
+}  // namespace
+
+int64_t main_opset(const ::onnx::ModelProto& model) {
+  for (const auto& opset : model.opset_import()) {
+    if (plain_domain(opset.domain()).empty()) return opset.version();
+  }
+  return 0;
+}
+
+std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph) {
+  return Flattener(model).run(graph);
+}
+
+std::vector<std::string> names_read(const ::onnx::NodeProto& node) {
+  std::vector<std::string> out;
+  collect_reads(node, out, 0);
+  return out;
+}
+
+void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph, std::set<std::string> made) {
+  std::map<std::string, std::string> makers;  // of names made later, too
+  for (const FlatNode& node : nodes) {
+    for (const auto& name : node.proto.output()) {
+      if (name.empty()) continue;
+      SR_REQUIRE(name.find('\0') == std::string::npos, invalid_input, node.label, ": an output's name holds a NUL");
+      SR_REQUIRE(made.count(name) == 0, invalid_input, node.label, ": output '", name,
+                 "' has the name of an input or initialiser");
+      SR_REQUIRE(makers.emplace(name, node.label).second, invalid_input, node.label, ": output '", name,
+                 "' is made twice (also by ", makers[name], ")");
+    }
+  }
+  for (const FlatNode& node : nodes) {
+    for (const auto& name : node.proto.input()) {
+      if (name.empty() || made.count(name) > 0) continue;
+      auto maker = makers.find(name);
+      SR_REQUIRE(maker != makers.end(), invalid_input, node.label, ": input '", name, "' is made nowhere");
+      fail(ErrorKind::invalid_input, node.label, ": input '", name, "' is made later, by ", maker->second,
+           " (a cycle, or nodes out of order)");
+    }
+    for (const auto& name : node.proto.output()) {
+      if (!name.empty()) made.insert(name);
+    }
+  }
+  for (const auto& output : graph.output()) {
+    SR_REQUIRE(made.count(output.name()) > 0, invalid_input, "graph output '", output.name(), "' is made nowhere");
+  }
+}
+
+void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph) {
+  std::set<std::string> needed;
+  for (const auto& output : graph.output()) needed.insert(output.name());
+  std::vector<FlatNode> kept;
+  for (size_t i = nodes.size(); i-- > 0;) {
+    const auto& outputs = nodes[i].proto.output();
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const std::string& n) { return needed.count(n) > 0; })) continue;
+    for (const std::string& name : names_read(nodes[i].proto)) needed.insert(name);
+    kept.push_back(std::move(nodes[i]));
+  }
+  std::reverse(kept.begin(), kept.end());
+  nodes = std::move(kept);
+}
+
+}  // namespace shardrun::importer

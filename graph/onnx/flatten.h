@@ -1,0 +1,35 @@
+// Flatten: a graph's live nodes with model-local functions inlined.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/onnx/model_file.h"
+
+namespace shardrun::importer {
+
+struct FlatNode {
+  ::onnx::NodeProto proto;
+  int64_t opset = 0;
+  std::string label;  // "node 41 'Loop_7'", with the function's node behind it where inlined
+};
+
+/// The opset of the ai.onnx operators in the main graph; 0 if none is imported.
+int64_t main_opset(const ::onnx::ModelProto& model);
+
+/// Nodes of `graph` with functions inlined, in the file's order. Throws unsupported or invalid_input
+/// for foreign domains, functions that call themselves or nest too deep, and floods of nodes.
+std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph);
+
+/// Throws invalid_input unless every name is made once and before it is used; `outer` names exist
+/// already. Subgraphs see the names around them.
+void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph, std::set<std::string> outer);
+
+/// Drops nodes whose results neither a graph output nor a live node uses.
+void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph);
+
+/// Names that a node reads, those read inside its subgraphs included.
+std::vector<std::string> names_read(const ::onnx::NodeProto& node);
+
+}  // namespace shardrun::importer

@@ -1,0 +1,349 @@
+// Import: open, flatten, decide on weights, bind dims, lower node by node.
+#include "graph/onnx/import.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "graph/onnx/lowering.h"
+#include "graph/onnx/weights.h"
+#include "graph/optimizer.h"
+
+namespace shardrun {
+namespace importer {
+namespace {
+
+constexpr int kDeepestBranch = 32;
+
+Source source_of(const StoredTensor& tensor) {
+  Source source;
+  if (!tensor.in_file()) {
+    source.kind = Source::Kind::data;
+    source.data = tensor.data;
+    return source;
+  }
+  source.kind = Source::Kind::file;
+  source.path = tensor.path;
+  source.offset = tensor.offset;
+  source.dtype = tensor.stored;
+  source.shape = tensor.type.shape;
+  return source;
+}
+
+bool is_initialiser(const ModelFile& model, const std::string& name) {
+  for (const StoredTensor& tensor : model.initialisers) {
+    if (tensor.name == name) return true;
+  }
+  return false;
+}
+
+/// Graph inputs that are not initialisers' defaults.
+std::vector<const ::onnx::ValueInfoProto*> model_inputs(const ModelFile& model) {
+  std::vector<const ::onnx::ValueInfoProto*> out;
+  for (const auto& input : model.proto.graph().input()) {
+    if (!is_initialiser(model, input.name())) out.push_back(&input);
+  }
+  return out;
+}
+
+const ::onnx::TypeProto_Tensor& tensor_type(const ::onnx::ValueInfoProto& input) {
+  SR_REQUIRE(input.type().has_tensor_type(), unsupported, "input '", input.name(),
+             "' is not a tensor (sequence, map, optional or sparse)");
+  SR_REQUIRE(input.type().tensor_type().has_shape(), unsupported, "input '", input.name(),
+             "' has no shape; export it with a rank and named dims");
+  return input.type().tensor_type();
+}
+
+/// The name under which a dim without a size is bound; empty if it has one.
+std::string dim_name(const ::onnx::ValueInfoProto& input, int axis) {
+  const auto& dim = input.type().tensor_type().shape().dim(axis);
+  if (dim.has_dim_value()) return "";
+  return dim.dim_param().empty() ? str(input.name(), ".", axis) : dim.dim_param();
+}
+
+const char* hint(const std::string& op) {
+  if (op == "If" || op == "Loop" || op == "Scan") return " (control flow); export with it unrolled";
+  if (op.find("Quantize") != std::string::npos || op.find("Integer") != std::string::npos) return " (quantised)";
+  if (op.rfind("Random", 0) == 0 || op == "Bernoulli" || op == "Multinomial") return " (random)";
+  if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0) return " (sequences and optionals)";
+  return "";
+}
+
+class Importer {
+ public:
+  Importer(const ModelFile& model, const ImportOptions& options, ImportReport& report)
+      : model_(model), options_(options), report_(report), b_(graph_, options) {}
+
+  Graph run() {
+    const auto& proto = model_.proto.graph();
+    graph_.name = model_.path;
+    report_.ir_version = model_.proto.ir_version();
+    report_.opset = main_opset(model_.proto);
+    report_.producer = model_.proto.producer_name() + " " + model_.proto.producer_version();
+    std::vector<FlatNode> nodes = flatten(model_.proto, proto);
+    check_all_names(nodes);
+    drop_dead(nodes, proto);
+    check_supported(nodes);
+    Weights weights = decide_weights(model_, nodes, options_, report_);
+    bind_inputs();
+    add_weights(weights);
+    lower(nodes);
+    set_outputs();
+    remove_dead_nodes(graph_);
+    return std::move(graph_);
+  }
+
+ private:
+  void check_all_names(const std::vector<FlatNode>& nodes) {
+    std::set<std::string> names;
+    for (const auto* input : model_inputs(model_)) {
+      SR_REQUIRE(!input->name().empty() && input->name().find('\0') == std::string::npos, invalid_input,
+                 "a graph input has no usable name");
+      SR_REQUIRE(names.insert(input->name()).second, invalid_input, "two graph inputs are named '", input->name(), "'");
+    }
+    for (const StoredTensor& tensor : model_.initialisers) names.insert(tensor.name);
+    check_names(nodes, model_.proto.graph(), std::move(names));
+    SR_REQUIRE(model_.proto.graph().output_size() > 0, invalid_input, "the graph has no outputs");
+  }
+
+  void check_supported(const std::vector<FlatNode>& nodes) {
+    const FlatNode* first = nullptr;
+    std::map<std::string, int> missing;
+    for (const FlatNode& node : nodes) {
+      ++report_.operators[node.proto.op_type()];
+      const Lowering* lowering = find_lowering(node.proto.op_type());
+      if (lowering != nullptr && lowering->since <= node.opset) continue;
+      if (first == nullptr) first = &node;
+      ++missing[node.proto.op_type()];
+    }
+    if (first == nullptr) return;
+    const std::string& op = first->proto.op_type();
+    const Lowering* lowering = find_lowering(op);
+    std::string others;
+    for (const auto& [name, count] : missing) {
+      if (name != op) others += str(others.empty() ? "; nor are " : ", ", name, " (", count, " nodes)");
+    }
+    std::string supported;
+    for (const std::string& name : supported_onnx_operators()) supported += (supported.empty() ? "" : " ") + name;
+    if (lowering != nullptr) {
+      fail(ErrorKind::unsupported, first->label, ": op ", op, " of opset ", first->opset, " is not supported; it is from opset ",
+           lowering->since, " on", others, "; export with opset 13 to 27");
+    }
+    fail(ErrorKind::unsupported, first->label, ": op ", op, " (opset ", first->opset, ") is not supported", hint(op),
+         others, "; supported are ", supported);
+  }
+
+  int64_t dim_size(const ::onnx::ValueInfoProto& input, int axis) {
+    const auto& dim = input.type().tensor_type().shape().dim(axis);
+    const std::string name = dim_name(input, axis);
+    if (name.empty()) {
+      SR_REQUIRE(dim.dim_value() >= 0 && dim.dim_value() < (int64_t{1} << 48), invalid_input, "input '", input.name(),
+                 "': dim ", axis, " is ", dim.dim_value());
+      return dim.dim_value();
+    }
+    auto bound = dims_.find(name);
+    SR_REQUIRE(bound != dims_.end(), invalid_input, "input '", input.name(), "': dim ", axis, " is symbolic ('", name,
+               "'); give its size with --dim ", name, "=…", axis == 0 ? " or --batch" : "");
+    SR_REQUIRE(bound->second > 0, invalid_input, "dim '", name, "' is bound to ", bound->second, ", wanted at least 1");
+    return bound->second;
+  }
+
+  void bind_inputs() {
+    dims_ = options_.dims;
+    std::set<std::string> known;
+    bool batch_used = false;
+    const auto inputs = model_inputs(model_);
+    for (const auto* input : inputs) {
+      const auto& type = tensor_type(*input);
+      for (int axis = 0; axis < type.shape().dim_size(); ++axis) {
+        const std::string name = dim_name(*input, axis);
+        if (!name.empty()) known.insert(name);
+        if (!options_.batch || axis != 0) continue;
+        if (!name.empty()) dims_.try_emplace(name, *options_.batch);
+        batch_used = batch_used || !name.empty() || type.shape().dim(0).dim_value() == *options_.batch;
+      }
+    }
+    for (const auto& [name, size] : options_.dims) {
+      std::string all;
+      for (const std::string& k : known) all += (all.empty() ? "" : ", ") + k;
+      SR_REQUIRE(known.count(name) > 0, invalid_input, "no dim is named '", name, "'; symbolic dims are: ",
+                 all.empty() ? "none" : all);
+    }
+    SR_REQUIRE(!options_.batch || batch_used, invalid_input, "no input has a symbolic first dim for a batch of ",
+               *options_.batch, "; export with a dynamic one");
+    for (const auto* input : inputs) {
+      report_.inputs.push_back(input->name());
+      TensorType type;
+      try {
+        type.dtype = graph_dtype(input->type().tensor_type().elem_type());
+      } catch (const Error& e) {
+        throw e.with_context(str("input '", input->name(), "'"));
+      }
+      for (int axis = 0; axis < input->type().tensor_type().shape().dim_size(); ++axis) {
+        type.shape.push_back(dim_size(*input, axis));
+      }
+      element_count(type.shape);
+      auto constant = options_.constants.find(input->name());
+      values_[input->name()] = constant != options_.constants.end()
+                                   ? b_.constant(convert(constant->second, type.dtype))
+                                   : b_.value(graph_.add_input(input->name(), type, Role::batch));
+    }
+  }
+
+  V add_parameter(const std::string& name, const TensorType& type, Source source, bool trainable, const std::string& why) {
+    const ValueId id = graph_.add_persistent(name, type, Role::parameter, std::move(source));
+    graph_.trainable[id] = trainable;
+    report_.parameters.push_back({name, type, trainable, why});
+    return b_.value(id);
+  }
+
+  void add_weights(const Weights& weights) {
+    for (const std::string& name : weights.order) {
+      const Weight& w = weights.by_name.at(name);
+      if (!w.tied_to.empty()) continue;
+      if (w.is_parameter) {
+        values_[name] = add_parameter(name, w.tensor.type, source_of(w.tensor), w.trainable, w.why);
+      } else if (w.tensor.count() <= kFoldLimit) {
+        values_[name] = b_.constant(w.tensor.load());
+      } else {
+        values_[name] = b_.value(graph_.add_persistent(name, w.tensor.type, Role::constant, source_of(w.tensor)));
+      }
+    }
+    for (const std::string& name : weights.order) {
+      const Weight& w = weights.by_name.at(name);
+      if (w.tied_to.empty()) continue;
+      b_.node_name = name;
+      V v = values_.at(w.tied_to);
+      if (w.transposed) v = b_.transpose(v, {1, 0});
+      values_[name] = b_.reshape(v, w.tensor.type.shape);
+    }
+  }
+
+  V random_step() {
+    if (random_step_ == kNone) random_step_ = b_.value(graph_.add_input(kRandomStep, {DType::i64, {}}, Role::scalar));
+    return random_step_;
+  }
+
+  void lower(const std::vector<FlatNode>& nodes) {
+    for (const FlatNode& node : nodes) {
+      try {
+        lower_node(node);
+      } catch (const Error& e) {
+        throw e.with_context(str(node.label, ": op ", node.proto.op_type(), " (opset ", node.opset, ")"));
+      }
+    }
+  }
+
+  void lower_node(const FlatNode& node) {
+    std::vector<V> inputs;
+    for (const auto& name : node.proto.input()) {
+      if (name.empty()) {
+        inputs.push_back(kNone);
+        continue;
+      }
+      auto it = values_.find(name);
+      SR_REQUIRE(it != values_.end() && it->second != kNone, invalid_input, "input '", name, "' has no value");
+      inputs.push_back(it->second);
+    }
+    b_.node_name = !node.proto.name().empty()     ? node.proto.name()
+                   : node.proto.output_size() > 0 ? node.proto.op_type() + "/" + node.proto.output(0)
+                                                  : node.proto.op_type();
+    NodeContext c(b_, report_, node.proto, node.opset, std::move(inputs));
+    c.random_step = [this] { return random_step(); };
+    c.load_tensor = [this](const ::onnx::TensorProto& tensor) { return store_tensor(tensor, model_.folder).load(); };
+    c.lower_subgraph = [this](const ::onnx::GraphProto& graph) { return lower_branch(graph); };
+    c.add_parameter = [&](const Source& source, const TensorType& type) {
+      std::string why = "described by the model";
+      bool is_parameter = true, trainable = true;
+      apply_patterns(node.proto.output(0), options_, is_parameter, trainable, why);
+      return add_parameter(node.proto.output(0), type, source, trainable, why);
+    };
+    find_lowering(node.proto.op_type())->lower(c);
+    c.check_attributes_used();
+    for (size_t i = 0; i < c.output_count(); ++i) {
+      if (!c.wants(i)) continue;
+      const bool made = i < c.outputs().size() && c.outputs()[i] != kNone;
+      SR_REQUIRE(made, unsupported, "output ", i, " '", node.proto.output(static_cast<int>(i)), "' is not supported");
+      values_[node.proto.output(static_cast<int>(i))] = c.outputs()[i];
+    }
+  }
+
+  std::vector<V> lower_branch(const ::onnx::GraphProto& graph) {
+    SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ", kDeepestBranch);
+    const std::map<std::string, V> outer = values_;
+    for (const auto& proto : graph.initializer()) {
+      values_[proto.name()] = b_.constant(store_tensor(proto, model_.folder).load());
+    }
+    std::vector<FlatNode> nodes = flatten(model_.proto, graph);
+    std::set<std::string> names;
+    for (const auto& [name, v] : values_) names.insert(name);
+    check_names(nodes, graph, std::move(names));
+    drop_dead(nodes, graph);
+    check_supported(nodes);
+    lower(nodes);
+    std::vector<V> out;
+    for (const auto& output : graph.output()) out.push_back(values_.at(output.name()));
+    values_ = outer;
+    --depth_;
+    return out;
+  }
+
+  void set_outputs() {
+    for (const auto& output : model_.proto.graph().output()) {
+      const V v = values_.at(output.name());
+      if (b_.items(v) != nullptr) fail(ErrorKind::unsupported, "graph output '", output.name(), "' is a sequence");
+      graph_.outputs.push_back(b_.id(v));
+      report_.outputs.push_back(output.name());
+    }
+    const V first = values_.at(model_.proto.graph().output(0).name());
+    if (is_float(b_.dtype(first)) && element_count(b_.shape(first)) == 1 && b_.rank(first) <= 1) {
+      b_.node_name = "loss";
+      graph_.loss = b_.id(b_.reshape(first, {}));
+    }
+  }
+
+  const ModelFile& model_;
+  const ImportOptions& options_;
+  ImportReport& report_;
+  Graph graph_;
+  Builder b_;
+  std::map<std::string, int64_t> dims_;
+  std::map<std::string, V> values_;
+  V random_step_ = kNone;
+  int depth_ = 0;
+};
+
+}  // namespace
+}  // namespace importer
+
+Graph import_onnx(const std::string& path, const ImportOptions& options, ImportReport* report) {
+  ImportReport unread;
+  const importer::ModelFile model = importer::open_model(path);
+  try {
+    return importer::Importer(model, options, report != nullptr ? *report : unread).run();
+  } catch (const Error& e) {
+    throw e.with_context(path);
+  }
+}
+
+std::vector<SymbolicDim> symbolic_dims(const std::string& path) {
+  const importer::ModelFile model = importer::open_model(path);
+  std::vector<SymbolicDim> out;
+  for (const auto* input : importer::model_inputs(model)) {
+    if (!input->type().has_tensor_type()) continue;
+    for (int axis = 0; axis < input->type().tensor_type().shape().dim_size(); ++axis) {
+      const std::string name = importer::dim_name(*input, axis);
+      if (!name.empty()) out.push_back({name, input->name(), axis});
+    }
+  }
+  return out;
+}
+
+Tensor read_onnx_tensor(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  SR_REQUIRE(in.good(), invalid_input, "cannot open '", path, "'");
+  ::onnx::TensorProto proto;
+  SR_REQUIRE(proto.ParseFromIstream(&in), invalid_input, path, ": is not a TensorProto");
+  return importer::store_tensor(proto, "").data;
+}
+
+}  // namespace shardrun

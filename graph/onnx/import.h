@@ -1,0 +1,72 @@
+// Import: an ONNX file becomes a Graph of internal ops.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+struct ImportOptions {
+  std::map<std::string, int64_t> dims;  // symbolic dim -> size; a nameless one is 'input.axis'
+  std::optional<int64_t> batch;         // size of every input's symbolic first dim
+  bool training = true;                 // false: Dropout is the identity, indices may be negative
+  uint64_t seed = 0;                    // of dropout masks
+
+  std::vector<std::string> freeze, train;  // regexes searched in parameter names; freeze wins
+
+  /// Computes one node on constants: the reference kernels (run_reference). Without it nothing folds,
+  /// and a model with shape arithmetic is refused.
+  std::function<std::vector<Tensor>(const Node&, std::span<const Tensor>)> evaluate;
+
+  /// One initialiser that an exporter made of several equal ones (all ones, all zeros): refuse,
+  /// keep it shared, or give each use its own copy.
+  enum class Shared { refuse, keep, split };
+  Shared shared = Shared::refuse;
+
+  std::map<std::string, Tensor> constants;  // graph inputs bound to known contents
+};
+
+struct ImportReport {
+  struct Parameter {
+    std::string name;
+    TensorType type;
+    bool trainable = true;
+    std::string why;  // "PARAMETER in the export's metadata", "matches --freeze '…'"
+  };
+  std::vector<Parameter> parameters;
+  std::vector<std::string> inputs, outputs;  // names, in the file's order (and Graph::outputs')
+  std::vector<std::string> notes;            // what was assumed, recognised or repaired
+  int64_t ir_version = 0, opset = 0;
+  std::string producer;
+  std::map<std::string, int> operators;      // how many nodes of each ONNX op
+};
+
+/// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
+/// become Role::parameter with a Source that points into the file, so that a rank reads only its
+/// shard; integer and single-element initialisers and buffers become constants. graph.loss is set if
+/// the first output is a floating scalar. Throws invalid_input for a malformed file and unsupported
+/// for what has no lowering, naming file, node, operator and opset.
+Graph import_onnx(const std::string& path, const ImportOptions& options, ImportReport* report = nullptr);
+
+/// The symbolic dims of a model's inputs, in order of appearance.
+struct SymbolicDim {
+  std::string name;   // as ImportOptions::dims names it
+  std::string input;
+  int64_t axis = 0;
+};
+std::vector<SymbolicDim> symbolic_dims(const std::string& path);
+
+/// Reads a serialised TensorProto (a .pb file of ONNX's tests). Stored f16, bf16 and f64 stay so.
+Tensor read_onnx_tensor(const std::string& path);
+
+/// The ONNX operators that import lowers, sorted: "Add", "Attention", ….
+std::vector<std::string> supported_onnx_operators();
+
+}  // namespace shardrun

@@ -1,0 +1,145 @@
+// Lowering of indexing: Gather, Scatter and their relatives, OneHot.
+#include "graph/onnx/lowering.h"
+
+namespace shardrun::importer {
+namespace {
+
+/// Does the value come from a batch input through operators that move or cast elements only?
+bool straight_from_batch(const Graph& graph, ValueId id) {
+  while (graph.value(id).producer >= 0) {
+    const Node& node = graph.node(graph.value(id).producer);
+    if (node.op != "reshape" && node.op != "cast" && node.op != "transpose" && node.op != "slice" &&
+        node.op != "expand" && node.op != "split") {
+      return false;
+    }
+    id = node.inputs[0];
+  }
+  return graph.value(id).role == Role::batch;
+}
+
+}  // namespace
+
+V normalise_indices(NodeContext& c, V indices, int64_t size) {
+  Builder& b = c.b;
+  const DType dtype = b.dtype(indices);
+  SR_REQUIRE(dtype == DType::i32 || dtype == DType::i64, invalid_input, "indices are ", b.type(indices));
+  if (const Tensor* known = b.known(indices)) {
+    std::vector<int64_t> values = known->to_ints();
+    bool negative = false;
+    for (int64_t& v : values) {
+      SR_REQUIRE(v >= -size && v < size, invalid_input, "index ", v, " is outside a dim of ", size);
+      negative = negative || v < 0;
+      if (v < 0) v += size;
+    }
+    if (!negative) return indices;
+    return b.constant(convert(Tensor::from(known->shape(), values, DType::i64), dtype));
+  }
+  if (b.options.training && straight_from_batch(b.graph, b.id(indices))) {
+    c.note(str(c.op(), " '", b.node_name, "': indices from a graph input are taken as non-negative"));
+    return indices;
+  }
+  const V zero = b.scalar(0, dtype);
+  return b.add("where", {b.add("less", {indices, zero}), b.with("add", indices, static_cast<double>(size)), indices});
+}
+
+namespace {
+
+void gather(NodeContext& c) {
+  const V data = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
+  const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
+  c.out(c.b.add("gather", {data, indices}, {{"axis", axis}}));
+}
+
+void gather_elements(NodeContext& c) {
+  const V data = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
+  const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
+  c.out(c.b.add("gather_elements", {data, indices}, {{"axis", axis}}));
+}
+
+/// Indices [..., k] into dims [first, first + k): each column has its own size.
+V normalise_nd(NodeContext& c, V indices, int64_t first, const Shape& dims) {
+  Builder& b = c.b;
+  SR_REQUIRE(b.rank(indices) > 0, invalid_input, "indices are a scalar");
+  const int64_t k = b.shape(indices).back();
+  SR_REQUIRE(k >= 0 && first + k <= static_cast<int64_t>(dims.size()), invalid_input, "indices ", b.type(indices),
+             " name ", k, " dims of ", to_string(dims));
+  if (b.known(indices) == nullptr && b.options.training && straight_from_batch(b.graph, b.id(indices))) return indices;
+  std::vector<int64_t> sizes(dims.begin() + first, dims.begin() + first + k);
+  const V size = b.cast(b.ints(sizes), b.dtype(indices));
+  const V zero = b.scalar(0, b.dtype(indices));
+  return b.add("where", {b.add("less", {indices, zero}), b.add("add", {indices, size}), indices});
+}
+
+void gather_nd(NodeContext& c) {
+  const int64_t batch = c.attr_i("batch_dims", 0);
+  SR_REQUIRE(batch >= 0 && batch < c.b.rank(c.in(0)), invalid_input, "batch_dims is ", batch);
+  const V indices = normalise_nd(c, c.in(1), batch, c.b.shape(c.in(0)));
+  c.out(c.b.add("gather_nd", {c.in(0), indices}, {{"batch_dims", batch}}));
+}
+
+std::string reduction(NodeContext& c) {
+  const std::string name = c.attr_s("reduction", "none");
+  for (const char* known : {"none", "add", "mul", "max", "min"}) {
+    if (name == known) return name;
+  }
+  c.refuse_attr("reduction", "supported are none, add, mul, max and min");
+}
+
+void scatter_elements(NodeContext& c) {
+  const V data = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
+  const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
+  c.out(c.b.add("scatter_elements", {data, indices, c.in(2)}, {{"axis", axis}, {"reduction", reduction(c)}}));
+}
+
+void scatter_nd(NodeContext& c) {
+  const V indices = normalise_nd(c, c.in(1), 0, c.b.shape(c.in(0)));
+  c.out(c.b.add("scatter_nd", {c.in(0), indices, c.in(2)}, {{"reduction", reduction(c)}}));
+}
+
+/// where(indices == iota, on, off) along a new axis.
+void one_hot(NodeContext& c) {
+  Builder& b = c.b;
+  const Tensor& given = c.known(1, "depth");
+  SR_REQUIRE(given.count() == 1 && given.int_at(0) > 0, invalid_input, "depth is not a positive number");
+  const int64_t depth = given.int_at(0);
+  SR_REQUIRE(b.shape(c.in(2)) == Shape{2}, invalid_input, "values are ", b.type(c.in(2)), ", wanted [off, on]");
+  const V indices = normalise_indices(c, b.cast(c.in(0), DType::i64), depth);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(indices) + 1);
+  Shape row(static_cast<size_t>(b.rank(indices)) + 1, 1);
+  row[static_cast<size_t>(axis)] = depth;
+  const V classes = b.add("iota", {}, {{"shape", row}, {"dtype", std::string("i64")}, {"axis", axis},
+                                       {"start", int64_t{0}}, {"step", int64_t{1}}});
+  const V hit = b.add("equal", {b.unsqueeze(indices, axis), classes});
+  const V off = b.reshape(b.slice(c.in(2), 0, 0, 1), {}), on = b.reshape(b.slice(c.in(2), 0, 1, 2), {});
+  c.out(b.add("where", {hit, on, off}));
+}
+
+/// Positions of a constant's non-zero elements, [rank, count].
+void non_zero(NodeContext& c) {
+  const Tensor& x = c.known(0, "X");
+  const Shape strides = row_major_strides(x.shape());
+  std::vector<int64_t> hits;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    if (x.at(i) != 0) hits.push_back(i);
+  }
+  const auto rank = static_cast<int64_t>(strides.size());
+  std::vector<int64_t> out;
+  for (int64_t d = 0; d < rank; ++d) {
+    for (int64_t i : hits) out.push_back(i / strides[static_cast<size_t>(d)] % x.shape()[static_cast<size_t>(d)]);
+  }
+  c.out(c.b.constant(Tensor::from(Shape{rank, static_cast<int64_t>(hits.size())}, out, DType::i64)));
+}
+
+constexpr Lowering kTable[] = {
+    {"Gather", 11, gather}, {"GatherElements", 11, gather_elements}, {"GatherND", 11, gather_nd},
+    {"ScatterElements", 11, scatter_elements}, {"ScatterND", 11, scatter_nd}, {"OneHot", 11, one_hot},
+    {"NonZero", 9, non_zero}};
+
+}  // namespace
+
+std::span<const Lowering> index_lowerings() { return kTable; }
+
+}  // namespace shardrun::importer

@@ -1,0 +1,129 @@
+// Lowering of products: MatMul, Gemm, Einsum.
+#include <algorithm>
+#include <set>
+
+#include "graph/onnx/lowering.h"
+
+namespace shardrun::importer {
+namespace {
+
+void matmul(NodeContext& c) { c.out(c.b.matmul(c.in(0), c.in(1))); }
+
+/// alpha * A' B' + beta * C; the transposes go into the equation, so that a tied weight stays one value.
+void gemm(NodeContext& c) {
+  Builder& b = c.b;
+  SR_REQUIRE(b.rank(c.in(0)) == 2 && b.rank(c.in(1)) == 2, invalid_input, "wants two matrices, got ",
+             b.type(c.in(0)), " and ", b.type(c.in(1)));
+  const std::string a_letters = c.attr_i("transA", 0) != 0 ? "km" : "mk";
+  const std::string b_letters = c.attr_i("transB", 0) != 0 ? "nk" : "kn";
+  V y = b.add("matmul", {c.in(0), c.in(1)}, {{"equation", a_letters + "," + b_letters + "->mn"}});
+  const double alpha = c.attr_f("alpha", 1), beta = c.attr_f("beta", 1);
+  if (alpha != 1) y = b.with("mul", y, alpha);
+  if (c.has(2) && beta != 0) y = b.add("add", {y, beta == 1 ? c.in(2) : b.with("mul", c.in(2), beta)});
+  c.out(y);
+}
+
+struct Term {
+  std::string letters;
+  V value;
+};
+
+/// Sums out the letters that no other term and not the result uses.
+Term reduce_private(NodeContext& c, Term term, const std::string& others) {
+  std::vector<int64_t> axes;
+  std::string kept;
+  for (size_t d = 0; d < term.letters.size(); ++d) {
+    if (others.find(term.letters[d]) == std::string::npos) axes.push_back(static_cast<int64_t>(d));
+    else kept += term.letters[d];
+  }
+  return {kept, c.b.sum(term.value, axes, false)};
+}
+
+/// One or two operands, no repeated letter in one of them, ellipses spelt out as letters.
+void einsum(NodeContext& c) {
+  Builder& b = c.b;
+  std::string equation = c.attr_s("equation", "");
+  std::erase(equation, ' ');
+  const size_t arrow = equation.find("->");
+  std::string left = equation.substr(0, arrow);
+  std::string out = arrow == std::string::npos ? "" : equation.substr(arrow + 2);
+  std::vector<Term> terms;
+  for (size_t at = 0; at <= left.size();) {
+    const size_t comma = std::min(left.find(',', at), left.size());
+    terms.push_back({left.substr(at, comma - at), kNone});
+    at = comma + 1;
+  }
+  SR_REQUIRE(terms.size() == c.input_count() && terms.size() <= 2, unsupported, "equation '", equation, "' has ",
+             terms.size(), " operands; supported are one or two");
+  // An ellipsis of n dims becomes the last n of the digits "56789", so that they align from the right.
+  const std::string digits = "0123456789";
+  std::string widest;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    Term& term = terms[i];
+    term.value = c.in(i);
+    const size_t dots = term.letters.find("...");
+    if (dots != std::string::npos) {
+      const int64_t n = b.rank(term.value) - static_cast<int64_t>(term.letters.size()) + 3;
+      SR_REQUIRE(n >= 0 && n <= 10, invalid_input, "equation '", equation, "' does not fit ", b.type(term.value));
+      const std::string some = digits.substr(digits.size() - static_cast<size_t>(n));
+      term.letters.replace(dots, 3, some);
+      if (some.size() > widest.size()) widest = some;
+    }
+    SR_REQUIRE(static_cast<int64_t>(term.letters.size()) == b.rank(term.value), invalid_input, "equation '", equation,
+               "' does not fit ", b.type(term.value));
+    const std::set<char> distinct(term.letters.begin(), term.letters.end());
+    SR_REQUIRE(distinct.size() == term.letters.size(), unsupported, "equation '", equation,
+               "' repeats a letter in one operand (a diagonal)");
+  }
+  if (const size_t dots = out.find("..."); dots != std::string::npos) out.replace(dots, 3, widest);
+  if (arrow == std::string::npos) {
+    std::map<char, int> seen;
+    for (const Term& term : terms) {
+      for (char letter : term.letters) ++seen[letter];
+    }
+    out = widest;
+    for (const auto& [letter, times] : seen) {
+      if (times == 1 && widest.find(letter) == std::string::npos) out += letter;
+    }
+  }
+  if (terms.size() == 2) {
+    // A size of 1 against a larger one broadcasts: the letter is dropped by a reshape.
+    for (int i = 0; i < 2; ++i) {
+      Term& mine = terms[static_cast<size_t>(i)];
+      const Term& other = terms[static_cast<size_t>(1 - i)];
+      Shape shape;
+      std::string letters;
+      for (size_t d = 0; d < mine.letters.size(); ++d) {
+        const int64_t n = b.shape(mine.value)[d];
+        const size_t at = other.letters.find(mine.letters[d]);
+        if (n == 1 && at != std::string::npos && b.shape(other.value)[at] != 1) continue;
+        letters += mine.letters[d];
+        shape.push_back(n);
+      }
+      mine = {letters, b.reshape(mine.value, shape)};
+    }
+    terms[0] = reduce_private(c, terms[0], terms[1].letters + out);
+    terms[1] = reduce_private(c, terms[1], terms[0].letters + out);
+    std::string spelt = terms[0].letters + "," + terms[1].letters + "->" + out;
+    for (char& letter : spelt) {
+      if (letter >= '0' && letter <= '9') letter = static_cast<char>('A' + (letter - '0'));
+    }
+    return c.out(b.add("matmul", {terms[0].value, terms[1].value}, {{"equation", spelt}}));
+  }
+  const Term term = reduce_private(c, terms[0], out);
+  std::vector<int64_t> perm;
+  for (char letter : out) {
+    const size_t at = term.letters.find(letter);
+    SR_REQUIRE(at != std::string::npos, invalid_input, "equation '", equation, "': '", letter, "' is in no operand");
+    perm.push_back(static_cast<int64_t>(at));
+  }
+  c.out(b.transpose(term.value, perm));
+}
+
+constexpr Lowering kTable[] = {{"MatMul", 1, matmul}, {"Gemm", 7, gemm}, {"Einsum", 12, einsum}};
+
+}  // namespace
+
+std::span<const Lowering> matmul_lowerings() { return kTable; }
+
+}  // namespace shardrun::importer

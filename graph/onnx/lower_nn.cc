@@ -1,0 +1,219 @@
+// Lowering of normalisations, dropout and losses.
+#include <limits>
+#include <numeric>
+
+#include "base/philox.h"
+#include "graph/onnx/lowering.h"
+
+namespace shardrun::importer {
+namespace {
+
+/// `v` as a tensor of exactly `shape`, which it may broadcast to.
+V fitted(NodeContext& c, V v, const Shape& shape) {
+  Shape own = c.b.shape(v);
+  while (own.size() > shape.size() && own.front() == 1) own.erase(own.begin());
+  SR_REQUIRE(own.size() <= shape.size() && broadcast(own, shape) == shape, invalid_input, "scale or bias ",
+             c.b.type(v), " does not fit the normalised dims ", to_string(shape));
+  return c.b.expand(c.b.reshape(v, own), shape);
+}
+
+void layer_norm(NodeContext& c) {
+  Builder& b = c.b;
+  c.ignore("stash_type");  // statistics are kept in at least f32
+  const V x = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(x));
+  const Shape inner(b.shape(x).begin() + axis, b.shape(x).end());
+  std::vector<V> inputs = {x, fitted(c, c.in(1), inner)};
+  if (c.has(2)) inputs.push_back(fitted(c, c.in(2), inner));
+  const std::vector<V> results =
+      b.add_n("layer_norm", inputs, {{"axis", axis}, {"eps", c.attr_f("epsilon", 1e-5)}});
+  c.out(0, results[0]);
+  Shape kept = b.shape(x);
+  std::fill(kept.begin() + axis, kept.end(), 1);
+  for (size_t i = 1; i < 3; ++i) {
+    if (c.wants(i)) c.out(i, b.reshape(results[i], kept));
+  }
+}
+
+void rms_norm(NodeContext& c) {
+  Builder& b = c.b;
+  c.ignore("stash_type");
+  const V x = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(x));
+  const Shape inner(b.shape(x).begin() + axis, b.shape(x).end());
+  c.out(b.add_n("rms_norm", {x, fitted(c, c.in(1), inner)}, {{"axis", axis}, {"eps", c.attr_f("epsilon", 1e-5)}})[0]);
+}
+
+/// (x - mean) / sqrt(var + eps) * scale + bias along dim 1, with stored or batch statistics.
+void batch_norm(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  SR_REQUIRE(b.rank(x) >= 2, invalid_input, "wants [N, C, …], got ", b.type(x));
+  Shape per_channel(b.shape(x).size(), 1);
+  per_channel[1] = b.shape(x)[1];
+  auto channel = [&](V v) { return b.reshape(v, per_channel); };
+  const bool training = c.attr_i("training_mode", 0) != 0;
+  const double momentum = c.attr_f("momentum", 0.9), eps = c.attr_f("epsilon", 1e-5);
+  V mean = c.in(3), var = c.in(4);
+  if (training) {
+    std::vector<int64_t> axes(b.shape(x).size());
+    std::iota(axes.begin(), axes.end(), 0);
+    axes.erase(axes.begin() + 1);
+    const Shape flat = {b.shape(x)[1]};
+    mean = b.reshape(b.mean(x, axes, false), flat);
+    const V centred = b.add("sub", {x, channel(mean)});
+    var = b.reshape(b.mean(b.add("mul", {centred, centred}), axes, false), flat);
+    const V now[] = {mean, var};
+    for (size_t i = 1; i < 3; ++i) {
+      if (!c.wants(i)) continue;
+      c.out(i, b.add("add", {b.with("mul", c.in(i + 2), momentum), b.with("mul", now[i - 1], 1 - momentum)}));
+    }
+  } else if (b.options.training) {
+    c.note(str("BatchNormalization '", b.node_name,
+               "' was exported in evaluation mode: it uses its stored statistics, which stay as they are"));
+  }
+  const V scaled = b.add("mul", {b.add("sub", {x, channel(mean)}),
+                                 b.add("div", {channel(c.in(1)), b.add("sqrt", {b.with("add", channel(var), eps)})})});
+  c.out(0, b.add("add", {scaled, channel(c.in(2))}));
+}
+
+/// Active only where the export says training_mode=true and the import is for training.
+void dropout(NodeContext& c) {
+  Builder& b = c.b;
+  c.ignore("seed");
+  const V x = c.in(0);
+  double ratio = c.attr_f("ratio", 0.5);
+  if (c.has(1)) ratio = c.known(1, "ratio").at(0);
+  const bool mode = c.has(2) && c.known(2, "training_mode").at(0) != 0;
+  SR_REQUIRE(ratio >= 0 && ratio < 1, invalid_input, "ratio is ", ratio, ", wanted at least 0 and below 1");
+  if (!mode || !b.options.training || ratio == 0) {
+    if (!mode && b.options.training && ratio > 0) {
+      c.note(str("Dropout '", b.node_name, "' was exported inactive (evaluation mode, or inside an attention): no "
+                 "dropout there; export with model.train()"));
+    }
+    c.out(0, x);
+    if (c.wants(1)) c.out(1, b.fill(1, DType::boolean, b.shape(x)));
+    return;
+  }
+  const std::string& stream = c.proto.output(0);
+  const auto key = static_cast<int64_t>(hash_name(stream.data(), stream.size()));
+  const Attrs attrs = {{"p", ratio},
+                       {"key", key},
+                       {"seed", static_cast<int64_t>(b.options.seed)},
+                       {"global_shape", b.shape(x)},
+                       {"start", std::vector<int64_t>(b.shape(x).size(), 0)}};
+  const V step = c.random_step();
+  c.out(0, b.add("dropout", {x, step}, attrs));
+  if (c.wants(1)) {
+    const V kept = b.add("dropout", {b.fill(1, b.dtype(x), b.shape(x)), step}, attrs);
+    c.out(1, b.with("greater", kept, 0));
+  }
+}
+
+struct LossShape {
+  std::vector<int64_t> to_last;  // permutes [N, C, d1, d2] to [N, d1, d2, C]
+  std::vector<int64_t> to_first;
+};
+
+LossShape loss_shape(int64_t rank) {
+  LossShape out;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (d != 1) out.to_last.push_back(d);
+  }
+  out.to_last.push_back(1);
+  out.to_first = {0, rank - 1};
+  for (int64_t d = 1; d + 1 < rank; ++d) out.to_first.push_back(d);
+  return out;
+}
+
+/// Reduces per-position losses. `weight` per position is kNone for 1, in which case mean divides by
+/// the number of positions.
+void reduce_loss(NodeContext& c, V loss, V weight) {
+  Builder& b = c.b;
+  const std::string reduction = c.attr_s("reduction", "mean");
+  std::vector<int64_t> axes(b.shape(loss).size());
+  std::iota(axes.begin(), axes.end(), 0);
+  if (reduction == "none") return c.out(0, loss);
+  if (reduction == "sum") return c.out(0, b.sum(loss, axes, false));
+  if (reduction != "mean") c.refuse_attr("reduction", "supported are none, sum and mean");
+  if (weight == kNone) return c.out(0, b.mean(loss, axes, false));
+  c.out(0, b.add("div", {b.sum(loss, axes, false), b.sum(weight, axes, false)}));
+}
+
+/// Weight of each position from class weights and the ignored label; kNone if all are 1.
+V position_weight(NodeContext& c, V labels, std::optional<int64_t> ignore, DType dtype) {
+  Builder& b = c.b;
+  V weight = kNone;
+  V keep = kNone;
+  if (ignore) keep = b.add("logical_not", {b.with("equal", labels, static_cast<double>(*ignore))});
+  if (c.has(2)) {
+    V safe = labels;
+    if (ignore) safe = b.add("where", {keep, labels, b.scalar(0, b.dtype(labels))});
+    weight = b.add("gather", {c.in(2), safe}, {{"axis", int64_t{0}}});
+  }
+  if (ignore) {
+    const V counted = b.cast(keep, dtype);
+    weight = weight == kNone ? counted : b.add("mul", {weight, counted});
+  }
+  return weight;
+}
+
+std::optional<int64_t> ignored_label(NodeContext& c) {
+  if (!c.has_attr("ignore_index")) return std::nullopt;
+  return c.attr_i("ignore_index", 0);
+}
+
+void check_labels(NodeContext& c) {
+  const Shape &x = c.b.shape(c.in(0)), &y = c.b.shape(c.in(1));
+  Shape wanted = x;
+  if (wanted.size() >= 2) wanted.erase(wanted.begin() + 1);
+  SR_REQUIRE(x.size() >= 2 && y == wanted, invalid_input, "labels ", c.b.type(c.in(1)), " do not fit scores ",
+             c.b.type(c.in(0)), "; wanted [N, C, d…] and [N, d…]");
+}
+
+void softmax_cross_entropy(NodeContext& c) {
+  Builder& b = c.b;
+  check_labels(c);
+  const V scores = c.in(0), labels = c.in(1);
+  const std::optional<int64_t> ignore = ignored_label(c);
+  const LossShape order = loss_shape(b.rank(scores));
+  const V last = b.transpose(scores, order.to_last);
+  // Without an ignored label, one that no data holds.
+  const int64_t never = std::numeric_limits<int32_t>::min();
+  V loss = b.add_n("cross_entropy", {last, labels}, {{"ignore_index", ignore.value_or(never)}})[0];
+  const V weight = position_weight(c, labels, ignore, b.dtype(loss));
+  if (c.has(2)) loss = b.add("mul", {loss, weight});
+  reduce_loss(c, loss, weight);
+  if (c.wants(1)) {
+    c.out(1, b.transpose(b.add("log_softmax", {last}, {{"axis", b.rank(last) - 1}}), order.to_first));
+  }
+}
+
+void negative_log_likelihood(NodeContext& c) {
+  Builder& b = c.b;
+  check_labels(c);
+  const V x = c.in(0), labels = c.in(1);
+  const std::optional<int64_t> ignore = ignored_label(c);
+  V safe = labels;
+  if (ignore) {
+    const V hit = b.with("equal", labels, static_cast<double>(*ignore));
+    safe = b.add("where", {hit, b.scalar(0, b.dtype(labels)), labels});
+  }
+  const V picked = b.add("gather_elements", {x, b.unsqueeze(safe, 1)}, {{"axis", int64_t{1}}});
+  V loss = b.add("neg", {b.reshape(picked, b.shape(labels))});
+  const V weight = position_weight(c, labels, ignore, b.dtype(loss));
+  if (weight != kNone) loss = b.add("mul", {loss, weight});
+  reduce_loss(c, loss, weight);
+}
+
+constexpr Lowering kTable[] = {
+    {"LayerNormalization", 17, layer_norm}, {"RMSNormalization", 23, rms_norm},
+    {"BatchNormalization", 14, batch_norm}, {"Dropout", 7, dropout},
+    {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
+    {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};
+
+}  // namespace
+
+std::span<const Lowering> nn_lowerings() { return kTable; }
+
+}  // namespace shardrun::importer

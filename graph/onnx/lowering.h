@@ -1,0 +1,90 @@
+// Lowering: the table of ONNX operators and what a lowering function sees of one node.
+#pragma once
+
+#include <set>
+#include <span>
+
+#include "graph/onnx/builder.h"
+#include "onnx-ml.pb.h"
+
+namespace shardrun::importer {
+
+/// One node being lowered. Attributes that no getter asked for are refused afterwards.
+class NodeContext {
+ public:
+  NodeContext(Builder& builder, ImportReport& report, const ::onnx::NodeProto& proto, int64_t opset,
+              std::vector<V> inputs)
+      : b(builder), report(report), proto(proto), opset(opset), inputs_(std::move(inputs)) {}
+
+  Builder& b;
+  ImportReport& report;
+  const ::onnx::NodeProto& proto;
+  const int64_t opset;
+
+  const std::string& op() const { return proto.op_type(); }
+  size_t input_count() const { return inputs_.size(); }
+  bool has(size_t i) const { return i < inputs_.size() && inputs_[i] != kNone; }
+  V in(size_t i) const;                                  // throws invalid_input if absent
+  V in_or(size_t i, V otherwise) const { return has(i) ? inputs_[i] : otherwise; }
+  const std::vector<V>& inputs() const { return inputs_; }
+  /// Contents that must be known now, such as a shape; `what` names the operand in the message.
+  const Tensor& known(size_t i, const char* what) const;
+  std::vector<int64_t> ints(size_t i, const char* what) const { return known(i, what).to_ints(); }
+
+  bool has_attr(const char* name) const { return find(name) != nullptr; }
+  int64_t attr_i(const char* name, int64_t otherwise) const;
+  double attr_f(const char* name, double otherwise) const;
+  std::string attr_s(const char* name, const std::string& otherwise) const;
+  std::vector<int64_t> attr_ints(const char* name) const;  // empty if absent
+  std::vector<float> attr_floats(const char* name) const;
+  const ::onnx::AttributeProto* find(const char* name) const;  // null if absent
+  void ignore(const char* name) const { find(name); }
+  /// Throws unsupported: "attribute auto_pad='SAME_UPPER' is not supported; …".
+  [[noreturn]] void refuse_attr(const char* name, const std::string& advice) const;
+  void check_attributes_used() const;
+
+  /// axis in [-rank, rank) made non-negative. Throws invalid_input.
+  static int64_t axis(int64_t axis, int64_t rank);
+  static std::vector<int64_t> axes(std::vector<int64_t> axes, int64_t rank);  // sorted, no duplicates
+
+  bool wants(size_t i) const { return static_cast<int>(i) < proto.output_size() && !proto.output(static_cast<int>(i)).empty(); }
+  size_t output_count() const { return static_cast<size_t>(proto.output_size()); }
+  void out(V v) { out(0, v); }
+  void out(size_t i, V v);
+  const std::vector<V>& outputs() const { return outputs_; }
+  void note(const std::string& text) { report.notes.push_back(text); }
+
+  /// Lowers a subgraph in the scope of this node (If with a constant condition).
+  std::function<std::vector<V>(const ::onnx::GraphProto&)> lower_subgraph;
+  std::function<V()> random_step;    // the scalar that dropout counts micro-batches with
+  std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
+  std::function<V(const Source&, const TensorType&)> add_parameter;  // a weight that a node describes
+
+ private:
+  std::vector<V> inputs_, outputs_;
+  mutable std::set<std::string> used_;
+};
+
+/// From which opset on, up to the newest, `lower` is right. Where an operator moved an attribute to
+/// an input on the way, `lower` accepts both.
+struct Lowering {
+  const char* op;
+  int64_t since;
+  void (*lower)(NodeContext&);
+};
+
+std::span<const Lowering> elementwise_lowerings();
+std::span<const Lowering> reduce_lowerings();
+std::span<const Lowering> shape_lowerings();
+std::span<const Lowering> index_lowerings();
+std::span<const Lowering> matmul_lowerings();
+std::span<const Lowering> nn_lowerings();
+std::span<const Lowering> attention_lowerings();
+std::span<const Lowering> constant_lowerings();
+const Lowering* find_lowering(const std::string& op);
+
+/// Indices in [-size, size) made non-negative. Constants are checked and changed in place; indices
+/// that come straight from a batch input are taken as non-negative when training (and noted).
+V normalise_indices(NodeContext& c, V indices, int64_t size);
+
+}  // namespace shardrun::importer

@@ -1,0 +1,478 @@
+// Opening an ONNX file: a wire-format walk that leaves large weights on disk, then checks by hand.
+//
+// A model with inline weights may exceed protobuf's 2 GB and a rank's memory. The walk copies the
+// file without the raw_data of its initialisers and remembers where each of them lies:
+//
+//   ModelProto   = … 7: GraphProto …          every other field is copied
+//   GraphProto   = … 5: TensorProto …         (initializer)
+//   TensorProto  = … 9: raw_data …            longer than kInlineBytes: left out, remembered
+#include "graph/onnx/model_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "graph/graph.h"
+
+namespace shardrun::importer {
+namespace {
+
+constexpr size_t kInlineBytes = 1024;
+constexpr int64_t kOldestIr = 3, kNewestIr = 13, kNewestOpset = 27;
+
+class MappedFile {
+ public:
+  MappedFile(const std::string& path, int64_t offset = 0, int64_t length = -1) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    SR_REQUIRE(fd >= 0, invalid_input, "cannot open '", path, "': ", std::strerror(errno));
+    struct stat info {};
+    const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    if (length < 0) length = info.st_size - offset;
+    if (regular && length > 0) {
+      const int64_t page = offset / 4096 * 4096;
+      mapped_bytes_ = static_cast<size_t>(offset - page + length);
+      mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd, page);
+      data_ = static_cast<const char*>(mapped_) + (offset - page);
+    }
+    const int map_errno = errno;
+    ::close(fd);
+    SR_REQUIRE(regular, invalid_input, "'", path, "' is not a regular file");
+    SR_REQUIRE(mapped_ != MAP_FAILED, invalid_input, "cannot map '", path, "': ", std::strerror(map_errno));
+    size_ = static_cast<size_t>(std::max<int64_t>(length, 0));
+  }
+  ~MappedFile() {
+    if (mapped_ != nullptr && mapped_ != MAP_FAILED) ::munmap(mapped_, mapped_bytes_);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::string_view bytes() const { return {data_, size_}; }
+  void* release(size_t* mapped_bytes) {
+    *mapped_bytes = mapped_bytes_;
+    return std::exchange(mapped_, nullptr);
+  }
+  const char* data() const { return data_; }
+
+ private:
+  void* mapped_ = nullptr;
+  size_t mapped_bytes_ = 0;
+  const char* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// Reads a base-128 varint; false if the bytes end or it is longer than 64 bits.
+bool read_varint(std::string_view bytes, size_t& at, uint64_t& value) {
+  value = 0;
+  for (int shift = 0; shift < 64; shift += 7) {
+    if (at >= bytes.size()) return false;
+    const auto byte = static_cast<unsigned char>(bytes[at++]);
+    value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+    if (byte < 0x80) return true;
+  }
+  return false;
+}
+
+void append_message(std::string& out, uint32_t field, const std::string& payload) {
+  auto varint = [&](uint64_t v) {
+    for (; v >= 0x80; v >>= 7) out += static_cast<char>(v | 0x80);
+    out += static_cast<char>(v);
+  };
+  varint(field << 3 | 2);
+  varint(payload.size());
+  out += payload;
+}
+
+/// Calls f(field, whole, payload) for each field of a message: `whole` with its tag, `payload` only
+/// for length-delimited ones. False if the bytes are not a message.
+template <class F>
+bool for_each_field(std::string_view bytes, F f) {
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t start = at;
+    uint64_t tag = 0, length = 0;
+    if (!read_varint(bytes, at, tag) || tag >> 3 == 0) return false;
+    std::optional<std::string_view> payload;
+    switch (tag & 7) {
+      case 0:
+        if (!read_varint(bytes, at, length)) return false;
+        break;
+      case 1: at += 8; break;
+      case 5: at += 4; break;
+      case 2:
+        if (!read_varint(bytes, at, length) || length > bytes.size() - at) return false;
+        payload = bytes.substr(at, length);
+        at += length;
+        break;
+      default: return false;
+    }
+    if (at > bytes.size()) return false;
+    if (!f(tag >> 3, bytes.substr(start, at - start), payload)) return false;
+  }
+  return true;
+}
+
+/// The file without long raw_data of initialisers; `raws` gets one entry an initialiser (length 0:
+/// nothing was left out). False if the file is not a message.
+bool make_skeleton(std::string_view file, const std::string& path, std::string& skeleton,
+                   std::vector<FileSpan>& raws) {
+  int graphs = 0;
+  auto tensor = [&](std::string_view bytes, std::string& out) {
+    raws.push_back({path, 0, 0});
+    return for_each_field(bytes, [&](uint64_t field, std::string_view whole, auto payload) {
+      if (field == 9 && payload && payload->size() > kInlineBytes) {
+        raws.back().offset = payload->data() - file.data();
+        raws.back().length = static_cast<int64_t>(payload->size());
+      } else {
+        out += whole;
+      }
+      return true;
+    });
+  };
+  auto graph = [&](std::string_view bytes, std::string& out) {
+    return for_each_field(bytes, [&](uint64_t field, std::string_view whole, auto payload) {
+      if (field != 5 || !payload) {
+        out += whole;
+        return true;
+      }
+      std::string smaller;
+      if (!tensor(*payload, smaller)) return false;
+      append_message(out, 5, smaller);
+      return true;
+    });
+  };
+  return for_each_field(file, [&](uint64_t field, std::string_view whole, auto payload) {
+    if (field != 7 || !payload) {
+      skeleton += whole;
+      return true;
+    }
+    std::string smaller;
+    if (++graphs > 1 || !graph(*payload, smaller)) return false;
+    append_message(skeleton, 7, smaller);
+    return true;
+  });
+}
+
+int64_t parse_bytes(const std::string& text, const char* what) {
+  int64_t value = -1;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  SR_REQUIRE(ec == std::errc() && end == text.data() + text.size() && value >= 0, invalid_input,
+             "external data: ", what, " is '", text, "', wanted a number of bytes");
+  return value;
+}
+
+/// The file of external data, refused if it could lie outside `folder`.
+std::string resolve_location(const std::string& location, const std::string& folder) {
+  namespace fs = std::filesystem;
+  SR_REQUIRE(!location.empty(), invalid_input, "external data has no location");
+  SR_REQUIRE(location.find('\0') == std::string::npos, invalid_input, "external data: location holds a NUL");
+  const fs::path relative(location);
+  SR_REQUIRE(!relative.is_absolute() && location[0] != '\\', invalid_input, "external data: location '",
+             location, "' is absolute, wanted a path below the model's folder");
+  for (const fs::path& part : relative) {
+    SR_REQUIRE(part != "..", invalid_input, "external data: location '", location,
+               "' leaves the model's folder by '..'");
+  }
+  std::error_code ec;
+  const fs::path root = fs::canonical(folder.empty() ? fs::path(".") : fs::path(folder), ec);
+  SR_REQUIRE(!ec, invalid_input, "cannot resolve folder '", folder, "': ", ec.message());
+  const fs::path file = fs::canonical(root / relative, ec);
+  SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location, "' beside the model: ", ec.message());
+  const auto [in_root, in_file] = std::mismatch(root.begin(), root.end(), file.begin(), file.end());
+  SR_REQUIRE(in_root == root.end(), invalid_input, "external data: location '", location,
+             "' is a link that leaves the model's folder");
+  SR_REQUIRE(fs::is_regular_file(file, ec), invalid_input, "external data: '", location, "' is not a regular file");
+  return file.string();
+}
+
+struct StoredType {
+  int onnx;
+  const char* name;
+  std::optional<DType> stored;  // of raw bytes, if a DType has that layout
+  std::optional<DType> graph;
+  int bytes;
+};
+
+// TensorProto.DataType; sub-byte, 8-bit floating, string and complex types have no DType.
+const StoredType kTypes[] = {
+    {1, "float", DType::f32, DType::f32, 4},      {2, "uint8", DType::u8, DType::u8, 1},
+    {3, "int8", DType::i8, DType::i8, 1},         {4, "uint16", std::nullopt, DType::i32, 2},
+    {5, "int16", std::nullopt, DType::i32, 2},    {6, "int32", DType::i32, DType::i32, 4},
+    {7, "int64", DType::i64, DType::i64, 8},      {9, "bool", DType::boolean, DType::boolean, 1},
+    {10, "float16", DType::f16, DType::f32, 2},   {11, "double", DType::f64, DType::f32, 8},
+    {12, "uint32", std::nullopt, DType::i64, 4},  {13, "uint64", DType::i64, DType::i64, 8},
+    {16, "bfloat16", DType::bf16, DType::f32, 2}};
+
+const StoredType* find_type(int onnx_type) {
+  for (const StoredType& type : kTypes) {
+    if (type.onnx == onnx_type) return &type;
+  }
+  return nullptr;
+}
+
+const StoredType& stored_type(int onnx_type) {
+  const StoredType* type = find_type(onnx_type);
+  SR_REQUIRE(type != nullptr, unsupported, "element type ", onnx_type_name(onnx_type),
+             " is not supported; supported are float, double, float16, bfloat16, bool and integers of 8 to 64 bits");
+  return *type;
+}
+
+/// Widens 16-bit and unsigned 32-bit raw elements.
+Tensor widen(const char* raw, const StoredType& type, const Shape& shape) {
+  Tensor out({*type.graph, shape});
+  for (int64_t i = 0; i < out.count(); ++i) {
+    auto read = [&](auto tag) {
+      std::memcpy(&tag, raw + i * type.bytes, sizeof tag);
+      return static_cast<int64_t>(tag);
+    };
+    const int64_t value = type.onnx == 4 ? read(uint16_t{}) : type.onnx == 5 ? read(int16_t{}) : read(uint32_t{});
+    if (out.dtype() == DType::i32) out.as<int32_t>()[i] = static_cast<int32_t>(value);
+    else out.as<int64_t>()[i] = value;
+  }
+  return out;
+}
+
+Tensor from_raw(const char* raw, const StoredType& type, const Shape& shape) {
+  if (!type.stored) return widen(raw, type, shape);
+  Tensor out({*type.stored, shape});
+  std::memcpy(out.data(), raw, static_cast<size_t>(byte_size(out.type())));
+  if (type.onnx == 9) {
+    for (int64_t i = 0; i < out.count(); ++i) out.as<char>()[i] = out.as<char>()[i] != 0;
+  }
+  return out;
+}
+
+/// Elements from the typed fields (float_data, int32_data …) that an element type uses.
+Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, const Shape& shape) {
+  const int64_t wanted = element_count(shape);
+  auto check = [&](int got, const char* field) {
+    SR_REQUIRE(got == wanted, invalid_input, "tensor '", proto.name(), "' of shape ", to_string(shape), " has ", got,
+               " elements in ", field, ", wanted ", wanted);
+  };
+  Tensor out;
+  switch (type.onnx) {
+    case 1:
+      check(proto.float_data_size(), "float_data");
+      out = Tensor({DType::f32, shape});
+      std::copy(proto.float_data().begin(), proto.float_data().end(), out.as<float>());
+      return out;
+    case 11:
+      check(proto.double_data_size(), "double_data");
+      out = Tensor({DType::f64, shape});
+      std::copy(proto.double_data().begin(), proto.double_data().end(), out.as<double>());
+      return out;
+    case 7:
+      check(proto.int64_data_size(), "int64_data");
+      out = Tensor({DType::i64, shape});
+      std::copy(proto.int64_data().begin(), proto.int64_data().end(), out.as<int64_t>());
+      return out;
+    case 12:
+    case 13:
+      check(proto.uint64_data_size(), "uint64_data");
+      out = Tensor({DType::i64, shape});
+      for (int64_t i = 0; i < wanted; ++i) {
+        out.as<int64_t>()[i] = static_cast<int64_t>(proto.uint64_data(static_cast<int>(i)));
+      }
+      return out;
+    default: break;
+  }
+  check(proto.int32_data_size(), "int32_data");
+  out = Tensor({type.onnx == 10 || type.onnx == 16 ? *type.stored : *type.graph, shape});
+  for (int64_t i = 0; i < wanted; ++i) {
+    const int32_t value = proto.int32_data(static_cast<int>(i));
+    switch (out.dtype()) {
+      case DType::i32: out.as<int32_t>()[i] = value; break;
+      case DType::i8: out.as<int8_t>()[i] = static_cast<int8_t>(value); break;
+      case DType::u8: out.as<uint8_t>()[i] = static_cast<uint8_t>(value); break;
+      case DType::boolean: out.as<bool>()[i] = value != 0; break;
+      default: out.as<uint16_t>()[i] = static_cast<uint16_t>(value); break;  // f16 and bf16 bit patterns
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string onnx_type_name(int onnx_type) {
+  if (const StoredType* type = find_type(onnx_type)) return type->name;
+  if (::onnx::TensorProto::DataType_IsValid(onnx_type)) {
+    return ::onnx::TensorProto::DataType_Name(static_cast<::onnx::TensorProto::DataType>(onnx_type));
+  }
+  return str("number ", onnx_type);
+}
+
+DType graph_dtype(int onnx_type) { return *stored_type(onnx_type).graph; }
+
+Tensor StoredTensor::load() const {
+  Tensor raw = data;
+  if (in_file()) {
+    raw = Tensor({stored, type.shape});
+    Source source;
+    source.kind = Source::Kind::file;
+    source.path = path;
+    source.offset = offset;
+    source.dtype = stored;
+    source.shape = type.shape;
+    read_source(source, {stored, type.shape}, full_box(type.shape), 0, raw.data());
+  }
+  return convert(raw, type.dtype);
+}
+
+Contents::Contents(const StoredTensor& tensor) {
+  if (!tensor.in_file()) {
+    bytes_ = static_cast<const char*>(tensor.data.data());
+    return;
+  }
+  MappedFile file(tensor.path, tensor.offset, tensor.count() * size_of(tensor.stored));
+  bytes_ = file.data();
+  mapped_ = file.release(&mapped_bytes_);
+}
+
+Contents::~Contents() {
+  if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
+}
+
+StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder, const FileSpan* raw) {
+  StoredTensor out;
+  out.name = proto.name();
+  for (const auto& entry : proto.metadata_props()) out.metadata[entry.key()] = entry.value();
+  const auto context = [&] { return str("tensor '", proto.name(), "'"); };
+  const StoredType* found = nullptr;
+  try {
+    found = &stored_type(proto.data_type());
+  } catch (const Error& e) {
+    throw e.with_context(context());
+  }
+  const StoredType& type = *found;
+  Shape shape(proto.dims().begin(), proto.dims().end());
+  for (int64_t dim : shape) {
+    SR_REQUIRE(dim >= 0, invalid_input, context(), " has a negative dim in its shape ", to_string(shape));
+  }
+  int64_t count = 0;
+  try {
+    count = element_count(shape);
+  } catch (const Error&) {
+    fail(ErrorKind::invalid_input, context(), " of shape ", to_string(shape), " has more elements than 64 bits count");
+  }
+  SR_REQUIRE(count < (int64_t{1} << 56), invalid_input, context(), " of shape ", to_string(shape), " is too large");
+  SR_REQUIRE(!proto.has_segment(), unsupported, context(), " is stored in segments");
+  out.type = {*type.graph, shape};
+  const int64_t wanted = count * type.bytes;
+
+  if (proto.data_location() == ::onnx::TensorProto::EXTERNAL) {
+    std::map<std::string, std::string> keys;
+    for (const auto& entry : proto.external_data()) {
+      SR_REQUIRE(keys.emplace(entry.key(), entry.value()).second, invalid_input, context(),
+                 ": external data names '", entry.key(), "' twice");
+    }
+    try {
+      const std::string file = resolve_location(keys["location"], folder);
+      const int64_t offset = keys.count("offset") ? parse_bytes(keys["offset"], "offset") : 0;
+      const int64_t length = keys.count("length") ? parse_bytes(keys["length"], "length") : wanted;
+      SR_REQUIRE(length == wanted, invalid_input, "external data: length is ", length, " bytes, shape ",
+                 to_string(shape), " of ", type.name, " wants ", wanted);
+      const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
+      SR_REQUIRE(offset <= size && length <= size - offset, invalid_input, "external data: bytes ", offset, " to ",
+                 str(offset, "+", length), " lie past the end of '", keys["location"], "' (", size, " bytes)");
+      if (type.stored && type.onnx != 9 && count > 0) {
+        out.stored = *type.stored;
+        out.path = file;
+        out.offset = offset;
+        return out;
+      }
+      const MappedFile map(file, offset, length);
+      out.data = from_raw(map.data(), type, shape);
+      out.stored = out.data.dtype();
+      return out;
+    } catch (const Error& e) {
+      throw e.with_context(context());
+    }
+  }
+
+  const bool left_out = raw != nullptr && raw->length > 0;
+  if (left_out || proto.has_raw_data()) {
+    const int64_t got = left_out ? raw->length : static_cast<int64_t>(proto.raw_data().size());
+    SR_REQUIRE(got == wanted, invalid_input, context(), " has ", got, " bytes of raw_data, shape ", to_string(shape),
+               " of ", type.name, " wants ", wanted);
+    if (left_out && type.stored && type.onnx != 9) {
+      out.stored = *type.stored;
+      out.path = raw->path;
+      out.offset = raw->offset;
+      return out;
+    }
+    if (left_out) {
+      const MappedFile map(raw->path, raw->offset, raw->length);
+      out.data = from_raw(map.data(), type, shape);
+    } else {
+      out.data = from_raw(proto.raw_data().data(), type, shape);
+    }
+  } else {
+    out.data = from_fields(proto, type, shape);
+  }
+  out.stored = out.data.dtype();
+  return out;
+}
+
+namespace {
+
+void check_versions(const ::onnx::ModelProto& model) {
+  SR_REQUIRE(model.has_graph() && model.ir_version() > 0, invalid_input, "is not an ONNX model (no graph in it)");
+  SR_REQUIRE(model.ir_version() >= kOldestIr && model.ir_version() <= kNewestIr, unsupported, "has IR version ",
+             model.ir_version(), "; supported are 7 to 13 (and 3 to 6 where nothing in the model changed since)");
+  std::set<std::string> domains;
+  bool standard = false;
+  for (const auto& opset : model.opset_import()) {
+    const std::string domain = opset.domain() == "ai.onnx" ? "" : opset.domain();
+    SR_REQUIRE(domains.insert(domain).second, invalid_input, "imports operator set '",
+               domain.empty() ? "ai.onnx" : domain, "' twice");
+    if (!domain.empty()) continue;
+    standard = true;
+    SR_REQUIRE(opset.version() >= 1 && opset.version() <= kNewestOpset, unsupported, "uses opset ", opset.version(),
+               "; supported are 13 to ", kNewestOpset);
+  }
+  SR_REQUIRE(standard || model.graph().node_size() == 0, invalid_input, "imports no version of the ai.onnx operators");
+}
+
+}  // namespace
+
+ModelFile open_model(const std::string& path) {
+  try {
+    ModelFile model;
+    model.path = path;
+    model.folder = std::filesystem::path(path).parent_path().string();
+    std::vector<FileSpan> raws;
+    {
+      const MappedFile file(path);
+      const std::string_view bytes = file.bytes();
+      SR_REQUIRE(!bytes.empty(), invalid_input, "is empty (0 bytes)");
+      SR_REQUIRE(bytes.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
+                 "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
+      std::string skeleton;
+      const bool walked = make_skeleton(bytes, path, skeleton, raws);
+      SR_REQUIRE(walked && skeleton.size() < (size_t{1} << 31) && model.proto.ParseFromString(skeleton),
+                 invalid_input, "is not an ONNX model (cut off, damaged, another format, or nested over 30 deep)");
+    }
+    check_versions(model.proto);
+    auto* graph = model.proto.mutable_graph();
+    std::set<std::string> names;
+    for (int i = 0; i < graph->initializer_size(); ++i) {
+      const auto& proto = graph->initializer(i);
+      SR_REQUIRE(!proto.name().empty() && proto.name().find('\0') == std::string::npos, invalid_input,
+                 "initialiser ", i, " has no usable name");
+      SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '", proto.name(), "'");
+      model.initialisers.push_back(store_tensor(proto, model.folder, &raws[static_cast<size_t>(i)]));
+    }
+    graph->clear_initializer();
+    SR_REQUIRE(graph->sparse_initializer_size() == 0, unsupported, "has sparse initialisers; store them dense");
+    return model;
+  } catch (const Error& e) {
+    throw e.with_context(path);
+  }
+}
+
+}  // namespace shardrun::importer

@@ -1,0 +1,69 @@
+// ModelFile: an opened ONNX file whose large weights stay on disk.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/tensor.h"
+#include "onnx-ml.pb.h"
+
+namespace shardrun::importer {
+
+/// `length` bytes of a file from byte `offset`.
+struct FileSpan {
+  std::string path;
+  int64_t offset = 0;
+  int64_t length = 0;
+};
+
+/// A tensor of an ONNX file: its contents either in `data` or, when `path` is set, in a file.
+struct StoredTensor {
+  std::string name;
+  DType stored = DType::f32;  // element type where it is stored
+  TensorType type;            // as the Graph sees it: floats are f32, 16-bit and unsigned integers widened
+  Tensor data;
+  std::string path;
+  int64_t offset = 0;
+  std::map<std::string, std::string> metadata;
+
+  bool in_file() const { return !path.empty(); }
+  int64_t count() const { return element_count(type.shape); }
+  Tensor load() const;  // contents as `type`
+};
+
+/// Bytes of a StoredTensor, mapped or in memory, for comparing contents without reading them all.
+class Contents {
+ public:
+  explicit Contents(const StoredTensor& tensor);
+  ~Contents();
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
+  const char* bytes() const { return bytes_; }
+
+ private:
+  const char* bytes_ = nullptr;
+  void* mapped_ = nullptr;
+  size_t mapped_bytes_ = 0;
+};
+
+struct ModelFile {
+  std::string path;
+  std::string folder;                      // external data is looked up here
+  ::onnx::ModelProto proto;                // graph.initializer is emptied
+  std::vector<StoredTensor> initialisers;  // the main graph's
+};
+
+/// Opens and checks a file: its form, IR version, opsets, names, tensors' sizes and external data.
+/// Throws Error with the file's name in front.
+ModelFile open_model(const std::string& path);
+
+/// Decodes a tensor; `raw`, if given, holds its raw_data. External data is looked up in `folder`.
+StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
+                          const FileSpan* raw = nullptr);
+
+/// The element type of the Graph for an ONNX one. Throws unsupported, naming it.
+DType graph_dtype(int onnx_type);
+std::string onnx_type_name(int onnx_type);
+
+}  // namespace shardrun::importer

@@ -1,0 +1,322 @@
+// Weights: metadata, reach of the gradient, ties and merges. FACTS of the exporters behind each rule:
+//   PyTorch's dynamo exporter marks value_info with InputSpec.kind = PARAMETER | BUFFER | CONSTANT_TENSOR;
+//   its optimiser folds Transpose(weight) into a copy (folded_from) and merges equal small initialisers;
+//   the legacy exporter in evaluation mode writes transposed copies named onnx::MatMul_278 and merges
+//   equal initialisers through Identity nodes whose outputs keep the lost names.
+#include "graph/onnx/weights.h"
+
+#include <algorithm>
+#include <regex>
+
+#include "graph/onnx/lowering.h"
+
+namespace shardrun::importer {
+namespace {
+
+constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
+
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns, std::string& which) {
+  for (const std::string& pattern : patterns) {
+    try {
+      if (std::regex_search(name, std::regex(pattern))) {
+        which = pattern;
+        return true;
+      }
+    } catch (const std::regex_error& e) {
+      fail(ErrorKind::invalid_input, "'", pattern, "' is not a regular expression: ", e.what());
+    }
+  }
+  return false;
+}
+
+/// Does a gradient at the node's results flow on to its floating input `i`?
+bool passes_gradient(const ::onnx::NodeProto& node, int i) {
+  static const std::set<std::string> stop = {
+      "Shape", "Size", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "ArgMax", "ArgMin", "IsNaN",
+      "IsInf", "NonZero", "Sign", "Floor", "Ceil", "Round", "Range", "ConstantOfShape", "Not", "SequenceLength"};
+  if (stop.count(node.op_type()) > 0) return false;
+  if (node.op_type() == "Attention") return i != 3;
+  if (node.op_type() == "BatchNormalization") return i < 3;
+  if (node.op_type() == "Cast") {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.name() == "to") return is_float(graph_dtype(static_cast<int>(attribute.i())));
+    }
+  }
+  return true;
+}
+
+/// Names that the gradient of the first output reaches.
+std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph) {
+  std::set<std::string> reached;
+  if (graph.output_size() > 0) reached.insert(graph.output(0).name());
+  for (size_t n = nodes.size(); n-- > 0;) {
+    const auto& node = nodes[n].proto;
+    const auto& outputs = node.output();
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) { return reached.count(name) > 0; })) continue;
+    for (int i = 0; i < node.input_size(); ++i) {
+      if (passes_gradient(node, i)) reached.insert(node.input(i));
+    }
+    if (names_read(node).size() > static_cast<size_t>(node.input_size())) {  // captured by a branch
+      for (const std::string& name : names_read(node)) reached.insert(name);
+    }
+  }
+  return reached;
+}
+
+bool is_uniform(const StoredTensor& tensor) {
+  const Contents contents(tensor);
+  const auto width = static_cast<size_t>(size_of(tensor.stored));
+  const auto bytes = static_cast<size_t>(tensor.count()) * width;
+  return bytes <= width || std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
+}
+
+bool equal_contents(const StoredTensor& a, const StoredTensor& b) {
+  if (a.stored != b.stored || a.count() != b.count()) return false;
+  const Contents x(a), y(b);
+  return a.count() == 0 ||
+         std::memcmp(x.bytes(), y.bytes(), static_cast<size_t>(a.count() * size_of(a.stored))) == 0;
+}
+
+/// b == transpose(a), both matrices.
+bool transposed_contents(const StoredTensor& a, const StoredTensor& b) {
+  if (a.stored != b.stored || a.type.shape.size() != 2) return false;
+  const int64_t rows = a.type.shape[0], columns = a.type.shape[1];
+  if (b.type.shape != Shape{columns, rows}) return false;
+  const Contents x(a), y(b);
+  const auto width = static_cast<size_t>(size_of(a.stored));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      if (std::memcmp(x.bytes() + static_cast<size_t>(i * columns + j) * width,
+                      y.bytes() + static_cast<size_t>(j * rows + i) * width, width) != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// An exporter's own name, which says nothing about the module it came from.
+bool is_generated(const std::string& name) {
+  return name.rfind("onnx::", 0) == 0 || name.rfind("val_", 0) == 0 ||
+         std::all_of(name.begin(), name.end(), [](unsigned char ch) { return std::isdigit(ch) != 0; });
+}
+
+std::string shown(const std::string& name, const StoredTensor& tensor) {
+  return str("initialiser '", name, "' (", tensor.type, ")");
+}
+
+class Decider {
+ public:
+  Decider(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options, ImportReport& report)
+      : model_(model), nodes_(nodes), options_(options), report_(report) {}
+
+  Weights run() {
+    read_metadata();
+    for (const StoredTensor& tensor : model_.initialisers) add(tensor.name, tensor);
+    split_identities();
+    refuse_or_split_merged();
+    const std::set<std::string> reached = reached_names(nodes_, model_.proto.graph());
+    for (const std::string& name : out_.order) decide(name, reached);
+    find_ties();
+    drop_unused();
+    return std::move(out_);
+  }
+
+ private:
+  void add(const std::string& name, const StoredTensor& tensor) {
+    Weight weight;
+    weight.tensor = tensor;
+    weight.tensor.name = name;
+    out_.by_name[name] = std::move(weight);
+    out_.order.push_back(name);
+  }
+
+  void read_metadata() {
+    auto take = [&](const std::string& name, const std::string& key, const std::string& value) {
+      if (key == kKind) kinds_[name] = value;
+      if (key == kFoldedFrom) folded_[name] = value;
+      if (key.rfind("pkg.onnxscript.", 0) == 0) optimised_ = true;
+    };
+    for (const auto& info : model_.proto.graph().value_info()) {
+      for (const auto& entry : info.metadata_props()) take(info.name(), entry.key(), entry.value());
+    }
+    for (const StoredTensor& tensor : model_.initialisers) {
+      for (const auto& [key, value] : tensor.metadata) take(tensor.name, key, value);
+    }
+  }
+
+  bool is_weight_like(const StoredTensor& tensor) const {
+    return is_float(tensor.type.dtype) && tensor.count() > 1;
+  }
+
+  /// Identity(l1.bias) -> l2.bias of equal numbers was two biases before the export.
+  void split_identities() {
+    if (options_.shared == ImportOptions::Shared::keep || !options_.training) return;
+    std::erase_if(nodes_, [&](const FlatNode& node) {
+      if (node.proto.op_type() != "Identity" || node.proto.input_size() != 1) return false;
+      auto it = out_.by_name.find(node.proto.input(0));
+      const std::string name = node.proto.output(0);
+      if (it == out_.by_name.end() || is_generated(name) || name.find('/') != std::string::npos) return false;
+      for (const auto& output : model_.proto.graph().output()) {
+        if (output.name() == name) return false;
+      }
+      const StoredTensor tensor = it->second.tensor;
+      if (!is_weight_like(tensor) || tensor.type.shape.size() != 1 || !is_uniform(tensor)) return false;
+      add(name, tensor);
+      report_.notes.push_back(str("'", name, "' had been merged with '", tensor.name,
+                                  "' by the exporter (equal numbers): they are two weights again"));
+      return true;
+    });
+  }
+
+  /// One vector of equal numbers that feeds several nodes of an optimised export.
+  void refuse_or_split_merged() {
+    if (options_.shared == ImportOptions::Shared::keep || !optimised_ || !options_.training) return;
+    std::map<std::string, std::vector<std::pair<size_t, int>>> uses;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (int i = 0; i < nodes_[n].proto.input_size(); ++i) uses[nodes_[n].proto.input(i)].emplace_back(n, i);
+    }
+    const std::vector<std::string> names = out_.order;
+    for (const std::string& name : names) {
+      const StoredTensor tensor = out_.by_name[name].tensor;
+      const auto& users = uses[name];
+      if (users.size() < 2 || !is_weight_like(tensor) || tensor.type.shape.size() != 1 || !is_uniform(tensor)) continue;
+      if (kinds_.count(name) > 0 && kinds_[name] != "PARAMETER") continue;
+      SR_REQUIRE(options_.shared == ImportOptions::Shared::split, invalid_input, shown(name, tensor), " feeds ",
+                 users.size(), " nodes (", nodes_[users[0].first].label, ", ", nodes_[users[1].first].label,
+                 " …) of a graph that PyTorch's exporter optimised: it merges weights that are equal before training, "
+                 "and they would train as one; export with torch.onnx.export(…, dynamo=True, optimize=False), or "
+                 "choose --shared split (a weight for each use) or --shared keep");
+      for (size_t i = 1; i < users.size(); ++i) {
+        const std::string copy = str(name, ".", i);
+        add(copy, tensor);
+        if (kinds_.count(name) > 0) kinds_[copy] = kinds_[name];
+        nodes_[users[i].first].proto.set_input(users[i].second, copy);
+      }
+      report_.notes.push_back(str(shown(name, tensor), " is split into ", users.size(), " weights, one for each use"));
+    }
+  }
+
+  void decide(const std::string& name, const std::set<std::string>& reached) {
+    Weight& w = out_.by_name[name];
+    const std::string kind = kinds_.count(name) > 0 ? kinds_[name] : "";
+    const bool is_reached = reached.count(name) > 0;
+    if (!is_float(w.tensor.type.dtype)) {
+      w.why = "integers or booleans";
+      return;
+    }
+    if (!kind.empty() && kind != "PARAMETER") {
+      w.why = kind + " in the export's metadata";
+    } else if (kind == "PARAMETER") {
+      w.is_parameter = true;
+      w.trainable = is_reached;
+      w.why = is_reached ? "PARAMETER in the export's metadata" : "PARAMETER, but no gradient of the first output reaches it";
+    } else if (w.tensor.count() <= 1) {
+      w.why = "a single number";
+    } else if (!is_reached) {
+      w.why = "no gradient of the first output reaches it";
+    } else {
+      w.is_parameter = w.trainable = true;
+      w.why = "a float initialiser that the gradient reaches";
+    }
+    apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
+  }
+
+  void tie(const std::string& copy, const std::string& original, bool transposed, const char* how) {
+    Weight& w = out_.by_name[copy];
+    w.tied_to = original;
+    w.transposed = transposed;
+    report_.notes.push_back(str("'", copy, "' is tied to '", original, "'", transposed ? " transposed" : "", " (", how, ")"));
+  }
+
+  void find_ties() {
+    // The exporter says what it folded: ['h.weight'] for a lone source.
+    for (const auto& [copy, sources] : folded_) {
+      if (out_.by_name.count(copy) == 0 || !out_.by_name[copy].is_parameter) continue;
+      const size_t open = sources.find('\''), close = sources.rfind('\'');
+      if (open == std::string::npos || close <= open || sources.find(',') != std::string::npos) continue;
+      const std::string original = sources.substr(open + 1, close - open - 1);
+      if (out_.by_name.count(original) == 0 || !out_.by_name[original].is_parameter || original == copy) continue;
+      const StoredTensor &a = out_.by_name[original].tensor, &b = out_.by_name[copy].tensor;
+      if (transposed_contents(a, b)) {
+        tie(copy, original, true, "folded by the exporter");
+      } else if (equal_contents(a, b)) {
+        tie(copy, original, false, "folded by the exporter");
+      } else {
+        fail(ErrorKind::invalid_input, shown(copy, b), " was computed by the exporter from the weight '", original,
+             "', which is also used itself: the two would train apart; export with optimize=False");
+      }
+    }
+    // Equal matrices, or one the transpose of the other, of more than equal numbers.
+    std::map<Shape, std::vector<std::string>> groups;
+    for (const std::string& name : out_.order) {
+      const Weight& w = out_.by_name[name];
+      Shape key = w.tensor.type.shape;
+      if (!w.is_parameter || !w.tied_to.empty() || key.size() != 2 || w.tensor.count() < 4) continue;
+      std::sort(key.begin(), key.end());
+      groups[key].push_back(name);
+    }
+    for (const auto& [key, names] : groups) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        for (size_t j = i + 1; j < names.size(); ++j) {
+          Weight &a = out_.by_name[names[i]], &b = out_.by_name[names[j]];
+          if (!a.tied_to.empty() || !b.tied_to.empty()) continue;
+          const bool equal = a.tensor.type.shape == b.tensor.type.shape && equal_contents(a.tensor, b.tensor);
+          const bool transposed = !equal && transposed_contents(a.tensor, b.tensor);
+          if ((!equal && !transposed) || is_uniform(a.tensor)) continue;
+          const bool first_is_copy = is_generated(names[i]) && !is_generated(names[j]);
+          tie(first_is_copy ? names[i] : names[j], first_is_copy ? names[j] : names[i], transposed, "equal contents");
+        }
+      }
+    }
+  }
+
+  void drop_unused() {
+    std::set<std::string> used;
+    for (const auto& output : model_.proto.graph().output()) used.insert(output.name());
+    for (const FlatNode& node : nodes_) {
+      for (const std::string& name : names_read(node.proto)) used.insert(name);
+    }
+    for (const std::string& name : out_.order) {
+      const Weight& w = out_.by_name[name];
+      if (used.count(name) > 0 && !w.tied_to.empty()) used.insert(w.tied_to);
+    }
+    std::erase_if(out_.order, [&](const std::string& name) {
+      if (used.count(name) > 0) return false;
+      out_.by_name.erase(name);
+      report_.notes.push_back(str("initialiser '", name, "' is used by nothing and left out"));
+      return true;
+    });
+  }
+
+  const ModelFile& model_;
+  std::vector<FlatNode>& nodes_;
+  const ImportOptions& options_;
+  ImportReport& report_;
+  Weights out_;
+  std::map<std::string, std::string> kinds_, folded_;
+  bool optimised_ = false;
+};
+
+}  // namespace
+
+void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter, bool& trainable,
+                    std::string& why) {
+  std::string pattern;
+  if (matches_any(name, options.train, pattern)) {
+    is_parameter = trainable = true;
+    why = "matches --train '" + pattern + "'";
+  }
+  if (matches_any(name, options.freeze, pattern) && is_parameter) {
+    trainable = false;
+    why = "matches --freeze '" + pattern + "'";
+  }
+}
+
+Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
+                       ImportReport& report) {
+  return Decider(model, nodes, options, report).run();
+}
+
+}  // namespace shardrun::importer

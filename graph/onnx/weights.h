@@ -1,0 +1,32 @@
+// Weights: which initialisers train, which are one weight under two names, and which are two weights
+// that an exporter merged into one.
+#pragma once
+
+#include "graph/onnx/flatten.h"
+#include "graph/onnx/import.h"
+
+namespace shardrun::importer {
+
+struct Weight {
+  StoredTensor tensor;
+  bool is_parameter = false;
+  bool trainable = false;
+  std::string why;
+  std::string tied_to;      // not empty: this is that weight, reshaped to tensor.type.shape
+  bool transposed = false;  // …after being transposed
+};
+
+/// Weights by name in `order`. May rename inputs of `nodes` (merged weights given back to their users).
+/// Throws invalid_input for an export that would train wrongly.
+struct Weights {
+  std::map<std::string, Weight> by_name;
+  std::vector<std::string> order;
+};
+Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
+                       ImportReport& report);
+
+/// Applies --train and --freeze to a parameter.
+void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter, bool& trainable,
+                    std::string& why);
+
+}  // namespace shardrun::importer
