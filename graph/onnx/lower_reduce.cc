@@ -11,7 +11,8 @@ std::vector<int64_t> reduce_axes(NodeContext& c, bool& noop) {
   const int64_t rank = c.b.rank(c.in(0));
   std::vector<int64_t> axes = c.attr_ints("axes");
   if (c.has(1)) axes = c.ints(1, "axes");
-  noop = axes.empty() && c.attr_i("noop_with_empty_axes", 0) != 0;
+  const bool empty_means_none = c.attr_i("noop_with_empty_axes", 0) != 0;
+  noop = axes.empty() && empty_means_none;
   if (axes.empty() && !noop) {
     axes.resize(static_cast<size_t>(rank));
     std::iota(axes.begin(), axes.end(), 0);

@@ -151,7 +151,7 @@ void slice(NodeContext& c) {
     steps[d] = count == 0 ? 1 : count == 1 ? (step > 0 ? 1 : -1) : step;
     ends[d] = starts[d] + count * steps[d];
   }
-  const bool whole = ends == dims && std::all_of(steps.begin(), steps.end(), [](int64_t s) { return s == 1; });
+  const bool whole = starts == Ints(dims.size(), 0) && ends == dims && std::all_of(steps.begin(), steps.end(), [](int64_t s) { return s == 1; });
   if (whole) return c.out(x);
   c.out(c.b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", steps}}));
 }

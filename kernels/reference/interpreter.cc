@@ -21,7 +21,7 @@ Interpreter::Interpreter(const Graph& graph, uint64_t seed)
     const Value& v = graph.value(id);
     if (!is_persistent(v.role)) continue;
     auto source = graph.sources.find(id);
-    SR_REQUIRE(source != graph.sources.end(), internal, "value '", v.name, "' has no source");
+    if (source == graph.sources.end()) continue;  // a dead constant
     Tensor tensor(v.type);
     read_source(source->second, v.type, full_box(v.type.shape), seed, tensor.data());
     values_[static_cast<size_t>(id)] = std::move(tensor);
