@@ -12,8 +12,8 @@ namespace shardrun {
 
 enum class Reduction { sum, max, min };
 
-/// Bytes of scratch that a reduction needs, the same for every backend and a multiple of 64, so that
-/// a plan can account for them without a communicator. Zero for one rank.
+/// Bytes of scratch that a reduction needs, the same for every backend and a multiple of 64, so
+/// that a plan can account for them without a communicator. Zero for one rank.
 ///   reduce_scatter: a chunk of this rank's part from each peer; ranks with small parts need less.
 ///   all_reduce: the same on every rank.
 int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype, int rank);
@@ -36,14 +36,18 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// recv = concatenation of the ranks' `counts[r]` elements. `send` may be recv + this rank's offset.
-  virtual void all_gather(const void* send, void* recv, std::span<const int64_t> counts, DType dtype) = 0;
-  /// `send` holds sum(counts) elements; recv gets this rank's counts[rank], reduced. Must not overlap.
-  virtual void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
-                              Reduction op, void* staging) = 0;
+  /// recv = concatenation of the ranks' `counts[r]` elements. `send` may be recv + this rank's
+  /// offset.
+  virtual void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                          DType dtype) = 0;
+  /// `send` holds sum(counts) elements; recv gets this rank's counts[rank], reduced. Must not
+  /// overlap.
+  virtual void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts,
+                              DType dtype, Reduction op, void* staging) = 0;
   /// In place.
   virtual void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) = 0;
-  /// send: for rank 0, 1, … send_counts[r] elements one after the other; recv likewise. Must not overlap.
+  /// send: for rank 0, 1, … send_counts[r] elements one after the other; recv likewise. Must not
+  /// overlap.
   virtual void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                           std::span<const int64_t> recv_counts, DType dtype) = 0;
   virtual void broadcast(void* data, int64_t bytes, int root) = 0;
@@ -59,13 +63,14 @@ class Communicator {
     return all_reduce_staging_bytes(count, dtype, size());
   }
 
-  /// Collective over the whole group: disjoint groups of ranks (of this communicator), each listed in
-  /// the order its members shall have; `groups` is the same on every rank. Returns this rank's group's
-  /// communicator, or null if it is in none.
+  /// Collective over the whole group: disjoint groups of ranks (of this communicator), each listed
+  /// in the order its members shall have; `groups` is the same on every rank. Returns this rank's
+  /// group's communicator, or null if it is in none.
   virtual std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) = 0;
 
   /// A call that waits longer than this for its peers throws Error(comm) naming the operation, this
-  /// rank and the ranks that are missing. 0: wait for ever. Communicators split off later inherit it.
+  /// rank and the ranks that are missing. 0: wait for ever. Communicators split off later inherit
+  /// it.
   virtual void set_timeout(double seconds) = 0;
   static constexpr double kDefaultTimeout = 600;
 
@@ -75,12 +80,13 @@ class Communicator {
   virtual void abort() noexcept = 0;
 };
 
-/// n ranks as threads of one process; element r is for rank r's thread. Throws invalid_input if n < 1.
+/// n ranks as threads of one process; element r is for rank r's thread. Throws invalid_input if n
+/// < 1.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n);
 
-/// All of MPI_COMM_WORLD (collectives/mpi). Initialises MPI on first use; finalize_mpi() ends it after
-/// the last communicator is destroyed (and does nothing where MPI was never used). Throws Error(comm),
-/// also if a launcher started several processes but MPI connects none of them.
+/// All of MPI_COMM_WORLD (collectives/mpi). Initialises MPI on first use; finalize_mpi() ends it
+/// after the last communicator is destroyed (and does nothing where MPI was never used). Throws
+/// Error(comm), also if a launcher started several processes but MPI connects none of them.
 std::unique_ptr<Communicator> make_mpi_communicator();
 void finalize_mpi() noexcept;
 /// Is this process started by mpirun or srun (from the environment; does not initialise MPI)?

@@ -10,9 +10,13 @@ namespace shardrun {
 namespace {
 
 template <class T>
-struct Accumulator { using type = T; };
+struct Accumulator {
+  using type = T;
+};
 template <>
-struct Accumulator<bfloat16> { using type = float; };
+struct Accumulator<bfloat16> {
+  using type = float;
+};
 
 template <class T, class Combine>
 void reduce_typed(std::span<const void* const> in, T* out, int64_t count, Combine combine) {
@@ -81,8 +85,8 @@ std::string call_name(std::string_view operation, int rank, int size) {
 }
 
 void check_counts(std::string_view operation, std::span<const int64_t> counts, int rank, int size) {
-  SR_REQUIRE(static_cast<int>(counts.size()) == size, comm, call_name(operation, rank, size), ": got ",
-             counts.size(), " counts, wanted one per rank");
+  SR_REQUIRE(static_cast<int>(counts.size()) == size, comm, call_name(operation, rank, size),
+             ": got ", counts.size(), " counts, wanted one per rank");
   for (size_t r = 0; r < counts.size(); ++r) {
     SR_REQUIRE(counts[r] >= 0, comm, call_name(operation, rank, size), ": count ", counts[r],
                " for rank ", r, " is negative");
@@ -95,8 +99,8 @@ void check_reducible(std::string_view operation, DType dtype, int rank, int size
 }
 
 void check_peer(std::string_view operation, int peer, int rank, int size) {
-  SR_REQUIRE(peer >= 0 && peer < size, comm, call_name(operation, rank, size), ": there is no rank ",
-             peer);
+  SR_REQUIRE(peer >= 0 && peer < size, comm, call_name(operation, rank, size),
+             ": there is no rank ", peer);
 }
 
 void check_groups(const std::vector<std::vector<int>>& groups, int rank, int size) {
@@ -104,8 +108,8 @@ void check_groups(const std::vector<std::vector<int>>& groups, int rank, int siz
   for (const std::vector<int>& group : groups) {
     for (int member : group) {
       check_peer("split", member, rank, size);
-      SR_REQUIRE(!taken[static_cast<size_t>(member)], comm, call_name("split", rank, size), ": rank ",
-                 member, " is named twice");
+      SR_REQUIRE(!taken[static_cast<size_t>(member)], comm, call_name("split", rank, size),
+                 ": rank ", member, " is named twice");
       taken[static_cast<size_t>(member)] = true;
     }
   }

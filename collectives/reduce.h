@@ -11,8 +11,8 @@
 
 namespace shardrun {
 
-/// out[i] = in[0][i] op in[1][i] op …, from left to right; bf16 in f32 and rounded once. `out` may be
-/// one of the inputs. max and min: a NaN wins. Throws unsupported for f16.
+/// out[i] = in[0][i] op in[1][i] op …, from left to right; bf16 in f32 and rounded once. `out` may
+/// be one of the inputs. max and min: a NaN wins. Throws unsupported for f16.
 void reduce_in_rank_order(std::span<const void* const> in, void* out, int64_t count, DType dtype,
                           Reduction op);
 

@@ -27,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 Clock::time_point deadline_after(double seconds) {
   if (seconds <= 0 || seconds > 1e8) return Clock::time_point::max();
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 class Group;
@@ -67,7 +68,9 @@ enum class Wake { done, aborted, timed_out };
 class Group {
  public:
   Group(int size, std::shared_ptr<Job> shared_job)
-      : slots(static_cast<size_t>(size)), job(std::move(shared_job)), size_(size),
+      : slots(static_cast<size_t>(size)),
+        job(std::move(shared_job)),
+        size_(size),
         spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 0),
         here_(static_cast<size_t>(size), 0) {}
 
@@ -120,10 +123,10 @@ class Group {
     int64_t wanted = 0;
   };
   /// Waits until the channel is in a state for which `ready` holds. Runs `then` under the lock.
-  Wake channel_wait(int from, int to, double timeout, bool interruptible,
-                    const std::function<bool(const Channel&)>& ready,
-                    const std::function<void(Channel&)>& then,
-                    const std::function<void(Channel&)>& withdraw = [](Channel&) {}) {
+  Wake channel_wait(
+      int from, int to, double timeout, bool interruptible,
+      const std::function<bool(const Channel&)>& ready, const std::function<void(Channel&)>& then,
+      const std::function<void(Channel&)>& withdraw = [](Channel&) {}) {
     std::unique_lock lock(channel_mutex_);
     Channel& channel = channels_[{from, to}];
     const Clock::time_point deadline = deadline_after(timeout);
@@ -216,7 +219,8 @@ class LocalCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void all_gather(const void* send, void* recv, std::span<const int64_t> counts, DType dtype) override {
+  void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                  DType dtype) override {
     check_counts("all_gather", counts, rank_, size_);
     enter({.operation = "all_gather", .send = send, .counts = counts, .dtype = dtype});
     const int64_t element = size_of(dtype);
@@ -234,10 +238,11 @@ class LocalCommunicator : public Communicator {
                       Reduction op, void*) override {
     check_counts("reduce_scatter", counts, rank_, size_);
     check_reducible("reduce_scatter", dtype, rank_, size_);
-    enter({.operation = "reduce_scatter", .send = send, .counts = counts, .dtype = dtype, .op = op});
+    enter(
+        {.operation = "reduce_scatter", .send = send, .counts = counts, .dtype = dtype, .op = op});
     const int64_t offset = offset_of(counts, rank_) * size_of(dtype);
-    reduce_slice([](const Slot& s) { return s.send; }, offset, recv, counts[static_cast<size_t>(rank_)],
-                 dtype, op);
+    reduce_slice([](const Slot& s) { return s.send; }, offset, recv,
+                 counts[static_cast<size_t>(rank_)], dtype, op);
     group_->meet();
   }
 
@@ -274,7 +279,10 @@ class LocalCommunicator : public Communicator {
                   std::span<const int64_t> recv_counts, DType dtype) override {
     check_counts("all_to_all", send_counts, rank_, size_);
     check_counts("all_to_all", recv_counts, rank_, size_);
-    enter({.operation = "all_to_all", .send = send, .counts = send_counts, .other_counts = recv_counts,
+    enter({.operation = "all_to_all",
+           .send = send,
+           .counts = send_counts,
+           .other_counts = recv_counts,
            .dtype = dtype});
     const int64_t element = size_of(dtype);
     char* to = static_cast<char*>(recv);
@@ -305,22 +313,25 @@ class LocalCommunicator : public Communicator {
     check_peer("send", to, rank_, size_);
     require(group_->channel_wait(
                 rank_, to, timeout_, true, [](const auto& c) { return c.state == State::empty; },
-                [&](auto& c) { c = {State::offered, data, bytes, 0}; }),
+                [&](auto& c) {
+                  c = {State::offered, data, bytes, 0};
+                }),
             "send", {to});
     bool wrong_size = false;
     int64_t wanted = 0;
-    require(group_->channel_wait(
-                rank_, to, timeout_, true,
-                [](const auto& c) { return c.state == State::done || c.state == State::wrong_size; },
-                [&](auto& c) {
-                  wrong_size = c.state == State::wrong_size;
-                  wanted = c.wanted;
-                  c = {};
-                },
-                [](auto& c) { c = {}; }),
-            "send", {to});
-    SR_REQUIRE(!wrong_size, comm, call_name("send", rank_, size_), ": sends ", bytes, " bytes to rank ",
-               to, ", which expects ", wanted);
+    require(
+        group_->channel_wait(
+            rank_, to, timeout_, true,
+            [](const auto& c) { return c.state == State::done || c.state == State::wrong_size; },
+            [&](auto& c) {
+              wrong_size = c.state == State::wrong_size;
+              wanted = c.wanted;
+              c = {};
+            },
+            [](auto& c) { c = {}; }),
+        "send", {to});
+    SR_REQUIRE(!wrong_size, comm, call_name("send", rank_, size_), ": sends ", bytes,
+               " bytes to rank ", to, ", which expects ", wanted);
   }
 
   void recv(void* data, int64_t bytes, int from) override {
@@ -328,15 +339,16 @@ class LocalCommunicator : public Communicator {
     check_peer("recv", from, rank_, size_);
     const void* source = nullptr;
     int64_t offered = 0;
-    require(group_->channel_wait(
-                from, rank_, timeout_, true, [](const auto& c) { return c.state == State::offered; },
-                [&](auto& c) {
-                  source = c.data;
-                  offered = c.bytes;
-                  c.wanted = bytes;
-                  c.state = offered == bytes ? State::taking : State::wrong_size;
-                }),
-            "recv", {from});
+    require(
+        group_->channel_wait(
+            from, rank_, timeout_, true, [](const auto& c) { return c.state == State::offered; },
+            [&](auto& c) {
+              source = c.data;
+              offered = c.bytes;
+              c.wanted = bytes;
+              c.state = offered == bytes ? State::taking : State::wrong_size;
+            }),
+        "recv", {from});
     SR_REQUIRE(offered == bytes, comm, call_name("recv", rank_, size_), ": expects ", bytes,
                " bytes from rank ", from, ", which sends ", offered);
     if (bytes > 0) std::memcpy(data, source, static_cast<size_t>(bytes));
@@ -420,9 +432,11 @@ class LocalCommunicator : public Communicator {
         for (int p = 0; p < size_; ++p) {
           const int64_t sent = s.counts[static_cast<size_t>(p)];
           const int64_t wanted = slot(p).other_counts[static_cast<size_t>(r)];
-          if (sent != wanted) return str(who, " sends ", sent, " to rank ", p, ", which expects ", wanted);
+          if (sent != wanted)
+            return str(who, " sends ", sent, " to rank ", p, ", which expects ", wanted);
         }
-      } else if (!std::equal(s.counts.begin(), s.counts.end(), first.counts.begin(), first.counts.end())) {
+      } else if (!std::equal(s.counts.begin(), s.counts.end(), first.counts.begin(),
+                             first.counts.end())) {
         return str(who, " has other counts than rank 0");
       }
     }

@@ -68,7 +68,8 @@ class MpiCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void all_gather(const void* send, void* recv, std::span<const int64_t> counts, DType dtype) override {
+  void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                  DType dtype) override {
     begin("all_gather");
     check_counts(operation_, counts, rank_, size_);
     const int64_t element = size_of(dtype);
@@ -110,8 +111,8 @@ class MpiCommunicator : public Communicator {
       offsets.push_back(part.begin);
     }
     char* bytes = static_cast<char*>(data);
-    reduce_parts(data, bytes + offsets[static_cast<size_t>(rank_)] * size_of(dtype), counts, offsets,
-                 dtype, op, staging, bytes);
+    reduce_parts(data, bytes + offsets[static_cast<size_t>(rank_)] * size_of(dtype), counts,
+                 offsets, dtype, op, staging, bytes);
   }
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
@@ -143,7 +144,8 @@ class MpiCommunicator : public Communicator {
     wait();
   }
 
-  /// A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it on.
+  /// A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it
+  /// on.
   void broadcast(void* data, int64_t bytes, int root) override {
     begin("broadcast");
     check_peer(operation_, root, rank_, size_);
@@ -213,15 +215,16 @@ class MpiCommunicator : public Communicator {
   void begin(const char* operation) { operation_ = operation; }
 
   void check(int code, const char* function) const {
-    SR_REQUIRE(code == MPI_SUCCESS, comm, name(), ": ", function, " failed: ", mpi_error_string(code));
+    SR_REQUIRE(code == MPI_SUCCESS, comm, name(), ": ", function,
+               " failed: ", mpi_error_string(code));
   }
 
   void post_send(const void* data, int64_t bytes, int to, int tag = kCollectiveTag) {
     for (int64_t at = 0; at < bytes; at += kMaxMessageBytes) {
       const int64_t n = std::min(kMaxMessageBytes, bytes - at);
       MPI_Request request = MPI_REQUEST_NULL;
-      check(MPI_Isend(static_cast<const char*>(data) + at, static_cast<int>(n), MPI_BYTE, to, tag, comm_,
-                      &request),
+      check(MPI_Isend(static_cast<const char*>(data) + at, static_cast<int>(n), MPI_BYTE, to, tag,
+                      comm_, &request),
             "MPI_Isend");
       requests_.push_back(request);
       transfers_.push_back({to, n, false});
@@ -232,8 +235,8 @@ class MpiCommunicator : public Communicator {
     for (int64_t at = 0; at < bytes; at += kMaxMessageBytes) {
       const int64_t n = std::min(kMaxMessageBytes, bytes - at);
       MPI_Request request = MPI_REQUEST_NULL;
-      check(MPI_Irecv(static_cast<char*>(data) + at, static_cast<int>(n), MPI_BYTE, from, tag, comm_,
-                      &request),
+      check(MPI_Irecv(static_cast<char*>(data) + at, static_cast<int>(n), MPI_BYTE, from, tag,
+                      comm_, &request),
             "MPI_Irecv");
       requests_.push_back(request);
       transfers_.push_back({from, n, true});
@@ -246,7 +249,8 @@ class MpiCommunicator : public Communicator {
     post_send(&token_out_, 1, to);
   }
 
-  /// Dissemination: after round k every rank has heard, directly or not, of the 2^(k+1) - 1 before it.
+  /// Dissemination: after round k every rank has heard, directly or not, of the 2^(k+1) - 1 before
+  /// it.
   void synchronise() {
     for (int distance = 1; distance < size_; distance *= 2) {
       post_token((rank_ + distance) % size_, (rank_ + size_ - distance) % size_);
@@ -314,8 +318,8 @@ class MpiCommunicator : public Communicator {
         const int error = statuses_[i].MPI_ERROR;
         if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
         what = str(transfers_[i].receives ? "receiving " : "sending ", transfers_[i].bytes,
-                   transfers_[i].receives ? " bytes from rank " : " bytes to rank ", transfers_[i].peer,
-                   ": ", mpi_error_string(error));
+                   transfers_[i].receives ? " bytes from rank " : " bytes to rank ",
+                   transfers_[i].peer, ": ", mpi_error_string(error));
         break;
       }
     }
@@ -357,10 +361,10 @@ class MpiCommunicator : public Communicator {
     reduce_in_rank_order(in, data, count, dtype, op);
   }
 
-  /// Part r is counts[r] elements from offsets[r] of `send`; part `rank` is reduced into `out`, which
-  /// may be its place in `send`. In round c each rank sends its contribution to chunk c of every
-  /// part to the part's owner, which reduces. With `gathered` the owners hand the reduced chunk c
-  /// to everybody during round c + 1, while it is in cache.
+  /// Part r is counts[r] elements from offsets[r] of `send`; part `rank` is reduced into `out`,
+  /// which may be its place in `send`. In round c each rank sends its contribution to chunk c of
+  /// every part to the part's owner, which reduces. With `gathered` the owners hand the reduced
+  /// chunk c to everybody during round c + 1, while it is in cache.
   void reduce_parts(const void* send, void* out, std::span<const int64_t> counts,
                     std::span<const int64_t> offsets, DType dtype, Reduction op, void* staging,
                     char* gathered) {
@@ -373,7 +377,8 @@ class MpiCommunicator : public Communicator {
     const auto byte_offset = [&](int part, int64_t round) {
       return (offsets[static_cast<size_t>(part)] + round * step) * element;
     };
-    const int64_t slot_bytes = round_up_64(std::min(counts[static_cast<size_t>(rank_)], step) * element);
+    const int64_t slot_bytes =
+        round_up_64(std::min(counts[static_cast<size_t>(rank_)], step) * element);
     std::vector<const void*> in(static_cast<size_t>(size_));
     for (int64_t round = 0; round < rounds + (gathered != nullptr ? 1 : 0); ++round) {
       const int64_t mine = count_of(rank_, round);
@@ -385,16 +390,19 @@ class MpiCommunicator : public Communicator {
           post_recv(place, mine * element, peer);
         }
         if (gathered != nullptr && round > 0) {
-          post_recv(gathered + byte_offset(peer, round - 1), count_of(peer, round - 1) * element, peer);
+          post_recv(gathered + byte_offset(peer, round - 1), count_of(peer, round - 1) * element,
+                    peer);
         }
       }
       for (int i = 1; i < size_; ++i) {
         const int peer = (rank_ + i) % size_;
         if (const int64_t theirs = count_of(peer, round); theirs > 0) {
-          post_send(static_cast<const char*>(send) + byte_offset(peer, round), theirs * element, peer);
+          post_send(static_cast<const char*>(send) + byte_offset(peer, round), theirs * element,
+                    peer);
         }
         if (gathered != nullptr && round > 0) {
-          post_send(gathered + byte_offset(rank_, round - 1), count_of(rank_, round - 1) * element, peer);
+          post_send(gathered + byte_offset(rank_, round - 1), count_of(rank_, round - 1) * element,
+                    peer);
         }
       }
       wait();
@@ -436,7 +444,8 @@ int64_t launched_processes() {
 
 std::unique_ptr<Communicator> make_mpi_communicator() {
   const auto check = [](int code, const char* function) {
-    SR_REQUIRE(code == MPI_SUCCESS, comm, "starting MPI: ", function, " failed: ", mpi_error_string(code));
+    SR_REQUIRE(code == MPI_SUCCESS, comm, "starting MPI: ", function,
+               " failed: ", mpi_error_string(code));
   };
   int initialized = 0;
   check(MPI_Initialized(&initialized), "MPI_Initialized");
@@ -445,15 +454,17 @@ std::unique_ptr<Communicator> make_mpi_communicator() {
     if (oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-    SR_REQUIRE(provided >= MPI_THREAD_FUNNELED, comm,
-               "starting MPI: this MPI has no thread support; use one built with MPI_THREAD_FUNNELED");
+    SR_REQUIRE(
+        provided >= MPI_THREAD_FUNNELED, comm,
+        "starting MPI: this MPI has no thread support; use one built with MPI_THREAD_FUNNELED");
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int size = 1;
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   const int64_t launched = launched_processes();
   SR_REQUIRE(size > 1 || launched <= 1, comm, "starting MPI: the launcher started ", launched,
-             " processes, but MPI connects only 1; start them with mpirun of the same MPI, or srun --mpi=pmix");
+             " processes, but MPI connects only 1; start them with mpirun of the same MPI, or srun "
+             "--mpi=pmix");
   MPI_Comm comm = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   return std::make_unique<MpiCommunicator>(comm, Communicator::kDefaultTimeout);

@@ -75,9 +75,11 @@ constexpr int64_t kSyntheticValidationBatches = 8;
 
 class SyntheticSource : public DataSource {
  public:
-  SyntheticSource(const std::vector<BatchField>& fields, const DataOptions& options) : options_(options) {
+  SyntheticSource(const std::vector<BatchField>& fields, const DataOptions& options)
+      : options_(options) {
     for (const BatchField& field : fields) {
-      const bool known = is_float(field.type.dtype) || field.type.dtype == DType::boolean || field.bound > 0;
+      const bool known =
+          is_float(field.type.dtype) || field.type.dtype == DType::boolean || field.bound > 0;
       SR_REQUIRE(known, invalid_input, "synthetic batches: the range of input '", field.name, "' (",
                  field.type, ") is not known; give --data");
     }
@@ -143,7 +145,8 @@ bool take_suffix(std::string& text, std::string_view suffix) {
 }
 
 std::unique_ptr<DataSource> open_token_file(const std::string& spec, std::string path,
-                                            std::vector<BatchField> fields, const DataOptions& options) {
+                                            std::vector<BatchField> fields,
+                                            const DataOptions& options) {
   int bytes = 2;
   if (take_suffix(path, ":uint32")) {
     bytes = 4;
@@ -156,7 +159,8 @@ std::unique_ptr<DataSource> open_token_file(const std::string& spec, std::string
 }
 
 std::unique_ptr<DataSource> open_npy_files(const std::string& spec, const std::string& list,
-                                           std::vector<BatchField> fields, const DataOptions& options) {
+                                           std::vector<BatchField> fields,
+                                           const DataOptions& options) {
   const std::vector<std::string> files = split_text(list, ',');
   SR_REQUIRE(files.size() == fields.size(), invalid_input, "--data ", spec, ": got ", files.size(),
              " files, wanted one for each of ", names_of(fields));
@@ -168,12 +172,12 @@ std::unique_ptr<DataSource> open_npy_files(const std::string& spec, const std::s
       const std::string name = path.substr(0, equals);
       field = 0;
       while (field < fields.size() && fields[field].name != name) ++field;
-      SR_REQUIRE(field < fields.size(), invalid_input, "--data ", spec, ": the model has no batch input '",
-                 name, "'; it has ", names_of(fields));
+      SR_REQUIRE(field < fields.size(), invalid_input, "--data ", spec,
+                 ": the model has no batch input '", name, "'; it has ", names_of(fields));
       path = path.substr(equals + 1);
     }
-    SR_REQUIRE(arrays[field].data == nullptr, invalid_input, "--data ", spec, ": two files for input '",
-               fields[field].name, "'");
+    SR_REQUIRE(arrays[field].data == nullptr, invalid_input, "--data ", spec,
+               ": two files for input '", fields[field].name, "'");
     auto file = std::make_shared<MappedFile>(path);
     arrays[field] = parse_npy(file->data(), file->size(), file, path);
   }
@@ -181,7 +185,8 @@ std::unique_ptr<DataSource> open_npy_files(const std::string& spec, const std::s
 }
 
 std::unique_ptr<DataSource> open_npz_file(const std::string& spec, const std::string& path,
-                                          std::vector<BatchField> fields, const DataOptions& options) {
+                                          std::vector<BatchField> fields,
+                                          const DataOptions& options) {
   const auto stored = open_npz(path);
   std::vector<StoredArray> arrays;
   for (const BatchField& field : fields) {
@@ -191,8 +196,8 @@ std::unique_ptr<DataSource> open_npz_file(const std::string& spec, const std::st
       names += (names.empty() ? "'" : ", '") + name + "'";
       if (name == field.name) found = &array;
     }
-    SR_REQUIRE(found != nullptr, invalid_input, path, ": no array '", field.name, "'; it has ", names,
-               "; name the arrays as the model's batch inputs: ", names_of(fields));
+    SR_REQUIRE(found != nullptr, invalid_input, path, ": no array '", field.name, "'; it has ",
+               names, "; name the arrays as the model's batch inputs: ", names_of(fields));
     arrays.push_back(*found);
   }
   return make_array_source(spec, std::move(fields), std::move(arrays), options);
@@ -203,7 +208,8 @@ std::unique_ptr<DataSource> open_npz_file(const std::string& spec, const std::st
 std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<BatchField> fields,
                                       const DataOptions& options) {
   SR_REQUIRE(options.validation_fraction >= 0 && options.validation_fraction < 1, invalid_input,
-             "validation fraction: got ", options.validation_fraction, ", wanted 0 <= fraction < 1");
+             "validation fraction: got ", options.validation_fraction,
+             ", wanted 0 <= fraction < 1");
   if (spec.empty()) return std::make_unique<SyntheticSource>(fields, options);
   const size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);

@@ -12,8 +12,8 @@ namespace {
 struct NumpyFormat {
   const char* format;
   int bytes;
-  DType dtype;      // what it is read as
-  bool widened;     // integers that DType does not know are widened to i64 first
+  DType dtype;   // what it is read as
+  bool widened;  // integers that DType does not know are widened to i64 first
 };
 
 // numpy's codes: < little-endian, | one byte, i signed, u unsigned, f float, b bool.
@@ -29,8 +29,8 @@ const NumpyFormat& format_of(const StoredArray& array) {
   }
   std::string known;
   for (const NumpyFormat& f : kFormats) known += std::string(known.empty() ? "" : ", ") + f.format;
-  fail(ErrorKind::unsupported, array.name, ": elements are '", array.format, "', wanted one of ", known,
-       "; convert with astype");
+  fail(ErrorKind::unsupported, array.name, ": elements are '", array.format, "', wanted one of ",
+       known, "; convert with astype");
 }
 
 template <class T>
@@ -56,7 +56,8 @@ std::pair<int64_t, int64_t> legal_range(const BatchField& field) {
   switch (field.type.dtype) {
     case DType::i8: return {-128, 127};
     case DType::u8: return {0, 255};
-    case DType::i32: return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+    case DType::i32:
+      return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
     default: return {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
   }
 }
@@ -65,7 +66,10 @@ class ArraySource : public DataSource {
  public:
   ArraySource(std::string spec, std::vector<BatchField> fields, std::vector<StoredArray> arrays,
               const DataOptions& options)
-      : spec_(std::move(spec)), fields_(std::move(fields)), arrays_(std::move(arrays)), options_(options) {
+      : spec_(std::move(spec)),
+        fields_(std::move(fields)),
+        arrays_(std::move(arrays)),
+        options_(options) {
     whole_ = true;
     for (size_t i = 0; i < fields_.size(); ++i) {
       check_dtype(fields_[i], arrays_[i]);
@@ -92,7 +96,8 @@ class ArraySource : public DataSource {
       if (run_dim == 1 && !whole_) break;  // samples lie apart
     }
     if (shape.size() == 1 && !whole_) run = 1;
-    const int64_t sample_elements = shape.empty() ? 1 : element_count(shape) / std::max<int64_t>(1, shape[0]);
+    const int64_t sample_elements =
+        shape.empty() ? 1 : element_count(shape) / std::max<int64_t>(1, shape[0]);
     const int64_t element = size_of(field.type.dtype);
     int64_t wait = 0;
     for_box(shape, box, [&](int64_t index, int64_t i) {
@@ -101,8 +106,9 @@ class ArraySource : public DataSource {
       int64_t from = index;
       if (!whole_) {
         const int64_t sample = batch * shape[0] + index / sample_elements;
-        from = (validation ? validation_sample(sample) : training_sample(sample)) * sample_elements +
-               index % sample_elements;
+        from =
+            (validation ? validation_sample(sample) : training_sample(sample)) * sample_elements +
+            index % sample_elements;
       }
       load_elements(array, from, run, field, static_cast<char*>(out) + i * element);
     });
@@ -130,9 +136,9 @@ class ArraySource : public DataSource {
       const Shape& got = arrays_[i].shape;
       const bool fits = !want.empty() && got.size() == want.size() &&
                         std::equal(want.begin() + 1, want.end(), got.begin() + 1);
-      SR_REQUIRE(fits, invalid_input, arrays_[i].name, ": shape is ", to_string(got), ", but the model's input '",
-                 fields_[i].name, "' is ", to_string(want), "; wanted [samples",
-                 want.size() > 1 ? ", then the input's dims" : "", "]");
+      SR_REQUIRE(fits, invalid_input, arrays_[i].name, ": shape is ", to_string(got),
+                 ", but the model's input '", fields_[i].name, "' is ", to_string(want),
+                 "; wanted [samples", want.size() > 1 ? ", then the input's dims" : "", "]");
       const int64_t samples = got[0];
       SR_REQUIRE(i == 0 || samples == samples_, invalid_input, arrays_[i].name, ": ", samples,
                  " samples, but ", arrays_[0].name, " has ", samples_);
@@ -142,13 +148,14 @@ class ArraySource : public DataSource {
       samples_ = samples;
     }
     SR_REQUIRE(samples_ > 0, invalid_input, arrays_[0].name, ": has no samples");
-    int64_t validation = static_cast<int64_t>(options_.validation_fraction * static_cast<double>(samples_));
+    int64_t validation =
+        static_cast<int64_t>(options_.validation_fraction * static_cast<double>(samples_));
     if (options_.validation_fraction > 0 && validation == 0 && samples_ > 1) validation = 1;
     training_ = samples_ - validation;
     const int64_t batch = std::max<int64_t>(1, fields_[0].type.shape[0]);
     if (validation == 0) return;
-    validation_batches_ =
-        std::clamp(validation / batch, int64_t{1}, std::max<int64_t>(1, options_.max_validation_batches));
+    validation_batches_ = std::clamp(validation / batch, int64_t{1},
+                                     std::max<int64_t>(1, options_.max_validation_batches));
   }
 
   int64_t training_sample(int64_t sample) const {
@@ -207,8 +214,10 @@ void load_elements(const StoredArray& array, int64_t begin, int64_t count, const
   }
 }
 
-std::unique_ptr<DataSource> make_array_source(const std::string& spec, std::vector<BatchField> fields,
-                                              std::vector<StoredArray> arrays, const DataOptions& options) {
+std::unique_ptr<DataSource> make_array_source(const std::string& spec,
+                                              std::vector<BatchField> fields,
+                                              std::vector<StoredArray> arrays,
+                                              const DataOptions& options) {
   return std::make_unique<ArraySource>(spec, std::move(fields), std::move(arrays), options);
 }
 

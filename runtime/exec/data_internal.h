@@ -1,4 +1,5 @@
-// What the data sources share: mapped files, a shuffled order without memory, and the kinds of source.
+// What the data sources share: mapped files, a shuffled order without memory, and the kinds of
+// source.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,9 @@ class MappedFile {
   int64_t size_ = 0;
 };
 
-/// A bijection of [0, size) that needs no memory: a Feistel network over the next even power of two,
-/// walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+/// A bijection of [0, size) that needs no memory: a Feistel network over the next even power of
+/// two, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains",
+/// 2002).
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t seed, uint64_t stream, uint64_t epoch);
@@ -71,8 +73,9 @@ void for_box(const Shape& shape, const Box& box, F&& f) {
 /// Writes an integer as element i of an array of `dtype`.
 void store_integer(void* out, DType dtype, int64_t i, int64_t value);
 
-std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path, int token_bytes,
-                                        std::vector<BatchField> fields, const DataOptions& options);
+std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path,
+                                        int token_bytes, std::vector<BatchField> fields,
+                                        const DataOptions& options);
 
 /// An array of a file. `type` is what elements are stored as; integers that DType does not know
 /// (i16, u16, u32, u64) keep their own name.
@@ -86,18 +89,23 @@ struct StoredArray {
   int64_t element_bytes() const;
 };
 
-/// Parses numpy's .npy, versions 1 to 3. `name` is for messages. Throws invalid_input or unsupported.
+/// Parses numpy's .npy, versions 1 to 3. `name` is for messages. Throws invalid_input or
+/// unsupported.
 StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<const void> owner,
                       const std::string& name);
-/// The arrays of a zip file as numpy writes it: stored or deflated, zip64 where large; by name without ".npy".
-/// Deflated arrays are inflated into memory here. Throws invalid_input or unsupported.
+/// The arrays of a zip file as numpy writes it: stored or deflated, zip64 where large; by name
+/// without ".npy". Deflated arrays are inflated into memory here. Throws invalid_input or
+/// unsupported.
 std::vector<std::pair<std::string, StoredArray>> open_npz(const std::string& path);
 
 /// Converts elements [begin, begin + count) of the array to the field's dtype, checking bounds.
-void load_elements(const StoredArray& array, int64_t begin, int64_t count, const BatchField& field, void* out);
+void load_elements(const StoredArray& array, int64_t begin, int64_t count, const BatchField& field,
+                   void* out);
 
 /// `named` holds one array per field, in the order of the fields.
-std::unique_ptr<DataSource> make_array_source(const std::string& spec, std::vector<BatchField> fields,
-                                              std::vector<StoredArray> arrays, const DataOptions& options);
+std::unique_ptr<DataSource> make_array_source(const std::string& spec,
+                                              std::vector<BatchField> fields,
+                                              std::vector<StoredArray> arrays,
+                                              const DataOptions& options);
 
 }  // namespace shardrun

@@ -25,7 +25,8 @@ T little(const unsigned char* at) {
 }
 
 /// The text after `'key':` in the header's dict, without leading spaces.
-std::string_view dict_value(std::string_view header, std::string_view key, const std::string& name) {
+std::string_view dict_value(std::string_view header, std::string_view key,
+                            const std::string& name) {
   for (const char quote : {'\'', '"'}) {
     const std::string quoted = quote + std::string(key) + quote;
     size_t at = header.find(quoted);
@@ -39,9 +40,11 @@ std::string_view dict_value(std::string_view header, std::string_view key, const
 }
 
 Shape parse_shape(std::string_view text, const std::string& name) {
-  SR_REQUIRE(!text.empty() && text.front() == '(', invalid_input, name, ": the npy header's shape is no tuple");
+  SR_REQUIRE(!text.empty() && text.front() == '(', invalid_input, name,
+             ": the npy header's shape is no tuple");
   const size_t close = text.find(')');
-  SR_REQUIRE(close != std::string_view::npos, invalid_input, name, ": the npy header's shape has no end");
+  SR_REQUIRE(close != std::string_view::npos, invalid_input, name,
+             ": the npy header's shape has no end");
   std::string_view list = text.substr(1, close - 1);
   Shape shape;
   while (true) {
@@ -80,8 +83,10 @@ class Zip {
     // The local header repeats the name and has an extra field of its own length.
     need(entry.offset, 30, "a local header");
     const unsigned char* local = file_->data() + entry.offset;
-    SR_REQUIRE(little<uint32_t>(local) == 0x04034b50, invalid_input, name, ": its local header is damaged");
-    const int64_t start = entry.offset + 30 + little<uint16_t>(local + 26) + little<uint16_t>(local + 28);
+    SR_REQUIRE(little<uint32_t>(local) == 0x04034b50, invalid_input, name,
+               ": its local header is damaged");
+    const int64_t start =
+        entry.offset + 30 + little<uint16_t>(local + 26) + little<uint16_t>(local + 28);
     need(start, entry.stored, "an entry");
     const unsigned char* data = file_->data() + start;
     if (entry.method == 0) {
@@ -98,7 +103,8 @@ class Zip {
 
  private:
   void need(int64_t offset, int64_t bytes, const char* what) const {
-    const bool fits = offset >= 0 && bytes >= 0 && offset <= file_->size() && bytes <= file_->size() - offset;
+    const bool fits =
+        offset >= 0 && bytes >= 0 && offset <= file_->size() && bytes <= file_->size() - offset;
     SR_REQUIRE(fits, invalid_input, file_->path(), ": ", what, " of the zip file at byte ", offset,
                " lies beyond its end at ", file_->size(), "; the file is cut short or damaged");
   }
@@ -108,12 +114,14 @@ class Zip {
     const unsigned char* data = file_->data();
     // The end record is 22 bytes and a comment of up to 65535.
     int64_t end = size - 22;
-    while (end >= 0 && end >= size - 22 - 65535 && little<uint32_t>(data + end) != 0x06054b50) --end;
+    while (end >= 0 && end >= size - 22 - 65535 && little<uint32_t>(data + end) != 0x06054b50)
+      --end;
     SR_REQUIRE(end >= 0 && end >= size - 22 - 65535, invalid_input, file_->path(),
                ": is no zip file (or is cut short); write it with numpy's savez");
     int64_t count = little<uint16_t>(data + end + 10);
     int64_t at = little<uint32_t>(data + end + 16);
-    if ((count == 0xffff || at == 0xffffffff) && end >= 20 && little<uint32_t>(data + end - 20) == 0x07064b50) {
+    if ((count == 0xffff || at == 0xffffffff) && end >= 20 &&
+        little<uint32_t>(data + end - 20) == 0x07064b50) {
       const int64_t record = little<int64_t>(data + end - 20 + 8);
       need(record, 56, "the zip64 end record");
       SR_REQUIRE(little<uint32_t>(data + record) == 0x06064b50, invalid_input, file_->path(),
@@ -128,7 +136,8 @@ class Zip {
   int64_t read_entry(int64_t at) {
     need(at, 46, "the directory");
     const unsigned char* p = file_->data() + at;
-    SR_REQUIRE(little<uint32_t>(p) == 0x02014b50, invalid_input, file_->path(), ": its zip directory is damaged");
+    SR_REQUIRE(little<uint32_t>(p) == 0x02014b50, invalid_input, file_->path(),
+               ": its zip directory is damaged");
     const int64_t name_bytes = little<uint16_t>(p + 28), extra_bytes = little<uint16_t>(p + 30);
     const int64_t next = at + 46 + name_bytes + extra_bytes + little<uint16_t>(p + 32);
     need(at, next - at, "the directory");
@@ -154,8 +163,8 @@ class Zip {
         int64_t at = 0;
         for (int64_t* field : {&entry.size, &entry.stored, &entry.offset}) {
           if (*field != 0xffffffff) continue;
-          SR_REQUIRE(at + 8 <= length, invalid_input, file_->path(), ": the zip64 field of '", entry.name,
-                     "' is cut short");
+          SR_REQUIRE(at + 8 <= length, invalid_input, file_->path(), ": the zip64 field of '",
+                     entry.name, "' is cut short");
           *field = little<int64_t>(extra + 4 + at);
           at += 8;
         }
@@ -167,15 +176,16 @@ class Zip {
 
   static void check_crc(const unsigned char* data, const ZipEntry& entry, const std::string& name) {
     const auto crc = crc32_z(0, data, static_cast<z_size_t>(entry.size));
-    SR_REQUIRE(crc == entry.crc, invalid_input, name, ": its checksum is wrong; the file is damaged");
+    SR_REQUIRE(crc == entry.crc, invalid_input, name,
+               ": its checksum is wrong; the file is damaged");
   }
 
   static std::shared_ptr<std::vector<unsigned char>> inflate_entry(const unsigned char* data,
                                                                    const ZipEntry& entry,
                                                                    const std::string& name) {
     // Deflate shrinks by at most 1032: a size beyond that is a lie that must not be allocated.
-    SR_REQUIRE(entry.size >= 0 && entry.size / 1040 <= entry.stored, invalid_input, name, ": ", entry.stored,
-               " bytes cannot inflate to ", entry.size, "; the file is damaged");
+    SR_REQUIRE(entry.size >= 0 && entry.size / 1040 <= entry.stored, invalid_input, name, ": ",
+               entry.stored, " bytes cannot inflate to ", entry.size, "; the file is damaged");
     auto bytes = std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(entry.size));
     z_stream stream{};
     SR_REQUIRE(inflateInit2(&stream, -MAX_WBITS) == Z_OK, internal, name, ": zlib does not start");
@@ -213,7 +223,8 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   SR_REQUIRE(size >= 10 && std::memcmp(data, "\x93NUMPY", 6) == 0, invalid_input, name,
              ": is no npy file; write it with numpy's save");
   const int version = data[6];
-  SR_REQUIRE(version >= 1 && version <= 3, unsupported, name, ": npy version ", version, ", wanted 1 to 3");
+  SR_REQUIRE(version >= 1 && version <= 3, unsupported, name, ": npy version ", version,
+             ", wanted 1 to 3");
   const int64_t preamble = version == 1 ? 10 : 12;
   SR_REQUIRE(size >= preamble, invalid_input, name, ": the npy header is cut short");
   const int64_t header_bytes =
@@ -230,7 +241,8 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   SR_REQUIRE(descr.front() == '\'' || descr.front() == '"', unsupported, name,
              ": is an array of records; save its fields as arrays of their own");
   const size_t close = descr.find(descr.front(), 1);
-  SR_REQUIRE(close != std::string_view::npos, invalid_input, name, ": the npy header's descr has no end");
+  SR_REQUIRE(close != std::string_view::npos, invalid_input, name,
+             ": the npy header's descr has no end");
   array.format = descr.substr(1, close - 1);
   array.shape = parse_shape(dict_value(header, "shape", name), name);
   const bool fortran = dict_value(header, "fortran_order", name).starts_with("True");
@@ -245,9 +257,10 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   }
   const int64_t element = array.element_bytes();
   const int64_t have = size - preamble - header_bytes;
-  SR_REQUIRE(count <= have / element, invalid_input, name, ": shape ", to_string(array.shape), " of '",
-             array.format, "' needs ", static_cast<double>(count) * static_cast<double>(element),
-             " bytes, but ", have, " follow the header; the file is cut short");
+  SR_REQUIRE(count <= have / element, invalid_input, name, ": shape ", to_string(array.shape),
+             " of '", array.format, "' needs ",
+             static_cast<double>(count) * static_cast<double>(element), " bytes, but ", have,
+             " follow the header; the file is cut short");
   return array;
 }
 

@@ -7,13 +7,14 @@
 namespace shardrun {
 namespace {
 
-// Files up to this size are checked against the vocabulary when they are opened, others as they are read.
+// Files up to this size are checked against the vocabulary when they are opened, others as they are
+// read.
 constexpr int64_t kCheckAtOpenBytes = 64 << 20;
 
 class TokenSource : public DataSource {
  public:
-  TokenSource(std::string spec, const std::string& path, int token_bytes, std::vector<BatchField> fields,
-              const DataOptions& options)
+  TokenSource(std::string spec, const std::string& path, int token_bytes,
+              std::vector<BatchField> fields, const DataOptions& options)
       : spec_(std::move(spec)), file_(path), token_bytes_(token_bytes), options_(options) {
     take_fields(fields);
     SR_REQUIRE(file_.size() % token_bytes_ == 0, invalid_input, path, ": ", file_.size(),
@@ -41,8 +42,9 @@ class TokenSource : public DataSource {
   int64_t validation_batches() const override { return validation_batches_; }
 
   std::string describe() const override {
-    return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ", windows_,
-               " samples of ", context_, "), ", tokens_ - training_tokens_, " to validate");
+    return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ",
+               windows_, " samples of ", context_, "), ", tokens_ - training_tokens_,
+               " to validate");
   }
 
  private:
@@ -52,30 +54,36 @@ class TokenSource : public DataSource {
     for (const BatchField& field : fields) {
       const bool integer = field.type.dtype == DType::i32 || field.type.dtype == DType::i64;
       const BatchField*& place = field.role == BatchField::Role::input ? input : target;
-      SR_REQUIRE(integer && place == nullptr, invalid_input, "--data ", spec_,
-                 ": tokens give one integer input and one integer target, but the model also wants '",
-                 field.name, "' (", field.type, "); use npz:FILE");
+      SR_REQUIRE(
+          integer && place == nullptr, invalid_input, "--data ", spec_,
+          ": tokens give one integer input and one integer target, but the model also wants '",
+          field.name, "' (", field.type, "); use npz:FILE");
       place = &field;
     }
-    SR_REQUIRE(input != nullptr && input->type.shape.size() == 2 && element_count(input->type.shape) > 0,
-               invalid_input, "--data ", spec_, ": tokens need an integer input of shape [samples, context], got ",
-               input == nullptr ? "none" : str("'", input->name, "' ", input->type));
+    SR_REQUIRE(
+        input != nullptr && input->type.shape.size() == 2 && element_count(input->type.shape) > 0,
+        invalid_input, "--data ", spec_,
+        ": tokens need an integer input of shape [samples, context], got ",
+        input == nullptr ? "none" : str("'", input->name, "' ", input->type));
     samples_ = input->type.shape[0];
     context_ = input->type.shape[1];
     vocabulary_ = input->bound;
     if (target == nullptr) return;
-    SR_REQUIRE(element_count(target->type.shape) == samples_ * context_, invalid_input, "--data ", spec_,
-               ": target '", target->name, "' is ", target->type, ", wanted one token for each of ",
-               input->type, " '", input->name, "'");
-    if (target->bound > 0 && (vocabulary_ == 0 || target->bound < vocabulary_)) vocabulary_ = target->bound;
+    SR_REQUIRE(element_count(target->type.shape) == samples_ * context_, invalid_input, "--data ",
+               spec_, ": target '", target->name, "' is ", target->type,
+               ", wanted one token for each of ", input->type, " '", input->name, "'");
+    if (target->bound > 0 && (vocabulary_ == 0 || target->bound < vocabulary_))
+      vocabulary_ = target->bound;
   }
 
-  /// A window is context + 1 tokens. The validation part is at least one window, if the file has two.
+  /// A window is context + 1 tokens. The validation part is at least one window, if the file has
+  /// two.
   void place_parts() {
     const int64_t window = context_ + 1;
     SR_REQUIRE(tokens_ >= window, invalid_input, file_.path(), ": ", tokens_,
                " tokens are too few for a context of ", context_, ", which needs ", window);
-    int64_t validation = static_cast<int64_t>(options_.validation_fraction * static_cast<double>(tokens_));
+    int64_t validation =
+        static_cast<int64_t>(options_.validation_fraction * static_cast<double>(tokens_));
     if (options_.validation_fraction > 0) validation = std::max(validation, window);
     if (options_.validation_fraction <= 0 || tokens_ - validation < window) validation = 0;
     training_tokens_ = tokens_ - validation;
@@ -84,12 +92,14 @@ class TokenSource : public DataSource {
     if (windows_ > 1) --windows_;
     if (validation == 0) return;
     const int64_t whole = (validation - 1) / context_;
-    validation_batches_ = std::clamp(whole / samples_, int64_t{1}, std::max<int64_t>(1, options_.max_validation_batches));
+    validation_batches_ = std::clamp(whole / samples_, int64_t{1},
+                                     std::max<int64_t>(1, options_.max_validation_batches));
   }
 
   int64_t training_start(int64_t sample) const {
     const int64_t epoch = sample / windows_;
-    const Permutation order(windows_, options_.seed, data_stream("order"), static_cast<uint64_t>(epoch));
+    const Permutation order(windows_, options_.seed, data_stream("order"),
+                            static_cast<uint64_t>(epoch));
     const int64_t slack = std::min(context_ - 1, training_tokens_ - 1 - windows_ * context_);
     const RandomStream phases{options_.seed, data_stream("phase"), static_cast<uint64_t>(epoch)};
     const int64_t phase = phases.bits(0) % (slack + 1);
@@ -118,9 +128,9 @@ class TokenSource : public DataSource {
 
   int64_t checked(int64_t position) const {
     const int64_t value = token(position);
-    SR_REQUIRE(vocabulary_ == 0 || value < vocabulary_, invalid_input, file_.path(), ": token ", value,
-               " at position ", position, " is beyond the model's vocabulary of ", vocabulary_,
-               "; tokenise the text for this model");
+    SR_REQUIRE(vocabulary_ == 0 || value < vocabulary_, invalid_input, file_.path(), ": token ",
+               value, " at position ", position, " is beyond the model's vocabulary of ",
+               vocabulary_, "; tokenise the text for this model");
     return value;
   }
 
@@ -139,8 +149,9 @@ class TokenSource : public DataSource {
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path, int token_bytes,
-                                        std::vector<BatchField> fields, const DataOptions& options) {
+std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path,
+                                        int token_bytes, std::vector<BatchField> fields,
+                                        const DataOptions& options) {
   return std::make_unique<TokenSource>(spec, path, token_bytes, std::move(fields), options);
 }
 

@@ -25,7 +25,8 @@ std::string to_json(const StepMetrics& metrics) {
 
 MetricsWriter::MetricsWriter(const std::string& path, bool append)
     : path_(path), file_(std::fopen(path.c_str(), append ? "a" : "w")) {
-  SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path, ": cannot open: ", std::strerror(errno));
+  SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path,
+             ": cannot open: ", std::strerror(errno));
 }
 
 MetricsWriter::~MetricsWriter() { std::fclose(file_); }
@@ -41,9 +42,11 @@ void MetricsWriter::eval(int64_t step, double val_loss) {
 
 void MetricsWriter::write(const std::string& line) {
   errno = 0;
-  const bool written = std::fwrite((line + "\n").data(), 1, line.size() + 1, file_) == line.size() + 1 &&
-                       std::fflush(file_) == 0;
-  SR_REQUIRE(written, invalid_input, "metrics file ", path_, ": cannot write: ", std::strerror(errno));
+  const bool written =
+      std::fwrite((line + "\n").data(), 1, line.size() + 1, file_) == line.size() + 1 &&
+      std::fflush(file_) == 0;
+  SR_REQUIRE(written, invalid_input, "metrics file ", path_,
+             ": cannot write: ", std::strerror(errno));
 }
 
 }  // namespace shardrun

@@ -14,7 +14,7 @@ struct StepMetrics {
   double lr = 0;
   std::optional<double> grad_norm;
   double step_ms = 0;
-  std::optional<double> tokens_per_s;   // models of tokens; the others have samples_per_s
+  std::optional<double> tokens_per_s;  // models of tokens; the others have samples_per_s
   std::optional<double> samples_per_s;
   double comm_ms = 0;      // of step_ms, in collectives, on this rank
   int64_t peak_bytes = 0;  // arena bytes of this rank
@@ -26,7 +26,8 @@ std::string to_json(const StepMetrics& metrics);
 
 class MetricsWriter {
  public:
-  /// Truncates the file, or appends to it (a resumed run). Throws invalid_input if it cannot be opened.
+  /// Truncates the file, or appends to it (a resumed run). Throws invalid_input if it cannot be
+  /// opened.
   MetricsWriter(const std::string& path, bool append);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;

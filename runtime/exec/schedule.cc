@@ -10,7 +10,8 @@
 namespace shardrun {
 namespace {
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine};
+constexpr ScheduleKind kKinds[] = {ScheduleKind::constant, ScheduleKind::linear,
+                                   ScheduleKind::cosine};
 
 }  // namespace
 
@@ -37,8 +38,8 @@ void Schedule::check() const {
   if (kind == ScheduleKind::constant) return;
   SR_REQUIRE(std::isfinite(min_lr) && min_lr >= 0 && min_lr <= lr, invalid_input,
              "least learning rate: got ", min_lr, ", wanted 0 to the learning rate, ", lr);
-  SR_REQUIRE(warmup < total, invalid_input, "warm-up: got ", warmup, " steps, wanted fewer than the run's ",
-             total);
+  SR_REQUIRE(warmup < total, invalid_input, "warm-up: got ", warmup,
+             " steps, wanted fewer than the run's ", total);
 }
 
 double Schedule::lr_at(int64_t step) const {
@@ -50,7 +51,8 @@ double Schedule::lr_at(int64_t step) const {
   const double done = std::clamp(static_cast<double>(step - 1 - warmup) /
                                      static_cast<double>(std::max<int64_t>(1, total - warmup)),
                                  0.0, 1.0);
-  const double left = kind == ScheduleKind::linear ? 1 - done : 0.5 * (1 + std::cos(std::numbers::pi * done));
+  const double left =
+      kind == ScheduleKind::linear ? 1 - done : 0.5 * (1 + std::cos(std::numbers::pi * done));
   return min_lr + (lr - min_lr) * left;
 }
 

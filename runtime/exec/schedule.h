@@ -16,12 +16,12 @@ std::string_view to_string(ScheduleKind kind);
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   double lr = 3e-4;
-  double min_lr = 0;     // where linear and cosine end; not used by constant
-  int64_t warmup = 0;    // steps; rises as lr * step / (warmup + 1)
-  int64_t total = 0;     // steps until min_lr is reached
+  double min_lr = 0;   // where linear and cosine end; not used by constant
+  int64_t warmup = 0;  // steps; rises as lr * step / (warmup + 1)
+  int64_t total = 0;   // steps until min_lr is reached
 
-  /// Throws invalid_input: a rate that is negative or not finite, min_lr > lr, a warm-up as long as the
-  /// run of a decaying schedule.
+  /// Throws invalid_input: a rate that is negative or not finite, min_lr > lr, a warm-up as long as
+  /// the run of a decaying schedule.
   void check() const;
   double lr_at(int64_t step) const;
 };

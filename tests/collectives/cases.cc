@@ -27,7 +27,8 @@ uint64_t mix(uint64_t x) {
 template <class T>
 T element(uint64_t test, int r, int64_t i) {
   const uint64_t bits =
-      mix(kSeed + (static_cast<uint64_t>(i) * 64 + test * 8 + static_cast<uint64_t>(r)) * 0x9e3779b97f4a7c15ull);
+      mix(kSeed + (static_cast<uint64_t>(i) * 64 + test * 8 + static_cast<uint64_t>(r)) *
+                      0x9e3779b97f4a7c15ull);
   if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(static_cast<int64_t>(bits % 201) - 100);
   } else {
@@ -71,23 +72,27 @@ template <class T>
 ::testing::AssertionResult same_bits(const T* got, const T* want, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (std::memcmp(got + i, want + i, sizeof(T)) != 0) {
-      return ::testing::AssertionFailure() << "element " << i << " of " << count << ": got " << got[i]
-                                           << ", wanted " << want[i] << " (seed " << kSeed << ")";
+      return ::testing::AssertionFailure()
+             << "element " << i << " of " << count << ": got " << got[i] << ", wanted " << want[i]
+             << " (seed " << kSeed << ")";
     }
   }
   return ::testing::AssertionSuccess();
 }
 
 struct Staging {
-  explicit Staging(int64_t bytes) : bytes_(bytes), memory_(new char[static_cast<size_t>(bytes) + 64]) {
+  explicit Staging(int64_t bytes)
+      : bytes_(bytes), memory_(new char[static_cast<size_t>(bytes) + 64]) {
     const auto at = reinterpret_cast<uintptr_t>(memory_.get());
     data_ = memory_.get() + (64 - at % 64) % 64;
     // The last bytes of the allocation show a write past the end.
-    tail_ = memory_.get() + bytes + 64 - (data_ - memory_.get() < 64 ? 64 - (data_ - memory_.get()) : 0);
+    tail_ = memory_.get() + bytes + 64 -
+            (data_ - memory_.get() < 64 ? 64 - (data_ - memory_.get()) : 0);
     for (char* p = tail_; p < memory_.get() + bytes + 64; ++p) *p = 0x5a;
   }
   ~Staging() {
-    for (char* p = tail_; p < memory_.get() + bytes_ + 64; ++p) EXPECT_EQ(*p, 0x5a) << "staging overrun";
+    for (char* p = tail_; p < memory_.get() + bytes_ + 64; ++p)
+      EXPECT_EQ(*p, 0x5a) << "staging overrun";
   }
   void* data() { return bytes_ == 0 ? nullptr : data_; }
 
@@ -177,8 +182,8 @@ void reduce_scatter(Communicator& c) {
 }
 
 template <class T>
-void check_all_gather(Communicator& c, uint64_t test, DType dtype, const std::vector<int64_t>& counts,
-                      bool in_place) {
+void check_all_gather(Communicator& c, uint64_t test, DType dtype,
+                      const std::vector<int64_t>& counts, bool in_place) {
   std::vector<T> want;
   for (int r = 0; r < c.size(); ++r) {
     const std::vector<T> part = make<T>(test, r, counts[static_cast<size_t>(r)]);
@@ -240,7 +245,8 @@ void bytes_of_every_dtype_move(Communicator& c) {
     std::vector<char> own(static_cast<size_t>(3 * size), static_cast<char>(c.rank() % 2));
     std::vector<char> all(own.size() * counts.size());
     c.all_gather(own.data(), all.data(), counts, dtype);
-    for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<char>(i / own.size() % 2));
+    for (size_t i = 0; i < all.size(); ++i)
+      ASSERT_EQ(all[i], static_cast<char>(i / own.size() % 2));
   }
 }
 
@@ -360,8 +366,9 @@ void wrong_arguments(Communicator& c) {
     ADD_FAILURE() << "too many counts were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::comm);
-    EXPECT_NE(std::string(error.what()).find(
-                  str("all_gather on rank ", c.rank(), " of ", c.size(), ": got ", c.size() + 1, " counts")),
+    EXPECT_NE(std::string(error.what())
+                  .find(str("all_gather on rank ", c.rank(), " of ", c.size(), ": got ",
+                            c.size() + 1, " counts")),
               std::string::npos)
         << error.what();
   }

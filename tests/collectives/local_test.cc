@@ -1,4 +1,5 @@
-// The local backend: the common cases on threads, and how abort, time limits and disagreeing calls end.
+// The local backend: the common cases on threads, and how abort, time limits and disagreeing calls
+// end.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -46,12 +47,14 @@ TEST(Local, AbortWakesPeersInEveryGroupAndCall) {
       c.abort();
       EXPECT_NE(error_of([&] { c.barrier(); }), "");
     } else if (c.rank() == 0) {
-      EXPECT_EQ(error_of([&] { c.barrier(); }), "barrier on rank 0 of 4: another rank ended the job");
+      EXPECT_EQ(error_of([&] { c.barrier(); }),
+                "barrier on rank 0 of 4: another rank ended the job");
     } else if (c.rank() == 1) {
       EXPECT_EQ(error_of([&] { part->recv(&byte, 1, 2); }),
                 "recv on rank 1 of 3: another rank ended the job");
     } else {
-      EXPECT_EQ(error_of([&] { part->barrier(); }), "barrier on rank 2 of 3: another rank ended the job");
+      EXPECT_EQ(error_of([&] { part->barrier(); }),
+                "barrier on rank 2 of 3: another rank ended the job");
     }
     ++woken;
   });
@@ -63,9 +66,11 @@ TEST(Local, BarrierTimeOutNamesTheMissingRanksAndEndsTheJob) {
     c.set_timeout(c.rank() == 0 ? 0.2 : 30);
     if (c.rank() == 0) {
       EXPECT_EQ(error_of([&] { c.barrier(); }),
-                "barrier on rank 0 of 4: waited 0.2 s for rank 2, 3, which has stopped or makes other calls");
+                "barrier on rank 0 of 4: waited 0.2 s for rank 2, 3, which has stopped or makes "
+                "other calls");
     } else if (c.rank() == 1) {
-      EXPECT_EQ(error_of([&] { c.barrier(); }), "barrier on rank 1 of 4: another rank ended the job");
+      EXPECT_EQ(error_of([&] { c.barrier(); }),
+                "barrier on rank 1 of 4: another rank ended the job");
     }
   });
 }
@@ -80,7 +85,9 @@ TEST(Local, DisagreeingCallsFailOnEveryRank) {
         c.broadcast(&byte, 1, 0);
       }
     });
-    EXPECT_NE(what.find("rank 2 of 3 calls barrier where rank 0 calls broadcast"), std::string::npos) << what;
+    EXPECT_NE(what.find("rank 2 of 3 calls barrier where rank 0 calls broadcast"),
+              std::string::npos)
+        << what;
   });
   run_ranks(2, [](Communicator& c) {
     float x[4] = {};

@@ -60,7 +60,8 @@ TEST(Mpi, MessageOfAnotherSizeFails) {
       ADD_FAILURE() << "a short message was accepted";
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), str("recv on rank 1 of ", world.size(),
-                                     ": expects 8 bytes from rank 0, which sends 4").c_str());
+                                     ": expects 8 bytes from rank 0, which sends 4")
+                                     .c_str());
     }
   }
   world.barrier();
@@ -70,7 +71,8 @@ TEST(Mpi, MessageOfAnotherSizeFails) {
       world.recv(bytes, 4, 0);
       ADD_FAILURE() << "a long message was accepted";
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("MPI_ERR_TRUNCATE"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("MPI_ERR_TRUNCATE"), std::string::npos)
+          << error.what();
     }
   }
   world.barrier();

@@ -23,19 +23,22 @@ class DataTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() / ("shardrun_data_" + std::string(test->name()) + "_" + std::to_string(getpid()));
+    folder_ = fs::temp_directory_path() /
+              ("shardrun_data_" + std::string(test->name()) + "_" + std::to_string(getpid()));
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
 
   std::string write(const std::string& name, const std::string& bytes) const {
     const std::string path = (folder_ / name).string();
+    fs::remove(path);  // some file systems flush a file that is truncated and written again
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }
   template <class T>
   std::string write_values(const std::string& name, const std::vector<T>& values) const {
-    return write(name, std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
+    return write(
+        name, std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
   }
 
   fs::path folder_;
@@ -52,7 +55,8 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-BatchField field(std::string name, DType dtype, Shape shape, int64_t bound = 0, BatchRole role = BatchRole::input) {
+BatchField field(std::string name, DType dtype, Shape shape, int64_t bound = 0,
+                 BatchRole role = BatchRole::input) {
   BatchField f;
   f.name = std::move(name);
   f.type = {dtype, std::move(shape)};
@@ -75,7 +79,8 @@ std::vector<T> read(const DataSource& data, int64_t batch, const BatchField& f, 
 }
 
 template <class T>
-std::vector<T> read_all(const DataSource& data, int64_t batch, const BatchField& f, bool validation = false) {
+std::vector<T> read_all(const DataSource& data, int64_t batch, const BatchField& f,
+                        bool validation = false) {
   return read<T>(data, batch, f, full_box(f.type.shape), validation);
 }
 
@@ -94,7 +99,8 @@ void expect_boxes_cut_the_batch(const DataSource& data, const BatchField& f) {
           if (other != dim) box[other] = chunk(f.type.shape[other], 2, part % 2);
           std::vector<T> want(static_cast<size_t>(element_count(box_shape(box))));
           if (!want.empty()) copy_box(all.data(), whole, want.data(), box, box, sizeof(T));
-          EXPECT_EQ(read<T>(data, 0, f, box, validation), want) << f.name << " dim " << dim << " part " << part;
+          EXPECT_EQ(read<T>(data, 0, f, box, validation), want)
+              << f.name << " dim " << dim << " part " << part;
         }
       }
     }
@@ -111,7 +117,8 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
-std::string open_error(const std::string& spec, std::vector<BatchField> fields, DataOptions options = {}) {
+std::string open_error(const std::string& spec, std::vector<BatchField> fields,
+                       DataOptions options = {}) {
   return error_of([&] { open_data(spec, std::move(fields), options); });
 }
 
@@ -161,13 +168,15 @@ TEST_F(DataTest, AnEpochTakesEveryWindowOnceAndNoneOfTheValidationPart) {
     for (int64_t s : starts) EXPECT_EQ((s - *starts.begin()) % context, 0);
   }
   EXPECT_FALSE(std::is_sorted(order.begin(), order.begin() + 88));
-  EXPECT_NE(std::vector(order.begin(), order.begin() + 88), std::vector(order.begin() + 88, order.begin() + 176));
+  EXPECT_NE(std::vector(order.begin(), order.begin() + 88),
+            std::vector(order.begin() + 88, order.begin() + 176));
   EXPECT_TRUE(*epochs[0].begin() != *epochs[1].begin() || *epochs[1].begin() != *epochs[2].begin());
   // Another seed, another order.
   DataOptions other;
   other.seed = 1;
   EXPECT_NE(read_all<int64_t>(*open_data(spec, fields, other), 0, fields[0])[0], order[0]);
-  EXPECT_NE(data->describe().find("1000 tokens, 900 to train"), std::string::npos) << data->describe();
+  EXPECT_NE(data->describe().find("1000 tokens, 900 to train"), std::string::npos)
+      << data->describe();
 }
 
 TEST_F(DataTest, ValidationCoversItsPartEvenly) {
@@ -203,12 +212,14 @@ TEST_F(DataTest, AnyBoxIsACutOfTheGlobalBatch) {
   const auto text_data = open_data("text:" + write("a.txt", text), tokens, {});
   for (const BatchField& f : tokens) expect_boxes_cut_the_batch<int64_t>(*text_data, f);
 
-  const std::vector<BatchField> synthetic{field("x", DType::f32, {7, 5, 2}), field("n", DType::i64, {7, 5}, 50257)};
+  const std::vector<BatchField> synthetic{field("x", DType::f32, {7, 5, 2}),
+                                          field("n", DType::i64, {7, 5}, 50257)};
   const auto noise = open_data("", synthetic, {});
   expect_boxes_cut_the_batch<float>(*noise, synthetic[0]);
   expect_boxes_cut_the_batch<int64_t>(*noise, synthetic[1]);
 
-  const std::vector<BatchField> arrays{field("x", DType::f32, {3, 4}), field("y", DType::i64, {3}, 3)};
+  const std::vector<BatchField> arrays{field("x", DType::f32, {3, 4}),
+                                       field("y", DType::i64, {3}, 3)};
   for (const char* file : {"deflated.npz", "stored.npz"}) {
     const auto npz = open_data("npz:" + golden(file), arrays, {});
     expect_boxes_cut_the_batch<float>(*npz, arrays[0]);
@@ -217,8 +228,9 @@ TEST_F(DataTest, AnyBoxIsACutOfTheGlobalBatch) {
 }
 
 TEST_F(DataTest, SyntheticBatchesLieInTheirRangesAndDiffer) {
-  std::vector<BatchField> fields{field("x", DType::f32, {100, 100}), field("n", DType::i32, {1000}, 7),
-                                 field("m", DType::boolean, {1000}), field("h", DType::bf16, {100, 100})};
+  std::vector<BatchField> fields{
+      field("x", DType::f32, {100, 100}), field("n", DType::i32, {1000}, 7),
+      field("m", DType::boolean, {1000}), field("h", DType::bf16, {100, 100})};
   const auto data = open_data("", fields, {});
   const auto x = read_all<float>(*data, 5, fields[0]);
   double sum = 0, squares = 0;
@@ -240,13 +252,15 @@ TEST_F(DataTest, SyntheticBatchesLieInTheirRangesAndDiffer) {
   const auto wide = read_all<float>(*data, 5, fields[3]);
   fields[3].type.dtype = DType::bf16;
   const auto narrow = read_all<bfloat16>(*data, 5, fields[3]);
-  for (size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(static_cast<float>(narrow[i]), static_cast<float>(bfloat16(wide[i])));
+  for (size_t i = 0; i < wide.size(); ++i)
+    ASSERT_EQ(static_cast<float>(narrow[i]), static_cast<float>(bfloat16(wide[i])));
   EXPECT_EQ(open_error("", {field("n", DType::i64, {4})}),
             "synthetic batches: the range of input 'n' (i64[4]) is not known; give --data");
 }
 
 TEST_F(DataTest, NpzSamplesKeepTogetherAndComeOnceAnEpoch) {
-  const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}), field("y", DType::i64, {3}, 3, BatchRole::target)};
+  const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}),
+                                       field("y", DType::i64, {3}, 3, BatchRole::target)};
   for (const char* file : {"deflated.npz", "stored.npz"}) {
     const auto data = open_data("npz:" + golden(file), fields, {});
     std::multiset<int> seen;  // 9 to train, 1 to validate
@@ -255,7 +269,8 @@ TEST_F(DataTest, NpzSamplesKeepTogetherAndComeOnceAnEpoch) {
       const auto y = read_all<int64_t>(*data, b, fields[1]);
       for (size_t s = 0; s < 3; ++s) {
         const int sample = static_cast<int>(x[s * 4]);  // x[sample][j] = sample + j / 4
-        for (size_t j = 0; j < 4; ++j) EXPECT_EQ(x[s * 4 + j], static_cast<float>(sample) + static_cast<float>(j) / 4);
+        for (size_t j = 0; j < 4; ++j)
+          EXPECT_EQ(x[s * 4 + j], static_cast<float>(sample) + static_cast<float>(j) / 4);
         EXPECT_EQ(y[s], sample % 3);
         seen.insert(sample);
       }
@@ -267,7 +282,8 @@ TEST_F(DataTest, NpzSamplesKeepTogetherAndComeOnceAnEpoch) {
 }
 
 TEST_F(DataTest, ArraysOfExactlyTheBatchAreReadWhole) {
-  const std::vector<BatchField> fields{field("x", DType::f64, {10, 4}), field("y", DType::i32, {10}, 3)};
+  const std::vector<BatchField> fields{field("x", DType::f64, {10, 4}),
+                                       field("y", DType::i32, {10}, 3)};
   const auto data = open_data("npz:" + golden("stored.npz"), fields, {});
   EXPECT_EQ(data->validation_batches(), 0);
   for (int64_t b : {0, 5}) {
@@ -278,9 +294,10 @@ TEST_F(DataTest, ArraysOfExactlyTheBatchAreReadWhole) {
 }
 
 /// A .npy file as numpy.lib.format writes it.
-std::string npy(const std::string& descr, const std::string& shape, const std::string& data, int version = 1,
-                const char* fortran = "False") {
-  std::string header = "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }";
+std::string npy(const std::string& descr, const std::string& shape, const std::string& data,
+                int version = 1, const char* fortran = "False") {
+  std::string header =
+      "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }";
   const size_t preamble = version == 1 ? 10 : 12;
   while ((header.size() + 1 + preamble) % 64 != 0) header += ' ';
   header += '\n';
@@ -307,17 +324,23 @@ TEST_F(DataTest, NpyOfEveryFormatAndVersion) {
   EXPECT_EQ(read_npy(npy("<f8", "(4,)", bytes_of<double>({0, 1, 2, 100}), 2)), want);
   EXPECT_EQ(read_npy(npy("<f2", "(4,)", bytes_of<uint16_t>({0, 0x3c00, 0x4000, 0x5640}), 3)), want);
   EXPECT_EQ(read_npy(npy("|i1", "(4,)", bytes_of<int8_t>({0, 1, 2, 100}))), want);
-  EXPECT_EQ(read_npy(npy("|u1", "(4,)", bytes_of<uint8_t>({0, 1, 2, 200}))), (std::vector<double>{0, 1, 2, 200}));
-  EXPECT_EQ(read_npy(npy("<i2", "(4,)", bytes_of<int16_t>({0, -1, 2, 100}))), (std::vector<double>{0, -1, 2, 100}));
-  EXPECT_EQ(read_npy(npy("<u2", "(4,)", bytes_of<uint16_t>({0, 1, 2, 65535}))), (std::vector<double>{0, 1, 2, 65535}));
+  EXPECT_EQ(read_npy(npy("|u1", "(4,)", bytes_of<uint8_t>({0, 1, 2, 200}))),
+            (std::vector<double>{0, 1, 2, 200}));
+  EXPECT_EQ(read_npy(npy("<i2", "(4,)", bytes_of<int16_t>({0, -1, 2, 100}))),
+            (std::vector<double>{0, -1, 2, 100}));
+  EXPECT_EQ(read_npy(npy("<u2", "(4,)", bytes_of<uint16_t>({0, 1, 2, 65535}))),
+            (std::vector<double>{0, 1, 2, 65535}));
   EXPECT_EQ(read_npy(npy("<i4", "(4,)", bytes_of<int32_t>({0, 1, 2, 100}))), want);
-  EXPECT_EQ(read_npy(npy("<u4", "(4,)", bytes_of<uint32_t>({0, 1, 2, 4000000000u}))), (std::vector<double>{0, 1, 2, 4e9}));
+  EXPECT_EQ(read_npy(npy("<u4", "(4,)", bytes_of<uint32_t>({0, 1, 2, 4000000000u}))),
+            (std::vector<double>{0, 1, 2, 4e9}));
   EXPECT_EQ(read_npy(npy("<i8", "(4L,)", bytes_of<int64_t>({0, 1, 2, 100}))), want);
-  EXPECT_EQ(read_npy(npy("|b1", "(4,)", std::string("\0\1\1\0", 4))), (std::vector<double>{0, 1, 1, 0}));
+  EXPECT_EQ(read_npy(npy("|b1", "(4,)", std::string("\0\1\1\0", 4))),
+            (std::vector<double>{0, 1, 1, 0}));
 }
 
 TEST_F(DataTest, NpyFilesByOrderOrByName) {
-  const std::vector<BatchField> fields{field("a", DType::f32, {2}), field("b", DType::i64, {2}, 10)};
+  const std::vector<BatchField> fields{field("a", DType::f32, {2}),
+                                       field("b", DType::i64, {2}, 10)};
   const std::string a = write("a.npy", npy("<f4", "(2,)", bytes_of<float>({1.5, 2.5})));
   const std::string b = write("b.npy", npy("<i8", "(2,)", bytes_of<int64_t>({7, 8})));
   for (const std::string& spec : {"npy:" + a + "," + b, "npy:b=" + b + ",a=" + a}) {
@@ -325,9 +348,11 @@ TEST_F(DataTest, NpyFilesByOrderOrByName) {
     EXPECT_EQ(read_all<float>(*data, 0, fields[0]), (std::vector<float>{1.5, 2.5}));
     EXPECT_EQ(read_all<int64_t>(*data, 0, fields[1]), (std::vector<int64_t>{7, 8}));
   }
-  EXPECT_EQ(open_error("npy:" + a, fields), "--data npy:" + a + ": got 1 files, wanted one for each of 'a', 'b'");
-  EXPECT_EQ(open_error("npy:c=" + a + ",b=" + b, fields),
-            "--data npy:c=" + a + ",b=" + b + ": the model has no batch input 'c'; it has 'a', 'b'");
+  EXPECT_EQ(open_error("npy:" + a, fields),
+            "--data npy:" + a + ": got 1 files, wanted one for each of 'a', 'b'");
+  EXPECT_EQ(
+      open_error("npy:c=" + a + ",b=" + b, fields),
+      "--data npy:c=" + a + ",b=" + b + ": the model has no batch input 'c'; it has 'a', 'b'");
 }
 
 TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
@@ -340,18 +365,24 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
   };
   const std::string two = bytes_of<int64_t>({1, 2});
   EXPECT_EQ(refused("hello, world"), ": is no npy file; write it with numpy's save");
-  EXPECT_EQ(refused(npy("<i8", "(2, 3)", two + two)),
-            ": shape [2, 3] of '<i8' needs 48 bytes, but 32 follow the header; the file is cut short");
-  EXPECT_NE(refused(npy(">i8", "(2,)", two)).find("elements are '>i8', wanted one of <f2"), std::string::npos);
+  EXPECT_EQ(
+      refused(npy("<i8", "(2, 3)", two + two)),
+      ": shape [2, 3] of '<i8' needs 48 bytes, but 32 follow the header; the file is cut short");
+  EXPECT_NE(refused(npy(">i8", "(2,)", two)).find("elements are '>i8', wanted one of <f2"),
+            std::string::npos);
   EXPECT_EQ(refused(npy("<i8", "(1, 2)", two, 1, "True")),
             ": is in Fortran order; save numpy.ascontiguousarray of it");
   EXPECT_EQ(refused(npy("<i8", "(2,)", two, 9)), ": npy version 9, wanted 1 to 3");
-  EXPECT_EQ(refused(npy("<i8", "(2, -1)", two)), ": the npy header's shape (2, -1) is not of whole numbers");
-  EXPECT_NE(refused(npy("<i8", "(99999999999, 99999999999)", two)).find("is too large"), std::string::npos);
-  EXPECT_NE(refused(npy("<f4", "(2,)", two)).find("elements are '<f4', but the model's input 'v' is i64[2]"),
+  EXPECT_EQ(refused(npy("<i8", "(2, -1)", two)),
+            ": the npy header's shape (2, -1) is not of whole numbers");
+  EXPECT_NE(refused(npy("<i8", "(99999999999, 99999999999)", two)).find("is too large"),
             std::string::npos);
-  EXPECT_NE(refused(npy("<i8", "(2, 1)", two)).find("shape is [2, 1], but the model's input 'v' is [2]"),
+  EXPECT_NE(refused(npy("<f4", "(2,)", two))
+                .find("elements are '<f4', but the model's input 'v' is i64[2]"),
             std::string::npos);
+  EXPECT_NE(
+      refused(npy("<i8", "(2, 1)", two)).find("shape is [2, 1], but the model's input 'v' is [2]"),
+      std::string::npos);
   EXPECT_NE(refused(npy("<i8", "()", two)).find("shape is []"), std::string::npos);
 
   const std::string path = write("w.npy", npy("<i8", "(2,)", bytes_of<int64_t>({1, 5})));
@@ -362,19 +393,23 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
   auto target = one;
   target[0].role = BatchRole::target;
   const std::string ignored = write("i.npy", npy("<i8", "(2,)", bytes_of<int64_t>({-100, 4})));
-  EXPECT_EQ(read_all<int64_t>(*open_data("npy:" + ignored, target, {}), 0, target[0]), (std::vector<int64_t>{-100, 4}));
+  EXPECT_EQ(read_all<int64_t>(*open_data("npy:" + ignored, target, {}), 0, target[0]),
+            (std::vector<int64_t>{-100, 4}));
   EXPECT_THROW(read_all<int64_t>(*open_data("npy:" + ignored, one, {}), 0, one[0]), Error);
   const auto narrow = std::vector{field("v", DType::i32, {1})};
-  const std::string wide = write("n.npy", npy("<i8", "(1,)", bytes_of<int64_t>({int64_t{1} << 40})));
+  const std::string wide =
+      write("n.npy", npy("<i8", "(1,)", bytes_of<int64_t>({int64_t{1} << 40})));
   EXPECT_THROW(read_all<int32_t>(*open_data("npy:" + wide, narrow, {}), 0, narrow[0]), Error);
 
   const std::string npz = golden("stored.npz");
-  EXPECT_EQ(open_error("npz:" + npz, {field("z", DType::f32, {2, 4})}),
-            npz + ": no array 'z'; it has 'x', 'y'; name the arrays as the model's batch inputs: 'z'");
+  EXPECT_EQ(
+      open_error("npz:" + npz, {field("z", DType::f32, {2, 4})}),
+      npz + ": no array 'z'; it has 'x', 'y'; name the arrays as the model's batch inputs: 'z'");
 }
 
 TEST_F(DataTest, DamagedZipFilesAreRefusedNeverFollowed) {
-  const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}), field("y", DType::i64, {3}, 3)};
+  const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}),
+                                       field("y", DType::i64, {3}, 3)};
   for (const char* name : {"deflated.npz", "stored.npz"}) {
     const std::string good = read_file(golden(name));
     for (size_t cut = 0; cut < good.size(); ++cut) {
@@ -405,24 +440,32 @@ TEST_F(DataTest, BadTokenFilesAreRefused) {
   const auto fields = token_fields(2, 8, 100);
   const std::string text = write("a.txt", std::string(50, 'A') + "\xff" + std::string(49, 'A'));
   EXPECT_EQ(open_error("text:" + text, fields),
-            text + ": token 255 at position 50 is beyond the model's vocabulary of 100; tokenise the text for this model");
+            text +
+                ": token 255 at position 50 is beyond the model's vocabulary of 100; tokenise the "
+                "text for this model");
   const std::string brief = write("b.txt", "12345678");
   EXPECT_EQ(open_error("text:" + brief, fields),
             brief + ": 8 tokens are too few for a context of 8, which needs 9");
   const std::string odd = write("c.bin", "123");
-  EXPECT_EQ(open_error("tokens:" + odd, fields), odd + ": 3 bytes are no whole number of 2-byte tokens");
+  EXPECT_EQ(open_error("tokens:" + odd, fields),
+            odd + ": 3 bytes are no whole number of 2-byte tokens");
   const std::string empty = write("d.txt", "");
   EXPECT_EQ(open_error("text:" + empty, fields), empty + ": the file is empty");
   const std::string missing = (folder_ / "none").string();
-  EXPECT_EQ(open_error("text:" + missing, fields), missing + ": cannot open: No such file or directory");
-  EXPECT_EQ(open_error("text:" + folder_.string(), fields), folder_.string() + ": is not a regular file");
+  EXPECT_EQ(open_error("text:" + missing, fields),
+            missing + ": cannot open: No such file or directory");
+  EXPECT_EQ(open_error("text:" + folder_.string(), fields),
+            folder_.string() + ": is not a regular file");
   EXPECT_NE(open_error("words:" + text, fields).find("wanted text:FILE"), std::string::npos);
-  EXPECT_NE(open_error("text:" + text, {field("x", DType::f32, {2, 8})}).find("use npz:FILE"), std::string::npos);
-  EXPECT_NE(open_error("text:" + text, {field("x", DType::i64, {2, 8, 3})}).find("[samples, context]"),
+  EXPECT_NE(open_error("text:" + text, {field("x", DType::f32, {2, 8})}).find("use npz:FILE"),
             std::string::npos);
-  EXPECT_NE(open_error("text:" + text, {fields[0], field("t", DType::i64, {2}, 100, BatchRole::target)})
-                .find("target 't' is i64[2], wanted one token for each of i64[2, 8] 'ids'"),
-            std::string::npos);
+  EXPECT_NE(
+      open_error("text:" + text, {field("x", DType::i64, {2, 8, 3})}).find("[samples, context]"),
+      std::string::npos);
+  EXPECT_NE(
+      open_error("text:" + text, {fields[0], field("t", DType::i64, {2}, 100, BatchRole::target)})
+          .find("target 't' is i64[2], wanted one token for each of i64[2, 8] 'ids'"),
+      std::string::npos);
 }
 
 TEST_F(DataTest, WideVocabulariesReadUint32) {
@@ -441,7 +484,9 @@ TEST_F(DataTest, TheShortestFileTrainsWithoutValidation) {
 
 TEST(Tokens, AreCountedOnTheFirstIntegerMatrix) {
   EXPECT_EQ(tokens_per_batch(token_fields(4, 8, 10)), 32);
-  EXPECT_EQ(tokens_per_batch({field("x", DType::f32, {4, 8}), field("y", DType::i64, {4}, 3, BatchRole::target)}), 0);
+  EXPECT_EQ(tokens_per_batch({field("x", DType::f32, {4, 8}),
+                              field("y", DType::i64, {4}, 3, BatchRole::target)}),
+            0);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ std::string contents(const std::string& path) {
 
 TEST(Metrics, LinesAreJsonAndThereAtOnce) {
   const std::string path =
-      (std::filesystem::temp_directory_path() / ("shardrun_metrics_" + std::to_string(getpid()))).string();
+      (std::filesystem::temp_directory_path() / ("shardrun_metrics_" + std::to_string(getpid())))
+          .string();
   StepMetrics m;
   m.step = 10;
   m.loss = 2.5;
@@ -41,13 +42,15 @@ TEST(Metrics, LinesAreJsonAndThereAtOnce) {
     EXPECT_EQ(contents(path), first + "\n{\"step\":10,\"val_loss\":2.625}\n");
   }
   MetricsWriter(path, true).eval(11, std::numeric_limits<double>::quiet_NaN());
-  EXPECT_EQ(contents(path), first + "\n{\"step\":10,\"val_loss\":2.625}\n{\"step\":11,\"val_loss\":null}\n");
+  EXPECT_EQ(contents(path),
+            first + "\n{\"step\":10,\"val_loss\":2.625}\n{\"step\":11,\"val_loss\":null}\n");
   m.tokens_per_s.reset();
   m.grad_norm.reset();
   m.samples_per_s = 12.0;
   MetricsWriter(path, false).step(m);
   EXPECT_EQ(contents(path),
-            "{\"step\":10,\"loss\":2.5,\"lr\":0.001,\"step_ms\":8.5,\"samples_per_s\":12.0,\"comm_ms\":0.5,"
+            "{\"step\":10,\"loss\":2.5,\"lr\":0.001,\"step_ms\":8.5,\"samples_per_s\":12.0,\"comm_"
+            "ms\":0.5,"
             "\"peak_bytes\":1048576}\n");
   std::filesystem::remove(path);
 }
