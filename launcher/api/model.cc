@@ -1,6 +1,8 @@
 // From an ONNX file to a training step.
 #include "model.h"
 
+#include <algorithm>
+
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fuse.h"
@@ -10,6 +12,17 @@
 
 namespace shardrun {
 namespace {
+
+constexpr int64_t kDefaultBatch = 8;
+
+/// Does some input's first dim wait for a batch size?
+bool wants_batch(const std::string& path, const ModelOptions& options) {
+  if (options.batch) return false;
+  const std::vector<SymbolicDim> dims = symbolic_dims(path);
+  return std::any_of(dims.begin(), dims.end(), [&](const SymbolicDim& dim) {
+    return dim.axis == 0 && options.dims.count(dim.name) == 0;
+  });
+}
 
 ImportOptions import_options(const ModelOptions& options) {
   ImportOptions out;
@@ -73,9 +86,14 @@ std::unique_ptr<Model::Impl> build(const std::string& path, const ModelOptions& 
   impl->path = path;
   impl->options = options;
   ImportReport report;
-  Graph graph = import_onnx(path, import_options(options), &report);
+  ImportOptions import = import_options(options);
+  if (wants_batch(path, options)) {
+    import.batch = kDefaultBatch;
+    impl->notes.push_back(str("batch: ", kDefaultBatch, " (assumed; set it with --batch)"));
+  }
+  Graph graph = import_onnx(path, import, &report);
   graph.name = path;
-  impl->notes = report.notes;
+  impl->notes.insert(impl->notes.end(), report.notes.begin(), report.notes.end());
   const FusionCounts fused = fuse(graph);
   if (const std::string note = fusion_note(fused); !note.empty()) impl->notes.push_back(note);
   if (const std::string note = attach_loss(graph, options.loss); !note.empty()) impl->notes.push_back(note);

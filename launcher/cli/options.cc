@@ -90,7 +90,7 @@ void finish_arguments(Arguments& args) {
     args.model_options.dims[dim.substr(0, equals)] = parse_count(dim.substr(equals + 1), "--dim " + dim.substr(0, equals));
   }
   if (args.batch < 0) throw Failure(Failure::Kind::call, "--batch: wanted a positive number");
-  args.model_options.batch = args.batch > 0 ? args.batch : kDefaultBatch;
+  if (args.batch > 0) args.model_options.batch = args.batch;
   if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory);
   args.plan.seed = args.model_options.seed = args.train.seed;
 }

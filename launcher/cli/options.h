@@ -22,8 +22,6 @@ struct Arguments {
   GptModel gpt;
 };
 
-inline constexpr int64_t kDefaultBatch = 8;
-
 void add_model_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);

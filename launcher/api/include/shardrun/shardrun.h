@@ -75,7 +75,7 @@ class World {
 
 struct ModelOptions {
   std::map<std::string, int64_t> dims;   // symbolic dims: {"batch", 8}
-  std::optional<int64_t> batch;          // binds the first dim of every input where it is symbolic
+  std::optional<int64_t> batch;          // binds the inputs' first dim where it is symbolic; 8 if not given
   std::string loss;                      // "", cross-entropy, mse; "" if the model's output is the loss
   std::vector<std::string> freeze, train; // regular expressions on parameter names; freeze wins
   std::string shared;                    // "", keep, split: what to do with weights that an exporter merged
