@@ -1,0 +1,316 @@
+// Element-wise ops: one loop over blocks for every op, dtype and broadcast. Operands reach the op's
+// own loop as f32 blocks: directly where they are f32 and contiguous, else converted or spread.
+#include <array>
+
+#include "graph/ops/elementwise.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+struct Parameters {
+  float alpha = 0, beta = 0;
+};
+using Loop = void (*)(const Parameters&, const float* const* x, float* y, int64_t n);
+
+/// Dims of the result, merged as far as every operand allows. After merging, an operand's stride
+/// along the last dim is 1 or 0. Example: [8,16,32] + [32] -> dims [128,32], strides [32,1], [0,1].
+struct Layout {
+  Shape dims;
+  std::vector<Shape> strides;  // per operand
+
+  Layout(const Shape& out, std::span<const TensorType> in) : strides(in.size()) {
+    const size_t rank = out.size();
+    std::vector<Shape> full(in.size(), Shape(rank, 0));
+    for (size_t k = 0; k < in.size(); ++k) {
+      const Shape& shape = in[k].shape;
+      const Shape dense = row_major_strides(shape);
+      const size_t skip = rank - shape.size();
+      for (size_t d = 0; d < shape.size(); ++d) full[k][skip + d] = shape[d] == 1 ? 0 : dense[d];
+    }
+    for (size_t d = 0; d < rank; ++d) {
+      if (out[d] == 1) continue;
+      bool merge = !dims.empty();
+      for (size_t k = 0; merge && k < in.size(); ++k) merge = strides[k].back() == full[k][d] * out[d];
+      if (merge) {
+        dims.back() *= out[d];
+        for (size_t k = 0; k < in.size(); ++k) strides[k].back() = full[k][d];
+      } else {
+        dims.push_back(out[d]);
+        for (size_t k = 0; k < in.size(); ++k) strides[k].push_back(full[k][d]);
+      }
+    }
+    if (dims.empty()) {
+      dims.push_back(1);
+      for (Shape& s : strides) s.push_back(0);
+    }
+  }
+};
+
+// n elements as floats, spread from one where stride is 0.
+const float* gather_block(const TensorView& view, int64_t offset, int64_t stride, int64_t n, float* buffer) {
+  const DType d = view.type.dtype;
+  if (stride == 1 && is_f32_or_bf16(d)) return floats(view, offset, n, buffer);
+  if (stride == 1) {
+    switch (d) {
+      case DType::boolean: {
+        const uint8_t* src = view.as<uint8_t>() + offset;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) buffer[i] = src[i];
+        break;
+      }
+      case DType::i32: {
+        const int32_t* src = view.as<int32_t>() + offset;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(src[i]);
+        break;
+      }
+      default: {
+        const int64_t* src = view.as<int64_t>() + offset;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(src[i]);
+      }
+    }
+    return buffer;
+  }
+  float one[1];
+  std::fill_n(buffer, n, gather_block(view, offset, 1, 1, one)[0]);
+  return buffer;
+}
+
+void put_block(const TensorView& view, int64_t offset, int64_t n, const float* y) {
+  switch (view.type.dtype) {
+    case DType::f32: break;
+    case DType::bf16: put(view, offset, n, y); break;
+    case DType::boolean: {
+      uint8_t* dst = view.as<uint8_t>() + offset;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) dst[i] = y[i] != 0.0f ? 1 : 0;
+      break;
+    }
+    case DType::i32: {
+      int32_t* dst = view.as<int32_t>() + offset;
+      for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<int32_t>(y[i]);
+      break;
+    }
+    default: {
+      int64_t* dst = view.as<int64_t>() + offset;
+      for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<int64_t>(y[i]);
+    }
+  }
+}
+
+void run(const Layout& layout, Loop loop, const Parameters& p, const KernelArgs& args) {
+  const int64_t length = layout.dims.back(), blocks = (length + kBlock - 1) / kBlock;
+  const int64_t rows = length == 0 ? 0 : args.out[0].count() / length;
+  const size_t operands = args.in.size();
+  const int64_t block_length = std::min(length, kBlock);
+  parallel_ranges(rows * blocks, std::max<int64_t>(1, 16384 / std::max<int64_t>(block_length, 1)), [&](int64_t begin, int64_t end) {
+    alignas(64) float buffers[3][kBlock], result[kBlock];
+    const float* x[3] = {nullptr, nullptr, nullptr};
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t row = item / blocks, start = item % blocks * kBlock, n = std::min(kBlock, length - start);
+      int64_t offset[3];
+      for (size_t k = 0; k < operands; ++k) offset[k] = start * layout.strides[k].back();
+      int64_t rest = row;
+      for (size_t d = layout.dims.size() - 1; d-- > 0;) {
+        const int64_t index = rest % layout.dims[d];
+        rest /= layout.dims[d];
+        for (size_t k = 0; k < operands; ++k) offset[k] += index * layout.strides[k][d];
+      }
+      for (size_t k = 0; k < operands; ++k) {
+        x[k] = gather_block(args.in[k], offset[k], layout.strides[k].back(), n, buffers[k]);
+      }
+      const int64_t at = row * length + start;
+      float* y = place(args.out[0], at, result);
+      loop(p, x, y, n);
+      put_block(args.out[0], at, n, y);
+    }
+  });
+}
+
+KernelImpl elementwise(const char* op, Loop loop, Parameters (*parameters)(const Node&) = nullptr,
+                       std::function<std::optional<std::string>(const KernelCall&)> refuses = nullptr,
+                       Loop (*choose)(const Node&) = nullptr) {
+  KernelImpl impl;
+  impl.op = op;
+  impl.name = "cpu:simd";
+  impl.refuses = refuses ? std::move(refuses) : [](const KernelCall& call) -> std::optional<std::string> {
+    for (const TensorType& t : call.in) {
+      if (!is_f32_or_bf16(t.dtype) && t.dtype != DType::boolean) {
+        return str("computes in f32 and bf16, not ", t.dtype);
+      }
+    }
+    return std::nullopt;
+  };
+  impl.prepare = [=](const KernelCall& call) {
+    const Layout layout(call.out[0].shape, call.in);
+    const Parameters p = parameters != nullptr ? parameters(call.node) : Parameters{};
+    const Loop chosen = choose != nullptr ? choose(call.node) : loop;
+    return PreparedKernel{[=](const KernelArgs& args) { run(layout, chosen, p, args); }, 0, "cpu:simd"};
+  };
+  return impl;
+}
+
+template <auto F>
+void loop1(const Parameters& p, const float* const* x, float* y, int64_t n) {
+  const float* a = x[0];
+  if constexpr (std::is_invocable_v<decltype(F), float>) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = F(a[i]);
+  } else {
+    const Parameters q = p;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = F(a[i], q);
+  }
+}
+
+template <auto F>
+void loop2(const Parameters&, const float* const* x, float* y, int64_t n) {
+  const float *a = x[0], *b = x[1];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = F(a[i], b[i]);
+}
+
+void where_loop(const Parameters&, const float* const* x, float* y, int64_t n) {
+  const float *c = x[0], *a = x[1], *b = x[2];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = c[i] != 0.0f ? a[i] : b[i];
+}
+
+Parameters alpha_only(const Node& n) { return {static_cast<float>(activation_attr(n, "alpha")), 0}; }
+Parameters alpha_beta(const Node& n) {
+  return {static_cast<float>(activation_attr(n, "alpha")), static_cast<float>(activation_attr(n, "beta"))};
+}
+Parameters alpha_gamma(const Node& n) {
+  return {static_cast<float>(activation_attr(n, "alpha")), static_cast<float>(activation_attr(n, "gamma"))};
+}
+Parameters min_max(const Node& n) {
+  const double inf = std::numeric_limits<double>::infinity();
+  return {static_cast<float>(n.attrs.f("min", -inf)), static_cast<float>(n.attrs.f("max", inf))};
+}
+
+constexpr float kInvSqrt2 = 0.70710678118654752f, kInvSqrt2Pi = 0.39894228040143268f;
+constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;
+
+float gelu_erf(float x) { return 0.5f * x * (1.0f + erf(x * kInvSqrt2)); }
+// 0.5 (1 + tanh(u)) is sigmoid(2u), which has no cancellation for negative u.
+float gelu_tanh(float x) { return x * sigmoid(2.0f * kGeluScale * (x + kGeluCube * x * x * x)); }
+float gelu_erf_grad(float x, float dy) {
+  return dy * (0.5f * (1.0f + erf(x * kInvSqrt2)) + x * exp(-0.5f * x * x) * kInvSqrt2Pi);
+}
+float gelu_tanh_grad(float x, float dy) {
+  const float s = sigmoid(2.0f * kGeluScale * (x + kGeluCube * x * x * x));
+  const float slope = 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCube * x * x);
+  return dy * (s + x * s * (1.0f - s) * slope);
+}
+float clamp01(float x) { return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x; }
+
+bool wants_tanh(const Node& node) { return node.attrs.s("approximate", "none") == "tanh"; }
+
+std::optional<std::string> cast_refuses(const KernelCall& call) {
+  const DType from = call.in[0].dtype, to = call.out[0].dtype;
+  auto known = [](DType d) {
+    return is_f32_or_bf16(d) || d == DType::boolean || d == DType::i32 || d == DType::i64;
+  };
+  auto passes = [](DType d) { return is_f32_or_bf16(d) || d == DType::boolean; };
+  if (!known(from) || !known(to)) return str("has no conversion from ", from, " to ", to);
+  if (!passes(from) && !passes(to)) return str("converts by way of f32, which does not hold every ", from);
+  return std::nullopt;
+}
+
+// A copy, which may have nothing to do when the result lies in the operand's memory.
+KernelImpl copy_kernel(const char* op) {
+  return {op, "cpu:copy", [](const KernelCall&) { return std::nullopt; },
+          [](const KernelCall& call) {
+            const int64_t size = size_of(call.in[0].dtype);
+            return PreparedKernel{[size](const KernelArgs& args) {
+                                    const char* src = args.in[0].as<char>();
+                                    char* dst = args.out[0].as<char>();
+                                    if (src == dst) return;
+                                    parallel_ranges(args.in[0].count() * size, 1 << 18, [&](int64_t b, int64_t e) {
+                                      std::memcpy(dst + b, src + b, static_cast<size_t>(e - b));
+                                    });
+                                  },
+                                  0, "cpu:copy"};
+          }};
+}
+
+}  // namespace
+
+KernelList elementwise_kernels() {
+  KernelList list;
+  using P = Parameters;
+  auto unary = [&](const char* op, Loop loop, P (*parameters)(const Node&) = nullptr) {
+    list.push_back(elementwise(op, loop, parameters));
+  };
+  list.push_back(copy_kernel("identity"));
+  list.push_back(copy_kernel("reshape"));
+  unary("neg", loop1<[](float x) { return -x; }>);
+  unary("abs", loop1<[](float x) { return std::fabs(x); }>);
+  unary("sign", loop1<[](float x) { return 0 < x ? 1.0f : x < 0 ? -1.0f : x; }>);
+  unary("floor", loop1<[](float x) { return std::floor(x); }>);
+  unary("ceil", loop1<[](float x) { return std::ceil(x); }>);
+  unary("round", loop1<[](float x) { return std::nearbyint(x); }>);
+  unary("exp", loop1<[](float x) { return exp(x); }>);
+  unary("log", loop1<[](float x) { return log(x); }>);
+  unary("sqrt", loop1<[](float x) { return std::sqrt(x); }>);
+  unary("reciprocal", loop1<[](float x) { return 1.0f / x; }>);
+  unary("sin", loop1<[](float x) { return std::sin(x); }>);
+  unary("cos", loop1<[](float x) { return std::cos(x); }>);
+  unary("tanh", loop1<[](float x) { return tanh(x); }>);
+  unary("erf", loop1<[](float x) { return erf(x); }>);
+  unary("sigmoid", loop1<[](float x) { return sigmoid(x); }>);
+  unary("softplus", loop1<[](float x) { return softplus(x); }>);
+  unary("softsign", loop1<[](float x) { return x / (1.0f + std::fabs(x)); }>);
+  unary("silu", loop1<[](float x) { return x * sigmoid(x); }>);
+  unary("mish", loop1<[](float x) { return x * tanh(softplus(x)); }>);
+  unary("relu", loop1<[](float x) { return x < 0.0f ? 0.0f : x; }>);
+  unary("leaky_relu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * x : x; }>, alpha_only);
+  unary("elu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * expm1(x) : x; }>, alpha_only);
+  unary("selu", loop1<[](float x, const P& p) { return p.beta * (x < 0.0f ? p.alpha * expm1(x) : x); }>,
+        alpha_gamma);
+  unary("celu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * expm1(x / p.alpha) : x; }>,
+        alpha_only);
+  unary("hard_sigmoid", loop1<[](float x, const P& p) { return clamp01(p.alpha * x + p.beta); }>, alpha_beta);
+  unary("hard_swish", loop1<[](float x) { return x * clamp01(x * (1.0f / 6) + 0.5f); }>);
+  unary("thresholded_relu", loop1<[](float x, const P& p) { return p.alpha < x ? x : 0.0f; }>, alpha_only);
+  unary("clip",
+        loop1<[](float x, const P& p) {
+          const float low = p.alpha < p.beta ? p.alpha : p.beta;  // max wins over min
+          return x < p.alpha ? low : p.beta < x ? p.beta : x;
+        }>,
+        min_max);
+  unary("logical_not", loop1<[](float x) { return x == 0.0f ? 1.0f : 0.0f; }>);
+  list.push_back(elementwise("gelu", nullptr, nullptr, nullptr, [](const Node& node) -> Loop {
+    return wants_tanh(node) ? loop1<gelu_tanh> : loop1<gelu_erf>;
+  }));
+  list.push_back(elementwise("gelu_grad", nullptr, nullptr, nullptr, [](const Node& node) -> Loop {
+    return wants_tanh(node) ? loop2<gelu_tanh_grad> : loop2<gelu_erf_grad>;
+  }));
+
+  auto binary = [&](const char* op, Loop loop) { list.push_back(elementwise(op, loop)); };
+  binary("add", loop2<[](float a, float b) { return a + b; }>);
+  binary("sub", loop2<[](float a, float b) { return a - b; }>);
+  binary("mul", loop2<[](float a, float b) { return a * b; }>);
+  binary("div", loop2<[](float a, float b) { return a / b; }>);
+  binary("pow", loop2<[](float a, float b) {
+           return b == 2.0f ? a * a : b == 0.5f ? std::sqrt(a) : std::pow(a, b);
+         }>);
+  binary("max", loop2<[](float a, float b) { return b < a || a != a ? a : b; }>);
+  binary("min", loop2<[](float a, float b) { return a < b || a != a ? a : b; }>);
+  binary("equal", loop2<[](float a, float b) { return a == b ? 1.0f : 0.0f; }>);
+  binary("less", loop2<[](float a, float b) { return a < b ? 1.0f : 0.0f; }>);
+  binary("less_equal", loop2<[](float a, float b) { return a <= b ? 1.0f : 0.0f; }>);
+  binary("greater", loop2<[](float a, float b) { return b < a ? 1.0f : 0.0f; }>);
+  binary("greater_equal", loop2<[](float a, float b) { return b <= a ? 1.0f : 0.0f; }>);
+  binary("logical_and", loop2<[](float a, float b) { return a != 0 && b != 0 ? 1.0f : 0.0f; }>);
+  binary("logical_or", loop2<[](float a, float b) { return a != 0 || b != 0 ? 1.0f : 0.0f; }>);
+  binary("logical_xor", loop2<[](float a, float b) { return (a != 0) != (b != 0) ? 1.0f : 0.0f; }>);
+  binary("where", where_loop);
+  list.push_back(elementwise("cast", loop1<[](float x) { return x; }>, nullptr, cast_refuses));
+  return list;
+}
+
+}  // namespace shardrun::cpu

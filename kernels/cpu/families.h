@@ -1,0 +1,19 @@
+// The CPU kernels' families; registry.cc puts their lists together.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace shardrun::cpu {
+
+KernelList elementwise_kernels();
+KernelList reduce_kernels();
+KernelList movement_kernels();
+KernelList indexing_kernels();
+KernelList matmul_kernels();
+KernelList norm_kernels();
+KernelList softmax_kernels();
+KernelList attention_kernels();
+KernelList dropout_kernels();
+KernelList optimizer_kernels();
+
+}  // namespace shardrun::cpu

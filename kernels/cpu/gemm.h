@@ -1,0 +1,31 @@
+// Gemm: one oneDNN matmul with its strides fixed, made once and run by any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/shape.h"
+
+namespace shardrun::cpu {
+
+/// c[batch…, m, n] (+)= a[batch…, m, k] b[batch…, k, n]. Dims and strides in elements; all three have
+/// the same rank.
+struct GemmShape {
+  Shape a, a_strides, b, b_strides, c, c_strides;
+  DType in = DType::f32, out = DType::f32;  // f32 -> f32, bf16 -> bf16 or f32
+  bool accumulate = false;
+  bool one_thread = false;  // for use inside a parallel region
+};
+
+class Gemm {
+ public:
+  /// Null, with the reason in *why, if oneDNN has no fast implementation for these strides and types.
+  static std::shared_ptr<const Gemm> make(const GemmShape& shape, std::string* why);
+  virtual ~Gemm() = default;
+
+  virtual int64_t scratch_bytes() const = 0;
+  /// Safe to call from several threads at once, each with its own scratch (64-byte aligned).
+  virtual void run(const void* a, const void* b, void* c, void* scratch) const = 0;
+};
+
+}  // namespace shardrun::cpu

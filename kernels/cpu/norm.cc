@@ -1,0 +1,173 @@
+// layer_norm, rms_norm and their gradients: rows over threads, a row in cache for all its passes.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+struct Rows {
+  int64_t rows, cols;
+
+  explicit Rows(const Node& node, const Shape& shape) {
+    const int64_t axis = node.attrs.i("axis");
+    rows = element_count(Shape(shape.begin(), shape.begin() + axis));
+    cols = element_count(Shape(shape.begin() + axis, shape.end()));
+  }
+};
+
+// Calls f(first column, count) for blocks of a row.
+template <class F>
+void for_blocks(int64_t cols, F&& f) {
+  for (int64_t c = 0; c < cols; c += kBlock) f(c, std::min(kBlock, cols - c));
+}
+
+void norm(bool center, Rows size, float eps, const KernelArgs& args) {
+  const auto [rows, cols] = size;
+  const TensorView &x = args.in[0], &scale = args.in[1], &y = args.out[0];
+  const bool has_bias = args.in.size() == 3;
+  const TensorView& inv_stds = args.out[center ? 2 : 1];
+  parallel_ranges(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
+    alignas(64) float xb[kBlock], sb[kBlock], bb[kBlock], yb[kBlock];
+    for (int64_t r = begin; r < end; ++r) {
+      double total = 0;
+      if (center) {
+        for_blocks(cols, [&](int64_t c, int64_t n) {
+          const float* v = floats(x, r * cols + c, n, xb);
+          float sum = 0;
+#pragma omp simd reduction(+ : sum)
+          for (int64_t i = 0; i < n; ++i) sum += v[i];
+          total += static_cast<double>(sum);
+        });
+      }
+      const float mean = static_cast<float>(total / static_cast<double>(cols));
+      double squares = 0;
+      for_blocks(cols, [&](int64_t c, int64_t n) {
+        const float* v = floats(x, r * cols + c, n, xb);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; ++i) sum += (v[i] - mean) * (v[i] - mean);
+        squares += static_cast<double>(sum);
+      });
+      const auto inv_std =
+          static_cast<float>(1 / std::sqrt(squares / static_cast<double>(cols) + static_cast<double>(eps)));
+      for_blocks(cols, [&](int64_t c, int64_t n) {
+        const float* v = floats(x, r * cols + c, n, xb);
+        const float* s = floats(scale, c, n, sb);
+        float* out = place(y, r * cols + c, yb);
+        if (has_bias) {
+          const float* b = floats(args.in[2], c, n, bb);
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[i] = (v[i] - mean) * inv_std * s[i] + b[i];
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[i] = (v[i] - mean) * inv_std * s[i];
+        }
+        put(y, r * cols + c, n, out);
+      });
+      if (center) args.out[1].as<float>()[r] = mean;
+      inv_stds.as<float>()[r] = inv_std;
+    }
+  });
+}
+
+// Rows fall into at most kChunks chunks, however many threads there are, each with its own partial
+// dscale and dbias in the workspace, so that results do not depend on the thread count.
+constexpr int64_t kChunks = 32;
+
+int64_t grad_workspace(const Rows& size, bool center) {
+  return std::min(kChunks, size.rows) * (center ? 2 : 1) * size.cols * 4;
+}
+
+void norm_grad(bool center, Rows size, const KernelArgs& args) {
+  const auto [rows, cols] = size;
+  const TensorView &dy = args.in[0], &x = args.in[1], &scale = args.in[2], &dx = args.out[0];
+  const float* means = center ? args.in[3].as<float>() : nullptr;
+  const float* inv_stds = args.in[center ? 4 : 3].as<float>();
+  const int64_t chunks = std::min(kChunks, rows), parts = center ? 2 : 1;
+  float* partial = static_cast<float*>(args.workspace);
+  const auto n_inv = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(cols, 1)));
+  parallel_ranges(chunks, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, rows * cols / std::max<int64_t>(chunks, 1))),
+                  [&](int64_t first, int64_t last) {
+    alignas(64) float db[kBlock], xb[kBlock], sb[kBlock], ob[kBlock];
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      float* dscale = partial + chunk * parts * cols;
+      float* dbias = dscale + cols;
+      std::fill_n(dscale, parts * cols, 0.0f);
+      for (int64_t r = rows * chunk / chunks; r < rows * (chunk + 1) / chunks; ++r) {
+        const float mean = center ? means[r] : 0.0f, inv_std = inv_stds[r];
+        double g_total = 0, gh_total = 0;
+        for_blocks(cols, [&](int64_t c, int64_t n) {
+          const float* d = floats(dy, r * cols + c, n, db);
+          const float* v = floats(x, r * cols + c, n, xb);
+          const float* s = floats(scale, c, n, sb);
+          float g_sum = 0, gh_sum = 0;
+          float* ds = dscale + c;
+#pragma omp simd reduction(+ : g_sum, gh_sum)
+          for (int64_t i = 0; i < n; ++i) {
+            const float h = (v[i] - mean) * inv_std, g = d[i] * s[i];
+            ds[i] += d[i] * h;
+            g_sum += g;
+            gh_sum += g * h;
+          }
+          if (center) {
+            float* b = dbias + c;
+#pragma omp simd
+            for (int64_t i = 0; i < n; ++i) b[i] += d[i];
+          }
+          g_total += static_cast<double>(g_sum);
+          gh_total += static_cast<double>(gh_sum);
+        });
+        const float g_mean = center ? static_cast<float>(g_total) * n_inv : 0.0f;
+        const float gh_mean = static_cast<float>(gh_total) * n_inv;
+        for_blocks(cols, [&](int64_t c, int64_t n) {
+          const float* d = floats(dy, r * cols + c, n, db);
+          const float* v = floats(x, r * cols + c, n, xb);
+          const float* s = floats(scale, c, n, sb);
+          float* out = place(dx, r * cols + c, ob);
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) {
+            const float h = (v[i] - mean) * inv_std;
+            out[i] = inv_std * (d[i] * s[i] - g_mean - h * gh_mean);
+          }
+          put(dx, r * cols + c, n, out);
+        });
+      }
+    }
+  });
+  for (int64_t part = 0; part < parts; ++part) {
+    parallel_ranges(cols, 1024, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        double sum = 0;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          sum += static_cast<double>(partial[(chunk * parts + part) * cols + c]);
+        }
+        set(args.out[static_cast<size_t>(1 + part)], c, static_cast<float>(sum));
+      }
+    });
+  }
+}
+
+KernelImpl forward(const char* op, bool center) {
+  return {op, "cpu:simd", refuse_other_floats, [center](const KernelCall& call) {
+            const Rows size(call.node, call.in[0].shape);
+            const auto eps = static_cast<float>(call.node.attrs.f("eps"));
+            return PreparedKernel{[=](const KernelArgs& args) { norm(center, size, eps, args); }, 0, "cpu:simd"};
+          }};
+}
+
+KernelImpl backward(const char* op, bool center) {
+  return {op, "cpu:simd", refuse_other_floats, [center](const KernelCall& call) {
+            const Rows size(call.node, call.in[1].shape);
+            return PreparedKernel{[=](const KernelArgs& args) { norm_grad(center, size, args); },
+                                  grad_workspace(size, center), "cpu:simd"};
+          }};
+}
+
+}  // namespace
+
+KernelList norm_kernels() {
+  return {forward("layer_norm", true), backward("layer_norm_grad", true), forward("rms_norm", false),
+          backward("rms_norm_grad", false)};
+}
+
+}  // namespace shardrun::cpu

@@ -1,0 +1,91 @@
+// Fused updates of AdamW, Adam and SGD: one pass over memory. Formulas: graph/ops/optimizer.cc.
+#include <cmath>
+
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+std::optional<std::string> refuses(const KernelCall& call) {
+  if (call.in[0].dtype != DType::f32) return str("updates f32 parameters, not ", call.in[0].dtype);
+  return refuse_other_floats(call);
+}
+
+struct Adam {
+  float beta1, beta2, eps, decay;
+  bool decoupled;
+};
+
+void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
+  const float lr = get(args.in[4], 0), clip = get(args.in[6], 0);
+  const auto step = static_cast<double>(std::max<int64_t>(1, *args.in[5].as<int64_t>()));
+  const auto step_size = static_cast<float>(static_cast<double>(lr) / (1 - std::pow(beta1, step)));
+  const auto inv_root = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, step)));
+  const float keep = a.decoupled ? 1.0f - lr * a.decay : 1.0f, l2 = a.decoupled ? 0.0f : a.decay;
+  const auto one_minus1 = static_cast<float>(1 - beta1), one_minus2 = static_cast<float>(1 - beta2);
+  const float b1 = a.beta1, b2 = a.beta2, eps = a.eps;
+  const float *p_in = args.in[0].as<float>(), *m_in = args.in[2].as<float>(), *v_in = args.in[3].as<float>();
+  float *p_out = args.out[0].as<float>(), *m_out = args.out[1].as<float>(), *v_out = args.out[2].as<float>();
+  parallel_ranges(args.in[0].count(), 16384, [&](int64_t begin, int64_t end) {
+    alignas(64) float buffer[kBlock];
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t n = std::min(kBlock, end - i);
+      const float* grad = floats(args.in[1], i, n, buffer);
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        const float p = p_in[i + j], g = clip * grad[j] + l2 * p;
+        const float m = b1 * m_in[i + j] + one_minus1 * g, v = b2 * v_in[i + j] + one_minus2 * (g * g);
+        const float positive = v < 0.0f ? 0.0f : v;
+        p_out[i + j] = p * keep - step_size * m / (std::sqrt(positive) * inv_root + eps);
+        m_out[i + j] = m;
+        v_out[i + j] = v;
+      }
+    }
+  });
+}
+
+void sgd(float momentum, float decay, bool nesterov, const KernelArgs& args) {
+  const float lr = get(args.in[3], 0), clip = get(args.in[5], 0);
+  const float *p_in = args.in[0].as<float>(), *b_in = args.in[2].as<float>();
+  float *p_out = args.out[0].as<float>(), *b_out = args.out[1].as<float>();
+  const float from_g = nesterov ? 1.0f : 0.0f, from_buffer = nesterov ? momentum : 1.0f;
+  parallel_ranges(args.in[0].count(), 16384, [&](int64_t begin, int64_t end) {
+    alignas(64) float buffer[kBlock];
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t n = std::min(kBlock, end - i);
+      const float* grad = floats(args.in[1], i, n, buffer);
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        const float p = p_in[i + j], g = clip * grad[j] + decay * p;
+        const float b = momentum * b_in[i + j] + g;
+        p_out[i + j] = p - lr * (from_g * g + from_buffer * b);
+        b_out[i + j] = b;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+KernelList optimizer_kernels() {
+  return {{"adamw", "cpu:fused", refuses,
+           [](const KernelCall& call) {
+             const Attrs& n = call.node.attrs;
+             const double beta1 = n.f("beta1"), beta2 = n.f("beta2");
+             const Adam a{static_cast<float>(beta1), static_cast<float>(beta2), static_cast<float>(n.f("eps")),
+                          static_cast<float>(n.f("weight_decay", 0.0)), n.i("decoupled", 1) != 0};
+             return PreparedKernel{[=](const KernelArgs& args) { adamw(a, beta1, beta2, args); }, 0, "cpu:fused"};
+           }},
+          {"sgd", "cpu:fused", refuses,
+           [](const KernelCall& call) {
+             const Attrs& n = call.node.attrs;
+             const auto momentum = static_cast<float>(n.f("momentum"));
+             const auto decay = static_cast<float>(n.f("weight_decay", 0.0));
+             const bool nesterov = n.i("nesterov", 0) != 0;
+             return PreparedKernel{[=](const KernelArgs& args) { sgd(momentum, decay, nesterov, args); }, 0,
+                                   "cpu:fused"};
+           }}};
+}
+
+}  // namespace shardrun::cpu

@@ -1,0 +1,182 @@
+// Reductions over any dims, accumulated in f64 in an order that does not depend on the thread count.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+struct Sum {
+  static constexpr double kStart = 0;
+  static double join(double a, double b) { return a + b; }
+};
+struct Product {
+  static constexpr double kStart = 1;
+  static double join(double a, double b) { return a * b; }
+};
+struct Max {
+  static constexpr double kStart = -std::numeric_limits<double>::infinity();
+  static double join(double a, double b) { return b > a || b != b ? b : a; }  // NaN stays
+};
+struct Min {
+  static constexpr double kStart = std::numeric_limits<double>::infinity();
+  static double join(double a, double b) { return b < a || b != b ? b : a; }
+};
+
+// n contiguous elements; 8 lanes joined in a fixed order.
+template <class Op, bool kSquare>
+double reduce_run(const TensorView& x, int64_t at, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  alignas(64) float buffer[kBlock];
+  alignas(64) double lane[kLanes];
+  std::fill_n(lane, kLanes, Op::kStart);
+  double tail = Op::kStart;
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t count = std::min(kBlock, n - done);
+    const float* v = floats(x, at + done, count, buffer);
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+#pragma omp simd
+      for (int64_t j = 0; j < kLanes; ++j) {
+        const double value = static_cast<double>(v[i + j]);
+        lane[j] = Op::join(lane[j], kSquare ? value * value : value);
+      }
+    }
+    for (; i < count; ++i) {
+      const double value = static_cast<double>(v[i]);
+      tail = Op::join(tail, kSquare ? value * value : value);
+    }
+  }
+  for (int64_t j = 0; j < kLanes; ++j) tail = Op::join(tail, lane[j]);
+  return tail;
+}
+
+// Everything to one number: chunks of fixed size, one f64 each in the workspace.
+constexpr int64_t kChunk = 16384;
+
+int64_t full_workspace(int64_t count) { return (count + kChunk - 1) / kChunk * 8; }
+
+template <class Op, bool kSquare>
+void reduce_all(const KernelArgs& args) {
+  const int64_t count = args.in[0].count(), chunks = (count + kChunk - 1) / kChunk;
+  auto* partial = static_cast<double*>(args.workspace);
+  parallel_ranges(chunks, 2, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      partial[c] = reduce_run<Op, kSquare>(args.in[0], c * kChunk, std::min(kChunk, count - c * kChunk));
+    }
+  });
+  double total = Op::kStart;
+  for (int64_t c = 0; c < chunks; ++c) total = Op::join(total, partial[c]);
+  set(args.out[0], 0, static_cast<float>(total));
+}
+
+// Dims merged into alternating kept and reduced groups. Example: [B,T,C] over {0,1} -> [B*T] reduced,
+// [C] kept.
+struct Groups {
+  struct Group {
+    int64_t size, stride;
+  };
+  std::vector<Group> kept, reduced;
+  bool last_kept = false;
+  int64_t kept_count = 1, reduced_count = 1;
+
+  Groups(const Shape& shape, const std::vector<int64_t>& axes) {
+    const Shape strides = row_major_strides(shape);
+    bool before = false, first = true;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] == 1) continue;
+      const bool is_reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
+      std::vector<Group>& list = is_reduced ? reduced : kept;
+      if (!first && before == is_reduced) {
+        list.back().size *= shape[d];
+        list.back().stride = strides[d];
+      } else {
+        list.push_back({shape[d], strides[d]});
+      }
+      (is_reduced ? reduced_count : kept_count) *= shape[d];
+      before = is_reduced, first = false;
+    }
+    last_kept = !first && !before;
+  }
+};
+
+int64_t offset_of(int64_t index, const std::vector<Groups::Group>& groups, size_t count) {
+  int64_t offset = 0;
+  for (size_t g = count; g-- > 0;) {
+    offset += index % groups[g].size * groups[g].stride;
+    index /= groups[g].size;
+  }
+  return offset;
+}
+
+template <class Op>
+void reduce_groups(const Groups& g, const KernelArgs& args) {
+  const TensorView &x = args.in[0], &y = args.out[0];
+  if (y.count() == 0) return;
+  if (!g.last_kept || g.reduced_count == 0) {
+    // The innermost dim is reduced: each result joins contiguous runs.
+    const int64_t run = g.reduced.empty() ? 1 : g.reduced.back().size;
+    const int64_t runs = run == 0 ? 0 : g.reduced_count / run;
+    const size_t outer = g.reduced.empty() ? 0 : g.reduced.size() - 1;
+    parallel_ranges(g.kept_count, row_grain(g.reduced_count), [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t base = offset_of(k, g.kept, g.kept.size());
+        double total = Op::kStart;
+        for (int64_t r = 0; r < runs; ++r) {
+          total = Op::join(total, reduce_run<Op, false>(x, base + offset_of(r, g.reduced, outer), run));
+        }
+        set(y, k, static_cast<float>(total));
+      }
+    });
+    return;
+  }
+  // The innermost dim is kept: blocks of columns, each joined over all reduced rows in order.
+  constexpr int64_t kColumns = 64;
+  const int64_t cols = g.kept.back().size, blocks = (cols + kColumns - 1) / kColumns;
+  const int64_t outer = g.kept_count / cols;
+  parallel_ranges(outer * blocks, row_grain(g.reduced_count * std::min(cols, kColumns)), [&](int64_t begin, int64_t end) {
+    alignas(64) double sum[kColumns];
+    alignas(64) float buffer[kColumns];
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t k = item / blocks, from = item % blocks * kColumns, n = std::min(kColumns, cols - from);
+      const int64_t base = offset_of(k, g.kept, g.kept.size() - 1) + from;
+      std::fill_n(sum, kColumns, Op::kStart);
+      for (int64_t r = 0; r < g.reduced_count; ++r) {
+        const float* v = floats(x, base + offset_of(r, g.reduced, g.reduced.size()), n, buffer);
+#pragma omp simd
+        for (int64_t c = 0; c < n; ++c) sum[c] = Op::join(sum[c], static_cast<double>(v[c]));
+      }
+      for (int64_t c = 0; c < n; ++c) set(y, k * cols + from + c, static_cast<float>(sum[c]));
+    }
+  });
+}
+
+std::optional<std::string> refuses(const KernelCall& call) {
+  if (!is_f32_or_bf16(call.in[0].dtype)) return str("computes in f32 and bf16, not ", call.in[0].dtype);
+  return std::nullopt;
+}
+
+template <class Op>
+KernelImpl reduction(const char* op) {
+  return {op, "cpu:simd", refuses, [](const KernelCall& call) {
+            const Groups groups(call.in[0].shape, call.node.attrs.ints("axes"));
+            const int64_t count = element_count(call.in[0].shape);
+            if (groups.kept_count == 1 && count > kChunk) {
+              return PreparedKernel{reduce_all<Op, false>, full_workspace(count), "cpu:simd"};
+            }
+            return PreparedKernel{[groups](const KernelArgs& args) { reduce_groups<Op>(groups, args); }, 0,
+                                  "cpu:simd"};
+          }};
+}
+
+}  // namespace
+
+KernelList reduce_kernels() {
+  return {reduction<Sum>("reduce_sum"), reduction<Max>("reduce_max"), reduction<Min>("reduce_min"),
+          reduction<Product>("reduce_prod"),
+          {"reduce_sum_squares", "cpu:simd", refuses, [](const KernelCall& call) {
+             return PreparedKernel{reduce_all<Sum, true>, full_workspace(element_count(call.in[0].shape)),
+                                   "cpu:simd"};
+           }}};
+}
+
+}  // namespace shardrun::cpu

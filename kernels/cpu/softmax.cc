@@ -1,0 +1,195 @@
+// softmax and log_softmax along the last dim, cross_entropy, and their gradients: rows over threads.
+#include <atomic>
+
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+template <class F>
+void for_blocks(int64_t cols, F&& f) {
+  for (int64_t c = 0; c < cols; c += kBlock) f(c, std::min(kBlock, cols - c));
+}
+
+struct TopAndSum {
+  float top;
+  double sum;  // of exp(x - top)
+};
+
+// NaN in a row makes the sum NaN.
+TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
+  alignas(64) float buffer[kBlock];
+  float top = kNever;
+  for_blocks(cols, [&](int64_t c, int64_t n) {
+    const float* v = floats(x, at + c, n, buffer);
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; ++i) top = v[i] > top ? v[i] : top;
+  });
+  double total = 0;
+  for_blocks(cols, [&](int64_t c, int64_t n) {
+    const float* v = floats(x, at + c, n, buffer);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; ++i) sum += exp(v[i] - top);
+    total += static_cast<double>(sum);
+  });
+  return {top, total};
+}
+
+void softmax(bool log_of, int64_t cols, const KernelArgs& args) {
+  const TensorView &x = args.in[0], &y = args.out[0];
+  parallel_ranges(cols == 0 ? 0 : x.count() / cols, row_grain(cols), [&](int64_t begin, int64_t end) {
+    alignas(64) float xb[kBlock], yb[kBlock];
+    for (int64_t r = begin; r < end; ++r) {
+      const auto [top, sum] = scan_row(x, r * cols, cols);
+      const auto inv = static_cast<float>(1 / sum), lse = static_cast<float>(std::log(sum));
+      for_blocks(cols, [&, top = top](int64_t c, int64_t n) {
+        const float* v = floats(x, r * cols + c, n, xb);
+        float* out = place(y, r * cols + c, yb);
+        if (log_of) {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[i] = v[i] - top - lse;
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[i] = exp(v[i] - top) * inv;
+        }
+        put(y, r * cols + c, n, out);
+      });
+    }
+  });
+}
+
+void softmax_grad(bool log_of, int64_t cols, const KernelArgs& args) {
+  const TensorView &dy = args.in[0], &y = args.in[1], &dx = args.out[0];
+  parallel_ranges(cols == 0 ? 0 : y.count() / cols, row_grain(cols), [&](int64_t begin, int64_t end) {
+    alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
+    for (int64_t r = begin; r < end; ++r) {
+      double total = 0;
+      for_blocks(cols, [&](int64_t c, int64_t n) {
+        const float* d = floats(dy, r * cols + c, n, db);
+        const float* p = floats(y, r * cols + c, n, yb);
+        float sum = 0;
+        if (log_of) {
+#pragma omp simd reduction(+ : sum)
+          for (int64_t i = 0; i < n; ++i) sum += d[i];
+        } else {
+#pragma omp simd reduction(+ : sum)
+          for (int64_t i = 0; i < n; ++i) sum += d[i] * p[i];
+        }
+        total += static_cast<double>(sum);
+      });
+      const auto dot = static_cast<float>(total);
+      for_blocks(cols, [&](int64_t c, int64_t n) {
+        const float* d = floats(dy, r * cols + c, n, db);
+        const float* p = floats(y, r * cols + c, n, yb);
+        float* out = place(dx, r * cols + c, ob);
+        if (log_of) {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[i] = d[i] - exp(p[i]) * dot;
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[i] = p[i] * (d[i] - dot);
+        }
+        put(dx, r * cols + c, n, out);
+      });
+    }
+  });
+}
+
+int64_t label_at(const TensorView& labels, int64_t i) {
+  return labels.type.dtype == DType::i64 ? labels.as<int64_t>()[i] : labels.as<int32_t>()[i];
+}
+
+void cross_entropy(int64_t ignore, const KernelArgs& args) {
+  const TensorView &logits = args.in[0], &labels = args.in[1];
+  const int64_t classes = logits.type.shape.back();
+  std::atomic<int64_t> bad{-1};  // a token whose label is out of range
+  parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const auto [top, sum] = scan_row(logits, t * classes, classes);
+      const double lse = top == kNever ? static_cast<double>(kNever) : static_cast<double>(top) + std::log(sum);
+      args.out[1].as<float>()[t] = static_cast<float>(lse);
+      const int64_t label = label_at(labels, t);
+      float loss = 0;
+      if (label != ignore) {
+        if (label < 0 || label >= classes) {
+          bad = t;
+        } else {
+          loss = static_cast<float>(lse - static_cast<double>(get(logits, t * classes + label)));
+        }
+      }
+      args.out[0].as<float>()[t] = loss;
+    }
+  });
+  const int64_t token = bad;
+  SR_REQUIRE(token < 0, invalid_input, "label ", label_at(labels, token), " of token ", token,
+             " is outside [0, ", classes, ")");
+}
+
+void cross_entropy_grad(int64_t ignore, int64_t offset, const KernelArgs& args) {
+  const TensorView &logits = args.in[1], &labels = args.in[2], &out = args.out[0];
+  const float *dloss = args.in[0].as<float>(), *lse = args.in[3].as<float>();
+  const int64_t classes = logits.type.shape.back();
+  parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
+    alignas(64) float xb[kBlock], ob[kBlock];
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t label = label_at(labels, t), hit = label - offset;
+      const bool ignored = label == ignore;
+      const float d = dloss[t], l = lse[t];
+      for_blocks(classes, [&](int64_t c, int64_t n) {
+        const float* v = floats(logits, t * classes + c, n, xb);
+        float* y = place(out, t * classes + c, ob);
+        if (ignored) {
+          std::fill_n(y, n, 0.0f);
+        } else {
+          const int64_t at = hit - c;
+          const float at_hit = at >= 0 && at < n ? d * (exp(v[at] - l) - 1.0f) : 0.0f;  // before y is written
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) y[i] = d * exp(v[i] - l);
+          if (at >= 0 && at < n) y[at] = at_hit;
+        }
+        put(out, t * classes + c, n, y);
+      });
+    }
+  });
+}
+
+std::optional<std::string> refuses_inner_axis(const KernelCall& call) {
+  const auto rank = static_cast<int64_t>(call.in[0].shape.size());
+  if (call.node.attrs.i("axis") != rank - 1) {
+    return str("works along the last dim, not ", call.node.attrs.i("axis"), " of ", rank);
+  }
+  return refuse_other_floats(call);
+}
+
+KernelImpl rowwise(const char* op, bool log_of, void (*run)(bool, int64_t, const KernelArgs&)) {
+  return {op, "cpu:simd", refuses_inner_axis, [=](const KernelCall& call) {
+            const int64_t cols = call.in[0].shape.back();
+            return PreparedKernel{[=](const KernelArgs& args) { run(log_of, cols, args); }, 0, "cpu:simd"};
+          }};
+}
+
+}  // namespace
+
+KernelList softmax_kernels() {
+  return {rowwise("softmax", false, softmax),
+          rowwise("softmax_grad", false, softmax_grad),
+          rowwise("log_softmax", true, softmax),
+          rowwise("log_softmax_grad", true, softmax_grad),
+          {"cross_entropy", "cpu:simd", refuse_other_floats,
+           [](const KernelCall& call) {
+             const int64_t ignore = call.node.attrs.i("ignore_index", -100);
+             return PreparedKernel{[=](const KernelArgs& args) { cross_entropy(ignore, args); }, 0, "cpu:simd"};
+           }},
+          {"cross_entropy_grad", "cpu:simd", refuse_other_floats, [](const KernelCall& call) {
+             const int64_t ignore = call.node.attrs.i("ignore_index", -100);
+             const int64_t offset = call.node.attrs.i("offset", 0);
+             return PreparedKernel{[=](const KernelArgs& args) { cross_entropy_grad(ignore, offset, args); }, 0,
+                                   "cpu:simd"};
+           }}};
+}
+
+}  // namespace shardrun::cpu

@@ -1,0 +1,129 @@
+// Runs of memcpy where both sides are contiguous, tiles of 32 x 32 for transposition, loops otherwise.
+#include "kernels/cpu/strided_copy.h"
+
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+
+StridedCopy::StridedCopy(const Shape& dims, const Shape& src_strides, int64_t src_base, const Shape& dst_strides,
+                         int64_t dst_base, int64_t element_bytes)
+    : src_base_(src_base), dst_base_(dst_base), bytes_(element_bytes) {
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 1) continue;
+    const bool merge = !dims_.empty() && src_.back() == src_strides[d] * dims[d] && dst_.back() == dst_strides[d] * dims[d];
+    if (merge) {
+      dims_.back() *= dims[d], src_.back() = src_strides[d], dst_.back() = dst_strides[d];
+    } else {
+      dims_.push_back(dims[d]), src_.push_back(src_strides[d]), dst_.push_back(dst_strides[d]);
+    }
+  }
+  if (dims_.empty()) dims_ = {1}, src_ = {1}, dst_ = {1};
+  if (src_.back() != 1 && dst_.back() == 1) {
+    for (size_t d = 0; d + 1 < dims_.size(); ++d) {
+      if (src_[d] == 1) tile_dim_ = static_cast<int>(d);
+    }
+  }
+}
+
+StridedCopy StridedCopy::transpose(const Shape& shape, const std::vector<int64_t>& perm, int64_t element_bytes) {
+  const Shape strides = row_major_strides(shape);
+  Shape dims, src;
+  for (int64_t p : perm) {
+    dims.push_back(shape[static_cast<size_t>(p)]);
+    src.push_back(strides[static_cast<size_t>(p)]);
+  }
+  return StridedCopy(dims, src, 0, row_major_strides(dims), 0, element_bytes);
+}
+
+namespace {
+
+template <class T>
+void copy_line(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t n) {
+  if (src_stride == 1 && dst_stride == 1) {
+    std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(T));
+  } else if (src_stride == 0 && dst_stride == 1) {
+    std::fill_n(dst, n, *src);
+  } else {
+    for (int64_t i = 0; i < n; ++i) dst[i * dst_stride] = src[i * src_stride];
+  }
+}
+
+template <class T>
+void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, const T* src, T* dst) {
+  const size_t last = dims.size() - 1;
+  const int64_t length = dims[last];
+  // Long lines are cut so that a single one still occupies every thread.
+  const int64_t part = 65536, parts = std::max<int64_t>(1, (length + part - 1) / part);
+  int64_t lines = parts;
+  for (size_t d = 0; d < last; ++d) lines *= dims[d];
+  parallel_ranges(length == 0 ? 0 : lines, row_grain(std::min(length, part)) * 4, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t start = item % parts * part, n = std::min(part, length - start);
+      int64_t from = start * src_strides[last], to = start * dst_strides[last], rest = item / parts;
+      for (size_t d = last; d-- > 0;) {
+        const int64_t index = rest % dims[d];
+        rest /= dims[d];
+        from += index * src_strides[d], to += index * dst_strides[d];
+      }
+      copy_line(src + from, src_strides[last], dst + to, dst_strides[last], n);
+    }
+  });
+}
+
+template <class T>
+void copy_tiles(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, size_t tile_dim,
+                const T* src, T* dst) {
+  constexpr int64_t kTile = 32;
+  const size_t last = dims.size() - 1;
+  const int64_t rows = dims[tile_dim], cols = dims[last];
+  const int64_t row_tiles = (rows + kTile - 1) / kTile, col_tiles = (cols + kTile - 1) / kTile;
+  int64_t items = row_tiles * col_tiles;
+  for (size_t d = 0; d < last; ++d) items *= d == tile_dim ? 1 : dims[d];
+  const int64_t src_col = src_strides[last], dst_row = dst_strides[tile_dim];
+  parallel_ranges(items, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t c0 = item % col_tiles * kTile, r0 = item / col_tiles % row_tiles * kTile;
+      int64_t rest = item / (col_tiles * row_tiles), from = c0 * src_col + r0, to = c0 + r0 * dst_row;
+      for (size_t d = last; d-- > 0;) {
+        if (d == tile_dim) continue;
+        const int64_t index = rest % dims[d];
+        rest /= dims[d];
+        from += index * src_strides[d], to += index * dst_strides[d];
+      }
+      const int64_t r_count = std::min(kTile, rows - r0), c_count = std::min(kTile, cols - c0);
+      T tile[kTile][kTile];  // tile[c][r]: reads and writes both run along contiguous memory
+      for (int64_t c = 0; c < c_count; ++c) {
+        std::memcpy(tile[c], src + from + c * src_col, static_cast<size_t>(r_count) * sizeof(T));
+      }
+      for (int64_t r = 0; r < r_count; ++r) {
+        T* out = dst + to + r * dst_row;
+        for (int64_t c = 0; c < c_count; ++c) out[c] = tile[c][r];
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void StridedCopy::run(const void* src, void* dst) const {
+  for (int64_t d : dims_) {
+    if (d == 0) return;
+  }
+  auto run_as = [&]<class T>(TypeTag<T>) {
+    const T* from = static_cast<const T*>(src) + src_base_;
+    T* to = static_cast<T*>(dst) + dst_base_;
+    if (tile_dim_ >= 0) {
+      copy_tiles(dims_, src_, dst_, static_cast<size_t>(tile_dim_), from, to);
+    } else {
+      copy_lines(dims_, src_, dst_, from, to);
+    }
+  };
+  switch (bytes_) {
+    case 1: return run_as(TypeTag<uint8_t>{});
+    case 2: return run_as(TypeTag<uint16_t>{});
+    case 4: return run_as(TypeTag<uint32_t>{});
+    default: return run_as(TypeTag<uint64_t>{});
+  }
+}
+
+}  // namespace shardrun::cpu

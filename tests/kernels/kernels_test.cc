@@ -1,0 +1,355 @@
+// Every CPU kernel against the reference, on the samples that the op's definition lists, on larger
+// ones of the same kind, and on empty ones.
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <set>
+
+#include "graph/op_def.h"
+#include "kernels/cpu/cpu.h"
+
+namespace shardrun {
+namespace {
+
+constexpr uint64_t kSeed = 20240611;
+
+struct Case {
+  Node node;
+  std::vector<TensorType> in, out;
+  double low = -1, high = 1;
+};
+
+std::string describe(const Case& c) {
+  std::string text = c.node.op + "(";
+  for (const TensorType& t : c.in) text += to_string(t) + " ";
+  return text + "){" + to_string(c.node.attrs) + "}";
+}
+
+// Dims of size n > 1 become `grow(n)`, equal sizes staying equal; attributes follow by the op's own
+// shrink rule. Nullopt where the op cannot follow.
+template <class Grow>
+std::optional<Case> resized(const OpDef& op, const OpDef::Sample& sample, Grow grow) {
+  Case c;
+  c.node.op = op.name;
+  c.node.name = "node";
+  c.node.attrs = sample.attrs;
+  c.in = sample.in;
+  c.low = sample.low, c.high = sample.high;
+  for (TensorType& t : c.in) {
+    for (int64_t& d : t.shape) d = d > 1 ? grow(d) : d;
+  }
+  try {
+    if (op.shrink) c.node.attrs = op.shrink(c.node, sample.in, c.in);
+    c.out = infer_types(c.node, c.in);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return c;
+}
+
+// An index into an empty dim has no valid value.
+bool has_valid_indices(const Case& c) {
+  const OpDef& op = op_def(c.node.op);
+  for (size_t k = 0; k < c.in.size(); ++k) {
+    if (is_float(c.in[k].dtype) || !op.index_bound || element_count(c.in[k].shape) == 0) continue;
+    if (op.index_bound(c.node, c.in, k).value_or(1) < 1) return false;
+  }
+  return true;
+}
+
+std::optional<Case> with_dtype(const Case& c, DType dtype) {
+  Case out = c;
+  for (TensorType& t : out.in) {
+    if (t.dtype == DType::f32 && !t.shape.empty()) t.dtype = dtype;
+  }
+  if (out.node.attrs.has("to") && is_float(parse_dtype(out.node.attrs.s("to")))) {
+    out.node.attrs.set("to", std::string(out.node.attrs.s("to") == "f32" ? "bf16" : "f32"));
+  }
+  if (out.in == c.in && out.node.attrs == c.node.attrs) return std::nullopt;
+  // Statistics and losses stay f32 in bf16 graphs: give those operands back their type if that helps.
+  try {
+    out.out = infer_types(out.node, out.in);
+    return out;
+  } catch (const Error&) {
+  }
+  for (uint32_t keep = 1; keep < (1u << c.in.size()); ++keep) {
+    Case mixed = out;
+    for (size_t i = 0; i < c.in.size(); ++i) {
+      if (keep >> i & 1) mixed.in[i].dtype = c.in[i].dtype;
+    }
+    if (mixed.in == c.in) continue;
+    try {
+      mixed.out = infer_types(mixed.node, mixed.in);
+      return mixed;
+    } catch (const Error&) {
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Tensor> random_operands(const Case& c, std::mt19937_64& rng) {
+  std::vector<Tensor> in;
+  for (size_t k = 0; k < c.in.size(); ++k) {
+    const int64_t n = element_count(c.in[k].shape);
+    std::vector<double> values(static_cast<size_t>(n));
+    if (is_float(c.in[k].dtype)) {
+      std::uniform_real_distribution<double> draw(c.low, c.high);
+      for (double& v : values) v = draw(rng);
+    } else {
+      const OpDef& op = op_def(c.node.op);
+      std::optional<int64_t> bound;
+      if (op.index_bound) bound = op.index_bound(c.node, c.in, k);
+      const int64_t top = c.in[k].dtype == DType::boolean ? 2 : std::max<int64_t>(1, bound.value_or(5));
+      std::uniform_int_distribution<int64_t> draw(0, top - 1);
+      for (double& v : values) v = static_cast<double>(draw(rng));
+    }
+    Tensor t(c.in[k]);
+    convert(values.data(), DType::f64, t.data(), c.in[k].dtype, n);
+    in.push_back(t);
+  }
+  return in;
+}
+
+// Runs the implementation with results and workspace full of garbage and guarded, so that reading
+// what was not written, or writing past the end, shows.
+std::vector<Tensor> run_impl(const KernelImpl& impl, const Case& c, const std::vector<Tensor>& in) {
+  const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
+  EXPECT_EQ(kernel.impl, impl.name);
+  std::vector<TensorView> in_views, out_views;
+  for (const Tensor& t : in) in_views.push_back(t.view());
+  std::vector<Tensor> out;
+  for (const TensorType& t : c.out) {
+    out.emplace_back(t);
+    if (t.dtype != DType::boolean && byte_size(t) > 0) {
+      std::memset(out.back().data(), 0xff, static_cast<size_t>(byte_size(t)));
+    }
+    out_views.push_back(out.back().view());
+  }
+  constexpr size_t kGuard = 256;
+  const auto bytes = static_cast<size_t>(kernel.workspace_bytes);
+  auto* memory = static_cast<unsigned char*>(std::aligned_alloc(64, (bytes + kGuard + 63) / 64 * 64));
+  std::memset(memory, 0xff, bytes + kGuard);
+  kernel.run({in_views, out_views, memory});
+  for (size_t i = bytes; i < bytes + kGuard; ++i) {
+    if (memory[i] != 0xff) {
+      ADD_FAILURE() << "wrote past its workspace of " << bytes << " bytes";
+      break;
+    }
+  }
+  std::free(memory);
+  return out;
+}
+
+void expect_close(const Tensor& got, const Tensor& want, double tolerance) {
+  if (!is_float(want.dtype())) {
+    for (int64_t i = 0; i < want.count(); ++i) ASSERT_EQ(got.int_at(i), want.int_at(i)) << "element " << i;
+    return;
+  }
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < want.count(); ++i) {
+    const double g = got.at(i), w = want.at(i);
+    if (std::isnan(w) || std::isinf(w)) {
+      ASSERT_TRUE(std::isnan(w) ? std::isnan(g) : g == w) << "element " << i << ": got " << g << ", want " << w;
+      continue;
+    }
+    ASSERT_FALSE(std::isnan(g)) << "element " << i << " is NaN, want " << w;
+    error += (g - w) * (g - w);
+    norm += w * w;
+  }
+  // Results whose exact value is near 0 are compared with the operands' size, about 1.
+  const double floor = 1e-2 * std::sqrt(static_cast<double>(std::max<int64_t>(want.count(), 1)));
+  EXPECT_LE(std::sqrt(error), tolerance * std::max(std::sqrt(norm), floor)) << "relative to " << std::sqrt(norm);
+}
+
+// Runs every accepting implementation of the case's op. Returns how many accepted.
+int check(const Case& c, std::mt19937_64& rng, std::set<std::string>& exercised) {
+  SCOPED_TRACE(describe(c));
+  int accepted = 0;
+  const std::vector<Tensor> in = random_operands(c, rng);
+  std::vector<Tensor> want;
+  for (const KernelImpl& impl : cpu_kernels()) {
+    if (impl.op != c.node.op || (impl.refuses && impl.refuses({c.node, c.in, c.out}))) continue;
+    SCOPED_TRACE(impl.name);
+    if (want.empty()) want = run_reference(c.node, in);
+    const std::vector<Tensor> got = run_impl(impl, c, in);
+    bool bf16 = false;
+    for (const auto& types : {c.in, c.out}) {
+      for (const TensorType& t : types) bf16 = bf16 || t.dtype == DType::bf16;
+    }
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE("result " + std::to_string(i));
+      expect_close(got[i], want[i], bf16 ? 2e-2 : 1e-4);
+    }
+    // Run to run the same bits, and with another number of threads too.
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(threads == 3 ? 2 : 3);
+    const std::vector<Tensor> again = run_impl(impl, c, in);
+    omp_set_num_threads(threads);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const auto bytes = static_cast<size_t>(byte_size(got[i].type()));
+      EXPECT_TRUE(bytes == 0 || std::memcmp(got[i].data(), again[i].data(), bytes) == 0) << "differs from run to run";
+    }
+    exercised.insert(impl.op + " " + impl.name);
+    ++accepted;
+  }
+  return accepted;
+}
+
+TEST(CpuKernels, AgreeWithTheReference) {
+  std::mt19937_64 rng(kSeed);
+  std::cout << "seed " << kSeed << "\n";
+  std::set<std::string> exercised;
+  int cases = 0, accepted = 0;
+  for (const OpDef* op : all_ops()) {
+    for (const OpDef::Sample& sample : op->samples) {
+      std::vector<std::optional<Case>> all = {
+          resized(*op, sample, [](int64_t d) { return d; }),
+          resized(*op, sample, [](int64_t d) { return 5 * d + 1; }),
+          resized(*op, sample, [](int64_t d) { return d == 2 ? 3 : d == 3 ? 2 : 19 * d; }),
+          resized(*op, sample, [](int64_t d) { return 141 * d; }),
+          resized(*op, sample, [](int64_t d) { return d <= 4 ? 0 : d; }),
+          resized(*op, sample, [](int64_t d) { return d > 4 ? 0 : d; }),
+      };
+      for (const auto& c : all) {
+        if (!c || !has_valid_indices(*c)) continue;
+        double elements = 1;
+        for (const auto& types : {c->in, c->out}) {
+          for (const TensorType& t : types) elements += static_cast<double>(element_count(t.shape));
+        }
+        if (elements > 3e6 || node_flops(c->node, c->in, c->out) > 4e7) continue;
+        ++cases;
+        accepted += check(*c, rng, exercised);
+        if (const auto narrow = with_dtype(*c, DType::bf16)) {
+          ++cases;
+          accepted += check(*narrow, rng, exercised);
+        }
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  std::cout << cases << " calls, " << accepted << " accepted by " << exercised.size() << " implementations\n";
+  for (const KernelImpl& impl : cpu_kernels()) {
+    EXPECT_TRUE(exercised.count(impl.op + " " + impl.name)) << impl.op << " " << impl.name << " was never run";
+    EXPECT_NE(find_op(impl.op), nullptr) << impl.op;
+  }
+}
+
+Node make(const char* op, Attrs attrs) { return {.op = op, .name = "node", .attrs = std::move(attrs), .inputs = {}, .outputs = {}}; }
+
+// Shapes with remainders in every tile, more than one thread, and every layout of the operands.
+TEST(CpuKernels, LargeMatmulsAndAttention) {
+  std::mt19937_64 rng(kSeed + 1);
+  std::set<std::string> exercised;
+  struct Product {
+    const char* equation;
+    Shape a, b;
+  };
+  for (const Product& p : std::vector<Product>{{"bij,jk->bik", {2, 65, 130}, {130, 67}},
+                                               {"bij,kj->bik", {2, 65, 130}, {67, 130}},
+                                               {"bij,bik->jk", {2, 65, 70}, {2, 65, 67}},
+                                               {"bthd,bshd->bhts", {2, 65, 3, 32}, {2, 66, 3, 32}},
+                                               {"bhts,bshd->bthd", {2, 3, 65, 66}, {2, 66, 3, 32}},
+                                               {"jbi,kbj->ikb", {65, 3, 66}, {67, 3, 65}},
+                                               {"ij,jk->ki", {65, 66}, {66, 33}}}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Case c{make("matmul", {{"equation", std::string(p.equation)}}), {{dtype, p.a}, {dtype, p.b}}, {}};
+      c.out = infer_types(c.node, c.in);
+      EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+    }
+  }
+  for (const char* op : {"attention", "attention_grad"}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (int64_t q_offset : {0, 40, -30}) {
+        for (double dropout : {0.0, 0.2}) {
+          const TensorType q{dtype, {2, 2, 130, 16}}, k{dtype, {2, 2, 150, 16}}, lse{DType::f32, {2, 2, 130}};
+          Case c{make(op, {{"scale", 0.25}, {"causal", int64_t{1}}, {"q_offset", q_offset}}), {q, k, k}, {}};
+          if (op == std::string("attention_grad")) c.in = {q, q, k, k, q, lse};
+          if (dropout > 0) {
+            c.node.attrs.set("dropout", dropout);
+            c.node.attrs.set("seed", int64_t{1} << 40);
+            c.node.attrs.set("key", int64_t{9});
+            c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 300, 301});
+            c.node.attrs.set("start", std::vector<int64_t>{1, 2, 130, 7});
+            c.in.push_back({DType::i64, {}});
+          }
+          c.out = infer_types(c.node, c.in);
+          EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuKernels, KeepNaNAndInfinity) {
+  const float inf = INFINITY, nan = NAN;
+  const std::vector<float> values = {nan, inf, -inf, 0.0f, -0.0f, 1e-40f, 88.0f, 89.0f, -104.0f, 3e38f, -3e38f, 1.0f};
+  const Tensor x = Tensor::from({12}, values, DType::f32);
+  for (const char* op : {"exp", "log", "tanh", "erf", "sigmoid", "relu", "sqrt", "abs", "neg", "reciprocal", "gelu", "softplus"}) {
+    SCOPED_TRACE(op);
+    Case c{make(op, {}), {x.type()}, {x.type()}};
+    const std::vector<Tensor> want = run_reference(c.node, {{x}});
+    for (const KernelImpl& impl : cpu_kernels()) {
+      if (impl.op != op) continue;
+      const Tensor got = run_impl(impl, c, {x})[0];
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const double g = got.at(i), w = want[0].at(i);
+        if (op == std::string("gelu") && std::isinf(x.at(i))) continue;  // -inf * 0
+        EXPECT_TRUE(std::isnan(w) ? std::isnan(g) : g == w || std::fabs(g - w) <= 1e-5 * std::fabs(w) + 1e-37)
+            << op << "(" << x.at(i) << ") is " << g << ", want " << w;
+      }
+    }
+  }
+}
+
+// Golden values from torch.optim.AdamW and Adam: lr 0.1, betas (0.9, 0.95), eps 1e-8, weight_decay 0.1, from p = 1
+// with gradients 0.5, -0.25, 0.125 in turn.
+TEST(Optimizers, FollowTheFormulas) {
+  for (const KernelList* list : {&cpu_kernels(), &reference_kernels()}) {
+    for (bool decoupled : {true, false}) {
+      Node node = make("adamw", {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1},
+                                 {"decoupled", int64_t{decoupled}}});
+      const TensorType t{DType::f32, {1}}, s{DType::f32, {}};
+      std::vector<TensorType> in = {t, t, t, t, s, {DType::i64, {}}, s}, out = {t, t, t};
+      const KernelList* lists[] = {list};
+      const PreparedKernel kernel = select_kernel(lists, {node, in, out});
+      float p = 1, m = 0, v = 0, lr = 0.1f, clip = 1;
+      const float want_decoupled[] = {0.89f, 0.85426313f, 0.81105238f}, want_coupled[] = {0.9f, 0.85393620f, 0.79905444f};
+      for (int64_t step = 1; step <= 3; ++step) {
+        float g = step == 1 ? 0.5f : step == 2 ? -0.25f : 0.125f;
+        const std::vector<TensorView> views = {{&p, t}, {&g, t}, {&m, t}, {&v, t}, {&lr, s}, {&step, in[5]}, {&clip, s}};
+        const std::vector<TensorView> results = {{&p, t}, {&m, t}, {&v, t}};
+        kernel.run({views, results, nullptr});
+        EXPECT_NEAR(p, (decoupled ? want_decoupled : want_coupled)[step - 1], 2e-6) << "step " << step;
+      }
+    }
+  }
+}
+
+// Golden values from torch.optim.SGD: lr 0.1, momentum 0.9, weight_decay 0.1, the same gradients.
+TEST(Optimizers, SgdFollowsPyTorch) {
+  for (const KernelList* list : {&cpu_kernels(), &reference_kernels()}) {
+    for (bool nesterov : {true, false}) {
+      Node node = make("sgd", {{"momentum", 0.9}, {"weight_decay", 0.1}, {"nesterov", int64_t{nesterov}}});
+      const TensorType t{DType::f32, {1}}, s{DType::f32, {}};
+      std::vector<TensorType> in = {t, t, t, s, {DType::i64, {}}, s}, out = {t, t};
+      const KernelList* lists[] = {list};
+      const PreparedKernel kernel = select_kernel(lists, {node, in, out});
+      float p = 1, buffer = 0, lr = 0.1f, clip = 1;
+      const float want_nesterov[] = {0.88600f, 0.86806595f, 0.79715610f}, want_plain[] = {0.94f, 0.9016f, 0.84552401f};
+      for (int64_t step = 1; step <= 3; ++step) {
+        float g = step == 1 ? 0.5f : step == 2 ? -0.25f : 0.125f;
+        const std::vector<TensorView> views = {{&p, t}, {&g, t}, {&buffer, t}, {&lr, s}, {&step, in[4]}, {&clip, s}};
+        const std::vector<TensorView> results = {{&p, t}, {&buffer, t}};
+        kernel.run({views, results, nullptr});
+        EXPECT_NEAR(p, (nesterov ? want_nesterov : want_plain)[step - 1], 2e-6) << "step " << step;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
