@@ -14,11 +14,13 @@ namespace {
 using Candidate = Trials::Candidate;
 using Kind = Placement::Kind;
 
-constexpr size_t kMostCombinations = 20000;  // of cut dims of one size; beyond, only few or all operands are cut
-constexpr size_t kMostSubsets = 8;           // operands of which every subset is tried as partial
+constexpr size_t kMostCombinations =
+    20000;  // of cut dims of one size; beyond, only few or all operands are cut
+constexpr size_t kMostSubsets = 8;  // operands of which every subset is tried as partial
 
 int cut_count(const std::vector<Placement>& in) {
-  return static_cast<int>(std::count_if(in.begin(), in.end(), [](const Placement& p) { return p.kind != Kind::replicate; }));
+  return static_cast<int>(std::count_if(
+      in.begin(), in.end(), [](const Placement& p) { return p.kind != Kind::replicate; }));
 }
 
 /// Does `in` do all that `less` does, and perhaps more?
@@ -31,12 +33,15 @@ bool contains(const std::vector<Placement>& in, const std::vector<Placement>& le
 
 class Search {
  public:
-  Search(const Node& node, std::span<const TensorType> in, const Evidence& evidence) : trials_(node, in, evidence) {}
+  Search(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
+      : trials_(node, in, evidence) {
+    results_steer_ = !trials_.empty() && trials_.results_steer_localise();
+  }
 
   SpmdRule run() {
     if (!trials_.empty()) {
       cut_operands();
-      if (trials_.def().localise != nullptr) cut_results_only();
+      if (results_steer_) cut_results_only();
       split_operands();
     }
     rule_.kernel_runs = trials_.kernel_runs();
@@ -59,13 +64,15 @@ class Search {
     std::vector<int64_t> sizes;
     for (const TensorType& t : trials_.first().in) {
       for (int64_t d : t.shape) {
-        if (d > 1 && trials_.can_cut(d) && std::find(sizes.begin(), sizes.end(), d) == sizes.end()) sizes.push_back(d);
+        if (d > 1 && trials_.can_cut(d) && std::find(sizes.begin(), sizes.end(), d) == sizes.end())
+          sizes.push_back(d);
       }
     }
     for (int64_t size : sizes) {
       std::vector<std::vector<Placement>> found;
       for (const std::vector<Placement>& in : combinations(size)) {
-        const bool more = std::any_of(found.begin(), found.end(), [&](const auto& less) { return contains(in, less); });
+        const bool more = std::any_of(found.begin(), found.end(),
+                                      [&](const auto& less) { return contains(in, less); });
         if (more || !try_cut(in)) continue;
         found.push_back(in);
       }
@@ -95,12 +102,14 @@ class Search {
       for (int d = 0; d < 16; ++d) {
         std::vector<Placement> all = none;
         for (size_t i = 0; i < dims.size(); ++i) {
-          if (std::find(dims[i].begin(), dims[i].end(), d) != dims[i].end()) all[i] = Placement::shard(d);
+          if (std::find(dims[i].begin(), dims[i].end(), d) != dims[i].end())
+            all[i] = Placement::shard(d);
         }
         if (cut_count(all) > 2) out.push_back(all);
       }
     }
-    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return cut_count(a) < cut_count(b); });
+    std::stable_sort(out.begin(), out.end(),
+                     [](const auto& a, const auto& b) { return cut_count(a) < cut_count(b); });
     return out;
   }
 
@@ -138,8 +147,8 @@ class Search {
     return true;
   }
 
-  /// For an op with localise: the result cuts for which local attributes and shapes agree. Most ops'
-  /// attributes do not depend on the result boxes, and asking once tells; the others are tried.
+  /// For an op with localise: the result cuts for which local attributes and shapes agree. Where
+  /// the attributes do not depend on the result boxes, asking once tells; else all cuts are tried.
   std::vector<std::vector<int>> result_cuts(const std::vector<Placement>& in) const {
     const std::vector<TensorType>& out = trials_.first().out;
     std::vector<std::vector<int>> found;
@@ -153,9 +162,11 @@ class Search {
       }
       guess = *implied;
     }
+    if (!results_steer_) return found;
     int64_t size = 0;
     for (size_t i = 0; i < in.size(); ++i) {
-      if (in[i].kind == Kind::shard) size = trials_.first().in[i].shape[static_cast<size_t>(in[i].dim)];
+      if (in[i].kind == Kind::shard)
+        size = trials_.first().in[i].shape[static_cast<size_t>(in[i].dim)];
     }
     for (const std::vector<int>& cuts : all_result_cuts(size)) {
       if (!found.empty() && found[0] == cuts) continue;
@@ -191,7 +202,9 @@ class Search {
   void cut_results_only() {
     const std::vector<Placement> in(operand_count());
     for (const std::vector<int>& cuts : all_result_cuts(0)) {
-      if (std::all_of(cuts.begin(), cuts.end(), [](int d) { return d < 0; }) || same_results_from_cut(cuts)) continue;
+      if (std::all_of(cuts.begin(), cuts.end(), [](int d) { return d < 0; }) ||
+          same_results_from_cut(cuts))
+        continue;
       const auto implied = trials_.implied_cuts({in, cuts});
       if (implied.has_value() && *implied == cuts) try_candidate({in, cuts});
     }
@@ -202,7 +215,8 @@ class Search {
   bool same_results_from_cut(const std::vector<int>& cuts) const {
     std::vector<Placement> out;
     for (int d : cuts) out.push_back(d < 0 ? Placement{} : Placement::shard(d));
-    return std::any_of(rule_.options.begin(), rule_.options.end(), [&](const auto& o) { return o.out == out; });
+    return std::any_of(rule_.options.begin(), rule_.options.end(),
+                       [&](const auto& o) { return o.out == out; });
   }
 
   // ---- operands are partial: what passes through linear (sum) and monotone (max, min) ops
@@ -213,7 +227,8 @@ class Search {
     for (size_t i = 0; i < small.in.size(); ++i) {
       const bool index = trials_.def().index_bound != nullptr &&
                          trials_.def().index_bound(small.node, small.in, i).has_value();
-      if (small.in[i].dtype != DType::boolean && !index && element_count(small.in[i].shape) > 0) eligible.push_back(i);
+      if (small.in[i].dtype != DType::boolean && !index && element_count(small.in[i].shape) > 0)
+        eligible.push_back(i);
     }
     for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
       std::vector<std::vector<Placement>> found;
@@ -228,8 +243,11 @@ class Search {
         }
         auto out = trials_.combine(candidate);
         if (!out.has_value()) continue;
-        // A result that no operand's value changes (isnan of numbers) says nothing of partial values.
-        if (std::all_of(out->begin(), out->end(), [](const Placement& p) { return p.kind == Kind::replicate; })) continue;
+        // A result that no operand's value changes (isnan of numbers) says nothing of partial
+        // values.
+        if (std::all_of(out->begin(), out->end(),
+                        [](const Placement& p) { return p.kind == Kind::replicate; }))
+          continue;
         found.push_back(candidate.in);
         add(candidate.in, std::move(*out));
       }
@@ -245,7 +263,8 @@ class Search {
           if ((bits >> i & 1u) != 0) out.back().push_back(of[i]);
         }
       }
-      std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+      std::stable_sort(out.begin(), out.end(),
+                       [](const auto& a, const auto& b) { return a.size() < b.size(); });
       return out;
     }
     for (size_t i : of) out.push_back({i});
@@ -257,6 +276,7 @@ class Search {
   }
 
   Trials trials_;
+  bool results_steer_ = false;
   SpmdRule rule_;
 };
 

@@ -1,8 +1,9 @@
-// ShardCombine: finds how an op can be cut by cutting it (papers: MetaDist, Algorithm 1, section 3.3).
+// ShardCombine: finds how an op can be cut by cutting it (papers: MetaDist, Algorithm 1,
+// section 3.3).
 //
 // The op's reference kernel runs on small operands; candidates cut some operand dims (or split some
-// operands' values), run the pieces, and look how the local results combine. A candidate counts only
-// with evidence: float64 data, several seeds (one all negative), 2 and 3 shards, two sizes.
+// operands' values), run the pieces, and look how the local results combine. A candidate counts
+// only with evidence: float64 data, several seeds (one all negative), 2 and 3 shards, two sizes.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ namespace shardrun {
 struct Placement {
   enum class Kind { replicate, shard, partial };
   Kind kind = Kind::replicate;
-  int dim = 0;                     // shard
-  ReduceOp op = ReduceOp::sum;     // partial
+  int dim = 0;                  // shard
+  ReduceOp op = ReduceOp::sum;  // partial
   static Placement shard(int dim) { return {Kind::shard, dim, ReduceOp::sum}; }
   static Placement partial(ReduceOp op) { return {Kind::partial, 0, op}; }
   friend auto operator<=>(const Placement&, const Placement&) = default;
@@ -32,18 +33,19 @@ struct Placement {
 struct SpmdRule {
   struct Option {
     std::vector<Placement> in, out;
-    /// 0: any number of parts. Else the number of parts of the cut dim, over all mesh axes that cut it,
-    /// must divide this: [6, 4] reshaped to [24] is cut along dim 0 into 2, 3 or 6 parts, never 4.
+    /// 0: any number of parts. Else the number of parts of the cut dim, over all mesh axes that cut
+    /// it, must divide this: [6, 4] reshaped to [24] is cut along dim 0 into 2, 3 or 6 parts,
+    /// never 4.
     int64_t divisor = 0;
     friend auto operator<=>(const Option&, const Option&) = default;
   };
-  std::vector<Option> options;   // the all-replicated option is implied, not listed
-  int kernel_runs = 0;           // spent on finding it
+  std::vector<Option> options;  // the all-replicated option is implied, not listed
+  int kernel_runs = 0;          // spent on finding it
 };
 std::string to_string(const SpmdRule::Option& option);  // "[S0, -] -> [S0]", "[S1, S0] -> [P(sum)]"
 
-/// What a candidate must stand before it counts as a rule. The default is what is used; anything less
-/// is fooled by some op, which the tests show.
+/// What a candidate must stand before it counts as a rule. The default is what is used; anything
+/// less is fooled by some op, which the tests show.
 struct Evidence {
   enum class Data {
     mixed,     // both signs
@@ -64,12 +66,11 @@ struct Evidence {
 SpmdRule discover(const Node& node, std::span<const TensorType> in, const Evidence& evidence = {});
 
 /// Reshape's rule: dims that start a group of factors of both shapes map to each other.
-/// [8, 16, 12] -> [128, 3, 4] has the groups {8, 16 | 128} and {12 | 3, 4}: S0 -> S0 where the parts
-/// divide 8, S2 -> S1 where they divide 3.
+/// [8, 16, 12] -> [128, 3, 4] has the groups {8, 16 | 128} and {12 | 3, 4}: S0 -> S0 where the
+/// parts divide 8, S2 -> S1 where they divide 3.
 SpmdRule reshape_rule(const Shape& from, const Shape& to);
 
-/// Rules by op, attributes and shape class (which dims are 1, which are equal), in memory and
-/// optionally in a file between runs.
+/// Rules by op, attributes and shape class (which dims are 1, which are equal).
 class RuleCache {
  public:
   const SpmdRule& rule(const Node& node, std::span<const TensorType> in);

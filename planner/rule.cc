@@ -15,7 +15,9 @@ std::string to_string(const std::vector<Placement>& placements) {
     switch (placements[i].kind) {
       case Placement::Kind::replicate: out += "-"; break;
       case Placement::Kind::shard: out += "S" + std::to_string(placements[i].dim); break;
-      case Placement::Kind::partial: out += "P(" + std::string(to_string(placements[i].op)) + ")"; break;
+      case Placement::Kind::partial:
+        out += "P(" + std::string(to_string(placements[i].op)) + ")";
+        break;
     }
   }
   return out + "]";
@@ -50,12 +52,13 @@ SpmdRule reshape_rule(const Shape& from, const Shape& to) {
     while (i < from.size() && from[i] == 1) ++i;  // a dim of 1 belongs to no group
     while (j < to.size() && to[j] == 1) ++j;
     if (i == from.size() || j == to.size()) break;
-    // The group starts at i and j; its major dims are cut alike as long as the chunks line up, which
-    // they do if these dims are equal, or if the parts divide both.
+    // The group starts at i and j; its major dims are cut alike as long as the chunks line up,
+    // which they do if these dims are equal, or if the parts divide both.
     const int64_t a = from[i], b = to[j], divisor = a == b ? 0 : std::gcd(a, b);
     if (a > 1 && b > 1 && divisor != 1) {
-      rule.options.push_back(
-          {{Placement::shard(static_cast<int>(i))}, {Placement::shard(static_cast<int>(j))}, divisor});
+      rule.options.push_back({{Placement::shard(static_cast<int>(i))},
+                              {Placement::shard(static_cast<int>(j))},
+                              divisor});
     }
     int64_t left = a, right = b;
     ++i;
@@ -82,7 +85,8 @@ std::string rule_key(const Node& node, std::span<const TensorType> in) {
   if (node.op == "reshape") return key + types_string(in) + " |" + to_string(node.attrs);
   for (const TensorType& t : in) key += " " + std::string(to_string(t.dtype));
   for (const SmallNode& small : small_nodes(node, in, Evidence().size_sets, true)) {
-    key += " |" + types_string(small.in) + " {" + to_string(without_streams(small.node.attrs)) + "}";
+    key +=
+        " |" + types_string(small.in) + " {" + to_string(without_streams(small.node.attrs)) + "}";
   }
   return key;
 }

@@ -10,7 +10,9 @@ namespace {
 void place(Sharding& sharding, const Placement& placement, int axis) {
   switch (placement.kind) {
     case Placement::Kind::replicate: break;
-    case Placement::Kind::shard: sharding.dims[static_cast<size_t>(placement.dim)].push_back(axis); break;
+    case Placement::Kind::shard:
+      sharding.dims[static_cast<size_t>(placement.dim)].push_back(axis);
+      break;
     case Placement::Kind::partial: sharding.partial.push_back({axis, placement.op}); break;
   }
 }
@@ -43,14 +45,16 @@ bool sensible(const Sharding& sharding, const TensorType& type, const Mesh& mesh
   return true;
 }
 
-bool divides(const SpmdRule::Option& option, const std::vector<Sharding>& in, const std::vector<Sharding>& out,
-             const Mesh& mesh) {
+bool divides(const SpmdRule::Option& option, const std::vector<Sharding>& in,
+             const std::vector<Sharding>& out, const Mesh& mesh) {
   if (option.divisor == 0) return true;
-  auto fits = [&](const std::vector<Placement>& placements, const std::vector<Sharding>& shardings) {
+  auto fits = [&](const std::vector<Placement>& placements,
+                  const std::vector<Sharding>& shardings) {
     for (size_t i = 0; i < placements.size(); ++i) {
       if (placements[i].kind != Placement::Kind::shard) continue;
       int64_t parts = 1;
-      for (int axis : shardings[i].dims[static_cast<size_t>(placements[i].dim)]) parts *= mesh.axis_size(axis);
+      for (int axis : shardings[i].dims[static_cast<size_t>(placements[i].dim)])
+        parts *= mesh.axis_size(axis);
       if (option.divisor % parts != 0) return false;
     }
     return true;
@@ -58,12 +62,14 @@ bool divides(const SpmdRule::Option& option, const std::vector<Sharding>& in, co
   return fits(option.in, in) && fits(option.out, out);
 }
 
-std::vector<TensorType> local_types(std::span<const TensorType> types, const std::vector<Sharding>& shardings,
-                                    const Mesh& mesh) {
-  const std::vector<int64_t> origin(static_cast<size_t>(mesh.axis_count()), 0);  // the largest shard
+std::vector<TensorType> local_types(std::span<const TensorType> types,
+                                    const std::vector<Sharding>& shardings, const Mesh& mesh) {
+  const std::vector<int64_t> origin(static_cast<size_t>(mesh.axis_count()),
+                                    0);  // the largest shard
   std::vector<TensorType> out;
   for (size_t i = 0; i < types.size(); ++i) {
-    out.push_back({types[i].dtype, box_shape(local_box(types[i].shape, shardings[i], mesh, origin))});
+    out.push_back(
+        {types[i].dtype, box_shape(local_box(types[i].shape, shardings[i], mesh, origin))});
   }
   return out;
 }
@@ -71,8 +77,8 @@ std::vector<TensorType> local_types(std::span<const TensorType> types, const std
 }  // namespace
 
 std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
-                                           std::span<const TensorType> out, const SpmdRule& rule, const Mesh& mesh,
-                                           const Cluster& cluster) {
+                                           std::span<const TensorType> out, const SpmdRule& rule,
+                                           const Mesh& mesh, const Cluster& cluster) {
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
   // chosen[axis]: 0 replicates, k takes option k - 1. The last axis turns fastest.
@@ -85,7 +91,8 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
       if (chosen[axis] == 0) continue;
       const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
       for (size_t i = 0; i < in.size(); ++i) place(s.in[i], option.in[i], static_cast<int>(axis));
-      for (size_t r = 0; r < out.size(); ++r) place(s.out[r], option.out[r], static_cast<int>(axis));
+      for (size_t r = 0; r < out.size(); ++r)
+        place(s.out[r], option.out[r], static_cast<int>(axis));
     }
     bool good = true;
     for (size_t i = 0; good && i < in.size(); ++i) good = sensible(s.in[i], in[i], mesh);
@@ -94,7 +101,8 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
       good = chosen[axis] == 0 || divides(rule.options[chosen[axis] - 1], s.in, s.out, mesh);
     }
     if (good) {
-      s.seconds = kernel_seconds(node, local_types(in, s.in, mesh), local_types(out, s.out, mesh), cluster);
+      s.seconds =
+          kernel_seconds(node, local_types(in, s.in, mesh), local_types(out, s.out, mesh), cluster);
       auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
       if (fresh) {
         strategies.push_back(std::move(s));
@@ -105,7 +113,8 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
     size_t axis = chosen.size();
     while (axis-- > 0) {
       // An axis of one rank cuts nothing.
-      if (mesh.axis_size(static_cast<int>(axis)) > 1 && ++chosen[axis] <= rule.options.size()) break;
+      if (mesh.axis_size(static_cast<int>(axis)) > 1 && ++chosen[axis] <= rule.options.size())
+        break;
       chosen[axis] = 0;
       if (axis == 0) return strategies;
     }
@@ -113,8 +122,8 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
   }
 }
 
-double kernel_seconds(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
-                      const Cluster& cluster) {
+double kernel_seconds(const Node& node, std::span<const TensorType> in,
+                      std::span<const TensorType> out, const Cluster& cluster) {
   double written = 0, read = 0;
   for (const TensorType& t : out) written += static_cast<double>(byte_size(t));
   for (size_t i = 0; i < in.size(); ++i) {
@@ -131,7 +140,8 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in, std::spa
       break;
     }
   }
-  return std::max(node_flops(node, in, out) / cluster.flops_for(compute), (read + written) / cluster.memory_bandwidth) +
+  return std::max(node_flops(node, in, out) / cluster.flops_for(compute),
+                  (read + written) / cluster.memory_bandwidth) +
          cluster.kernel_latency;
 }
 

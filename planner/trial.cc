@@ -12,14 +12,15 @@ namespace {
 struct Locals {
   const Tensor& whole;
   std::vector<Tensor> parts;
-  int cut;         // dim along which the parts are shorter than the whole; -1: none is
-  int64_t count;   // shards
+  int cut;        // dim along which the parts are shorter than the whole; -1: none is
+  int64_t count;  // shards
   double tolerance;
 };
 
 bool identical(const Locals& l) {
-  return l.cut < 0 && std::all_of(l.parts.begin(), l.parts.end(),
-                                  [&](const Tensor& p) { return same_values(p, l.whole, l.tolerance); });
+  return l.cut < 0 && std::all_of(l.parts.begin(), l.parts.end(), [&](const Tensor& p) {
+           return same_values(p, l.whole, l.tolerance);
+         });
 }
 
 bool gathers(const Locals& l) {
@@ -29,8 +30,8 @@ bool gathers(const Locals& l) {
     Box box = full_box(l.whole.shape());
     const auto d = static_cast<size_t>(l.cut);
     box[d] = chunk(l.whole.shape()[d], l.count, s);
-    copy_box(l.parts[static_cast<size_t>(s)].data(), box, joined.data(), full_box(l.whole.shape()), box,
-             size_of(l.whole.dtype()));
+    copy_box(l.parts[static_cast<size_t>(s)].data(), box, joined.data(), full_box(l.whole.shape()),
+             box, size_of(l.whole.dtype()));
   }
   return same_values(joined, l.whole, l.tolerance);
 }
@@ -43,7 +44,8 @@ bool reduces(const Locals& l) {
   }
   Tensor magnitude({DType::f64, l.whole.shape()});  // of the terms: what rounding is relative to
   for (const Tensor& part : l.parts) {
-    for (int64_t i = 0; i < magnitude.count(); ++i) magnitude.as<double>()[i] += std::abs(part.at(i));
+    for (int64_t i = 0; i < magnitude.count(); ++i)
+      magnitude.as<double>()[i] += std::abs(part.at(i));
   }
   return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance, &magnitude);
 }
@@ -61,9 +63,14 @@ constexpr Combine kCombines[] = {
     {reduces<ReduceOp::max>, [](int) { return Placement::partial(ReduceOp::max); }},
     {reduces<ReduceOp::min>, [](int) { return Placement::partial(ReduceOp::min); }},
 };
+// Small results are looked at more often: of scalars, round(a) + round(b) = round(a + b) holds
+// every now and then.
+constexpr int64_t kLeastElements = 12;  // per kind of data, over its repetitions
 constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
 
-bool no_empty_shard(int64_t size, int64_t parts) { return parts <= size && chunk(size, parts, parts - 1).size > 0; }
+bool no_empty_shard(int64_t size, int64_t parts) {
+  return parts <= size && chunk(size, parts, parts - 1).size > 0;
+}
 
 uint64_t data_seed(size_t data, size_t trial) { return 17 + 31 * data + 1009 * trial; }
 
@@ -76,18 +83,25 @@ Trials::Trials(const Node& node, std::span<const TensorType> in, const Evidence&
   }
   // A kernel that does not compute in f64 is tried in the node's own types, on whole numbers.
   for (bool as_f64 : {true, false}) {
-    for (const SmallNode& small : small_nodes(node, in, evidence.size_sets, as_f64)) add_trial(small);
+    for (const SmallNode& small : small_nodes(node, in, evidence.size_sets, as_f64))
+      add_trial(small);
     if (!trials_.empty()) return;
   }
 }
 
 bool Trials::add_trial(const SmallNode& small) {
-  Trial trial{small, {}, {}};
+  Trial trial{small, {}, {}, {}};
+  int64_t least = kLeastElements;
+  for (const TensorType& t : small.out)
+    least = std::min(least, std::max<int64_t>(1, element_count(t.shape)));
+  for (int64_t seen = 0; seen < kLeastElements; seen += least) {
+    trial.kinds.insert(trial.kinds.end(), evidence_.data.begin(), evidence_.data.end());
+  }
   try {
     const PreparedKernel kernel = prepare(small.node, small.in, small.out);
-    for (size_t d = 0; d < evidence_.data.size(); ++d) {
+    for (size_t d = 0; d < trial.kinds.size(); ++d) {
       trial.operands.push_back(
-          random_operands(small.node, small.in, evidence_.data[d], data_seed(d, trials_.size())));
+          random_operands(small.node, small.in, trial.kinds[d], data_seed(d, trials_.size())));
       trial.results.push_back(run(kernel, trial.operands.back(), small.out));
     }
   } catch (const std::exception&) {
@@ -130,7 +144,8 @@ std::vector<int64_t> Trials::shard_counts(int64_t size) const {
   return counts;
 }
 
-std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial, const Candidate& candidate,
+std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial,
+                                                         const Candidate& candidate,
                                                          int64_t parts) const {
   const SmallNode& small = trial.small;
   std::vector<Piece> out;
@@ -157,7 +172,8 @@ std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial, con
         }
         piece.out.push_back(std::move(box));
       }
-      if (def_.localise != nullptr) piece.node.attrs = def_.localise(small.node, small.in, {piece.in, piece.out});
+      if (def_.localise != nullptr)
+        piece.node.attrs = def_.localise(small.node, small.in, {piece.in, piece.out});
       piece.out_types = def_.infer(piece.node, piece.in_types);
       if (piece.out_types.size() != small.out.size()) return std::nullopt;
       for (size_t r = 0; r < small.out.size(); ++r) {
@@ -167,7 +183,8 @@ std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial, con
         for (size_t d = 0; d < whole.size(); ++d) {
           if (whole[d] == local[d]) continue;
           // One dim, of the operands' size, in the same chunks: else real sizes would not line up.
-          if (cut >= 0 || (cut_size > 0 && whole[d] != cut_size) || local[d] != chunk(whole[d], parts, s).size) {
+          if (cut >= 0 || (cut_size > 0 && whole[d] != cut_size) ||
+              local[d] != chunk(whole[d], parts, s).size) {
             return std::nullopt;
           }
           cut = static_cast<int>(d);
@@ -183,6 +200,28 @@ std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial, con
   return out;
 }
 
+bool Trials::results_steer_localise() const {
+  if (def_.localise == nullptr) return false;
+  const SmallNode& small = first();
+  std::vector<Box> in, out;
+  for (const TensorType& t : small.in) in.push_back(full_box(t.shape));
+  for (const TensorType& t : small.out) out.push_back(full_box(t.shape));
+  try {
+    const Attrs whole = def_.localise(small.node, small.in, {in, out});
+    for (Box& box : out) {
+      for (Range& range : box) {
+        const Range full = range;
+        range = chunk(full.size, 2, 1);
+        if (def_.localise(small.node, small.in, {in, out}) != whole) return true;
+        range = full;
+      }
+    }
+  } catch (const std::exception&) {
+    return true;
+  }
+  return false;
+}
+
 std::optional<std::vector<int>> Trials::implied_cuts(const Candidate& candidate) const {
   int64_t size = 0;
   for (size_t i = 0; i < candidate.in.size(); ++i) {
@@ -191,7 +230,8 @@ std::optional<std::vector<int>> Trials::implied_cuts(const Candidate& candidate)
     }
   }
   for (size_t r = 0; r < candidate.out_cut.size() && size == 0; ++r) {
-    if (candidate.out_cut[r] >= 0) size = first().out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
+    if (candidate.out_cut[r] >= 0)
+      size = first().out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
   }
   const std::vector<int64_t> counts = shard_counts(size);
   if (counts.empty()) return std::nullopt;
@@ -200,7 +240,8 @@ std::optional<std::vector<int>> Trials::implied_cuts(const Candidate& candidate)
 }
 
 bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const {
-  if (def_.index_bound == nullptr || def_.localise != nullptr) return true;  // localised ops skip what is elsewhere
+  if (def_.index_bound == nullptr || def_.localise != nullptr)
+    return true;  // localised ops skip what is elsewhere
   for (size_t i = 0; i < operands.size(); ++i) {
     const auto bound = def_.index_bound(piece.node, piece.in_types, i);
     if (!bound.has_value()) continue;
@@ -212,9 +253,14 @@ bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> opera
 }
 
 bool Trials::refute(const Trial& trial, size_t data, const std::vector<Piece>& pieces,
-                    const std::vector<std::vector<Tensor>>& local, std::vector<unsigned>& ways) const {
+                    const std::vector<std::vector<Tensor>>& local,
+                    std::vector<unsigned>& ways) const {
   for (size_t r = 0; r < ways.size(); ++r) {
-    Locals l{trial.results[data][r], {}, pieces[0].cut[r], static_cast<int64_t>(pieces.size()), evidence_.tolerance};
+    Locals l{trial.results[data][r],
+             {},
+             pieces[0].cut[r],
+             static_cast<int64_t>(pieces.size()),
+             evidence_.tolerance};
     for (const auto& results : local) l.parts.push_back(results[r]);
     for (size_t w = 0; w < std::size(kCombines); ++w) {
       if ((ways[r] >> w & 1u) != 0 && !kCombines[w].holds(l)) ways[r] &= ~(1u << w);
@@ -222,6 +268,16 @@ bool Trials::refute(const Trial& trial, size_t data, const std::vector<Piece>& p
     if (ways[r] == 0) return true;
   }
   return false;
+}
+
+const std::vector<Tensor>& Trials::summands(size_t trial, size_t data, size_t operand, ReduceOp op,
+                                            int64_t parts) {
+  std::vector<Tensor>& found = summands_[{trial, data, operand, op, parts}];
+  if (found.empty()) {
+    found = split_value(trials_[trial].operands[data][operand], op, parts,
+                        trials_[trial].kinds[data], data_seed(data, trial) + 7 * operand);
+  }
+  return found;
 }
 
 std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate) {
@@ -237,7 +293,8 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
       size = n;
     }
     for (size_t r = 0; r < candidate.out_cut.size() && size == 0; ++r) {
-      if (candidate.out_cut[r] >= 0) size = trial.small.out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
+      if (candidate.out_cut[r] >= 0)
+        size = trial.small.out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
     }
     const std::vector<int64_t> counts = size == 0 ? evidence_.shards : shard_counts(size);
     if (counts.empty()) return std::nullopt;
@@ -252,25 +309,27 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
           Piece& piece = (*split)[s];
           for (size_t o = 0; o < s && piece.kernel == nullptr; ++o) {
             const Piece& other = (*split)[o];
-            if (other.in_types == piece.in_types && other.node.attrs == piece.node.attrs) piece.kernel = other.kernel;
+            if (other.in_types == piece.in_types && other.node.attrs == piece.node.attrs)
+              piece.kernel = other.kernel;
           }
           if (piece.kernel == nullptr) {
-            piece.kernel = std::make_shared<PreparedKernel>(prepare(piece.node, piece.in_types, piece.out_types));
+            piece.kernel = std::make_shared<PreparedKernel>(
+                prepare(piece.node, piece.in_types, piece.out_types));
           }
         }
-        for (size_t d = 0; d < evidence_.data.size(); ++d) {
+        for (size_t d = 0; d < trial.kinds.size(); ++d) {
           std::vector<std::vector<Tensor>> operands(split->size());
           for (size_t i = 0; i < candidate.in.size(); ++i) {
             const Tensor& whole = trial.operands[d][i];
-            std::vector<Tensor> summands;
-            if (candidate.in[i].kind == Placement::Kind::partial) {
-              summands = split_value(whole, candidate.in[i].op, parts, evidence_.data[d], data_seed(d, t) + 7 * i);
-            }
             for (size_t s = 0; s < split->size(); ++s) {
               switch (candidate.in[i].kind) {
                 case Placement::Kind::replicate: operands[s].push_back(whole); break;
-                case Placement::Kind::shard: operands[s].push_back(cut_tensor(whole, (*split)[s].in[i])); break;
-                case Placement::Kind::partial: operands[s].push_back(summands[s]); break;
+                case Placement::Kind::shard:
+                  operands[s].push_back(cut_tensor(whole, (*split)[s].in[i]));
+                  break;
+                case Placement::Kind::partial:
+                  operands[s].push_back(summands(t, d, i, candidate.in[i].op, parts)[s]);
+                  break;
               }
             }
           }

@@ -1,7 +1,12 @@
-// Trial: one small instance of a node with data and results, on which ShardCombine tries candidates.
+// Trial: one small instance of a node with data and results, on which ShardCombine tries
+// candidates.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "kernels/kernel.h"
@@ -15,26 +20,28 @@ struct SmallNode {
   std::vector<TensorType> in, out;
 };
 
-/// The node on small operands, one per size set whose shapes the op accepts: equal sizes become equal
-/// small sizes, different ones different ones, 1 stays 1. If `as_f64`, every floating type becomes f64. Where the op
-/// refuses small sizes, dims up to 16 keep theirs; where it refuses those too, all do (if affordable).
-std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in, const std::vector<int>& size_sets,
-                                   bool as_f64);
+/// The node on small operands, one per size set whose shapes the op accepts: equal sizes become
+/// equal small sizes, different ones different ones, 1 stays 1. If `as_f64`, every floating type
+/// becomes f64. Where the op refuses small sizes, dims up to 16 keep theirs; where it refuses those
+/// too, all do (if affordable).
+std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
+                                   const std::vector<int>& size_sets, bool as_f64);
 
-/// Random operands for a node; no zeros among floats and plain integers. Indices are below index_bound.
-/// The same arguments give the same data.
-std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in, Evidence::Data kind,
-                                    uint64_t seed);
+/// Random operands for a node; no zeros among floats and plain integers. Indices are below
+/// index_bound. The same arguments give the same data.
+std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in,
+                                    Evidence::Data kind, uint64_t seed);
 
 /// Random `parts` tensors that reduce to `whole`. sum: of one sign where `kind` is; max: every
 /// element is right in one part and less in the others.
-std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Evidence::Data kind, uint64_t seed);
+std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
+                                Evidence::Data kind, uint64_t seed);
 
 /// The elements of `box`.
 Tensor cut_tensor(const Tensor& whole, const Box& box);
 
-/// Are they equal to `tolerance` relative (|b| or `scale`'s element, if given, is what it is relative to)? NaN and
-/// infinities must match. Integers and booleans must be equal. Types must be.
+/// Are they equal to `tolerance` relative (|b| or `scale`'s element, if given, is what it is
+/// relative to)? NaN and infinities must match. Integers and booleans must be equal. Types must be.
 bool same_values(const Tensor& a, const Tensor& b, double tolerance, const Tensor* scale = nullptr);
 
 /// Element by element, in f64 for floats. NaN stays NaN for max and min too. `parts` is not empty.
@@ -48,7 +55,8 @@ class Trials {
 
   struct Candidate {
     std::vector<Placement> in;
-    /// Per result the dim that the local attributes should be made for, or -1. Only for ops with localise.
+    /// Per result the dim that the local attributes should be made for, or -1. Only for ops with
+    /// localise.
     std::vector<int> out_cut;
   };
 
@@ -58,8 +66,12 @@ class Trials {
   int kernel_runs() const { return kernel_runs_; }
   bool can_cut(int64_t size) const { return !shard_counts(size).empty(); }
 
-  /// The dim along which each result is cut under the candidate's local shapes (-1: whole), or nullopt
-  /// where shapes do not fit. Runs no kernel.
+  /// Do the local attributes depend on where the results lie (expand, slice), not on the operands
+  /// alone?
+  bool results_steer_localise() const;
+
+  /// The dim along which each result is cut under the candidate's local shapes (-1: whole), or
+  /// nullopt where shapes do not fit. Runs no kernel.
   std::optional<std::vector<int>> implied_cuts(const Candidate& candidate) const;
 
   /// How every result combines, if it does in every trial; else nullopt.
@@ -68,7 +80,8 @@ class Trials {
  private:
   struct Trial {
     SmallNode small;
-    std::vector<std::vector<Tensor>> operands;  // per data kind
+    std::vector<Evidence::Data> kinds;
+    std::vector<std::vector<Tensor>> operands;  // per kind
     std::vector<std::vector<Tensor>> results;
   };
   struct Piece {
@@ -79,11 +92,16 @@ class Trials {
     std::shared_ptr<PreparedKernel> kernel;
   };
   std::vector<int64_t> shard_counts(int64_t size) const;
-  std::optional<std::vector<Piece>> pieces(const Trial& trial, const Candidate& candidate, int64_t parts) const;
+  std::optional<std::vector<Piece>> pieces(const Trial& trial, const Candidate& candidate,
+                                           int64_t parts) const;
   bool indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const;
-  PreparedKernel prepare(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out) const;
+  PreparedKernel prepare(const Node& node, std::span<const TensorType> in,
+                         std::span<const TensorType> out) const;
   std::vector<Tensor> run(const PreparedKernel& kernel, std::span<const Tensor> in,
                           std::span<const TensorType> out);
+  /// split_value, remembered: many candidates split the same operand.
+  const std::vector<Tensor>& summands(size_t trial, size_t data, size_t operand, ReduceOp op,
+                                      int64_t parts);
   bool add_trial(const SmallNode& small);
   /// Drops from `ways` (per result, a bit per combine function) what these results refute.
   bool refute(const Trial& trial, size_t data, const std::vector<Piece>& pieces,
@@ -93,6 +111,7 @@ class Trials {
   const OpDef& def_;
   KernelList kernels_;  // the op's reference kernel alone
   std::vector<Trial> trials_;
+  std::map<std::tuple<size_t, size_t, size_t, ReduceOp, int64_t>, std::vector<Tensor>> summands_;
   Tensor workspace_;
   int kernel_runs_ = 0;
 };

@@ -1,5 +1,6 @@
 // The data that ShardCombine runs on: small shapes, random operands, random summands, comparison.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -12,10 +13,11 @@ namespace {
 
 using Data = Evidence::Data;
 
-// Sizes that leave no shard of 2 or 3 empty (4 over 3 is 2, 2, 0), most of them uneven. 6 divides evenly.
+// Sizes that leave no shard of 2 or 3 empty (4 over 3 is 2, 2, 0), most of them uneven. 6 divides
+// evenly.
 constexpr int64_t kSizes[2][5] = {{5, 3, 7, 8, 10}, {6, 7, 5, 3, 9}};
-constexpr int64_t kKeptSize = 16;             // when small sizes are refused, dims up to this stay
-constexpr int64_t kMostElements = 1 << 16;    // of all operands and results of one trial
+constexpr int64_t kKeptSize = 16;           // when small sizes are refused, dims up to this stay
+constexpr int64_t kMostElements = 1 << 16;  // of all operands and results of one trial
 
 int64_t small_size(int set, size_t index) {
   constexpr size_t kCount = std::size(kSizes[0]);
@@ -26,12 +28,18 @@ int64_t small_size(int set, size_t index) {
 class Random {
  public:
   Random(uint64_t seed, uint64_t stream) : stream_{seed, stream, 0} {}
-  double uniform() { return (static_cast<double>(stream_.bits(next_++)) + 0.5) * 0x1p-32; }
-  int64_t below(int64_t n) { return std::min<int64_t>(n - 1, static_cast<int64_t>(uniform() * static_cast<double>(n))); }
+  double uniform() {
+    if (next_ % 4 == 0) block_ = stream_.block(next_ / 4);
+    return (static_cast<double>(block_[next_++ % 4]) + 0.5) * 0x1p-32;
+  }
+  int64_t below(int64_t n) {
+    return std::min<int64_t>(n - 1, static_cast<int64_t>(uniform() * static_cast<double>(n)));
+  }
   bool coin() { return uniform() < 0.5; }
 
  private:
   RandomStream stream_;
+  std::array<uint32_t, 4> block_{};
   uint64_t next_ = 0;
 };
 
@@ -60,8 +68,9 @@ double largest_number(const Attrs& attrs) {
 }
 
 double draw(Random& random, Data kind, bool whole, double wide) {
-  const double magnitude =
-      whole || kind == Data::grid ? static_cast<double>(1 + random.below(whole ? 5 : 3)) : 0.25 + 2.5 * random.uniform();
+  const double magnitude = whole || kind == Data::grid
+                               ? static_cast<double>(1 + random.below(whole ? 5 : 3))
+                               : 0.25 + 2.5 * random.uniform();
   switch (kind) {
     case Data::zeros: return 0;
     case Data::positive: return magnitude;
@@ -82,7 +91,8 @@ Attrs f64_attrs(const Attrs& attrs) {
   return out;
 }
 
-/// The types with each size replaced by `size(i)`, i counting different sizes in order of appearance.
+/// The types with each size replaced by `size(i)`, i counting different sizes in order of
+/// appearance.
 template <class F>
 std::vector<TensorType> with_sizes(std::span<const TensorType> in, F&& size) {
   std::map<int64_t, int64_t> known = {{0, 0}, {1, 1}};
@@ -106,8 +116,8 @@ int64_t elements(std::span<const TensorType> types) {
 
 }  // namespace
 
-std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in, const std::vector<int>& size_sets,
-                                   bool as_f64) {
+std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
+                                   const std::vector<int>& size_sets, bool as_f64) {
   const OpDef& def = op_def(node.op);
   std::vector<TensorType> original(in.begin(), in.end());
   Node base = node;
@@ -121,9 +131,11 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
   auto add = [&](std::vector<TensorType> types) {
     SmallNode small{base, std::move(types), {}};
     try {
-      if (def.shrink != nullptr && small.in != original) small.node.attrs = def.shrink(base, original, small.in);
+      if (def.shrink != nullptr && small.in != original)
+        small.node.attrs = def.shrink(base, original, small.in);
       // An op without operands shrinks through its attributes alone.
-      if (def.shrink != nullptr && original.empty()) small.node.attrs = def.shrink(base, original, small.in);
+      if (def.shrink != nullptr && original.empty())
+        small.node.attrs = def.shrink(base, original, small.in);
       small.out = def.infer(small.node, small.in);
       if (elements(small.in) + elements(small.out) > kMostElements) return;
     } catch (const std::exception&) {
@@ -146,13 +158,15 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
   return found;
 }
 
-std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in, Data kind, uint64_t seed) {
+std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in, Data kind,
+                                    uint64_t seed) {
   const OpDef& def = op_def(node.op);
   const double wide = 2 * largest_number(node.attrs);
   std::vector<Tensor> out;
   for (size_t i = 0; i < in.size(); ++i) {
     Random random(seed * 101 + static_cast<uint64_t>(kind), i);
-    const std::optional<int64_t> bound = def.index_bound == nullptr ? std::nullopt : def.index_bound(node, in, i);
+    const std::optional<int64_t> bound =
+        def.index_bound == nullptr ? std::nullopt : def.index_bound(node, in, i);
     Tensor t(in[i]);
     if (in[i].dtype == DType::boolean) {
       fill_with(t, [&] { return random.coin(); });
@@ -160,27 +174,36 @@ std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType
       fill_with(t, [&] { return *bound > 0 ? random.below(*bound) : 0; });
     } else {
       const Data k = in[i].dtype == DType::u8 && kind != Data::zeros ? Data::positive : kind;
-      fill_with(t, [&] { return draw(random, k, !is_float(t.dtype()) || t.dtype() != DType::f64, wide); });
+      fill_with(t, [&] {
+        return draw(random, k, !is_float(t.dtype()) || t.dtype() != DType::f64, wide);
+      });
     }
     out.push_back(std::move(t));
   }
   return out;
 }
 
-std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Data kind, uint64_t seed) {
+std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Data kind,
+                                uint64_t seed) {
   Random random(seed * 211 + static_cast<uint64_t>(op), 0x5b17);
   const bool floating = is_float(whole.dtype());
   const int64_t n = whole.count();
-  std::vector<std::vector<double>> values(static_cast<size_t>(parts), std::vector<double>(static_cast<size_t>(n)));
+  const Tensor true_values = convert(whole, DType::f64);
+  std::vector<std::vector<double>> values(static_cast<size_t>(parts),
+                                          std::vector<double>(static_cast<size_t>(n)));
   for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-    const double truth = whole.at(static_cast<int64_t>(i));
+    const double truth = true_values.as<double>()[i];
     const size_t owner = static_cast<size_t>(random.below(parts));
     // Integers stay whole and not zero (a kernel may divide by them).
-    auto step = [&] { return floating ? 0.25 + random.uniform() : static_cast<double>(1 + random.below(4)); };
+    auto step = [&] {
+      return floating ? 0.25 + random.uniform() : static_cast<double>(1 + random.below(4));
+    };
     if (op != ReduceOp::sum) {
       for (size_t p = 0; p < values.size(); ++p) {
         double v = truth;
-        if (p != owner) v += (op == ReduceOp::max ? -1 : 1) * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+        if (p != owner)
+          v += (op == ReduceOp::max ? -1 : 1) * step() *
+               (floating ? std::max(1.0, std::abs(truth)) : 1);
         if (!floating && v == 0) v += op == ReduceOp::max ? -1 : 1;
         values[p][i] = v;
       }
@@ -191,8 +214,10 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const bool one_sign = floating && (kind == Data::positive || kind == Data::negative);
     for (size_t p = 0; p < values.size(); ++p) {
       if (p == owner) continue;
-      const double v = one_sign ? truth * (0.1 + 0.8 * random.uniform()) / static_cast<double>(parts)
-                                : (random.coin() ? 1 : -1) * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+      const double v =
+          one_sign
+              ? truth * (0.1 + 0.8 * random.uniform()) / static_cast<double>(parts)
+              : (random.coin() ? 1 : -1) * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
       values[p][i] = v;
       left -= v;
     }
@@ -205,7 +230,8 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     values[owner][i] = left;
   }
   std::vector<Tensor> out;
-  for (const auto& v : values) out.push_back(convert(Tensor::from(whole.shape(), v, DType::f64), whole.dtype()));
+  for (const auto& v : values)
+    out.push_back(convert(Tensor::from(whole.shape(), v, DType::f64), whole.dtype()));
   return out;
 }
 
@@ -221,9 +247,12 @@ bool same_values(const Tensor& a, const Tensor& b, double tolerance, const Tenso
   if (a.type() != b.type()) return false;
   const int64_t n = a.count();
   if (!is_float(a.dtype())) {
-    return n == 0 || std::memcmp(a.data(), b.data(), static_cast<size_t>(n * size_of(a.dtype()))) == 0;
+    return n == 0 ||
+           std::memcmp(a.data(), b.data(), static_cast<size_t>(n * size_of(a.dtype()))) == 0;
   }
-  auto as_f64 = [](const Tensor& t) { return t.dtype() == DType::f64 ? t : convert(t, DType::f64); };
+  auto as_f64 = [](const Tensor& t) {
+    return t.dtype() == DType::f64 ? t : convert(t, DType::f64);
+  };
   const Tensor fa = as_f64(a), fb = as_f64(b);
   const Tensor fs = scale == nullptr ? Tensor() : as_f64(*scale);
   const double *pa = fa.as<double>(), *pb = fb.as<double>();

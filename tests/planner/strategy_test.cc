@@ -45,7 +45,8 @@ std::set<std::string> texts(const Case& c, const Mesh& mesh) {
 }
 
 Case matmul(int64_t i, int64_t j, int64_t k) {
-  return make("matmul", {{"equation", std::string("ij,jk->ik")}}, {{DType::f32, {i, j}}, {DType::f32, {j, k}}});
+  return make("matmul", {{"equation", std::string("ij,jk->ik")}},
+              {{DType::f32, {i, j}}, {DType::f32, {j, k}}});
 }
 
 TEST(Strategy, IsTheProductOfOptionsOverAxes) {
@@ -53,13 +54,15 @@ TEST(Strategy, IsTheProductOfOptionsOverAxes) {
   const Case c = matmul(64, 48, 80);
   const std::vector<Strategy> all = strategies(c, mesh);
   EXPECT_EQ(all.size(), 36u);  // 5 options and replication, on two axes
-  EXPECT_TRUE(all[0].in[0].is_replicated() && all[0].in[1].is_replicated() && all[0].out[0].is_replicated());
+  EXPECT_TRUE(all[0].in[0].is_replicated() && all[0].in[1].is_replicated() &&
+              all[0].out[0].is_replicated());
   const std::set<std::string> found = texts(c, mesh);
   EXPECT_EQ(found.size(), all.size());
   EXPECT_EQ(found.count("[{data}, -] [-, {model}] -> [{data}, {model}]"), 1u);
   EXPECT_EQ(found.count("[{data}, {model}] [{model}, -] -> [{data}, -] partial(sum: model)"), 1u);
   EXPECT_EQ(found.count("[{data,model}, -] [-, -] -> [{data,model}, -]"), 1u);
-  EXPECT_EQ(found.count("[-, {data,model}] [{data,model}, -] -> [-, -] partial(sum: data,model)"), 1u);
+  EXPECT_EQ(found.count("[-, {data,model}] [{data,model}, -] -> [-, -] partial(sum: data,model)"),
+            1u);
 }
 
 TEST(Strategy, OrderAndCostsAreTheSameEachTime) {
@@ -73,12 +76,21 @@ TEST(Strategy, OrderAndCostsAreTheSameEachTime) {
 }
 
 TEST(Strategy, LeavesNoRankEmpty) {
-  // 3 rows over 4 parts are 1, 1, 1, 0; 5 are 2, 2, 1, 0 on one axis of 4 and 2, 1, 1, 1 on two of 2.
-  EXPECT_EQ(texts(matmul(3, 48, 80), Mesh::parse("model=4")).count("[{model}, -] [-, -] -> [{model}, -]"), 0u);
-  EXPECT_EQ(texts(matmul(5, 48, 80), Mesh::parse("model=4")).count("[{model}, -] [-, -] -> [{model}, -]"), 0u);
-  EXPECT_EQ(texts(matmul(5, 48, 80), Mesh::parse("2x2")).count("[{a,b}, -] [-, -] -> [{a,b}, -]"), 1u);
-  EXPECT_EQ(texts(matmul(3, 48, 80), Mesh::parse("2x2")).count("[{a,b}, -] [-, -] -> [{a,b}, -]"), 0u);
-  EXPECT_EQ(texts(matmul(10, 48, 80), Mesh::parse("model=4")).count("[{model}, -] [-, -] -> [{model}, -]"), 1u);
+  // 3 rows over 4 parts are 1, 1, 1, 0; 5 are 2, 2, 1, 0 on one axis of 4 and 2, 1, 1, 1 on two
+  // of 2.
+  EXPECT_EQ(
+      texts(matmul(3, 48, 80), Mesh::parse("model=4")).count("[{model}, -] [-, -] -> [{model}, -]"),
+      0u);
+  EXPECT_EQ(
+      texts(matmul(5, 48, 80), Mesh::parse("model=4")).count("[{model}, -] [-, -] -> [{model}, -]"),
+      0u);
+  EXPECT_EQ(texts(matmul(5, 48, 80), Mesh::parse("2x2")).count("[{a,b}, -] [-, -] -> [{a,b}, -]"),
+            1u);
+  EXPECT_EQ(texts(matmul(3, 48, 80), Mesh::parse("2x2")).count("[{a,b}, -] [-, -] -> [{a,b}, -]"),
+            0u);
+  EXPECT_EQ(texts(matmul(10, 48, 80), Mesh::parse("model=4"))
+                .count("[{model}, -] [-, -] -> [{model}, -]"),
+            1u);
 }
 
 TEST(Strategy, ReshapeIsCutOnlyWhereChunksLineUp) {
@@ -113,10 +125,13 @@ TEST(Strategy, CuttingALargeMatmulCutsItsTime) {
   const std::vector<Strategy> all = strategies(c, Mesh::parse("4"));
   const Cluster cluster = host_cluster();
   // 2 * 4096^3 FLOPs in f32.
-  EXPECT_NEAR(all[0].seconds, 2 * std::pow(4096.0, 3) / cluster.flops_for(DType::f32) + cluster.kernel_latency, 1e-9);
+  EXPECT_NEAR(all[0].seconds,
+              2 * std::pow(4096.0, 3) / cluster.flops_for(DType::f32) + cluster.kernel_latency,
+              1e-9);
   for (const Strategy& s : all) {
     if (!s.in[0].is_uncut() || !s.in[1].is_uncut()) {
-      EXPECT_NEAR(s.seconds - cluster.kernel_latency, (all[0].seconds - cluster.kernel_latency) / 4, 1e-6);
+      EXPECT_NEAR(s.seconds - cluster.kernel_latency, (all[0].seconds - cluster.kernel_latency) / 4,
+                  1e-6);
     }
   }
 }
