@@ -58,7 +58,7 @@ class Executor {
   /// `program` has been placed; the world has as many ranks as its mesh and this one is program.rank.
   /// Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or make every
   /// persistent value's shard from its Source (false: the arena holds them already).
-  /// `lists` are tried in order and only used during construction.
+  /// `lists` are tried in order, during construction; their names are seen through implementation().
   Executor(Program program, std::span<const KernelList* const> lists, Communicator& world, uint64_t seed,
            std::shared_ptr<Arena> arena = nullptr, bool initialise = true);
   ~Executor();

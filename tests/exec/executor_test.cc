@@ -1,0 +1,271 @@
+// A small model trained under random plans on local ranks equals the unsharded interpreter, repeats
+// bit for bit, and allocates what was predicted.
+#include "exec/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/philox.h"
+#include "kernels/reference/interpreter.h"
+#include "planner/partition.h"
+#include "tests/collectives/ranks.h"
+#include "tests/exec/random_plan.h"
+
+namespace shardrun {
+namespace {
+
+using testing::ModelOptions;
+
+constexpr uint64_t kSeed = 17;
+constexpr int kSteps = 3;
+
+/// The micro-batch's global tensors: any numbers, the same for every mesh.
+NamedTensors feeds_of(const ModelOptions& o, int step, int micro) {
+  const RandomStream random{kSeed, 1, static_cast<uint64_t>(step * 100 + micro)};
+  Tensor x({DType::f64, {o.batch, o.in}}), labels({DType::i64, {o.batch}});
+  for (int64_t i = 0; i < x.count(); ++i) x.as<double>()[i] = random.normal(static_cast<uint64_t>(i));
+  for (int64_t i = 0; i < labels.count(); ++i) {
+    labels.as<int64_t>()[i] = random.bits(static_cast<uint64_t>(1000 + i)) % static_cast<uint64_t>(o.classes);
+  }
+  return {{"x", x}, {"labels", labels}};
+}
+
+float rate(int step) { return 0.05f / static_cast<float>(step); }
+
+/// What a run leaves behind: per step the metrics and logits, and the persistent values.
+struct Outcome {
+  std::vector<double> loss, norm;
+  std::vector<Tensor> logits;
+  std::map<std::string, Tensor> persistent;
+};
+
+Outcome run_unsharded(const Graph& g, const ModelOptions& o) {
+  Interpreter interpreter(g, kSeed);
+  Outcome out;
+  const std::vector<ValueId> wanted = {g.metrics.at("loss"), g.metrics.at("grad_norm"), g.outputs[0]};
+  for (int step = 1; step <= kSteps; ++step) {
+    std::vector<NamedTensors> micro;
+    for (int i = 0; i < o.optimizer.accumulate; ++i) {
+      NamedTensors feeds = feeds_of(o, step, i);
+      feeds[kLearningRate] = Tensor::from<float>({}, {rate(step)}, DType::f32);
+      feeds[kStep] = Tensor::scalar_i64(step);
+      micro.push_back(feeds);
+    }
+    const std::vector<Tensor> got = interpreter.step(micro, wanted);
+    out.loss.push_back(got[0].at(0));
+    out.norm.push_back(got[1].at(0));
+    out.logits.push_back(got[2]);
+  }
+  for (const Value& v : g.values()) {
+    if (v.role == Role::parameter || v.role == Role::state) out.persistent[v.name] = interpreter.persistent(v.name);
+  }
+  return out;
+}
+
+Tensor cut(const Tensor& whole, const Box& box) {
+  Tensor out({whole.dtype(), box_shape(box)});
+  copy_box(whole.data(), full_box(whole.shape()), out.data(), box, box, size_of(whole.dtype()));
+  return out;
+}
+
+Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
+  Outcome out;
+  const auto ranks = static_cast<size_t>(plan.mesh.size());
+  std::vector<std::vector<std::pair<Binding, Tensor>>> shards(ranks);
+  std::vector<Outcome> metrics(ranks);
+  testing::run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
+    const std::vector<const KernelList*> lists = {&reference_kernels()};
+    Program program = partition(g, plan, Cluster{}, world.rank());
+    place_memory(program, StepWorkspaces(lists));
+    check_memory(program);
+    const int64_t predicted = program.arena_bytes;
+    Executor exec(std::move(program), lists, world, kSeed);
+    EXPECT_EQ(exec.allocated_bytes(), predicted);
+    Outcome& mine = metrics[static_cast<size_t>(world.rank())];
+    for (int step = 1; step <= kSteps; ++step) {
+      exec.set_scalar(kLearningRate, static_cast<double>(rate(step)));
+      exec.set_scalar(kStep, step);
+      EXPECT_FALSE(exec.set_scalar("no such scalar", 1));
+      exec.begin_step();
+      for (int i = 0; i < o.optimizer.accumulate; ++i) {
+        for (const auto& [name, whole] : feeds_of(o, step, i)) exec.write(name, cut(whole, exec.find(name)->box));
+        exec.run_micro();
+      }
+      exec.run_update();
+      mine.loss.push_back(exec.metric("loss"));
+      mine.norm.push_back(exec.metric("grad_norm"));
+      mine.logits.push_back(exec.read(exec.program().outputs[0]));
+    }
+    for (const Binding& b : exec.program().bindings) {
+      if (b.role == Role::parameter || b.role == Role::state) shards[static_cast<size_t>(world.rank())].push_back({b, exec.read(b)});
+    }
+  });
+  out.loss = metrics[0].loss;
+  out.norm = metrics[0].norm;
+  out.logits = metrics[0].logits;
+  for (const Outcome& m : metrics) {
+    EXPECT_EQ(m.loss, out.loss) << "ranks disagree";
+    EXPECT_EQ(m.norm, out.norm) << "ranks disagree";
+  }
+  for (const auto& rank : shards) {
+    for (const auto& [b, shard] : rank) {
+      Tensor& whole = out.persistent.try_emplace(b.name, Tensor(b.global)).first->second;
+      copy_box(shard.data(), b.box, whole.data(), full_box(b.global.shape), b.box, size_of(b.global.dtype));
+    }
+  }
+  return out;
+}
+
+void expect_close(const Tensor& got, const Tensor& want, const std::string& what) {
+  ASSERT_EQ(got.type(), want.type()) << what;
+  for (int64_t i = 0; i < want.count(); ++i) {
+    ASSERT_NEAR(got.at(i), want.at(i), 1e-6 * (1 + std::abs(want.at(i)))) << what << " element " << i;
+  }
+}
+
+void expect_close(const Outcome& got, const Outcome& want) {
+  ASSERT_EQ(got.loss.size(), want.loss.size());
+  for (size_t s = 0; s < want.loss.size(); ++s) {
+    ASSERT_NEAR(got.loss[s], want.loss[s], 1e-6) << "loss of step " << s + 1;
+    ASSERT_NEAR(got.norm[s], want.norm[s], 1e-5) << "grad_norm of step " << s + 1;
+    expect_close(got.logits[s], want.logits[s], "logits");
+  }
+  for (const auto& [name, tensor] : want.persistent) expect_close(got.persistent.at(name), tensor, name);
+}
+
+void run_mesh(const char* text, const ModelOptions& o, uint32_t seeds) {
+  const Graph g = testing::small_model(o);
+  const Mesh mesh = Mesh::parse(text);
+  const Outcome want = run_unsharded(g, o);
+  EXPECT_LT(want.loss.back(), 20.0);
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
+    SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
+    const Plan plan = testing::random_plan(g, mesh, seed);
+    expect_close(run_sharded(g, plan, o), want);
+    if (::testing::Test::HasFailure()) {
+      std::cout << to_string(partition(g, plan, Cluster{}, 0));
+      return;
+    }
+  }
+}
+
+ModelOptions options(const char* kind, int accumulate, double clip) {
+  ModelOptions o;
+  o.optimizer.kind = kind;
+  o.optimizer.accumulate = accumulate;
+  o.optimizer.clip_norm = clip;
+  o.optimizer.weight_decay = 0.1;
+  return o;
+}
+
+TEST(Executor, OneRank) { run_mesh("1", options("adamw", 1, 0), 1); }
+TEST(Executor, OneAxis) {
+  run_mesh("2", options("sgd", 1, 0), 15);
+  run_mesh("3", options("adamw", 1, 0.1), 15);
+  run_mesh("4", options("sgd", 2, 0.1), 15);
+}
+TEST(Executor, TwoAxes) {
+  run_mesh("2x2", options("adamw", 2, 0.1), 25);
+  run_mesh("2x3", options("sgd", 1, 0.1), 8);
+}
+TEST(Executor, ThreeAxes) { run_mesh("2x2x2", options("adamw", 2, 0.5), 10); }
+
+TEST(Executor, EmptyShards) {
+  ModelOptions o = options("adamw", 1, 0);
+  o.batch = 2;
+  o.in = 3;
+  o.hidden = 5;
+  run_mesh("4", o, 10);
+  run_mesh("2x3", o, 6);
+}
+
+TEST(Executor, RepeatsBitForBit) {
+  const ModelOptions o = options("adamw", 2, 0.1);
+  const Graph g = testing::small_model(o);
+  const Plan plan = testing::random_plan(g, Mesh::parse("2x2"), 5);
+  const Outcome a = run_sharded(g, plan, o), b = run_sharded(g, plan, o);
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_EQ(a.norm, b.norm);
+  for (const auto& [name, tensor] : a.persistent) {
+    EXPECT_EQ(std::memcmp(tensor.data(), b.persistent.at(name).data(), static_cast<size_t>(byte_size(tensor.type()))), 0) << name;
+  }
+}
+
+/// An evaluation program reads the parameters that a training program left in the arena both share.
+TEST(Executor, ProgramsShareAnArena) {
+  const ModelOptions o = options("sgd", 1, 0);
+  const Graph train = testing::small_model(o);
+  Graph eval = train;
+  eval.updates.clear();
+  eval.metrics = {{"loss", eval.loss}};
+  eval.outputs.clear();
+  remove_dead_nodes(eval);
+  const Mesh mesh = Mesh::parse("2");
+  const Plan train_plan = testing::random_plan(train, mesh, 3);
+  Plan eval_plan = testing::replicated_plan(eval, mesh);
+  for (const auto& [name, s] : train_plan.values) {
+    if (eval.sources.count(eval.find(name))) eval_plan.values[name] = s;
+  }
+  testing::run_ranks(2, [&](Communicator& world) {
+    const std::vector<const KernelList*> lists = {&reference_kernels()};
+    Program t = partition(train, train_plan, Cluster{}, world.rank()), e = partition(eval, eval_plan, Cluster{}, world.rank());
+    place_memory(t, StepWorkspaces(lists));
+    place_memory(e, StepWorkspaces(lists), &t);
+    check_memory(e);
+    const auto arena = std::make_shared<Arena>(std::max(t.arena_bytes, e.arena_bytes));
+    Executor training(t, lists, world, kSeed, arena), evaluation(e, lists, world, kSeed, arena, /*initialise=*/false);
+    auto feed = [&](Executor& exec) {
+      for (const auto& [name, whole] : feeds_of(o, 1, 0)) {
+        if (const Binding* b = exec.find(name)) exec.write(name, cut(whole, b->box));
+      }
+    };
+    std::vector<double> losses;
+    for (int step = 1; step <= 3; ++step) {
+      training.set_scalar(kLearningRate, 0.1);
+      training.set_scalar(kStep, step);
+      training.begin_step();
+      feed(training);
+      training.run_micro();
+      training.run_update();
+      const double before = training.metric("loss");
+      feed(evaluation);
+      evaluation.run_micro();
+      if (!losses.empty()) {
+        EXPECT_NEAR(before, losses.back(), 1e-9);  // the last evaluation saw these weights
+      }
+      losses.push_back(evaluation.metric("loss"));
+      EXPECT_LT(losses.back(), before);
+    }
+    EXPECT_GT(training.comm_seconds(), 0.0);
+  });
+}
+
+TEST(Executor, AFailingStepIsNamed) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
+  g.outputs = {g.add("relu", {x}, {}, "blk/act")};
+  Program program = partition(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0);
+  KernelList failing = {{"relu", "broken", [](const KernelCall&) { return std::nullopt; },
+                         [](const KernelCall&) {
+                           return PreparedKernel{[](const KernelArgs&) { fail(ErrorKind::device, "the kernel broke"); }, 0, "broken"};
+                         }}};
+  const std::vector<const KernelList*> lists = {&failing, &reference_kernels()};
+  place_memory(program, StepWorkspaces(lists));
+  testing::run_ranks(1, [&](Communicator& world) {
+    Executor exec(program, lists, world, 0);
+    EXPECT_EQ(exec.implementation(0), "broken");
+    try {
+      exec.run_micro();
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_STREQ(e.what(), "rank 0: step 'blk/act': the kernel broke");
+      EXPECT_EQ(e.kind(), ErrorKind::device);
+    }
+    EXPECT_THROW(exec.write("x", Tensor({DType::f32, {5}})), Error);
+    EXPECT_THROW(exec.write("y", Tensor({DType::f32, {4}})), Error);
+  });
+}
+
+}  // namespace
+}  // namespace shardrun
