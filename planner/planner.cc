@@ -1,0 +1,303 @@
+// Planning: strategies of a folded Graph, one joint Problem, its solution, and the Plan that follows.
+#include "planner/planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <set>
+
+#include "planner/bound.h"
+#include "planner/reshard.h"
+#include "planner/search_space.h"
+
+namespace shardrun {
+namespace {
+
+constexpr size_t kMostStrategies = 128;  // of a node in the joint Problem
+constexpr int kRankingSweeps = 30;
+constexpr int kMemoryRounds = 8;
+constexpr double kPlanGap = 1e-4;        // the cost model is far less exact
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+/// What lies along one axis of a Sharding, on a mesh of that axis alone.
+Sharding along(const Sharding& sharding, int axis) {
+  Sharding result = Sharding::replicated(sharding.dims.size());
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    if (std::find(sharding.dims[d].begin(), sharding.dims[d].end(), axis) != sharding.dims[d].end()) {
+      result.dims[d] = {0};
+    }
+  }
+  for (const auto& p : sharding.partial) {
+    if (p.axis == axis) result.partial.push_back({0, p.op});
+  }
+  return result;
+}
+
+std::vector<Sharding> along(const std::vector<Sharding>& shardings, int axis) {
+  std::vector<Sharding> result;
+  for (const Sharding& s : shardings) result.push_back(along(s, axis));
+  return result;
+}
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options, RuleCache& rules)
+      : graph_(graph), mesh_(mesh), cluster_(cluster), options_(options), rules_(rules), times_(mesh, cluster) {}
+
+  Plan run(PlanReport& report) {
+    set_pins();
+    folding_ = fold(graph_, pinned_);
+    report.nodes = static_cast<int>(graph_.nodes().size());
+    report.folded_nodes = static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
+                                                         [](const Folding::Class& c) { return !c.nodes.empty(); }));
+    auto begin = Clock::now();
+    const int runs_before = rules_.kernel_runs();
+    find_rules();
+    report.discovery_seconds = since(begin);
+    report.kernel_runs = rules_.kernel_runs() - runs_before;
+
+    begin = Clock::now();
+    SearchSpace space = enumerate(mesh_, cluster_);
+    cap(space);
+    add_value_strategies(space, graph_, folding_, pinned_);
+    Problem problem = build_problem(space, graph_, folding_, mesh_, times_, true);
+    report.build_seconds = since(begin);
+    return solve(space, problem, report);
+  }
+
+ private:
+  void set_pins() {
+    pinned_ = options_.pinned;
+    if (options_.planner == "dp") {
+      for (const Value& value : graph_.values()) {
+        const size_t rank = value.type.shape.size();
+        if (value.role == Role::batch && rank > 0) {
+          // Every axis cuts the batch, as long as no rank is left without a row.
+          Sharding cut = Sharding::replicated(rank);
+          int64_t rows = value.type.shape[0];
+          for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
+            if (rows < mesh_.axis_size(axis) || mesh_.axis_size(axis) == 1) continue;
+            cut.dims[0].push_back(axis);
+            rows /= mesh_.axis_size(axis);
+          }
+          pinned_.emplace(value.name, std::move(cut));
+        } else if (value.role != Role::computed) {
+          pinned_.emplace(value.name, Sharding::replicated(rank));
+        }
+      }
+    }
+    for (const Value& value : graph_.values()) {
+      const auto pin = pinned_.find(value.name);
+      if (pin == pinned_.end()) continue;
+      try {
+        check_sharding(pin->second, mesh_, value.type.shape.size());
+      } catch (const Error& error) {
+        throw error.with_context("pinned value '" + value.name + "'");
+      }
+    }
+  }
+
+  const Node& example(const Folding::Class& members) const { return graph_.node(members.nodes[0]); }
+
+  void find_rules() {
+    class_rules_.resize(folding_.classes.size());
+    if (mesh_.size() == 1) return;  // nothing can be cut
+    for (size_t c = 0; c < folding_.classes.size(); ++c) {
+      if (folding_.classes[c].nodes.empty()) continue;
+      const Node& node = example(folding_.classes[c]);
+      class_rules_[c] = rules_.rule(node, graph_.types(node.inputs));
+    }
+  }
+
+  SearchSpace enumerate(const Mesh& mesh, const Cluster& cluster) const {
+    SearchSpace space;
+    space.strategies.resize(folding_.classes.size());
+    for (size_t c = 0; c < folding_.classes.size(); ++c) {
+      if (folding_.classes[c].nodes.empty()) continue;
+      const Node& node = example(folding_.classes[c]);
+      space.strategies[c] = enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
+                                                 class_rules_[c], mesh, cluster);
+    }
+    return space;
+  }
+
+  /// Keeps at most kMostStrategies per node, and says which by looking at each axis alone: in the Problem
+  /// on that axis' own mesh, the slack of a strategy is how much more than the lower bound a
+  /// plan must cost that uses it (planner/bound.h). A joint strategy's rank is the sum of its slacks over the axes; the
+  /// all-replicated one always stays, and under a memory limit a third are those with the smallest results.
+  /// Only the ranking is by axis: what is solved is joint.
+  void cap(SearchSpace& space) {
+    const bool many = std::any_of(space.strategies.begin(), space.strategies.end(),
+                                  [](const auto& s) { return s.size() > kMostStrategies; });
+    if (!many) return;
+    std::vector<std::vector<double>> score;
+    for (const auto& strategies : space.strategies) score.emplace_back(strategies.size(), 0.0);
+    for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
+      const Mesh alone({mesh_.axes()[static_cast<size_t>(axis)]});
+      Cluster cluster = cluster_;
+      cluster.links = {cluster_.link(axis)};
+      std::map<std::string, Sharding> pinned;
+      for (const auto& [name, sharding] : pinned_) pinned.emplace(name, along(sharding, axis));
+      SearchSpace single = enumerate(alone, cluster);
+      add_value_strategies(single, graph_, folding_, pinned);
+      ReshardTimes times(alone, cluster);
+      Problem problem = build_problem(single, graph_, folding_, alone, times, false);
+      // Impossible becomes very expensive: ranking needs no more, and message passing wants finite costs.
+      const auto tame = [](std::vector<double>& costs) {
+        for (double& cost : costs) cost = std::min(cost, 1e3);
+      };
+      for (Problem::Node& node : problem.nodes) tame(node.cost);
+      for (Problem::Edge& edge : problem.edges) tame(edge.cost);
+      Bound bound(problem);
+      for (int sweep = 0; sweep < kRankingSweeps; ++sweep) bound.sweep();
+      for (size_t c = 0; c < folding_.classes.size(); ++c) {
+        if (space.strategies[c].size() <= kMostStrategies) continue;
+        std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, double> slack;
+        for (size_t a = 0; a < single.strategies[c].size(); ++a) {
+          const Strategy& s = single.strategies[c][a];
+          slack[{s.in, s.out}] = bound.slack(static_cast<int>(c))[a];
+        }
+        for (size_t a = 0; a < space.strategies[c].size(); ++a) {
+          const Strategy& s = space.strategies[c][a];
+          const auto known = slack.find({along(s.in, axis), along(s.out, axis)});
+          score[c][a] += known == slack.end() ? 1e3 : known->second;
+        }
+      }
+    }
+    for (size_t c = 0; c < space.strategies.size(); ++c) {
+      if (space.strategies[c].size() > kMostStrategies) space.strategies[c] = best_of(space.strategies[c], score[c], c);
+    }
+  }
+
+  std::vector<Strategy> best_of(const std::vector<Strategy>& all, const std::vector<double>& score, size_t c) const {
+    std::vector<size_t> order(all.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return score[a] < score[b]; });
+    std::set<size_t> chosen{0};
+    // Pins must stay possible.
+    const Node& node = example(folding_.classes[c]);
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      const auto pin = pinned_.find(graph_.value(node.outputs[r]).name);
+      if (pin == pinned_.end()) continue;
+      for (size_t a : order) {
+        if (all[a].out[r] == pin->second && chosen.size() < kMostStrategies) chosen.insert(a);
+      }
+    }
+    const size_t by_score = options_.memory_limit > 0 ? kMostStrategies * 2 / 3 : kMostStrategies;
+    for (size_t a : order) {
+      if (chosen.size() < by_score) chosen.insert(a);
+    }
+    if (options_.memory_limit > 0) {
+      const auto bytes = [&](size_t a) {
+        int64_t sum = 0;
+        for (size_t r = 0; r < node.outputs.size(); ++r) {
+          const TensorType& type = graph_.type(node.outputs[r]);
+          sum += max_local_count(type.shape, all[a].out[r], mesh_) * size_of(type.dtype);
+        }
+        return sum;
+      };
+      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return bytes(a) < bytes(b); });
+      for (size_t a : order) {
+        if (chosen.size() < kMostStrategies) chosen.insert(a);
+      }
+    }
+    std::vector<Strategy> result;
+    for (size_t a : chosen) result.push_back(all[a]);
+    return result;
+  }
+
+  Plan extract(const SearchSpace& space, const Solution& solution) {
+    Plan plan;
+    plan.mesh = mesh_;
+    plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
+    plan.model_hash = structural_hash(graph_);
+    std::set<std::tuple<ValueId, Sharding>> wanted;
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      const size_t c = static_cast<size_t>(folding_.class_of_node[n]);
+      const Strategy& s = space.strategies[c][static_cast<size_t>(solution[c])];
+      plan.nodes[node.name] = {s.in, s.out};
+      plan.compute_seconds += s.seconds;
+      for (size_t r = 0; r < node.outputs.size(); ++r) plan.values[graph_.value(node.outputs[r]).name] = s.out[r];
+      for (size_t k = 0; k < node.inputs.size(); ++k) wanted.emplace(node.inputs[k], s.in[k]);
+    }
+    for (size_t v = 0; v < graph_.values().size(); ++v) {
+      if (folding_.class_of_value[v] < 0) continue;
+      const size_t c = static_cast<size_t>(folding_.class_of_value[v]);
+      plan.values[graph_.values()[v].name] = space.strategies[c][static_cast<size_t>(solution[c])].out[0];
+    }
+    const auto want_whole = [&](ValueId id) { wanted.emplace(id, Sharding::replicated(graph_.type(id).shape.size())); };
+    for (ValueId id : graph_.outputs) want_whole(id);
+    for (const auto& [name, id] : graph_.metrics) want_whole(id);
+    // Each distinct resharding of a value is done once.
+    for (const auto& [id, sharding] : wanted) {
+      plan.comm_seconds += times_.seconds(times_.number_of(graph_.type(id)),
+                                          times_.number_of(plan.values.at(graph_.value(id).name)),
+                                          times_.number_of(sharding));
+    }
+    plan.seconds = plan.compute_seconds + plan.comm_seconds;
+    return plan;
+  }
+
+  /// The additive memory of the Problem leaves out resharded copies and workspaces and cannot know how
+  /// buffers share an arena. So a solution is measured by the arena that it would have, and if that is too
+  /// large the additive limit is tightened by the ratio and the Problem solved again.
+  Plan solve(const SearchSpace& space, Problem& problem, PlanReport& report) {
+    const auto begin = Clock::now();
+    const int64_t limit = options_.memory_limit;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    if (limit > 0) problem.memory_limit = limit;
+    for (int round = 0; round < kMemoryRounds; ++round) {
+      SolveOptions solve_options;
+      solve_options.seconds = std::max(1.0, options_.solve_seconds - since(begin));
+      solve_options.seed = options_.seed;
+      solve_options.gap = kPlanGap;
+      const SolveResult result = solve_ilp(problem, solve_options);
+      report.solver = result.solver;
+      if (round == 0) report.lower_bound = result.lower_bound;
+      report.solve_seconds = since(begin);
+      const std::optional<Solution>& solution = result.solution ? result.solution : result.tightest;
+      if (!solution) {
+        SR_REQUIRE(limit > 0, internal, "no plan on mesh ", mesh_.to_string(), " is allowed");
+        break;
+      }
+      Plan plan = extract(space, *solution);
+      const int64_t additive = evaluate(problem, *solution).peak_bytes;
+      plan.bytes = options_.arena_bytes ? options_.arena_bytes(plan) : additive;
+      if (limit <= 0 || plan.bytes <= limit) return plan;
+      least = std::min(least, plan.bytes);
+      if (!result.solution) break;
+      const double ratio = static_cast<double>(limit) / static_cast<double>(plan.bytes);
+      problem.memory_limit = static_cast<int64_t>(static_cast<double>(std::min(additive, problem.memory_limit)) * ratio);
+    }
+    fail(ErrorKind::out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(), ": the smallest plan found needs ",
+         least, " bytes a rank, the limit is ", limit, "; allow more memory, use more ranks or a smaller batch");
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const Cluster& cluster_;
+  const PlanOptions& options_;
+  RuleCache& rules_;
+  ReshardTimes times_;
+  std::map<std::string, Sharding> pinned_;
+  Folding folding_;
+  std::vector<SpmdRule> class_rules_;
+};
+
+}  // namespace
+
+Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options,
+                    RuleCache& rules, PlanReport* report) {
+  SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "dp", invalid_input,
+             "planner '", options.planner, "' is not known; known are auto, ilp, dp");
+  PlanReport unused;
+  PlanReport& filled = report != nullptr ? *report : unused;
+  Plan plan = Planner(graph, mesh, cluster, options, rules).run(filled);
+  filled.distinct_rules = rules.distinct_rules();
+  return plan;
+}
+
+}  // namespace shardrun

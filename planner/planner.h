@@ -18,10 +18,10 @@ struct PlanOptions {
   uint64_t seed = 0;
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
-  std::map<std::string, Sharding> pinned;
+  std::map<std::string, Sharding> pinned = {};
   /// Exact arena bytes of the fullest rank under a plan: partition + place_memory with the backend's
   /// workspaces. Given by the caller, because the planner knows no backend.
-  std::function<int64_t(const Plan&)> arena_bytes;
+  std::function<int64_t(const Plan&)> arena_bytes = nullptr;
 };
 
 struct PlanReport {

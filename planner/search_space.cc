@@ -1,0 +1,362 @@
+// Building the planner's Problem from a folded Graph.
+#include "planner/search_space.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "graph/op_def.h"
+#include "graph/program.h"
+#include "planner/reshard.h"
+
+namespace shardrun {
+namespace {
+
+constexpr size_t kMostHubShardings = 160;
+constexpr double kPartialByteSeconds = 1e-15;  // breaks ties: of equal costs, the one with less partial data
+
+size_t at(int i) { return static_cast<size_t>(i); }
+
+struct Origin {
+  int item_class = -1;
+  int result = 0;
+  friend auto operator<=>(const Origin&, const Origin&) = default;
+};
+
+class Builder {
+ public:
+  Builder(const SearchSpace& space, const Graph& graph, const Folding& folding, const Mesh& mesh, ReshardTimes& times)
+      : space_(space), graph_(graph), folding_(folding), mesh_(mesh), times_(times) {
+    for (const auto& strategies : space.strategies) {
+      // Shardings by number, strategy by strategy.
+      std::vector<Numbers> numbers;
+      for (const Strategy& s : strategies) {
+        Numbers n;
+        for (const Sharding& sharding : s.in) n.in.push_back(times_.number_of(sharding));
+        for (const Sharding& sharding : s.out) n.out.push_back(times_.number_of(sharding));
+        numbers.push_back(std::move(n));
+      }
+      numbers_.push_back(std::move(numbers));
+    }
+  }
+
+  Problem build(bool with_memory) {
+    add_classes();
+    add_edges();
+    add_ties();
+    add_final_costs();
+    if (with_memory) add_memory();
+    return std::move(problem_);
+  }
+
+ private:
+  struct Numbers {
+    std::vector<int> in, out;
+  };
+
+  Origin origin(ValueId id) const {
+    const Value& value = graph_.value(id);
+    if (value.role != Role::computed) return {folding_.class_of_value[at(id)], 0};
+    const Node& node = graph_.node(value.producer);
+    const auto found = std::find(node.outputs.begin(), node.outputs.end(), id);
+    return {folding_.class_of_node[at(value.producer)], static_cast<int>(found - node.outputs.begin())};
+  }
+  size_t strategies(int c) const { return problem_.nodes[at(c)].cost.size(); }
+
+  void add_classes() {
+    for (size_t c = 0; c < folding_.classes.size(); ++c) {
+      const Folding::Class& members = folding_.classes[c];
+      Problem::Node node;
+      const double count = static_cast<double>(members.nodes.size() + members.values.size());
+      node.name = members.nodes.empty() ? graph_.value(members.values[0]).name : graph_.node(members.nodes[0]).name;
+      for (const Strategy& s : space_.strategies[c]) {
+        double cost = s.seconds;
+        for (size_t r = 0; r < s.out.size(); ++r) {
+          if (s.out[r].partial.empty()) continue;
+          const TensorType& type = graph_.type(graph_.node(members.nodes[0]).outputs[r]);
+          cost += kPartialByteSeconds * static_cast<double>(byte_size(type));
+        }
+        node.cost.push_back(count * cost);
+      }
+      problem_.nodes.push_back(std::move(node));
+    }
+  }
+
+  /// Adds `scale` x cost(a, b) to the edge between two Problem nodes, or to the node if they are one.
+  template <class F>
+  void add_costs(int from, int to, double scale, F&& cost) {
+    if (from == to) {
+      std::vector<double>& own = problem_.nodes[at(from)].cost;
+      for (size_t a = 0; a < own.size(); ++a) own[a] += scale * cost(a, a);
+      return;
+    }
+    const auto [it, fresh] = edge_ids_.emplace(std::pair(from, to), problem_.edges.size());
+    if (fresh) problem_.edges.push_back({from, to, std::vector<double>(strategies(from) * strategies(to), 0.0)});
+    std::vector<double>& table = problem_.edges[it->second].cost;
+    for (size_t a = 0; a < strategies(from); ++a) {
+      for (size_t b = 0; b < strategies(to); ++b) table[a * strategies(to) + b] += scale * cost(a, b);
+    }
+  }
+
+  void add_edges() {
+    // Who reads what, member by member: {origin, reader's class, operands} -> times that it happens.
+    std::map<std::tuple<Origin, int, std::vector<size_t>>, int> uses;
+    std::map<Origin, ValueId> example;
+    std::vector<int> readers(graph_.values().size(), 0);
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      std::map<ValueId, std::vector<size_t>> operands;
+      for (size_t k = 0; k < node.inputs.size(); ++k) operands[node.inputs[k]].push_back(k);
+      for (const auto& [value, slots] : operands) {
+        const Origin from = origin(value);
+        ++uses[{from, folding_.class_of_node[n], slots}];
+        example.emplace(from, value);
+        ++readers[at(value)];
+      }
+    }
+    std::map<Origin, int> most_readers;
+    for (size_t v = 0; v < readers.size(); ++v) {
+      if (readers[v] == 0) continue;
+      int& most = most_readers[origin(static_cast<ValueId>(v))];
+      most = std::max(most, readers[v]);
+    }
+    for (const auto& [from, value] : example) {
+      if (most_readers[from] >= 2 && strategies(from.item_class) > 1) add_hub(from, value, uses);
+    }
+    for (const auto& [key, count] : uses) {
+      const Origin from = std::get<0>(key);
+      const int reader = std::get<1>(key);
+      const std::vector<size_t>& slots = std::get<2>(key);
+      const int type = times_.number_of(graph_.type(example[from]));
+      const auto hub = hubs_.find(from);
+      const std::vector<Numbers>& wants = numbers_[at(reader)];
+      std::vector<std::vector<int>> wanted;  // per reader's strategy, distinct
+      for (const Numbers& n : wants) {
+        std::set<int> distinct;
+        for (size_t k : slots) distinct.insert(n.in[k]);
+        wanted.emplace_back(distinct.begin(), distinct.end());
+      }
+      const auto seconds = [&](int have, size_t b) {
+        double sum = 0;
+        for (int want : wanted[b]) sum += times_.seconds(type, have, want);
+        return sum;
+      };
+      if (hub != hubs_.end()) {
+        add_costs(hub->second.node, reader, count, [&](size_t a, size_t b) { return seconds(hub->second.shardings[a], b); });
+      } else {
+        add_costs(from.item_class, reader, count,
+                  [&](size_t a, size_t b) { return seconds(numbers_[at(from.item_class)][a].out[at(from.result)], b); });
+      }
+    }
+  }
+
+  void add_hub(const Origin& from, ValueId value,
+               const std::map<std::tuple<Origin, int, std::vector<size_t>>, int>& uses) {
+    std::set<int> shardings;
+    for (auto it = uses.lower_bound({from, -1, {}}); it != uses.end() && std::get<0>(it->first) == from; ++it) {
+      for (const Numbers& n : numbers_[at(std::get<1>(it->first))]) {
+        for (size_t k : std::get<2>(it->first)) shardings.insert(n.in[k]);
+      }
+    }
+    if (shardings.size() < kMostHubShardings) {
+      for (const Numbers& n : numbers_[at(from.item_class)]) {
+        const int made = n.out[at(from.result)];
+        if (times_.sharding(made).partial.empty()) shardings.insert(made);
+      }
+    }
+    Hub hub;
+    hub.node = static_cast<int>(problem_.nodes.size());
+    hub.shardings.assign(shardings.begin(), shardings.end());
+    problem_.nodes.push_back({graph_.value(value).name + "@", std::vector<double>(hub.shardings.size(), 0.0), {}});
+    const int type = times_.number_of(graph_.type(value));
+    const Folding::Class& members = folding_.classes[at(from.item_class)];
+    add_costs(from.item_class, hub.node, static_cast<double>(members.nodes.size() + members.values.size()),
+              [&](size_t a, size_t b) {
+                return times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)], hub.shardings[b]);
+              });
+    hubs_.emplace(from, std::move(hub));
+  }
+
+  /// What replaces a persistent value must lie as it does.
+  void add_ties() {
+    std::set<std::pair<int, Origin>> done;
+    for (const auto& [held, next] : graph_.updates) {
+      const int holder = folding_.class_of_value[at(held)];
+      const Origin from = origin(next);
+      if (from.item_class == holder || !done.emplace(holder, from).second) continue;
+      add_costs(from.item_class, holder, 1, [&](size_t a, size_t b) {
+        return numbers_[at(from.item_class)][a].out[at(from.result)] == numbers_[at(holder)][b].out[0] ? 0.0 : kInfeasible;
+      });
+    }
+  }
+
+  /// Outputs and metrics end up replicated.
+  void add_final_costs() {
+    std::set<ValueId> wanted(graph_.outputs.begin(), graph_.outputs.end());
+    for (const auto& [name, value] : graph_.metrics) wanted.insert(value);
+    for (ValueId id : wanted) {
+      const Origin from = origin(id);
+      const int type = times_.number_of(graph_.type(id));
+      const int whole = times_.number_of(Sharding::replicated(graph_.type(id).shape.size()));
+      for (size_t a = 0; a < strategies(from.item_class); ++a) {
+        problem_.nodes[at(from.item_class)].cost[a] +=
+            times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)], whole);
+      }
+    }
+  }
+
+  int64_t bytes(const TensorType& type, const Sharding& sharding) const {
+    const int64_t size = max_local_count(type.shape, sharding, mesh_) * size_of(type.dtype);
+    return (size + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  }
+
+  void add_memory() {
+    const int end = static_cast<int>(graph_.nodes().size()) - 1;
+    std::vector<int> last(graph_.values().size(), -1);
+    for (int n = 0; n <= end; ++n) {
+      for (ValueId in : graph_.node(n).inputs) last[at(in)] = n;
+    }
+    for (ValueId id : graph_.outputs) last[at(id)] = end;
+    for (const auto& [name, value] : graph_.metrics) last[at(value)] = end;
+    std::set<ValueId> replaces;  // takes over the memory of the value that it updates
+    for (const auto& [held, next] : graph_.updates) replaces.insert(next);
+    const auto needed = [&](ValueId value) { return last[at(value)] >= 0 || graph_.updates.count(value) > 0; };
+    for (size_t c = 0; c < folding_.classes.size(); ++c) {
+      const Folding::Class& members = folding_.classes[c];
+      const size_t results = members.nodes.empty() ? 1 : graph_.node(members.nodes[0]).outputs.size();
+      for (size_t r = 0; r < results; ++r) {
+        Problem::Claim claim;
+        ValueId example = kNoValue;
+        for (ValueId value : members.values) {
+          example = value;
+          const Role role = graph_.value(value).role;
+          const bool passes = role == Role::batch || role == Role::scalar || !needed(value);
+          claim.live.push_back({0, passes ? last[at(value)] : end});
+        }
+        for (NodeId n : members.nodes) {
+          example = graph_.node(n).outputs[r];
+          if (replaces.count(example) > 0) continue;
+          const int first = n + (in_place(graph_.node(n), n, static_cast<int>(r), last) ? 1 : 0);
+          claim.live.push_back({first, std::max(n, last[at(example)])});
+        }
+        std::erase_if(claim.live, [](const Problem::Interval& live) { return live.first > live.last; });
+        if (claim.live.empty()) continue;
+        for (const Strategy& s : space_.strategies[c]) claim.bytes.push_back(bytes(graph_.type(example), s.out[r]));
+        problem_.nodes[c].claims.push_back(std::move(claim));
+      }
+    }
+  }
+
+  bool in_place(const Node& node, int time, int result, const std::vector<int>& last) const {
+    const OpDef* def = find_op(node.op);
+    if (def == nullptr) return false;
+    for (const auto& [r, operand] : def->in_place) {
+      if (r != result || at(operand) >= node.inputs.size()) continue;
+      const ValueId value = node.inputs[at(operand)];
+      if (graph_.value(value).role == Role::computed && last[at(value)] == time &&
+          graph_.type(value) == graph_.type(node.outputs[at(result)])) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  struct Hub {
+    int node = 0;
+    std::vector<int> shardings;
+  };
+
+  const SearchSpace& space_;
+  const Graph& graph_;
+  const Folding& folding_;
+  const Mesh& mesh_;
+  ReshardTimes& times_;
+  std::vector<std::vector<Numbers>> numbers_;  // class, strategy
+  std::map<std::pair<int, int>, size_t> edge_ids_;
+  std::map<Origin, Hub> hubs_;
+  Problem problem_;
+};
+
+}  // namespace
+
+int ReshardTimes::number_of(const Sharding& sharding) {
+  const auto [it, fresh] = numbers_.emplace(sharding, static_cast<int>(shardings_.size()));
+  if (fresh) shardings_.push_back(&it->first);
+  return it->second;
+}
+
+int ReshardTimes::number_of(const TensorType& type) {
+  const auto [it, fresh] = type_numbers_.emplace(std::pair(type.dtype, type.shape), static_cast<int>(types_.size()));
+  if (fresh) types_.push_back(type);
+  return it->second;
+}
+
+double ReshardTimes::seconds(int type, int from, int to) {
+  if (from == to) return 0;
+  const uint64_t key = static_cast<uint64_t>(type) << 40 | static_cast<uint64_t>(from) << 20 | static_cast<uint64_t>(to);
+  const auto [it, fresh] = known_.emplace(key, 0.0);
+  if (fresh) {
+    it->second = reshard_seconds(cheapest_reshard(types_[at(type)], sharding(from), sharding(to), mesh_, cluster_));
+  }
+  return it->second;
+}
+
+void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
+                          const std::map<std::string, Sharding>& pinned) {
+  for (size_t c = 0; c < folding.classes.size(); ++c) {
+    const Folding::Class& members = folding.classes[c];
+    if (members.nodes.empty()) continue;
+    const Node& node = graph.node(members.nodes[0]);
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      const auto pin = pinned.find(graph.value(node.outputs[r]).name);
+      if (pin == pinned.end()) continue;
+      std::erase_if(space.strategies[c], [&](const Strategy& s) { return s.out[r] != pin->second; });
+      SR_REQUIRE(!space.strategies[c].empty(), invalid_input, "value '", pin->first,
+                 "' is pinned to a sharding in which ", node.op, " '", node.name, "' cannot leave it");
+    }
+  }
+  std::map<int, std::set<Sharding>> wants;
+  const auto want = [&](ValueId value, const Sharding& sharding) {
+    const int c = folding.class_of_value[at(value)];
+    if (c >= 0 && sharding.partial.empty()) wants[c].insert(sharding);
+  };
+  for (const Folding::Class& members : folding.classes) {
+    for (NodeId n : members.nodes) {
+      const Node& node = graph.node(n);
+      for (const Strategy& s : space.strategies[at(folding.class_of_node[at(n)])]) {
+        for (size_t k = 0; k < node.inputs.size(); ++k) want(node.inputs[k], s.in[k]);
+      }
+    }
+  }
+  for (const auto& [held, next] : graph.updates) {
+    const Value& value = graph.value(next);
+    if (value.role != Role::computed) continue;
+    const Node& node = graph.node(value.producer);
+    const size_t r = static_cast<size_t>(std::find(node.outputs.begin(), node.outputs.end(), next) - node.outputs.begin());
+    for (const Strategy& s : space.strategies[at(folding.class_of_node[at(value.producer)])]) want(held, s.out[r]);
+  }
+  for (size_t c = 0; c < folding.classes.size(); ++c) {
+    const Folding::Class& members = folding.classes[c];
+    if (members.values.empty()) continue;
+    const Value& value = graph.value(members.values[0]);
+    const Sharding whole = Sharding::replicated(value.type.shape.size());
+    std::vector<Strategy>& strategies = space.strategies[c];
+    const auto pin = pinned.find(value.name);
+    if (pin != pinned.end()) {
+      strategies = {{{}, {pin->second}, 0}};
+      continue;
+    }
+    strategies = {{{}, {whole}, 0}};
+    if (value.role == Role::scalar) continue;
+    for (const Sharding& sharding : wants[static_cast<int>(c)]) {
+      if (sharding != whole) strategies.push_back({{}, {sharding}, 0});
+    }
+  }
+}
+
+Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding, const Mesh& mesh,
+                      ReshardTimes& times, bool with_memory) {
+  return Builder(space, graph, folding, mesh, times).build(with_memory);
+}
+
+}  // namespace shardrun

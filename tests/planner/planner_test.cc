@@ -1,0 +1,242 @@
+// plan_shardings on small training graphs whose best plan can be worked out by hand.
+#include "planner/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/optimizer.h"
+#include "planner/folding.h"
+#include "planner/reshard.h"
+
+namespace shardrun {
+namespace {
+
+/// `layers` x relu(x w), squared error against a target, and AdamW. All widths equal.
+Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer = "adamw") {
+  Graph g;
+  g.name = "mlp";
+  const TensorType activation{DType::f32, {batch, width}};
+  ValueId x = g.add_input("x", activation, Role::batch);
+  const ValueId target = g.add_input("target", activation, Role::batch);
+  for (int i = 0; i < layers; ++i) {
+    const std::string name = "layer" + std::to_string(i);
+    const ValueId w = g.add_persistent(name + "/w", {DType::f32, {width, width}}, Role::parameter,
+                                       Source{Source::Kind::normal, 0, 0.02, name, {}, "", 0, DType::f32, {}, {}});
+    g.trainable[w] = true;
+    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
+    x = g.add("relu", {x}, {}, name + "/relu");
+  }
+  const ValueId difference = g.add("sub", {x, target}, {}, "difference");
+  const ValueId square = g.add("mul", {difference, difference}, {}, "square");
+  g.loss = g.add("reduce_sum", {square}, {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
+  attach_optimizer(g, {.kind = optimizer});
+  return g;
+}
+
+Cluster cluster() {
+  Cluster c;
+  c.flops = {{DType::f32, 50e9}};
+  return c;
+}
+
+RuleCache& rules() {
+  static RuleCache cache;
+  return cache;
+}
+
+Plan plan_of(const Graph& graph, const std::string& mesh, PlanOptions options = {}, PlanReport* report = nullptr) {
+  const Plan plan = plan_shardings(graph, Mesh::parse(mesh), cluster(), options, rules(), report);
+  check_plan(plan, graph);
+  return plan;
+}
+
+const Sharding& value(const Plan& plan, const std::string& name) { return plan.values.at(name); }
+
+/// Bytes of everything persistent on the fullest rank.
+int64_t persistent_bytes(const Graph& graph, const Plan& plan) {
+  int64_t sum = 0;
+  for (const Value& v : graph.values()) {
+    if (v.role != Role::parameter && v.role != Role::state && v.role != Role::constant) continue;
+    sum += max_local_count(v.type.shape, plan.values.at(v.name), plan.mesh) * size_of(v.type.dtype);
+  }
+  return sum;
+}
+
+/// Updates lie as what they replace; operands and results fit their nodes.
+void check_consistent(const Graph& graph, const Plan& plan) {
+  for (const auto& [held, next] : graph.updates) {
+    EXPECT_EQ(value(plan, graph.value(held).name), value(plan, graph.value(next).name)) << graph.value(held).name;
+  }
+  for (const Value& v : graph.values()) {
+    if (v.role != Role::computed) {
+      EXPECT_TRUE(value(plan, v.name).partial.empty()) << v.name;
+    }
+    if (v.role == Role::scalar) {
+      EXPECT_TRUE(value(plan, v.name).is_replicated()) << v.name;
+    }
+  }
+}
+
+TEST(Planner, OneRankIsPlannedWithoutDiscovery) {
+  const Graph g = mlp(8, 16, 2);
+  RuleCache fresh;
+  PlanReport report;
+  const Plan plan = plan_shardings(g, Mesh(), cluster(), {}, fresh, &report);
+  check_plan(plan, g);
+  EXPECT_EQ(report.kernel_runs, 0);
+  EXPECT_EQ(plan.comm_seconds, 0);
+  EXPECT_GT(plan.bytes, 6 * 16 * 16 * 4);  // two weights, each with two moments
+  for (const auto& [name, sharding] : plan.values) EXPECT_TRUE(sharding.is_replicated()) << name;
+}
+
+/// 16384 x 64 activations (4 MB) against 64 x 64 weights (16 KB): cutting the batch moves 16 KB a
+/// layer, anything else megabytes.
+TEST(Planner, ALargeBatchIsCut) {
+  const Graph g = mlp(16384, 64, 2);
+  const Plan plan = plan_of(g, "data=4");
+  check_consistent(g, plan);
+  EXPECT_EQ(plan.nodes.at("layer0/matmul").out[0].dims[0], std::vector<int>{0});
+  EXPECT_EQ(plan.nodes.at("layer1/matmul").out[0].dims[0], std::vector<int>{0});
+  EXPECT_TRUE(plan.nodes.at("layer1/matmul").in[1].is_replicated());
+  // On two axes both cut it.
+  const Plan two = plan_of(g, "2x2");
+  check_consistent(g, two);
+  EXPECT_EQ(two.nodes.at("layer1/matmul").out[0].dims[0], (std::vector<int>{0, 1}));
+}
+
+/// 4 x 1024 activations (16 KB) against 1024 x 1024 weights (4 MB): the weights stay cut and in place, and only
+/// activations move. All-reducing one weight's gradient would take 2 x 3/4 x 4 MB / 2 GB/s = 3 ms.
+TEST(Planner, LargeWeightsAreCutAndStay) {
+  const Graph g = mlp(4, 1024, 2);
+  const Plan plan = plan_of(g, "model=4");
+  check_consistent(g, plan);
+  for (const char* name : {"layer0/w", "layer1/w", "adam_m/layer0/w", "adam_v/layer1/w"}) {
+    EXPECT_EQ(max_local_count({1024, 1024}, value(plan, name), plan.mesh), 1024 * 256) << name;
+  }
+  EXPECT_LT(plan.comm_seconds, 1e-3);
+  // Two layers as in Megatron: the weights are cut along different dims, so that one needs no gather.
+  EXPECT_NE(value(plan, "layer0/w"), value(plan, "layer1/w"));
+  // As the same machinery under a constraint, dp is never better.
+  const Plan dp = plan_of(g, "model=4", {.planner = "dp"});
+  check_consistent(g, dp);
+  EXPECT_TRUE(value(dp, "layer0/w").is_replicated());
+  EXPECT_EQ(value(dp, "x").dims[0], std::vector<int>{0});
+  EXPECT_GT(dp.seconds, plan.seconds);
+  EXPECT_EQ(dp.planner, "dp");
+}
+
+/// Parameters and moments are 2 x 3 x 256 KB = 1.5 MB whole. A limit below that with the batch large enough that
+/// the batch is cut: parameters and optimizer state are cut too (ZeRO).
+TEST(Planner, AMemoryLimitCutsTheOptimizersState) {
+  const Graph g = mlp(2048, 256, 2);
+  const Plan free = plan_of(g, "data=4", {.planner = "dp"});
+  EXPECT_EQ(persistent_bytes(g, free), 2 * 3 * 256 * 256 * 4);
+  PlanOptions options;
+  options.memory_limit = 5'300'000;  // 4.7 MB of activations a rank, 1.5 MB / 4 persistent
+  const Plan plan = plan_of(g, "data=4", options);
+  check_consistent(g, plan);
+  EXPECT_LE(plan.bytes, options.memory_limit);
+  EXPECT_EQ(plan.nodes.at("layer1/matmul").out[0].dims[0], std::vector<int>{0});
+  EXPECT_EQ(max_local_count({256, 256}, value(plan, "adam_m/layer0/w"), plan.mesh), 256 * 64);
+}
+
+/// Without training, whole weights cost nothing but memory. The backend's arena is 1 MB more than what the Problem
+/// counts, so only tightening gets below a limit of all but 100 KB of what the fastest plan needs.
+TEST(Planner, TheLimitIsAppliedToTheArena) {
+  Graph g;
+  ValueId x = g.add_input("x", {DType::f32, {256, 256}}, Role::batch);
+  for (int i = 0; i < 3; ++i) {
+    const ValueId w = g.add_persistent("w" + std::to_string(i), {DType::f32, {256, 256}}, Role::parameter, Source{});
+    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}});
+  }
+  g.outputs = {x};
+  EXPECT_EQ(persistent_bytes(g, plan_of(g, "data=2")), 3 * 256 * 256 * 4);
+  int asked = 0;
+  PlanOptions options;
+  options.memory_limit = 1'000'000 + 3 * 256 * 256 * 4 - 100'000;
+  options.arena_bytes = [&](const Plan& plan) {
+    ++asked;
+    return persistent_bytes(g, plan) + 1'000'000;
+  };
+  const Plan plan = plan_of(g, "data=2", options);
+  EXPECT_GT(asked, 1);
+  EXPECT_LE(plan.bytes, options.memory_limit);
+  EXPECT_EQ(plan.bytes, persistent_bytes(g, plan) + 1'000'000);
+}
+
+TEST(Planner, WhatDoesNotFitIsRefusedWithTheNumbers) {
+  const Graph g = mlp(256, 256, 2);
+  PlanOptions options;
+  options.memory_limit = 10'000;
+  try {
+    plan_of(g, "data=2", options);
+    FAIL() << "a plan was found";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::out_of_memory);
+    const std::string message = e.what();
+    EXPECT_NE(message.find("the limit is 10000"), std::string::npos) << message;
+    EXPECT_NE(message.find("data=2"), std::string::npos) << message;
+    // The least: half of 2 x 3 x 256 KB, and some activations.
+    const size_t needs = message.find("needs ");
+    ASSERT_NE(needs, std::string::npos) << message;
+    const int64_t least = std::stoll(message.substr(needs + 6));
+    EXPECT_GE(least, 3 * 256 * 256 * 4);
+    EXPECT_LT(least, 2 * 3 * 256 * 256 * 4 + 2'000'000);
+  }
+}
+
+TEST(Planner, PinnedValuesStayWhereTheyAre) {
+  const Graph g = mlp(1024, 64, 2);
+  const Mesh mesh = Mesh::parse("a=2,b=2");
+  PlanOptions options;
+  options.pinned["layer0/w"] = parse_sharding("[{b}, {a}]", mesh);
+  options.pinned["not in this graph"] = parse_sharding("[{a}]", mesh);
+  const Plan plan = plan_of(g, "a=2,b=2", options);
+  check_consistent(g, plan);
+  EXPECT_EQ(value(plan, "layer0/w"), options.pinned["layer0/w"]);
+  options.pinned["layer0/w"] = Sharding::replicated(3);
+  EXPECT_THROW(plan_of(g, "a=2,b=2", options), Error);
+}
+
+TEST(Planner, AnUnknownNameIsRefusedWithTheKnownOnes) {
+  const Graph g = mlp(8, 8, 1);
+  try {
+    plan_of(g, "2", {.planner = "magic"});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
+    EXPECT_STREQ(e.what(), "planner 'magic' is not known; known are auto, ilp, dp");
+  }
+}
+
+TEST(Planner, RepeatsItself) {
+  const Graph g = mlp(64, 128, 3);
+  for (const char* mesh : {"4", "2x2", "2x2x2"}) {
+    EXPECT_EQ(to_json(plan_of(g, mesh)), to_json(plan_of(g, mesh))) << mesh;
+  }
+}
+
+/// Forty layers: those more than six hops from the ends share their decisions.
+TEST(Folding, EqualLayersShareAClass) {
+  const Graph g = mlp(64, 128, 40);
+  const Folding folding = fold(g, {});
+  const auto class_of = [&](const std::string& name) {
+    for (size_t n = 0; n < g.nodes().size(); ++n) {
+      if (g.nodes()[n].name == name) return folding.class_of_node[n];
+    }
+    ADD_FAILURE() << name;
+    return -1;
+  };
+  EXPECT_EQ(class_of("layer15/matmul"), class_of("layer20/matmul"));
+  EXPECT_EQ(class_of("update/layer15/w"), class_of("update/layer20/w"));
+  EXPECT_NE(class_of("layer0/matmul"), class_of("layer20/matmul"));
+  EXPECT_NE(class_of("layer20/matmul"), class_of("layer20/relu"));
+  EXPECT_LT(folding.classes.size(), g.nodes().size() / 2);
+  PlanReport report;
+  const Plan plan = plan_of(g, "2x2", {}, &report);
+  check_consistent(g, plan);
+  EXPECT_LT(report.folded_nodes, report.nodes / 2);
+  EXPECT_EQ(plan.nodes.at("layer15/matmul").out, plan.nodes.at("layer20/matmul").out);
+}
+
+}  // namespace
+}  // namespace shardrun
