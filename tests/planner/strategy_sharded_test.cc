@@ -15,8 +15,7 @@ namespace shardrun {
 namespace {
 
 constexpr uint64_t kSeed = 20240;
-constexpr size_t kMostOnTwoAxes =
-    32;  // of one sample's strategies on a mesh of two axes: evenly taken
+constexpr size_t kMostOnThreeAxes = 64;  // of one sample's strategies: evenly taken
 
 /// Partial axes of a sharding with this rank's position among them, and how many positions there
 /// are.
