@@ -17,7 +17,7 @@ void write_gpt(const GptModel& model, const std::string& path) {
     options.dropout = model.dropout;
     options.weights = model.weights;
     options.seed = model.seed;
-    write_gpt_onnx(options, path);
+    write_gpt(options, path);
   });
 }
 
