@@ -1,6 +1,7 @@
 // Printing for people.
 #include "report.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,7 +39,24 @@ void print_model(const Model& model, bool verbose) {
   }
 }
 
-Progress::Progress(int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) == 1) {}
+namespace {
+
+/// Does a person watch? mpirun gives its ranks a terminal of its own and passes on what they print,
+/// so under a launcher it is the launcher's output that counts.
+bool on_terminal() {
+  if (isatty(STDOUT_FILENO) != 1) return false;
+  if (!std::getenv("OMPI_COMM_WORLD_RANK")) return true;
+  const std::string output = "/proc/" + std::to_string(getppid()) + "/fd/1";
+  const int fd = ::open(output.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool terminal = isatty(fd) == 1;
+  ::close(fd);
+  return terminal;
+}
+
+}  // namespace
+
+Progress::Progress(int64_t steps) : steps_(steps), terminal_(on_terminal()) {}
 
 void Progress::step(const StepReport& r) {
   last_ = r;
