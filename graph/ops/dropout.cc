@@ -6,9 +6,11 @@ namespace shardrun {
 namespace {
 
 std::vector<TensorType> dropout_infer(const Node& node, std::span<const TensorType> in) {
-  SR_REQUIRE(in.size() == 2, invalid_input, "dropout takes x and step, got ", in.size(), " operands");
+  SR_REQUIRE(in.size() == 2, invalid_input, "dropout takes x and step, got ", in.size(),
+             " operands");
   SR_REQUIRE(is_float(in[0].dtype), invalid_input, "dropout wants a floating x, got ", in[0]);
-  SR_REQUIRE((in[1] == TensorType{DType::i64, {}}), invalid_input, "dropout wants step as i64[], got ", in[1]);
+  SR_REQUIRE((in[1] == TensorType{DType::i64, {}}), invalid_input,
+             "dropout wants step as i64[], got ", in[1]);
   const double p = node.attrs.f("p");
   SR_REQUIRE(p >= 0 && p < 1, invalid_input, "dropout has p=", p, "; it must be in [0, 1)");
   SR_REQUIRE(node.attrs.ints("global_shape").size() == in[0].shape.size() &&

@@ -8,8 +8,8 @@ namespace shardrun {
 
 Einsum Einsum::parse(const std::string& equation) {
   const size_t comma = equation.find(','), arrow = equation.find("->");
-  SR_REQUIRE(comma != std::string::npos && arrow != std::string::npos && comma < arrow, invalid_input,
-             "equation '", equation, "' is not of the form 'ij,jk->ik'");
+  SR_REQUIRE(comma != std::string::npos && arrow != std::string::npos && comma < arrow,
+             invalid_input, "equation '", equation, "' is not of the form 'ij,jk->ik'");
   Einsum e{equation.substr(0, comma), equation.substr(comma + 1, arrow - comma - 1),
            equation.substr(arrow + 2)};
   const std::string* terms[] = {&e.a, &e.b, &e.out};
@@ -17,8 +17,8 @@ Einsum Einsum::parse(const std::string& equation) {
   for (const std::string* term : terms) {
     for (size_t i = 0; i < term->size(); ++i) {
       const char c = (*term)[i];
-      SR_REQUIRE((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), invalid_input, "equation '", equation,
-                 "' has '", c, "', which is not a letter");
+      SR_REQUIRE((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), invalid_input, "equation '",
+                 equation, "' has '", c, "', which is not a letter");
       SR_REQUIRE(term->find(c, i + 1) == std::string::npos, invalid_input, "equation '", equation,
                  "' has letter '", c, "' twice in '", *term, "'");
       ++uses[c];
@@ -34,13 +34,14 @@ Einsum Einsum::parse(const std::string& equation) {
 std::map<char, int64_t> Einsum::sizes(const Shape& a_shape, const Shape& b_shape) const {
   std::map<char, int64_t> size;
   auto add = [&](const std::string& letters, const Shape& shape, const char* who) {
-    SR_REQUIRE(letters.size() == shape.size(), invalid_input, "equation '", to_string(), "' gives operand ",
-               who, " ", letters.size(), " dims, got ", shardrun::to_string(shape));
+    SR_REQUIRE(letters.size() == shape.size(), invalid_input, "equation '", to_string(),
+               "' gives operand ", who, " ", letters.size(), " dims, got ",
+               shardrun::to_string(shape));
     for (size_t i = 0; i < letters.size(); ++i) {
       auto [it, fresh] = size.emplace(letters[i], shape[i]);
       SR_REQUIRE(fresh || it->second == shape[i], invalid_input, "sizes of '", letters[i], "' in '",
-                 to_string(), "' differ: A", shardrun::to_string(a_shape), " has ", it->second, ", B",
-                 shardrun::to_string(b_shape), " has ", shape[i]);
+                 to_string(), "' differ: A", shardrun::to_string(a_shape), " has ", it->second,
+                 ", B", shardrun::to_string(b_shape), " has ", shape[i]);
     }
   };
   add(a, a_shape, "A");
@@ -67,8 +68,9 @@ std::vector<TensorType> matmul_infer(const Node& node, std::span<const TensorTyp
   return {out};
 }
 
-// d(a): the letters of dout and b that are not in a are summed. "bij,jk->bik" gives da = "bik,jk->bij"
-// and db = "bij,bik->jk". dout is cast to the operands' type when out_dtype widened it.
+// d(a): the letters of dout and b that are not in a are summed. "bij,jk->bik" gives da =
+// "bik,jk->bij" and db = "bij,bik->jk". dout is cast to the operands' type when out_dtype widened
+// it.
 std::vector<ValueId> matmul_gradient(GradientContext& c) {
   const Einsum e = Einsum::parse(c.node.attrs.s("equation"));
   const ValueId a = c.node.inputs[0], b = c.node.inputs[1];
@@ -78,21 +80,25 @@ std::vector<ValueId> matmul_gradient(GradientContext& c) {
     dout = c.graph.add("cast", {dout}, {{"to", std::string(to_string(dtype))}});
   }
   std::vector<ValueId> grads = {kNoValue, kNoValue};
-  if (c.needs[0]) grads[0] = c.graph.add("matmul", {dout, b}, {{"equation", e.out + "," + e.b + "->" + e.a}});
-  if (c.needs[1]) grads[1] = c.graph.add("matmul", {a, dout}, {{"equation", e.a + "," + e.out + "->" + e.b}});
+  if (c.needs[0])
+    grads[0] = c.graph.add("matmul", {dout, b}, {{"equation", e.out + "," + e.b + "->" + e.a}});
+  if (c.needs[1])
+    grads[1] = c.graph.add("matmul", {a, dout}, {{"equation", e.a + "," + e.out + "->" + e.b}});
   return grads;
 }
 
 double matmul_flops(const Node& node, std::span<const TensorType> in, std::span<const TensorType>) {
   double flops = 2;
-  for (const auto& [letter, size] : Einsum::parse(node.attrs.s("equation")).sizes(in[0].shape, in[1].shape)) {
+  for (const auto& [letter, size] :
+       Einsum::parse(node.attrs.s("equation")).sizes(in[0].shape, in[1].shape)) {
     flops *= static_cast<double>(size);
   }
   return flops;
 }
 
 OpDef::Sample sample(const char* equation, Shape a, Shape b) {
-  return {{{DType::f32, std::move(a)}, {DType::f32, std::move(b)}}, {{"equation", std::string(equation)}}};
+  return {{{DType::f32, std::move(a)}, {DType::f32, std::move(b)}},
+          {{"equation", std::string(equation)}}};
 }
 
 }  // namespace
@@ -104,13 +110,20 @@ std::vector<OpDef> matmul_ops() {
   op.gradient = matmul_gradient;
   op.flops = matmul_flops;
   op.samples = {
-      sample("ij,jk->ik", {4, 6}, {6, 2}),           sample("bij,jk->bik", {2, 3, 5}, {5, 4}),
-      sample("bij,kj->bik", {2, 3, 5}, {7, 5}),      sample("bhij,bhjk->bhik", {2, 3, 4, 5}, {2, 3, 5, 3}),
-      sample("bhid,bhjd->bhij", {2, 2, 4, 3}, {2, 2, 5, 3}), sample("bij,bik->jk", {2, 3, 5}, {2, 3, 4}),
-      sample("bihd,bjhd->bhij", {2, 4, 3, 5}, {2, 3, 3, 5}), sample("bhij,bjhd->bihd", {2, 3, 4, 5}, {2, 5, 3, 2}),
-      sample("ij,jk->ki", {4, 6}, {6, 3}),           sample("i,j->ij", {4}, {5}),
-      sample("ij,j->i", {4, 5}, {5}),                sample("i,i->", {6}, {6}),
-      sample("bi,bi->bi", {3, 4}, {3, 4}),           sample(",ij->ij", {}, {3, 4}),
+      sample("ij,jk->ik", {4, 6}, {6, 2}),
+      sample("bij,jk->bik", {2, 3, 5}, {5, 4}),
+      sample("bij,kj->bik", {2, 3, 5}, {7, 5}),
+      sample("bhij,bhjk->bhik", {2, 3, 4, 5}, {2, 3, 5, 3}),
+      sample("bhid,bhjd->bhij", {2, 2, 4, 3}, {2, 2, 5, 3}),
+      sample("bij,bik->jk", {2, 3, 5}, {2, 3, 4}),
+      sample("bihd,bjhd->bhij", {2, 4, 3, 5}, {2, 3, 3, 5}),
+      sample("bhij,bjhd->bihd", {2, 3, 4, 5}, {2, 5, 3, 2}),
+      sample("ij,jk->ki", {4, 6}, {6, 3}),
+      sample("i,j->ij", {4}, {5}),
+      sample("ij,j->i", {4, 5}, {5}),
+      sample("i,i->", {6}, {6}),
+      sample("bi,bi->bi", {3, 4}, {3, 4}),
+      sample(",ij->ij", {}, {3, 4}),
       sample("jbi,kbj->ikb", {3, 2, 4}, {5, 2, 3}),
   };
   OpDef::Sample widened = sample("ij,jk->ik", {4, 6}, {6, 3});

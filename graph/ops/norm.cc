@@ -1,7 +1,8 @@
 // layer_norm and rms_norm over the trailing dims, and their gradients.
 //
-// layer_norm(x, scale, bias?){axis, eps}: over dims [axis, rank): y = (x - mean) * inv_std * scale + bias,
-// inv_std = 1 / sqrt(variance + eps), population variance (Ba et al., "Layer Normalization", 2016).
+// layer_norm(x, scale, bias?){axis, eps}: over dims [axis, rank): y = (x - mean) * inv_std * scale
+// + bias, inv_std = 1 / sqrt(variance + eps), population variance (Ba et al., "Layer
+// Normalization", 2016).
 #include "graph/ops/families.h"
 
 namespace shardrun {
@@ -15,10 +16,11 @@ TensorType check_norm(const Node& node, const TensorType& x, const TensorType& s
   SR_REQUIRE(is_float(x.dtype), invalid_input, node.op, " wants a floating x, got ", x);
   SR_REQUIRE(axis >= 0 && axis < rank, invalid_input, node.op, " has axis ", axis, " for x of ", x);
   const Shape tail(x.shape.begin() + axis, x.shape.end());
-  SR_REQUIRE(scale.shape == tail, invalid_input, node.op, " wants a scale of ", to_string(tail), ", got ",
+  SR_REQUIRE(scale.shape == tail, invalid_input, node.op, " wants a scale of ", to_string(tail),
+             ", got ", scale);
+  SR_REQUIRE(scale.dtype == x.dtype || (scale.dtype == DType::f32 && x.dtype == DType::bf16),
+             invalid_input, node.op, " wants a scale of ", x.dtype, " (or f32 for a bf16 x), got ",
              scale);
-  SR_REQUIRE(scale.dtype == x.dtype || (scale.dtype == DType::f32 && x.dtype == DType::bf16), invalid_input,
-             node.op, " wants a scale of ", x.dtype, " (or f32 for a bf16 x), got ", scale);
   return {statistics_type(x.dtype), Shape(x.shape.begin(), x.shape.begin() + axis)};
 }
 
@@ -27,8 +29,8 @@ void check_same(const Node& node, const char* who, const TensorType& got, const 
 }
 
 std::vector<TensorType> layer_norm_infer(const Node& node, std::span<const TensorType> in) {
-  SR_REQUIRE(in.size() == 2 || in.size() == 3, invalid_input, "layer_norm takes 2 or 3 operands, got ",
-             in.size());
+  SR_REQUIRE(in.size() == 2 || in.size() == 3, invalid_input,
+             "layer_norm takes 2 or 3 operands, got ", in.size());
   const TensorType statistics = check_norm(node, in[0], in[1]);
   if (in.size() == 3) check_same(node, "a bias", in[2], in[1]);
   return {in[0], statistics, statistics};
@@ -87,7 +89,8 @@ double flops(const Node&, std::span<const TensorType> in, std::span<const Tensor
   return kPerElement * static_cast<double>(element_count(in[0].shape));
 }
 
-// Samples of one norm for several shapes; `operands` lists, in order, x, scale or statistics operands.
+// Samples of one norm for several shapes; `operands` lists, in order, x, scale or statistics
+// operands.
 std::vector<OpDef::Sample> samples(const std::string& operands, bool eps) {
   const std::vector<std::pair<Shape, int64_t>> shapes = {
       {{4, 6}, 1}, {{2, 3, 8}, 2}, {{3, 5, 7}, 2}, {{2, 4, 3, 5}, 2}, {{5}, 0}};
@@ -95,7 +98,8 @@ std::vector<OpDef::Sample> samples(const std::string& operands, bool eps) {
   for (const auto& [shape, axis] : shapes) {
     OpDef::Sample s;
     for (char kind : operands) {
-      const Shape head(shape.begin(), shape.begin() + axis), tail(shape.begin() + axis, shape.end());
+      const Shape head(shape.begin(), shape.begin() + axis),
+          tail(shape.begin() + axis, shape.end());
       s.in.push_back({DType::f32, kind == 'x' ? shape : kind == 's' ? tail : head});
     }
     s.attrs.set("axis", axis);
@@ -105,7 +109,8 @@ std::vector<OpDef::Sample> samples(const std::string& operands, bool eps) {
   return out;
 }
 
-std::vector<OpDef::Sample> joined(std::vector<OpDef::Sample> a, const std::vector<OpDef::Sample>& b) {
+std::vector<OpDef::Sample> joined(std::vector<OpDef::Sample> a,
+                                  const std::vector<OpDef::Sample>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -114,14 +119,28 @@ std::vector<OpDef::Sample> joined(std::vector<OpDef::Sample> a, const std::vecto
 
 std::vector<OpDef> norm_ops() {
   return {
-      {.name = "layer_norm", .infer = layer_norm_infer, .gradient = layer_norm_gradient, .flops = flops<8>,
-       .in_place = {{0, 0}}, .samples = joined(samples("xss", true), samples("xs", true))},
-      {.name = "layer_norm_grad", .infer = layer_norm_grad_infer, .flops = flops<14>,
-       .in_place = {{0, 0}, {0, 1}}, .samples = samples("xxshh", false)},
-      {.name = "rms_norm", .infer = rms_norm_infer, .gradient = rms_norm_gradient, .flops = flops<5>,
-       .in_place = {{0, 0}}, .samples = samples("xs", true)},
-      {.name = "rms_norm_grad", .infer = rms_norm_grad_infer, .flops = flops<11>,
-       .in_place = {{0, 0}, {0, 1}}, .samples = samples("xxsh", false)},
+      {.name = "layer_norm",
+       .infer = layer_norm_infer,
+       .gradient = layer_norm_gradient,
+       .flops = flops<8>,
+       .in_place = {{0, 0}},
+       .samples = joined(samples("xss", true), samples("xs", true))},
+      {.name = "layer_norm_grad",
+       .infer = layer_norm_grad_infer,
+       .flops = flops<14>,
+       .in_place = {{0, 0}, {0, 1}},
+       .samples = samples("xxshh", false)},
+      {.name = "rms_norm",
+       .infer = rms_norm_infer,
+       .gradient = rms_norm_gradient,
+       .flops = flops<5>,
+       .in_place = {{0, 0}},
+       .samples = samples("xs", true)},
+      {.name = "rms_norm_grad",
+       .infer = rms_norm_grad_infer,
+       .flops = flops<11>,
+       .in_place = {{0, 0}, {0, 1}},
+       .samples = samples("xxsh", false)},
   };
 }
 

@@ -3,21 +3,24 @@
 // adamw(param, grad, m, v, lr, step, clip_scale){beta1, beta2, eps, weight_decay, decoupled}
 //     -> param', m', v'          step counts from 1
 //   g = clip_scale * grad (+ weight_decay * param if not decoupled)
-//   param *= 1 - lr * weight_decay if decoupled (Loshchilov and Hutter, "Decoupled Weight Decay", 2019)
-//   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
-//   param -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
-// sgd(param, grad, buffer, lr, step, clip_scale){momentum, weight_decay, nesterov} -> param', buffer'
-//   g = clip_scale * grad + weight_decay * param,  buffer = momentum * buffer + g  (buffer starts at zero)
-//   param -= lr * (nesterov ? g + momentum * buffer : buffer)
+//   param *= 1 - lr * weight_decay if decoupled (Loshchilov and Hutter, "Decoupled Weight Decay",
+//   2019) m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2 param -= lr / (1 -
+//   beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+// sgd(param, grad, buffer, lr, step, clip_scale){momentum, weight_decay, nesterov} -> param',
+// buffer'
+//   g = clip_scale * grad + weight_decay * param,  buffer = momentum * buffer + g  (buffer starts
+//   at zero) param -= lr * (nesterov ? g + momentum * buffer : buffer)
 #include "graph/ops/families.h"
 
 namespace shardrun {
 namespace {
 
 // Operands: param, grad, `moments` tensors like param, then lr, step, clip_scale.
-std::vector<TensorType> update_infer(const Node& node, std::span<const TensorType> in, size_t moments) {
+std::vector<TensorType> update_infer(const Node& node, std::span<const TensorType> in,
+                                     size_t moments) {
   const size_t want = 5 + moments;
-  SR_REQUIRE(in.size() == want, invalid_input, node.op, " takes ", want, " operands, got ", in.size());
+  SR_REQUIRE(in.size() == want, invalid_input, node.op, " takes ", want, " operands, got ",
+             in.size());
   const TensorType& param = in[0];
   SR_REQUIRE(param.dtype == DType::f32 || param.dtype == DType::f64, invalid_input, node.op,
              " wants an f32 (or f64) parameter, got ", param);
@@ -25,15 +28,17 @@ std::vector<TensorType> update_infer(const Node& node, std::span<const TensorTyp
              " wants a floating gradient of ", to_string(param.shape), ", got ", in[1]);
   std::vector<TensorType> out = {param};
   for (size_t i = 0; i < moments; ++i) {
-    SR_REQUIRE(in[2 + i] == param, invalid_input, node.op, " wants moments of ", param, ", got ", in[2 + i]);
+    SR_REQUIRE(in[2 + i] == param, invalid_input, node.op, " wants moments of ", param, ", got ",
+               in[2 + i]);
     out.push_back(param);
   }
   const TensorType &lr = in[2 + moments], &step = in[3 + moments], &clip = in[4 + moments];
   for (const TensorType& t : {lr, clip}) {
-    SR_REQUIRE(t.shape.empty() && (t.dtype == DType::f32 || t.dtype == DType::f64), invalid_input, node.op,
-               " wants lr and clip_scale as f32[], got ", t);
+    SR_REQUIRE(t.shape.empty() && (t.dtype == DType::f32 || t.dtype == DType::f64), invalid_input,
+               node.op, " wants lr and clip_scale as f32[], got ", t);
   }
-  SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op, " wants step as i64[], got ", step);
+  SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op,
+             " wants step as i64[], got ", step);
   return out;
 }
 
@@ -64,7 +69,11 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
 }
 
 Attrs adam(double weight_decay, int64_t decoupled) {
-  return {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", weight_decay}, {"decoupled", decoupled}};
+  return {{"beta1", 0.9},
+          {"beta2", 0.95},
+          {"eps", 1e-8},
+          {"weight_decay", weight_decay},
+          {"decoupled", decoupled}};
 }
 
 Attrs sgd(double momentum, double weight_decay, int64_t nesterov) {
@@ -75,9 +84,15 @@ Attrs sgd(double momentum, double weight_decay, int64_t nesterov) {
 
 std::vector<OpDef> optimizer_ops() {
   return {
-      {.name = "adamw", .infer = infer<2>, .flops = flops<16>, .in_place = {{0, 0}, {1, 2}, {2, 3}},
+      {.name = "adamw",
+       .infer = infer<2>,
+       .flops = flops<16>,
+       .in_place = {{0, 0}, {1, 2}, {2, 3}},
        .samples = samples(2, {adam(0.1, 1), adam(0.1, 0), adam(0.0, 1)})},
-      {.name = "sgd", .infer = infer<1>, .flops = flops<8>, .in_place = {{0, 0}, {1, 2}},
+      {.name = "sgd",
+       .infer = infer<1>,
+       .flops = flops<8>,
+       .in_place = {{0, 0}, {1, 2}},
        .samples = samples(1, {sgd(0.9, 0.0, 0), sgd(0.9, 0.1, 1), sgd(0.0, 0.0, 0)})},
   };
 }

@@ -7,8 +7,8 @@ namespace {
 void check_axis(const Node& node, const TensorType& x) {
   const int64_t axis = node.attrs.i("axis");
   SR_REQUIRE(is_float(x.dtype), invalid_input, node.op, " wants a floating operand, got ", x);
-  SR_REQUIRE(axis >= 0 && axis < static_cast<int64_t>(x.shape.size()), invalid_input, node.op, " has axis ",
-             axis, " for an operand of ", x);
+  SR_REQUIRE(axis >= 0 && axis < static_cast<int64_t>(x.shape.size()), invalid_input, node.op,
+             " has axis ", axis, " for an operand of ", x);
 }
 
 std::vector<TensorType> softmax_infer(const Node& node, std::span<const TensorType> in) {
@@ -19,7 +19,8 @@ std::vector<TensorType> softmax_infer(const Node& node, std::span<const TensorTy
 
 std::vector<TensorType> softmax_grad_infer(const Node& node, std::span<const TensorType> in) {
   SR_REQUIRE(in.size() == 2 && in[0] == in[1], invalid_input, node.op,
-             " wants dy and y of one type, got ", in[0], in.size() > 1 ? " and " + to_string(in[1]) : "");
+             " wants dy and y of one type, got ", in[0],
+             in.size() > 1 ? " and " + to_string(in[1]) : "");
   check_axis(node, in[0]);
   return {in[1]};
 }
@@ -52,8 +53,8 @@ std::vector<TensorType> cross_entropy_infer(const Node& node, std::span<const Te
 std::vector<TensorType> cross_entropy_grad_infer(const Node& node, std::span<const TensorType> in) {
   SR_REQUIRE(in.size() == 4, invalid_input, "cross_entropy_grad takes 4 operands, got ", in.size());
   const TensorType loss = check_labels(node, in[1], in[2]);
-  SR_REQUIRE(in[0] == loss && in[3] == loss, invalid_input, "cross_entropy_grad wants dloss and lse of ", loss,
-             ", got ", in[0], " and ", in[3]);
+  SR_REQUIRE(in[0] == loss && in[3] == loss, invalid_input,
+             "cross_entropy_grad wants dloss and lse of ", loss, ", got ", in[0], " and ", in[3]);
   return {in[1]};
 }
 
@@ -75,7 +76,8 @@ Attrs cross_entropy_grad_localise(const Node& node, std::span<const TensorType>,
 }
 
 template <int kLogits>
-std::optional<int64_t> label_bound(const Node& node, std::span<const TensorType> in, size_t operand) {
+std::optional<int64_t> label_bound(const Node& node, std::span<const TensorType> in,
+                                   size_t operand) {
   if (operand != kLogits + 1) return std::nullopt;
   return in[kLogits].shape.back() + node.attrs.i("offset", 0);
 }
@@ -117,18 +119,40 @@ std::vector<OpDef::Sample> cross_entropy_samples(bool grad) {
 
 std::vector<OpDef> softmax_ops() {
   return {
-      {.name = "softmax", .infer = softmax_infer, .gradient = softmax_gradient<kSoftmaxGrad>,
-       .flops = flops<5, 0>, .in_place = {{0, 0}}, .samples = softmax_samples(1)},
-      {.name = "softmax_grad", .infer = softmax_grad_infer, .flops = flops<4, 0>,
-       .in_place = {{0, 0}, {0, 1}}, .samples = softmax_samples(2)},
-      {.name = "log_softmax", .infer = softmax_infer, .gradient = softmax_gradient<kLogSoftmaxGrad>,
-       .flops = flops<5, 0>, .in_place = {{0, 0}}, .samples = softmax_samples(1)},
-      {.name = "log_softmax_grad", .infer = softmax_grad_infer, .flops = flops<4, 0>,
-       .in_place = {{0, 0}, {0, 1}}, .samples = softmax_samples(2)},
-      {.name = "cross_entropy", .infer = cross_entropy_infer, .gradient = cross_entropy_gradient,
-       .flops = flops<4, 0>, .index_bound = label_bound<0>, .samples = cross_entropy_samples(false)},
-      {.name = "cross_entropy_grad", .infer = cross_entropy_grad_infer, .flops = flops<4, 1>,
-       .localise = cross_entropy_grad_localise, .index_bound = label_bound<1>, .in_place = {{0, 1}},
+      {.name = "softmax",
+       .infer = softmax_infer,
+       .gradient = softmax_gradient<kSoftmaxGrad>,
+       .flops = flops<5, 0>,
+       .in_place = {{0, 0}},
+       .samples = softmax_samples(1)},
+      {.name = "softmax_grad",
+       .infer = softmax_grad_infer,
+       .flops = flops<4, 0>,
+       .in_place = {{0, 0}, {0, 1}},
+       .samples = softmax_samples(2)},
+      {.name = "log_softmax",
+       .infer = softmax_infer,
+       .gradient = softmax_gradient<kLogSoftmaxGrad>,
+       .flops = flops<5, 0>,
+       .in_place = {{0, 0}},
+       .samples = softmax_samples(1)},
+      {.name = "log_softmax_grad",
+       .infer = softmax_grad_infer,
+       .flops = flops<4, 0>,
+       .in_place = {{0, 0}, {0, 1}},
+       .samples = softmax_samples(2)},
+      {.name = "cross_entropy",
+       .infer = cross_entropy_infer,
+       .gradient = cross_entropy_gradient,
+       .flops = flops<4, 0>,
+       .index_bound = label_bound<0>,
+       .samples = cross_entropy_samples(false)},
+      {.name = "cross_entropy_grad",
+       .infer = cross_entropy_grad_infer,
+       .flops = flops<4, 1>,
+       .localise = cross_entropy_grad_localise,
+       .index_bound = label_bound<1>,
+       .in_place = {{0, 1}},
        .samples = cross_entropy_samples(true)},
   };
 }

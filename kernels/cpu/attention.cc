@@ -1,9 +1,10 @@
 // Attention in tiles of queries: each thread holds the scores of one tile of one head, never more.
-// The products are oneDNN matmuls of fixed shape, one set for each tile position, since with a causal
-// mask a tile needs only the keys up to its last query.
+// The products are oneDNN matmuls of fixed shape, one set for each tile position, since with a
+// causal mask a tile needs only the keys up to its last query.
+#include "graph/ops/attention.h"
+
 #include <map>
 
-#include "graph/ops/attention.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/random.h"
@@ -21,8 +22,8 @@ using GemmPtr = std::shared_ptr<const Gemm>;
 // Tile i covers queries [begin, begin + rows) and keys [0, keys).
 struct Tile {
   int64_t begin = 0, rows = 0, keys = 0;
-  GemmPtr scores, values;               // q k^T; p v (forward only)
-  GemmPtr dp, dv, dk, dq;               // backward only
+  GemmPtr scores, values;  // q k^T; p v (forward only)
+  GemmPtr dp, dv, dk, dq;  // backward only
 };
 
 struct Setup {
@@ -39,13 +40,24 @@ struct Setup {
 };
 
 // Row-major [rows, cols] with cols contiguous, or its transpose.
-GemmPtr product(std::map<std::vector<int64_t>, GemmPtr>& made, int64_t m, int64_t k, int64_t n, Shape a_strides,
-                Shape b_strides, int64_t c_stride, DType in, DType out, bool accumulate, std::string* why) {
-  const std::vector<int64_t> id = {m, k, n, a_strides[0], b_strides[0], c_stride, static_cast<int64_t>(out), accumulate};
+GemmPtr product(std::map<std::vector<int64_t>, GemmPtr>& made, int64_t m, int64_t k, int64_t n,
+                Shape a_strides, Shape b_strides, int64_t c_stride, DType in, DType out,
+                bool accumulate, std::string* why) {
+  const std::vector<int64_t> id = {
+      m, k, n, a_strides[0], b_strides[0], c_stride, static_cast<int64_t>(out), accumulate};
   auto [it, fresh] = made.try_emplace(id);
   if (fresh) {
-    it->second = Gemm::make({{m, k}, std::move(a_strides), {k, n}, std::move(b_strides), {m, n}, {c_stride, 1}, in, out,
-                             accumulate, /*one_thread=*/true}, why);
+    it->second = Gemm::make({{m, k},
+                             std::move(a_strides),
+                             {k, n},
+                             std::move(b_strides),
+                             {m, n},
+                             {c_stride, 1},
+                             in,
+                             out,
+                             accumulate,
+                             /*one_thread=*/true},
+                            why);
   }
   return it->second;
 }
@@ -67,7 +79,8 @@ std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why)
     const Shape strides = row_major_strides(mask.shape);
     for (size_t d = 0; d < 4; ++d) s.mask_stride[d] = mask.shape[d] == 1 ? 0 : strides[d];
   }
-  s.threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(omp_get_max_threads(), s.B * s.H)));
+  s.threads =
+      static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(omp_get_max_threads(), s.B * s.H)));
   const DType d = s.dtype, f32 = DType::f32;
   std::map<std::vector<int64_t>, GemmPtr> made;
   for (int64_t begin = 0; begin < s.T; begin += kTile) {
@@ -99,15 +112,18 @@ std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why)
   return s;
 }
 
-// Turns raw scores of one query into scale * score + mask over [0, keys), and returns how many leading
-// keys it sees; those behind are not touched.
-int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t h, int64_t t, int64_t keys, float* row) {
-  const int64_t seen = s.attrs.causal ? std::clamp<int64_t>(t + s.attrs.q_offset + 1, 0, keys) : keys;
+// Turns raw scores of one query into scale * score + mask over [0, keys), and returns how many
+// leading keys it sees; those behind are not touched.
+int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t h, int64_t t,
+                      int64_t keys, float* row) {
+  const int64_t seen =
+      s.attrs.causal ? std::clamp<int64_t>(t + s.attrs.q_offset + 1, 0, keys) : keys;
   const auto scale = static_cast<float>(s.attrs.scale);
 #pragma omp simd
   for (int64_t i = 0; i < seen; ++i) row[i] *= scale;
   if (mask != nullptr) {
-    const int64_t at = b * s.mask_stride[0] + h * s.mask_stride[1] + t * s.mask_stride[2], step = s.mask_stride[3];
+    const int64_t at = b * s.mask_stride[0] + h * s.mask_stride[1] + t * s.mask_stride[2],
+                  step = s.mask_stride[3];
     if (s.boolean_mask) {
       const bool* m = mask->as<bool>() + at;
       for (int64_t i = 0; i < seen; ++i) row[i] = m[i * step] ? row[i] : kNever;
@@ -128,7 +144,8 @@ int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t
 }
 
 // Multiplies row[0, n) by the dropout's keep factors of query (b, h, t).
-void apply_dropout(const Setup& s, const RandomStream& stream, int64_t b, int64_t h, int64_t t, int64_t n, float* row) {
+void apply_dropout(const Setup& s, const RandomStream& stream, int64_t b, int64_t h, int64_t t,
+                   int64_t n, float* row) {
   alignas(64) float keep[kBlock];
   const auto factor = static_cast<float>(1 / (1 - s.attrs.dropout));
   const uint64_t position = s.attrs.dropout_row(b, h, t);
@@ -162,7 +179,8 @@ void for_each_head(const Setup& s, F&& f) {
 struct ForwardSpace {
   int64_t scores, narrow, total;
   explicit ForwardSpace(const Setup& s)
-      : scores(round64(s.tile_rows() * s.S * 4)), narrow(s.dtype == DType::bf16 ? round64(s.tile_rows() * s.S * 2) : 0),
+      : scores(round64(s.tile_rows() * s.S * 4)),
+        narrow(s.dtype == DType::bf16 ? round64(s.tile_rows() * s.S * 2) : 0),
         total(scores + narrow + s.scratch) {}
 };
 
@@ -247,7 +265,8 @@ void backward(const Setup& s, const KernelArgs& args) {
     const char* k = args.in[2].as<char>() + head * s.S * s.D * bytes;
     const char* v = args.in[3].as<char>() + head * s.S * s.Dv * bytes;
     float* dk = bf16 ? reinterpret_cast<float*>(sums) : args.out[1].as<float>() + head * s.S * s.D;
-    float* dv = bf16 ? reinterpret_cast<float*>(sums + space.dk) : args.out[2].as<float>() + head * s.S * s.Dv;
+    float* dv = bf16 ? reinterpret_cast<float*>(sums + space.dk)
+                     : args.out[2].as<float>() + head * s.S * s.Dv;
     std::fill_n(dk, s.S * s.D, 0.0f);
     std::fill_n(dv, s.S * s.Dv, 0.0f);
     for (const Tile& tile : s.tiles) {
@@ -278,7 +297,8 @@ void backward(const Setup& s, const KernelArgs& args) {
         // A query that sees nothing has lse = -inf; its probabilities are 0.
         const float shift = lse == kNever ? std::numeric_limits<float>::infinity() : lse;
 #pragma omp simd
-        for (int64_t i = 0; i < seen; ++i) p_row[i] = p_row[i] == kNever ? 0.0f : exp(p_row[i] - shift);
+        for (int64_t i = 0; i < seen; ++i)
+          p_row[i] = p_row[i] == kNever ? 0.0f : exp(p_row[i] - shift);
         if (s.attrs.dropout > 0) {
           apply_dropout(s, stream, b, h, t, seen, dp_row);
         }
@@ -319,8 +339,8 @@ PreparedKernel prepare(const KernelCall& call) {
   auto s = set_up(call, kGrad, &why);
   SR_REQUIRE(s.has_value(), internal, call.node.op, " '", call.node.name, "' was refused: ", why);
   const int64_t per_thread = kGrad ? BackwardSpace(*s).total : ForwardSpace(*s).total;
-  return {[s = *s](const KernelArgs& args) { kGrad ? backward(s, args) : forward(s, args); }, s->threads * per_thread,
-          "cpu:tiled"};
+  return {[s = *s](const KernelArgs& args) { kGrad ? backward(s, args) : forward(s, args); },
+          s->threads * per_thread, "cpu:tiled"};
 }
 
 }  // namespace

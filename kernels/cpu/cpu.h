@@ -5,9 +5,10 @@
 
 namespace shardrun {
 
-/// Implementations for f32 and bf16 (computing in f32), best first. A kernel runs on as many threads
-/// as omp_get_max_threads() says in the calling thread, both when prepared (workspace is per thread)
-/// and when run; several ranks may be threads of one process. Results repeat bit for bit.
+/// Implementations for f32 and bf16 (computing in f32), best first. A kernel runs on as many
+/// threads as omp_get_max_threads() says in the calling thread, both when prepared (workspace is
+/// per thread) and when run; several ranks may be threads of one process. Results repeat bit for
+/// bit.
 const KernelList& cpu_kernels();
 
 }  // namespace shardrun

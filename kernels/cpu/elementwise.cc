@@ -1,8 +1,9 @@
 // Element-wise ops: one loop over blocks for every op, dtype and broadcast. Operands reach the op's
 // own loop as f32 blocks: directly where they are f32 and contiguous, else converted or spread.
+#include "graph/ops/elementwise.h"
+
 #include <array>
 
-#include "graph/ops/elementwise.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 
@@ -32,7 +33,8 @@ struct Layout {
     for (size_t d = 0; d < rank; ++d) {
       if (out[d] == 1) continue;
       bool merge = !dims.empty();
-      for (size_t k = 0; merge && k < in.size(); ++k) merge = strides[k].back() == full[k][d] * out[d];
+      for (size_t k = 0; merge && k < in.size(); ++k)
+        merge = strides[k].back() == full[k][d] * out[d];
       if (merge) {
         dims.back() *= out[d];
         for (size_t k = 0; k < in.size(); ++k) strides[k].back() = full[k][d];
@@ -49,7 +51,8 @@ struct Layout {
 };
 
 // n elements as floats, spread from one where stride is 0.
-const float* gather_block(const TensorView& view, int64_t offset, int64_t stride, int64_t n, float* buffer) {
+const float* gather_block(const TensorView& view, int64_t offset, int64_t stride, int64_t n,
+                          float* buffer) {
   const DType d = view.type.dtype;
   if (stride == 1 && is_f32_or_bf16(d)) return floats(view, offset, n, buffer);
   if (stride == 1) {
@@ -106,37 +109,44 @@ void run(const Layout& layout, Loop loop, const Parameters& p, const KernelArgs&
   const int64_t rows = length == 0 ? 0 : args.out[0].count() / length;
   const size_t operands = args.in.size();
   const int64_t block_length = std::min(length, kBlock);
-  parallel_ranges(rows * blocks, std::max<int64_t>(1, 16384 / std::max<int64_t>(block_length, 1)), [&](int64_t begin, int64_t end) {
-    alignas(64) float buffers[3][kBlock], result[kBlock];
-    const float* x[3] = {nullptr, nullptr, nullptr};
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / blocks, start = item % blocks * kBlock, n = std::min(kBlock, length - start);
-      int64_t offset[3];
-      for (size_t k = 0; k < operands; ++k) offset[k] = start * layout.strides[k].back();
-      int64_t rest = row;
-      for (size_t d = layout.dims.size() - 1; d-- > 0;) {
-        const int64_t index = rest % layout.dims[d];
-        rest /= layout.dims[d];
-        for (size_t k = 0; k < operands; ++k) offset[k] += index * layout.strides[k][d];
-      }
-      for (size_t k = 0; k < operands; ++k) {
-        x[k] = gather_block(args.in[k], offset[k], layout.strides[k].back(), n, buffers[k]);
-      }
-      const int64_t at = row * length + start;
-      float* y = place(args.out[0], at, result);
-      loop(p, x, y, n);
-      put_block(args.out[0], at, n, y);
-    }
-  });
+  parallel_ranges(rows * blocks, std::max<int64_t>(1, 16384 / std::max<int64_t>(block_length, 1)),
+                  [&](int64_t begin, int64_t end) {
+                    alignas(64) float buffers[3][kBlock], result[kBlock];
+                    const float* x[3] = {nullptr, nullptr, nullptr};
+                    for (int64_t item = begin; item < end; ++item) {
+                      const int64_t row = item / blocks, start = item % blocks * kBlock,
+                                    n = std::min(kBlock, length - start);
+                      int64_t offset[3];
+                      for (size_t k = 0; k < operands; ++k)
+                        offset[k] = start * layout.strides[k].back();
+                      int64_t rest = row;
+                      for (size_t d = layout.dims.size() - 1; d-- > 0;) {
+                        const int64_t index = rest % layout.dims[d];
+                        rest /= layout.dims[d];
+                        for (size_t k = 0; k < operands; ++k)
+                          offset[k] += index * layout.strides[k][d];
+                      }
+                      for (size_t k = 0; k < operands; ++k) {
+                        x[k] = gather_block(args.in[k], offset[k], layout.strides[k].back(), n,
+                                            buffers[k]);
+                      }
+                      const int64_t at = row * length + start;
+                      float* y = place(args.out[0], at, result);
+                      loop(p, x, y, n);
+                      put_block(args.out[0], at, n, y);
+                    }
+                  });
 }
 
-KernelImpl elementwise(const char* op, Loop loop, Parameters (*parameters)(const Node&) = nullptr,
-                       std::function<std::optional<std::string>(const KernelCall&)> refuses = nullptr,
-                       Loop (*choose)(const Node&) = nullptr) {
+KernelImpl elementwise(
+    const char* op, Loop loop, Parameters (*parameters)(const Node&) = nullptr,
+    std::function<std::optional<std::string>(const KernelCall&)> refuses = nullptr,
+    Loop (*choose)(const Node&) = nullptr) {
   KernelImpl impl;
   impl.op = op;
   impl.name = "cpu:simd";
-  impl.refuses = refuses ? std::move(refuses) : [](const KernelCall& call) -> std::optional<std::string> {
+  impl.refuses =
+      refuses ? std::move(refuses) : [](const KernelCall& call) -> std::optional<std::string> {
     for (const TensorType& t : call.in) {
       if (!is_f32_or_bf16(t.dtype) && t.dtype != DType::boolean) {
         return str("computes in f32 and bf16, not ", t.dtype);
@@ -148,7 +158,8 @@ KernelImpl elementwise(const char* op, Loop loop, Parameters (*parameters)(const
     const Layout layout(call.out[0].shape, call.in);
     const Parameters p = parameters != nullptr ? parameters(call.node) : Parameters{};
     const Loop chosen = choose != nullptr ? choose(call.node) : loop;
-    return PreparedKernel{[=](const KernelArgs& args) { run(layout, chosen, p, args); }, 0, "cpu:simd"};
+    return PreparedKernel{[=](const KernelArgs& args) { run(layout, chosen, p, args); }, 0,
+                          "cpu:simd"};
   };
   return impl;
 }
@@ -179,12 +190,16 @@ void where_loop(const Parameters&, const float* const* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = c[i] != 0.0f ? a[i] : b[i];
 }
 
-Parameters alpha_only(const Node& n) { return {static_cast<float>(activation_attr(n, "alpha")), 0}; }
+Parameters alpha_only(const Node& n) {
+  return {static_cast<float>(activation_attr(n, "alpha")), 0};
+}
 Parameters alpha_beta(const Node& n) {
-  return {static_cast<float>(activation_attr(n, "alpha")), static_cast<float>(activation_attr(n, "beta"))};
+  return {static_cast<float>(activation_attr(n, "alpha")),
+          static_cast<float>(activation_attr(n, "beta"))};
 }
 Parameters alpha_gamma(const Node& n) {
-  return {static_cast<float>(activation_attr(n, "alpha")), static_cast<float>(activation_attr(n, "gamma"))};
+  return {static_cast<float>(activation_attr(n, "alpha")),
+          static_cast<float>(activation_attr(n, "gamma"))};
 }
 Parameters min_max(const Node& n) {
   const double inf = std::numeric_limits<double>::infinity();
@@ -216,7 +231,8 @@ std::optional<std::string> cast_refuses(const KernelCall& call) {
   };
   auto passes = [](DType d) { return is_f32_or_bf16(d) || d == DType::boolean; };
   if (!known(from) || !known(to)) return str("has no conversion from ", from, " to ", to);
-  if (!passes(from) && !passes(to)) return str("converts by way of f32, which does not hold every ", from);
+  if (!passes(from) && !passes(to))
+    return str("converts by way of f32, which does not hold every ", from);
   return std::nullopt;
 }
 
@@ -225,15 +241,16 @@ KernelImpl copy_kernel(const char* op) {
   return {op, "cpu:copy", [](const KernelCall&) { return std::nullopt; },
           [](const KernelCall& call) {
             const int64_t size = size_of(call.in[0].dtype);
-            return PreparedKernel{[size](const KernelArgs& args) {
-                                    const char* src = args.in[0].as<char>();
-                                    char* dst = args.out[0].as<char>();
-                                    if (src == dst) return;
-                                    parallel_ranges(args.in[0].count() * size, 1 << 18, [&](int64_t b, int64_t e) {
-                                      std::memcpy(dst + b, src + b, static_cast<size_t>(e - b));
-                                    });
-                                  },
-                                  0, "cpu:copy"};
+            return PreparedKernel{
+                [size](const KernelArgs& args) {
+                  const char* src = args.in[0].as<char>();
+                  char* dst = args.out[0].as<char>();
+                  if (src == dst) return;
+                  parallel_ranges(args.in[0].count() * size, 1 << 18, [&](int64_t b, int64_t e) {
+                    std::memcpy(dst + b, src + b, static_cast<size_t>(e - b));
+                  });
+                },
+                0, "cpu:copy"};
           }};
 }
 
@@ -267,17 +284,22 @@ KernelList elementwise_kernels() {
   unary("silu", loop1<[](float x) { return x * sigmoid(x); }>);
   unary("mish", loop1<[](float x) { return x * tanh(softplus(x)); }>);
   unary("relu", loop1<[](float x) { return x < 0.0f ? 0.0f : x; }>);
-  unary("leaky_relu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * x : x; }>, alpha_only);
-  unary("elu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * expm1(x) : x; }>, alpha_only);
-  unary("selu", loop1<[](float x, const P& p) { return p.beta * (x < 0.0f ? p.alpha * expm1(x) : x); }>,
-        alpha_gamma);
-  unary("celu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * expm1(x / p.alpha) : x; }>,
+  unary("leaky_relu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * x : x; }>,
         alpha_only);
-  unary("hard_sigmoid", loop1<[](float x, const P& p) { return clamp01(p.alpha * x + p.beta); }>, alpha_beta);
+  unary("elu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * expm1(x) : x; }>,
+        alpha_only);
+  unary("selu",
+        loop1<[](float x, const P& p) { return p.beta * (x < 0.0f ? p.alpha * expm1(x) : x); }>,
+        alpha_gamma);
+  unary("celu",
+        loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * expm1(x / p.alpha) : x; }>,
+        alpha_only);
+  unary("hard_sigmoid", loop1<[](float x, const P& p) { return clamp01(p.alpha * x + p.beta); }>,
+        alpha_beta);
   unary("hard_swish", loop1<[](float x) { return x * clamp01(x * (1.0f / 6) + 0.5f); }>);
-  unary("thresholded_relu", loop1<[](float x, const P& p) { return p.alpha < x ? x : 0.0f; }>, alpha_only);
-  unary("clip",
-        loop1<[](float x, const P& p) {
+  unary("thresholded_relu", loop1<[](float x, const P& p) { return p.alpha < x ? x : 0.0f; }>,
+        alpha_only);
+  unary("clip", loop1<[](float x, const P& p) {
           const float low = p.alpha < p.beta ? p.alpha : p.beta;  // max wins over min
           return x < p.alpha ? low : p.beta < x ? p.beta : x;
         }>,

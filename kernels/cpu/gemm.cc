@@ -14,8 +14,9 @@ const dnnl::engine& cpu_engine() {
 }
 
 dnnl::memory::desc describe(const Shape& dims, const Shape& strides, DType dtype) {
-  return dnnl::memory::desc(dims, dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16,
-                            strides);
+  return dnnl::memory::desc(
+      dims, dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16,
+      strides);
 }
 
 // oneDNN lays out scratch for as many threads as the calling thread would use.
@@ -36,7 +37,12 @@ class ThreadCount {
 class DnnlGemm : public Gemm {
  public:
   DnnlGemm(dnnl::matmul::primitive_desc pd, bool one_thread)
-      : one_thread_(one_thread), pd_(std::move(pd)), primitive_(pd_), src_(pd_.src_desc()), weights_(pd_.weights_desc()), dst_(pd_.dst_desc()),
+      : one_thread_(one_thread),
+        pd_(std::move(pd)),
+        primitive_(pd_),
+        src_(pd_.src_desc()),
+        weights_(pd_.weights_desc()),
+        dst_(pd_.dst_desc()),
         scratch_(pd_.scratchpad_desc()) {}
 
   int64_t scratch_bytes() const override { return static_cast<int64_t>(scratch_.get_size()); }
@@ -45,10 +51,11 @@ class DnnlGemm : public Gemm {
     const ThreadCount threads(one_thread_ && !omp_in_parallel());
     const dnnl::engine& engine = cpu_engine();
     dnnl::stream stream(engine);
-    primitive_.execute(stream, {{DNNL_ARG_SRC, dnnl::memory(src_, engine, const_cast<void*>(a))},
-                                {DNNL_ARG_WEIGHTS, dnnl::memory(weights_, engine, const_cast<void*>(b))},
-                                {DNNL_ARG_DST, dnnl::memory(dst_, engine, c)},
-                                {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratch_, engine, scratch)}});
+    primitive_.execute(stream,
+                       {{DNNL_ARG_SRC, dnnl::memory(src_, engine, const_cast<void*>(a))},
+                        {DNNL_ARG_WEIGHTS, dnnl::memory(weights_, engine, const_cast<void*>(b))},
+                        {DNNL_ARG_DST, dnnl::memory(dst_, engine, c)},
+                        {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratch_, engine, scratch)}});
     stream.wait();
   }
 
@@ -71,7 +78,8 @@ std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
       ops.append_sum(1.0f);
       attr.set_post_ops(ops);
     }
-    const dnnl::matmul::desc desc(describe(s.a, s.a_strides, s.in), describe(s.b, s.b_strides, s.in),
+    const dnnl::matmul::desc desc(describe(s.a, s.a_strides, s.in),
+                                  describe(s.b, s.b_strides, s.in),
                                   describe(s.c, s.c_strides, s.out));
     dnnl::matmul::primitive_desc pd(desc, attr, cpu_engine());
     const std::string impl = pd.impl_info_str();

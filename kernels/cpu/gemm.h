@@ -8,8 +8,8 @@
 
 namespace shardrun::cpu {
 
-/// c[batch…, m, n] (+)= a[batch…, m, k] b[batch…, k, n]. Dims and strides in elements; all three have
-/// the same rank.
+/// c[batch…, m, n] (+)= a[batch…, m, k] b[batch…, k, n]. Dims and strides in elements; all three
+/// have the same rank.
 struct GemmShape {
   Shape a, a_strides, b, b_strides, c, c_strides;
   DType in = DType::f32, out = DType::f32;  // f32 -> f32, bf16 -> bf16 or f32
@@ -19,7 +19,8 @@ struct GemmShape {
 
 class Gemm {
  public:
-  /// Null, with the reason in *why, if oneDNN has no fast implementation for these strides and types.
+  /// Null, with the reason in *why, if oneDNN has no fast implementation for these strides and
+  /// types.
   static std::shared_ptr<const Gemm> make(const GemmShape& shape, std::string* why);
   virtual ~Gemm() = default;
 

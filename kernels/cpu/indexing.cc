@@ -25,7 +25,8 @@ int64_t index_at(const TensorView& indices, int64_t i) {
 
 PreparedKernel gather(const KernelCall& call) {
   const Geometry g(call.in[0].shape, call.node.attrs.i("axis"));
-  const int64_t offset = call.node.attrs.i("offset", 0), bytes = g.inner * size_of(call.in[0].dtype);
+  const int64_t offset = call.node.attrs.i("offset", 0),
+                bytes = g.inner * size_of(call.in[0].dtype);
   return {[=](const KernelArgs& args) {
             const int64_t count = args.in[1].count();
             const char* data = args.in[0].as<char>();
@@ -36,7 +37,8 @@ PreparedKernel gather(const KernelCall& call) {
                 const int64_t row = index_at(args.in[1], item % count) - offset;
                 char* to = out + item * bytes;
                 if (row >= 0 && row < g.extent) {
-                  std::memcpy(to, data + (item / count * g.extent + row) * bytes, static_cast<size_t>(bytes));
+                  std::memcpy(to, data + (item / count * g.extent + row) * bytes,
+                              static_cast<size_t>(bytes));
                 } else {
                   std::memset(to, 0, static_cast<size_t>(bytes));
                 }
@@ -47,49 +49,52 @@ PreparedKernel gather(const KernelCall& call) {
 }
 
 std::optional<std::string> grad_refuses(const KernelCall& call) {
-  if (element_count(call.in[1].shape) > std::numeric_limits<int32_t>::max()) return "sorts fewer than 2^31 indices";
+  if (element_count(call.in[1].shape) > std::numeric_limits<int32_t>::max())
+    return "sorts fewer than 2^31 indices";
   return refuse_other_floats(call);
 }
 
 PreparedKernel gather_grad(const KernelCall& call) {
   const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
   const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[1].shape);
-  return {[=](const KernelArgs& args) {
-            const TensorView &dy = args.in[0], &indices = args.in[1], &out = args.out[0];
-            if (out.count() == 0) return;
-            // Counting sort: the indices of row r stand in order[first[r], first[r + 1]).
-            auto* first = static_cast<int32_t*>(args.workspace);
-            int32_t* order = first + g.extent + 2;
-            std::fill_n(first, g.extent + 2, 0);
-            for (int64_t i = 0; i < count; ++i) {
-              const int64_t row = index_at(indices, i) - offset;
-              if (row >= 0 && row < g.extent) ++first[row + 2];
-            }
-            for (int64_t r = 2; r <= g.extent + 1; ++r) first[r] += first[r - 1];
-            for (int64_t i = 0; i < count; ++i) {
-              const int64_t row = index_at(indices, i) - offset;
-              if (row >= 0 && row < g.extent) order[first[row + 1]++] = static_cast<int32_t>(i);
-            }
-            parallel_ranges(g.outer * g.extent, row_grain(g.inner), [&](int64_t begin, int64_t end) {
-              alignas(64) float sum[kBlock], buffer[kBlock];
-              for (int64_t item = begin; item < end; ++item) {
-                const int64_t o = item / g.extent, row = item % g.extent;
-                for (int64_t c = 0; c < g.inner; c += kBlock) {
-                  const int64_t n = std::min(kBlock, g.inner - c);
-                  std::fill_n(sum, n, 0.0f);
-                  for (int32_t k = first[row]; k < first[row + 1]; ++k) {
-                    const float* v = floats(dy, (o * count + order[k]) * g.inner + c, n, buffer);
+  return {
+      [=](const KernelArgs& args) {
+        const TensorView &dy = args.in[0], &indices = args.in[1], &out = args.out[0];
+        if (out.count() == 0) return;
+        // Counting sort: the indices of row r stand in order[first[r], first[r + 1]).
+        auto* first = static_cast<int32_t*>(args.workspace);
+        int32_t* order = first + g.extent + 2;
+        std::fill_n(first, g.extent + 2, 0);
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t row = index_at(indices, i) - offset;
+          if (row >= 0 && row < g.extent) ++first[row + 2];
+        }
+        for (int64_t r = 2; r <= g.extent + 1; ++r) first[r] += first[r - 1];
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t row = index_at(indices, i) - offset;
+          if (row >= 0 && row < g.extent) order[first[row + 1]++] = static_cast<int32_t>(i);
+        }
+        parallel_ranges(g.outer * g.extent, row_grain(g.inner), [&](int64_t begin, int64_t end) {
+          alignas(64) float sum[kBlock], buffer[kBlock];
+          for (int64_t item = begin; item < end; ++item) {
+            const int64_t o = item / g.extent, row = item % g.extent;
+            for (int64_t c = 0; c < g.inner; c += kBlock) {
+              const int64_t n = std::min(kBlock, g.inner - c);
+              std::fill_n(sum, n, 0.0f);
+              for (int32_t k = first[row]; k < first[row + 1]; ++k) {
+                const float* v = floats(dy, (o * count + order[k]) * g.inner + c, n, buffer);
 #pragma omp simd
-                    for (int64_t i = 0; i < n; ++i) sum[i] += v[i];
-                  }
-                  const int64_t at = item * g.inner + c;
-                  if (out.type.dtype == DType::f32) std::memcpy(out.as<float>() + at, sum, static_cast<size_t>(n) * 4);
-                  put(out, at, n, sum);
-                }
+                for (int64_t i = 0; i < n; ++i) sum[i] += v[i];
               }
-            });
-          },
-          (g.extent + 2 + count) * 4, "cpu:sort"};
+              const int64_t at = item * g.inner + c;
+              if (out.type.dtype == DType::f32)
+                std::memcpy(out.as<float>() + at, sum, static_cast<size_t>(n) * 4);
+              put(out, at, n, sum);
+            }
+          }
+        });
+      },
+      (g.extent + 2 + count) * 4, "cpu:sort"};
 }
 
 }  // namespace

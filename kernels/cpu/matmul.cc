@@ -42,7 +42,8 @@ struct Merged {
 };
 
 // A group of letters as one strided dim, or nullopt: "bi" of "bij" [2,3,5] has size 6 and stride 5.
-std::optional<Merged> merge(const std::string& group, const std::map<char, int64_t>& stride, const Sizes& size) {
+std::optional<Merged> merge(const std::string& group, const std::map<char, int64_t>& stride,
+                            const Sizes& size) {
   Merged out;
   for (size_t i = group.size(); i-- > 0;) {
     const int64_t s = stride.at(group[i]), n = size.at(group[i]);
@@ -58,11 +59,14 @@ std::optional<Merged> merge(const std::string& group, const std::map<char, int64
 }
 
 // The terms as dense operands without copies, or null and why not.
-std::shared_ptr<const Gemm> direct(const Einsum& e, const Sizes& size, DType in, DType out, std::string* why) {
+std::shared_ptr<const Gemm> direct(const Einsum& e, const Sizes& size, DType in, DType out,
+                                   std::string* why) {
   const auto sa = strides_of(e.a, size), sb = strides_of(e.b, size), sc = strides_of(e.out, size);
-  const std::string m = common(common(e.out, e.a, true), e.b, false), n = common(common(e.out, e.b, true), e.a, false);
+  const std::string m = common(common(e.out, e.a, true), e.b, false),
+                    n = common(common(e.out, e.b, true), e.a, false);
   const std::string k = common(common(e.a, e.b, true), e.out, false);
-  const auto am = merge(m, sa, size), ak = merge(k, sa, size), bk = merge(k, sb, size), bn = merge(n, sb, size);
+  const auto am = merge(m, sa, size), ak = merge(k, sa, size), bk = merge(k, sb, size),
+             bn = merge(n, sb, size);
   const auto cm = merge(m, sc, size), cn = merge(n, sc, size);
   if (!am || !ak || !bk || !bn || !cm || !cn) {
     *why = "letters of one group are not adjacent";
@@ -74,21 +78,24 @@ std::shared_ptr<const Gemm> direct(const Einsum& e, const Sizes& size, DType in,
   for (size_t i = 0; i < batch.size(); ++i) {
     const char c = batch[i];
     const int64_t s = size.at(c);
-    const bool joins = i > 0 && g.a_strides.back() == sa.at(c) * s && g.b_strides.back() == sb.at(c) * s &&
-                       g.c_strides.back() == sc.at(c) * s;
+    const bool joins = i > 0 && g.a_strides.back() == sa.at(c) * s &&
+                       g.b_strides.back() == sb.at(c) * s && g.c_strides.back() == sc.at(c) * s;
     if (joins) {
       for (Shape* dims : {&g.a, &g.b, &g.c}) dims->back() *= s;
       g.a_strides.back() = sa.at(c), g.b_strides.back() = sb.at(c), g.c_strides.back() = sc.at(c);
     } else {
       for (Shape* dims : {&g.a, &g.b, &g.c}) dims->push_back(s);
-      g.a_strides.push_back(sa.at(c)), g.b_strides.push_back(sb.at(c)), g.c_strides.push_back(sc.at(c));
+      g.a_strides.push_back(sa.at(c)), g.b_strides.push_back(sb.at(c)),
+          g.c_strides.push_back(sc.at(c));
     }
   }
   auto append = [](Shape& dims, Shape& strides, const Merged& rows, const Merged& cols) {
     dims.insert(dims.end(), {rows.size, cols.size});
     // A dim of 1 may have any stride; oneDNN recognises the layout best by a dense one.
-    const int64_t row_stride = rows.size == 1 ? std::max(cols.size * cols.stride, int64_t{1}) : rows.stride;
-    const int64_t col_stride = cols.size == 1 ? (rows.stride == 1 && rows.size > 1 ? rows.size : 1) : cols.stride;
+    const int64_t row_stride =
+        rows.size == 1 ? std::max(cols.size * cols.stride, int64_t{1}) : rows.stride;
+    const int64_t col_stride =
+        cols.size == 1 ? (rows.stride == 1 && rows.size > 1 ? rows.size : 1) : cols.stride;
     strides.insert(strides.end(), {row_stride, col_stride});
   };
   append(g.a, g.a_strides, *am, *ak);
@@ -125,9 +132,11 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
     if (n == 0) return p;
     if (n == 1) trivial += letter;
   }
-  const Einsum e{common(whole.a, trivial, false), common(whole.b, trivial, false), common(whole.out, trivial, false)};
+  const Einsum e{common(whole.a, trivial, false), common(whole.b, trivial, false),
+                 common(whole.out, trivial, false)};
   const DType in = call.in[0].dtype, out = call.out[0].dtype;
-  const std::string m = common(common(e.out, e.a, true), e.b, false), n = common(common(e.out, e.b, true), e.a, false);
+  const std::string m = common(common(e.out, e.a, true), e.b, false),
+                    n = common(common(e.out, e.b, true), e.a, false);
   const std::string k = common(common(e.a, e.b, true), e.out, false);
   const std::string batch = common(common(e.out, e.a, true), e.b, true);
   if (!batch.empty() && m.empty() && n.empty() && k.empty()) {
@@ -146,15 +155,18 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
       if (!p.gemm) continue;
       p.swapped = swapped;
       if (bits & 1) {
-        p.copy_a = StridedCopy::transpose(dims_of(e.a, size), permutation(e.a, local.a), size_of(in));
+        p.copy_a =
+            StridedCopy::transpose(dims_of(e.a, size), permutation(e.a, local.a), size_of(in));
         p.bytes_a = round64(byte_size(call.in[0]));
       }
       if (bits & 2) {
-        p.copy_b = StridedCopy::transpose(dims_of(e.b, size), permutation(e.b, local.b), size_of(in));
+        p.copy_b =
+            StridedCopy::transpose(dims_of(e.b, size), permutation(e.b, local.b), size_of(in));
         p.bytes_b = round64(byte_size(call.in[1]));
       }
       if (bits & 4) {
-        p.copy_out = StridedCopy::transpose(dims_of(local.out, size), permutation(local.out, e.out), size_of(out));
+        p.copy_out = StridedCopy::transpose(dims_of(local.out, size), permutation(local.out, e.out),
+                                            size_of(out));
         p.bytes_out = round64(byte_size(call.out[0]));
       }
       return p;
@@ -179,7 +191,8 @@ PreparedKernel prepare(const KernelCall& call) {
   return {[p = *p, copies](const KernelArgs& args) {
             const TensorView& out = args.out[0];
             if (!p.gemm) {
-              if (out.count() > 0) std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
+              if (out.count() > 0)
+                std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
               return;
             }
             char* work = static_cast<char*>(args.workspace);

@@ -9,12 +9,15 @@ namespace {
 std::optional<std::string> never(const KernelCall&) { return std::nullopt; }
 
 PreparedKernel one_copy(StridedCopy copy) {
-  return {[copy = std::move(copy)](const KernelArgs& args) { copy.run(args.in[0].data, args.out[0].data); }, 0,
-          "cpu:copy"};
+  return {[copy = std::move(copy)](const KernelArgs& args) {
+            copy.run(args.in[0].data, args.out[0].data);
+          },
+          0, "cpu:copy"};
 }
 
 PreparedKernel transpose(const KernelCall& call) {
-  return one_copy(StridedCopy::transpose(call.in[0].shape, call.node.attrs.ints("perm"), size_of(call.in[0].dtype)));
+  return one_copy(StridedCopy::transpose(call.in[0].shape, call.node.attrs.ints("perm"),
+                                         size_of(call.in[0].dtype)));
 }
 
 PreparedKernel expand(const KernelCall& call) {
@@ -23,7 +26,8 @@ PreparedKernel expand(const KernelCall& call) {
   Shape strides(out.size(), 0);
   const size_t skip = out.size() - in.size();
   for (size_t d = 0; d < in.size(); ++d) strides[skip + d] = in[d] == 1 ? 0 : dense[d];
-  return one_copy(StridedCopy(out, strides, 0, row_major_strides(out), 0, size_of(call.in[0].dtype)));
+  return one_copy(
+      StridedCopy(out, strides, 0, row_major_strides(out), 0, size_of(call.in[0].dtype)));
 }
 
 PreparedKernel slice(const KernelCall& call) {
@@ -35,7 +39,8 @@ PreparedKernel slice(const KernelCall& call) {
     base += starts[d] * dense[d];
     strides.push_back(steps[d] * dense[d]);
   }
-  return one_copy(StridedCopy(out, strides, base, row_major_strides(out), 0, size_of(call.in[0].dtype)));
+  return one_copy(
+      StridedCopy(out, strides, base, row_major_strides(out), 0, size_of(call.in[0].dtype)));
 }
 
 // [3, 4] repeated {2, 5}: dims [2, 3, 5, 4] from strides [0, 4, 0, 1].
@@ -48,7 +53,8 @@ PreparedKernel tile(const KernelCall& call) {
     dims.insert(dims.end(), {repeats[d], in[d]});
     strides.insert(strides.end(), {0, dense[d]});
   }
-  return one_copy(StridedCopy(dims, strides, 0, row_major_strides(dims), 0, size_of(call.in[0].dtype)));
+  return one_copy(
+      StridedCopy(dims, strides, 0, row_major_strides(dims), 0, size_of(call.in[0].dtype)));
 }
 
 PreparedKernel concat(const KernelCall& call) {
@@ -57,11 +63,13 @@ PreparedKernel concat(const KernelCall& call) {
   std::vector<StridedCopy> copies;
   int64_t at = 0;
   for (const TensorType& t : call.in) {
-    copies.emplace_back(t.shape, row_major_strides(t.shape), 0, dst, at * dst[axis], size_of(t.dtype));
+    copies.emplace_back(t.shape, row_major_strides(t.shape), 0, dst, at * dst[axis],
+                        size_of(t.dtype));
     at += t.shape[axis];
   }
   return {[copies](const KernelArgs& args) {
-            for (size_t i = 0; i < copies.size(); ++i) copies[i].run(args.in[i].data, args.out[0].data);
+            for (size_t i = 0; i < copies.size(); ++i)
+              copies[i].run(args.in[i].data, args.out[0].data);
           },
           0, "cpu:copy"};
 }
@@ -72,11 +80,13 @@ PreparedKernel split(const KernelCall& call) {
   std::vector<StridedCopy> copies;
   int64_t at = 0;
   for (const TensorType& t : call.out) {
-    copies.emplace_back(t.shape, src, at * src[axis], row_major_strides(t.shape), 0, size_of(t.dtype));
+    copies.emplace_back(t.shape, src, at * src[axis], row_major_strides(t.shape), 0,
+                        size_of(t.dtype));
     at += t.shape[axis];
   }
   return {[copies](const KernelArgs& args) {
-            for (size_t i = 0; i < copies.size(); ++i) copies[i].run(args.in[0].data, args.out[i].data);
+            for (size_t i = 0; i < copies.size(); ++i)
+              copies[i].run(args.in[0].data, args.out[i].data);
           },
           0, "cpu:copy"};
 }
@@ -88,9 +98,18 @@ void fill_with(const TensorView& out, double value) {
   const int64_t size = size_of(out.type.dtype);
   parallel_ranges(out.count(), 1 << 16, [&](int64_t begin, int64_t end) {
     switch (size) {
-      case 1: std::fill(out.as<uint8_t>() + begin, out.as<uint8_t>() + end, static_cast<uint8_t>(element)); break;
-      case 2: std::fill(out.as<uint16_t>() + begin, out.as<uint16_t>() + end, static_cast<uint16_t>(element)); break;
-      case 4: std::fill(out.as<uint32_t>() + begin, out.as<uint32_t>() + end, static_cast<uint32_t>(element)); break;
+      case 1:
+        std::fill(out.as<uint8_t>() + begin, out.as<uint8_t>() + end,
+                  static_cast<uint8_t>(element));
+        break;
+      case 2:
+        std::fill(out.as<uint16_t>() + begin, out.as<uint16_t>() + end,
+                  static_cast<uint16_t>(element));
+        break;
+      case 4:
+        std::fill(out.as<uint32_t>() + begin, out.as<uint32_t>() + end,
+                  static_cast<uint32_t>(element));
+        break;
       default: std::fill(out.as<uint64_t>() + begin, out.as<uint64_t>() + end, element);
     }
   });

@@ -48,8 +48,8 @@ void norm(bool center, Rows size, float eps, const KernelArgs& args) {
         for (int64_t i = 0; i < n; ++i) sum += (v[i] - mean) * (v[i] - mean);
         squares += static_cast<double>(sum);
       });
-      const auto inv_std =
-          static_cast<float>(1 / std::sqrt(squares / static_cast<double>(cols) + static_cast<double>(eps)));
+      const auto inv_std = static_cast<float>(
+          1 / std::sqrt(squares / static_cast<double>(cols) + static_cast<double>(eps)));
       for_blocks(cols, [&](int64_t c, int64_t n) {
         const float* v = floats(x, r * cols + c, n, xb);
         const float* s = floats(scale, c, n, sb);
@@ -86,54 +86,57 @@ void norm_grad(bool center, Rows size, const KernelArgs& args) {
   const int64_t chunks = std::min(kChunks, rows), parts = center ? 2 : 1;
   float* partial = static_cast<float*>(args.workspace);
   const auto n_inv = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(cols, 1)));
-  parallel_ranges(chunks, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, rows * cols / std::max<int64_t>(chunks, 1))),
+  parallel_ranges(chunks,
+                  std::max<int64_t>(
+                      1, 16384 / std::max<int64_t>(1, rows * cols / std::max<int64_t>(chunks, 1))),
                   [&](int64_t first, int64_t last) {
-    alignas(64) float db[kBlock], xb[kBlock], sb[kBlock], ob[kBlock];
-    for (int64_t chunk = first; chunk < last; ++chunk) {
-      float* dscale = partial + chunk * parts * cols;
-      float* dbias = dscale + cols;
-      std::fill_n(dscale, parts * cols, 0.0f);
-      for (int64_t r = rows * chunk / chunks; r < rows * (chunk + 1) / chunks; ++r) {
-        const float mean = center ? means[r] : 0.0f, inv_std = inv_stds[r];
-        double g_total = 0, gh_total = 0;
-        for_blocks(cols, [&](int64_t c, int64_t n) {
-          const float* d = floats(dy, r * cols + c, n, db);
-          const float* v = floats(x, r * cols + c, n, xb);
-          const float* s = floats(scale, c, n, sb);
-          float g_sum = 0, gh_sum = 0;
-          float* ds = dscale + c;
+                    alignas(64) float db[kBlock], xb[kBlock], sb[kBlock], ob[kBlock];
+                    for (int64_t chunk = first; chunk < last; ++chunk) {
+                      float* dscale = partial + chunk * parts * cols;
+                      float* dbias = dscale + cols;
+                      std::fill_n(dscale, parts * cols, 0.0f);
+                      for (int64_t r = rows * chunk / chunks; r < rows * (chunk + 1) / chunks;
+                           ++r) {
+                        const float mean = center ? means[r] : 0.0f, inv_std = inv_stds[r];
+                        double g_total = 0, gh_total = 0;
+                        for_blocks(cols, [&](int64_t c, int64_t n) {
+                          const float* d = floats(dy, r * cols + c, n, db);
+                          const float* v = floats(x, r * cols + c, n, xb);
+                          const float* s = floats(scale, c, n, sb);
+                          float g_sum = 0, gh_sum = 0;
+                          float* ds = dscale + c;
 #pragma omp simd reduction(+ : g_sum, gh_sum)
-          for (int64_t i = 0; i < n; ++i) {
-            const float h = (v[i] - mean) * inv_std, g = d[i] * s[i];
-            ds[i] += d[i] * h;
-            g_sum += g;
-            gh_sum += g * h;
-          }
-          if (center) {
-            float* b = dbias + c;
+                          for (int64_t i = 0; i < n; ++i) {
+                            const float h = (v[i] - mean) * inv_std, g = d[i] * s[i];
+                            ds[i] += d[i] * h;
+                            g_sum += g;
+                            gh_sum += g * h;
+                          }
+                          if (center) {
+                            float* b = dbias + c;
 #pragma omp simd
-            for (int64_t i = 0; i < n; ++i) b[i] += d[i];
-          }
-          g_total += static_cast<double>(g_sum);
-          gh_total += static_cast<double>(gh_sum);
-        });
-        const float g_mean = center ? static_cast<float>(g_total) * n_inv : 0.0f;
-        const float gh_mean = static_cast<float>(gh_total) * n_inv;
-        for_blocks(cols, [&](int64_t c, int64_t n) {
-          const float* d = floats(dy, r * cols + c, n, db);
-          const float* v = floats(x, r * cols + c, n, xb);
-          const float* s = floats(scale, c, n, sb);
-          float* out = place(dx, r * cols + c, ob);
+                            for (int64_t i = 0; i < n; ++i) b[i] += d[i];
+                          }
+                          g_total += static_cast<double>(g_sum);
+                          gh_total += static_cast<double>(gh_sum);
+                        });
+                        const float g_mean = center ? static_cast<float>(g_total) * n_inv : 0.0f;
+                        const float gh_mean = static_cast<float>(gh_total) * n_inv;
+                        for_blocks(cols, [&](int64_t c, int64_t n) {
+                          const float* d = floats(dy, r * cols + c, n, db);
+                          const float* v = floats(x, r * cols + c, n, xb);
+                          const float* s = floats(scale, c, n, sb);
+                          float* out = place(dx, r * cols + c, ob);
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) {
-            const float h = (v[i] - mean) * inv_std;
-            out[i] = inv_std * (d[i] * s[i] - g_mean - h * gh_mean);
-          }
-          put(dx, r * cols + c, n, out);
-        });
-      }
-    }
-  });
+                          for (int64_t i = 0; i < n; ++i) {
+                            const float h = (v[i] - mean) * inv_std;
+                            out[i] = inv_std * (d[i] * s[i] - g_mean - h * gh_mean);
+                          }
+                          put(dx, r * cols + c, n, out);
+                        });
+                      }
+                    }
+                  });
   for (int64_t part = 0; part < parts; ++part) {
     parallel_ranges(cols, 1024, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
@@ -151,7 +154,8 @@ KernelImpl forward(const char* op, bool center) {
   return {op, "cpu:simd", refuse_other_floats, [center](const KernelCall& call) {
             const Rows size(call.node, call.in[0].shape);
             const auto eps = static_cast<float>(call.node.attrs.f("eps"));
-            return PreparedKernel{[=](const KernelArgs& args) { norm(center, size, eps, args); }, 0, "cpu:simd"};
+            return PreparedKernel{[=](const KernelArgs& args) { norm(center, size, eps, args); }, 0,
+                                  "cpu:simd"};
           }};
 }
 
@@ -166,8 +170,8 @@ KernelImpl backward(const char* op, bool center) {
 }  // namespace
 
 KernelList norm_kernels() {
-  return {forward("layer_norm", true), backward("layer_norm_grad", true), forward("rms_norm", false),
-          backward("rms_norm_grad", false)};
+  return {forward("layer_norm", true), backward("layer_norm_grad", true),
+          forward("rms_norm", false), backward("rms_norm_grad", false)};
 }
 
 }  // namespace shardrun::cpu

@@ -25,8 +25,10 @@ void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
   const float keep = a.decoupled ? 1.0f - lr * a.decay : 1.0f, l2 = a.decoupled ? 0.0f : a.decay;
   const auto one_minus1 = static_cast<float>(1 - beta1), one_minus2 = static_cast<float>(1 - beta2);
   const float b1 = a.beta1, b2 = a.beta2, eps = a.eps;
-  const float *p_in = args.in[0].as<float>(), *m_in = args.in[2].as<float>(), *v_in = args.in[3].as<float>();
-  float *p_out = args.out[0].as<float>(), *m_out = args.out[1].as<float>(), *v_out = args.out[2].as<float>();
+  const float *p_in = args.in[0].as<float>(), *m_in = args.in[2].as<float>(),
+              *v_in = args.in[3].as<float>();
+  float *p_out = args.out[0].as<float>(), *m_out = args.out[1].as<float>(),
+        *v_out = args.out[2].as<float>();
   parallel_ranges(args.in[0].count(), 16384, [&](int64_t begin, int64_t end) {
     alignas(64) float buffer[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
@@ -35,7 +37,8 @@ void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
         const float p = p_in[i + j], g = clip * grad[j] + l2 * p;
-        const float m = b1 * m_in[i + j] + one_minus1 * g, v = b2 * v_in[i + j] + one_minus2 * (g * g);
+        const float m = b1 * m_in[i + j] + one_minus1 * g,
+                    v = b2 * v_in[i + j] + one_minus2 * (g * g);
         const float positive = v < 0.0f ? 0.0f : v;
         p_out[i + j] = p * keep - step_size * m / (std::sqrt(positive) * inv_root + eps);
         m_out[i + j] = m;
@@ -73,18 +76,20 @@ KernelList optimizer_kernels() {
            [](const KernelCall& call) {
              const Attrs& n = call.node.attrs;
              const double beta1 = n.f("beta1"), beta2 = n.f("beta2");
-             const Adam a{static_cast<float>(beta1), static_cast<float>(beta2), static_cast<float>(n.f("eps")),
+             const Adam a{static_cast<float>(beta1), static_cast<float>(beta2),
+                          static_cast<float>(n.f("eps")),
                           static_cast<float>(n.f("weight_decay", 0.0)), n.i("decoupled", 1) != 0};
-             return PreparedKernel{[=](const KernelArgs& args) { adamw(a, beta1, beta2, args); }, 0, "cpu:fused"};
+             return PreparedKernel{[=](const KernelArgs& args) { adamw(a, beta1, beta2, args); }, 0,
+                                   "cpu:fused"};
            }},
-          {"sgd", "cpu:fused", refuses,
-           [](const KernelCall& call) {
+          {"sgd", "cpu:fused", refuses, [](const KernelCall& call) {
              const Attrs& n = call.node.attrs;
              const auto momentum = static_cast<float>(n.f("momentum"));
              const auto decay = static_cast<float>(n.f("weight_decay", 0.0));
              const bool nesterov = n.i("nesterov", 0) != 0;
-             return PreparedKernel{[=](const KernelArgs& args) { sgd(momentum, decay, nesterov, args); }, 0,
-                                   "cpu:fused"};
+             return PreparedKernel{
+                 [=](const KernelArgs& args) { sgd(momentum, decay, nesterov, args); }, 0,
+                 "cpu:fused"};
            }}};
 }
 

@@ -7,8 +7,8 @@
 namespace shardrun::cpu {
 
 /// keep[i] = factor if stream.uniform(position + i) >= p, else 0; the same numbers as one by one.
-inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, double p, float factor,
-                      float* keep) {
+inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, double p,
+                      float factor, float* keep) {
   constexpr int64_t kBlocks = 16;
   // uniform = (bits >> 8) * 2^-24 >= p exactly where bits >> 8 >= ceil(p * 2^24).
   const auto threshold = static_cast<uint32_t>(std::ceil(p * 16777216.0));
@@ -29,16 +29,21 @@ inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, 
         const uint64_t p0 = uint64_t{0xD2511F53} * c[0][b], p1 = uint64_t{0xCD9E8D57} * c[2][b];
         const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c[1][b] ^ r0;
         const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c[3][b] ^ r1;
-        c[0][b] = n0, c[1][b] = static_cast<uint32_t>(p1), c[2][b] = n2, c[3][b] = static_cast<uint32_t>(p0);
+        c[0][b] = n0, c[1][b] = static_cast<uint32_t>(p1), c[2][b] = n2,
+        c[3][b] = static_cast<uint32_t>(p0);
       }
       r0 += 0x9E3779B9, r1 += 0xBB67AE85;
     }
     const int64_t skip = static_cast<int64_t>((position + static_cast<uint64_t>(done)) % 4);
     const int64_t count = std::min(n - done, 4 * kBlocks - skip);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = skip + i;
-      keep[done + i] = (c[at % 4][at / 4] >> 8) >= threshold ? factor : 0.0f;
+    alignas(64) uint32_t words[4 * kBlocks];  // in the order of the elements
+    for (int64_t b = 0; b < kBlocks; ++b) {
+      for (int64_t w = 0; w < 4; ++w) words[4 * b + w] = c[w][b];
     }
+    const uint32_t* word = words + skip;
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i)
+      keep[done + i] = (word[i] >> 8) >= threshold ? factor : 0.0f;
     done += count;
   }
 }

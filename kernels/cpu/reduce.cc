@@ -1,4 +1,5 @@
-// Reductions over any dims, accumulated in f64 in an order that does not depend on the thread count.
+// Reductions over any dims, accumulated in f64 in an order that does not depend on the thread
+// count.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 
@@ -61,7 +62,8 @@ void reduce_all(const KernelArgs& args) {
   auto* partial = static_cast<double*>(args.workspace);
   parallel_ranges(chunks, 2, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
-      partial[c] = reduce_run<Op, kSquare>(args.in[0], c * kChunk, std::min(kChunk, count - c * kChunk));
+      partial[c] =
+          reduce_run<Op, kSquare>(args.in[0], c * kChunk, std::min(kChunk, count - c * kChunk));
     }
   });
   double total = Op::kStart;
@@ -69,8 +71,8 @@ void reduce_all(const KernelArgs& args) {
   set(args.out[0], 0, static_cast<float>(total));
 }
 
-// Dims merged into alternating kept and reduced groups. Example: [B,T,C] over {0,1} -> [B*T] reduced,
-// [C] kept.
+// Dims merged into alternating kept and reduced groups. Example: [B,T,C] over {0,1} -> [B*T]
+// reduced, [C] kept.
 struct Groups {
   struct Group {
     int64_t size, stride;
@@ -84,7 +86,8 @@ struct Groups {
     bool before = false, first = true;
     for (size_t d = 0; d < shape.size(); ++d) {
       if (shape[d] == 1) continue;
-      const bool is_reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
+      const bool is_reduced =
+          std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
       std::vector<Group>& list = is_reduced ? reduced : kept;
       if (!first && before == is_reduced) {
         list.back().size *= shape[d];
@@ -122,7 +125,8 @@ void reduce_groups(const Groups& g, const KernelArgs& args) {
         const int64_t base = offset_of(k, g.kept, g.kept.size());
         double total = Op::kStart;
         for (int64_t r = 0; r < runs; ++r) {
-          total = Op::join(total, reduce_run<Op, false>(x, base + offset_of(r, g.reduced, outer), run));
+          total =
+              Op::join(total, reduce_run<Op, false>(x, base + offset_of(r, g.reduced, outer), run));
         }
         set(y, k, static_cast<float>(total));
       }
@@ -133,25 +137,31 @@ void reduce_groups(const Groups& g, const KernelArgs& args) {
   constexpr int64_t kColumns = 64;
   const int64_t cols = g.kept.back().size, blocks = (cols + kColumns - 1) / kColumns;
   const int64_t outer = g.kept_count / cols;
-  parallel_ranges(outer * blocks, row_grain(g.reduced_count * std::min(cols, kColumns)), [&](int64_t begin, int64_t end) {
-    alignas(64) double sum[kColumns];
-    alignas(64) float buffer[kColumns];
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t k = item / blocks, from = item % blocks * kColumns, n = std::min(kColumns, cols - from);
-      const int64_t base = offset_of(k, g.kept, g.kept.size() - 1) + from;
-      std::fill_n(sum, kColumns, Op::kStart);
-      for (int64_t r = 0; r < g.reduced_count; ++r) {
-        const float* v = floats(x, base + offset_of(r, g.reduced, g.reduced.size()), n, buffer);
+  parallel_ranges(outer * blocks, row_grain(g.reduced_count * std::min(cols, kColumns)),
+                  [&](int64_t begin, int64_t end) {
+                    alignas(64) double sum[kColumns];
+                    alignas(64) float buffer[kColumns];
+                    for (int64_t item = begin; item < end; ++item) {
+                      const int64_t k = item / blocks, from = item % blocks * kColumns,
+                                    n = std::min(kColumns, cols - from);
+                      const int64_t base = offset_of(k, g.kept, g.kept.size() - 1) + from;
+                      std::fill_n(sum, kColumns, Op::kStart);
+                      for (int64_t r = 0; r < g.reduced_count; ++r) {
+                        const float* v =
+                            floats(x, base + offset_of(r, g.reduced, g.reduced.size()), n, buffer);
 #pragma omp simd
-        for (int64_t c = 0; c < n; ++c) sum[c] = Op::join(sum[c], static_cast<double>(v[c]));
-      }
-      for (int64_t c = 0; c < n; ++c) set(y, k * cols + from + c, static_cast<float>(sum[c]));
-    }
-  });
+                        for (int64_t c = 0; c < n; ++c)
+                          sum[c] = Op::join(sum[c], static_cast<double>(v[c]));
+                      }
+                      for (int64_t c = 0; c < n; ++c)
+                        set(y, k * cols + from + c, static_cast<float>(sum[c]));
+                    }
+                  });
 }
 
 std::optional<std::string> refuses(const KernelCall& call) {
-  if (!is_f32_or_bf16(call.in[0].dtype)) return str("computes in f32 and bf16, not ", call.in[0].dtype);
+  if (!is_f32_or_bf16(call.in[0].dtype))
+    return str("computes in f32 and bf16, not ", call.in[0].dtype);
   return std::nullopt;
 }
 
@@ -163,19 +173,22 @@ KernelImpl reduction(const char* op) {
             if (groups.kept_count == 1 && count > kChunk) {
               return PreparedKernel{reduce_all<Op, false>, full_workspace(count), "cpu:simd"};
             }
-            return PreparedKernel{[groups](const KernelArgs& args) { reduce_groups<Op>(groups, args); }, 0,
-                                  "cpu:simd"};
+            return PreparedKernel{
+                [groups](const KernelArgs& args) { reduce_groups<Op>(groups, args); }, 0,
+                "cpu:simd"};
           }};
 }
 
 }  // namespace
 
 KernelList reduce_kernels() {
-  return {reduction<Sum>("reduce_sum"), reduction<Max>("reduce_max"), reduction<Min>("reduce_min"),
+  return {reduction<Sum>("reduce_sum"),
+          reduction<Max>("reduce_max"),
+          reduction<Min>("reduce_min"),
           reduction<Product>("reduce_prod"),
           {"reduce_sum_squares", "cpu:simd", refuses, [](const KernelCall& call) {
-             return PreparedKernel{reduce_all<Sum, true>, full_workspace(element_count(call.in[0].shape)),
-                                   "cpu:simd"};
+             return PreparedKernel{reduce_all<Sum, true>,
+                                   full_workspace(element_count(call.in[0].shape)), "cpu:simd"};
            }}};
 }
 

@@ -21,12 +21,13 @@ inline constexpr int64_t kBlock = 512;
 template <class F>
 void parallel_ranges(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
-  const int64_t parts = std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
+  const int64_t parts =
+      std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
   if (parts <= 1) {
     f(int64_t{0}, n);
     return;
   }
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
   {
     const int64_t part = omp_get_thread_num(), count = omp_get_num_threads();
     const int64_t begin = n * part / count, end = n * (part + 1) / count;
@@ -35,7 +36,9 @@ void parallel_ranges(int64_t n, int64_t grain, F&& f) {
 }
 
 /// Rows for one thread to be worth waking, when a row has `cols` elements.
-inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(cols, 1)); }
+inline int64_t row_grain(int64_t cols) {
+  return std::max<int64_t>(1, 8192 / std::max<int64_t>(cols, 1));
+}
 
 inline bool is_f32_or_bf16(DType d) { return d == DType::f32 || d == DType::bf16; }
 
@@ -44,7 +47,8 @@ inline const float* floats(const TensorView& view, int64_t offset, int64_t n, fl
   if (view.type.dtype == DType::f32) return view.as<float>() + offset;
   const uint16_t* src = view.as<uint16_t>() + offset;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) buffer[i] = std::bit_cast<float>(static_cast<uint32_t>(src[i]) << 16);
+  for (int64_t i = 0; i < n; ++i)
+    buffer[i] = std::bit_cast<float>(static_cast<uint32_t>(src[i]) << 16);
   return buffer;
 }
 
@@ -94,7 +98,8 @@ inline std::optional<std::string> refuse_other_floats(const KernelCall& call) {
 /// 2^n p for n in [-151, 129], by two factors, so that denormals and infinity come out right.
 inline float scale_by_power(float p, int32_t n) {
   const int32_t half = n >> 1;
-  return p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((n - half + 127) << 23);
+  return p * std::bit_cast<float>((half + 127) << 23) *
+         std::bit_cast<float>((n - half + 127) << 23);
 }
 
 /// Within 2 ulp. Cody-Waite reduction and Cephes' polynomial. NaN stays.

@@ -1,4 +1,5 @@
-// softmax and log_softmax along the last dim, cross_entropy, and their gradients: rows over threads.
+// softmax and log_softmax along the last dim, cross_entropy, and their gradients: rows over
+// threads.
 #include <atomic>
 
 #include "kernels/cpu/families.h"
@@ -41,62 +42,64 @@ TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
 
 void softmax(bool log_of, int64_t cols, const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
-  parallel_ranges(cols == 0 ? 0 : x.count() / cols, row_grain(cols), [&](int64_t begin, int64_t end) {
-    alignas(64) float xb[kBlock], yb[kBlock];
-    for (int64_t r = begin; r < end; ++r) {
-      const auto [top, sum] = scan_row(x, r * cols, cols);
-      const auto inv = static_cast<float>(1 / sum), lse = static_cast<float>(std::log(sum));
-      for_blocks(cols, [&, top = top](int64_t c, int64_t n) {
-        const float* v = floats(x, r * cols + c, n, xb);
-        float* out = place(y, r * cols + c, yb);
-        if (log_of) {
+  parallel_ranges(
+      cols == 0 ? 0 : x.count() / cols, row_grain(cols), [&](int64_t begin, int64_t end) {
+        alignas(64) float xb[kBlock], yb[kBlock];
+        for (int64_t r = begin; r < end; ++r) {
+          const auto [top, sum] = scan_row(x, r * cols, cols);
+          const auto inv = static_cast<float>(1 / sum), lse = static_cast<float>(std::log(sum));
+          for_blocks(cols, [&, top = top](int64_t c, int64_t n) {
+            const float* v = floats(x, r * cols + c, n, xb);
+            float* out = place(y, r * cols + c, yb);
+            if (log_of) {
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) out[i] = v[i] - top - lse;
-        } else {
+              for (int64_t i = 0; i < n; ++i) out[i] = v[i] - top - lse;
+            } else {
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) out[i] = exp(v[i] - top) * inv;
+              for (int64_t i = 0; i < n; ++i) out[i] = exp(v[i] - top) * inv;
+            }
+            put(y, r * cols + c, n, out);
+          });
         }
-        put(y, r * cols + c, n, out);
       });
-    }
-  });
 }
 
 void softmax_grad(bool log_of, int64_t cols, const KernelArgs& args) {
   const TensorView &dy = args.in[0], &y = args.in[1], &dx = args.out[0];
-  parallel_ranges(cols == 0 ? 0 : y.count() / cols, row_grain(cols), [&](int64_t begin, int64_t end) {
-    alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
-    for (int64_t r = begin; r < end; ++r) {
-      double total = 0;
-      for_blocks(cols, [&](int64_t c, int64_t n) {
-        const float* d = floats(dy, r * cols + c, n, db);
-        const float* p = floats(y, r * cols + c, n, yb);
-        float sum = 0;
-        if (log_of) {
+  parallel_ranges(cols == 0 ? 0 : y.count() / cols, row_grain(cols),
+                  [&](int64_t begin, int64_t end) {
+                    alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
+                    for (int64_t r = begin; r < end; ++r) {
+                      double total = 0;
+                      for_blocks(cols, [&](int64_t c, int64_t n) {
+                        const float* d = floats(dy, r * cols + c, n, db);
+                        const float* p = floats(y, r * cols + c, n, yb);
+                        float sum = 0;
+                        if (log_of) {
 #pragma omp simd reduction(+ : sum)
-          for (int64_t i = 0; i < n; ++i) sum += d[i];
-        } else {
+                          for (int64_t i = 0; i < n; ++i) sum += d[i];
+                        } else {
 #pragma omp simd reduction(+ : sum)
-          for (int64_t i = 0; i < n; ++i) sum += d[i] * p[i];
-        }
-        total += static_cast<double>(sum);
-      });
-      const auto dot = static_cast<float>(total);
-      for_blocks(cols, [&](int64_t c, int64_t n) {
-        const float* d = floats(dy, r * cols + c, n, db);
-        const float* p = floats(y, r * cols + c, n, yb);
-        float* out = place(dx, r * cols + c, ob);
-        if (log_of) {
+                          for (int64_t i = 0; i < n; ++i) sum += d[i] * p[i];
+                        }
+                        total += static_cast<double>(sum);
+                      });
+                      const auto dot = static_cast<float>(total);
+                      for_blocks(cols, [&](int64_t c, int64_t n) {
+                        const float* d = floats(dy, r * cols + c, n, db);
+                        const float* p = floats(y, r * cols + c, n, yb);
+                        float* out = place(dx, r * cols + c, ob);
+                        if (log_of) {
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) out[i] = d[i] - exp(p[i]) * dot;
-        } else {
+                          for (int64_t i = 0; i < n; ++i) out[i] = d[i] - exp(p[i]) * dot;
+                        } else {
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) out[i] = p[i] * (d[i] - dot);
-        }
-        put(dx, r * cols + c, n, out);
-      });
-    }
-  });
+                          for (int64_t i = 0; i < n; ++i) out[i] = p[i] * (d[i] - dot);
+                        }
+                        put(dx, r * cols + c, n, out);
+                      });
+                    }
+                  });
 }
 
 int64_t label_at(const TensorView& labels, int64_t i) {
@@ -110,7 +113,8 @@ void cross_entropy(int64_t ignore, const KernelArgs& args) {
   parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const auto [top, sum] = scan_row(logits, t * classes, classes);
-      const double lse = top == kNever ? static_cast<double>(kNever) : static_cast<double>(top) + std::log(sum);
+      const double lse =
+          top == kNever ? static_cast<double>(kNever) : static_cast<double>(top) + std::log(sum);
       args.out[1].as<float>()[t] = static_cast<float>(lse);
       const int64_t label = label_at(labels, t);
       float loss = 0;
@@ -146,7 +150,8 @@ void cross_entropy_grad(int64_t ignore, int64_t offset, const KernelArgs& args) 
           std::fill_n(y, n, 0.0f);
         } else {
           const int64_t at = hit - c;
-          const float at_hit = at >= 0 && at < n ? d * (exp(v[at] - l) - 1.0f) : 0.0f;  // before y is written
+          const float at_hit =
+              at >= 0 && at < n ? d * (exp(v[at] - l) - 1.0f) : 0.0f;  // before y is written
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) y[i] = d * exp(v[i] - l);
           if (at >= 0 && at < n) y[at] = at_hit;
@@ -168,7 +173,8 @@ std::optional<std::string> refuses_inner_axis(const KernelCall& call) {
 KernelImpl rowwise(const char* op, bool log_of, void (*run)(bool, int64_t, const KernelArgs&)) {
   return {op, "cpu:simd", refuses_inner_axis, [=](const KernelCall& call) {
             const int64_t cols = call.in[0].shape.back();
-            return PreparedKernel{[=](const KernelArgs& args) { run(log_of, cols, args); }, 0, "cpu:simd"};
+            return PreparedKernel{[=](const KernelArgs& args) { run(log_of, cols, args); }, 0,
+                                  "cpu:simd"};
           }};
 }
 
@@ -182,13 +188,15 @@ KernelList softmax_kernels() {
           {"cross_entropy", "cpu:simd", refuse_other_floats,
            [](const KernelCall& call) {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);
-             return PreparedKernel{[=](const KernelArgs& args) { cross_entropy(ignore, args); }, 0, "cpu:simd"};
+             return PreparedKernel{[=](const KernelArgs& args) { cross_entropy(ignore, args); }, 0,
+                                   "cpu:simd"};
            }},
           {"cross_entropy_grad", "cpu:simd", refuse_other_floats, [](const KernelCall& call) {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);
              const int64_t offset = call.node.attrs.i("offset", 0);
-             return PreparedKernel{[=](const KernelArgs& args) { cross_entropy_grad(ignore, offset, args); }, 0,
-                                   "cpu:simd"};
+             return PreparedKernel{
+                 [=](const KernelArgs& args) { cross_entropy_grad(ignore, offset, args); }, 0,
+                 "cpu:simd"};
            }}};
 }
 

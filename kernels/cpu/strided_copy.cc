@@ -1,16 +1,18 @@
-// Runs of memcpy where both sides are contiguous, tiles of 32 x 32 for transposition, loops otherwise.
+// Runs of memcpy where both sides are contiguous, tiles of 32 x 32 for transposition, loops
+// otherwise.
 #include "kernels/cpu/strided_copy.h"
 
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 
-StridedCopy::StridedCopy(const Shape& dims, const Shape& src_strides, int64_t src_base, const Shape& dst_strides,
-                         int64_t dst_base, int64_t element_bytes)
+StridedCopy::StridedCopy(const Shape& dims, const Shape& src_strides, int64_t src_base,
+                         const Shape& dst_strides, int64_t dst_base, int64_t element_bytes)
     : src_base_(src_base), dst_base_(dst_base), bytes_(element_bytes) {
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 1) continue;
-    const bool merge = !dims_.empty() && src_.back() == src_strides[d] * dims[d] && dst_.back() == dst_strides[d] * dims[d];
+    const bool merge = !dims_.empty() && src_.back() == src_strides[d] * dims[d] &&
+                       dst_.back() == dst_strides[d] * dims[d];
     if (merge) {
       dims_.back() *= dims[d], src_.back() = src_strides[d], dst_.back() = dst_strides[d];
     } else {
@@ -25,7 +27,8 @@ StridedCopy::StridedCopy(const Shape& dims, const Shape& src_strides, int64_t sr
   }
 }
 
-StridedCopy StridedCopy::transpose(const Shape& shape, const std::vector<int64_t>& perm, int64_t element_bytes) {
+StridedCopy StridedCopy::transpose(const Shape& shape, const std::vector<int64_t>& perm,
+                                   int64_t element_bytes) {
   const Shape strides = row_major_strides(shape);
   Shape dims, src;
   for (int64_t p : perm) {
@@ -49,30 +52,33 @@ void copy_line(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int
 }
 
 template <class T>
-void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, const T* src, T* dst) {
+void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, const T* src,
+                T* dst) {
   const size_t last = dims.size() - 1;
   const int64_t length = dims[last];
   // Long lines are cut so that a single one still occupies every thread.
   const int64_t part = 65536, parts = std::max<int64_t>(1, (length + part - 1) / part);
   int64_t lines = parts;
   for (size_t d = 0; d < last; ++d) lines *= dims[d];
-  parallel_ranges(length == 0 ? 0 : lines, row_grain(std::min(length, part)) * 4, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t start = item % parts * part, n = std::min(part, length - start);
-      int64_t from = start * src_strides[last], to = start * dst_strides[last], rest = item / parts;
-      for (size_t d = last; d-- > 0;) {
-        const int64_t index = rest % dims[d];
-        rest /= dims[d];
-        from += index * src_strides[d], to += index * dst_strides[d];
-      }
-      copy_line(src + from, src_strides[last], dst + to, dst_strides[last], n);
-    }
-  });
+  parallel_ranges(length == 0 ? 0 : lines, row_grain(std::min(length, part)) * 4,
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t item = begin; item < end; ++item) {
+                      const int64_t start = item % parts * part, n = std::min(part, length - start);
+                      int64_t from = start * src_strides[last], to = start * dst_strides[last],
+                              rest = item / parts;
+                      for (size_t d = last; d-- > 0;) {
+                        const int64_t index = rest % dims[d];
+                        rest /= dims[d];
+                        from += index * src_strides[d], to += index * dst_strides[d];
+                      }
+                      copy_line(src + from, src_strides[last], dst + to, dst_strides[last], n);
+                    }
+                  });
 }
 
 template <class T>
-void copy_tiles(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, size_t tile_dim,
-                const T* src, T* dst) {
+void copy_tiles(const Shape& dims, const Shape& src_strides, const Shape& dst_strides,
+                size_t tile_dim, const T* src, T* dst) {
   constexpr int64_t kTile = 32;
   const size_t last = dims.size() - 1;
   const int64_t rows = dims[tile_dim], cols = dims[last];
@@ -83,7 +89,8 @@ void copy_tiles(const Shape& dims, const Shape& src_strides, const Shape& dst_st
   parallel_ranges(items, 16, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t c0 = item % col_tiles * kTile, r0 = item / col_tiles % row_tiles * kTile;
-      int64_t rest = item / (col_tiles * row_tiles), from = c0 * src_col + r0, to = c0 + r0 * dst_row;
+      int64_t rest = item / (col_tiles * row_tiles), from = c0 * src_col + r0,
+              to = c0 + r0 * dst_row;
       for (size_t d = last; d-- > 0;) {
         if (d == tile_dim) continue;
         const int64_t index = rest % dims[d];

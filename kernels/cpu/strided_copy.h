@@ -5,14 +5,15 @@
 
 namespace shardrun::cpu {
 
-/// dst[dst_base + sum i_d dst_stride_d] = src[src_base + sum i_d src_stride_d] over all i below dims;
-/// strides and bases in elements; source strides may be 0 (broadcast) or negative (reversed).
+/// dst[dst_base + sum i_d dst_stride_d] = src[src_base + sum i_d src_stride_d] over all i below
+/// dims; strides and bases in elements; source strides may be 0 (broadcast) or negative (reversed).
 class StridedCopy {
  public:
-  StridedCopy(const Shape& dims, const Shape& src_strides, int64_t src_base, const Shape& dst_strides,
-              int64_t dst_base, int64_t element_bytes);
+  StridedCopy(const Shape& dims, const Shape& src_strides, int64_t src_base,
+              const Shape& dst_strides, int64_t dst_base, int64_t element_bytes);
   /// out[i] = in[...] where dim d of the dense result is dim perm[d] of the dense operand.
-  static StridedCopy transpose(const Shape& shape, const std::vector<int64_t>& perm, int64_t element_bytes);
+  static StridedCopy transpose(const Shape& shape, const std::vector<int64_t>& perm,
+                               int64_t element_bytes);
 
   void run(const void* src, void* dst) const;
 

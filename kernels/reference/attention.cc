@@ -1,10 +1,11 @@
 // Reference attention and its gradient: one query row at a time in f64.
+#include "graph/ops/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/philox.h"
-#include "graph/ops/attention.h"
 #include "kernels/reference/doubles.h"
 #include "kernels/reference/families.h"
 
@@ -16,7 +17,9 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 // The operands that forward and backward have in common, and the scores of one query row.
 struct Problem {
   Problem(const Node& node, const KernelArgs& args, size_t first, size_t rest)
-      : attrs(AttentionAttrs::of(node)), q(load(args.in[first])), k(load(args.in[first + 1])),
+      : attrs(AttentionAttrs::of(node)),
+        q(load(args.in[first])),
+        k(load(args.in[first + 1])),
         v(load(args.in[first + 2])) {
     const Shape &qs = args.in[first].type.shape, &vs = args.in[first + 2].type.shape;
     B = qs[0], H = qs[1], T = qs[2], D = qs[3], S = vs[2], Dv = vs[3];
@@ -27,7 +30,8 @@ struct Problem {
       const Shape strides = row_major_strides(shape);
       for (size_t d = 0; d < 4; ++d) mask_stride[d] = shape[d] == 1 ? 0 : strides[d];
     }
-    if (attrs.dropout > 0) stream = {attrs.seed, attrs.key, static_cast<uint64_t>(*args.in.back().as<int64_t>())};
+    if (attrs.dropout > 0)
+      stream = {attrs.seed, attrs.key, static_cast<uint64_t>(*args.in.back().as<int64_t>())};
   }
 
   // scale * q k^T + mask of one query; -inf where it must not look.
@@ -41,8 +45,8 @@ struct Problem {
       for (int64_t d = 0; d < D; ++d) dot += query[d] * key[d];
       dot *= attrs.scale;
       if (attrs.has_mask) {
-        const double m = mask[static_cast<size_t>(b * mask_stride[0] + h * mask_stride[1] + t * mask_stride[2] +
-                                                  s * mask_stride[3])];
+        const double m = mask[static_cast<size_t>(b * mask_stride[0] + h * mask_stride[1] +
+                                                  t * mask_stride[2] + s * mask_stride[3])];
         dot = boolean_mask ? (m != 0 ? dot : kNever) : dot + m;
       }
       out[static_cast<size_t>(s)] = dot;
@@ -67,7 +71,8 @@ struct Problem {
 
 void attention(const Node& node, const KernelArgs& args) {
   const Problem p(node, args, 0, 3);
-  Doubles y(static_cast<size_t>(args.out[0].count())), lse(static_cast<size_t>(args.out[1].count()));
+  Doubles y(static_cast<size_t>(args.out[0].count())),
+      lse(static_cast<size_t>(args.out[1].count()));
   for (int64_t b = 0, row = 0; b < p.B; ++b) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t t = 0; t < p.T; ++t, ++row) {
@@ -81,9 +86,11 @@ void attention(const Node& node, const KernelArgs& args) {
         for (double s : scores) sum += std::exp(s - top);
         lse[static_cast<size_t>(row)] = top + std::log(sum);
         for (int64_t s = 0; s < p.S; ++s) {
-          const double weight = std::exp(scores[static_cast<size_t>(s)] - top) / sum * p.keep(b, h, t, s);
+          const double weight =
+              std::exp(scores[static_cast<size_t>(s)] - top) / sum * p.keep(b, h, t, s);
           for (int64_t d = 0; d < p.Dv; ++d) {
-            y[static_cast<size_t>(row * p.Dv + d)] += weight * p.v[static_cast<size_t>(((b * p.H + h) * p.S + s) * p.Dv + d)];
+            y[static_cast<size_t>(row * p.Dv + d)] +=
+                weight * p.v[static_cast<size_t>(((b * p.H + h) * p.S + s) * p.Dv + d)];
           }
         }
       }
@@ -105,11 +112,13 @@ void attention_grad(const Node& node, const KernelArgs& args) {
         const Doubles scores = p.scores(b, h, t);
         const double* dy_row = dy.data() + row * p.Dv;
         double delta = 0;
-        for (int64_t d = 0; d < p.Dv; ++d) delta += dy_row[d] * y[static_cast<size_t>(row * p.Dv + d)];
+        for (int64_t d = 0; d < p.Dv; ++d)
+          delta += dy_row[d] * y[static_cast<size_t>(row * p.Dv + d)];
         for (int64_t s = 0; s < p.S; ++s) {
           if (scores[static_cast<size_t>(s)] == kNever) continue;
           const int64_t key = (b * p.H + h) * p.S + s;
-          const double prob = std::exp(scores[static_cast<size_t>(s)] - lse[static_cast<size_t>(row)]);
+          const double prob =
+              std::exp(scores[static_cast<size_t>(s)] - lse[static_cast<size_t>(row)]);
           const double keep = p.keep(b, h, t, s);
           double r = 0;
           for (int64_t d = 0; d < p.Dv; ++d) {

@@ -19,14 +19,16 @@ KernelImpl plain(std::string op, std::function<void(const Node&, const KernelArg
   return {std::move(op), "reference", [](const KernelCall&) { return std::nullopt; },
           [run = std::move(run)](const KernelCall& call) {
             return PreparedKernel{
-                [run, node = call.node](const KernelArgs& args) { run(node, args); }, 0, "reference"};
+                [run, node = call.node](const KernelArgs& args) { run(node, args); }, 0,
+                "reference"};
           }};
 }
 
 namespace {
 
 // Stride of each letter in a dense row-major operand; 0 where the operand does not have the letter.
-std::vector<int64_t> strides_of(const std::string& loop, const std::string& term, const Shape& shape) {
+std::vector<int64_t> strides_of(const std::string& loop, const std::string& term,
+                                const Shape& shape) {
   const Shape strides = row_major_strides(shape);
   std::vector<int64_t> out;
   for (char c : loop) {
@@ -44,7 +46,8 @@ void matmul(const Node& node, const KernelArgs& args) {
   for (char c : e.a) {
     if (e.out.find(c) == std::string::npos) loop += c;
   }
-  const auto sa = strides_of(loop, e.a, args.in[0].type.shape), sb = strides_of(loop, e.b, args.in[1].type.shape);
+  const auto sa = strides_of(loop, e.a, args.in[0].type.shape),
+             sb = strides_of(loop, e.b, args.in[1].type.shape);
   const size_t kept = e.out.size();
   int64_t inner = 1;
   for (size_t i = kept; i < loop.size(); ++i) inner *= size.at(loop[i]);

@@ -30,7 +30,8 @@ void layer_norm(const Node& node, const KernelArgs& args) {
     const double mean = sum / n;
     for (size_t c = 0; c < cols; ++c) squares += (row[c] - mean) * (row[c] - mean);
     const double inv_std = 1 / std::sqrt(squares / n + eps);
-    for (size_t c = 0; c < cols; ++c) y[r * cols + c] = (row[c] - mean) * inv_std * scale[c] + bias[c];
+    for (size_t c = 0; c < cols; ++c)
+      y[r * cols + c] = (row[c] - mean) * inv_std * scale[c] + bias[c];
     means[r] = mean, inv_stds[r] = inv_std;
   }
   store(y, args.out[0]);
@@ -57,7 +58,8 @@ void layer_norm_grad(const Node& node, const KernelArgs& args) {
       gh_sum += d * scale[c] * h[c];
     }
     for (size_t c = 0; c < cols; ++c) {
-      dx[r * cols + c] = inv_stds[r] * (dy[r * cols + c] * scale[c] - g_sum / n - h[c] * gh_sum / n);
+      dx[r * cols + c] =
+          inv_stds[r] * (dy[r * cols + c] * scale[c] - g_sum / n - h[c] * gh_sum / n);
     }
   }
   store(dx, args.out[0]);
@@ -95,7 +97,8 @@ void rms_norm_grad(const Node& node, const KernelArgs& args) {
     }
     for (size_t c = 0; c < cols; ++c) {
       const double h = x[r * cols + c] * inv_stds[r];
-      dx[r * cols + c] = inv_stds[r] * (dy[r * cols + c] * scale[c] - h * gh_sum / static_cast<double>(cols));
+      dx[r * cols + c] =
+          inv_stds[r] * (dy[r * cols + c] * scale[c] - h * gh_sum / static_cast<double>(cols));
     }
   }
   store(dx, args.out[0]);

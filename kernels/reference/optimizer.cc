@@ -9,7 +9,8 @@ namespace shardrun::reference {
 namespace {
 
 void adamw(const Node& node, const KernelArgs& args) {
-  const double beta1 = node.attrs.f("beta1"), beta2 = node.attrs.f("beta2"), eps = node.attrs.f("eps");
+  const double beta1 = node.attrs.f("beta1"), beta2 = node.attrs.f("beta2"),
+               eps = node.attrs.f("eps");
   const double decay = node.attrs.f("weight_decay", 0.0);
   const bool decoupled = node.attrs.i("decoupled", 1) != 0;
   Doubles param = load(args.in[0]), m = load(args.in[2]), v = load(args.in[3]);

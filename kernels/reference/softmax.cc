@@ -36,7 +36,8 @@ void softmax(const Node& node, const KernelArgs& args) {
   for_each_line(node, args.in[0].type.shape, [&](size_t at, size_t stride, size_t length) {
     double top = x[at], sum = 0;
     for (size_t i = 0; i < length; ++i) top = std::max(top, x[at + i * stride]);
-    for (size_t i = 0; i < length; ++i) sum += x[at + i * stride] = std::exp(x[at + i * stride] - top);
+    for (size_t i = 0; i < length; ++i)
+      sum += x[at + i * stride] = std::exp(x[at + i * stride] - top);
     for (size_t i = 0; i < length; ++i) x[at + i * stride] /= sum;
   });
   store(x, args.out[0]);
@@ -58,7 +59,8 @@ void softmax_grad(const Node& node, const KernelArgs& args) {
   for_each_line(node, args.in[0].type.shape, [&](size_t at, size_t stride, size_t length) {
     double dot = 0;
     for (size_t i = 0; i < length; ++i) dot += dy[at + i * stride] * y[at + i * stride];
-    for (size_t i = 0; i < length; ++i) dy[at + i * stride] = y[at + i * stride] * (dy[at + i * stride] - dot);
+    for (size_t i = 0; i < length; ++i)
+      dy[at + i * stride] = y[at + i * stride] * (dy[at + i * stride] - dot);
   });
   store(dy, args.out[0]);
 }
@@ -90,8 +92,8 @@ void cross_entropy(const Node& node, const KernelArgs& args) {
   for (size_t t = 0; t < labels.size(); ++t) {
     lse[t] = log_sum_exp(logits.data() + t * classes, 1, classes);
     if (labels[t] == ignore) continue;
-    SR_REQUIRE(labels[t] >= 0 && labels[t] < static_cast<int64_t>(classes), invalid_input, "label ", labels[t],
-               " of token ", t, " is outside [0, ", classes, ")");
+    SR_REQUIRE(labels[t] >= 0 && labels[t] < static_cast<int64_t>(classes), invalid_input, "label ",
+               labels[t], " of token ", t, " is outside [0, ", classes, ")");
     loss[t] = lse[t] - logits[t * classes + static_cast<size_t>(labels[t])];
   }
   store(loss, args.out[0]);
@@ -117,9 +119,12 @@ void cross_entropy_grad(const Node& node, const KernelArgs& args) {
 }  // namespace
 
 KernelList softmax_kernels() {
-  return {plain("softmax", softmax),         plain("softmax_grad", softmax_grad),
-          plain("log_softmax", log_softmax), plain("log_softmax_grad", log_softmax_grad),
-          plain("cross_entropy", cross_entropy), plain("cross_entropy_grad", cross_entropy_grad)};
+  return {plain("softmax", softmax),
+          plain("softmax_grad", softmax_grad),
+          plain("log_softmax", log_softmax),
+          plain("log_softmax_grad", log_softmax_grad),
+          plain("cross_entropy", cross_entropy),
+          plain("cross_entropy_grad", cross_entropy_grad)};
 }
 
 }  // namespace shardrun::reference
