@@ -68,7 +68,10 @@ std::vector<V> Builder::add_n(const std::string& op, const std::vector<V>& input
   std::vector<ValueId> ids;
   for (V v : inputs) ids.push_back(id(v));
   std::vector<V> out;
-  for (ValueId result : graph.add_node(op, std::move(ids), std::move(attrs), node_name)) out.push_back(value(result));
+  for (ValueId result : graph.add_node(op, std::move(ids), std::move(attrs), node_name)) {
+    element_count(graph.type(result).shape);  // refuses sizes beyond counting here, where the node is known
+    out.push_back(value(result));
+  }
   return out;
 }
 
