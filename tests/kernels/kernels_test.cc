@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iostream>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
@@ -300,6 +302,31 @@ TEST(CpuKernels, LargeMatmulsAndAttention) {
         }
       }
     }
+  }
+}
+
+// Ranks may be threads of one process, each with its own OpenMP threads.
+TEST(CpuKernels, RunInSeveralRanksAtOnce) {
+  const TensorType x{DType::f32, {2, 2, 70, 16}}, lse{DType::f32, {2, 2, 70}};
+  Case attention{make("attention", {{"scale", 0.25}, {"causal", int64_t{1}}}), {x, x, x}, {x, lse}};
+  Case product{make("matmul", {{"equation", std::string("bhtd,bhsd->bhts")}}), {x, x}, {}};
+  product.out = infer_types(product.node, product.in);
+  for (const Case& c : {attention, product}) {
+    std::mt19937_64 rng(kSeed + 2);
+    const std::vector<Tensor> in = random_operands(c, rng);
+    const auto impl = std::find_if(cpu_kernels().begin(), cpu_kernels().end(),
+                                   [&](const KernelImpl& k) { return k.op == c.node.op; });
+    const Tensor want = run_reference(c.node, in)[0];
+    std::vector<Tensor> got(4);
+    std::vector<std::thread> ranks;
+    for (Tensor& mine : got) {
+      ranks.emplace_back([&, out = &mine] {
+        omp_set_num_threads(2);
+        for (int repeat = 0; repeat < 5; ++repeat) *out = run_impl(*impl, c, in)[0];
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (const Tensor& mine : got) expect_close(mine, want, 1e-4);
   }
 }
 
