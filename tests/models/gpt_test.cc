@@ -1,0 +1,166 @@
+// The GPT that models/gpt.h writes: onnxruntime's logits, both forms of its weights, its sizes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "graph/onnx/import.h"
+#include "graph/optimizer.h"
+#include "graph/passes/fuse.h"
+#include "kernels/reference/interpreter.h"
+#include "models/gpt.h"
+#include "models/onnx_writer.h"
+#include "tests/graph/onnx_build.h"
+
+namespace shardrun {
+namespace {
+
+using testing::TemporaryFolder;
+
+GptOptions small() {
+  GptOptions o;
+  o.layers = 2;
+  o.heads = 2;
+  o.hidden = 16;
+  o.vocab = 32;
+  o.context = 8;
+  o.seed = 11;
+  return o;
+}
+
+Graph import(const std::string& path, ImportReport* report = nullptr) {
+  ImportOptions options;
+  options.evaluate = run_reference;
+  options.batch = 2;
+  return import_onnx(path, options, report);
+}
+
+Tensor tokens() {
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < 16; ++i) values.push_back((7 * i + 3) % 32);
+  return Tensor::from(Shape{2, 8}, values, DType::i64);
+}
+
+std::vector<double> read_numbers(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::vector<double> out;
+  for (double value; in >> value;) out.push_back(value);
+  return out;
+}
+
+void expect_close(const Tensor& got, const std::vector<double>& want) {
+  ASSERT_EQ(got.count(), static_cast<int64_t>(want.size()));
+  for (int64_t i = 0; i < got.count(); ++i) {
+    EXPECT_NEAR(got.at(i), want[static_cast<size_t>(i)], 1e-5 + 1e-4 * std::abs(want[static_cast<size_t>(i)])) << i;
+  }
+}
+
+class Gpt : public ::testing::Test {
+ protected:
+  TemporaryFolder folder;
+  std::string path = (folder / "gpt.onnx").string();
+};
+
+TEST_F(Gpt, LogitsAreThoseOfOnnxruntime) {
+  write_gpt(small(), path);
+  const Tensor logits = evaluate_graph(import(path), {{"tokens", tokens()}})[0];
+  expect_close(logits, read_numbers(SHARDRUN_SOURCE_DIR "/tests/models/gpt_logits.txt"));
+  Graph fused = import(path);
+  EXPECT_EQ(fuse(fused).attention, 2);
+  expect_close(evaluate_graph(fused, {{"tokens", tokens()}})[0],
+               read_numbers(SHARDRUN_SOURCE_DIR "/tests/models/gpt_logits.txt"));
+}
+
+TEST_F(Gpt, PassesTheCheckerAndRunsElsewhere) {
+  const char* python = std::getenv("SHARDRUN_PEER_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "SHARDRUN_PEER_PYTHON names no Python with onnx and onnxruntime";
+  for (const bool weights : {true, false}) {
+    GptOptions o = small();
+    o.weights = weights;
+    write_gpt(o, path);
+    const std::string out = (folder / "logits.txt").string();
+    const std::string command =
+        str(python, " " SHARDRUN_SOURCE_DIR "/tests/models/gpt_logits.py ", path, " > ", out);
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    const std::vector<double> want = read_numbers(out);
+    ASSERT_EQ(want.size(), 2u * 8 * 32);
+    if (weights) expect_close(evaluate_graph(import(path), {{"tokens", tokens()}})[0], want);
+  }
+}
+
+TEST_F(Gpt, DescribedWeightsAreTheStoredOnes) {
+  write_gpt(small(), path);
+  const std::string described = (folder / "described.onnx").string();
+  GptOptions o = small();
+  o.weights = false;
+  EXPECT_EQ(write_gpt(o, described), write_gpt(small(), path));
+  ImportReport a, b;
+  const Graph stored = import(path, &a), made = import(described, &b);
+  ASSERT_EQ(a.parameters.size(), b.parameters.size());
+  const Interpreter x(stored, 5), y(made, o.seed);  // a stored weight does not depend on the run's seed
+  for (size_t i = 0; i < a.parameters.size(); ++i) {
+    ASSERT_EQ(a.parameters[i].name, b.parameters[i].name);
+    EXPECT_TRUE(b.parameters[i].trainable);
+    const Tensor &s = x.persistent(a.parameters[i].name), &d = y.persistent(a.parameters[i].name);
+    ASSERT_EQ(s.type(), d.type());
+    EXPECT_EQ(std::memcmp(s.data(), d.data(), static_cast<size_t>(byte_size(s.type()))), 0) << a.parameters[i].name;
+  }
+  EXPECT_LT(std::filesystem::file_size(described), std::filesystem::file_size(path));
+}
+
+TEST_F(Gpt, ExternalWeightsAreTheInlineOnes) {
+  OnnxWriter::Options inline_options{.weights = true, .seed = 3};
+  OnnxWriter::Options external = inline_options;
+  external.external_above = 0;
+  std::vector<Tensor> results;
+  for (const auto& options : {inline_options, external}) {
+    OnnxWriter w("mlp", options);
+    w.input("tokens", 1, {"batch", "5"});
+    const std::string h = w.node("MatMul", {"tokens", w.normal("w1", {5, 3}, 1)});
+    w.node("Add", {h, w.filled("b1", {3}, 0.5)}, {}, "y");
+    w.output("y", 1, {"batch", "3"});
+    w.write(path);
+    const Tensor x = Tensor::from(Shape{2, 5}, std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, DType::f32);
+    results.push_back(evaluate_graph(import(path), {{"tokens", x}})[0]);
+  }
+  EXPECT_TRUE(std::filesystem::exists(path + ".data"));
+  for (int64_t i = 0; i < results[0].count(); ++i) EXPECT_EQ(results[0].at(i), results[1].at(i));
+}
+
+TEST_F(Gpt, PresetsHaveTheirNamesSizes) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"gpt2-124m", 124439808}, {"gpt2-350m", 354823168}, {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200}};
+  for (const auto& [name, parameters] : sizes) {
+    GptOptions o = gpt_preset(name);
+    o.weights = false;
+    EXPECT_EQ(write_gpt(o, path), parameters) << name;
+  }
+  EXPECT_EQ(gpt_presets().size(), 5u);
+  EXPECT_THROW(gpt_preset("gpt5"), Error);
+  GptOptions uneven = small();
+  uneven.heads = 3;
+  EXPECT_THROW(write_gpt(uneven, path), Error);
+  EXPECT_THROW(write_gpt(small(), (folder / "no/such/folder.onnx").string()), Error);
+}
+
+TEST_F(Gpt, DropoutIsActiveInTraining) {
+  GptOptions o = small();
+  o.dropout = 0.25;
+  write_gpt(o, path);
+  const Graph graph = import(path);
+  NamedTensors feeds = {{"tokens", tokens()}, {kRandomStep, Tensor::scalar_i64(0)}};
+  const Tensor first = evaluate_graph(graph, feeds)[0], again = evaluate_graph(graph, feeds)[0];
+  feeds[kRandomStep] = Tensor::scalar_i64(1);
+  const Tensor other = evaluate_graph(graph, feeds)[0];
+  int differ = 0;
+  for (int64_t i = 0; i < first.count(); ++i) {
+    EXPECT_EQ(first.at(i), again.at(i));
+    differ += first.at(i) != other.at(i);
+  }
+  EXPECT_GT(differ, first.count() / 2);
+}
+
+}  // namespace
+}  // namespace shardrun
