@@ -34,7 +34,8 @@ class GptWriter {
     std::vector<int64_t> positions(static_cast<size_t>(o_.context));
     std::iota(positions.begin(), positions.end(), 0);
     const std::string at = w_.ints(positions);
-    mask_ = w_.node("GreaterOrEqual", {w_.node("Unsqueeze", {at, w_.ints({1})}), w_.node("Unsqueeze", {at, w_.ints({0})})});
+    mask_ = w_.node("GreaterOrEqual", {w_.node("Unsqueeze", {at, w_.ints({1})}),
+                                       w_.node("Unsqueeze", {at, w_.ints({0})})});
 
     const std::string wte = w_.normal("wte.weight", {o_.vocab, o_.hidden}, 0.02);
     const std::string wpe = w_.normal("wpe.weight", {o_.context, o_.hidden}, 0.02);
@@ -57,10 +58,12 @@ class GptWriter {
   std::string norm(const std::string& x, const std::string& name) {
     const std::string scale = w_.filled(w_.prefix + name + ".weight", {o_.hidden}, 1);
     const std::string bias = w_.filled(w_.prefix + name + ".bias", {o_.hidden}, 0);
-    return w_.node("LayerNormalization", {x, scale, bias}, {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
+    return w_.node("LayerNormalization", {x, scale, bias},
+                   {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
   }
 
-  std::string linear(const std::string& x, const std::string& name, int64_t in, int64_t out, double deviation) {
+  std::string linear(const std::string& x, const std::string& name, int64_t in, int64_t out,
+                     double deviation) {
     const std::string weight = w_.normal(w_.prefix + name + ".weight", {in, out}, deviation);
     const std::string bias = w_.filled(w_.prefix + name + ".bias", {out}, 0);
     return w_.node("Add", {w_.node("MatMul", {x, weight}), bias});
@@ -70,18 +73,24 @@ class GptWriter {
     return o_.dropout == 0 ? x : w_.node("Dropout", {x, w_.scalar(o_.dropout), w_.boolean(true)});
   }
 
-  double residual_deviation() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(o_.layers)); }
+  double residual_deviation() const {
+    return 0.02 / std::sqrt(2.0 * static_cast<double>(o_.layers));
+  }
 
-  /// The projection's columns are ordered head by head (q, k and v of head 0, of head 1, …), so that a
-  /// cut of the columns is a cut of the heads.
+  /// The projection's columns are ordered head by head (q, k and v of head 0, of head 1, …), so
+  /// that a cut of the columns is a cut of the heads.
   std::string attention(const std::string& x) {
     const int64_t size = o_.hidden / o_.heads;
     std::string qkv = linear(x, "attn.c_attn", o_.hidden, 3 * o_.hidden, 0.02);
     qkv = w_.node("Reshape", {qkv, w_.ints({0, o_.context, o_.heads, 3, size})});
-    qkv = w_.node("Transpose", {qkv}, {{"perm", std::vector<int64_t>{3, 0, 2, 1, 4}}});  // [3, batch, head, position, size]
-    std::vector<std::string> parts = w_.node_n("Split", {qkv, w_.ints({1, 1, 1})}, 3, {{"axis", int64_t{0}}});
+    qkv = w_.node(
+        "Transpose", {qkv},
+        {{"perm", std::vector<int64_t>{3, 0, 2, 1, 4}}});  // [3, batch, head, position, size]
+    std::vector<std::string> parts =
+        w_.node_n("Split", {qkv, w_.ints({1, 1, 1})}, 3, {{"axis", int64_t{0}}});
     for (std::string& part : parts) part = w_.node("Squeeze", {part, w_.ints({0})});
-    const std::string keys = w_.node("Transpose", {parts[1]}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+    const std::string keys =
+        w_.node("Transpose", {parts[1]}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
     std::string scores = w_.node("MatMul", {parts[0], keys});
     scores = w_.node("Mul", {scores, w_.scalar(1 / std::sqrt(static_cast<double>(size)))});
     scores = w_.node("Where", {mask_, scores, w_.scalar(-std::numeric_limits<double>::infinity())});
@@ -129,14 +138,15 @@ GptOptions gpt_preset(const std::string& name) {
 }
 
 int64_t write_gpt(const GptOptions& options, const std::string& path) {
-  for (int64_t size : {options.layers, options.heads, options.hidden, options.vocab, options.context,
-                       options.batch.value_or(1)}) {
-    SR_REQUIRE(size >= 1, invalid_input, "layers, heads, hidden, vocab, context and batch must be at least 1, got ", size);
+  for (int64_t size : {options.layers, options.heads, options.hidden, options.vocab,
+                       options.context, options.batch.value_or(1)}) {
+    SR_REQUIRE(size >= 1, invalid_input,
+               "layers, heads, hidden, vocab, context and batch must be at least 1, got ", size);
   }
-  SR_REQUIRE(options.hidden % options.heads == 0, invalid_input, "hidden=", options.hidden, " is not a multiple of heads=",
-             options.heads);
-  SR_REQUIRE(options.dropout >= 0 && options.dropout < 1, invalid_input, "dropout is ", options.dropout,
-             ", wanted at least 0 and below 1");
+  SR_REQUIRE(options.hidden % options.heads == 0, invalid_input, "hidden=", options.hidden,
+             " is not a multiple of heads=", options.heads);
+  SR_REQUIRE(options.dropout >= 0 && options.dropout < 1, invalid_input, "dropout is ",
+             options.dropout, ", wanted at least 0 and below 1");
   return GptWriter(options).write(path);
 }
 

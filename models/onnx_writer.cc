@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-constexpr int64_t kIrVersion = 10;       // the first with metadata on nodes
+constexpr int64_t kIrVersion = 10;        // the first with metadata on nodes
 constexpr int64_t kDataAlignment = 4096;  // so that external weights can be mapped
 
 void set_attribute(::onnx::AttributeProto* out, const std::string& name, const Attr& value) {
@@ -43,9 +43,12 @@ void set_value_info(::onnx::ValueInfoProto* out, const std::string& name, int ty
   tensor->mutable_shape();
   for (const std::string& dim : dims) {
     auto* d = tensor->mutable_shape()->add_dim();
-    const bool number = !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (number) d->set_dim_value(std::stoll(dim));
-    else d->set_dim_param(dim);
+    const bool number = !dim.empty() && std::all_of(dim.begin(), dim.end(),
+                                                    [](char c) { return c >= '0' && c <= '9'; });
+    if (number)
+      d->set_dim_value(std::stoll(dim));
+    else
+      d->set_dim_param(dim);
   }
 }
 
@@ -85,7 +88,8 @@ struct OnnxWriter::State {
   }
 };
 
-OnnxWriter::OnnxWriter(const std::string& graph_name, const Options& options) : state_(std::make_unique<State>()) {
+OnnxWriter::OnnxWriter(const std::string& graph_name, const Options& options)
+    : state_(std::make_unique<State>()) {
   state_->options = options;
   auto& model = state_->model;
   model.set_ir_version(kIrVersion);
@@ -138,10 +142,12 @@ std::string OnnxWriter::parameter(const std::string& name, const Shape& shape, S
   return name;
 }
 
-std::string OnnxWriter::normal(const std::string& name, const Shape& shape, double standard_deviation) {
+std::string OnnxWriter::normal(const std::string& name, const Shape& shape,
+                               double standard_deviation) {
   Source source;
   source.kind = Source::Kind::normal;
-  // The file holds the description in single precision; stored weights are drawn from the same number.
+  // The file holds the description in single precision; stored weights are drawn from the same
+  // number.
   source.b = static_cast<double>(static_cast<float>(standard_deviation));
   source.stream = name;
   return parameter(name, shape, std::move(source));
@@ -176,8 +182,9 @@ std::string OnnxWriter::boolean(bool value) {
   return state_->constant(str("bool ", value), tensor);
 }
 
-std::vector<std::string> OnnxWriter::node_n(const std::string& op, const std::vector<std::string>& inputs,
-                                            size_t results, const Attrs& attrs) {
+std::vector<std::string> OnnxWriter::node_n(const std::string& op,
+                                            const std::vector<std::string>& inputs, size_t results,
+                                            const Attrs& attrs) {
   auto* node = state_->model.mutable_graph()->add_node();
   node->set_op_type(op);
   node->set_name(state_->fresh(prefix + op));
@@ -191,8 +198,8 @@ std::vector<std::string> OnnxWriter::node_n(const std::string& op, const std::ve
   return out;
 }
 
-std::string OnnxWriter::node(const std::string& op, const std::vector<std::string>& inputs, const Attrs& attrs,
-                             const std::string& result) {
+std::string OnnxWriter::node(const std::string& op, const std::vector<std::string>& inputs,
+                             const Attrs& attrs, const std::string& result) {
   const std::string name = node_n(op, inputs, 1, attrs)[0];
   if (result.empty()) return name;
   state_->model.mutable_graph()->mutable_node()->rbegin()->set_output(0, result);
@@ -238,7 +245,8 @@ void OnnxWriter::write(const std::string& path) const {
   }
   if (external) {
     data.close();
-    SR_REQUIRE(data.good(), invalid_input, data_path, ": cannot write the weights (", bytes, " bytes)");
+    SR_REQUIRE(data.good(), invalid_input, data_path, ": cannot write the weights (", bytes,
+               " bytes)");
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   const bool written = file.good() && model.SerializeToOstream(&file);

@@ -31,22 +31,23 @@ class OnnxWriter {
   OnnxWriter(const OnnxWriter&) = delete;
   OnnxWriter& operator=(const OnnxWriter&) = delete;
 
-  /// `dims` are numbers or names of symbolic dims; `type` is TensorProto.DataType (1 float, 7 int64).
+  /// `dims` are numbers or names of symbolic dims; `type` is TensorProto.DataType (1 float, 7
+  /// int64).
   void input(const std::string& name, int type, const std::vector<std::string>& dims);
   void output(const std::string& name, int type, const std::vector<std::string>& dims);
 
   std::string normal(const std::string& name, const Shape& shape, double standard_deviation);
   std::string filled(const std::string& name, const Shape& shape, double value);
 
-  std::string ints(const std::vector<int64_t>& values);       // an int64 vector
-  std::string scalar(double value);                           // a float of rank 0
-  std::string boolean(bool value);                            // of rank 0
+  std::string ints(const std::vector<int64_t>& values);  // an int64 vector
+  std::string scalar(double value);                      // a float of rank 0
+  std::string boolean(bool value);                       // of rank 0
 
   /// Appends a node and returns its (first) result's name, which is `result` if given.
-  std::string node(const std::string& op, const std::vector<std::string>& inputs, const Attrs& attrs = {},
-                   const std::string& result = "");
-  std::vector<std::string> node_n(const std::string& op, const std::vector<std::string>& inputs, size_t results,
-                                  const Attrs& attrs = {});
+  std::string node(const std::string& op, const std::vector<std::string>& inputs,
+                   const Attrs& attrs = {}, const std::string& result = "");
+  std::vector<std::string> node_n(const std::string& op, const std::vector<std::string>& inputs,
+                                  size_t results, const Attrs& attrs = {});
   /// Names of nodes and results from now on begin with it: "h.0.".
   std::string prefix;
 

@@ -29,15 +29,20 @@ V Builder::scalar(double value, DType dtype) {
   return constant(std::move(tensor));
 }
 
-V Builder::sequence(std::vector<V> items) { return push({{}, {}, false, kNoValue, std::move(items), true}); }
+V Builder::sequence(std::vector<V> items) {
+  return push({{}, {}, false, kNoValue, std::move(items), true});
+}
 
 const TensorType& Builder::type(V v) const {
-  SR_REQUIRE(!at(v).is_sequence, unsupported, "a sequence of tensors is used where a tensor is wanted");
+  SR_REQUIRE(!at(v).is_sequence, unsupported,
+             "a sequence of tensors is used where a tensor is wanted");
   return at(v).type;
 }
 
 const Tensor* Builder::known(V v) const { return at(v).is_constant ? &at(v).tensor : nullptr; }
-const std::vector<V>* Builder::items(V v) const { return at(v).is_sequence ? &at(v).items : nullptr; }
+const std::vector<V>* Builder::items(V v) const {
+  return at(v).is_sequence ? &at(v).items : nullptr;
+}
 
 ValueId Builder::id(V v) {
   type(v);
@@ -56,7 +61,8 @@ std::vector<V> Builder::add_n(const std::string& op, const std::vector<V>& input
   if (foldable) {
     const Node node{op, node_name, attrs, {}, {}, Phase::micro};
     int64_t largest = 0;
-    for (const TensorType& out : infer_types(node, types)) largest = std::max(largest, element_count(out.shape));
+    for (const TensorType& out : infer_types(node, types))
+      largest = std::max(largest, element_count(out.shape));
     if (largest <= kFoldLimit) {
       std::vector<Tensor> in;
       for (V v : inputs) in.push_back(*known(v));
@@ -69,7 +75,8 @@ std::vector<V> Builder::add_n(const std::string& op, const std::vector<V>& input
   for (V v : inputs) ids.push_back(id(v));
   std::vector<V> out;
   for (ValueId result : graph.add_node(op, std::move(ids), std::move(attrs), node_name)) {
-    element_count(graph.type(result).shape);  // refuses sizes beyond counting here, where the node is known
+    element_count(
+        graph.type(result).shape);  // refuses sizes beyond counting here, where the node is known
     out.push_back(value(result));
   }
   return out;
@@ -85,13 +92,17 @@ V Builder::cast(V v, DType to) {
   return dtype(v) == to ? v : add("cast", {v}, {{"to", std::string(to_string(to))}});
 }
 
-V Builder::reshape(V v, const Shape& to) { return shape(v) == to ? v : add("reshape", {v}, {{"shape", to}}); }
+V Builder::reshape(V v, const Shape& to) {
+  return shape(v) == to ? v : add("reshape", {v}, {{"shape", to}});
+}
 
 V Builder::transpose(V v, const std::vector<int64_t>& perm) {
   return std::is_sorted(perm.begin(), perm.end()) ? v : add("transpose", {v}, {{"perm", perm}});
 }
 
-V Builder::expand(V v, const Shape& to) { return shape(v) == to ? v : add("expand", {v}, {{"shape", to}}); }
+V Builder::expand(V v, const Shape& to) {
+  return shape(v) == to ? v : add("expand", {v}, {{"shape", to}});
+}
 
 V Builder::slice(V v, int64_t axis, int64_t begin, int64_t end) {
   std::vector<int64_t> starts(shape(v).size(), 0), ends = shape(v), steps(shape(v).size(), 1);
@@ -112,7 +123,8 @@ V Builder::concat(const std::vector<V>& parts, int64_t axis) {
 }
 
 V Builder::fill(double value, DType dtype, const Shape& shape) {
-  return add("fill", {}, {{"shape", shape}, {"dtype", std::string(to_string(dtype))}, {"value", value}});
+  return add("fill", {},
+             {{"shape", shape}, {"dtype", std::string(to_string(dtype))}, {"value", value}});
 }
 
 V Builder::sum(V v, std::vector<int64_t> axes, bool keepdims) {
@@ -134,8 +146,8 @@ Shape broadcast(const Shape& a, const Shape& b) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
     const int64_t y = i < b.size() ? b[b.size() - 1 - i] : 1;
-    SR_REQUIRE(x == y || x == 1 || y == 1, invalid_input, "shapes ", to_string(a), " and ", to_string(b),
-               " do not broadcast: ", x, " against ", y);
+    SR_REQUIRE(x == y || x == 1 || y == 1, invalid_input, "shapes ", to_string(a), " and ",
+               to_string(b), " do not broadcast: ", x, " against ", y);
     out[out.size() - 1 - i] = x == 1 ? y : x;
   }
   return out;
@@ -151,8 +163,8 @@ V Builder::matmul(V a, V b) {
   const size_t batch_b = static_cast<size_t>(std::max<int64_t>(rank(b) - 2, 0));
   const int64_t k_a = shape(a).back();
   const int64_t k_b = rank(b) == 1 ? shape(b)[0] : shape(b)[shape(b).size() - 2];
-  SR_REQUIRE(k_a == k_b, invalid_input, "contraction sizes differ: A", to_string(shape(a)), " has ", k_a, ", B",
-             to_string(shape(b)), " has ", k_b);
+  SR_REQUIRE(k_a == k_b, invalid_input, "contraction sizes differ: A", to_string(shape(a)), " has ",
+             k_a, ", B", to_string(shape(b)), " has ", k_b);
   std::string in_a, in_b, out;
   Shape shape_a, shape_b;
   const size_t batch = std::max(batch_a, batch_b);
@@ -160,8 +172,8 @@ V Builder::matmul(V a, V b) {
     const char letter = static_cast<char>(i < 10 ? 'a' + i : 'o' + (i - 10));
     const int64_t x = i < batch_a ? shape(a)[batch_a - 1 - i] : -1;
     const int64_t y = i < batch_b ? shape(b)[batch_b - 1 - i] : -1;
-    SR_REQUIRE(x == y || x <= 1 || y <= 1, invalid_input, "batch dims do not broadcast: A", to_string(shape(a)), ", B",
-               to_string(shape(b)));
+    SR_REQUIRE(x == y || x <= 1 || y <= 1, invalid_input, "batch dims do not broadcast: A",
+               to_string(shape(a)), ", B", to_string(shape(b)));
     const bool has_a = x >= 0 && !(x == 1 && y >= 0 && y != 1);
     const bool has_b = y >= 0 && !(y == 1 && x >= 0 && x != 1);
     if (has_a) in_a += letter, shape_a.push_back(x);
@@ -172,7 +184,8 @@ V Builder::matmul(V a, V b) {
   in_a += 'k', shape_a.push_back(k_a);
   in_b += 'k', shape_b.push_back(k_b);
   if (rank(b) > 1) in_b += 'n', out += 'n', shape_b.push_back(shape(b).back());
-  return add("matmul", {reshape(a, shape_a), reshape(b, shape_b)}, {{"equation", in_a + "," + in_b + "->" + out}});
+  return add("matmul", {reshape(a, shape_a), reshape(b, shape_b)},
+             {{"equation", in_a + "," + in_b + "->" + out}});
 }
 
 }  // namespace shardrun::importer

@@ -9,7 +9,8 @@
 
 namespace shardrun::importer {
 
-/// A value during import: a Graph value, a constant that the Graph need not hold yet, or a sequence.
+/// A value during import: a Graph value, a constant that the Graph need not hold yet, or a
+/// sequence.
 using V = int32_t;
 inline constexpr V kNone = -1;
 

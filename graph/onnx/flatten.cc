@@ -34,8 +34,8 @@ class Flattener {
  public:
   explicit Flattener(const ::onnx::ModelProto& model) : model_(model) {
     for (const auto& function : model.functions()) {
-      const auto [it, fresh] =
-          functions_.emplace(key(function.domain(), function.name(), function.overload()), &function);
+      const auto [it, fresh] = functions_.emplace(
+          key(function.domain(), function.name(), function.overload()), &function);
       SR_REQUIRE(fresh, invalid_input, "two functions are named '", function.name(), "'");
     }
   }
@@ -49,32 +49,39 @@ class Flattener {
   }
 
  private:
-  static std::string key(const std::string& domain, const std::string& name, const std::string& overload) {
+  static std::string key(const std::string& domain, const std::string& name,
+                         const std::string& overload) {
     return plain_domain(domain) + "::" + name + "::" + overload;
   }
 
   void append(const ::onnx::NodeProto& node, int64_t opset, const std::string& label) {
     auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
     if (it != functions_.end()) return inline_call(node, *it->second, label);
-    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", node.domain(), ".", node.op_type(),
+    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", node.domain(), ".",
+               node.op_type(),
                " is not supported (only ai.onnx operators and the model's own functions are)");
-    SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes, " nodes with functions inlined");
+    SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes,
+               " nodes with functions inlined");
     out_.push_back({node, opset, label});
   }
 
-  void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function, const std::string& label) {
-    SR_REQUIRE(std::find(open_.begin(), open_.end(), &function) == open_.end(), invalid_input, label, ": function '",
-               function.name(), "' calls itself");
-    SR_REQUIRE(open_.size() < kDeepest, unsupported, label, ": functions nest deeper than ", kDeepest);
+  void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,
+                   const std::string& label) {
+    SR_REQUIRE(std::find(open_.begin(), open_.end(), &function) == open_.end(), invalid_input,
+               label, ": function '", function.name(), "' calls itself");
+    SR_REQUIRE(open_.size() < kDeepest, unsupported, label, ": functions nest deeper than ",
+               kDeepest);
     open_.push_back(&function);
-    SR_REQUIRE(call.input_size() <= function.input_size() && call.output_size() <= function.output_size(),
-               invalid_input, label, ": function '", function.name(), "' takes ", function.input_size(), " inputs, got ",
-               call.input_size());
+    SR_REQUIRE(
+        call.input_size() <= function.input_size() && call.output_size() <= function.output_size(),
+        invalid_input, label, ": function '", function.name(), "' takes ", function.input_size(),
+        " inputs, got ", call.input_size());
     int64_t opset = main_opset(model_);
     for (const auto& import : function.opset_import()) {
       if (plain_domain(import.domain()).empty()) opset = import.version();
     }
-    const std::string prefix = str(call.name().empty() ? function.name() : call.name(), "#", calls_++, "/");
+    const std::string prefix =
+        str(call.name().empty() ? function.name() : call.name(), "#", calls_++, "/");
     Renames renames;
     for (int i = 0; i < function.input_size(); ++i) {
       renames[function.input(i)] = i < call.input_size() ? call.input(i) : "";
@@ -93,8 +100,8 @@ class Flattener {
     for (int i = 0; i < function.node_size(); ++i) {
       ::onnx::NodeProto node = function.node(i);
       for (auto& name : *node.mutable_input()) {
-        SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '", function.name(),
-                   "' uses '", name, "', which nothing in it makes");
+        SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '",
+                   function.name(), "' uses '", name, "', which nothing in it makes");
         rename(&name, renames);
       }
       for (auto& name : *node.mutable_output()) rename(&name, renames);
@@ -104,7 +111,8 @@ class Flattener {
       }
       const std::string inner = node.name();
       node.set_name(prefix + (inner.empty() ? str(node.op_type(), "_", i) : inner));
-      append(node, opset, str(label, " (function ", function.name(), ": node ", i, " '", inner, "')"));
+      append(node, opset,
+             str(label, " (function ", function.name(), ": node ", i, " '", inner, "')"));
     }
     for (int i = 0; i < call.output_size() && i < function.output_size(); ++i) {
       const std::string& made = renames[function.output(i)];
@@ -150,7 +158,8 @@ class Flattener {
 };
 
 void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth) {
-  SR_REQUIRE(depth < kDeepest, unsupported, "node '", node.name(), "': subgraphs nest deeper than ", kDeepest);
+  SR_REQUIRE(depth < kDeepest, unsupported, "node '", node.name(), "': subgraphs nest deeper than ",
+             kDeepest);
   for (const auto& name : node.input()) {
     if (!name.empty()) out.push_back(name);
   }
@@ -180,32 +189,36 @@ std::vector<std::string> names_read(const ::onnx::NodeProto& node) {
   return out;
 }
 
-void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph, std::set<std::string> made) {
+void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
+                 std::set<std::string> made) {
   std::map<std::string, std::string> makers;  // of names made later, too
   for (const FlatNode& node : nodes) {
     for (const auto& name : node.proto.output()) {
       if (name.empty()) continue;
-      SR_REQUIRE(name.find('\0') == std::string::npos, invalid_input, node.label, ": an output's name holds a NUL");
+      SR_REQUIRE(name.find('\0') == std::string::npos, invalid_input, node.label,
+                 ": an output's name holds a NUL");
       SR_REQUIRE(made.count(name) == 0, invalid_input, node.label, ": output '", name,
                  "' has the name of an input or initialiser");
-      SR_REQUIRE(makers.emplace(name, node.label).second, invalid_input, node.label, ": output '", name,
-                 "' is made twice (also by ", makers[name], ")");
+      SR_REQUIRE(makers.emplace(name, node.label).second, invalid_input, node.label, ": output '",
+                 name, "' is made twice (also by ", makers[name], ")");
     }
   }
   for (const FlatNode& node : nodes) {
     for (const auto& name : node.proto.input()) {
       if (name.empty() || made.count(name) > 0) continue;
       auto maker = makers.find(name);
-      SR_REQUIRE(maker != makers.end(), invalid_input, node.label, ": input '", name, "' is made nowhere");
-      fail(ErrorKind::invalid_input, node.label, ": input '", name, "' is made later, by ", maker->second,
-           " (a cycle, or nodes out of order)");
+      SR_REQUIRE(maker != makers.end(), invalid_input, node.label, ": input '", name,
+                 "' is made nowhere");
+      fail(ErrorKind::invalid_input, node.label, ": input '", name, "' is made later, by ",
+           maker->second, " (a cycle, or nodes out of order)");
     }
     for (const auto& name : node.proto.output()) {
       if (!name.empty()) made.insert(name);
     }
   }
   for (const auto& output : graph.output()) {
-    SR_REQUIRE(made.count(output.name()) > 0, invalid_input, "graph output '", output.name(), "' is made nowhere");
+    SR_REQUIRE(made.count(output.name()) > 0, invalid_input, "graph output '", output.name(),
+               "' is made nowhere");
   }
 }
 
@@ -215,7 +228,9 @@ void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph) {
   std::vector<FlatNode> kept;
   for (size_t i = nodes.size(); i-- > 0;) {
     const auto& outputs = nodes[i].proto.output();
-    if (std::none_of(outputs.begin(), outputs.end(), [&](const std::string& n) { return needed.count(n) > 0; })) continue;
+    if (std::none_of(outputs.begin(), outputs.end(),
+                     [&](const std::string& n) { return needed.count(n) > 0; }))
+      continue;
     for (const std::string& name : names_read(nodes[i].proto)) needed.insert(name);
     kept.push_back(std::move(nodes[i]));
   }

@@ -18,13 +18,15 @@ struct FlatNode {
 /// The opset of the ai.onnx operators in the main graph; 0 if none is imported.
 int64_t main_opset(const ::onnx::ModelProto& model);
 
-/// Nodes of `graph` with functions inlined, in the file's order. Throws unsupported or invalid_input
-/// for foreign domains, functions that call themselves or nest too deep, and floods of nodes.
+/// Nodes of `graph` with functions inlined, in the file's order. Throws unsupported or
+/// invalid_input for foreign domains, functions that call themselves or nest too deep, and floods
+/// of nodes.
 std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph);
 
 /// Throws invalid_input unless every name is made once and before it is used; `outer` names exist
 /// already. Subgraphs see the names around them.
-void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph, std::set<std::string> outer);
+void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
+                 std::set<std::string> outer);
 
 /// Drops nodes whose results neither a graph output nor a live node uses.
 void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph);

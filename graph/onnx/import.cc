@@ -62,9 +62,11 @@ std::string dim_name(const ::onnx::ValueInfoProto& input, int axis) {
 
 const char* hint(const std::string& op) {
   if (op == "If" || op == "Loop" || op == "Scan") return " (control flow); export with it unrolled";
-  if (op.find("Quantize") != std::string::npos || op.find("Integer") != std::string::npos) return " (quantised)";
+  if (op.find("Quantize") != std::string::npos || op.find("Integer") != std::string::npos)
+    return " (quantised)";
   if (op.rfind("Random", 0) == 0 || op == "Bernoulli" || op == "Multinomial") return " (random)";
-  if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0) return " (sequences and optionals)";
+  if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0)
+    return " (sequences and optionals)";
   return "";
 }
 
@@ -96,9 +98,10 @@ class Importer {
   void check_all_names(const std::vector<FlatNode>& nodes) {
     std::set<std::string> names;
     for (const auto* input : model_inputs(model_)) {
-      SR_REQUIRE(!input->name().empty() && input->name().find('\0') == std::string::npos, invalid_input,
-                 "a graph input has no usable name");
-      SR_REQUIRE(names.insert(input->name()).second, invalid_input, "two graph inputs are named '", input->name(), "'");
+      SR_REQUIRE(!input->name().empty() && input->name().find('\0') == std::string::npos,
+                 invalid_input, "a graph input has no usable name");
+      SR_REQUIRE(names.insert(input->name()).second, invalid_input, "two graph inputs are named '",
+                 input->name(), "'");
     }
     for (const StoredTensor& tensor : model_.initialisers) names.insert(tensor.name);
     check_names(nodes, model_.proto.graph(), std::move(names));
@@ -120,30 +123,35 @@ class Importer {
     const Lowering* lowering = find_lowering(op);
     std::string others;
     for (const auto& [name, count] : missing) {
-      if (name != op) others += str(others.empty() ? "; nor are " : ", ", name, " (", count, " nodes)");
+      if (name != op)
+        others += str(others.empty() ? "; nor are " : ", ", name, " (", count, " nodes)");
     }
     std::string supported;
-    for (const std::string& name : supported_onnx_operators()) supported += (supported.empty() ? "" : " ") + name;
+    for (const std::string& name : supported_onnx_operators())
+      supported += (supported.empty() ? "" : " ") + name;
     if (lowering != nullptr) {
-      fail(ErrorKind::unsupported, first->label, ": op ", op, " of opset ", first->opset, " is not supported; it is from opset ",
-           lowering->since, " on", others, "; export with opset 13 to 27");
+      fail(ErrorKind::unsupported, first->label, ": op ", op, " of opset ", first->opset,
+           " is not supported; it is from opset ", lowering->since, " on", others,
+           "; export with opset 13 to 27");
     }
-    fail(ErrorKind::unsupported, first->label, ": op ", op, " (opset ", first->opset, ") is not supported", hint(op),
-         others, "; supported are ", supported);
+    fail(ErrorKind::unsupported, first->label, ": op ", op, " (opset ", first->opset,
+         ") is not supported", hint(op), others, "; supported are ", supported);
   }
 
   int64_t dim_size(const ::onnx::ValueInfoProto& input, int axis) {
     const auto& dim = input.type().tensor_type().shape().dim(axis);
     const std::string name = dim_name(input, axis);
     if (name.empty()) {
-      SR_REQUIRE(dim.dim_value() >= 0 && dim.dim_value() < (int64_t{1} << 48), invalid_input, "input '", input.name(),
-                 "': dim ", axis, " is ", dim.dim_value());
+      SR_REQUIRE(dim.dim_value() >= 0 && dim.dim_value() < (int64_t{1} << 48), invalid_input,
+                 "input '", input.name(), "': dim ", axis, " is ", dim.dim_value());
       return dim.dim_value();
     }
     auto bound = dims_.find(name);
-    SR_REQUIRE(bound != dims_.end(), invalid_input, "input '", input.name(), "': dim ", axis, " is symbolic ('", name,
-               "'); give its size with --dim ", name, "=…", axis == 0 ? " or --batch" : "");
-    SR_REQUIRE(bound->second > 0, invalid_input, "dim '", name, "' is bound to ", bound->second, ", wanted at least 1");
+    SR_REQUIRE(bound != dims_.end(), invalid_input, "input '", input.name(), "': dim ", axis,
+               " is symbolic ('", name, "'); give its size with --dim ", name, "=…",
+               axis == 0 ? " or --batch" : "");
+    SR_REQUIRE(bound->second > 0, invalid_input, "dim '", name, "' is bound to ", bound->second,
+               ", wanted at least 1");
     return bound->second;
   }
 
@@ -159,17 +167,19 @@ class Importer {
         if (!name.empty()) known.insert(name);
         if (!options_.batch || axis != 0) continue;
         if (!name.empty()) dims_.try_emplace(name, *options_.batch);
-        batch_used = batch_used || !name.empty() || type.shape().dim(0).dim_value() == *options_.batch;
+        batch_used =
+            batch_used || !name.empty() || type.shape().dim(0).dim_value() == *options_.batch;
       }
     }
     for (const auto& [name, size] : options_.dims) {
       std::string all;
       for (const std::string& k : known) all += (all.empty() ? "" : ", ") + k;
-      SR_REQUIRE(known.count(name) > 0, invalid_input, "no dim is named '", name, "'; symbolic dims are: ",
-                 all.empty() ? "none" : all);
+      SR_REQUIRE(known.count(name) > 0, invalid_input, "no dim is named '", name,
+                 "'; symbolic dims are: ", all.empty() ? "none" : all);
     }
-    SR_REQUIRE(!options_.batch || batch_used, invalid_input, "no input has a symbolic first dim for a batch of ",
-               *options_.batch, "; export with a dynamic one");
+    SR_REQUIRE(!options_.batch || batch_used, invalid_input,
+               "no input has a symbolic first dim for a batch of ", *options_.batch,
+               "; export with a dynamic one");
     for (const auto* input : inputs) {
       report_.inputs.push_back(input->name());
       TensorType type;
@@ -189,7 +199,8 @@ class Importer {
     }
   }
 
-  V add_parameter(const std::string& name, const TensorType& type, Source source, bool trainable, const std::string& why) {
+  V add_parameter(const std::string& name, const TensorType& type, Source source, bool trainable,
+                  const std::string& why) {
     const ValueId id = graph_.add_persistent(name, type, Role::parameter, std::move(source));
     graph_.trainable[id] = trainable;
     report_.parameters.push_back({name, type, trainable, why});
@@ -205,7 +216,8 @@ class Importer {
       } else if (w.tensor.count() <= kFoldLimit) {
         values_[name] = b_.constant(w.tensor.load());
       } else {
-        values_[name] = b_.value(graph_.add_persistent(name, w.tensor.type, Role::constant, source_of(w.tensor)));
+        values_[name] = b_.value(
+            graph_.add_persistent(name, w.tensor.type, Role::constant, source_of(w.tensor)));
       }
     }
     for (const std::string& name : weights.order) {
@@ -219,7 +231,8 @@ class Importer {
   }
 
   V random_step() {
-    if (random_step_ == kNone) random_step_ = b_.value(graph_.add_input(kRandomStep, {DType::i64, {}}, Role::scalar));
+    if (random_step_ == kNone)
+      random_step_ = b_.value(graph_.add_input(kRandomStep, {DType::i64, {}}, Role::scalar));
     return random_step_;
   }
 
@@ -228,7 +241,8 @@ class Importer {
       try {
         lower_node(node);
       } catch (const Error& e) {
-        throw e.with_context(str(node.label, ": op ", node.proto.op_type(), " (opset ", node.opset, ")"));
+        throw e.with_context(
+            str(node.label, ": op ", node.proto.op_type(), " (opset ", node.opset, ")"));
       }
     }
   }
@@ -241,15 +255,19 @@ class Importer {
         continue;
       }
       auto it = values_.find(name);
-      SR_REQUIRE(it != values_.end() && it->second != kNone, invalid_input, "input '", name, "' has no value");
+      SR_REQUIRE(it != values_.end() && it->second != kNone, invalid_input, "input '", name,
+                 "' has no value");
       inputs.push_back(it->second);
     }
-    b_.node_name = !node.proto.name().empty()     ? node.proto.name()
-                   : node.proto.output_size() > 0 ? node.proto.op_type() + "/" + node.proto.output(0)
-                                                  : node.proto.op_type();
+    b_.node_name = !node.proto.name().empty() ? node.proto.name()
+                   : node.proto.output_size() > 0
+                       ? node.proto.op_type() + "/" + node.proto.output(0)
+                       : node.proto.op_type();
     NodeContext c(b_, report_, node.proto, node.opset, std::move(inputs));
     c.random_step = [this] { return random_step(); };
-    c.load_tensor = [this](const ::onnx::TensorProto& tensor) { return store_tensor(tensor, model_.folder).load(); };
+    c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
+      return store_tensor(tensor, model_.folder).load();
+    };
     c.lower_subgraph = [this](const ::onnx::GraphProto& graph) { return lower_branch(graph); };
     c.add_parameter = [&](const Source& source, const TensorType& type) {
       std::string why = "described by the model";
@@ -262,13 +280,15 @@ class Importer {
     for (size_t i = 0; i < c.output_count(); ++i) {
       if (!c.wants(i)) continue;
       const bool made = i < c.outputs().size() && c.outputs()[i] != kNone;
-      SR_REQUIRE(made, unsupported, "output ", i, " '", node.proto.output(static_cast<int>(i)), "' is not supported");
+      SR_REQUIRE(made, unsupported, "output ", i, " '", node.proto.output(static_cast<int>(i)),
+                 "' is not supported");
       values_[node.proto.output(static_cast<int>(i))] = c.outputs()[i];
     }
   }
 
   std::vector<V> lower_branch(const ::onnx::GraphProto& graph) {
-    SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ", kDeepestBranch);
+    SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ",
+               kDeepestBranch);
     const std::map<std::string, V> outer = values_;
     for (const auto& proto : graph.initializer()) {
       values_[proto.name()] = b_.constant(store_tensor(proto, model_.folder).load());
@@ -290,7 +310,8 @@ class Importer {
   void set_outputs() {
     for (const auto& output : model_.proto.graph().output()) {
       const V v = values_.at(output.name());
-      if (b_.items(v) != nullptr) fail(ErrorKind::unsupported, "graph output '", output.name(), "' is a sequence");
+      if (b_.items(v) != nullptr)
+        fail(ErrorKind::unsupported, "graph output '", output.name(), "' is a sequence");
       graph_.outputs.push_back(b_.id(v));
       report_.outputs.push_back(output.name());
     }

@@ -21,8 +21,8 @@ struct ImportOptions {
 
   std::vector<std::string> freeze, train;  // regexes searched in parameter names; freeze wins
 
-  /// Computes one node on constants: the reference kernels (run_reference). Without it nothing folds,
-  /// and a model with shape arithmetic is refused.
+  /// Computes one node on constants: the reference kernels (run_reference). Without it nothing
+  /// folds, and a model with shape arithmetic is refused.
   std::function<std::vector<Tensor>(const Node&, std::span<const Tensor>)> evaluate;
 
   /// One initialiser that an exporter made of several equal ones (all ones, all zeros): refuse,
@@ -45,19 +45,20 @@ struct ImportReport {
   std::vector<std::string> notes;            // what was assumed, recognised or repaired
   int64_t ir_version = 0, opset = 0;
   std::string producer;
-  std::map<std::string, int> operators;      // how many nodes of each ONNX op
+  std::map<std::string, int> operators;  // how many nodes of each ONNX op
 };
 
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
 /// become Role::parameter with a Source that points into the file, so that a rank reads only its
-/// shard; integer and single-element initialisers and buffers become constants. graph.loss is set if
-/// the first output is a floating scalar. Throws invalid_input for a malformed file and unsupported
-/// for what has no lowering, naming file, node, operator and opset.
-Graph import_onnx(const std::string& path, const ImportOptions& options, ImportReport* report = nullptr);
+/// shard; integer and single-element initialisers and buffers become constants. graph.loss is set
+/// if the first output is a floating scalar. Throws invalid_input for a malformed file and
+/// unsupported for what has no lowering, naming file, node, operator and opset.
+Graph import_onnx(const std::string& path, const ImportOptions& options,
+                  ImportReport* report = nullptr);
 
 /// The symbolic dims of a model's inputs, in order of appearance.
 struct SymbolicDim {
-  std::string name;   // as ImportOptions::dims names it
+  std::string name;  // as ImportOptions::dims names it
   std::string input;
   int64_t axis = 0;
 };

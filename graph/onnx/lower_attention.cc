@@ -15,8 +15,8 @@ V split_heads(NodeContext& c, V x, int64_t heads, const char* attribute) {
   if (b.rank(x) == 4) return x;
   const Shape s = b.shape(x);
   SR_REQUIRE(s.size() == 3, invalid_input, "operands want rank 3 or 4, got ", b.type(x));
-  SR_REQUIRE(heads > 0 && s[2] % heads == 0, invalid_input, "attribute ", attribute, "=", heads, " does not divide ",
-             b.type(x));
+  SR_REQUIRE(heads > 0 && s[2] % heads == 0, invalid_input, "attribute ", attribute, "=", heads,
+             " does not divide ", b.type(x));
   return b.transpose(b.reshape(x, {s[0], s[1], heads, s[2] / heads}), {0, 2, 1, 3});
 }
 
@@ -24,7 +24,8 @@ V split_heads(NodeContext& c, V x, int64_t heads, const char* attribute) {
 V repeat_heads(NodeContext& c, V x, int64_t times) {
   if (times == 1) return x;
   const Shape s = c.b.shape(x);
-  const V wide = c.b.expand(c.b.reshape(x, {s[0], s[1], 1, s[2], s[3]}), {s[0], s[1], times, s[2], s[3]});
+  const V wide =
+      c.b.expand(c.b.reshape(x, {s[0], s[1], 1, s[2], s[3]}), {s[0], s[1], times, s[2], s[3]});
   return c.b.reshape(wide, {s[0], s[1] * times, s[2], s[3]});
 }
 
@@ -36,7 +37,8 @@ V fit_mask(NodeContext& c, V mask, int64_t total) {
   s.insert(s.begin(), 4 - s.size(), 1);
   mask = b.reshape(mask, s);
   if (s[3] == total || s[3] == 1) return mask;
-  SR_REQUIRE(s[3] < total, invalid_input, "mask ", b.type(mask), " is longer than ", total, " keys");
+  SR_REQUIRE(s[3] < total, invalid_input, "mask ", b.type(mask), " is longer than ", total,
+             " keys");
   Shape rest = s;
   rest[3] = total - s[3];
   const bool is_bool = b.dtype(mask) == DType::boolean;
@@ -52,7 +54,8 @@ V causal_mask(NodeContext& c, int64_t queries, int64_t keys, int64_t offset) {
 
 /// Adds a mask to scores: booleans hide with -inf.
 V apply_mask(NodeContext& c, V scores, V mask) {
-  if (c.b.dtype(mask) != DType::boolean) return c.b.add("add", {scores, c.b.cast(mask, c.b.dtype(scores))});
+  if (c.b.dtype(mask) != DType::boolean)
+    return c.b.add("add", {scores, c.b.cast(mask, c.b.dtype(scores))});
   const V hidden = c.b.scalar(-std::numeric_limits<double>::infinity(), c.b.dtype(scores));
   return c.b.add("where", {mask, scores, hidden});
 }
@@ -63,7 +66,8 @@ void attention(NodeContext& c) {
   const int64_t q_heads = c.attr_i("q_num_heads", 0), kv_heads = c.attr_i("kv_num_heads", 0);
   const bool flat = b.rank(c.in(0)) == 3;
   const V q = split_heads(c, c.in(0), q_heads, "q_num_heads");
-  V k = split_heads(c, c.in(1), kv_heads, "kv_num_heads"), v = split_heads(c, c.in(2), kv_heads, "kv_num_heads");
+  V k = split_heads(c, c.in(1), kv_heads, "kv_num_heads"),
+    v = split_heads(c, c.in(2), kv_heads, "kv_num_heads");
   int64_t past = 0;
   if (c.has(4) || c.has(5)) {
     past = b.shape(c.in(4)).at(2);
@@ -74,8 +78,8 @@ void attention(NodeContext& c) {
   if (c.wants(2)) c.out(2, v);
   const Shape qs = b.shape(q);
   const int64_t total = b.shape(k)[2];
-  SR_REQUIRE(b.shape(k)[1] > 0 && qs[1] % b.shape(k)[1] == 0, invalid_input, qs[1], " query heads over ",
-             b.shape(k)[1], " key heads");
+  SR_REQUIRE(b.shape(k)[1] > 0 && qs[1] % b.shape(k)[1] == 0, invalid_input, qs[1],
+             " query heads over ", b.shape(k)[1], " key heads");
   const int64_t times = qs[1] / b.shape(k)[1];
   k = repeat_heads(c, k, times);
   v = repeat_heads(c, v, times);
@@ -86,12 +90,19 @@ void attention(NodeContext& c) {
   V mask = c.has(3) ? fit_mask(c, c.in(3), total) : kNone;
   V padding = kNone;
   if (c.has(6)) {
-    const V positions = b.add("iota", {}, {{"shape", Shape{1, 1, 1, total}}, {"dtype", std::string("i64")},
-                                           {"axis", int64_t{3}}, {"start", int64_t{0}}, {"step", int64_t{1}}});
+    const V positions = b.add("iota", {},
+                              {{"shape", Shape{1, 1, 1, total}},
+                               {"dtype", std::string("i64")},
+                               {"axis", int64_t{3}},
+                               {"start", int64_t{0}},
+                               {"step", int64_t{1}}});
     padding = b.add("less", {positions, b.reshape(b.cast(c.in(6), DType::i64), {qs[0], 1, 1, 1})});
-    if (mask == kNone) mask = padding;
-    else if (b.dtype(mask) == DType::boolean) mask = b.add("logical_and", {mask, padding});
-    else mask = apply_mask(c, b.expand(mask, broadcast(b.shape(mask), b.shape(padding))), padding);
+    if (mask == kNone)
+      mask = padding;
+    else if (b.dtype(mask) == DType::boolean)
+      mask = b.add("logical_and", {mask, padding});
+    else
+      mask = apply_mask(c, b.expand(mask, broadcast(b.shape(mask), b.shape(padding))), padding);
   }
   V y = kNone;
   if (softcap == 0 && !c.wants(3)) {
@@ -100,12 +111,19 @@ void attention(NodeContext& c) {
       if (b.dtype(mask) != DType::boolean) mask = b.cast(mask, b.dtype(q));
       inputs.push_back(mask);
     }
-    y = b.add_n("attention", inputs, {{"scale", scale}, {"causal", int64_t{causal}}, {"q_offset", past},
-                                      {"has_mask", int64_t{mask != kNone}}, {"dropout", 0.0}, {"key", int64_t{0}}})[0];
+    y = b.add_n("attention", inputs,
+                {{"scale", scale},
+                 {"causal", int64_t{causal}},
+                 {"q_offset", past},
+                 {"has_mask", int64_t{mask != kNone}},
+                 {"dropout", 0.0},
+                 {"key", int64_t{0}}})[0];
   } else {
-    V scores = b.with("mul", b.add("matmul", {q, k}, {{"equation", std::string("abmk,abnk->abmn")}}), scale);
+    V scores = b.with(
+        "mul", b.add("matmul", {q, k}, {{"equation", std::string("abmk,abnk->abmn")}}), scale);
     if (mode == 0 && c.wants(3)) c.out(3, scores);
-    if (softcap != 0) scores = b.with("mul", b.add("tanh", {b.with("div", scores, softcap)}), softcap);
+    if (softcap != 0)
+      scores = b.with("mul", b.add("tanh", {b.with("div", scores, softcap)}), softcap);
     if (c.wants(3) && mode == 1) c.out(3, scores);
     if (mask != kNone) scores = apply_mask(c, scores, mask);
     if (causal) scores = apply_mask(c, scores, causal_mask(c, qs[2], total, past));
@@ -131,14 +149,15 @@ void rotary_embedding(NodeContext& c) {
   if (original.size() == 4) {
     x = b.transpose(in, {0, 2, 1, 3});
   } else {
-    SR_REQUIRE(original.size() == 3 && heads > 0 && original[2] % heads == 0, invalid_input, "num_heads=", heads,
-               " does not divide ", b.type(in));
+    SR_REQUIRE(original.size() == 3 && heads > 0 && original[2] % heads == 0, invalid_input,
+               "num_heads=", heads, " does not divide ", b.type(in));
     x = b.reshape(in, {original[0], original[1], heads, original[2] / heads});
   }
   const Shape s = b.shape(x);
   int64_t rotated = c.attr_i("rotary_embedding_dim", 0);
   if (rotated == 0) rotated = s[3];
-  SR_REQUIRE(rotated > 0 && rotated <= s[3] && rotated % 2 == 0, invalid_input, "rotates ", rotated, " of ", s[3]);
+  SR_REQUIRE(rotated > 0 && rotated <= s[3] && rotated % 2 == 0, invalid_input, "rotates ", rotated,
+             " of ", s[3]);
   const int64_t half = rotated / 2;
   const bool interleaved = c.attr_i("interleaved", 0) != 0;
   auto table = [&](size_t input) {
@@ -147,8 +166,8 @@ void rotary_embedding(NodeContext& c) {
       const V positions = normalise_indices(c, c.in(3), b.shape(cache)[0]);
       cache = b.add("gather", {cache, positions}, {{"axis", int64_t{0}}});
     }
-    SR_REQUIRE(b.rank(cache) == 3 && b.shape(cache)[2] == half, invalid_input, "cache ", b.type(cache),
-               " wants a last dim of ", half);
+    SR_REQUIRE(b.rank(cache) == 3 && b.shape(cache)[2] == half, invalid_input, "cache ",
+               b.type(cache), " wants a last dim of ", half);
     return b.unsqueeze(cache, 2);
   };
   const V cos = table(1), sin = table(2);
@@ -172,7 +191,8 @@ void rotary_embedding(NodeContext& c) {
   c.out(original.size() == 4 ? b.transpose(y, {0, 2, 1, 3}) : b.reshape(y, original));
 }
 
-constexpr Lowering kTable[] = {{"Attention", 23, attention}, {"RotaryEmbedding", 23, rotary_embedding}};
+constexpr Lowering kTable[] = {{"Attention", 23, attention},
+                               {"RotaryEmbedding", 23, rotary_embedding}};
 
 }  // namespace
 

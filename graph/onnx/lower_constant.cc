@@ -18,11 +18,13 @@ bool describes_parameter(const ::onnx::NodeProto& proto) {
 void constant(NodeContext& c) {
   if (const auto* value = c.find("value")) return c.out(c.b.constant(c.load_tensor(value->t())));
   if (c.has_attr("value_float")) return c.out(c.b.scalar(c.attr_f("value_float", 0), DType::f32));
-  if (c.has_attr("value_int")) return c.out(c.b.constant(Tensor::scalar_i64(c.attr_i("value_int", 0))));
+  if (c.has_attr("value_int"))
+    return c.out(c.b.constant(Tensor::scalar_i64(c.attr_i("value_int", 0))));
   if (c.has_attr("value_ints")) return c.out(c.b.ints(c.attr_ints("value_ints")));
   if (c.has_attr("value_floats")) {
     const std::vector<float> values = c.attr_floats("value_floats");
-    return c.out(c.b.constant(Tensor::from(Shape{static_cast<int64_t>(values.size())}, values, DType::f32)));
+    return c.out(
+        c.b.constant(Tensor::from(Shape{static_cast<int64_t>(values.size())}, values, DType::f32)));
   }
   for (const char* name : {"sparse_value", "value_string", "value_strings"}) {
     if (c.has_attr(name)) c.refuse_attr(name, "supported are tensors, floats and integers");
@@ -35,7 +37,8 @@ void constant_of_shape(NodeContext& c) {
   Tensor value({DType::f32, {1}});
   if (const auto* given = c.find("value")) value = c.load_tensor(given->t());
   SR_REQUIRE(value.count() == 1, invalid_input, "value has ", value.count(), " elements, wanted 1");
-  for (int64_t dim : shape) SR_REQUIRE(dim >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
+  for (int64_t dim : shape)
+    SR_REQUIRE(dim >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
   if (describes_parameter(c.proto)) {
     Source source;
     source.kind = Source::Kind::constant;
@@ -54,27 +57,35 @@ void random_normal(NodeContext& c) {
   source.stream = c.proto.output(0);
   const DType dtype = graph_dtype(static_cast<int>(c.attr_i("dtype", 1)));
   SR_REQUIRE(describes_parameter(c.proto), unsupported,
-             "random values are supported only as a weight's description (metadata shardrun.init=parameter)");
+             "random values are supported only as a weight's description (metadata "
+             "shardrun.init=parameter)");
   c.out(c.add_parameter(source, {dtype, c.attr_ints("shape")}));
 }
 
 /// start, start + delta, … before limit. Integers of any length; floats are computed now.
 void range(NodeContext& c) {
   c.ignore("stash_type");
-  const Tensor &start = c.known(0, "start"), &limit = c.known(1, "limit"), &delta = c.known(2, "delta");
-  SR_REQUIRE(start.count() == 1 && limit.count() == 1 && delta.count() == 1, invalid_input, "wants three scalars");
+  const Tensor &start = c.known(0, "start"), &limit = c.known(1, "limit"),
+               &delta = c.known(2, "delta");
+  SR_REQUIRE(start.count() == 1 && limit.count() == 1 && delta.count() == 1, invalid_input,
+             "wants three scalars");
   const DType dtype = start.dtype();
-  SR_REQUIRE(limit.dtype() == dtype && delta.dtype() == dtype, invalid_input, "start is ", start.type(), ", limit ",
-             limit.type(), ", delta ", delta.type());
+  SR_REQUIRE(limit.dtype() == dtype && delta.dtype() == dtype, invalid_input, "start is ",
+             start.type(), ", limit ", limit.type(), ", delta ", delta.type());
   SR_REQUIRE(delta.at(0) != 0, invalid_input, "delta is 0");
   const double steps = std::ceil((limit.at(0) - start.at(0)) / delta.at(0));
   SR_REQUIRE(std::isfinite(steps) && steps < 1e15, invalid_input, "is not finite");
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(steps), 0);
   if (!is_float(dtype)) {
-    return c.out(c.b.add("iota", {}, {{"shape", Shape{count}}, {"dtype", std::string(to_string(dtype))},
-                                      {"axis", int64_t{0}}, {"start", start.int_at(0)}, {"step", delta.int_at(0)}}));
+    return c.out(c.b.add("iota", {},
+                         {{"shape", Shape{count}},
+                          {"dtype", std::string(to_string(dtype))},
+                          {"axis", int64_t{0}},
+                          {"start", start.int_at(0)},
+                          {"step", delta.int_at(0)}}));
   }
-  SR_REQUIRE(count <= kFoldLimit, unsupported, "a floating range of ", count, " elements; use integers and Cast");
+  SR_REQUIRE(count <= kFoldLimit, unsupported, "a floating range of ", count,
+             " elements; use integers and Cast");
   Tensor out({dtype, {count}});
   for (int64_t i = 0; i < count; ++i) {
     const double value = start.at(0) + static_cast<double>(i) * delta.at(0);
@@ -93,13 +104,16 @@ void if_known(NodeContext& c) {
   c.find("else_branch");
   SR_REQUIRE(branch != nullptr, invalid_input, "has no branch for its condition");
   const std::vector<V> results = c.lower_subgraph(branch->g());
-  SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(), " outputs, node ",
-             c.output_count());
+  SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(),
+             " outputs, node ", c.output_count());
   for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
 }
 
-constexpr Lowering kTable[] = {{"Constant", 1, constant}, {"ConstantOfShape", 9, constant_of_shape},
-                               {"RandomNormal", 1, random_normal}, {"Range", 11, range}, {"If", 11, if_known}};
+constexpr Lowering kTable[] = {{"Constant", 1, constant},
+                               {"ConstantOfShape", 9, constant_of_shape},
+                               {"RandomNormal", 1, random_normal},
+                               {"Range", 11, range},
+                               {"If", 11, if_known}};
 
 }  // namespace
 

@@ -22,7 +22,8 @@ bool straight_from_batch(const Graph& graph, ValueId id) {
 V normalise_indices(NodeContext& c, V indices, int64_t size) {
   Builder& b = c.b;
   const DType dtype = b.dtype(indices);
-  SR_REQUIRE(dtype == DType::i32 || dtype == DType::i64, invalid_input, "indices are ", b.type(indices));
+  SR_REQUIRE(dtype == DType::i32 || dtype == DType::i64, invalid_input, "indices are ",
+             b.type(indices));
   if (const Tensor* known = b.known(indices)) {
     std::vector<int64_t> values = known->to_ints();
     bool negative = false;
@@ -35,11 +36,13 @@ V normalise_indices(NodeContext& c, V indices, int64_t size) {
     return b.constant(convert(Tensor::from(known->shape(), values, DType::i64), dtype));
   }
   if (b.options.training && straight_from_batch(b.graph, b.id(indices))) {
-    c.note(str(c.op(), " '", b.node_name, "': indices from a graph input are taken as non-negative"));
+    c.note(
+        str(c.op(), " '", b.node_name, "': indices from a graph input are taken as non-negative"));
     return indices;
   }
   const V zero = b.scalar(0, dtype);
-  return b.add("where", {b.add("less", {indices, zero}), b.with("add", indices, static_cast<double>(size)), indices});
+  return b.add("where", {b.add("less", {indices, zero}),
+                         b.with("add", indices, static_cast<double>(size)), indices});
 }
 
 namespace {
@@ -63,9 +66,11 @@ V normalise_nd(NodeContext& c, V indices, int64_t first, const Shape& dims) {
   Builder& b = c.b;
   SR_REQUIRE(b.rank(indices) > 0, invalid_input, "indices are a scalar");
   const int64_t k = b.shape(indices).back();
-  SR_REQUIRE(k >= 0 && first + k <= static_cast<int64_t>(dims.size()), invalid_input, "indices ", b.type(indices),
-             " name ", k, " dims of ", to_string(dims));
-  if (b.known(indices) == nullptr && b.options.training && straight_from_batch(b.graph, b.id(indices))) return indices;
+  SR_REQUIRE(k >= 0 && first + k <= static_cast<int64_t>(dims.size()), invalid_input, "indices ",
+             b.type(indices), " name ", k, " dims of ", to_string(dims));
+  if (b.known(indices) == nullptr && b.options.training &&
+      straight_from_batch(b.graph, b.id(indices)))
+    return indices;
   std::vector<int64_t> sizes(dims.begin() + first, dims.begin() + first + k);
   const V size = b.cast(b.ints(sizes), b.dtype(indices));
   const V zero = b.scalar(0, b.dtype(indices));
@@ -91,7 +96,8 @@ void scatter_elements(NodeContext& c) {
   const V data = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
-  c.out(c.b.add("scatter_elements", {data, indices, c.in(2)}, {{"axis", axis}, {"reduction", reduction(c)}}));
+  c.out(c.b.add("scatter_elements", {data, indices, c.in(2)},
+                {{"axis", axis}, {"reduction", reduction(c)}}));
 }
 
 void scatter_nd(NodeContext& c) {
@@ -103,17 +109,24 @@ void scatter_nd(NodeContext& c) {
 void one_hot(NodeContext& c) {
   Builder& b = c.b;
   const Tensor& given = c.known(1, "depth");
-  SR_REQUIRE(given.count() == 1 && given.int_at(0) > 0, invalid_input, "depth is not a positive number");
+  SR_REQUIRE(given.count() == 1 && given.int_at(0) > 0, invalid_input,
+             "depth is not a positive number");
   const int64_t depth = given.int_at(0);
-  SR_REQUIRE(b.shape(c.in(2)) == Shape{2}, invalid_input, "values are ", b.type(c.in(2)), ", wanted [off, on]");
+  SR_REQUIRE(b.shape(c.in(2)) == Shape{2}, invalid_input, "values are ", b.type(c.in(2)),
+             ", wanted [off, on]");
   const V indices = normalise_indices(c, b.cast(c.in(0), DType::i64), depth);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(indices) + 1);
   Shape row(static_cast<size_t>(b.rank(indices)) + 1, 1);
   row[static_cast<size_t>(axis)] = depth;
-  const V classes = b.add("iota", {}, {{"shape", row}, {"dtype", std::string("i64")}, {"axis", axis},
-                                       {"start", int64_t{0}}, {"step", int64_t{1}}});
+  const V classes = b.add("iota", {},
+                          {{"shape", row},
+                           {"dtype", std::string("i64")},
+                           {"axis", axis},
+                           {"start", int64_t{0}},
+                           {"step", int64_t{1}}});
   const V hit = b.add("equal", {b.unsqueeze(indices, axis), classes});
-  const V off = b.reshape(b.slice(c.in(2), 0, 0, 1), {}), on = b.reshape(b.slice(c.in(2), 0, 1, 2), {});
+  const V off = b.reshape(b.slice(c.in(2), 0, 0, 1), {}),
+          on = b.reshape(b.slice(c.in(2), 0, 1, 2), {});
   c.out(b.add("where", {hit, on, off}));
 }
 
@@ -128,14 +141,17 @@ void non_zero(NodeContext& c) {
   const auto rank = static_cast<int64_t>(strides.size());
   std::vector<int64_t> out;
   for (int64_t d = 0; d < rank; ++d) {
-    for (int64_t i : hits) out.push_back(i / strides[static_cast<size_t>(d)] % x.shape()[static_cast<size_t>(d)]);
+    for (int64_t i : hits)
+      out.push_back(i / strides[static_cast<size_t>(d)] % x.shape()[static_cast<size_t>(d)]);
   }
-  c.out(c.b.constant(Tensor::from(Shape{rank, static_cast<int64_t>(hits.size())}, out, DType::i64)));
+  c.out(
+      c.b.constant(Tensor::from(Shape{rank, static_cast<int64_t>(hits.size())}, out, DType::i64)));
 }
 
 constexpr Lowering kTable[] = {
-    {"Gather", 11, gather}, {"GatherElements", 11, gather_elements}, {"GatherND", 11, gather_nd},
-    {"ScatterElements", 11, scatter_elements}, {"ScatterND", 11, scatter_nd}, {"OneHot", 11, one_hot},
+    {"Gather", 11, gather},        {"GatherElements", 11, gather_elements},
+    {"GatherND", 11, gather_nd},   {"ScatterElements", 11, scatter_elements},
+    {"ScatterND", 11, scatter_nd}, {"OneHot", 11, one_hot},
     {"NonZero", 9, non_zero}};
 
 }  // namespace

@@ -9,17 +9,19 @@ namespace {
 
 void matmul(NodeContext& c) { c.out(c.b.matmul(c.in(0), c.in(1))); }
 
-/// alpha * A' B' + beta * C; the transposes go into the equation, so that a tied weight stays one value.
+/// alpha * A' B' + beta * C; the transposes go into the equation, so that a tied weight stays one
+/// value.
 void gemm(NodeContext& c) {
   Builder& b = c.b;
-  SR_REQUIRE(b.rank(c.in(0)) == 2 && b.rank(c.in(1)) == 2, invalid_input, "wants two matrices, got ",
-             b.type(c.in(0)), " and ", b.type(c.in(1)));
+  SR_REQUIRE(b.rank(c.in(0)) == 2 && b.rank(c.in(1)) == 2, invalid_input,
+             "wants two matrices, got ", b.type(c.in(0)), " and ", b.type(c.in(1)));
   const std::string a_letters = c.attr_i("transA", 0) != 0 ? "km" : "mk";
   const std::string b_letters = c.attr_i("transB", 0) != 0 ? "nk" : "kn";
   V y = b.add("matmul", {c.in(0), c.in(1)}, {{"equation", a_letters + "," + b_letters + "->mn"}});
   const double alpha = c.attr_f("alpha", 1), beta = c.attr_f("beta", 1);
   if (alpha != 1) y = b.with("mul", y, alpha);
-  if (c.has(2) && beta != 0) y = b.add("add", {y, beta == 1 ? c.in(2) : b.with("mul", c.in(2), beta)});
+  if (c.has(2) && beta != 0)
+    y = b.add("add", {y, beta == 1 ? c.in(2) : b.with("mul", c.in(2), beta)});
   c.out(y);
 }
 
@@ -33,8 +35,10 @@ Term reduce_private(NodeContext& c, Term term, const std::string& others) {
   std::vector<int64_t> axes;
   std::string kept;
   for (size_t d = 0; d < term.letters.size(); ++d) {
-    if (others.find(term.letters[d]) == std::string::npos) axes.push_back(static_cast<int64_t>(d));
-    else kept += term.letters[d];
+    if (others.find(term.letters[d]) == std::string::npos)
+      axes.push_back(static_cast<int64_t>(d));
+    else
+      kept += term.letters[d];
   }
   return {kept, c.b.sum(term.value, axes, false)};
 }
@@ -53,9 +57,10 @@ void einsum(NodeContext& c) {
     terms.push_back({left.substr(at, comma - at), kNone});
     at = comma + 1;
   }
-  SR_REQUIRE(terms.size() == c.input_count() && terms.size() <= 2, unsupported, "equation '", equation, "' has ",
-             terms.size(), " operands; supported are one or two");
-  // An ellipsis of n dims becomes the last n of the digits "56789", so that they align from the right.
+  SR_REQUIRE(terms.size() == c.input_count() && terms.size() <= 2, unsupported, "equation '",
+             equation, "' has ", terms.size(), " operands; supported are one or two");
+  // An ellipsis of n dims becomes the last n of the digits "56789", so that they align from the
+  // right.
   const std::string digits = "0123456789";
   std::string widest;
   for (size_t i = 0; i < terms.size(); ++i) {
@@ -64,13 +69,14 @@ void einsum(NodeContext& c) {
     const size_t dots = term.letters.find("...");
     if (dots != std::string::npos) {
       const int64_t n = b.rank(term.value) - static_cast<int64_t>(term.letters.size()) + 3;
-      SR_REQUIRE(n >= 0 && n <= 10, invalid_input, "equation '", equation, "' does not fit ", b.type(term.value));
+      SR_REQUIRE(n >= 0 && n <= 10, invalid_input, "equation '", equation, "' does not fit ",
+                 b.type(term.value));
       const std::string some = digits.substr(digits.size() - static_cast<size_t>(n));
       term.letters.replace(dots, 3, some);
       if (some.size() > widest.size()) widest = some;
     }
-    SR_REQUIRE(static_cast<int64_t>(term.letters.size()) == b.rank(term.value), invalid_input, "equation '", equation,
-               "' does not fit ", b.type(term.value));
+    SR_REQUIRE(static_cast<int64_t>(term.letters.size()) == b.rank(term.value), invalid_input,
+               "equation '", equation, "' does not fit ", b.type(term.value));
     const std::set<char> distinct(term.letters.begin(), term.letters.end());
     SR_REQUIRE(distinct.size() == term.letters.size(), unsupported, "equation '", equation,
                "' repeats a letter in one operand (a diagonal)");
@@ -114,7 +120,8 @@ void einsum(NodeContext& c) {
   std::vector<int64_t> perm;
   for (char letter : out) {
     const size_t at = term.letters.find(letter);
-    SR_REQUIRE(at != std::string::npos, invalid_input, "equation '", equation, "': '", letter, "' is in no operand");
+    SR_REQUIRE(at != std::string::npos, invalid_input, "equation '", equation, "': '", letter,
+               "' is in no operand");
     perm.push_back(static_cast<int64_t>(at));
   }
   c.out(b.transpose(term.value, perm));

@@ -12,8 +12,8 @@ namespace {
 V fitted(NodeContext& c, V v, const Shape& shape) {
   Shape own = c.b.shape(v);
   while (own.size() > shape.size() && own.front() == 1) own.erase(own.begin());
-  SR_REQUIRE(own.size() <= shape.size() && broadcast(own, shape) == shape, invalid_input, "scale or bias ",
-             c.b.type(v), " does not fit the normalised dims ", to_string(shape));
+  SR_REQUIRE(own.size() <= shape.size() && broadcast(own, shape) == shape, invalid_input,
+             "scale or bias ", c.b.type(v), " does not fit the normalised dims ", to_string(shape));
   return c.b.expand(c.b.reshape(v, own), shape);
 }
 
@@ -41,7 +41,8 @@ void rms_norm(NodeContext& c) {
   const V x = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(x));
   const Shape inner(b.shape(x).begin() + axis, b.shape(x).end());
-  c.out(b.add_n("rms_norm", {x, fitted(c, c.in(1), inner)}, {{"axis", axis}, {"eps", c.attr_f("epsilon", 1e-5)}})[0]);
+  c.out(b.add_n("rms_norm", {x, fitted(c, c.in(1), inner)},
+                {{"axis", axis}, {"eps", c.attr_f("epsilon", 1e-5)}})[0]);
 }
 
 /// (x - mean) / sqrt(var + eps) * scale + bias along dim 1, with stored or batch statistics.
@@ -66,14 +67,17 @@ void batch_norm(NodeContext& c) {
     const V now[] = {mean, var};
     for (size_t i = 1; i < 3; ++i) {
       if (!c.wants(i)) continue;
-      c.out(i, b.add("add", {b.with("mul", c.in(i + 2), momentum), b.with("mul", now[i - 1], 1 - momentum)}));
+      c.out(i, b.add("add", {b.with("mul", c.in(i + 2), momentum),
+                             b.with("mul", now[i - 1], 1 - momentum)}));
     }
   } else if (b.options.training) {
     c.note(str("BatchNormalization '", b.node_name,
-               "' was exported in evaluation mode: it uses its stored statistics, which stay as they are"));
+               "' was exported in evaluation mode: it uses its stored statistics, which stay as "
+               "they are"));
   }
-  const V scaled = b.add("mul", {b.add("sub", {x, channel(mean)}),
-                                 b.add("div", {channel(c.in(1)), b.add("sqrt", {b.with("add", channel(var), eps)})})});
+  const V scaled = b.add(
+      "mul", {b.add("sub", {x, channel(mean)}),
+              b.add("div", {channel(c.in(1)), b.add("sqrt", {b.with("add", channel(var), eps)})})});
   c.out(0, b.add("add", {scaled, channel(c.in(2))}));
 }
 
@@ -85,10 +89,12 @@ void dropout(NodeContext& c) {
   double ratio = c.attr_f("ratio", 0.5);
   if (c.has(1)) ratio = c.known(1, "ratio").at(0);
   const bool mode = c.has(2) && c.known(2, "training_mode").at(0) != 0;
-  SR_REQUIRE(ratio >= 0 && ratio < 1, invalid_input, "ratio is ", ratio, ", wanted at least 0 and below 1");
+  SR_REQUIRE(ratio >= 0 && ratio < 1, invalid_input, "ratio is ", ratio,
+             ", wanted at least 0 and below 1");
   if (!mode || !b.options.training || ratio == 0) {
     if (!mode && b.options.training && ratio > 0) {
-      c.note(str("Dropout '", b.node_name, "' was exported inactive (evaluation mode, or inside an attention): no "
+      c.note(str("Dropout '", b.node_name,
+                 "' was exported inactive (evaluation mode, or inside an attention): no "
                  "dropout there; export with model.train()"));
     }
     c.out(0, x);
@@ -167,8 +173,8 @@ void check_labels(NodeContext& c) {
   const Shape &x = c.b.shape(c.in(0)), &y = c.b.shape(c.in(1));
   Shape wanted = x;
   if (wanted.size() >= 2) wanted.erase(wanted.begin() + 1);
-  SR_REQUIRE(x.size() >= 2 && y == wanted, invalid_input, "labels ", c.b.type(c.in(1)), " do not fit scores ",
-             c.b.type(c.in(0)), "; wanted [N, C, d…] and [N, d…]");
+  SR_REQUIRE(x.size() >= 2 && y == wanted, invalid_input, "labels ", c.b.type(c.in(1)),
+             " do not fit scores ", c.b.type(c.in(0)), "; wanted [N, C, d…] and [N, d…]");
 }
 
 void softmax_cross_entropy(NodeContext& c) {
@@ -185,7 +191,8 @@ void softmax_cross_entropy(NodeContext& c) {
   if (c.has(2)) loss = b.add("mul", {loss, weight});
   reduce_loss(c, loss, weight);
   if (c.wants(1)) {
-    c.out(1, b.transpose(b.add("log_softmax", {last}, {{"axis", b.rank(last) - 1}}), order.to_first));
+    c.out(1,
+          b.transpose(b.add("log_softmax", {last}, {{"axis", b.rank(last) - 1}}), order.to_first));
   }
 }
 
@@ -206,11 +213,12 @@ void negative_log_likelihood(NodeContext& c) {
   reduce_loss(c, loss, weight);
 }
 
-constexpr Lowering kTable[] = {
-    {"LayerNormalization", 17, layer_norm}, {"RMSNormalization", 23, rms_norm},
-    {"BatchNormalization", 14, batch_norm}, {"Dropout", 7, dropout},
-    {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
-    {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};
+constexpr Lowering kTable[] = {{"LayerNormalization", 17, layer_norm},
+                               {"RMSNormalization", 23, rms_norm},
+                               {"BatchNormalization", 14, batch_norm},
+                               {"Dropout", 7, dropout},
+                               {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
+                               {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};
 
 }  // namespace
 

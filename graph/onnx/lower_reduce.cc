@@ -61,9 +61,10 @@ void arg(NodeContext& c) {
 void cum_sum(NodeContext& c) {
   const Tensor& axis = c.known(1, "axis");
   SR_REQUIRE(axis.count() == 1, invalid_input, "axis is not a scalar");
-  c.out(c.b.add("cumsum", {c.in(0)}, {{"axis", NodeContext::axis(axis.int_at(0), c.b.rank(c.in(0)))},
-                                      {"exclusive", c.attr_i("exclusive", 0)},
-                                      {"reverse", c.attr_i("reverse", 0)}}));
+  c.out(c.b.add("cumsum", {c.in(0)},
+                {{"axis", NodeContext::axis(axis.int_at(0), c.b.rank(c.in(0)))},
+                 {"exclusive", c.attr_i("exclusive", 0)},
+                 {"reverse", c.attr_i("reverse", 0)}}));
 }
 
 void softmax(NodeContext& c) {
@@ -72,19 +73,30 @@ void softmax(NodeContext& c) {
 }
 
 void global_average_pool(NodeContext& c) {
-  SR_REQUIRE(c.b.rank(c.in(0)) >= 3, invalid_input, "wants [N, C, spatial…], got ", c.b.type(c.in(0)));
+  SR_REQUIRE(c.b.rank(c.in(0)) >= 3, invalid_input, "wants [N, C, spatial…], got ",
+             c.b.type(c.in(0)));
   std::vector<int64_t> axes(static_cast<size_t>(c.b.rank(c.in(0)) - 2));
   std::iota(axes.begin(), axes.end(), 2);
   c.out(c.b.mean(c.in(0), axes, true));
 }
 
 // ReduceSum takes its axes as an input from 13, the others from 18.
-constexpr Lowering kTable[] = {
-    {"ReduceSum", 11, reduce_any}, {"ReduceMean", 11, reduce_any}, {"ReduceMax", 11, reduce_any},
-    {"ReduceMin", 11, reduce_any}, {"ReduceProd", 11, reduce_any}, {"ReduceL1", 11, reduce_any},
-    {"ReduceL2", 11, reduce_any}, {"ReduceLogSum", 11, reduce_any}, {"ReduceLogSumExp", 11, reduce_any},
-    {"ReduceSumSquare", 11, reduce_any}, {"ArgMax", 12, arg}, {"ArgMin", 12, arg}, {"CumSum", 11, cum_sum},
-    {"Softmax", 13, softmax}, {"LogSoftmax", 13, softmax}, {"GlobalAveragePool", 1, global_average_pool}};
+constexpr Lowering kTable[] = {{"ReduceSum", 11, reduce_any},
+                               {"ReduceMean", 11, reduce_any},
+                               {"ReduceMax", 11, reduce_any},
+                               {"ReduceMin", 11, reduce_any},
+                               {"ReduceProd", 11, reduce_any},
+                               {"ReduceL1", 11, reduce_any},
+                               {"ReduceL2", 11, reduce_any},
+                               {"ReduceLogSum", 11, reduce_any},
+                               {"ReduceLogSumExp", 11, reduce_any},
+                               {"ReduceSumSquare", 11, reduce_any},
+                               {"ArgMax", 12, arg},
+                               {"ArgMin", 12, arg},
+                               {"CumSum", 11, cum_sum},
+                               {"Softmax", 13, softmax},
+                               {"LogSoftmax", 13, softmax},
+                               {"GlobalAveragePool", 1, global_average_pool}};
 
 }  // namespace
 

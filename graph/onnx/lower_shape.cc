@@ -17,7 +17,9 @@ void shape(NodeContext& c) {
   c.out(c.b.ints(start < end ? Ints(dims.begin() + start, dims.begin() + end) : Ints{}));
 }
 
-void size(NodeContext& c) { c.out(c.b.constant(Tensor::scalar_i64(element_count(c.b.shape(c.in(0)))))); }
+void size(NodeContext& c) {
+  c.out(c.b.constant(Tensor::scalar_i64(element_count(c.b.shape(c.in(0))))));
+}
 
 void reshape(NodeContext& c) {
   const V x = c.in(0);
@@ -28,7 +30,8 @@ void reshape(NodeContext& c) {
   for (auto it = to.begin(); it != to.end(); ++it) {
     if (*it == 0 && !allow_zero) {
       const auto d = it - to.begin();
-      SR_REQUIRE(d < c.b.rank(x), invalid_input, "shape copies dim ", d, ", but the input is ", c.b.type(x));
+      SR_REQUIRE(d < c.b.rank(x), invalid_input, "shape copies dim ", d, ", but the input is ",
+                 c.b.type(x));
       *it = c.b.shape(x)[static_cast<size_t>(d)];
     }
     SR_REQUIRE(*it >= -1, invalid_input, "shape ", to_string(to), " has a negative dim");
@@ -41,12 +44,12 @@ void reshape(NodeContext& c) {
   }
   const int64_t count = element_count(c.b.shape(x));
   if (open != to.end()) {
-    SR_REQUIRE(known > 0 && count % known == 0, invalid_input, "cannot make shape ", to_string(to), " of ",
-               c.b.type(x));
+    SR_REQUIRE(known > 0 && count % known == 0, invalid_input, "cannot make shape ", to_string(to),
+               " of ", c.b.type(x));
     *open = count / known;
   }
-  SR_REQUIRE(element_count(to) == count, invalid_input, "cannot make shape ", to_string(to), " of ", c.b.type(x),
-             " (", count, " elements)");
+  SR_REQUIRE(element_count(to) == count, invalid_input, "cannot make shape ", to_string(to), " of ",
+             c.b.type(x), " (", count, " elements)");
   c.out(c.b.reshape(x, to));
 }
 
@@ -54,7 +57,8 @@ void flatten(NodeContext& c) {
   const Ints& dims = c.b.shape(c.in(0));
   const auto rank = static_cast<int64_t>(dims.size());
   int64_t axis = c.attr_i("axis", 1);
-  SR_REQUIRE(axis >= -rank && axis <= rank, invalid_input, "axis ", axis, " is outside a tensor of rank ", rank);
+  SR_REQUIRE(axis >= -rank && axis <= rank, invalid_input, "axis ", axis,
+             " is outside a tensor of rank ", rank);
   if (axis < 0) axis += rank;
   const int64_t rows = element_count(Ints(dims.begin(), dims.begin() + axis));
   c.out(c.b.reshape(c.in(0), {rows, element_count(Ints(dims.begin() + axis, dims.end()))}));
@@ -74,7 +78,8 @@ void squeeze(NodeContext& c) {
   Ints to;
   for (size_t d = 0; d < dims.size(); ++d) {
     const bool drop = std::binary_search(axes.begin(), axes.end(), static_cast<int64_t>(d));
-    SR_REQUIRE(!drop || dims[d] == 1, invalid_input, "dim ", d, " of ", c.b.type(c.in(0)), " is not 1");
+    SR_REQUIRE(!drop || dims[d] == 1, invalid_input, "dim ", d, " of ", c.b.type(c.in(0)),
+               " is not 1");
     if (!drop) to.push_back(dims[d]);
   }
   c.out(c.b.reshape(c.in(0), to));
@@ -104,14 +109,15 @@ void transpose(NodeContext& c) {
 
 void expand(NodeContext& c) {
   const Ints wanted = c.ints(1, "shape");
-  for (int64_t dim : wanted) SR_REQUIRE(dim >= 0, invalid_input, "shape ", to_string(wanted), " has a negative dim");
+  for (int64_t dim : wanted)
+    SR_REQUIRE(dim >= 0, invalid_input, "shape ", to_string(wanted), " has a negative dim");
   c.out(c.b.expand(c.in(0), broadcast(c.b.shape(c.in(0)), wanted)));
 }
 
 void tile(NodeContext& c) {
   const Ints repeats = c.ints(1, "repeats");
-  SR_REQUIRE(static_cast<int64_t>(repeats.size()) == c.b.rank(c.in(0)), invalid_input, "has ", repeats.size(),
-             " repeats for ", c.b.type(c.in(0)));
+  SR_REQUIRE(static_cast<int64_t>(repeats.size()) == c.b.rank(c.in(0)), invalid_input, "has ",
+             repeats.size(), " repeats for ", c.b.type(c.in(0)));
   c.out(c.b.add("tile", {c.in(0)}, {{"repeats", repeats}}));
 }
 
@@ -151,7 +157,8 @@ void slice(NodeContext& c) {
     steps[d] = count == 0 ? 1 : count == 1 ? (step > 0 ? 1 : -1) : step;
     ends[d] = starts[d] + count * steps[d];
   }
-  const bool whole = starts == Ints(dims.size(), 0) && ends == dims && std::all_of(steps.begin(), steps.end(), [](int64_t s) { return s == 1; });
+  const bool whole = starts == Ints(dims.size(), 0) && ends == dims &&
+                     std::all_of(steps.begin(), steps.end(), [](int64_t s) { return s == 1; });
   if (whole) return c.out(x);
   c.out(c.b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", steps}}));
 }
@@ -168,9 +175,10 @@ void split_values(NodeContext& c, V x, int64_t axis, const Ints& sizes, std::vec
   const int64_t n = c.b.shape(x)[static_cast<size_t>(axis)];
   SR_REQUIRE(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) == n &&
                  std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s >= 0; }),
-             invalid_input, "sizes ", to_string(sizes), " do not add up to dim ", axis, " of ", c.b.type(x));
-  out = sizes.size() == 1 ? std::vector<V>{x} : c.b.add_n("split", {x}, {{"axis", axis}, {"sizes", sizes}});
-
+             invalid_input, "sizes ", to_string(sizes), " do not add up to dim ", axis, " of ",
+             c.b.type(x));
+  out = sizes.size() == 1 ? std::vector<V>{x}
+                          : c.b.add_n("split", {x}, {{"axis", axis}, {"sizes", sizes}});
 }
 
 void split(NodeContext& c) {
@@ -181,8 +189,8 @@ void split(NodeContext& c) {
   const int64_t parts = c.attr_i("num_outputs", outputs);
   if (c.has(1)) sizes = c.ints(1, "split");
   if (sizes.empty()) sizes = even_sizes(c.b.shape(x)[static_cast<size_t>(axis)], parts);
-  SR_REQUIRE(static_cast<int64_t>(sizes.size()) == outputs, invalid_input, "splits into ", sizes.size(), " of ",
-             outputs, " outputs");
+  SR_REQUIRE(static_cast<int64_t>(sizes.size()) == outputs, invalid_input, "splits into ",
+             sizes.size(), " of ", outputs, " outputs");
   std::vector<V> pieces;
   split_values(c, x, axis, sizes, pieces);
   for (size_t i = 0; i < pieces.size(); ++i) c.out(i, pieces[i]);
@@ -227,7 +235,8 @@ void sequence_at(NodeContext& c) {
   const std::vector<V>& items = sequence_in(c);
   const Tensor& at = c.known(1, "position");
   SR_REQUIRE(at.count() == 1, invalid_input, "position is not a scalar");
-  c.out(items[static_cast<size_t>(NodeContext::axis(at.int_at(0), static_cast<int64_t>(items.size())))]);
+  c.out(items[static_cast<size_t>(
+      NodeContext::axis(at.int_at(0), static_cast<int64_t>(items.size())))]);
 }
 
 void sequence_construct(NodeContext& c) { c.out(c.b.sequence(c.inputs())); }
@@ -251,7 +260,8 @@ void concat_from_sequence(NodeContext& c) {
 V wrap(NodeContext& c, V x, const Ints& before, const Ints& after) {
   for (size_t d = 0; d < before.size(); ++d) {
     const int64_t n = c.b.shape(x)[d];
-    SR_REQUIRE(before[d] <= n && after[d] <= n, unsupported, "wraps dim ", d, " of ", n, " more than once");
+    SR_REQUIRE(before[d] <= n && after[d] <= n, unsupported, "wraps dim ", d, " of ", n,
+               " more than once");
     const auto axis = static_cast<int64_t>(d);
     std::vector<V> parts;
     if (before[d] > 0) parts.push_back(c.b.slice(x, axis, n - before[d], n));
@@ -269,7 +279,8 @@ void pad(NodeContext& c) {
   Ints axes(rank);
   std::iota(axes.begin(), axes.end(), 0);
   if (c.has(3)) axes = c.ints(3, "axes");
-  SR_REQUIRE(pads.size() == 2 * axes.size(), invalid_input, "has ", pads.size(), " pads for ", axes.size(), " axes");
+  SR_REQUIRE(pads.size() == 2 * axes.size(), invalid_input, "has ", pads.size(), " pads for ",
+             axes.size(), " axes");
   NodeContext::axes(axes, c.b.rank(x));
   double value = 0;
   if (c.has(2)) {
@@ -285,7 +296,8 @@ void pad(NodeContext& c) {
     after[d] = std::max<int64_t>(pads[axes.size() + i], 0);
     starts[d] = std::max<int64_t>(-pads[i], 0);  // a negative pad cuts
     ends[d] -= std::max<int64_t>(-pads[axes.size() + i], 0);
-    SR_REQUIRE(starts[d] <= ends[d], invalid_input, "pads cut more than dim ", d, " of ", c.b.type(x));
+    SR_REQUIRE(starts[d] <= ends[d], invalid_input, "pads cut more than dim ", d, " of ",
+               c.b.type(x));
     cut = cut || starts[d] > 0 || ends[d] < c.b.shape(x)[d];
   }
   if (cut) x = c.b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", steps}});
@@ -294,12 +306,15 @@ void pad(NodeContext& c) {
   if (mode != "constant" && mode != "reflect" && mode != "edge") {
     c.refuse_attr("mode", "supported are constant, reflect, edge and wrap");
   }
-  const bool nothing = std::all_of(before.begin(), before.end(), [](int64_t p) { return p == 0; }) &&
-                       std::all_of(after.begin(), after.end(), [](int64_t p) { return p == 0; });
+  const bool nothing =
+      std::all_of(before.begin(), before.end(), [](int64_t p) { return p == 0; }) &&
+      std::all_of(after.begin(), after.end(), [](int64_t p) { return p == 0; });
   if (nothing) return c.out(x);
   const DType dtype = c.b.dtype(x);
   if (dtype == DType::boolean) x = c.b.cast(x, DType::i32);
-  c.out(c.b.cast(c.b.add("pad", {x}, {{"before", before}, {"after", after}, {"mode", mode}, {"value", value}}), dtype));
+  c.out(c.b.cast(
+      c.b.add("pad", {x}, {{"before", before}, {"after", after}, {"mode", mode}, {"value", value}}),
+      dtype));
 }
 
 void trilu(NodeContext& c) {
@@ -315,22 +330,36 @@ void depth_to_space(NodeContext& c) {
   const Ints s = c.b.shape(c.in(0));
   const int64_t n = c.attr_i("blocksize", 1);
   const std::string mode = c.attr_s("mode", "DCR");
-  SR_REQUIRE(s.size() == 4 && n > 0 && s[1] % (n * n) == 0, invalid_input, "cannot spread ", c.b.type(c.in(0)));
+  SR_REQUIRE(s.size() == 4 && n > 0 && s[1] % (n * n) == 0, invalid_input, "cannot spread ",
+             c.b.type(c.in(0)));
   const int64_t channels = s[1] / (n * n);
   const bool dcr = mode == "DCR";
-  V x = c.b.reshape(c.in(0), dcr ? Ints{s[0], n, n, channels, s[2], s[3]} : Ints{s[0], channels, n, n, s[2], s[3]});
+  V x = c.b.reshape(c.in(0), dcr ? Ints{s[0], n, n, channels, s[2], s[3]}
+                                 : Ints{s[0], channels, n, n, s[2], s[3]});
   x = c.b.transpose(x, dcr ? Ints{0, 3, 4, 1, 5, 2} : Ints{0, 1, 4, 2, 5, 3});
   c.out(c.b.reshape(x, {s[0], channels, s[2] * n, s[3] * n}));
 }
 
-constexpr Lowering kTable[] = {
-    {"Shape", 1, shape}, {"Size", 1, size}, {"Reshape", 5, reshape}, {"Flatten", 9, flatten},
-    {"Squeeze", 1, squeeze}, {"Unsqueeze", 1, unsqueeze}, {"Transpose", 1, transpose}, {"Expand", 8, expand},
-    {"Tile", 6, tile}, {"Concat", 4, concat}, {"Slice", 10, slice}, {"Split", 2, split},
-    {"SplitToSequence", 11, split_to_sequence}, {"SequenceAt", 11, sequence_at},
-    {"SequenceConstruct", 11, sequence_construct}, {"SequenceLength", 11, sequence_length},
-    {"ConcatFromSequence", 11, concat_from_sequence}, {"Pad", 11, pad}, {"Trilu", 14, trilu},
-    {"DepthToSpace", 11, depth_to_space}};
+constexpr Lowering kTable[] = {{"Shape", 1, shape},
+                               {"Size", 1, size},
+                               {"Reshape", 5, reshape},
+                               {"Flatten", 9, flatten},
+                               {"Squeeze", 1, squeeze},
+                               {"Unsqueeze", 1, unsqueeze},
+                               {"Transpose", 1, transpose},
+                               {"Expand", 8, expand},
+                               {"Tile", 6, tile},
+                               {"Concat", 4, concat},
+                               {"Slice", 10, slice},
+                               {"Split", 2, split},
+                               {"SplitToSequence", 11, split_to_sequence},
+                               {"SequenceAt", 11, sequence_at},
+                               {"SequenceConstruct", 11, sequence_construct},
+                               {"SequenceLength", 11, sequence_length},
+                               {"ConcatFromSequence", 11, concat_from_sequence},
+                               {"Pad", 11, pad},
+                               {"Trilu", 14, trilu},
+                               {"DepthToSpace", 11, depth_to_space}};
 
 }  // namespace
 

@@ -12,7 +12,8 @@ V NodeContext::in(size_t i) const {
 
 const Tensor& NodeContext::known(size_t i, const char* what) const {
   const Tensor* tensor = b.known(in(i));
-  SR_REQUIRE(tensor != nullptr, unsupported, "input ", i, " (", what, ") '", proto.input(static_cast<int>(i)),
+  SR_REQUIRE(tensor != nullptr, unsupported, "input ", i, " (", what, ") '",
+             proto.input(static_cast<int>(i)),
              "' depends on data; it must be a constant once symbolic dims are bound");
   return *tensor;
 }
@@ -27,9 +28,11 @@ const ::onnx::AttributeProto* NodeContext::find(const char* name) const {
 
 namespace {
 
-void check_kind(const ::onnx::AttributeProto& attribute, ::onnx::AttributeProto::AttributeType wanted) {
-  SR_REQUIRE(attribute.type() == wanted, invalid_input, "attribute '", attribute.name(), "' is of type ",
-             attribute.type(), ", wanted ", wanted, " (AttributeProto.AttributeType)");
+void check_kind(const ::onnx::AttributeProto& attribute,
+                ::onnx::AttributeProto::AttributeType wanted) {
+  SR_REQUIRE(attribute.type() == wanted, invalid_input, "attribute '", attribute.name(),
+             "' is of type ", attribute.type(), ", wanted ", wanted,
+             " (AttributeProto.AttributeType)");
 }
 
 }  // namespace
@@ -72,9 +75,12 @@ std::vector<float> NodeContext::attr_floats(const char* name) const {
 void NodeContext::refuse_attr(const char* name, const std::string& advice) const {
   const auto* attribute = find(name);
   std::string value;
-  if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::STRING) value = "='" + attribute->s() + "'";
-  if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::INT) value = str("=", attribute->i());
-  if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::FLOAT) value = str("=", attribute->f());
+  if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::STRING)
+    value = "='" + attribute->s() + "'";
+  if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::INT)
+    value = str("=", attribute->i());
+  if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::FLOAT)
+    value = str("=", attribute->f());
   fail(ErrorKind::unsupported, "attribute ", name, value, " is not supported; ", advice);
 }
 
@@ -86,14 +92,16 @@ void NodeContext::check_attributes_used() const {
 }
 
 int64_t NodeContext::axis(int64_t axis, int64_t rank) {
-  SR_REQUIRE(axis >= -rank && axis < rank, invalid_input, "axis ", axis, " is outside a tensor of rank ", rank);
+  SR_REQUIRE(axis >= -rank && axis < rank, invalid_input, "axis ", axis,
+             " is outside a tensor of rank ", rank);
   return axis < 0 ? axis + rank : axis;
 }
 
 std::vector<int64_t> NodeContext::axes(std::vector<int64_t> axes, int64_t rank) {
   for (int64_t& a : axes) a = axis(a, rank);
   std::sort(axes.begin(), axes.end());
-  SR_REQUIRE(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), invalid_input, "an axis is named twice");
+  SR_REQUIRE(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), invalid_input,
+             "an axis is named twice");
   return axes;
 }
 
@@ -109,8 +117,9 @@ using Table = std::map<std::string, Lowering>;
 const Table& table() {
   static const Table all = [] {
     Table merged;
-    for (const auto& family : {elementwise_lowerings(), reduce_lowerings(), shape_lowerings(), index_lowerings(),
-                               matmul_lowerings(), nn_lowerings(), attention_lowerings(), constant_lowerings()}) {
+    for (const auto& family :
+         {elementwise_lowerings(), reduce_lowerings(), shape_lowerings(), index_lowerings(),
+          matmul_lowerings(), nn_lowerings(), attention_lowerings(), constant_lowerings()}) {
       for (const Lowering& lowering : family) merged.emplace(lowering.op, lowering);
     }
     return merged;

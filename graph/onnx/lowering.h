@@ -24,7 +24,7 @@ class NodeContext {
   const std::string& op() const { return proto.op_type(); }
   size_t input_count() const { return inputs_.size(); }
   bool has(size_t i) const { return i < inputs_.size() && inputs_[i] != kNone; }
-  V in(size_t i) const;                                  // throws invalid_input if absent
+  V in(size_t i) const;  // throws invalid_input if absent
   V in_or(size_t i, V otherwise) const { return has(i) ? inputs_[i] : otherwise; }
   const std::vector<V>& inputs() const { return inputs_; }
   /// Contents that must be known now, such as a shape; `what` names the operand in the message.
@@ -45,9 +45,12 @@ class NodeContext {
 
   /// axis in [-rank, rank) made non-negative. Throws invalid_input.
   static int64_t axis(int64_t axis, int64_t rank);
-  static std::vector<int64_t> axes(std::vector<int64_t> axes, int64_t rank);  // sorted, no duplicates
+  static std::vector<int64_t> axes(std::vector<int64_t> axes,
+                                   int64_t rank);  // sorted, no duplicates
 
-  bool wants(size_t i) const { return static_cast<int>(i) < proto.output_size() && !proto.output(static_cast<int>(i)).empty(); }
+  bool wants(size_t i) const {
+    return static_cast<int>(i) < proto.output_size() && !proto.output(static_cast<int>(i)).empty();
+  }
   size_t output_count() const { return static_cast<size_t>(proto.output_size()); }
   void out(V v) { out(0, v); }
   void out(size_t i, V v);
@@ -56,9 +59,10 @@ class NodeContext {
 
   /// Lowers a subgraph in the scope of this node (If with a constant condition).
   std::function<std::vector<V>(const ::onnx::GraphProto&)> lower_subgraph;
-  std::function<V()> random_step;    // the scalar that dropout counts micro-batches with
+  std::function<V()> random_step;  // the scalar that dropout counts micro-batches with
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
-  std::function<V(const Source&, const TensorType&)> add_parameter;  // a weight that a node describes
+  std::function<V(const Source&, const TensorType&)>
+      add_parameter;  // a weight that a node describes
 
  private:
   std::vector<V> inputs_, outputs_;

@@ -44,7 +44,8 @@ class MappedFile {
     const int map_errno = errno;
     ::close(fd);
     SR_REQUIRE(regular, invalid_input, "'", path, "' is not a regular file");
-    SR_REQUIRE(mapped_ != MAP_FAILED, invalid_input, "cannot map '", path, "': ", std::strerror(map_errno));
+    SR_REQUIRE(mapped_ != MAP_FAILED, invalid_input, "cannot map '", path,
+               "': ", std::strerror(map_errno));
     size_ = static_cast<size_t>(std::max<int64_t>(length, 0));
   }
   ~MappedFile() {
@@ -170,10 +171,12 @@ int64_t parse_bytes(const std::string& text, const char* what) {
 std::string resolve_location(const std::string& location, const std::string& folder) {
   namespace fs = std::filesystem;
   SR_REQUIRE(!location.empty(), invalid_input, "external data has no location");
-  SR_REQUIRE(location.find('\0') == std::string::npos, invalid_input, "external data: location holds a NUL");
+  SR_REQUIRE(location.find('\0') == std::string::npos, invalid_input,
+             "external data: location holds a NUL");
   const fs::path relative(location);
-  SR_REQUIRE(!relative.is_absolute() && location[0] != '\\', invalid_input, "external data: location '",
-             location, "' is absolute, wanted a path below the model's folder");
+  SR_REQUIRE(!relative.is_absolute() && location[0] != '\\', invalid_input,
+             "external data: location '", location,
+             "' is absolute, wanted a path below the model's folder");
   for (const fs::path& part : relative) {
     SR_REQUIRE(part != "..", invalid_input, "external data: location '", location,
                "' leaves the model's folder by '..'");
@@ -182,11 +185,13 @@ std::string resolve_location(const std::string& location, const std::string& fol
   const fs::path root = fs::canonical(folder.empty() ? fs::path(".") : fs::path(folder), ec);
   SR_REQUIRE(!ec, invalid_input, "cannot resolve folder '", folder, "': ", ec.message());
   const fs::path file = fs::canonical(root / relative, ec);
-  SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location, "' beside the model: ", ec.message());
+  SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location,
+             "' beside the model: ", ec.message());
   const auto [in_root, in_file] = std::mismatch(root.begin(), root.end(), file.begin(), file.end());
   SR_REQUIRE(in_root == root.end(), invalid_input, "external data: location '", location,
              "' is a link that leaves the model's folder");
-  SR_REQUIRE(fs::is_regular_file(file, ec), invalid_input, "external data: '", location, "' is not a regular file");
+  SR_REQUIRE(fs::is_regular_file(file, ec), invalid_input, "external data: '", location,
+             "' is not a regular file");
   return file.string();
 }
 
@@ -200,12 +205,12 @@ struct StoredType {
 
 // TensorProto.DataType; sub-byte, 8-bit floating, string and complex types have no DType.
 const StoredType kTypes[] = {
-    {1, "float", DType::f32, DType::f32, 4},      {2, "uint8", DType::u8, DType::u8, 1},
-    {3, "int8", DType::i8, DType::i8, 1},         {4, "uint16", std::nullopt, DType::i32, 2},
-    {5, "int16", std::nullopt, DType::i32, 2},    {6, "int32", DType::i32, DType::i32, 4},
-    {7, "int64", DType::i64, DType::i64, 8},      {9, "bool", DType::boolean, DType::boolean, 1},
-    {10, "float16", DType::f16, DType::f32, 2},   {11, "double", DType::f64, DType::f32, 8},
-    {12, "uint32", std::nullopt, DType::i64, 4},  {13, "uint64", DType::i64, DType::i64, 8},
+    {1, "float", DType::f32, DType::f32, 4},     {2, "uint8", DType::u8, DType::u8, 1},
+    {3, "int8", DType::i8, DType::i8, 1},        {4, "uint16", std::nullopt, DType::i32, 2},
+    {5, "int16", std::nullopt, DType::i32, 2},   {6, "int32", DType::i32, DType::i32, 4},
+    {7, "int64", DType::i64, DType::i64, 8},     {9, "bool", DType::boolean, DType::boolean, 1},
+    {10, "float16", DType::f16, DType::f32, 2},  {11, "double", DType::f64, DType::f32, 8},
+    {12, "uint32", std::nullopt, DType::i64, 4}, {13, "uint64", DType::i64, DType::i64, 8},
     {16, "bfloat16", DType::bf16, DType::f32, 2}};
 
 const StoredType* find_type(int onnx_type) {
@@ -218,7 +223,8 @@ const StoredType* find_type(int onnx_type) {
 const StoredType& stored_type(int onnx_type) {
   const StoredType* type = find_type(onnx_type);
   SR_REQUIRE(type != nullptr, unsupported, "element type ", onnx_type_name(onnx_type),
-             " is not supported; supported are float, double, float16, bfloat16, bool and integers of 8 to 64 bits");
+             " is not supported; supported are float, double, float16, bfloat16, bool and integers "
+             "of 8 to 64 bits");
   return *type;
 }
 
@@ -230,9 +236,13 @@ Tensor widen(const char* raw, const StoredType& type, const Shape& shape) {
       std::memcpy(&tag, raw + i * type.bytes, sizeof tag);
       return static_cast<int64_t>(tag);
     };
-    const int64_t value = type.onnx == 4 ? read(uint16_t{}) : type.onnx == 5 ? read(int16_t{}) : read(uint32_t{});
-    if (out.dtype() == DType::i32) out.as<int32_t>()[i] = static_cast<int32_t>(value);
-    else out.as<int64_t>()[i] = value;
+    const int64_t value = type.onnx == 4   ? read(uint16_t{})
+                          : type.onnx == 5 ? read(int16_t{})
+                                           : read(uint32_t{});
+    if (out.dtype() == DType::i32)
+      out.as<int32_t>()[i] = static_cast<int32_t>(value);
+    else
+      out.as<int64_t>()[i] = value;
   }
   return out;
 }
@@ -251,8 +261,8 @@ Tensor from_raw(const char* raw, const StoredType& type, const Shape& shape) {
 Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, const Shape& shape) {
   const int64_t wanted = element_count(shape);
   auto check = [&](int got, const char* field) {
-    SR_REQUIRE(got == wanted, invalid_input, "tensor '", proto.name(), "' of shape ", to_string(shape), " has ", got,
-               " elements in ", field, ", wanted ", wanted);
+    SR_REQUIRE(got == wanted, invalid_input, "tensor '", proto.name(), "' of shape ",
+               to_string(shape), " has ", got, " elements in ", field, ", wanted ", wanted);
   };
   Tensor out;
   switch (type.onnx) {
@@ -290,7 +300,9 @@ Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, con
       case DType::i8: out.as<int8_t>()[i] = static_cast<int8_t>(value); break;
       case DType::u8: out.as<uint8_t>()[i] = static_cast<uint8_t>(value); break;
       case DType::boolean: out.as<bool>()[i] = value != 0; break;
-      default: out.as<uint16_t>()[i] = static_cast<uint16_t>(value); break;  // f16 and bf16 bit patterns
+      default:
+        out.as<uint16_t>()[i] = static_cast<uint16_t>(value);
+        break;  // f16 and bf16 bit patterns
     }
   }
   return out;
@@ -301,7 +313,8 @@ Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, con
 std::string onnx_type_name(int onnx_type) {
   if (const StoredType* type = find_type(onnx_type)) return type->name;
   if (::onnx::TensorProto::DataType_IsValid(onnx_type)) {
-    return ::onnx::TensorProto::DataType_Name(static_cast<::onnx::TensorProto::DataType>(onnx_type));
+    return ::onnx::TensorProto::DataType_Name(
+        static_cast<::onnx::TensorProto::DataType>(onnx_type));
   }
   return str("number ", onnx_type);
 }
@@ -337,7 +350,8 @@ Contents::~Contents() {
   if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
 }
 
-StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder, const FileSpan* raw) {
+StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
+                          const FileSpan* raw) {
   StoredTensor out;
   out.name = proto.name();
   for (const auto& entry : proto.metadata_props()) out.metadata[entry.key()] = entry.value();
@@ -351,15 +365,18 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
   const StoredType& type = *found;
   Shape shape(proto.dims().begin(), proto.dims().end());
   for (int64_t dim : shape) {
-    SR_REQUIRE(dim >= 0, invalid_input, context(), " has a negative dim in its shape ", to_string(shape));
+    SR_REQUIRE(dim >= 0, invalid_input, context(), " has a negative dim in its shape ",
+               to_string(shape));
   }
   int64_t count = 0;
   try {
     count = element_count(shape);
   } catch (const Error&) {
-    fail(ErrorKind::invalid_input, context(), " of shape ", to_string(shape), " has more elements than 64 bits count");
+    fail(ErrorKind::invalid_input, context(), " of shape ", to_string(shape),
+         " has more elements than 64 bits count");
   }
-  SR_REQUIRE(count < (int64_t{1} << 56), invalid_input, context(), " of shape ", to_string(shape), " is too large");
+  SR_REQUIRE(count < (int64_t{1} << 56), invalid_input, context(), " of shape ", to_string(shape),
+             " is too large");
   SR_REQUIRE(!proto.has_segment(), unsupported, context(), " is stored in segments");
   out.type = {*type.graph, shape};
   const int64_t wanted = count * type.bytes;
@@ -374,11 +391,12 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
       const std::string file = resolve_location(keys["location"], folder);
       const int64_t offset = keys.count("offset") ? parse_bytes(keys["offset"], "offset") : 0;
       const int64_t length = keys.count("length") ? parse_bytes(keys["length"], "length") : wanted;
-      SR_REQUIRE(length == wanted, invalid_input, "external data: length is ", length, " bytes, shape ",
-                 to_string(shape), " of ", type.name, " wants ", wanted);
+      SR_REQUIRE(length == wanted, invalid_input, "external data: length is ", length,
+                 " bytes, shape ", to_string(shape), " of ", type.name, " wants ", wanted);
       const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
-      SR_REQUIRE(offset <= size && length <= size - offset, invalid_input, "external data: bytes ", offset, " to ",
-                 str(offset, "+", length), " lie past the end of '", keys["location"], "' (", size, " bytes)");
+      SR_REQUIRE(offset <= size && length <= size - offset, invalid_input, "external data: bytes ",
+                 offset, " to ", str(offset, "+", length), " lie past the end of '",
+                 keys["location"], "' (", size, " bytes)");
       if (type.stored && type.onnx != 9 && count > 0) {
         out.stored = *type.stored;
         out.path = file;
@@ -397,8 +415,8 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
   const bool left_out = raw != nullptr && raw->length > 0;
   if (left_out || proto.has_raw_data()) {
     const int64_t got = left_out ? raw->length : static_cast<int64_t>(proto.raw_data().size());
-    SR_REQUIRE(got == wanted, invalid_input, context(), " has ", got, " bytes of raw_data, shape ", to_string(shape),
-               " of ", type.name, " wants ", wanted);
+    SR_REQUIRE(got == wanted, invalid_input, context(), " has ", got, " bytes of raw_data, shape ",
+               to_string(shape), " of ", type.name, " wants ", wanted);
     if (left_out && type.stored && type.onnx != 9) {
       out.stored = *type.stored;
       out.path = raw->path;
@@ -421,9 +439,11 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
 namespace {
 
 void check_versions(const ::onnx::ModelProto& model) {
-  SR_REQUIRE(model.has_graph() && model.ir_version() > 0, invalid_input, "is not an ONNX model (no graph in it)");
-  SR_REQUIRE(model.ir_version() >= kOldestIr && model.ir_version() <= kNewestIr, unsupported, "has IR version ",
-             model.ir_version(), "; supported are 7 to 13 (and 3 to 6 where nothing in the model changed since)");
+  SR_REQUIRE(model.has_graph() && model.ir_version() > 0, invalid_input,
+             "is not an ONNX model (no graph in it)");
+  SR_REQUIRE(model.ir_version() >= kOldestIr && model.ir_version() <= kNewestIr, unsupported,
+             "has IR version ", model.ir_version(),
+             "; supported are 7 to 13 (and 3 to 6 where nothing in the model changed since)");
   std::set<std::string> domains;
   bool standard = false;
   for (const auto& opset : model.opset_import()) {
@@ -432,10 +452,11 @@ void check_versions(const ::onnx::ModelProto& model) {
                domain.empty() ? "ai.onnx" : domain, "' twice");
     if (!domain.empty()) continue;
     standard = true;
-    SR_REQUIRE(opset.version() >= 1 && opset.version() <= kNewestOpset, unsupported, "uses opset ", opset.version(),
-               "; supported are 13 to ", kNewestOpset);
+    SR_REQUIRE(opset.version() >= 1 && opset.version() <= kNewestOpset, unsupported, "uses opset ",
+               opset.version(), "; supported are 13 to ", kNewestOpset);
   }
-  SR_REQUIRE(standard || model.graph().node_size() == 0, invalid_input, "imports no version of the ai.onnx operators");
+  SR_REQUIRE(standard || model.graph().node_size() == 0, invalid_input,
+             "imports no version of the ai.onnx operators");
 }
 
 }  // namespace
@@ -454,21 +475,26 @@ ModelFile open_model(const std::string& path) {
                  "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
       std::string skeleton;
       const bool walked = make_skeleton(bytes, path, skeleton, raws);
-      SR_REQUIRE(walked && skeleton.size() < (size_t{1} << 31) && model.proto.ParseFromString(skeleton),
-                 invalid_input, "is not an ONNX model (cut off, damaged, another format, or nested over 30 deep)");
+      SR_REQUIRE(
+          walked && skeleton.size() < (size_t{1} << 31) && model.proto.ParseFromString(skeleton),
+          invalid_input,
+          "is not an ONNX model (cut off, damaged, another format, or nested over 30 deep)");
     }
     check_versions(model.proto);
     auto* graph = model.proto.mutable_graph();
     std::set<std::string> names;
     for (int i = 0; i < graph->initializer_size(); ++i) {
       const auto& proto = graph->initializer(i);
-      SR_REQUIRE(!proto.name().empty() && proto.name().find('\0') == std::string::npos, invalid_input,
-                 "initialiser ", i, " has no usable name");
-      SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '", proto.name(), "'");
-      model.initialisers.push_back(store_tensor(proto, model.folder, &raws[static_cast<size_t>(i)]));
+      SR_REQUIRE(!proto.name().empty() && proto.name().find('\0') == std::string::npos,
+                 invalid_input, "initialiser ", i, " has no usable name");
+      SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '",
+                 proto.name(), "'");
+      model.initialisers.push_back(
+          store_tensor(proto, model.folder, &raws[static_cast<size_t>(i)]));
     }
     graph->clear_initializer();
-    SR_REQUIRE(graph->sparse_initializer_size() == 0, unsupported, "has sparse initialisers; store them dense");
+    SR_REQUIRE(graph->sparse_initializer_size() == 0, unsupported,
+               "has sparse initialisers; store them dense");
     return model;
   } catch (const Error& e) {
     throw e.with_context(path);

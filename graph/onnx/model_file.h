@@ -21,7 +21,7 @@ struct FileSpan {
 struct StoredTensor {
   std::string name;
   DType stored = DType::f32;  // element type where it is stored
-  TensorType type;            // as the Graph sees it: floats are f32, 16-bit and unsigned integers widened
+  TensorType type;  // as the Graph sees it: floats are f32, 16-bit and unsigned integers widened
   Tensor data;
   std::string path;
   int64_t offset = 0;

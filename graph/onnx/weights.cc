@@ -1,8 +1,10 @@
-// Weights: metadata, reach of the gradient, ties and merges. FACTS of the exporters behind each rule:
-//   PyTorch's dynamo exporter marks value_info with InputSpec.kind = PARAMETER | BUFFER | CONSTANT_TENSOR;
-//   its optimiser folds Transpose(weight) into a copy (folded_from) and merges equal small initialisers;
-//   the legacy exporter in evaluation mode writes transposed copies named onnx::MatMul_278 and merges
-//   equal initialisers through Identity nodes whose outputs keep the lost names.
+// Weights: metadata, reach of the gradient, ties and merges. FACTS of the exporters behind each
+// rule:
+//   PyTorch's dynamo exporter marks value_info with InputSpec.kind = PARAMETER | BUFFER |
+//   CONSTANT_TENSOR; its optimiser folds Transpose(weight) into a copy (folded_from) and merges
+//   equal small initialisers; the legacy exporter in evaluation mode writes transposed copies named
+//   onnx::MatMul_278 and merges equal initialisers through Identity nodes whose outputs keep the
+//   lost names.
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
@@ -16,7 +18,8 @@ namespace {
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 
-bool matches_any(const std::string& name, const std::vector<std::string>& patterns, std::string& which) {
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns,
+                 std::string& which) {
   for (const std::string& pattern : patterns) {
     try {
       if (std::regex_search(name, std::regex(pattern))) {
@@ -32,9 +35,26 @@ bool matches_any(const std::string& name, const std::vector<std::string>& patter
 
 /// Does a gradient at the node's results flow on to its floating input `i`?
 bool passes_gradient(const ::onnx::NodeProto& node, int i) {
-  static const std::set<std::string> stop = {
-      "Shape", "Size", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "ArgMax", "ArgMin", "IsNaN",
-      "IsInf", "NonZero", "Sign", "Floor", "Ceil", "Round", "Range", "ConstantOfShape", "Not", "SequenceLength"};
+  static const std::set<std::string> stop = {"Shape",
+                                             "Size",
+                                             "Equal",
+                                             "Less",
+                                             "LessOrEqual",
+                                             "Greater",
+                                             "GreaterOrEqual",
+                                             "ArgMax",
+                                             "ArgMin",
+                                             "IsNaN",
+                                             "IsInf",
+                                             "NonZero",
+                                             "Sign",
+                                             "Floor",
+                                             "Ceil",
+                                             "Round",
+                                             "Range",
+                                             "ConstantOfShape",
+                                             "Not",
+                                             "SequenceLength"};
   if (stop.count(node.op_type()) > 0) return false;
   if (node.op_type() == "Attention") return i != 3;
   if (node.op_type() == "BatchNormalization") return i < 3;
@@ -47,13 +67,16 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
 }
 
 /// Names that the gradient of the first output reaches.
-std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph) {
+std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
+                                    const ::onnx::GraphProto& graph) {
   std::set<std::string> reached;
   if (graph.output_size() > 0) reached.insert(graph.output(0).name());
   for (size_t n = nodes.size(); n-- > 0;) {
     const auto& node = nodes[n].proto;
     const auto& outputs = node.output();
-    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) { return reached.count(name) > 0; })) continue;
+    if (std::none_of(outputs.begin(), outputs.end(),
+                     [&](const auto& name) { return reached.count(name) > 0; }))
+      continue;
     for (int i = 0; i < node.input_size(); ++i) {
       if (passes_gradient(node, i)) reached.insert(node.input(i));
     }
@@ -68,7 +91,8 @@ bool is_uniform(const StoredTensor& tensor) {
   const Contents contents(tensor);
   const auto width = static_cast<size_t>(size_of(tensor.stored));
   const auto bytes = static_cast<size_t>(tensor.count()) * width;
-  return bytes <= width || std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
+  return bytes <= width ||
+         std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
 }
 
 bool equal_contents(const StoredTensor& a, const StoredTensor& b) {
@@ -99,7 +123,8 @@ bool transposed_contents(const StoredTensor& a, const StoredTensor& b) {
 /// An exporter's own name, which says nothing about the module it came from.
 bool is_generated(const std::string& name) {
   return name.rfind("onnx::", 0) == 0 || name.rfind("val_", 0) == 0 ||
-         std::all_of(name.begin(), name.end(), [](unsigned char ch) { return std::isdigit(ch) != 0; });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char ch) { return std::isdigit(ch) != 0; });
 }
 
 std::string shown(const std::string& name, const StoredTensor& tensor) {
@@ -108,7 +133,8 @@ std::string shown(const std::string& name, const StoredTensor& tensor) {
 
 class Decider {
  public:
-  Decider(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options, ImportReport& report)
+  Decider(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
+          ImportReport& report)
       : model_(model), nodes_(nodes), options_(options), report_(report) {}
 
   Weights run() {
@@ -157,12 +183,14 @@ class Decider {
       if (node.proto.op_type() != "Identity" || node.proto.input_size() != 1) return false;
       auto it = out_.by_name.find(node.proto.input(0));
       const std::string name = node.proto.output(0);
-      if (it == out_.by_name.end() || is_generated(name) || name.find('/') != std::string::npos) return false;
+      if (it == out_.by_name.end() || is_generated(name) || name.find('/') != std::string::npos)
+        return false;
       for (const auto& output : model_.proto.graph().output()) {
         if (output.name() == name) return false;
       }
       const StoredTensor tensor = it->second.tensor;
-      if (!is_weight_like(tensor) || tensor.type.shape.size() != 1 || !is_uniform(tensor)) return false;
+      if (!is_weight_like(tensor) || tensor.type.shape.size() != 1 || !is_uniform(tensor))
+        return false;
       add(name, tensor);
       report_.notes.push_back(str("'", name, "' had been merged with '", tensor.name,
                                   "' by the exporter (equal numbers): they are two weights again"));
@@ -175,18 +203,24 @@ class Decider {
     if (options_.shared == ImportOptions::Shared::keep || !optimised_ || !options_.training) return;
     std::map<std::string, std::vector<std::pair<size_t, int>>> uses;
     for (size_t n = 0; n < nodes_.size(); ++n) {
-      for (int i = 0; i < nodes_[n].proto.input_size(); ++i) uses[nodes_[n].proto.input(i)].emplace_back(n, i);
+      for (int i = 0; i < nodes_[n].proto.input_size(); ++i)
+        uses[nodes_[n].proto.input(i)].emplace_back(n, i);
     }
     const std::vector<std::string> names = out_.order;
     for (const std::string& name : names) {
       const StoredTensor tensor = out_.by_name[name].tensor;
       const auto& users = uses[name];
-      if (users.size() < 2 || !is_weight_like(tensor) || tensor.type.shape.size() != 1 || !is_uniform(tensor)) continue;
+      if (users.size() < 2 || !is_weight_like(tensor) || tensor.type.shape.size() != 1 ||
+          !is_uniform(tensor))
+        continue;
       if (kinds_.count(name) > 0 && kinds_[name] != "PARAMETER") continue;
-      SR_REQUIRE(options_.shared == ImportOptions::Shared::split, invalid_input, shown(name, tensor), " feeds ",
-                 users.size(), " nodes (", nodes_[users[0].first].label, ", ", nodes_[users[1].first].label,
-                 " …) of a graph that PyTorch's exporter optimised: it merges weights that are equal before training, "
-                 "and they would train as one; export with torch.onnx.export(…, dynamo=True, optimize=False), or "
+      SR_REQUIRE(options_.shared == ImportOptions::Shared::split, invalid_input,
+                 shown(name, tensor), " feeds ", users.size(), " nodes (",
+                 nodes_[users[0].first].label, ", ", nodes_[users[1].first].label,
+                 " …) of a graph that PyTorch's exporter optimised: it merges weights that are "
+                 "equal before training, "
+                 "and they would train as one; export with torch.onnx.export(…, dynamo=True, "
+                 "optimize=False), or "
                  "choose --shared split (a weight for each use) or --shared keep");
       for (size_t i = 1; i < users.size(); ++i) {
         const std::string copy = str(name, ".", i);
@@ -194,7 +228,8 @@ class Decider {
         if (kinds_.count(name) > 0) kinds_[copy] = kinds_[name];
         nodes_[users[i].first].proto.set_input(users[i].second, copy);
       }
-      report_.notes.push_back(str(shown(name, tensor), " is split into ", users.size(), " weights, one for each use"));
+      report_.notes.push_back(
+          str(shown(name, tensor), " is split into ", users.size(), " weights, one for each use"));
     }
   }
 
@@ -211,7 +246,8 @@ class Decider {
     } else if (kind == "PARAMETER") {
       w.is_parameter = true;
       w.trainable = is_reached;
-      w.why = is_reached ? "PARAMETER in the export's metadata" : "PARAMETER, but no gradient of the first output reaches it";
+      w.why = is_reached ? "PARAMETER in the export's metadata"
+                         : "PARAMETER, but no gradient of the first output reaches it";
     } else if (w.tensor.count() <= 1) {
       w.why = "a single number";
     } else if (!is_reached) {
@@ -227,7 +263,8 @@ class Decider {
     Weight& w = out_.by_name[copy];
     w.tied_to = original;
     w.transposed = transposed;
-    report_.notes.push_back(str("'", copy, "' is tied to '", original, "'", transposed ? " transposed" : "", " (", how, ")"));
+    report_.notes.push_back(str("'", copy, "' is tied to '", original, "'",
+                                transposed ? " transposed" : "", " (", how, ")"));
   }
 
   void find_ties() {
@@ -235,16 +272,20 @@ class Decider {
     for (const auto& [copy, sources] : folded_) {
       if (out_.by_name.count(copy) == 0 || !out_.by_name[copy].is_parameter) continue;
       const size_t open = sources.find('\''), close = sources.rfind('\'');
-      if (open == std::string::npos || close <= open || sources.find(',') != std::string::npos) continue;
+      if (open == std::string::npos || close <= open || sources.find(',') != std::string::npos)
+        continue;
       const std::string original = sources.substr(open + 1, close - open - 1);
-      if (out_.by_name.count(original) == 0 || !out_.by_name[original].is_parameter || original == copy) continue;
+      if (out_.by_name.count(original) == 0 || !out_.by_name[original].is_parameter ||
+          original == copy)
+        continue;
       const StoredTensor &a = out_.by_name[original].tensor, &b = out_.by_name[copy].tensor;
       if (transposed_contents(a, b)) {
         tie(copy, original, true, "folded by the exporter");
       } else if (equal_contents(a, b)) {
         tie(copy, original, false, "folded by the exporter");
       } else {
-        fail(ErrorKind::invalid_input, shown(copy, b), " was computed by the exporter from the weight '", original,
+        fail(ErrorKind::invalid_input, shown(copy, b),
+             " was computed by the exporter from the weight '", original,
              "', which is also used itself: the two would train apart; export with optimize=False");
       }
     }
@@ -253,7 +294,8 @@ class Decider {
     for (const std::string& name : out_.order) {
       const Weight& w = out_.by_name[name];
       Shape key = w.tensor.type.shape;
-      if (!w.is_parameter || !w.tied_to.empty() || key.size() != 2 || w.tensor.count() < 4) continue;
+      if (!w.is_parameter || !w.tied_to.empty() || key.size() != 2 || w.tensor.count() < 4)
+        continue;
       std::sort(key.begin(), key.end());
       groups[key].push_back(name);
     }
@@ -262,11 +304,13 @@ class Decider {
         for (size_t j = i + 1; j < names.size(); ++j) {
           Weight &a = out_.by_name[names[i]], &b = out_.by_name[names[j]];
           if (!a.tied_to.empty() || !b.tied_to.empty()) continue;
-          const bool equal = a.tensor.type.shape == b.tensor.type.shape && equal_contents(a.tensor, b.tensor);
+          const bool equal =
+              a.tensor.type.shape == b.tensor.type.shape && equal_contents(a.tensor, b.tensor);
           const bool transposed = !equal && transposed_contents(a.tensor, b.tensor);
           if ((!equal && !transposed) || is_uniform(a.tensor)) continue;
           const bool first_is_copy = is_generated(names[i]) && !is_generated(names[j]);
-          tie(first_is_copy ? names[i] : names[j], first_is_copy ? names[j] : names[i], transposed, "equal contents");
+          tie(first_is_copy ? names[i] : names[j], first_is_copy ? names[j] : names[i], transposed,
+              "equal contents");
         }
       }
     }
@@ -301,8 +345,8 @@ class Decider {
 
 }  // namespace
 
-void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter, bool& trainable,
-                    std::string& why) {
+void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter,
+                    bool& trainable, std::string& why) {
   std::string pattern;
   if (matches_any(name, options.train, pattern)) {
     is_parameter = trainable = true;
@@ -314,8 +358,8 @@ void apply_patterns(const std::string& name, const ImportOptions& options, bool&
   }
 }
 
-Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
-                       ImportReport& report) {
+Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
+                       const ImportOptions& options, ImportReport& report) {
   return Decider(model, nodes, options, report).run();
 }
 

@@ -1,5 +1,5 @@
-// Weights: which initialisers train, which are one weight under two names, and which are two weights
-// that an exporter merged into one.
+// Weights: which initialisers train, which are one weight under two names, and which are two
+// weights that an exporter merged into one.
 #pragma once
 
 #include "graph/onnx/flatten.h"
@@ -16,17 +16,17 @@ struct Weight {
   bool transposed = false;  // …after being transposed
 };
 
-/// Weights by name in `order`. May rename inputs of `nodes` (merged weights given back to their users).
-/// Throws invalid_input for an export that would train wrongly.
+/// Weights by name in `order`. May rename inputs of `nodes` (merged weights given back to their
+/// users). Throws invalid_input for an export that would train wrongly.
 struct Weights {
   std::map<std::string, Weight> by_name;
   std::vector<std::string> order;
 };
-Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
-                       ImportReport& report);
+Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
+                       const ImportOptions& options, ImportReport& report);
 
 /// Applies --train and --freeze to a parameter.
-void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter, bool& trainable,
-                    std::string& why);
+void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter,
+                    bool& trainable, std::string& why);
 
 }  // namespace shardrun::importer

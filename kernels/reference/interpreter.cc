@@ -77,7 +77,8 @@ void Interpreter::store_updates(Phase phase) {
 
 std::vector<Tensor> Interpreter::step(const std::vector<NamedTensors>& micro_feeds,
                                       std::span<const ValueId> wanted) {
-  for (ValueId id : graph_.zeroed_each_step) values_[static_cast<size_t>(id)] = Tensor(graph_.type(id));
+  for (ValueId id : graph_.zeroed_each_step)
+    values_[static_cast<size_t>(id)] = Tensor(graph_.type(id));
   SR_REQUIRE(!micro_feeds.empty(), invalid_input, "a step needs at least one micro-batch");
   for (const NamedTensors& feeds : micro_feeds) {
     run_phase(Phase::micro, feeds);

@@ -1,5 +1,5 @@
-// Interpreter: runs a whole Graph on host tensors with the reference kernels. The slow, plain answer
-// that tests, import and debugging compare everything else with.
+// Interpreter: runs a whole Graph on host tensors with the reference kernels. The slow, plain
+// answer that tests, import and debugging compare everything else with.
 #pragma once
 
 #include <map>
@@ -42,7 +42,8 @@ class Interpreter {
 };
 
 /// One step without updates being kept: graph.outputs in order.
-std::vector<Tensor> evaluate_graph(const Graph& graph, const NamedTensors& feeds, uint64_t seed = 0);
+std::vector<Tensor> evaluate_graph(const Graph& graph, const NamedTensors& feeds,
+                                   uint64_t seed = 0);
 /// The same for any values.
 std::vector<Tensor> evaluate_graph(const Graph& graph, const NamedTensors& feeds,
                                    std::span<const ValueId> wanted, uint64_t seed = 0);

@@ -17,7 +17,8 @@ inline constexpr int kFloat = 1, kInt64 = 7;
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "shardrun_onnx_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "shardrun_onnx_XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
@@ -44,15 +45,18 @@ struct ModelBuilder {
   ::onnx::GraphProto& graph() { return *model.mutable_graph(); }
 
   /// A negative dim is written as the symbolic dim 'n'.
-  static void set_info(::onnx::ValueInfoProto* info, const std::string& name, const std::vector<int64_t>& dims, int type) {
+  static void set_info(::onnx::ValueInfoProto* info, const std::string& name,
+                       const std::vector<int64_t>& dims, int type) {
     info->set_name(name);
     auto* tensor = info->mutable_type()->mutable_tensor_type();
     tensor->set_elem_type(type);
     tensor->mutable_shape();
     for (int64_t dim : dims) {
       auto* d = tensor->mutable_shape()->add_dim();
-      if (dim < 0) d->set_dim_param("n");
-      else d->set_dim_value(dim);
+      if (dim < 0)
+        d->set_dim_param("n");
+      else
+        d->set_dim_value(dim);
     }
   }
   void input(const std::string& name, const std::vector<int64_t>& dims, int type = kFloat) {
@@ -70,15 +74,18 @@ struct ModelBuilder {
     for (const auto& name : outputs) node->add_output(name);
     return *node;
   }
-  ::onnx::TensorProto& floats(const std::string& name, const std::vector<int64_t>& dims, const std::vector<float>& values) {
+  ::onnx::TensorProto& floats(const std::string& name, const std::vector<int64_t>& dims,
+                              const std::vector<float>& values) {
     auto* tensor = graph().add_initializer();
     tensor->set_name(name);
     tensor->set_data_type(kFloat);
     for (int64_t dim : dims) tensor->add_dims(dim);
-    tensor->set_raw_data(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+    tensor->set_raw_data(
+        std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
     return *tensor;
   }
-  ::onnx::TensorProto& ints(const std::string& name, const std::vector<int64_t>& values, bool scalar = false) {
+  ::onnx::TensorProto& ints(const std::string& name, const std::vector<int64_t>& values,
+                            bool scalar = false) {
     auto* tensor = graph().add_initializer();
     tensor->set_name(name);
     tensor->set_data_type(kInt64);
@@ -100,7 +107,8 @@ inline void set_int(::onnx::NodeProto& node, const std::string& name, int64_t va
   attribute->set_i(value);
 }
 
-inline void set_ints(::onnx::NodeProto& node, const std::string& name, const std::vector<int64_t>& values) {
+inline void set_ints(::onnx::NodeProto& node, const std::string& name,
+                     const std::vector<int64_t>& values) {
   auto* attribute = node.add_attribute();
   attribute->set_name(name);
   attribute->set_type(::onnx::AttributeProto::INTS);
@@ -114,7 +122,8 @@ inline void set_string(::onnx::NodeProto& node, const std::string& name, const s
   attribute->set_s(value);
 }
 
-inline void add_metadata(::onnx::ValueInfoProto* info, const std::string& key, const std::string& value) {
+inline void add_metadata(::onnx::ValueInfoProto* info, const std::string& key,
+                         const std::string& value) {
   auto* entry = info->add_metadata_props();
   entry->set_key(key);
   entry->set_value(value);

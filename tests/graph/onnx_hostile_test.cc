@@ -18,7 +18,8 @@ class OnnxHostile : public ::testing::Test {
  protected:
   TemporaryFolder folder;
 
-  void expect_refused(const std::string& path, const std::string& wanted, ErrorKind kind = ErrorKind::invalid_input) {
+  void expect_refused(const std::string& path, const std::string& wanted,
+                      ErrorKind kind = ErrorKind::invalid_input) {
     ImportOptions options;
     options.evaluate = run_reference;
     try {
@@ -27,11 +28,13 @@ class OnnxHostile : public ::testing::Test {
     } catch (const Error& e) {
       const std::string got = e.what();
       EXPECT_EQ(e.kind(), kind) << got;
-      EXPECT_NE(got.find(wanted), std::string::npos) << "got '" << got << "', wanted '" << wanted << "'";
+      EXPECT_NE(got.find(wanted), std::string::npos)
+          << "got '" << got << "', wanted '" << wanted << "'";
       EXPECT_EQ(got.rfind(path, 0), 0u) << "does not begin with the file: " << got;
     }
   }
-  void expect_refused(const ModelBuilder& b, const std::string& wanted, ErrorKind kind = ErrorKind::invalid_input) {
+  void expect_refused(const ModelBuilder& b, const std::string& wanted,
+                      ErrorKind kind = ErrorKind::invalid_input) {
     expect_refused(b.write(folder), wanted, kind);
   }
 
@@ -47,7 +50,8 @@ class OnnxHostile : public ::testing::Test {
   static ::onnx::TensorProto& weight(ModelBuilder& b) { return *b.graph().mutable_initializer(0); }
 
   /// `adder` with w in external data.
-  ModelBuilder external(const std::string& location, const std::string& offset = "", const std::string& length = "") {
+  ModelBuilder external(const std::string& location, const std::string& offset = "",
+                        const std::string& length = "") {
     ModelBuilder b = adder();
     auto& w = weight(b);
     w.clear_raw_data();
@@ -71,7 +75,8 @@ TEST_F(OnnxHostile, FilesThatAreNoModels) {
   expect_refused(folder.path().string(), "not a regular file");
   write_bytes(path, "");
   expect_refused(path, "is empty (0 bytes)");
-  write_bytes(path, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497793761\n");
+  write_bytes(path,
+              "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497793761\n");
   expect_refused(path, "Git LFS pointer");
   write_bytes(path, "PK\x03\x04 this is a zip file, not a model");
   expect_refused(path, "not an ONNX model");
@@ -104,7 +109,8 @@ TEST_F(OnnxHostile, Versions) {
   for (int64_t ir : {0, 2, 14, 999}) {
     ModelBuilder b = adder();
     b.model.set_ir_version(ir);
-    expect_refused(b, ir == 0 ? "not an ONNX model" : "IR version", ir == 0 ? ErrorKind::invalid_input : ErrorKind::unsupported);
+    expect_refused(b, ir == 0 ? "not an ONNX model" : "IR version",
+                   ir == 0 ? ErrorKind::invalid_input : ErrorKind::unsupported);
   }
   for (int64_t opset : {0, 28, 999, -1}) {
     ModelBuilder b = adder();
@@ -121,7 +127,8 @@ TEST_F(OnnxHostile, Versions) {
   old.input("x", {2, 2});
   old.node("Softmax", {"x"}, {"y"});
   old.output("y", {2, 2});
-  expect_refused(old, "op Softmax of opset 11 is not supported; it is from opset 13 on", ErrorKind::unsupported);
+  expect_refused(old, "op Softmax of opset 11 is not supported; it is from opset 13 on",
+                 ErrorKind::unsupported);
 }
 
 TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
@@ -130,14 +137,16 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   b.node("Relu", {"x"}, {"a"});
   b.node("Loop", {"", "", "a"}, {"y"});
   b.output("y");
-  expect_refused(b, "node 1 'Loop_1': op Loop (opset 17) is not supported (control flow)", ErrorKind::unsupported);
+  expect_refused(b, "node 1 'Loop_1': op Loop (opset 17) is not supported (control flow)",
+                 ErrorKind::unsupported);
   expect_refused(b, "supported are Abs Acos", ErrorKind::unsupported);
   ModelBuilder foreign = adder();
   foreign.graph().mutable_node(0)->set_domain("com.microsoft");
   expect_refused(foreign, "op com.microsoft.Add is not supported", ErrorKind::unsupported);
   ModelBuilder attribute = adder();
   testing::set_int(*attribute.graph().mutable_node(0), "broadcast", 1);
-  expect_refused(attribute, "node 0 'Add_0': op Add (opset 17): attribute 'broadcast'", ErrorKind::unsupported);
+  expect_refused(attribute, "node 0 'Add_0': op Add (opset 17): attribute 'broadcast'",
+                 ErrorKind::unsupported);
   ModelBuilder value(20);
   value.input("x", {2});
   testing::set_string(value.node("Gelu", {"x"}, {"y"}), "approximate", "quick");
@@ -211,7 +220,13 @@ TEST_F(OnnxHostile, TensorsOfWrongSizeOrType) {
   weight(segment).mutable_segment()->set_begin(0);
   expect_refused(segment, "segments", ErrorKind::unsupported);
   ModelBuilder input = adder();
-  input.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(-3);
+  input.graph()
+      .mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(0)
+      ->set_dim_value(-3);
   expect_refused(input, "dim 0 is -3");
   ModelBuilder sequence = adder();
   sequence.graph().mutable_input(0)->mutable_type()->mutable_sequence_type();

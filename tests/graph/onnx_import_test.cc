@@ -49,8 +49,9 @@ class OnnxImport : public ::testing::Test {
     return nullptr;
   }
   bool noted(const std::string& text) const {
-    return std::any_of(report.notes.begin(), report.notes.end(),
-                       [&](const std::string& note) { return note.find(text) != std::string::npos; });
+    return std::any_of(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
+      return note.find(text) != std::string::npos;
+    });
   }
   static Tensor floats(const Shape& shape, const std::vector<float>& values) {
     return Tensor::from(shape, values, DType::f32);
@@ -67,16 +68,18 @@ ModelBuilder sweep_model(int64_t opset) {
   b.ints("sizes", {2, 1, 1});
   b.ints("starts", {1});
   b.ints("ends", {1000});
-  b.node("Softmax", {"x"}, {"s"});                                  // [2, 4]
-  auto& reduce = b.node("ReduceMean", opset >= 18 ? std::vector<std::string>{"s", "axis1"} : std::vector<std::string>{"s"}, {"m"});
+  b.node("Softmax", {"x"}, {"s"});  // [2, 4]
+  auto& reduce = b.node(
+      "ReduceMean",
+      opset >= 18 ? std::vector<std::string>{"s", "axis1"} : std::vector<std::string>{"s"}, {"m"});
   if (opset < 18) testing::set_ints(reduce, "axes", {1});
   b.node("Sub", {"x", "m"}, {"d"});
-  b.node("Reshape", {"d", "shape"}, {"r"});                         // [2, 2, 2]
-  b.node("Pad", {"r", "pads"}, {"p"});                              // [2, 4, 2]
+  b.node("Reshape", {"d", "shape"}, {"r"});  // [2, 2, 2]
+  b.node("Pad", {"r", "pads"}, {"p"});       // [2, 4, 2]
   testing::set_int(b.node("Split", {"p", "sizes"}, {"p0", "p1", "p2"}), "axis", 1);
-  b.node("Unsqueeze", {"x", "axis1"}, {"u"});                       // [2, 1, 4]
+  b.node("Unsqueeze", {"x", "axis1"}, {"u"});  // [2, 1, 4]
   b.node("Squeeze", {"u", "axis1"}, {"q"});
-  b.node("Slice", {"q", "starts", "ends", "axis1"}, {"l"});         // [2, 3]
+  b.node("Slice", {"q", "starts", "ends", "axis1"}, {"l"});  // [2, 3]
   b.node("ReduceSum", {"l", "axis1"}, {"t"});
   b.node("Shape", {"p0"}, {"dims"});
   b.node("Expand", {"t", "shape3"}, {"e"});
@@ -116,7 +119,9 @@ TEST_F(OnnxImport, SymbolicDimsAreBoundOrNamed) {
   b.node("Relu", {"x"}, {"y"});
   b.output("y", {-1, 3});
   const std::string unbound = refusal(b);
-  EXPECT_NE(unbound.find("input 'x': dim 0 is symbolic ('n'); give its size with --dim n="), std::string::npos) << unbound;
+  EXPECT_NE(unbound.find("input 'x': dim 0 is symbolic ('n'); give its size with --dim n="),
+            std::string::npos)
+      << unbound;
   const auto dims = symbolic_dims(b.write(folder));
   ASSERT_EQ(dims.size(), 1u);
   EXPECT_EQ(dims[0].name, "n");
@@ -198,7 +203,8 @@ TEST_F(OnnxImport, WhatTrainsIsWhatTheGradientReaches) {
 
 TEST_F(OnnxImport, MetadataDecidesWhereItExists) {
   ModelBuilder b = weights_model();
-  for (const auto& [name, kind] : {std::pair{"w", "BUFFER"}, {"b", "PARAMETER"}, {"gain", "PARAMETER"}}) {
+  for (const auto& [name, kind] :
+       {std::pair{"w", "BUFFER"}, {"b", "PARAMETER"}, {"gain", "PARAMETER"}}) {
     auto* info = b.graph().add_value_info();
     info->set_name(name);
     add_metadata(info, kKind, kind);
@@ -395,7 +401,8 @@ TEST_F(OnnxImport, SequencesOfConstantPositionsDissolve) {
   testing::set_int(b.node("SplitToSequence", {"x", "size"}, {"s"}), "axis", 1);
   b.node("SequenceAt", {"s", "at"}, {"y"});
   b.output("y", {2, 2});
-  const Tensor y = evaluate_graph(import(b), {{"x", floats({2, 6}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})}})[0];
+  const Tensor y =
+      evaluate_graph(import(b), {{"x", floats({2, 6}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})}})[0];
   EXPECT_EQ(y.to_ints(), (std::vector<int64_t>{4, 5, 10, 11}));
 }
 
@@ -406,8 +413,8 @@ TEST_F(OnnxImport, EinsumsOfOneAndTwoOperands) {
     std::vector<int64_t> want;
   };
   for (const Case& c : {Case{"ij,jk->ik", {5, 11, 14, 23}}, Case{"ij,jk", {5, 11, 14, 23}},
-                        Case{"ij,jk->ki", {5, 14, 11, 23}}, Case{"ij,jk->", {53}}, Case{"...j,jk->...k", {5, 11, 14, 23}},
-                        Case{"ij,ab->i", {42, 105}}}) {
+                        Case{"ij,jk->ki", {5, 14, 11, 23}}, Case{"ij,jk->", {53}},
+                        Case{"...j,jk->...k", {5, 11, 14, 23}}, Case{"ij,ab->i", {42, 105}}}) {
     ModelBuilder b;
     b.input("x", {2, 3});
     b.input("z", {3, 2});
@@ -440,7 +447,8 @@ TEST_F(OnnxImport, AnIfWithAKnownConditionIsItsBranch) {
     ModelBuilder::set_info(attribute->mutable_g()->add_output(), "r", {2}, kFloat);
   }
   b.output("y", {2});
-  EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({2}, {1, 2})}})[0].to_ints(), (std::vector<int64_t>{-1, -2}));
+  EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({2}, {1, 2})}})[0].to_ints(),
+            (std::vector<int64_t>{-1, -2}));
 }
 
 }  // namespace

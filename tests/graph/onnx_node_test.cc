@@ -40,10 +40,12 @@ Case read_case(const fs::path& folder) {
   EXPECT_TRUE(model.ParseFromIstream(&file));
   for (const auto& input : model.graph().input()) out.inputs.push_back(input.name());
   for (size_t i = 0; i < out.inputs.size(); ++i) {
-    out.in.push_back(read_onnx_tensor((folder / ("test_data_set_0/input_" + std::to_string(i) + ".pb")).string()));
+    out.in.push_back(read_onnx_tensor(
+        (folder / ("test_data_set_0/input_" + std::to_string(i) + ".pb")).string()));
   }
   for (int i = 0; i < model.graph().output_size(); ++i) {
-    out.want.push_back(read_onnx_tensor((folder / ("test_data_set_0/output_" + std::to_string(i) + ".pb")).string()));
+    out.want.push_back(read_onnx_tensor(
+        (folder / ("test_data_set_0/output_" + std::to_string(i) + ".pb")).string()));
   }
   return out;
 }
@@ -52,7 +54,8 @@ Case read_case(const fs::path& folder) {
 std::string difference(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
   if (got.size() != want.size()) return str(got.size(), " outputs, wanted ", want.size());
   for (size_t o = 0; o < got.size(); ++o) {
-    if (got[o].type() != want[o].type()) return str("output ", o, " is ", got[o].type(), ", wanted ", want[o].type());
+    if (got[o].type() != want[o].type())
+      return str("output ", o, " is ", got[o].type(), ", wanted ", want[o].type());
     for (int64_t i = 0; i < got[o].count(); ++i) {
       const double a = got[o].at(i), b = want[o].at(i);
       if (a == b || (std::isnan(a) && std::isnan(b))) continue;
@@ -70,7 +73,8 @@ std::vector<Tensor> run(const fs::path& folder, const Case& c, const std::vector
   options.training = false;
   options.evaluate = run_reference;
   NamedTensors feeds;
-  for (size_t i = 0; i < c.inputs.size(); ++i) (known[i] ? options.constants : feeds)[c.inputs[i]] = c.in[i];
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    (known[i] ? options.constants : feeds)[c.inputs[i]] = c.in[i];
   return evaluate_graph(import_onnx((folder / "model.onnx").string(), options), feeds);
 }
 
@@ -116,15 +120,17 @@ TEST(OnnxNodeTests, EveryImportedOneComputesItsOutputs) {
   while (std::getline(list, name)) {
     if (name.empty() || (only != nullptr && name != only)) continue;
     std::string why = "expected values come from numpy's generator";
-    const Outcome outcome = depends_on_numpy_generator(name) ? Outcome::unsupported : try_case(data / name, why);
+    const Outcome outcome =
+        depends_on_numpy_generator(name) ? Outcome::unsupported : try_case(data / name, why);
     passed += outcome == Outcome::passed;
     failed += outcome == Outcome::failed;
     unsupported += outcome == Outcome::unsupported;
     if (outcome == Outcome::failed) ADD_FAILURE() << name << ": " << why;
-    if (outcome == Outcome::unsupported) std::cout << "unsupported " << name << ": " << why.substr(0, 260) << "\n";
+    if (outcome == Outcome::unsupported)
+      std::cout << "unsupported " << name << ": " << why.substr(0, 260) << "\n";
   }
-  std::cout << "onnx node tests: " << passed << " passed, " << failed << " failed, " << unsupported << " unsupported of "
-            << passed + failed + unsupported << "\n";
+  std::cout << "onnx node tests: " << passed << " passed, " << failed << " failed, " << unsupported
+            << " unsupported of " << passed + failed + unsupported << "\n";
   if (only == nullptr) {
     EXPECT_GE(passed, kReached);
   }

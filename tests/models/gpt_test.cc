@@ -1,4 +1,6 @@
 // The GPT that models/gpt.h writes: onnxruntime's logits, both forms of its weights, its sizes.
+#include "models/gpt.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +12,6 @@
 #include "graph/optimizer.h"
 #include "graph/passes/fuse.h"
 #include "kernels/reference/interpreter.h"
-#include "models/gpt.h"
 #include "models/onnx_writer.h"
 #include "tests/graph/onnx_build.h"
 
@@ -53,7 +54,9 @@ std::vector<double> read_numbers(const std::filesystem::path& path) {
 void expect_close(const Tensor& got, const std::vector<double>& want) {
   ASSERT_EQ(got.count(), static_cast<int64_t>(want.size()));
   for (int64_t i = 0; i < got.count(); ++i) {
-    EXPECT_NEAR(got.at(i), want[static_cast<size_t>(i)], 1e-5 + 1e-4 * std::abs(want[static_cast<size_t>(i)])) << i;
+    EXPECT_NEAR(got.at(i), want[static_cast<size_t>(i)],
+                1e-5 + 1e-4 * std::abs(want[static_cast<size_t>(i)]))
+        << i;
   }
 }
 
@@ -75,7 +78,8 @@ TEST_F(Gpt, LogitsAreThoseOfOnnxruntime) {
 
 TEST_F(Gpt, PassesTheCheckerAndRunsElsewhere) {
   const char* python = std::getenv("SHARDRUN_PEER_PYTHON");
-  if (python == nullptr) GTEST_SKIP() << "SHARDRUN_PEER_PYTHON names no Python with onnx and onnxruntime";
+  if (python == nullptr)
+    GTEST_SKIP() << "SHARDRUN_PEER_PYTHON names no Python with onnx and onnxruntime";
   for (const bool weights : {true, false}) {
     GptOptions o = small();
     o.weights = weights;
@@ -99,13 +103,15 @@ TEST_F(Gpt, DescribedWeightsAreTheStoredOnes) {
   ImportReport a, b;
   const Graph stored = import(path, &a), made = import(described, &b);
   ASSERT_EQ(a.parameters.size(), b.parameters.size());
-  const Interpreter x(stored, 5), y(made, o.seed);  // a stored weight does not depend on the run's seed
+  const Interpreter x(stored, 5),
+      y(made, o.seed);  // a stored weight does not depend on the run's seed
   for (size_t i = 0; i < a.parameters.size(); ++i) {
     ASSERT_EQ(a.parameters[i].name, b.parameters[i].name);
     EXPECT_TRUE(b.parameters[i].trainable);
     const Tensor &s = x.persistent(a.parameters[i].name), &d = y.persistent(a.parameters[i].name);
     ASSERT_EQ(s.type(), d.type());
-    EXPECT_EQ(std::memcmp(s.data(), d.data(), static_cast<size_t>(byte_size(s.type()))), 0) << a.parameters[i].name;
+    EXPECT_EQ(std::memcmp(s.data(), d.data(), static_cast<size_t>(byte_size(s.type()))), 0)
+        << a.parameters[i].name;
   }
   EXPECT_LT(std::filesystem::file_size(described), std::filesystem::file_size(path));
 }
@@ -122,7 +128,8 @@ TEST_F(Gpt, ExternalWeightsAreTheInlineOnes) {
     w.node("Add", {h, w.filled("b1", {3}, 0.5)}, {}, "y");
     w.output("y", 1, {"batch", "3"});
     w.write(path);
-    const Tensor x = Tensor::from(Shape{2, 5}, std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, DType::f32);
+    const Tensor x =
+        Tensor::from(Shape{2, 5}, std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, DType::f32);
     results.push_back(evaluate_graph(import(path), {{"tokens", x}})[0]);
   }
   EXPECT_TRUE(std::filesystem::exists(path + ".data"));
@@ -130,8 +137,10 @@ TEST_F(Gpt, ExternalWeightsAreTheInlineOnes) {
 }
 
 TEST_F(Gpt, PresetsHaveTheirNamesSizes) {
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"gpt2-124m", 124439808}, {"gpt2-350m", 354823168}, {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200}};
+  const std::pair<const char*, int64_t> sizes[] = {{"gpt2-124m", 124439808},
+                                                   {"gpt2-350m", 354823168},
+                                                   {"gpt2-774m", 774030080},
+                                                   {"gpt2-1558m", 1557611200}};
   for (const auto& [name, parameters] : sizes) {
     GptOptions o = gpt_preset(name);
     o.weights = false;
