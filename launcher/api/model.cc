@@ -93,6 +93,10 @@ std::unique_ptr<Model::Impl> build(const std::string& path, const ModelOptions& 
   }
   Graph graph = import_onnx(path, import, &report);
   graph.name = path;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {   // people know them by their names in the file
+    Value& output = graph.value(graph.outputs[i]);
+    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue) output.name = report.outputs[i];
+  }
   impl->notes.insert(impl->notes.end(), report.notes.begin(), report.notes.end());
   const FusionCounts fused = fuse(graph);
   if (const std::string note = fusion_note(fused); !note.empty()) impl->notes.push_back(note);

@@ -122,6 +122,17 @@ void count_bytes(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t lim
   }
 }
 
+std::string describe_held(const Graph& graph, const Plan& plan) {
+  std::map<std::string, int> kinds;
+  for (const Value& value : graph.values()) {
+    const bool held = value.role == Role::parameter || value.role == Role::state;
+    if (held && plan.values.count(value.name)) ++kinds[to_string(plan.values.at(value.name), plan.mesh)];
+  }
+  std::string out;
+  for (const auto& [sharding, count] : kinds) out += str(out.empty() ? "" : "; ", count, " x ", sharding);
+  return out;
+}
+
 std::string bytes_text(int64_t bytes) {
   char text[48];
   std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / 0x1p20);
@@ -168,6 +179,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       check(model.impl(), *impl, ranks, "");
     });
   }
+  impl->held = describe_held(model.impl().train, impl->train);
   return TrainingPlan(std::move(impl));
 }
 
@@ -196,14 +208,7 @@ std::string TrainingPlan::summary() const {
                   r.solver.c_str());
     out << line;
   }
-  std::map<std::string, int> kinds;
-  for (const auto& [name, sharding] : plan.values) {
-    if (name.empty() || name[0] == '%') continue;   // computed values
-    ++kinds[to_string(sharding, plan.mesh)];
-  }
-  out << "      held:";
-  for (const auto& [sharding, count] : kinds) out << " " << count << " x " << sharding << ";";
-  out << "\n";
+  out << "      weights and state: " << impl_->held << "\n";
   const auto most = std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();
   out << "      bytes of the fullest rank (" << most << "): " << impl_->bytes[static_cast<size_t>(most)] << " ("
       << bytes_text(impl_->bytes[static_cast<size_t>(most)]) << "), of them "

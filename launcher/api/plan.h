@@ -17,7 +17,7 @@ struct TrainingPlan::Impl {
   Cluster cluster;
   std::vector<int64_t> bytes;      // arena of each rank
   std::vector<int64_t> persistent_bytes;
-  std::string dearest;             // lines about the dearest collectives
+  std::string held;                // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
 
 /// What one rank runs: the training step, and validation in the same arena.
