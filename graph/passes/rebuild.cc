@@ -37,6 +37,53 @@ Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)
   return std::move(r.to);
 }
 
+Replacer::Replacer(Graph& graph) : graph_(graph), uses_(graph.values().size(), 0) {
+  auto use = [&](ValueId id) { ++uses_[static_cast<size_t>(id)]; };
+  for (ValueId id : graph.outputs) use(id);
+  if (graph.loss != kNoValue) use(graph.loss);
+  for (const auto& [persistent, next] : graph.updates) use(next);
+  for (const auto& [metric, id] : graph.metrics) use(id);
+  count_new_nodes();
+}
+
+void Replacer::count_new_nodes() {
+  uses_.resize(graph_.values().size(), 0);
+  dead_.resize(graph_.nodes().size(), 0);
+  for (; counted_ < graph_.nodes().size(); ++counted_) {
+    for (ValueId id : graph_.nodes()[counted_].inputs) ++uses_[static_cast<size_t>(id)];
+  }
+}
+
+void Replacer::release(ValueId id) {
+  std::vector<ValueId> unused = {id};
+  while (!unused.empty()) {
+    const NodeId producer = graph_.value(unused.back()).producer;
+    unused.pop_back();
+    if (producer < 0 || dead_[static_cast<size_t>(producer)]) continue;
+    const Node& node = graph_.node(producer);
+    bool alive = false;
+    for (ValueId out : node.outputs) alive = alive || used(out);
+    if (alive) continue;
+    dead_[static_cast<size_t>(producer)] = 1;
+    for (ValueId in : node.inputs) {
+      if (--uses_[static_cast<size_t>(in)] == 0) unused.push_back(in);
+    }
+  }
+}
+
+void Replacer::replace(ValueId from, ValueId to) {
+  count_new_nodes();
+  graph_.replace_uses(from, to);
+  uses_[static_cast<size_t>(to)] += uses_[static_cast<size_t>(from)];
+  uses_[static_cast<size_t>(from)] = 0;
+  release(from);
+}
+
+void Replacer::finish() {
+  sort_nodes(graph_);
+  remove_dead_nodes(graph_);
+}
+
 void sort_nodes(Graph& graph) {
   std::vector<Node> sorted;
   std::vector<char> done(graph.nodes().size(), 0);

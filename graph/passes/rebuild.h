@@ -25,6 +25,26 @@ struct Rebuild {
 /// metrics. Graph values keep their names.
 Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)>& visit);
 
+/// Replaces results by what a pass appended, and knows at once which results died of it, so that the
+/// inside of a pattern is not matched a second time.
+class Replacer {
+ public:
+  explicit Replacer(Graph& graph);
+  bool used(ValueId id) const { return static_cast<size_t>(id) < uses_.size() && uses_[static_cast<size_t>(id)] > 0; }
+  void replace(ValueId from, ValueId to);
+  /// Puts producers before users again and removes what died.
+  void finish();
+
+ private:
+  void count_new_nodes();
+  void release(ValueId id);
+
+  Graph& graph_;
+  std::vector<int> uses_;    // by value: operands of living nodes, outputs, loss, updates, metrics
+  std::vector<char> dead_;   // by node
+  size_t counted_ = 0;       // nodes
+};
+
 /// Stable order in which producers stand before users; for passes that append nodes.
 void sort_nodes(Graph& graph);
 

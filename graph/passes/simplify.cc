@@ -8,6 +8,8 @@
 namespace shardrun {
 namespace {
 
+constexpr int64_t kMergedBytes = 4096;   // of equal constants
+
 std::vector<int> use_counts(const Graph& graph) {
   std::vector<int> uses(graph.values().size(), 0);
   for (const Node& node : graph.nodes()) {
@@ -15,6 +17,8 @@ std::vector<int> use_counts(const Graph& graph) {
   }
   for (ValueId id : graph.outputs) ++uses[static_cast<size_t>(id)];
   if (graph.loss != kNoValue) ++uses[static_cast<size_t>(graph.loss)];
+  for (const auto& [persistent, next] : graph.updates) ++uses[static_cast<size_t>(next)];
+  for (const auto& [name, id] : graph.metrics) ++uses[static_cast<size_t>(id)];
   return uses;
 }
 
@@ -43,63 +47,83 @@ std::string after_transpose(const std::string& letters, const std::vector<int64_
 
 int remove_no_ops(Graph& graph) {
   int count = 0;
-  bool changed = true;
-  while (changed) {
-    changed = false;
-    for (size_t n = 0; n < graph.nodes().size(); ++n) {
-      const Node node = graph.nodes()[n];
-      if (node.op == "transpose") {
-        const std::vector<int64_t> perm = node.attrs.ints("perm");
-        const Node* inner = made_by(graph, node.inputs[0], "transpose");
-        if (inner) {
-          const std::vector<int64_t> first = inner->attrs.ints("perm");
-          std::vector<int64_t> both;
-          for (int64_t p : perm) both.push_back(first[static_cast<size_t>(p)]);
-          graph.node(static_cast<NodeId>(n)).inputs[0] = inner->inputs[0];
-          graph.node(static_cast<NodeId>(n)).attrs.set("perm", both);
-          changed = true;
-        }
-        if (!is_identity_perm(graph.nodes()[n].attrs.ints("perm"))) continue;
-      } else if (node.op == "reshape") {
-        if (const Node* inner = made_by(graph, node.inputs[0], "reshape")) {
-          graph.node(static_cast<NodeId>(n)).inputs[0] = inner->inputs[0];
-          changed = true;
-        }
-        if (graph.type(graph.nodes()[n].inputs[0]) != graph.type(node.outputs[0])) continue;
-      } else if (node.op == "cast" || node.op == "expand") {
-        if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
-      } else if (node.op != "identity") {
-        continue;
+  std::map<ValueId, ValueId> same;   // result of a no-op -> what it is
+  auto real = [&](ValueId id) {
+    const auto it = same.find(id);
+    return it == same.end() ? id : it->second;
+  };
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(static_cast<NodeId>(n));
+    for (ValueId& id : node.inputs) id = real(id);
+    if (node.op == "transpose") {
+      if (const Node* inner = made_by(graph, node.inputs[0], "transpose")) {
+        const std::vector<int64_t>& first = inner->attrs.ints("perm");
+        std::vector<int64_t> both;
+        for (int64_t p : node.attrs.ints("perm")) both.push_back(first[static_cast<size_t>(p)]);
+        node.inputs[0] = inner->inputs[0];
+        node.attrs.set("perm", both);
       }
-      const ValueId source = graph.nodes()[n].inputs[0];
-      bool used = false;
-      for (const Node& user : graph.nodes()) {
-        for (ValueId id : user.inputs) used = used || id == node.outputs[0];
-      }
-      for (ValueId id : graph.outputs) used = used || id == node.outputs[0];
-      used = used || graph.loss == node.outputs[0];
-      if (!used) continue;
-      graph.replace_uses(node.outputs[0], source);
-      changed = true;
-      ++count;
+      if (!is_identity_perm(node.attrs.ints("perm"))) continue;
+    } else if (node.op == "reshape") {
+      if (const Node* inner = made_by(graph, node.inputs[0], "reshape")) node.inputs[0] = inner->inputs[0];
+      if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
+    } else if (node.op == "cast" || node.op == "expand") {
+      if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
+    } else if (node.op != "identity") {
+      continue;
     }
+    same[node.outputs[0]] = node.inputs[0];
+    ++count;
   }
+  for (ValueId& id : graph.outputs) id = real(id);
+  if (graph.loss != kNoValue) graph.loss = real(graph.loss);
+  for (auto& [persistent, next] : graph.updates) next = real(next);
+  for (auto& [name, id] : graph.metrics) id = real(id);
   remove_dead_nodes(graph);
   return count;
 }
 
 int merge_equal_nodes(Graph& graph) {
   int count = 0;
-  std::map<std::string, std::vector<ValueId>> seen;
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node node = graph.nodes()[n];
-    std::string key = node.op + "{" + to_string(node.attrs) + "}" + (node.phase == Phase::update ? "u" : "");
-    for (ValueId id : node.inputs) key += "," + std::to_string(id);
-    const auto [it, fresh] = seen.emplace(key, node.outputs);
-    if (fresh) continue;
-    for (size_t i = 0; i < node.outputs.size(); ++i) graph.replace_uses(node.outputs[i], it->second[i]);
-    ++count;
+  std::map<ValueId, ValueId> merged;   // value -> the first of its equals
+  auto first = [&](ValueId id) {
+    const auto it = merged.find(id);
+    return it == merged.end() ? id : it->second;
+  };
+  std::map<std::string, ValueId> constants;
+  for (ValueId id : graph.with_role(Role::constant)) {
+    const auto it = graph.sources.find(id);
+    const int64_t bytes = byte_size(graph.type(id));
+    if (it == graph.sources.end() || it->second.kind != Source::Kind::data || bytes > kMergedBytes || !it->second.perm.empty()) continue;
+    const Tensor& data = it->second.data;
+    if (data.type() != graph.type(id)) continue;
+    const std::string key = to_string(data.type()) + std::string(static_cast<const char*>(data.data()), static_cast<size_t>(bytes));
+    const auto [seen, fresh] = constants.emplace(key, id);
+    if (!fresh) merged[id] = seen->second;
   }
+  std::map<std::string, std::vector<NodeId>> by_call;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(static_cast<NodeId>(n));
+    std::string call = node.op + (node.phase == Phase::update ? " u" : " m");
+    for (ValueId& id : node.inputs) {
+      id = first(id);
+      call += "," + std::to_string(id);
+    }
+    std::vector<NodeId>& same_call = by_call[call];
+    bool found = false;
+    for (NodeId other : same_call) {
+      if (graph.node(other).attrs != node.attrs) continue;
+      for (size_t i = 0; i < node.outputs.size(); ++i) merged[node.outputs[i]] = graph.node(other).outputs[i];
+      found = true;
+      ++count;
+      break;
+    }
+    if (!found) same_call.push_back(static_cast<NodeId>(n));
+  }
+  for (ValueId& id : graph.outputs) id = first(id);
+  if (graph.loss != kNoValue) graph.loss = first(graph.loss);
+  for (auto& [persistent, next] : graph.updates) next = first(next);
+  for (auto& [name, id] : graph.metrics) id = first(id);
   remove_dead_nodes(graph);
   return count;
 }

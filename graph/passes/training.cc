@@ -105,12 +105,43 @@ Graph without_dropout(const Graph& graph) {
   });
 }
 
+namespace {
+
+/// Nodes between the last product or norm and the loss: their element-wise arithmetic is the loss's own.
+/// In mean((W x + b - y)^2) those are the subtraction, the square and the mean, but not W x + b, and
+/// with cross_entropy none of what makes the logits.
+std::vector<bool> loss_tail(const Graph& graph) {
+  static const std::set<std::string> kBody = {"matmul", "attention", "layer_norm", "rms_norm", "cross_entropy", "softmax"};
+  std::vector<bool> feeds_body(graph.values().size(), false), tail(graph.nodes().size(), false);
+  for (size_t n = graph.nodes().size(); n-- > 0;) {
+    const Node& node = graph.nodes()[n];
+    const bool body = kBody.count(node.op) > 0 || std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+                        return feeds_body[static_cast<size_t>(id)];
+                      });
+    tail[n] = !body;
+    if (!body) continue;
+    for (ValueId id : node.inputs) feeds_body[static_cast<size_t>(id)] = true;
+  }
+  return tail;
+}
+
+}  // namespace
+
 Graph in_bf16(const Graph& graph) {
   static const std::set<std::string> kF32 = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod",
-                                             "reduce_sum_squares", "cumsum"};
+                                             "reduce_sum_squares", "cumsum", "log_softmax"};
   static const std::set<std::string> kProducts = {"matmul", "attention"};
-  return rebuild(graph, [](Rebuild& r, const Node& node) {
+  const std::vector<bool> tail = loss_tail(graph);
+  // The bias of the last layer stands in the tail, but what it is added to is a product: it stays bf16.
+  auto adds_parameter = [&](const Node& node) {
+    return node.op == "add" && std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+             return graph.value(id).role == Role::parameter;
+           });
+  };
+  size_t index = 0;
+  return rebuild(graph, [&](Rebuild& r, const Node& node) {
     Graph& g = r.to;
+    const bool of_loss = tail[index++] && !adds_parameter(node);
     std::vector<ValueId> inputs = r.at(node.inputs);
     auto dtype = [&](ValueId id) { return g.type(id).dtype; };
     auto all_to = [&](DType from, DType to) {
@@ -121,10 +152,10 @@ Graph in_bf16(const Graph& graph) {
     const bool any_bf16 =
         std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return dtype(id) == DType::bf16; });
     const bool normalises = node.op == "layer_norm" || node.op == "rms_norm";
-    if (kF32.count(node.op)) {
-      all_to(DType::bf16, DType::f32);
-    } else if (kProducts.count(node.op)) {
+    if (kProducts.count(node.op)) {
       all_to(DType::f32, DType::bf16);
+    } else if (kF32.count(node.op) || (of_loss && node.op != "cast")) {
+      all_to(DType::bf16, DType::f32);
     } else if (any_bf16 && !normalises && node.op != "cast") {
       all_to(DType::f32, DType::bf16);
     }
