@@ -146,6 +146,7 @@ class Decider {
     for (const std::string& name : out_.order) decide(name, reached);
     find_ties();
     drop_unused();
+    note_folding();
     return std::move(out_);
   }
 
@@ -313,6 +314,20 @@ class Decider {
               "equal contents");
         }
       }
+    }
+  }
+
+  /// The legacy exporter folds transposes into weights in evaluation mode only, and there drops Dropout
+  /// without a trace.
+  void note_folding() {
+    if (!options_.training) return;
+    for (const std::string& name : out_.order) {
+      if (!out_.by_name[name].is_parameter || name.rfind("onnx::", 0) != 0) continue;
+      report_.notes.push_back(str(
+          "the weight '", name, "' has lost its name: the model was exported in evaluation mode with its constants ",
+          "folded, which removes Dropout; if it has any, export with "
+          "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"));
+      return;
     }
   }
 
