@@ -1,0 +1,178 @@
+// Exports that would train wrongly as they stand: each is repaired with a note, or refused with the way out.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "graph/autodiff.h"
+#include "graph/onnx/import.h"
+#include "graph/optimizer.h"
+#include "graph/passes/fuse.h"
+#include "graph/passes/training.h"
+#include "kernels/reference/interpreter.h"
+
+namespace shardrun {
+namespace {
+
+struct Imported {
+  Graph graph;
+  ImportReport report;
+
+  int notes(const std::string& text) const {
+    return static_cast<int>(std::count_if(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
+      return note.find(text) != std::string::npos;
+    }));
+  }
+  int parameters() const { return static_cast<int>(graph.with_role(Role::parameter).size()); }
+};
+
+Imported import(const std::string& file, ImportOptions::Shared shared = ImportOptions::Shared::refuse) {
+  ImportOptions options;
+  options.evaluate = run_reference;
+  options.shared = shared;
+  Imported out;
+  out.graph = import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &out.report);
+  return out;
+}
+
+/// Losses of a few SGD steps on fixed tokens.
+std::vector<double> train(Graph graph) {
+  fuse(graph);
+  attach_loss(graph, "");
+  graph.outputs.clear();
+  OptimizerOptions options;
+  options.kind = "sgd";
+  attach_optimizer(graph, options);
+  check_graph(graph);
+  std::vector<int64_t> tokens, targets;
+  for (int64_t i = 0; i < 32; ++i) {
+    tokens.push_back(i * 7 % 32);
+    targets.push_back((i * 7 + 3) % 32);
+  }
+  Interpreter interpreter(graph);
+  std::vector<double> losses;
+  for (int64_t step = 1; step <= 4; ++step) {
+    const NamedTensors feeds = {{"idx", Tensor::from<int64_t>({4, 8}, tokens, DType::i64)},
+                                {kTarget, Tensor::from<int64_t>({4, 8}, targets, DType::i64)},
+                                {kLearningRate, Tensor::from<float>({}, {0.3F}, DType::f32)},
+                                {kStep, Tensor::scalar_i64(step)}};
+    losses.push_back(interpreter.step({feeds}, std::vector{graph.metrics.at("loss")})[0].at(0));
+  }
+  return losses;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+constexpr double kSame = 1e-5, kOther = 1e-3;
+
+TEST(Exports, DynamoDefaultOnFreshWeightsIsRefusedWithTheRecipe) {
+  try {
+    import("fresh.dynamo_default");
+    FAIL() << "merged weights were accepted";
+  } catch (const Error& e) {
+    const std::string message = e.what();
+    for (const char* part : {"h.0.ln_1.weight", "feeds 5 nodes", "optimize=False", "--shared split"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    }
+  }
+}
+
+TEST(Exports, MergedWeightsSplitAgainTrainAsTheyShould) {
+  const std::vector<double> want = train(import("fresh.dynamo").graph);
+  const Imported split = import("fresh.dynamo_default", ImportOptions::Shared::split);
+  EXPECT_EQ(split.notes("split into"), 4);   // ones, zeros of three sizes
+  EXPECT_EQ(split.parameters(), 28);         // as many as the model has
+  EXPECT_LE(largest_difference(train(split.graph), want), kSame);
+  // And this is what it would have done without a word.
+  const Imported merged = import("fresh.dynamo_default", ImportOptions::Shared::keep);
+  EXPECT_GE(largest_difference(train(merged.graph), want), kOther);
+}
+
+TEST(Exports, LegacyDefaultIsRepaired) {
+  const Imported found = import("fresh.legacy_default");
+  EXPECT_EQ(found.notes("had been merged with"), 14);
+  EXPECT_EQ(found.notes("is tied to 'wte.weight' transposed"), 1);
+  EXPECT_EQ(found.notes("evaluation mode"), 1);
+  EXPECT_EQ(found.parameters(), 28);
+  EXPECT_LE(largest_difference(train(found.graph), train(import("fresh.dynamo").graph)), kSame);
+}
+
+/// d loss / d table is what flows back through the lookup and through the head together.
+TEST(Exports, GradientOfATiedWeightIsTheSumOfItsUses) {
+  for (const char* file : {"fresh.dynamo", "fresh.legacy_default"}) {
+    SCOPED_TRACE(file);
+    Graph graph = import(file).graph;
+    attach_loss(graph, "");
+    ValueId table = graph.find("wte.weight");
+    if (table == kNoValue) table = graph.find("head.weight");
+    ASSERT_NE(table, kNoValue);
+    ASSERT_EQ(graph.type(table).shape, (Shape{32, 16}));
+    // The same graph with a table of its own for the lookup.
+    Graph apart = graph;
+    const ValueId lookup = apart.add_persistent("lookup", apart.type(table), Role::parameter, apart.sources.at(table));
+    int moved = 0;
+    for (size_t n = 0; n < apart.nodes().size(); ++n) {
+      Node& node = apart.node(static_cast<NodeId>(n));
+      if (node.op != "gather" || node.inputs[0] != table) continue;
+      node.inputs[0] = lookup;
+      ++moved;
+    }
+    ASSERT_EQ(moved, 1);
+    NamedTensors feeds;
+    std::vector<int64_t> tokens(32);
+    for (size_t i = 0; i < 32; ++i) tokens[i] = static_cast<int64_t>(i * 5 % 32);
+    feeds["idx"] = feeds[kTarget] = Tensor::from<int64_t>({4, 8}, tokens, DType::i64);
+    const Tensor sum = evaluate_graph(graph, feeds, differentiate(graph, graph.loss, std::vector{table}))[0];
+    const auto parts = evaluate_graph(apart, feeds, differentiate(apart, apart.loss, std::vector{table, lookup}));
+    double largest = 0;
+    for (int64_t i = 0; i < sum.count(); ++i) {
+      EXPECT_NEAR(sum.at(i), parts[0].at(i) + parts[1].at(i), 1e-6);
+      largest = std::max(largest, std::min(std::abs(parts[0].at(i)), std::abs(parts[1].at(i))));
+    }
+    EXPECT_GT(largest, 1e-5);   // both uses do count
+  }
+}
+
+int dropouts(const Graph& graph) {
+  return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                                        [](const Node& node) { return node.op == "dropout"; }));
+}
+
+TEST(Exports, DropoutThatTheExporterSwitchedOffIsNoted) {
+  for (const char* file : {"dropout.dynamo_train", "dropout.legacy_train"}) {
+    SCOPED_TRACE(file);
+    const Imported found = import(file);
+    EXPECT_EQ(dropouts(found.graph), 3);
+    EXPECT_EQ(found.notes("exported inactive"), 1);   // the one inside scaled_dot_product_attention
+    std::set<int64_t> keys;
+    for (const Node& node : found.graph.nodes()) {
+      if (node.op == "dropout") keys.insert(node.attrs.i("key"));
+    }
+    EXPECT_EQ(keys.size(), 3u) << "two dropouts draw the same masks";
+  }
+}
+
+TEST(Exports, DropoutGoesIntoAttention) {
+  Graph graph = import("dropout.dynamo_train").graph;
+  EXPECT_EQ(fuse(graph).attention, 2);
+  EXPECT_EQ(dropouts(graph), 2);
+  double inside = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == "attention") inside = std::max(inside, node.attrs.f("dropout"));
+  }
+  EXPECT_NEAR(inside, 0.1, 1e-6);
+}
+
+/// The legacy exporter leaves no trace of Dropout in evaluation mode but the names that folding leaves.
+TEST(Exports, LegacyEvaluationModeIsNoted) {
+  const Imported found = import("dropout.legacy_eval");
+  EXPECT_EQ(dropouts(found.graph), 0);
+  EXPECT_EQ(found.notes("evaluation mode"), 1);
+  EXPECT_EQ(found.notes("training=torch.onnx.TrainingMode.TRAINING"), 1);
+}
+
+}  // namespace
+}  // namespace shardrun
