@@ -10,7 +10,8 @@ namespace shardrun {
 namespace {
 
 constexpr int kMostRounds = 6;
-constexpr size_t kManyClasses = 200;
+constexpr int kFewestRounds = 2;
+constexpr size_t kManyClasses = 300;
 
 using Colour = uint64_t;
 
@@ -126,7 +127,7 @@ Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) 
     const std::vector<Colour>& c = history[static_cast<size_t>(r)];
     return std::set<Colour>(c.begin(), c.end()).size();
   };
-  while (rounds > 3 && distinct(rounds) > kManyClasses) --rounds;
+  while (rounds > kFewestRounds && distinct(rounds) > kManyClasses) --rounds;
   folding.rounds = rounds;
 
   std::unordered_map<Colour, int> known;

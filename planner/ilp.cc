@@ -14,9 +14,9 @@
 namespace shardrun {
 namespace {
 
-constexpr int kRounds = 6;               // of bound, search, removal
-constexpr int kSweeps = 40;              // per round at most
-constexpr double kMipVariables = 200e3;  // edge variables that HiGHS is given at most
+constexpr int kRounds = 12;              // of bound, search, removal
+constexpr int kSweeps = 200;             // per round at most
+constexpr double kMipVariables = 50e3;   // edge variables that HiGHS is given at most
 constexpr double kRounding = 1e-9;       // relative: sums in another order differ by less
 
 class IlpSolver {
@@ -158,7 +158,7 @@ class IlpSolver {
         }
       }
     };
-    for (int sweep = 0; sweep < (limited ? 3 * kSweeps : kSweeps) && !late(); ++sweep) {
+    for (int sweep = 0; sweep < kSweeps && !late(); ++sweep) {
       const double value = bound.sweep() - priced_limit;
       mark();
       const bool gained = value > best_bound + 1e-5 * std::abs(best_bound);
@@ -204,7 +204,7 @@ class IlpSolver {
     if (!closed()) try_solution(bound.decoded(), 60);
     if (!closed()) {
       const std::optional<Solution> known = best_of_core(core, reducer);
-      if (known) try_solution(*known, 60);
+      if (known) try_solution(*known, 150);
     }
     // With the best solution known only now, one more look.
     if (!late() && !closed()) {

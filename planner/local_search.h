@@ -49,7 +49,7 @@ class MemoryUse {
 struct SearchOptions {
   uint64_t seed = 0;
   int rounds = 100;                    // forest moves at most
-  int patience = 25;                   // give up after so many that gained nothing
+  int patience = 40;                   // give up after so many that gained nothing
   double target = -kInfeasible;        // stop at this cost
   std::function<bool()> out_of_time;   // may be null
   /// Prices of memory per kept time, for the forest moves' inner problem.

@@ -5,6 +5,7 @@
 #include "planner/partition.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -147,8 +148,8 @@ class Partitioner {
     return it->second;
   }
 
-  /// The buffer that holds `value` in `sharding`, made now if there is none. Steps that another
-  /// resharding of the value has made already are shared.
+  /// The buffer that holds `value` in `sharding`, made now if there is none, from the copy that is the
+  /// cheapest to start from.
   BufferId buffer_in(ValueId value, const Sharding& sharding) {
     auto find = [&](const Sharding& s) -> BufferId {
       for (const Copy& copy : state(value).copies) {
@@ -159,9 +160,21 @@ class Partitioner {
     if (const BufferId found = find(sharding); found >= 0) return found;
     SR_REQUIRE(!state(value).copies.empty(), internal, "value '", graph_.value(value).name, "' is used before it is made");
     const TensorType& type = graph_.type(value);
-    Sharding at = state(value).produced;
-    BufferId buffer = state(value).copies.front().buffer;
-    for (const ReshardStep& step : reshard(type, at, sharding)) {
+    // From the copy that is the cheapest to start from, the first of equals: a partial sum that two readers want cut
+    // differently is all-reduced once and then sliced twice, if that is what the first reader made of it.
+    size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < state(value).copies.size(); ++i) {
+      const double seconds = reshard_seconds(reshard(type, state(value).copies[i].sharding, sharding));
+      if (seconds < least) {
+        least = seconds;
+        best = i;
+      }
+    }
+    Sharding at = state(value).copies[best].sharding;
+    BufferId buffer = state(value).copies[best].buffer;
+    const std::vector<ReshardStep> steps = reshard(type, at, sharding);
+    for (const ReshardStep& step : steps) {
       if (const BufferId found = find(step.after); found >= 0) {
         buffer = found;
       } else {

@@ -2,6 +2,7 @@
 #include "planner/search_space.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -291,14 +292,53 @@ int ReshardTimes::number_of(const TensorType& type) {
   return it->second;
 }
 
+ReshardTimes::ReshardTimes(const Mesh& mesh, const Cluster& cluster) : mesh_(mesh), cluster_(cluster) {
+  // All orders of the axes that only swap axes of one size and one link.
+  std::vector<int> order(at(mesh.axis_count()));
+  std::iota(order.begin(), order.end(), 0);
+  const auto alike = [&](int a, int b) {
+    const Cluster::Link &x = cluster.link(a), &y = cluster.link(b);
+    return mesh.axis_size(a) == mesh.axis_size(b) && x.bandwidth == y.bandwidth && x.latency == y.latency;
+  };
+  do {
+    bool same = true;
+    for (size_t i = 0; i < order.size(); ++i) same = same && alike(static_cast<int>(i), order[i]);
+    if (same) symmetries_.push_back(order);
+  } while (symmetries_.size() < 24 && std::next_permutation(order.begin(), order.end()));
+}
+
+int ReshardTimes::renamed(int number, size_t symmetry) {
+  while (renamed_.size() <= at(number)) renamed_.emplace_back();
+  std::vector<int>& images = renamed_[at(number)];
+  if (images.empty()) {
+    const Sharding original = sharding(number);
+    images.push_back(number);
+    for (size_t k = 1; k < symmetries_.size(); ++k) {
+      Sharding image = original;
+      for (std::vector<int>& axes : image.dims) {
+        for (int& axis : axes) axis = symmetries_[k][at(axis)];
+      }
+      for (Sharding::Partial& p : image.partial) p.axis = symmetries_[k][at(p.axis)];
+      std::sort(image.partial.begin(), image.partial.end());
+      const int id = number_of(image);
+      renamed_[at(number)].push_back(id);
+    }
+  }
+  return renamed_[at(number)][symmetry];
+}
+
 double ReshardTimes::seconds(int type, int from, int to) {
   if (from == to) return 0;
-  const uint64_t key = static_cast<uint64_t>(type) << 40 | static_cast<uint64_t>(from) << 20 | static_cast<uint64_t>(to);
-  const auto [it, fresh] = known_.emplace(key, 0.0);
-  if (fresh) {
-    it->second = reshard_seconds(cheapest_reshard(types_[at(type)], sharding(from), sharding(to), mesh_, cluster_));
-  }
-  return it->second;
+  const auto key_of = [&](int f, int t) {
+    return static_cast<uint64_t>(type) << 40 | static_cast<uint64_t>(f) << 20 | static_cast<uint64_t>(t);
+  };
+  const auto [it, fresh] = known_.emplace(key_of(from, to), 0.0);
+  if (!fresh) return it->second;
+  const double seconds = reshard_seconds(cheapest_reshard(types_[at(type)], sharding(from), sharding(to), mesh_, cluster_));
+  ++searches_;
+  it->second = seconds;
+  for (size_t k = 1; k < symmetries_.size(); ++k) known_.emplace(key_of(renamed(from, k), renamed(to, k)), seconds);
+  return seconds;
 }
 
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
