@@ -5,7 +5,8 @@
 
 namespace shardrun {
 
-Bound::Bound(const Problem& problem) : count_(problem.nodes.size()), earlier_(count_), later_(count_), slack_(count_) {
+Bound::Bound(const Problem& problem)
+    : count_(problem.nodes.size()), earlier_(count_), later_(count_), slack_(count_) {
   for (const Problem::Node& node : problem.nodes) theta_.push_back(node.cost);
   decoded_.assign(count_, 0);
   for (const Problem::Edge& edge : problem.edges) {
@@ -35,7 +36,8 @@ void Bound::add_cost(int node, const std::vector<double>& cost) {
   bound_ = -kInfeasible;
 }
 
-/// min over the other side's strategies of the edge's present costs, for each strategy of this side.
+/// min over the other side's strategies of the edge's present costs, for each strategy of this
+/// side.
 const std::vector<double>& Bound::collected(const Side& side) {
   const Messages& m = edges_[static_cast<size_t>(side.edge)];
   const std::vector<double>& own = side.is_from ? m.from : m.to;
@@ -61,7 +63,8 @@ double Bound::sweep() {
   if (bound_ == -kInfeasible) {
     // First sweep, or prices changed: the sum of all minima as things stand.
     bound_before_ = 0;
-    for (const std::vector<double>& theta : theta_) bound_before_ += *std::min_element(theta.begin(), theta.end());
+    for (const std::vector<double>& theta : theta_)
+      bound_before_ += *std::min_element(theta.begin(), theta.end());
     for (size_t e = 0; e < edges_.size(); ++e) {
       const std::vector<double>& least = collected({static_cast<int>(e), true});
       bound_before_ += *std::min_element(least.begin(), least.end());
@@ -106,12 +109,13 @@ double Bound::sweep() {
     const double left = 1.0 - share * static_cast<double>(targets.size());
     for (double& cost : theta) cost = targets.size() >= sources.size() ? 0.0 : cost * left;
   };
-  // On the very first forward pass edges to later nodes may hold negative row minima; they are collected
-  // in the backward pass, which keeps the bound right from then on.
+  // On the very first forward pass edges to later nodes may hold negative row minima; they are
+  // collected in the backward pass, which keeps the bound right from then on.
   for (size_t i = 0; i < count_; ++i) visit(i, true);
   for (size_t i = count_; i-- > 0;) visit(i, false);
   bound_ = 0;
-  for (const std::vector<double>& theta : theta_) bound_ += *std::min_element(theta.begin(), theta.end());
+  for (const std::vector<double>& theta : theta_)
+    bound_ += *std::min_element(theta.begin(), theta.end());
   return bound_;
 }
 

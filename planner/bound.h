@@ -7,11 +7,11 @@
 
 namespace shardrun {
 
-/// Sequential reweighted message passing: TRW-S (Kolmogorov 2006, "Convergent tree-reweighted message
-/// passing for energy minimization") in the form of SRMP (Kolmogorov 2015). Costs are moved between nodes and edges
-/// without changing any solution's cost, so that the sum of all minima, a lower bound, never falls.
-/// Memory is priced by the caller with add_cost (a Lagrangian), not known here.
-/// Every node must have a strategy and every strategy a finite partner along each edge.
+/// Sequential reweighted message passing: TRW-S (Kolmogorov 2006, "Convergent tree-reweighted
+/// message passing for energy minimization") in the form of SRMP (Kolmogorov 2015). Costs are moved
+/// between nodes and edges without changing any solution's cost, so that the sum of all minima, a
+/// lower bound, never falls. Memory is priced by the caller with add_cost (a Lagrangian), not known
+/// here. Every node must have a strategy and every strategy a finite partner along each edge.
 class Bound {
  public:
   explicit Bound(const Problem& problem);
@@ -20,7 +20,8 @@ class Bound {
   double sweep();
   double bound() const { return bound_; }
 
-  /// Adds to a node's costs (a changed price of memory). The bound holds again after the next sweep.
+  /// Adds to a node's costs (a changed price of memory). The bound holds again after the next
+  /// sweep.
   void add_cost(int node, const std::vector<double>& cost);
 
   /// A good solution for the priced costs, built during the last sweep.
@@ -44,8 +45,8 @@ class Bound {
   const std::vector<double>& collected(const Side& side);
 
   size_t count_;
-  std::vector<std::vector<double>> theta_;   // nodes' present costs
-  std::vector<Messages> edges_;              // `from` is the node of lower number
+  std::vector<std::vector<double>> theta_;         // nodes' present costs
+  std::vector<Messages> edges_;                    // `from` is the node of lower number
   std::vector<std::vector<int>> earlier_, later_;  // edges to lower and higher nodes
   std::vector<std::vector<double>> slack_;
   Solution decoded_;

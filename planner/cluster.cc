@@ -29,12 +29,13 @@ double Cluster::flops_for(DType dtype) const {
 }
 
 Cluster host_cluster() {
-  // One core with AVX-512 reaches 60 to 140 GFLOP/s in oneDNN's f32 matmul, about twice that in bf16, and
-  // 1.5 TFLOP/s and more where AMX does the bf16. Two cores share some 25 GB/s; an all_reduce of a few MB
-  // in shared memory moves 1 to 4 GB/s. Only ratios matter to the planner.
+  // One core with AVX-512 reaches 60 to 140 GFLOP/s in oneDNN's f32 matmul, about twice that in
+  // bf16, and 1.5 TFLOP/s and more where AMX does the bf16. Two cores share some 25 GB/s; an
+  // all_reduce of a few MB in shared memory moves 1 to 4 GB/s. Only ratios matter to the planner.
   Cluster cluster;
   cluster.name = "host";
-  cluster.flops = {{DType::f32, 70e9}, {DType::f64, 35e9}, {DType::bf16, has_amx_bf16() ? 1.5e12 : 150e9}};
+  cluster.flops = {
+      {DType::f32, 70e9}, {DType::f64, 35e9}, {DType::bf16, has_amx_bf16() ? 1.5e12 : 150e9}};
   cluster.memory_bandwidth = 12e9;
   cluster.kernel_latency = 3e-6;
   cluster.links = {Cluster::Link{2e9, 10e-6}};

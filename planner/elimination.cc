@@ -15,8 +15,8 @@ struct Factor {
 
 struct Elimination {
   int node;
-  std::vector<int> scope;      // what its choice depends on
-  std::vector<int> choice;     // row-major over scope
+  std::vector<int> scope;   // what its choice depends on
+  std::vector<int> choice;  // row-major over scope
 };
 
 std::vector<int> plan_order(const Problem& problem, const EliminationLimits& limits) {
@@ -104,7 +104,8 @@ std::optional<Solution> eliminate_all(const Problem& problem, const EliminationL
         if (inner[k] == node) {
           own[m] = stride;
         } else {
-          strides[m][static_cast<size_t>(std::lower_bound(scope.begin(), scope.end(), inner[k]) - scope.begin())] = stride;
+          strides[m][static_cast<size_t>(std::lower_bound(scope.begin(), scope.end(), inner[k]) -
+                                         scope.begin())] = stride;
         }
         stride *= size(inner[k]);
       }
@@ -147,7 +148,8 @@ std::optional<Solution> eliminate_all(const Problem& problem, const EliminationL
   Solution solution(count, 0);
   for (size_t r = log.size(); r-- > 0;) {
     size_t index = 0;
-    for (int i : log[r].scope) index = index * size(i) + static_cast<size_t>(solution[static_cast<size_t>(i)]);
+    for (int i : log[r].scope)
+      index = index * size(i) + static_cast<size_t>(solution[static_cast<size_t>(i)]);
     solution[static_cast<size_t>(log[r].node)] = log[r].choice[index];
   }
   return solution;

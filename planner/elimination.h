@@ -12,10 +12,10 @@ struct EliminationLimits {
   double work = 4e8;           // additions in all
 };
 
-/// Bucket elimination (Dechter 1999, "Bucket elimination: a unifying framework for reasoning"): a node
-/// goes out with the factors that mention it, and leaves a table over its neighbours. The next is the
-/// one with the smallest table. Memory is ignored. nullopt if a table or the work would exceed the limits
-/// (found out beforehand, cheaply), or if nothing is feasible.
+/// Bucket elimination (Dechter 1999, "Bucket elimination: a unifying framework for reasoning"): a
+/// node goes out with the factors that mention it, and leaves a table over its neighbours. The next
+/// is the one with the smallest table. Memory is ignored. nullopt if a table or the work would
+/// exceed the limits (found out beforehand, cheaply), or if nothing is feasible.
 std::optional<Solution> eliminate_all(const Problem& problem, const EliminationLimits& limits = {});
 
 }  // namespace shardrun

@@ -80,14 +80,15 @@ Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) 
     for (const auto& [name, attr] : node.attrs.all()) {
       if (name != "key" && name != "seed") attrs.set(name, attr);
     }
-    std::string text = node.op + "{" + to_string(attrs) + "}" + (node.phase == Phase::update ? "u" : "m");
+    std::string text =
+        node.op + "{" + to_string(attrs) + "}" + (node.phase == Phase::update ? "u" : "m");
     for (ValueId in : node.inputs) text += " " + to_string(graph.type(in));
     for (ValueId out : node.outputs) text += ">" + describe(out);
     colour[n] = of_text(text);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    colour[node_count + i] =
-        of_text(describe(inputs[i]) + "#" + std::to_string(static_cast<int>(graph.value(inputs[i]).role)));
+    colour[node_count + i] = of_text(describe(inputs[i]) + "#" +
+                                     std::to_string(static_cast<int>(graph.value(inputs[i]).role)));
   }
 
   std::vector<std::vector<Link>> reads(count), read_by(count);
@@ -132,7 +133,8 @@ Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) 
 
   std::unordered_map<Colour, int> known;
   for (size_t i = 0; i < count; ++i) {
-    const auto [it, fresh] = known.emplace(history[static_cast<size_t>(rounds)][i], static_cast<int>(folding.classes.size()));
+    const auto [it, fresh] = known.emplace(history[static_cast<size_t>(rounds)][i],
+                                           static_cast<int>(folding.classes.size()));
     if (fresh) folding.classes.emplace_back();
     Folding::Class& members = folding.classes[static_cast<size_t>(it->second)];
     if (i < node_count) {

@@ -18,15 +18,16 @@ struct Folding {
     std::vector<NodeId> nodes;    // either nodes, in graph order,
     std::vector<ValueId> values;  // or input values
   };
-  std::vector<Class> classes;     // in order of their first member
+  std::vector<Class> classes;  // in order of their first member
   std::vector<int> class_of_node;
   std::vector<int> class_of_value;  // -1: computed
   int rounds = 0;                   // hops that two items' surroundings agree on
 };
 
-/// Weisfeiler-Leman refinement: an item's first colour is its op, attributes (random stream keys apart) and types;
-/// each round adds the colours of what it reads, by operand, and of what reads it. Six rounds if that leaves
-/// few enough classes to plan quickly, fewer otherwise. `pinned` values are told apart by their Sharding.
+/// Weisfeiler-Leman refinement: an item's first colour is its op, attributes (random stream keys
+/// apart) and types; each round adds the colours of what it reads, by operand, and of what reads
+/// it. Six rounds if that leaves few enough classes to plan quickly, fewer otherwise. `pinned`
+/// values are told apart by their Sharding.
 Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned);
 
 }  // namespace shardrun

@@ -40,8 +40,8 @@ void require_ok(HighsStatus status, const char* what) {
 double mip_size(const Problem& problem) {
   double size = 0;
   for (const Problem::Edge& edge : problem.edges) {
-    size += static_cast<double>(
-        std::count_if(edge.cost.begin(), edge.cost.end(), [](double c) { return c != kInfeasible; }));
+    size += static_cast<double>(std::count_if(edge.cost.begin(), edge.cost.end(),
+                                              [](double c) { return c != kInfeasible; }));
   }
   return size;
 }
@@ -49,10 +49,13 @@ double mip_size(const Problem& problem) {
 MipResult solve_mip(const Problem& problem, const Solution* start, double seconds, uint64_t seed,
                     double gap) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   // HiGHS' tolerances are absolute: costs are scaled to thousands, bytes to shares of the limit.
   double scale = 0;
-  if (start != nullptr) scale = std::abs(evaluate(problem, *start).raw_cost - problem.nodes[0].cost[0]);
+  if (start != nullptr)
+    scale = std::abs(evaluate(problem, *start).raw_cost - problem.nodes[0].cost[0]);
   if (!(scale > 0) || scale == kInfeasible) {
     for (const Problem::Node& node : problem.nodes) {
       double largest = 0;
@@ -151,7 +154,8 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
         value.push_back(bytes[a] / limit);
       }
     }
-    require_ok(highs.addRow(-kHighsInf, 1.0, static_cast<HighsInt>(index.size()), index.data(), value.data()),
+    require_ok(highs.addRow(-kHighsInf, 1.0, static_cast<HighsInt>(index.size()), index.data(),
+                            value.data()),
                "add a memory row");
   };
   if (memory.limited() && start != nullptr) {
@@ -169,7 +173,8 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
     if (start != nullptr) {
       HighsSolution known;
       known.col_value.assign(static_cast<size_t>(columns), 0.0);
-      for (size_t i = 0; i < x.size(); ++i) known.col_value[static_cast<size_t>(x[i][static_cast<size_t>((*start)[i])])] = 1;
+      for (size_t i = 0; i < x.size(); ++i)
+        known.col_value[static_cast<size_t>(x[i][static_cast<size_t>((*start)[i])])] = 1;
       for (size_t e = 0; e < y.size(); ++e) {
         const size_t a = static_cast<size_t>((*start)[static_cast<size_t>(problem.edges[e].from)]);
         const size_t b = static_cast<size_t>((*start)[static_cast<size_t>(problem.edges[e].to)]);
@@ -194,7 +199,8 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
     for (const std::vector<HighsInt>& options : x) {
       size_t best = 0;
       for (size_t a = 1; a < options.size(); ++a) {
-        if (value[static_cast<size_t>(options[a])] > value[static_cast<size_t>(options[best])]) best = a;
+        if (value[static_cast<size_t>(options[a])] > value[static_cast<size_t>(options[best])])
+          best = a;
       }
       solution.push_back(static_cast<int>(best));
     }

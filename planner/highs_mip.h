@@ -16,12 +16,12 @@ struct MipResult {
 /// Number of edge variables that the program would have (pairs that are allowed).
 double mip_size(const Problem& problem);
 
-/// Variables: x[i,a] in {0,1}, one per strategy, and y[e,a,b] in [0,1], one per allowed pair of an edge
-/// (the marginal polytope's local relaxation, as in Alpa, section 5.1, but y continuous):
+/// Variables: x[i,a] in {0,1}, one per strategy, and y[e,a,b] in [0,1], one per allowed pair of an
+/// edge (the marginal polytope's local relaxation, as in Alpa, section 5.1, but y continuous):
 ///   sum_a x[i,a] = 1     sum_b y[e,a,b] = x[from,a]     sum_a y[e,a,b] = x[to,b]
 ///   for each time that matters: sum of bytes <= limit
-/// Memory rows are added when a solution breaks them. `start` and its cost cut the search off. One thread.
-/// `gap`: relative distance to the bound that counts as optimal.
+/// Memory rows are added when a solution breaks them. `start` and its cost cut the search off. One
+/// thread. `gap`: relative distance to the bound that counts as optimal.
 MipResult solve_mip(const Problem& problem, const Solution* start, double seconds, uint64_t seed,
                     double gap = 1e-9);
 

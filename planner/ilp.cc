@@ -14,15 +14,19 @@
 namespace shardrun {
 namespace {
 
-constexpr int kRounds = 12;              // of bound, search, removal
-constexpr int kSweeps = 200;             // per round at most
-constexpr double kMipVariables = 50e3;   // edge variables that HiGHS is given at most
-constexpr double kRounding = 1e-9;       // relative: sums in another order differ by less
+constexpr int kRounds = 12;             // of bound, search, removal
+constexpr int kSweeps = 200;            // per round at most
+constexpr double kMipVariables = 50e3;  // edge variables that HiGHS is given at most
+constexpr double kRounding = 1e-9;      // relative: sums in another order differ by less
 
 class IlpSolver {
  public:
   IlpSolver(const Problem& problem, double seconds, const SolveOptions& options)
-      : problem_(problem), seconds_(seconds), seed_(options.seed), gap_(std::max(options.gap, kRounding)), begin_(std::chrono::steady_clock::now()) {}
+      : problem_(problem),
+        seconds_(seconds),
+        seed_(options.seed),
+        gap_(std::max(options.gap, kRounding)),
+        begin_(std::chrono::steady_clock::now()) {}
 
   void offer(const Solution& solution) {
     const Evaluation judged = evaluate(problem_, solution);
@@ -52,7 +56,9 @@ class IlpSolver {
   }
 
  private:
-  double elapsed() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+  double elapsed() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
   bool late() const { return elapsed() > seconds_; }
   bool closed() const {
     return result_.solution && result_.cost - result_.lower_bound <= gap_ * std::abs(result_.cost);
@@ -69,14 +75,16 @@ class IlpSolver {
     for (int round = 0; round < kRounds; ++round) {
       if (!reducer.run(work)) return finish("reduction");
       const Problem& core = reducer.core();
-      const bool single = std::all_of(core.nodes.begin(), core.nodes.end(),
-                                      [](const Problem::Node& node) { return node.cost.size() == 1; });
+      const bool single =
+          std::all_of(core.nodes.begin(), core.nodes.end(),
+                      [](const Problem::Node& node) { return node.cost.size() == 1; });
       if (single) {
         offer(reducer.expand(Solution(core.nodes.size(), 0)));
         return finish("reduction");
       }
-      const bool memory = std::any_of(core.nodes.begin() + 1, core.nodes.end(),
-                                      [](const Problem::Node& node) { return !node.claims.empty(); });
+      const bool memory =
+          std::any_of(core.nodes.begin() + 1, core.nodes.end(),
+                      [](const Problem::Node& node) { return !node.claims.empty(); });
       if (!memory && fixed_fits(core)) {
         if (const std::optional<Solution> best = eliminate_all(core)) {
           offer(reducer.expand(*best));
@@ -97,8 +105,10 @@ class IlpSolver {
     const Problem& core = reducer.core();
     if (late() || mip_size(core) > kMipVariables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
-    const MipResult mip = solve_mip(core, start ? &*start : nullptr, seconds_ - elapsed(), seed_, gap_);
-    // The core lacks only what cannot beat the solution that is known, and is worse by no more than rounding.
+    const MipResult mip =
+        solve_mip(core, start ? &*start : nullptr, seconds_ - elapsed(), seed_, gap_);
+    // The core lacks only what cannot beat the solution that is known, and is worse by no more than
+    // rounding.
     const double known = result_.solution ? result_.cost : kInfeasible;
     offer_bound(std::min(mip.bound, known));
     if (mip.solution) offer(reducer.expand(*mip.solution));
@@ -121,8 +131,8 @@ class IlpSolver {
     return found;
   }
 
-  /// Bounds and solutions of the core; removes what cannot be in a better solution. Returns how many
-  /// strategies went.
+  /// Bounds and solutions of the core; removes what cannot be in a better solution. Returns how
+  /// many strategies went.
   size_t improve(Reducer& reducer, const Problem& core, int round) {
     Bound bound(core);
     LocalSearch local(core);
@@ -150,7 +160,8 @@ class IlpSolver {
     };
     const auto mark = [&] {
       if (!result_.solution) return;
-      const double room = result_.cost + kRounding * std::abs(result_.cost) - (bound.bound_before_sweep() - priced_limit);
+      const double room = result_.cost + kRounding * std::abs(result_.cost) -
+                          (bound.bound_before_sweep() - priced_limit);
       for (size_t i = 0; i < core.nodes.size(); ++i) {
         const std::vector<double>& slack = bound.slack(static_cast<int>(i));
         for (size_t a = 0; a < slack.size(); ++a) {
@@ -177,7 +188,8 @@ class IlpSolver {
         std::vector<double> next = price;
         double norm = 0;
         for (size_t t = 0; t < price.size(); ++t) {
-          const double excess = static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
+          const double excess =
+              static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
           if (excess > 0 || price[t] > 0) norm += excess * excess;
         }
         if (stalled >= 8) {
@@ -188,13 +200,15 @@ class IlpSolver {
         const double goal = result_.solution ? result_.cost : value + 0.05 * std::abs(value);
         const double length = step * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
         for (size_t t = 0; t < price.size(); ++t) {
-          const double excess = static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
+          const double excess =
+              static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
           next[t] = std::max(0.0, price[t] + length * excess);
         }
         std::vector<double> change(price.size());
         for (size_t t = 0; t < price.size(); ++t) change[t] = next[t] - price[t];
         for (size_t i = 0; i < core.nodes.size(); ++i) {
-          if (!core.nodes[i].claims.empty()) bound.add_cost(static_cast<int>(i), memory.priced(static_cast<int>(i), change));
+          if (!core.nodes[i].claims.empty())
+            bound.add_cost(static_cast<int>(i), memory.priced(static_cast<int>(i), change));
         }
         price = next;
         priced_limit = 0;
@@ -214,7 +228,8 @@ class IlpSolver {
     }
     size_t total = 0, count = 0;
     for (size_t i = 0; i < core.nodes.size(); ++i) {
-      const size_t gone = static_cast<size_t>(std::count(removed[i].begin(), removed[i].end(), true));
+      const size_t gone =
+          static_cast<size_t>(std::count(removed[i].begin(), removed[i].end(), true));
       total += removed[i].size();
       if (gone == 0) continue;
       count += gone;
@@ -235,7 +250,8 @@ class IlpSolver {
 
 /// A solution that needs little memory: bytes x time alive is the cost, real costs only break ties.
 /// Times near the last peak weigh more each round.
-void offer_small_solutions(const Problem& problem, IlpSolver& solver, double seconds, const SolveOptions& options) {
+void offer_small_solutions(const Problem& problem, IlpSolver& solver, double seconds,
+                           const SolveOptions& options) {
   Problem small = problem;
   small.memory_limit = std::numeric_limits<int64_t>::max();
   for (Problem::Edge& edge : small.edges) {
@@ -278,14 +294,16 @@ SolveResult solve_ilp(const Problem& problem, const SolveOptions& options) {
     relaxed.memory_limit = std::numeric_limits<int64_t>::max();
     SolveResult free = IlpSolver(relaxed, options.seconds / 3, options).run();
     if (!free.solution) {
-      free.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      free.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       return free;
     }
     solver.offer(*free.solution);
     solver.offer_bound(free.lower_bound);
     const Evaluation judged = evaluate(problem, *free.solution);
     if (judged.cost != kInfeasible) {
-      free.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      free.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       return free;
     }
     offer_small_solutions(problem, solver, options.seconds / 6, options);

@@ -16,7 +16,10 @@ void shuffle(std::vector<int>& order, std::mt19937_64& random) {
 }  // namespace
 
 MemoryUse::MemoryUse(const Problem& problem)
-    : problem_(problem), limited_(problem.limited()), limit_(problem.memory_limit), counts_(problem.nodes.size()) {
+    : problem_(problem),
+      limited_(problem.limited()),
+      limit_(problem.memory_limit),
+      counts_(problem.nodes.size()) {
   if (!limited_) return;
   int end = 0;
   const auto each = [&](auto&& visit) {
@@ -43,7 +46,8 @@ MemoryUse::MemoryUse(const Problem& problem)
       started = false;
     }
   }
-  for (size_t i = 0; i < problem.nodes.size(); ++i) counts_[i].resize(problem.nodes[i].claims.size());
+  for (size_t i = 0; i < problem.nodes.size(); ++i)
+    counts_[i].resize(problem.nodes[i].claims.size());
   each([&](size_t i, size_t c, const Problem::Interval& live) {
     std::vector<Count>& counts = counts_[i][c];
     const auto first = std::lower_bound(kept.begin(), kept.end(), live.first);
@@ -109,16 +113,20 @@ double MemoryUse::overflow_after(int node, int from, int to) const {
   return sum;
 }
 
-int64_t MemoryUse::peak() const { return use_.empty() ? 0 : *std::max_element(use_.begin(), use_.end()); }
+int64_t MemoryUse::peak() const {
+  return use_.empty() ? 0 : *std::max_element(use_.begin(), use_.end());
+}
 
 std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price) const {
   const Problem::Node& n = problem_.nodes[static_cast<size_t>(node)];
   std::vector<double> result(n.cost.size(), 0.0);
   for (size_t c = 0; c < n.claims.size(); ++c) {
     double weight = 0;
-    for (const Count& k : counts_[static_cast<size_t>(node)][c]) weight += price[static_cast<size_t>(k.time)] * k.count;
+    for (const Count& k : counts_[static_cast<size_t>(node)][c])
+      weight += price[static_cast<size_t>(k.time)] * k.count;
     if (weight == 0) continue;
-    for (size_t a = 0; a < result.size(); ++a) result[a] += weight * static_cast<double>(n.claims[c].bytes[a]);
+    for (size_t a = 0; a < result.size(); ++a)
+      result[a] += weight * static_cast<double>(n.claims[c].bytes[a]);
   }
   return result;
 }
@@ -139,7 +147,8 @@ LocalSearch::LocalSearch(const Problem& problem)
 
 double LocalSearch::cost_of(const Solution& solution) const {
   double cost = 0;
-  for (size_t i = 0; i < solution.size(); ++i) cost += problem_.nodes[i].cost[static_cast<size_t>(solution[i])];
+  for (size_t i = 0; i < solution.size(); ++i)
+    cost += problem_.nodes[i].cost[static_cast<size_t>(solution[i])];
   for (const Problem::Edge& edge : problem_.edges) {
     cost += edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) *
                           problem_.nodes[static_cast<size_t>(edge.to)].cost.size() +
@@ -151,13 +160,15 @@ double LocalSearch::cost_of(const Solution& solution) const {
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;
   for (const Neighbour& n : around_[static_cast<size_t>(node)]) {
-    const double* row = n.by_other.data() + static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * out.size();
+    const double* row =
+        n.by_other.data() + static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * out.size();
     for (size_t a = 0; a < out.size(); ++a) out[a] += row[a];
   }
 }
 
 void LocalSearch::note_peak(const Solution& solution) {
-  if (!memory_.limited() || memory_.peak() >= least_peak_ || cost_of(solution) == kInfeasible) return;
+  if (!memory_.limited() || memory_.peak() >= least_peak_ || cost_of(solution) == kInfeasible)
+    return;
   least_peak_ = memory_.peak();
   tightest_ = solution;
 }
@@ -177,7 +188,8 @@ bool LocalSearch::repair(Solution& solution) {
       const double now = costs[static_cast<size_t>(solution[i])];
       for (size_t a = 0; a < costs.size(); ++a) {
         if (static_cast<int>(a) == solution[i] || costs[a] == kInfeasible) continue;
-        const double after = memory_.overflow_after(static_cast<int>(i), solution[i], static_cast<int>(a));
+        const double after =
+            memory_.overflow_after(static_cast<int>(i), solution[i], static_cast<int>(a));
         if (after >= overflow) continue;
         const double gain = now == kInfeasible ? -1.0 : costs[a] - now;
         const double rate = gain <= 0 ? gain * (overflow - after) : gain / (overflow - after);
@@ -210,7 +222,8 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
       local_costs(i, solution, costs);
       int best = mine;
       for (size_t a = 0; a < costs.size(); ++a) {
-        if (costs[a] < costs[static_cast<size_t>(best)] - 1e-15 && memory_.fits_after(i, mine, static_cast<int>(a))) {
+        if (costs[a] < costs[static_cast<size_t>(best)] - 1e-15 &&
+            memory_.fits_after(i, mine, static_cast<int>(a))) {
           best = static_cast<int>(a);
         }
       }
@@ -223,7 +236,8 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
   }
 }
 
-void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random, const std::vector<double>* prices) const {
+void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
+                              const std::vector<double>* prices) const {
   const size_t count = solution.size();
   std::vector<int> order(count);
   std::iota(order.begin(), order.end(), 0);
@@ -279,7 +293,8 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random, const
     }
     for (const Neighbour& n : around_[static_cast<size_t>(i)]) {
       if (root[static_cast<size_t>(n.node)] >= 0) continue;
-      const double* row = n.by_other.data() + static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * cost.size();
+      const double* row = n.by_other.data() +
+                          static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * cost.size();
       for (size_t a = 0; a < cost.size(); ++a) cost[a] += row[a];
     }
   }
@@ -306,7 +321,8 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random, const
   for (int v : visit) {
     const size_t i = static_cast<size_t>(v);
     if (parent[i] == nullptr) {
-      solution[i] = static_cast<int>(std::min_element(costs[i].begin(), costs[i].end()) - costs[i].begin());
+      solution[i] =
+          static_cast<int>(std::min_element(costs[i].begin(), costs[i].end()) - costs[i].begin());
     } else {
       solution[i] = choice[i][static_cast<size_t>(solution[static_cast<size_t>(parent[i]->node)])];
     }
@@ -333,7 +349,8 @@ std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions
   Solution current = start;
   consider(start);
   int idle = 0;
-  for (int round = 0; round < options.rounds && idle < options.patience && best_cost > options.target; ++round) {
+  for (int round = 0;
+       round < options.rounds && idle < options.patience && best_cost > options.target; ++round) {
     if (options.out_of_time && options.out_of_time()) break;
     Solution next = best ? *best : current;
     if (round % 4 == 3) {

@@ -31,7 +31,9 @@ class MemoryUse {
     int time = 0;
     int count = 0;
   };
-  const std::vector<std::vector<Count>>& counts(int node) const { return counts_[static_cast<size_t>(node)]; }
+  const std::vector<std::vector<Count>>& counts(int node) const {
+    return counts_[static_cast<size_t>(node)];
+  }
   /// Per strategy: sum over times of price x bytes.
   std::vector<double> priced(int node, const std::vector<double>& price) const;
 
@@ -48,10 +50,10 @@ class MemoryUse {
 
 struct SearchOptions {
   uint64_t seed = 0;
-  int rounds = 100;                    // forest moves at most
-  int patience = 40;                   // give up after so many that gained nothing
-  double target = -kInfeasible;        // stop at this cost
-  std::function<bool()> out_of_time;   // may be null
+  int rounds = 100;                   // forest moves at most
+  int patience = 40;                  // give up after so many that gained nothing
+  double target = -kInfeasible;       // stop at this cost
+  std::function<bool()> out_of_time;  // may be null
   /// Prices of memory per kept time, for the forest moves' inner problem.
   const std::vector<double>* prices = nullptr;
 };
@@ -60,8 +62,8 @@ class LocalSearch {
  public:
   explicit LocalSearch(const Problem& problem);
 
-  /// Best solution found from `start`, which may be infeasible: memory is repaired first. nullopt if
-  /// none that fits and is allowed was found. A move re-optimises exactly, by dynamic
+  /// Best solution found from `start`, which may be infeasible: memory is repaired first. nullopt
+  /// if none that fits and is allowed was found. A move re-optimises exactly, by dynamic
   /// programming, a random set of nodes that induces a forest, with the others fixed (Hamze and de
   /// Freitas 2004, "From fields to trees"). Deterministic in its arguments.
   std::optional<Solution> improve(Solution start, const SearchOptions& options);
@@ -80,7 +82,8 @@ class LocalSearch {
   void local_costs(int node, const Solution& solution, std::vector<double>& out) const;
   bool repair(Solution& solution);
   void descend(Solution& solution, std::mt19937_64& random);
-  void forest_move(Solution& solution, std::mt19937_64& random, const std::vector<double>* prices) const;
+  void forest_move(Solution& solution, std::mt19937_64& random,
+                   const std::vector<double>* prices) const;
   void note_peak(const Solution& solution);
 
   const Problem& problem_;

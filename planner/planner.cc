@@ -1,4 +1,5 @@
-// Planning: strategies of a folded Graph, one joint Problem, its solution, and the Plan that follows.
+// Planning: strategies of a folded Graph, one joint Problem, its solution, and the Plan that
+// follows.
 #include "planner/planner.h"
 
 #include <algorithm>
@@ -14,21 +15,25 @@
 namespace shardrun {
 namespace {
 
-/// Strategies of a node in the joint Problem at most. Up to two axes that is nearly always all of them; on three a
-/// matmul has hundreds, and the best 64 gave the same cost as the best 128 (GPT on 2x2x2) in a quarter of the time.
+/// Strategies of a node in the joint Problem at most. Up to two axes that is nearly always all of
+/// them; on three a matmul has hundreds, and the best 64 gave the same cost as the best 128 (GPT on
+/// 2x2x2) in a quarter of the time.
 constexpr size_t kMostOnTwoAxes = 160, kMostOnMoreAxes = 64;
 constexpr int kRankingSweeps = 30;
 constexpr int kMemoryRounds = 8;
-constexpr double kPlanGap = 5e-3;        // the cost model is far less exact
+constexpr double kPlanGap = 5e-3;  // the cost model is far less exact
 
 using Clock = std::chrono::steady_clock;
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 /// What lies along one axis of a Sharding, on a mesh of that axis alone.
 Sharding along(const Sharding& sharding, int axis) {
   Sharding result = Sharding::replicated(sharding.dims.size());
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    if (std::find(sharding.dims[d].begin(), sharding.dims[d].end(), axis) != sharding.dims[d].end()) {
+    if (std::find(sharding.dims[d].begin(), sharding.dims[d].end(), axis) !=
+        sharding.dims[d].end()) {
       result.dims[d] = {0};
     }
   }
@@ -46,15 +51,22 @@ std::vector<Sharding> along(const std::vector<Sharding>& shardings, int axis) {
 
 class Planner {
  public:
-  Planner(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options, RuleCache& rules)
-      : graph_(graph), mesh_(mesh), cluster_(cluster), options_(options), rules_(rules), times_(mesh, cluster) {}
+  Planner(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options,
+          RuleCache& rules)
+      : graph_(graph),
+        mesh_(mesh),
+        cluster_(cluster),
+        options_(options),
+        rules_(rules),
+        times_(mesh, cluster) {}
 
   Plan run(PlanReport& report) {
     set_pins();
     folding_ = fold(graph_, pinned_);
     report.nodes = static_cast<int>(graph_.nodes().size());
-    report.folded_nodes = static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
-                                                         [](const Folding::Class& c) { return !c.nodes.empty(); }));
+    report.folded_nodes =
+        static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
+                                       [](const Folding::Class& c) { return !c.nodes.empty(); }));
     auto begin = Clock::now();
     const int runs_before = rules_.kernel_runs();
     find_rules();
@@ -64,12 +76,13 @@ class Planner {
     begin = Clock::now();
     const SearchSpace all = enumerate(mesh_, cluster_);
     report.build_seconds = since(begin);
-    // First as if memory were no matter: mostly it is none, and then no strategy is there for its size alone.
+    // First as if memory were no matter: mostly it is none, and then no strategy is there for its
+    // size alone.
     std::optional<Plan> plan = solve(cap(all, false), report);
     if (!plan && capped_) plan = solve(cap(all, true), report);
-    SR_REQUIRE(plan, out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(), ": the smallest plan found needs ",
-               least_bytes_, " bytes a rank, the limit is ", options_.memory_limit,
-               "; allow more memory, use more ranks or a smaller batch");
+    SR_REQUIRE(plan, out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(),
+               ": the smallest plan found needs ", least_bytes_, " bytes a rank, the limit is ",
+               options_.memory_limit, "; allow more memory, use more ranks or a smaller batch");
     return *plan;
   }
 
@@ -123,17 +136,18 @@ class Planner {
     for (size_t c = 0; c < folding_.classes.size(); ++c) {
       if (folding_.classes[c].nodes.empty()) continue;
       const Node& node = example(folding_.classes[c]);
-      space.strategies[c] = enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
-                                                 class_rules_[c], mesh, cluster);
+      space.strategies[c] =
+          enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
+                               class_rules_[c], mesh, cluster);
     }
     return space;
   }
 
-  /// Keeps so many strategies per node, and says which by looking at each axis alone: in the Problem
-  /// on that axis' own mesh, the slack of a strategy is how much more than the lower bound a
-  /// plan must cost that uses it (planner/bound.h). A joint strategy's rank is the sum of its slacks over the axes; the
-  /// all-replicated one always stays, and if `small`, a third are those with the smallest results.
-  /// Only the ranking is by axis: what is solved is joint.
+  /// Keeps so many strategies per node, and says which by looking at each axis alone: in the
+  /// Problem on that axis' own mesh, the slack of a strategy is how much more than the lower bound
+  /// a plan must cost that uses it (planner/bound.h). A joint strategy's rank is the sum of its
+  /// slacks over the axes; the all-replicated one always stays, and if `small`, a third are those
+  /// with the smallest results. Only the ranking is by axis: what is solved is joint.
   SearchSpace cap(SearchSpace space, bool small) {
     most_ = mesh_.axis_count() <= 2 ? kMostOnTwoAxes : kMostOnMoreAxes;
     capped_ = std::any_of(space.strategies.begin(), space.strategies.end(),
@@ -141,7 +155,8 @@ class Planner {
     if (!capped_) return space;
     if (score_.empty()) score_by_axis(space);
     for (size_t c = 0; c < space.strategies.size(); ++c) {
-      if (space.strategies[c].size() > most_) space.strategies[c] = best_of(space.strategies[c], score_[c], c, small);
+      if (space.strategies[c].size() > most_)
+        space.strategies[c] = best_of(space.strategies[c], score_[c], c, small);
     }
     return space;
   }
@@ -159,7 +174,8 @@ class Planner {
       add_value_strategies(single, graph_, folding_, pinned);
       ReshardTimes times(alone, cluster);
       Problem problem = build_problem(single, graph_, folding_, alone, times, false);
-      // Impossible becomes very expensive: ranking needs no more, and message passing wants finite costs.
+      // Impossible becomes very expensive: ranking needs no more, and message passing wants finite
+      // costs.
       const auto tame = [](std::vector<double>& costs) {
         for (double& cost : costs) cost = std::min(cost, 1e3);
       };
@@ -183,11 +199,12 @@ class Planner {
     }
   }
 
-  std::vector<Strategy> best_of(const std::vector<Strategy>& all, const std::vector<double>& score, size_t c,
-                                bool small) const {
+  std::vector<Strategy> best_of(const std::vector<Strategy>& all, const std::vector<double>& score,
+                                size_t c, bool small) const {
     std::vector<size_t> order(all.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return score[a] < score[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return score[a] < score[b]; });
     std::set<size_t> chosen{0};
     // Pins must stay possible.
     const Node& node = example(folding_.classes[c]);
@@ -211,7 +228,8 @@ class Planner {
         }
         return sum;
       };
-      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return bytes(a) < bytes(b); });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return bytes(a) < bytes(b); });
       for (size_t a : order) {
         if (chosen.size() < most_) chosen.insert(a);
       }
@@ -223,7 +241,8 @@ class Planner {
 
   /// Time to make all the copies of a value that its readers want, as partition does it: one after
   /// the other, each from the copy there is that is the cheapest to start from.
-  double hand_out_seconds(const TensorType& type, const Sharding& produced, const std::vector<Sharding>& wanted) const {
+  double hand_out_seconds(const TensorType& type, const Sharding& produced,
+                          const std::vector<Sharding>& wanted) const {
     std::vector<Sharding> copies{produced};
     double sum = 0;
     for (const Sharding& sharding : wanted) {
@@ -257,27 +276,32 @@ class Planner {
       const Strategy& s = space.strategies[c][static_cast<size_t>(solution[c])];
       plan.nodes[node.name] = {s.in, s.out};
       plan.compute_seconds += s.seconds;
-      for (size_t r = 0; r < node.outputs.size(); ++r) plan.values[graph_.value(node.outputs[r]).name] = s.out[r];
+      for (size_t r = 0; r < node.outputs.size(); ++r)
+        plan.values[graph_.value(node.outputs[r]).name] = s.out[r];
       for (size_t k = 0; k < node.inputs.size(); ++k) wanted[node.inputs[k]].push_back(s.in[k]);
     }
     for (size_t v = 0; v < graph_.values().size(); ++v) {
       if (folding_.class_of_value[v] < 0) continue;
       const size_t c = static_cast<size_t>(folding_.class_of_value[v]);
-      plan.values[graph_.values()[v].name] = space.strategies[c][static_cast<size_t>(solution[c])].out[0];
+      plan.values[graph_.values()[v].name] =
+          space.strategies[c][static_cast<size_t>(solution[c])].out[0];
     }
-    const auto want_whole = [&](ValueId id) { wanted[id].push_back(Sharding::replicated(graph_.type(id).shape.size())); };
+    const auto want_whole = [&](ValueId id) {
+      wanted[id].push_back(Sharding::replicated(graph_.type(id).shape.size()));
+    };
     for (ValueId id : graph_.outputs) want_whole(id);
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
     for (const auto& [id, shardings] : wanted) {
-      plan.comm_seconds += hand_out_seconds(graph_.type(id), plan.values.at(graph_.value(id).name), shardings);
+      plan.comm_seconds +=
+          hand_out_seconds(graph_.type(id), plan.values.at(graph_.value(id).name), shardings);
     }
     plan.seconds = plan.compute_seconds + plan.comm_seconds;
     return plan;
   }
 
-  /// The additive memory of the Problem leaves out resharded copies and workspaces and cannot know how
-  /// buffers share an arena. So a solution is measured by the arena that it would have, and if that is too
-  /// large the additive limit is tightened by the ratio and the Problem solved again.
+  /// The additive memory of the Problem leaves out resharded copies and workspaces and cannot know
+  /// how buffers share an arena. So a solution is measured by the arena that it would have, and if
+  /// that is too large the additive limit is tightened by the ratio and the Problem solved again.
   /// nullopt if nothing that was found fits.
   std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
     auto begin = Clock::now();
@@ -309,7 +333,8 @@ class Planner {
       least_bytes_ = std::min(least_bytes_, plan.bytes);
       if (!result.solution) return std::nullopt;
       const double ratio = static_cast<double>(limit) / static_cast<double>(plan.bytes);
-      problem.memory_limit = static_cast<int64_t>(static_cast<double>(std::min(additive, problem.memory_limit)) * ratio);
+      problem.memory_limit = static_cast<int64_t>(
+          static_cast<double>(std::min(additive, problem.memory_limit)) * ratio);
     }
     return std::nullopt;
   }
@@ -323,7 +348,8 @@ class Planner {
   std::map<std::string, Sharding> pinned_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
-  std::vector<std::vector<double>> score_;  // class, strategy of the whole enumeration: lower is better
+  std::vector<std::vector<double>>
+      score_;  // class, strategy of the whole enumeration: lower is better
   size_t most_ = 0;
   bool capped_ = false;
   int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
@@ -331,10 +357,11 @@ class Planner {
 
 }  // namespace
 
-Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options,
-                    RuleCache& rules, PlanReport* report) {
-  SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "dp", invalid_input,
-             "planner '", options.planner, "' is not known; known are auto, ilp, dp");
+Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
+                    const PlanOptions& options, RuleCache& rules, PlanReport* report) {
+  SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "dp",
+             invalid_input, "planner '", options.planner,
+             "' is not known; known are auto, ilp, dp");
   PlanReport unused;
   PlanReport& filled = report != nullptr ? *report : unused;
   Plan plan = Planner(graph, mesh, cluster, options, rules).run(filled);

@@ -12,15 +12,15 @@
 namespace shardrun {
 
 struct PlanOptions {
-  std::string planner = "auto";   // auto, ilp, dp
-  int64_t memory_limit = 0;       // arena bytes a rank; 0: not limited
+  std::string planner = "auto";  // auto, ilp, dp
+  int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
   double solve_seconds = 10;
   uint64_t seed = 0;
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
   std::map<std::string, Sharding> pinned = {};
-  /// Exact arena bytes of the fullest rank under a plan: partition + place_memory with the backend's
-  /// workspaces. Given by the caller, because the planner knows no backend.
+  /// Exact arena bytes of the fullest rank under a plan: partition + place_memory with the
+  /// backend's workspaces. Given by the caller, because the planner knows no backend.
   std::function<int64_t(const Plan&)> arena_bytes = nullptr;
 };
 
@@ -32,7 +32,7 @@ struct PlanReport {
 };
 
 /// Throws out_of_memory, with the least bytes found and the limit, if no plan fits.
-Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options,
-                    RuleCache& rules, PlanReport* report = nullptr);
+Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
+                    const PlanOptions& options, RuleCache& rules, PlanReport* report = nullptr);
 
 }  // namespace shardrun

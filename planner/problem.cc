@@ -22,8 +22,8 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     const Problem::Node& node = problem.nodes[i];
     const int choice = solution[i];
-    SR_REQUIRE(choice >= 0 && static_cast<size_t>(choice) < node.cost.size(), internal, "node '", node.name,
-               "' has ", node.cost.size(), " strategies, the solution picks ", choice);
+    SR_REQUIRE(choice >= 0 && static_cast<size_t>(choice) < node.cost.size(), internal, "node '",
+               node.name, "' has ", node.cost.size(), " strategies, the solution picks ", choice);
     result.raw_cost += node.cost[static_cast<size_t>(choice)];
     for (const Problem::Claim& claim : node.claims) {
       const int64_t bytes = claim.bytes[static_cast<size_t>(choice)];
@@ -36,8 +36,9 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
   }
   for (const Problem::Edge& edge : problem.edges) {
     const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
-    result.raw_cost += edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) * columns +
-                                 static_cast<size_t>(solution[static_cast<size_t>(edge.to)])];
+    result.raw_cost +=
+        edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) * columns +
+                  static_cast<size_t>(solution[static_cast<size_t>(edge.to)])];
   }
   int64_t bytes = 0;
   for (int t = 0; t < end; ++t) {
@@ -54,30 +55,34 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
 void check_problem(const Problem& problem) {
   for (const Problem::Node& node : problem.nodes) {
     for (double cost : node.cost) {
-      SR_REQUIRE(!std::isnan(cost) && cost != -kInfeasible, internal, "node '", node.name, "' has a cost of ", cost);
+      SR_REQUIRE(!std::isnan(cost) && cost != -kInfeasible, internal, "node '", node.name,
+                 "' has a cost of ", cost);
     }
     for (const Problem::Claim& claim : node.claims) {
-      SR_REQUIRE(claim.bytes.size() == node.cost.size(), internal, "node '", node.name, "' has ", node.cost.size(),
-                 " strategies, a claim on memory has ", claim.bytes.size());
+      SR_REQUIRE(claim.bytes.size() == node.cost.size(), internal, "node '", node.name, "' has ",
+                 node.cost.size(), " strategies, a claim on memory has ", claim.bytes.size());
       for (int64_t bytes : claim.bytes) {
         SR_REQUIRE(bytes >= 0, internal, "node '", node.name, "' holds ", bytes, " bytes");
       }
       for (const Problem::Interval& live : claim.live) {
-        SR_REQUIRE(live.first > live.last || live.first >= 0, internal, "node '", node.name, "' lives from time ",
-                   live.first);
+        SR_REQUIRE(live.first > live.last || live.first >= 0, internal, "node '", node.name,
+                   "' lives from time ", live.first);
       }
     }
   }
   const int count = static_cast<int>(problem.nodes.size());
   for (size_t e = 0; e < problem.edges.size(); ++e) {
     const Problem::Edge& edge = problem.edges[e];
-    SR_REQUIRE(edge.from >= 0 && edge.from < count && edge.to >= 0 && edge.to < count && edge.from != edge.to,
+    SR_REQUIRE(edge.from >= 0 && edge.from < count && edge.to >= 0 && edge.to < count &&
+                   edge.from != edge.to,
                internal, "edge ", e, " joins nodes ", edge.from, " and ", edge.to, " of ", count);
     const size_t wanted = problem.nodes[static_cast<size_t>(edge.from)].cost.size() *
                           problem.nodes[static_cast<size_t>(edge.to)].cost.size();
-    SR_REQUIRE(edge.cost.size() == wanted, internal, "edge ", e, " has ", edge.cost.size(), " costs, wanted ", wanted);
+    SR_REQUIRE(edge.cost.size() == wanted, internal, "edge ", e, " has ", edge.cost.size(),
+               " costs, wanted ", wanted);
     for (double cost : edge.cost) {
-      SR_REQUIRE(!std::isnan(cost) && cost != -kInfeasible, internal, "edge ", e, " has a cost of ", cost);
+      SR_REQUIRE(!std::isnan(cost) && cost != -kInfeasible, internal, "edge ", e, " has a cost of ",
+                 cost);
     }
   }
 }

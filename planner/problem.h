@@ -18,21 +18,21 @@ struct Problem {
     int first = 0, last = -1;
     friend bool operator==(const Interval&, const Interval&) = default;
   };
-  /// Memory whose size follows from the node's strategy: bytes[strategy], held once during each of the
-  /// intervals. A node that stands for four equal layers has one claim per result with four intervals;
-  /// intervals that overlap count twice.
+  /// Memory whose size follows from the node's strategy: bytes[strategy], held once during each of
+  /// the intervals. A node that stands for four equal layers has one claim per result with four
+  /// intervals; intervals that overlap count twice.
   struct Claim {
     std::vector<int64_t> bytes;
     std::vector<Interval> live;
   };
   struct Node {
     std::string name;
-    std::vector<double> cost;   // per strategy; kInfeasible forbids it
+    std::vector<double> cost;  // per strategy; kInfeasible forbids it
     std::vector<Claim> claims;
   };
   struct Edge {
-    int from = 0, to = 0;       // nodes; from == to is not allowed, parallel edges add up
-    std::vector<double> cost;   // row-major [from's strategies][to's strategies]
+    int from = 0, to = 0;      // nodes; from == to is not allowed, parallel edges add up
+    std::vector<double> cost;  // row-major [from's strategies][to's strategies]
   };
   std::vector<Node> nodes;
   std::vector<Edge> edges;
@@ -45,17 +45,17 @@ struct Problem {
 using Solution = std::vector<int>;
 
 struct Evaluation {
-  double cost = 0;          // kInfeasible if a forbidden choice was made or memory does not fit
-  double raw_cost = 0;      // the same without regard to memory
+  double cost = 0;      // kInfeasible if a forbidden choice was made or memory does not fit
+  double raw_cost = 0;  // the same without regard to memory
   int64_t peak_bytes = 0;
-  int peak_time = -1;       // -1: nothing is ever alive
+  int peak_time = -1;  // -1: nothing is ever alive
 };
 
 /// Pure. Throws internal if the solution has the wrong size or an index out of range.
 Evaluation evaluate(const Problem& problem, const Solution& solution);
 
-/// Throws internal, naming node or edge, if sizes do not match, an index is out of range, a cost is NaN
-/// or minus infinity, bytes are negative or an interval starts before 0.
+/// Throws internal, naming node or edge, if sizes do not match, an index is out of range, a cost is
+/// NaN or minus infinity, bytes are negative or an interval starts before 0.
 void check_problem(const Problem& problem);
 
 }  // namespace shardrun

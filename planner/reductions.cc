@@ -24,7 +24,8 @@ std::vector<T> filtered(const std::vector<T>& values, const std::vector<bool>& k
 
 }  // namespace
 
-Reducer::Reducer(const Problem& problem) : limit_(problem.memory_limit), limited_(problem.limited()) {
+Reducer::Reducer(const Problem& problem)
+    : limit_(problem.memory_limit), limited_(problem.limited()) {
   fixed_.name = "fixed";
   fixed_.cost = {0.0};
   for (const Problem::Node& node : problem.nodes) {
@@ -82,7 +83,8 @@ void Reducer::detach(int e) {
 
 std::vector<double> Reducer::oriented(const WorkEdge& edge, int row_node) const {
   if (edge.a == row_node) return edge.cost;
-  const size_t rows = nodes_[static_cast<size_t>(edge.a)].size(), columns = nodes_[static_cast<size_t>(edge.b)].size();
+  const size_t rows = nodes_[static_cast<size_t>(edge.a)].size(),
+               columns = nodes_[static_cast<size_t>(edge.b)].size();
   std::vector<double> result(edge.cost.size());
   for (size_t x = 0; x < rows; ++x) {
     for (size_t y = 0; y < columns; ++y) result[y * rows + x] = edge.cost[x * columns + y];
@@ -93,7 +95,8 @@ std::vector<double> Reducer::oriented(const WorkEdge& edge, int row_node) const 
 std::vector<int> Reducer::positions(int i) const {
   const WorkNode& node = nodes_[static_cast<size_t>(i)];
   std::vector<int> result(original_sizes_[static_cast<size_t>(i)], -1);
-  for (size_t p = 0; p < node.label.size(); ++p) result[static_cast<size_t>(node.label[p])] = static_cast<int>(p);
+  for (size_t p = 0; p < node.label.size(); ++p)
+    result[static_cast<size_t>(node.label[p])] = static_cast<int>(p);
   return result;
 }
 
@@ -156,7 +159,8 @@ bool Reducer::prune_dominated(int i) {
   // Good strategies are likely to beat others: the best few are tried against all in large nodes.
   std::vector<size_t> order(size);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t x, size_t y) { return optimistic[x] < optimistic[y]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t x, size_t y) { return optimistic[x] < optimistic[y]; });
   const size_t rivals = size <= 64 ? size : 24;
   const auto beats = [&](size_t b, size_t a) {
     for (const Problem::Claim& claim : node.claims) {
@@ -256,9 +260,11 @@ bool Reducer::eliminate(int i, double max_work) {
     work *= static_cast<double>(at(others.back()).size());
   }
   if (work > max_work) return false;
-  for (size_t k = 0; k < others.size(); ++k) costs.push_back(oriented(edge_at(node.edges[k]), others[k]));
+  for (size_t k = 0; k < others.size(); ++k)
+    costs.push_back(oriented(edge_at(node.edges[k]), others[k]));
 
-  Record record{i, others.empty() ? -1 : others[0], others.size() < 2 ? -1 : others[1], {}, {}, 1, {}};
+  Record record{i, others.empty() ? -1 : others[0], others.size() < 2 ? -1 : others[1], {}, {}, 1,
+                {}};
   const size_t rows = others.empty() ? 1 : at(others[0]).size();
   const size_t columns = others.size() < 2 ? 1 : at(others[1]).size();
   if (!others.empty()) record.pos1 = positions(others[0]);
@@ -267,7 +273,8 @@ bool Reducer::eliminate(int i, double max_work) {
   std::vector<double> table(rows * columns);
   std::vector<double> base(size);
   for (size_t x = 0; x < rows; ++x) {
-    for (size_t a = 0; a < size; ++a) base[a] = node.cost[a] + (others.empty() ? 0.0 : costs[0][x * size + a]);
+    for (size_t a = 0; a < size; ++a)
+      base[a] = node.cost[a] + (others.empty() ? 0.0 : costs[0][x * size + a]);
     for (size_t y = 0; y < columns; ++y) {
       double best = kInfeasible;
       size_t best_a = 0;
@@ -335,7 +342,8 @@ void Reducer::settle_memory() {
       most[static_cast<size_t>(live.last) + 1] -= bytes;
     }
   });
-  std::vector<int> tight_before(static_cast<size_t>(end) + 1, 0);  // times before t that could overflow
+  std::vector<int> tight_before(static_cast<size_t>(end) + 1,
+                                0);  // times before t that could overflow
   int64_t bytes = 0;
   for (size_t t = 0; t < static_cast<size_t>(end); ++t) {
     bytes += most[t];
@@ -349,7 +357,8 @@ void Reducer::settle_memory() {
                                              tight_before[static_cast<size_t>(live.first)];
       });
     }
-    if (std::erase_if(node.claims, [](const Problem::Claim& claim) { return claim.live.empty(); }) > 0) {
+    if (std::erase_if(node.claims, [](const Problem::Claim& claim) { return claim.live.empty(); }) >
+        0) {
       node.dirty = true;
     }
   }
@@ -425,11 +434,13 @@ Solution Reducer::expand(const Solution& core_solution) const {
     const Record& record = records_[r];
     size_t index = 0;
     if (record.first >= 0) {
-      const int position = record.pos1[static_cast<size_t>(labels[static_cast<size_t>(record.first)])];
+      const int position =
+          record.pos1[static_cast<size_t>(labels[static_cast<size_t>(record.first)])];
       index = static_cast<size_t>(position) * record.columns;
     }
     if (record.second >= 0) {
-      index += static_cast<size_t>(record.pos2[static_cast<size_t>(labels[static_cast<size_t>(record.second)])]);
+      index += static_cast<size_t>(
+          record.pos2[static_cast<size_t>(labels[static_cast<size_t>(record.second)])]);
     }
     labels[static_cast<size_t>(record.node)] = record.choice[index];
   }

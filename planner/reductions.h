@@ -10,13 +10,15 @@ namespace shardrun {
 
 /// Shrinks a Problem without losing its optimum. What is done, until nothing more applies:
 ///   - a strategy that is forbidden, or that every strategy of some neighbour forbids, goes;
-///   - a strategy goes that another one of its node beats whatever the neighbours do (Goldstein 1994,
-///     "Efficient rotamer elimination"): c(a) - c(b) + sum over edges of min_j (e(a,j) - e(b,j)) >= 0, and
-///     b holds no more memory in any claim. Duplicates are a special case;
+///   - a strategy goes that another one of its node beats whatever the neighbours do (Goldstein
+///   1994,
+///     "Efficient rotamer elimination"): c(a) - c(b) + sum over edges of min_j (e(a,j) - e(b,j)) >=
+///     0, and b holds no more memory in any claim. Duplicates are a special case;
 ///   - parallel edges become one;
 ///   - if each strategy of i leaves one strategy of its neighbour j, j is merged into i;
 ///   - a node of degree 0, 1 or 2 whose memory does not depend on its strategy is eliminated:
-///     its neighbours' edge gets min_a (c(a) + e(a,j) + e(a,k)), and the minimising a is remembered;
+///     its neighbours' edge gets min_a (c(a) + e(a,j) + e(a,k)), and the minimising a is
+///     remembered;
 ///   - memory that cannot reach the limit whatever is chosen is forgotten.
 /// Example: a chain x - y - z without a memory limit is reduced to nothing but its optimal cost.
 class Reducer {
@@ -35,7 +37,8 @@ class Reducer {
   void remove(int core_node, const std::vector<bool>& removed);
 
   Solution expand(const Solution& core_solution) const;
-  /// The core's part of a solution of the original. nullopt if the core has lost one of its choices.
+  /// The core's part of a solution of the original. nullopt if the core has lost one of its
+  /// choices.
   std::optional<Solution> restrict(const Solution& solution) const;
 
  private:
@@ -53,12 +56,13 @@ class Reducer {
     std::vector<double> cost;  // [a][b]
     int other(int i) const { return i == a ? b : a; }
   };
-  /// How a node's strategy follows from those of up to two others: choice[pos1[l1] * columns + pos2[l2]].
+  /// How a node's strategy follows from those of up to two others: choice[pos1[l1] * columns +
+  /// pos2[l2]].
   struct Record {
     int node = 0, first = -1, second = -1;
     std::vector<int> pos1, pos2;  // by label; -1: was removed before
     size_t columns = 1;
-    std::vector<int> choice;      // labels of `node`
+    std::vector<int> choice;  // labels of `node`
   };
 
   WorkNode& at(int i) { return nodes_[static_cast<size_t>(i)]; }

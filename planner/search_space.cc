@@ -14,7 +14,8 @@ namespace shardrun {
 namespace {
 
 constexpr size_t kMostHubShardings = 160;
-constexpr double kPartialByteSeconds = 1e-15;  // breaks ties: of equal costs, the one with less partial data
+constexpr double kPartialByteSeconds =
+    1e-15;  // breaks ties: of equal costs, the one with less partial data
 
 size_t at(int i) { return static_cast<size_t>(i); }
 
@@ -26,7 +27,8 @@ struct Origin {
 
 class Builder {
  public:
-  Builder(const SearchSpace& space, const Graph& graph, const Folding& folding, const Mesh& mesh, ReshardTimes& times)
+  Builder(const SearchSpace& space, const Graph& graph, const Folding& folding, const Mesh& mesh,
+          ReshardTimes& times)
       : space_(space), graph_(graph), folding_(folding), mesh_(mesh), times_(times) {
     for (const auto& strategies : space.strategies) {
       // Shardings by number, strategy by strategy.
@@ -60,7 +62,8 @@ class Builder {
     if (value.role != Role::computed) return {folding_.class_of_value[at(id)], 0};
     const Node& node = graph_.node(value.producer);
     const auto found = std::find(node.outputs.begin(), node.outputs.end(), id);
-    return {folding_.class_of_node[at(value.producer)], static_cast<int>(found - node.outputs.begin())};
+    return {folding_.class_of_node[at(value.producer)],
+            static_cast<int>(found - node.outputs.begin())};
   }
   size_t strategies(int c) const { return problem_.nodes[at(c)].cost.size(); }
 
@@ -69,7 +72,8 @@ class Builder {
       const Folding::Class& members = folding_.classes[c];
       Problem::Node node;
       const double count = static_cast<double>(members.nodes.size() + members.values.size());
-      node.name = members.nodes.empty() ? graph_.value(members.values[0]).name : graph_.node(members.nodes[0]).name;
+      node.name = members.nodes.empty() ? graph_.value(members.values[0]).name
+                                        : graph_.node(members.nodes[0]).name;
       for (const Strategy& s : space_.strategies[c]) {
         double cost = s.seconds;
         for (size_t r = 0; r < s.out.size(); ++r) {
@@ -83,7 +87,8 @@ class Builder {
     }
   }
 
-  /// Adds `scale` x cost(a, b) to the edge between two Problem nodes, or to the node if they are one.
+  /// Adds `scale` x cost(a, b) to the edge between two Problem nodes, or to the node if they are
+  /// one.
   template <class F>
   void add_costs(int from, int to, double scale, F&& cost) {
     if (from == to) {
@@ -92,15 +97,19 @@ class Builder {
       return;
     }
     const auto [it, fresh] = edge_ids_.emplace(std::pair(from, to), problem_.edges.size());
-    if (fresh) problem_.edges.push_back({from, to, std::vector<double>(strategies(from) * strategies(to), 0.0)});
+    if (fresh)
+      problem_.edges.push_back(
+          {from, to, std::vector<double>(strategies(from) * strategies(to), 0.0)});
     std::vector<double>& table = problem_.edges[it->second].cost;
     for (size_t a = 0; a < strategies(from); ++a) {
-      for (size_t b = 0; b < strategies(to); ++b) table[a * strategies(to) + b] += scale * cost(a, b);
+      for (size_t b = 0; b < strategies(to); ++b)
+        table[a * strategies(to) + b] += scale * cost(a, b);
     }
   }
 
   void add_edges() {
-    // Who reads what, member by member: {origin, reader's class, operands} -> times that it happens.
+    // Who reads what, member by member: {origin, reader's class, operands} -> times that it
+    // happens.
     std::map<std::tuple<Origin, int, std::vector<size_t>>, int> uses;
     std::map<Origin, ValueId> example;
     std::vector<int> readers(graph_.values().size(), 0);
@@ -143,10 +152,12 @@ class Builder {
         return sum;
       };
       if (hub != hubs_.end()) {
-        add_costs(hub->second.node, reader, count, [&](size_t a, size_t b) { return seconds(hub->second.shardings[a], b); });
+        add_costs(hub->second.node, reader, count,
+                  [&](size_t a, size_t b) { return seconds(hub->second.shardings[a], b); });
       } else {
-        add_costs(from.item_class, reader, count,
-                  [&](size_t a, size_t b) { return seconds(numbers_[at(from.item_class)][a].out[at(from.result)], b); });
+        add_costs(from.item_class, reader, count, [&](size_t a, size_t b) {
+          return seconds(numbers_[at(from.item_class)][a].out[at(from.result)], b);
+        });
       }
     }
   }
@@ -154,7 +165,8 @@ class Builder {
   void add_hub(const Origin& from, ValueId value,
                const std::map<std::tuple<Origin, int, std::vector<size_t>>, int>& uses) {
     std::set<int> shardings;
-    for (auto it = uses.lower_bound({from, -1, {}}); it != uses.end() && std::get<0>(it->first) == from; ++it) {
+    for (auto it = uses.lower_bound({from, -1, {}});
+         it != uses.end() && std::get<0>(it->first) == from; ++it) {
       for (const Numbers& n : numbers_[at(std::get<1>(it->first))]) {
         for (size_t k : std::get<2>(it->first)) shardings.insert(n.in[k]);
       }
@@ -168,12 +180,15 @@ class Builder {
     Hub hub;
     hub.node = static_cast<int>(problem_.nodes.size());
     hub.shardings.assign(shardings.begin(), shardings.end());
-    problem_.nodes.push_back({graph_.value(value).name + "@", std::vector<double>(hub.shardings.size(), 0.0), {}});
+    problem_.nodes.push_back(
+        {graph_.value(value).name + "@", std::vector<double>(hub.shardings.size(), 0.0), {}});
     const int type = times_.number_of(graph_.type(value));
     const Folding::Class& members = folding_.classes[at(from.item_class)];
-    add_costs(from.item_class, hub.node, static_cast<double>(members.nodes.size() + members.values.size()),
+    add_costs(from.item_class, hub.node,
+              static_cast<double>(members.nodes.size() + members.values.size()),
               [&](size_t a, size_t b) {
-                return times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)], hub.shardings[b]);
+                return times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)],
+                                      hub.shardings[b]);
               });
     hubs_.emplace(from, std::move(hub));
   }
@@ -186,7 +201,10 @@ class Builder {
       const Origin from = origin(next);
       if (from.item_class == holder || !done.emplace(holder, from).second) continue;
       add_costs(from.item_class, holder, 1, [&](size_t a, size_t b) {
-        return numbers_[at(from.item_class)][a].out[at(from.result)] == numbers_[at(holder)][b].out[0] ? 0.0 : kInfeasible;
+        return numbers_[at(from.item_class)][a].out[at(from.result)] ==
+                       numbers_[at(holder)][b].out[0]
+                   ? 0.0
+                   : kInfeasible;
       });
     }
   }
@@ -221,10 +239,13 @@ class Builder {
     for (const auto& [name, value] : graph_.metrics) last[at(value)] = end;
     std::set<ValueId> replaces;  // takes over the memory of the value that it updates
     for (const auto& [held, next] : graph_.updates) replaces.insert(next);
-    const auto needed = [&](ValueId value) { return last[at(value)] >= 0 || graph_.updates.count(value) > 0; };
+    const auto needed = [&](ValueId value) {
+      return last[at(value)] >= 0 || graph_.updates.count(value) > 0;
+    };
     for (size_t c = 0; c < folding_.classes.size(); ++c) {
       const Folding::Class& members = folding_.classes[c];
-      const size_t results = members.nodes.empty() ? 1 : graph_.node(members.nodes[0]).outputs.size();
+      const size_t results =
+          members.nodes.empty() ? 1 : graph_.node(members.nodes[0]).outputs.size();
       for (size_t r = 0; r < results; ++r) {
         Problem::Claim claim;
         ValueId example = kNoValue;
@@ -240,9 +261,11 @@ class Builder {
           const int first = n + (in_place(graph_.node(n), n, static_cast<int>(r), last) ? 1 : 0);
           claim.live.push_back({first, std::max(n, last[at(example)])});
         }
-        std::erase_if(claim.live, [](const Problem::Interval& live) { return live.first > live.last; });
+        std::erase_if(claim.live,
+                      [](const Problem::Interval& live) { return live.first > live.last; });
         if (claim.live.empty()) continue;
-        for (const Strategy& s : space_.strategies[c]) claim.bytes.push_back(bytes(graph_.type(example), s.out[r]));
+        for (const Strategy& s : space_.strategies[c])
+          claim.bytes.push_back(bytes(graph_.type(example), s.out[r]));
         problem_.nodes[c].claims.push_back(std::move(claim));
       }
     }
@@ -287,18 +310,21 @@ int ReshardTimes::number_of(const Sharding& sharding) {
 }
 
 int ReshardTimes::number_of(const TensorType& type) {
-  const auto [it, fresh] = type_numbers_.emplace(std::pair(type.dtype, type.shape), static_cast<int>(types_.size()));
+  const auto [it, fresh] =
+      type_numbers_.emplace(std::pair(type.dtype, type.shape), static_cast<int>(types_.size()));
   if (fresh) types_.push_back(type);
   return it->second;
 }
 
-ReshardTimes::ReshardTimes(const Mesh& mesh, const Cluster& cluster) : mesh_(mesh), cluster_(cluster) {
+ReshardTimes::ReshardTimes(const Mesh& mesh, const Cluster& cluster)
+    : mesh_(mesh), cluster_(cluster) {
   // All orders of the axes that only swap axes of one size and one link.
   std::vector<int> order(at(mesh.axis_count()));
   std::iota(order.begin(), order.end(), 0);
   const auto alike = [&](int a, int b) {
     const Cluster::Link &x = cluster.link(a), &y = cluster.link(b);
-    return mesh.axis_size(a) == mesh.axis_size(b) && x.bandwidth == y.bandwidth && x.latency == y.latency;
+    return mesh.axis_size(a) == mesh.axis_size(b) && x.bandwidth == y.bandwidth &&
+           x.latency == y.latency;
   };
   do {
     bool same = true;
@@ -330,14 +356,17 @@ int ReshardTimes::renamed(int number, size_t symmetry) {
 double ReshardTimes::seconds(int type, int from, int to) {
   if (from == to) return 0;
   const auto key_of = [&](int f, int t) {
-    return static_cast<uint64_t>(type) << 40 | static_cast<uint64_t>(f) << 20 | static_cast<uint64_t>(t);
+    return static_cast<uint64_t>(type) << 40 | static_cast<uint64_t>(f) << 20 |
+           static_cast<uint64_t>(t);
   };
   const auto [it, fresh] = known_.emplace(key_of(from, to), 0.0);
   if (!fresh) return it->second;
-  const double seconds = reshard_seconds(cheapest_reshard(types_[at(type)], sharding(from), sharding(to), mesh_, cluster_));
+  const double seconds = reshard_seconds(
+      cheapest_reshard(types_[at(type)], sharding(from), sharding(to), mesh_, cluster_));
   ++searches_;
   it->second = seconds;
-  for (size_t k = 1; k < symmetries_.size(); ++k) known_.emplace(key_of(renamed(from, k), renamed(to, k)), seconds);
+  for (size_t k = 1; k < symmetries_.size(); ++k)
+    known_.emplace(key_of(renamed(from, k), renamed(to, k)), seconds);
   return seconds;
 }
 
@@ -350,9 +379,11 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
     for (size_t r = 0; r < node.outputs.size(); ++r) {
       const auto pin = pinned.find(graph.value(node.outputs[r]).name);
       if (pin == pinned.end()) continue;
-      std::erase_if(space.strategies[c], [&](const Strategy& s) { return s.out[r] != pin->second; });
+      std::erase_if(space.strategies[c],
+                    [&](const Strategy& s) { return s.out[r] != pin->second; });
       SR_REQUIRE(!space.strategies[c].empty(), invalid_input, "value '", pin->first,
-                 "' is pinned to a sharding in which ", node.op, " '", node.name, "' cannot leave it");
+                 "' is pinned to a sharding in which ", node.op, " '", node.name,
+                 "' cannot leave it");
     }
   }
   std::map<int, std::set<Sharding>> wants;
@@ -372,8 +403,10 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
     const Value& value = graph.value(next);
     if (value.role != Role::computed) continue;
     const Node& node = graph.node(value.producer);
-    const size_t r = static_cast<size_t>(std::find(node.outputs.begin(), node.outputs.end(), next) - node.outputs.begin());
-    for (const Strategy& s : space.strategies[at(folding.class_of_node[at(value.producer)])]) want(held, s.out[r]);
+    const size_t r = static_cast<size_t>(std::find(node.outputs.begin(), node.outputs.end(), next) -
+                                         node.outputs.begin());
+    for (const Strategy& s : space.strategies[at(folding.class_of_node[at(value.producer)])])
+      want(held, s.out[r]);
   }
   for (size_t c = 0; c < folding.classes.size(); ++c) {
     const Folding::Class& members = folding.classes[c];
@@ -394,8 +427,8 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
   }
 }
 
-Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding, const Mesh& mesh,
-                      ReshardTimes& times, bool with_memory) {
+Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
+                      const Mesh& mesh, ReshardTimes& times, bool with_memory) {
   return Builder(space, graph, folding, mesh, times).build(with_memory);
 }
 

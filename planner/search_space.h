@@ -12,9 +12,9 @@
 
 namespace shardrun {
 
-/// Times of resharding, remembered by type and Shardings (both by small numbers). A pair that differs
-/// from a known one only by swapping axes of one size and one link takes the same time: on 2x2x2
-/// a sixth of the pairs is searched.
+/// Times of resharding, remembered by type and Shardings (both by small numbers). A pair that
+/// differs from a known one only by swapping axes of one size and one link takes the same time: on
+/// 2x2x2 a sixth of the pairs is searched.
 class ReshardTimes {
  public:
   ReshardTimes(const Mesh& mesh, const Cluster& cluster);
@@ -45,20 +45,21 @@ struct SearchSpace {
   std::vector<std::vector<Strategy>> strategies;
 };
 
-/// Fills in the strategies of the input values' classes: what its readers want and its updates make, uncut
-/// partial ones apart, or what it is pinned to. Node classes must be there already; those of them that contradict
-/// a pinned result are removed. Scalars are always replicated.
+/// Fills in the strategies of the input values' classes: what its readers want and its updates
+/// make, uncut partial ones apart, or what it is pinned to. Node classes must be there already;
+/// those of them that contradict a pinned result are removed. Scalars are always replicated.
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
                           const std::map<std::string, Sharding>& pinned);
 
 /// The Problem over the classes: node c of the Problem is class c; behind them come the hubs.
 ///
 /// A value with several readers gets a hub, a node that chooses the Sharding in which it is handed
-/// out: producer -> hub -> readers. So a resharding that several readers share is paid once, as at run
-/// time. Costs and memory of a class are those of all its members. Seconds; bytes as the arena rounds them.
-/// Memory is additive over live values: persistent ones always, a batch until its last reader, a result from
-/// its node to its last reader, in-place results from the step after. Resharded copies and workspaces are not in it.
-Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding, const Mesh& mesh,
-                      ReshardTimes& times, bool with_memory);
+/// out: producer -> hub -> readers. So a resharding that several readers share is paid once, as at
+/// run time. Costs and memory of a class are those of all its members. Seconds; bytes as the arena
+/// rounds them. Memory is additive over live values: persistent ones always, a batch until its last
+/// reader, a result from its node to its last reader, in-place results from the step after.
+/// Resharded copies and workspaces are not in it.
+Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
+                      const Mesh& mesh, ReshardTimes& times, bool with_memory);
 
 }  // namespace shardrun

@@ -9,26 +9,27 @@
 namespace shardrun {
 
 struct SolveOptions {
-  double seconds = 10;        // give up improving after this
+  double seconds = 10;  // give up improving after this
   uint64_t seed = 0;
-  double gap = 1e-9;          // relative: a solution this close to its bound is good enough
-  const Solution* start = nullptr;   // a known solution, feasible or not
+  double gap = 1e-9;                // relative: a solution this close to its bound is good enough
+  const Solution* start = nullptr;  // a known solution, feasible or not
 };
 
 struct SolveResult {
   std::optional<Solution> solution;  // nullopt: none found that fits
   double cost = kInfeasible;
-  double lower_bound = -kInfeasible; // no solution that fits costs less; equal to cost if proven optimal
+  double lower_bound =
+      -kInfeasible;  // no solution that fits costs less; equal to cost if proven optimal
   bool proven_infeasible = false;
   /// If none fits: the one that is allowed and needs the least memory of all that were seen.
   std::optional<Solution> tightest;
-  std::string solver;                // which part finished: "reduction", "elimination", "bound", "mip", "search"
+  std::string solver;  // which part finished: "reduction", "elimination", "bound", "mip", "search"
   double seconds = 0;
 };
 
 /// Exact reductions; then elimination of all nodes if the tables stay small; else bounds by message
-/// passing, solutions by local search and the removal of what the gap between them rules out, in turns;
-/// then HiGHS on what is left. Memory is one constraint per time step that matters, priced
+/// passing, solutions by local search and the removal of what the gap between them rules out, in
+/// turns; then HiGHS on what is left. Memory is one constraint per time step that matters, priced
 /// in the bounds. The result depends on the clock only if it runs out; pure otherwise.
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 

@@ -26,7 +26,8 @@ Problem random_problem(uint64_t seed, const Shape& shape) {
   for (int i = 0; i < shape.nodes; ++i) {
     Problem::Node node{"n" + std::to_string(i), {}, {}};
     const int count = 1 + below(shape.strategies);
-    for (int a = 0; a < count; ++a) node.cost.push_back(below(12) == 0 ? kInfeasible : below(40) * 0.25);
+    for (int a = 0; a < count; ++a)
+      node.cost.push_back(below(12) == 0 ? kInfeasible : below(40) * 0.25);
     for (int c = below(3); c > 0; --c) {
       Problem::Claim claim;
       for (int a = 0; a < count; ++a) claim.bytes.push_back(below(100));
@@ -42,7 +43,8 @@ Problem random_problem(uint64_t seed, const Shape& shape) {
     const int from = below(shape.nodes);
     const int to = (from + 1 + below(shape.nodes - 1)) % shape.nodes;
     Problem::Edge edge{from, to, {}};
-    const size_t rows = p.nodes[static_cast<size_t>(from)].cost.size(), columns = p.nodes[static_cast<size_t>(to)].cost.size();
+    const size_t rows = p.nodes[static_cast<size_t>(from)].cost.size(),
+                 columns = p.nodes[static_cast<size_t>(to)].cost.size();
     const bool tie = rows == columns && below(5) == 0;
     for (size_t a = 0; a < rows; ++a) {
       for (size_t b = 0; b < columns; ++b) {
@@ -85,11 +87,13 @@ void compare(uint64_t seed, const Shape& shape) {
 }
 
 TEST(SolveIlp, EqualsBruteForceWithoutMemory) {
-  for (uint64_t seed = 0; seed < 300; ++seed) compare(seed, {1 + static_cast<int>(seed % 7), 4, static_cast<int>(seed % 14), false});
+  for (uint64_t seed = 0; seed < 300; ++seed)
+    compare(seed, {1 + static_cast<int>(seed % 7), 4, static_cast<int>(seed % 14), false});
 }
 
 TEST(SolveIlp, EqualsBruteForceWithMemory) {
-  for (uint64_t seed = 1000; seed < 1400; ++seed) compare(seed, {1 + static_cast<int>(seed % 7), 4, static_cast<int>(seed % 12), true});
+  for (uint64_t seed = 1000; seed < 1400; ++seed)
+    compare(seed, {1 + static_cast<int>(seed % 7), 4, static_cast<int>(seed % 12), true});
 }
 
 /// Every part on its own, on the reduced core: no bound above, no solution below the optimum.
@@ -161,7 +165,8 @@ Problem grid(int side, int strategies, uint64_t seed) {
   }
   const auto join = [&](int i, int j) {
     Problem::Edge edge{i, j, {}};
-    for (int k = 0; k < strategies * strategies; ++k) edge.cost.push_back(k % (strategies + 1) == 0 ? 0 : 0.5 * draw());
+    for (int k = 0; k < strategies * strategies; ++k)
+      edge.cost.push_back(k % (strategies + 1) == 0 ? 0 : 0.5 * draw());
     p.edges.push_back(edge);
   };
   for (int r = 0; r < side; ++r) {
@@ -208,12 +213,13 @@ TEST(SolveIlp, ObeysTheLimitOfAGridAndRepeatsItself) {
   }
 }
 
-/// Forty nodes alive at once: 8 bytes for 1 s or 2 bytes for 3 s. Of 200 bytes, 40 x 2 are needed anyway and 120
-/// are left for 20 upgrades of 6: 20 x 1 + 20 x 3 = 80 s.
+/// Forty nodes alive at once: 8 bytes for 1 s or 2 bytes for 3 s. Of 200 bytes, 40 x 2 are needed
+/// anyway and 120 are left for 20 upgrades of 6: 20 x 1 + 20 x 3 = 80 s.
 TEST(SolveIlp, SharesMemoryOutExactly) {
   Problem p;
   p.memory_limit = 200;
-  for (int i = 0; i < 40; ++i) p.nodes.push_back({"k" + std::to_string(i), {1, 3}, {{{8, 2}, {{0, 1}}}}});
+  for (int i = 0; i < 40; ++i)
+    p.nodes.push_back({"k" + std::to_string(i), {1, 3}, {{{8, 2}, {{0, 1}}}}});
   const SolveResult r = solve_ilp(p, {});
   ASSERT_TRUE(r.solution);
   EXPECT_NEAR(r.cost, 80, 1e-9);

@@ -19,15 +19,17 @@ Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer
   const ValueId target = g.add_input("target", activation, Role::batch);
   for (int i = 0; i < layers; ++i) {
     const std::string name = "layer" + std::to_string(i);
-    const ValueId w = g.add_persistent(name + "/w", {DType::f32, {width, width}}, Role::parameter,
-                                       Source{Source::Kind::normal, 0, 0.02, name, {}, "", 0, DType::f32, {}, {}});
+    const ValueId w = g.add_persistent(
+        name + "/w", {DType::f32, {width, width}}, Role::parameter,
+        Source{Source::Kind::normal, 0, 0.02, name, {}, "", 0, DType::f32, {}, {}});
     g.trainable[w] = true;
     x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
     x = g.add("relu", {x}, {}, name + "/relu");
   }
   const ValueId difference = g.add("sub", {x, target}, {}, "difference");
   const ValueId square = g.add("mul", {difference, difference}, {}, "square");
-  g.loss = g.add("reduce_sum", {square}, {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
+  g.loss = g.add("reduce_sum", {square},
+                 {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
   attach_optimizer(g, {.kind = optimizer});
   return g;
 }
@@ -43,7 +45,8 @@ RuleCache& rules() {
   return cache;
 }
 
-Plan plan_of(const Graph& graph, const std::string& mesh, PlanOptions options = {}, PlanReport* report = nullptr) {
+Plan plan_of(const Graph& graph, const std::string& mesh, PlanOptions options = {},
+             PlanReport* report = nullptr) {
   const Plan plan = plan_shardings(graph, Mesh::parse(mesh), cluster(), options, rules(), report);
   check_plan(plan, graph);
   return plan;
@@ -64,7 +67,8 @@ int64_t persistent_bytes(const Graph& graph, const Plan& plan) {
 /// Updates lie as what they replace; operands and results fit their nodes.
 void check_consistent(const Graph& graph, const Plan& plan) {
   for (const auto& [held, next] : graph.updates) {
-    EXPECT_EQ(value(plan, graph.value(held).name), value(plan, graph.value(next).name)) << graph.value(held).name;
+    EXPECT_EQ(value(plan, graph.value(held).name), value(plan, graph.value(next).name))
+        << graph.value(held).name;
   }
   for (const Value& v : graph.values()) {
     if (v.role != Role::computed) {
@@ -103,8 +107,9 @@ TEST(Planner, ALargeBatchIsCut) {
   EXPECT_EQ(two.nodes.at("layer1/matmul").out[0].dims[0], (std::vector<int>{0, 1}));
 }
 
-/// 4 x 1024 activations (16 KB) against 1024 x 1024 weights (4 MB): the weights stay cut and in place, and only
-/// activations move. All-reducing one weight's gradient would take 2 x 3/4 x 4 MB / 2 GB/s = 3 ms.
+/// 4 x 1024 activations (16 KB) against 1024 x 1024 weights (4 MB): the weights stay cut and in
+/// place, and only activations move. All-reducing one weight's gradient would take 2 x 3/4 x 4 MB /
+/// 2 GB/s = 3 ms.
 TEST(Planner, LargeWeightsAreCutAndStay) {
   const Graph g = mlp(4, 1024, 2);
   const Plan plan = plan_of(g, "model=4");
@@ -113,7 +118,8 @@ TEST(Planner, LargeWeightsAreCutAndStay) {
     EXPECT_EQ(max_local_count({1024, 1024}, value(plan, name), plan.mesh), 1024 * 256) << name;
   }
   EXPECT_LT(plan.comm_seconds, 1e-3);
-  // Two layers as in Megatron: the weights are cut along different dims, so that one needs no gather.
+  // Two layers as in Megatron: the weights are cut along different dims, so that one needs no
+  // gather.
   EXPECT_NE(value(plan, "layer0/w"), value(plan, "layer1/w"));
   // As the same machinery under a constraint, dp is never better.
   const Plan dp = plan_of(g, "model=4", {.planner = "dp"});
@@ -124,8 +130,8 @@ TEST(Planner, LargeWeightsAreCutAndStay) {
   EXPECT_EQ(dp.planner, "dp");
 }
 
-/// Parameters and moments are 2 x 3 x 256 KB = 1.5 MB whole. A limit below that with the batch large enough that
-/// the batch is cut: parameters and optimizer state are cut too (ZeRO).
+/// Parameters and moments are 2 x 3 x 256 KB = 1.5 MB whole. A limit below that with the batch
+/// large enough that the batch is cut: parameters and optimizer state are cut too (ZeRO).
 TEST(Planner, AMemoryLimitCutsTheOptimizersState) {
   const Graph g = mlp(2048, 256, 2);
   const Plan free = plan_of(g, "data=4", {.planner = "dp"});
@@ -139,13 +145,15 @@ TEST(Planner, AMemoryLimitCutsTheOptimizersState) {
   EXPECT_EQ(max_local_count({256, 256}, value(plan, "adam_m/layer0/w"), plan.mesh), 256 * 64);
 }
 
-/// Without training, whole weights cost nothing but memory. The backend's arena is 1 MB more than what the Problem
-/// counts, so only tightening gets below a limit of all but 100 KB of what the fastest plan needs.
+/// Without training, whole weights cost nothing but memory. The backend's arena is 1 MB more than
+/// what the Problem counts, so only tightening gets below a limit of all but 100 KB of what the
+/// fastest plan needs.
 TEST(Planner, TheLimitIsAppliedToTheArena) {
   Graph g;
   ValueId x = g.add_input("x", {DType::f32, {256, 256}}, Role::batch);
   for (int i = 0; i < 3; ++i) {
-    const ValueId w = g.add_persistent("w" + std::to_string(i), {DType::f32, {256, 256}}, Role::parameter, Source{});
+    const ValueId w = g.add_persistent("w" + std::to_string(i), {DType::f32, {256, 256}},
+                                       Role::parameter, Source{});
     x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}});
   }
   g.outputs = {x};

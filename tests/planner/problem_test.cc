@@ -20,9 +20,9 @@ Problem two_nodes() {
 
 TEST(Evaluate, SumsNodesAndEdges) {
   const Problem p = two_nodes();
-  EXPECT_EQ(evaluate(p, {0, 0}).cost, 4);        // 1 + 3 + 0
-  EXPECT_EQ(evaluate(p, {0, 1}).cost, 13);       // 1 + 5 + 7
-  EXPECT_EQ(evaluate(p, {1, 0}).cost, 9);        // 2 + 3 + 4
+  EXPECT_EQ(evaluate(p, {0, 0}).cost, 4);   // 1 + 3 + 0
+  EXPECT_EQ(evaluate(p, {0, 1}).cost, 13);  // 1 + 5 + 7
+  EXPECT_EQ(evaluate(p, {1, 0}).cost, 9);   // 2 + 3 + 4
   EXPECT_EQ(evaluate(p, {1, 1}).cost, kInfeasible);
 }
 
@@ -63,7 +63,8 @@ TEST(CheckProblem, NamesWhatIsWrong) {
 TEST(MemoryUse, KeepsOnlyTimesThatMatter) {
   Problem p;
   p.memory_limit = 100;
-  p.nodes = {{"a", {0}, {{{1}, {{0, 3}}}}}, {"b", {0}, {{{2}, {{1, 1}}}}}, {"c", {0}, {{{4}, {{2, 3}}}}}};
+  p.nodes = {
+      {"a", {0}, {{{1}, {{0, 3}}}}}, {"b", {0}, {{{2}, {{1, 1}}}}}, {"c", {0}, {{{4}, {{2, 3}}}}}};
   MemoryUse use(p);
   EXPECT_EQ(use.times(), 2u);  // 1: a and b; 3: a and c
   use.reset({0, 0, 0});
