@@ -156,6 +156,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->cluster = host_cluster();
   impl->with_evaluation = request.with_evaluation;
+  at_boundary([&] { share_cores(world.impl()); });   // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {

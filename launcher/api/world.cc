@@ -133,19 +133,27 @@ int local_ranks(const World::Impl& world) {
   return world.mpi->size();
 }
 
-/// Kernels of one rank use its share of the cores, never more runnable threads than cores.
-/// OMP_NUM_THREADS says otherwise.
-void share_cores(const World::Impl& world) {
-  if (std::getenv("OMP_NUM_THREADS")) return;
+int own_share(const World::Impl& world) {
+  if (std::getenv("OMP_NUM_THREADS")) return omp_get_max_threads();
   cpu_set_t set;
   const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
   const int own = known ? CPU_COUNT(&set) : 1;
   const auto machine = static_cast<int>(std::thread::hardware_concurrency());
   const bool bound = own < machine;   // mpirun bound this rank: the cores are its own
-  omp_set_num_threads(std::max(1, bound && world.mpi ? own : own / local_ranks(world)));
+  return std::max(1, bound && world.mpi ? own : own / local_ranks(world));
 }
 
 }  // namespace
+
+void share_cores(World::Impl& world) {
+  if (world.cores == 0) {
+    const int64_t own = own_share(world);
+    std::vector<int64_t> shares(static_cast<size_t>(world.mpi ? world.mpi->size() : 1), own);
+    if (world.mpi) world.mpi->all_gather(&own, shares.data(), std::vector<int64_t>(shares.size(), 1), DType::i64);
+    world.cores = static_cast<int>(*std::min_element(shares.begin(), shares.end()));
+  }
+  omp_set_num_threads(world.cores);
+}
 
 void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
   if (world.impl().mpi) {
@@ -156,6 +164,7 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
     return;
   }
   const int n = world.impl().threads;
+  at_boundary([&] { share_cores(world.impl()); });   // agreed before there are threads
   auto communicators = make_local_communicators(n);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
   auto run = [&](int rank) {
