@@ -32,7 +32,14 @@ Types infer_reduce(const Node& node, InTypes in) {
     if (!reduced) shape.push_back(in[0].shape[d]);
     if (reduced && node.attrs.i("keepdims") != 0) shape.push_back(1);
   }
-  return {{in[0].dtype, shape}};
+  TensorType out{in[0].dtype, shape};
+  if (node.op == "reduce_sum" && node.attrs.has("out_dtype")) {
+    out.dtype = parse_dtype(node.attrs.s("out_dtype"));
+    SR_REQUIRE(out.dtype == in[0].dtype || (out.dtype == DType::f32 && in[0].dtype == DType::bf16),
+               invalid_input, "sum of ", in[0].dtype, " cannot have out_dtype ", out.dtype,
+               "; only a bf16 operand may have an f32 result");
+  }
+  return {out};
 }
 
 Types infer_arg(const Node& node, InTypes in) {
@@ -79,7 +86,9 @@ ValueId with_kept_dims(GradientContext& c, ValueId value) {
 }
 
 Grads sum_gradient(GradientContext& c) {
-  const ValueId dy = with_kept_dims(c, c.out_grads[0]);
+  ValueId dy = with_kept_dims(c, c.out_grads[0]);
+  const std::string type(to_string(c.in_type(0).dtype));
+  if (to_string(c.graph.type(dy).dtype) != type) dy = c.graph.add("cast", {dy}, {{"to", type}});
   const Shape shape = c.in_shape(0);
   if (c.graph.type(dy).shape == shape) return {dy};
   return {c.graph.add("expand", {dy}, {{"shape", shape}})};
@@ -155,6 +164,10 @@ OpDef reduction(const char* name, decltype(&sum_gradient) gradient) {
 std::vector<OpDef> reduce_ops() {
   std::vector<OpDef> ops;
   ops.push_back(reduction("reduce_sum", sum_gradient));
+  // out_dtype="f32": a sum of bf16 that is not rounded at its end, such as a bias's gradient.
+  Attrs widened = over({0}, 0);
+  widened.set("out_dtype", std::string("f32"));
+  ops.back().samples.push_back({{{DType::bf16, {3, 4}}}, widened});
   ops.push_back(reduction("reduce_max", extreme_gradient));
   ops.push_back(reduction("reduce_min", extreme_gradient));
   ops.push_back(reduction("reduce_prod", product_gradient));

@@ -80,8 +80,10 @@ std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, con
       const ValueId keep = drops_true ? g.add("logical_not", {condition}) : condition;
       found.mask = join_masks(g, found.mask, keep);
     } else {
-      // A finite number: a row of nothing but masked keys looks at all of them alike. Added, it does the same.
-      const ValueId zero = number(g, dtype, 0), masked = number(g, dtype, *low * found.scale);
+      // A finite number: a row of nothing but masked keys looks at all of them alike. So it does if a number is
+      // added that is so large that the scores vanish beside it. (Under a causal mask as well, such a row looks at
+      // the keys before it instead of all of them.)
+      const ValueId zero = number(g, dtype, 0), masked = number(g, dtype, -1e30);
       const ValueId mask = g.add("where", drops_true ? std::vector{condition, masked, zero} : std::vector{condition, zero, masked});
       found.mask = join_masks(g, found.mask, mask);
     }

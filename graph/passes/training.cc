@@ -174,6 +174,8 @@ void fold_casts(Graph& graph) {
     for (ValueId id : node.inputs) ++uses[static_cast<size_t>(id)];
   }
   for (ValueId id : graph.outputs) ++uses[static_cast<size_t>(id)];
+  for (const auto& [persistent, next] : graph.updates) ++uses[static_cast<size_t>(next)];
+  for (const auto& [name, id] : graph.metrics) ++uses[static_cast<size_t>(id)];
   std::vector<Node> kept;
   std::vector<Node> nodes = graph.nodes();
   std::set<NodeId> gone;
@@ -183,13 +185,13 @@ void fold_casts(Graph& graph) {
     const ValueId from = cast.inputs[0];
     const NodeId producer = graph.value(from).producer;
     if (producer < 0 || uses[static_cast<size_t>(from)] != 1) continue;
-    Node& matmul = nodes[static_cast<size_t>(producer)];
-    if (matmul.op != "matmul" || graph.type(from).dtype != DType::bf16 || cast.attrs.s("to") != "f32" ||
-        matmul.phase != cast.phase) {
+    Node& sum = nodes[static_cast<size_t>(producer)];
+    if ((sum.op != "matmul" && sum.op != "reduce_sum") || graph.type(from).dtype != DType::bf16 ||
+        cast.attrs.s("to") != "f32" || sum.phase != cast.phase) {
       continue;
     }
-    matmul.attrs.set("out_dtype", std::string("f32"));
-    matmul.outputs[0] = cast.outputs[0];
+    sum.attrs.set("out_dtype", std::string("f32"));
+    sum.outputs[0] = cast.outputs[0];
     gone.insert(static_cast<NodeId>(n));
   }
   for (size_t n = 0; n < nodes.size(); ++n) {

@@ -23,11 +23,12 @@ std::string attach_loss(Graph& graph, const std::string& kind);
 Graph without_dropout(const Graph& graph);
 
 /// bf16 compute: matmul, attention, element-wise and normalisation nodes take and give bf16 (and
-/// compute inside in f32); parameters stay f32 and are cast where used; reductions and the loss are f32.
+/// compute inside in f32); parameters stay f32 and are cast where used; reductions and the loss, with
+/// what lies between the last product and it, are f32.
 Graph in_bf16(const Graph& graph);
 
-/// After differentiate: a matmul whose only user casts its result becomes a matmul with that result
-/// type, so that weight gradients leave the product in f32 and are reduced in f32.
+/// After differentiate: a matmul or sum of bf16 whose only user casts its result to f32 gets that result
+/// type, so that gradients of weights and biases leave it in f32 and are reduced over ranks in f32.
 void fold_casts(Graph& graph);
 
 /// Parameters that the loss does not depend on become frozen; returns their names.

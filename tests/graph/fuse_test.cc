@@ -1,0 +1,544 @@
+// Fusion: every spelling is recognised and computes the same; what only resembles one is left alone.
+#include "graph/passes/fuse.h"
+
+#include <functional>
+#include <limits>
+#include <numbers>
+
+#include "tests/graph/graph_build.h"
+
+namespace shardrun {
+namespace {
+
+using testing::Build;
+using testing::count_op;
+using testing::expect_same_outputs;
+using testing::find_op;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct Spelling {
+  const char* name;
+  std::function<ValueId(Build&, ValueId x)> build;
+};
+
+double tolerance(DType dtype) { return dtype == DType::f64 ? 1e-7 : 3e-5; }   // constants are written with 8 digits
+
+/// Builds f(x [2, 3, 4]) in f64 and f32, fuses, and checks that the result computes the same and that
+/// `op` is there `times` times.
+void expect_fused(const Spelling& spelling, const std::string& op, int times, const std::vector<std::string>& gone) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Build b(dtype);
+    b.g.outputs = {spelling.build(b, b.in("x", {2, 3, 4}))};
+    Graph fused = b.g;
+    fuse(fused);
+    check_graph(fused);
+    EXPECT_EQ(count_op(fused, op), times) << spelling.name << "\n" << to_string(fused);
+    for (const std::string& other : gone) EXPECT_EQ(count_op(fused, other), 0) << other << " is left of " << spelling.name;
+    expect_same_outputs(b.g, fused, tolerance(dtype));
+  }
+}
+
+const double kRoot2 = std::numbers::sqrt2, kTanh = std::sqrt(2 / std::numbers::pi);
+constexpr double kCubic = 0.044715;
+
+// ------------------------------------------------------------------ GELU
+
+const std::vector<Spelling> kErfGelu = {
+    {"x*0.5*(1+erf(x/sqrt2))", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(x, kRoot2)}))); }},
+    {"0.5*(x*(erf(x*0.7071)+1))", [](Build& b, ValueId x) { return b.mul(0.5, b.mul(x, b.add(b.op("erf", {b.mul(x, 0.70710678)}), 1.0))); }},
+    {"x*(1+erf(x/sqrt2))/2", [](Build& b, ValueId x) { return b.div(b.mul(x, b.add(1.0, b.op("erf", {b.div(x, 1.4142135)}))), 2.0); }},
+    {"x*(0.5*erf(x/sqrt2)+0.5)", [](Build& b, ValueId x) { return b.mul(x, b.add(b.mul(0.5, b.op("erf", {b.div(x, kRoot2)})), 0.5)); }},
+    {"(1+erf(0.7071*x))*(0.5*x)", [](Build& b, ValueId x) { return b.mul(b.add(1.0, b.op("erf", {b.mul(std::sqrt(0.5), x)})), b.mul(0.5, x)); }},
+    {"of a sum", [](Build& b, ValueId x) {
+       const ValueId y = b.add(x, b.param("bias", {4}));
+       return b.mul(b.mul(y, 0.5), b.add(1.0, b.op("erf", {b.div(y, kRoot2)})));
+     }},
+    {"of a product", [](Build& b, ValueId x) {
+       const ValueId y = b.mul(b.mul(x, b.param("gate", {4})), 3.0);
+       return b.mul(b.mul(y, 0.5), b.add(1.0, b.op("erf", {b.div(y, kRoot2)})));
+     }},
+};
+
+const std::vector<Spelling> kTanhGelu = {
+    {"pow 3", [](Build& b, ValueId x) {
+       return b.mul(b.mul(0.5, x), b.add(1.0, b.op("tanh", {b.mul(kTanh, b.add(x, b.mul(kCubic, b.pow(x, 3.0))))})));
+     }},
+    {"x*x*x", [](Build& b, ValueId x) {
+       return b.mul(0.5, b.mul(x, b.add(b.op("tanh", {b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), kCubic)), 0.7978845608)}), 1.0)));
+     }},
+    {"x*k*(1+c*x*x)", [](Build& b, ValueId x) {
+       const ValueId inner = b.mul(b.mul(x, kTanh), b.add(1.0, b.mul(b.mul(kCubic, x), x)));
+       return b.mul(b.mul(0.5, x), b.add(1.0, b.op("tanh", {inner})));
+     }},
+    {"k*x + k*c*x^3", [](Build& b, ValueId x) {
+       const ValueId inner = b.add(b.mul(kTanh, x), b.mul(kTanh * kCubic, b.mul(b.pow(x, 2.0), x)));
+       return b.mul(b.add(1.0, b.op("tanh", {inner})), b.mul(0.5, x));
+     }},
+    {"of a sum", [](Build& b, ValueId x) {
+       const ValueId y = b.add(x, b.param("bias", {4}));
+       return b.mul(b.mul(0.5, y), b.add(1.0, b.op("tanh", {b.mul(kTanh, b.add(y, b.mul(kCubic, b.pow(y, 3.0))))})));
+     }},
+};
+
+TEST(FuseGelu, Spellings) {
+  for (const Spelling& s : kErfGelu) {
+    SCOPED_TRACE(s.name);
+    expect_fused(s, "gelu", 1, {"erf"});
+  }
+  for (const Spelling& s : kTanhGelu) {
+    SCOPED_TRACE(s.name);
+    expect_fused(s, "gelu", 1, {"tanh", "pow"});
+  }
+}
+
+TEST(FuseGelu, SaysWhich) {
+  Build b;
+  const ValueId x = b.in("x", {4});
+  b.g.outputs = {kErfGelu[0].build(b, x), kTanhGelu[0].build(b, x)};
+  EXPECT_EQ(fuse(b.g).gelu, 2);
+  EXPECT_EQ(b.g.node(b.g.value(b.g.outputs[0]).producer).attrs.s("approximate"), "none");
+  EXPECT_EQ(b.g.node(b.g.value(b.g.outputs[1]).producer).attrs.s("approximate"), "tanh");
+}
+
+TEST(FuseGelu, NearMisses) {
+  auto tanh_with = [](double k, double c, double exponent) {
+    return [=](Build& b, ValueId x) {
+      return b.mul(b.mul(0.5, x), b.add(1.0, b.op("tanh", {b.mul(k, b.add(x, b.mul(c, b.pow(x, exponent))))})));
+    };
+  };
+  const std::vector<Spelling> misses = {
+      {"cubic constant 0.044", tanh_with(kTanh, 0.044, 3)},
+      {"cubic constant 0.0447", tanh_with(kTanh, 0.0447, 3)},
+      {"outer constant 0.8", tanh_with(0.8, kCubic, 3)},
+      {"a square for the cube", tanh_with(kTanh, kCubic, 2)},
+      {"erf(x / 1.4)", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(x, 1.4)}))); }},
+      {"0.6 for a half", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.6), b.add(1.0, b.op("erf", {b.div(x, kRoot2)}))); }},
+      {"0.9 + erf", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(0.9, b.op("erf", {b.div(x, kRoot2)}))); }},
+      {"1 - erf", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.sub(b.number(1), b.op("erf", {b.div(x, kRoot2)}))); }},
+      {"sqrt(x*x) is |x|", [](Build& b, ValueId x) {
+         return b.mul(b.mul(b.op("sqrt", {b.mul(x, x)}), 0.5), b.add(1.0, b.op("erf", {b.div(x, kRoot2)})));
+       }},
+      {"sqrt 2 / x", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(b.number(kRoot2), x)}))); }},
+      {"another x inside", [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(b.in("z", {2, 3, 4}), kRoot2)})));
+       }},
+      {"half of x inside", [](Build& b, ValueId x) {
+         const ValueId y = b.mul(x, 2.0);
+         return b.mul(b.mul(y, 0.5), b.add(1.0, b.op("erf", {b.div(y, 2 * kRoot2)})));
+       }},
+  };
+  for (const Spelling& s : misses) {
+    SCOPED_TRACE(s.name);
+    expect_fused(s, "gelu", 0, {});
+  }
+}
+
+// ------------------------------------------------------------------ layer norm
+
+struct LayerNormForm {
+  std::vector<int64_t> axes = {2};
+  bool square_by_pow = true;
+  int divide = 0;             // 0: / sqrt, 1: * reciprocal(sqrt), 2: * pow -0.5
+  bool twice = false;         // x - mean is computed once more for the variance
+  bool with_scale = true, with_bias = true, bias_first = false, scale_first = false;
+  Shape scale = {4};
+};
+
+ValueId layer_norm(Build& b, ValueId x, const LayerNormForm& form) {
+  const ValueId centred = b.sub(x, b.mean(x, form.axes));
+  const ValueId again = form.twice ? b.sub(x, b.mean(x, form.axes)) : centred;
+  const ValueId square = form.square_by_pow ? b.pow(again, 2.0) : b.mul(again, again);
+  const ValueId variance = b.add(b.mean(square, form.axes), 1e-5);
+  ValueId y = kNoValue;
+  if (form.divide == 0) y = b.div(centred, b.op("sqrt", {variance}));
+  if (form.divide == 1) y = b.mul(centred, b.op("reciprocal", {b.op("sqrt", {variance})}));
+  if (form.divide == 2) y = b.mul(b.pow(variance, -0.5), centred);
+  if (form.with_scale) {
+    const ValueId scale = b.param("scale", form.scale);
+    y = form.scale_first ? b.mul(scale, y) : b.mul(y, scale);
+  }
+  if (form.with_bias) {
+    const ValueId bias = b.param("bias", form.scale);
+    y = form.bias_first ? b.add(bias, y) : b.add(y, bias);
+  }
+  return y;
+}
+
+TEST(FuseLayerNorm, Spellings) {
+  std::vector<std::pair<const char*, LayerNormForm>> forms = {
+      {"opset 13's pieces", {}},
+      {"square by mul", {.square_by_pow = false}},
+      {"times reciprocal", {.divide = 1}},
+      {"times pow -0.5", {.divide = 2}},
+      {"two subtractions", {.twice = true}},
+      {"no bias", {.with_bias = false}},
+      {"neither scale nor bias", {.with_scale = false, .with_bias = false}},
+      {"bias without scale", {.with_scale = false}},
+      {"operands the other way", {.bias_first = true, .scale_first = true}},
+      {"scale with leading ones", {.scale = {1, 1, 4}}},
+      {"over two dims", {.axes = {1, 2}, .scale = {3, 4}}},
+      {"over all dims", {.axes = {0, 1, 2}, .scale = {2, 3, 4}}},
+  };
+  for (const auto& [name, form] : forms) {
+    SCOPED_TRACE(name);
+    const LayerNormForm f = form;
+    expect_fused({name, [f](Build& b, ValueId x) { return layer_norm(b, x, f); }}, "layer_norm", 1,
+                 {"reduce_sum", "sqrt", "pow", "reciprocal", "sub"});
+  }
+}
+
+TEST(FuseLayerNorm, CountsOnceAndKeepsEps) {
+  Build b;
+  const ValueId first = layer_norm(b, b.in("x", {2, 3, 4}), {});
+  b.g.outputs = {layer_norm(b, first, {})};
+  EXPECT_EQ(fuse(b.g).layer_norm, 2);
+  const Node* norm = find_op(b.g, "layer_norm");
+  ASSERT_NE(norm, nullptr);
+  EXPECT_DOUBLE_EQ(norm->attrs.f("eps"), 1e-5);
+  EXPECT_EQ(norm->attrs.i("axis"), 2);
+  EXPECT_EQ(norm->inputs.size(), 3u);
+}
+
+TEST(FuseLayerNorm, NearMisses) {
+  const std::vector<int64_t> last = {2};
+  auto norm = [last](Build& b, ValueId x, ValueId centred, ValueId variance, ValueId eps) {
+    (void)x;
+    return b.mul(b.div(centred, b.op("sqrt", {b.add(variance, eps)})), b.param("scale", {4}));
+  };
+  const std::vector<Spelling> misses = {
+      {"eps is an input", [=](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, last));
+         return norm(b, x, c, b.mean(b.pow(c, 2.0), last), b.op("abs", {b.in("eps", {})}));
+       }},
+      {"n - 1", [=](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, last));
+         return norm(b, x, c, b.mean(b.pow(c, 2.0), last, true, 1), b.number(1e-5));
+       }},
+      {"twice the variance", [=](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, last));
+         return norm(b, x, c, b.mean(b.mul(b.pow(c, 2.0), 2.0), last), b.number(1e-5));
+       }},
+      {"mean of the absolute value", [=](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, last));
+         return norm(b, x, c, b.mean(b.op("abs", {c}), last), b.number(1e-5));
+       }},
+      {"variance over other dims", [=](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, last));
+         return norm(b, x, c, b.mean(b.pow(c, 2.0), {1}), b.number(1e-5));
+       }},
+      {"the dim in the middle", [](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, {1}));
+         return b.mul(b.div(c, b.op("sqrt", {b.add(b.mean(b.pow(c, 2.0), {1}), 1e-5)})), b.param("scale", {3, 1}));
+       }},
+      {"not centred", [=](Build& b, ValueId x) { return norm(b, x, x, b.mean(b.pow(x, 2.0), last), b.number(1e-5)); }},
+      {"the root of eps apart", [=](Build& b, ValueId x) {
+         const ValueId c = b.sub(x, b.mean(x, last));
+         return b.mul(b.div(c, b.add(b.op("sqrt", {b.mean(b.pow(c, 2.0), last)}), 1e-5)), b.param("scale", {4}));
+       }},
+  };
+  for (const Spelling& s : misses) {
+    SCOPED_TRACE(s.name);
+    expect_fused(s, "layer_norm", 0, {});
+  }
+  // A scale for each token is no layer norm's, but what it scales is one.
+  expect_fused({"a scale for each token", [=](Build& b, ValueId x) {
+                  const ValueId c = b.sub(x, b.mean(x, last));
+                  return b.mul(b.div(c, b.op("sqrt", {b.add(b.mean(b.pow(c, 2.0), last), 1e-5)})), b.param("scale", {3, 1}));
+                }}, "layer_norm", 1, {"sqrt"});
+  // A mean without kept dims, that only by chance has a shape that fits.
+  Build b;
+  const ValueId x = b.in("x", {4, 4});
+  const ValueId c = b.sub(x, b.mean(x, {1}, false));
+  const ValueId variance = b.mean(b.pow(c, 2.0), {1}, false);
+  b.g.outputs = {b.mul(b.div(c, b.op("sqrt", {b.add(variance, 1e-5)})), b.param("scale", {4}))};
+  EXPECT_EQ(fuse(b.g).layer_norm, 0);
+}
+
+// ------------------------------------------------------------------ attention
+
+struct AttentionForm {
+  enum class Scale { none, mul, div, query, key, both } scale = Scale::mul;
+  enum class Mask {
+    none, keep, drop, infinity, billion, lowest, trilu, trilu_less, repeated, sliced, scaled_after, offset
+  } mask = Mask::none;
+  enum class Padding { none, booleans, additive, finite } padding = Padding::none;
+  int key_transposes = 1;   // 0: in the equation
+  bool isnan = false, grouped = false, flat = false;
+  double dropout = 0;
+};
+
+constexpr int64_t kBatch = 2, kHeads = 4, kLength = 5, kHead = 3;
+
+std::vector<double> triangle(double below, double above, int64_t rows = kLength, int64_t columns = kLength, int64_t offset = 0) {
+  std::vector<double> out;
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t s = 0; s < columns; ++s) out.push_back(s <= t + offset ? below : above);
+  }
+  return out;
+}
+
+/// [.., T, S] additive or boolean mask put on the scores.
+ValueId masked(Build& b, ValueId scores, AttentionForm::Mask mask) {
+  using Mask = AttentionForm::Mask;
+  const Shape shape = {1, 1, kLength, kLength};
+  auto ones = [&] { return b.op("expand", {b.array({1, 1}, {1})}, {{"shape", Shape{kLength, kLength}}}); };
+  auto trilu = [&](int64_t upper, int64_t k) { return b.op("trilu", {ones()}, {{"upper", upper}, {"k", k}}); };
+  switch (mask) {
+    case Mask::none: return scores;
+    case Mask::keep: return b.op("where", {b.array(shape, triangle(1, 0), DType::boolean), scores, b.number(-kInf)});
+    case Mask::drop: return b.op("where", {b.array(shape, triangle(0, 1), DType::boolean), b.number(-kInf), scores});
+    case Mask::infinity: return b.add(scores, b.array({kLength, kLength}, triangle(0, -kInf)));
+    case Mask::billion: return b.add(b.array(shape, triangle(0, -1e9)), scores);
+    case Mask::lowest: return b.op("where", {b.array(shape, triangle(0, 1), DType::boolean), b.number(-3.4028234e38), scores});
+    case Mask::trilu:
+      return b.op("where", {b.op("equal", {trilu(0, 0), b.number(0)}), b.number(-kInf), scores});
+    case Mask::trilu_less:   // upper triangle of -inf is what is added
+      return b.add(scores, b.op("where", {b.op("cast", {trilu(1, 1)}, {{"to", std::string("bool")}}), b.number(-kInf), b.number(0)}));
+    case Mask::repeated: {
+      std::vector<double> twice = triangle(1, 0);
+      const std::vector<double> once = twice;
+      twice.insert(twice.end(), once.begin(), once.end());
+      return b.op("where", {b.array({kBatch, 1, kLength, kLength}, twice, DType::boolean), scores, b.number(-kInf)});
+    }
+    case Mask::sliced: {     // a buffer of a longer context
+      const ValueId buffer = b.array({1, 1, 8, 8}, triangle(1, 0, 8, 8));
+      const ValueId part = b.op("slice", {buffer}, {{"starts", Shape{0, 0, 2, 2}}, {"ends", Shape{1, 1, 7, 7}}, {"steps", Shape{1, 1, 1, 1}}});
+      return b.op("where", {b.op("equal", {part, b.number(0)}), b.number(-kInf), scores});
+    }
+    case Mask::scaled_after: return b.mul(b.add(scores, b.array(shape, triangle(0, -kInf))), 0.7);
+    case Mask::offset: return b.op("where", {b.array(shape, triangle(1, 0, kLength, kLength, 2), DType::boolean), scores, b.number(-kInf)});
+  }
+  return scores;
+}
+
+ValueId attention(Build& b, const AttentionForm& form) {
+  using Scale = AttentionForm::Scale;
+  using Padding = AttentionForm::Padding;
+  const double scale = 1 / std::sqrt(static_cast<double>(kHead)), root = std::sqrt(scale);
+  const Shape wide = {kBatch, kHeads, kLength, kHead};
+  const Shape flat = {kBatch * kHeads, kLength, kHead};
+  auto heads = [&](const char* name) {
+    if (form.flat) return b.in(name, flat);
+    // As models have it: [B, T, H, D] with heads brought to the front.
+    return b.transpose(b.in(name, {kBatch, kLength, kHeads, kHead}), {0, 2, 1, 3});
+  };
+  ValueId q = heads("q"), k, v;
+  if (form.grouped) {   // two key heads serve two query heads each
+    auto repeated = [&](const char* name) {
+      const ValueId one = b.reshape(b.in(name, {kBatch, 2, kLength, kHead}), {kBatch, 2, 1, kLength, kHead});
+      return b.reshape(b.op("expand", {one}, {{"shape", Shape{kBatch, 2, 2, kLength, kHead}}}), wide);
+    };
+    k = repeated("k");
+    v = repeated("v");
+  } else {
+    k = heads("k");
+    v = heads("v");
+  }
+  if (form.scale == Scale::query) q = b.mul(q, scale);
+  if (form.scale == Scale::both) q = b.mul(q, root);
+  if (form.scale == Scale::key) k = b.div(k, 1 / scale);
+  const std::string batch = form.flat ? "g" : "bh";
+  ValueId scores;
+  if (form.key_transposes == 0) {
+    if (form.scale == Scale::both) k = b.mul(k, root);
+    scores = b.matmul(q, k, batch + "td," + batch + "sd->" + batch + "ts");
+  } else {
+    const std::vector<int64_t> swap = form.flat ? std::vector<int64_t>{0, 2, 1} : std::vector<int64_t>{0, 1, 3, 2};
+    ValueId kt = b.transpose(k, swap);
+    for (int i = 1; i < form.key_transposes; ++i) kt = b.transpose(b.transpose(kt, swap), swap);
+    if (form.scale == Scale::both) kt = b.mul(kt, root);
+    scores = b.matmul(q, kt, batch + "td," + batch + "ds->" + batch + "ts");
+  }
+  if (form.scale == Scale::mul) scores = b.mul(scores, scale);
+  if (form.scale == Scale::div) scores = b.div(scores, std::sqrt(static_cast<double>(kHead)));
+  scores = masked(b, scores, form.mask);
+  const Shape padding = {kBatch, 1, 1, kLength};
+  if (form.padding == Padding::booleans) scores = b.op("where", {b.bools("keep", padding), scores, b.number(-kInf)});
+  if (form.padding == Padding::finite) scores = b.op("where", {b.bools("keep", padding), scores, b.number(-1e9)});
+  if (form.padding == Padding::additive) scores = b.add(scores, b.in("padding", padding));
+  const int64_t last = form.flat ? 2 : 3;
+  ValueId weights = b.op("softmax", {scores}, {{"axis", last}});
+  if (form.isnan) weights = b.op("where", {b.op("isnan", {weights}), b.number(0), weights});
+  if (form.dropout > 0) {
+    const ValueId step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
+    const Shape shape = b.g.type(weights).shape;
+    weights = b.op("dropout", {weights, step}, {{"p", form.dropout}, {"key", int64_t{9}}, {"seed", int64_t{4}}, {"global_shape", shape},
+                                                {"start", std::vector<int64_t>(shape.size(), 0)}});
+  }
+  const ValueId y = b.matmul(weights, v, batch + "ts," + batch + "sd->" + batch + "td");
+  return form.flat ? y : b.reshape(b.transpose(y, {0, 2, 1, 3}), {kBatch, kLength, kHeads * kHead});
+}
+
+struct AttentionCase {
+  const char* name;
+  AttentionForm form;
+  bool causal = false, mask = false;
+};
+
+using Scale = AttentionForm::Scale;
+using Mask = AttentionForm::Mask;
+using Padding = AttentionForm::Padding;
+
+const std::vector<AttentionCase> kAttention = {
+    {"scale by mul", {}},
+    {"scale by div", {.scale = Scale::div}},
+    {"scale on q", {.scale = Scale::query}},
+    {"scale on k", {.scale = Scale::key}},
+    {"scale on both", {.scale = Scale::both}},
+    {"no scale", {.scale = Scale::none}},
+    {"k in the equation", {.key_transposes = 0}},
+    {"k transposed three times", {.key_transposes = 2}},
+    {"where keeps", {.mask = Mask::keep}, true},
+    {"where drops", {.mask = Mask::drop}, true},
+    {"adds -inf", {.mask = Mask::infinity}, true},
+    {"adds -1e9", {.mask = Mask::billion}, true},
+    {"lowest", {.mask = Mask::lowest}, true},
+    {"trilu == 0", {.mask = Mask::trilu}, true},
+    {"upper trilu", {.mask = Mask::trilu_less}, true},
+    {"one mask for each of the batch", {.mask = Mask::repeated}, true},
+    {"a slice of a longer mask", {.mask = Mask::sliced}, true},
+    {"mask inside, scale outside", {.mask = Mask::scaled_after}, true},
+    {"a diagonal further up", {.mask = Mask::offset}, true},
+    {"padding stays a mask", {.padding = Padding::booleans, .isnan = true}, false, true},
+    {"additive padding stays a mask", {.padding = Padding::additive}, false, true},
+    {"padding of -1e9", {.padding = Padding::finite}, false, true},
+    {"causal and padding", {.mask = Mask::keep, .padding = Padding::additive}, true, true},
+    {"causal by addition and padding", {.mask = Mask::infinity, .padding = Padding::finite, .isnan = true}, true, true},
+    {"isnan guard", {.mask = Mask::drop, .isnan = true}, true},
+    {"grouped queries", {.mask = Mask::keep, .grouped = true}, true},
+    {"dropout", {.mask = Mask::keep, .dropout = 0.3}, true},
+    {"dropout behind a guard", {.scale = Scale::both, .mask = Mask::infinity, .isnan = true, .dropout = 0.3}, true},
+    {"no heads", {.mask = Mask::infinity, .flat = true}, true},
+    {"no heads, dropout", {.flat = true, .dropout = 0.3}},
+};
+
+TEST(FuseAttention, Spellings) {
+  for (const AttentionCase& c : kAttention) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      SCOPED_TRACE(str(c.name, " ", dtype));
+      Build b(dtype);
+      b.g.outputs = {attention(b, c.form)};
+      Graph fused = b.g;
+      EXPECT_EQ(fuse(fused).attention, 1);
+      check_graph(fused);
+      const Node* node = find_op(fused, "attention");
+      ASSERT_NE(node, nullptr) << to_string(fused);
+      EXPECT_EQ(count_op(fused, "softmax"), 0);
+      EXPECT_EQ(node->attrs.i("causal"), int64_t{c.causal});
+      EXPECT_EQ(node->attrs.i("has_mask"), int64_t{c.mask});
+      EXPECT_EQ(node->attrs.i("q_offset"), c.form.mask == Mask::offset ? 2 : 0);
+      double scale = c.form.scale == Scale::none ? 1 : 1 / std::sqrt(3.0);
+      if (c.form.mask == Mask::scaled_after) scale *= 0.7;
+      EXPECT_NEAR(node->attrs.f("scale"), scale, 1e-6);
+      // Every query sees its first key: one that sees none has no answer that all spellings share.
+      NamedTensors feeds = testing::feeds_for(b.g);
+      if (feeds.count("keep")) feeds.at("keep").as<bool>()[0] = feeds.at("keep").as<bool>()[kLength] = true;
+      expect_same_outputs(b.g, fused, tolerance(dtype), feeds);
+    }
+  }
+}
+
+TEST(FuseAttention, PaddedRowsKeepTheirMeaning) {
+  // All keys of the second example are masked: -1e9 looks at all of them alike, the guard makes it 0.
+  for (const Padding padding : {Padding::finite, Padding::booleans}) {
+    Build b;
+    b.g.outputs = {attention(b, {.padding = padding, .isnan = true})};
+    Graph fused = b.g;
+    ASSERT_EQ(fuse(fused).attention, 1);
+    NamedTensors feeds = testing::feeds_for(b.g);
+    for (int64_t s = 0; s < kLength; ++s) feeds.at("keep").as<bool>()[kLength + s] = false;
+    const Tensor x = evaluate_graph(b.g, feeds)[0], y = evaluate_graph(fused, feeds)[0];
+    for (int64_t i = 0; i < x.count(); ++i) ASSERT_NEAR(x.at(i), y.at(i), 1e-6) << i;
+  }
+}
+
+TEST(FuseAttention, NotAQuiteTriangularMaskStaysAMask) {
+  Build b;
+  std::vector<double> mask = triangle(0, -kInf);
+  mask[static_cast<size_t>(3 * kLength + 1)] = -kInf;   // one key less for query 3
+  AttentionForm form;
+  const Shape shape = {kBatch, kHeads, kLength, kHead};
+  const ValueId q = b.in("q", shape), k = b.in("k", shape), v = b.in("v", shape);
+  const ValueId scores = b.add(b.matmul(q, k, "bhtd,bhsd->bhts"), b.array({kLength, kLength}, mask));
+  b.g.outputs = {b.matmul(b.op("softmax", {scores}, {{"axis", int64_t{3}}}), v, "bhts,bhsd->bhtd")};
+  Graph fused = b.g;
+  ASSERT_EQ(fuse(fused).attention, 1);
+  EXPECT_EQ(find_op(fused, "attention")->attrs.i("causal"), 0);
+  EXPECT_EQ(find_op(fused, "attention")->attrs.i("has_mask"), 1);
+  expect_same_outputs(b.g, fused, 1e-9);
+}
+
+TEST(FuseAttention, NearMisses) {
+  const Shape shape = {kBatch, kHeads, kLength, kHead};
+  struct Miss {
+    const char* name;
+    std::function<ValueId(Build&, ValueId q, ValueId k, ValueId v)> build;
+  };
+  auto softmax = [](Build& b, ValueId x, int64_t axis = 3) { return b.op("softmax", {x}, {{"axis", axis}}); };
+  const char *qk = "bhtd,bhsd->bhts", *pv = "bhts,bhsd->bhtd";
+  const std::vector<Miss> misses = {
+      {"softmax over the queries", [=](Build& b, ValueId q, ValueId k, ValueId v) { return b.matmul(softmax(b, b.matmul(q, k, qk), 2), v, pv); }},
+      {"values by query", [=](Build& b, ValueId q, ValueId k, ValueId v) { return b.matmul(softmax(b, b.matmul(q, k, qk)), v, "bhts,bhtd->bhsd"); }},
+      {"a scale for each head", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.mul(b.matmul(q, k, qk), b.in("scales", {kHeads, 1, 1}))), v, pv);
+       }},
+      {"a trained mask", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.add(b.matmul(q, k, qk), b.param("positions", {1, kHeads, kLength, kLength}))), v, pv);
+       }},
+      {"a mask computed from what trains", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         const ValueId table = b.mul(b.param("table", {kHeads, 1, 1}), b.in("distance", {1, kLength, kLength}));
+         return b.matmul(softmax(b, b.add(b.matmul(q, k, qk), table)), v, pv);
+       }},
+      {"where with a number that hides nothing", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         const ValueId keep = b.array({kLength, kLength}, triangle(1, 0), DType::boolean);
+         return b.matmul(softmax(b, b.op("where", {keep, b.matmul(q, k, qk), b.number(-1)})), v, pv);
+       }},
+      {"another guard", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         const ValueId p = softmax(b, b.matmul(q, k, qk));
+         return b.matmul(b.op("where", {b.op("isnan", {p}), b.number(1), p}), v, pv);
+       }},
+      {"softcap", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.op("tanh", {b.matmul(q, k, qk)})), v, pv);
+       }},
+      {"a negative scale outside of a mask", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         const ValueId scores = b.add(b.matmul(q, k, qk), b.array({kLength, kLength}, triangle(0, 1e9)));
+         return b.matmul(softmax(b, b.mul(scores, -1.0)), v, pv);
+       }},
+  };
+  for (const Miss& miss : misses) {
+    SCOPED_TRACE(miss.name);
+    Build b;
+    b.g.outputs = {miss.build(b, b.in("q", shape), b.in("k", shape), b.in("v", shape))};
+    Graph fused = b.g;
+    EXPECT_EQ(fuse(fused).attention, 0);
+    check_graph(fused);
+    expect_same_outputs(b.g, fused, 1e-9);
+  }
+}
+
+TEST(FuseAttention, AFrozenMaskIsAMask) {
+  Build b;
+  const Shape shape = {kBatch, kHeads, kLength, kHead};
+  const ValueId q = b.in("q", shape), k = b.in("k", shape), v = b.in("v", shape);
+  const ValueId scores = b.add(b.matmul(q, k, "bhtd,bhsd->bhts"), b.param("positions", {kHeads, kLength, kLength}, false));
+  b.g.outputs = {b.matmul(b.op("softmax", {scores}, {{"axis", int64_t{3}}}), v, "bhts,bhsd->bhtd")};
+  Graph fused = b.g;
+  EXPECT_EQ(fuse(fused).attention, 1);
+  expect_same_outputs(b.g, fused, 1e-9);
+}
+
+TEST(FuseAttention, WeightsThatAreAlsoWantedStay) {
+  Build b;
+  const Shape shape = {kBatch, kHeads, kLength, kHead};
+  const ValueId q = b.in("q", shape), k = b.in("k", shape), v = b.in("v", shape);
+  const ValueId p = b.op("softmax", {b.matmul(q, k, "bhtd,bhsd->bhts")}, {{"axis", int64_t{3}}});
+  b.g.outputs = {b.matmul(p, v, "bhts,bhsd->bhtd"), p};
+  Graph fused = b.g;
+  EXPECT_EQ(fuse(fused).attention, 1);
+  EXPECT_EQ(count_op(fused, "softmax"), 1);
+  expect_same_outputs(b.g, fused, 1e-9);
+}
+
+}  // namespace
+}  // namespace shardrun

@@ -1,0 +1,394 @@
+// Simplification, projections taken apart, and the passes that make a training step of a forward Graph.
+#include <gtest/gtest.h>
+
+#include "graph/autodiff.h"
+#include "graph/optimizer.h"
+#include "graph/passes/fuse.h"
+#include "graph/passes/rebuild.h"
+#include "graph/passes/training.h"
+#include "tests/graph/graph_build.h"
+
+namespace shardrun {
+namespace {
+
+using testing::Build;
+using testing::count_op;
+using testing::expect_same_outputs;
+using testing::find_op;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+void expect_mentions(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+}
+
+// ------------------------------------------------------------------ simplification
+
+TEST(RemoveNoOps, LeavesWhatDoesSomething) {
+  Build b;
+  const ValueId x = b.in("x", {2, 3});
+  const ValueId same = b.reshape(b.transpose(b.transpose(b.op("identity", {x}), {1, 0}), {1, 0}), {2, 3});
+  const ValueId other = b.reshape(b.reshape(b.op("cast", {same}, {{"to", std::string("f64")}}), {6}), {3, 2});
+  const ValueId rounded = b.op("cast", {b.op("cast", {same}, {{"to", std::string("f32")}})}, {{"to", std::string("f64")}});
+  b.g.outputs = {same, other, rounded};
+  Graph out = b.g;
+  EXPECT_GT(remove_no_ops(out), 0);
+  check_graph(out);
+  EXPECT_EQ(out.outputs[0], x);
+  EXPECT_EQ(out.nodes().size(), 3u) << to_string(out);   // one reshape, two casts that round
+  expect_same_outputs(b.g, out, 0);
+}
+
+TEST(MergeEqualNodes, ComparesAttributesToTheLastDigit) {
+  Build b;
+  const ValueId x = b.in("x", {4});
+  const ValueId a = b.op("leaky_relu", {x}, {{"alpha", 0.1}}), same = b.op("leaky_relu", {x}, {{"alpha", 0.1}});
+  const ValueId other = b.op("leaky_relu", {x}, {{"alpha", 0.1 + 1e-12}});
+  // Equal numbers in two constants are one; so are nodes that use them.
+  const ValueId p = b.mul(a, 2.0), q = b.mul(same, 2.0), r = b.mul(a, 3.0);
+  b.g.outputs = {p, q, r, other};
+  Graph out = b.g;
+  EXPECT_EQ(merge_equal_nodes(out), 2);
+  check_graph(out);
+  EXPECT_EQ(out.outputs[0], out.outputs[1]);
+  EXPECT_NE(out.outputs[0], out.outputs[2]);
+  EXPECT_EQ(count_op(out, "leaky_relu"), 2);
+  expect_same_outputs(b.g, out, 0);
+}
+
+TEST(MergeEqualNodes, DropoutsOfTwoKeysStayTwo) {
+  Build b;
+  const ValueId x = b.in("x", {4}), step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
+  auto drop = [&](int64_t key) {
+    return b.op("dropout", {x, step}, {{"p", 0.5}, {"key", key}, {"seed", int64_t{1}}, {"global_shape", Shape{4}}, {"start", Shape{0}}});
+  };
+  b.g.outputs = {drop(1), drop(2)};
+  EXPECT_EQ(merge_equal_nodes(b.g), 0);
+}
+
+TEST(FoldTransposes, IntoOperandsAndResult) {
+  Build b;
+  const ValueId x = b.transpose(b.in("x", {3, 2, 4}), {1, 0, 2});
+  const ValueId w = b.transpose(b.param("w", {5, 4}), {1, 0});
+  const ValueId y = b.matmul(x, w, "bij,jk->bik");
+  b.g.outputs = {b.transpose(y, {2, 0, 1}), b.mul(w, 1.5)};   // w's transpose has another use
+  Graph out = b.g;
+  EXPECT_EQ(fold_transposes(out), 3);
+  check_graph(out);
+  EXPECT_EQ(find_op(out, "matmul")->attrs.s("equation"), "ibj,kj->kbi");
+  EXPECT_EQ(count_op(out, "transpose"), 1);
+  expect_same_outputs(b.g, out, 1e-12);
+  // A result that is also wanted as it is keeps its transpose.
+  Build c;
+  const ValueId z = c.matmul(c.in("x", {2, 3}), c.in("y", {3, 4}), "ij,jk->ik");
+  c.g.outputs = {z, c.transpose(z, {1, 0})};
+  EXPECT_EQ(fold_transposes(c.g), 0);
+}
+
+// ------------------------------------------------------------------ projections
+
+enum class Parts { split, slices, uneven, backwards, kept, shared };
+
+Graph projection(Parts how, bool with_bias) {
+  Build b;
+  const ValueId x = b.in("x", {2, 3, 4}), w = b.param("w", {6, 4});   // rows are outputs, as PyTorch stores them
+  ValueId y = b.matmul(x, w, "btc,oc->bto");
+  if (with_bias) y = b.add(b.param("bias", {6}), y);
+  std::vector<ValueId> parts;
+  auto slice = [&](int64_t begin, int64_t end, int64_t token_step = 1) {
+    const Shape starts = {0, token_step > 0 ? 0 : 2, begin}, ends = {2, token_step > 0 ? 3 : -1, end};
+    return b.op("slice", {y}, {{"starts", starts}, {"ends", ends}, {"steps", Shape{1, token_step, 1}}});
+  };
+  if (how == Parts::split || how == Parts::kept || how == Parts::shared) {
+    parts = b.g.add_node("split", {y}, {{"axis", int64_t{2}}, {"sizes", Shape{2, 2, 2}}});
+  } else if (how == Parts::uneven) {
+    parts = {slice(0, 3), slice(3, 5), slice(5, 6)};
+  } else {
+    const int64_t step = how == Parts::backwards ? -1 : 1;
+    parts = {slice(2, 4), slice(0, 2, step), slice(4, 6)};
+  }
+  b.g.outputs = {b.mul(parts[0], 2.0), b.op("exp", {parts[1]}), b.mul(parts[2], parts[0])};
+  if (how == Parts::kept) b.g.outputs.push_back(y);
+  if (how == Parts::shared) b.g.outputs.push_back(b.mul(w, 2.0));
+  return b.g;
+}
+
+TEST(SplitProjections, KeepsElementsAndGradients) {
+  for (const Parts how : {Parts::split, Parts::slices}) {
+    for (const bool with_bias : {false, true}) {
+      const Graph before = projection(how, with_bias);
+      Graph after = before;
+      EXPECT_EQ(split_projections(after), 1);
+      check_graph(after);
+      EXPECT_EQ(after.type(after.find("w")).shape, (Shape{3, 2, 4}));
+      EXPECT_EQ(after.sources.at(after.find("w")).shape, (Shape{6, 4}));   // as stored
+      if (with_bias) {
+        EXPECT_EQ(after.type(after.find("bias")).shape, (Shape{3, 2}));
+      }
+      expect_same_outputs(before, after, 1e-12);
+
+      auto gradient = [](Graph g) {
+        ValueId total = kNoValue;
+        for (ValueId out : g.outputs) {
+          const ValueId sum = g.add("reduce_sum", {out}, {{"axes", Shape{0, 1, 2}}, {"keepdims", int64_t{0}}});
+          total = total == kNoValue ? sum : g.add("add", {total, sum});
+        }
+        const std::vector<ValueId> wrt = {g.find("w")};
+        return evaluate_graph(g, testing::feeds_for(g), differentiate(g, total, wrt))[0];
+      };
+      const Tensor a = gradient(before), c = gradient(after);
+      ASSERT_EQ(a.count(), c.count());
+      for (int64_t i = 0; i < a.count(); ++i) EXPECT_NEAR(a.at(i), c.at(i), 1e-12);
+    }
+  }
+}
+
+TEST(SplitProjections, LeavesAlone) {
+  for (const Parts how : {Parts::uneven, Parts::backwards, Parts::kept, Parts::shared}) {
+    const Graph before = projection(how, true);
+    Graph after = before;
+    EXPECT_EQ(split_projections(after), 0) << static_cast<int>(how);
+    check_graph(after);
+    expect_same_outputs(before, after, 0);
+  }
+}
+
+// ------------------------------------------------------------------ loss
+
+Graph logits_model(bool tokens = true, Shape shape = {2, 3, 5}) {
+  Build b(DType::f32);
+  if (tokens) b.ints("tokens", Shape(shape.begin(), shape.end() - 1));
+  b.g.name = "m.onnx";
+  b.g.outputs = {b.mul(b.in("x", shape), b.param("w", {shape.back()}))};
+  return b.g;
+}
+
+TEST(AttachLoss, CrossEntropyByHand) {
+  Graph g = logits_model();
+  EXPECT_NE(attach_loss(g, "cross-entropy").find("cross-entropy"), std::string::npos);
+  check_graph(g);
+  NamedTensors feeds = testing::feeds_for(g);
+  feeds[kTarget] = Tensor::from<int64_t>({2, 3}, {1, -100, 4, 0, -100, 2}, DType::i64);
+  const std::vector<Tensor> got = evaluate_graph(g, feeds, std::vector{g.outputs[0], g.loss});
+  double total = 0;
+  for (int64_t row = 0; row < 6; ++row) {
+    const int64_t target = feeds[kTarget].int_at(row);
+    if (target == -100) continue;
+    double sum = 0;
+    for (int64_t c = 0; c < 5; ++c) sum += std::exp(got[0].at(row * 5 + c));
+    total += std::log(sum) - got[0].at(row * 5 + target);
+  }
+  EXPECT_NEAR(got[1].at(0), total / 4, 1e-5);
+  // With every target ignored there is nothing to average: 0, not NaN.
+  for (int64_t i = 0; i < 6; ++i) feeds[kTarget].as<int64_t>()[i] = -100;
+  EXPECT_EQ(evaluate_graph(g, feeds, std::vector{g.loss})[0].at(0), 0);
+}
+
+TEST(AttachLoss, MeanSquaredErrorByHand) {
+  Graph g = logits_model(false);
+  attach_loss(g, "mse");
+  check_graph(g);
+  const NamedTensors feeds = testing::feeds_for(g);
+  const std::vector<Tensor> got = evaluate_graph(g, feeds, std::vector{g.outputs[0], g.loss});
+  double total = 0;
+  for (int64_t i = 0; i < 30; ++i) total += std::pow(got[0].at(i) - feeds.at(kTarget).at(i), 2);
+  EXPECT_NEAR(got[1].at(0), total / 30, 1e-5);
+}
+
+TEST(AttachLoss, AssumesALanguageModelByItsTokens) {
+  Graph g = logits_model();
+  expect_mentions(attach_loss(g, ""), {"cross-entropy", "assumed"});
+  EXPECT_EQ(g.type(g.find(kTarget)), (TensorType{DType::i64, {2, 3}}));
+}
+
+TEST(AttachLoss, TakesTheModelsOwn) {
+  for (const Shape& shape : {Shape{}, Shape{1}, Shape{1, 1}}) {
+    Build b(DType::f32);
+    b.g.outputs = {b.reshape(b.sum(b.mul(b.in("x", {3}), b.param("w", {3})), {0}, false), shape)};
+    EXPECT_EQ(attach_loss(b.g, ""), "");
+    check_graph(b.g);
+    EXPECT_TRUE(b.g.type(b.g.loss).shape.empty());
+    EXPECT_EQ(b.g.find(kTarget), kNoValue);
+  }
+}
+
+TEST(AttachLoss, Refusals) {
+  Graph g = logits_model(false);
+  expect_mentions(message_of([&] { attach_loss(g, ""); }), {"m.onnx", "f32[2, 3, 5]", "--loss cross-entropy", "mse"});
+  expect_mentions(message_of([&] { attach_loss(g, "hinge"); }), {"'hinge'", "cross-entropy, mse"});
+  Build scalar(DType::f32);
+  scalar.g.outputs = {scalar.sum(scalar.in("x", {3}), {0}, false)};
+  expect_mentions(message_of([&] { attach_loss(scalar.g, "mse"); }), {"is a scalar", "leave --loss mse out"});
+  Build vector(DType::f32);
+  vector.g.outputs = {vector.in("x", {3})};
+  expect_mentions(message_of([&] { attach_loss(vector.g, "cross-entropy"); }), {"f32[3]", "[..., classes]"});
+  Build ints;
+  ints.g.outputs = {ints.ints("x", {3, 4})};
+  expect_mentions(message_of([&] { attach_loss(ints.g, "mse"); }), {"i64[3, 4]", "floating"});
+  expect_mentions(message_of([&] { attach_loss(ints.g, "cross-entropy"); }), {"i64[3, 4]", "floating logits"});
+  Graph empty;
+  empty.name = "e.onnx";
+  expect_mentions(message_of([&] { attach_loss(empty, ""); }), {"e.onnx", "no output"});
+}
+
+TEST(FreezeUnreached, NamesWhatNothingTrains) {
+  Build b(DType::f32);
+  const ValueId w = b.param("w", {3}), through_index = b.param("ranked", {2, 3});
+  b.param("unused", {3});
+  const ValueId best = b.op("argmax", {through_index}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
+  const ValueId row = b.op("gather", {b.in("x", {4, 3}), best}, {{"axis", int64_t{0}}});
+  b.g.loss = b.sum(b.mul(row, w), {0, 1}, false);
+  b.g.outputs = {b.g.loss};
+  EXPECT_EQ(freeze_unreached(b.g), (std::vector<std::string>{"ranked", "unused"}));
+  EXPECT_TRUE(b.g.trainable.at(w));
+  EXPECT_FALSE(b.g.trainable.at(b.g.find("unused")));
+  EXPECT_TRUE(freeze_unreached(b.g).empty());
+  OptimizerOptions options;
+  attach_optimizer(b.g, options);   // and so it does not stumble over them
+}
+
+// ------------------------------------------------------------------ dropout and bf16
+
+/// Embedding, layer norm, attention, gelu, head, all with dropout; tied when asked.
+Graph small_gpt(double dropout) {
+  Build b(DType::f32);
+  const ValueId tokens = b.ints("tokens", {2, 4}), table = b.param("table", {5, 6});
+  const ValueId step = dropout > 0 ? b.g.add_input(kRandomStep, {DType::i64, {}}, Role::scalar) : kNoValue;
+  int64_t key = 0;
+  auto drop = [&](ValueId x) {
+    if (dropout == 0) return x;
+    const Shape shape = b.g.type(x).shape;
+    return b.op("dropout", {x, step}, {{"p", dropout}, {"key", ++key}, {"seed", int64_t{2}}, {"global_shape", shape},
+                                       {"start", std::vector<int64_t>(shape.size(), 0)}});
+  };
+  ValueId x = drop(b.op("gather", {table, tokens}, {{"axis", int64_t{0}}}));
+  x = b.g.add_node("layer_norm", {x, b.param("scale", {6}), b.param("shift", {6})}, {{"axis", int64_t{2}}, {"eps", 1e-5}})[0];
+  auto heads = [&](const char* name) {
+    const ValueId w = b.mul(b.param(name, {6, 6}), 0.3);   // scores so large that they saturate say little
+    return b.transpose(b.reshape(b.matmul(x, w, "btc,cd->btd"), {2, 4, 2, 3}), {0, 2, 1, 3});
+  };
+  const ValueId scores = b.mul(b.matmul(heads("q"), heads("k"), "bhtd,bhsd->bhts"), 0.5);
+  const ValueId y = b.matmul(drop(b.op("softmax", {scores}, {{"axis", int64_t{3}}})), heads("v"), "bhts,bhsd->bhtd");
+  x = b.add(b.reshape(b.transpose(y, {0, 2, 1, 3}), {2, 4, 6}), b.param("bias", {6}));
+  x = b.op("gelu", {x}, {{"approximate", std::string("none")}});
+  b.g.outputs = {b.matmul(drop(x), table, "btc,vc->btv")};
+  return b.g;
+}
+
+TEST(WithoutDropout, IsTheModelWithoutIt) {
+  Graph trained = small_gpt(0.4);
+  EXPECT_EQ(fuse(trained).attention, 1);
+  const Graph plain = without_dropout(trained);
+  check_graph(plain);
+  EXPECT_EQ(count_op(plain, "dropout"), 0);
+  EXPECT_EQ(find_op(plain, "attention")->attrs.f("dropout"), 0);
+  expect_same_outputs(plain, small_gpt(0), 1e-5);
+}
+
+TEST(InBf16, KeepsWeightsLossAndReductionsInF32) {
+  Graph g = small_gpt(0.2);
+  fuse(g);
+  attach_loss(g, "");
+  g.outputs.clear();
+  Graph half = in_bf16(g);
+  attach_optimizer(half, {});
+  fold_casts(half);
+  merge_equal_nodes(half);
+  check_graph(half);
+  EXPECT_EQ(half.type(half.loss), (TensorType{DType::f32, {}}));
+  for (ValueId id : half.with_role(Role::parameter)) EXPECT_EQ(half.type(id).dtype, DType::f32);
+  for (ValueId id : half.with_role(Role::state)) EXPECT_EQ(half.type(id).dtype, DType::f32);
+  int products = 0, in_f32 = 0;
+  for (const Node& node : half.nodes()) {
+    if (node.op == "matmul" || node.op == "attention" || node.op == "attention_grad" || node.op == "gelu") {
+      EXPECT_EQ(half.type(node.inputs[0]).dtype, DType::bf16) << node.name;
+    }
+    if (node.op == "reduce_sum") {
+      EXPECT_EQ(half.type(node.outputs[0]).dtype, DType::f32) << node.name;
+    }
+    if (node.op == "adamw") {
+      EXPECT_EQ(half.type(node.inputs[1]).dtype, DType::f32) << node.name;
+    }
+    if (node.op != "matmul") continue;
+    ++products;
+    in_f32 += half.type(node.outputs[0]).dtype == DType::f32;
+  }
+  // Query, key, value and head: each a product, and two more for its gradients, of which the weight's is f32.
+  EXPECT_EQ(products, 12);
+  EXPECT_EQ(in_f32, 4);
+}
+
+TEST(InBf16, IsCloseToF32) {
+  Graph g = small_gpt(0);
+  fuse(g);
+  attach_loss(g, "");
+  const NamedTensors feeds = testing::feeds_for(g);
+  auto loss_and_gradient = [&](Graph graph) {
+    std::vector<ValueId> wanted = differentiate(graph, graph.loss, std::vector{graph.find("q")});
+    wanted.push_back(graph.loss);
+    check_graph(graph);
+    return evaluate_graph(graph, feeds, wanted);
+  };
+  const std::vector<Tensor> exact = loss_and_gradient(g), rough = loss_and_gradient(in_bf16(g));
+  EXPECT_NEAR(rough[1].at(0), exact[1].at(0), 0.02 * exact[1].at(0));
+  EXPECT_NE(rough[1].at(0), exact[1].at(0));
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < exact[0].count(); ++i) {
+    difference += std::pow(exact[0].at(i) - rough[0].at(i), 2);
+    norm += std::pow(exact[0].at(i), 2);
+  }
+  EXPECT_LE(std::sqrt(difference / norm), 0.05);
+}
+
+TEST(InBf16, ALossOfSquaresIsF32) {
+  // Targets of 1000 + noise: in bf16, whose steps are 4 there, the noise would be gone.
+  Build b(DType::f32);
+  b.g.outputs = {b.add(b.matmul(b.in("x", {2, 3}), b.param("w", {3, 4}), "ij,jk->ik"), b.param("bias", {4}))};
+  attach_loss(b.g, "mse");
+  const Graph half = in_bf16(b.g);
+  check_graph(half);
+  const Node* difference = find_op(half, "sub");
+  ASSERT_NE(difference, nullptr);
+  for (ValueId id : difference->inputs) EXPECT_EQ(half.type(id).dtype, DType::f32);
+  EXPECT_EQ(half.type(half.find(kTarget)).dtype, DType::f32);
+  EXPECT_EQ(half.type(find_op(half, "matmul")->outputs[0]).dtype, DType::bf16);
+}
+
+TEST(FoldCasts, OnlyTheSoleUserOfAProduct) {
+  Build b(DType::bf16);
+  const ValueId x = b.in("x", {2, 3}), y = b.in("y", {3, 4});
+  const Attrs to_f32 = {{"to", std::string("f32")}};
+  const ValueId a = b.matmul(x, y, "ij,jk->ik"), c = b.matmul(x, y, "ij,jk->ki");
+  b.g.outputs = {b.op("cast", {a}, to_f32), b.op("cast", {c}, to_f32), b.op("neg", {c})};
+  fold_casts(b.g);
+  check_graph(b.g);
+  EXPECT_EQ(count_op(b.g, "cast"), 1);
+  EXPECT_EQ(b.g.type(b.g.outputs[0]).dtype, DType::f32);
+  EXPECT_EQ(b.g.node(b.g.value(b.g.outputs[0]).producer).op, "matmul");
+}
+
+TEST(Rebuild, KeepsEverythingThatAGraphHas) {
+  Graph g = small_gpt(0.1);
+  attach_loss(g, "");
+  OptimizerOptions options;
+  options.accumulate = 2;
+  attach_optimizer(g, options);
+  const Graph copy = rebuild(g, [](Rebuild& r, const Node& node) { r.copy(node); });
+  check_graph(copy);
+  EXPECT_EQ(to_string(copy), to_string(g));
+  EXPECT_EQ(copy.updates.size(), g.updates.size());
+  EXPECT_EQ(copy.zeroed_each_step.size(), g.zeroed_each_step.size());
+  EXPECT_EQ(copy.metrics.size(), 2u);
+  EXPECT_EQ(copy.trainable.size(), g.trainable.size());
+}
+
+}  // namespace
+}  // namespace shardrun
