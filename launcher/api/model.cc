@@ -79,7 +79,39 @@ std::string fusion_note(const FusionCounts& counts) {
   return out;
 }
 
-/// The whole way, one line a pass.
+/// From the imported graph on: one line a pass.
+void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {   // people know them by their names in the file
+    Value& output = graph.value(graph.outputs[i]);
+    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue) output.name = report.outputs[i];
+  }
+  impl.notes.insert(impl.notes.end(), report.notes.begin(), report.notes.end());
+  const FusionCounts fused = fuse(graph);
+  if (const std::string note = fusion_note(fused); !note.empty()) impl.notes.push_back(note);
+  if (const std::string note = attach_loss(graph, impl.options.loss); !note.empty()) impl.notes.push_back(note);
+  const std::vector<std::string> unreached = freeze_unreached(graph);
+  graph.metrics = {{"loss", graph.loss}};
+  graph.outputs.clear();   // a step is asked for its loss alone; logits may stay cut
+  remove_dead_nodes(graph);
+
+  impl.evaluation = without_dropout(graph);
+  remove_dead_nodes(impl.evaluation);
+  impl.train = std::move(graph);
+  if (impl.options.dtype == "bf16") {
+    impl.train = in_bf16(impl.train);
+    impl.evaluation = in_bf16(impl.evaluation);
+  }
+  attach_optimizer(impl.train, optimizer_options(impl.options));
+  fold_casts(impl.train);
+  merge_equal_nodes(impl.train);
+  merge_equal_nodes(impl.evaluation);
+
+  for (const ImportReport::Parameter& p : report.parameters) {
+    const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();
+    impl.parameters.push_back({p.name, to_string(p.type), reached ? p.why : "the loss does not depend on it", p.trainable && reached});
+  }
+}
+
 std::unique_ptr<Model::Impl> build(const std::string& path, const ModelOptions& options) {
   check_options(options);
   auto impl = std::make_unique<Model::Impl>();
@@ -93,34 +125,10 @@ std::unique_ptr<Model::Impl> build(const std::string& path, const ModelOptions& 
   }
   Graph graph = import_onnx(path, import, &report);
   graph.name = path;
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {   // people know them by their names in the file
-    Value& output = graph.value(graph.outputs[i]);
-    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue) output.name = report.outputs[i];
-  }
-  impl->notes.insert(impl->notes.end(), report.notes.begin(), report.notes.end());
-  const FusionCounts fused = fuse(graph);
-  if (const std::string note = fusion_note(fused); !note.empty()) impl->notes.push_back(note);
-  if (const std::string note = attach_loss(graph, options.loss); !note.empty()) impl->notes.push_back(note);
-  const std::vector<std::string> unreached = freeze_unreached(graph);
-  graph.metrics = {{"loss", graph.loss}};
-  graph.outputs.clear();   // a step is asked for its loss alone; logits may stay cut
-  remove_dead_nodes(graph);
-
-  impl->evaluation = without_dropout(graph);
-  remove_dead_nodes(impl->evaluation);
-  impl->train = std::move(graph);
-  if (options.dtype == "bf16") {
-    impl->train = in_bf16(impl->train);
-    impl->evaluation = in_bf16(impl->evaluation);
-  }
-  attach_optimizer(impl->train, optimizer_options(options));
-  fold_casts(impl->train);
-  merge_equal_nodes(impl->train);
-  merge_equal_nodes(impl->evaluation);
-
-  for (const ImportReport::Parameter& p : report.parameters) {
-    const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();
-    impl->parameters.push_back({p.name, to_string(p.type), reached ? p.why : "the loss does not depend on it", p.trainable && reached});
+  try {
+    make_step(std::move(graph), report, *impl);
+  } catch (const Error& e) {
+    throw e.with_context(path);
   }
   return impl;
 }

@@ -130,8 +130,10 @@ class RankTrainer {
     report.samples_per_s = static_cast<double>(samples_ * accumulate) / report.step_ms * 1e3;
     report.tokens_per_s = static_cast<double>(tokens_ * accumulate) / report.step_ms * 1e3;
     report.peak_bytes = allocated_bytes();
-    SR_REQUIRE(std::isfinite(report.loss) && std::isfinite(report.grad_norm), device, "step ", number, ": the loss is ",
-               report.loss, " and the gradients' norm ", report.grad_norm, "; lower --lr, or clip gradients with --clip");
+    if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {   // the same numbers on every rank
+      throw Failure(Failure::Kind::run, str("step ", number, ": the loss is ", report.loss, " and the gradients' norm ",
+                                            report.grad_norm, "; lower --lr, or clip gradients with --clip"), true);
+    }
     return report;
   }
 
@@ -177,12 +179,20 @@ StepMetrics metrics_of(const StepReport& r) {
 
 }  // namespace
 
-TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options) {
-  std::optional<MetricsWriter> metrics;   // the leader's
+void check_training(World& world, const Model& model, const TrainOptions& options) {
   decide_on_rank0(world, [&] {
     check_options(options);
     make_schedule(options);
     open(model.impl().train, options);
+    if (!options.metrics.empty()) MetricsWriter(options.metrics, /*append=*/true);
+    return std::string();
+  });
+}
+
+TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options) {
+  std::optional<MetricsWriter> metrics;   // the leader's
+  check_training(world, model, options);
+  decide_on_rank0(world, [&] {
     if (!options.metrics.empty()) metrics.emplace(options.metrics, /*append=*/false);
     return std::string();
   });

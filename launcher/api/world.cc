@@ -86,6 +86,8 @@ int World::fail(const std::exception& error) noexcept {
   std::fflush(stdout);
   // What rank 0 decided reached every rank: it alone says so. What one rank met, that rank says.
   const bool everywhere = failure && failure->everywhere();
+  // Where several ranks met the same at once, the lowest speaks, and ends the others before their turn.
+  if (!everywhere && rank > 0) ::usleep(peer ? 1500 * 1000 : 200 * 1000 + std::min(rank, 16) * 50 * 1000);
   if (!(everywhere && rank != 0) && !peer) {
     if (rank == 0) {
       std::fprintf(stderr, "shardrun: %s\n", error.what());
@@ -95,7 +97,7 @@ int World::fail(const std::exception& error) noexcept {
     std::fflush(stderr);
   }
   if (!everywhere && impl_->mpi && impl_->mpi->size() > 1) {
-    if (peer) ::usleep(500 * 1000);  // let the rank that knows why speak first
+    if (peer && rank == 0) ::usleep(1500 * 1000);  // let the rank that knows why speak first
     impl_->mpi->abort();
   }
   return call ? 2 : 1;
@@ -186,7 +188,7 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
     if (!errors[static_cast<size_t>(rank)]) continue;
     const Failure failure = to_failure(errors[static_cast<size_t>(rank)]);
     if (!first || (first->kind() == Failure::Kind::peer && failure.kind() != Failure::Kind::peer)) {
-      first = n > 1 ? Failure(failure.kind(), "rank " + std::to_string(rank) + ": " + failure.what()) : failure;
+      first = n > 1 && !failure.everywhere() ? Failure(failure.kind(), "rank " + std::to_string(rank) + ": " + failure.what()) : failure;
     }
   }
   if (first) throw *first;

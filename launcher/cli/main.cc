@@ -12,7 +12,7 @@ namespace shardrun::cli {
 namespace {
 
 World make_world(const Arguments& args) {
-  return args.ranks > 0 ? World::threads(args.ranks) : World::launched();
+  return args.ranks ? World::threads(*args.ranks) : World::launched();
 }
 
 Model load(World& world, const Arguments& args) {
@@ -30,6 +30,7 @@ void write_text(const std::string& path, const std::string& text) {
 
 void run_train(World& world, Arguments& args) {
   const Model model = load(world, args);
+  check_training(world, model, args.train);
   const TrainingPlan plan = make_plan(world, model, args.plan);
   if (world.leader()) std::printf("%s", plan.summary().c_str());
   Progress progress(args.train.steps);
@@ -41,7 +42,6 @@ void run_train(World& world, Arguments& args) {
 
 void run_plan(World& world, Arguments& args) {
   const Model model = load(world, args);
-  args.plan.ranks = args.ranks;
   const TrainingPlan plan = make_plan(world, model, args.plan);
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());
@@ -67,7 +67,6 @@ int run(int argc, char** argv) {
   Arguments args;
   CLI::App app("shardrun trains an ONNX model on many processes: it plans how every tensor is cut over them, and runs each\n"
                "one's share. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train MODEL.onnx'.");
-  app.require_subcommand(1);
   app.set_version_flag("--version", version());
   CLI::App* train_command = app.add_subcommand("train", "Plan and train a model");
   add_model_options(*train_command, args);
@@ -83,8 +82,8 @@ int run(int argc, char** argv) {
   add_gpt_options(*gpt_command, args);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> commands = {"train", "plan", "model"};
-  if (!words.empty() && words[0][0] != '-' && std::find(commands.begin(), commands.end(), words[0]) == commands.end()) {
+  const std::vector<std::string> own = {"train", "plan", "model", "-h", "--help", "--version"};
+  if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
@@ -99,6 +98,20 @@ int run(int argc, char** argv) {
     return status == 0 ? 0 : 2;
   }
 
+  try {   // each process finds the same here; one says so
+    finish_arguments(args);
+    if (app.get_subcommands().empty()) {
+      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, model; --help tells more");
+    }
+    if (train_command->parsed() && args.ranks && launched_processes() > 1) {
+      throw Failure(Failure::Kind::call, "--ranks " + std::to_string(*args.ranks) + ": runs threads of one process, but the launcher started " +
+                                             std::to_string(launched_processes()) + "; leave out one of the two");
+    }
+  } catch (const Failure& e) {
+    if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
+    return 2;
+  }
+  if (!train_command->parsed() && !is_first_process()) return 0;   // work for one
   if (gpt_command->parsed()) {
     try {
       write_gpt(args.gpt, args.output);
@@ -109,9 +122,8 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    World world = plan_command->parsed() ? World::threads(std::max(1, args.ranks)) : make_world(args);
+    World world = plan_command->parsed() ? World::threads(args.ranks.value_or(1)) : make_world(args);
     try {
-      finish_arguments(args);
       if (train_command->parsed()) run_train(world, args);
       if (plan_command->parsed()) run_plan(world, args);
       return 0;

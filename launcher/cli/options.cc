@@ -16,6 +16,8 @@ int64_t parse_count(const std::string& text, const std::string& flag) {
   return value;
 }
 
+constexpr int kMostRanks = 65536;
+
 /// "16GiB", "512MiB", "1.5GB", "1000000".
 int64_t parse_bytes(const std::string& text) {
   static const std::map<std::string, double> kUnits = {
@@ -89,8 +91,15 @@ void finish_arguments(Arguments& args) {
     }
     args.model_options.dims[dim.substr(0, equals)] = parse_count(dim.substr(equals + 1), "--dim " + dim.substr(0, equals));
   }
-  if (args.batch < 0) throw Failure(Failure::Kind::call, "--batch: wanted a positive number");
-  if (args.batch > 0) args.model_options.batch = args.batch;
+  auto wanted = [](bool fine, const std::string& flag, const std::string& got, const char* want) {
+    if (!fine) throw Failure(Failure::Kind::call, flag + ": got " + got + ", wanted " + want);
+  };
+  wanted(!args.batch || *args.batch >= 1, "--batch", std::to_string(args.batch.value_or(1)), "1 or more");
+  wanted(!args.ranks || *args.ranks >= 1, "--ranks", std::to_string(args.ranks.value_or(1)), "1 or more");
+  wanted(!args.ranks || *args.ranks <= kMostRanks, "--ranks", std::to_string(args.ranks.value_or(1)), "at most 65536");
+  const double seconds = args.plan.solve_seconds;
+  wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds), "a number of at least 0");
+  args.model_options.batch = args.batch;
   if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory);
   args.plan.seed = args.model_options.seed = args.train.seed;
 }

@@ -10,9 +10,9 @@ namespace shardrun::cli {
 /// What the user asked for, before any World exists.
 struct Arguments {
   std::string model;
-  int ranks = 0;                  // --ranks N: threads of this process
+  std::optional<int> ranks;       // --ranks N: threads of this process
   std::vector<std::string> dims;  // NAME=SIZE
-  int64_t batch = 0;
+  std::optional<int64_t> batch;
   std::string memory;             // 16GiB
   bool verbose = false;
   std::string output;             // -o
@@ -26,7 +26,8 @@ void add_model_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
 
-/// Turns the texts of --dim, --batch and --memory into options. Throws Failure(call).
+/// Turns the texts of --dim, --batch and --memory into options and checks what no other part of the program would.
+/// Throws Failure(call).
 void finish_arguments(Arguments& args);
 
 }  // namespace shardrun::cli

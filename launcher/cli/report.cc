@@ -90,6 +90,13 @@ void Progress::finish(const TrainReport& report) {
   }
 }
 
+int launched_processes() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (const char* size = std::getenv(name); size && std::atoi(size) > 0) return std::atoi(size);
+  }
+  return 1;
+}
+
 bool is_first_process() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";

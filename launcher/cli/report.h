@@ -21,6 +21,8 @@ class Progress {
   StepReport last_;
 };
 
+/// How many processes mpirun or srun started; 1 without them (from the environment).
+int launched_processes();
 /// Of the processes that mpirun started, the one that may talk (from the environment).
 bool is_first_process();
 

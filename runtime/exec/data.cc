@@ -15,6 +15,31 @@
 
 namespace shardrun {
 
+DataFile::DataFile(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  SR_REQUIRE(file_ >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));
+  struct stat info {};
+  const int error = fstat(file_, &info) == 0 ? 0 : errno;
+  size_ = info.st_size;
+  if (error == 0 && S_ISREG(info.st_mode) && size_ > 0) return;
+  ::close(file_);
+  SR_REQUIRE(error == 0, invalid_input, path, ": cannot read: ", std::strerror(error));
+  SR_REQUIRE(S_ISREG(info.st_mode), invalid_input, path, ": is not a regular file");
+  fail(ErrorKind::invalid_input, path, ": the file is empty");
+}
+
+DataFile::~DataFile() { ::close(file_); }
+
+void DataFile::read(int64_t begin, int64_t bytes, void* out) const {
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t got = pread(file_, static_cast<char*>(out) + done, static_cast<size_t>(bytes - done), begin + done);
+    if (got < 0 && errno == EINTR) continue;
+    SR_REQUIRE(got >= 0, device, path_, ": cannot read at byte ", begin + done, ": ", std::strerror(errno));
+    SR_REQUIRE(got > 0, device, path_, ": ends at byte ", begin + done, ", but had ", size_,
+               " bytes when the run began; leave the data alone while a run reads them");
+    done += got;
+  }
+}
+
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   SR_REQUIRE(file >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));

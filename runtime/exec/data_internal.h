@@ -13,6 +13,26 @@
 
 namespace shardrun {
 
+/// A file that is read piece by piece. One that shrinks under a running job is an error of that job, where a
+/// mapped one would kill it. Thread-safe.
+class DataFile {
+ public:
+  explicit DataFile(const std::string& path);  // throws invalid_input
+  ~DataFile();
+  DataFile(const DataFile&) = delete;
+  DataFile& operator=(const DataFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+  /// Throws Error(device) if the bytes are no longer there.
+  void read(int64_t begin, int64_t bytes, void* out) const;
+
+ private:
+  std::string path_;
+  int file_ = -1;
+  int64_t size_ = 0;
+};
+
 /// A whole file, read-only, in memory as far as it is touched.
 class MappedFile {
  public:

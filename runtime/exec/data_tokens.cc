@@ -28,14 +28,16 @@ class TokenSource : public DataSource {
             void* out) const override {
     const int64_t shift = field.role == BatchField::Role::target ? 1 : 0;
     int64_t sample = -1, start = 0;
+    std::vector<unsigned char> window;  // of the sample at hand, as in the file
     for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
       if (index / context_ != sample) {
         sample = index / context_;
-        start = validation ? validation_start(batch * samples_ + sample)
-                           : training_start(batch * samples_ + sample);
+        start = shift + (validation ? validation_start(batch * samples_ + sample)
+                                    : training_start(batch * samples_ + sample));
+        load(start, context_, window);
       }
-      const int64_t position = start + index % context_ + shift;
-      store_integer(out, field.type.dtype, i, checked(position));
+      const int64_t at = index % context_;
+      store_integer(out, field.type.dtype, i, checked(token(window, at), start + at));
     });
   }
 
@@ -113,8 +115,13 @@ class TokenSource : public DataSource {
     return training_tokens_ + (last == 0 ? 0 : sample * room / last);
   }
 
-  int64_t token(int64_t position) const {
-    const unsigned char* at = file_.data() + position * token_bytes_;
+  void load(int64_t position, int64_t count, std::vector<unsigned char>& out) const {
+    out.resize(static_cast<size_t>(count * token_bytes_));
+    file_.read(position * token_bytes_, count * token_bytes_, out.data());
+  }
+
+  int64_t token(const std::vector<unsigned char>& tokens, int64_t i) const {
+    const unsigned char* at = tokens.data() + i * token_bytes_;
     if (token_bytes_ == 1) return *at;
     if (token_bytes_ == 2) {
       uint16_t value;
@@ -126,8 +133,7 @@ class TokenSource : public DataSource {
     return value;
   }
 
-  int64_t checked(int64_t position) const {
-    const int64_t value = token(position);
+  int64_t checked(int64_t value, int64_t position) const {
     SR_REQUIRE(vocabulary_ == 0 || value < vocabulary_, invalid_input, file_.path(), ": token ",
                value, " at position ", position, " is beyond the model's vocabulary of ",
                vocabulary_, "; tokenise the text for this model");
@@ -136,11 +142,17 @@ class TokenSource : public DataSource {
 
   void check_all() const {
     if (vocabulary_ == 0 || (token_bytes_ == 1 && vocabulary_ >= 256)) return;
-    for (int64_t i = 0; i < tokens_; ++i) checked(i);
+    constexpr int64_t kBlock = 1 << 18;
+    std::vector<unsigned char> block;
+    for (int64_t begin = 0; begin < tokens_; begin += kBlock) {
+      const int64_t count = std::min(kBlock, tokens_ - begin);
+      load(begin, count, block);
+      for (int64_t i = 0; i < count; ++i) checked(token(block, i), begin + i);
+    }
   }
 
   std::string spec_;
-  MappedFile file_;
+  DataFile file_;
   int token_bytes_;
   DataOptions options_;
   int64_t samples_ = 0, context_ = 0, vocabulary_ = 0;

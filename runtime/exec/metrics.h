@@ -33,7 +33,7 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  /// A line each, in the file when the call returns. Throw invalid_input if it cannot be written.
+  /// A line each, in the file when the call returns. Throw Error(device) if it cannot be written.
   void step(const StepMetrics& metrics);
   void eval(int64_t step, double val_loss);
 

@@ -188,6 +188,9 @@ struct TrainReport {
   double seconds = 0;
 };
 
+/// What train() checks before it starts (options, the data, the metrics file's folder), so that a caller hears of it
+/// before a long search for a plan. Throws Failure(call).
+void check_training(World& world, const Model& model, const TrainOptions& options);
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
 
 struct GptModel {
