@@ -137,11 +137,23 @@ def export_dynamo(name, model, args, names, **options):
     without_traces(path)
 
 
+def export_legacy(name, model, args, names, opset):
+    torch.onnx.export(model, args, str(HERE / f"{name}.onnx"), dynamo=False, input_names=names, opset_version=opset,
+                      training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+
+
 def export(name, model, args, names):
     model.train()
     export_dynamo(f"{name}.dynamo", model, args, names, optimize=False)
-    torch.onnx.export(model, args, str(HERE / f"{name}.legacy.onnx"), dynamo=False, input_names=names,
-                      training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=17)
+    export_legacy(f"{name}.legacy", model, args, names, 17)
+    # Before opset 17 LayerNormalization is in pieces, from 23 on Attention is whole. PyTorch does not export
+    # scaled_dot_product_attention below 14.
+    if name == "gpt_manual":
+        export_legacy(f"{name}.legacy13", model, args, names, 13)
+    if name == "gpt_loss":
+        export_legacy(f"{name}.legacy14", model, args, names, 14)
+    if name == "gpt_sdpa":
+        export_dynamo(f"{name}.dynamo23", model, args, names, optimize=False, opset_version=23)
 
 
 def record(name, model, args, names, loss_of):
@@ -206,8 +218,7 @@ def export_wrongly():
     model = Dropped()
     model.train()
     export_dynamo("dropout.dynamo_train", model, (idx,), ["idx"], optimize=False)
-    torch.onnx.export(model, (idx,), str(HERE / "dropout.legacy_train.onnx"), dynamo=False, input_names=["idx"],
-                      training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=17)
+    export_legacy("dropout.legacy_train", model, (idx,), ["idx"], 17)
     model.eval()
     export_dynamo("dropout.dynamo_eval", model, (idx,), ["idx"], optimize=False)
     torch.onnx.export(model, (idx,), str(HERE / "dropout.legacy_eval.onnx"), dynamo=False, input_names=["idx"],

@@ -48,6 +48,10 @@ std::vector<Case> cases() {
     out.push_back({"gpt_loss", exporter, loss});
     out.push_back({"mlp", exporter, mlp});
   }
+  // Opset 13 and 14 have layer norm in pieces; 23 has attention whole.
+  out.push_back({"gpt_manual", "legacy13", manual});
+  out.push_back({"gpt_loss", "legacy14", loss});
+  out.push_back({"gpt_sdpa", "dynamo23", sdpa});
   return out;
 }
 
