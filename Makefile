@@ -12,7 +12,7 @@ PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 CTEST ?=
 JOBS ?= $(shell nproc)
-STEPS ?= 200
+STEPS ?= 400
 
 # A container's root may run MPI, and more ranks than cores; each rank may use every core it is given.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
