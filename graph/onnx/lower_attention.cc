@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "graph/onnx/lowering.h"
+#include "graph/passes/match.h"
 
 namespace shardrun::importer {
 namespace {
@@ -104,8 +105,13 @@ void attention(NodeContext& c) {
     else
       mask = apply_mask(c, b.expand(mask, broadcast(b.shape(mask), b.shape(padding))), padding);
   }
+  // Op attention has no gradient for its mask; one that trains, such as a table of relative
+  // positions, is added to the scores by a node of its own.
+  const bool mask_trains = mask != kNone && b.known(mask) == nullptr &&
+                           b.dtype(mask) != DType::boolean &&
+                           depends_on_trained(b.graph, b.id(mask));
   V y = kNone;
-  if (softcap == 0 && !c.wants(3)) {
+  if (softcap == 0 && !c.wants(3) && !mask_trains) {
     std::vector<V> inputs = {q, k, v};
     if (mask != kNone) {
       if (b.dtype(mask) != DType::boolean) mask = b.cast(mask, b.dtype(q));

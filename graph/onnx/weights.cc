@@ -8,6 +8,7 @@
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <regex>
 
 #include "graph/onnx/lowering.h"
@@ -56,7 +57,9 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
                                              "Not",
                                              "SequenceLength"};
   if (stop.count(node.op_type()) > 0) return false;
-  if (node.op_type() == "Attention") return i != 3;
+  // Class weights are chosen, not trained: PyTorch too has no gradient for them.
+  if (node.op_type() == "SoftmaxCrossEntropyLoss" || node.op_type() == "NegativeLogLikelihoodLoss")
+    return i == 0;
   if (node.op_type() == "BatchNormalization") return i < 3;
   if (node.op_type() == "Cast") {
     for (const auto& attribute : node.attribute()) {
@@ -127,6 +130,71 @@ bool is_generated(const std::string& name) {
                      [](unsigned char ch) { return std::isdigit(ch) != 0; });
 }
 
+/// 'h.0.weight' or 'bias': what PyTorch's modules call their parameters, as opposed to a 'mask'.
+bool named_as_weight(const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return last.find("weight") != std::string::npos || last.find("bias") != std::string::npos;
+}
+
+/// A name that PyTorch's tracer gave to a result of an op: "val_12", "arange", "slice_3". Names of
+/// a module's own tensors have a dot, or are none of these.
+bool is_traced(const std::string& name) {
+  static const std::regex op(
+      "val_[0-9]+.*|_?(to|to_copy|assert.*|unsafe_view|abs|acos|add|addmm|alias|all|any|arange|"
+      "asin|atan2?|"
+      "baddbmm|bitwise_.*|bmm|cat|ceil|chunk|clamp|clamp_max|clamp_min|clone|constant|contiguous|"
+      "copy|"
+      "cos|cumsum|detach|diagonal|div|einsum|embedding|empty.*|eq|exp|expand|expand_as|eye|fill|"
+      "flatten|flip|floor|floor_divide|fmod|full|full_like|gather|ge|getitem|gt|index|index_select|"
+      "isinf|isnan|le|lift_fresh_copy|linspace|log|logical_.*|lt|masked_fill|matmul|maximum|mean|"
+      "minimum|mm|mul|ne|neg|new_.*|ones|ones_like|outer|permute|pow|reciprocal|remainder|repeat|"
+      "repeat_interleave|reshape|roll|round|rsqrt|rsub|scalar_tensor|select|sigmoid|sign|sin|slice|"
+      "split|sqrt|squeeze|stack|sub|sum|sym_.*|t|tanh|tensor|transpose|tril|triu|type_as|unbind|"
+      "unsqueeze|view|view_as|where|zeros|zeros_like)(_[0-9]+)?");
+  return std::regex_match(name, op);
+}
+
+/// The names in "['a', 'b.weight']".
+std::vector<std::string> quoted_names(const std::string& list) {
+  std::vector<std::string> out;
+  for (size_t open = list.find('\''); open != std::string::npos;) {
+    const size_t close = list.find('\'', open + 1);
+    if (close == std::string::npos) break;
+    out.push_back(list.substr(open + 1, close - open - 1));
+    open = list.find('\'', close + 1);
+  }
+  return out;
+}
+
+/// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
+/// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
+/// 1).
+bool is_sinusoid(const StoredTensor& tensor) {
+  Shape shape = tensor.type.shape;
+  std::erase(shape, 1);
+  if (shape.size() < 2 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  const double first = x.at(0), second = x.at(shape.back());
+  constexpr double kRounding = 4e-3;  // of bf16
+  const bool sine = first == 0 && std::abs(second - std::sin(1.0)) < kRounding;
+  const bool cosine = first == 1 && std::abs(second - std::cos(1.0)) < kRounding;
+  if (!sine && !cosine) return false;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    if (!(std::abs(x.at(i)) <= 1 + kRounding)) return false;
+  }
+  return true;
+}
+
+/// Are more than a tenth of the numbers there already? Then the tensor is a table's rows repeated
+/// rather than a part of it. Of 16-bit numbers too few exist to say.
+bool repeats_itself(const StoredTensor& tensor) {
+  if (size_of(tensor.stored) < 4 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  std::set<double> distinct;
+  for (int64_t i = 0; i < x.count(); ++i) distinct.insert(x.at(i));
+  return static_cast<int64_t>(distinct.size()) * 10 < x.count() * 9;
+}
+
 std::string shown(const std::string& name, const StoredTensor& tensor) {
   return str("initialiser '", name, "' (", tensor.type, ")");
 }
@@ -143,7 +211,11 @@ class Decider {
     split_identities();
     refuse_or_split_merged();
     const std::set<std::string> reached = reached_names(nodes_, model_.proto.graph());
+    for (const FlatNode& node : nodes_) {
+      for (const std::string& name : node.proto.output()) made_.insert(name);
+    }
     for (const std::string& name : out_.order) decide(name, reached);
+    note_unsure();
     find_ties();
     drop_unused();
     note_folding();
@@ -257,7 +329,73 @@ class Decider {
       w.is_parameter = w.trainable = true;
       w.why = "a float initialiser that the gradient reaches";
     }
+    std::string pattern;
+    const bool chosen =
+        matches_any(name, options_.train, pattern) || matches_any(name, options_.freeze, pattern);
+    if (w.is_parameter && kind.empty()) doubt(w, name, chosen);
     apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
+  }
+
+  /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
+  /// weight, or, from an exporter that writes no kinds, a buffer.
+  void doubt(Weight& w, const std::string& name, bool chosen) {
+    auto not_a_weight = [&](const std::string& why) {
+      w.is_parameter = chosen;
+      w.trainable = false;
+      w.why = why;
+    };
+    const auto folded = folded_.find(name);
+    if (folded == folded_.end()) {
+      if (!kinds_.empty() && is_generated(name)) {
+        not_a_weight("a constant of the exporter, not of the model");
+      } else if (is_sinusoid(w.tensor)) {
+        not_a_weight("sines or cosines of positions");
+        report_.notes.push_back(str("'", name, "' (", w.tensor.type,
+                                    ") holds sines or cosines of positions and is not trained; "
+                                    "--train '",
+                                    name, "' trains it"));
+      } else if (!named_as_weight(name) && name.rfind("onnx::MatMul_", 0) != 0) {
+        unsure_.push_back(name);
+      }
+      return;
+    }
+    std::vector<std::string> sources = quoted_names(folded->second), own;
+    if (sources.size() == 1) {
+      if (kinds_.count(sources[0]) > 0 && kinds_[sources[0]] != "PARAMETER")
+        not_a_weight("computed by the exporter from a " + kinds_[sources[0]]);
+      return;
+    }
+    for (const std::string& source : sources) {
+      if (!is_traced(source) && made_.count(source) == 0) own.push_back(source);
+    }
+    if (own.empty()) return not_a_weight("computed by the exporter from constants");
+    const bool weight = std::any_of(own.begin(), own.end(), [&](const std::string& source) {
+      return kinds_.count(source) > 0 ? kinds_[source] == "PARAMETER" : named_as_weight(source);
+    });
+    const std::string start =
+        str(shown(name, w.tensor), " was computed by the exporter from '", own[0], "'");
+    const std::string way =
+        str("export with torch.onnx.export(…, dynamo=True, optimize=False), or choose --train '",
+            name, "' or --freeze '", name, "'");
+    SR_REQUIRE(weight || chosen, invalid_input, start,
+               ", and the file does not say whether that is a parameter or a buffer; ", way);
+    SR_REQUIRE(!weight || chosen || !repeats_itself(w.tensor), invalid_input, start,
+               " and repeats its numbers, which would train apart from each other; ", way);
+    if (weight) {
+      report_.notes.push_back(str("'", name, "' is what the exporter took of '", own[0],
+                                  "' for these sizes; it trains in its place"));
+    }
+  }
+
+  void note_unsure() {
+    if (unsure_.empty() || !kinds_.empty() || !options_.training ||
+        model_.proto.producer_name() != "pytorch")
+      return;
+    std::string names;
+    for (const std::string& name : unsure_) names += (names.empty() ? "'" : ", '") + name + "'";
+    report_.notes.push_back(str("this exporter does not tell parameters from buffers: ", names,
+                                unsure_.size() == 1 ? " trains" : " train",
+                                "; name what is a buffer with --freeze"));
   }
 
   void tie(const std::string& copy, const std::string& original, bool transposed, const char* how) {
@@ -317,16 +455,17 @@ class Decider {
     }
   }
 
-  /// The legacy exporter folds transposes into weights in evaluation mode only, and there drops Dropout
-  /// without a trace.
+  /// The legacy exporter folds transposes into weights in evaluation mode only, and there drops
+  /// Dropout without a trace.
   void note_folding() {
     if (!options_.training) return;
     for (const std::string& name : out_.order) {
       if (!out_.by_name[name].is_parameter || name.rfind("onnx::", 0) != 0) continue;
-      report_.notes.push_back(str(
-          "the weight '", name, "' has lost its name: the model was exported in evaluation mode with its constants ",
-          "folded, which removes Dropout; if it has any, export with "
-          "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"));
+      report_.notes.push_back(
+          str("the weight '", name,
+              "' has lost its name: the model was exported in evaluation mode with its constants ",
+              "folded, which removes Dropout; if it has any, export with "
+              "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"));
       return;
     }
   }
@@ -355,6 +494,8 @@ class Decider {
   ImportReport& report_;
   Weights out_;
   std::map<std::string, std::string> kinds_, folded_;
+  std::set<std::string> made_;       // by nodes
+  std::vector<std::string> unsure_;  // trained, though nothing says that they are parameters
   bool optimised_ = false;
 };
 
