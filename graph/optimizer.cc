@@ -7,7 +7,11 @@ namespace shardrun {
 namespace {
 
 ValueId fill(Graph& graph, DType dtype, double value, const std::string& name) {
-  return graph.add("fill", {}, {{"shape", std::vector<int64_t>{}}, {"dtype", std::string(to_string(dtype))}, {"value", value}}, name);
+  return graph.add("fill", {},
+                   {{"shape", std::vector<int64_t>{}},
+                    {"dtype", std::string(to_string(dtype))},
+                    {"value", value}},
+                   name);
 }
 
 ValueId as(Graph& graph, ValueId value, DType dtype) {
@@ -24,8 +28,10 @@ ValueId scalar_input(Graph& graph, const char* name, DType dtype) {
 ValueId global_norm(Graph& graph, const std::vector<ValueId>& grads) {
   ValueId total = kNoValue;
   for (ValueId grad : grads) {
-    const ValueId squares = as(graph, graph.add("reduce_sum_squares", {grad}, {}, "update/grad_squares"), DType::f32);
-    total = total == kNoValue ? squares : graph.add("add", {total, squares}, {}, "update/grad_squares_sum");
+    const ValueId squares =
+        as(graph, graph.add("reduce_sum_squares", {grad}, {}, "update/grad_squares"), DType::f32);
+    total = total == kNoValue ? squares
+                              : graph.add("add", {total, squares}, {}, "update/grad_squares_sum");
   }
   return graph.add("sqrt", {total}, {}, "update/grad_norm");
 }
@@ -43,9 +49,10 @@ ValueId accumulate(Graph& graph, ValueId value, const std::string& name) {
 }  // namespace
 
 void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
-  SR_REQUIRE(options.kind == "adamw" || options.kind == "adam" || options.kind == "sgd", invalid_input, "optimizer '",
-             options.kind, "' is not one of adamw, adam, sgd");
-  SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate, ", wanted 1 or more");
+  SR_REQUIRE(options.kind == "adamw" || options.kind == "adam" || options.kind == "sgd",
+             invalid_input, "optimizer '", options.kind, "' is not one of adamw, adam, sgd");
+  SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate,
+             ", wanted 1 or more");
   SR_REQUIRE(graph.loss != kNoValue, invalid_input, "the graph has no loss");
   std::vector<ValueId> params;
   for (ValueId id : graph.with_role(Role::parameter)) {
@@ -58,7 +65,9 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   ValueId scaled_loss = loss;
   if (options.accumulate > 1) {
     const DType dtype = graph.type(loss).dtype;
-    scaled_loss = graph.add("mul", {loss, fill(graph, dtype, 1.0 / options.accumulate, "accumulate/share")}, {}, "loss/share");
+    scaled_loss =
+        graph.add("mul", {loss, fill(graph, dtype, 1.0 / options.accumulate, "accumulate/share")},
+                  {}, "loss/share");
   }
   std::vector<ValueId> grads = differentiate(graph, scaled_loss, params);
   for (size_t i = 0; i < params.size(); ++i) {
@@ -80,8 +89,11 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   ValueId clip_scale;
   if (options.clip_norm > 0) {
     // min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_
-    const ValueId safe = graph.add("add", {norm, fill(graph, DType::f32, 1e-6, "update/clip_eps")}, {}, "update/clip_safe");
-    const ValueId ratio = graph.add("div", {fill(graph, DType::f32, options.clip_norm, "update/clip_norm"), safe}, {}, "update/clip_ratio");
+    const ValueId safe = graph.add("add", {norm, fill(graph, DType::f32, 1e-6, "update/clip_eps")},
+                                   {}, "update/clip_safe");
+    const ValueId ratio =
+        graph.add("div", {fill(graph, DType::f32, options.clip_norm, "update/clip_norm"), safe}, {},
+                  "update/clip_ratio");
     clip_scale = graph.add("clip", {ratio}, {{"max", 1.0}}, "update/clip_scale");
   } else {
     clip_scale = fill(graph, DType::f32, 1.0, "update/clip_scale");
@@ -91,13 +103,15 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     const std::string name = graph.value(p).name;
     const TensorType type = graph.type(p);
     // As stored in the model: a pass may view a bias [3 C] as [3, C].
-    const Shape& stored = graph.sources.at(p).shape.empty() ? type.shape : graph.sources.at(p).shape;
+    const Shape& stored =
+        graph.sources.at(p).shape.empty() ? type.shape : graph.sources.at(p).shape;
     const double decay = options.decay_all || stored.size() >= 2 ? options.weight_decay : 0.0;
     if (options.kind == "sgd") {
       const ValueId buffer = graph.add_persistent("momentum/" + name, type, Role::state, Source{});
-      const auto next = graph.add_node("sgd", {p, grads[i], buffer, lr, step, clip_scale},
-                                       {{"momentum", options.momentum}, {"weight_decay", decay}, {"nesterov", int64_t{0}}},
-                                       "update/" + name);
+      const auto next = graph.add_node(
+          "sgd", {p, grads[i], buffer, lr, step, clip_scale},
+          {{"momentum", options.momentum}, {"weight_decay", decay}, {"nesterov", int64_t{0}}},
+          "update/" + name);
       graph.updates[p] = next[0];
       graph.updates[buffer] = next[1];
     } else {

@@ -9,19 +9,21 @@
 namespace shardrun {
 
 struct OptimizerOptions {
-  std::string kind = "adamw";    // adamw, adam, sgd
+  std::string kind = "adamw";  // adamw, adam, sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double momentum = 0.9;         // sgd
-  double weight_decay = 0.0;     // on parameters of rank >= 2 only, as GPT recipes do; `decay_all` decays the rest too
+  double momentum = 0.9;  // sgd
+  double weight_decay =
+      0.0;  // on parameters of rank >= 2 only, as GPT recipes do; `decay_all` decays the rest too
   bool decay_all = false;
-  double clip_norm = 0.0;        // global norm of all gradients; 0: no clipping
-  int accumulate = 1;            // micro-batches a step; gradients and the loss are their mean
+  double clip_norm = 0.0;  // global norm of all gradients; 0: no clipping
+  int accumulate = 1;      // micro-batches a step; gradients and the loss are their mean
 };
 
 /// Names of the scalars that the host sets before each step.
-inline constexpr const char* kLearningRate = "lr";        // f32
-inline constexpr const char* kStep = "step";              // i64, from 1
-inline constexpr const char* kRandomStep = "random_step"; // i64, one more each micro-batch: dropout
+inline constexpr const char* kLearningRate = "lr";  // f32
+inline constexpr const char* kStep = "step";        // i64, from 1
+inline constexpr const char* kRandomStep =
+    "random_step";  // i64, one more each micro-batch: dropout
 
 /// Differentiates graph.loss with respect to every trainable parameter and appends accumulation,
 /// the gradients' norm, clipping and the update (Phase::update). Adds metrics "loss", "grad_norm".

@@ -24,8 +24,8 @@ Types infer_reduce(const Node& node, InTypes in) {
   Shape shape;
   for (size_t i = 0; i < axes.size(); ++i) {
     require_axis(axes[i], in[0].shape.size());
-    SR_REQUIRE(i == 0 || axes[i - 1] < axes[i], invalid_input,
-               "axes are ", to_string(axes), "; they must be sorted and distinct");
+    SR_REQUIRE(i == 0 || axes[i - 1] < axes[i], invalid_input, "axes are ", to_string(axes),
+               "; they must be sorted and distinct");
   }
   for (size_t d = 0; d < in[0].shape.size(); ++d) {
     const bool reduced = std::binary_search(axes.begin(), axes.end(), static_cast<int64_t>(d));
@@ -100,10 +100,10 @@ Grads extreme_gradient(GradientContext& c) {
   const ValueId x = c.node.inputs[0];
   const ValueId y = with_kept_dims(c, c.node.outputs[0]);
   const ValueId dy = with_kept_dims(c, c.out_grads[0]);
-  const ValueId mask = g.add("cast", {g.add("equal", {x, y})},
-                             {{"to", std::string(to_string(c.in_type(0).dtype))}});
-  const ValueId count = g.add("reduce_sum", {mask},
-                              {{"axes", c.node.attrs.ints("axes")}, {"keepdims", int64_t{1}}});
+  const ValueId mask =
+      g.add("cast", {g.add("equal", {x, y})}, {{"to", std::string(to_string(c.in_type(0).dtype))}});
+  const ValueId count =
+      g.add("reduce_sum", {mask}, {{"axes", c.node.attrs.ints("axes")}, {"keepdims", int64_t{1}}});
   return {g.add("mul", {mask, g.add("div", {dy, count})})};
 }
 
@@ -121,8 +121,8 @@ Grads product_gradient(GradientContext& c) {
   const ValueId zeros = g.add("reduce_sum", {zero}, over);
   const ValueId other_zeros = g.add("sub", {zeros, zero});
   const ValueId others = g.add("div", {product, nonzero_x});
-  const ValueId slope = g.add("where", {g.add("equal", {other_zeros, scalar(g, dtype, 0)}), others,
-                                        scalar(g, dtype, 0)});
+  const ValueId slope = g.add(
+      "where", {g.add("equal", {other_zeros, scalar(g, dtype, 0)}), others, scalar(g, dtype, 0)});
   return {g.add("mul", {with_kept_dims(c, c.out_grads[0]), slope})};
 }
 
@@ -152,9 +152,9 @@ OpDef reduction(const char* name, decltype(&sum_gradient) gradient) {
   def.gradient = gradient;
   def.flops = one_per_operand_element;
   const DType f = DType::f32;
-  def.samples = {{{{f, {3, 4}}}, over({1}, 0)},       {{{f, {3, 4}}}, over({0}, 1)},
-                 {{{f, {2, 3, 5}}}, over({0, 2}, 1)}, {{{f, {2, 3, 5}}}, over({1}, 0)},
-                 {{{f, {4, 3}}}, over({0, 1}, 0)},    {{{f, {5}}}, over({}, 0)},
+  def.samples = {{{{f, {3, 4}}}, over({1}, 0)},          {{{f, {3, 4}}}, over({0}, 1)},
+                 {{{f, {2, 3, 5}}}, over({0, 2}, 1)},    {{{f, {2, 3, 5}}}, over({1}, 0)},
+                 {{{f, {4, 3}}}, over({0, 1}, 0)},       {{{f, {5}}}, over({}, 0)},
                  {{{DType::i64, {3, 4}}}, over({1}, 0)}, {{{DType::i32, {3, 4}}}, over({0}, 1)}};
   return def;
 }
@@ -193,8 +193,9 @@ std::vector<OpDef> reduce_ops() {
   for (int64_t exclusive : {0, 1}) {
     for (int64_t reverse : {0, 1}) {
       for (int64_t axis : {0, 1}) {
-        cumsum.samples.push_back({{{DType::f32, {3, 5}}},
-                                  {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}}});
+        cumsum.samples.push_back(
+            {{{DType::f32, {3, 5}}},
+             {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}}});
       }
     }
   }

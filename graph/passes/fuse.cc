@@ -13,7 +13,8 @@ namespace {
 constexpr double kCubic = 0.044715;
 
 /// `id` multiplied out: the Monomials whose sum it is. Values in `atoms` stay whole.
-std::vector<Monomial> terms_of(const Graph& g, ValueId id, const std::map<ValueId, double>& atoms, int depth = 3) {
+std::vector<Monomial> terms_of(const Graph& g, ValueId id, const std::map<ValueId, double>& atoms,
+                               int depth = 3) {
   const Monomial m = monomial_of(g, id);
   for (const auto& [factor, exponent] : m.factors) {
     const Node* add = made_by(g, factor, "add");
@@ -22,14 +23,17 @@ std::vector<Monomial> terms_of(const Graph& g, ValueId id, const std::map<ValueI
     rest.factors.erase(factor);
     std::vector<Monomial> out;
     for (ValueId operand : add->inputs) {
-      for (const Monomial& term : terms_of(g, operand, atoms, depth - 1)) out.push_back(multiply(rest, term));
+      for (const Monomial& term : terms_of(g, operand, atoms, depth - 1))
+        out.push_back(multiply(rest, term));
     }
     return out;
   }
   return {m};
 }
 
-bool equal(const Monomial& a, const Monomial& b) { return same_factors(a, b) && close(a.coefficient, b.coefficient); }
+bool equal(const Monomial& a, const Monomial& b) {
+  return same_factors(a, b) && close(a.coefficient, b.coefficient);
+}
 
 Monomial scaled(Monomial m, double by) {
   m.coefficient *= by;
@@ -50,8 +54,10 @@ bool is_tanh_argument(const Graph& g, ValueId arg, const Monomial& x) {
                                (equal(terms[1], linear) && equal(terms[0], cubic)));
 }
 
-/// A value among those that `id` is computed from, at most `depth` nodes back, that is the Monomial.
-std::optional<ValueId> value_of(const Graph& g, const Monomial& m, const TensorType& type, ValueId id, int depth) {
+/// A value among those that `id` is computed from, at most `depth` nodes back, that is the
+/// Monomial.
+std::optional<ValueId> value_of(const Graph& g, const Monomial& m, const TensorType& type,
+                                ValueId id, int depth) {
   if (g.type(id) == type && !uniform_value(g, id) && equal(monomial_of(g, id), m)) return id;
   const NodeId producer = g.value(id).producer;
   if (producer < 0 || depth == 0 || m.factors.count(id)) return std::nullopt;
@@ -85,14 +91,15 @@ std::optional<Gelu> match_gelu(const Graph& g, ValueId result) {
       const bool exact = erf && is_erf_argument(g, erf->inputs[0], x);
       if (!exact && !(tanh && is_tanh_argument(g, tanh->inputs[0], x))) continue;
       constexpr int kFar = 8;
-      if (const auto found = value_of(g, x, g.type(result), result, kFar)) return Gelu{*found, exact ? "none" : "tanh"};
+      if (const auto found = value_of(g, x, g.type(result), result, kFar))
+        return Gelu{*found, exact ? "none" : "tanh"};
     }
   }
   return std::nullopt;
 }
 
 struct LayerNorm {
-  ValueId x, scale = kNoValue, bias = kNoValue;   // kNoValue: none
+  ValueId x, scale = kNoValue, bias = kNoValue;  // kNoValue: none
   int64_t axis;
   double eps;
 };
@@ -126,10 +133,12 @@ std::optional<LayerNorm> match_normalised(const Graph& g, ValueId result) {
         if (!plus || eps) break;
         const std::optional<Mean> variance = mean_of(g, plus->inputs[1 - i]);
         if (!variance || variance->axes != mean->axes) continue;
-        if (equal(monomial_of(g, variance->of), Monomial{1, {{centred, 2}}})) eps = uniform_value(g, plus->inputs[i]);
+        if (equal(monomial_of(g, variance->of), Monomial{1, {{centred, 2}}}))
+          eps = uniform_value(g, plus->inputs[i]);
       }
       if (plus && eps) continue;
-      only_these = only_these && close(exponent, 1) && scale == kNoValue && covers(g, value, shape, static_cast<size_t>(axis));
+      only_these = only_these && close(exponent, 1) && scale == kNoValue &&
+                   covers(g, value, shape, static_cast<size_t>(axis));
       scale = value;
     }
     if (eps && *eps >= 0 && only_these) return LayerNorm{x, scale, kNoValue, axis, *eps};
@@ -164,10 +173,12 @@ int fuse_gelu(Graph& graph) {
   for (size_t n = 0; n < nodes; ++n) {
     if (graph.nodes()[n].op != "mul" && graph.nodes()[n].op != "div") continue;
     const ValueId result = graph.nodes()[n].outputs[0];
-    const std::optional<Gelu> found = replacer.used(result) ? match_gelu(graph, result) : std::nullopt;
+    const std::optional<Gelu> found =
+        replacer.used(result) ? match_gelu(graph, result) : std::nullopt;
     if (!found) continue;
     const std::string name = graph.nodes()[n].name + "/gelu";
-    replacer.replace(result, graph.add("gelu", {found->x}, {{"approximate", std::string(found->approximate)}}, name));
+    replacer.replace(result, graph.add("gelu", {found->x},
+                                       {{"approximate", std::string(found->approximate)}}, name));
     ++count;
   }
   replacer.finish();
@@ -177,7 +188,8 @@ int fuse_gelu(Graph& graph) {
 int fuse_layer_norm(Graph& graph) {
   int count = 0;
   Replacer replacer(graph);
-  for (size_t n = graph.nodes().size(); n-- > 0;) {   // from the end: the form with a bias before the one inside it
+  for (size_t n = graph.nodes().size();
+       n-- > 0;) {  // from the end: the form with a bias before the one inside it
     const Node node = graph.nodes()[n];
     if (node.op != "add" && node.op != "mul" && node.op != "div") continue;
     const ValueId result = node.outputs[0];
@@ -187,12 +199,17 @@ int fuse_layer_norm(Graph& graph) {
     const TensorType type = graph.type(found->x);
     const Shape tail(type.shape.begin() + found->axis, type.shape.end());
     const std::string name = node.name + "/layer_norm";
-    const ValueId scale = found->scale != kNoValue
-                              ? reshaped(graph, found->scale, tail)
-                              : graph.add("fill", {}, {{"shape", tail}, {"dtype", std::string(to_string(type.dtype))}, {"value", 1.0}}, name + "/ones");
+    const ValueId scale =
+        found->scale != kNoValue
+            ? reshaped(graph, found->scale, tail)
+            : graph.add(
+                  "fill", {},
+                  {{"shape", tail}, {"dtype", std::string(to_string(type.dtype))}, {"value", 1.0}},
+                  name + "/ones");
     std::vector<ValueId> inputs = {found->x, scale};
     if (found->bias != kNoValue) inputs.push_back(reshaped(graph, found->bias, tail));
-    const auto made = graph.add_node("layer_norm", inputs, {{"axis", found->axis}, {"eps", found->eps}}, name);
+    const auto made =
+        graph.add_node("layer_norm", inputs, {{"axis", found->axis}, {"eps", found->eps}}, name);
     replacer.replace(result, made[0]);
     ++count;
   }

@@ -30,23 +30,25 @@ ValueId with_heads(Graph& g, ValueId value) {
 }
 
 ValueId number(Graph& g, DType dtype, double value) {
-  return g.add("fill", {}, {{"shape", Shape{}}, {"dtype", std::string(to_string(dtype))}, {"value", value}});
+  return g.add("fill", {},
+               {{"shape", Shape{}}, {"dtype", std::string(to_string(dtype))}, {"value", value}});
 }
 
 constexpr double kMasked = -1e4;  // exporters write -inf, the dtype's lowest, -1e9, -1e4 …
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Scores {
-  ValueId product = kNoValue;        // of query and key
+  ValueId product = kNoValue;  // of query and key
   double scale = 1;
-  std::optional<int64_t> causal;     // position t sees s <= t + this
-  ValueId mask = kNoValue;           // additive or boolean, as attention takes it
+  std::optional<int64_t> causal;  // position t sees s <= t + this
+  ValueId mask = kNoValue;        // additive or boolean, as attention takes it
 };
 
 bool fits(const Shape& mask, const Shape& scores) {
   if (mask.size() > scores.size()) return false;
   for (size_t i = 1; i <= mask.size(); ++i) {
-    if (mask[mask.size() - i] != 1 && mask[mask.size() - i] != scores[scores.size() - i]) return false;
+    if (mask[mask.size() - i] != 1 && mask[mask.size() - i] != scores[scores.size() - i])
+      return false;
   }
   return true;
 }
@@ -63,10 +65,12 @@ ValueId join_masks(Graph& g, ValueId a, ValueId b) {
   return g.add("add", {additive(a), additive(b)});
 }
 
-std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Shape& shape, int depth);
+std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Shape& shape,
+                                   int depth);
 
 /// where(condition, scores, very low) or the other way round.
-std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, const Shape& shape, int depth) {
+std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, const Shape& shape,
+                                  int depth) {
   const ValueId condition = where.inputs[0];
   const DType dtype = g.type(where.outputs[0]).dtype;
   for (const bool drops_true : {false, true}) {
@@ -80,11 +84,12 @@ std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, con
       const ValueId keep = drops_true ? g.add("logical_not", {condition}) : condition;
       found.mask = join_masks(g, found.mask, keep);
     } else {
-      // A finite number: a row of nothing but masked keys looks at all of them alike. So it does if a number is
-      // added that is so large that the scores vanish beside it. (Under a causal mask as well, such a row looks at
-      // the keys before it instead of all of them.)
+      // A finite number: a row of nothing but masked keys looks at all of them alike. So it does if
+      // a number is added that is so large that the scores vanish beside it. (Under a causal mask
+      // as well, such a row looks at the keys before it instead of all of them.)
       const ValueId zero = number(g, dtype, 0), masked = number(g, dtype, -1e30);
-      const ValueId mask = g.add("where", drops_true ? std::vector{condition, masked, zero} : std::vector{condition, zero, masked});
+      const ValueId mask = g.add("where", drops_true ? std::vector{condition, masked, zero}
+                                                     : std::vector{condition, zero, masked});
       found.mask = join_masks(g, found.mask, mask);
     }
     return match_scores(g, scores, found, shape, depth - 1);
@@ -92,14 +97,17 @@ std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, con
   return std::nullopt;
 }
 
-/// scores + mask. A mask that trains, such as a table of relative positions, needs its gradient and is left alone.
-std::optional<Scores> match_add(Graph& g, const Node& add, const Scores& outer, const Shape& shape, int depth) {
+/// scores + mask. A mask that trains, such as a table of relative positions, needs its gradient and
+/// is left alone.
+std::optional<Scores> match_add(Graph& g, const Node& add, const Scores& outer, const Shape& shape,
+                                int depth) {
   for (size_t i : {0, 1}) {
     ValueId mask = add.inputs[i];
     const ValueId scores = add.inputs[1 - i];
     if (g.type(scores).shape != shape || !fits(g.type(mask).shape, shape)) continue;
     // The side that leads to the product first: the test costs little, and makes no nodes.
-    if (!match_scores(g, scores, Scores{}, shape, depth - 1) || depends_on_trained(g, mask)) continue;
+    if (!match_scores(g, scores, Scores{}, shape, depth - 1) || depends_on_trained(g, mask))
+      continue;
     Scores found = outer;
     const std::optional<Triangle> t = triangle_of(g, mask);
     const bool adds_nothing = t && t->below == 0 && t->above == 0;
@@ -115,7 +123,8 @@ std::optional<Scores> match_add(Graph& g, const Node& add, const Scores& outer, 
 }
 
 /// Walks from the softmax's operand to the product. May append nodes that a failure leaves dead.
-std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Shape& shape, int depth) {
+std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Shape& shape,
+                                   int depth) {
   if (depth == 0 || g.type(at).shape != shape) return std::nullopt;
   if (made_by(g, at, "matmul")) {
     found.product = at;
@@ -163,9 +172,12 @@ std::optional<Weights> match_weights(const Graph& g, ValueId at) {
     if (drop && !found.dropout) {
       found.dropout = *drop;
       at = drop->inputs[0];
-    } else if (where) {   // rows with nothing kept become 0 instead of NaN, as attention has it anyway
+    } else if (where) {  // rows with nothing kept become 0 instead of NaN, as attention has it
+                         // anyway
       const Node* isnan = made_by(g, where->inputs[0], "isnan");
-      if (!isnan || isnan->inputs[0] != where->inputs[2] || uniform_value(g, where->inputs[1]) != 0.0) return std::nullopt;
+      if (!isnan || isnan->inputs[0] != where->inputs[2] ||
+          uniform_value(g, where->inputs[1]) != 0.0)
+        return std::nullopt;
       at = where->inputs[2];
     } else {
       return std::nullopt;
@@ -197,7 +209,9 @@ std::optional<Letters> match_letters(const Equation& qk, const Equation& pv, boo
   l.a_is_query = has_letter(qk.a, l.t);
   l.q = l.a_is_query ? qk.a : qk.b;
   l.k = l.a_is_query ? qk.b : qk.a;
-  if (has_letter(l.k, l.t) || has_letter(l.q, l.s) || !has_letter(l.q, l.t) || !has_letter(l.k, l.s)) return std::nullopt;
+  if (has_letter(l.k, l.t) || has_letter(l.q, l.s) || !has_letter(l.q, l.t) ||
+      !has_letter(l.k, l.s))
+    return std::nullopt;
   for (char c : l.q) {
     if (!has_letter(qk.out, c)) l.d = c;
   }
@@ -208,11 +222,14 @@ std::optional<Letters> match_letters(const Equation& qk, const Equation& pv, boo
     if (!has_letter(l.weights, c)) l.e = c;
   }
   for (size_t i = 0; i + 2 < rank; ++i) {
-    if (!has_letter(l.q, l.batch[i]) || !has_letter(l.k, l.batch[i]) || !has_letter(l.v, l.v_batch[i])) return std::nullopt;
+    if (!has_letter(l.q, l.batch[i]) || !has_letter(l.k, l.batch[i]) ||
+        !has_letter(l.v, l.v_batch[i]))
+      return std::nullopt;
     if (!has_letter(l.out, l.v_batch[i])) return std::nullopt;
   }
-  const bool whole = l.d && has_letter(l.k, l.d) && l.e && has_letter(l.v, l.v_s) && !has_letter(l.v, l.v_t) &&
-                     !has_letter(l.out, l.v_s) && has_letter(l.out, l.v_t) && has_letter(l.out, l.e);
+  const bool whole = l.d && has_letter(l.k, l.d) && l.e && has_letter(l.v, l.v_s) &&
+                     !has_letter(l.v, l.v_t) && !has_letter(l.out, l.v_s) &&
+                     has_letter(l.out, l.v_t) && has_letter(l.out, l.e);
   return whole ? std::optional(l) : std::nullopt;
 }
 
@@ -232,8 +249,9 @@ bool fuse_one(Graph& g, Replacer& replacer, ValueId result) {
     const std::optional<Scores> scores = match_scores(g, operand, Scores{}, shape, kFar);
     if (!scores) continue;
     const Node product = g.node(g.value(scores->product).producer);
-    const std::optional<Letters> letters = match_letters(Equation::parse(product.attrs.s("equation")),
-                                                         Equation::parse(output.attrs.s("equation")), side == 0);
+    const std::optional<Letters> letters =
+        match_letters(Equation::parse(product.attrs.s("equation")),
+                      Equation::parse(output.attrs.s("equation")), side == 0);
     if (!letters) continue;
     const Letters& l = *letters;
 
@@ -242,15 +260,21 @@ bool fuse_one(Graph& g, Replacer& replacer, ValueId result) {
     const ValueId k0 = without_scale(g, product.inputs[l.a_is_query ? 1 : 0], scale);
     const ValueId q = with_heads(g, permuted(g, q0, l.q, l.batch + l.t + l.d));
     const ValueId k = with_heads(g, permuted(g, k0, l.k, l.batch + l.s + l.d));
-    const ValueId v = with_heads(g, permuted(g, output.inputs[1 - side], l.v, l.v_batch + l.v_s + l.e));
+    const ValueId v =
+        with_heads(g, permuted(g, output.inputs[1 - side], l.v, l.v_batch + l.v_s + l.e));
     std::vector<ValueId> inputs = {q, k, v};
-    Attrs attrs{{"scale", scale}, {"causal", int64_t{scores->causal.has_value()}}, {"q_offset", scores->causal.value_or(0)},
-                {"has_mask", int64_t{scores->mask != kNoValue}}, {"dropout", 0.0}};
+    Attrs attrs{{"scale", scale},
+                {"causal", int64_t{scores->causal.has_value()}},
+                {"q_offset", scores->causal.value_or(0)},
+                {"has_mask", int64_t{scores->mask != kNoValue}},
+                {"dropout", 0.0}};
     if (scores->mask != kNoValue) {
       Shape mask = g.type(scores->mask).shape;
       mask.insert(mask.begin(), static_cast<size_t>(rank) - mask.size(), 1);
       if (rank == 3) mask.insert(mask.begin() + 1, 1);
-      inputs.push_back(mask == g.type(scores->mask).shape ? scores->mask : g.add("reshape", {scores->mask}, {{"shape", mask}}));
+      inputs.push_back(mask == g.type(scores->mask).shape
+                           ? scores->mask
+                           : g.add("reshape", {scores->mask}, {{"shape", mask}}));
     }
     if (weights->dropout && weights->dropout->attrs.f("p") > 0) {
       const Node& dropout = *weights->dropout;
@@ -282,7 +306,8 @@ int fuse_attention(Graph& graph) {
   const size_t nodes = graph.nodes().size();
   for (size_t n = 0; n < nodes; ++n) {
     const Node& node = graph.nodes()[n];
-    if (node.op == "matmul" && replacer.used(node.outputs[0])) count += fuse_one(graph, replacer, node.outputs[0]);
+    if (node.op == "matmul" && replacer.used(node.outputs[0]))
+      count += fuse_one(graph, replacer, node.outputs[0]);
   }
   replacer.finish();
   return count;

@@ -7,8 +7,8 @@
 namespace shardrun {
 namespace {
 
-constexpr int kDeepest = 12;                     // of nested products
-constexpr int64_t kLargest = int64_t{1} << 26;   // elements of a constant that is read
+constexpr int kDeepest = 12;                    // of nested products
+constexpr int64_t kLargest = int64_t{1} << 26;  // elements of a constant that is read
 
 void raise(Monomial& into, const Monomial& part, double exponent) {
   into.coefficient *= std::pow(part.coefficient, exponent);
@@ -70,7 +70,9 @@ Monomial monomial(const Graph& graph, ValueId id, int depth) {
 
 }  // namespace
 
-bool close(double a, double b) { return std::abs(a - b) <= 1e-4 * std::max(std::abs(a), std::abs(b)); }
+bool close(double a, double b) {
+  return std::abs(a - b) <= 1e-4 * std::max(std::abs(a), std::abs(b));
+}
 
 const Node* made_by(const Graph& graph, ValueId id, std::string_view op) {
   const NodeId producer = graph.value(id).producer;
@@ -85,7 +87,8 @@ std::optional<Tensor> constant_data(const Graph& graph, ValueId id) {
   if (it == graph.sources.end() || element_count(type.shape) > kLargest) return std::nullopt;
   const Source::Kind kind = it->second.kind;
   if (kind != Source::Kind::data && kind != Source::Kind::file) return std::nullopt;
-  if (kind == Source::Kind::data && it->second.perm.empty() && it->second.data.type() == type) return it->second.data;
+  if (kind == Source::Kind::data && it->second.perm.empty() && it->second.data.type() == type)
+    return it->second.data;
   Tensor out(type);
   read_source(it->second, type, full_box(type.shape), 0, out.data());
   return out;
@@ -149,7 +152,8 @@ std::optional<Mean> mean_of(const Graph& graph, ValueId id) {
   if (!sum || sum->attrs.i("keepdims") == 0) return std::nullopt;
   const std::vector<int64_t>& axes = sum->attrs.ints("axes");
   double count = 1;
-  for (int64_t axis : axes) count *= static_cast<double>(graph.type(sum->inputs[0]).shape[static_cast<size_t>(axis)]);
+  for (int64_t axis : axes)
+    count *= static_cast<double>(graph.type(sum->inputs[0]).shape[static_cast<size_t>(axis)]);
   // Exactly 1 / n, but for rounding: n - 1 instead of n is another formula, and n may be thousands.
   if (std::abs(m.coefficient * count - 1) > 1e-6) return std::nullopt;
   return Mean{sum->inputs[0], axes};

@@ -13,7 +13,7 @@ namespace shardrun {
 /// x / sqrt(v) and x * v^-0.5 are the same Monomial; sqrt(x * x), which is |x|, stays a factor.
 struct Monomial {
   double coefficient = 1;
-  std::map<ValueId, double> factors;   // value -> exponent, never 0
+  std::map<ValueId, double> factors;  // value -> exponent, never 0
 };
 
 /// The scalar that every element of a constant, fill or a cast, reshape or expand of one equals.
@@ -48,7 +48,8 @@ struct Triangle {
   double below = 0, above = 0;
   int64_t offset = 0;
 };
-/// Reads constants, and follows trilu, casts, slices, comparisons, where and arithmetic with single numbers.
+/// Reads constants, and follows trilu, casts, slices, comparisons, where and arithmetic with single
+/// numbers.
 std::optional<Triangle> triangle_of(const Graph& graph, ValueId id);
 
 /// Does the value depend on a parameter that trains?

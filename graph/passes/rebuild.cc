@@ -26,7 +26,8 @@ Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)
     const ValueId made = r.to.add_input(value.name, value.type, value.role);
     r.copied[id] = made;
     if (auto it = from.sources.find(id); it != from.sources.end()) r.to.sources[made] = it->second;
-    if (auto it = from.trainable.find(id); it != from.trainable.end()) r.to.trainable[made] = it->second;
+    if (auto it = from.trainable.find(id); it != from.trainable.end())
+      r.to.trainable[made] = it->second;
     if (from.zeroed_each_step.count(id)) r.to.zeroed_each_step.insert(made);
   }
   for (const Node& node : from.nodes()) visit(r, node);

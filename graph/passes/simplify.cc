@@ -8,7 +8,7 @@
 namespace shardrun {
 namespace {
 
-constexpr int64_t kMergedBytes = 4096;   // of equal constants
+constexpr int64_t kMergedBytes = 4096;  // of equal constants
 
 std::vector<int> use_counts(const Graph& graph) {
   std::vector<int> uses(graph.values().size(), 0);
@@ -29,8 +29,8 @@ bool is_identity_perm(const std::vector<int64_t>& perm) {
   return true;
 }
 
-/// letters[i] of the transposed value are letters[perm[i]] of the original: "abc" under perm [2,0,1]
-/// names the original's dims so that transpose(original) reads the given letters.
+/// letters[i] of the transposed value are letters[perm[i]] of the original: "abc" under perm
+/// [2,0,1] names the original's dims so that transpose(original) reads the given letters.
 std::string before_transpose(const std::string& letters, const std::vector<int64_t>& perm) {
   std::string out(letters.size(), '?');
   for (size_t i = 0; i < perm.size(); ++i) out[static_cast<size_t>(perm[i])] = letters[i];
@@ -47,7 +47,7 @@ std::string after_transpose(const std::string& letters, const std::vector<int64_
 
 int remove_no_ops(Graph& graph) {
   int count = 0;
-  std::map<ValueId, ValueId> same;   // result of a no-op -> what it is
+  std::map<ValueId, ValueId> same;  // result of a no-op -> what it is
   auto real = [&](ValueId id) {
     const auto it = same.find(id);
     return it == same.end() ? id : it->second;
@@ -65,7 +65,8 @@ int remove_no_ops(Graph& graph) {
       }
       if (!is_identity_perm(node.attrs.ints("perm"))) continue;
     } else if (node.op == "reshape") {
-      if (const Node* inner = made_by(graph, node.inputs[0], "reshape")) node.inputs[0] = inner->inputs[0];
+      if (const Node* inner = made_by(graph, node.inputs[0], "reshape"))
+        node.inputs[0] = inner->inputs[0];
       if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
     } else if (node.op == "cast" || node.op == "expand") {
       if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
@@ -85,7 +86,7 @@ int remove_no_ops(Graph& graph) {
 
 int merge_equal_nodes(Graph& graph) {
   int count = 0;
-  std::map<ValueId, ValueId> merged;   // value -> the first of its equals
+  std::map<ValueId, ValueId> merged;  // value -> the first of its equals
   auto first = [&](ValueId id) {
     const auto it = merged.find(id);
     return it == merged.end() ? id : it->second;
@@ -94,10 +95,14 @@ int merge_equal_nodes(Graph& graph) {
   for (ValueId id : graph.with_role(Role::constant)) {
     const auto it = graph.sources.find(id);
     const int64_t bytes = byte_size(graph.type(id));
-    if (it == graph.sources.end() || it->second.kind != Source::Kind::data || bytes > kMergedBytes || !it->second.perm.empty()) continue;
+    if (it == graph.sources.end() || it->second.kind != Source::Kind::data ||
+        bytes > kMergedBytes || !it->second.perm.empty())
+      continue;
     const Tensor& data = it->second.data;
     if (data.type() != graph.type(id)) continue;
-    const std::string key = to_string(data.type()) + std::string(static_cast<const char*>(data.data()), static_cast<size_t>(bytes));
+    const std::string key =
+        to_string(data.type()) +
+        std::string(static_cast<const char*>(data.data()), static_cast<size_t>(bytes));
     const auto [seen, fresh] = constants.emplace(key, id);
     if (!fresh) merged[id] = seen->second;
   }
@@ -113,7 +118,8 @@ int merge_equal_nodes(Graph& graph) {
     bool found = false;
     for (NodeId other : same_call) {
       if (graph.node(other).attrs != node.attrs) continue;
-      for (size_t i = 0; i < node.outputs.size(); ++i) merged[node.outputs[i]] = graph.node(other).outputs[i];
+      for (size_t i = 0; i < node.outputs.size(); ++i)
+        merged[node.outputs[i]] = graph.node(other).outputs[i];
       found = true;
       ++count;
       break;
@@ -135,7 +141,8 @@ int fold_transposes(Graph& graph) {
     if (node.op != "matmul") continue;
     const std::string equation = node.attrs.s("equation");
     const size_t comma = equation.find(','), arrow = equation.find("->");
-    std::string letters[2] = {equation.substr(0, comma), equation.substr(comma + 1, arrow - comma - 1)};
+    std::string letters[2] = {equation.substr(0, comma),
+                              equation.substr(comma + 1, arrow - comma - 1)};
     std::string out = equation.substr(arrow + 2);
     for (size_t i : {0, 1}) {
       while (const Node* transpose = made_by(graph, node.inputs[i], "transpose")) {
@@ -153,12 +160,15 @@ int fold_transposes(Graph& graph) {
     if (nodes[n].op != "transpose") continue;
     const ValueId from = nodes[n].inputs[0];
     const NodeId producer = graph.value(from).producer;
-    if (producer < 0 || nodes[static_cast<size_t>(producer)].op != "matmul" || uses[static_cast<size_t>(from)] != 1) continue;
+    if (producer < 0 || nodes[static_cast<size_t>(producer)].op != "matmul" ||
+        uses[static_cast<size_t>(from)] != 1)
+      continue;
     Node& matmul = nodes[static_cast<size_t>(producer)];
     if (matmul.outputs[0] != from) continue;
     std::string equation = matmul.attrs.s("equation");
     const size_t arrow = equation.find("->");
-    const std::string out = after_transpose(equation.substr(arrow + 2), nodes[n].attrs.ints("perm"));
+    const std::string out =
+        after_transpose(equation.substr(arrow + 2), nodes[n].attrs.ints("perm"));
     matmul.attrs.set("equation", equation.substr(0, arrow + 2) + out);
     matmul.outputs[0] = nodes[n].outputs[0];
     gone[n] = true;

@@ -12,7 +12,7 @@ namespace {
 struct Projection {
   NodeId matmul = -1, add = -1;
   ValueId weight = kNoValue, bias = kNoValue;
-  std::vector<ValueId> parts;   // what the split makes, in order
+  std::vector<ValueId> parts;  // what the split makes, in order
 };
 
 std::map<ValueId, std::vector<NodeId>> users_of(const Graph& g) {
@@ -24,14 +24,16 @@ std::map<ValueId, std::vector<NodeId>> users_of(const Graph& g) {
   return users;
 }
 
-/// The equal parts of `whole` along its last dim in order, if all its users together are such a split.
+/// The equal parts of `whole` along its last dim in order, if all its users together are such a
+/// split.
 std::vector<ValueId> equal_parts(const Graph& g, ValueId whole, const std::vector<NodeId>& users) {
   const Shape& shape = g.type(whole).shape;
   const auto last = static_cast<int64_t>(shape.size()) - 1;
   if (users.size() == 1 && users[0] >= 0 && g.node(users[0]).op == "split") {
     const Node& split = g.node(users[0]);
     const std::vector<int64_t>& sizes = split.attrs.ints("sizes");
-    if (split.attrs.i("axis") != last || std::set<int64_t>(sizes.begin(), sizes.end()).size() != 1) return {};
+    if (split.attrs.i("axis") != last || std::set<int64_t>(sizes.begin(), sizes.end()).size() != 1)
+      return {};
     return split.outputs;
   }
   std::map<int64_t, ValueId> by_start;
@@ -56,7 +58,8 @@ std::vector<ValueId> equal_parts(const Graph& g, ValueId whole, const std::vecto
   return at == shape.back() ? parts : std::vector<ValueId>{};
 }
 
-bool sole_parameter(const Graph& g, ValueId id, const std::map<ValueId, std::vector<NodeId>>& users) {
+bool sole_parameter(const Graph& g, ValueId id,
+                    const std::map<ValueId, std::vector<NodeId>>& users) {
   return id != kNoValue && g.value(id).role == Role::parameter && users.at(id).size() == 1 &&
          g.sources.at(id).perm.empty();
 }
@@ -80,12 +83,15 @@ int split_projections(Graph& graph) {
     found.weight = matmul.inputs[1];
     ValueId whole = matmul.outputs[0];
     const char column = eq.out.back();
-    if (!sole_parameter(graph, found.weight, users) || !has_letter(eq.b, column) || has_letter(eq.a, column)) continue;
+    if (!sole_parameter(graph, found.weight, users) || !has_letter(eq.b, column) ||
+        has_letter(eq.a, column))
+      continue;
     std::vector<NodeId> next = users_of_value(whole);
     if (next.size() == 1 && next[0] >= 0 && graph.node(next[0]).op == "add") {
       const Node& add = graph.node(next[0]);
       found.bias = add.inputs[add.inputs[0] == whole ? 1 : 0];
-      if (!sole_parameter(graph, found.bias, users) || graph.type(found.bias).shape.size() != 1) continue;
+      if (!sole_parameter(graph, found.bias, users) || graph.type(found.bias).shape.size() != 1)
+        continue;
       found.add = next[0];
       whole = add.outputs[0];
       next = users_of_value(whole);
@@ -111,7 +117,8 @@ int split_projections(Graph& graph) {
     widen(eq.out);
     Attrs attrs = matmul.attrs;
     attrs.set("equation", eq.text());
-    ValueId y = graph.add("matmul", {matmul.inputs[0], found.weight}, attrs, matmul.name + "/split");
+    ValueId y =
+        graph.add("matmul", {matmul.inputs[0], found.weight}, attrs, matmul.name + "/split");
     if (found.bias != kNoValue) {
       reshape_parameter(found.bias, 0);
       y = graph.add("add", {y, found.bias}, {}, graph.node(found.add).name + "/split");
@@ -121,9 +128,14 @@ int split_projections(Graph& graph) {
       std::vector<int64_t> starts(shape.size(), 0), ends(shape), steps(shape.size(), 1);
       starts[shape.size() - 2] = i;
       ends[shape.size() - 2] = i + 1;
-      const ValueId part = graph.add("slice", {y}, {{"starts", starts}, {"ends", ends}, {"steps", steps}}, matmul.name + "/part");
-      graph.replace_uses(found.parts[static_cast<size_t>(i)],
-                         graph.add("reshape", {part}, {{"shape", graph.type(found.parts[static_cast<size_t>(i)]).shape}}, matmul.name + "/part_view"));
+      const ValueId part =
+          graph.add("slice", {y}, {{"starts", starts}, {"ends", ends}, {"steps", steps}},
+                    matmul.name + "/part");
+      graph.replace_uses(
+          found.parts[static_cast<size_t>(i)],
+          graph.add("reshape", {part},
+                    {{"shape", graph.type(found.parts[static_cast<size_t>(i)]).shape}},
+                    matmul.name + "/part_view"));
     }
     ++count;
   }

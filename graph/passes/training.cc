@@ -12,12 +12,15 @@ namespace {
 std::string name_of(DType dtype) { return std::string(to_string(dtype)); }
 
 ValueId scalar(Graph& g, DType dtype, double value, const std::string& name) {
-  return g.add("fill", {}, {{"shape", std::vector<int64_t>{}}, {"dtype", name_of(dtype)}, {"value", value}}, name);
+  return g.add("fill", {},
+               {{"shape", std::vector<int64_t>{}}, {"dtype", name_of(dtype)}, {"value", value}},
+               name);
 }
 
 ValueId cast_to(Graph& g, ValueId value, DType dtype) {
   if (g.type(value).dtype == dtype) return value;
-  return g.add("cast", {value}, {{"to", name_of(dtype)}}, g.value(value).name + "/" + name_of(dtype));
+  return g.add("cast", {value}, {{"to", name_of(dtype)}},
+               g.value(value).name + "/" + name_of(dtype));
 }
 
 ValueId sum_all(Graph& g, ValueId value, const std::string& name) {
@@ -30,26 +33,35 @@ void attach_cross_entropy(Graph& g) {
   constexpr int64_t kIgnored = -100;
   const ValueId logits = g.outputs[0];
   const Shape& shape = g.type(logits).shape;
-  SR_REQUIRE(shape.size() >= 2 && is_float(g.type(logits).dtype), invalid_input, "loss cross-entropy: first output '",
-             g.value(logits).name, "' is ", g.type(logits), ", wanted floating logits [..., classes]");
-  const ValueId target = g.add_input(kTarget, {DType::i64, Shape(shape.begin(), shape.end() - 1)}, Role::batch);
-  const ValueId losses = g.add_node("cross_entropy", {logits, target}, {{"ignore_index", kIgnored}}, "loss/each")[0];
+  SR_REQUIRE(shape.size() >= 2 && is_float(g.type(logits).dtype), invalid_input,
+             "loss cross-entropy: first output '", g.value(logits).name, "' is ", g.type(logits),
+             ", wanted floating logits [..., classes]");
+  const ValueId target =
+      g.add_input(kTarget, {DType::i64, Shape(shape.begin(), shape.end() - 1)}, Role::batch);
+  const ValueId losses =
+      g.add_node("cross_entropy", {logits, target}, {{"ignore_index", kIgnored}}, "loss/each")[0];
   const DType dtype = g.type(losses).dtype;
   const ValueId ignored = g.add_constant("loss/ignored", Tensor::scalar_i64(kIgnored));
-  const ValueId counted = g.add("logical_not", {g.add("equal", {target, ignored}, {}, "loss/is_ignored")}, {}, "loss/is_counted");
-  const ValueId count = sum_all(g, g.add("cast", {counted}, {{"to", name_of(dtype)}}, "loss/counted"), "loss/count");
-  const ValueId at_least_one = g.add("max", {count, scalar(g, dtype, 1.0, "loss/one")}, {}, "loss/divisor");
+  const ValueId counted =
+      g.add("logical_not", {g.add("equal", {target, ignored}, {}, "loss/is_ignored")}, {},
+            "loss/is_counted");
+  const ValueId count =
+      sum_all(g, g.add("cast", {counted}, {{"to", name_of(dtype)}}, "loss/counted"), "loss/count");
+  const ValueId at_least_one =
+      g.add("max", {count, scalar(g, dtype, 1.0, "loss/one")}, {}, "loss/divisor");
   g.loss = g.add("div", {sum_all(g, losses, "loss/sum"), at_least_one}, {}, "loss");
 }
 
 void attach_mse(Graph& g) {
   const ValueId output = g.outputs[0];
-  SR_REQUIRE(is_float(g.type(output).dtype), invalid_input, "loss mse: first output '", g.value(output).name, "' is ",
-             g.type(output), ", wanted a floating tensor");
+  SR_REQUIRE(is_float(g.type(output).dtype), invalid_input, "loss mse: first output '",
+             g.value(output).name, "' is ", g.type(output), ", wanted a floating tensor");
   const ValueId target = g.add_input(kTarget, g.type(output), Role::batch);
   const ValueId difference = g.add("sub", {output, target}, {}, "loss/difference");
-  const ValueId sum = sum_all(g, g.add("mul", {difference, difference}, {}, "loss/squares"), "loss/sum");
-  const double share = 1.0 / static_cast<double>(std::max<int64_t>(1, element_count(g.type(output).shape)));
+  const ValueId sum =
+      sum_all(g, g.add("mul", {difference, difference}, {}, "loss/squares"), "loss/sum");
+  const double share =
+      1.0 / static_cast<double>(std::max<int64_t>(1, element_count(g.type(output).shape)));
   g.loss = g.add("mul", {sum, scalar(g, g.type(output).dtype, share, "loss/share")}, {}, "loss");
 }
 
@@ -67,22 +79,25 @@ bool looks_like_language_model(const Graph& g) {
 
 std::string attach_loss(Graph& graph, const std::string& kind) {
   SR_REQUIRE(!graph.outputs.empty(), invalid_input, graph.name, ": the model has no output");
-  SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '", kind,
-             "' is not one of cross-entropy, mse");
+  SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '",
+             kind, "' is not one of cross-entropy, mse");
   const ValueId first = graph.outputs[0];
   const TensorType& type = graph.type(first);
   if (is_float(type.dtype) && element_count(type.shape) == 1) {
     SR_REQUIRE(kind.empty(), invalid_input, graph.name, ": first output '", graph.value(first).name,
                "' is a scalar and so the loss already; leave --loss ", kind, " out");
-    graph.loss = type.shape.empty() ? first : graph.add("reshape", {first}, {{"shape", std::vector<int64_t>{}}}, "loss");
+    graph.loss = type.shape.empty()
+                     ? first
+                     : graph.add("reshape", {first}, {{"shape", std::vector<int64_t>{}}}, "loss");
     return "";
   }
   if (kind == "mse") {
     attach_mse(graph);
     return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
   }
-  SR_REQUIRE(kind == "cross-entropy" || looks_like_language_model(graph), invalid_input, graph.name, ": first output '",
-             graph.value(first).name, "' is ", type, ", no loss; say --loss cross-entropy or --loss mse");
+  SR_REQUIRE(kind == "cross-entropy" || looks_like_language_model(graph), invalid_input, graph.name,
+             ": first output '", graph.value(first).name, "' is ", type,
+             ", no loss; say --loss cross-entropy or --loss mse");
   attach_cross_entropy(graph);
   return "loss: cross-entropy of '" + graph.value(first).name + "' against the target" +
          (kind.empty() ? " (assumed: the inputs are tokens)" : "");
@@ -107,17 +122,18 @@ Graph without_dropout(const Graph& graph) {
 
 namespace {
 
-/// Nodes between the last product or norm and the loss: their element-wise arithmetic is the loss's own.
-/// In mean((W x + b - y)^2) those are the subtraction, the square and the mean, but not W x + b, and
-/// with cross_entropy none of what makes the logits.
+/// Nodes between the last product or norm and the loss: their element-wise arithmetic is the loss's
+/// own. In mean((W x + b - y)^2) those are the subtraction, the square and the mean, but not W x +
+/// b, and with cross_entropy none of what makes the logits.
 std::vector<bool> loss_tail(const Graph& graph) {
-  static const std::set<std::string> kBody = {"matmul", "attention", "layer_norm", "rms_norm", "cross_entropy", "softmax"};
+  static const std::set<std::string> kBody = {"matmul",   "attention",     "layer_norm",
+                                              "rms_norm", "cross_entropy", "softmax"};
   std::vector<bool> feeds_body(graph.values().size(), false), tail(graph.nodes().size(), false);
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     const Node& node = graph.nodes()[n];
-    const bool body = kBody.count(node.op) > 0 || std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
-                        return feeds_body[static_cast<size_t>(id)];
-                      });
+    const bool body = kBody.count(node.op) > 0 ||
+                      std::any_of(node.outputs.begin(), node.outputs.end(),
+                                  [&](ValueId id) { return feeds_body[static_cast<size_t>(id)]; });
     tail[n] = !body;
     if (!body) continue;
     for (ValueId id : node.inputs) feeds_body[static_cast<size_t>(id)] = true;
@@ -128,11 +144,13 @@ std::vector<bool> loss_tail(const Graph& graph) {
 }  // namespace
 
 Graph in_bf16(const Graph& graph) {
-  static const std::set<std::string> kF32 = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod",
-                                             "reduce_sum_squares", "cumsum", "log_softmax"};
+  static const std::set<std::string> kF32 = {"reduce_sum",  "reduce_max",         "reduce_min",
+                                             "reduce_prod", "reduce_sum_squares", "cumsum",
+                                             "log_softmax"};
   static const std::set<std::string> kProducts = {"matmul", "attention"};
   const std::vector<bool> tail = loss_tail(graph);
-  // The bias of the last layer stands in the tail, but what it is added to is a product: it stays bf16.
+  // The bias of the last layer stands in the tail, but what it is added to is a product: it stays
+  // bf16.
   auto adds_parameter = [&](const Node& node) {
     return node.op == "add" && std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
              return graph.value(id).role == Role::parameter;
@@ -149,8 +167,8 @@ Graph in_bf16(const Graph& graph) {
         if (dtype(id) == from) id = cast_to(g, id, to);
       }
     };
-    const bool any_bf16 =
-        std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return dtype(id) == DType::bf16; });
+    const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(),
+                                      [&](ValueId id) { return dtype(id) == DType::bf16; });
     const bool normalises = node.op == "layer_norm" || node.op == "rms_norm";
     if (kProducts.count(node.op)) {
       all_to(DType::f32, DType::bf16);
@@ -163,7 +181,8 @@ Graph in_bf16(const Graph& graph) {
     for (size_t i = 0; i < made.size(); ++i) {
       r.copied[node.outputs[i]] = made[i];
       // A table that is looked up leaves the f32 parameter as bf16 activations.
-      if (node.op == "gather" && dtype(made[i]) == DType::f32) r.copied[node.outputs[i]] = cast_to(g, made[i], DType::bf16);
+      if (node.op == "gather" && dtype(made[i]) == DType::f32)
+        r.copied[node.outputs[i]] = cast_to(g, made[i], DType::bf16);
     }
   });
 }

@@ -14,8 +14,8 @@ inline constexpr const char* kTarget = "target";
 /// Otherwise `kind` says what to compute on the first output against a new batch input kTarget:
 ///   cross-entropy  outputs[0] [..., classes], target i64 [...]; mean over targets other than -100
 ///   mse            outputs[0], target of the same type; mean of squared differences
-/// "" with a non-scalar output: cross-entropy if some batch input is integer and has the shape of the
-/// output without its last dim (a language model), else throws invalid_input asking for a loss.
+/// "" with a non-scalar output: cross-entropy if some batch input is integer and has the shape of
+/// the output without its last dim (a language model), else throws invalid_input asking for a loss.
 /// Returns a sentence about what was done, empty for a loss that the model brings.
 std::string attach_loss(Graph& graph, const std::string& kind);
 
@@ -23,12 +23,13 @@ std::string attach_loss(Graph& graph, const std::string& kind);
 Graph without_dropout(const Graph& graph);
 
 /// bf16 compute: matmul, attention, element-wise and normalisation nodes take and give bf16 (and
-/// compute inside in f32); parameters stay f32 and are cast where used; reductions and the loss, with
-/// what lies between the last product and it, are f32.
+/// compute inside in f32); parameters stay f32 and are cast where used; reductions and the loss,
+/// with what lies between the last product and it, are f32.
 Graph in_bf16(const Graph& graph);
 
-/// After differentiate: a matmul or sum of bf16 whose only user casts its result to f32 gets that result
-/// type, so that gradients of weights and biases leave it in f32 and are reduced over ranks in f32.
+/// After differentiate: a matmul or sum of bf16 whose only user casts its result to f32 gets that
+/// result type, so that gradients of weights and biases leave it in f32 and are reduced over ranks
+/// in f32.
 void fold_casts(Graph& graph);
 
 /// Parameters that the loss does not depend on become frozen; returns their names.

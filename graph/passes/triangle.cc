@@ -23,13 +23,15 @@ std::optional<int64_t> common_offset(std::initializer_list<std::optional<Triangl
   return out.value_or(0);
 }
 
-std::optional<Triangle> combine(const std::optional<Triangle>& a, const std::optional<Triangle>& b, const Combine& f) {
+std::optional<Triangle> combine(const std::optional<Triangle>& a, const std::optional<Triangle>& b,
+                                const Combine& f) {
   const std::optional<int64_t> offset = common_offset({a, b});
   if (!offset) return std::nullopt;
   return Triangle{f(a->below, b->below), f(a->above, b->above), *offset};
 }
 
-/// Leading dims may only repeat the matrix; a last dim or the one before of size 1 would stretch it.
+/// Leading dims may only repeat the matrix; a last dim or the one before of size 1 would stretch
+/// it.
 std::optional<Triangle> of_data(const Tensor& data) {
   const Shape& shape = data.shape();
   if (shape.size() < 2 || data.count() == 0) return std::nullopt;
@@ -52,7 +54,8 @@ std::optional<Triangle> of_data(const Tensor& data) {
 
 /// The last two dims are the same and neither is stretched from 1.
 bool same_matrix(const Shape& from, const Shape& to) {
-  return from.size() >= 2 && to.size() >= 2 && from.back() == to.back() && from[from.size() - 2] == to[to.size() - 2];
+  return from.size() >= 2 && to.size() >= 2 && from.back() == to.back() &&
+         from[from.size() - 2] == to[to.size() - 2];
 }
 
 std::optional<Triangle> find(const Graph& g, ValueId id, int depth) {
@@ -66,7 +69,8 @@ std::optional<Triangle> find(const Graph& g, ValueId id, int depth) {
   const Node& node = g.node(producer);
   auto in = [&](size_t i) -> std::optional<Triangle> {
     const std::optional<Triangle> t = find(g, node.inputs[i], depth - 1);
-    if (t && !is_uniform(*t) && !same_matrix(g.type(node.inputs[i]).shape, g.type(id).shape)) return std::nullopt;
+    if (t && !is_uniform(*t) && !same_matrix(g.type(node.inputs[i]).shape, g.type(id).shape))
+      return std::nullopt;
     return t;
   };
   auto map = [&](const std::function<double(double)>& f) -> std::optional<Triangle> {
@@ -76,7 +80,8 @@ std::optional<Triangle> find(const Graph& g, ValueId id, int depth) {
   };
   if (node.op == "cast") {
     const DType to = g.type(id).dtype;
-    return map([&](double x) { return convert(Tensor::from<double>({}, {x}, DType::f64), to).at(0); });
+    return map(
+        [&](double x) { return convert(Tensor::from<double>({}, {x}, DType::f64), to).at(0); });
   }
   if (node.op == "identity" || node.op == "expand" || node.op == "reshape") {
     return in(0);
@@ -101,15 +106,20 @@ std::optional<Triangle> find(const Graph& g, ValueId id, int depth) {
     const std::optional<Triangle> condition = in(0), yes = in(1), no = in(2);
     const std::optional<int64_t> offset = common_offset({condition, yes, no});
     if (!offset) return std::nullopt;
-    return Triangle{condition->below != 0 ? yes->below : no->below, condition->above != 0 ? yes->above : no->above, *offset};
+    return Triangle{condition->below != 0 ? yes->below : no->below,
+                    condition->above != 0 ? yes->above : no->above, *offset};
   }
-  if (node.op == "equal") return combine(in(0), in(1), [](double x, double y) { return x == y ? 1.0 : 0.0; });
-  if (node.op == "less") return combine(in(0), in(1), [](double x, double y) { return x < y ? 1.0 : 0.0; });
-  if (node.op == "greater") return combine(in(0), in(1), [](double x, double y) { return x > y ? 1.0 : 0.0; });
+  if (node.op == "equal")
+    return combine(in(0), in(1), [](double x, double y) { return x == y ? 1.0 : 0.0; });
+  if (node.op == "less")
+    return combine(in(0), in(1), [](double x, double y) { return x < y ? 1.0 : 0.0; });
+  if (node.op == "greater")
+    return combine(in(0), in(1), [](double x, double y) { return x > y ? 1.0 : 0.0; });
   if (node.op == "mul") return combine(in(0), in(1), [](double x, double y) { return x * y; });
   if (node.op == "add") return combine(in(0), in(1), [](double x, double y) { return x + y; });
   if (node.op == "sub") return combine(in(0), in(1), [](double x, double y) { return x - y; });
-  if (node.op == "logical_and") return combine(in(0), in(1), [](double x, double y) { return x * y; });
+  if (node.op == "logical_and")
+    return combine(in(0), in(1), [](double x, double y) { return x * y; });
   return std::nullopt;
 }
 

@@ -1,4 +1,5 @@
-// Differentiation of whole Graphs, and the update that the optimizer appends, against hand-written formulas.
+// Differentiation of whole Graphs, and the update that the optimizer appends, against hand-written
+// formulas.
 #include "graph/autodiff.h"
 
 #include <gtest/gtest.h>
@@ -15,14 +16,16 @@ namespace {
 using testing::Build;
 using testing::feeds_for;
 
-void expect_error(ErrorKind kind, std::initializer_list<const char*> parts, const std::function<void()>& call) {
+void expect_error(ErrorKind kind, std::initializer_list<const char*> parts,
+                  const std::function<void()>& call) {
   try {
     call();
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), kind);
     for (const char* part : parts) {
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << "no '" << part << "' in: " << e.what();
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos)
+          << "no '" << part << "' in: " << e.what();
     }
   }
 }
@@ -39,7 +42,8 @@ TEST(Differentiate, WantsAFloatingScalar) {
   Build b;
   const ValueId x = b.in("x", {2}), n = b.ints("n", {});
   const std::vector<ValueId> wrt = {x};
-  expect_error(ErrorKind::invalid_input, {"'x'", "f64[2]", "floating scalar"}, [&] { differentiate(b.g, x, wrt); });
+  expect_error(ErrorKind::invalid_input, {"'x'", "f64[2]", "floating scalar"},
+               [&] { differentiate(b.g, x, wrt); });
   expect_error(ErrorKind::invalid_input, {"'n'", "i64[]"}, [&] { differentiate(b.g, n, wrt); });
 }
 
@@ -64,7 +68,9 @@ TEST(Differentiate, AddsUpOverUses) {
 TEST(Differentiate, GivesNothingWhereTheLossDoesNotDepend) {
   Build b;
   const ValueId x = b.in("x", {3}), beside = b.in("beside", {3}), scores = b.in("scores", {3, 3});
-  const ValueId best = b.op("argmax", {scores}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
+  const ValueId best =
+      b.op("argmax", {scores},
+           {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
   const ValueId loss = sum_all(b, b.op("gather", {x, best}, {{"axis", int64_t{0}}}));
   b.mul(x, beside);
   const size_t forward = b.g.nodes().size();
@@ -85,26 +91,36 @@ TEST(Differentiate, GivesNothingWhereTheLossDoesNotDepend) {
 TEST(Differentiate, NamesTheNodeThatHasNoGradient) {
   Build b;
   const ValueId x = b.in("x", {2, 3});
-  const ValueId y = b.g.add("softmax_grad", {x, b.op("softmax", {x}, {{"axis", int64_t{1}}})}, {{"axis", int64_t{1}}}, "blk/second");
+  const ValueId y = b.g.add("softmax_grad", {x, b.op("softmax", {x}, {{"axis", int64_t{1}}})},
+                            {{"axis", int64_t{1}}}, "blk/second");
   const ValueId loss = sum_all(b, y);
   expect_error(ErrorKind::unsupported, {"softmax_grad", "blk/second", "no gradient"},
                [&] { differentiate(b.g, loss, std::vector{x}); });
 }
 
 TEST(Differentiate, AWholeBlockAgainstFiniteDifferences) {
-  // Lookup, layer norm, attention, gelu, tied head, cross-entropy: every element of every parameter.
+  // Lookup, layer norm, attention, gelu, tied head, cross-entropy: every element of every
+  // parameter.
   Build b;
   const ValueId tokens = b.ints("tokens", {2, 3}), table = b.param("table", {4, 4});
   ValueId x = b.op("gather", {table, tokens}, {{"axis", int64_t{0}}});
-  x = b.g.add_node("layer_norm", {x, b.param("scale", {4}), b.param("shift", {4})}, {{"axis", int64_t{2}}, {"eps", 1e-3}})[0];
+  x = b.g.add_node("layer_norm", {x, b.param("scale", {4}), b.param("shift", {4})},
+                   {{"axis", int64_t{2}}, {"eps", 1e-3}})[0];
   auto heads = [&](const char* name) {
-    return b.transpose(b.reshape(b.matmul(x, b.param(name, {4, 4}), "btc,cd->btd"), {2, 3, 2, 2}), {0, 2, 1, 3});
+    return b.transpose(b.reshape(b.matmul(x, b.param(name, {4, 4}), "btc,cd->btd"), {2, 3, 2, 2}),
+                       {0, 2, 1, 3});
   };
   const std::vector<ValueId> qkv = {heads("q"), heads("k"), heads("v")};
-  ValueId y = b.g.add_node("attention", qkv, {{"scale", 0.3}, {"causal", int64_t{1}}, {"q_offset", int64_t{0}}, {"has_mask", int64_t{0}}, {"dropout", 0.0}})[0];
+  ValueId y = b.g.add_node("attention", qkv,
+                           {{"scale", 0.3},
+                            {"causal", int64_t{1}},
+                            {"q_offset", int64_t{0}},
+                            {"has_mask", int64_t{0}},
+                            {"dropout", 0.0}})[0];
   y = b.add(x, b.reshape(b.transpose(y, {0, 2, 1, 3}), {2, 3, 4}));
   y = b.op("gelu", {y}, {{"approximate", std::string("tanh")}});
-  const ValueId losses = b.g.add_node("cross_entropy", {b.matmul(y, table, "btc,vc->btv"), tokens}, {{"ignore_index", int64_t{-100}}})[0];
+  const ValueId losses = b.g.add_node("cross_entropy", {b.matmul(y, table, "btc,vc->btv"), tokens},
+                                      {{"ignore_index", int64_t{-100}}})[0];
   const ValueId loss = sum_all(b, losses);
   const std::vector<ValueId> parameters = b.g.with_role(Role::parameter);
   const std::vector<ValueId> grads = differentiate(b.g, loss, parameters);
@@ -123,7 +139,8 @@ TEST(Differentiate, AWholeBlockAgainstFiniteDifferences) {
       element[i] = before - kStepSize;
       const double down = run.step({feeds}, std::vector{loss})[0].at(0);
       element[i] = before;
-      EXPECT_NEAR(got[p].at(i), (up - down) / (2 * kStepSize), 1e-6 * (1 + std::abs(got[p].at(i)))) << name << " " << i;
+      EXPECT_NEAR(got[p].at(i), (up - down) / (2 * kStepSize), 1e-6 * (1 + std::abs(got[p].at(i))))
+          << name << " " << i;
     }
   }
 }
@@ -160,7 +177,8 @@ std::vector<double> numbers(const Tensor& tensor) {
   return out;
 }
 
-/// Runs five steps beside `update(param, gradient, element's state [2], step)`, PyTorch's formula for one element.
+/// Runs five steps beside `update(param, gradient, element's state [2], step)`, PyTorch's formula
+/// for one element.
 using Update = std::function<double(double p, double g, double* state, int step, bool matrix)>;
 
 void expect_follows(const OptimizerOptions& options, double lr, const Update& update) {
@@ -171,8 +189,9 @@ void expect_follows(const OptimizerOptions& options, double lr, const Update& up
     const char *name, *target;
     std::vector<double> p, state;
   };
-  std::vector<Side> sides = {{"w", "a", numbers(run.persistent("w")), std::vector<double>(12, 0)},
-                             {"bias", "c", numbers(run.persistent("bias")), std::vector<double>(6, 0)}};
+  std::vector<Side> sides = {
+      {"w", "a", numbers(run.persistent("w")), std::vector<double>(12, 0)},
+      {"bias", "c", numbers(run.persistent("bias")), std::vector<double>(6, 0)}};
   for (int step = 1; step <= 5; ++step) {
     double squares = 0, loss = 0;
     for (Side& side : sides) {
@@ -181,7 +200,8 @@ void expect_follows(const OptimizerOptions& options, double lr, const Update& up
       }
     }
     loss = squares / 2;
-    const double clip = options.clip_norm > 0 ? std::min(1.0, options.clip_norm / (std::sqrt(squares) + 1e-6)) : 1;
+    const double clip =
+        options.clip_norm > 0 ? std::min(1.0, options.clip_norm / (std::sqrt(squares) + 1e-6)) : 1;
     const std::vector<ValueId> wanted = {q.b.g.metrics.at("loss"), q.b.g.metrics.at("grad_norm")};
     const std::vector<Tensor> got = run.step({with_scalars(feeds, lr, step)}, wanted);
     EXPECT_NEAR(got[0].at(0), loss, 1e-6 * loss);
@@ -190,13 +210,14 @@ void expect_follows(const OptimizerOptions& options, double lr, const Update& up
       for (size_t i = 0; i < side.p.size(); ++i) {
         const double g = clip * (side.p[i] - feeds.at(side.target).at(static_cast<int64_t>(i)));
         side.p[i] = update(side.p[i], g, &side.state[2 * i], step, side.p.size() == 6);
-        EXPECT_NEAR(run.persistent(side.name).at(static_cast<int64_t>(i)), side.p[i], 1e-6) << side.name << " " << i << " step " << step;
+        EXPECT_NEAR(run.persistent(side.name).at(static_cast<int64_t>(i)), side.p[i], 1e-6)
+            << side.name << " " << i << " step " << step;
       }
     }
   }
 }
 
-constexpr double kLr = 0.0625;   // exact in f32
+constexpr double kLr = 0.0625;  // exact in f32
 
 Update adam(const OptimizerOptions& o, bool decoupled, bool decay_all = false) {
   return [=](double p, double g, double* state, int step, bool matrix) {
@@ -208,7 +229,8 @@ Update adam(const OptimizerOptions& o, bool decoupled, bool decay_all = false) {
     }
     state[0] = o.beta1 * state[0] + (1 - o.beta1) * g;
     state[1] = o.beta2 * state[1] + (1 - o.beta2) * g * g;
-    const double m = state[0] / (1 - std::pow(o.beta1, step)), v = state[1] / (1 - std::pow(o.beta2, step));
+    const double m = state[0] / (1 - std::pow(o.beta1, step)),
+                 v = state[1] / (1 - std::pow(o.beta2, step));
     return p - kLr * m / (std::sqrt(v) + o.eps);
   };
 }
@@ -247,20 +269,21 @@ TEST(Optimizer, ClipsByTheNormOfAllGradientsTogether) {
   o.kind = "sgd";
   o.momentum = 0;
   const Update sgd = [](double p, double g, double*, int, bool) { return p - kLr * g; };
-  o.clip_norm = 0.5;   // below the norm: all gradients shrink alike
+  o.clip_norm = 0.5;  // below the norm: all gradients shrink alike
   expect_follows(o, kLr, sgd);
-  o.clip_norm = 1e3;   // above: nothing happens
+  o.clip_norm = 1e3;  // above: nothing happens
   expect_follows(o, kLr, sgd);
 }
 
 TEST(Optimizer, FrozenParametersStay) {
   Quadratic q({}, /*train_bias=*/false);
   Interpreter run(q.b.g);
-  const std::vector<double> before = numbers(run.persistent("bias")), w = numbers(run.persistent("w"));
+  const std::vector<double> before = numbers(run.persistent("bias")),
+                            w = numbers(run.persistent("w"));
   run.step({with_scalars(feeds_for(q.b.g), kLr, 1)}, {});
   EXPECT_EQ(numbers(run.persistent("bias")), before);
   EXPECT_NE(numbers(run.persistent("w")), w);
-  EXPECT_EQ(q.b.g.with_role(Role::state).size(), 2u);   // moments of w only
+  EXPECT_EQ(q.b.g.with_role(Role::state).size(), 2u);  // moments of w only
 }
 
 TEST(Optimizer, DecayGoesByTheRankThatIsStored) {
@@ -284,7 +307,8 @@ TEST(Optimizer, DecayGoesByTheRankThatIsStored) {
 Graph regression(int64_t batch, const OptimizerOptions& options) {
   Build b;
   const ValueId x = b.in("x", {batch, 3}), y = b.in("y", {batch, 2});
-  const ValueId h = b.op("tanh", {b.add(b.matmul(x, b.param("w1", {3, 4}), "bi,ij->bj"), b.param("b1", {4}))});
+  const ValueId h =
+      b.op("tanh", {b.add(b.matmul(x, b.param("w1", {3, 4}), "bi,ij->bj"), b.param("b1", {4}))});
   const ValueId d = b.sub(b.matmul(h, b.param("w2", {4, 2}), "bi,ij->bj"), y);
   b.g.loss = b.mul(sum_all(b, b.mul(d, d)), 1.0 / static_cast<double>(2 * batch));
   attach_optimizer(b.g, options);
@@ -295,7 +319,8 @@ Graph regression(int64_t batch, const OptimizerOptions& options) {
 Tensor rows(const Tensor& whole, int64_t begin, int64_t count) {
   const int64_t width = whole.shape()[1];
   Tensor out({whole.dtype(), {count, width}});
-  std::memcpy(out.data(), whole.as<double>() + begin * width, static_cast<size_t>(count * width) * sizeof(double));
+  std::memcpy(out.data(), whole.as<double>() + begin * width,
+              static_cast<size_t>(count * width) * sizeof(double));
   return out;
 }
 
@@ -312,19 +337,24 @@ TEST(Accumulation, MicroBatchesAreOneBatch) {
       const Graph part = regression(6 / parts, o);
       Interpreter one(whole), several(part);
       for (int64_t step = 1; step <= 3; ++step) {
-        const NamedTensors feeds = with_scalars(feeds_for(whole, static_cast<uint64_t>(step)), kLr, step);
+        const NamedTensors feeds =
+            with_scalars(feeds_for(whole, static_cast<uint64_t>(step)), kLr, step);
         std::vector<NamedTensors> micro(static_cast<size_t>(parts), feeds);
         for (int64_t i = 0; i < parts; ++i) {
           NamedTensors& m = micro[static_cast<size_t>(i)];
-          for (const char* name : {"x", "y"}) m[name] = rows(feeds.at(name), i * 6 / parts, 6 / parts);
+          for (const char* name : {"x", "y"})
+            m[name] = rows(feeds.at(name), i * 6 / parts, 6 / parts);
         }
-        const std::vector<Tensor> a = one.step({feeds}, std::vector{whole.metrics.at("loss"), whole.metrics.at("grad_norm")});
-        const std::vector<Tensor> c = several.step(micro, std::vector{part.metrics.at("loss"), part.metrics.at("grad_norm")});
+        const std::vector<Tensor> a =
+            one.step({feeds}, std::vector{whole.metrics.at("loss"), whole.metrics.at("grad_norm")});
+        const std::vector<Tensor> c =
+            several.step(micro, std::vector{part.metrics.at("loss"), part.metrics.at("grad_norm")});
         EXPECT_NEAR(a[0].at(0), c[0].at(0), 1e-6 * a[0].at(0));
         EXPECT_NEAR(a[1].at(0), c[1].at(0), 1e-6 * a[1].at(0));
         for (const char* name : {"w1", "b1", "w2"}) {
           for (int64_t i = 0; i < one.persistent(name).count(); ++i) {
-            EXPECT_NEAR(one.persistent(name).at(i), several.persistent(name).at(i), 1e-6) << name << " step " << step;
+            EXPECT_NEAR(one.persistent(name).at(i), several.persistent(name).at(i), 1e-6)
+                << name << " step " << step;
           }
         }
       }
@@ -347,20 +377,24 @@ TEST(Optimizer, Refusals) {
     return o;
   };
   Graph unreached = model(false);
-  expect_error(ErrorKind::invalid_input, {"'h.0.w'", "does not depend on it", "freeze"}, [&] { attach_optimizer(unreached, {}); });
+  expect_error(ErrorKind::invalid_input, {"'h.0.w'", "does not depend on it", "freeze"},
+               [&] { attach_optimizer(unreached, {}); });
   Graph frozen = model(true);
   frozen.trainable.begin()->second = false;
-  expect_error(ErrorKind::invalid_input, {"no parameter is trainable"}, [&] { attach_optimizer(frozen, {}); });
+  expect_error(ErrorKind::invalid_input, {"no parameter is trainable"},
+               [&] { attach_optimizer(frozen, {}); });
   Graph fine = model(true);
   expect_error(ErrorKind::invalid_input, {"'lion'", "adamw, adam, sgd"},
                [&] { attach_optimizer(fine, with([](OptimizerOptions& o) { o.kind = "lion"; })); });
-  expect_error(ErrorKind::invalid_input, {"accumulate is 0"},
-               [&] { attach_optimizer(fine, with([](OptimizerOptions& o) { o.accumulate = 0; })); });
+  expect_error(ErrorKind::invalid_input, {"accumulate is 0"}, [&] {
+    attach_optimizer(fine, with([](OptimizerOptions& o) { o.accumulate = 0; }));
+  });
   fine.loss = kNoValue;
   expect_error(ErrorKind::invalid_input, {"no loss"}, [&] { attach_optimizer(fine, {}); });
   Build vector;
   vector.g.loss = vector.mul(vector.param("w", {3}), vector.in("x", {3}));
-  expect_error(ErrorKind::invalid_input, {"f64[3]", "floating scalar"}, [&] { attach_optimizer(vector.g, {}); });
+  expect_error(ErrorKind::invalid_input, {"f64[3]", "floating scalar"},
+               [&] { attach_optimizer(vector.g, {}); });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Fusion: every spelling is recognised and computes the same; what only resembles one is left alone.
+// Fusion: every spelling is recognised and computes the same; what only resembles one is left
+// alone.
 #include "graph/passes/fuse.h"
 
 #include <functional>
@@ -22,11 +23,14 @@ struct Spelling {
   std::function<ValueId(Build&, ValueId x)> build;
 };
 
-double tolerance(DType dtype) { return dtype == DType::f64 ? 1e-7 : 3e-5; }   // constants are written with 8 digits
+double tolerance(DType dtype) {
+  return dtype == DType::f64 ? 1e-7 : 3e-5;
+}  // constants are written with 8 digits
 
-/// Builds f(x [2, 3, 4]) in f64 and f32, fuses, and checks that the result computes the same and that
-/// `op` is there `times` times.
-void expect_fused(const Spelling& spelling, const std::string& op, int times, const std::vector<std::string>& gone) {
+/// Builds f(x [2, 3, 4]) in f64 and f32, fuses, and checks that the result computes the same and
+/// that `op` is there `times` times.
+void expect_fused(const Spelling& spelling, const std::string& op, int times,
+                  const std::vector<std::string>& gone) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     Build b(dtype);
     b.g.outputs = {spelling.build(b, b.in("x", {2, 3, 4}))};
@@ -34,7 +38,8 @@ void expect_fused(const Spelling& spelling, const std::string& op, int times, co
     fuse(fused);
     check_graph(fused);
     EXPECT_EQ(count_op(fused, op), times) << spelling.name << "\n" << to_string(fused);
-    for (const std::string& other : gone) EXPECT_EQ(count_op(fused, other), 0) << other << " is left of " << spelling.name;
+    for (const std::string& other : gone)
+      EXPECT_EQ(count_op(fused, other), 0) << other << " is left of " << spelling.name;
     expect_same_outputs(b.g, fused, tolerance(dtype));
   }
 }
@@ -45,39 +50,68 @@ constexpr double kCubic = 0.044715;
 // ------------------------------------------------------------------ GELU
 
 const std::vector<Spelling> kErfGelu = {
-    {"x*0.5*(1+erf(x/sqrt2))", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(x, kRoot2)}))); }},
-    {"0.5*(x*(erf(x*0.7071)+1))", [](Build& b, ValueId x) { return b.mul(0.5, b.mul(x, b.add(b.op("erf", {b.mul(x, 0.70710678)}), 1.0))); }},
-    {"x*(1+erf(x/sqrt2))/2", [](Build& b, ValueId x) { return b.div(b.mul(x, b.add(1.0, b.op("erf", {b.div(x, 1.4142135)}))), 2.0); }},
-    {"x*(0.5*erf(x/sqrt2)+0.5)", [](Build& b, ValueId x) { return b.mul(x, b.add(b.mul(0.5, b.op("erf", {b.div(x, kRoot2)})), 0.5)); }},
-    {"(1+erf(0.7071*x))*(0.5*x)", [](Build& b, ValueId x) { return b.mul(b.add(1.0, b.op("erf", {b.mul(std::sqrt(0.5), x)})), b.mul(0.5, x)); }},
-    {"of a sum", [](Build& b, ValueId x) {
+    {"x*0.5*(1+erf(x/sqrt2))",
+     [](Build& b, ValueId x) {
+       return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(x, kRoot2)})));
+     }},
+    {"0.5*(x*(erf(x*0.7071)+1))",
+     [](Build& b, ValueId x) {
+       return b.mul(0.5, b.mul(x, b.add(b.op("erf", {b.mul(x, 0.70710678)}), 1.0)));
+     }},
+    {"x*(1+erf(x/sqrt2))/2",
+     [](Build& b, ValueId x) {
+       return b.div(b.mul(x, b.add(1.0, b.op("erf", {b.div(x, 1.4142135)}))), 2.0);
+     }},
+    {"x*(0.5*erf(x/sqrt2)+0.5)",
+     [](Build& b, ValueId x) {
+       return b.mul(x, b.add(b.mul(0.5, b.op("erf", {b.div(x, kRoot2)})), 0.5));
+     }},
+    {"(1+erf(0.7071*x))*(0.5*x)",
+     [](Build& b, ValueId x) {
+       return b.mul(b.add(1.0, b.op("erf", {b.mul(std::sqrt(0.5), x)})), b.mul(0.5, x));
+     }},
+    {"of a sum",
+     [](Build& b, ValueId x) {
        const ValueId y = b.add(x, b.param("bias", {4}));
        return b.mul(b.mul(y, 0.5), b.add(1.0, b.op("erf", {b.div(y, kRoot2)})));
      }},
-    {"of a product", [](Build& b, ValueId x) {
+    {"of a product",
+     [](Build& b, ValueId x) {
        const ValueId y = b.mul(b.mul(x, b.param("gate", {4})), 3.0);
        return b.mul(b.mul(y, 0.5), b.add(1.0, b.op("erf", {b.div(y, kRoot2)})));
      }},
 };
 
 const std::vector<Spelling> kTanhGelu = {
-    {"pow 3", [](Build& b, ValueId x) {
-       return b.mul(b.mul(0.5, x), b.add(1.0, b.op("tanh", {b.mul(kTanh, b.add(x, b.mul(kCubic, b.pow(x, 3.0))))})));
+    {"pow 3",
+     [](Build& b, ValueId x) {
+       return b.mul(
+           b.mul(0.5, x),
+           b.add(1.0, b.op("tanh", {b.mul(kTanh, b.add(x, b.mul(kCubic, b.pow(x, 3.0))))})));
      }},
-    {"x*x*x", [](Build& b, ValueId x) {
-       return b.mul(0.5, b.mul(x, b.add(b.op("tanh", {b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), kCubic)), 0.7978845608)}), 1.0)));
+    {"x*x*x",
+     [](Build& b, ValueId x) {
+       return b.mul(
+           0.5, b.mul(x, b.add(b.op("tanh", {b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), kCubic)),
+                                                   0.7978845608)}),
+                               1.0)));
      }},
-    {"x*k*(1+c*x*x)", [](Build& b, ValueId x) {
+    {"x*k*(1+c*x*x)",
+     [](Build& b, ValueId x) {
        const ValueId inner = b.mul(b.mul(x, kTanh), b.add(1.0, b.mul(b.mul(kCubic, x), x)));
        return b.mul(b.mul(0.5, x), b.add(1.0, b.op("tanh", {inner})));
      }},
-    {"k*x + k*c*x^3", [](Build& b, ValueId x) {
+    {"k*x + k*c*x^3",
+     [](Build& b, ValueId x) {
        const ValueId inner = b.add(b.mul(kTanh, x), b.mul(kTanh * kCubic, b.mul(b.pow(x, 2.0), x)));
        return b.mul(b.add(1.0, b.op("tanh", {inner})), b.mul(0.5, x));
      }},
-    {"of a sum", [](Build& b, ValueId x) {
+    {"of a sum",
+     [](Build& b, ValueId x) {
        const ValueId y = b.add(x, b.param("bias", {4}));
-       return b.mul(b.mul(0.5, y), b.add(1.0, b.op("tanh", {b.mul(kTanh, b.add(y, b.mul(kCubic, b.pow(y, 3.0))))})));
+       return b.mul(
+           b.mul(0.5, y),
+           b.add(1.0, b.op("tanh", {b.mul(kTanh, b.add(y, b.mul(kCubic, b.pow(y, 3.0))))})));
      }},
 };
 
@@ -104,7 +138,8 @@ TEST(FuseGelu, SaysWhich) {
 TEST(FuseGelu, NearMisses) {
   auto tanh_with = [](double k, double c, double exponent) {
     return [=](Build& b, ValueId x) {
-      return b.mul(b.mul(0.5, x), b.add(1.0, b.op("tanh", {b.mul(k, b.add(x, b.mul(c, b.pow(x, exponent))))})));
+      return b.mul(b.mul(0.5, x),
+                   b.add(1.0, b.op("tanh", {b.mul(k, b.add(x, b.mul(c, b.pow(x, exponent))))})));
     };
   };
   const std::vector<Spelling> misses = {
@@ -112,18 +147,38 @@ TEST(FuseGelu, NearMisses) {
       {"cubic constant 0.0447", tanh_with(kTanh, 0.0447, 3)},
       {"outer constant 0.8", tanh_with(0.8, kCubic, 3)},
       {"a square for the cube", tanh_with(kTanh, kCubic, 2)},
-      {"erf(x / 1.4)", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(x, 1.4)}))); }},
-      {"0.6 for a half", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.6), b.add(1.0, b.op("erf", {b.div(x, kRoot2)}))); }},
-      {"0.9 + erf", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(0.9, b.op("erf", {b.div(x, kRoot2)}))); }},
-      {"1 - erf", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.sub(b.number(1), b.op("erf", {b.div(x, kRoot2)}))); }},
-      {"sqrt(x*x) is |x|", [](Build& b, ValueId x) {
-         return b.mul(b.mul(b.op("sqrt", {b.mul(x, x)}), 0.5), b.add(1.0, b.op("erf", {b.div(x, kRoot2)})));
+      {"erf(x / 1.4)",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(x, 1.4)})));
        }},
-      {"sqrt 2 / x", [](Build& b, ValueId x) { return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(b.number(kRoot2), x)}))); }},
-      {"another x inside", [](Build& b, ValueId x) {
-         return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(b.in("z", {2, 3, 4}), kRoot2)})));
+      {"0.6 for a half",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.6), b.add(1.0, b.op("erf", {b.div(x, kRoot2)})));
        }},
-      {"half of x inside", [](Build& b, ValueId x) {
+      {"0.9 + erf",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.5), b.add(0.9, b.op("erf", {b.div(x, kRoot2)})));
+       }},
+      {"1 - erf",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.5), b.sub(b.number(1), b.op("erf", {b.div(x, kRoot2)})));
+       }},
+      {"sqrt(x*x) is |x|",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(b.op("sqrt", {b.mul(x, x)}), 0.5),
+                      b.add(1.0, b.op("erf", {b.div(x, kRoot2)})));
+       }},
+      {"sqrt 2 / x",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.5), b.add(1.0, b.op("erf", {b.div(b.number(kRoot2), x)})));
+       }},
+      {"another x inside",
+       [](Build& b, ValueId x) {
+         return b.mul(b.mul(x, 0.5),
+                      b.add(1.0, b.op("erf", {b.div(b.in("z", {2, 3, 4}), kRoot2)})));
+       }},
+      {"half of x inside",
+       [](Build& b, ValueId x) {
          const ValueId y = b.mul(x, 2.0);
          return b.mul(b.mul(y, 0.5), b.add(1.0, b.op("erf", {b.div(y, 2 * kRoot2)})));
        }},
@@ -139,8 +194,8 @@ TEST(FuseGelu, NearMisses) {
 struct LayerNormForm {
   std::vector<int64_t> axes = {2};
   bool square_by_pow = true;
-  int divide = 0;             // 0: / sqrt, 1: * reciprocal(sqrt), 2: * pow -0.5
-  bool twice = false;         // x - mean is computed once more for the variance
+  int divide = 0;      // 0: / sqrt, 1: * reciprocal(sqrt), 2: * pow -0.5
+  bool twice = false;  // x - mean is computed once more for the variance
   bool with_scale = true, with_bias = true, bias_first = false, scale_first = false;
   Shape scale = {4};
 };
@@ -207,34 +262,46 @@ TEST(FuseLayerNorm, NearMisses) {
     return b.mul(b.div(centred, b.op("sqrt", {b.add(variance, eps)})), b.param("scale", {4}));
   };
   const std::vector<Spelling> misses = {
-      {"eps is an input", [=](Build& b, ValueId x) {
+      {"eps is an input",
+       [=](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, last));
          return norm(b, x, c, b.mean(b.pow(c, 2.0), last), b.op("abs", {b.in("eps", {})}));
        }},
-      {"n - 1", [=](Build& b, ValueId x) {
+      {"n - 1",
+       [=](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, last));
          return norm(b, x, c, b.mean(b.pow(c, 2.0), last, true, 1), b.number(1e-5));
        }},
-      {"twice the variance", [=](Build& b, ValueId x) {
+      {"twice the variance",
+       [=](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, last));
          return norm(b, x, c, b.mean(b.mul(b.pow(c, 2.0), 2.0), last), b.number(1e-5));
        }},
-      {"mean of the absolute value", [=](Build& b, ValueId x) {
+      {"mean of the absolute value",
+       [=](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, last));
          return norm(b, x, c, b.mean(b.op("abs", {c}), last), b.number(1e-5));
        }},
-      {"variance over other dims", [=](Build& b, ValueId x) {
+      {"variance over other dims",
+       [=](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, last));
          return norm(b, x, c, b.mean(b.pow(c, 2.0), {1}), b.number(1e-5));
        }},
-      {"the dim in the middle", [](Build& b, ValueId x) {
+      {"the dim in the middle",
+       [](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, {1}));
-         return b.mul(b.div(c, b.op("sqrt", {b.add(b.mean(b.pow(c, 2.0), {1}), 1e-5)})), b.param("scale", {3, 1}));
+         return b.mul(b.div(c, b.op("sqrt", {b.add(b.mean(b.pow(c, 2.0), {1}), 1e-5)})),
+                      b.param("scale", {3, 1}));
        }},
-      {"not centred", [=](Build& b, ValueId x) { return norm(b, x, x, b.mean(b.pow(x, 2.0), last), b.number(1e-5)); }},
-      {"the root of eps apart", [=](Build& b, ValueId x) {
+      {"not centred",
+       [=](Build& b, ValueId x) {
+         return norm(b, x, x, b.mean(b.pow(x, 2.0), last), b.number(1e-5));
+       }},
+      {"the root of eps apart",
+       [=](Build& b, ValueId x) {
          const ValueId c = b.sub(x, b.mean(x, last));
-         return b.mul(b.div(c, b.add(b.op("sqrt", {b.mean(b.pow(c, 2.0), last)}), 1e-5)), b.param("scale", {4}));
+         return b.mul(b.div(c, b.add(b.op("sqrt", {b.mean(b.pow(c, 2.0), last)}), 1e-5)),
+                      b.param("scale", {4}));
        }},
   };
   for (const Spelling& s : misses) {
@@ -242,10 +309,13 @@ TEST(FuseLayerNorm, NearMisses) {
     expect_fused(s, "layer_norm", 0, {});
   }
   // A scale for each token is no layer norm's, but what it scales is one.
-  expect_fused({"a scale for each token", [=](Build& b, ValueId x) {
+  expect_fused({"a scale for each token",
+                [=](Build& b, ValueId x) {
                   const ValueId c = b.sub(x, b.mean(x, last));
-                  return b.mul(b.div(c, b.op("sqrt", {b.add(b.mean(b.pow(c, 2.0), last), 1e-5)})), b.param("scale", {3, 1}));
-                }}, "layer_norm", 1, {"sqrt"});
+                  return b.mul(b.div(c, b.op("sqrt", {b.add(b.mean(b.pow(c, 2.0), last), 1e-5)})),
+                               b.param("scale", {3, 1}));
+                }},
+               "layer_norm", 1, {"sqrt"});
   // A mean without kept dims, that only by chance has a shape that fits.
   Build b;
   const ValueId x = b.in("x", {4, 4});
@@ -260,17 +330,29 @@ TEST(FuseLayerNorm, NearMisses) {
 struct AttentionForm {
   enum class Scale { none, mul, div, query, key, both } scale = Scale::mul;
   enum class Mask {
-    none, keep, drop, infinity, billion, lowest, trilu, trilu_less, repeated, sliced, scaled_after, offset
+    none,
+    keep,
+    drop,
+    infinity,
+    billion,
+    lowest,
+    trilu,
+    trilu_less,
+    repeated,
+    sliced,
+    scaled_after,
+    offset
   } mask = Mask::none;
   enum class Padding { none, booleans, additive, finite } padding = Padding::none;
-  int key_transposes = 1;   // 0: in the equation
+  int key_transposes = 1;  // 0: in the equation
   bool isnan = false, grouped = false, flat = false;
   double dropout = 0;
 };
 
 constexpr int64_t kBatch = 2, kHeads = 4, kLength = 5, kHead = 3;
 
-std::vector<double> triangle(double below, double above, int64_t rows = kLength, int64_t columns = kLength, int64_t offset = 0) {
+std::vector<double> triangle(double below, double above, int64_t rows = kLength,
+                             int64_t columns = kLength, int64_t offset = 0) {
   std::vector<double> out;
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t s = 0; s < columns; ++s) out.push_back(s <= t + offset ? below : above);
@@ -282,32 +364,50 @@ std::vector<double> triangle(double below, double above, int64_t rows = kLength,
 ValueId masked(Build& b, ValueId scores, AttentionForm::Mask mask) {
   using Mask = AttentionForm::Mask;
   const Shape shape = {1, 1, kLength, kLength};
-  auto ones = [&] { return b.op("expand", {b.array({1, 1}, {1})}, {{"shape", Shape{kLength, kLength}}}); };
-  auto trilu = [&](int64_t upper, int64_t k) { return b.op("trilu", {ones()}, {{"upper", upper}, {"k", k}}); };
+  auto ones = [&] {
+    return b.op("expand", {b.array({1, 1}, {1})}, {{"shape", Shape{kLength, kLength}}});
+  };
+  auto trilu = [&](int64_t upper, int64_t k) {
+    return b.op("trilu", {ones()}, {{"upper", upper}, {"k", k}});
+  };
   switch (mask) {
     case Mask::none: return scores;
-    case Mask::keep: return b.op("where", {b.array(shape, triangle(1, 0), DType::boolean), scores, b.number(-kInf)});
-    case Mask::drop: return b.op("where", {b.array(shape, triangle(0, 1), DType::boolean), b.number(-kInf), scores});
+    case Mask::keep:
+      return b.op("where",
+                  {b.array(shape, triangle(1, 0), DType::boolean), scores, b.number(-kInf)});
+    case Mask::drop:
+      return b.op("where",
+                  {b.array(shape, triangle(0, 1), DType::boolean), b.number(-kInf), scores});
     case Mask::infinity: return b.add(scores, b.array({kLength, kLength}, triangle(0, -kInf)));
     case Mask::billion: return b.add(b.array(shape, triangle(0, -1e9)), scores);
-    case Mask::lowest: return b.op("where", {b.array(shape, triangle(0, 1), DType::boolean), b.number(-3.4028234e38), scores});
+    case Mask::lowest:
+      return b.op("where", {b.array(shape, triangle(0, 1), DType::boolean), b.number(-3.4028234e38),
+                            scores});
     case Mask::trilu:
       return b.op("where", {b.op("equal", {trilu(0, 0), b.number(0)}), b.number(-kInf), scores});
-    case Mask::trilu_less:   // upper triangle of -inf is what is added
-      return b.add(scores, b.op("where", {b.op("cast", {trilu(1, 1)}, {{"to", std::string("bool")}}), b.number(-kInf), b.number(0)}));
+    case Mask::trilu_less:  // upper triangle of -inf is what is added
+      return b.add(scores,
+                   b.op("where", {b.op("cast", {trilu(1, 1)}, {{"to", std::string("bool")}}),
+                                  b.number(-kInf), b.number(0)}));
     case Mask::repeated: {
       std::vector<double> twice = triangle(1, 0);
       const std::vector<double> once = twice;
       twice.insert(twice.end(), once.begin(), once.end());
-      return b.op("where", {b.array({kBatch, 1, kLength, kLength}, twice, DType::boolean), scores, b.number(-kInf)});
+      return b.op("where", {b.array({kBatch, 1, kLength, kLength}, twice, DType::boolean), scores,
+                            b.number(-kInf)});
     }
-    case Mask::sliced: {     // a buffer of a longer context
+    case Mask::sliced: {  // a buffer of a longer context
       const ValueId buffer = b.array({1, 1, 8, 8}, triangle(1, 0, 8, 8));
-      const ValueId part = b.op("slice", {buffer}, {{"starts", Shape{0, 0, 2, 2}}, {"ends", Shape{1, 1, 7, 7}}, {"steps", Shape{1, 1, 1, 1}}});
+      const ValueId part = b.op("slice", {buffer},
+                                {{"starts", Shape{0, 0, 2, 2}},
+                                 {"ends", Shape{1, 1, 7, 7}},
+                                 {"steps", Shape{1, 1, 1, 1}}});
       return b.op("where", {b.op("equal", {part, b.number(0)}), b.number(-kInf), scores});
     }
     case Mask::scaled_after: return b.mul(b.add(scores, b.array(shape, triangle(0, -kInf))), 0.7);
-    case Mask::offset: return b.op("where", {b.array(shape, triangle(1, 0, kLength, kLength, 2), DType::boolean), scores, b.number(-kInf)});
+    case Mask::offset:
+      return b.op("where", {b.array(shape, triangle(1, 0, kLength, kLength, 2), DType::boolean),
+                            scores, b.number(-kInf)});
   }
   return scores;
 }
@@ -324,10 +424,12 @@ ValueId attention(Build& b, const AttentionForm& form) {
     return b.transpose(b.in(name, {kBatch, kLength, kHeads, kHead}), {0, 2, 1, 3});
   };
   ValueId q = heads("q"), k, v;
-  if (form.grouped) {   // two key heads serve two query heads each
+  if (form.grouped) {  // two key heads serve two query heads each
     auto repeated = [&](const char* name) {
-      const ValueId one = b.reshape(b.in(name, {kBatch, 2, kLength, kHead}), {kBatch, 2, 1, kLength, kHead});
-      return b.reshape(b.op("expand", {one}, {{"shape", Shape{kBatch, 2, 2, kLength, kHead}}}), wide);
+      const ValueId one =
+          b.reshape(b.in(name, {kBatch, 2, kLength, kHead}), {kBatch, 2, 1, kLength, kHead});
+      return b.reshape(b.op("expand", {one}, {{"shape", Shape{kBatch, 2, 2, kLength, kHead}}}),
+                       wide);
     };
     k = repeated("k");
     v = repeated("v");
@@ -344,7 +446,8 @@ ValueId attention(Build& b, const AttentionForm& form) {
     if (form.scale == Scale::both) k = b.mul(k, root);
     scores = b.matmul(q, k, batch + "td," + batch + "sd->" + batch + "ts");
   } else {
-    const std::vector<int64_t> swap = form.flat ? std::vector<int64_t>{0, 2, 1} : std::vector<int64_t>{0, 1, 3, 2};
+    const std::vector<int64_t> swap =
+        form.flat ? std::vector<int64_t>{0, 2, 1} : std::vector<int64_t>{0, 1, 3, 2};
     ValueId kt = b.transpose(k, swap);
     for (int i = 1; i < form.key_transposes; ++i) kt = b.transpose(b.transpose(kt, swap), swap);
     if (form.scale == Scale::both) kt = b.mul(kt, root);
@@ -354,8 +457,10 @@ ValueId attention(Build& b, const AttentionForm& form) {
   if (form.scale == Scale::div) scores = b.div(scores, std::sqrt(static_cast<double>(kHead)));
   scores = masked(b, scores, form.mask);
   const Shape padding = {kBatch, 1, 1, kLength};
-  if (form.padding == Padding::booleans) scores = b.op("where", {b.bools("keep", padding), scores, b.number(-kInf)});
-  if (form.padding == Padding::finite) scores = b.op("where", {b.bools("keep", padding), scores, b.number(-1e9)});
+  if (form.padding == Padding::booleans)
+    scores = b.op("where", {b.bools("keep", padding), scores, b.number(-kInf)});
+  if (form.padding == Padding::finite)
+    scores = b.op("where", {b.bools("keep", padding), scores, b.number(-1e9)});
   if (form.padding == Padding::additive) scores = b.add(scores, b.in("padding", padding));
   const int64_t last = form.flat ? 2 : 3;
   ValueId weights = b.op("softmax", {scores}, {{"axis", last}});
@@ -363,8 +468,12 @@ ValueId attention(Build& b, const AttentionForm& form) {
   if (form.dropout > 0) {
     const ValueId step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
     const Shape shape = b.g.type(weights).shape;
-    weights = b.op("dropout", {weights, step}, {{"p", form.dropout}, {"key", int64_t{9}}, {"seed", int64_t{4}}, {"global_shape", shape},
-                                                {"start", std::vector<int64_t>(shape.size(), 0)}});
+    weights = b.op("dropout", {weights, step},
+                   {{"p", form.dropout},
+                    {"key", int64_t{9}},
+                    {"seed", int64_t{4}},
+                    {"global_shape", shape},
+                    {"start", std::vector<int64_t>(shape.size(), 0)}});
   }
   const ValueId y = b.matmul(weights, v, batch + "ts," + batch + "sd->" + batch + "td");
   return form.flat ? y : b.reshape(b.transpose(y, {0, 2, 1, 3}), {kBatch, kLength, kHeads * kHead});
@@ -404,11 +513,16 @@ const std::vector<AttentionCase> kAttention = {
     {"additive padding stays a mask", {.padding = Padding::additive}, false, true},
     {"padding of -1e9", {.padding = Padding::finite}, false, true},
     {"causal and padding", {.mask = Mask::keep, .padding = Padding::additive}, true, true},
-    {"causal by addition and padding", {.mask = Mask::infinity, .padding = Padding::finite, .isnan = true}, true, true},
+    {"causal by addition and padding",
+     {.mask = Mask::infinity, .padding = Padding::finite, .isnan = true},
+     true,
+     true},
     {"isnan guard", {.mask = Mask::drop, .isnan = true}, true},
     {"grouped queries", {.mask = Mask::keep, .grouped = true}, true},
     {"dropout", {.mask = Mask::keep, .dropout = 0.3}, true},
-    {"dropout behind a guard", {.scale = Scale::both, .mask = Mask::infinity, .isnan = true, .dropout = 0.3}, true},
+    {"dropout behind a guard",
+     {.scale = Scale::both, .mask = Mask::infinity, .isnan = true, .dropout = 0.3},
+     true},
     {"no heads", {.mask = Mask::infinity, .flat = true}, true},
     {"no heads, dropout", {.flat = true, .dropout = 0.3}},
 };
@@ -433,14 +547,16 @@ TEST(FuseAttention, Spellings) {
       EXPECT_NEAR(node->attrs.f("scale"), scale, 1e-6);
       // Every query sees its first key: one that sees none has no answer that all spellings share.
       NamedTensors feeds = testing::feeds_for(b.g);
-      if (feeds.count("keep")) feeds.at("keep").as<bool>()[0] = feeds.at("keep").as<bool>()[kLength] = true;
+      if (feeds.count("keep"))
+        feeds.at("keep").as<bool>()[0] = feeds.at("keep").as<bool>()[kLength] = true;
       expect_same_outputs(b.g, fused, tolerance(dtype), feeds);
     }
   }
 }
 
 TEST(FuseAttention, PaddedRowsKeepTheirMeaning) {
-  // All keys of the second example are masked: -1e9 looks at all of them alike, the guard makes it 0.
+  // All keys of the second example are masked: -1e9 looks at all of them alike, the guard makes it
+  // 0.
   for (const Padding padding : {Padding::finite, Padding::booleans}) {
     Build b;
     b.g.outputs = {attention(b, {.padding = padding, .isnan = true})};
@@ -456,11 +572,12 @@ TEST(FuseAttention, PaddedRowsKeepTheirMeaning) {
 TEST(FuseAttention, NotAQuiteTriangularMaskStaysAMask) {
   Build b;
   std::vector<double> mask = triangle(0, -kInf);
-  mask[static_cast<size_t>(3 * kLength + 1)] = -kInf;   // one key less for query 3
+  mask[static_cast<size_t>(3 * kLength + 1)] = -kInf;  // one key less for query 3
   AttentionForm form;
   const Shape shape = {kBatch, kHeads, kLength, kHead};
   const ValueId q = b.in("q", shape), k = b.in("k", shape), v = b.in("v", shape);
-  const ValueId scores = b.add(b.matmul(q, k, "bhtd,bhsd->bhts"), b.array({kLength, kLength}, mask));
+  const ValueId scores =
+      b.add(b.matmul(q, k, "bhtd,bhsd->bhts"), b.array({kLength, kLength}, mask));
   b.g.outputs = {b.matmul(b.op("softmax", {scores}, {{"axis", int64_t{3}}}), v, "bhts,bhsd->bhtd")};
   Graph fused = b.g;
   ASSERT_EQ(fuse(fused).attention, 1);
@@ -475,34 +592,55 @@ TEST(FuseAttention, NearMisses) {
     const char* name;
     std::function<ValueId(Build&, ValueId q, ValueId k, ValueId v)> build;
   };
-  auto softmax = [](Build& b, ValueId x, int64_t axis = 3) { return b.op("softmax", {x}, {{"axis", axis}}); };
+  auto softmax = [](Build& b, ValueId x, int64_t axis = 3) {
+    return b.op("softmax", {x}, {{"axis", axis}});
+  };
   const char *qk = "bhtd,bhsd->bhts", *pv = "bhts,bhsd->bhtd";
   const std::vector<Miss> misses = {
-      {"softmax over the queries", [=](Build& b, ValueId q, ValueId k, ValueId v) { return b.matmul(softmax(b, b.matmul(q, k, qk), 2), v, pv); }},
-      {"values by query", [=](Build& b, ValueId q, ValueId k, ValueId v) { return b.matmul(softmax(b, b.matmul(q, k, qk)), v, "bhts,bhtd->bhsd"); }},
-      {"a scale for each head", [=](Build& b, ValueId q, ValueId k, ValueId v) {
-         return b.matmul(softmax(b, b.mul(b.matmul(q, k, qk), b.in("scales", {kHeads, 1, 1}))), v, pv);
+      {"softmax over the queries",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.matmul(q, k, qk), 2), v, pv);
        }},
-      {"a trained mask", [=](Build& b, ValueId q, ValueId k, ValueId v) {
-         return b.matmul(softmax(b, b.add(b.matmul(q, k, qk), b.param("positions", {1, kHeads, kLength, kLength}))), v, pv);
+      {"values by query",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.matmul(q, k, qk)), v, "bhts,bhtd->bhsd");
        }},
-      {"a mask computed from what trains", [=](Build& b, ValueId q, ValueId k, ValueId v) {
-         const ValueId table = b.mul(b.param("table", {kHeads, 1, 1}), b.in("distance", {1, kLength, kLength}));
+      {"a scale for each head",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.mul(b.matmul(q, k, qk), b.in("scales", {kHeads, 1, 1}))), v,
+                         pv);
+       }},
+      {"a trained mask",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         return b.matmul(softmax(b, b.add(b.matmul(q, k, qk),
+                                          b.param("positions", {1, kHeads, kLength, kLength}))),
+                         v, pv);
+       }},
+      {"a mask computed from what trains",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         const ValueId table =
+             b.mul(b.param("table", {kHeads, 1, 1}), b.in("distance", {1, kLength, kLength}));
          return b.matmul(softmax(b, b.add(b.matmul(q, k, qk), table)), v, pv);
        }},
-      {"where with a number that hides nothing", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+      {"where with a number that hides nothing",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
          const ValueId keep = b.array({kLength, kLength}, triangle(1, 0), DType::boolean);
-         return b.matmul(softmax(b, b.op("where", {keep, b.matmul(q, k, qk), b.number(-1)})), v, pv);
+         return b.matmul(softmax(b, b.op("where", {keep, b.matmul(q, k, qk), b.number(-1)})), v,
+                         pv);
        }},
-      {"another guard", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+      {"another guard",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
          const ValueId p = softmax(b, b.matmul(q, k, qk));
          return b.matmul(b.op("where", {b.op("isnan", {p}), b.number(1), p}), v, pv);
        }},
-      {"softcap", [=](Build& b, ValueId q, ValueId k, ValueId v) {
+      {"softcap",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
          return b.matmul(softmax(b, b.op("tanh", {b.matmul(q, k, qk)})), v, pv);
        }},
-      {"a negative scale outside of a mask", [=](Build& b, ValueId q, ValueId k, ValueId v) {
-         const ValueId scores = b.add(b.matmul(q, k, qk), b.array({kLength, kLength}, triangle(0, 1e9)));
+      {"a negative scale outside of a mask",
+       [=](Build& b, ValueId q, ValueId k, ValueId v) {
+         const ValueId scores =
+             b.add(b.matmul(q, k, qk), b.array({kLength, kLength}, triangle(0, 1e9)));
          return b.matmul(softmax(b, b.mul(scores, -1.0)), v, pv);
        }},
   };
@@ -521,7 +659,8 @@ TEST(FuseAttention, AFrozenMaskIsAMask) {
   Build b;
   const Shape shape = {kBatch, kHeads, kLength, kHead};
   const ValueId q = b.in("q", shape), k = b.in("k", shape), v = b.in("v", shape);
-  const ValueId scores = b.add(b.matmul(q, k, "bhtd,bhsd->bhts"), b.param("positions", {kHeads, kLength, kLength}, false));
+  const ValueId scores = b.add(b.matmul(q, k, "bhtd,bhsd->bhts"),
+                               b.param("positions", {kHeads, kLength, kLength}, false));
   b.g.outputs = {b.matmul(b.op("softmax", {scores}, {{"axis", int64_t{3}}}), v, "bhts,bhsd->bhtd")};
   Graph fused = b.g;
   EXPECT_EQ(fuse(fused).attention, 1);

@@ -19,9 +19,15 @@ struct Build {
   Graph g;
   DType dtype;
 
-  ValueId in(const std::string& name, Shape shape) { return g.add_input(name, {dtype, std::move(shape)}, Role::batch); }
-  ValueId ints(const std::string& name, Shape shape) { return g.add_input(name, {DType::i64, std::move(shape)}, Role::batch); }
-  ValueId bools(const std::string& name, Shape shape) { return g.add_input(name, {DType::boolean, std::move(shape)}, Role::batch); }
+  ValueId in(const std::string& name, Shape shape) {
+    return g.add_input(name, {dtype, std::move(shape)}, Role::batch);
+  }
+  ValueId ints(const std::string& name, Shape shape) {
+    return g.add_input(name, {DType::i64, std::move(shape)}, Role::batch);
+  }
+  ValueId bools(const std::string& name, Shape shape) {
+    return g.add_input(name, {DType::boolean, std::move(shape)}, Role::batch);
+  }
   ValueId param(const std::string& name, Shape shape, bool trainable = true) {
     Source source;
     source.kind = Source::Kind::normal;
@@ -33,11 +39,16 @@ struct Build {
     return id;
   }
   ValueId number(double value) { return array({}, {value}); }
-  ValueId array(Shape shape, const std::vector<double>& values) { return array(std::move(shape), values, dtype); }
-  ValueId array(Shape shape, const std::vector<double>& values, DType type) {
-    return g.add_constant("c", convert(Tensor::from<double>(std::move(shape), values, DType::f64), type));
+  ValueId array(Shape shape, const std::vector<double>& values) {
+    return array(std::move(shape), values, dtype);
   }
-  ValueId op(const std::string& name, std::vector<ValueId> inputs, Attrs attrs = {}) { return g.add(name, std::move(inputs), std::move(attrs)); }
+  ValueId array(Shape shape, const std::vector<double>& values, DType type) {
+    return g.add_constant(
+        "c", convert(Tensor::from<double>(std::move(shape), values, DType::f64), type));
+  }
+  ValueId op(const std::string& name, std::vector<ValueId> inputs, Attrs attrs = {}) {
+    return g.add(name, std::move(inputs), std::move(attrs));
+  }
   ValueId add(ValueId a, ValueId b) { return op("add", {a, b}); }
   ValueId sub(ValueId a, ValueId b) { return op("sub", {a, b}); }
   ValueId mul(ValueId a, ValueId b) { return op("mul", {a, b}); }
@@ -59,9 +70,15 @@ struct Build {
     for (int64_t axis : axes) n *= static_cast<double>(g.type(x).shape[static_cast<size_t>(axis)]);
     return mul(sum(x, std::move(axes), keepdims), 1 / (n + count));
   }
-  ValueId transpose(ValueId x, std::vector<int64_t> perm) { return op("transpose", {x}, {{"perm", std::move(perm)}}); }
-  ValueId reshape(ValueId x, Shape shape) { return op("reshape", {x}, {{"shape", std::move(shape)}}); }
-  ValueId matmul(ValueId a, ValueId b, const std::string& equation) { return op("matmul", {a, b}, {{"equation", equation}}); }
+  ValueId transpose(ValueId x, std::vector<int64_t> perm) {
+    return op("transpose", {x}, {{"perm", std::move(perm)}});
+  }
+  ValueId reshape(ValueId x, Shape shape) {
+    return op("reshape", {x}, {{"shape", std::move(shape)}});
+  }
+  ValueId matmul(ValueId a, ValueId b, const std::string& equation) {
+    return op("matmul", {a, b}, {{"equation", equation}});
+  }
 };
 
 /// Numbers for every batch input and scalar, from its name: normal, true or false, or 0 … 3.
@@ -76,20 +93,23 @@ inline NamedTensors feeds_for(const Graph& graph, uint64_t seed = 1) {
       if (value.type.dtype == DType::boolean) numbers[i] = stream.uniform(i) < 0.7F ? 1 : 0;
       if (value.type.dtype == DType::i64) numbers[i] = std::floor(stream.uniform(i) * 4);
     }
-    out[value.name] = convert(Tensor::from<double>(value.type.shape, numbers, DType::f64), value.type.dtype);
+    out[value.name] =
+        convert(Tensor::from<double>(value.type.shape, numbers, DType::f64), value.type.dtype);
   }
   return out;
 }
 
 /// Both graphs' outputs, element by element.
-inline void expect_same_outputs(const Graph& a, const Graph& b, double tolerance, NamedTensors feeds = {}) {
+inline void expect_same_outputs(const Graph& a, const Graph& b, double tolerance,
+                                NamedTensors feeds = {}) {
   if (feeds.empty()) feeds = feeds_for(a);
   const std::vector<Tensor> x = evaluate_graph(a, feeds), y = evaluate_graph(b, feeds);
   ASSERT_EQ(x.size(), y.size());
   for (size_t i = 0; i < x.size(); ++i) {
     ASSERT_EQ(x[i].type(), y[i].type());
     for (int64_t k = 0; k < x[i].count(); ++k) {
-      ASSERT_NEAR(x[i].at(k), y[i].at(k), tolerance * (1 + std::abs(x[i].at(k)))) << "output " << i << " element " << k;
+      ASSERT_NEAR(x[i].at(k), y[i].at(k), tolerance * (1 + std::abs(x[i].at(k))))
+          << "output " << i << " element " << k;
     }
   }
 }

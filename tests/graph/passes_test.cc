@@ -1,4 +1,5 @@
-// Simplification, projections taken apart, and the passes that make a training step of a forward Graph.
+// Simplification, projections taken apart, and the passes that make a training step of a forward
+// Graph.
 #include <gtest/gtest.h>
 
 #include "graph/autodiff.h"
@@ -27,7 +28,8 @@ std::string message_of(const std::function<void()>& call) {
 }
 
 void expect_mentions(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+  for (const char* part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
 }
 
 // ------------------------------------------------------------------ simplification
@@ -35,22 +37,26 @@ void expect_mentions(const std::string& text, std::initializer_list<const char*>
 TEST(RemoveNoOps, LeavesWhatDoesSomething) {
   Build b;
   const ValueId x = b.in("x", {2, 3});
-  const ValueId same = b.reshape(b.transpose(b.transpose(b.op("identity", {x}), {1, 0}), {1, 0}), {2, 3});
-  const ValueId other = b.reshape(b.reshape(b.op("cast", {same}, {{"to", std::string("f64")}}), {6}), {3, 2});
-  const ValueId rounded = b.op("cast", {b.op("cast", {same}, {{"to", std::string("f32")}})}, {{"to", std::string("f64")}});
+  const ValueId same =
+      b.reshape(b.transpose(b.transpose(b.op("identity", {x}), {1, 0}), {1, 0}), {2, 3});
+  const ValueId other =
+      b.reshape(b.reshape(b.op("cast", {same}, {{"to", std::string("f64")}}), {6}), {3, 2});
+  const ValueId rounded = b.op("cast", {b.op("cast", {same}, {{"to", std::string("f32")}})},
+                               {{"to", std::string("f64")}});
   b.g.outputs = {same, other, rounded};
   Graph out = b.g;
   EXPECT_GT(remove_no_ops(out), 0);
   check_graph(out);
   EXPECT_EQ(out.outputs[0], x);
-  EXPECT_EQ(out.nodes().size(), 3u) << to_string(out);   // one reshape, two casts that round
+  EXPECT_EQ(out.nodes().size(), 3u) << to_string(out);  // one reshape, two casts that round
   expect_same_outputs(b.g, out, 0);
 }
 
 TEST(MergeEqualNodes, ComparesAttributesToTheLastDigit) {
   Build b;
   const ValueId x = b.in("x", {4});
-  const ValueId a = b.op("leaky_relu", {x}, {{"alpha", 0.1}}), same = b.op("leaky_relu", {x}, {{"alpha", 0.1}});
+  const ValueId a = b.op("leaky_relu", {x}, {{"alpha", 0.1}}),
+                same = b.op("leaky_relu", {x}, {{"alpha", 0.1}});
   const ValueId other = b.op("leaky_relu", {x}, {{"alpha", 0.1 + 1e-12}});
   // Equal numbers in two constants are one; so are nodes that use them.
   const ValueId p = b.mul(a, 2.0), q = b.mul(same, 2.0), r = b.mul(a, 3.0);
@@ -66,9 +72,15 @@ TEST(MergeEqualNodes, ComparesAttributesToTheLastDigit) {
 
 TEST(MergeEqualNodes, DropoutsOfTwoKeysStayTwo) {
   Build b;
-  const ValueId x = b.in("x", {4}), step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
+  const ValueId x = b.in("x", {4}),
+                step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
   auto drop = [&](int64_t key) {
-    return b.op("dropout", {x, step}, {{"p", 0.5}, {"key", key}, {"seed", int64_t{1}}, {"global_shape", Shape{4}}, {"start", Shape{0}}});
+    return b.op("dropout", {x, step},
+                {{"p", 0.5},
+                 {"key", key},
+                 {"seed", int64_t{1}},
+                 {"global_shape", Shape{4}},
+                 {"start", Shape{0}}});
   };
   b.g.outputs = {drop(1), drop(2)};
   EXPECT_EQ(merge_equal_nodes(b.g), 0);
@@ -79,7 +91,7 @@ TEST(FoldTransposes, IntoOperandsAndResult) {
   const ValueId x = b.transpose(b.in("x", {3, 2, 4}), {1, 0, 2});
   const ValueId w = b.transpose(b.param("w", {5, 4}), {1, 0});
   const ValueId y = b.matmul(x, w, "bij,jk->bik");
-  b.g.outputs = {b.transpose(y, {2, 0, 1}), b.mul(w, 1.5)};   // w's transpose has another use
+  b.g.outputs = {b.transpose(y, {2, 0, 1}), b.mul(w, 1.5)};  // w's transpose has another use
   Graph out = b.g;
   EXPECT_EQ(fold_transposes(out), 3);
   check_graph(out);
@@ -99,13 +111,16 @@ enum class Parts { split, slices, uneven, backwards, kept, shared };
 
 Graph projection(Parts how, bool with_bias) {
   Build b;
-  const ValueId x = b.in("x", {2, 3, 4}), w = b.param("w", {6, 4});   // rows are outputs, as PyTorch stores them
+  const ValueId x = b.in("x", {2, 3, 4}),
+                w = b.param("w", {6, 4});  // rows are outputs, as PyTorch stores them
   ValueId y = b.matmul(x, w, "btc,oc->bto");
   if (with_bias) y = b.add(b.param("bias", {6}), y);
   std::vector<ValueId> parts;
   auto slice = [&](int64_t begin, int64_t end, int64_t token_step = 1) {
-    const Shape starts = {0, token_step > 0 ? 0 : 2, begin}, ends = {2, token_step > 0 ? 3 : -1, end};
-    return b.op("slice", {y}, {{"starts", starts}, {"ends", ends}, {"steps", Shape{1, token_step, 1}}});
+    const Shape starts = {0, token_step > 0 ? 0 : 2, begin},
+                ends = {2, token_step > 0 ? 3 : -1, end};
+    return b.op("slice", {y},
+                {{"starts", starts}, {"ends", ends}, {"steps", Shape{1, token_step, 1}}});
   };
   if (how == Parts::split || how == Parts::kept || how == Parts::shared) {
     parts = b.g.add_node("split", {y}, {{"axis", int64_t{2}}, {"sizes", Shape{2, 2, 2}}});
@@ -129,7 +144,7 @@ TEST(SplitProjections, KeepsElementsAndGradients) {
       EXPECT_EQ(split_projections(after), 1);
       check_graph(after);
       EXPECT_EQ(after.type(after.find("w")).shape, (Shape{3, 2, 4}));
-      EXPECT_EQ(after.sources.at(after.find("w")).shape, (Shape{6, 4}));   // as stored
+      EXPECT_EQ(after.sources.at(after.find("w")).shape, (Shape{6, 4}));  // as stored
       if (with_bias) {
         EXPECT_EQ(after.type(after.find("bias")).shape, (Shape{3, 2}));
       }
@@ -138,7 +153,8 @@ TEST(SplitProjections, KeepsElementsAndGradients) {
       auto gradient = [](Graph g) {
         ValueId total = kNoValue;
         for (ValueId out : g.outputs) {
-          const ValueId sum = g.add("reduce_sum", {out}, {{"axes", Shape{0, 1, 2}}, {"keepdims", int64_t{0}}});
+          const ValueId sum =
+              g.add("reduce_sum", {out}, {{"axes", Shape{0, 1, 2}}, {"keepdims", int64_t{0}}});
           total = total == kNoValue ? sum : g.add("add", {total, sum});
         }
         const std::vector<ValueId> wrt = {g.find("w")};
@@ -222,18 +238,22 @@ TEST(AttachLoss, TakesTheModelsOwn) {
 
 TEST(AttachLoss, Refusals) {
   Graph g = logits_model(false);
-  expect_mentions(message_of([&] { attach_loss(g, ""); }), {"m.onnx", "f32[2, 3, 5]", "--loss cross-entropy", "mse"});
+  expect_mentions(message_of([&] { attach_loss(g, ""); }),
+                  {"m.onnx", "f32[2, 3, 5]", "--loss cross-entropy", "mse"});
   expect_mentions(message_of([&] { attach_loss(g, "hinge"); }), {"'hinge'", "cross-entropy, mse"});
   Build scalar(DType::f32);
   scalar.g.outputs = {scalar.sum(scalar.in("x", {3}), {0}, false)};
-  expect_mentions(message_of([&] { attach_loss(scalar.g, "mse"); }), {"is a scalar", "leave --loss mse out"});
+  expect_mentions(message_of([&] { attach_loss(scalar.g, "mse"); }),
+                  {"is a scalar", "leave --loss mse out"});
   Build vector(DType::f32);
   vector.g.outputs = {vector.in("x", {3})};
-  expect_mentions(message_of([&] { attach_loss(vector.g, "cross-entropy"); }), {"f32[3]", "[..., classes]"});
+  expect_mentions(message_of([&] { attach_loss(vector.g, "cross-entropy"); }),
+                  {"f32[3]", "[..., classes]"});
   Build ints;
   ints.g.outputs = {ints.ints("x", {3, 4})};
   expect_mentions(message_of([&] { attach_loss(ints.g, "mse"); }), {"i64[3, 4]", "floating"});
-  expect_mentions(message_of([&] { attach_loss(ints.g, "cross-entropy"); }), {"i64[3, 4]", "floating logits"});
+  expect_mentions(message_of([&] { attach_loss(ints.g, "cross-entropy"); }),
+                  {"i64[3, 4]", "floating logits"});
   Graph empty;
   empty.name = "e.onnx";
   expect_mentions(message_of([&] { attach_loss(empty, ""); }), {"e.onnx", "no output"});
@@ -243,7 +263,9 @@ TEST(FreezeUnreached, NamesWhatNothingTrains) {
   Build b(DType::f32);
   const ValueId w = b.param("w", {3}), through_index = b.param("ranked", {2, 3});
   b.param("unused", {3});
-  const ValueId best = b.op("argmax", {through_index}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
+  const ValueId best =
+      b.op("argmax", {through_index},
+           {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
   const ValueId row = b.op("gather", {b.in("x", {4, 3}), best}, {{"axis", int64_t{0}}});
   b.g.loss = b.sum(b.mul(row, w), {0, 1}, false);
   b.g.outputs = {b.g.loss};
@@ -252,7 +274,7 @@ TEST(FreezeUnreached, NamesWhatNothingTrains) {
   EXPECT_FALSE(b.g.trainable.at(b.g.find("unused")));
   EXPECT_TRUE(freeze_unreached(b.g).empty());
   OptimizerOptions options;
-  attach_optimizer(b.g, options);   // and so it does not stumble over them
+  attach_optimizer(b.g, options);  // and so it does not stumble over them
 }
 
 // ------------------------------------------------------------------ dropout and bf16
@@ -261,22 +283,30 @@ TEST(FreezeUnreached, NamesWhatNothingTrains) {
 Graph small_gpt(double dropout) {
   Build b(DType::f32);
   const ValueId tokens = b.ints("tokens", {2, 4}), table = b.param("table", {5, 6});
-  const ValueId step = dropout > 0 ? b.g.add_input(kRandomStep, {DType::i64, {}}, Role::scalar) : kNoValue;
+  const ValueId step =
+      dropout > 0 ? b.g.add_input(kRandomStep, {DType::i64, {}}, Role::scalar) : kNoValue;
   int64_t key = 0;
   auto drop = [&](ValueId x) {
     if (dropout == 0) return x;
     const Shape shape = b.g.type(x).shape;
-    return b.op("dropout", {x, step}, {{"p", dropout}, {"key", ++key}, {"seed", int64_t{2}}, {"global_shape", shape},
-                                       {"start", std::vector<int64_t>(shape.size(), 0)}});
+    return b.op("dropout", {x, step},
+                {{"p", dropout},
+                 {"key", ++key},
+                 {"seed", int64_t{2}},
+                 {"global_shape", shape},
+                 {"start", std::vector<int64_t>(shape.size(), 0)}});
   };
   ValueId x = drop(b.op("gather", {table, tokens}, {{"axis", int64_t{0}}}));
-  x = b.g.add_node("layer_norm", {x, b.param("scale", {6}), b.param("shift", {6})}, {{"axis", int64_t{2}}, {"eps", 1e-5}})[0];
+  x = b.g.add_node("layer_norm", {x, b.param("scale", {6}), b.param("shift", {6})},
+                   {{"axis", int64_t{2}}, {"eps", 1e-5}})[0];
   auto heads = [&](const char* name) {
-    const ValueId w = b.mul(b.param(name, {6, 6}), 0.3);   // scores so large that they saturate say little
+    const ValueId w =
+        b.mul(b.param(name, {6, 6}), 0.3);  // scores so large that they saturate say little
     return b.transpose(b.reshape(b.matmul(x, w, "btc,cd->btd"), {2, 4, 2, 3}), {0, 2, 1, 3});
   };
   const ValueId scores = b.mul(b.matmul(heads("q"), heads("k"), "bhtd,bhsd->bhts"), 0.5);
-  const ValueId y = b.matmul(drop(b.op("softmax", {scores}, {{"axis", int64_t{3}}})), heads("v"), "bhts,bhsd->bhtd");
+  const ValueId y = b.matmul(drop(b.op("softmax", {scores}, {{"axis", int64_t{3}}})), heads("v"),
+                             "bhts,bhsd->bhtd");
   x = b.add(b.reshape(b.transpose(y, {0, 2, 1, 3}), {2, 4, 6}), b.param("bias", {6}));
   x = b.op("gelu", {x}, {{"approximate", std::string("none")}});
   b.g.outputs = {b.matmul(drop(x), table, "btc,vc->btv")};
@@ -308,7 +338,8 @@ TEST(InBf16, KeepsWeightsLossAndReductionsInF32) {
   for (ValueId id : half.with_role(Role::state)) EXPECT_EQ(half.type(id).dtype, DType::f32);
   int products = 0, in_f32 = 0;
   for (const Node& node : half.nodes()) {
-    if (node.op == "matmul" || node.op == "attention" || node.op == "attention_grad" || node.op == "gelu") {
+    if (node.op == "matmul" || node.op == "attention" || node.op == "attention_grad" ||
+        node.op == "gelu") {
       EXPECT_EQ(half.type(node.inputs[0]).dtype, DType::bf16) << node.name;
     }
     if (node.op == "reduce_sum") {
@@ -321,7 +352,8 @@ TEST(InBf16, KeepsWeightsLossAndReductionsInF32) {
     ++products;
     in_f32 += half.type(node.outputs[0]).dtype == DType::f32;
   }
-  // Query, key, value and head: each a product, and two more for its gradients, of which the weight's is f32.
+  // Query, key, value and head: each a product, and two more for its gradients, of which the
+  // weight's is f32.
   EXPECT_EQ(products, 12);
   EXPECT_EQ(in_f32, 4);
 }
@@ -351,7 +383,8 @@ TEST(InBf16, IsCloseToF32) {
 TEST(InBf16, ALossOfSquaresIsF32) {
   // Targets of 1000 + noise: in bf16, whose steps are 4 there, the noise would be gone.
   Build b(DType::f32);
-  b.g.outputs = {b.add(b.matmul(b.in("x", {2, 3}), b.param("w", {3, 4}), "ij,jk->ik"), b.param("bias", {4}))};
+  b.g.outputs = {
+      b.add(b.matmul(b.in("x", {2, 3}), b.param("w", {3, 4}), "ij,jk->ik"), b.param("bias", {4}))};
   attach_loss(b.g, "mse");
   const Graph half = in_bf16(b.g);
   check_graph(half);

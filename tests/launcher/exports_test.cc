@@ -1,4 +1,5 @@
-// Exports that would train wrongly as they stand: each is repaired with a note, or refused with the way out.
+// Exports that would train wrongly as they stand: each is repaired with a note, or refused with the
+// way out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,19 +19,21 @@ struct Imported {
   ImportReport report;
 
   int notes(const std::string& text) const {
-    return static_cast<int>(std::count_if(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
-      return note.find(text) != std::string::npos;
-    }));
+    return static_cast<int>(std::count_if(
+        report.notes.begin(), report.notes.end(),
+        [&](const std::string& note) { return note.find(text) != std::string::npos; }));
   }
   int parameters() const { return static_cast<int>(graph.with_role(Role::parameter).size()); }
 };
 
-Imported import(const std::string& file, ImportOptions::Shared shared = ImportOptions::Shared::refuse) {
+Imported import(const std::string& file,
+                ImportOptions::Shared shared = ImportOptions::Shared::refuse) {
   ImportOptions options;
   options.evaluate = run_reference;
   options.shared = shared;
   Imported out;
-  out.graph = import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &out.report);
+  out.graph =
+      import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &out.report);
   return out;
 }
 
@@ -74,7 +77,8 @@ TEST(Exports, DynamoDefaultOnFreshWeightsIsRefusedWithTheRecipe) {
     FAIL() << "merged weights were accepted";
   } catch (const Error& e) {
     const std::string message = e.what();
-    for (const char* part : {"h.0.ln_1.weight", "feeds 5 nodes", "optimize=False", "--shared split"}) {
+    for (const char* part :
+         {"h.0.ln_1.weight", "feeds 5 nodes", "optimize=False", "--shared split"}) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
     }
   }
@@ -83,8 +87,8 @@ TEST(Exports, DynamoDefaultOnFreshWeightsIsRefusedWithTheRecipe) {
 TEST(Exports, MergedWeightsSplitAgainTrainAsTheyShould) {
   const std::vector<double> want = train(import("fresh.dynamo").graph);
   const Imported split = import("fresh.dynamo_default", ImportOptions::Shared::split);
-  EXPECT_EQ(split.notes("split into"), 4);   // ones, zeros of three sizes
-  EXPECT_EQ(split.parameters(), 28);         // as many as the model has
+  EXPECT_EQ(split.notes("split into"), 4);  // ones, zeros of three sizes
+  EXPECT_EQ(split.parameters(), 28);        // as many as the model has
   EXPECT_LE(largest_difference(train(split.graph), want), kSame);
   // And this is what it would have done without a word.
   const Imported merged = import("fresh.dynamo_default", ImportOptions::Shared::keep);
@@ -112,7 +116,8 @@ TEST(Exports, GradientOfATiedWeightIsTheSumOfItsUses) {
     ASSERT_EQ(graph.type(table).shape, (Shape{32, 16}));
     // The same graph with a table of its own for the lookup.
     Graph apart = graph;
-    const ValueId lookup = apart.add_persistent("lookup", apart.type(table), Role::parameter, apart.sources.at(table));
+    const ValueId lookup =
+        apart.add_persistent("lookup", apart.type(table), Role::parameter, apart.sources.at(table));
     int moved = 0;
     for (size_t n = 0; n < apart.nodes().size(); ++n) {
       Node& node = apart.node(static_cast<NodeId>(n));
@@ -125,14 +130,16 @@ TEST(Exports, GradientOfATiedWeightIsTheSumOfItsUses) {
     std::vector<int64_t> tokens(32);
     for (size_t i = 0; i < 32; ++i) tokens[i] = static_cast<int64_t>(i * 5 % 32);
     feeds["idx"] = feeds[kTarget] = Tensor::from<int64_t>({4, 8}, tokens, DType::i64);
-    const Tensor sum = evaluate_graph(graph, feeds, differentiate(graph, graph.loss, std::vector{table}))[0];
-    const auto parts = evaluate_graph(apart, feeds, differentiate(apart, apart.loss, std::vector{table, lookup}));
+    const Tensor sum =
+        evaluate_graph(graph, feeds, differentiate(graph, graph.loss, std::vector{table}))[0];
+    const auto parts =
+        evaluate_graph(apart, feeds, differentiate(apart, apart.loss, std::vector{table, lookup}));
     double largest = 0;
     for (int64_t i = 0; i < sum.count(); ++i) {
       EXPECT_NEAR(sum.at(i), parts[0].at(i) + parts[1].at(i), 1e-6);
       largest = std::max(largest, std::min(std::abs(parts[0].at(i)), std::abs(parts[1].at(i))));
     }
-    EXPECT_GT(largest, 1e-5);   // both uses do count
+    EXPECT_GT(largest, 1e-5);  // both uses do count
   }
 }
 
@@ -146,7 +153,7 @@ TEST(Exports, DropoutThatTheExporterSwitchedOffIsNoted) {
     SCOPED_TRACE(file);
     const Imported found = import(file);
     EXPECT_EQ(dropouts(found.graph), 3);
-    EXPECT_EQ(found.notes("exported inactive"), 1);   // the one inside scaled_dot_product_attention
+    EXPECT_EQ(found.notes("exported inactive"), 1);  // the one inside scaled_dot_product_attention
     std::set<int64_t> keys;
     for (const Node& node : found.graph.nodes()) {
       if (node.op == "dropout") keys.insert(node.attrs.i("key"));
@@ -166,7 +173,8 @@ TEST(Exports, DropoutGoesIntoAttention) {
   EXPECT_NEAR(inside, 0.1, 1e-6);
 }
 
-/// The legacy exporter leaves no trace of Dropout in evaluation mode but the names that folding leaves.
+/// The legacy exporter leaves no trace of Dropout in evaluation mode but the names that folding
+/// leaves.
 TEST(Exports, LegacyEvaluationModeIsNoted) {
   const Imported found = import("dropout.legacy_eval");
   EXPECT_EQ(dropouts(found.graph), 0);

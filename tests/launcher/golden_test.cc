@@ -1,4 +1,5 @@
-// PyTorch parity: four models, each exported by both exporters, against what PyTorch computed for them.
+// PyTorch parity: four models, each exported by both exporters, against what PyTorch computed for
+// them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,22 +25,26 @@ constexpr double kLearningRateUsed = 1e-2;
 struct Case {
   const char* model;
   const char* exporter;
-  std::map<std::string, int> ops;   // what must be in the fused forward pass
+  std::map<std::string, int> ops;  // what must be in the fused forward pass
 };
 
 std::string name_of(const Case& c) { return std::string(c.model) + "." + c.exporter; }
 void PrintTo(const Case& c, std::ostream* out) { *out << name_of(c); }
 
 std::vector<Case> cases() {
-  const std::map<std::string, int> none = {{"softmax", 0}, {"erf", 0}, {"tanh", 0}, {"pow", 0}, {"split", 0}};
+  const std::map<std::string, int> none = {
+      {"softmax", 0}, {"erf", 0}, {"tanh", 0}, {"pow", 0}, {"split", 0}};
   auto with = [&](std::map<std::string, int> ops) {
     ops.insert(none.begin(), none.end());
     return ops;
   };
   // Two layers each. gpt_manual: one product for query, key and value, of a parameter [3, 16, 16].
-  const auto manual = with({{"attention", 2}, {"layer_norm", 5}, {"gelu", 2}, {"matmul", 9}, {"slice", 6}});
-  const auto sdpa = with({{"attention", 2}, {"layer_norm", 5}, {"gelu", 2}, {"matmul", 13}, {"slice", 0}});
-  const auto loss = with({{"attention", 2}, {"layer_norm", 5}, {"gelu", 2}, {"matmul", 13}, {"cross_entropy", 1}});
+  const auto manual =
+      with({{"attention", 2}, {"layer_norm", 5}, {"gelu", 2}, {"matmul", 9}, {"slice", 6}});
+  const auto sdpa =
+      with({{"attention", 2}, {"layer_norm", 5}, {"gelu", 2}, {"matmul", 13}, {"slice", 0}});
+  const auto loss = with(
+      {{"attention", 2}, {"layer_norm", 5}, {"gelu", 2}, {"matmul", 13}, {"cross_entropy", 1}});
   const auto mlp = with({{"layer_norm", 1}, {"matmul", 2}});
   std::vector<Case> out;
   for (const char* exporter : {"dynamo", "legacy"}) {
@@ -84,7 +89,8 @@ class Golden : public ::testing::TestWithParam<Case> {
     golden_ = read_golden(GetParam().model);
     ImportOptions options;
     options.evaluate = run_reference;
-    forward_ = import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + name_of(GetParam()) + ".onnx", options);
+    forward_ =
+        import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + name_of(GetParam()) + ".onnx", options);
     counts_ = fuse(forward_);
     check_graph(forward_);
     attach_loss(forward_, "");
@@ -99,7 +105,8 @@ class Golden : public ::testing::TestWithParam<Case> {
   std::string golden_name(const std::string& kind, const std::string& parameter) const {
     if (golden_.count(kind + parameter)) return kind + parameter;
     const size_t head = parameter.find("head.weight");
-    return head == std::string::npos ? kind + parameter : kind + parameter.substr(0, head) + "wte.weight";
+    return head == std::string::npos ? kind + parameter
+                                     : kind + parameter.substr(0, head) + "wte.weight";
   }
 
   /// Every recorded tensor of this kind is compared with what `of` gives for the parameter.
@@ -127,7 +134,7 @@ class Golden : public ::testing::TestWithParam<Case> {
     OptimizerOptions options;
     options.beta1 = 0.9;
     options.beta2 = 0.99;
-    options.eps = 1e-5;   // as make_golden.py, which says why
+    options.eps = 1e-5;  // as make_golden.py, which says why
     options.weight_decay = 0.1;
     attach_optimizer(graph, options);
     merge_equal_nodes(graph);
@@ -144,7 +151,8 @@ class Golden : public ::testing::TestWithParam<Case> {
 TEST_P(Golden, IsFused) {
   std::map<std::string, int> found;
   for (const Node& node : forward_.nodes()) ++found[node.op];
-  for (const auto& [op, count] : GetParam().ops) EXPECT_EQ(found[op], count) << op << "\n" << to_string(forward_);
+  for (const auto& [op, count] : GetParam().ops)
+    EXPECT_EQ(found[op], count) << op << "\n" << to_string(forward_);
   const bool manual = std::string(GetParam().model) == "gpt_manual";
   EXPECT_EQ(counts_.projections, manual ? 2 : 0);
   for (const Node& node : forward_.nodes()) {
@@ -152,7 +160,7 @@ TEST_P(Golden, IsFused) {
     EXPECT_EQ(node.attrs.i("causal"), 1);
     EXPECT_EQ(node.attrs.i("has_mask"), 0);
     EXPECT_EQ(node.attrs.i("q_offset"), 0);
-    EXPECT_NEAR(node.attrs.f("scale"), 0.5, 1e-6);   // 4 dims a head
+    EXPECT_NEAR(node.attrs.f("scale"), 0.5, 1e-6);  // 4 dims a head
   }
 }
 
@@ -161,12 +169,14 @@ TEST_P(Golden, ForwardLossAndGradients) {
   std::vector<ValueId> parameters = graph.with_role(Role::parameter);
   std::vector<ValueId> wanted = differentiate(graph, graph.loss, parameters);
   check_graph(graph);
-  for (size_t i = 0; i < parameters.size(); ++i) ASSERT_NE(wanted[i], kNoValue) << graph.value(parameters[i]).name;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    ASSERT_NE(wanted[i], kNoValue) << graph.value(parameters[i]).name;
   wanted.push_back(graph.outputs[0]);
   wanted.push_back(graph.loss);
   std::vector<Tensor> results = evaluate_graph(graph, feeds_, wanted);
   EXPECT_LE(relative_norm(results[parameters.size()], golden_.at("output")), kTolerance);
-  EXPECT_NEAR(results[parameters.size() + 1].at(0), golden_.at("losses").at(0), kTolerance * golden_.at("losses").at(0));
+  EXPECT_NEAR(results[parameters.size() + 1].at(0), golden_.at("losses").at(0),
+              kTolerance * golden_.at("losses").at(0));
   std::map<ValueId, Tensor> by_parameter;
   for (size_t i = 0; i < parameters.size(); ++i) by_parameter[parameters[i]] = results[i];
   compare_parameters("grad/", kTolerance, [&](ValueId id) { return by_parameter.at(id); });
@@ -177,7 +187,8 @@ TEST_P(Golden, ThreeSteps) {
   Interpreter interpreter(graph);
   for (int step = 1; step <= kSteps; ++step) {
     NamedTensors feeds = feeds_;
-    feeds[kLearningRate] = Tensor::from<float>({}, {static_cast<float>(kLearningRateUsed)}, DType::f32);
+    feeds[kLearningRate] =
+        Tensor::from<float>({}, {static_cast<float>(kLearningRateUsed)}, DType::f32);
     feeds[kStep] = Tensor::scalar_i64(step);
     const std::vector<ValueId> wanted = {graph.metrics.at("loss")};
     const double loss = interpreter.step({feeds}, wanted)[0].at(0);
@@ -192,8 +203,8 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
   const Graph graph = training_graph();
   const Mesh mesh = Mesh::parse("data=2,model=2");
   RuleCache rules;
-  // Left to itself the planner may well repeat so small a model on all ranks: the last one cuts batches
-  // over `data` and every matrix over `model`.
+  // Left to itself the planner may well repeat so small a model on all ranks: the last one cuts
+  // batches over `data` and every matrix over `model`.
   for (const char* planner : {"auto", "dp", "cut"}) {
     SCOPED_TRACE(planner);
     PlanOptions options;
@@ -206,14 +217,16 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
       if (cut && !sharding.is_replicated()) options.pinned[value.name] = sharding;
     }
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-    for (const auto& [name, sharding] : options.pinned) EXPECT_EQ(plan.values.at(name), sharding) << name;
-    const testing::ShardedRun run =
-        testing::run_sharded(graph, plan, std::vector<NamedTensors>(kSteps, feeds_), kLearningRateUsed);
+    for (const auto& [name, sharding] : options.pinned)
+      EXPECT_EQ(plan.values.at(name), sharding) << name;
+    const testing::ShardedRun run = testing::run_sharded(
+        graph, plan, std::vector<NamedTensors>(kSteps, feeds_), kLearningRateUsed);
     for (size_t step = 0; step < kSteps; ++step) {
       const double want = golden_.at("losses").at(static_cast<int64_t>(step));
       EXPECT_NEAR(run.metrics[step].at("loss"), want, kTolerance * want) << "step " << step + 1;
     }
-    compare_parameters("after/", kTolerance, [&](ValueId id) { return run.persistent.at(forward_.value(id).name); });
+    compare_parameters("after/", kTolerance,
+                       [&](ValueId id) { return run.persistent.at(forward_.value(id).name); });
     EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
     EXPECT_EQ(run.predicted_bytes.size(), 4u);
   }

@@ -24,7 +24,8 @@ double relative_difference(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
   double largest = 1e-30, difference = 0;
   for (int64_t i = 0; i < a.count(); ++i) {
-    if (!std::isfinite(a.at(i)) || !std::isfinite(b.at(i))) return std::numeric_limits<double>::infinity();
+    if (!std::isfinite(a.at(i)) || !std::isfinite(b.at(i)))
+      return std::numeric_limits<double>::infinity();
     largest = std::max(largest, std::abs(b.at(i)));
     difference = std::max(difference, std::abs(a.at(i) - b.at(i)));
   }
@@ -59,12 +60,14 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
         executor.set_scalar(kRandomStep, static_cast<int64_t>(step));
         executor.begin_step();
         for (const auto& [name, tensor] : feeds[step]) {
-          if (const Binding* binding = executor.find(name)) executor.write(name, cut(tensor, binding->box));
+          if (const Binding* binding = executor.find(name))
+            executor.write(name, cut(tensor, binding->box));
         }
         executor.run_micro();
         executor.run_update();
         if (rank != 0) continue;
-        for (const Binding& output : executor.program().outputs) result.outputs[step][output.name] = executor.read(output);
+        for (const Binding& output : executor.program().outputs)
+          result.outputs[step][output.name] = executor.read(output);
         for (const Binding& metric : executor.program().metrics) {
           result.metrics[step][metric.name] = executor.metric(metric.name);
         }
@@ -75,7 +78,8 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
         if (binding.role != Role::parameter && binding.role != Role::state) continue;
         Tensor& whole = result.persistent.try_emplace(binding.name, binding.global).first->second;
         const Tensor shard = executor.read(binding);
-        copy_box(shard.data(), binding.box, whole.data(), full_box(whole.shape()), binding.box, size_of(whole.dtype()));
+        copy_box(shard.data(), binding.box, whole.data(), full_box(whole.shape()), binding.box,
+                 size_of(whole.dtype()));
       }
     } catch (...) {
       errors[rank] = std::current_exception();

@@ -14,14 +14,14 @@ namespace shardrun::testing {
 using NamedTensors = std::map<std::string, Tensor>;
 
 struct ShardedRun {
-  std::vector<NamedTensors> outputs;      // per step: graph.outputs by value name, from rank 0
+  std::vector<NamedTensors> outputs;  // per step: graph.outputs by value name, from rank 0
   std::vector<std::map<std::string, double>> metrics;  // per step
-  NamedTensors persistent;                // after the last step, put together from all ranks
+  NamedTensors persistent;  // after the last step, put together from all ranks
   std::vector<int64_t> predicted_bytes, allocated_bytes;
 };
 
-/// One step per element of `feeds` (global batch values by name); "lr" as given, "step" counts from 1.
-/// The graph has no accumulation.
+/// One step per element of `feeds` (global batch values by name); "lr" as given, "step" counts
+/// from 1. The graph has no accumulation.
 ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<NamedTensors>& feeds,
                        double lr, uint64_t seed = 0);
 
