@@ -5,8 +5,8 @@
 
 namespace shardrun {
 
-/// Nodes of one op, attributes and operands become one, and so do small constants of equal contents.
-/// Random ops differ by their key attribute.
+/// Nodes of one op, attributes and operands become one, and so do small constants of equal
+/// contents. Random ops differ by their key attribute.
 int merge_equal_nodes(Graph& graph);
 
 /// identity, double transpose, reshape and cast to the same type vanish.
@@ -16,16 +16,16 @@ int remove_no_ops(Graph& graph);
 /// equation.
 int fold_transposes(Graph& graph);
 
-/// 0.5 x (1 + erf(x / sqrt 2)) and 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), however they are
-/// bracketed, become gelu. Constants must agree to 1e-4.
+/// 0.5 x (1 + erf(x / sqrt 2)) and 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), however they
+/// are bracketed, become gelu. Constants must agree to 1e-4.
 int fuse_gelu(Graph& graph);
 
 /// (x - mean) / sqrt(variance + eps) [* scale] [+ bias] over the last dims becomes layer_norm.
 int fuse_layer_norm(Graph& graph);
 
-/// softmax(scale q k' [+ masks]) v, with or without dropout and a guard against NaN between, becomes
-/// attention. A constant triangular mask, however it is written, becomes causal=1; other masks stay
-/// masks, unless they depend on what trains: attention has no gradient for its mask.
+/// softmax(scale q k' [+ masks]) v, with or without dropout and a guard against NaN between,
+/// becomes attention. A constant triangular mask, however it is written, becomes causal=1; other
+/// masks stay masks, unless they depend on what trains: attention has no gradient for its mask.
 int fuse_attention(Graph& graph);
 
 /// A projection to 3 C columns that is then split in 3 (query, key, value) becomes one with a
