@@ -48,6 +48,20 @@ void run_plan(World& world, Arguments& args) {
   if (!args.output.empty()) write_text(args.output, plan.json());
 }
 
+/// A plan with which training would go wrong ends with status 1.
+void run_verify(World& world, Arguments& args) {
+  const Model model = load(world, args);
+  check_training(world, model, args.train);
+  args.plan.with_evaluation = false;
+  const TrainingPlan plan = make_plan(world, model, args.plan);
+  std::printf("%s", plan.summary().c_str());
+  std::fflush(stdout);
+  const VerifyReport report = verify(world, model, plan, args.train);
+  if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch);
+  std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons)\n", static_cast<long long>(report.values),
+              report.largest, static_cast<long long>(report.comparisons));
+}
+
 void add_gpt_options(CLI::App& app, Arguments& args) {
   GptModel& o = args.gpt;
   app.add_option("--preset", o.preset, "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m; other flags go over it");
@@ -76,13 +90,18 @@ int run(int argc, char** argv) {
   add_model_options(*plan_command, args);
   add_plan_options(*plan_command, args);
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
+  CLI::App* verify_command = app.add_subcommand(
+      "verify", "Run one step of a plan on --ranks threads and on one rank, and compare every value");
+  add_model_options(*verify_command, args);
+  add_plan_options(*verify_command, args);
+  add_train_options(*verify_command, args);
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   model_command->require_subcommand(1);
   CLI::App* gpt_command = model_command->add_subcommand("gpt", "A GPT-2 style language model");
   add_gpt_options(*gpt_command, args);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan", "model", "-h", "--help", "--version"};
+  const std::vector<std::string> own = {"train", "plan", "verify", "model", "-h", "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -101,7 +120,7 @@ int run(int argc, char** argv) {
   try {   // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
-      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, model; --help tells more");
+      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, model; --help tells more");
     }
     if (train_command->parsed() && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call, "--ranks " + std::to_string(*args.ranks) + ": runs threads of one process, but the launcher started " +
@@ -122,10 +141,11 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    World world = plan_command->parsed() ? World::threads(args.ranks.value_or(1)) : make_world(args);
+    World world = !train_command->parsed() ? World::threads(args.ranks.value_or(1)) : make_world(args);
     try {
       if (train_command->parsed()) run_train(world, args);
       if (plan_command->parsed()) run_plan(world, args);
+      if (verify_command->parsed()) run_verify(world, args);
       return 0;
     } catch (const std::exception& e) {
       return world.fail(e);

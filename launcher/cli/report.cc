@@ -59,7 +59,9 @@ bool on_terminal() {
 Progress::Progress(int64_t steps) : steps_(steps), terminal_(on_terminal()) {}
 
 void Progress::step(const StepReport& r) {
-  last_ = r;
+  total_.step_ms += r.step_ms;
+  total_.samples_per_s += r.samples_per_s * r.step_ms;
+  total_.tokens_per_s += r.tokens_per_s * r.step_ms;
   if (terminal_) {
     constexpr int kWidth = 24;
     const int done = steps_ > 0 ? static_cast<int>(kWidth * r.step / steps_) : kWidth;
@@ -81,8 +83,11 @@ void Progress::eval(const EvalReport& r) {
 
 void Progress::finish(const TrainReport& report) {
   if (!report.losses.empty()) {
+    StepReport mean = total_;   // over all steps, validation left out
+    mean.samples_per_s /= total_.step_ms;
+    mean.tokens_per_s /= total_.step_ms;
     std::printf("trained %zu steps in %.1f s: loss %.4f -> %.4f, %s\n", report.losses.size(), report.seconds,
-                report.losses.front(), report.losses.back(), speed_text(last_).c_str());
+                report.losses.front(), report.losses.back(), speed_text(mean).c_str());
   }
   for (size_t r = 0; r < report.allocated_bytes.size(); ++r) {
     std::printf("rank %zu: predicted %s, allocated %s\n", r, bytes_text(report.predicted_bytes[r]).c_str(),
