@@ -154,6 +154,31 @@ bool is_traced(const std::string& name) {
   return std::regex_match(name, op);
 }
 
+/// "slice_3" -> "slice".
+std::string op_of(const std::string& name) {
+  const size_t end = name.find_last_not_of("0123456789");
+  return end != std::string::npos && end + 1 < name.size() && name[end] == '_' ? name.substr(0, end)
+                                                                              : name;
+}
+
+/// Ops that take or move a weight's numbers, so that training the result is training the weight.
+/// "val_12" is the exporter's own step, such as a Linear's transposition.
+bool moves_only(const std::string& name) {
+  static const std::set<std::string> ops = {
+      "alias",  "chunk",     "clone",   "contiguous",  "detach",   "embedding", "expand",  "flatten",
+      "gather", "getitem",   "index",   "index_select", "permute", "reshape",   "select",  "slice",
+      "split",  "_to_copy",  "squeeze", "t",            "transpose", "unbind",  "unsqueeze", "val",
+      "view",   "unsafe_view", "_unsafe_view"};
+  return !is_traced(name) || ops.count(op_of(name)) > 0;
+}
+
+/// Ops of numbers, never of indices.
+bool computes(const std::string& name) {
+  static const std::set<std::string> ops = {"exp",  "log",    "neg",  "pow",   "sqrt", "rsqrt", "sigmoid", "softplus",
+                                            "tanh", "softmax", "mm",   "matmul", "div", "einsum", "reciprocal"};
+  return ops.count(op_of(name)) > 0;
+}
+
 /// The names in "['a', 'b.weight']".
 std::vector<std::string> quoted_names(const std::string& list) {
   std::vector<std::string> out;
@@ -321,7 +346,7 @@ class Decider {
       w.trainable = is_reached;
       w.why = is_reached ? "PARAMETER in the export's metadata"
                          : "PARAMETER, but no gradient of the first output reaches it";
-    } else if (w.tensor.count() <= 1) {
+    } else if (w.tensor.count() <= 1 && !may_be_weight(name)) {
       w.why = "a single number";
     } else if (!is_reached) {
       w.why = "no gradient of the first output reaches it";
@@ -334,6 +359,15 @@ class Decider {
         matches_any(name, options_.train, pattern) || matches_any(name, options_.freeze, pattern);
     if (w.is_parameter && kind.empty()) doubt(w, name, chosen);
     apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
+  }
+
+  /// A single number is a constant as a rule. PyTorch's legacy exporter writes constants as nodes, so that its
+  /// named initialisers are a module's own (a learned temperature); what the other one folded is looked at.
+  bool may_be_weight(const std::string& name) const {
+    if (!options_.training) return false;
+    if (folded_.count(name) > 0) return true;
+    return kinds_.empty() && !optimised_ && !is_generated(name) && name.find("mask") == std::string::npos &&
+           name.find('/') == std::string::npos && model_.proto.producer_name() == "pytorch";
   }
 
   /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
@@ -359,18 +393,24 @@ class Decider {
       }
       return;
     }
-    std::vector<std::string> sources = quoted_names(folded->second), own;
-    if (sources.size() == 1) {
-      if (kinds_.count(sources[0]) > 0 && kinds_[sources[0]] != "PARAMETER")
-        not_a_weight("computed by the exporter from a " + kinds_[sources[0]]);
-      return;
-    }
+    const std::vector<std::string> sources = quoted_names(folded->second);
+    std::vector<std::string> own;
     for (const std::string& source : sources) {
       if (!is_traced(source) && made_.count(source) == 0) own.push_back(source);
     }
     if (own.empty()) return not_a_weight("computed by the exporter from constants");
+    auto kind_of = [&](const std::string& source) {
+      return kinds_.count(source) > 0 ? kinds_[source] : std::string();
+    };
+    if (std::all_of(own.begin(), own.end(), [&](const std::string& source) {
+          return !kind_of(source).empty() && kind_of(source) != "PARAMETER";
+        })) {
+      return not_a_weight("computed by the exporter from a " + kind_of(own[0]));
+    }
+    const bool transposed = sources.size() == 1 && moves_only(name) && w.tensor.count() > 1;
+    if (transposed) return;  // nearly always a Linear's weight, which find_ties looks at
     const bool weight = std::any_of(own.begin(), own.end(), [&](const std::string& source) {
-      return kinds_.count(source) > 0 ? kinds_[source] == "PARAMETER" : named_as_weight(source);
+      return kind_of(source) == "PARAMETER" || (kind_of(source).empty() && named_as_weight(source));
     });
     const std::string start =
         str(shown(name, w.tensor), " was computed by the exporter from '", own[0], "'");
@@ -379,6 +419,13 @@ class Decider {
             name, "' or --freeze '", name, "'");
     SR_REQUIRE(weight || chosen, invalid_input, start,
                ", and the file does not say whether that is a parameter or a buffer; ", way);
+    SR_REQUIRE(chosen || (moves_only(name) && std::none_of(sources.begin(), sources.end(), computes)),
+               invalid_input, start, " by arithmetic, which would no longer be trained through; ", way);
+    for (const std::string& source : own) {
+      SR_REQUIRE(chosen || kind_of(source) != "PARAMETER", invalid_input, shown(name, w.tensor),
+                 " was computed by the exporter from '", source,
+                 "', which is also used itself: the two would train apart; ", way);
+    }
     SR_REQUIRE(!weight || chosen || !repeats_itself(w.tensor), invalid_input, start,
                " and repeats its numbers, which would train apart from each other; ", way);
     if (weight) {
