@@ -13,6 +13,9 @@ struct SolveOptions {
   uint64_t seed = 0;
   double gap = 1e-9;                // relative: a solution this close to its bound is good enough
   const Solution* start = nullptr;  // a known solution, feasible or not
+  int64_t nodes = 0;   // lns: stop after so many nodes of its search trees; 0: not limited
+  int threads = 1;     // lns: the result depends on it
+  int beam_width = 64;  // beam: candidates kept
 };
 
 struct SolveResult {
@@ -32,5 +35,11 @@ struct SolveResult {
 /// turns; then HiGHS on what is left. Memory is one constraint per time step that matters, priced
 /// in the bounds. The result depends on the clock only if it runs out; pure otherwise.
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
+
+/// Exact reductions; prices of memory by message passing, which also gives the bound; then
+/// large-neighbourhood search: regions of up to some hundred nodes are solved exactly, or nearly, by
+/// bucket elimination and tree search while the rest stays (planner/region.h). With a node budget
+/// that ends before the seconds do, deterministic.
+SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 
 }  // namespace shardrun

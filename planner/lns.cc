@@ -1,0 +1,422 @@
+// Large-neighbourhood search with exact regions.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "planner/bound.h"
+#include "planner/reductions.h"
+#include "planner/region.h"
+#include "planner/solver.h"
+
+namespace shardrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
+constexpr int kBatch = 16;            // regions a thread solves between two meetings
+constexpr int kSizes[] = {16, 32, 64, 128, 250};
+constexpr int kKinds = 3;
+
+/// Costs of forbidden choices become finite but larger than any solution that is allowed.
+void tame(Problem& problem) {
+  double sum = 0;
+  bool forbidden = false;
+  const auto look = [&](const std::vector<double>& costs) {
+    double most = 0;
+    for (double c : costs) {
+      if (c == kInfeasible) forbidden = true;
+      if (c != kInfeasible) most = std::max(most, std::abs(c));
+    }
+    sum += most;
+  };
+  for (const Problem::Node& node : problem.nodes) look(node.cost);
+  for (const Problem::Edge& edge : problem.edges) look(edge.cost);
+  if (!forbidden) return;
+  const auto replace = [&](std::vector<double>& costs) {
+    std::replace(costs.begin(), costs.end(), kInfeasible, 4 * sum + 1);
+  };
+  for (Problem::Node& node : problem.nodes) replace(node.cost);
+  for (Problem::Edge& edge : problem.edges) replace(edge.cost);
+}
+
+class Search {
+ public:
+  Search(const Problem& core, const SolveOptions& options, Clock::time_point end)
+      : problem_(core), options_(options), end_(end), bound_(core) {
+    state_.choice.assign(core.nodes.size(), 0);
+    state_.price.assign(static_cast<size_t>(problem_.times()), 0.0);
+    for (int i = 0; i < problem_.size(); ++i) {
+      if (problem_.strategies(i) > 1) free_.push_back(i);
+    }
+  }
+
+  double lower_bound() const { return lower_bound_; }
+  const Solution& choice() const { return state_.choice; }
+
+  void run(const Solution* start, double target) {
+    const double seconds = std::chrono::duration<double>(end_ - Clock::now()).count();
+    price_memory(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                    std::chrono::duration<double>(seconds * 0.12)));
+    set(bound_.decoded());
+    repair();
+    if (start != nullptr) {
+      SearchState found = state_;
+      set(*start);
+      repair();
+      if (overflow() > found_overflow(found) ||
+          (overflow() == found_overflow(found) && state_.cost > found.cost))
+        state_ = std::move(found);
+    }
+    if (overflow() > 0) return;
+    improve(target);
+  }
+
+ private:
+  bool late() const { return Clock::now() >= end_; }
+  void set(const Solution& choice) {
+    state_.choice = choice;
+    state_.use = problem_.usage(choice);
+    state_.cost = problem_.total_cost(choice);
+  }
+  double found_overflow(const SearchState& state) const {
+    double sum = 0;
+    for (int64_t bytes : state.use)
+      sum += static_cast<double>(std::max<int64_t>(0, bytes - problem_.limit()));
+    return sum;
+  }
+  double overflow() const { return found_overflow(state_); }
+
+  /// Subgradient ascent (Polyak's step lengths) on the prices of memory, between sweeps of message
+  /// passing.
+  void price_memory(Clock::time_point end) {
+    const bool limited = problem_.times() > 0;
+    const size_t times = state_.price.size();
+    std::vector<double>& price = state_.price;
+    std::vector<double> best_price = price, next(times), prefix(times + 1, 0.0);
+    double priced_limit = 0, step = 1, window = -kInfeasible;
+    int stalled = 0;
+    const int most = options_.nodes > 0 ? 100 : 100000;
+    for (int sweep = 0; sweep < most && Clock::now() < end; ++sweep) {
+      const double value = bound_.sweep() - priced_limit;
+      if (value > lower_bound_) {
+        lower_bound_ = value;
+        best_price = price;
+      }
+      if (value > window + 1e-6 * std::abs(window)) {
+        window = std::max(window, value);
+        stalled = 0;
+      } else if (++stalled >= 10) {
+        step /= 2;
+        stalled = 0;
+      }
+      if (step < 1e-3) break;
+      if (!limited) continue;
+      const std::vector<int64_t> use = problem_.usage(bound_.decoded());
+      double norm = 0;
+      for (size_t t = 0; t < times; ++t) {
+        const double excess = static_cast<double>(use[t]) - static_cast<double>(problem_.limit());
+        if (excess > 0 || price[t] > 0) norm += excess * excess;
+      }
+      if (norm == 0) continue;
+      const double length = step * 0.03 * std::max(std::abs(value), 1e-30) / norm;
+      priced_limit = 0;
+      for (size_t t = 0; t < times; ++t) {
+        const double excess = static_cast<double>(use[t]) - static_cast<double>(problem_.limit());
+        const double changed = std::max(0.0, price[t] + length * excess);
+        prefix[t + 1] = prefix[t] + (changed - price[t]);
+        price[t] = changed;
+        priced_limit += changed * static_cast<double>(problem_.limit());
+      }
+      std::vector<double> change;
+      for (int i = 0; i < problem_.size(); ++i) {
+        if (problem_.ranges(i).empty()) continue;
+        change.assign(static_cast<size_t>(problem_.strategies(i)), 0.0);
+        for (const FlatProblem::Range& range : problem_.ranges(i)) {
+          const double weight =
+              prefix[static_cast<size_t>(range.end)] - prefix[static_cast<size_t>(range.first)];
+          for (size_t a = 0; a < change.size(); ++a)
+            change[a] += weight * static_cast<double>(range.bytes[a]);
+        }
+        bound_.add_cost(i, change);
+      }
+    }
+    price = best_price;
+  }
+
+  /// Nodes within random reach of `from`, up to `size` in all.
+  void grow(std::vector<int>& nodes, std::vector<char>& taken, int from, size_t size,
+            std::mt19937_64& random) const {
+    std::vector<int> front{from};
+    while (!front.empty() && nodes.size() < size) {
+      // Mostly the oldest: round regions, with ragged edges.
+      const size_t pick = random() % std::min<size_t>(front.size(), 4);
+      const int node = front[pick];
+      front.erase(front.begin() + static_cast<std::ptrdiff_t>(pick));
+      if (taken[static_cast<size_t>(node)] != 0) continue;
+      taken[static_cast<size_t>(node)] = 1;
+      if (problem_.strategies(node) > 1) nodes.push_back(node);
+      for (const FlatProblem::Arc& arc : problem_.arcs(node)) {
+        if (taken[static_cast<size_t>(arc.other)] == 0) front.push_back(arc.other);
+      }
+    }
+  }
+
+  int random_free(std::mt19937_64& random) const { return free_[random() % free_.size()]; }
+  bool alive_at(int node, int time) const {
+    for (const FlatProblem::Range& range : problem_.ranges(node)) {
+      if (range.first <= time && time < range.end) return true;
+    }
+    return false;
+  }
+  int random_alive(int time, std::mt19937_64& random) const {
+    for (int attempt = 0; attempt < 300; ++attempt) {
+      const int node = random_free(random);
+      if (alive_at(node, time)) return node;
+    }
+    return random_free(random);
+  }
+  int random_tight(std::mt19937_64& random) const {
+    if (tight_.empty()) return -1;
+    return tight_[random() % tight_.size()];
+  }
+
+  std::vector<int> region(int kind, size_t size, int time, std::mt19937_64& random) const {
+    std::vector<int> nodes;
+    std::vector<char> taken(static_cast<size_t>(problem_.size()), 0);
+    if (time < 0) kind = 0;
+    if (kind == 0) {
+      grow(nodes, taken, random_free(random), size, random);
+    } else if (kind == 1) {
+      for (size_t part = 1; part <= 3; ++part)
+        grow(nodes, taken, random_alive(time, random), size * part / 3, random);
+    } else {
+      for (size_t part = 1; part <= 12; ++part)
+        grow(nodes, taken, random_alive(time, random), std::max(size * part / 12, nodes.size() + 1),
+             random);
+    }
+    if (nodes.size() > static_cast<size_t>(RegionSolver::kMostNodes))
+      nodes.resize(static_cast<size_t>(RegionSolver::kMostNodes));
+    return nodes;
+  }
+
+  /// True if the move still gains, and then it is made.
+  bool apply(SearchState& state, const std::vector<std::pair<int, int>>& changes,
+             bool only_if_better) const {
+    if (changes.empty()) return false;
+    const auto around = [&] {
+      double cost = 0;
+      for (const auto& [node, unused] : changes) {
+        const size_t own = static_cast<size_t>(state.choice[static_cast<size_t>(node)]);
+        cost += problem_.cost(node)[own];
+        const size_t width = static_cast<size_t>(problem_.strategies(node));
+        for (const FlatProblem::Arc& arc : problem_.arcs(node)) {
+          const bool both = std::binary_search(
+              changes.begin(), changes.end(), std::pair<int, int>{arc.other, 0},
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+          const double pair =
+              arc.by_other[static_cast<size_t>(state.choice[static_cast<size_t>(arc.other)]) *
+                               width +
+                           own];
+          cost += both ? pair / 2 : pair;
+        }
+      }
+      return cost;
+    };
+    std::vector<int> old;
+    const double before = around();
+    for (const auto& [node, to] : changes) {
+      old.push_back(state.choice[static_cast<size_t>(node)]);
+      state.choice[static_cast<size_t>(node)] = to;
+    }
+    const double after = around();
+    const auto move_bytes = [&](int64_t sign) {
+      for (size_t c = 0; c < changes.size(); ++c) {
+        for (const FlatProblem::Range& range : problem_.ranges(changes[c].first)) {
+          const int64_t more = sign * (range.bytes[changes[c].second] - range.bytes[old[c]]);
+          if (more == 0) continue;
+          for (int t = range.first; t < range.end; ++t) state.use[static_cast<size_t>(t)] += more;
+        }
+      }
+    };
+    move_bytes(1);
+    bool good = !only_if_better || after < before;
+    if (good && only_if_better) {
+      good = state.use.empty() ||
+             *std::max_element(state.use.begin(), state.use.end()) <= problem_.limit();
+    }
+    if (good) {
+      state.cost += after - before;
+      return true;
+    }
+    move_bytes(-1);
+    for (size_t c = 0; c < changes.size(); ++c)
+      state.choice[static_cast<size_t>(changes[c].first)] = old[c];
+    return false;
+  }
+
+  /// Regions at the times above the limit, with a price on what is above that rises while nothing
+  /// helps.
+  void repair() {
+    RegionSolver solver(problem_);
+    std::mt19937_64 random(options_.seed * 2654435761u + 77);
+    double penalty = 0;
+    int failures = 0;
+    std::vector<int> over;
+    for (int round = 0; round < 100000 && !late(); ++round) {
+      over.clear();
+      for (size_t t = 0; t < state_.use.size(); ++t) {
+        if (state_.use[t] > problem_.limit()) over.push_back(static_cast<int>(t));
+      }
+      if (over.empty()) return;
+      if (penalty == 0) {
+        penalty = 1e-3 * std::abs(state_.cost) / static_cast<double>(problem_.limit()) /
+                  static_cast<double>(over.size());
+      }
+      RegionSolver::Limits limits;
+      limits.penalty = penalty;
+      limits.nodes = 500;
+      limits.table = 5e3;
+      const size_t size = static_cast<size_t>(kSizes[1 + random() % 4]);
+      const int time = over[random() % over.size()];
+      RegionMove move = solver.solve(
+          state_, region(1 + static_cast<int>(random() % 2), size, time, random), limits);
+      std::sort(move.changes.begin(), move.changes.end());
+      work_ += move.work;
+      if (!move.changes.empty() && apply(state_, move.changes, false)) {
+        failures = 0;
+      } else if (++failures > 12) {
+        penalty *= 2;
+        failures = 0;
+      }
+    }
+  }
+
+  struct Arm {
+    double gain = 0, work = 1;
+  };
+
+  void improve(double target) {
+    const int threads = std::max(1, options_.threads);
+    std::vector<SearchState> copies(static_cast<size_t>(threads), state_);
+    std::vector<RegionSolver> solvers;
+    for (int i = 0; i < threads; ++i) solvers.emplace_back(problem_);
+    std::vector<Arm> arms(std::size(kSizes) * kKinds);
+    struct Done {
+      size_t arm = 0;
+      RegionMove move;
+    };
+    std::vector<std::vector<Done>> done(static_cast<size_t>(threads));
+    for (uint64_t round = 0; !late() && (options_.nodes == 0 || work_ < options_.nodes) &&
+                             state_.cost > target && !free_.empty();
+         ++round) {
+      tight_.clear();
+      for (size_t t = 0; t < state_.price.size(); ++t) {
+        if (state_.price[t] > 0) tight_.push_back(static_cast<int>(t));
+      }
+      // Arms are drawn by what they gained for their work of late; a fifth of the draws is even.
+      double total = 0;
+      for (const Arm& arm : arms) total += arm.gain / arm.work;
+      const auto part = [&](size_t thread) {
+        std::mt19937_64 random((options_.seed + 1) * 0x9E3779B97F4A7C15ull + round * 64 + thread);
+        SearchState& mine = copies[thread];
+        done[thread].clear();
+        for (int i = 0; i < kBatch && !late(); ++i) {
+          size_t arm = random() % arms.size();
+          if (total > 0 && random() % 5 != 0) {
+            double draw = static_cast<double>(random() % 1000003) / 1000003.0 * total;
+            arm = 0;
+            while (arm + 1 < arms.size() && draw > arms[arm].gain / arms[arm].work)
+              draw -= arms[arm].gain / arms[arm].work, ++arm;
+          }
+          const size_t size = static_cast<size_t>(kSizes[arm / kKinds]);
+          RegionSolver::Limits limits;
+          limits.table = size > 100 ? 2e4 : 1e5;
+          const std::vector<int> nodes =
+              region(static_cast<int>(arm % kKinds), size, random_tight(random), random);
+          Done result{arm, solvers[thread].solve(mine, nodes, limits)};
+          std::sort(result.move.changes.begin(), result.move.changes.end());
+          for (const auto& [t, price] : result.move.price)
+            mine.price[static_cast<size_t>(t)] =
+                0.7 * mine.price[static_cast<size_t>(t)] + 0.3 * price;
+          if (!apply(mine, result.move.changes, true)) result.move.changes.clear();
+          result.move.work += 50 * static_cast<int64_t>(nodes.size());
+          done[thread].push_back(std::move(result));
+        }
+      };
+      std::vector<std::thread> others;
+      for (size_t t = 1; t < copies.size(); ++t) others.emplace_back(part, t);
+      part(0);
+      for (std::thread& other : others) other.join();
+      for (Arm& arm : arms) arm.gain *= 0.99, arm.work = 1 + 0.99 * (arm.work - 1);
+      for (const std::vector<Done>& list : done) {
+        for (const Done& one : list) {
+          work_ += one.move.work;
+          arms[one.arm].work += static_cast<double>(one.move.work);
+          if (apply(state_, one.move.changes, true)) arms[one.arm].gain += one.move.gain;
+          for (const auto& [t, price] : one.move.price)
+            state_.price[static_cast<size_t>(t)] =
+                0.7 * state_.price[static_cast<size_t>(t)] + 0.3 * price;
+        }
+      }
+      if (round % 16 == 0) set(state_.choice);  // no drift
+      for (SearchState& copy : copies) copy = state_;
+    }
+  }
+
+  FlatProblem problem_;
+  const SolveOptions& options_;
+  Clock::time_point end_;
+  Bound bound_;
+  SearchState state_;
+  std::vector<int> free_, tight_;
+  double lower_bound_ = -kInfeasible;
+  int64_t work_ = 0;
+};
+
+}  // namespace
+
+SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
+  const auto begin = Clock::now();
+  const auto end = begin + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(std::max(0.0, options.seconds)));
+  SolveResult result;
+  result.solver = "lns";
+  const auto offer = [&](const Solution& solution) {
+    const Evaluation judged = evaluate(problem, solution);
+    if (judged.cost < result.cost) {
+      result.cost = judged.cost;
+      result.solution = solution;
+    } else if (!result.solution && judged.raw_cost != kInfeasible) {
+      result.tightest = solution;
+    }
+  };
+  const auto finish = [&] {
+    if (result.solution) {
+      result.lower_bound = std::min(result.lower_bound, result.cost);
+      result.proven_infeasible = false;
+    }
+    result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    return result;
+  };
+  if (options.start != nullptr) offer(*options.start);
+  Reducer reducer(problem);
+  if (!reducer.run(kElimination)) {
+    result.solver = "reduction";
+    result.proven_infeasible = true;
+    return finish();
+  }
+  Problem core = reducer.core();
+  tame(core);
+  std::optional<Solution> start;
+  if (result.solution) start = reducer.restrict(*result.solution);
+  Search search(core, options, end);
+  search.run(start ? &*start : nullptr, -kInfeasible);
+  offer(reducer.expand(search.choice()));
+  result.lower_bound = search.lower_bound();
+  return finish();
+}
+
+}  // namespace shardrun

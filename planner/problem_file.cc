@@ -1,0 +1,424 @@
+// A scanner for Problems. The contest's files hold tens of millions of numbers, so they are read
+// straight into the Problem: a general JSON tree would take several times the memory and seconds.
+#include "planner/problem_file.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kForbidden = 1e18;  // the contest's: this much or more
+
+class Scanner {
+ public:
+  Scanner(const std::string& text, const std::string& name)
+      : name_(name), begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorKind::invalid_input, name_ + ": at byte " + std::to_string(at_ - begin_) +
+                                                ": " + what);
+  }
+  char peek() {
+    while (at_ < end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
+    return at_ < end_ ? *at_ : '\0';
+  }
+  bool take(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) {
+      fail(std::string("got ") + (at_ < end_ ? "'" + std::string(1, *at_) + "'" : "the end") +
+           ", wanted '" + c + "'");
+    }
+  }
+  bool at_end() { return peek() == '\0' && at_ >= end_; }
+
+  std::string string() {
+    expect('"');
+    std::string result;
+    while (at_ < end_ && *at_ != '"') {
+      if (*at_ != '\\') {
+        result.push_back(*at_++);
+        continue;
+      }
+      if (++at_ >= end_) break;
+      switch (*at_) {
+        case 'n':
+          result.push_back('\n');
+          break;
+        case 't':
+          result.push_back('\t');
+          break;
+        case 'u':
+          result += "\\u";  // names only: kept as written
+          break;
+        default:
+          result.push_back(*at_);
+      }
+      ++at_;
+    }
+    if (at_ >= end_) fail("a string does not end");
+    ++at_;
+    return result;
+  }
+
+  double number() {
+    peek();
+    if (end_ - at_ >= 4 && std::string_view(at_, 4) == "null") {
+      at_ += 4;
+      return kInfeasible;
+    }
+    // Short integers, nearly all there is, by hand.
+    const char* p = at_;
+    int64_t digits = 0;
+    while (p < end_ && *p >= '0' && *p <= '9' && p - at_ < 16) digits = digits * 10 + (*p++ - '0');
+    if (p > at_ && (p == end_ || *p == ',' || *p == ']' || *p == '}' || *p == ' ' || *p == '\n')) {
+      at_ = p;
+      return static_cast<double>(digits);
+    }
+    double value = 0;
+    const auto [rest, error] = std::from_chars(at_, end_, value);
+    if (error == std::errc::result_out_of_range) fail("a number is too large");
+    if (error != std::errc()) fail("wanted a number");
+    at_ = rest;
+    return value;
+  }
+  int64_t integer() {
+    peek();
+    int64_t value = 0;
+    const auto [rest, error] = std::from_chars(at_, end_, value);
+    if (error == std::errc::result_out_of_range) {
+      // More than 64 bits hold is more than any limit.
+      at_ = rest;
+      return std::numeric_limits<int64_t>::max();
+    }
+    if (error != std::errc() || (rest < end_ && (*rest == '.' || *rest == 'e' || *rest == 'E')))
+      fail("wanted an integer");
+    at_ = rest;
+    return value;
+  }
+
+  template <typename Visit>
+  void array(Visit&& visit) {
+    expect('[');
+    if (take(']')) return;
+    do visit();
+    while (take(','));
+    expect(']');
+  }
+  template <typename Visit>
+  void object(Visit&& visit) {
+    expect('{');
+    if (take('}')) return;
+    do {
+      const std::string key = string();
+      expect(':');
+      visit(key);
+    } while (take(','));
+    expect('}');
+  }
+  void skip() {
+    switch (peek()) {
+      case '{':
+        return object([&](const std::string&) { skip(); });
+      case '[':
+        return array([&] { skip(); });
+      case '"':
+        string();
+        return;
+      case 't':
+      case 'n':
+        at_ = std::min(at_ + 4, end_);
+        return;
+      case 'f':
+        at_ = std::min(at_ + 5, end_);
+        return;
+      default:
+        number();
+    }
+  }
+  std::vector<double> numbers(double forbidden = kInfeasible) {
+    std::vector<double> result;
+    array([&] {
+      const double value = number();
+      result.push_back(value >= forbidden ? kInfeasible : value);
+    });
+    result.shrink_to_fit();
+    return result;
+  }
+  std::vector<int64_t> integers() {
+    std::vector<int64_t> result;
+    array([&] { result.push_back(integer()); });
+    result.shrink_to_fit();
+    return result;
+  }
+  std::pair<int, int> pair() {
+    const std::vector<int64_t> two = integers();
+    if (two.size() != 2) fail("got " + std::to_string(two.size()) + " numbers, wanted a pair");
+    for (int64_t x : two) {
+      if (x < std::numeric_limits<int>::min() / 2 || x > std::numeric_limits<int>::max() / 2)
+        fail("index or time " + std::to_string(x) + " is out of range");
+    }
+    return {static_cast<int>(two[0]), static_cast<int>(two[1])};
+  }
+
+ private:
+  const std::string& name_;
+  const char* begin_;
+  const char* at_;
+  const char* end_;
+};
+
+void read_contest(Scanner& scan, Problem& problem) {
+  std::vector<std::pair<int, int>> intervals;
+  std::vector<std::vector<int64_t>> usages;
+  scan.object([&](const std::string& key) {
+    if (key == "nodes") {
+      scan.object([&](const std::string& part) {
+        if (part == "intervals") {
+          scan.array([&] { intervals.push_back(scan.pair()); });
+        } else if (part == "costs") {
+          scan.array([&] { problem.nodes.push_back({"", scan.numbers(kForbidden), {}}); });
+        } else if (part == "usages") {
+          scan.array([&] { usages.push_back(scan.integers()); });
+        } else {
+          scan.skip();
+        }
+      });
+    } else if (key == "edges") {
+      std::vector<std::pair<int, int>> ends;
+      std::vector<std::vector<double>> costs;
+      scan.object([&](const std::string& part) {
+        if (part == "nodes") {
+          scan.array([&] { ends.push_back(scan.pair()); });
+        } else if (part == "costs") {
+          scan.array([&] { costs.push_back(scan.numbers(kForbidden)); });
+        } else {
+          scan.skip();
+        }
+      });
+      if (ends.size() != costs.size()) {
+        scan.fail("edges have " + std::to_string(ends.size()) + " pairs of nodes and " +
+                  std::to_string(costs.size()) + " costs");
+      }
+      for (size_t e = 0; e < ends.size(); ++e)
+        problem.edges.push_back({ends[e].first, ends[e].second, std::move(costs[e])});
+    } else if (key == "usage_limit" && scan.peek() != 'n') {
+      problem.memory_limit = scan.integer();
+    } else {
+      scan.skip();
+    }
+  });
+  if (intervals.size() != problem.nodes.size() || usages.size() != problem.nodes.size()) {
+    scan.fail("nodes have " + std::to_string(intervals.size()) + " intervals, " +
+              std::to_string(problem.nodes.size()) + " costs and " +
+              std::to_string(usages.size()) + " usages");
+  }
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    problem.nodes[i].name = std::to_string(i);
+    if (intervals[i].first < intervals[i].second) {
+      problem.nodes[i].claims.push_back(
+          {std::move(usages[i]), {{intervals[i].first, intervals[i].second - 1}}});
+    }
+  }
+}
+
+void read_own_node(Scanner& scan, Problem::Node& node) {
+  scan.object([&](const std::string& key) {
+    if (key == "name") {
+      node.name = scan.string();
+    } else if (key == "cost") {
+      node.cost = scan.numbers();
+    } else if (key == "claims") {
+      scan.array([&] {
+        Problem::Claim& claim = node.claims.emplace_back();
+        scan.object([&](const std::string& part) {
+          if (part == "bytes") {
+            claim.bytes = scan.integers();
+          } else if (part == "live") {
+            scan.array([&] {
+              const auto [first, last] = scan.pair();
+              claim.live.push_back({first, last});
+            });
+          } else {
+            scan.skip();
+          }
+        });
+      });
+    } else {
+      scan.skip();
+    }
+  });
+}
+
+/// Edges from a node to itself are node costs; a strategy too large by itself is forbidden.
+void settle(Problem& problem, const std::string& name) {
+  std::erase_if(problem.edges, [&](const Problem::Edge& edge) {
+    if (edge.from != edge.to || edge.from < 0 ||
+        static_cast<size_t>(edge.from) >= problem.nodes.size())
+      return false;
+    std::vector<double>& cost = problem.nodes[static_cast<size_t>(edge.from)].cost;
+    if (edge.cost.size() != cost.size() * cost.size()) return false;
+    for (size_t a = 0; a < cost.size(); ++a) cost[a] += edge.cost[a * cost.size() + a];
+    return true;
+  });
+  try {
+    check_problem(problem);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::invalid_input, name + ": " + error.what());
+  }
+  if (!problem.limited()) return;
+  long double most = 0;
+  for (Problem::Node& node : problem.nodes) {
+    for (Problem::Claim& claim : node.claims) {
+      int64_t largest = 0;
+      const bool lives = std::any_of(claim.live.begin(), claim.live.end(), [](const auto& live) {
+        return live.first <= live.last;
+      });
+      for (size_t a = 0; a < claim.bytes.size(); ++a) {
+        if (claim.bytes[a] > problem.memory_limit) {
+          if (lives) node.cost[a] = kInfeasible;
+          claim.bytes[a] = problem.memory_limit;
+        }
+        largest = std::max(largest, claim.bytes[a]);
+      }
+      most += static_cast<long double>(largest) * static_cast<long double>(claim.live.size());
+    }
+  }
+  if (most > 9e18L) {
+    throw Error(ErrorKind::unsupported,
+                name + ": the usages of all nodes may add up to more than 64 bits hold; divide "
+                       "usages and limit by a common factor");
+  }
+}
+
+void print(std::string& out, double value) {
+  if (value == kInfeasible) {
+    out += "null";
+    return;
+  }
+  char buffer[40];
+  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
+  out.append(buffer, end);
+}
+
+template <typename List, typename Visit>
+void print_list(std::string& out, const List& list, Visit&& visit) {
+  out += '[';
+  bool first = true;
+  for (const auto& item : list) {
+    if (!first) out += ", ";
+    first = false;
+    visit(item);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+Problem parse_problem(const std::string& text, const std::string& name) {
+  Scanner scan(text, name);
+  Problem problem;
+  scan.object([&](const std::string& key) {
+    if (key == "problem") {
+      problem = {};
+      read_contest(scan, problem);
+    } else if (key == "nodes") {
+      scan.array([&] { read_own_node(scan, problem.nodes.emplace_back()); });
+    } else if (key == "edges") {
+      scan.array([&] {
+        Problem::Edge& edge = problem.edges.emplace_back();
+        scan.object([&](const std::string& part) {
+          if (part == "from" || part == "to") {
+            const int64_t node = scan.integer();
+            if (node < 0 || node > std::numeric_limits<int>::max())
+              scan.fail("node " + std::to_string(node) + " is out of range");
+            (part == "from" ? edge.from : edge.to) = static_cast<int>(node);
+          } else if (part == "cost") {
+            edge.cost = scan.numbers();
+          } else {
+            scan.skip();
+          }
+        });
+      });
+    } else if (key == "memory_limit" && scan.peek() != 'n') {
+      problem.memory_limit = scan.integer();
+    } else {
+      scan.skip();
+    }
+  });
+  if (!scan.at_end()) scan.fail("something follows the problem");
+  settle(problem, name);
+  return problem;
+}
+
+Problem read_problem(const std::string& path) {
+  // zlib reads a file that is not gzipped as it is.
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  SR_REQUIRE(file, invalid_input, path, ": cannot open the file");
+  gzbuffer(file.get(), 1 << 20);
+  std::string text;
+  size_t filled = 0;
+  for (;;) {
+    if (filled == text.size()) text.resize(std::max<size_t>(text.size() * 2, 1 << 22));
+    const int got = gzread(file.get(), text.data() + filled,
+                           static_cast<unsigned>(std::min<size_t>(text.size() - filled, 1 << 30)));
+    SR_REQUIRE(got >= 0, invalid_input, path, ": the file is damaged or cannot be read");
+    if (got == 0) break;
+    filled += static_cast<size_t>(got);
+  }
+  text.resize(filled);
+  return parse_problem(text, path);
+}
+
+std::string problem_json(const Problem& problem) {
+  std::string out = "{\"nodes\": ";
+  print_list(out, problem.nodes, [&](const Problem::Node& node) {
+    out += "{\"name\": \"";
+    for (char c : node.name) {
+      if (c == '"' || c == '\\') out += '\\';
+      if (static_cast<unsigned char>(c) >= 0x20) out += c;
+    }
+    out += "\", \"cost\": ";
+    print_list(out, node.cost, [&](double cost) { print(out, cost); });
+    out += ", \"claims\": ";
+    print_list(out, node.claims, [&](const Problem::Claim& claim) {
+      out += "{\"bytes\": ";
+      print_list(out, claim.bytes, [&](int64_t bytes) { out += std::to_string(bytes); });
+      out += ", \"live\": ";
+      print_list(out, claim.live, [&](const Problem::Interval& live) {
+        out += "[" + std::to_string(live.first) + ", " + std::to_string(live.last) + "]";
+      });
+      out += "}";
+    });
+    out += "}";
+  });
+  out += ",\n \"edges\": ";
+  print_list(out, problem.edges, [&](const Problem::Edge& edge) {
+    out += "{\"from\": " + std::to_string(edge.from) + ", \"to\": " + std::to_string(edge.to) +
+           ", \"cost\": ";
+    print_list(out, edge.cost, [&](double cost) { print(out, cost); });
+    out += "}";
+  });
+  if (problem.limited()) out += ",\n \"memory_limit\": " + std::to_string(problem.memory_limit);
+  return out + "}\n";
+}
+
+std::string solution_json(const Solution& solution) {
+  std::string out;
+  print_list(out, solution, [&](int choice) { out += std::to_string(choice); });
+  return out;
+}
+
+}  // namespace shardrun
