@@ -35,11 +35,7 @@ V normalise_indices(NodeContext& c, V indices, int64_t size) {
     if (!negative) return indices;
     return b.constant(convert(Tensor::from(known->shape(), values, DType::i64), dtype));
   }
-  if (b.options.training && straight_from_batch(b.graph, b.id(indices))) {
-    c.note(
-        str(c.op(), " '", b.node_name, "': indices from a graph input are taken as non-negative"));
-    return indices;
-  }
+  if (b.options.training && straight_from_batch(b.graph, b.id(indices))) return indices;
   const V zero = b.scalar(0, dtype);
   return b.add("where", {b.add("less", {indices, zero}),
                          b.with("add", indices, static_cast<double>(size)), indices});
