@@ -5,13 +5,11 @@
 #include <mutex>
 
 #include "backend.h"
-#include "exec/data.h"
+#include "batches.h"
 #include "exec/executor.h"
 #include "exec/metrics.h"
 #include "exec/schedule.h"
-#include "graph/op_def.h"
 #include "graph/optimizer.h"
-#include "graph/passes/training.h"
 #include "plan.h"
 #include "world.h"
 
@@ -22,55 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-/// What the users of an integer batch value say of it.
-struct IndexUse {
-  int64_t bound = 0;      // the smallest of theirs; 0: none
-  bool is_target = false; // labels of a cross-entropy
-};
-
-IndexUse index_use(const Graph& graph, ValueId id) {
-  IndexUse use;
-  for (const Node& node : graph.nodes()) {
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.inputs[i] != id) continue;
-      const OpDef& op = op_def(node.op);
-      int64_t bound = 0;
-      if (op.index_bound) bound = op.index_bound(node, graph.types(node.inputs), i).value_or(0);
-      use.is_target = use.is_target || (node.op == "cross_entropy" && i == 1);
-      if (node.op == "reshape" || node.op == "cast" || node.op == "transpose") {
-        const IndexUse beyond = index_use(graph, node.outputs[0]);
-        bound = beyond.bound;
-        use.is_target = use.is_target || beyond.is_target;
-      }
-      if (bound > 0 && (use.bound == 0 || bound < use.bound)) use.bound = bound;
-    }
-  }
-  return use;
-}
-
-std::vector<BatchField> batch_fields(const Graph& graph) {
-  std::vector<BatchField> fields;
-  for (ValueId id : graph.with_role(Role::batch)) {
-    BatchField field;
-    field.name = graph.value(id).name;
-    field.type = graph.type(id);
-    const IndexUse use = is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id);
-    field.bound = use.bound;
-    field.role = field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;
-    fields.push_back(std::move(field));
-  }
-  return fields;
-}
-
-std::unique_ptr<DataSource> open(const Graph& graph, const TrainOptions& options) {
-  constexpr int64_t kMostValidationBatches = 200;
-  DataOptions data;
-  data.seed = options.seed;
-  data.validation_fraction = options.validation;
-  data.max_validation_batches = options.eval_batches > 0 ? options.eval_batches : kMostValidationBatches;
-  return open_data(options.data, batch_fields(graph), data);
 }
 
 Schedule make_schedule(const TrainOptions& options) {
@@ -94,7 +43,7 @@ class RankTrainer {
         arena_(std::make_shared<Arena>(programs_.arena_bytes())),
         train_(programs_.train, backend_kernels(), comm, model.options.seed, arena_),
         fields_(batch_fields(model.train)),
-        data_(open(model.train, options)),
+        data_(open_batches(model.train, options)),
         schedule_(make_schedule(options)),
         tokens_(tokens_per_batch(fields_)) {
     if (programs_.evaluation) {
@@ -183,7 +132,7 @@ void check_training(World& world, const Model& model, const TrainOptions& option
   decide_on_rank0(world, [&] {
     check_options(options);
     make_schedule(options);
-    open(model.impl().train, options);
+    open_batches(model.impl().train, options);
     if (!options.metrics.empty()) MetricsWriter(options.metrics, /*append=*/true);
     return std::string();
   });

@@ -225,6 +225,10 @@ void Executor::run(Phase phase) {
     step_seconds_[s] += end - start;
     if (ready.group != nullptr) comm_seconds_ += end - start;
     start = end;
+    if (hook_) {
+      hook_(s, ready.out);
+      start = now_seconds();
+    }
   }
 }
 

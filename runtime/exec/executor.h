@@ -1,6 +1,7 @@
 // Executor: runs one rank's Program step by step in one arena.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -69,6 +70,11 @@ class Executor {
   void run_micro();    // throws Error with rank and step in front
   void run_update();
 
+  /// Called after every step from now on, on the thread that runs it, with the step's index in
+  /// program().steps and what it has left in the arena. What it throws passes through run_*.
+  using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
+  void on_step(StepHook hook) { hook_ = std::move(hook); }
+
   /// Returns false if the program has no such scalar (a model without dropout has no random_step).
   bool set_scalar(std::string_view name, double value);
   bool set_scalar(std::string_view name, int64_t value);
@@ -110,6 +116,7 @@ class Executor {
   std::vector<Ready> ready_;
   double comm_seconds_ = 0;
   std::vector<double> step_seconds_;
+  StepHook hook_;
 };
 
 }  // namespace shardrun

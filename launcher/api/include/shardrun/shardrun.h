@@ -193,6 +193,19 @@ struct TrainReport {
 void check_training(World& world, const Model& model, const TrainOptions& options);
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
 
+struct VerifyReport {
+  bool verified = false;
+  int64_t values = 0;         // values of the step that were compared
+  int64_t comparisons = 0;    // of them and their resharded copies, and of what persists after the update
+  double largest = 0;         // largest difference, relative to the value's size (or to that of the terms that cancel in it)
+  std::string mismatch;       // the first value that differs: rank, element, got and wanted
+};
+/// Runs the first step of a training run with these options (data, seed, lr) on as many threads as the plan has
+/// ranks, and on one, and compares every value in the order of the graph: partial ones combined, resharded
+/// copies too, parameters and state after the update. Stops at the first that differs by more than rounding.
+/// The World is one process.
+VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
+
 struct GptModel {
   std::string preset;              // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;  // over the preset's

@@ -1,0 +1,61 @@
+// Which batches a training step wants, and where they come from.
+#include "batches.h"
+
+#include "graph/op_def.h"
+#include "graph/passes/training.h"
+
+namespace shardrun {
+namespace {
+
+/// What the users of an integer batch value say of it.
+struct IndexUse {
+  int64_t bound = 0;      // the smallest of theirs; 0: none
+  bool is_target = false; // labels of a cross-entropy
+};
+
+IndexUse index_use(const Graph& graph, ValueId id) {
+  IndexUse use;
+  for (const Node& node : graph.nodes()) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != id) continue;
+      const OpDef& op = op_def(node.op);
+      int64_t bound = 0;
+      if (op.index_bound) bound = op.index_bound(node, graph.types(node.inputs), i).value_or(0);
+      use.is_target = use.is_target || (node.op == "cross_entropy" && i == 1);
+      if (node.op == "reshape" || node.op == "cast" || node.op == "transpose") {
+        const IndexUse beyond = index_use(graph, node.outputs[0]);
+        bound = beyond.bound;
+        use.is_target = use.is_target || beyond.is_target;
+      }
+      if (bound > 0 && (use.bound == 0 || bound < use.bound)) use.bound = bound;
+    }
+  }
+  return use;
+}
+
+}  // namespace
+
+std::vector<BatchField> batch_fields(const Graph& graph) {
+  std::vector<BatchField> fields;
+  for (ValueId id : graph.with_role(Role::batch)) {
+    BatchField field;
+    field.name = graph.value(id).name;
+    field.type = graph.type(id);
+    const IndexUse use = is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id);
+    field.bound = use.bound;
+    field.role = field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions& options) {
+  constexpr int64_t kMostValidationBatches = 200;
+  DataOptions data;
+  data.seed = options.seed;
+  data.validation_fraction = options.validation;
+  data.max_validation_batches = options.eval_batches > 0 ? options.eval_batches : kMostValidationBatches;
+  return open_data(options.data, batch_fields(graph), data);
+}
+
+}  // namespace shardrun

@@ -1,0 +1,20 @@
+// Batch inputs of a Graph, and the data that fills them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exec/data.h"
+#include "graph/graph.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+/// The values of role batch, with their bounds and roles as the Graph uses them.
+std::vector<BatchField> batch_fields(const Graph& graph);
+
+/// options.data, or synthetic batches; seed and validation share are the options'. Throws
+/// invalid_input if the data do not fit the Graph.
+std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions& options);
+
+}  // namespace shardrun
