@@ -62,8 +62,8 @@ std::string dim_name(const ::onnx::ValueInfoProto& input, int axis) {
 
 const char* hint(const std::string& op) {
   if (op == "If" || op == "Loop" || op == "Scan") return " (control flow); export with it unrolled";
-  if (op.find("Quantize") != std::string::npos || op.find("Integer") != std::string::npos)
-    return " (quantised)";
+  if (op.find("uantize") != std::string::npos || op.rfind("QLinear", 0) == 0 || op.find("Integer") != std::string::npos)
+    return " (quantised); export the float model";
   if (op.rfind("Random", 0) == 0 || op == "Bernoulli" || op == "Multinomial") return " (random)";
   if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0)
     return " (sequences and optionals)";
@@ -191,7 +191,11 @@ class Importer {
       for (int axis = 0; axis < input->type().tensor_type().shape().dim_size(); ++axis) {
         type.shape.push_back(dim_size(*input, axis));
       }
-      element_count(type.shape);
+      try {
+        element_count(type.shape);
+      } catch (const Error& e) {
+        throw e.with_context(str("input '", input->name(), "'"));
+      }
       auto constant = options_.constants.find(input->name());
       values_[input->name()] = constant != options_.constants.end()
                                    ? b_.constant(convert(constant->second, type.dtype))
@@ -277,6 +281,7 @@ class Importer {
     };
     find_lowering(node.proto.op_type())->lower(c);
     c.check_attributes_used();
+    c.check_inputs_used();
     for (size_t i = 0; i < c.output_count(); ++i) {
       if (!c.wants(i)) continue;
       const bool made = i < c.outputs().size() && c.outputs()[i] != kNone;

@@ -64,6 +64,12 @@ V normalise_nd(NodeContext& c, V indices, int64_t first, const Shape& dims) {
   const int64_t k = b.shape(indices).back();
   SR_REQUIRE(k >= 0 && first + k <= static_cast<int64_t>(dims.size()), invalid_input, "indices ",
              b.type(indices), " name ", k, " dims of ", to_string(dims));
+  if (const Tensor* known = b.known(indices)) {
+    for (int64_t i = 0; i < known->count(); ++i) {
+      const int64_t size = dims[static_cast<size_t>(first + i % k)], at = known->int_at(i);
+      SR_REQUIRE(at >= -size && at < size, invalid_input, "index ", at, " is outside a dim of ", size);
+    }
+  }
   if (b.known(indices) == nullptr && b.options.training &&
       straight_from_batch(b.graph, b.id(indices)))
     return indices;

@@ -57,8 +57,10 @@ void einsum(NodeContext& c) {
     terms.push_back({left.substr(at, comma - at), kNone});
     at = comma + 1;
   }
-  SR_REQUIRE(terms.size() == c.input_count() && terms.size() <= 2, unsupported, "equation '",
-             equation, "' has ", terms.size(), " operands; supported are one or two");
+  SR_REQUIRE(terms.size() == c.input_count(), invalid_input, "equation '", equation, "' has ",
+             terms.size(), " operands, the node ", c.input_count(), " inputs");
+  SR_REQUIRE(terms.size() <= 2, unsupported, "equation '", equation, "' has ", terms.size(),
+             " operands; supported are one or two");
   // An ellipsis of n dims becomes the last n of the digits "56789", so that they align from the
   // right.
   const std::string digits = "0123456789";

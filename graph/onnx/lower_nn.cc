@@ -175,6 +175,8 @@ void check_labels(NodeContext& c) {
   if (wanted.size() >= 2) wanted.erase(wanted.begin() + 1);
   SR_REQUIRE(x.size() >= 2 && y == wanted, invalid_input, "labels ", c.b.type(c.in(1)),
              " do not fit scores ", c.b.type(c.in(0)), "; wanted [N, C, d…] and [N, d…]");
+  SR_REQUIRE(!c.has(2) || c.b.shape(c.in(2)) == Shape{x[1]}, invalid_input, "class weights ",
+             c.b.type(c.in(2)), " do not fit ", x[1], " classes");
 }
 
 void softmax_cross_entropy(NodeContext& c) {

@@ -36,7 +36,8 @@ void reshape(NodeContext& c) {
     }
     SR_REQUIRE(*it >= -1, invalid_input, "shape ", to_string(to), " has a negative dim");
     if (*it != -1) {
-      known *= *it;
+      SR_REQUIRE(!__builtin_mul_overflow(known, *it, &known), invalid_input, "shape ", to_string(to),
+                 " is beyond any tensor");
       continue;
     }
     SR_REQUIRE(open == to.end(), invalid_input, "shape ", to_string(to), " has two dims of -1");
@@ -116,6 +117,9 @@ void expand(NodeContext& c) {
 
 void tile(NodeContext& c) {
   const Ints repeats = c.ints(1, "repeats");
+  for (int64_t n : repeats) {
+    SR_REQUIRE(n >= 0 && n < (int64_t{1} << 48), invalid_input, "repeats are ", to_string(repeats));
+  }
   SR_REQUIRE(static_cast<int64_t>(repeats.size()) == c.b.rank(c.in(0)), invalid_input, "has ",
              repeats.size(), " repeats for ", c.b.type(c.in(0)));
   c.out(c.b.add("tile", {c.in(0)}, {{"repeats", repeats}}));
@@ -163,6 +167,16 @@ void slice(NodeContext& c) {
   c.out(c.b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", steps}}));
 }
 
+/// Sizes beyond this make no tensor; below it their sums and products with a shape's dims are exact.
+constexpr int64_t kLargest = int64_t{1} << 48;
+
+void check_sizes(const Ints& sizes, const char* what) {
+  for (int64_t size : sizes) {
+    SR_REQUIRE(size > -kLargest && size < kLargest, invalid_input, what, " of ", size,
+               " is beyond any tensor");
+  }
+}
+
 /// ceil(n / parts) each, the last smaller (Split-18's num_outputs; equal before).
 Ints even_sizes(int64_t n, int64_t parts) {
   Ints sizes;
@@ -187,7 +201,10 @@ void split(NodeContext& c) {
   const auto outputs = static_cast<int64_t>(c.output_count());
   Ints sizes = c.attr_ints("split");
   const int64_t parts = c.attr_i("num_outputs", outputs);
+  SR_REQUIRE(parts == outputs, invalid_input, "num_outputs is ", parts, ", the node has ", outputs,
+             " outputs");
   if (c.has(1)) sizes = c.ints(1, "split");
+  check_sizes(sizes, "a split");
   if (sizes.empty()) sizes = even_sizes(c.b.shape(x)[static_cast<size_t>(axis)], parts);
   SR_REQUIRE(static_cast<int64_t>(sizes.size()) == outputs, invalid_input, "splits into ",
              sizes.size(), " of ", outputs, " outputs");
@@ -205,7 +222,8 @@ void split_to_sequence(NodeContext& c) {
   Ints sizes(static_cast<size_t>(n), 1);
   if (c.has(1)) {
     const Tensor& given = c.known(1, "split");
-    sizes = given.to_ints();
+    sizes = c.ints(1, "split");
+    check_sizes(sizes, "a split");
     if (given.shape().empty()) {
       const int64_t each = sizes[0];
       SR_REQUIRE(each > 0, invalid_input, "split is ", each, ", wanted a positive size");
@@ -279,6 +297,7 @@ void pad(NodeContext& c) {
   Ints axes(rank);
   std::iota(axes.begin(), axes.end(), 0);
   if (c.has(3)) axes = c.ints(3, "axes");
+  check_sizes(pads, "a pad");
   SR_REQUIRE(pads.size() == 2 * axes.size(), invalid_input, "has ", pads.size(), " pads for ",
              axes.size(), " axes");
   NodeContext::axes(axes, c.b.rank(x));
@@ -319,7 +338,11 @@ void pad(NodeContext& c) {
 
 void trilu(NodeContext& c) {
   int64_t k = 0;
-  if (c.has(1)) k = c.known(1, "k").int_at(0);
+  if (c.has(1)) {
+    const Ints given = c.ints(1, "k");
+    SR_REQUIRE(given.size() == 1, invalid_input, "k is not a scalar");
+    k = std::clamp(given[0], -kLargest, kLargest);  // all or nothing is kept long before
+  }
   const DType dtype = c.b.dtype(c.in(0));
   const V x = dtype == DType::boolean ? c.b.cast(c.in(0), DType::i32) : c.in(0);
   c.out(c.b.cast(c.b.add("trilu", {x}, {{"upper", c.attr_i("upper", 1)}, {"k", k}}), dtype));
@@ -330,7 +353,7 @@ void depth_to_space(NodeContext& c) {
   const Ints s = c.b.shape(c.in(0));
   const int64_t n = c.attr_i("blocksize", 1);
   const std::string mode = c.attr_s("mode", "DCR");
-  SR_REQUIRE(s.size() == 4 && n > 0 && s[1] % (n * n) == 0, invalid_input, "cannot spread ",
+  SR_REQUIRE(s.size() == 4 && n > 0 && n < (int64_t{1} << 24) && s[1] % (n * n) == 0, invalid_input, "cannot spread ",
              c.b.type(c.in(0)));
   const int64_t channels = s[1] / (n * n);
   const bool dcr = mode == "DCR";

@@ -5,6 +5,23 @@
 
 namespace shardrun::importer {
 
+bool NodeContext::has(size_t i) const {
+  used_inputs_.insert(i);
+  return i < inputs_.size() && inputs_[i] != kNone;
+}
+
+const std::vector<V>& NodeContext::inputs() const {
+  for (size_t i = 0; i < inputs_.size(); ++i) used_inputs_.insert(i);
+  return inputs_;
+}
+
+std::vector<int64_t> NodeContext::ints(size_t i, const char* what) const {
+  const Tensor& tensor = known(i, what);
+  SR_REQUIRE(!is_float(tensor.dtype()), invalid_input, "input ", i, " (", what, ") is ",
+             tensor.type(), ", wanted integers");
+  return tensor.to_ints();
+}
+
 V NodeContext::in(size_t i) const {
   SR_REQUIRE(has(i), invalid_input, "input ", i, " is missing (", inputs_.size(), " given)");
   return inputs_[i];
@@ -82,6 +99,14 @@ void NodeContext::refuse_attr(const char* name, const std::string& advice) const
   if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::FLOAT)
     value = str("=", attribute->f());
   fail(ErrorKind::unsupported, "attribute ", name, value, " is not supported; ", advice);
+}
+
+void NodeContext::check_inputs_used() const {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    SR_REQUIRE(inputs_[i] == kNone || used_inputs_.count(i) > 0, invalid_input, "input ", i, " '",
+               proto.input(static_cast<int>(i)), "' is one too many for this operator in opset ",
+               opset);
+  }
 }
 
 void NodeContext::check_attributes_used() const {

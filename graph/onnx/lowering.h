@@ -9,7 +9,8 @@
 
 namespace shardrun::importer {
 
-/// One node being lowered. Attributes that no getter asked for are refused afterwards.
+/// One node being lowered. Attributes and inputs that no getter asked for are
+/// refused afterwards.
 class NodeContext {
  public:
   NodeContext(Builder& builder, ImportReport& report, const ::onnx::NodeProto& proto, int64_t opset,
@@ -23,13 +24,13 @@ class NodeContext {
 
   const std::string& op() const { return proto.op_type(); }
   size_t input_count() const { return inputs_.size(); }
-  bool has(size_t i) const { return i < inputs_.size() && inputs_[i] != kNone; }
+  bool has(size_t i) const;
   V in(size_t i) const;  // throws invalid_input if absent
   V in_or(size_t i, V otherwise) const { return has(i) ? inputs_[i] : otherwise; }
-  const std::vector<V>& inputs() const { return inputs_; }
+  const std::vector<V>& inputs() const;
   /// Contents that must be known now, such as a shape; `what` names the operand in the message.
   const Tensor& known(size_t i, const char* what) const;
-  std::vector<int64_t> ints(size_t i, const char* what) const { return known(i, what).to_ints(); }
+  std::vector<int64_t> ints(size_t i, const char* what) const;  // refuses floats
 
   bool has_attr(const char* name) const { return find(name) != nullptr; }
   int64_t attr_i(const char* name, int64_t otherwise) const;
@@ -42,6 +43,7 @@ class NodeContext {
   /// Throws unsupported: "attribute auto_pad='SAME_UPPER' is not supported; …".
   [[noreturn]] void refuse_attr(const char* name, const std::string& advice) const;
   void check_attributes_used() const;
+  void check_inputs_used() const;
 
   /// axis in [-rank, rank) made non-negative. Throws invalid_input.
   static int64_t axis(int64_t axis, int64_t rank);
@@ -67,6 +69,7 @@ class NodeContext {
  private:
   std::vector<V> inputs_, outputs_;
   mutable std::set<std::string> used_;
+  mutable std::set<size_t> used_inputs_;
 };
 
 /// From which opset on, up to the newest, `lower` is right. Where an operator moved an attribute to

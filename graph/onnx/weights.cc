@@ -34,6 +34,11 @@ bool matches_any(const std::string& name, const std::vector<std::string>& patter
   return false;
 }
 
+bool is_floating(int64_t onnx_type) {
+  return onnx_type == ::onnx::TensorProto::FLOAT || onnx_type == ::onnx::TensorProto::DOUBLE ||
+         onnx_type == ::onnx::TensorProto::FLOAT16 || onnx_type == ::onnx::TensorProto::BFLOAT16;
+}
+
 /// Does a gradient at the node's results flow on to its floating input `i`?
 bool passes_gradient(const ::onnx::NodeProto& node, int i) {
   static const std::set<std::string> stop = {"Shape",
@@ -63,7 +68,7 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
   if (node.op_type() == "BatchNormalization") return i < 3;
   if (node.op_type() == "Cast") {
     for (const auto& attribute : node.attribute()) {
-      if (attribute.name() == "to") return is_float(graph_dtype(static_cast<int>(attribute.i())));
+      if (attribute.name() == "to") return is_floating(attribute.i());
     }
   }
   return true;
