@@ -15,10 +15,16 @@ namespace {
 
 constexpr int64_t kDefaultBatch = 8;
 
-/// Does some input's first dim wait for a batch size?
+/// Does some input's first dim wait for a batch size? Throws if it got two.
 bool wants_batch(const std::string& path, const ModelOptions& options) {
-  if (options.batch) return false;
   const std::vector<SymbolicDim> dims = symbolic_dims(path);
+  for (const SymbolicDim& dim : dims) {
+    const auto bound = options.dims.find(dim.name);
+    if (!options.batch || dim.axis != 0 || bound == options.dims.end()) continue;
+    SR_REQUIRE(bound->second == *options.batch, invalid_input, path, ": dim '", dim.name, "' is bound to ", bound->second,
+               " by its name, and as the batch to ", *options.batch, "; give one of the two");
+  }
+  if (options.batch) return false;
   return std::any_of(dims.begin(), dims.end(), [&](const SymbolicDim& dim) {
     return dim.axis == 0 && options.dims.count(dim.name) == 0;
   });

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "backend.h"
@@ -18,8 +19,9 @@
 namespace shardrun {
 namespace {
 
-Mesh make_mesh(const std::string& text, int64_t ranks) {
-  if (text == "auto") return ranks == 1 ? Mesh() : Mesh({{"ranks", ranks}});
+/// What the user wants, if that is a mesh.
+std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
+  if (text == "auto") return std::nullopt;
   Mesh mesh = Mesh::parse(text);
   SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(), " ranks, the job has ",
              ranks);
@@ -60,21 +62,24 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
 }
 
 /// The search, on rank 0.
-void search(const Model::Impl& model, const PlanRequest& request, const Mesh& mesh, TrainingPlan::Impl& out) {
+void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, TrainingPlan::Impl& out) {
+  const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   RuleCache rules;
   PlanOptions options;
   options.planner = request.planner;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
-  const int64_t machine = machine_memory() / mesh.size();
+  const int64_t machine = machine_memory() / ranks;
   options.memory_limit = request.memory_bytes > 0 ? request.memory_bytes : machine;
   options.arena_bytes = [&](const Plan& plan) { return fullest(model.train, plan, out.cluster); };
-  out.train = plan_shardings(model.train, mesh, out.cluster, options, rules, &out.report);
+  out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
+                   : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds, rules, &out.report,
+                                    &out.meshes);
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
   evaluation.pinned = persistent_shardings(model.train, out.train);
   evaluation.arena_bytes = [&](const Plan& plan) { return fullest(model.evaluation, plan, out.cluster); };
-  out.evaluation = plan_shardings(model.evaluation, mesh, out.cluster, evaluation, rules);
+  out.evaluation = plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules);
 }
 
 std::string read_text(const std::string& path) {
@@ -160,7 +165,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
-      search(model.impl(), request, make_mesh(request.mesh, ranks), *impl);
+      search(model.impl(), request, ranks, *impl);
     } else {
       read_plans(read_text(request.plan_file), request.plan_file, *impl);
     }
@@ -201,6 +206,19 @@ std::string TrainingPlan::summary() const {
                 plan.mesh.to_string().c_str(), plan.planner.c_str(), plan.seconds * 1e3, plan.compute_seconds * 1e3,
                 plan.comm_seconds * 1e3);
   out << line;
+  if (impl_->meshes.size() > 1) {
+    out << "      meshes tried:";
+    for (const MeshTrial& trial : impl_->meshes) {
+      std::snprintf(line, sizeof line, "%s %s %s", &trial == &impl_->meshes[0] ? "" : ",", trial.mesh.to_string().c_str(),
+                    trial.fits ? "" : "does not fit");
+      out << line;
+      if (trial.fits) {
+        std::snprintf(line, sizeof line, "%.2f ms", trial.seconds * 1e3);
+        out << line;
+      }
+    }
+    out << "\n";
+  }
   const PlanReport& r = impl_->report;
   if (r.nodes > 0) {
     std::snprintf(line, sizeof line,

@@ -4,6 +4,7 @@
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"
+#include "planner/mesh_search.h"
 #include "planner/planner.h"
 #include "shardrun/shardrun.h"
 
@@ -14,6 +15,7 @@ struct TrainingPlan::Impl {
   Plan evaluation;                 // parameters lie as in `train`
   bool with_evaluation = true;
   PlanReport report;               // of this process's planning; empty on ranks that were told
+  std::vector<MeshTrial> meshes;   // --mesh auto: what was tried, by this process
   Cluster cluster;
   std::vector<int64_t> bytes;      // arena of each rank
   std::vector<int64_t> persistent_bytes;

@@ -73,7 +73,7 @@ void add_gpt_options(CLI::App& app, Arguments& args) {
   app.add_option("--batch", o.batch, "A fixed batch (default: the symbolic dim 'batch')");
   app.add_option("--dropout", o.dropout)->capture_default_str();
   app.add_flag("!--no-weights", o.weights, "Describe the initialisers; each rank makes its own shard");
-  app.add_option("--seed", o.seed)->capture_default_str();
+  app.add_option("--seed", o.seed, "Of the stored weights; described ones follow train's --seed")->capture_default_str();
   app.add_option("-o,--output", args.output, "The ONNX file to write")->required();
 }
 

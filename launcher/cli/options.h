@@ -20,6 +20,7 @@ struct Arguments {
   PlanRequest plan;
   TrainOptions train;
   GptModel gpt;
+  SolveRequest solve;
 };
 
 void add_model_options(CLI::App& app, Arguments& args);

@@ -110,8 +110,8 @@ Outcome Workspace::shardrun(Ranks ranks, const std::string& arguments, int limit
   return sh(line(ranks, arguments), limit);
 }
 
-Run train(const Workspace& at, Ranks ranks, const std::string& arguments) {
-  Run run;
+TrainingRun train(const Workspace& at, Ranks ranks, const std::string& arguments) {
+  TrainingRun run;
   run.outcome = at.shardrun(ranks, arguments + " --metrics .metrics");
   EXPECT_EQ(run.outcome.status, 0) << describe(run.outcome);
   if (run.outcome.status != 0) return run;
@@ -143,7 +143,7 @@ Run train(const Workspace& at, Ranks ranks, const std::string& arguments) {
   return run;
 }
 
-double largest_difference(const Run& a, const Run& b) {
+double largest_difference(const TrainingRun& a, const TrainingRun& b) {
   if (a.losses.empty() || a.losses.size() != b.losses.size()) return 1e9;
   double most = 0;
   for (size_t i = 0; i < a.losses.size(); ++i) {

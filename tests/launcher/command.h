@@ -56,7 +56,7 @@ class Workspace {
 };
 
 /// A run that trained, as its metrics file and its last lines tell.
-struct Run {
+struct TrainingRun {
   Outcome outcome;
   std::vector<double> losses;
   std::vector<std::string> loss_texts;            // as they stand in the file
@@ -66,10 +66,10 @@ struct Run {
 
 /// Trains with --metrics. Adds a test failure, and gives no losses, if the command fails or if the bytes allocated on
 /// some rank are not those predicted.
-Run train(const Workspace& at, Ranks ranks, const std::string& arguments);
+TrainingRun train(const Workspace& at, Ranks ranks, const std::string& arguments);
 
 /// The largest |a - b| / |b| over the steps; 1e9 if the numbers of steps differ or there are none.
-double largest_difference(const Run& a, const Run& b);
+double largest_difference(const TrainingRun& a, const TrainingRun& b);
 
 /// Prose-like bytes, the same each time.
 std::string prose(size_t bytes);

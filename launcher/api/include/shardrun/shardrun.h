@@ -119,7 +119,7 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
 
 struct PlanRequest {
   std::string mesh = "auto";        // auto; data=2,model=4; 2x4
-  std::string planner = "auto";     // auto, ilp, dp
+  std::string planner = "auto";     // auto, ilp, beam, dp
   int64_t memory_bytes = 0;         // limit of a rank's arena; 0: the machine's memory
   double solve_seconds = 10;
   uint64_t seed = 0;
@@ -205,6 +205,27 @@ struct VerifyReport {
 /// copies too, parameters and state after the update. Stops at the first that differs by more than rounding.
 /// The World is one process.
 VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
+
+/// A problem of choices in a file: the planner's search without tensors.
+struct SolveRequest {
+  std::string file;            // JSON or gzipped JSON: our own form or the IOPDDL contest's
+  std::string solver = "auto"; // auto, ilp, beam, lns, ilp+lns, beam+lns
+  double seconds = 60;         // in all, reading the file included
+  uint64_t seed = 0;
+  int64_t nodes = 0;           // lns: so many nodes of its search trees, for equal results; 0: by time only
+  int threads = 2;             // lns: the result depends on it
+};
+
+struct SolveReport {
+  bool found = false;
+  std::vector<int> choices;    // one per node; empty if none was found that fits
+  double cost = 0, lower_bound = 0;
+  bool infeasible = false;     // proven
+  std::string solver;          // which part finished
+  double seconds = 0;          // with the reading
+  int64_t nodes = 0, core_nodes = 0;  // before and after the exact reductions
+};
+SolveReport solve_problem(const SolveRequest& request);
 
 struct GptModel {
   std::string preset;              // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m

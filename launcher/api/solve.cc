@@ -1,0 +1,45 @@
+// solve_problem: the public face of planner/solver.h.
+#include <algorithm>
+#include <chrono>
+
+#include "planner/problem_file.h"
+#include "planner/solver.h"
+#include "shardrun/shardrun.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+/// Kept back for what solvers do not watch the clock in: the last step of each, and the output.
+double reserve(double seconds) { return std::min(4.0, 0.25 + 0.025 * seconds); }
+
+}  // namespace
+
+SolveReport solve_problem(const SolveRequest& request) {
+  return at_boundary([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    const Problem problem = read_problem(request.file);
+    SolveOptions options;
+    options.seconds = std::max(0.0, request.seconds - reserve(request.seconds) - elapsed());
+    options.seed = request.seed;
+    options.nodes = request.nodes;
+    options.threads = request.threads;
+    SolveResult result = solve(problem, request.solver, options);
+    SolveReport report;
+    report.found = result.solution.has_value();
+    if (report.found) report.choices = std::move(*result.solution);
+    report.cost = result.cost;
+    report.lower_bound = result.lower_bound;
+    report.infeasible = result.proven_infeasible;
+    report.solver = result.solver;
+    report.nodes = static_cast<int64_t>(problem.nodes.size());
+    report.core_nodes = static_cast<int64_t>(result.core_nodes);
+    report.seconds = elapsed();
+    return report;
+  });
+}
+
+}  // namespace shardrun

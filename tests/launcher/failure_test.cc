@@ -1,0 +1,207 @@
+// Wrong calls, bad files and dying ranks: one sentence, the right exit status, no hang.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+constexpr double kQuick = 30;   // seconds, on a busy machine
+
+class Failures : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    at_ = new Workspace;
+    ASSERT_EQ(at_->shardrun("model gpt --layers 1 --hidden 16 --heads 2 --vocab 256 --context 8 -o gpt.onnx").status, 0);
+    ASSERT_EQ(at_->shardrun("model gpt --layers 1 --hidden 16 --heads 2 --vocab 50 --context 8 -o small.onnx").status, 0);
+    const std::string model = at_->read("gpt.onnx");
+    at_->write("cut.onnx", model.substr(0, model.size() / 2));
+    at_->write("empty.onnx", "");
+    at_->write("junk.onnx", std::string(5000, 'j'));
+    std::string unsupported = model;   // of the same length: still a valid file
+    for (size_t i = unsupported.find("Gelu"); i != std::string::npos; i = unsupported.find("Gelu", i + 4)) {
+      unsupported.replace(i, 4, "Gelx");
+    }
+    at_->write("unsupported.onnx", unsupported);
+    at_->write("text.txt", prose(3000));
+    at_->write("short.txt", "ab");
+    at_->write("empty.txt", "");
+    at_->write("odd.bin", "abc");
+    at_->write("tokens.bin", tokens(500, 60));
+    at_->write("x.npy", "\x93NUMPY not really");
+  }
+  static void TearDownTestSuite() {
+    delete at_;
+    at_ = nullptr;
+  }
+
+  /// Status, one message with all of `wanted`, and no step trained; as threads, and under mpirun (which takes two
+  /// seconds to end) where not only the same check is met once more.
+  static void expect_refused(const std::string& arguments, const std::vector<std::string>& wanted, bool under_mpi = false, int status = 2) {
+    for (const Ranks ranks : {threads(2), mpi(2)}) {
+      if (ranks.mpi && !under_mpi) continue;
+      const Outcome run = at_->shardrun(ranks, arguments, 60);
+      EXPECT_EQ(run.status, status) << describe(run);
+      EXPECT_EQ(messages(run), 1) << describe(run);
+      EXPECT_LT(run.seconds, kQuick) << describe(run);
+      for (const std::string& text : wanted) {
+        EXPECT_NE(message(run).find(text), std::string::npos) << "wanted '" << text << "'\n" << describe(run);
+      }
+      if (status == 2) {
+        EXPECT_EQ(run.out.find("step 1/"), std::string::npos) << describe(run);
+      }
+    }
+  }
+
+  static Workspace* at_;
+};
+
+Workspace* Failures::at_ = nullptr;
+
+TEST_F(Failures, BadModels) {
+  expect_refused("none.onnx", {"none.onnx", "No such file"}, true);
+  expect_refused("empty.onnx", {"empty.onnx", "empty"});
+  expect_refused("cut.onnx", {"cut.onnx", "not an ONNX model"}, true);
+  expect_refused("junk.onnx", {"junk.onnx", "not an ONNX model"});
+  expect_refused(".", {".", "not a regular file"});
+}
+
+TEST_F(Failures, UnsupportedOperators) {
+  expect_refused("unsupported.onnx", {"unsupported.onnx", "Gelx", "node", "opset", "supported"}, true);
+}
+
+TEST_F(Failures, BadData) {
+  expect_refused("gpt.onnx --data text:none.txt", {"none.txt", "No such file"}, true);
+  expect_refused("gpt.onnx --data text:empty.txt", {"empty.txt", "empty"});
+  expect_refused("gpt.onnx --data text:short.txt", {"short.txt", "2 tokens", "9"});
+  expect_refused("gpt.onnx --data text:.", {"not a regular file"});
+  expect_refused("gpt.onnx --data text:", {"text:"});
+  expect_refused("gpt.onnx --data words:text.txt", {"words:text.txt", "wanted text:"});
+  expect_refused("gpt.onnx --data tokens:odd.bin", {"odd.bin", "3 bytes"});
+  expect_refused("small.onnx --data text:text.txt", {"text.txt", "token 1", "vocabulary of 50"});
+  expect_refused("small.onnx --data tokens:tokens.bin", {"tokens.bin", "vocabulary of 50"}, true);
+  expect_refused("gpt.onnx --data npy:x.npy,x.npy", {"x.npy"});
+}
+
+TEST_F(Failures, BadMeshesAndPlanners) {
+  expect_refused("gpt.onnx --mesh 2xx", {"mesh", "2xx"});
+  expect_refused("gpt.onnx --mesh 4", {"mesh", "4 ranks", "has 2"}, true);
+  expect_refused("gpt.onnx --mesh a=1", {"mesh", "1 ranks", "has 2"});
+  expect_refused("gpt.onnx --mesh 99999999999x99999999999", {"mesh", "2^24"});
+  expect_refused("gpt.onnx --mesh 0x2", {"mesh", "0"});
+  expect_refused("gpt.onnx --planner best", {"planner", "best", "ilp", "dp"});
+  expect_refused("gpt.onnx --memory lots", {"--memory", "lots"}, true);
+  expect_refused("gpt.onnx --memory -5", {"--memory", "-5"});
+  expect_refused("gpt.onnx --plan none.json", {"none.json"});
+  expect_refused("gpt.onnx --plan text.txt", {"text.txt", "plan"}, true);
+  expect_refused("gpt.onnx --plan-seconds nan", {"--plan-seconds"});
+}
+
+TEST_F(Failures, BadFlags) {
+  expect_refused("gpt.onnx --lr nan", {"learning rate", "nan"}, true);
+  expect_refused("gpt.onnx --lr -0.1", {"learning rate", "-0.1"});
+  expect_refused("gpt.onnx --lr x", {"--lr", "x"}, true);
+  expect_refused("gpt.onnx --steps 0", {"steps", "0"});
+  expect_refused("gpt.onnx --batch 0", {"--batch", "0"});
+  expect_refused("gpt.onnx --batch 4 --dim batch=8", {"batch"});
+  expect_refused("gpt.onnx --dim foo=3", {"foo", "batch"});
+  expect_refused("gpt.onnx --dim batch=-1", {"batch", "-1"});
+  expect_refused("gpt.onnx --accumulate 0", {"accumulate", "0"});
+  expect_refused("gpt.onnx --schedule steps", {"schedule", "steps", "cosine"});
+  expect_refused("gpt.onnx --schedule cosine --warmup 20 --steps 20", {"warm-up", "20"});
+  expect_refused("gpt.onnx --optimizer lion", {"optimizer", "lion", "adamw"});
+  expect_refused("gpt.onnx --dtype f16", {"dtype", "f16", "bf16"});
+  expect_refused("gpt.onnx --loss hinge", {"loss", "hinge", "mse"});
+  expect_refused("gpt.onnx --freeze '['", {"["});
+  expect_refused("gpt.onnx --freeze ''", {"no parameter"});
+  expect_refused("gpt.onnx --beta1 1.5", {"beta1", "1.5"});
+  expect_refused("gpt.onnx --clip -1", {"clip", "-1"});
+  expect_refused("gpt.onnx --validation 1", {"validation", "1"});
+  expect_refused("gpt.onnx --metrics no/folder/m.jsonl", {"no/folder/m.jsonl", "No such file"}, true);
+  expect_refused("gpt.onnx --metrics .", {"metrics file .", "directory"});
+  expect_refused("gpt.onnx --no-such-flag", {"--no-such-flag"});
+}
+
+TEST_F(Failures, OneProcessAnswersForAll) {
+  const Outcome version = at_->sh(Workspace::line(mpi(2), "--version"));
+  EXPECT_EQ(version.status, 0);
+  EXPECT_EQ(std::count(version.out.begin(), version.out.end(), '\n'), 1) << describe(version);
+  const Outcome plan = at_->shardrun(mpi(2), "plan gpt.onnx --ranks 4");
+  EXPECT_EQ(plan.status, 0) << describe(plan);
+  EXPECT_EQ(plan.out.find("plan: mesh", plan.out.find("plan: mesh") + 1), std::string::npos) << describe(plan);
+  const Outcome both = at_->shardrun(mpi(2), "gpt.onnx --ranks 4");
+  EXPECT_EQ(both.status, 2) << describe(both);
+  EXPECT_EQ(messages(both), 1) << describe(both);
+  const Outcome nothing = at_->shardrun(mpi(2), "");
+  EXPECT_EQ(nothing.status, 2) << describe(nothing);
+  EXPECT_EQ(messages(nothing), 1) << describe(nothing);
+}
+
+TEST_F(Failures, OutputsThatCannotBeWritten) {
+  for (const char* call : {"model gpt --preset tiny -o no/folder/gpt.onnx", "model gpt --preset tiny -o .", "model gpt --preset tiny -o /dev/full",
+                           "plan gpt.onnx --ranks 2 -o no/folder/p.json", "plan gpt.onnx --ranks 2 -o /dev/full"}) {
+    const Outcome run = at_->shardrun(call);
+    EXPECT_NE(run.status, 0) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    const std::string path = std::string(call).substr(std::string(call).find("-o ") + 3);
+    EXPECT_NE(message(run).find(path), std::string::npos) << describe(run);
+  }
+  for (const char* call : {"model gpt --preset huge -o x.onnx", "model gpt --hidden 30 --heads 4 -o x.onnx", "model gpt --layers 0 -o x.onnx",
+                           "model gpt --vocab -1 -o x.onnx", "model gpt --dropout 1 -o x.onnx", "model cnn -o x.onnx", "model gpt"}) {
+    const Outcome run = at_->shardrun(call);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_FALSE(at_->exists("x.onnx")) << describe(run);
+  }
+}
+
+/// Found by every rank at once, while running.
+TEST_F(Failures, LossesThatOverflow) { expect_refused("gpt.onnx --lr 1e30", {"step 2", "loss", "--lr"}, true, 1); }
+
+TEST_F(Failures, FullDisks) { expect_refused("gpt.onnx --metrics /dev/full", {"/dev/full", "cannot write"}, true, 1); }
+
+/// Starts a long run, does `harm` once it trains (with $pid of the process started), and wants it ended.
+Outcome harmed(const Workspace& at, Ranks ranks, const std::string& harm) {
+  at.write("victim.txt", prose(200000));
+  at.write("m.jsonl", "");
+  return at.sh(Workspace::line(ranks, "gpt.onnx --data text:victim.txt --validation 0 --steps 100000000 --metrics m.jsonl") +
+                   " & pid=$!\nfor i in $(seq 300); do test -s m.jsonl && break; sleep 0.1; done\n" + harm + "\nwait $pid\nexit $?\n",
+               90);
+}
+
+TEST_F(Failures, TextThatShrinksUnderARun) {
+  for (const Ranks ranks : {threads(2), mpi(2)}) {
+    const Outcome run = harmed(*at_, ranks, "echo short > victim.txt");
+    EXPECT_EQ(run.status, 1) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find("victim.txt: ends at byte"), std::string::npos) << describe(run);
+    EXPECT_LT(run.seconds, kQuick) << describe(run);
+  }
+}
+
+TEST_F(Failures, ARankThatIsKilledEndsTheJob) {
+  const Outcome run = harmed(*at_, mpi(3),
+                             "for s in /proc/[0-9]*/stat; do\n"
+                             "  read -r p name state parent rest < $s || continue\n"
+                             "  if [ \"$parent\" = $pid ]; then victim=$p; fi\n"
+                             "done 2>/dev/null\n"
+                             "test -n \"$victim\" || { kill $pid; echo nobody to kill; }\n"
+                             "kill -9 $victim");
+  EXPECT_NE(run.status, 0) << describe(run);
+  EXPECT_NE(run.status, 124) << "it hung\n" << describe(run);
+  EXPECT_EQ(run.out.find("nobody to kill"), std::string::npos) << describe(run);
+  EXPECT_LT(run.seconds, kQuick) << describe(run);
+}
+
+TEST_F(Failures, InterruptsEndTheJob) {
+  for (const Ranks ranks : {threads(2), mpi(2)}) {
+    const Outcome run = harmed(*at_, ranks, "kill -TERM $pid");
+    EXPECT_NE(run.status, 0) << describe(run);
+    EXPECT_LT(run.seconds, kQuick) << describe(run);
+  }
+}
+
+}  // namespace
+}  // namespace shardrun::test
