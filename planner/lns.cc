@@ -333,7 +333,6 @@ class Search {
           }
           const size_t size = static_cast<size_t>(kSizes[arm / kKinds]);
           RegionSolver::Limits limits;
-          limits.table = size > 100 ? 2e4 : 1e5;
           const std::vector<int> nodes =
               region(static_cast<int>(arm % kKinds), size, random_tight(random), random);
           Done result{arm, solvers[thread].solve(mine, nodes, limits)};

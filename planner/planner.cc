@@ -317,7 +317,9 @@ class Planner {
       solve_options.seconds = std::max(1.0, options_.solve_seconds - since(begin));
       solve_options.seed = options_.seed;
       solve_options.gap = kPlanGap;
-      const SolveResult result = solve_ilp(problem, solve_options);
+      const SolveResult result = options_.planner == "beam"
+                                     ? solve_beam(problem, solve_options)
+                                     : solve_ilp(problem, solve_options);
       report.solver = result.solver;
       if (round == 0) report.lower_bound = result.lower_bound;
       report.solve_seconds = solved_before + since(begin);
@@ -359,9 +361,10 @@ class Planner {
 
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
-  SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "dp",
+  SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "beam" ||
+                 options.planner == "dp",
              invalid_input, "planner '", options.planner,
-             "' is not known; known are auto, ilp, dp");
+             "' is not known; known are auto, ilp, beam, dp");
   PlanReport unused;
   PlanReport& filled = report != nullptr ? *report : unused;
   Plan plan = Planner(graph, mesh, cluster, options, rules).run(filled);

@@ -12,7 +12,7 @@
 namespace shardrun {
 
 struct PlanOptions {
-  std::string planner = "auto";  // auto, ilp, dp
+  std::string planner = "auto";  // auto, ilp, beam, dp
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
   double solve_seconds = 10;
   uint64_t seed = 0;

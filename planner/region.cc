@@ -315,6 +315,7 @@ double RegionSolver::local_cost() const {
 
 void RegionSolver::search(size_t level, double bound) {
   if (level == 0) {
+    work_ += static_cast<int64_t>(count_) / 2;
     const double cost = local_cost();
     if (cost < best_cost_ - tolerance_) {
       best_cost_ = cost;

@@ -37,8 +37,8 @@ class RegionSolver {
   explicit RegionSolver(const FlatProblem& problem);
 
   struct Limits {
-    double table = 3e4;    // entries of a bucket, its own node included
-    double tables = 2e6;   // of all buckets
+    double table = 2e4;    // entries of a bucket, its own node included
+    double tables = 3e5;   // of all buckets
     int64_t nodes = 4000;  // of the search tree
     int price_steps = 4;
     double penalty = 0;  // > 0: per byte at each time that is above the limit now (repair)

@@ -16,6 +16,7 @@ struct SolveOptions {
   int64_t nodes = 0;   // lns: stop after so many nodes of its search trees; 0: not limited
   int threads = 1;     // lns: the result depends on it
   int beam_width = 64;  // beam: candidates kept
+  double mip_variables = 50e3;  // ilp: edge variables that HiGHS is given at most
 };
 
 struct SolveResult {
@@ -28,6 +29,7 @@ struct SolveResult {
   std::optional<Solution> tightest;
   std::string solver;  // which part finished: "reduction", "elimination", "bound", "mip", "search"
   double seconds = 0;
+  size_t core_nodes = 0;  // solve(): nodes after the reductions
 };
 
 /// Exact reductions; then elimination of all nodes if the tables stay small; else bounds by message
@@ -41,5 +43,16 @@ SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 /// bucket elimination and tree search while the rest stays (planner/region.h). With a node budget
 /// that ends before the seconds do, deterministic.
 SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
+
+/// Exact reductions, then MetaDist's Algorithm 2 (section 3.4.2): node after node in their order, the
+/// cheapest candidates are kept. Candidates differ in the choices that later nodes look at or in what
+/// they hold; one that with the least bytes of all later nodes cannot fit is not kept. Widths from 8
+/// up to beam_width; no bound. Deterministic unless time runs out.
+SolveResult solve_beam(const Problem& problem, const SolveOptions& options);
+
+/// The solvers by name: ilp, beam, lns, or "ilp+lns" and "beam+lns", which go on from the first one's
+/// solution; auto picks by the size of the reduced core and keeps the best. Throws invalid_input on
+/// another name.
+SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options);
 
 }  // namespace shardrun

@@ -1,5 +1,6 @@
 // The command line: a thin client of shardrun/shardrun.h.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -62,6 +63,38 @@ void run_verify(World& world, Arguments& args) {
               report.largest, static_cast<long long>(report.comparisons));
 }
 
+void add_solve_options(CLI::App& app, Arguments& args) {
+  SolveRequest& o = args.solve;
+  app.add_option("file", o.file, "A problem: JSON, plain or gzipped, our own form or the IOPDDL contest's")->required();
+  app.add_option("--time", o.seconds, "Seconds in all, reading the file included")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.seed)->capture_default_str();
+  app.add_option("--solver", o.solver, "auto, ilp, beam, lns, ilp+lns or beam+lns")->capture_default_str();
+  app.add_option("--nodes", o.nodes, "lns: stop after so many nodes of its search trees; equal calls then give equal choices")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", o.threads, "lns: the result depends on it")->capture_default_str()->check(CLI::Range(1, 64));
+}
+
+/// The choices are the last line of stdout, "[]" if there are none; all else goes to stderr.
+int run_solve(const SolveRequest& request) {
+  const SolveReport report = solve_problem(request);
+  std::string line = "[";
+  for (size_t i = 0; i < report.choices.size(); ++i) line += (i == 0 ? "" : ", ") + std::to_string(report.choices[i]);
+  std::printf("%s]\n", line.c_str());
+  std::fflush(stdout);
+  std::fprintf(stderr, "nodes %lld, after reduction %lld\n", static_cast<long long>(report.nodes),
+               static_cast<long long>(report.core_nodes));
+  if (report.found) {
+    const double gap = report.cost > report.lower_bound ? (report.cost - report.lower_bound) / std::abs(report.cost) : 0.0;
+    std::fprintf(stderr, "cost %.17g, lower bound %.17g, gap %.4g %%, solver %s, %.2f s\n", report.cost, report.lower_bound,
+                 100 * gap, report.solver.c_str(), report.seconds);
+    return 0;
+  }
+  std::fprintf(stderr, "%s, lower bound %.17g, solver %s, %.2f s\n",
+               report.infeasible ? "no choices are allowed and fit" : "no choices were found that fit; allow more --time",
+               report.lower_bound, report.solver.c_str(), report.seconds);
+  return 1;
+}
+
 void add_gpt_options(CLI::App& app, Arguments& args) {
   GptModel& o = args.gpt;
   app.add_option("--preset", o.preset, "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m; other flags go over it");
@@ -95,13 +128,15 @@ int run(int argc, char** argv) {
   add_model_options(*verify_command, args);
   add_plan_options(*verify_command, args);
   add_train_options(*verify_command, args);
+  CLI::App* solve_command = app.add_subcommand("solve", "Solve a planning problem in a file");
+  add_solve_options(*solve_command, args);
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   model_command->require_subcommand(1);
   CLI::App* gpt_command = model_command->add_subcommand("gpt", "A GPT-2 style language model");
   add_gpt_options(*gpt_command, args);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan", "verify", "model", "-h", "--help", "--version"};
+  const std::vector<std::string> own = {"train", "plan", "verify", "model", "solve", "-h", "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -120,7 +155,7 @@ int run(int argc, char** argv) {
   try {   // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
-      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, model; --help tells more");
+      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, model, solve; --help tells more");
     }
     if (train_command->parsed() && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call, "--ranks " + std::to_string(*args.ranks) + ": runs threads of one process, but the launcher started " +
@@ -131,8 +166,9 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (!train_command->parsed() && !is_first_process()) return 0;   // work for one
-  if (gpt_command->parsed()) {
+  if (gpt_command->parsed() || solve_command->parsed()) {
     try {
+      if (solve_command->parsed()) return run_solve(args.solve);
       write_gpt(args.gpt, args.output);
       return 0;
     } catch (const Failure& e) {
