@@ -11,6 +11,7 @@ namespace {
 struct IndexUse {
   int64_t bound = 0;      // the smallest of theirs; 0: none
   bool is_target = false; // labels of a cross-entropy
+  int64_t ignore = -100;  // the label that it leaves out
 };
 
 IndexUse index_use(const Graph& graph, ValueId id) {
@@ -21,11 +22,17 @@ IndexUse index_use(const Graph& graph, ValueId id) {
       const OpDef& op = op_def(node.op);
       int64_t bound = 0;
       if (op.index_bound) bound = op.index_bound(node, graph.types(node.inputs), i).value_or(0);
-      use.is_target = use.is_target || (node.op == "cross_entropy" && i == 1);
+      if (node.op == "cross_entropy" && i == 1) {
+        use.is_target = true;
+        use.ignore = node.attrs.i("ignore_index", use.ignore);
+      }
       if (node.op == "reshape" || node.op == "cast" || node.op == "transpose") {
         const IndexUse beyond = index_use(graph, node.outputs[0]);
         bound = beyond.bound;
-        use.is_target = use.is_target || beyond.is_target;
+        if (beyond.is_target) {
+          use.is_target = true;
+          use.ignore = beyond.ignore;
+        }
       }
       if (bound > 0 && (use.bound == 0 || bound < use.bound)) use.bound = bound;
     }
@@ -43,6 +50,7 @@ std::vector<BatchField> batch_fields(const Graph& graph) {
     field.type = graph.type(id);
     const IndexUse use = is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id);
     field.bound = use.bound;
+    field.ignore = use.ignore;
     field.role = field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;
     fields.push_back(std::move(field));
   }
