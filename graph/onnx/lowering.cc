@@ -11,7 +11,7 @@ bool NodeContext::has(size_t i) const {
 }
 
 const std::vector<V>& NodeContext::inputs() const {
-  for (size_t i = 0; i < inputs_.size(); ++i) used_inputs_.insert(i);
+  for (size_t i = 0; i < inputs_.size(); ++i) in(i);
   return inputs_;
 }
 

@@ -27,7 +27,7 @@ class NodeContext {
   bool has(size_t i) const;
   V in(size_t i) const;  // throws invalid_input if absent
   V in_or(size_t i, V otherwise) const { return has(i) ? inputs_[i] : otherwise; }
-  const std::vector<V>& inputs() const;
+  const std::vector<V>& inputs() const;  // throws invalid_input if one is absent
   /// Contents that must be known now, such as a shape; `what` names the operand in the message.
   const Tensor& known(size_t i, const char* what) const;
   std::vector<int64_t> ints(size_t i, const char* what) const;  // refuses floats

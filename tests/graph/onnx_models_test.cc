@@ -306,6 +306,7 @@ TEST(Malformed, OperandsThatMakeNoSenseAreRefused) {
   expect(refusal_of("Relu", {"x", "f"}, {}), "one too many");
   expect(refusal_of("ReduceSum", {"x", "f"}, {}), "wanted integers");
   expect(refusal_of("GatherND", {"x", "a"}, {0, 7}), "index 7 is outside a dim of 4");
+  expect(refusal_of("Concat", {"x", "", "x"}, {}, {{"axis", 0}}), "input 1 is missing");
   expect(refusal_of("DequantizeLinear", {"x", "f"}, {}), "quantised");
 }
 
