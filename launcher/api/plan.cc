@@ -61,16 +61,22 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
   return out;
 }
 
-/// The search, on rank 0.
-void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, TrainingPlan::Impl& out) {
+/// A rank's limit where none was asked for: its share of this machine. A plan for so many ranks elsewhere (`plan`) has
+/// none.
+int64_t memory_limit(const PlanRequest& request, const World::Impl& world) {
+  if (request.memory_bytes > 0) return request.memory_bytes;
+  return request.ranks > 0 ? 0 : machine_memory() / local_ranks(world);
+}
+
+/// The search, on rank 0. `limit`: bytes of a rank; 0: none.
+void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit, TrainingPlan::Impl& out) {
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   RuleCache rules;
   PlanOptions options;
   options.planner = request.planner;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
-  const int64_t machine = machine_memory() / ranks;
-  options.memory_limit = request.memory_bytes > 0 ? request.memory_bytes : machine;
+  options.memory_limit = limit;
   options.arena_bytes = [&](const Plan& plan) { return fullest(model.train, plan, out.cluster); };
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds, rules, &out.report,
@@ -78,7 +84,14 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
   evaluation.pinned = persistent_shardings(model.train, out.train);
-  evaluation.arena_bytes = [&](const Plan& plan) { return fullest(model.evaluation, plan, out.cluster); };
+  evaluation.arena_bytes = [&](const Plan& plan) {
+    int64_t most = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {   // weights and the optimizer's state stay while it runs
+      const Program training = compile(model.train, out.train, out.cluster, rank);
+      most = std::max(most, compile(model.evaluation, plan, out.cluster, rank, &training).arena_bytes);
+    }
+    return most;
+  };
   out.evaluation = plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules);
 }
 
@@ -163,14 +176,15 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   impl->with_evaluation = request.with_evaluation;
   at_boundary([&] { share_cores(world.impl()); });   // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
+  const int64_t limit = memory_limit(request, world.impl());
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
-      search(model.impl(), request, ranks, *impl);
+      search(model.impl(), request, ranks, limit, *impl);
     } else {
       read_plans(read_text(request.plan_file), request.plan_file, *impl);
     }
     check(model.impl(), *impl, ranks, request.plan_file);
-    count_bytes(model.impl(), *impl, request.memory_bytes);
+    count_bytes(model.impl(), *impl, limit);
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
     told["bytes"] = impl->bytes;
     told["persistent_bytes"] = impl->persistent_bytes;

@@ -124,9 +124,6 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
   return text;
 }
 
-namespace {
-
-/// Ranks of this job on this machine.
 int local_ranks(const World::Impl& world) {
   if (!world.mpi) return world.threads;
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
@@ -134,6 +131,8 @@ int local_ranks(const World::Impl& world) {
   }
   return world.mpi->size();
 }
+
+namespace {
 
 int own_share(const World::Impl& world) {
   if (std::getenv("OMP_NUM_THREADS")) return omp_get_max_threads();

@@ -43,6 +43,7 @@ void run_train(World& world, Arguments& args) {
 
 void run_plan(World& world, Arguments& args) {
   const Model model = load(world, args);
+  args.plan.ranks = args.ranks.value_or(0);
   const TrainingPlan plan = make_plan(world, model, args.plan);
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());

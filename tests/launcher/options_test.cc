@@ -201,6 +201,17 @@ TEST_F(Options, MemoryIsObeyedOrRefusedWithNumbers) {
   EXPECT_LT(run.allocated[0], alone.allocated.at(0)) << "nothing was cut";
 }
 
+/// `plan` is for machines that are not here: only --memory limits it. Training by such a plan is refused beforehand.
+TEST_F(Options, PlansForOtherMachines) {
+  ASSERT_EQ(at_->shardrun("model gpt --preset gpt2-1558m --no-weights -o large.onnx").status, 0);
+  const Outcome planned = at_->shardrun("plan large.onnx --ranks 2 --planner dp --mesh 2 --batch 64 -o large.json");
+  ASSERT_EQ(planned.status, 0) << describe(planned);
+  EXPECT_GT(number_after(planned.out, "fullest rank (0): "), int64_t{100} << 30) << describe(planned);
+  const Outcome trained = at_->shardrun("large.onnx --ranks 2 --batch 64 --plan large.json");
+  EXPECT_EQ(trained.status, 2) << describe(trained);
+  EXPECT_EQ(number_after(message(trained), "needs "), number_after(planned.out, "fullest rank (0): ")) << describe(trained);
+}
+
 TEST_F(Options, PlansInFiles) {
   const std::string job = "gpt.onnx --data text:text.txt --batch 4 --steps 5";
   const std::string ask = "gpt.onnx --batch 4 --mesh 2x2 --memory 600KB";

@@ -120,7 +120,7 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
 struct PlanRequest {
   std::string mesh = "auto";        // auto; data=2,model=4; 2x4
   std::string planner = "auto";     // auto, ilp, beam, dp
-  int64_t memory_bytes = 0;         // limit of a rank's arena; 0: the machine's memory
+  int64_t memory_bytes = 0;         // limit of a rank's arena; 0: its share of this machine's memory (none with `ranks`)
   double solve_seconds = 10;
   uint64_t seed = 0;
   bool with_evaluation = true;      // the arena also serves validation
