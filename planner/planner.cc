@@ -62,7 +62,9 @@ class Planner {
 
   Plan run(PlanReport& report) {
     set_pins();
-    folding_ = fold(graph_, pinned_);
+    std::map<std::string, Sharding> apart = pinned_;
+    apart.insert(options_.avoided.begin(), options_.avoided.end());
+    folding_ = fold(graph_, apart);
     report.nodes = static_cast<int>(graph_.nodes().size());
     report.folded_nodes =
         static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
@@ -74,7 +76,8 @@ class Planner {
     report.kernel_runs = rules_.kernel_runs() - runs_before;
 
     begin = Clock::now();
-    const SearchSpace all = enumerate(mesh_, cluster_);
+    SearchSpace all = enumerate(mesh_, cluster_);
+    drop_avoided(all);
     report.build_seconds = since(begin);
     // First as if memory were no matter: mostly it is none, and then no strategy is there for its
     // size alone.
@@ -115,6 +118,26 @@ class Planner {
       } catch (const Error& error) {
         throw error.with_context("pinned value '" + value.name + "'");
       }
+    }
+  }
+
+  void drop_avoided(SearchSpace& space) const {
+    for (const auto& [name, sharding] : options_.avoided) {
+      const ValueId id = graph_.find(name);
+      SR_REQUIRE(id != kNoValue, invalid_input, "avoided value '", name, "' is not in the graph");
+      const Value& value = graph_.value(id);
+      size_t result = 0;
+      int c = folding_.class_of_value[static_cast<size_t>(id)];
+      if (value.role == Role::computed) {
+        const std::vector<ValueId>& outputs = graph_.node(value.producer).outputs;
+        result = static_cast<size_t>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
+        c = folding_.class_of_node[static_cast<size_t>(value.producer)];
+      }
+      std::vector<Strategy>& strategies = space.strategies[static_cast<size_t>(c)];
+      if (strategies.empty()) continue;  // a held value's come later
+      std::erase_if(strategies, [&](const Strategy& s) { return s.out[result] == sharding; });
+      SR_REQUIRE(!strategies.empty(), invalid_input, "value '", name, "' can lie in no other way than ",
+                 to_string(sharding, mesh_));
     }
   }
 
@@ -306,6 +329,7 @@ class Planner {
   std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
     auto begin = Clock::now();
     add_value_strategies(space, graph_, folding_, pinned_);
+    drop_avoided(space);
     Problem problem = build_problem(space, graph_, folding_, mesh_, times_, true);
     report.build_seconds += since(begin);
     begin = Clock::now();
@@ -321,6 +345,7 @@ class Planner {
                                      ? solve_beam(problem, solve_options)
                                      : solve_ilp(problem, solve_options);
       report.solver = result.solver;
+      report.cost = result.cost;
       if (round == 0) report.lower_bound = result.lower_bound;
       report.solve_seconds = solved_before + since(begin);
       const std::optional<Solution>& solution = result.solution ? result.solution : result.tightest;

@@ -19,6 +19,8 @@ struct PlanOptions {
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
   std::map<std::string, Sharding> pinned = {};
+  /// Shardings that these values must not have: what would the next best be?
+  std::map<std::string, Sharding> avoided = {};
   /// Exact arena bytes of the fullest rank under a plan: partition + place_memory with the
   /// backend's workspaces. Given by the caller, because the planner knows no backend.
   std::function<int64_t(const Plan&)> arena_bytes = nullptr;
@@ -27,7 +29,7 @@ struct PlanOptions {
 struct PlanReport {
   int nodes = 0, folded_nodes = 0, distinct_rules = 0, kernel_runs = 0;
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
-  double lower_bound = 0;
+  double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap
   std::string solver;
 };
 

@@ -68,16 +68,21 @@ int64_t memory_limit(const PlanRequest& request, const World::Impl& world) {
   return request.ranks > 0 ? 0 : machine_memory() / local_ranks(world);
 }
 
-/// The search, on rank 0. `limit`: bytes of a rank; 0: none.
-void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit, TrainingPlan::Impl& out) {
-  const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
-  RuleCache rules;
+PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit, const TrainingPlan::Impl& plan) {
   PlanOptions options;
   options.planner = request.planner;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
-  options.arena_bytes = [&](const Plan& plan) { return fullest(model.train, plan, out.cluster); };
+  options.arena_bytes = [&](const Plan& candidate) { return fullest(model.train, candidate, plan.cluster); };
+  return options;
+}
+
+/// The search, on rank 0. `limit`: bytes of a rank; 0: none.
+void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit, TrainingPlan::Impl& out) {
+  const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
+  RuleCache rules;
+  const PlanOptions options = plan_options(model, request, limit, out);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds, rules, &out.report,
                                     &out.meshes);
@@ -103,8 +108,20 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
+/// Path and options of a model, as the plan file keeps them.
+std::string origin_json(const Model::Impl& model) {
+  const ModelOptions& o = model.options;
+  return nlohmann::json{{"path", model.path}, {"dims", o.dims}, {"batch", o.batch ? nlohmann::json(*o.batch) : nlohmann::json()},
+                        {"loss", o.loss}, {"freeze", o.freeze}, {"train", o.train}, {"shared", o.shared}, {"dtype", o.dtype},
+                        {"optimizer", o.optimizer}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps},
+                        {"momentum", o.momentum}, {"weight_decay", o.weight_decay}, {"decay_all", o.decay_all},
+                        {"clip", o.clip}, {"accumulate", o.accumulate}, {"seed", o.seed}}
+      .dump();
+}
+
 std::string plans_text(const TrainingPlan::Impl& plan) {
-  const nlohmann::json both = {{"train", nlohmann::json::parse(to_json(plan.train))},
+  const nlohmann::json both = {{"model", nlohmann::json::parse(plan.origin)},
+                               {"train", nlohmann::json::parse(to_json(plan.train))},
                                {"evaluation", plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
   return both.dump(1) + "\n";
 }
@@ -115,6 +132,7 @@ void read_plans(const std::string& text, const std::string& origin, TrainingPlan
              ": is not a plan: fields 'train' and 'evaluation' are wanted");
   out.train = plan_from_json(both["train"].dump(), origin + ": train");
   out.with_evaluation = !both["evaluation"].is_null();
+  out.origin = both.contains("model") ? both["model"].dump() : "{}";
   if (out.with_evaluation) out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
 }
 
@@ -179,6 +197,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   const int64_t limit = memory_limit(request, world.impl());
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
+      impl->origin = origin_json(model.impl());
       search(model.impl(), request, ranks, limit, *impl);
     } else {
       read_plans(read_text(request.plan_file), request.plan_file, *impl);
@@ -201,6 +220,52 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   }
   impl->held = describe_held(model.impl().train, impl->train);
   return TrainingPlan(std::move(impl));
+}
+
+PlannedModel read_planned_model(const std::string& plan_file) {
+  return at_boundary([&] {
+    const nlohmann::json root = nlohmann::json::parse(read_text(plan_file), nullptr, false);
+    SR_REQUIRE(root.is_object() && root.contains("model") && root.contains("train"), invalid_input, plan_file,
+               ": is not a plan: fields 'model' and 'train' are wanted");
+    PlannedModel out;
+    try {
+      const nlohmann::json& m = root.at("model");
+      ModelOptions& o = out.options;
+      out.path = m.at("path");
+      o.dims = m.at("dims").get<std::map<std::string, int64_t>>();
+      if (!m.at("batch").is_null()) o.batch = m.at("batch").get<int64_t>();
+      o.loss = m.at("loss");
+      o.freeze = m.at("freeze").get<std::vector<std::string>>();
+      o.train = m.at("train").get<std::vector<std::string>>();
+      o.shared = m.at("shared");
+      o.dtype = m.at("dtype");
+      o.optimizer = m.at("optimizer");
+      o.beta1 = m.at("beta1");
+      o.beta2 = m.at("beta2");
+      o.eps = m.at("eps");
+      o.momentum = m.at("momentum");
+      o.weight_decay = m.at("weight_decay");
+      o.decay_all = m.at("decay_all");
+      o.clip = m.at("clip");
+      o.accumulate = m.at("accumulate");
+      o.seed = m.at("seed");
+    } catch (const nlohmann::json::exception& e) {
+      fail(ErrorKind::invalid_input, plan_file, ": field 'model': ", e.what());
+    }
+    const Plan plan = plan_from_json(root["train"].dump(), plan_file + ": train");
+    out.ranks = static_cast<int>(plan.mesh.size());
+    out.planner = plan.planner;
+    return out;
+  });
+}
+
+Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan, const PlanRequest& request, const std::string& value,
+                  const Sharding& sharding) {
+  PlanOptions options = plan_options(model, request, request.memory_bytes, plan);
+  options.planner = plan.train.planner;
+  options.avoided = {{value, sharding}};
+  RuleCache rules;
+  return plan_shardings(model.train, plan.train.mesh, plan.cluster, options, rules);
 }
 
 TrainingPlan::TrainingPlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

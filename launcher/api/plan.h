@@ -19,6 +19,7 @@ struct TrainingPlan::Impl {
   Cluster cluster;
   std::vector<int64_t> bytes;      // arena of each rank
   std::vector<int64_t> persistent_bytes;
+  std::string origin;              // JSON: the model's path and options
   std::string held;                // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
 
@@ -29,5 +30,9 @@ struct RankPrograms {
   int64_t arena_bytes() const;
 };
 RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t rank);
+
+/// The training plan again, but without `sharding` for `value`.
+Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan, const PlanRequest& request, const std::string& value,
+                  const Sharding& sharding);
 
 }  // namespace shardrun

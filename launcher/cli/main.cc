@@ -12,6 +12,11 @@
 namespace shardrun::cli {
 namespace {
 
+/// What `shardrun explain` is asked.
+struct Explain {
+  std::string plan, model, why, other;
+};
+
 World make_world(const Arguments& args) {
   return args.ranks ? World::threads(*args.ranks) : World::launched();
 }
@@ -47,7 +52,25 @@ void run_plan(World& world, Arguments& args) {
   const TrainingPlan plan = make_plan(world, model, args.plan);
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());
+  std::printf("%s", plan_details(model, plan).c_str());
   if (!args.output.empty()) write_text(args.output, plan.json());
+}
+
+/// A plan file in words. The model is the one that the plan was made for, unless --model says where it is now.
+void run_explain(const Explain& explain, Arguments& args) {
+  const PlannedModel planned = read_planned_model(explain.plan);
+  World world = World::threads(planned.ranks);
+  const Model model = load_model(world, explain.model.empty() ? planned.path : explain.model, planned.options);
+  const auto read = [&](const std::string& path) {
+    PlanRequest request;
+    request.plan_file = path;
+    request.ranks = path == explain.plan ? planned.ranks : read_planned_model(path).ranks;
+    return make_plan(world, model, request);
+  };
+  const TrainingPlan plan = read(explain.plan);
+  if (explain.why.empty() && explain.other.empty()) std::printf("%s", explain_plan(model, plan).c_str());
+  if (!explain.why.empty()) std::printf("%s", explain_why(model, plan, explain.why, args.plan).c_str());
+  if (!explain.other.empty()) std::printf("%s", explain_difference(plan, read(explain.other)).c_str());
 }
 
 /// A plan with which training would go wrong ends with status 1.
@@ -131,13 +154,21 @@ int run(int argc, char** argv) {
   add_train_options(*verify_command, args);
   CLI::App* solve_command = app.add_subcommand("solve", "Solve a planning problem in a file");
   add_solve_options(*solve_command, args);
+  Explain explain;
+  CLI::App* explain_command = app.add_subcommand("explain", "Show a plan layer by layer");
+  explain_command->add_option("plan", explain.plan, "The plan, a file that 'shardrun plan -o' wrote")->required();
+  explain_command->add_option("--why", explain.why, "Why this value lies as it does: its next-best sharding and what that would cost");
+  explain_command->add_option("--diff", explain.other, "What another plan for the same model does differently");
+  explain_command->add_option("--model", explain.model, "Where the model is now (default: where it was when it was planned)");
+  explain_command->add_option("--memory", args.memory, "--why: limit of a rank's memory");
+  explain_command->add_option("--plan-seconds", args.plan.solve_seconds, "--why: time for the search")->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   model_command->require_subcommand(1);
   CLI::App* gpt_command = model_command->add_subcommand("gpt", "A GPT-2 style language model");
   add_gpt_options(*gpt_command, args);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan", "verify", "model", "solve", "-h", "--help", "--version"};
+  const std::vector<std::string> own = {"train", "plan", "verify", "explain", "model", "solve", "-h", "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -156,7 +187,7 @@ int run(int argc, char** argv) {
   try {   // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
-      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, model, solve; --help tells more");
+      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, explain, model, solve; --help tells more");
     }
     if (train_command->parsed() && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call, "--ranks " + std::to_string(*args.ranks) + ": runs threads of one process, but the launcher started " +
@@ -171,6 +202,15 @@ int run(int argc, char** argv) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
       write_gpt(args.gpt, args.output);
+      return 0;
+    } catch (const Failure& e) {
+      std::fprintf(stderr, "shardrun: %s\n", e.what());
+      return e.kind() == Failure::Kind::call ? 2 : 1;
+    }
+  }
+  if (explain_command->parsed()) {
+    try {
+      run_explain(explain, args);
       return 0;
     } catch (const Failure& e) {
       std::fprintf(stderr, "shardrun: %s\n", e.what());

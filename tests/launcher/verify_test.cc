@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "shardrun/shardrun.h"
@@ -59,6 +60,121 @@ TEST(Verify, PlansOfAGptAgreeWithOneRank) {
     EXPECT_GT(report.largest, 0) << c.mesh;
     EXPECT_LT(report.largest, std::string(c.dtype) == "bf16" ? 0.0625 : 2e-5) << c.mesh;
   }
+}
+
+/// A GPT on disk, planned for four ranks.
+class Explained : public ::testing::Test {
+ protected:
+  Explained() : world_(World::threads(4)), path_(gpt()), model_(load()), plan_(planned("2x2")) {}
+  ~Explained() override { std::filesystem::remove(path_); }
+
+  Model load(double clip = 0) {
+    ModelOptions options;
+    options.batch = 8;
+    options.optimizer = "adam";
+    options.clip = clip;
+    return load_model(world_, path_, options);
+  }
+  TrainingPlan planned(const std::string& mesh) {
+    PlanRequest request;
+    request.mesh = mesh;
+    request.with_evaluation = false;
+    return make_plan(world_, model_, request);
+  }
+  std::string save(const TrainingPlan& plan) {
+    const std::string file = path_ + ".json";
+    std::ofstream(file) << plan.json();
+    return file;
+  }
+
+  World world_;
+  std::string path_;
+  Model model_;
+  TrainingPlan plan_;
+};
+
+int occurrences(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(Explained, DetailsNameTimeBytesAndCollectives) {
+  const std::string text = plan_details(model_, plan_);
+  for (const char* part : {"time of a step: ", "compute ", "matmul ", "communication ", "bytes of rank 0 at the peak", "parameters ",
+                           "optimizer state ", "activations ", "dearest collectives:", " -> ", "between "}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+  EXPECT_LE(occurrences(text, "between "), 5);
+  // One rank has nothing to communicate.
+  World alone = World::threads(1);
+  const TrainingPlan whole = make_plan(alone, model_, {});
+  EXPECT_EQ(plan_details(model_, whole).find("dearest"), std::string::npos);
+  // train's few lines stay a few.
+  EXPECT_LE(occurrences(plan_.summary(), "\n"), 5);
+}
+
+TEST_F(Explained, TheTableHasEveryParameterOnceOrFolded) {
+  const std::string text = explain_plan(model_, plan_);
+  EXPECT_NE(text.find("outside layers"), std::string::npos) << text;
+  EXPECT_NE(text.find("h.0"), std::string::npos);
+  EXPECT_NE(text.find("h.1"), std::string::npos);
+  EXPECT_EQ(occurrences(text, "parameter wte.weight"), 1);
+  // Each layer's own when the layers differ, once when they are alike.
+  const int tables = occurrences(text, "parameter h.*.mlp.c_fc.weight");
+  EXPECT_EQ(tables, text.find("2 layers h.0, h.1") == std::string::npos ? 2 : 1);
+}
+
+TEST_F(Explained, WhyNamesTheNextBest) {
+  const std::string text = explain_why(model_, plan_, "h.0.mlp.c_fc.weight", {});
+  EXPECT_NE(text.find("value 'h.0.mlp.c_fc.weight' lies as ["), std::string::npos) << text;
+  const size_t at = text.find("lies as ") + 8, next = text.find("next best: ");
+  ASSERT_NE(next, std::string::npos) << text;
+  const std::string has = text.substr(at, text.find(", step") - at);
+  const std::string other = text.substr(next + 11, text.find(", step", next) - next - 11);
+  EXPECT_NE(has, other) << text;
+  EXPECT_NE(explain_why(model_, plan_, "lr", {}).find("next best: none"), std::string::npos);
+  try {
+    explain_why(model_, plan_, "nothing", {});
+    FAIL() << "a value that is not there was explained";
+  } catch (const Failure& e) {
+    EXPECT_EQ(e.kind(), Failure::Kind::call);
+    EXPECT_NE(std::string(e.what()).find("'nothing'"), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(Explained, DifferenceOfTwoPlans) {
+  EXPECT_NE(explain_difference(plan_, plan_).find("\n0 of "), std::string::npos);
+  const std::string text = explain_difference(plan_, planned("4"));
+  EXPECT_NE(text.find("this:  mesh a=2,b=2"), std::string::npos) << text;
+  EXPECT_NE(text.find("other: mesh a=4"), std::string::npos) << text;
+  EXPECT_EQ(text.find("\n0 of "), std::string::npos);
+}
+
+TEST_F(Explained, APlanFileFindsItsModelAndRefusesOthers) {
+  const std::string file = save(plan_);
+  const PlannedModel planned = read_planned_model(file);
+  EXPECT_EQ(planned.path, path_);
+  EXPECT_EQ(planned.ranks, 4);
+  EXPECT_EQ(planned.options.optimizer, "adam");
+  EXPECT_EQ(planned.options.batch, 8);
+  PlanRequest request;
+  request.plan_file = file;
+  const Model again = load_model(world_, planned.path, planned.options);
+  EXPECT_EQ(make_plan(world_, again, request).json(), plan_.json());
+  const auto refused = [&](World& world, const Model& model, const std::string& field) {
+    try {
+      make_plan(world, model, request);
+      FAIL() << "accepted; wanted a refusal naming " << field;
+    } catch (const Failure& e) {
+      EXPECT_EQ(e.kind(), Failure::Kind::call);
+      EXPECT_NE(std::string(e.what()).find(field), std::string::npos) << e.what();
+    }
+  };
+  refused(world_, load(/*clip=*/1), "field 'model_hash'");
+  World two = World::threads(2);
+  refused(two, again, "field 'mesh'");
+  std::filesystem::remove(file);
 }
 
 }  // namespace

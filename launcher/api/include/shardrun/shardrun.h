@@ -151,6 +151,24 @@ class TrainingPlan {
 /// Throws Failure(call) with the bytes needed and the limit if no plan fits.
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request);
 
+/// Where a plan's predicted time and bytes go, and its dearest collectives with why they are there.
+std::string plan_details(const Model& model, const TrainingPlan& plan);
+/// The plan as a table, layer by layer, layers that are alike told once.
+std::string explain_plan(const Model& model, const TrainingPlan& plan);
+/// How `value` lies and who wants it otherwise; and the best plan in which it does not lie so, with what that
+/// costs. Plans anew, with the request's memory, seconds and seed.
+std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value, const PlanRequest& request);
+/// What `other` has that `plan` has not: time, bytes, and every value that lies otherwise.
+std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other);
+
+/// What a plan file says of the model that it is for. Throws Failure(call) naming the field that is missing.
+struct PlannedModel {
+  std::string path, planner;
+  ModelOptions options;
+  int ranks = 1;
+};
+PlannedModel read_planned_model(const std::string& plan_file);
+
 struct StepReport {
   int64_t step = 0;                // from 1
   double loss = 0, lr = 0, grad_norm = 0;

@@ -1,0 +1,212 @@
+// Taking a plan apart: time by op and collective, bytes by what they hold.
+#include "analysis.h"
+
+#include <algorithm>
+#include <set>
+
+#include "planner/reshard.h"
+#include "planner/strategy.h"
+
+namespace shardrun {
+namespace {
+
+class Analyst {
+ public:
+  Analyst(const Model::Impl& model, const TrainingPlan::Impl& plan) : graph_(model.train), plan_(plan), model_(model) {
+    for (size_t v = 0; v < graph_.values().size(); ++v) values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) nodes_.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
+  }
+
+  PlanAnalysis run() {
+    // The rank at the mesh's origin has the largest shards, so its times are the plan's.
+    program_ = compile_for_rank(model_, plan_, 0).train;
+    out_.node_seconds.assign(graph_.nodes().size(), 0.0);
+    find_shardings();
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      const Step& step = program_.steps[s];
+      if (step.kind == Step::Kind::kernel) add_kernel(step);
+      if (step.kind == Step::Kind::collective) add_collective(s);
+    }
+    const auto fullest = std::max_element(plan_.bytes.begin(), plan_.bytes.end());
+    out_.rank = fullest == plan_.bytes.end() ? 0 : fullest - plan_.bytes.begin();
+    if (out_.rank != 0) program_ = compile_for_rank(model_, plan_, out_.rank).train;
+    count_bytes();
+    return std::move(out_);
+  }
+
+ private:
+  const Buffer& buffer(BufferId id) const { return program_.buffers[static_cast<size_t>(id)]; }
+
+  std::vector<TensorType> types(const std::vector<BufferId>& ids) const {
+    std::vector<TensorType> out;
+    for (BufferId id : ids) out.push_back(buffer(id).type);
+    return out;
+  }
+
+  /// The value that a buffer holds a form of; a resharded copy is called value@[sharding].
+  ValueId value_of(const std::string& name) const {
+    if (const auto it = values_.find(name); it != values_.end()) return it->second;
+    const auto it = values_.find(name.substr(0, name.rfind("@[")));
+    return it == values_.end() ? kNoValue : it->second;
+  }
+
+  void find_shardings() {
+    shardings_.resize(program_.buffers.size());
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const std::string& name = program_.buffers[b].name;
+      if (values_.count(name) > 0) {
+        shardings_[b] = plan_.train.values.at(name);
+      } else if (const size_t at = name.rfind("@["); at != std::string::npos) {
+        shardings_[b] = parse_sharding(std::string_view(name).substr(at + 1), plan_.train.mesh);
+      }
+    }
+  }
+
+  void add_kernel(const Step& step) {
+    const double seconds = kernel_seconds(step.node, types(step.in), types(step.out), plan_.cluster);
+    out_.compute[step.node.op] += seconds;
+    if (const auto it = nodes_.find(step.node.name); it != nodes_.end()) out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
+  }
+
+  void add_collective(size_t index) {
+    const Step& step = program_.steps[index];
+    PlannedCollective line;
+    const ValueId value = values_.at(step.source);
+    line.kind = to_string(step.collective.kind);
+    line.value = step.source;
+    line.from = shardings_[static_cast<size_t>(step.in[0])];
+    line.to = shardings_[static_cast<size_t>(step.out[0])];
+    line.seconds = collective_seconds(step.collective.kind, graph_.type(value), line.from, line.to, step.collective.axes,
+                                      plan_.train.mesh, plan_.cluster);
+    line.producer = maker(value);
+    line.consumer = reader(step.out[0], index);
+    for (size_t s = index + 1; s < program_.steps.size(); ++s) {
+      const auto node = nodes_.find(program_.steps[s].node.name);
+      if (program_.steps[s].phase != step.phase) break;
+      if (node == nodes_.end()) continue;
+      line.before = node->second;
+      break;
+    }
+    out_.communication[line.kind] += line.seconds;
+    out_.collectives.push_back(std::move(line));
+  }
+
+  std::string maker(ValueId id) const {
+    const Value& value = graph_.value(id);
+    static const char* const names[] = {"", "batch", "scalar", "parameter", "state", "constant"};
+    if (value.role != Role::computed) return str(names[static_cast<int>(value.role)], " '", value.name, "'");
+    const Node& node = graph_.node(value.producer);
+    return str(node.op, " '", node.name, "'");
+  }
+
+  /// The first kernel that reads a buffer, through further collectives.
+  std::string reader(BufferId id, size_t after) const {
+    for (size_t s = after + 1; s < program_.steps.size(); ++s) {
+      const Step& step = program_.steps[s];
+      if (std::find(step.in.begin(), step.in.end(), id) == step.in.end()) continue;
+      if (step.kind == Step::Kind::collective) return reader(step.out[0], s);
+      return str(step.node.op, " '", step.node.name, "'");
+    }
+    for (const auto* list : {&program_.outputs, &program_.metrics}) {
+      for (const Binding& b : *list) {
+        if (b.buffer == id) return str("the report of '", b.name, "'");
+      }
+    }
+    for (const Binding& b : program_.bindings) {
+      if (b.buffer == id) return str("the update of '", b.name, "'");
+    }
+    return "nobody";
+  }
+
+  /// Values that the loss is computed from, gathered copies of parameters too: activations. All else that is computed is gradients and
+  /// what the update makes of them.
+  std::set<ValueId> forward() const {
+    std::set<ValueId> seen;
+    std::vector<ValueId> stack = {graph_.loss};
+    while (!stack.empty()) {
+      const ValueId id = stack.back();
+      stack.pop_back();
+      if (id == kNoValue || !seen.insert(id).second) continue;
+      const NodeId producer = graph_.value(id).producer;
+      if (producer < 0) continue;
+      for (ValueId in : graph_.node(producer).inputs) stack.push_back(in);
+      for (ValueId other : graph_.node(producer).outputs) seen.insert(other);
+    }
+    return seen;
+  }
+
+  static int64_t aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+  void count_bytes() {
+    const int end = static_cast<int>(program_.steps.size());
+    const std::set<ValueId> activations = forward();
+    std::vector<int> first(program_.buffers.size(), end), last(program_.buffers.size(), -1);
+    std::vector<std::string> kind(program_.buffers.size());
+    std::vector<bool> persistent(program_.buffers.size(), false);
+    for (size_t b = 0; b < kind.size(); ++b) {
+      const ValueId value = value_of(program_.buffers[b].name);
+      kind[b] = value != kNoValue && activations.count(value) > 0 ? "activations" : "gradients";
+    }
+    for (const Binding& b : program_.bindings) {
+      const auto at = static_cast<size_t>(b.buffer);
+      first[at] = -1;
+      if (b.role != Role::batch) last[at] = end;
+      persistent[at] = b.role == Role::parameter || b.role == Role::state || b.role == Role::constant;
+      kind[at] = b.role == Role::parameter ? "parameters" : b.role == Role::state ? "optimizer state"
+                 : b.role == Role::constant ? "constants" : "batches";
+      if (persistent[at]) out_.bytes[kind[at]] += aligned(byte_size(buffer(b.buffer).type));
+    }
+    for (int s = 0; s < end; ++s) {
+      for (BufferId b : program_.steps[static_cast<size_t>(s)].in) last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
+      for (BufferId b : program_.steps[static_cast<size_t>(s)].out) {
+        first[static_cast<size_t>(b)] = std::min(first[static_cast<size_t>(b)], s);
+        last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
+      }
+    }
+    for (const auto* list : {&program_.outputs, &program_.metrics}) {
+      for (const Binding& b : *list) last[static_cast<size_t>(b.buffer)] = end;
+    }
+    std::map<std::string, int64_t> most;
+    int64_t peak = -1;
+    for (int s = 0; s < end; ++s) {
+      const Step& step = program_.steps[static_cast<size_t>(s)];
+      std::map<int64_t, size_t> alive;   // by offset: what runs in place counts once
+      for (size_t b = 0; b < kind.size(); ++b) {
+        if (!persistent[b] && first[b] <= s && last[b] >= s && byte_size(program_.buffers[b].type) > 0) {
+          alive[program_.buffers[b].offset] = b;
+        }
+      }
+      std::map<std::string, int64_t> now;
+      for (const auto& [offset, b] : alive) now[kind[b]] += aligned(byte_size(program_.buffers[b].type));
+      if (step.workspace_bytes > 0) {
+        now[step.kind == Step::Kind::collective ? "staging" : "workspace"] += aligned(step.workspace_bytes);
+      }
+      int64_t sum = 0;
+      for (const auto& [name, bytes] : now) sum += bytes;
+      if (sum <= peak) continue;
+      peak = sum;
+      most = std::move(now);
+      out_.peak_step = step.node.name;
+    }
+    for (const auto& [name, bytes] : most) out_.bytes[name] += bytes;
+    out_.arena_bytes = program_.arena_bytes;
+    const int64_t gaps = program_.arena_bytes - program_.persistent_bytes - std::max<int64_t>(peak, 0);
+    SR_REQUIRE(gaps >= 0, internal, "what is alive in step '", out_.peak_step, "' is ", -gaps, " bytes more than the arena has");
+    if (gaps > 0) out_.bytes["gaps"] = gaps;
+  }
+
+  const Graph& graph_;
+  const TrainingPlan::Impl& plan_;
+  const Model::Impl& model_;
+  Program program_;
+  std::map<std::string, ValueId> values_;
+  std::map<std::string, NodeId> nodes_;
+  std::vector<Sharding> shardings_;   // per buffer
+  PlanAnalysis out_;
+};
+
+}  // namespace
+
+PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan) { return Analyst(model, plan).run(); }
+
+}  // namespace shardrun

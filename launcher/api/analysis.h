@@ -1,0 +1,37 @@
+// What a plan's predicted time and bytes are made of.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model.h"
+#include "plan.h"
+
+namespace shardrun {
+
+/// One resharding step of the first rank's Program, and why it is there.
+struct PlannedCollective {
+  std::string kind, value;
+  Sharding from, to;
+  std::string producer, consumer;   // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
+  NodeId before = -1;               // the Graph node in front of which it runs; -1: at a phase's end
+  double seconds = 0;
+};
+
+struct PlanAnalysis {
+  std::vector<double> node_seconds;               // per Graph node: the first rank's kernel, as predicted
+  std::map<std::string, double> compute;          // by op
+  std::map<std::string, double> communication;    // by kind
+  std::vector<PlannedCollective> collectives;     // in the order in which they run
+  /// Arena bytes of the fullest rank at the step where most is alive, by what they hold: parameters,
+  /// optimizer state, constants, batches, activations, gradients, workspace, staging, and the gaps
+  /// that placing leaves. They add up to the training arena.
+  std::map<std::string, int64_t> bytes;
+  int64_t arena_bytes = 0, rank = 0;
+  std::string peak_step;
+};
+
+PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan);
+
+}  // namespace shardrun
