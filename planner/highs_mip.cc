@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "planner/local_search.h"
+#include "planner/flat_problem.h"
 
 namespace shardrun {
 namespace {
@@ -46,8 +46,51 @@ double mip_size(const Problem& problem) {
   return size;
 }
 
-MipResult solve_mip(const Problem& problem, const Solution* start, double seconds, uint64_t seed,
+namespace {
+
+/// Moves what every choice costs into a constant, which is returned: minima of edges' rows and columns go
+/// to their nodes, minima of nodes to the constant. HiGHS' tolerances then see only differences.
+double normalise(Problem& problem) {
+  for (Problem::Edge& edge : problem.edges) {
+    std::vector<double>& from = problem.nodes[static_cast<size_t>(edge.from)].cost;
+    std::vector<double>& to = problem.nodes[static_cast<size_t>(edge.to)].cost;
+    for (size_t a = 0; a < from.size(); ++a) {
+      double* row = edge.cost.data() + a * to.size();
+      const double least = *std::min_element(row, row + to.size());
+      if (least == kInfeasible) continue;
+      from[a] += least;
+      for (size_t b = 0; b < to.size(); ++b) row[b] -= least;
+    }
+    for (size_t b = 0; b < to.size(); ++b) {
+      double least = kInfeasible;
+      for (size_t a = 0; a < from.size(); ++a) least = std::min(least, edge.cost[a * to.size() + b]);
+      if (least == kInfeasible) continue;
+      to[b] += least;
+      for (size_t a = 0; a < from.size(); ++a) edge.cost[a * to.size() + b] -= least;
+    }
+  }
+  double constant = 0;
+  for (Problem::Node& node : problem.nodes) {
+    const double least = *std::min_element(node.cost.begin(), node.cost.end());
+    if (least == kInfeasible) continue;
+    constant += least;
+    for (double& cost : node.cost) cost -= least;
+  }
+  return constant;
+}
+
+}  // namespace
+
+MipResult solve_mip(const Problem& original, const Solution* start, double seconds, uint64_t seed,
                     double gap) {
+  Problem problem = original;
+  const double constant = normalise(problem);
+  // The gap is relative to the whole cost, HiGHS' to what is left of it.
+  if (start != nullptr) {
+    const double whole = evaluate(original, *start).raw_cost;
+    const double rest = evaluate(problem, *start).raw_cost;
+    if (rest > 0 && rest < whole && whole < kInfeasible) gap = std::min(gap * whole / rest, 0.5);
+  }
   const auto begin = std::chrono::steady_clock::now();
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -55,7 +98,7 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
   // HiGHS' tolerances are absolute: costs are scaled to thousands, bytes to shares of the limit.
   double scale = 0;
   if (start != nullptr)
-    scale = std::abs(evaluate(problem, *start).raw_cost - problem.nodes[0].cost[0]);
+    scale = std::abs(evaluate(problem, *start).raw_cost);
   if (!(scale > 0) || scale == kInfeasible) {
     for (const Problem::Node& node : problem.nodes) {
       double largest = 0;
@@ -131,7 +174,7 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
   highs.setOptionValue("mip_abs_gap", 1e-7);
   require_ok(highs.passModel(std::move(model)), "take the model");
 
-  MemoryUse memory(problem);
+  const FlatProblem memory(problem);
   std::set<size_t> present;
   const double limit = static_cast<double>(std::max<int64_t>(1, problem.memory_limit));
   const auto add_time = [&](size_t time) {
@@ -140,13 +183,9 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
     std::vector<double> value;
     for (size_t i = 0; i < problem.nodes.size(); ++i) {
       std::vector<double> bytes(problem.nodes[i].cost.size(), 0.0);
-      for (size_t c = 0; c < problem.nodes[i].claims.size(); ++c) {
-        for (const MemoryUse::Count& k : memory.counts(static_cast<int>(i))[c]) {
-          if (static_cast<size_t>(k.time) != time) continue;
-          for (size_t a = 0; a < bytes.size(); ++a) {
-            bytes[a] += static_cast<double>(problem.nodes[i].claims[c].bytes[a] * k.count);
-          }
-        }
+      for (const FlatProblem::Range& range : memory.ranges(static_cast<int>(i))) {
+        if (static_cast<int>(time) < range.first || static_cast<int>(time) >= range.end) continue;
+        for (size_t a = 0; a < bytes.size(); ++a) bytes[a] += static_cast<double>(range.bytes[a]);
       }
       for (size_t a = 0; a < bytes.size(); ++a) {
         if (bytes[a] == 0) continue;
@@ -158,14 +197,12 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
                             value.data()),
                "add a memory row");
   };
-  if (memory.limited() && start != nullptr) {
-    memory.reset(*start);
-    size_t fullest = 0;
-    for (size_t t = 0; t < memory.times(); ++t) {
-      if (memory.use()[t] > memory.use()[fullest]) fullest = t;
-    }
-    if (memory.times() > 0) add_time(fullest);
-  }
+  const auto add_fullest = [&](const Solution& solution) {
+    const std::vector<int64_t> use = memory.usage(solution);
+    if (use.empty()) return;
+    add_time(static_cast<size_t>(std::max_element(use.begin(), use.end()) - use.begin()));
+  };
+  if (problem.limited() && start != nullptr) add_fullest(*start);
 
   MipResult result;
   while (elapsed() < seconds) {
@@ -191,7 +228,7 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
       return result;
     }
     // Fewer memory rows than there are: still a bound.
-    const double bound = highs.getInfo().mip_dual_bound / factor;
+    const double bound = highs.getInfo().mip_dual_bound / factor + constant;
     if (std::isfinite(bound)) result.bound = std::max(result.bound, bound);
     const std::vector<double>& value = highs.getSolution().col_value;
     if (value.size() != static_cast<size_t>(columns)) return result;
@@ -211,13 +248,8 @@ MipResult solve_mip(const Problem& problem, const Solution* start, double second
       return result;
     }
     if (judged.raw_cost == kInfeasible) return result;  // stopped before an integral solution
-    memory.reset(solution);
     const size_t before = present.size();
-    size_t fullest = 0;
-    for (size_t t = 0; t < memory.times(); ++t) {
-      if (memory.use()[t] > memory.use()[fullest]) fullest = t;
-    }
-    add_time(fullest);
+    add_fullest(solution);
     if (present.size() == before) return result;
   }
   return result;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kRounds = 12;             // of bound, search, removal
 constexpr int kSweeps = 200;            // per round at most
+constexpr double kMipVariables = 50e3;  // edge variables that HiGHS is given at most
 constexpr double kRounding = 1e-9;      // relative: sums in another order differ by less
 
 class IlpSolver {
@@ -25,7 +26,6 @@ class IlpSolver {
         seconds_(seconds),
         seed_(options.seed),
         gap_(std::max(options.gap, kRounding)),
-        mip_variables_(options.mip_variables),
         begin_(std::chrono::steady_clock::now()) {}
 
   void offer(const Solution& solution) {
@@ -103,7 +103,7 @@ class IlpSolver {
     result_.solver = "search";
     if (!reducer.run(work)) return finish("reduction");
     const Problem& core = reducer.core();
-    if (late() || mip_size(core) > mip_variables_) return;
+    if (late() || mip_size(core) > kMipVariables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
     const MipResult mip =
         solve_mip(core, start ? &*start : nullptr, seconds_ - elapsed(), seed_, gap_);
@@ -242,7 +242,6 @@ class IlpSolver {
   double seconds_;
   uint64_t seed_;
   double gap_;
-  double mip_variables_;
   std::chrono::steady_clock::time_point begin_;
   SolveResult result_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "planner/bound.h"
+#include "planner/highs_mip.h"
 #include "planner/reductions.h"
 #include "planner/region.h"
 #include "planner/solver.h"
@@ -16,9 +17,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
+constexpr size_t kSmallCore = 1500;     // nodes: up to here a proof is within reach
+constexpr double kSmallMip = 1.2e6;     // and so many edge variables
 constexpr int kBatch = 16;            // regions a thread solves between two meetings
 constexpr int kSizes[] = {16, 32, 64, 128, 250};
 constexpr int kKinds = 3;
+constexpr double kTables[] = {1e4, 3e5};  // entries of a region's tables at most
+constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
+constexpr double kExact = 1e-13;       // relative: what HiGHS is asked for
+constexpr int kRemovals = 4;          // rounds of bound, search and removal before a proof
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
 void tame(Problem& problem) {
@@ -56,10 +63,10 @@ class Search {
   double lower_bound() const { return lower_bound_; }
   const Solution& choice() const { return state_.choice; }
 
-  void run(const Solution* start, double target) {
+  void run(const Solution* start, double target, double price_share) {
     const double seconds = std::chrono::duration<double>(end_ - Clock::now()).count();
     price_memory(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                    std::chrono::duration<double>(seconds * 0.12)));
+                                    std::chrono::duration<double>(seconds * price_share)));
     set(bound_.decoded());
     repair();
     if (start != nullptr) {
@@ -72,6 +79,18 @@ class Search {
     }
     if (overflow() > 0) return;
     improve(target);
+  }
+
+  /// Per node: the strategies that no solution cheaper than `cost` has.
+  std::vector<std::vector<bool>> removable(double cost) const {
+    std::vector<std::vector<bool>> result;
+    const double room =
+        cost + kRounding * std::abs(cost) - (bound_.bound_before_sweep() - priced_limit_);
+    for (int i = 0; i < problem_.size(); ++i) {
+      std::vector<bool>& gone = result.emplace_back();
+      for (double slack : bound_.slack(i)) gone.push_back(slack > room);
+    }
+    return result;
   }
 
  private:
@@ -95,12 +114,12 @@ class Search {
     const bool limited = problem_.times() > 0;
     const size_t times = state_.price.size();
     std::vector<double>& price = state_.price;
-    std::vector<double> best_price = price, next(times), prefix(times + 1, 0.0);
-    double priced_limit = 0, step = 1, window = -kInfeasible;
+    std::vector<double> best_price = price, next(times);
+    double step = 1, window = -kInfeasible;
     int stalled = 0;
     const int most = options_.nodes > 0 ? 100 : 100000;
     for (int sweep = 0; sweep < most && Clock::now() < end; ++sweep) {
-      const double value = bound_.sweep() - priced_limit;
+      const double value = bound_.sweep() - priced_limit_;
       if (value > lower_bound_) {
         lower_bound_ = value;
         best_price = price;
@@ -122,28 +141,36 @@ class Search {
       }
       if (norm == 0) continue;
       const double length = step * 0.03 * std::max(std::abs(value), 1e-30) / norm;
-      priced_limit = 0;
       for (size_t t = 0; t < times; ++t) {
         const double excess = static_cast<double>(use[t]) - static_cast<double>(problem_.limit());
-        const double changed = std::max(0.0, price[t] + length * excess);
-        prefix[t + 1] = prefix[t] + (changed - price[t]);
-        price[t] = changed;
-        priced_limit += changed * static_cast<double>(problem_.limit());
+        next[t] = std::max(0.0, price[t] + length * excess);
       }
-      std::vector<double> change;
-      for (int i = 0; i < problem_.size(); ++i) {
-        if (problem_.ranges(i).empty()) continue;
-        change.assign(static_cast<size_t>(problem_.strategies(i)), 0.0);
-        for (const FlatProblem::Range& range : problem_.ranges(i)) {
-          const double weight =
-              prefix[static_cast<size_t>(range.end)] - prefix[static_cast<size_t>(range.first)];
-          for (size_t a = 0; a < change.size(); ++a)
-            change[a] += weight * static_cast<double>(range.bytes[a]);
-        }
-        bound_.add_cost(i, change);
-      }
+      set_price(next);
     }
-    price = best_price;
+    if (limited) set_price(best_price);
+    for (int sweep = 0; sweep < 3; ++sweep)
+      lower_bound_ = std::max(lower_bound_, bound_.sweep() - priced_limit_);
+  }
+
+  void set_price(const std::vector<double>& next) {
+    std::vector<double> prefix(next.size() + 1, 0.0), change;
+    priced_limit_ = 0;
+    for (size_t t = 0; t < next.size(); ++t) {
+      prefix[t + 1] = prefix[t] + (next[t] - state_.price[t]);
+      priced_limit_ += next[t] * static_cast<double>(problem_.limit());
+    }
+    for (int i = 0; i < problem_.size(); ++i) {
+      if (problem_.ranges(i).empty()) continue;
+      change.assign(static_cast<size_t>(problem_.strategies(i)), 0.0);
+      for (const FlatProblem::Range& range : problem_.ranges(i)) {
+        const double weight =
+            prefix[static_cast<size_t>(range.end)] - prefix[static_cast<size_t>(range.first)];
+        for (size_t a = 0; a < change.size(); ++a)
+          change[a] += weight * static_cast<double>(range.bytes[a]);
+      }
+      bound_.add_cost(i, change);
+    }
+    state_.price = next;
   }
 
   /// Nodes within random reach of `from`, up to `size` in all.
@@ -303,7 +330,7 @@ class Search {
     std::vector<SearchState> copies(static_cast<size_t>(threads), state_);
     std::vector<RegionSolver> solvers;
     for (int i = 0; i < threads; ++i) solvers.emplace_back(problem_);
-    std::vector<Arm> arms(std::size(kSizes) * kKinds);
+    std::vector<Arm> arms(std::size(kSizes) * kKinds * std::size(kTables));
     struct Done {
       size_t arm = 0;
       RegionMove move;
@@ -331,8 +358,10 @@ class Search {
             while (arm + 1 < arms.size() && draw > arms[arm].gain / arms[arm].work)
               draw -= arms[arm].gain / arms[arm].work, ++arm;
           }
-          const size_t size = static_cast<size_t>(kSizes[arm / kKinds]);
+          const size_t size = static_cast<size_t>(kSizes[arm / kKinds % std::size(kSizes)]);
           RegionSolver::Limits limits;
+          limits.table = kTables[arm / (kKinds * std::size(kSizes))];
+          limits.tables = 10 * limits.table;
           const std::vector<int> nodes =
               region(static_cast<int>(arm % kKinds), size, random_tight(random), random);
           Done result{arm, solvers[thread].solve(mine, nodes, limits)};
@@ -371,7 +400,7 @@ class Search {
   Bound bound_;
   SearchState state_;
   std::vector<int> free_, tight_;
-  double lower_bound_ = -kInfeasible;
+  double lower_bound_ = -kInfeasible, priced_limit_ = 0;
   int64_t work_ = 0;
 };
 
@@ -400,21 +429,70 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
     result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     return result;
   };
+  const auto after = [&](double seconds) {
+    return std::min(end, Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(seconds)));
+  };
+  const auto proven = [&](const char* how) {
+    result.solver = how;
+    if (result.solution) result.lower_bound = result.cost;
+    result.proven_infeasible = !result.solution;
+    return finish();
+  };
   if (options.start != nullptr) offer(*options.start);
   Reducer reducer(problem);
-  if (!reducer.run(kElimination)) {
-    result.solver = "reduction";
-    result.proven_infeasible = true;
+  Problem core;
+  const auto search = [&](double seconds, double price_share) {
+    core = reducer.core();
+    tame(core);
+    std::optional<Solution> start;
+    if (result.solution) start = reducer.restrict(*result.solution);
+    SolveOptions part = options;
+    Search search(core, part, after(seconds));
+    search.run(start ? &*start : nullptr, result.lower_bound * (1 + kRounding), price_share);
+    offer(reducer.expand(search.choice()));
+    // Strategies that have been removed are in no better solution: the bound is of those.
+    result.lower_bound =
+        std::max(result.lower_bound, std::min(search.lower_bound(), result.cost));
+    return result.solution ? search.removable(result.cost) : std::vector<std::vector<bool>>();
+  };
+  const auto small = [&] {
+    return options.prove && reducer.core().nodes.size() <= kSmallCore &&
+           mip_size(reducer.core()) <= kSmallMip;
+  };
+  if (!reducer.run(kElimination)) return proven("reduction");
+  if (!small()) {
+    search(options.seconds, 0.12);
     return finish();
   }
-  Problem core = reducer.core();
-  tame(core);
+  for (int round = 0; round < kRemovals && Clock::now() < end; ++round) {
+    const auto gone = search(std::min(5.0, 0.06 * options.seconds), 0.5);
+    if (result.solution && result.cost <= result.lower_bound * (1 + kRounding))
+      return proven("bound");
+    size_t count = 0;
+    for (size_t i = 1; i < gone.size(); ++i) {
+      const size_t here = static_cast<size_t>(std::count(gone[i].begin(), gone[i].end(), true));
+      if (here > 0) reducer.remove(static_cast<int>(i), gone[i]);
+      count += here;
+    }
+    if (!reducer.run(kElimination)) return proven("bound");
+    if (count == 0) break;
+  }
+  const double left = std::chrono::duration<double>(end - Clock::now()).count();
   std::optional<Solution> start;
   if (result.solution) start = reducer.restrict(*result.solution);
-  Search search(core, options, end);
-  search.run(start ? &*start : nullptr, -kInfeasible);
-  offer(reducer.expand(search.choice()));
-  result.lower_bound = search.lower_bound();
+  if (start && evaluate(reducer.core(), *start).cost == kInfeasible) start.reset();
+  const double known = result.cost;
+  const MipResult mip =
+      solve_mip(reducer.core(), start ? &*start : nullptr, 0.9 * left, options.seed, kExact);
+  if (mip.solution) offer(reducer.expand(*mip.solution));
+  if (mip.infeasible || mip.optimal) {
+    // HiGHS' tolerances may hide the last digits; exact regions see them.
+    if (result.solution) search(std::min(1.5, 0.05 * options.seconds), 0.1);
+    return proven("mip");
+  }
+  result.lower_bound = std::max(result.lower_bound, std::min(mip.bound, known));
+  search(options.seconds, 0.2);
   return finish();
 }
 

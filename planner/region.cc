@@ -61,6 +61,7 @@ void RegionSolver::order(const std::vector<int>& wanted, const Limits& limits) {
   }
   for (size_t i = 0; i < n; ++i) place_[static_cast<size_t>(wanted[i])] = -1;
   count_ = sequence.size();
+  table_entries_ = static_cast<int64_t>(total);
   std::vector<int> position(n, -1);
   for (size_t p = 0; p < count_; ++p) {
     position[sequence[p]] = static_cast<int>(p);
@@ -383,6 +384,7 @@ RegionMove RegionSolver::solve(const SearchState& state, const std::vector<int>&
   bool current = false;  // messages are those of best_price
   for (int step = 0; step < std::max(1, limits.price_steps); ++step) {
     const double bound = eliminate();
+    move.work += table_entries_ / 100;
     current = bound > best_bound;
     if (current) {
       best_bound = bound;
@@ -442,7 +444,7 @@ RegionMove RegionSolver::solve(const SearchState& state, const std::vector<int>&
     work_ = 0;
     budget_ = limits.nodes;
     search(count_, best_bound);
-    move.work = work_;
+    move.work += work_;
     move.complete = work_ < budget_;
   }
   if (limits.penalty <= 0) {

@@ -22,7 +22,7 @@ struct RegionMove {
   std::vector<std::pair<int, int>> changes;  // node, new choice
   double gain = 0;                           // old cost - new cost (repair: of cost + penalty)
   std::vector<std::pair<int, double>> price;  // kept time, new price
-  int64_t work = 0;                           // nodes of the search tree
+  int64_t work = 0;                           // nodes of the search tree, and hundreds of table entries
   bool complete = false;                      // nothing better with the others as they are
 };
 
@@ -86,7 +86,7 @@ class RegionSolver {
   std::vector<int> assigned_, best_;  // by position
   std::vector<double> row_;
   double best_cost_ = 0, tolerance_ = 0;
-  int64_t work_ = 0, budget_ = 0;
+  int64_t work_ = 0, budget_ = 0, table_entries_ = 0;
 };
 
 }  // namespace shardrun

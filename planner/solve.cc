@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "planner/highs_mip.h"
 #include "planner/reductions.h"
 #include "planner/solver.h"
 
@@ -13,10 +12,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kElimination = 2e4;   // the work of one elimination in the reductions
-constexpr size_t kSmallCore = 1500;    // nodes: up to here a proof is within reach
-constexpr double kSmallMip = 1.2e6;    // and so many edge variables
-constexpr double kFirstShare = 0.12;   // of the time, for a start before the proof is tried
-constexpr double kFirstSeconds = 8;
+
+constexpr size_t kSmallCore = 1500;  // nodes: auto tries a proof
+constexpr size_t kFewNodes = 4000;   // before the reductions
+constexpr double kFirstShare = 0.2;  // of the time, for a start
 
 /// `second` was told of `first`'s solution, and both bounds hold.
 SolveResult best_of(const SolveResult& first, SolveResult second) {
@@ -45,19 +44,17 @@ SolveResult solve(const Problem& problem, const std::string& solver, const Solve
              "solver '", solver, "' is not known; known are auto, ilp, beam, lns, ilp+lns, beam+lns");
   check_problem(problem);
   size_t core_nodes = 0;
-  double core_variables = 0;
   {
     Reducer reducer(problem);
     if (reducer.run(kElimination)) {
       core_nodes = reducer.core().nodes.size() - 1;  // without the node for what is fixed
-      core_variables = mip_size(reducer.core());
     }
   }
   const auto run = [&](SolveResult (*solver_of)(const Problem&, const SolveOptions&),
                        double seconds, const SolveResult* first) {
     SolveOptions part = options;
     part.seconds = std::max(0.0, std::min(seconds, options.seconds - elapsed()));
-    if (solver == "auto") part.mip_variables = kSmallMip;
+    part.prove = solver == "auto";
     if (first != nullptr && first->solution) part.start = &*first->solution;
     SolveResult result = solver_of(problem, part);
     return first == nullptr ? result : best_of(*first, std::move(result));
@@ -67,9 +64,11 @@ SolveResult solve(const Problem& problem, const std::string& solver, const Solve
     result = run(solve_ilp, solver == "ilp" ? options.seconds : options.seconds / 3, nullptr);
   } else if (solver == "beam" || solver == "beam+lns") {
     result = run(solve_beam, solver == "beam" ? options.seconds : options.seconds / 3, nullptr);
-  } else if (solver == "auto" && core_nodes <= kSmallCore && core_variables <= kSmallMip) {
-    result = run(solve_lns, std::min(kFirstSeconds, kFirstShare * options.seconds), nullptr);
-    result = run(solve_ilp, options.seconds, &result);
+  } else if (solver == "auto" && core_nodes <= kSmallCore && problem.nodes.size() <= kFewNodes) {
+    // Few nodes, mostly with many strategies: the ILP's own start is the better one.
+    result = run(solve_ilp, kFirstShare * options.seconds, nullptr);
+    if (!result.solution || result.cost > result.lower_bound * (1 + options.gap))
+      result = run(solve_lns, options.seconds, &result);
   } else {
     result = run(solve_lns, options.seconds, nullptr);
   }

@@ -16,7 +16,7 @@ struct SolveOptions {
   int64_t nodes = 0;   // lns: stop after so many nodes of its search trees; 0: not limited
   int threads = 1;     // lns: the result depends on it
   int beam_width = 64;  // beam: candidates kept
-  double mip_variables = 50e3;  // ilp: edge variables that HiGHS is given at most
+  bool prove = false;   // lns: where the core is small, remove what the bound excludes and use HiGHS
 };
 
 struct SolveResult {
