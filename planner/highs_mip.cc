@@ -95,7 +95,7 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  // HiGHS' tolerances are absolute: costs are scaled to thousands, bytes to shares of the limit.
+  // HiGHS' tolerances are absolute: costs are scaled to a million, bytes to shares of the limit.
   double scale = 0;
   if (start != nullptr)
     scale = std::abs(evaluate(problem, *start).raw_cost);
@@ -107,7 +107,7 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
     }
   }
   if (!(scale > 0)) scale = 1;
-  const double factor = 1000 / scale;
+  const double factor = 1e6 / scale;
 
   HighsModel model;
   HighsLp& lp = model.lp_;
@@ -171,7 +171,8 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
   highs.setOptionValue("threads", 1);
   highs.setOptionValue("random_seed", static_cast<HighsInt>(seed & 0x7fffffff));
   highs.setOptionValue("mip_rel_gap", gap);
-  highs.setOptionValue("mip_abs_gap", 1e-7);
+  highs.setOptionValue("mip_abs_gap", 1e-9);
+  highs.setOptionValue("mip_feasibility_tolerance", 1e-9);
   require_ok(highs.passModel(std::move(model)), "take the model");
 
   const FlatProblem memory(problem);

@@ -24,7 +24,7 @@ constexpr int kSizes[] = {16, 32, 64, 128, 250};
 constexpr int kKinds = 3;
 constexpr double kTables[] = {1e4, 3e5};  // entries of a region's tables at most
 constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
-constexpr double kExact = 1e-13;       // relative: what HiGHS is asked for
+constexpr double kExact = 1e-12;       // relative: what HiGHS is asked for
 constexpr int kRemovals = 4;          // rounds of bound, search and removal before a proof
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
@@ -449,7 +449,7 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
     if (result.solution) start = reducer.restrict(*result.solution);
     SolveOptions part = options;
     Search search(core, part, after(seconds));
-    search.run(start ? &*start : nullptr, result.lower_bound * (1 + kRounding), price_share);
+    search.run(start ? &*start : nullptr, result.lower_bound * (1 + kExact), price_share);
     offer(reducer.expand(search.choice()));
     // Strategies that have been removed are in no better solution: the bound is of those.
     result.lower_bound =
@@ -467,7 +467,7 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
   }
   for (int round = 0; round < kRemovals && Clock::now() < end; ++round) {
     const auto gone = search(std::min(5.0, 0.06 * options.seconds), 0.5);
-    if (result.solution && result.cost <= result.lower_bound * (1 + kRounding))
+    if (result.solution && result.cost <= result.lower_bound * (1 + kExact))
       return proven("bound");
     size_t count = 0;
     for (size_t i = 1; i < gone.size(); ++i) {
