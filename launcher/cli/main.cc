@@ -137,7 +137,8 @@ void add_gpt_options(CLI::App& app, Arguments& args) {
 int run(int argc, char** argv) {
   Arguments args;
   CLI::App app("shardrun trains an ONNX model on many processes: it plans how every tensor is cut over them, and runs each\n"
-               "one's share. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train MODEL.onnx'.");
+               "one's share. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train MODEL.onnx'.",
+               "shardrun");
   app.set_version_flag("--version", version());
   CLI::App* train_command = app.add_subcommand("train", "Plan and train a model");
   add_model_options(*train_command, args);
