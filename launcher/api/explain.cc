@@ -19,7 +19,9 @@ std::string format(const char* pattern, double value) {
   return text;
 }
 
-std::string ms(double seconds) { return format("%.3g ms", seconds * 1e3); }
+std::string ms(double seconds) {
+  return seconds >= 0.9995 ? format("%.4g s", seconds) : format("%.3g ms", seconds * 1e3);
+}
 std::string mib(int64_t bytes) { return format("%.2f MiB", static_cast<double>(bytes) / 0x1p20); }
 
 /// The largest first; what is below 1 % of the whole is summed up.
@@ -193,7 +195,7 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << "time of a step: " << ms(impl.train.seconds);
     if (impl.report.nodes > 0 && impl.report.cost > 0) {
       const double gap = std::max(0.0, 1 - impl.report.lower_bound / impl.report.cost);
-      out << ", at most " << format("%.2g %%", gap * 100) << " above the best on this mesh";
+      out << (gap < 1e-6 ? ", proven the least on this mesh" : ", at most " + format("%.2g %%", gap * 100) + " above the best on this mesh");
     }
     out << "\n  compute " << ms(total(a.compute)) << ": " << parts(a.compute, ms);
     out << "\n  communication " << ms(total(a.communication));
