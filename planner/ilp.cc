@@ -26,7 +26,8 @@ class IlpSolver {
         seconds_(seconds),
         seed_(options.seed),
         gap_(std::max(options.gap, kRounding)),
-        begin_(std::chrono::steady_clock::now()) {}
+        processor_time_(options.processor_time),
+        begin_(now()) {}
 
   void offer(const Solution& solution) {
     const Evaluation judged = evaluate(problem_, solution);
@@ -56,9 +57,11 @@ class IlpSolver {
   }
 
  private:
-  double elapsed() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  double now() const {
+    if (processor_time_) return thread_seconds();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
+  double elapsed() const { return now() - begin_; }
   bool late() const { return elapsed() > seconds_; }
   bool closed() const {
     return result_.solution && result_.cost - result_.lower_bound <= gap_ * std::abs(result_.cost);
@@ -242,7 +245,8 @@ class IlpSolver {
   double seconds_;
   uint64_t seed_;
   double gap_;
-  std::chrono::steady_clock::time_point begin_;
+  bool processor_time_;
+  double begin_;
   SolveResult result_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   bool proven_ = false;

@@ -2,11 +2,11 @@
 #include "planner/mesh_search.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <set>
 #include <tuple>
 
+#include "base/clock.h"
 namespace shardrun {
 namespace {
 
@@ -15,10 +15,8 @@ constexpr int kMostAxes = 3;
 constexpr double kSecondsPerNode[kMostAxes] = {1e-4, 2e-3, 1.75e-2};
 constexpr double kSlowMachine = 3;  // as many times slower than that is too slow to go on
 
-using Clock = std::chrono::steady_clock;
-double since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+/// Processor time: which meshes are tried does not depend on how busy the machine is.
+double since(double begin) { return thread_seconds() - begin; }
 
 /// Ordered factorisations of `rest` into `axes` factors of 2 or more, behind `sizes`.
 void factorise(int64_t rest, int axes, std::vector<int64_t>& sizes,
@@ -80,7 +78,7 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster) {
 Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
                     const PlanOptions& options, double total_seconds, RuleCache& rules,
                     PlanReport* report, std::vector<MeshTrial>* trials) {
-  const Clock::time_point begin = Clock::now();
+  const double begin = thread_seconds();
   const std::vector<Mesh> meshes = candidate_meshes(ranks, cluster);
   std::optional<Plan> best;
   std::optional<Error> refusal;

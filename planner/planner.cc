@@ -3,11 +3,11 @@
 #include "planner/planner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <optional>
 #include <set>
 
+#include "base/clock.h"
 #include "planner/bound.h"
 #include "planner/reshard.h"
 #include "planner/search_space.h"
@@ -23,10 +23,8 @@ constexpr int kRankingSweeps = 30;
 constexpr int kMemoryRounds = 8;
 constexpr double kPlanGap = 5e-3;  // the cost model is far less exact
 
-using Clock = std::chrono::steady_clock;
-double since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+/// All times here are processor time: what is planned does not depend on how busy the machine is.
+double since(double begin) { return thread_seconds() - begin; }
 
 /// What lies along one axis of a Sharding, on a mesh of that axis alone.
 Sharding along(const Sharding& sharding, int axis) {
@@ -69,13 +67,13 @@ class Planner {
     report.folded_nodes =
         static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
                                        [](const Folding::Class& c) { return !c.nodes.empty(); }));
-    auto begin = Clock::now();
+    auto begin = thread_seconds();
     const int runs_before = rules_.kernel_runs();
     find_rules();
     report.discovery_seconds = since(begin);
     report.kernel_runs = rules_.kernel_runs() - runs_before;
 
-    begin = Clock::now();
+    begin = thread_seconds();
     SearchSpace all = enumerate(mesh_, cluster_);
     drop_avoided(all);
     report.build_seconds = since(begin);
@@ -327,18 +325,19 @@ class Planner {
   /// that is too large the additive limit is tightened by the ratio and the Problem solved again.
   /// nullopt if nothing that was found fits.
   std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
-    auto begin = Clock::now();
+    auto begin = thread_seconds();
     add_value_strategies(space, graph_, folding_, pinned_);
     drop_avoided(space);
     Problem problem = build_problem(space, graph_, folding_, mesh_, times_, true);
     report.build_seconds += since(begin);
-    begin = Clock::now();
+    begin = thread_seconds();
     const double solved_before = report.solve_seconds;
     const int64_t limit = options_.memory_limit;
     if (limit > 0) problem.memory_limit = limit;
     for (int round = 0; round < kMemoryRounds; ++round) {
       SolveOptions solve_options;
       solve_options.seconds = std::max(1.0, options_.solve_seconds - since(begin));
+      solve_options.processor_time = true;
       solve_options.seed = options_.seed;
       solve_options.gap = kPlanGap;
       const SolveResult result = options_.planner == "beam"

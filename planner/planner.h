@@ -14,7 +14,7 @@ namespace shardrun {
 struct PlanOptions {
   std::string planner = "auto";  // auto, ilp, beam, dp
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
-  double solve_seconds = 10;
+  double solve_seconds = 10;   // processor time of the search
   uint64_t seed = 0;
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
@@ -28,6 +28,7 @@ struct PlanOptions {
 
 struct PlanReport {
   int nodes = 0, folded_nodes = 0, distinct_rules = 0, kernel_runs = 0;
+  // Processor time.
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
   double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap
   std::string solver;

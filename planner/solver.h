@@ -10,6 +10,9 @@ namespace shardrun {
 
 struct SolveOptions {
   double seconds = 10;  // give up improving after this
+  /// ilp: `seconds` are the thread's processor time instead of the wall's, so that a crowded machine
+  /// does not change what is found.
+  bool processor_time = false;
   uint64_t seed = 0;
   double gap = 1e-9;                // relative: a solution this close to its bound is good enough
   const Solution* start = nullptr;  // a known solution, feasible or not

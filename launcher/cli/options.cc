@@ -65,7 +65,7 @@ void add_plan_options(CLI::App& app, Arguments& args) {
   app.add_option("--mesh", o.mesh, "auto, named axes (data=2,model=4) or sizes (2x4)")->capture_default_str();
   app.add_option("--planner", o.planner, "auto, ilp, beam or dp")->capture_default_str();
   app.add_option("--memory", args.memory, "Limit of a rank's memory, such as 16GiB (default: its share of this machine; plan: none)");
-  app.add_option("--plan-seconds", o.solve_seconds, "Time for the planner's search")->capture_default_str();
+  app.add_option("--plan-seconds", o.solve_seconds, "Processor seconds for the planner's search")->capture_default_str();
   app.add_option("--plan", o.plan_file, "Take the plan from this file instead of planning");
 }
 
