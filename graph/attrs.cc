@@ -23,7 +23,8 @@ std::string to_string(const Attr& attr) {
 
 std::string to_string(const Attrs& attrs) {
   std::string out;
-  for (const auto& [name, value] : attrs.all()) out += (out.empty() ? "" : ", ") + name + "=" + to_string(value);
+  for (const auto& [name, value] : attrs.all())
+    out += (out.empty() ? "" : ", ") + name + "=" + to_string(value);
   return out;
 }
 

@@ -24,10 +24,18 @@ class Attrs {
   int64_t i(const std::string& name) const { return get<int64_t>(name); }
   double f(const std::string& name) const { return get<double>(name); }
   const std::string& s(const std::string& name) const { return get<std::string>(name); }
-  const std::vector<int64_t>& ints(const std::string& name) const { return get<std::vector<int64_t>>(name); }
-  int64_t i(const std::string& name, int64_t otherwise) const { return has(name) ? i(name) : otherwise; }
-  double f(const std::string& name, double otherwise) const { return has(name) ? f(name) : otherwise; }
-  std::string s(const std::string& name, const std::string& otherwise) const { return has(name) ? s(name) : otherwise; }
+  const std::vector<int64_t>& ints(const std::string& name) const {
+    return get<std::vector<int64_t>>(name);
+  }
+  int64_t i(const std::string& name, int64_t otherwise) const {
+    return has(name) ? i(name) : otherwise;
+  }
+  double f(const std::string& name, double otherwise) const {
+    return has(name) ? f(name) : otherwise;
+  }
+  std::string s(const std::string& name, const std::string& otherwise) const {
+    return has(name) ? s(name) : otherwise;
+  }
 
   const std::map<std::string, Attr>& all() const { return map_; }
   friend bool operator==(const Attrs&, const Attrs&) = default;

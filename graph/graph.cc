@@ -35,9 +35,13 @@ ValueId Graph::add_constant(std::string value_name, Tensor data) {
   return add_persistent(std::move(value_name), data.type(), Role::constant, std::move(source));
 }
 
-std::vector<ValueId> Graph::add_node(const std::string& op, std::vector<ValueId> inputs, Attrs attrs,
-                                     std::string node_name) {
-  Node node{op, unique_name(node_name.empty() ? op : std::move(node_name)), std::move(attrs), std::move(inputs), {},
+std::vector<ValueId> Graph::add_node(const std::string& op, std::vector<ValueId> inputs,
+                                     Attrs attrs, std::string node_name) {
+  Node node{op,
+            unique_name(node_name.empty() ? op : std::move(node_name)),
+            std::move(attrs),
+            std::move(inputs),
+            {},
             phase};
   std::vector<TensorType> out;
   try {
@@ -55,8 +59,10 @@ std::vector<ValueId> Graph::add_node(const std::string& op, std::vector<ValueId>
   return nodes_.back().outputs;
 }
 
-ValueId Graph::add(const std::string& op, std::vector<ValueId> inputs, Attrs attrs, std::string node_name) {
-  const std::vector<ValueId> out = add_node(op, std::move(inputs), std::move(attrs), std::move(node_name));
+ValueId Graph::add(const std::string& op, std::vector<ValueId> inputs, Attrs attrs,
+                   std::string node_name) {
+  const std::vector<ValueId> out =
+      add_node(op, std::move(inputs), std::move(attrs), std::move(node_name));
   SR_REQUIRE(out.size() == 1, internal, "op ", op, " has ", out.size(), " results, wanted 1");
   return out[0];
 }
@@ -128,17 +134,19 @@ void check_graph(const Graph& graph) {
     updating = node.phase == Phase::update;
     for (ValueId id : node.inputs) {
       SR_REQUIRE(made.count(id) > 0, internal, "node '", node.name, "' uses '",
-                 id >= 0 && static_cast<size_t>(id) < graph.values().size() ? graph.value(id).name : str(id),
+                 id >= 0 && static_cast<size_t>(id) < graph.values().size() ? graph.value(id).name
+                                                                            : str(id),
                  "' before it is made");
     }
     const std::vector<TensorType> want = infer_types(node, graph.types(node.inputs));
-    SR_REQUIRE(want.size() == node.outputs.size(), internal, "node '", node.name, "' has ", node.outputs.size(),
-               " results, its shape rule gives ", want.size());
+    SR_REQUIRE(want.size() == node.outputs.size(), internal, "node '", node.name, "' has ",
+               node.outputs.size(), " results, its shape rule gives ", want.size());
     for (size_t i = 0; i < want.size(); ++i) {
       const Value& value = graph.value(node.outputs[i]);
-      SR_REQUIRE(value.type == want[i], internal, "value '", value.name, "' is ", value.type, ", its shape rule gives ",
-                 want[i]);
-      SR_REQUIRE(value.producer == static_cast<NodeId>(n), internal, "value '", value.name, "' has a wrong producer");
+      SR_REQUIRE(value.type == want[i], internal, "value '", value.name, "' is ", value.type,
+                 ", its shape rule gives ", want[i]);
+      SR_REQUIRE(value.producer == static_cast<NodeId>(n), internal, "value '", value.name,
+                 "' has a wrong producer");
       made.insert(node.outputs[i]);
     }
   }
@@ -146,8 +154,9 @@ void check_graph(const Graph& graph) {
     SR_REQUIRE(made.count(id) > 0, internal, "result '", graph.value(id).name, "' is never made");
   }
   for (const auto& [persistent, next] : graph.updates) {
-    SR_REQUIRE(graph.type(persistent) == graph.type(next), internal, "update of '", graph.value(persistent).name,
-               "' is ", graph.type(next), ", wanted ", graph.type(persistent));
+    SR_REQUIRE(graph.type(persistent) == graph.type(next), internal, "update of '",
+               graph.value(persistent).name, "' is ", graph.type(next), ", wanted ",
+               graph.type(persistent));
   }
 }
 
@@ -157,7 +166,8 @@ void remove_dead_nodes(Graph& graph) {
   std::vector<Node> kept;
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     const Node& node = graph.nodes()[n];
-    if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return needed.count(id) > 0; })) {
+    if (std::none_of(node.outputs.begin(), node.outputs.end(),
+                     [&](ValueId id) { return needed.count(id) > 0; })) {
       continue;
     }
     needed.insert(node.inputs.begin(), node.inputs.end());
@@ -166,7 +176,8 @@ void remove_dead_nodes(Graph& graph) {
   std::reverse(kept.begin(), kept.end());
   graph.set_nodes(std::move(kept));
   std::erase_if(graph.sources, [&](const auto& entry) {
-    const bool dead = needed.count(entry.first) == 0 && graph.value(entry.first).role == Role::constant;
+    const bool dead =
+        needed.count(entry.first) == 0 && graph.value(entry.first).role == Role::constant;
     return dead;
   });
 }
@@ -179,7 +190,8 @@ std::string to_string(const Graph& graph) {
       out += str(i ? ", " : "", value.name, ": ", value.type);
     }
     out += " = " + node.op + "(";
-    for (size_t i = 0; i < node.inputs.size(); ++i) out += (i ? ", " : "") + graph.value(node.inputs[i]).name;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      out += (i ? ", " : "") + graph.value(node.inputs[i]).name;
     out += ")";
     if (!node.attrs.all().empty()) out += " {" + to_string(node.attrs) + "}";
     if (node.phase == Phase::update) out += " [update]";

@@ -51,19 +51,21 @@ struct Node {
 struct Source {
   enum class Kind { zeros, constant, normal, uniform, data, file };
   Kind kind = Kind::zeros;
-  double a = 0, b = 0;      // constant: a. normal: mean a, standard deviation b. uniform: [a, b)
-  std::string stream;       // normal, uniform: names the random stream (the parameter's name)
-  Tensor data;              // data: the whole (small) tensor
-  std::string path;         // file: `elements` of `dtype`, dense row-major from byte `offset`
+  double a = 0, b = 0;  // constant: a. normal: mean a, standard deviation b. uniform: [a, b)
+  std::string stream;   // normal, uniform: names the random stream (the parameter's name)
+  Tensor data;          // data: the whole (small) tensor
+  std::string path;     // file: `elements` of `dtype`, dense row-major from byte `offset`
   int64_t offset = 0;
   DType dtype = DType::f32;
-  Shape shape;              // file: shape of what is stored
-  std::vector<int64_t> perm;  // file, data: stored tensor is transposed by this on reading (empty: not)
+  Shape shape;  // file: shape of what is stored
+  std::vector<int64_t>
+      perm;  // file, data: stored tensor is transposed by this on reading (empty: not)
 };
 
 /// Reads or makes the part `box` of a tensor of `type` into dense memory `out` (elements of
 /// type.dtype). `seed` drives normal and uniform. Throws invalid_input if a file is too short.
-void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed, void* out);
+void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed,
+                 void* out);
 
 /// Nodes are always in an executable order (an input is made before it is used).
 class Graph {
@@ -76,10 +78,11 @@ class Graph {
 
   /// Appends a node; result types come from the op's shape rule, result names from `name`.
   /// Throws Error with the node named if the shape rule refuses.
-  std::vector<ValueId> add_node(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {},
-                                std::string name = "");
+  std::vector<ValueId> add_node(const std::string& op, std::vector<ValueId> inputs,
+                                Attrs attrs = {}, std::string name = "");
   /// The same for an op with one result.
-  ValueId add(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string name = "");
+  ValueId add(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {},
+              std::string name = "");
 
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Value>& values() const { return values_; }
@@ -101,13 +104,14 @@ class Graph {
   /// Every use of `from` (inputs, outputs, loss, updates) becomes a use of `to`.
   void replace_uses(ValueId from, ValueId to);
 
-  std::vector<ValueId> outputs;               // what the caller wants back, in order
-  ValueId loss = kNoValue;                    // f32 scalar
-  std::map<ValueId, Source> sources;          // parameter, state, constant
-  std::map<ValueId, ValueId> updates;         // persistent value -> what replaces it after the step
-  std::map<ValueId, bool> trainable;          // parameters only
-  std::map<std::string, ValueId> metrics;     // scalars reported each step: "loss", "grad_norm"
-  std::set<ValueId> zeroed_each_step;         // state that starts every step at zero (accumulated gradients)
+  std::vector<ValueId> outputs;            // what the caller wants back, in order
+  ValueId loss = kNoValue;                 // f32 scalar
+  std::map<ValueId, Source> sources;       // parameter, state, constant
+  std::map<ValueId, ValueId> updates;      // persistent value -> what replaces it after the step
+  std::map<ValueId, bool> trainable;       // parameters only
+  std::map<std::string, ValueId> metrics;  // scalars reported each step: "loss", "grad_norm"
+  std::set<ValueId>
+      zeroed_each_step;  // state that starts every step at zero (accumulated gradients)
 
  private:
   std::vector<Node> nodes_;
@@ -120,7 +124,8 @@ class Graph {
 /// unique names, updates of the same type. Passes are checked with it in tests and debug builds.
 void check_graph(const Graph& graph);
 
-/// Removes nodes whose results nothing needs (outputs, loss, updates, metrics), and values' dead sources.
+/// Removes nodes whose results nothing needs (outputs, loss, updates, metrics), and values' dead
+/// sources.
 void remove_dead_nodes(Graph& graph);
 
 /// One line a node, for people and tests.

@@ -10,8 +10,9 @@ namespace {
 int64_t parse_size(std::string_view text, std::string_view whole) {
   int64_t value = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  SR_REQUIRE(ec == std::errc() && end == text.data() + text.size() && value >= 1, invalid_input, "mesh '", whole,
-             "': '", text, "' is not a positive axis size; write data=2,model=4 or 2x4");
+  SR_REQUIRE(ec == std::errc() && end == text.data() + text.size() && value >= 1, invalid_input,
+             "mesh '", whole, "': '", text,
+             "' is not a positive axis size; write data=2,model=4 or 2x4");
   return value;
 }
 
@@ -22,12 +23,14 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
   int64_t ranks = 1;
   for (const Axis& axis : axes_) {
     SR_REQUIRE(!axis.name.empty(), invalid_input, "mesh: an axis has no name");
-    SR_REQUIRE(axis.name.find_first_of(" ,={}[]():") == std::string::npos, invalid_input, "mesh: axis name '",
-               axis.name, "' may not hold spaces or any of ,={}[]():");
-    SR_REQUIRE(names.insert(axis.name).second, invalid_input, "mesh: axis '", axis.name, "' is named twice");
-    SR_REQUIRE(axis.size >= 1, invalid_input, "mesh: axis '", axis.name, "' has size ", axis.size, ", wanted 1 or more");
-    SR_REQUIRE(!__builtin_mul_overflow(ranks, axis.size, &ranks) && ranks <= (1 << 24), invalid_input,
-               "mesh: more than 2^24 ranks");
+    SR_REQUIRE(axis.name.find_first_of(" ,={}[]():") == std::string::npos, invalid_input,
+               "mesh: axis name '", axis.name, "' may not hold spaces or any of ,={}[]():");
+    SR_REQUIRE(names.insert(axis.name).second, invalid_input, "mesh: axis '", axis.name,
+               "' is named twice");
+    SR_REQUIRE(axis.size >= 1, invalid_input, "mesh: axis '", axis.name, "' has size ", axis.size,
+               ", wanted 1 or more");
+    SR_REQUIRE(!__builtin_mul_overflow(ranks, axis.size, &ranks) && ranks <= (1 << 24),
+               invalid_input, "mesh: more than 2^24 ranks");
   }
 }
 
@@ -42,10 +45,12 @@ Mesh Mesh::parse(std::string_view text) {
       const size_t equals = part.find('=');
       SR_REQUIRE(equals != std::string_view::npos, invalid_input, "mesh '", text, "': '", part,
                  "' has no size; write data=2,model=4 or 2x4");
-      axes.push_back({std::string(part.substr(0, equals)), parse_size(part.substr(equals + 1), text)});
+      axes.push_back(
+          {std::string(part.substr(0, equals)), parse_size(part.substr(equals + 1), text)});
     } else {
       SR_REQUIRE(axes.size() < 26, invalid_input, "mesh '", text, "' has more than 26 axes");
-      axes.push_back({std::string(1, static_cast<char>('a' + axes.size())), parse_size(part, text)});
+      axes.push_back(
+          {std::string(1, static_cast<char>('a' + axes.size())), parse_size(part, text)});
     }
     begin = end + 1;
   }
@@ -91,7 +96,8 @@ std::vector<int64_t> Mesh::group(int64_t rank, const std::vector<int>& axes) con
 
 std::string Mesh::to_string() const {
   std::string out;
-  for (const Axis& axis : axes_) out += (out.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  for (const Axis& axis : axes_)
+    out += (out.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
   return out.empty() ? "1" : out;
 }
 

@@ -19,7 +19,8 @@ class Mesh {
   };
 
   Mesh() = default;  // no axes: one rank
-  explicit Mesh(std::vector<Axis> axes);  // throws invalid_input: duplicate or empty names, sizes < 1
+  explicit Mesh(
+      std::vector<Axis> axes);  // throws invalid_input: duplicate or empty names, sizes < 1
   /// "data=2,model=4", or sizes alone, "2x4", whose axes are named a, b, c…. Throws invalid_input.
   static Mesh parse(std::string_view text);
 

@@ -16,9 +16,9 @@ namespace shardrun {
 /// kNoValue for an input that has none (indices, masks, scalars that are not differentiated).
 struct GradientContext {
   Graph& graph;
-  Node node;                            // the forward node (a copy: the graph grows)
-  std::span<const ValueId> out_grads;   // one per result; kNoValue where nothing flows back
-  std::vector<bool> needs;              // per input: is its gradient wanted at all?
+  Node node;                           // the forward node (a copy: the graph grows)
+  std::span<const ValueId> out_grads;  // one per result; kNoValue where nothing flows back
+  std::vector<bool> needs;             // per input: is its gradient wanted at all?
 
   const Shape& in_shape(size_t i) const { return graph.type(node.inputs[i]).shape; }
   const TensorType& in_type(size_t i) const { return graph.type(node.inputs[i]); }
@@ -42,32 +42,34 @@ struct OpDef {
   std::function<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
 
   /// Floating-point operations on these operand types. Null: one per result element.
-  std::function<double(const Node&, std::span<const TensorType> in, std::span<const TensorType> out)> flops =
-      nullptr;
+  std::function<double(const Node&, std::span<const TensorType> in,
+                       std::span<const TensorType> out)>
+      flops = nullptr;
 
-  /// For ops whose attributes carry shapes or positions: the attributes with which one rank runs its
-  /// share. Null: attributes do not depend on how the node is cut. Whether a cut is *right* is not
-  /// said here: ShardCombine finds out by running it.
-  /// Example: iota{shape=[8]} with out box [4,4) -> {shape=[4], start=4}.
+  /// For ops whose attributes carry shapes or positions: the attributes with which one rank runs
+  /// its share. Null: attributes do not depend on how the node is cut. Whether a cut is *right* is
+  /// not said here: ShardCombine finds out by running it. Example: iota{shape=[8]} with out box
+  /// [4,4) -> {shape=[4], start=4}.
   std::function<Attrs(const Node&, std::span<const TensorType> in, LocalBoxes)> localise = nullptr;
 
   /// The node with small operand shapes for discovery. `in` holds proposed small types (equal sizes
   /// stayed equal, 1 stayed 1); the hook may change them and must return attributes that fit them.
   /// Null: attributes hold for any shape. Only ops whose attributes carry sizes need it.
-  std::function<Attrs(const Node&, std::span<const TensorType> original, std::vector<TensorType>& in)> shrink =
-      nullptr;
+  std::function<Attrs(const Node&, std::span<const TensorType> original,
+                      std::vector<TensorType>& in)>
+      shrink = nullptr;
 
-  /// For an integer operand that indexes: valid values are [0, bound). Null or nullopt: any small integer.
-  /// Used for synthetic batches, for discovery and for tests' random data.
-  std::function<std::optional<int64_t>(const Node&, std::span<const TensorType> in, size_t operand)> index_bound =
-      nullptr;
+  /// For an integer operand that indexes: valid values are [0, bound). Null or nullopt: any small
+  /// integer. Used for synthetic batches, for discovery and for tests' random data.
+  std::function<std::optional<int64_t>(const Node&, std::span<const TensorType> in, size_t operand)>
+      index_bound = nullptr;
 
   /// {result, operand} pairs that a kernel may compute in place when the operand dies here: every
   /// kernel of the op reads element i of the operand before it writes element i of the result.
   std::vector<std::pair<int, int>> in_place = {};
 
-  /// Sample calls that registry-wide tests (gradient, kernels, strategies) run: small even and uneven
-  /// shapes covering each attribute. Every op has at least one.
+  /// Sample calls that registry-wide tests (gradient, kernels, strategies) run: small even and
+  /// uneven shapes covering each attribute. Every op has at least one.
   struct Sample {
     std::vector<TensorType> in;
     Attrs attrs = {};
@@ -77,13 +79,15 @@ struct OpDef {
 };
 
 /// All ops. Built once from explicit lists (graph/ops/*.cc) plus what a user registered.
-const OpDef& op_def(std::string_view name);      // throws unsupported if there is none
-const OpDef* find_op(std::string_view name);     // null if there is none
-std::vector<const OpDef*> all_ops();             // sorted by name
-/// Adds a user's op before any graph uses it. Throws invalid_input if the name is taken or infer is null.
+const OpDef& op_def(std::string_view name);   // throws unsupported if there is none
+const OpDef* find_op(std::string_view name);  // null if there is none
+std::vector<const OpDef*> all_ops();          // sorted by name
+/// Adds a user's op before any graph uses it. Throws invalid_input if the name is taken or infer is
+/// null.
 void register_op(OpDef def);
 
 std::vector<TensorType> infer_types(const Node& node, std::span<const TensorType> in);
-double node_flops(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out);
+double node_flops(const Node& node, std::span<const TensorType> in,
+                  std::span<const TensorType> out);
 
 }  // namespace shardrun

@@ -17,7 +17,8 @@ json shardings_json(const std::vector<Sharding>& shardings, const Mesh& mesh) {
 }
 
 const json& field(const json& object, const char* name, const std::string& origin) {
-  SR_REQUIRE(object.is_object() && object.contains(name), invalid_input, origin, ": field '", name, "' is missing");
+  SR_REQUIRE(object.is_object() && object.contains(name), invalid_input, origin, ": field '", name,
+             "' is missing");
   return object.at(name);
 }
 
@@ -32,10 +33,12 @@ T get(const json& object, const char* name, const std::string& origin) {
 
 std::vector<Sharding> shardings_from(const json& list, const Mesh& mesh, const std::string& origin,
                                      const std::string& node) {
-  SR_REQUIRE(list.is_array(), invalid_input, origin, ": nodes['", node, "'] is not a list of shardings");
+  SR_REQUIRE(list.is_array(), invalid_input, origin, ": nodes['", node,
+             "'] is not a list of shardings");
   std::vector<Sharding> out;
   for (const json& item : list) {
-    SR_REQUIRE(item.is_string(), invalid_input, origin, ": nodes['", node, "'] holds something that is no sharding");
+    SR_REQUIRE(item.is_string(), invalid_input, origin, ": nodes['", node,
+               "'] holds something that is no sharding");
     out.push_back(parse_sharding(item.get<std::string>(), mesh));
   }
   return out;
@@ -59,7 +62,8 @@ uint64_t structural_hash(const Graph& graph) {
     for (ValueId id : node.outputs) hash = mix(hash, str("o", id, graph.type(id)));
   }
   for (ValueId id : graph.outputs) hash = mix(hash, str("r", id));
-  for (const auto& [persistent, next] : graph.updates) hash = mix(hash, str("u", persistent, ",", next));
+  for (const auto& [persistent, next] : graph.updates)
+    hash = mix(hash, str("u", persistent, ",", next));
   return hash;
 }
 
@@ -68,28 +72,38 @@ std::string to_json(const Plan& plan) {
   for (const auto& [name, sharding] : plan.values) values[name] = to_string(sharding, plan.mesh);
   json nodes = json::object();
   for (const auto& [name, node] : plan.nodes) {
-    nodes[name] = {{"in", shardings_json(node.in, plan.mesh)}, {"out", shardings_json(node.out, plan.mesh)}};
+    nodes[name] = {{"in", shardings_json(node.in, plan.mesh)},
+                   {"out", shardings_json(node.out, plan.mesh)}};
   }
   json mesh = json::array();
-  for (const auto& axis : plan.mesh.axes()) mesh.push_back({{"name", axis.name}, {"size", axis.size}});
-  const json out = {{"format", "shardrun-plan-1"}, {"mesh", mesh}, {"planner", plan.planner},
-                    {"model_hash", str(std::hex, plan.model_hash)}, {"seconds", plan.seconds},
-                    {"compute_seconds", plan.compute_seconds}, {"comm_seconds", plan.comm_seconds},
-                    {"bytes", plan.bytes}, {"values", values}, {"nodes", nodes}};
+  for (const auto& axis : plan.mesh.axes())
+    mesh.push_back({{"name", axis.name}, {"size", axis.size}});
+  const json out = {{"format", "shardrun-plan-1"},
+                    {"mesh", mesh},
+                    {"planner", plan.planner},
+                    {"model_hash", str(std::hex, plan.model_hash)},
+                    {"seconds", plan.seconds},
+                    {"compute_seconds", plan.compute_seconds},
+                    {"comm_seconds", plan.comm_seconds},
+                    {"bytes", plan.bytes},
+                    {"values", values},
+                    {"nodes", nodes}};
   return out.dump(1) + "\n";
 }
 
 Plan plan_from_json(const std::string& text, const std::string& origin) {
   const json root = json::parse(text, nullptr, false);
   SR_REQUIRE(!root.is_discarded(), invalid_input, origin, ": is not JSON");
-  SR_REQUIRE(get<std::string>(root, "format", origin) == "shardrun-plan-1", invalid_input, origin, ": field 'format' is '",
-             get<std::string>(root, "format", origin), "', wanted 'shardrun-plan-1'");
+  SR_REQUIRE(get<std::string>(root, "format", origin) == "shardrun-plan-1", invalid_input, origin,
+             ": field 'format' is '", get<std::string>(root, "format", origin),
+             "', wanted 'shardrun-plan-1'");
   Plan plan;
   std::vector<Mesh::Axis> axes;
   const json& mesh = field(root, "mesh", origin);
   SR_REQUIRE(mesh.is_array(), invalid_input, origin, ": field 'mesh' is not a list of axes");
   for (const json& axis : mesh) {
-    axes.push_back({get<std::string>(axis, "name", origin + ": mesh"), get<int64_t>(axis, "size", origin + ": mesh")});
+    axes.push_back({get<std::string>(axis, "name", origin + ": mesh"),
+                    get<int64_t>(axis, "size", origin + ": mesh")});
   }
   try {
     plan.mesh = Mesh(std::move(axes));
@@ -97,7 +111,8 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
     const std::string hash = get<std::string>(root, "model_hash", origin);
     char* end = nullptr;
     plan.model_hash = std::strtoull(hash.c_str(), &end, 16);
-    SR_REQUIRE(!hash.empty() && *end == '\0', invalid_input, "field 'model_hash' is '", hash, "', wanted hexadecimal");
+    SR_REQUIRE(!hash.empty() && *end == '\0', invalid_input, "field 'model_hash' is '", hash,
+               "', wanted hexadecimal");
     plan.seconds = get<double>(root, "seconds", origin);
     plan.compute_seconds = get<double>(root, "compute_seconds", origin);
     plan.comm_seconds = get<double>(root, "comm_seconds", origin);
@@ -118,14 +133,16 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
 }
 
 void check_plan(const Plan& plan, const Graph& graph) {
-  SR_REQUIRE(plan.model_hash == structural_hash(graph), invalid_input, "plan: field 'model_hash' is ", std::hex,
-             plan.model_hash, ", this model (with these options) has ", structural_hash(graph),
+  SR_REQUIRE(plan.model_hash == structural_hash(graph), invalid_input,
+             "plan: field 'model_hash' is ", std::hex, plan.model_hash,
+             ", this model (with these options) has ", structural_hash(graph),
              "; plan it again with the same model and options");
   for (const Value& value : graph.values()) {
     const bool held = value.role != Role::computed;
     if (!held && value.producer < 0) continue;
     const auto it = plan.values.find(value.name);
-    SR_REQUIRE(it != plan.values.end(), invalid_input, "plan: field 'values' lacks '", value.name, "'");
+    SR_REQUIRE(it != plan.values.end(), invalid_input, "plan: field 'values' lacks '", value.name,
+               "'");
     try {
       check_sharding(it->second, plan.mesh, value.type.shape.size());
     } catch (const Error& e) {
@@ -134,17 +151,21 @@ void check_plan(const Plan& plan, const Graph& graph) {
   }
   for (const Node& node : graph.nodes()) {
     const auto it = plan.nodes.find(node.name);
-    SR_REQUIRE(it != plan.nodes.end(), invalid_input, "plan: field 'nodes' lacks '", node.name, "'");
-    SR_REQUIRE(it->second.in.size() == node.inputs.size() && it->second.out.size() == node.outputs.size(), invalid_input,
-               "plan: nodes['", node.name, "'] has ", it->second.in.size(), " operands and ", it->second.out.size(),
-               " results, wanted ", node.inputs.size(), " and ", node.outputs.size());
+    SR_REQUIRE(it != plan.nodes.end(), invalid_input, "plan: field 'nodes' lacks '", node.name,
+               "'");
+    SR_REQUIRE(
+        it->second.in.size() == node.inputs.size() && it->second.out.size() == node.outputs.size(),
+        invalid_input, "plan: nodes['", node.name, "'] has ", it->second.in.size(),
+        " operands and ", it->second.out.size(), " results, wanted ", node.inputs.size(), " and ",
+        node.outputs.size());
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       check_sharding(it->second.in[i], plan.mesh, graph.type(node.inputs[i]).shape.size());
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const Value& value = graph.value(node.outputs[i]);
-      SR_REQUIRE(it->second.out[i] == plan.values.at(value.name), invalid_input, "plan: nodes['", node.name,
-                 "'] makes '", value.name, "' in a sharding other than values['", value.name, "']");
+      SR_REQUIRE(it->second.out[i] == plan.values.at(value.name), invalid_input, "plan: nodes['",
+                 node.name, "'] makes '", value.name, "' in a sharding other than values['",
+                 value.name, "']");
     }
   }
 }

@@ -20,19 +20,23 @@ struct NodePlan {
 
 struct Plan {
   Mesh mesh;
-  std::map<std::string, Sharding> values;   // as produced (computed) or held (batch, parameter, state, constant)
-  std::map<std::string, NodePlan> nodes;    // by node name
-  std::string planner;                      // which planner made it
-  uint64_t model_hash = 0;                  // structural hash of the Graph it is for
-  double seconds = 0;                       // predicted time of a step
+  std::map<std::string, Sharding>
+      values;  // as produced (computed) or held (batch, parameter, state, constant)
+  std::map<std::string, NodePlan> nodes;  // by node name
+  std::string planner;                    // which planner made it
+  uint64_t model_hash = 0;                // structural hash of the Graph it is for
+  double seconds = 0;                     // predicted time of a step
   double compute_seconds = 0, comm_seconds = 0;
-  int64_t bytes = 0;                        // arena bytes of the fullest rank
+  int64_t bytes = 0;  // arena bytes of the fullest rank
 };
 
-uint64_t structural_hash(const Graph& graph);  // ops, attributes, shapes, wiring; not names of files or weights
+uint64_t structural_hash(
+    const Graph& graph);  // ops, attributes, shapes, wiring; not names of files or weights
 std::string to_json(const Plan& plan);
-Plan plan_from_json(const std::string& text, const std::string& origin);  // invalid_input names origin and field
-/// Throws invalid_input naming the field if the plan is not for this graph (hash, values, nodes, ranks).
+Plan plan_from_json(const std::string& text,
+                    const std::string& origin);  // invalid_input names origin and field
+/// Throws invalid_input naming the field if the plan is not for this graph (hash, values, nodes,
+/// ranks).
 void check_plan(const Plan& plan, const Graph& graph);
 
 }  // namespace shardrun

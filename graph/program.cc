@@ -12,10 +12,12 @@ std::string box_text(const Box& box) {
   return out + "]";
 }
 
-void print_bindings(std::ostream& out, std::string_view what, const std::vector<Binding>& bindings, const Program& p) {
+void print_bindings(std::ostream& out, std::string_view what, const std::vector<Binding>& bindings,
+                    const Program& p) {
   for (const Binding& b : bindings) {
-    out << "  " << what << " " << b.name << " = %" << b.buffer << " " << b.global << " " << to_string(b.sharding, p.mesh)
-        << " box " << box_text(b.box) << (b.zeroed_each_step ? " zeroed each step" : "") << "\n";
+    out << "  " << what << " " << b.name << " = %" << b.buffer << " " << b.global << " "
+        << to_string(b.sharding, p.mesh) << " box " << box_text(b.box)
+        << (b.zeroed_each_step ? " zeroed each step" : "") << "\n";
   }
 }
 
@@ -43,8 +45,8 @@ std::string_view to_string(Collective::Kind kind) {
 
 std::string to_string(const Program& program) {
   std::ostringstream out;
-  out << "rank " << program.rank << " of mesh " << program.mesh.to_string() << ", arena " << program.arena_bytes
-      << " bytes, " << program.persistent_bytes << " of them persistent\n";
+  out << "rank " << program.rank << " of mesh " << program.mesh.to_string() << ", arena "
+      << program.arena_bytes << " bytes, " << program.persistent_bytes << " of them persistent\n";
   print_bindings(out, "bind", program.bindings, program);
   for (const Step& step : program.steps) {
     out << (step.phase == Phase::update ? "  update " : "  micro ");
@@ -58,7 +60,8 @@ std::string to_string(const Program& program) {
       for (size_t i = 0; i < c.axes.size(); ++i) {
         out << (i ? "," : "") << program.mesh.axes()[static_cast<size_t>(c.axes[i])].name;
       }
-      if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first) out << " dim=" << c.dim;
+      if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first)
+        out << " dim=" << c.dim;
       if (c.kind == Collective::Kind::all_to_all) out << " to_dim=" << c.to_dim;
       if (c.kind == Collective::Kind::reduce_scatter || c.kind == Collective::Kind::all_reduce ||
           c.kind == Collective::Kind::keep_first) {
@@ -69,7 +72,8 @@ std::string to_string(const Program& program) {
     out << "(";
     print_buffers(out, step.in, program);
     out << ")";
-    if (step.workspace_bytes > 0) out << " workspace " << step.workspace_bytes << "@" << step.workspace_offset;
+    if (step.workspace_bytes > 0)
+      out << " workspace " << step.workspace_bytes << "@" << step.workspace_offset;
     out << "  # " << step.node.name << "\n";
   }
   print_bindings(out, "output", program.outputs, program);

@@ -1,5 +1,5 @@
-// Program: what one rank runs. Local nodes with local shapes, collectives, a schedule, and an offset
-// in one arena for every buffer.
+// Program: what one rank runs. Local nodes with local shapes, collectives, a schedule, and an
+// offset in one arena for every buffer.
 #pragma once
 
 #include <string>
@@ -15,9 +15,10 @@ using BufferId = int32_t;
 
 /// One local tensor. Several buffers may share an offset: in place, or one after the other.
 struct Buffer {
-  std::string name;     // the Graph value's, with '@[…]' behind it for a resharded copy
-  TensorType type;      // local shape
-  int64_t offset = -1;  // bytes from the arena's start, a multiple of kArenaAlignment; -1 before placement
+  std::string name;  // the Graph value's, with '@[…]' behind it for a resharded copy
+  TensorType type;   // local shape
+  int64_t offset =
+      -1;  // bytes from the arena's start, a multiple of kArenaAlignment; -1 before placement
 };
 inline constexpr int64_t kArenaAlignment = 64;
 
@@ -30,15 +31,16 @@ struct Collective {
     all_reduce,      // partial -> replicated
     all_to_all,      // cut along `dim` -> cut along `to_dim`
     slice,           // local: replicated -> cut along `dim` (no communication)
-    keep_first,      // local: replicated -> partial: all but the group's first rank take the identity
+    keep_first,  // local: replicated -> partial: all but the group's first rank take the identity
   };
   Kind kind = Kind::all_gather;
   std::vector<int> axes;       // of the mesh, over which the group spreads
-  std::vector<int64_t> group;  // global ranks, in the order of their chunks (Mesh::group of axes); this rank is among them
+  std::vector<int64_t> group;  // global ranks, in the order of their chunks (Mesh::group of axes);
+                               // this rank is among them
   int dim = 0;
   int to_dim = 0;
   ReduceOp op = ReduceOp::sum;
-  std::vector<Box> in_boxes;   // per group member, global coordinates
+  std::vector<Box> in_boxes;  // per group member, global coordinates
   std::vector<Box> out_boxes;
 };
 std::string_view to_string(Collective::Kind kind);
@@ -47,23 +49,24 @@ struct Step {
   enum class Kind { kernel, collective };
   Kind kind = Kind::kernel;
   Phase phase = Phase::micro;
-  Node node;               // kernel: the local node; its ValueIds are BufferIds of this Program. collective: name only
-  Collective collective;   // collective
+  Node node;  // kernel: the local node; its ValueIds are BufferIds of this Program. collective:
+              // name only
+  Collective collective;  // collective
   std::vector<BufferId> in, out;
-  int64_t workspace_bytes = 0;    // kernel workspace or collective staging
+  int64_t workspace_bytes = 0;  // kernel workspace or collective staging
   int64_t workspace_offset = -1;
-  std::string source;      // the Graph node or value this step comes from, for people
+  std::string source;  // the Graph node or value this step comes from, for people
 };
 
 /// What the host fills or reads: batch shards, scalars, parameters, state, constants; outputs.
 struct Binding {
-  std::string name;        // the Graph value's
+  std::string name;  // the Graph value's
   BufferId buffer = -1;
   Role role = Role::computed;  // computed: an output or a metric
   TensorType global;
-  Box box;                 // this rank's part
+  Box box;  // this rank's part
   Sharding sharding;
-  Source source;           // parameter, state, constant
+  Source source;                  // parameter, state, constant
   bool zeroed_each_step = false;  // Graph::zeroed_each_step
 };
 
@@ -71,12 +74,12 @@ struct Program {
   Mesh mesh;
   int64_t rank = 0;
   std::vector<Buffer> buffers;
-  std::vector<Step> steps;           // micro steps, then update steps
-  std::vector<Binding> bindings;     // everything of role != computed
-  std::vector<Binding> outputs;      // in the Graph's order; replicated
-  std::vector<Binding> metrics;      // scalars, named as in Graph::metrics; replicated
-  int64_t arena_bytes = 0;           // persistent and temporary together
-  int64_t persistent_bytes = 0;      // [0, persistent_bytes): parameters, state, constants
+  std::vector<Step> steps;        // micro steps, then update steps
+  std::vector<Binding> bindings;  // everything of role != computed
+  std::vector<Binding> outputs;   // in the Graph's order; replicated
+  std::vector<Binding> metrics;   // scalars, named as in Graph::metrics; replicated
+  int64_t arena_bytes = 0;        // persistent and temporary together
+  int64_t persistent_bytes = 0;   // [0, persistent_bytes): parameters, state, constants
 };
 
 std::string to_string(const Program& program);

@@ -20,13 +20,16 @@ bool Sharding::is_uncut() const {
 }
 bool Sharding::is_replicated() const { return partial.empty() && is_uncut(); }
 
-Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates) {
-  SR_REQUIRE(sharding.dims.size() == shape.size(), internal, "sharding ", to_string(sharding, mesh), " has ",
-             sharding.dims.size(), " dims, the value ", to_string(shape), " has ", shape.size());
+Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh,
+              const std::vector<int64_t>& coordinates) {
+  SR_REQUIRE(sharding.dims.size() == shape.size(), internal, "sharding ", to_string(sharding, mesh),
+             " has ", sharding.dims.size(), " dims, the value ", to_string(shape), " has ",
+             shape.size());
   Box box = full_box(shape);
   for (size_t d = 0; d < shape.size(); ++d) {
     for (int axis : sharding.dims[d]) {
-      const Range part = chunk(box[d].size, mesh.axis_size(axis), coordinates[static_cast<size_t>(axis)]);
+      const Range part =
+          chunk(box[d].size, mesh.axis_size(axis), coordinates[static_cast<size_t>(axis)]);
       box[d] = {box[d].begin + part.begin, part.size};
     }
   }
@@ -79,7 +82,8 @@ struct Reader {
   size_t at = 0;
 
   [[noreturn]] void wrong(const std::string& what) const {
-    fail(ErrorKind::invalid_input, "sharding '", text, "': ", what, "; write [{data}, -] or [-] partial(sum: model)");
+    fail(ErrorKind::invalid_input, "sharding '", text, "': ", what,
+         "; write [{data}, -] or [-] partial(sum: model)");
   }
   void skip() {
     while (at < text.size() && text[at] == ' ') ++at;
@@ -151,10 +155,10 @@ void check_sharding(const Sharding& sharding, const Mesh& mesh, size_t rank) {
              " dims, the value has ", rank);
   std::set<int> seen;
   auto use = [&](int axis) {
-    SR_REQUIRE(axis >= 0 && axis < mesh.axis_count(), invalid_input, "sharding names axis ", axis, ", the mesh ",
-               mesh.to_string(), " has ", mesh.axis_count());
-    SR_REQUIRE(seen.insert(axis).second, invalid_input, "sharding ", to_string(sharding, mesh), " uses axis '",
-               mesh.axes()[static_cast<size_t>(axis)].name, "' twice");
+    SR_REQUIRE(axis >= 0 && axis < mesh.axis_count(), invalid_input, "sharding names axis ", axis,
+               ", the mesh ", mesh.to_string(), " has ", mesh.axis_count());
+    SR_REQUIRE(seen.insert(axis).second, invalid_input, "sharding ", to_string(sharding, mesh),
+               " uses axis '", mesh.axes()[static_cast<size_t>(axis)].name, "' twice");
   };
   for (const auto& axes : sharding.dims) {
     for (int axis : axes) use(axis);

@@ -11,9 +11,10 @@ namespace shardrun {
 enum class ReduceOp { sum, max, min };
 std::string_view to_string(ReduceOp op);
 
-/// For each dim the ordered mesh axes that cut it, outermost first: axis by axis, each cuts what the
-/// one before left into chunks (shape.h: chunk). Plus the axes over which the value is partial: the true value is
-/// the reduction of the ranks' values over them. All other axes replicate. An axis appears once at most.
+/// For each dim the ordered mesh axes that cut it, outermost first: axis by axis, each cuts what
+/// the one before left into chunks (shape.h: chunk). Plus the axes over which the value is partial:
+/// the true value is the reduction of the ranks' values over them. All other axes replicate. An
+/// axis appears once at most.
 struct Sharding {
   struct Partial {
     int axis = 0;
@@ -31,7 +32,8 @@ struct Sharding {
 };
 
 /// What the rank with these mesh coordinates holds of a tensor of `shape`.
-Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates);
+Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh,
+              const std::vector<int64_t>& coordinates);
 /// The largest local element count over all ranks (that of coordinates 0).
 int64_t max_local_count(const Shape& shape, const Sharding& sharding, const Mesh& mesh);
 

@@ -12,7 +12,8 @@
 namespace shardrun {
 namespace {
 
-/// Visits the runs of a box that are contiguous in a dense tensor of `shape`: f(first global element, count).
+/// Visits the runs of a box that are contiguous in a dense tensor of `shape`: f(first global
+/// element, count).
 template <class F>
 void for_each_run(const Shape& shape, const Box& box, F f) {
   if (is_empty(box)) return;
@@ -35,7 +36,8 @@ void for_each_run(const Shape& shape, const Box& box, F f) {
 
 class File {
  public:
-  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit File(const std::string& path)
+      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     SR_REQUIRE(fd_ >= 0, invalid_input, path_, ": cannot open: ", std::strerror(errno));
   }
   ~File() { ::close(fd_); }
@@ -46,8 +48,8 @@ class File {
     while (bytes > 0) {
       const ssize_t got = ::pread(fd_, out, static_cast<size_t>(bytes), offset);
       if (got < 0 && errno == EINTR) continue;
-      SR_REQUIRE(got > 0, invalid_input, path_, ": wanted ", bytes, " bytes at offset ", offset, ", ",
-                 got < 0 ? std::strerror(errno) : "the file ends before");
+      SR_REQUIRE(got > 0, invalid_input, path_, ": wanted ", bytes, " bytes at offset ", offset,
+                 ", ", got < 0 ? std::strerror(errno) : "the file ends before");
       offset += got;
       out += got;
       bytes -= got;
@@ -61,16 +63,18 @@ class File {
 
 /// out[i in box, row-major over the value's dims] = stored element at the permuted position.
 /// `stored` is dense and holds `stored_box` of the stored tensor.
-void permute_into(const char* stored, const Box& stored_box, const std::vector<int64_t>& perm, const Box& box,
-                  int64_t element_bytes, char* out) {
+void permute_into(const char* stored, const Box& stored_box, const std::vector<int64_t>& perm,
+                  const Box& box, int64_t element_bytes, char* out) {
   const Shape stored_strides = row_major_strides(box_shape(stored_box));
   const Shape shape = box_shape(box);
   std::vector<int64_t> index(shape.size(), 0);
   const int64_t count = element_count(shape);
   for (int64_t i = 0; i < count; ++i) {
     int64_t at = 0;
-    for (size_t d = 0; d < shape.size(); ++d) at += index[d] * stored_strides[static_cast<size_t>(perm[d])];
-    std::memcpy(out + i * element_bytes, stored + at * element_bytes, static_cast<size_t>(element_bytes));
+    for (size_t d = 0; d < shape.size(); ++d)
+      at += index[d] * stored_strides[static_cast<size_t>(perm[d])];
+    std::memcpy(out + i * element_bytes, stored + at * element_bytes,
+                static_cast<size_t>(element_bytes));
     for (size_t d = shape.size(); d-- > 0;) {
       if (++index[d] < shape[d]) break;
       index[d] = 0;
@@ -78,8 +82,10 @@ void permute_into(const char* stored, const Box& stored_box, const std::vector<i
   }
 }
 
-/// Reads the box of a stored tensor (dims reshaped to the value's where they differ) in its own dtype.
-void read_stored(const Source& source, const TensorType& type, const Box& box, std::vector<char>& raw) {
+/// Reads the box of a stored tensor (dims reshaped to the value's where they differ) in its own
+/// dtype.
+void read_stored(const Source& source, const TensorType& type, const Box& box,
+                 std::vector<char>& raw) {
   const DType dtype = source.kind == Source::Kind::data ? source.data.dtype() : source.dtype;
   const int64_t width = size_of(dtype);
   raw.resize(static_cast<size_t>(element_count(box_shape(box)) * width));
@@ -108,24 +114,28 @@ void read_stored(const Source& source, const TensorType& type, const Box& box, s
       to += count * width;
     });
   }
-  if (!source.perm.empty()) permute_into(direct.data(), stored_box, source.perm, box, width, raw.data());
+  if (!source.perm.empty())
+    permute_into(direct.data(), stored_box, source.perm, box, width, raw.data());
 }
 
-/// Fills `out` (elements of `dtype`) in row-major order of the box from f(global element index) -> float.
+/// Fills `out` (elements of `dtype`) in row-major order of the box from f(global element index) ->
+/// float.
 template <class F>
 void generate(const TensorType& type, const Box& box, void* out, F f) {
   dispatch_float(type.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     auto* to = static_cast<T*>(out);
     for_each_run(type.shape, box, [&](int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) *to++ = static_cast<T>(f(static_cast<uint64_t>(first + i)));
+      for (int64_t i = 0; i < count; ++i)
+        *to++ = static_cast<T>(f(static_cast<uint64_t>(first + i)));
     });
   });
 }
 
 }  // namespace
 
-void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed, void* out) {
+void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed,
+                 void* out) {
   const int64_t count = element_count(box_shape(box));
   if (count == 0) return;
   const RandomStream random{seed, hash_name(source.stream.data(), source.stream.size()), 0};
@@ -135,7 +145,8 @@ void read_source(const Source& source, const TensorType& type, const Box& box, u
       return;
     case Source::Kind::constant:
       for (int64_t i = 0; i < count; ++i) {
-        convert(&source.a, DType::f64, static_cast<char*>(out) + i * size_of(type.dtype), type.dtype, 1);
+        convert(&source.a, DType::f64, static_cast<char*>(out) + i * size_of(type.dtype),
+                type.dtype, 1);
       }
       return;
     case Source::Kind::normal:
@@ -144,14 +155,15 @@ void read_source(const Source& source, const TensorType& type, const Box& box, u
       });
     case Source::Kind::uniform:
       return generate(type, box, out, [&](uint64_t i) {
-        return static_cast<float>(source.a + (source.b - source.a) * static_cast<double>(random.uniform(i)));
+        return static_cast<float>(source.a +
+                                  (source.b - source.a) * static_cast<double>(random.uniform(i)));
       });
     case Source::Kind::data:
     case Source::Kind::file: {
       const bool held = source.kind == Source::Kind::data;
       const int64_t stored = element_count(held ? source.data.shape() : source.shape);
-      SR_REQUIRE(stored == element_count(type.shape), internal, "source holds ", stored, " elements, value ", type,
-                 " wants ", element_count(type.shape));
+      SR_REQUIRE(stored == element_count(type.shape), internal, "source holds ", stored,
+                 " elements, value ", type, " wants ", element_count(type.shape));
       std::vector<char> raw;
       read_stored(source, type, box, raw);
       convert(raw.data(), held ? source.data.dtype() : source.dtype, out, type.dtype, count);

@@ -26,7 +26,8 @@ struct KernelArgs {
   void* workspace = nullptr;  // PreparedKernel::workspace_bytes bytes, 64-byte aligned
 };
 
-/// A kernel with everything that does not change between steps done: primitives made, layouts chosen.
+/// A kernel with everything that does not change between steps done: primitives made, layouts
+/// chosen.
 struct PreparedKernel {
   std::function<void(const KernelArgs&)> run;
   int64_t workspace_bytes = 0;

@@ -19,7 +19,8 @@ PreparedKernel select_kernel(std::span<const KernelList* const> lists, const Ker
       return prepared;
     }
   }
-  fail(ErrorKind::unsupported, "op '", call.node.op, "' ('", call.node.name, "') has no kernel for it",
+  fail(ErrorKind::unsupported, "op '", call.node.op, "' ('", call.node.name,
+       "') has no kernel for it",
        refusals.empty() ? "; register_reference_kernel adds one" : refusals);
 }
 

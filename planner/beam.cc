@@ -41,7 +41,8 @@ class Beam {
     std::vector<int64_t> least(static_cast<size_t>(flat_.times()) + 1, 0);
     for (size_t i = 0; i < count; ++i) {
       for (const FlatProblem::Range& range : flat_.ranges(static_cast<int>(i))) {
-        const int64_t bytes = *std::min_element(range.bytes, range.bytes + flat_.strategies(static_cast<int>(i)));
+        const int64_t bytes =
+            *std::min_element(range.bytes, range.bytes + flat_.strategies(static_cast<int>(i)));
         least[static_cast<size_t>(range.first)] += bytes;
         least[static_cast<size_t>(range.end)] -= bytes;
       }
@@ -115,7 +116,8 @@ class Beam {
       if (arc.other > node) continue;
       const auto at = std::lower_bound(open.begin(), open.end(), arc.other) - open.begin();
       const double* row =
-          arc.by_other + static_cast<size_t>(candidate.open[static_cast<size_t>(at)]) * costs.size();
+          arc.by_other +
+          static_cast<size_t>(candidate.open[static_cast<size_t>(at)]) * costs.size();
       for (size_t a = 0; a < costs.size(); ++a) costs[a] += row[a];
     }
     return costs;

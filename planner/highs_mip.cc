@@ -48,8 +48,9 @@ double mip_size(const Problem& problem) {
 
 namespace {
 
-/// Moves what every choice costs into a constant, which is returned: minima of edges' rows and columns go
-/// to their nodes, minima of nodes to the constant. HiGHS' tolerances then see only differences.
+/// Moves what every choice costs into a constant, which is returned: minima of edges' rows and
+/// columns go to their nodes, minima of nodes to the constant. HiGHS' tolerances then see only
+/// differences.
 double normalise(Problem& problem) {
   for (Problem::Edge& edge : problem.edges) {
     std::vector<double>& from = problem.nodes[static_cast<size_t>(edge.from)].cost;
@@ -63,7 +64,8 @@ double normalise(Problem& problem) {
     }
     for (size_t b = 0; b < to.size(); ++b) {
       double least = kInfeasible;
-      for (size_t a = 0; a < from.size(); ++a) least = std::min(least, edge.cost[a * to.size() + b]);
+      for (size_t a = 0; a < from.size(); ++a)
+        least = std::min(least, edge.cost[a * to.size() + b]);
       if (least == kInfeasible) continue;
       to[b] += least;
       for (size_t a = 0; a < from.size(); ++a) edge.cost[a * to.size() + b] -= least;
@@ -97,8 +99,7 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
   };
   // HiGHS' tolerances are absolute: costs are scaled to a million, bytes to shares of the limit.
   double scale = 0;
-  if (start != nullptr)
-    scale = std::abs(evaluate(problem, *start).raw_cost);
+  if (start != nullptr) scale = std::abs(evaluate(problem, *start).raw_cost);
   if (!(scale > 0) || scale == kInfeasible) {
     for (const Problem::Node& node : problem.nodes) {
       double largest = 0;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "planner/bound.h"
 #include "planner/elimination.h"
@@ -59,7 +60,8 @@ class IlpSolver {
  private:
   double now() const {
     if (processor_time_) return thread_seconds();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   }
   double elapsed() const { return now() - begin_; }
   bool late() const { return elapsed() > seconds_; }

@@ -17,15 +17,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
-constexpr size_t kSmallCore = 1500;     // nodes: up to here a proof is within reach
-constexpr double kSmallMip = 1.2e6;     // and so many edge variables
+constexpr size_t kSmallCore = 1500;   // nodes: up to here a proof is within reach
+constexpr double kSmallMip = 1.2e6;   // and so many edge variables
 constexpr int kBatch = 16;            // regions a thread solves between two meetings
 constexpr int kSizes[] = {16, 32, 64, 128, 250};
 constexpr int kKinds = 3;
 constexpr double kTables[] = {2e4, 3e5};  // entries of a region's tables at most
-constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
-constexpr double kExact = 1e-12;       // relative: what HiGHS is asked for
-constexpr int kRemovals = 4;          // rounds of bound, search and removal before a proof
+constexpr double kRounding = 1e-9;        // relative: sums in another order differ by less
+constexpr double kExact = 1e-12;          // relative: what HiGHS is asked for
+constexpr int kRemovals = 4;              // rounds of bound, search and removal before a proof
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
 void tame(Problem& problem) {
@@ -240,9 +240,9 @@ class Search {
         cost += problem_.cost(node)[own];
         const size_t width = static_cast<size_t>(problem_.strategies(node));
         for (const FlatProblem::Arc& arc : problem_.arcs(node)) {
-          const bool both = std::binary_search(
-              changes.begin(), changes.end(), std::pair<int, int>{arc.other, 0},
-              [](const auto& a, const auto& b) { return a.first < b.first; });
+          const bool both =
+              std::binary_search(changes.begin(), changes.end(), std::pair<int, int>{arc.other, 0},
+                                 [](const auto& a, const auto& b) { return a.first < b.first; });
           const double pair =
               arc.by_other[static_cast<size_t>(state.choice[static_cast<size_t>(arc.other)]) *
                                width +
@@ -452,8 +452,7 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
     search.run(start ? &*start : nullptr, result.lower_bound * (1 + kExact), price_share);
     offer(reducer.expand(search.choice()));
     // Strategies that have been removed are in no better solution: the bound is of those.
-    result.lower_bound =
-        std::max(result.lower_bound, std::min(search.lower_bound(), result.cost));
+    result.lower_bound = std::max(result.lower_bound, std::min(search.lower_bound(), result.cost));
     return result.solution ? search.removable(result.cost) : std::vector<std::vector<bool>>();
   };
   const auto small = [&] {
@@ -467,8 +466,7 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
   }
   for (int round = 0; round < kRemovals && Clock::now() < end; ++round) {
     const auto gone = search(std::min(5.0, 0.06 * options.seconds), 0.5);
-    if (result.solution && result.cost <= result.lower_bound * (1 + kExact))
-      return proven("bound");
+    if (result.solution && result.cost <= result.lower_bound * (1 + kExact)) return proven("bound");
     size_t count = 0;
     for (size_t i = 1; i < gone.size(); ++i) {
       const size_t here = static_cast<size_t>(std::count(gone[i].begin(), gone[i].end(), true));

@@ -1,8 +1,8 @@
 // Memory: live ranges, aliasing and offsets in the arena.
 //
-// Time is the index of a step. A micro-batch runs the micro steps from the start again, so what lives
-// from one micro-batch into the next is persistent; everything else is made anew in each. Values that
-// cross into the update phase are the last micro-batch's.
+// Time is the index of a step. A micro-batch runs the micro steps from the start again, so what
+// lives from one micro-batch into the next is persistent; everything else is made anew in each.
+// Values that cross into the update phase are the last micro-batch's.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -15,16 +15,20 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-int64_t aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+int64_t aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
-/// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step 0;
-/// the number of steps: read by the host after the last.
+/// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step
+/// 0; the number of steps: read by the host after the last.
 struct Live {
   int first = kNever, last = -1;
   bool persistent = false;
 };
 
-bool is_persistent(Role role) { return role == Role::parameter || role == Role::state || role == Role::constant; }
+bool is_persistent(Role role) {
+  return role == Role::parameter || role == Role::state || role == Role::constant;
+}
 
 std::vector<Live> live_ranges(const Program& program) {
   std::vector<Live> live(program.buffers.size());
@@ -34,7 +38,8 @@ std::vector<Live> live_ranges(const Program& program) {
     Live& l = at(b.buffer);
     l.first = -1;
     l.persistent = is_persistent(b.role);
-    if (b.role != Role::batch) l.last = end;  // scalars are set once a step, batches before each micro-batch
+    if (b.role != Role::batch)
+      l.last = end;  // scalars are set once a step, batches before each micro-batch
   }
   for (int s = 0; s < end; ++s) {
     const Step& step = program.steps[static_cast<size_t>(s)];
@@ -57,18 +62,22 @@ std::vector<Live> live_ranges(const Program& program) {
 /// {result, operand} positions of `step` that may share memory.
 std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
   if (step.kind == Step::Kind::kernel) return op_def(step.node.op).in_place;
-  if (step.collective.kind == Collective::Kind::all_reduce || step.collective.kind == Collective::Kind::keep_first) {
+  if (step.collective.kind == Collective::Kind::all_reduce ||
+      step.collective.kind == Collective::Kind::keep_first) {
     return {{0, 0}};
   }
   return {};
 }
 
 /// May result `r` take the memory of operand `o`, by what the step does and what lives on?
-bool may_alias(const Program& program, const std::vector<Live>& live, int s, std::pair<int, int> pair) {
+bool may_alias(const Program& program, const std::vector<Live>& live, int s,
+               std::pair<int, int> pair) {
   const Step& step = program.steps[static_cast<size_t>(s)];
   const auto [r, o] = pair;
-  if (static_cast<size_t>(r) >= step.out.size() || static_cast<size_t>(o) >= step.in.size()) return false;
-  const BufferId result = step.out[static_cast<size_t>(r)], operand = step.in[static_cast<size_t>(o)];
+  if (static_cast<size_t>(r) >= step.out.size() || static_cast<size_t>(o) >= step.in.size())
+    return false;
+  const BufferId result = step.out[static_cast<size_t>(r)],
+                 operand = step.in[static_cast<size_t>(o)];
   if (result == operand) return false;
   const Live &from = live[static_cast<size_t>(operand)], &to = live[static_cast<size_t>(result)];
   return !from.persistent && !to.persistent && from.last == s && to.first == s &&
@@ -114,9 +123,10 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order) {
     }
     slot.offset = best >= 0 ? best : cursor;
     total = std::max(total, slot.offset + slot.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), slot,
-                                   [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
-                  slot);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), slot,
+                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
+        slot);
   }
   return total;
 }
@@ -128,11 +138,16 @@ int64_t place_slots(std::vector<Slot>& slots, int steps) {
   std::vector<int> order(slots.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
   auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
-  auto length = [&](int i) { return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1; };
+  auto length = [&](int i) {
+    return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1;
+  };
   auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
-  const auto by_bytes = [&](int a, int b) { return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b); };
+  const auto by_bytes = [&](int a, int b) {
+    return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b);
+  };
   const auto by_area = [&](int a, int b) {
-    const double x = static_cast<double>(bytes(a)) * length(a), y = static_cast<double>(bytes(b)) * length(b);
+    const double x = static_cast<double>(bytes(a)) * length(a),
+                 y = static_cast<double>(bytes(b)) * length(b);
     return x != y ? x > y : first(a) < first(b);
   };
   const auto by_length = [&](int a, int b) {
@@ -172,19 +187,24 @@ void place_persistent(Program& program, const Program* like) {
   for (const Binding& b : program.bindings) {
     if (!is_persistent(b.role)) continue;
     const auto it = theirs.find(b.name);
-    SR_REQUIRE(it != theirs.end() && is_persistent(it->second->role), invalid_input, "persistent value '", b.name,
+    SR_REQUIRE(it != theirs.end() && is_persistent(it->second->role), invalid_input,
+               "persistent value '", b.name,
                "' is not in the program whose memory is to be shared");
-    SR_REQUIRE(it->second->global == b.global && it->second->sharding == b.sharding, invalid_input, "persistent value '",
-               b.name, "' is ", b.global, " ", to_string(b.sharding, program.mesh), ", in the program whose memory is to be shared ",
-               it->second->global, " ", to_string(it->second->sharding, like->mesh), "; pin its sharding when planning");
-    program.buffers[static_cast<size_t>(b.buffer)].offset = like->buffers[static_cast<size_t>(it->second->buffer)].offset;
+    SR_REQUIRE(it->second->global == b.global && it->second->sharding == b.sharding, invalid_input,
+               "persistent value '", b.name, "' is ", b.global, " ",
+               to_string(b.sharding, program.mesh),
+               ", in the program whose memory is to be shared ", it->second->global, " ",
+               to_string(it->second->sharding, like->mesh), "; pin its sharding when planning");
+    program.buffers[static_cast<size_t>(b.buffer)].offset =
+        like->buffers[static_cast<size_t>(it->second->buffer)].offset;
   }
   program.persistent_bytes = like->persistent_bytes;
 }
 
 }  // namespace
 
-void place_memory(Program& program, const WorkspaceBytes& workspace, const Program* persistent_like) {
+void place_memory(Program& program, const WorkspaceBytes& workspace,
+                  const Program* persistent_like) {
   place_persistent(program, persistent_like);
   const std::vector<Live> live = live_ranges(program);
   const int steps = static_cast<int>(program.steps.size());
@@ -208,11 +228,14 @@ void place_memory(Program& program, const WorkspaceBytes& workspace, const Progr
     Step& step = program.steps[static_cast<size_t>(s)];
     for (const auto& pair : alias_pairs(step)) {
       if (!may_alias(program, live, s, pair)) continue;
-      const BufferId operand = step.in[static_cast<size_t>(pair.second)], result = step.out[static_cast<size_t>(pair.first)];
+      const BufferId operand = step.in[static_cast<size_t>(pair.second)],
+                     result = step.out[static_cast<size_t>(pair.first)];
       const int slot = slot_of[static_cast<size_t>(operand)];
       // slots[slot].last == s: no other result of this step has taken the operand already.
-      if (slot < 0 || slot_of[static_cast<size_t>(result)] >= 0 || slots[static_cast<size_t>(slot)].last != s ||
-          std::any_of(step.out.begin(), step.out.end(), [&](BufferId b) { return slot_of[static_cast<size_t>(b)] == slot; })) {
+      if (slot < 0 || slot_of[static_cast<size_t>(result)] >= 0 ||
+          slots[static_cast<size_t>(slot)].last != s ||
+          std::any_of(step.out.begin(), step.out.end(),
+                      [&](BufferId b) { return slot_of[static_cast<size_t>(b)] == slot; })) {
         continue;
       }
       slot_of[static_cast<size_t>(result)] = slot;
@@ -220,18 +243,22 @@ void place_memory(Program& program, const WorkspaceBytes& workspace, const Progr
     }
     for (BufferId b : step.out) give_slot(b);
     step.workspace_bytes = workspace ? workspace(program, step) : 0;
-    if (step.workspace_bytes > 0) workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.workspace_bytes);
+    if (step.workspace_bytes > 0)
+      workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.workspace_bytes);
   }
 
   program.arena_bytes = program.persistent_bytes + place_slots(slots, steps);
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     Buffer& buffer = program.buffers[b];
     if (live[b].persistent) continue;
-    buffer.offset = slot_of[b] < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot_of[b])].offset;
+    buffer.offset = slot_of[b] < 0
+                        ? 0
+                        : program.persistent_bytes + slots[static_cast<size_t>(slot_of[b])].offset;
   }
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const int slot = workspace_slot[s];
-    program.steps[s].workspace_offset = slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
+    program.steps[s].workspace_offset =
+        slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
   }
 }
 
@@ -244,21 +271,26 @@ void check_memory(const Program& program) {
   std::map<int64_t, Taken> taken;  // by offset: what is alive now
   auto take = [&](int64_t offset, int64_t bytes, const std::string& name) {
     if (bytes == 0) return;
-    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ", offset,
-               ", wanted a multiple of ", kArenaAlignment);
-    SR_REQUIRE(offset + bytes <= program.arena_bytes, internal, "'", name, "' ends at ", offset + bytes,
-               ", the arena at ", program.arena_bytes);
+    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ",
+               offset, ", wanted a multiple of ", kArenaAlignment);
+    SR_REQUIRE(offset + bytes <= program.arena_bytes, internal, "'", name, "' ends at ",
+               offset + bytes, ", the arena at ", program.arena_bytes);
     const auto next = taken.lower_bound(offset);
     auto overlap = [&](const auto& other) {
-      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '", other->second.name, "' [",
-           other->first, ", ", other->second.end, ") are alive at once and overlap");
+      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '",
+           other->second.name, "' [", other->first, ", ", other->second.end,
+           ") are alive at once and overlap");
     };
     if (next != taken.end() && next->first < offset + bytes) overlap(next);
     if (next != taken.begin() && std::prev(next)->second.end > offset) overlap(std::prev(next));
     taken[offset] = {offset + bytes, name};
   };
-  auto buffer_of = [&](BufferId b) -> const Buffer& { return program.buffers[static_cast<size_t>(b)]; };
-  auto take_buffer = [&](BufferId b) { take(buffer_of(b).offset, byte_size(buffer_of(b).type), buffer_of(b).name); };
+  auto buffer_of = [&](BufferId b) -> const Buffer& {
+    return program.buffers[static_cast<size_t>(b)];
+  };
+  auto take_buffer = [&](BufferId b) {
+    take(buffer_of(b).offset, byte_size(buffer_of(b).type), buffer_of(b).name);
+  };
   auto release = [&](BufferId b) {
     if (byte_size(buffer_of(b).type) > 0) taken.erase(buffer_of(b).offset);
   };
@@ -266,10 +298,11 @@ void check_memory(const Program& program) {
   std::vector<std::vector<BufferId>> born(program.steps.size()), dies(program.steps.size());
   for (size_t b = 0; b < live.size(); ++b) {
     const auto id = static_cast<BufferId>(b);
-    SR_REQUIRE(live[b].first != kNever, internal, "buffer '", program.buffers[b].name, "' is never made");
+    SR_REQUIRE(live[b].first != kNever, internal, "buffer '", program.buffers[b].name,
+               "' is never made");
     if (live[b].persistent) {
-      SR_REQUIRE(buffer_of(id).offset + byte_size(buffer_of(id).type) <= program.persistent_bytes, internal, "persistent '",
-                 buffer_of(id).name, "' ends behind the persistent part");
+      SR_REQUIRE(buffer_of(id).offset + byte_size(buffer_of(id).type) <= program.persistent_bytes,
+                 internal, "persistent '", buffer_of(id).name, "' ends behind the persistent part");
     }
     if (live[b].first < 0) {
       take_buffer(id);
@@ -288,14 +321,16 @@ void check_memory(const Program& program) {
     std::vector<BufferId> replaced;
     for (const auto& pair : alias_pairs(step)) {
       if (!may_alias(program, live, static_cast<int>(s), pair)) continue;
-      const BufferId operand = step.in[static_cast<size_t>(pair.second)], result = step.out[static_cast<size_t>(pair.first)];
+      const BufferId operand = step.in[static_cast<size_t>(pair.second)],
+                     result = step.out[static_cast<size_t>(pair.first)];
       if (buffer_of(operand).offset != buffer_of(result).offset) continue;
       if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;
       release(operand);
       replaced.push_back(operand);
     }
     for (BufferId b : born[s]) take_buffer(b);
-    if (step.workspace_bytes > 0) take(step.workspace_offset, step.workspace_bytes, step.node.name + " (workspace)");
+    if (step.workspace_bytes > 0)
+      take(step.workspace_offset, step.workspace_bytes, step.node.name + " (workspace)");
     if (step.workspace_bytes > 0) taken.erase(step.workspace_offset);
     for (BufferId b : dies[s]) {
       if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/clock.h"
+
 namespace shardrun {
 namespace {
 
@@ -66,8 +67,11 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster) {
     std::vector<int64_t> sizes;
     std::vector<std::vector<int64_t>> all;
     factorise(ranks, axes, sizes, all);
-    const auto largest = [](const std::vector<int64_t>& s) { return *std::max_element(s.begin(), s.end()); };
-    std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
+    const auto largest = [](const std::vector<int64_t>& s) {
+      return *std::max_element(s.begin(), s.end());
+    };
+    std::stable_sort(all.begin(), all.end(),
+                     [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
     for (const std::vector<int64_t>& candidate : all) {
       if (seen.insert(nature(candidate, cluster)).second) meshes.push_back(mesh_of(candidate));
     }

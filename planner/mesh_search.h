@@ -7,27 +7,27 @@
 
 namespace shardrun {
 
-/// All meshes of `ranks` ranks with one axis, then two, then three, none of size 1; within a number of
-/// axes the most even first. Meshes that differ only in the order of axes with equal links are one: on
-/// equal links 12 ranks give 12; 3x4, 2x6; 2x2x3. One rank has one mesh, without axes.
+/// All meshes of `ranks` ranks with one axis, then two, then three, none of size 1; within a number
+/// of axes the most even first. Meshes that differ only in the order of axes with equal links are
+/// one: on equal links 12 ranks give 12; 3x4, 2x6; 2x2x3. One rank has one mesh, without axes.
 std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster);
 
 struct MeshTrial {
   Mesh mesh;
-  bool fits = false;    // else `why`
-  double seconds = 0;   // predicted step time
-  int64_t bytes = 0;    // of the fullest rank
+  bool fits = false;   // else `why`
+  double seconds = 0;  // predicted step time
+  int64_t bytes = 0;   // of the fullest rank
   std::string why;
 };
 
-/// The plan with the least predicted step time, over the candidates; of equal ones the first. One axis is
-/// always tried; meshes with more, in order, for as long as the seconds that they take on a usual core, a fixed
-/// number for each folded node, sum up to at most `total_seconds`. So the same call tries the same
-/// meshes wherever and whenever it is made; only on a machine three times slower the clock ends
-/// it. `report` is the chosen plan's, with runs and seconds of all trials. Throws out_of_memory if no
-/// plan on any mesh tried fits.
-Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster, const PlanOptions& options,
-                    double total_seconds, RuleCache& rules, PlanReport* report = nullptr,
-                    std::vector<MeshTrial>* trials = nullptr);
+/// The plan with the least predicted step time, over the candidates; of equal ones the first. One
+/// axis is always tried; meshes with more, in order, for as long as the seconds that they take on a
+/// usual core, a fixed number for each folded node, sum up to at most `total_seconds`. So the same
+/// call tries the same meshes wherever and whenever it is made; only on a machine three times
+/// slower the clock ends it. `report` is the chosen plan's, with runs and seconds of all trials.
+/// Throws out_of_memory if no plan on any mesh tried fits.
+Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
+                    const PlanOptions& options, double total_seconds, RuleCache& rules,
+                    PlanReport* report = nullptr, std::vector<MeshTrial>* trials = nullptr);
 
 }  // namespace shardrun

@@ -18,8 +18,14 @@ namespace {
 class Partitioner {
  public:
   Partitioner(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank)
-      : graph_(graph), plan_(plan), cluster_(cluster), mesh_(plan.mesh), rank_(rank), coordinates_(mesh_.coordinates(rank)) {
-    SR_REQUIRE(rank >= 0 && rank < mesh_.size(), internal, "rank ", rank, " is not in the mesh ", mesh_.to_string());
+      : graph_(graph),
+        plan_(plan),
+        cluster_(cluster),
+        mesh_(plan.mesh),
+        rank_(rank),
+        coordinates_(mesh_.coordinates(rank)) {
+    SR_REQUIRE(rank >= 0 && rank < mesh_.size(), internal, "rank ", rank, " is not in the mesh ",
+               mesh_.to_string());
     program_.mesh = mesh_;
     program_.rank = rank;
   }
@@ -32,7 +38,8 @@ class Partitioner {
     last_phase_ = has_update ? Phase::update : Phase::micro;
     for (const Node& node : graph_.nodes()) {
       if (node.phase == Phase::micro) {
-        SR_REQUIRE(phase_ == Phase::micro, internal, "node '", node.name, "': a micro node stands behind an update node");
+        SR_REQUIRE(phase_ == Phase::micro, internal, "node '", node.name,
+                   "': a micro node stands behind an update node");
       } else if (phase_ == Phase::micro) {
         finish_phase();
         phase_ = Phase::update;
@@ -52,8 +59,8 @@ class Partitioner {
   };
   struct ValueState {
     Sharding produced;
-    std::vector<Copy> copies;       // the first is as produced
-    std::vector<Sharding> wanted;   // distinct
+    std::vector<Copy> copies;      // the first is as produced
+    std::vector<Sharding> wanted;  // distinct
   };
   struct Update {
     BufferId persistent, next;
@@ -61,8 +68,12 @@ class Partitioner {
   };
 
   ValueState& state(ValueId id) { return values_[static_cast<size_t>(id)]; }
-  const TensorType& local_type(BufferId id) const { return program_.buffers[static_cast<size_t>(id)].type; }
-  Box box_of(const Shape& shape, const Sharding& sharding) const { return local_box(shape, sharding, mesh_, coordinates_); }
+  const TensorType& local_type(BufferId id) const {
+    return program_.buffers[static_cast<size_t>(id)].type;
+  }
+  Box box_of(const Shape& shape, const Sharding& sharding) const {
+    return local_box(shape, sharding, mesh_, coordinates_);
+  }
   int64_t bytes_of(ValueId id, const Sharding& sharding) const {
     return max_local_count(graph_.type(id).shape, sharding, mesh_) * size_of(graph_.type(id).dtype);
   }
@@ -73,15 +84,18 @@ class Partitioner {
   const NodePlan& node_plan(const Node& node) const {
     const auto it = plan_.nodes.find(node.name);
     SR_REQUIRE(it != plan_.nodes.end(), invalid_input, "plan: nodes: '", node.name, "' is missing");
-    SR_REQUIRE(it->second.in.size() == node.inputs.size() && it->second.out.size() == node.outputs.size(), invalid_input,
-               "plan: nodes: '", node.name, "' has ", it->second.in.size(), " operands and ", it->second.out.size(),
-               " results, the graph has ", node.inputs.size(), " and ", node.outputs.size());
+    SR_REQUIRE(
+        it->second.in.size() == node.inputs.size() && it->second.out.size() == node.outputs.size(),
+        invalid_input, "plan: nodes: '", node.name, "' has ", it->second.in.size(),
+        " operands and ", it->second.out.size(), " results, the graph has ", node.inputs.size(),
+        " and ", node.outputs.size());
     return it->second;
   }
 
   void want(ValueId id, const Sharding& sharding) {
     auto& wanted = state(id).wanted;
-    if (std::find(wanted.begin(), wanted.end(), sharding) == wanted.end()) wanted.push_back(sharding);
+    if (std::find(wanted.begin(), wanted.end(), sharding) == wanted.end())
+      wanted.push_back(sharding);
   }
 
   void collect_wants() {
@@ -100,7 +114,9 @@ class Partitioner {
       for (size_t i = 0; i < node.inputs.size(); ++i) want(node.inputs[i], np.in[i]);
       for (size_t i = 0; i < node.outputs.size(); ++i) state(node.outputs[i]).produced = np.out[i];
     }
-    auto want_whole = [&](ValueId id) { want(id, Sharding::replicated(graph_.type(id).shape.size())); };
+    auto want_whole = [&](ValueId id) {
+      want(id, Sharding::replicated(graph_.type(id).shape.size()));
+    };
     for (ValueId id : graph_.outputs) want_whole(id);
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
     for (const auto& [persistent, next] : graph_.updates) want(next, state(persistent).produced);
@@ -123,10 +139,12 @@ class Partitioner {
       const auto source = graph_.sources.find(id);
       const bool persistent = value.role != Role::batch && value.role != Role::scalar;
       if (values_[i].wanted.empty() && !(persistent && source != graph_.sources.end())) continue;
-      SR_REQUIRE(value.role != Role::scalar || values_[i].produced.is_replicated(), invalid_input, "plan: values: scalar '",
-                 value.name, "' is ", to_string(values_[i].produced, mesh_), ", wanted replicated");
-      SR_REQUIRE(persistent || values_[i].produced.partial.empty(), invalid_input, "plan: values: input '", value.name,
-                 "' is ", to_string(values_[i].produced, mesh_), "; what the host fills cannot be partial");
+      SR_REQUIRE(value.role != Role::scalar || values_[i].produced.is_replicated(), invalid_input,
+                 "plan: values: scalar '", value.name, "' is ",
+                 to_string(values_[i].produced, mesh_), ", wanted replicated");
+      SR_REQUIRE(persistent || values_[i].produced.partial.empty(), invalid_input,
+                 "plan: values: input '", value.name, "' is ",
+                 to_string(values_[i].produced, mesh_), "; what the host fills cannot be partial");
       Binding b;
       b.name = value.name;
       b.role = value.role;
@@ -141,15 +159,17 @@ class Partitioner {
     }
   }
 
-  const std::vector<ReshardStep>& reshard(const TensorType& type, const Sharding& from, const Sharding& to) {
+  const std::vector<ReshardStep>& reshard(const TensorType& type, const Sharding& from,
+                                          const Sharding& to) {
     const auto key = std::make_tuple(type.dtype, type.shape, from, to);
     auto it = reshards_.find(key);
-    if (it == reshards_.end()) it = reshards_.emplace(key, cheapest_reshard(type, from, to, mesh_, cluster_)).first;
+    if (it == reshards_.end())
+      it = reshards_.emplace(key, cheapest_reshard(type, from, to, mesh_, cluster_)).first;
     return it->second;
   }
 
-  /// The buffer that holds `value` in `sharding`, made now if there is none, from the copy that is the
-  /// cheapest to start from.
+  /// The buffer that holds `value` in `sharding`, made now if there is none, from the copy that is
+  /// the cheapest to start from.
   BufferId buffer_in(ValueId value, const Sharding& sharding) {
     auto find = [&](const Sharding& s) -> BufferId {
       for (const Copy& copy : state(value).copies) {
@@ -158,14 +178,17 @@ class Partitioner {
       return -1;
     };
     if (const BufferId found = find(sharding); found >= 0) return found;
-    SR_REQUIRE(!state(value).copies.empty(), internal, "value '", graph_.value(value).name, "' is used before it is made");
+    SR_REQUIRE(!state(value).copies.empty(), internal, "value '", graph_.value(value).name,
+               "' is used before it is made");
     const TensorType& type = graph_.type(value);
-    // From the copy that is the cheapest to start from, the first of equals: a partial sum that two readers want cut
-    // differently is all-reduced once and then sliced twice, if that is what the first reader made of it.
+    // From the copy that is the cheapest to start from, the first of equals: a partial sum that two
+    // readers want cut differently is all-reduced once and then sliced twice, if that is what the
+    // first reader made of it.
     size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < state(value).copies.size(); ++i) {
-      const double seconds = reshard_seconds(reshard(type, state(value).copies[i].sharding, sharding));
+      const double seconds =
+          reshard_seconds(reshard(type, state(value).copies[i].sharding, sharding));
       if (seconds < least) {
         least = seconds;
         best = i;
@@ -186,7 +209,8 @@ class Partitioner {
     return buffer;
   }
 
-  BufferId add_reshard(ValueId value, const Sharding& before, const ReshardStep& move, BufferId from) {
+  BufferId add_reshard(ValueId value, const Sharding& before, const ReshardStep& move,
+                       BufferId from) {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
@@ -228,8 +252,9 @@ class Partitioner {
       if (def.localise) step.node.attrs = def.localise(node, in_types, {in_boxes, out_boxes});
       const std::vector<TensorType> got = infer_types(step.node, local_in);
       for (size_t i = 0; i < local_out.size(); ++i) {
-        SR_REQUIRE(got.at(i) == local_out[i], internal, "on rank ", rank_, " result ", i, " is ", got[i],
-                   " by the shape rule, the plan says ", local_out[i], " (", to_string(np.out[i], mesh_), ")");
+        SR_REQUIRE(got.at(i) == local_out[i], internal, "on rank ", rank_, " result ", i, " is ",
+                   got[i], " by the shape rule, the plan says ", local_out[i], " (",
+                   to_string(np.out[i], mesh_), ")");
       }
     } catch (const Error& e) {
       throw e.with_context(str("node '", node.name, "' cut over ", mesh_.to_string()));
@@ -241,8 +266,8 @@ class Partitioner {
   }
 
   /// A value that nobody wants as it was made, and whose wanted forms together are no larger, is
-  /// resharded at once: a partial gradient of 4 MB becomes a 1 MB shard and its memory is free again.
-  /// Everything else is resharded just before its first use.
+  /// resharded at once: a partial gradient of 4 MB becomes a 1 MB shard and its memory is free
+  /// again. Everything else is resharded just before its first use.
   void reshard_early(ValueId value) {
     const ValueState& s = state(value);
     int64_t bytes = 0;
@@ -283,7 +308,8 @@ class Partitioner {
       b.box = full_box(b.global.shape);
       b.sharding = Sharding::replicated(b.global.shape.size());
       b.buffer = buffer_in(id, b.sharding);
-      if (graph_.value(id).role != Role::computed) {  // its buffer may hold a new value by the time it is read
+      if (graph_.value(id).role !=
+          Role::computed) {  // its buffer may hold a new value by the time it is read
         b.buffer = add_identity(b.buffer, new_buffer(id, b.sharding, true), b.name);
       }
       return b;
@@ -303,22 +329,26 @@ class Partitioner {
       if (phase_of(next) != phase_) continue;
       const Sharding& held = state(persistent).produced;
       BufferId buffer = buffer_in(next, held);
-      if (graph_.value(next).role != Role::computed) {  // another input: take it before that is overwritten
+      if (graph_.value(next).role !=
+          Role::computed) {  // another input: take it before that is overwritten
         buffer = add_identity(buffer, new_buffer(next, held, true), graph_.value(next).name);
       }
-      updates_.push_back({state(persistent).copies.front().buffer, buffer, graph_.value(persistent).name});
+      updates_.push_back(
+          {state(persistent).copies.front().buffer, buffer, graph_.value(persistent).name});
     }
   }
 
   /// Makes every persistent buffer hold its new value when its phase ends. The step that makes the
-  /// new value writes it there directly if nobody reads the old one any more (or only that step does,
-  /// and its op may run in place); otherwise a copy follows the last reader of the old value.
+  /// new value writes it there directly if nobody reads the old one any more (or only that step
+  /// does, and its op may run in place); otherwise a copy follows the last reader of the old value.
   void merge_updates() {
     const size_t n = program_.buffers.size();
     std::vector<int> producer(n, -1), last_read(n, -1);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
-      for (BufferId b : program_.steps[s].in) last_read[static_cast<size_t>(b)] = static_cast<int>(s);
-      for (BufferId b : program_.steps[s].out) producer[static_cast<size_t>(b)] = static_cast<int>(s);
+      for (BufferId b : program_.steps[s].in)
+        last_read[static_cast<size_t>(b)] = static_cast<int>(s);
+      for (BufferId b : program_.steps[s].out)
+        producer[static_cast<size_t>(b)] = static_cast<int>(s);
     }
     std::vector<BufferId> becomes(n);
     for (size_t b = 0; b < n; ++b) becomes[b] = static_cast<BufferId>(b);
@@ -333,29 +363,35 @@ class Partitioner {
       const int read = last_read[static_cast<size_t>(u.persistent)];
       SR_REQUIRE(made >= 0, internal, "update of '", u.name, "' is made by no step");
       const bool taken = becomes[static_cast<size_t>(u.next)] != u.next;
-      if (!taken && (read < made || (read == made && runs_in_place(program_.steps[static_cast<size_t>(made)], u)))) {
+      if (!taken &&
+          (read < made ||
+           (read == made && runs_in_place(program_.steps[static_cast<size_t>(made)], u)))) {
         becomes[static_cast<size_t>(u.next)] = u.persistent;
         continue;
       }
       const int after = std::max(made, read);
       const Phase phase = program_.steps[static_cast<size_t>(made)].phase;
-      SR_REQUIRE(program_.steps[static_cast<size_t>(after)].phase == phase, internal, "update of '", u.name,
-                 "' is made in every micro-batch, but step '", program_.steps[static_cast<size_t>(after)].node.name,
+      SR_REQUIRE(program_.steps[static_cast<size_t>(after)].phase == phase, internal, "update of '",
+                 u.name, "' is made in every micro-batch, but step '",
+                 program_.steps[static_cast<size_t>(after)].node.name,
                  "' of the update phase reads the old value");
       inserts.push_back({after, identity(u.next, u.persistent, phase, u.name)});
       for (size_t s = static_cast<size_t>(after) + 1; s < program_.steps.size(); ++s) {
-        std::replace(program_.steps[s].in.begin(), program_.steps[s].in.end(), u.next, u.persistent);
+        std::replace(program_.steps[s].in.begin(), program_.steps[s].in.end(), u.next,
+                     u.persistent);
       }
     }
     auto rename = [&](std::vector<BufferId>& ids) {
       for (BufferId& id : ids) id = becomes[static_cast<size_t>(id)];
     };
-    std::stable_sort(inserts.begin(), inserts.end(), [](const Insert& a, const Insert& b) { return a.after < b.after; });
+    std::stable_sort(inserts.begin(), inserts.end(),
+                     [](const Insert& a, const Insert& b) { return a.after < b.after; });
     std::vector<Step> steps;
     size_t next = 0;
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       steps.push_back(std::move(program_.steps[s]));
-      while (next < inserts.size() && inserts[next].after == static_cast<int>(s)) steps.push_back(std::move(inserts[next++].step));
+      while (next < inserts.size() && inserts[next].after == static_cast<int>(s))
+        steps.push_back(std::move(inserts[next++].step));
     }
     program_.steps = std::move(steps);
     for (Step& step : program_.steps) {
@@ -368,11 +404,14 @@ class Partitioner {
   }
 
   bool runs_in_place(const Step& step, const Update& u) const {
-    if (step.kind != Step::Kind::kernel || local_type(u.next) != local_type(u.persistent)) return false;
+    if (step.kind != Step::Kind::kernel || local_type(u.next) != local_type(u.persistent))
+      return false;
     if (std::count(step.in.begin(), step.in.end(), u.persistent) != 1) return false;
     for (const auto& [result, operand] : op_def(step.node.op).in_place) {
-      if (static_cast<size_t>(result) < step.out.size() && step.out[static_cast<size_t>(result)] == u.next &&
-          static_cast<size_t>(operand) < step.in.size() && step.in[static_cast<size_t>(operand)] == u.persistent) {
+      if (static_cast<size_t>(result) < step.out.size() &&
+          step.out[static_cast<size_t>(result)] == u.next &&
+          static_cast<size_t>(operand) < step.in.size() &&
+          step.in[static_cast<size_t>(operand)] == u.persistent) {
         return true;
       }
     }

@@ -17,12 +17,15 @@ Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, 
 using WorkspaceBytes = std::function<int64_t(const Program&, const Step&)>;
 
 /// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
-/// names' appearance; a result may take over a dying operand's memory where OpDef::in_place allows, and an update its
-/// parameter's. Temporary buffers: best fit over live ranges. `persistent_like`: lay persistent buffers
-/// out as that Program did (an eval Program beside its training Program), appending none.
-void place_memory(Program& program, const WorkspaceBytes& workspace, const Program* persistent_like = nullptr);
+/// names' appearance; a result may take over a dying operand's memory where OpDef::in_place allows,
+/// and an update its parameter's. Temporary buffers: best fit over live ranges. `persistent_like`:
+/// lay persistent buffers out as that Program did (an eval Program beside its training Program),
+/// appending none.
+void place_memory(Program& program, const WorkspaceBytes& workspace,
+                  const Program* persistent_like = nullptr);
 
-/// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs apart).
+/// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
+/// apart).
 void check_memory(const Program& program);
 
 }  // namespace shardrun

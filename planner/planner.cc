@@ -128,14 +128,15 @@ class Planner {
       int c = folding_.class_of_value[static_cast<size_t>(id)];
       if (value.role == Role::computed) {
         const std::vector<ValueId>& outputs = graph_.node(value.producer).outputs;
-        result = static_cast<size_t>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
+        result =
+            static_cast<size_t>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
         c = folding_.class_of_node[static_cast<size_t>(value.producer)];
       }
       std::vector<Strategy>& strategies = space.strategies[static_cast<size_t>(c)];
       if (strategies.empty()) continue;  // a held value's come later
       std::erase_if(strategies, [&](const Strategy& s) { return s.out[result] == sharding; });
-      SR_REQUIRE(!strategies.empty(), invalid_input, "value '", name, "' can lie in no other way than ",
-                 to_string(sharding, mesh_));
+      SR_REQUIRE(!strategies.empty(), invalid_input, "value '", name,
+                 "' can lie in no other way than ", to_string(sharding, mesh_));
     }
   }
 
@@ -340,9 +341,8 @@ class Planner {
       solve_options.processor_time = true;
       solve_options.seed = options_.seed;
       solve_options.gap = kPlanGap;
-      const SolveResult result = options_.planner == "beam"
-                                     ? solve_beam(problem, solve_options)
-                                     : solve_ilp(problem, solve_options);
+      const SolveResult result = options_.planner == "beam" ? solve_beam(problem, solve_options)
+                                                            : solve_ilp(problem, solve_options);
       report.solver = result.solver;
       report.cost = result.cost;
       if (round == 0) report.lower_bound = result.lower_bound;

@@ -14,7 +14,7 @@ namespace shardrun {
 struct PlanOptions {
   std::string planner = "auto";  // auto, ilp, beam, dp
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
-  double solve_seconds = 10;   // processor time of the search
+  double solve_seconds = 10;     // processor time of the search
   uint64_t seed = 0;
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).

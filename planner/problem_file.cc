@@ -24,8 +24,8 @@ class Scanner {
       : name_(name), begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::invalid_input, name_ + ": at byte " + std::to_string(at_ - begin_) +
-                                                ": " + what);
+    throw Error(ErrorKind::invalid_input,
+                name_ + ": at byte " + std::to_string(at_ - begin_) + ": " + what);
   }
   char peek() {
     while (at_ < end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
@@ -54,17 +54,12 @@ class Scanner {
       }
       if (++at_ >= end_) break;
       switch (*at_) {
-        case 'n':
-          result.push_back('\n');
-          break;
-        case 't':
-          result.push_back('\t');
-          break;
+        case 'n': result.push_back('\n'); break;
+        case 't': result.push_back('\t'); break;
         case 'u':
           result += "\\u";  // names only: kept as written
           break;
-        default:
-          result.push_back(*at_);
+        default: result.push_back(*at_);
       }
       ++at_;
     }
@@ -130,22 +125,13 @@ class Scanner {
   }
   void skip() {
     switch (peek()) {
-      case '{':
-        return object([&](const std::string&) { skip(); });
-      case '[':
-        return array([&] { skip(); });
-      case '"':
-        string();
-        return;
+      case '{': return object([&](const std::string&) { skip(); });
+      case '[': return array([&] { skip(); });
+      case '"': string(); return;
       case 't':
-      case 'n':
-        at_ = std::min(at_ + 4, end_);
-        return;
-      case 'f':
-        at_ = std::min(at_ + 5, end_);
-        return;
-      default:
-        number();
+      case 'n': at_ = std::min(at_ + 4, end_); return;
+      case 'f': at_ = std::min(at_ + 5, end_); return;
+      default: number();
     }
   }
   std::vector<double> numbers(double forbidden = kInfeasible) {
@@ -222,8 +208,8 @@ void read_contest(Scanner& scan, Problem& problem) {
   });
   if (intervals.size() != problem.nodes.size() || usages.size() != problem.nodes.size()) {
     scan.fail("nodes have " + std::to_string(intervals.size()) + " intervals, " +
-              std::to_string(problem.nodes.size()) + " costs and " +
-              std::to_string(usages.size()) + " usages");
+              std::to_string(problem.nodes.size()) + " costs and " + std::to_string(usages.size()) +
+              " usages");
   }
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     problem.nodes[i].name = std::to_string(i);
@@ -283,9 +269,8 @@ void settle(Problem& problem, const std::string& name) {
   for (Problem::Node& node : problem.nodes) {
     for (Problem::Claim& claim : node.claims) {
       int64_t largest = 0;
-      const bool lives = std::any_of(claim.live.begin(), claim.live.end(), [](const auto& live) {
-        return live.first <= live.last;
-      });
+      const bool lives = std::any_of(claim.live.begin(), claim.live.end(),
+                                     [](const auto& live) { return live.first <= live.last; });
       for (size_t a = 0; a < claim.bytes.size(); ++a) {
         if (claim.bytes[a] > problem.memory_limit) {
           if (lives) node.cost[a] = kInfeasible;
@@ -298,8 +283,9 @@ void settle(Problem& problem, const std::string& name) {
   }
   if (most > 9e18L) {
     throw Error(ErrorKind::unsupported,
-                name + ": the usages of all nodes may add up to more than 64 bits hold; divide "
-                       "usages and limit by a common factor");
+                name +
+                    ": the usages of all nodes may add up to more than 64 bits hold; divide "
+                    "usages and limit by a common factor");
   }
 }
 

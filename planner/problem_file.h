@@ -15,7 +15,8 @@ Problem read_problem(const std::string& path);
 ///   {"nodes": [{"name": "a", "cost": [1, null], "claims": [{"bytes": [4, 8], "live": [[0, 3]]}]}],
 ///    "edges": [{"from": 0, "to": 1, "cost": [0, 1, 1, 0]}], "memory_limit": 8}
 /// with live intervals inclusive as in Problem; and the contest's, {"problem": {"nodes":
-/// {"intervals": [[lo, hi], ...], "costs": [[...], ...], "usages": [[...], ...]}, "edges": {"nodes":
+/// {"intervals": [[lo, hi], ...], "costs": [[...], ...], "usages": [[...], ...]}, "edges":
+/// {"nodes":
 /// [[u, v], ...], "costs": [[...], ...]}, "usage_limit": N}}, intervals half-open. In the latter a
 /// cost of 1e18 or more is forbidden. A strategy that alone exceeds the limit is forbidden in both.
 /// Costs are held as double: exact as long as a solution's cost stays below 2^53. Throws

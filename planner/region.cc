@@ -104,8 +104,7 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
     for (const FlatProblem::Range& range : problem_.ranges(bucket.node)) {
       const size_t first = cut_of(range.first), end = cut_of(range.end);
       const auto [low, high] = std::minmax_element(range.bytes, range.bytes + bucket.size);
-      bucket.ranges.push_back(
-          {static_cast<int>(first), static_cast<int>(end), range.bytes, *low});
+      bucket.ranges.push_back({static_cast<int>(first), static_cast<int>(end), range.bytes, *low});
       now[first] += range.bytes[chosen];
       now[end] -= range.bytes[chosen];
       most[first] += *high;
@@ -153,7 +152,8 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
   std::vector<int> kept_before(spans + 1, 0);
   for (size_t k = 0; k < origin.size(); ++k) {
     ++kept_before[static_cast<size_t>(origin[k]) + 1];
-    spans_.push_back({cuts[static_cast<size_t>(origin[k])], cuts[static_cast<size_t>(origin[k]) + 1]});
+    spans_.push_back(
+        {cuts[static_cast<size_t>(origin[k])], cuts[static_cast<size_t>(origin[k]) + 1]});
   }
   for (size_t s = 0; s < spans; ++s) kept_before[s + 1] += kept_before[s];
   price_.assign(room_.size(), 0.0);
@@ -198,7 +198,8 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
   for (size_t p = 0; p < count_; ++p) {
     const Bucket& bucket = buckets_[p];
     if (bucket.separator.empty()) continue;
-    // The message goes to the earliest position of the separator; there its own node varies fastest.
+    // The message goes to the earliest position of the separator; there its own node varies
+    // fastest.
     Factor factor;
     size_t stride = 1;
     for (size_t d = bucket.separator.size(); d-- > 0;) {
@@ -236,8 +237,7 @@ double RegionSolver::eliminate() {
     digit.assign(dims, 0);
     width.resize(dims);
     for (size_t d = 0; d < dims; ++d)
-      width[d] =
-          static_cast<size_t>(buckets_[static_cast<size_t>(bucket.separator[d])].size);
+      width[d] = static_cast<size_t>(buckets_[static_cast<size_t>(bucket.separator[d])].size);
     const size_t factors = bucket.factors.size();
     if (strides.size() < factors) strides.resize(factors);
     at.resize(factors);
@@ -331,8 +331,7 @@ void RegionSolver::search(size_t level, double bound) {
   bucket.options.clear();
   for (size_t a = 0; a < costs.size(); ++a) {
     const double reached = bound + (costs[a] - least);
-    if (reached < best_cost_ - tolerance_)
-      bucket.options.push_back({reached, static_cast<int>(a)});
+    if (reached < best_cost_ - tolerance_) bucket.options.push_back({reached, static_cast<int>(a)});
   }
   std::sort(bucket.options.begin(), bucket.options.end());
   for (const auto& [reached, a] : bucket.options) {

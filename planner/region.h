@@ -19,18 +19,18 @@ struct SearchState {
 
 /// Changes that lower the cost.
 struct RegionMove {
-  std::vector<std::pair<int, int>> changes;  // node, new choice
-  double gain = 0;                           // old cost - new cost (repair: of cost + penalty)
+  std::vector<std::pair<int, int>> changes;   // node, new choice
+  double gain = 0;                            // old cost - new cost (repair: of cost + penalty)
   std::vector<std::pair<int, double>> price;  // kept time, new price
-  int64_t work = 0;                           // nodes of the search tree, and hundreds of table entries
-  bool complete = false;                      // nothing better with the others as they are
+  int64_t work = 0;       // nodes of the search tree, and hundreds of table entries
+  bool complete = false;  // nothing better with the others as they are
 };
 
-/// Within the region memory is a Lagrangian: bucket elimination (Dechter 1999) gives the least priced
-/// cost of every partial assignment in reverse elimination order, and a depth-first search along that
-/// order prunes with it, and with the bytes that are certainly needed. With no more memory than the
-/// prices ask for, the first descent is optimal. Nodes that would make a table too large keep their
-/// choice. Deterministic. Not thread-safe: one per thread.
+/// Within the region memory is a Lagrangian: bucket elimination (Dechter 1999) gives the least
+/// priced cost of every partial assignment in reverse elimination order, and a depth-first search
+/// along that order prunes with it, and with the bytes that are certainly needed. With no more
+/// memory than the prices ask for, the first descent is optimal. Nodes that would make a table too
+/// large keep their choice. Deterministic. Not thread-safe: one per thread.
 class RegionSolver {
  public:
   static constexpr int kMostNodes = 256;
@@ -78,12 +78,12 @@ class RegionSolver {
   std::vector<int> place_;  // position of a node in the region, or -1
   std::vector<Bucket> buckets_;
   size_t count_ = 0;
-  std::vector<int64_t> room_;         // per segment: bytes for the region
-  std::vector<int> segment_time_;     // a time where the others need most
-  std::vector<double> price_;         // per segment
+  std::vector<int64_t> room_;               // per segment: bytes for the region
+  std::vector<int> segment_time_;           // a time where the others need most
+  std::vector<double> price_;               // per segment
   std::vector<std::pair<int, int>> spans_;  // of times, per segment
-  std::vector<int64_t> needed_;       // during the search
-  std::vector<int> assigned_, best_;  // by position
+  std::vector<int64_t> needed_;             // during the search
+  std::vector<int> assigned_, best_;        // by position
   std::vector<double> row_;
   double best_cost_ = 0, tolerance_ = 0;
   int64_t work_ = 0, budget_ = 0, table_entries_ = 0;

@@ -1,13 +1,14 @@
 // Resharding: Dijkstra over the Shardings of one value.
 //
 // A state says for each mesh axis that may move where it stands: free (replicated), at a position
-// among the cuts of a dim, or partial with an op. A first, small search moves only the axes that have
-// to: not those in the common prefix of a dim's cuts, nor those free or partial with one op on both
-// sides. From [{a,b}, -] to [{b}, -] both a and b move; from [{a,b}, -] to [{a}, {b}] only b.
+// among the cuts of a dim, or partial with an op. A first, small search moves only the axes that
+// have to: not those in the common prefix of a dim's cuts, nor those free or partial with one op on
+// both sides. From [{a,b}, -] to [{b}, -] both a and b move; from [{a,b}, -] to [{a}, {b}] only b.
 //
-// Detours over the other axes can still be cheaper: to sum a value over a that all ranks along b hold,
-// slice it along b, sum the slices, and gather them. A second search moves every axis, but looks only
-// at what costs less than the first one's answer, so it is over at once where that is cheap.
+// Detours over the other axes can still be cheaper: to sum a value over a that all ranks along b
+// hold, slice it along b, sum the slices, and gather them. A second search moves every axis, but
+// looks only at what costs less than the first one's answer, so it is over at once where that is
+// cheap.
 #include "planner/reshard.h"
 
 #include <algorithm>
@@ -21,9 +22,9 @@ namespace {
 
 using Kind = Collective::Kind;
 
-constexpr size_t kMaxAxes = 8;    // axes that move: 8 bits of a state's key each
+constexpr size_t kMaxAxes = 8;  // axes that move: 8 bits of a state's key each
 constexpr size_t kMaxDetourAxes = 3;
-constexpr size_t kMaxDims = 12;   // 4 bits of those
+constexpr size_t kMaxDims = 12;  // 4 bits of those
 constexpr uint8_t kFree = 0;
 constexpr uint8_t kPartial = 13;  // + ReduceOp; 1 … 12 are dims 0 … 11
 
@@ -45,7 +46,8 @@ Wire wire_of(const std::vector<int>& axes, const Mesh& mesh, const Cluster& clus
 
 /// Ring (all_gather, reduce_scatter; all_reduce is one after the other) and pairwise (all_to_all)
 /// algorithms: n - 1 messages, (n - 1) / n of the bytes sent by each rank.
-double seconds_of(Kind kind, double bytes_before, double bytes_after, const Wire& w, double memory_bandwidth) {
+double seconds_of(Kind kind, double bytes_before, double bytes_after, const Wire& w,
+                  double memory_bandwidth) {
   const double n = static_cast<double>(w.ranks);
   const double share = (n - 1) / n;
   switch (kind) {
@@ -68,15 +70,19 @@ struct Place {
 class Search {
  public:
   /// `bound`: sequences must cost less. `every_axis`: move axes that do not have to.
-  Search(const TensorType& type, const Sharding& from, const Sharding& to, const Mesh& mesh, const Cluster& cluster,
-         bool every_axis, double bound)
-      : mesh_(mesh), cluster_(cluster), element_bytes_(static_cast<double>(size_of(type.dtype))), bound_(bound) {
+  Search(const TensorType& type, const Sharding& from, const Sharding& to, const Mesh& mesh,
+         const Cluster& cluster, bool every_axis, double bound)
+      : mesh_(mesh),
+        cluster_(cluster),
+        element_bytes_(static_cast<double>(size_of(type.dtype))),
+        bound_(bound) {
     const size_t rank = type.shape.size();
     std::vector<bool> moves(static_cast<size_t>(mesh.axis_count()), false);
     for (size_t d = 0; d < rank; ++d) {
       const auto &a = from.dims[d], &b = to.dims[d];
       size_t common = 0;
-      while (!every_axis && common < a.size() && common < b.size() && a[common] == b[common]) ++common;
+      while (!every_axis && common < a.size() && common < b.size() && a[common] == b[common])
+        ++common;
       int64_t extent = type.shape[d];
       for (size_t i = 0; i < common; ++i) extent = chunk(extent, mesh.axis_size(a[i]), 0).size;
       kept_.push_back({a.begin(), a.begin() + static_cast<int64_t>(common)});
@@ -92,7 +98,8 @@ class Search {
       }
     }
     for (const auto& p : to.partial) {
-      if (std::find(from.partial.begin(), from.partial.end(), p) == from.partial.end()) moves[static_cast<size_t>(p.axis)] = true;
+      if (std::find(from.partial.begin(), from.partial.end(), p) == from.partial.end())
+        moves[static_cast<size_t>(p.axis)] = true;
     }
     if (every_axis) moves.assign(moves.size(), true);
     for (size_t axis = 0; axis < moves.size(); ++axis) {
@@ -123,7 +130,8 @@ class Search {
     std::vector<ReshardStep> steps;
     const auto goal = index_.find(goal_);
     if (goal == index_.end()) return std::nullopt;
-    for (int s = goal->second; states_[static_cast<size_t>(s)].parent >= 0; s = states_[static_cast<size_t>(s)].parent) {
+    for (int s = goal->second; states_[static_cast<size_t>(s)].parent >= 0;
+         s = states_[static_cast<size_t>(s)].parent) {
       const State& state = states_[static_cast<size_t>(s)];
       ReshardStep step;
       step.kind = state.move.kind;
@@ -175,10 +183,12 @@ class Search {
     };
     for (size_t d = 0; d < sharding.dims.size(); ++d) {
       for (size_t i = kept_[d].size(); i < sharding.dims[d].size(); ++i) {
-        put(sharding.dims[d][i], {static_cast<uint8_t>(d + 1), static_cast<uint8_t>(i - kept_[d].size())});
+        put(sharding.dims[d][i],
+            {static_cast<uint8_t>(d + 1), static_cast<uint8_t>(i - kept_[d].size())});
       }
     }
-    for (const auto& p : sharding.partial) put(p.axis, {static_cast<uint8_t>(kPartial + static_cast<int>(p.op)), 0});
+    for (const auto& p : sharding.partial)
+      put(p.axis, {static_cast<uint8_t>(kPartial + static_cast<int>(p.op)), 0});
     return key;
   }
 
@@ -187,7 +197,8 @@ class Search {
     return {static_cast<uint8_t>(byte >> 4), static_cast<uint8_t>(byte & 15)};
   }
   static uint64_t with(uint64_t key, size_t i, Place p) {
-    return (key & ~(uint64_t{0xff} << (8 * i))) | static_cast<uint64_t>(p.where << 4 | p.position) << (8 * i);
+    return (key & ~(uint64_t{0xff} << (8 * i))) | static_cast<uint64_t>(p.where << 4 | p.position)
+                                                      << (8 * i);
   }
 
   Sharding decode(uint64_t key) const {
@@ -198,7 +209,8 @@ class Search {
     }
     for (size_t i = 0; i < axes_.size(); ++i) {
       const Place p = place(key, i);
-      if (p.where >= kPartial) out.partial.push_back({axes_[i], static_cast<ReduceOp>(p.where - kPartial)});
+      if (p.where >= kPartial)
+        out.partial.push_back({axes_[i], static_cast<ReduceOp>(p.where - kPartial)});
     }
     std::sort(out.partial.begin(), out.partial.end());
     return out;
@@ -253,8 +265,8 @@ class Search {
   void relax(int from, uint64_t key, Move move, const List& list, double before, double after) {
     move.count = list.size();
     std::copy(list.begin(), list.end(), move.axes.begin());
-    move.seconds = seconds_of(move.kind, before * element_bytes_, after * element_bytes_, wire(list.data(), list.size()),
-                              cluster_.memory_bandwidth);
+    move.seconds = seconds_of(move.kind, before * element_bytes_, after * element_bytes_,
+                              wire(list.data(), list.size()), cluster_.memory_bandwidth);
     const State& state = states_[static_cast<size_t>(from)];
     const double cost = state.cost + move.seconds;
     if (cost > bound_) return;
@@ -292,7 +304,9 @@ class Search {
     List chosen;
     sequences(from, chosen, f);
     const List& wanted = goal_cuts_[dim];
-    if (wanted.size() <= cuts.size() + longest_ || !std::equal(cuts.begin(), cuts.end(), wanted.begin())) return;
+    if (wanted.size() <= cuts.size() + longest_ ||
+        !std::equal(cuts.begin(), cuts.end(), wanted.begin()))
+      return;
     List rest(wanted.begin() + static_cast<int64_t>(cuts.size()), wanted.end());
     for (uint8_t i : rest) {
       if (std::find(from.begin(), from.end(), i) == from.end()) return;
@@ -301,7 +315,8 @@ class Search {
   }
 
   static uint64_t append(uint64_t key, const List& list, size_t dim, size_t position) {
-    for (uint8_t i : list) key = with(key, i, {static_cast<uint8_t>(dim + 1), static_cast<uint8_t>(position++)});
+    for (uint8_t i : list)
+      key = with(key, i, {static_cast<uint8_t>(dim + 1), static_cast<uint8_t>(position++)});
     return key;
   }
 
@@ -315,7 +330,8 @@ class Search {
     for (size_t i = 0; i < axes_.size(); ++i) {
       const Place p = place(key, i);
       if (p.where == kFree) free.push_back(static_cast<uint8_t>(i));
-      if (p.where >= kPartial) partial[static_cast<size_t>(p.where - kPartial)].push_back(static_cast<uint8_t>(i));
+      if (p.where >= kPartial)
+        partial[static_cast<size_t>(p.where - kPartial)].push_back(static_cast<uint8_t>(i));
     }
     std::vector<int64_t> size(rank);
     double count = 1;
@@ -325,11 +341,13 @@ class Search {
     }
     // The local count when dim d has `extent` instead; 0 / 0 where the value is empty.
     auto count_with = [&](size_t d, int64_t extent) {
-      return size[d] == 0 ? 0.0 : count / static_cast<double>(size[d]) * static_cast<double>(extent);
+      return size[d] == 0 ? 0.0
+                          : count / static_cast<double>(size[d]) * static_cast<double>(extent);
     };
     // More cuts on a dim of one element only make empty shards: never on the way, only at the goal.
     auto pointless = [&](size_t d, const List& list) {
-      return size[d] <= 1 && std::any_of(list.begin(), list.end(), [&](uint8_t i) { return place(goal_, i).where != d + 1; });
+      return size[d] <= 1 && std::any_of(list.begin(), list.end(),
+                                         [&](uint8_t i) { return place(goal_, i).where != d + 1; });
     };
     auto joined = [&](size_t d, const List& list) {
       List all = cuts[d];
@@ -343,8 +361,9 @@ class Search {
       for (size_t d = 0; d < rank; ++d) {
         appendable(partial[o], d, cuts[d], [&](const List& list) {
           if (pointless(d, list)) return;
-          relax(from, append(key, list, d, cuts[d].size()), {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0},
-                list, count, count_with(d, joined(d, list)));
+          relax(from, append(key, list, d, cuts[d].size()),
+                {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0}, list, count,
+                count_with(d, joined(d, list)));
         });
       }
       subsets(partial[o], [&](const List& list) {
@@ -360,18 +379,27 @@ class Search {
         uint64_t next = key;
         for (uint8_t i : list) next = with(next, i, {kFree, 0});
         const double gathered = count_with(d, cut_extent(d, left));
-        relax(from, next, {Kind::all_gather, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list, count, gathered);
+        relax(from, next, {Kind::all_gather, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list,
+              count, gathered);
         for (size_t to = 0; to < rank; ++to) {
           if (to == d || pointless(to, list)) continue;
           relax(from, append(key, list, to, cuts[to].size()),
-                {Kind::all_to_all, {}, 0, static_cast<int>(d), static_cast<int>(to), ReduceOp::sum, 0}, list, count, count);
+                {Kind::all_to_all,
+                 {},
+                 0,
+                 static_cast<int>(d),
+                 static_cast<int>(to),
+                 ReduceOp::sum,
+                 0},
+                list, count, count);
         }
       }
       if (free.empty()) continue;
       appendable(free, d, cuts[d], [&](const List& list) {
         if (pointless(d, list)) return;
-        relax(from, append(key, list, d, cuts[d].size()), {Kind::slice, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0},
-              list, count, count_with(d, joined(d, list)));
+        relax(from, append(key, list, d, cuts[d].size()),
+              {Kind::slice, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list, count,
+              count_with(d, joined(d, list)));
       });
     }
     for (uint8_t o = 0; o < 3; ++o) {  // only a goal that is partial makes a value partial
@@ -385,7 +413,8 @@ class Search {
       subsets(wanted, [&](const List& list) {
         uint64_t next = key;
         for (uint8_t i : list) next = with(next, i, {where, 0});
-        relax(from, next, {Kind::keep_first, {}, 0, 0, 0, static_cast<ReduceOp>(o), 0}, list, count, count);
+        relax(from, next, {Kind::keep_first, {}, 0, 0, 0, static_cast<ReduceOp>(o), 0}, list, count,
+              count);
       });
     }
   }
@@ -393,23 +422,24 @@ class Search {
   const Mesh& mesh_;
   const Cluster& cluster_;
   double element_bytes_;
-  std::vector<std::vector<int>> kept_;           // per dim: the cuts that stay
+  std::vector<std::vector<int>> kept_;  // per dim: the cuts that stay
   std::vector<Sharding::Partial> kept_partial_;
-  std::vector<int64_t> extent_;                  // per dim: of the largest shard under kept_
-  std::vector<int> axes_;                        // that move
+  std::vector<int64_t> extent_;  // per dim: of the largest shard under kept_
+  std::vector<int> axes_;        // that move
   std::vector<List> goal_cuts_;
   bool searchable_ = true;
   uint64_t start_ = 0, goal_ = 0;
-  size_t longest_ = 3;                           // axes sliced or scattered at once, beyond what the goal wants
-  double bound_;                                 // no state that costs more leads to a cheapest sequence
+  size_t longest_ = 3;  // axes sliced or scattered at once, beyond what the goal wants
+  double bound_;        // no state that costs more leads to a cheapest sequence
   std::vector<State> states_;
   std::unordered_map<uint64_t, int> index_;
   std::priority_queue<Entry> queue_;
 };
 
 /// For more axes or dims than the search encodes: reduce and gather everything, then cut.
-std::vector<ReshardStep> through_replicated(const TensorType& type, const Sharding& from, const Sharding& to,
-                                            const Mesh& mesh, const Cluster& cluster) {
+std::vector<ReshardStep> through_replicated(const TensorType& type, const Sharding& from,
+                                            const Sharding& to, const Mesh& mesh,
+                                            const Cluster& cluster) {
   std::vector<ReshardStep> steps;
   Sharding at = from;
   auto add = [&](Kind kind, std::vector<int> axes, size_t dim, ReduceOp op, Sharding after) {
@@ -465,17 +495,19 @@ double collective_seconds(Collective::Kind kind, const TensorType& type, const S
                     wire_of(axes, mesh, cluster), cluster.memory_bandwidth);
 }
 
-std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from, const Sharding& to,
-                                          const Mesh& mesh, const Cluster& cluster) {
+std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
+                                          const Sharding& to, const Mesh& mesh,
+                                          const Cluster& cluster) {
   if (from == to) return {};
   SR_REQUIRE(from.dims.size() == type.shape.size() && to.dims.size() == type.shape.size(), internal,
-             "resharding ", type, " from ", to_string(from, mesh), " to ", to_string(to, mesh), ": dims differ in number");
+             "resharding ", type, " from ", to_string(from, mesh), " to ", to_string(to, mesh),
+             ": dims differ in number");
   constexpr double kNoBound = 1e300;
   Search needed(type, from, to, mesh, cluster, false, kNoBound);
   if (!needed.searchable()) return through_replicated(type, from, to, mesh, cluster);
   std::optional<std::vector<ReshardStep>> steps = needed.run();
-  SR_REQUIRE(steps.has_value(), internal, "no resharding of ", type, " from ", to_string(from, mesh), " to ",
-             to_string(to, mesh), " was found");
+  SR_REQUIRE(steps.has_value(), internal, "no resharding of ", type, " from ",
+             to_string(from, mesh), " to ", to_string(to, mesh), " was found");
   const auto axes = static_cast<size_t>(mesh.axis_count());
   if (axes == needed.moving_axes() || axes > kMaxDetourAxes) return *steps;
   // Strictly cheaper, beyond rounding: otherwise the sequence that leaves other axes alone is kept.
@@ -490,8 +522,8 @@ double reshard_seconds(const std::vector<ReshardStep>& steps) {
   return seconds;
 }
 
-Collective collective_of(const ReshardStep& step, const Shape& shape, const Sharding& before, const Mesh& mesh,
-                         int64_t rank) {
+Collective collective_of(const ReshardStep& step, const Shape& shape, const Sharding& before,
+                         const Mesh& mesh, int64_t rank) {
   Collective c;
   c.kind = step.kind;
   c.axes = step.axes;

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kElimination = 2e4;   // the work of one elimination in the reductions
+constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
 
 constexpr size_t kSmallCore = 1500;  // nodes: auto tries a proof
 constexpr size_t kFewNodes = 4000;   // before the reductions
@@ -36,12 +36,11 @@ SolveResult best_of(const SolveResult& first, SolveResult second) {
 
 SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options) {
   const auto begin = Clock::now();
-  const auto elapsed = [&] {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   const std::vector<std::string> known = {"auto", "ilp", "beam", "lns", "ilp+lns", "beam+lns"};
   SR_REQUIRE(std::find(known.begin(), known.end(), solver) != known.end(), invalid_input,
-             "solver '", solver, "' is not known; known are auto, ilp, beam, lns, ilp+lns, beam+lns");
+             "solver '", solver,
+             "' is not known; known are auto, ilp, beam, lns, ilp+lns, beam+lns");
   check_problem(problem);
   size_t core_nodes = 0;
   {

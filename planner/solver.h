@@ -10,16 +10,16 @@ namespace shardrun {
 
 struct SolveOptions {
   double seconds = 10;  // give up improving after this
-  /// ilp: `seconds` are the thread's processor time instead of the wall's, so that a crowded machine
-  /// does not change what is found.
+  /// ilp: `seconds` are the thread's processor time instead of the wall's, so that a crowded
+  /// machine does not change what is found.
   bool processor_time = false;
   uint64_t seed = 0;
   double gap = 1e-9;                // relative: a solution this close to its bound is good enough
   const Solution* start = nullptr;  // a known solution, feasible or not
-  int64_t nodes = 0;   // lns: stop after so many nodes of its search trees; 0: not limited
-  int threads = 1;     // lns: the result depends on it
+  int64_t nodes = 0;    // lns: stop after so many nodes of its search trees; 0: not limited
+  int threads = 1;      // lns: the result depends on it
   int beam_width = 64;  // beam: candidates kept
-  bool prove = false;   // lns: where the core is small, remove what the bound excludes and use HiGHS
+  bool prove = false;  // lns: where the core is small, remove what the bound excludes and use HiGHS
 };
 
 struct SolveResult {
@@ -42,20 +42,20 @@ struct SolveResult {
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 
 /// Exact reductions; prices of memory by message passing, which also gives the bound; then
-/// large-neighbourhood search: regions of up to some hundred nodes are solved exactly, or nearly, by
-/// bucket elimination and tree search while the rest stays (planner/region.h). With a node budget
-/// that ends before the seconds do, deterministic.
+/// large-neighbourhood search: regions of up to some hundred nodes are solved exactly, or nearly,
+/// by bucket elimination and tree search while the rest stays (planner/region.h). With a node
+/// budget that ends before the seconds do, deterministic.
 SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 
-/// Exact reductions, then MetaDist's Algorithm 2 (section 3.4.2): node after node in their order, the
-/// cheapest candidates are kept. Candidates differ in the choices that later nodes look at or in what
-/// they hold; one that with the least bytes of all later nodes cannot fit is not kept. Widths from 8
-/// up to beam_width; no bound. Deterministic unless time runs out.
+/// Exact reductions, then MetaDist's Algorithm 2 (section 3.4.2): node after node in their order,
+/// the cheapest candidates are kept. Candidates differ in the choices that later nodes look at or
+/// in what they hold; one that with the least bytes of all later nodes cannot fit is not kept.
+/// Widths from 8 up to beam_width; no bound. Deterministic unless time runs out.
 SolveResult solve_beam(const Problem& problem, const SolveOptions& options);
 
-/// The solvers by name: ilp, beam, lns, or "ilp+lns" and "beam+lns", which go on from the first one's
-/// solution; auto picks by the size of the reduced core and keeps the best. Throws invalid_input on
-/// another name.
+/// The solvers by name: ilp, beam, lns, or "ilp+lns" and "beam+lns", which go on from the first
+/// one's solution; auto picks by the size of the reduced core and keeps the best. Throws
+/// invalid_input on another name.
 SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options);
 
 }  // namespace shardrun

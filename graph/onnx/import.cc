@@ -62,7 +62,8 @@ std::string dim_name(const ::onnx::ValueInfoProto& input, int axis) {
 
 const char* hint(const std::string& op) {
   if (op == "If" || op == "Loop" || op == "Scan") return " (control flow); export with it unrolled";
-  if (op.find("uantize") != std::string::npos || op.rfind("QLinear", 0) == 0 || op.find("Integer") != std::string::npos)
+  if (op.find("uantize") != std::string::npos || op.rfind("QLinear", 0) == 0 ||
+      op.find("Integer") != std::string::npos)
     return " (quantised); export the float model";
   if (op.rfind("Random", 0) == 0 || op == "Bernoulli" || op == "Multinomial") return " (random)";
   if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0)

@@ -67,7 +67,8 @@ V normalise_nd(NodeContext& c, V indices, int64_t first, const Shape& dims) {
   if (const Tensor* known = b.known(indices)) {
     for (int64_t i = 0; i < known->count(); ++i) {
       const int64_t size = dims[static_cast<size_t>(first + i % k)], at = known->int_at(i);
-      SR_REQUIRE(at >= -size && at < size, invalid_input, "index ", at, " is outside a dim of ", size);
+      SR_REQUIRE(at >= -size && at < size, invalid_input, "index ", at, " is outside a dim of ",
+                 size);
     }
   }
   if (b.known(indices) == nullptr && b.options.training &&

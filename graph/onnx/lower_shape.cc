@@ -36,8 +36,8 @@ void reshape(NodeContext& c) {
     }
     SR_REQUIRE(*it >= -1, invalid_input, "shape ", to_string(to), " has a negative dim");
     if (*it != -1) {
-      SR_REQUIRE(!__builtin_mul_overflow(known, *it, &known), invalid_input, "shape ", to_string(to),
-                 " is beyond any tensor");
+      SR_REQUIRE(!__builtin_mul_overflow(known, *it, &known), invalid_input, "shape ",
+                 to_string(to), " is beyond any tensor");
       continue;
     }
     SR_REQUIRE(open == to.end(), invalid_input, "shape ", to_string(to), " has two dims of -1");
@@ -167,7 +167,8 @@ void slice(NodeContext& c) {
   c.out(c.b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", steps}}));
 }
 
-/// Sizes beyond this make no tensor; below it their sums and products with a shape's dims are exact.
+/// Sizes beyond this make no tensor; below it their sums and products with a shape's dims are
+/// exact.
 constexpr int64_t kLargest = int64_t{1} << 48;
 
 void check_sizes(const Ints& sizes, const char* what) {
@@ -353,8 +354,8 @@ void depth_to_space(NodeContext& c) {
   const Ints s = c.b.shape(c.in(0));
   const int64_t n = c.attr_i("blocksize", 1);
   const std::string mode = c.attr_s("mode", "DCR");
-  SR_REQUIRE(s.size() == 4 && n > 0 && n < (int64_t{1} << 24) && s[1] % (n * n) == 0, invalid_input, "cannot spread ",
-             c.b.type(c.in(0)));
+  SR_REQUIRE(s.size() == 4 && n > 0 && n < (int64_t{1} << 24) && s[1] % (n * n) == 0, invalid_input,
+             "cannot spread ", c.b.type(c.in(0)));
   const int64_t channels = s[1] / (n * n);
   const bool dcr = mode == "DCR";
   V x = c.b.reshape(c.in(0), dcr ? Ints{s[0], n, n, channels, s[2], s[3]}

@@ -91,7 +91,8 @@ std::span<const Lowering> constant_lowerings();
 const Lowering* find_lowering(const std::string& op);
 
 /// Indices in [-size, size) made non-negative. Constants are checked and changed in place; indices
-/// that come straight from a batch input are non-negative when training: data sources refuse others.
+/// that come straight from a batch input are non-negative when training: data sources refuse
+/// others.
 V normalise_indices(NodeContext& c, V indices, int64_t size);
 
 }  // namespace shardrun::importer

@@ -145,28 +145,137 @@ bool named_as_weight(const std::string& name) {
 std::string op_of(const std::string& name) {
   const size_t end = name.find_last_not_of("0123456789");
   return end != std::string::npos && end + 1 < name.size() && name[end] == '_' ? name.substr(0, end)
-                                                                              : name;
+                                                                               : name;
 }
 
 /// A name that PyTorch's tracer gave to a result of an op: "val_12", "arange", "slice_3". Names of
 /// a module's own tensors have a dot, or are none of these.
 bool is_traced(const std::string& name) {
-  static const std::set<std::string> ops = {
-      "abs", "acos", "add", "addmm", "alias", "all", "any", "arange", "asin", "atan", "atan2",
-      "baddbmm", "bmm", "cat", "ceil", "chunk", "clamp", "clamp_max", "clamp_min", "clone",
-      "constant", "contiguous", "copy", "cos", "cumsum", "detach", "diagonal", "div", "einsum",
-      "embedding", "empty", "empty_like", "eq", "exp", "expand", "expand_as", "eye", "fill",
-      "flatten", "flip", "floor", "floor_divide", "fmod", "full", "full_like", "gather", "ge",
-      "getitem", "gt", "index", "index_select", "isinf", "isnan", "le", "lift_fresh_copy",
-      "linspace", "log", "lt", "masked_fill", "matmul", "maximum", "mean", "minimum", "mm",
-      "mul", "ne", "neg", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "outer",
-      "permute", "pow", "reciprocal", "remainder", "repeat", "repeat_interleave", "reshape",
-      "roll", "round", "rsqrt", "rsub", "scalar_tensor", "select", "sigmoid", "sign", "sin",
-      "slice", "split", "sqrt", "squeeze", "stack", "sub", "sum", "t", "tanh", "tensor",
-      "transpose", "tril", "triu", "type_as", "unbind", "unsqueeze", "val", "view", "view_as",
-      "where", "zeros", "zeros_like", "_to_copy", "to", "unsafe_view", "_unsafe_view",
-      "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or",
-      "bitwise_not", "sym_size", "softmax", "softplus"};
+  static const std::set<std::string> ops = {"abs",
+                                            "acos",
+                                            "add",
+                                            "addmm",
+                                            "alias",
+                                            "all",
+                                            "any",
+                                            "arange",
+                                            "asin",
+                                            "atan",
+                                            "atan2",
+                                            "baddbmm",
+                                            "bmm",
+                                            "cat",
+                                            "ceil",
+                                            "chunk",
+                                            "clamp",
+                                            "clamp_max",
+                                            "clamp_min",
+                                            "clone",
+                                            "constant",
+                                            "contiguous",
+                                            "copy",
+                                            "cos",
+                                            "cumsum",
+                                            "detach",
+                                            "diagonal",
+                                            "div",
+                                            "einsum",
+                                            "embedding",
+                                            "empty",
+                                            "empty_like",
+                                            "eq",
+                                            "exp",
+                                            "expand",
+                                            "expand_as",
+                                            "eye",
+                                            "fill",
+                                            "flatten",
+                                            "flip",
+                                            "floor",
+                                            "floor_divide",
+                                            "fmod",
+                                            "full",
+                                            "full_like",
+                                            "gather",
+                                            "ge",
+                                            "getitem",
+                                            "gt",
+                                            "index",
+                                            "index_select",
+                                            "isinf",
+                                            "isnan",
+                                            "le",
+                                            "lift_fresh_copy",
+                                            "linspace",
+                                            "log",
+                                            "lt",
+                                            "masked_fill",
+                                            "matmul",
+                                            "maximum",
+                                            "mean",
+                                            "minimum",
+                                            "mm",
+                                            "mul",
+                                            "ne",
+                                            "neg",
+                                            "new_full",
+                                            "new_ones",
+                                            "new_zeros",
+                                            "ones",
+                                            "ones_like",
+                                            "outer",
+                                            "permute",
+                                            "pow",
+                                            "reciprocal",
+                                            "remainder",
+                                            "repeat",
+                                            "repeat_interleave",
+                                            "reshape",
+                                            "roll",
+                                            "round",
+                                            "rsqrt",
+                                            "rsub",
+                                            "scalar_tensor",
+                                            "select",
+                                            "sigmoid",
+                                            "sign",
+                                            "sin",
+                                            "slice",
+                                            "split",
+                                            "sqrt",
+                                            "squeeze",
+                                            "stack",
+                                            "sub",
+                                            "sum",
+                                            "t",
+                                            "tanh",
+                                            "tensor",
+                                            "transpose",
+                                            "tril",
+                                            "triu",
+                                            "type_as",
+                                            "unbind",
+                                            "unsqueeze",
+                                            "val",
+                                            "view",
+                                            "view_as",
+                                            "where",
+                                            "zeros",
+                                            "zeros_like",
+                                            "_to_copy",
+                                            "to",
+                                            "unsafe_view",
+                                            "_unsafe_view",
+                                            "logical_and",
+                                            "logical_or",
+                                            "logical_not",
+                                            "logical_xor",
+                                            "bitwise_and",
+                                            "bitwise_or",
+                                            "bitwise_not",
+                                            "sym_size",
+                                            "softmax",
+                                            "softplus"};
   return ops.count(op_of(name.substr(0, name.find('/')))) > 0;
 }
 
@@ -174,17 +283,18 @@ bool is_traced(const std::string& name) {
 /// "val_12" is the exporter's own step, such as a Linear's transposition.
 bool moves_only(const std::string& name) {
   static const std::set<std::string> ops = {
-      "alias",  "chunk",     "clone",   "contiguous",  "detach",   "embedding", "expand",  "flatten",
-      "gather", "getitem",   "index",   "index_select", "permute", "reshape",   "select",  "slice",
-      "split",  "_to_copy",  "squeeze", "t",            "transpose", "unbind",  "unsqueeze", "val",
-      "view",   "unsafe_view", "_unsafe_view"};
+      "alias",   "chunk",     "clone",   "contiguous", "detach",       "embedding",   "expand",
+      "flatten", "gather",    "getitem", "index",      "index_select", "permute",     "reshape",
+      "select",  "slice",     "split",   "_to_copy",   "squeeze",      "t",           "transpose",
+      "unbind",  "unsqueeze", "val",     "view",       "unsafe_view",  "_unsafe_view"};
   return !is_traced(name) || ops.count(op_of(name)) > 0;
 }
 
 /// Ops of numbers, never of indices.
 bool computes(const std::string& name) {
-  static const std::set<std::string> ops = {"exp",  "log",    "neg",  "pow",   "sqrt", "rsqrt", "sigmoid", "softplus",
-                                            "tanh", "softmax", "mm",   "matmul", "div", "einsum", "reciprocal"};
+  static const std::set<std::string> ops = {"exp",   "log",     "neg",      "pow",    "sqrt",
+                                            "rsqrt", "sigmoid", "softplus", "tanh",   "softmax",
+                                            "mm",    "matmul",  "div",      "einsum", "reciprocal"};
   return ops.count(op_of(name)) > 0;
 }
 
@@ -370,13 +480,15 @@ class Decider {
     apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
   }
 
-  /// A single number is a constant as a rule. PyTorch's legacy exporter writes constants as nodes, so that its
-  /// named initialisers are a module's own (a learned temperature); what the other one folded is looked at.
+  /// A single number is a constant as a rule. PyTorch's legacy exporter writes constants as nodes,
+  /// so that its named initialisers are a module's own (a learned temperature); what the other one
+  /// folded is looked at.
   bool may_be_weight(const std::string& name) const {
     if (!options_.training) return false;
     if (folded_.count(name) > 0) return true;
-    return kinds_.empty() && !optimised_ && !is_generated(name) && name.find("mask") == std::string::npos &&
-           name.find('/') == std::string::npos && model_.proto.producer_name() == "pytorch";
+    return kinds_.empty() && !optimised_ && !is_generated(name) &&
+           name.find("mask") == std::string::npos && name.find('/') == std::string::npos &&
+           model_.proto.producer_name() == "pytorch";
   }
 
   /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
@@ -428,8 +540,9 @@ class Decider {
             name, "' or --freeze '", name, "'");
     SR_REQUIRE(weight || chosen, invalid_input, start,
                ", and the file does not say whether that is a parameter or a buffer; ", way);
-    SR_REQUIRE(chosen || (moves_only(name) && std::none_of(sources.begin(), sources.end(), computes)),
-               invalid_input, start, " by arithmetic, which would no longer be trained through; ", way);
+    SR_REQUIRE(
+        chosen || (moves_only(name) && std::none_of(sources.begin(), sources.end(), computes)),
+        invalid_input, start, " by arithmetic, which would no longer be trained through; ", way);
     for (const std::string& source : own) {
       SR_REQUIRE(chosen || kind_of(source) != "PARAMETER", invalid_input, shown(name, w.tensor),
                  " was computed by the exporter from '", source,

@@ -11,7 +11,8 @@ namespace shardrun {
 double activation_attr(const Node& node, const std::string& name) {
   double otherwise = 1.0;
   if (node.op == "leaky_relu") otherwise = 0.01;
-  if (node.op == "selu") otherwise = name == "alpha" ? 1.67326319217681884765625 : 1.05070102214813232421875;
+  if (node.op == "selu")
+    otherwise = name == "alpha" ? 1.67326319217681884765625 : 1.05070102214813232421875;
   if (node.op == "hard_sigmoid") otherwise = name == "alpha" ? 0.2 : 0.5;
   return node.attrs.f(name, otherwise);
 }
@@ -87,8 +88,7 @@ Types infer_where(const Node&, InTypes in) {
   require_operands(in, 3);
   require_boolean(in[0]);
   require_same_dtype(in[1], in[2]);
-  return {{in[1].dtype,
-           broadcast_shape(in[0].shape, broadcast_shape(in[1].shape, in[2].shape))}};
+  return {{in[1].dtype, broadcast_shape(in[0].shape, broadcast_shape(in[1].shape, in[2].shape))}};
 }
 
 Types infer_cast(const Node& node, InTypes in) {
@@ -137,7 +137,8 @@ using UnaryRule = Expr (*)(const Node&, Expr x, Expr y, Expr dy);
 
 std::function<Grads(GradientContext&)> unary_gradient(UnaryRule rule) {
   return [rule](GradientContext& c) -> Grads {
-    const Expr dx = rule(c.node, {c, c.node.inputs[0]}, {c, c.node.outputs[0]}, {c, c.out_grads[0]});
+    const Expr dx =
+        rule(c.node, {c, c.node.inputs[0]}, {c, c.node.outputs[0]}, {c, c.out_grads[0]});
     return {dx.id};
   };
 }
@@ -197,14 +198,16 @@ Grads gelu_gradient(GradientContext& c) {
 TensorType f32(Shape shape) { return {DType::f32, std::move(shape)}; }
 
 std::vector<OpDef::Sample> unary_samples(double low, double high, Attrs attrs = {}) {
-  return {{{f32({3, 4})}, attrs, low, high}, {{f32({5})}, attrs, low, high},
-          {{f32({2, 3, 5})}, attrs, low, high}, {{f32({})}, attrs, low, high}};
+  return {{{f32({3, 4})}, attrs, low, high},
+          {{f32({5})}, attrs, low, high},
+          {{f32({2, 3, 5})}, attrs, low, high},
+          {{f32({})}, attrs, low, high}};
 }
 
 std::vector<OpDef::Sample> binary_samples(DType d, double low, double high, Attrs attrs = {}) {
   std::vector<OpDef::Sample> samples;
-  const std::pair<Shape, Shape> shapes[] = {{{3, 4}, {3, 4}},    {{2, 3, 5}, {5}},  {{4, 1}, {3}},
-                                            {{5}, {}},           {{1, 3}, {2, 1, 3}}, {{}, {}}};
+  const std::pair<Shape, Shape> shapes[] = {{{3, 4}, {3, 4}}, {{2, 3, 5}, {5}},    {{4, 1}, {3}},
+                                            {{5}, {}},        {{1, 3}, {2, 1, 3}}, {{}, {}}};
   for (const auto& [a, b] : shapes) samples.push_back({{{d, a}, {d, b}}, attrs, low, high});
   return samples;
 }
@@ -229,82 +232,100 @@ OpDef unary(const char* name, UnaryRule rule, std::vector<OpDef::Sample> samples
 }
 
 void add_unary(std::vector<OpDef>& ops) {
-  ops.push_back(unary("identity", [](const Node&, Expr, Expr, Expr dy) { return dy; },
-                      unary_samples(-1, 1), infer_identity));
-  ops.push_back(unary("neg", [](const Node&, Expr, Expr, Expr dy) { return -dy; },
-                      unary_samples(-1, 1), infer_numeric_unary));
-  ops.push_back(unary("abs", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("sign", x); },
-                      unary_samples(0.1, 2), infer_numeric_unary));
+  ops.push_back(unary(
+      "identity", [](const Node&, Expr, Expr, Expr dy) { return dy; }, unary_samples(-1, 1),
+      infer_identity));
+  ops.push_back(unary(
+      "neg", [](const Node&, Expr, Expr, Expr dy) { return -dy; }, unary_samples(-1, 1),
+      infer_numeric_unary));
+  ops.push_back(unary(
+      "abs", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("sign", x); },
+      unary_samples(0.1, 2), infer_numeric_unary));
   ops.back().samples.push_back({{f32({4, 3})}, {}, -2, -0.1});
   ops.push_back(unary("sign", nullptr, unary_samples(0.1, 2), infer_numeric_unary));
   ops.back().samples.push_back({{f32({4, 3})}, {}, -2, -0.1});
   ops.push_back(unary("floor", nullptr, unary_samples(1.1, 1.9)));
   ops.push_back(unary("ceil", nullptr, unary_samples(-1.9, -1.1)));
   ops.push_back(unary("round", nullptr, unary_samples(0.6, 1.4)));
-  ops.push_back(unary("exp", [](const Node&, Expr, Expr y, Expr dy) { return dy * y; },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("log", [](const Node&, Expr x, Expr, Expr dy) { return dy / x; },
-                      unary_samples(0.2, 3)));
-  ops.push_back(unary("sqrt", [](const Node&, Expr, Expr y, Expr dy) { return dy * 0.5 / y; },
-                      unary_samples(0.2, 3)));
-  ops.push_back(unary("reciprocal", [](const Node&, Expr, Expr y, Expr dy) { return -(dy * y * y); },
-                      unary_samples(0.3, 2)));
-  ops.push_back(unary("sin", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("cos", x); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("cos", [](const Node&, Expr x, Expr, Expr dy) { return -(dy * op("sin", x)); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("tan", [](const Node&, Expr, Expr y, Expr dy) { return dy * (y * y + 1); },
-                      unary_samples(-1, 1)));
-  ops.push_back(unary("asin",
-                      [](const Node&, Expr x, Expr, Expr dy) { return dy / op("sqrt", 1 - x * x); },
-                      unary_samples(-0.8, 0.8)));
-  ops.push_back(unary("acos",
-                      [](const Node&, Expr x, Expr, Expr dy) { return -(dy / op("sqrt", 1 - x * x)); },
-                      unary_samples(-0.8, 0.8)));
-  ops.push_back(unary("atan", [](const Node&, Expr x, Expr, Expr dy) { return dy / (x * x + 1); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("sinh", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("cosh", x); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("cosh", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("sinh", x); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("tanh", [](const Node&, Expr, Expr y, Expr dy) { return dy * (1 - y * y); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("asinh",
-                      [](const Node&, Expr x, Expr, Expr dy) { return dy / op("sqrt", x * x + 1); },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("acosh",
-                      [](const Node&, Expr x, Expr, Expr dy) { return dy / op("sqrt", x * x + -1); },
-                      unary_samples(1.3, 3)));
-  ops.push_back(unary("atanh", [](const Node&, Expr x, Expr, Expr dy) { return dy / (1 - x * x); },
-                      unary_samples(-0.8, 0.8)));
-  ops.push_back(unary("erf",
-                      [](const Node&, Expr x, Expr, Expr dy) {
-                        return dy * (op("exp", -(x * x)) * (2 * std::numbers::inv_sqrtpi));
-                      },
-                      unary_samples(-2, 2)));
-  ops.push_back(unary("sigmoid", [](const Node&, Expr, Expr y, Expr dy) { return dy * y * (1 - y); },
-                      unary_samples(-3, 3)));
-  ops.push_back(unary("softplus",
-                      [](const Node&, Expr x, Expr, Expr dy) { return dy * op("sigmoid", x); },
-                      unary_samples(-3, 3)));
-  ops.push_back(unary("softsign",
-                      [](const Node&, Expr x, Expr, Expr dy) {
-                        const Expr d = op("abs", x) + 1;
-                        return dy / (d * d);
-                      },
-                      unary_samples(0.1, 3)));
-  ops.push_back(unary("silu",
-                      [](const Node&, Expr x, Expr, Expr dy) {
-                        const Expr s = op("sigmoid", x);
-                        return dy * (s * (x * (1 - s) + 1));
-                      },
-                      unary_samples(-3, 3)));
-  ops.push_back(unary("mish",
-                      [](const Node&, Expr x, Expr, Expr dy) {
-                        const Expr t = op("tanh", op("softplus", x));
-                        return dy * (t + x * (1 - t * t) * op("sigmoid", x));
-                      },
-                      unary_samples(-3, 3)));
+  ops.push_back(unary(
+      "exp", [](const Node&, Expr, Expr y, Expr dy) { return dy * y; }, unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "log", [](const Node&, Expr x, Expr, Expr dy) { return dy / x; }, unary_samples(0.2, 3)));
+  ops.push_back(unary(
+      "sqrt", [](const Node&, Expr, Expr y, Expr dy) { return dy * 0.5 / y; },
+      unary_samples(0.2, 3)));
+  ops.push_back(unary(
+      "reciprocal", [](const Node&, Expr, Expr y, Expr dy) { return -(dy * y * y); },
+      unary_samples(0.3, 2)));
+  ops.push_back(unary(
+      "sin", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("cos", x); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "cos", [](const Node&, Expr x, Expr, Expr dy) { return -(dy * op("sin", x)); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "tan", [](const Node&, Expr, Expr y, Expr dy) { return dy * (y * y + 1); },
+      unary_samples(-1, 1)));
+  ops.push_back(unary(
+      "asin", [](const Node&, Expr x, Expr, Expr dy) { return dy / op("sqrt", 1 - x * x); },
+      unary_samples(-0.8, 0.8)));
+  ops.push_back(unary(
+      "acos", [](const Node&, Expr x, Expr, Expr dy) { return -(dy / op("sqrt", 1 - x * x)); },
+      unary_samples(-0.8, 0.8)));
+  ops.push_back(unary(
+      "atan", [](const Node&, Expr x, Expr, Expr dy) { return dy / (x * x + 1); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "sinh", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("cosh", x); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "cosh", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("sinh", x); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "tanh", [](const Node&, Expr, Expr y, Expr dy) { return dy * (1 - y * y); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "asinh", [](const Node&, Expr x, Expr, Expr dy) { return dy / op("sqrt", x * x + 1); },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "acosh", [](const Node&, Expr x, Expr, Expr dy) { return dy / op("sqrt", x * x + -1); },
+      unary_samples(1.3, 3)));
+  ops.push_back(unary(
+      "atanh", [](const Node&, Expr x, Expr, Expr dy) { return dy / (1 - x * x); },
+      unary_samples(-0.8, 0.8)));
+  ops.push_back(unary(
+      "erf",
+      [](const Node&, Expr x, Expr, Expr dy) {
+        return dy * (op("exp", -(x * x)) * (2 * std::numbers::inv_sqrtpi));
+      },
+      unary_samples(-2, 2)));
+  ops.push_back(unary(
+      "sigmoid", [](const Node&, Expr, Expr y, Expr dy) { return dy * y * (1 - y); },
+      unary_samples(-3, 3)));
+  ops.push_back(unary(
+      "softplus", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("sigmoid", x); },
+      unary_samples(-3, 3)));
+  ops.push_back(unary(
+      "softsign",
+      [](const Node&, Expr x, Expr, Expr dy) {
+        const Expr d = op("abs", x) + 1;
+        return dy / (d * d);
+      },
+      unary_samples(0.1, 3)));
+  ops.push_back(unary(
+      "silu",
+      [](const Node&, Expr x, Expr, Expr dy) {
+        const Expr s = op("sigmoid", x);
+        return dy * (s * (x * (1 - s) + 1));
+      },
+      unary_samples(-3, 3)));
+  ops.push_back(unary(
+      "mish",
+      [](const Node&, Expr x, Expr, Expr dy) {
+        const Expr t = op("tanh", op("softplus", x));
+        return dy * (t + x * (1 - t * t) * op("sigmoid", x));
+      },
+      unary_samples(-3, 3)));
 }
 
 /// Activations with corners: samples on each side of them.
@@ -391,46 +412,43 @@ OpDef binary(const char* name, BinaryRule da, BinaryRule db, double low, double 
 }
 
 void add_binary(std::vector<OpDef>& ops) {
-  ops.push_back(binary("add", [](Expr, Expr, Expr, Expr dy) { return dy; },
-                       [](Expr, Expr, Expr, Expr dy) { return dy; }, -1, 1));
+  ops.push_back(binary(
+      "add", [](Expr, Expr, Expr, Expr dy) { return dy; },
+      [](Expr, Expr, Expr, Expr dy) { return dy; }, -1, 1));
   add_integer_samples(ops.back());
-  ops.push_back(binary("sub", [](Expr, Expr, Expr, Expr dy) { return dy; },
-                       [](Expr, Expr, Expr, Expr dy) { return -dy; }, -1, 1));
+  ops.push_back(binary(
+      "sub", [](Expr, Expr, Expr, Expr dy) { return dy; },
+      [](Expr, Expr, Expr, Expr dy) { return -dy; }, -1, 1));
   add_integer_samples(ops.back());
-  ops.push_back(binary("mul", [](Expr, Expr b, Expr, Expr dy) { return dy * b; },
-                       [](Expr a, Expr, Expr, Expr dy) { return dy * a; }, -1, 1));
+  ops.push_back(binary(
+      "mul", [](Expr, Expr b, Expr, Expr dy) { return dy * b; },
+      [](Expr a, Expr, Expr, Expr dy) { return dy * a; }, -1, 1));
   add_integer_samples(ops.back());
-  ops.push_back(binary("div", [](Expr, Expr b, Expr, Expr dy) { return dy / b; },
-                       [](Expr, Expr b, Expr y, Expr dy) { return -(dy * y / b); }, 0.5, 2));
+  ops.push_back(binary(
+      "div", [](Expr, Expr b, Expr, Expr dy) { return dy / b; },
+      [](Expr, Expr b, Expr y, Expr dy) { return -(dy * y / b); }, 0.5, 2));
   add_integer_samples(ops.back());
-  ops.push_back(binary("pow",
-                       [](Expr a, Expr b, Expr, Expr dy) { return dy * b * op("pow", a, b + -1); },
-                       [](Expr a, Expr, Expr y, Expr dy) {  // 0^b is constant in b > 0
-                         return dy * y * where(a > 0, op("log", a), 0);
-                       },
-                       0.3, 2));
+  ops.push_back(binary(
+      "pow", [](Expr a, Expr b, Expr, Expr dy) { return dy * b * op("pow", a, b + -1); },
+      [](Expr a, Expr, Expr y, Expr dy) {  // 0^b is constant in b > 0
+        return dy * y * where(a > 0, op("log", a), 0);
+      },
+      0.3, 2));
   add_integer_samples(ops.back());
   // Where both are equal the gradient goes to the first, as torch.clamp's goes to its operand.
-  ops.push_back(binary("max",
-                       [](Expr a, Expr b, Expr, Expr dy) {
-                         return where(op("greater_equal", a, b), dy, 0);
-                       },
-                       [](Expr a, Expr b, Expr, Expr dy) { return where(op("less", a, b), dy, 0); },
-                       -1, 1));
+  ops.push_back(binary(
+      "max", [](Expr a, Expr b, Expr, Expr dy) { return where(op("greater_equal", a, b), dy, 0); },
+      [](Expr a, Expr b, Expr, Expr dy) { return where(op("less", a, b), dy, 0); }, -1, 1));
   add_integer_samples(ops.back());
-  ops.push_back(binary("min",
-                       [](Expr a, Expr b, Expr, Expr dy) {
-                         return where(op("less_equal", a, b), dy, 0);
-                       },
-                       [](Expr a, Expr b, Expr, Expr dy) { return where(op("greater", a, b), dy, 0); },
-                       -1, 1));
+  ops.push_back(binary(
+      "min", [](Expr a, Expr b, Expr, Expr dy) { return where(op("less_equal", a, b), dy, 0); },
+      [](Expr a, Expr b, Expr, Expr dy) { return where(op("greater", a, b), dy, 0); }, -1, 1));
   add_integer_samples(ops.back());
   // y = a - q b with q = floor(a / b) or trunc(a / b), constant between jumps.
-  ops.push_back(binary("mod", [](Expr, Expr, Expr, Expr dy) { return dy; },
-                       [](Expr a, Expr b, Expr y, Expr dy) {
-                         return -(dy * op("round", (a - y) / b));
-                       },
-                       1.05, 1.95, {{"fmod", int64_t{1}}}));
+  ops.push_back(binary(
+      "mod", [](Expr, Expr, Expr, Expr dy) { return dy; },
+      [](Expr a, Expr b, Expr y, Expr dy) { return -(dy * op("round", (a - y) / b)); }, 1.05, 1.95,
+      {{"fmod", int64_t{1}}}));
   for (int64_t fmod : {0, 1}) add_integer_samples(ops.back(), {{"fmod", fmod}});
   ops.back().samples.push_back({{f32({3, 5}), f32({5})}, {{"fmod", int64_t{0}}}, 1.05, 1.95});
 
@@ -501,10 +519,12 @@ void add_rest(std::vector<OpDef>& ops) {
   cast.infer = infer_cast;
   cast.gradient = cast_gradient;
   auto to = [](DType d) { return Attrs{{"to", std::string(to_string(d))}}; };
-  cast.samples = {{{f32({3, 4})}, to(DType::f64)},   {{f32({5})}, to(DType::bf16)},
+  cast.samples = {{{f32({3, 4})}, to(DType::f64)},
+                  {{f32({5})}, to(DType::bf16)},
                   {{f32({5})}, to(DType::i64), 1.1, 1.9},
                   {{{DType::i64, {2, 3}}}, to(DType::f32)},
-                  {{{b, {2, 3}}}, to(DType::f32)},   {{{DType::bf16, {7}}}, to(DType::f32)},
+                  {{{b, {2, 3}}}, to(DType::f32)},
+                  {{{DType::bf16, {7}}}, to(DType::f32)},
                   {{{DType::i32, {7}}}, to(b)}};
   ops.push_back(std::move(cast));
 }

@@ -5,8 +5,8 @@
 
 namespace shardrun {
 
-/// Attribute `name` of an activation node, or ONNX's default for that op: leaky_relu alpha 0.01, elu
-/// and celu alpha 1, selu alpha 1.6732…, gamma 1.0507…, hard_sigmoid alpha 0.2, beta 0.5,
+/// Attribute `name` of an activation node, or ONNX's default for that op: leaky_relu alpha 0.01,
+/// elu and celu alpha 1, selu alpha 1.6732…, gamma 1.0507…, hard_sigmoid alpha 0.2, beta 0.5,
 /// thresholded_relu alpha 1.
 double activation_attr(const Node& node, const std::string& name);
 

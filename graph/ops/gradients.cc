@@ -36,8 +36,8 @@ Shape broadcast_shape(const Shape& a, const Shape& b) {
   for (size_t i = 0; i < out.size(); ++i) {  // from the last dim
     const int64_t da = i < a.size() ? a[a.size() - 1 - i] : 1;
     const int64_t db = i < b.size() ? b[b.size() - 1 - i] : 1;
-    SR_REQUIRE(da == db || da == 1 || db == 1, invalid_input, "shapes do not broadcast: ",
-               to_string(a), " and ", to_string(b));
+    SR_REQUIRE(da == db || da == 1 || db == 1, invalid_input,
+               "shapes do not broadcast: ", to_string(a), " and ", to_string(b));
     out[out.size() - 1 - i] = da == 1 ? db : da;
   }
   return out;
@@ -65,10 +65,9 @@ ValueId unbroadcast(Graph& graph, ValueId grad, const Shape& shape) {
 }
 
 ValueId fill(Graph& graph, const TensorType& type, double value) {
-  return graph.add("fill", {},
-                   {{"shape", type.shape},
-                    {"dtype", std::string(to_string(type.dtype))},
-                    {"value", value}});
+  return graph.add(
+      "fill", {},
+      {{"shape", type.shape}, {"dtype", std::string(to_string(type.dtype))}, {"value", value}});
 }
 
 ValueId scalar(Graph& graph, DType dtype, double value) { return fill(graph, {dtype, {}}, value); }

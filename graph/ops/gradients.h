@@ -29,8 +29,8 @@ ValueId scalar(Graph& graph, DType dtype, double value);
 ValueId scale(Graph& graph, ValueId x, double factor);
 ValueId shift(Graph& graph, ValueId x, double term);
 
-/// For OpDef::shrink: what became of a dim of `size` elements, so that an attribute that names a size
-/// goes on naming the same dim; at most 6 where no operand has a dim of that size.
+/// For OpDef::shrink: what became of a dim of `size` elements, so that an attribute that names a
+/// size goes on naming the same dim; at most 6 where no operand has a dim of that size.
 int64_t shrunk_size(int64_t size, std::span<const TensorType> original,
                     std::span<const TensorType> shrunk);
 

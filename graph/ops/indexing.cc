@@ -28,8 +28,8 @@ Types infer_gather(const Node& node, InTypes in) {
   require_index(in[1], "indices");
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
   require_axis(node.attrs.i("axis"), in[0].shape.size());
-  return {{in[0].dtype, joined(joined(in[0].shape, axis, in[1].shape),
-                               axis + in[1].shape.size(), in[0].shape, axis + 1)}};
+  return {{in[0].dtype, joined(joined(in[0].shape, axis, in[1].shape), axis + in[1].shape.size(),
+                               in[0].shape, axis + 1)}};
 }
 
 /// Rows [begin, …) of the table answer to the same indices: offset grows by begin.
@@ -135,8 +135,8 @@ Attrs shrink_elements(const Node& node, InTypes, std::vector<TensorType>& in) {
 size_t picked_dims(const Node& node, const TensorType& data, const TensorType& indices) {
   require_index(indices, "indices");
   const auto batch = static_cast<size_t>(node.attrs.i("batch_dims", 0));
-  SR_REQUIRE(!indices.shape.empty() && batch < indices.shape.size(), invalid_input,
-             "indices are ", indices, ", wanted more than ", batch, " dims");
+  SR_REQUIRE(!indices.shape.empty() && batch < indices.shape.size(), invalid_input, "indices are ",
+             indices, ", wanted more than ", batch, " dims");
   const auto picked = batch + static_cast<size_t>(indices.shape.back());
   SR_REQUIRE(picked <= data.shape.size(), invalid_input, "indices ", indices, " pick ", picked,
              " dims of ", data);
@@ -193,9 +193,9 @@ Attrs scatter_attrs(const Node& node, const char* reduction) {
 /// The positions that were read get dy added up.
 Grads picked_gradient(GradientContext& c, const char* scatter) {
   const ValueId zeros = fill(c.graph, {c.graph.type(c.out_grads[0]).dtype, c.in_shape(0)}, 0);
-  return {c.graph.add(scatter, {zeros, c.node.inputs[1], c.out_grads[0]},
-                      scatter_attrs(c.node, "add")),
-          kNoValue};
+  return {
+      c.graph.add(scatter, {zeros, c.node.inputs[1], c.out_grads[0]}, scatter_attrs(c.node, "add")),
+      kNoValue};
 }
 
 /// reduction none: data's gradient is dy where nothing was written, updates' what is at their place
@@ -314,7 +314,8 @@ std::vector<OpDef> indexing_ops() {
   elements.gradient = [](GradientContext& c) { return picked_gradient(c, "scatter_elements"); };
   elements.shrink = shrink_elements;
   elements.index_bound = axis_bound;
-  elements.samples = {{{f({4, 5}), i({4, 3})}, axis(1)}, {{f({5, 4}), i({7, 4})}, axis(0)},
+  elements.samples = {{{f({4, 5}), i({4, 3})}, axis(1)},
+                      {{f({5, 4}), i({7, 4})}, axis(0)},
                       {{f({5, 4, 3}), i({2, 4, 3}, DType::i32)}, axis(1)}};
   ops.push_back(std::move(elements));
 

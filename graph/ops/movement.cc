@@ -58,8 +58,8 @@ Types infer_transpose(const Node& node, InTypes in) {
   std::sort(sorted.begin(), sorted.end());
   bool valid = perm.size() == rank;
   for (size_t d = 0; valid && d < rank; ++d) valid = sorted[d] == static_cast<int64_t>(d);
-  SR_REQUIRE(valid, invalid_input, "perm is ", to_string(perm), ", wanted a permutation of ",
-             rank, " dims");
+  SR_REQUIRE(valid, invalid_input, "perm is ", to_string(perm), ", wanted a permutation of ", rank,
+             " dims");
   Shape shape;
   for (int64_t d : perm) shape.push_back(in[0].shape[static_cast<size_t>(d)]);
   return {{in[0].dtype, shape}};
@@ -95,9 +95,10 @@ Types infer_concat(const Node& node, InTypes in) {
   for (size_t i = 1; i < in.size(); ++i) {
     require_same_dtype(in[0], in[i]);
     Shape same = in[i].shape;
-    if (same.size() == in[0].shape.size()) same[static_cast<size_t>(axis)] = in[0].shape[static_cast<size_t>(axis)];
-    SR_REQUIRE(same == in[0].shape, invalid_input, "operand ", i, " is ", in[i],
-               ", the first is ", in[0], "; they may differ along axis ", axis, " only");
+    if (same.size() == in[0].shape.size())
+      same[static_cast<size_t>(axis)] = in[0].shape[static_cast<size_t>(axis)];
+    SR_REQUIRE(same == in[0].shape, invalid_input, "operand ", i, " is ", in[i], ", the first is ",
+               in[0], "; they may differ along axis ", axis, " only");
     joined += in[i].shape[static_cast<size_t>(axis)];
   }
   return {out};
@@ -138,7 +139,8 @@ Attrs localise_split(const Node& node, InTypes, LocalBoxes boxes) {
   return attrs;
 }
 
-/// Equal parts stay equal: [768, 768, 768] becomes [2, 2, 2] or more; others go to 2, 3, 4, … by size.
+/// Equal parts stay equal: [768, 768, 768] becomes [2, 2, 2] or more; others go to 2, 3, 4, … by
+/// size.
 Attrs shrink_split(const Node& node, InTypes, std::vector<TensorType>& in) {
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
   Ints sizes = node.attrs.ints("sizes");
@@ -251,8 +253,8 @@ Types infer_trilu(const Node& node, InTypes in) {
   return {in[0]};
 }
 
-/// Element (i, j) of a part that begins at (r, s) is element (i + r, j + s) of the whole; it lies on
-/// or above diagonal k if j + s >= i + r + k.
+/// Element (i, j) of a part that begins at (r, s) is element (i + r, j + s) of the whole; it lies
+/// on or above diagonal k if j + s >= i + r + k.
 Attrs localise_trilu(const Node& node, InTypes, LocalBoxes boxes) {
   const Box& box = boxes.out[0];
   Attrs attrs = node.attrs;
@@ -288,8 +290,10 @@ std::vector<OpDef> movement_ops() {
   auto shape = [](Shape s) { return Attrs{{"shape", std::move(s)}}; };
 
   OpDef& reshape = add("reshape", infer_reshape,
-                       {{{{f, {4, 6}}}, shape({4, 2, 3})}, {{{f, {2, 3, 5}}}, shape({6, 5})},
-                        {{{f, {5}}}, shape({1, 5, 1})}, {{{DType::i64, {4, 3}}}, shape({12})}});
+                       {{{{f, {4, 6}}}, shape({4, 2, 3})},
+                        {{{f, {2, 3, 5}}}, shape({6, 5})},
+                        {{{f, {5}}}, shape({1, 5, 1})},
+                        {{{DType::i64, {4, 3}}}, shape({12})}});
   reshape.gradient = reshape_gradient;
   reshape.localise = localise_shape;
   reshape.shrink = keep_original;
@@ -297,14 +301,17 @@ std::vector<OpDef> movement_ops() {
 
   auto perm = [](Ints p) { return Attrs{{"perm", std::move(p)}}; };
   OpDef& transpose = add("transpose", infer_transpose,
-                         {{{{f, {3, 4}}}, perm({1, 0})}, {{{f, {2, 3, 5}}}, perm({2, 0, 1})},
+                         {{{{f, {3, 4}}}, perm({1, 0})},
+                          {{{f, {2, 3, 5}}}, perm({2, 0, 1})},
                           {{{f, {2, 3, 4, 5}}}, perm({0, 2, 1, 3})},
                           {{{DType::i64, {3, 5}}}, perm({1, 0})}});
   transpose.gradient = transpose_gradient;
 
   OpDef& expand = add("expand", infer_expand,
-                      {{{{f, {3, 1}}}, shape({3, 4})}, {{{f, {5}}}, shape({2, 3, 5})},
-                       {{{f, {}}}, shape({4, 3})}, {{{f, {1, 4}}}, shape({5, 1})},
+                      {{{{f, {3, 1}}}, shape({3, 4})},
+                       {{{f, {5}}}, shape({2, 3, 5})},
+                       {{{f, {}}}, shape({4, 3})},
+                       {{{f, {1, 4}}}, shape({5, 1})},
                        {{{DType::i64, {1, 3}}}, shape({4, 3})}});
   expand.gradient = expand_gradient;
   expand.localise = localise_shape;
@@ -321,26 +328,34 @@ std::vector<OpDef> movement_ops() {
 
   auto sizes = [](int64_t a, Ints s) { return Attrs{{"axis", a}, {"sizes", std::move(s)}}; };
   OpDef& split = add("split", infer_split,
-                     {{{{f, {4, 6}}}, sizes(1, {2, 2, 2})}, {{{f, {5, 7}}}, sizes(1, {3, 4})},
-                      {{{f, {7, 3}}}, sizes(0, {1, 4, 2})}, {{{f, {5}}}, sizes(0, {5})}});
+                     {{{{f, {4, 6}}}, sizes(1, {2, 2, 2})},
+                      {{{f, {5, 7}}}, sizes(1, {3, 4})},
+                      {{{f, {7, 3}}}, sizes(0, {1, 4, 2})},
+                      {{{f, {5}}}, sizes(0, {5})}});
   split.gradient = split_gradient;
   split.localise = localise_split;
   split.shrink = shrink_split;
 
   auto repeats = [](Ints r) { return Attrs{{"repeats", std::move(r)}}; };
   OpDef& tile = add("tile", infer_tile,
-                    {{{{f, {3, 4}}}, repeats({2, 1})}, {{{f, {4, 1}}}, repeats({1, 6})},
-                     {{{f, {2, 3}}}, repeats({2, 3})}, {{{DType::i64, {5}}}, repeats({1})}});
+                    {{{{f, {3, 4}}}, repeats({2, 1})},
+                     {{{f, {4, 1}}}, repeats({1, 6})},
+                     {{{f, {2, 3}}}, repeats({2, 3})},
+                     {{{DType::i64, {5}}}, repeats({1})}});
   tile.gradient = tile_gradient;
   tile.localise = localise_tile;
   tile.shrink = shrink_tile;
 
   auto iota_attrs = [](Shape s, const char* dtype, int64_t a, int64_t start, int64_t step) {
-    return Attrs{{"shape", std::move(s)}, {"dtype", std::string(dtype)}, {"axis", a},
-                 {"start", start}, {"step", step}};
+    return Attrs{{"shape", std::move(s)},
+                 {"dtype", std::string(dtype)},
+                 {"axis", a},
+                 {"start", start},
+                 {"step", step}};
   };
   OpDef& iota = add("iota", infer_iota,
-                    {{{}, iota_attrs({7}, "i64", 0, 0, 1)}, {{}, iota_attrs({4, 5}, "i64", 1, 3, -2)},
+                    {{{}, iota_attrs({7}, "i64", 0, 0, 1)},
+                     {{}, iota_attrs({4, 5}, "i64", 1, 3, -2)},
                      {{}, iota_attrs({4, 3}, "f32", 0, 0, 1)}});
   iota.localise = localise_iota;
   iota.shrink = with_shrunk_shape;
@@ -349,15 +364,19 @@ std::vector<OpDef> movement_ops() {
     return Attrs{{"shape", std::move(s)}, {"dtype", std::string(dtype)}, {"value", value}};
   };
   OpDef& fill = add("fill", infer_fill,
-                    {{{}, fill_attrs({4, 5}, "f32", 1.5)}, {{}, fill_attrs({}, "f32", -2)},
-                     {{}, fill_attrs({7}, "i64", 3)}, {{}, fill_attrs({5}, "bool", 1)}});
+                    {{{}, fill_attrs({4, 5}, "f32", 1.5)},
+                     {{}, fill_attrs({}, "f32", -2)},
+                     {{}, fill_attrs({7}, "i64", 3)},
+                     {{}, fill_attrs({5}, "bool", 1)}});
   fill.localise = localise_shape;
   fill.shrink = with_shrunk_shape;
 
   auto triangle = [](int64_t upper, int64_t k) { return Attrs{{"upper", upper}, {"k", k}}; };
   OpDef& trilu = add("trilu", infer_trilu,
-                     {{{{f, {4, 4}}}, triangle(1, 0)}, {{{f, {3, 5}}}, triangle(0, 1)},
-                      {{{f, {2, 5, 4}}}, triangle(1, -1)}, {{{DType::i64, {4, 5}}}, triangle(0, 0)}});
+                     {{{{f, {4, 4}}}, triangle(1, 0)},
+                      {{{f, {3, 5}}}, triangle(0, 1)},
+                      {{{f, {2, 5, 4}}}, triangle(1, -1)},
+                      {{{DType::i64, {4, 5}}}, triangle(0, 0)}});
   trilu.gradient = trilu_gradient;
   trilu.localise = localise_trilu;
   trilu.shrink = shrink_trilu;

@@ -68,7 +68,8 @@ Attrs localise_slice(const Node& node, InTypes, LocalBoxes boxes) {
     const Range in = boxes.in[0][d], out = boxes.out[0][d];
     int64_t first = starts[d] + steps[d] * out.begin - in.begin;
     int64_t last = first + steps[d] * (out.size - 1);
-    const bool possible = out.size > 0 && std::min(first, last) >= 0 && std::max(first, last) < in.size;
+    const bool possible =
+        out.size > 0 && std::min(first, last) >= 0 && std::max(first, last) < in.size;
     starts[d] = possible ? first : 0;
     ends[d] = possible ? last + (steps[d] > 0 ? 1 : -1) : (steps[d] > 0 ? 0 : 1);
   }
@@ -244,7 +245,9 @@ Attrs slice_attrs(Ints starts, Ints ends, Ints steps) {
 }
 
 Attrs pad_attrs(Ints before, Ints after, std::string mode, double value) {
-  return {{"before", std::move(before)}, {"after", std::move(after)}, {"mode", std::move(mode)},
+  return {{"before", std::move(before)},
+          {"after", std::move(after)},
+          {"mode", std::move(mode)},
           {"value", value}};
 }
 

@@ -127,14 +127,16 @@ int64_t clip_int(int64_t x, const Parameters& p) {
 void add_unary(KernelList& list) {
   using P = Parameters;
   auto add = [&](const char* op, FloatLoop f, IntLoop i = nullptr,
-                 P (*parameters)(const Node&) = nullptr) {
+                 P(*parameters)(const Node&) = nullptr) {
     list.push_back(unary(op, f, i, parameters));
   };
   add("neg", float_loop<[](double x) { return -x; }>,
       int_loop<[](int64_t x) { return static_cast<int64_t>(-static_cast<uint64_t>(x)); }>);
   add("abs", float_loop<[](double x) { return std::fabs(x); }>,
       int_loop<[](int64_t x) { return x < 0 ? -x : x; }>);
-  add("sign", float_loop<[](double x) { return (x > 0) ? 1.0 : x < 0 ? -1.0 : x; }>,
+  add("sign", float_loop<[](double x) { return (x > 0) ? 1.0
+                                               : x < 0 ? -1.0
+                                                       : x; }>,
       int_loop<[](int64_t x) { return int64_t{(x > 0)} - int64_t{x < 0}; }>);
   add("floor", float_loop<[](double x) { return std::floor(x); }>);
   add("ceil", float_loop<[](double x) { return std::ceil(x); }>);
@@ -170,28 +172,24 @@ void add_unary(KernelList& list) {
       nullptr, alpha_only);
   add("elu", float_loop<[](double x, const P& p) { return x < 0 ? p.alpha * std::expm1(x) : x; }>,
       nullptr, alpha_only);
-  add("selu",
-      float_loop<[](double x, const P& p) {
+  add("selu", float_loop<[](double x, const P& p) {
         return p.beta * (x < 0 ? p.alpha * std::expm1(x) : x);
       }>,
       nullptr, alpha_gamma);
-  add("celu",
-      float_loop<[](double x, const P& p) {
+  add("celu", float_loop<[](double x, const P& p) {
         return x < 0 ? p.alpha * std::expm1(x / p.alpha) : x;
       }>,
       nullptr, alpha_only);
   add("hard_sigmoid",
       float_loop<[](double x, const P& p) { return std::clamp(p.alpha * x + p.beta, 0.0, 1.0); }>,
       nullptr, alpha_beta);
-  add("hard_swish",
-      float_loop<[](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }>);
+  add("hard_swish", float_loop<[](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }>);
   add("thresholded_relu", float_loop<[](double x, const P& p) { return (x > p.alpha) ? x : 0.0; }>,
       nullptr, alpha_only);
   add("clip", float_loop<clip_float>, int_loop<clip_int>, min_max);
   add("logical_not", nullptr, int_loop<[](int64_t x) { return int64_t{x == 0}; }>);
   add("isnan", float_loop<[](double x) { return std::isnan(x) ? 1.0 : 0.0; }>);
-  add("isinf",
-      float_loop<[](double x, const P& p) {
+  add("isinf", float_loop<[](double x, const P& p) {
         return std::isinf(x) ? (x < 0 ? p.alpha : p.beta) : 0.0;
       }>,
       nullptr, detect);
@@ -214,9 +212,9 @@ void pair_loop(bool flag, const T* a, const T* b, T* y, int64_t n) {
 template <class T, class Loop>
 void run_pairs(const KernelArgs& args, bool flag, Loop loop) {
   const TensorView &a = args.in[0], &b = args.in[1], &y = args.out[0];
-  const Walk walk(y.type.shape, {broadcast_strides(a.type.shape, y.type.shape),
-                                 broadcast_strides(b.type.shape, y.type.shape),
-                                 row_major_strides(y.type.shape)});
+  const Walk walk(y.type.shape,
+                  {broadcast_strides(a.type.shape, y.type.shape),
+                   broadcast_strides(b.type.shape, y.type.shape), row_major_strides(y.type.shape)});
   T left[kBlock], right[kBlock], result[kBlock];
   walk.rows([&](const int64_t* offset) {
     for (int64_t i = 0; i < walk.length(); i += kBlock) {
@@ -292,19 +290,21 @@ KernelImpl same_kernel(const char* op) {
 }
 
 void add_binary(KernelList& list) {
-  list.push_back(pair_kernel<[](double a, double b) { return a + b; }, [](int64_t a, int64_t b) {
-    return static_cast<int64_t>(u(a) + u(b));
-  }>("add"));
-  list.push_back(pair_kernel<[](double a, double b) { return a - b; }, [](int64_t a, int64_t b) {
-    return static_cast<int64_t>(u(a) - u(b));
-  }>("sub"));
-  list.push_back(pair_kernel<[](double a, double b) { return a * b; }, [](int64_t a, int64_t b) {
-    return static_cast<int64_t>(u(a) * u(b));
-  }>("mul"));
+  list.push_back(
+      pair_kernel<[](double a, double b) { return a + b; },
+                  [](int64_t a, int64_t b) { return static_cast<int64_t>(u(a) + u(b)); }>("add"));
+  list.push_back(
+      pair_kernel<[](double a, double b) { return a - b; },
+                  [](int64_t a, int64_t b) { return static_cast<int64_t>(u(a) - u(b)); }>("sub"));
+  list.push_back(
+      pair_kernel<[](double a, double b) { return a * b; },
+                  [](int64_t a, int64_t b) { return static_cast<int64_t>(u(a) * u(b)); }>("mul"));
   list.push_back(pair_kernel<[](double a, double b) { return a / b; }, int_div>("div"));
   list.push_back(pair_kernel<[](double a, double b) { return std::pow(a, b); }, int_pow>("pow"));
-  list.push_back(pair_kernel<float_max, [](int64_t a, int64_t b) { return std::max(a, b); }>("max"));
-  list.push_back(pair_kernel<float_min, [](int64_t a, int64_t b) { return std::min(a, b); }>("min"));
+  list.push_back(
+      pair_kernel<float_max, [](int64_t a, int64_t b) { return std::max(a, b); }>("max"));
+  list.push_back(
+      pair_kernel<float_min, [](int64_t a, int64_t b) { return std::min(a, b); }>("min"));
   list.push_back(pair_kernel<float_mod, int_mod>("mod", "fmod"));
   list.push_back(same_kernel<[](auto a, auto b) { return a == b; }>("equal"));
   list.push_back(same_kernel<[](auto a, auto b) { return a < b; }>("less"));

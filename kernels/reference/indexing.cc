@@ -122,7 +122,8 @@ Ints tuple_positions(const Node& node, const TensorView& data, const TensorView&
 
 int64_t slice_size(const Node& node, const TensorView& data, const TensorView& indices) {
   const Shape& shape = data.type.shape;
-  const auto picked = static_cast<size_t>(node.attrs.i("batch_dims", 0) + indices.type.shape.back());
+  const auto picked =
+      static_cast<size_t>(node.attrs.i("batch_dims", 0) + indices.type.shape.back());
   return product(shape, picked, shape.size());
 }
 
@@ -177,7 +178,8 @@ void scatter_slices(const Node& node, const KernelArgs& args, const Ints& positi
 }  // namespace
 
 KernelList indexing_kernels() {
-  return {kernel("gather", run_gather), kernel("gather_grad", run_gather_grad),
+  return {kernel("gather", run_gather),
+          kernel("gather_grad", run_gather_grad),
           kernel("gather_elements",
                  [](const Node& node, const KernelArgs& args) {
                    gather_slices(args, element_positions(node, args.in[0], args.in[1]), 1);

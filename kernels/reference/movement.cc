@@ -22,8 +22,8 @@ void run_transpose(const Node& node, const KernelArgs& args) {
   const Shape strides = row_major_strides(in.type.shape);
   Ints permuted;
   for (int64_t d : node.attrs.ints("perm")) permuted.push_back(strides[static_cast<size_t>(d)]);
-  copy_strided(out.type.shape, in.data, 0, permuted, out.data, 0,
-               row_major_strides(out.type.shape), width(in));
+  copy_strided(out.type.shape, in.data, 0, permuted, out.data, 0, row_major_strides(out.type.shape),
+               width(in));
 }
 
 void run_expand(const Node&, const KernelArgs& args) {
@@ -129,7 +129,8 @@ void run_tile(const Node&, const KernelArgs& args) {
   std::vector<Ints> maps;
   for (size_t d = 0; d < strides.size(); ++d) {
     Ints& map = maps.emplace_back();
-    for (int64_t i = 0; i < out.type.shape[d]; ++i) map.push_back(i % in.type.shape[d] * strides[d]);
+    for (int64_t i = 0; i < out.type.shape[d]; ++i)
+      map.push_back(i % in.type.shape[d] * strides[d]);
   }
   copy_mapped(in, out, maps);
 }

@@ -111,7 +111,8 @@ void run_arg(const Node& node, const KernelArgs& args) {
 
 template <class T>
 void run_cumsum_as(const Node& node, const KernelArgs& args) {
-  const bool exclusive = node.attrs.i("exclusive", 0) != 0, reverse = node.attrs.i("reverse", 0) != 0;
+  const bool exclusive = node.attrs.i("exclusive", 0) != 0,
+             reverse = node.attrs.i("reverse", 0) != 0;
   const Split s(args.in[0].type.shape, node.attrs.i("axis"));
   std::vector<T> row(static_cast<size_t>(s.extent));
   for (int64_t o = 0; o < s.outer; ++o) {
@@ -153,14 +154,10 @@ void run_sum_squares(const Node&, const KernelArgs& args) {
 }  // namespace
 
 KernelList reduce_kernels() {
-  return {kernel("reduce_sum", run_sum),
-          kernel("reduce_max", run_max),
-          kernel("reduce_min", run_min),
-          kernel("reduce_prod", run_product),
-          kernel("argmax", run_arg<true>),
-          kernel("argmin", run_arg<false>),
-          kernel("cumsum", run_cumsum),
-          kernel("reduce_sum_squares", run_sum_squares)};
+  return {kernel("reduce_sum", run_sum),   kernel("reduce_max", run_max),
+          kernel("reduce_min", run_min),   kernel("reduce_prod", run_product),
+          kernel("argmax", run_arg<true>), kernel("argmin", run_arg<false>),
+          kernel("cumsum", run_cumsum),    kernel("reduce_sum_squares", run_sum_squares)};
 }
 
 }  // namespace shardrun::reference

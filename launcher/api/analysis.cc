@@ -12,9 +12,12 @@ namespace {
 
 class Analyst {
  public:
-  Analyst(const Model::Impl& model, const TrainingPlan::Impl& plan) : graph_(model.train), plan_(plan), model_(model) {
-    for (size_t v = 0; v < graph_.values().size(); ++v) values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
-    for (size_t n = 0; n < graph_.nodes().size(); ++n) nodes_.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
+  Analyst(const Model::Impl& model, const TrainingPlan::Impl& plan)
+      : graph_(model.train), plan_(plan), model_(model) {
+    for (size_t v = 0; v < graph_.values().size(); ++v)
+      values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
+    for (size_t n = 0; n < graph_.nodes().size(); ++n)
+      nodes_.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
   }
 
   PlanAnalysis run() {
@@ -63,9 +66,11 @@ class Analyst {
   }
 
   void add_kernel(const Step& step) {
-    const double seconds = kernel_seconds(step.node, types(step.in), types(step.out), plan_.cluster);
+    const double seconds =
+        kernel_seconds(step.node, types(step.in), types(step.out), plan_.cluster);
     out_.compute[step.node.op] += seconds;
-    if (const auto it = nodes_.find(step.node.name); it != nodes_.end()) out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
+    if (const auto it = nodes_.find(step.node.name); it != nodes_.end())
+      out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
   }
 
   void add_collective(size_t index) {
@@ -76,8 +81,8 @@ class Analyst {
     line.value = step.source;
     line.from = shardings_[static_cast<size_t>(step.in[0])];
     line.to = shardings_[static_cast<size_t>(step.out[0])];
-    line.seconds = collective_seconds(step.collective.kind, graph_.type(value), line.from, line.to, step.collective.axes,
-                                      plan_.train.mesh, plan_.cluster);
+    line.seconds = collective_seconds(step.collective.kind, graph_.type(value), line.from, line.to,
+                                      step.collective.axes, plan_.train.mesh, plan_.cluster);
     line.producer = maker(value);
     line.consumer = reader(step.out[0], index);
     for (size_t s = index + 1; s < program_.steps.size(); ++s) {
@@ -94,7 +99,8 @@ class Analyst {
   std::string maker(ValueId id) const {
     const Value& value = graph_.value(id);
     static const char* const names[] = {"", "batch", "scalar", "parameter", "state", "constant"};
-    if (value.role != Role::computed) return str(names[static_cast<int>(value.role)], " '", value.name, "'");
+    if (value.role != Role::computed)
+      return str(names[static_cast<int>(value.role)], " '", value.name, "'");
     const Node& node = graph_.node(value.producer);
     return str(node.op, " '", node.name, "'");
   }
@@ -118,8 +124,8 @@ class Analyst {
     return "nobody";
   }
 
-  /// Values that the loss is computed from, gathered copies of parameters too: activations. All else that is computed is gradients and
-  /// what the update makes of them.
+  /// Values that the loss is computed from, gathered copies of parameters too: activations. All
+  /// else that is computed is gradients and what the update makes of them.
   std::set<ValueId> forward() const {
     std::set<ValueId> seen;
     std::vector<ValueId> stack = {graph_.loss};
@@ -135,7 +141,9 @@ class Analyst {
     return seen;
   }
 
-  static int64_t aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+  static int64_t aligned(int64_t bytes) {
+    return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  }
 
   void count_bytes() {
     const int end = static_cast<int>(program_.steps.size());
@@ -151,13 +159,17 @@ class Analyst {
       const auto at = static_cast<size_t>(b.buffer);
       first[at] = -1;
       if (b.role != Role::batch) last[at] = end;
-      persistent[at] = b.role == Role::parameter || b.role == Role::state || b.role == Role::constant;
-      kind[at] = b.role == Role::parameter ? "parameters" : b.role == Role::state ? "optimizer state"
-                 : b.role == Role::constant ? "constants" : "batches";
+      persistent[at] =
+          b.role == Role::parameter || b.role == Role::state || b.role == Role::constant;
+      kind[at] = b.role == Role::parameter  ? "parameters"
+                 : b.role == Role::state    ? "optimizer state"
+                 : b.role == Role::constant ? "constants"
+                                            : "batches";
       if (persistent[at]) out_.bytes[kind[at]] += aligned(byte_size(buffer(b.buffer).type));
     }
     for (int s = 0; s < end; ++s) {
-      for (BufferId b : program_.steps[static_cast<size_t>(s)].in) last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
+      for (BufferId b : program_.steps[static_cast<size_t>(s)].in)
+        last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
       for (BufferId b : program_.steps[static_cast<size_t>(s)].out) {
         first[static_cast<size_t>(b)] = std::min(first[static_cast<size_t>(b)], s);
         last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
@@ -170,16 +182,19 @@ class Analyst {
     int64_t peak = -1;
     for (int s = 0; s < end; ++s) {
       const Step& step = program_.steps[static_cast<size_t>(s)];
-      std::map<int64_t, size_t> alive;   // by offset: what runs in place counts once
+      std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
       for (size_t b = 0; b < kind.size(); ++b) {
-        if (!persistent[b] && first[b] <= s && last[b] >= s && byte_size(program_.buffers[b].type) > 0) {
+        if (!persistent[b] && first[b] <= s && last[b] >= s &&
+            byte_size(program_.buffers[b].type) > 0) {
           alive[program_.buffers[b].offset] = b;
         }
       }
       std::map<std::string, int64_t> now;
-      for (const auto& [offset, b] : alive) now[kind[b]] += aligned(byte_size(program_.buffers[b].type));
+      for (const auto& [offset, b] : alive)
+        now[kind[b]] += aligned(byte_size(program_.buffers[b].type));
       if (step.workspace_bytes > 0) {
-        now[step.kind == Step::Kind::collective ? "staging" : "workspace"] += aligned(step.workspace_bytes);
+        now[step.kind == Step::Kind::collective ? "staging" : "workspace"] +=
+            aligned(step.workspace_bytes);
       }
       int64_t sum = 0;
       for (const auto& [name, bytes] : now) sum += bytes;
@@ -190,8 +205,10 @@ class Analyst {
     }
     for (const auto& [name, bytes] : most) out_.bytes[name] += bytes;
     out_.arena_bytes = program_.arena_bytes;
-    const int64_t gaps = program_.arena_bytes - program_.persistent_bytes - std::max<int64_t>(peak, 0);
-    SR_REQUIRE(gaps >= 0, internal, "what is alive in step '", out_.peak_step, "' is ", -gaps, " bytes more than the arena has");
+    const int64_t gaps =
+        program_.arena_bytes - program_.persistent_bytes - std::max<int64_t>(peak, 0);
+    SR_REQUIRE(gaps >= 0, internal, "what is alive in step '", out_.peak_step, "' is ", -gaps,
+               " bytes more than the arena has");
     if (gaps > 0) out_.bytes["gaps"] = gaps;
   }
 
@@ -201,12 +218,14 @@ class Analyst {
   Program program_;
   std::map<std::string, ValueId> values_;
   std::map<std::string, NodeId> nodes_;
-  std::vector<Sharding> shardings_;   // per buffer
+  std::vector<Sharding> shardings_;  // per buffer
   PlanAnalysis out_;
 };
 
 }  // namespace
 
-PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan) { return Analyst(model, plan).run(); }
+PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  return Analyst(model, plan).run();
+}
 
 }  // namespace shardrun

@@ -14,19 +14,20 @@ namespace shardrun {
 struct PlannedCollective {
   std::string kind, value;
   Sharding from, to;
-  std::string producer, consumer;   // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
-  NodeId before = -1;               // the Graph node in front of which it runs; -1: at a phase's end
+  std::string producer,
+      consumer;        // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
+  NodeId before = -1;  // the Graph node in front of which it runs; -1: at a phase's end
   double seconds = 0;
 };
 
 struct PlanAnalysis {
-  std::vector<double> node_seconds;               // per Graph node: the first rank's kernel, as predicted
-  std::map<std::string, double> compute;          // by op
-  std::map<std::string, double> communication;    // by kind
-  std::vector<PlannedCollective> collectives;     // in the order in which they run
-  /// Arena bytes of the fullest rank at the step where most is alive, by what they hold: parameters,
-  /// optimizer state, constants, batches, activations, gradients, workspace, staging, and the gaps
-  /// that placing leaves. They add up to the training arena.
+  std::vector<double> node_seconds;       // per Graph node: the first rank's kernel, as predicted
+  std::map<std::string, double> compute;  // by op
+  std::map<std::string, double> communication;  // by kind
+  std::vector<PlannedCollective> collectives;   // in the order in which they run
+  /// Arena bytes of the fullest rank at the step where most is alive, by what they hold:
+  /// parameters, optimizer state, constants, batches, activations, gradients, workspace, staging,
+  /// and the gaps that placing leaves. They add up to the training arena.
   std::map<std::string, int64_t> bytes;
   int64_t arena_bytes = 0, rank = 0;
   std::string peak_step;

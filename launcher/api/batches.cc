@@ -9,9 +9,9 @@ namespace {
 
 /// What the users of an integer batch value say of it.
 struct IndexUse {
-  int64_t bound = 0;      // the smallest of theirs; 0: none
-  bool is_target = false; // labels of a cross-entropy
-  int64_t ignore = -100;  // the label that it leaves out
+  int64_t bound = 0;       // the smallest of theirs; 0: none
+  bool is_target = false;  // labels of a cross-entropy
+  int64_t ignore = -100;   // the label that it leaves out
 };
 
 IndexUse index_use(const Graph& graph, ValueId id) {
@@ -51,7 +51,8 @@ std::vector<BatchField> batch_fields(const Graph& graph) {
     const IndexUse use = is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id);
     field.bound = use.bound;
     field.ignore = use.ignore;
-    field.role = field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;
+    field.role =
+        field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;
     fields.push_back(std::move(field));
   }
   return fields;
@@ -62,7 +63,8 @@ std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions&
   DataOptions data;
   data.seed = options.seed;
   data.validation_fraction = options.validation;
-  data.max_validation_batches = options.eval_batches > 0 ? options.eval_batches : kMostValidationBatches;
+  data.max_validation_batches =
+      options.eval_batches > 0 ? options.eval_batches : kMostValidationBatches;
   return open_data(options.data, batch_fields(graph), data);
 }
 

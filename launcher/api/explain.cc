@@ -1,4 +1,5 @@
-// Plans in words: where time and bytes go, layer by layer, why a value lies as it does, and what two plans differ in.
+// Plans in words: where time and bytes go, layer by layer, why a value lies as it does, and what
+// two plans differ in.
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -37,10 +38,13 @@ std::string parts(const std::map<std::string, T>& by_name, Text text) {
       sorted.emplace_back(part, name);
     }
   }
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string out;
-  for (const auto& [part, name] : sorted) out += str(out.empty() ? "" : ", ", name, " ", text(part));
-  if (static_cast<double>(rest) > 1e-3 * static_cast<double>(sum)) out += str(out.empty() ? "" : ", ", "others ", text(rest));
+  for (const auto& [part, name] : sorted)
+    out += str(out.empty() ? "" : ", ", name, " ", text(part));
+  if (static_cast<double>(rest) > 1e-3 * static_cast<double>(sum))
+    out += str(out.empty() ? "" : ", ", "others ", text(rest));
   return out;
 }
 
@@ -74,7 +78,8 @@ std::string layer_in(std::string name) {
   while (begin <= name.size()) {
     const size_t end = std::min(name.find_first_of("./", begin), name.size());
     const bool number = end > begin && end < name.size() &&
-                        std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin), name.begin() + static_cast<std::ptrdiff_t>(end),
+                        std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    name.begin() + static_cast<std::ptrdiff_t>(end),
                                     [](unsigned char c) { return std::isdigit(c); });
     if (number) return name.substr(0, end);
     begin = end + 1;
@@ -82,21 +87,24 @@ std::string layer_in(std::string name) {
   return "";
 }
 
-/// The layer of every node: its own name's; else that of a parameter that it reads ("" for one outside all
-/// layers); else that of its last operand that has one (a gradient's operands are those of its layer).
+/// The layer of every node: its own name's; else that of a parameter that it reads ("" for one
+/// outside all layers); else that of its last operand that has one (a gradient's operands are those
+/// of its layer).
 std::vector<std::string> layers_of(const Graph& graph) {
   std::vector<std::string> of_node(graph.nodes().size());
   std::vector<std::optional<std::string>> of_value(graph.values().size());
   for (size_t v = 0; v < of_value.size(); ++v) {
     const Role role = graph.values()[v].role;
-    if (role == Role::parameter || role == Role::state) of_value[v] = layer_in(graph.values()[v].name);
+    if (role == Role::parameter || role == Role::state)
+      of_value[v] = layer_in(graph.values()[v].name);
   }
   for (size_t n = 0; n < of_node.size(); ++n) {
     const Node& node = graph.nodes()[n];
     std::optional<std::string> layer;
     if (const std::string own = layer_in(node.name); !own.empty()) layer = own;
     for (ValueId in : node.inputs) {
-      if (!layer && graph.value(in).role == Role::parameter) layer = of_value[static_cast<size_t>(in)];
+      if (!layer && graph.value(in).role == Role::parameter)
+        layer = of_value[static_cast<size_t>(in)];
     }
     for (size_t k = node.inputs.size(); k-- > 0;) {
       if (!layer) layer = of_value[static_cast<size_t>(node.inputs[k])];
@@ -145,34 +153,43 @@ std::vector<Layer> layers(const Graph& graph, const Plan& plan, const PlanAnalys
   const std::vector<std::string> names = layers_of(graph);
   std::vector<Layer> out;
   const auto layer = [&](const std::string& name) -> Layer& {
-    const auto it = std::find_if(out.begin(), out.end(), [&](const Layer& l) { return l.name == name; });
+    const auto it =
+        std::find_if(out.begin(), out.end(), [&](const Layer& l) { return l.name == name; });
     if (it != out.end()) return *it;
     out.push_back({name, {}, 0, 0});
     return out.back();
   };
   for (const Value& value : graph.values()) {
     if (value.role != Role::parameter) continue;
-    add_row(layer(layer_in(value.name)), str("parameter ", folded(value.name), " ", to_string(value.type), " ",
-                                             to_string(plan.values.at(value.name), plan.mesh)), 0);
+    add_row(layer(layer_in(value.name)),
+            str("parameter ", folded(value.name), " ", to_string(value.type), " ",
+                to_string(plan.values.at(value.name), plan.mesh)),
+            0);
   }
   size_t next = 0;
   const auto collectives = [&](NodeId before) {
-    for (; next < analysis.collectives.size() && analysis.collectives[next].before == before; ++next) {
+    for (; next < analysis.collectives.size() && analysis.collectives[next].before == before;
+         ++next) {
       const PlannedCollective& c = analysis.collectives[next];
       const NodeId producer = graph.value(graph.find(c.value)).producer;
       Layer& l = layer(producer < 0 ? layer_in(c.value) : names[static_cast<size_t>(producer)]);
-      add_row(l, str("  ", c.kind, " ", folded(c.value), ": ", to_string(c.from, plan.mesh), " -> ", to_string(c.to, plan.mesh)),
+      add_row(l,
+              str("  ", c.kind, " ", folded(c.value), ": ", to_string(c.from, plan.mesh), " -> ",
+                  to_string(c.to, plan.mesh)),
               c.seconds);
       l.communication += c.seconds;
     }
   };
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    if (next < analysis.collectives.size() && analysis.collectives[next].before == -1 && node.phase == Phase::update) collectives(-1);
+    if (next < analysis.collectives.size() && analysis.collectives[next].before == -1 &&
+        node.phase == Phase::update)
+      collectives(-1);
     collectives(static_cast<NodeId>(n));
     const NodePlan& np = plan.nodes.at(node.name);
     Layer& l = layer(names[n]);
-    add_row(l, str(node.op, ": ", list(np.in, plan.mesh), " -> ", list(np.out, plan.mesh)), analysis.node_seconds[n]);
+    add_row(l, str(node.op, ": ", list(np.in, plan.mesh), " -> ", list(np.out, plan.mesh)),
+            analysis.node_seconds[n]);
     l.compute += analysis.node_seconds[n];
   }
   collectives(-1);
@@ -180,8 +197,9 @@ std::vector<Layer> layers(const Graph& graph, const Plan& plan, const PlanAnalys
 }
 
 std::string totals(const Plan& plan) {
-  return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ", ms(plan.seconds), " (compute ",
-             ms(plan.compute_seconds), ", communication ", ms(plan.comm_seconds), "), ", mib(plan.bytes), " a rank");
+  return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ",
+             ms(plan.seconds), " (compute ", ms(plan.compute_seconds), ", communication ",
+             ms(plan.comm_seconds), "), ", mib(plan.bytes), " a rank");
 }
 
 }  // namespace
@@ -195,13 +213,15 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << "time of a step: " << ms(impl.train.seconds);
     if (impl.report.nodes > 0 && impl.report.cost > 0) {
       const double gap = std::max(0.0, 1 - impl.report.lower_bound / impl.report.cost);
-      out << (gap < 1e-6 ? ", proven the least on this mesh" : ", at most " + format("%.2g %%", gap * 100) + " above the best on this mesh");
+      out << (gap < 1e-6
+                  ? ", proven the least on this mesh"
+                  : ", at most " + format("%.2g %%", gap * 100) + " above the best on this mesh");
     }
     out << "\n  compute " << ms(total(a.compute)) << ": " << parts(a.compute, ms);
     out << "\n  communication " << ms(total(a.communication));
     if (!a.communication.empty()) out << ": " << parts(a.communication, ms);
-    out << "\nbytes of rank " << a.rank << " at the peak, in step '" << a.peak_step << "': " << mib(a.arena_bytes) << ": "
-        << parts(a.bytes, mib) << "\n";
+    out << "\nbytes of rank " << a.rank << " at the peak, in step '" << a.peak_step
+        << "': " << mib(a.arena_bytes) << ": " << parts(a.bytes, mib) << "\n";
 
     struct Group {
       const PlannedCollective* first;
@@ -210,21 +230,23 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     };
     std::map<std::string, Group> groups;
     for (const PlannedCollective& c : a.collectives) {
-      Group& group = groups[str(c.kind, folded(c.producer), to_string(c.from, mesh), to_string(c.to, mesh), folded(c.consumer))];
+      Group& group = groups[str(c.kind, folded(c.producer), to_string(c.from, mesh),
+                                to_string(c.to, mesh), folded(c.consumer))];
       if (group.times++ == 0) group.first = &c;
       group.seconds += c.seconds;
     }
     std::vector<Group> sorted;
     for (const auto& [key, group] : groups) sorted.push_back(group);
-    std::stable_sort(sorted.begin(), sorted.end(), [](const Group& x, const Group& y) { return x.seconds > y.seconds; });
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const Group& x, const Group& y) { return x.seconds > y.seconds; });
     if (sorted.size() > kDearest) sorted.resize(kDearest);
     if (!sorted.empty()) out << "dearest collectives:\n";
     for (const Group& group : sorted) {
       const PlannedCollective& c = *group.first;
       out << "  " << ms(group.seconds) << "  " << c.kind << " of '" << c.value << "'";
       if (group.times > 1) out << " and " << group.times - 1 << " like it";
-      out << ": " << to_string(c.from, mesh) << " -> " << to_string(c.to, mesh) << "\n      between " << c.producer << " and "
-          << c.consumer << "\n";
+      out << ": " << to_string(c.from, mesh) << " -> " << to_string(c.to, mesh)
+          << "\n      between " << c.producer << " and " << c.consumer << "\n";
     }
     return out.str();
   });
@@ -254,11 +276,12 @@ std::string explain_plan(const Model& model, const TrainingPlan& plan) {
         out << (alike.size() > 1 ? str(alike.size(), " layers ") : "layer ");
         for (size_t k = 0; k < alike.size(); ++k) out << (k == 0 ? "" : ", ") << alike[k];
       }
-      out << ": " << (alike.size() > 1 ? "each " : "") << "compute " << ms(all[i].compute) << ", communication "
-          << ms(all[i].communication) << "\n";
+      out << ": " << (alike.size() > 1 ? "each " : "") << "compute " << ms(all[i].compute)
+          << ", communication " << ms(all[i].communication) << "\n";
       for (const Row& row : all[i].rows) {
         const std::string times = row.times > 1 ? format(" x%.0f", row.times) : "";
-        out << "  " << (row.seconds > 0 ? format("%9.4f", row.seconds * 1e3) : std::string(9, ' ')) << "  " << row.text << times << "\n";
+        out << "  " << (row.seconds > 0 ? format("%9.4f", row.seconds * 1e3) : std::string(9, ' '))
+            << "  " << row.text << times << "\n";
       }
     }
     out << "\n(milliseconds of one rank, as predicted)\n";
@@ -266,22 +289,24 @@ std::string explain_plan(const Model& model, const TrainingPlan& plan) {
   });
 }
 
-std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value, const PlanRequest& request) {
+std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
+                        const PlanRequest& request) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const Mesh& mesh = impl.train.mesh;
     const auto found = impl.train.values.find(value);
-    SR_REQUIRE(found != impl.train.values.end(), invalid_input, "why: the plan has no value '", value,
-               "'; 'shardrun explain' lists parameters, and shardrun train --verbose all");
+    SR_REQUIRE(found != impl.train.values.end(), invalid_input, "why: the plan has no value '",
+               value, "'; 'shardrun explain' lists parameters, and shardrun train --verbose all");
     std::ostringstream out;
-    out << "value '" << value << "' lies as " << to_string(found->second, mesh) << ", step " << ms(impl.train.seconds) << ", "
-        << mib(impl.train.bytes) << " a rank\n";
+    out << "value '" << value << "' lies as " << to_string(found->second, mesh) << ", step "
+        << ms(impl.train.seconds) << ", " << mib(impl.train.bytes) << " a rank\n";
     const PlanAnalysis analysis = analyse(model.impl(), impl);
     double seconds = 0;
     for (const PlannedCollective& c : analysis.collectives) {
       if (c.value != value) continue;
       seconds += c.seconds;
-      out << "  " << c.kind << " to " << to_string(c.to, mesh) << " for " << c.consumer << ": " << ms(c.seconds) << "\n";
+      out << "  " << c.kind << " to " << to_string(c.to, mesh) << " for " << c.consumer << ": "
+          << ms(c.seconds) << "\n";
     }
     if (seconds == 0) out << "  everybody takes it as it is\n";
     Plan other;
@@ -293,12 +318,18 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
       return out.str();
     }
     const double more = other.seconds - impl.train.seconds;
-    out << "next best: " << to_string(other.values.at(value), mesh) << ", step " << ms(other.seconds) << " ("
-        << format("%+.2f %%", 100 * more / impl.train.seconds) << "), " << mib(other.bytes) << " a rank ("
-        << format("%+.2f MiB", static_cast<double>(other.bytes - impl.train.bytes) / 0x1p20) << ")\n";
-    if (more < 0) out << "  (faster: this plan is within the planner's gap of the best, not the best)\n";
-    out << "  compute " << format("%+.3g ms", 1e3 * (other.compute_seconds - impl.train.compute_seconds)) << ", communication "
-        << format("%+.3g ms", 1e3 * (other.comm_seconds - impl.train.comm_seconds)) << ", all else replanned\n";
+    out << "next best: " << to_string(other.values.at(value), mesh) << ", step "
+        << ms(other.seconds) << " (" << format("%+.2f %%", 100 * more / impl.train.seconds) << "), "
+        << mib(other.bytes) << " a rank ("
+        << format("%+.2f MiB", static_cast<double>(other.bytes - impl.train.bytes) / 0x1p20)
+        << ")\n";
+    if (more < 0)
+      out << "  (faster: this plan is within the planner's gap of the best, not the best)\n";
+    out << "  compute "
+        << format("%+.3g ms", 1e3 * (other.compute_seconds - impl.train.compute_seconds))
+        << ", communication "
+        << format("%+.3g ms", 1e3 * (other.comm_seconds - impl.train.comm_seconds))
+        << ", all else replanned\n";
     return out.str();
   });
 }
@@ -309,13 +340,16 @@ std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& oth
     std::ostringstream out;
     out << "this:  " << totals(a) << "\nother: " << totals(b) << "\n";
     out << "other is " << format("%+.2f %%", 100 * (b.seconds / a.seconds - 1)) << " in time, "
-        << format("%+.2f %%", 100 * (static_cast<double>(b.bytes) / static_cast<double>(a.bytes) - 1)) << " in bytes\n";
+        << format("%+.2f %%",
+                  100 * (static_cast<double>(b.bytes) / static_cast<double>(a.bytes) - 1))
+        << " in bytes\n";
     std::map<std::string, std::pair<int, std::string>> changes;
     int count = 0;
     for (const auto& [name, sharding] : a.values) {
       const auto theirs = b.values.find(name);
       const std::string mine = to_string(sharding, a.mesh);
-      const std::string its = theirs == b.values.end() ? "not there" : to_string(theirs->second, b.mesh);
+      const std::string its =
+          theirs == b.values.end() ? "not there" : to_string(theirs->second, b.mesh);
       if (mine == its) continue;
       ++count;
       auto& change = changes[str(folded(name), ": ", mine, " -> ", its)];

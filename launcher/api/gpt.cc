@@ -1,5 +1,6 @@
 // write_gpt: the public face of models/gpt.h.
 #include "models/gpt.h"
+
 #include "shardrun/shardrun.h"
 #include "world.h"
 

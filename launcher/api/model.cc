@@ -21,8 +21,9 @@ bool wants_batch(const std::string& path, const ModelOptions& options) {
   for (const SymbolicDim& dim : dims) {
     const auto bound = options.dims.find(dim.name);
     if (!options.batch || dim.axis != 0 || bound == options.dims.end()) continue;
-    SR_REQUIRE(bound->second == *options.batch, invalid_input, path, ": dim '", dim.name, "' is bound to ", bound->second,
-               " by its name, and as the batch to ", *options.batch, "; give one of the two");
+    SR_REQUIRE(bound->second == *options.batch, invalid_input, path, ": dim '", dim.name,
+               "' is bound to ", bound->second, " by its name, and as the batch to ",
+               *options.batch, "; give one of the two");
   }
   if (options.batch) return false;
   return std::any_of(dims.begin(), dims.end(), [&](const SymbolicDim& dim) {
@@ -38,8 +39,8 @@ ImportOptions import_options(const ModelOptions& options) {
   out.freeze = options.freeze;
   out.train = options.train;
   out.evaluate = run_reference;
-  SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split", invalid_input, "shared '",
-             options.shared, "' is not one of keep, split");
+  SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split",
+             invalid_input, "shared '", options.shared, "' is not one of keep, split");
   if (options.shared == "keep") out.shared = ImportOptions::Shared::keep;
   if (options.shared == "split") out.shared = ImportOptions::Shared::split;
   return out;
@@ -60,9 +61,11 @@ OptimizerOptions optimizer_options(const ModelOptions& options) {
 }
 
 void check_options(const ModelOptions& o) {
-  SR_REQUIRE(o.dtype == "f32" || o.dtype == "bf16", invalid_input, "dtype '", o.dtype, "' is not one of f32, bf16");
+  SR_REQUIRE(o.dtype == "f32" || o.dtype == "bf16", invalid_input, "dtype '", o.dtype,
+             "' is not one of f32, bf16");
   auto in_range = [](const char* name, double value, double low, double high) {
-    SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value, ", wanted at least ", low, " and below ", high);
+    SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value,
+               ", wanted at least ", low, " and below ", high);
   };
   in_range("beta1", o.beta1, 0, 1);
   in_range("beta2", o.beta2, 0, 1);
@@ -87,17 +90,20 @@ std::string fusion_note(const FusionCounts& counts) {
 
 /// From the imported graph on: one line a pass.
 void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {   // people know them by their names in the file
+  for (size_t i = 0; i < graph.outputs.size();
+       ++i) {  // people know them by their names in the file
     Value& output = graph.value(graph.outputs[i]);
-    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue) output.name = report.outputs[i];
+    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue)
+      output.name = report.outputs[i];
   }
   impl.notes.insert(impl.notes.end(), report.notes.begin(), report.notes.end());
   const FusionCounts fused = fuse(graph);
   if (const std::string note = fusion_note(fused); !note.empty()) impl.notes.push_back(note);
-  if (const std::string note = attach_loss(graph, impl.options.loss); !note.empty()) impl.notes.push_back(note);
+  if (const std::string note = attach_loss(graph, impl.options.loss); !note.empty())
+    impl.notes.push_back(note);
   const std::vector<std::string> unreached = freeze_unreached(graph);
   graph.metrics = {{"loss", graph.loss}};
-  graph.outputs.clear();   // a step is asked for its loss alone; logits may stay cut
+  graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
   remove_dead_nodes(graph);
 
   impl.evaluation = without_dropout(graph);
@@ -114,7 +120,9 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
 
   for (const ImportReport::Parameter& p : report.parameters) {
     const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();
-    impl.parameters.push_back({p.name, to_string(p.type), reached ? p.why : "the loss does not depend on it", p.trainable && reached});
+    impl.parameters.push_back({p.name, to_string(p.type),
+                               reached ? p.why : "the loss does not depend on it",
+                               p.trainable && reached});
   }
 }
 

@@ -9,8 +9,8 @@ namespace shardrun {
 struct Model::Impl {
   std::string path;
   ModelOptions options;
-  Graph train;                 // forward, loss, backward, update
-  Graph evaluation;            // forward and loss, without dropout; same parameters by name
+  Graph train;       // forward, loss, backward, update
+  Graph evaluation;  // forward and loss, without dropout; same parameters by name
   std::vector<std::string> notes;
   std::vector<ParameterInfo> parameters;
 };

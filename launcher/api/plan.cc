@@ -23,20 +23,22 @@ namespace {
 std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
   if (text == "auto") return std::nullopt;
   Mesh mesh = Mesh::parse(text);
-  SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(), " ranks, the job has ",
-             ranks);
+  SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
+             " ranks, the job has ", ranks);
   return mesh;
 }
 
 int64_t machine_memory() {
   struct sysinfo info {};
-  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : int64_t{1} << 40;
+  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit
+                             : int64_t{1} << 40;
 }
 
-Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank, const Program* beside = nullptr) {
+Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
+                const Program* beside = nullptr) {
   Program program = partition(graph, plan, cluster, rank);
   static const StepWorkspaces workspaces(backend_kernels());
-  static std::mutex mutex;   // thread ranks compile at once
+  static std::mutex mutex;  // thread ranks compile at once
   const std::lock_guard lock(mutex);
   place_memory(program, workspaces, beside);
   return program;
@@ -55,45 +57,52 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
   std::map<std::string, Sharding> out;
   for (const Value& value : graph.values()) {
     if (value.role == Role::parameter || value.role == Role::constant) {
-      if (const auto it = plan.values.find(value.name); it != plan.values.end()) out[value.name] = it->second;
+      if (const auto it = plan.values.find(value.name); it != plan.values.end())
+        out[value.name] = it->second;
     }
   }
   return out;
 }
 
-/// A rank's limit where none was asked for: its share of this machine. A plan for so many ranks elsewhere (`plan`) has
-/// none.
+/// A rank's limit where none was asked for: its share of this machine. A plan for so many ranks
+/// elsewhere (`plan`) has none.
 int64_t memory_limit(const PlanRequest& request, const World::Impl& world) {
   if (request.memory_bytes > 0) return request.memory_bytes;
   return request.ranks > 0 ? 0 : machine_memory() / local_ranks(world);
 }
 
-PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit, const TrainingPlan::Impl& plan) {
+PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
+                         const TrainingPlan::Impl& plan) {
   PlanOptions options;
   options.planner = request.planner;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
-  options.arena_bytes = [&](const Plan& candidate) { return fullest(model.train, candidate, plan.cluster); };
+  options.arena_bytes = [&](const Plan& candidate) {
+    return fullest(model.train, candidate, plan.cluster);
+  };
   return options;
 }
 
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
-void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit, TrainingPlan::Impl& out) {
+void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit,
+            TrainingPlan::Impl& out) {
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   RuleCache rules;
   const PlanOptions options = plan_options(model, request, limit, out);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
-                   : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds, rules, &out.report,
-                                    &out.meshes);
+                   : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
+                                    rules, &out.report, &out.meshes);
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
   evaluation.pinned = persistent_shardings(model.train, out.train);
   evaluation.arena_bytes = [&](const Plan& plan) {
     int64_t most = 0;
-    for (int64_t rank = 0; rank < ranks; ++rank) {   // weights and the optimizer's state stay while it runs
+    for (int64_t rank = 0; rank < ranks;
+         ++rank) {  // weights and the optimizer's state stay while it runs
       const Program training = compile(model.train, out.train, out.cluster, rank);
-      most = std::max(most, compile(model.evaluation, plan, out.cluster, rank, &training).arena_bytes);
+      most =
+          std::max(most, compile(model.evaluation, plan, out.cluster, rank, &training).arena_bytes);
     }
     return most;
   };
@@ -111,35 +120,53 @@ std::string read_text(const std::string& path) {
 /// Path and options of a model, as the plan file keeps them.
 std::string origin_json(const Model::Impl& model) {
   const ModelOptions& o = model.options;
-  return nlohmann::json{{"path", model.path}, {"dims", o.dims}, {"batch", o.batch ? nlohmann::json(*o.batch) : nlohmann::json()},
-                        {"loss", o.loss}, {"freeze", o.freeze}, {"train", o.train}, {"shared", o.shared}, {"dtype", o.dtype},
-                        {"optimizer", o.optimizer}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps},
-                        {"momentum", o.momentum}, {"weight_decay", o.weight_decay}, {"decay_all", o.decay_all},
-                        {"clip", o.clip}, {"accumulate", o.accumulate}, {"seed", o.seed}}
+  return nlohmann::json{{"path", model.path},
+                        {"dims", o.dims},
+                        {"batch", o.batch ? nlohmann::json(*o.batch) : nlohmann::json()},
+                        {"loss", o.loss},
+                        {"freeze", o.freeze},
+                        {"train", o.train},
+                        {"shared", o.shared},
+                        {"dtype", o.dtype},
+                        {"optimizer", o.optimizer},
+                        {"beta1", o.beta1},
+                        {"beta2", o.beta2},
+                        {"eps", o.eps},
+                        {"momentum", o.momentum},
+                        {"weight_decay", o.weight_decay},
+                        {"decay_all", o.decay_all},
+                        {"clip", o.clip},
+                        {"accumulate", o.accumulate},
+                        {"seed", o.seed}}
       .dump();
 }
 
 std::string plans_text(const TrainingPlan::Impl& plan) {
-  const nlohmann::json both = {{"model", nlohmann::json::parse(plan.origin)},
-                               {"train", nlohmann::json::parse(to_json(plan.train))},
-                               {"evaluation", plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
+  const nlohmann::json both = {
+      {"model", nlohmann::json::parse(plan.origin)},
+      {"train", nlohmann::json::parse(to_json(plan.train))},
+      {"evaluation",
+       plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
   return both.dump(1) + "\n";
 }
 
 void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
   const nlohmann::json both = nlohmann::json::parse(text, nullptr, false);
-  SR_REQUIRE(both.is_object() && both.contains("train") && both.contains("evaluation"), invalid_input, origin,
-             ": is not a plan: fields 'train' and 'evaluation' are wanted");
+  SR_REQUIRE(both.is_object() && both.contains("train") && both.contains("evaluation"),
+             invalid_input, origin, ": is not a plan: fields 'train' and 'evaluation' are wanted");
   out.train = plan_from_json(both["train"].dump(), origin + ": train");
   out.with_evaluation = !both["evaluation"].is_null();
   out.origin = both.contains("model") ? both["model"].dump() : "{}";
-  if (out.with_evaluation) out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
+  if (out.with_evaluation)
+    out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
 }
 
-void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks, const std::string& origin) {
+void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks,
+           const std::string& origin) {
   try {
-    SR_REQUIRE(plan.train.mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ", plan.train.mesh.to_string(), ", ",
-               plan.train.mesh.size(), " ranks; the job has ", ranks);
+    SR_REQUIRE(plan.train.mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ",
+               plan.train.mesh.to_string(), ", ", plan.train.mesh.size(), " ranks; the job has ",
+               ranks);
     check_plan(plan.train, model.train);
     if (plan.with_evaluation) check_plan(plan.evaluation, model.evaluation);
   } catch (const Error& e) {
@@ -152,9 +179,9 @@ void count_bytes(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t lim
     const RankPrograms programs = compile_for_rank(model, plan, rank);
     plan.bytes.push_back(programs.arena_bytes());
     plan.persistent_bytes.push_back(programs.train.persistent_bytes);
-    SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ", plan.bytes.back(),
-               " bytes (training ", programs.train.arena_bytes, "), the limit is ", limit,
-               "; use more ranks, a smaller batch or bf16");
+    SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ",
+               plan.bytes.back(), " bytes (training ", programs.train.arena_bytes,
+               "), the limit is ", limit, "; use more ranks, a smaller batch or bf16");
   }
 }
 
@@ -162,10 +189,12 @@ std::string describe_held(const Graph& graph, const Plan& plan) {
   std::map<std::string, int> kinds;
   for (const Value& value : graph.values()) {
     const bool held = value.role == Role::parameter || value.role == Role::state;
-    if (held && plan.values.count(value.name)) ++kinds[to_string(plan.values.at(value.name), plan.mesh)];
+    if (held && plan.values.count(value.name))
+      ++kinds[to_string(plan.values.at(value.name), plan.mesh)];
   }
   std::string out;
-  for (const auto& [sharding, count] : kinds) out += str(out.empty() ? "" : "; ", count, " x ", sharding);
+  for (const auto& [sharding, count] : kinds)
+    out += str(out.empty() ? "" : "; ", count, " x ", sharding);
   return out;
 }
 
@@ -181,10 +210,12 @@ int64_t RankPrograms::arena_bytes() const {
   return std::max(train.arena_bytes, evaluation ? evaluation->arena_bytes : 0);
 }
 
-RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t rank) {
+RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                              int64_t rank) {
   RankPrograms out;
   out.train = compile(model.train, plan.train, plan.cluster, rank);
-  if (plan.with_evaluation) out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &out.train);
+  if (plan.with_evaluation)
+    out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &out.train);
   return out;
 }
 
@@ -192,7 +223,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->cluster = host_cluster();
   impl->with_evaluation = request.with_evaluation;
-  at_boundary([&] { share_cores(world.impl()); });   // predicted workspaces are those of as many threads
+  at_boundary(
+      [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   const int64_t limit = memory_limit(request, world.impl());
   const std::string text = decide_on_rank0(world, [&] {
@@ -225,8 +257,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
 PlannedModel read_planned_model(const std::string& plan_file) {
   return at_boundary([&] {
     const nlohmann::json root = nlohmann::json::parse(read_text(plan_file), nullptr, false);
-    SR_REQUIRE(root.is_object() && root.contains("model") && root.contains("train"), invalid_input, plan_file,
-               ": is not a plan: fields 'model' and 'train' are wanted");
+    SR_REQUIRE(root.is_object() && root.contains("model") && root.contains("train"), invalid_input,
+               plan_file, ": is not a plan: fields 'model' and 'train' are wanted");
     PlannedModel out;
     try {
       const nlohmann::json& m = root.at("model");
@@ -259,8 +291,8 @@ PlannedModel read_planned_model(const std::string& plan_file) {
   });
 }
 
-Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan, const PlanRequest& request, const std::string& value,
-                  const Sharding& sharding) {
+Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                  const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   PlanOptions options = plan_options(model, request, request.memory_bytes, plan);
   options.planner = plan.train.planner;
   options.avoided = {{value, sharding}};
@@ -281,15 +313,17 @@ std::string TrainingPlan::summary() const {
   const Plan& plan = impl_->train;
   std::ostringstream out;
   char line[256];
-  std::snprintf(line, sizeof line, "plan: mesh %s, planner %s; predicted step %.2f ms (compute %.2f, communication %.2f)\n",
-                plan.mesh.to_string().c_str(), plan.planner.c_str(), plan.seconds * 1e3, plan.compute_seconds * 1e3,
-                plan.comm_seconds * 1e3);
+  std::snprintf(
+      line, sizeof line,
+      "plan: mesh %s, planner %s; predicted step %.2f ms (compute %.2f, communication %.2f)\n",
+      plan.mesh.to_string().c_str(), plan.planner.c_str(), plan.seconds * 1e3,
+      plan.compute_seconds * 1e3, plan.comm_seconds * 1e3);
   out << line;
   if (impl_->meshes.size() > 1) {
     out << "      meshes tried:";
     for (const MeshTrial& trial : impl_->meshes) {
-      std::snprintf(line, sizeof line, "%s %s %s", &trial == &impl_->meshes[0] ? "" : ",", trial.mesh.to_string().c_str(),
-                    trial.fits ? "" : "does not fit");
+      std::snprintf(line, sizeof line, "%s %s %s", &trial == &impl_->meshes[0] ? "" : ",",
+                    trial.mesh.to_string().c_str(), trial.fits ? "" : "does not fit");
       out << line;
       if (trial.fits) {
         std::snprintf(line, sizeof line, "%.2f ms", trial.seconds * 1e3);
@@ -301,14 +335,17 @@ std::string TrainingPlan::summary() const {
   const PlanReport& r = impl_->report;
   if (r.nodes > 0) {
     std::snprintf(line, sizeof line,
-                  "      %d nodes (%d after folding), %d rules from %d kernel runs in %.2f s, search %.2f s with %s\n", r.nodes,
-                  r.folded_nodes, r.distinct_rules, r.kernel_runs, r.discovery_seconds, r.build_seconds + r.solve_seconds,
-                  r.solver.c_str());
+                  "      %d nodes (%d after folding), %d rules from %d kernel runs in %.2f s, "
+                  "search %.2f s with %s\n",
+                  r.nodes, r.folded_nodes, r.distinct_rules, r.kernel_runs, r.discovery_seconds,
+                  r.build_seconds + r.solve_seconds, r.solver.c_str());
     out << line;
   }
   out << "      weights and state: " << impl_->held << "\n";
-  const auto most = std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();
-  out << "      bytes of the fullest rank (" << most << "): " << impl_->bytes[static_cast<size_t>(most)] << " ("
+  const auto most =
+      std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();
+  out << "      bytes of the fullest rank (" << most
+      << "): " << impl_->bytes[static_cast<size_t>(most)] << " ("
       << bytes_text(impl_->bytes[static_cast<size_t>(most)]) << "), of them "
       << bytes_text(impl_->persistent_bytes[static_cast<size_t>(most)]) << " weights and state\n";
   return out.str();

@@ -12,15 +12,15 @@ namespace shardrun {
 
 struct TrainingPlan::Impl {
   Plan train;
-  Plan evaluation;                 // parameters lie as in `train`
+  Plan evaluation;  // parameters lie as in `train`
   bool with_evaluation = true;
-  PlanReport report;               // of this process's planning; empty on ranks that were told
-  std::vector<MeshTrial> meshes;   // --mesh auto: what was tried, by this process
+  PlanReport report;              // of this process's planning; empty on ranks that were told
+  std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
   Cluster cluster;
-  std::vector<int64_t> bytes;      // arena of each rank
+  std::vector<int64_t> bytes;  // arena of each rank
   std::vector<int64_t> persistent_bytes;
-  std::string origin;              // JSON: the model's path and options
-  std::string held;                // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
+  std::string origin;  // JSON: the model's path and options
+  std::string held;    // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
 
 /// What one rank runs: the training step, and validation in the same arena.
@@ -29,10 +29,11 @@ struct RankPrograms {
   std::optional<Program> evaluation;
   int64_t arena_bytes() const;
 };
-RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t rank);
+RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                              int64_t rank);
 
 /// The training plan again, but without `sharding` for `value`.
-Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan, const PlanRequest& request, const std::string& value,
-                  const Sharding& sharding);
+Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                  const PlanRequest& request, const std::string& value, const Sharding& sharding);
 
 }  // namespace shardrun

@@ -1,4 +1,5 @@
-// Lock-step replay: ranks, one rank and its shadow, each a thread, stop after every step while one looks.
+// Lock-step replay: ranks, one rank and its shadow, each a thread, stop after every step while one
+// looks.
 #include "replay.h"
 
 #include <algorithm>
@@ -77,7 +78,9 @@ using Reader = double (*)(const void*, int64_t);
 Reader reader_of(DType dtype) {
   return dispatch(dtype, [](auto tag) -> Reader {
     using T = typename decltype(tag)::type;
-    return [](const void* data, int64_t i) { return static_cast<double>(static_cast<const T*>(data)[i]); };
+    return [](const void* data, int64_t i) {
+      return static_cast<double>(static_cast<const T*>(data)[i]);
+    };
   });
 }
 
@@ -145,12 +148,21 @@ std::vector<int64_t> coordinates_of(int64_t index, const Shape& shape) {
 
 class Player {
  public:
-  Player(const Graph& graph, const Plan& plan, const std::vector<Program>& programs, const Program& whole,
-         std::span<const KernelList* const> lists, const ReplayOptions& options)
-      : graph_(graph), plan_(plan), programs_(programs), whole_(whole), lists_(lists), options_(options),
-        ranks_(programs.size()), shadow_(1) {
-    for (size_t v = 0; v < graph.values().size(); ++v) ids_.emplace(graph.values()[v].name, static_cast<ValueId>(v));
-    for (size_t n = 0; n < graph.nodes().size(); ++n) nodes_.emplace(graph.nodes()[n].name, static_cast<NodeId>(n));
+  Player(const Graph& graph, const Plan& plan, const std::vector<Program>& programs,
+         const Program& whole, std::span<const KernelList* const> lists,
+         const ReplayOptions& options)
+      : graph_(graph),
+        plan_(plan),
+        programs_(programs),
+        whole_(whole),
+        lists_(lists),
+        options_(options),
+        ranks_(programs.size()),
+        shadow_(1) {
+    for (size_t v = 0; v < graph.values().size(); ++v)
+      ids_.emplace(graph.values()[v].name, static_cast<ValueId>(v));
+    for (size_t n = 0; n < graph.nodes().size(); ++n)
+      nodes_.emplace(graph.nodes()[n].name, static_cast<NodeId>(n));
   }
 
   Replay run() {
@@ -158,7 +170,8 @@ class Player {
     std::vector<std::exception_ptr> errors(programs_.size() + 1);
     std::vector<std::unique_ptr<Executor>> executors(programs_.size() + 1);
     std::vector<std::thread> threads;
-    auto follow = [&](size_t index, const Program& program, Communicator& comm, Lockstep& lockstep, size_t follower) {
+    auto follow = [&](size_t index, const Program& program, Communicator& comm, Lockstep& lockstep,
+                      size_t follower) {
       try {
         if (options_.on_thread) options_.on_thread();
         executors[index] = std::make_unique<Executor>(program, lists_, comm, options_.seed);
@@ -172,7 +185,7 @@ class Player {
         });
         play(executor, [](Phase) {});
       } catch (const Stopped&) {
-        comm.abort();   // a peer may be in the next collective already
+        comm.abort();  // a peer may be in the next collective already
       } catch (...) {
         errors[index] = std::current_exception();
         comm.abort();
@@ -181,10 +194,12 @@ class Player {
       }
     };
     for (size_t rank = 0; rank < programs_.size(); ++rank) {
-      threads.emplace_back(follow, rank, std::cref(programs_[rank]), std::ref(*communicators[rank]), std::ref(ranks_), rank);
+      threads.emplace_back(follow, rank, std::cref(programs_[rank]), std::ref(*communicators[rank]),
+                           std::ref(ranks_), rank);
     }
     auto shadow_world = make_local_communicators(1), own_world = make_local_communicators(1);
-    threads.emplace_back(follow, programs_.size(), std::cref(whole_), std::ref(*shadow_world[0]), std::ref(shadow_), size_t{0});
+    threads.emplace_back(follow, programs_.size(), std::cref(whole_), std::ref(*shadow_world[0]),
+                         std::ref(shadow_), size_t{0});
     std::exception_ptr own_error;
     bool complete = false;
     try {
@@ -206,10 +221,14 @@ class Player {
   }
 
  private:
-  bool is_node(const Step& step) const { return step.kind == Step::Kind::kernel && nodes_.count(step.node.name) > 0; }
+  bool is_node(const Step& step) const {
+    return step.kind == Step::Kind::kernel && nodes_.count(step.node.name) > 0;
+  }
 
-  static void rethrow_first(const std::vector<std::exception_ptr>& errors, const std::exception_ptr& own) {
-    // A peer of a rank that failed reports only that; the one with another reason is the first cause.
+  static void rethrow_first(const std::vector<std::exception_ptr>& errors,
+                            const std::exception_ptr& own) {
+    // A peer of a rank that failed reports only that; the one with another reason is the first
+    // cause.
     std::exception_ptr first;
     bool first_is_comm = false;
     auto consider = [&](const std::exception_ptr& error) {
@@ -270,7 +289,9 @@ class Player {
       if (const auto it = ids_.find(b.name); it != ids_.end()) holds_[it->second] = b.buffer;
     }
     const auto held = holds_;
-    reference_->on_step([&](size_t s, std::span<const TensorView>) { after_reference(reference_->program().steps[s]); });
+    reference_->on_step([&](size_t s, std::span<const TensorView>) {
+      after_reference(reference_->program().steps[s]);
+    });
     play(*reference_, [&](Phase phase) {
       phase_ = phase;
       if (phase == Phase::micro) {
@@ -282,14 +303,15 @@ class Player {
   }
 
   void after_reference(const Step& step) {
-    if (!is_node(step)) {   // a copy of an update into its persistent value
-      const auto moved = std::find_if(holds_.begin(), holds_.end(), [&](const auto& h) { return h.second == step.in[0]; });
+    if (!is_node(step)) {  // a copy of an update into its persistent value
+      const auto moved = std::find_if(holds_.begin(), holds_.end(),
+                                      [&](const auto& h) { return h.second == step.in[0]; });
       if (moved != holds_.end()) moved->second = step.out[0];
       return;
     }
     const Node& node = graph_.node(nodes_.at(step.node.name));
     for (size_t r = 0; r < step.out.size(); ++r) {
-      for (auto it = holds_.begin(); it != holds_.end();) {   // what was there is gone
+      for (auto it = holds_.begin(); it != holds_.end();) {  // what was there is gone
         it = it->second == step.out[r] ? holds_.erase(it) : std::next(it);
       }
       holds_[node.outputs[r]] = step.out[r];
@@ -298,17 +320,20 @@ class Player {
     for (size_t r = 0; r < step.out.size(); ++r) {
       const TensorView mine = view_of(step.out[r]), &blurred = shadow_.views()[0][r];
       learn_scale(node.outputs[r], mine, blurred);
-      if (mine.count() > 0) std::memcpy(blurred.data, mine.data, static_cast<size_t>(byte_size(mine.type)));
+      if (mine.count() > 0)
+        std::memcpy(blurred.data, mine.data, static_cast<size_t>(byte_size(mine.type)));
     }
-    shadow_.release();   // which blurs its copy of what is right
+    shadow_.release();  // which blurs its copy of what is right
 
     wait(ranks_);
     const Step& theirs = programs_[0].steps.at(ranks_.step());
-    SR_REQUIRE(ranks_.step() == next_ && theirs.node.name == step.node.name, internal, "replay: the ranks are at step '",
-               theirs.node.name, "', one rank at '", step.node.name, "'");
+    SR_REQUIRE(ranks_.step() == next_ && theirs.node.name == step.node.name, internal,
+               "replay: the ranks are at step '", theirs.node.name, "', one rank at '",
+               step.node.name, "'");
     const NodePlan& planned = plan_.nodes.at(node.name);
     for (size_t r = 0; r < step.out.size(); ++r) {
-      compare(node.outputs[r], planned.out[r], result(r), view_of(step.out[r]), str(node.op, " '", node.name, "'"));
+      compare(node.outputs[r], planned.out[r], result(r), view_of(step.out[r]),
+              str(node.op, " '", node.name, "'"));
     }
     ranks_.release();
     ++next_;
@@ -371,7 +396,7 @@ class Player {
     }
     Scale& scale = scales_[value];
     scale.tolerance = options_.tolerance;
-    if (blur == 0) {   // whole numbers, exact unless the shadow shows that rounding decides them
+    if (blur == 0) {  // whole numbers, exact unless the shadow shows that rounding decides them
       scale.scale = noise / options_.tolerance;
     } else {
       if (wanted.type.dtype != DType::f32) scale.tolerance *= blur / blur_of(DType::f32);
@@ -379,14 +404,15 @@ class Player {
       scale.scale = std::max(most, noise / blur);
     }
     const Scale learnt = scale;
-    for (const auto& [held, next] : graph_.updates) {   // what it replaces holds it from the next micro-batch on
+    for (const auto& [held, next] :
+         graph_.updates) {  // what it replaces holds it from the next micro-batch on
       if (next == value) scales_[held] = learnt;
     }
   }
 
   /// `shards`: every rank's part in `sharding` of a value that should be `wanted`.
-  void compare(ValueId value, const Sharding& sharding, const std::vector<TensorView>& shards, const TensorView& wanted,
-               const std::string& where) {
+  void compare(ValueId value, const Sharding& sharding, const std::vector<TensorView>& shards,
+               const TensorView& wanted, const std::string& where) {
     compared_.insert(value);
     ++result_.comparisons;
     if (wanted.count() == 0) return;
@@ -398,15 +424,18 @@ class Player {
     for (int64_t rank = 0; rank < plan_.mesh.size(); ++rank) {
       const std::vector<int64_t> group = plan_.mesh.group(rank, axes);
       if (group.front() != rank) continue;
-      const Box box = local_box(wanted.type.shape, sharding, plan_.mesh, plan_.mesh.coordinates(rank));
+      const Box box =
+          local_box(wanted.type.shape, sharding, plan_.mesh, plan_.mesh.coordinates(rank));
       for (int64_t member : group) {
-        SR_REQUIRE(shards[static_cast<size_t>(member)].type.shape == box_shape(box), internal, "replay: '",
-                   graph_.value(value).name, "' on rank ", member, " is ", shards[static_cast<size_t>(member)].type,
-                   ", the plan says ", to_string(sharding, plan_.mesh));
+        SR_REQUIRE(shards[static_cast<size_t>(member)].type.shape == box_shape(box), internal,
+                   "replay: '", graph_.value(value).name, "' on rank ", member, " is ",
+                   shards[static_cast<size_t>(member)].type, ", the plan says ",
+                   to_string(sharding, plan_.mesh));
       }
       std::vector<double> terms(group.size());
       for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
-        for (size_t m = 0; m < group.size(); ++m) terms[m] = read(shards[static_cast<size_t>(group[m])].data, local);
+        for (size_t m = 0; m < group.size(); ++m)
+          terms[m] = read(shards[static_cast<size_t>(group[m])].data, local);
         const double got = combine(terms, sharding), want = read(wanted.data, global);
         const double difference = std::abs(got - want);
         if (got == want || (std::isnan(got) && std::isnan(want))) return true;
@@ -414,8 +443,14 @@ class Player {
           result_.largest = std::max(result_.largest, difference / scale.scale);
           return true;
         }
-        result_.mismatch = Mismatch{graph_.value(value).name, where, to_string(sharding, plan_.mesh), group,
-                                    coordinates_of(global, wanted.type.shape), got, want, scale.allowed()};
+        result_.mismatch = Mismatch{graph_.value(value).name,
+                                    where,
+                                    to_string(sharding, plan_.mesh),
+                                    group,
+                                    coordinates_of(global, wanted.type.shape),
+                                    got,
+                                    want,
+                                    scale.allowed()};
         return false;
       });
       if (result_.mismatch) throw Stopped();
@@ -423,22 +458,24 @@ class Player {
     }
   }
 
-  /// Gives a group the reference's value. Of partial sums the first takes the correction: of 1.25 and
-  /// 2.5, where 3.7501 is wanted, 1.2501 and 2.5 remain.
+  /// Gives a group the reference's value. Of partial sums the first takes the correction: of 1.25
+  /// and 2.5, where 3.7501 is wanted, 1.2501 and 2.5 remain.
   static void correct(const Sharding& sharding, const Box& box, const std::vector<int64_t>& group,
                       const std::vector<TensorView>& shards, const TensorView& wanted) {
     const DType dtype = wanted.type.dtype;
     const TensorView& first = shards[static_cast<size_t>(group[0])];
     if (sharding.partial.empty()) {
       copy_box(wanted.data, full_box(wanted.type.shape), first.data, box, box, size_of(dtype));
-    } else if (is_float(dtype) && std::all_of(sharding.partial.begin(), sharding.partial.end(),
-                                              [](const auto& p) { return p.op == ReduceOp::sum; })) {
+    } else if (is_float(dtype) &&
+               std::all_of(sharding.partial.begin(), sharding.partial.end(),
+                           [](const auto& p) { return p.op == ReduceOp::sum; })) {
       const Reader read = reader_of(dtype);
       dispatch_float(dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
           double others = 0;
-          for (size_t m = 1; m < group.size(); ++m) others += read(shards[static_cast<size_t>(group[m])].data, local);
+          for (size_t m = 1; m < group.size(); ++m)
+            others += read(shards[static_cast<size_t>(group[m])].data, local);
           first.as<T>()[local] = static_cast<T>(read(wanted.data, global) - others);
           return true;
         });
@@ -454,7 +491,8 @@ class Player {
       count /= size;
       for (size_t i = 0; i < count; ++i) {
         double sum = terms[i * size];
-        for (size_t k = 1; k < size; ++k) sum = reduce(sharding.partial[p].op, sum, terms[i * size + k]);
+        for (size_t k = 1; k < size; ++k)
+          sum = reduce(sharding.partial[p].op, sum, terms[i * size + k]);
         terms[i] = sum;
       }
     }
@@ -465,7 +503,8 @@ class Player {
   void compare_persistent(const std::vector<std::unique_ptr<Executor>>& executors) {
     try {
       for (const Binding& b : reference_->program().bindings) {
-        if (b.role != Role::parameter && b.role != Role::state && b.role != Role::constant) continue;
+        if (b.role != Role::parameter && b.role != Role::state && b.role != Role::constant)
+          continue;
         const ValueId value = ids_.at(b.name);
         const TensorView wanted = reference_->view(b);
         const Binding* blurred = executors.back()->find(b.name);
@@ -473,12 +512,13 @@ class Player {
         std::vector<TensorView> shards;
         for (size_t rank = 0; rank < programs_.size(); ++rank) {
           const Binding* theirs = executors[rank]->find(b.name);
-          SR_REQUIRE(theirs != nullptr, internal, "replay: rank ", rank, " does not hold '", b.name, "'");
+          SR_REQUIRE(theirs != nullptr, internal, "replay: rank ", rank, " does not hold '", b.name,
+                     "'");
           shards.push_back(executors[rank]->view(*theirs));
         }
         compare(value, plan_.values.at(b.name), shards, wanted, "after the update");
       }
-    } catch (const Stopped&) {   // the mismatch is noted
+    } catch (const Stopped&) {  // the mismatch is noted
     }
   }
 
@@ -492,10 +532,10 @@ class Player {
   std::unique_ptr<Executor> reference_;
   std::map<std::string, ValueId> ids_;
   std::map<std::string, NodeId> nodes_;
-  std::map<ValueId, BufferId> holds_;   // where the reference has each value now
+  std::map<ValueId, BufferId> holds_;  // where the reference has each value now
   std::map<ValueId, Scale> scales_;
   std::set<ValueId> compared_;
-  size_t next_ = 0;                     // the ranks' next step
+  size_t next_ = 0;  // the ranks' next step
   Phase phase_ = Phase::micro;
   Replay result_;
 };
@@ -507,7 +547,8 @@ Plan whole_plan(const Graph& graph) {
   plan.planner = "one rank";
   plan.model_hash = structural_hash(graph);
   const auto whole = [&](ValueId id) { return Sharding::replicated(graph.type(id).shape.size()); };
-  for (size_t v = 0; v < graph.values().size(); ++v) plan.values[graph.values()[v].name] = whole(static_cast<ValueId>(v));
+  for (size_t v = 0; v < graph.values().size(); ++v)
+    plan.values[graph.values()[v].name] = whole(static_cast<ValueId>(v));
   for (const Node& node : graph.nodes()) {
     NodePlan& np = plan.nodes[node.name];
     for (ValueId id : node.inputs) np.in.push_back(whole(id));
@@ -516,8 +557,9 @@ Plan whole_plan(const Graph& graph) {
   return plan;
 }
 
-Replay replay_step(const Graph& graph, const Plan& plan, const std::vector<Program>& programs, const Program& whole,
-                   std::span<const KernelList* const> lists, const ReplayOptions& options) {
+Replay replay_step(const Graph& graph, const Plan& plan, const std::vector<Program>& programs,
+                   const Program& whole, std::span<const KernelList* const> lists,
+                   const ReplayOptions& options) {
   return Player(graph, plan, programs, whole, lists, options).run();
 }
 

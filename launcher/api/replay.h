@@ -16,7 +16,7 @@ namespace shardrun {
 struct ReplayOptions {
   uint64_t seed = 0;
   double lr = 3e-4;
-  int accumulate = 1;        // micro-batches of the step
+  int accumulate = 1;          // micro-batches of the step
   double tolerance = 0x1p-16;  // see Replay
   /// Writes the part `box` of batch value `name` of one micro-batch as dense elements of its type.
   std::function<void(int64_t micro, const std::string& name, const Box& box, void* out)> fill;
@@ -25,40 +25,45 @@ struct ReplayOptions {
 
 /// The first value that differs, and there the first rank's first element.
 struct Mismatch {
-  std::string value;    // the Graph value's name
-  std::string where;    // what left it so: "add 'blk0/add'", "all_reduce to [-, -]", "after the update"
+  std::string value;  // the Graph value's name
+  std::string
+      where;  // what left it so: "add 'blk0/add'", "all_reduce to [-, -]", "after the update"
   std::string sharding;
   std::vector<int64_t> ranks;    // the rank, or those whose partial values were combined
   std::vector<int64_t> element;  // global coordinates
   double got = 0, wanted = 0;
-  double allowed = 0;            // |got - wanted| at most
+  double allowed = 0;  // |got - wanted| at most
 };
 
 /// What was compared, up to the first mismatch.
 ///
-/// Once compared, a value is set to what one rank has (of partial sums, the first is corrected), so that every node
-/// starts from equal operands: rounding does not add up, and a small difference cannot be blown up further
-/// on, as Adam's first step does with the sign of a gradient that is nearly zero.
+/// Once compared, a value is set to what one rank has (of partial sums, the first is corrected), so
+/// that every node starts from equal operands: rounding does not add up, and a small difference
+/// cannot be blown up further on, as Adam's first step does with the sign of a gradient that is
+/// nearly zero.
 ///
-/// How much may a value differ? Sums in another order round differently, and where terms cancel, the
-/// rounding can be all that is left: the gradient of a key's bias is zero in exact arithmetic, about
-/// 1e-10 in floats, and never twice the same. So a second run on one rank, the shadow, whose every
-/// value is the reference's blurred by a relative `blur` (2^-20 for f32: some sixteen roundings), shows how
-/// much each result is worth knowing. A value's scale is the larger of its largest magnitude and
-/// |shadow - reference| / blur, and |got - wanted| may be `tolerance` times its scale (coarser for
-/// bf16, by its own blur). A wrong shard is wrong by the value's own size: some 2^16 times more.
+/// How much may a value differ? Sums in another order round differently, and where terms cancel,
+/// the rounding can be all that is left: the gradient of a key's bias is zero in exact arithmetic,
+/// about 1e-10 in floats, and never twice the same. So a second run on one rank, the shadow, whose
+/// every value is the reference's blurred by a relative `blur` (2^-20 for f32: some sixteen
+/// roundings), shows how much each result is worth knowing. A value's scale is the larger of its
+/// largest magnitude and |shadow - reference| / blur, and |got - wanted| may be `tolerance` times
+/// its scale (coarser for bf16, by its own blur). A wrong shard is wrong by the value's own size:
+/// some 2^16 times more.
 struct Replay {
-  int64_t values = 0;       // distinct values of the Graph that were compared
-  int64_t comparisons = 0;  // of them, of their resharded copies, and of what persists after the update
-  double largest = 0;       // |got - wanted| / scale, over all of them, the mismatch apart
+  int64_t values = 0;  // distinct values of the Graph that were compared
+  int64_t comparisons =
+      0;               // of them, of their resharded copies, and of what persists after the update
+  double largest = 0;  // |got - wanted| / scale, over all of them, the mismatch apart
   std::optional<Mismatch> mismatch;
 };
 
 /// Runs one step of `programs` (placed, one per rank of the plan's mesh) on as many threads, in
 /// lock-step with `whole`, the same Graph's program for one rank, and compares after every step
 /// of theirs. Partial values are combined first. Throws what a rank throws.
-Replay replay_step(const Graph& graph, const Plan& plan, const std::vector<Program>& programs, const Program& whole,
-                   std::span<const KernelList* const> lists, const ReplayOptions& options);
+Replay replay_step(const Graph& graph, const Plan& plan, const std::vector<Program>& programs,
+                   const Program& whole, std::span<const KernelList* const> lists,
+                   const ReplayOptions& options);
 
 /// The Plan of one rank: everything whole.
 Plan whole_plan(const Graph& graph);

@@ -23,21 +23,25 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 Schedule make_schedule(const TrainOptions& options) {
-  Schedule schedule{parse_schedule(options.schedule), options.lr, options.min_lr, options.warmup, options.steps};
+  Schedule schedule{parse_schedule(options.schedule), options.lr, options.min_lr, options.warmup,
+                    options.steps};
   schedule.check();
   return schedule;
 }
 
 void check_options(const TrainOptions& o) {
   SR_REQUIRE(o.steps >= 1, invalid_input, "steps is ", o.steps, ", wanted 1 or more");
-  SR_REQUIRE(o.eval_every >= 0 && o.eval_batches >= 0, invalid_input, "eval-every and eval-batches cannot be negative");
-  SR_REQUIRE(o.validation >= 0 && o.validation < 1, invalid_input, "validation is ", o.validation, ", wanted 0 to below 1");
+  SR_REQUIRE(o.eval_every >= 0 && o.eval_batches >= 0, invalid_input,
+             "eval-every and eval-batches cannot be negative");
+  SR_REQUIRE(o.validation >= 0 && o.validation < 1, invalid_input, "validation is ", o.validation,
+             ", wanted 0 to below 1");
 }
 
 /// One rank's executors over one arena.
 class RankTrainer {
  public:
-  RankTrainer(Communicator& comm, const Model::Impl& model, const TrainingPlan::Impl& plan, const TrainOptions& options)
+  RankTrainer(Communicator& comm, const Model::Impl& model, const TrainingPlan::Impl& plan,
+              const TrainOptions& options)
       : model_(model),
         programs_(compile_for_rank(model, plan, comm.rank())),
         arena_(std::make_shared<Arena>(programs_.arena_bytes())),
@@ -47,7 +51,8 @@ class RankTrainer {
         schedule_(make_schedule(options)),
         tokens_(tokens_per_batch(fields_)) {
     if (programs_.evaluation) {
-      evaluation_.emplace(*programs_.evaluation, backend_kernels(), comm, model.options.seed, arena_, /*initialise=*/false);
+      evaluation_.emplace(*programs_.evaluation, backend_kernels(), comm, model.options.seed,
+                          arena_, /*initialise=*/false);
     }
     if (!fields_.empty() && !fields_[0].type.shape.empty()) samples_ = fields_[0].type.shape[0];
   }
@@ -79,9 +84,12 @@ class RankTrainer {
     report.samples_per_s = static_cast<double>(samples_ * accumulate) / report.step_ms * 1e3;
     report.tokens_per_s = static_cast<double>(tokens_ * accumulate) / report.step_ms * 1e3;
     report.peak_bytes = allocated_bytes();
-    if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {   // the same numbers on every rank
-      throw Failure(Failure::Kind::run, str("step ", number, ": the loss is ", report.loss, " and the gradients' norm ",
-                                            report.grad_norm, "; lower --lr, or clip gradients with --clip"), true);
+    if (!std::isfinite(report.loss) ||
+        !std::isfinite(report.grad_norm)) {  // the same numbers on every rank
+      throw Failure(Failure::Kind::run,
+                    str("step ", number, ": the loss is ", report.loss, " and the gradients' norm ",
+                        report.grad_norm, "; lower --lr, or clip gradients with --clip"),
+                    true);
     }
     return report;
   }
@@ -104,7 +112,8 @@ class RankTrainer {
   void fill(Executor& executor, int64_t batch, bool validation) {
     for (const BatchField& field : fields_) {
       const Binding* binding = executor.find(field.name);
-      if (binding) data_->read(batch, validation, field, binding->box, executor.view(*binding).data);
+      if (binding)
+        data_->read(batch, validation, field, binding->box, executor.view(*binding).data);
     }
   }
 
@@ -116,13 +125,21 @@ class RankTrainer {
   std::vector<BatchField> fields_;
   std::unique_ptr<DataSource> data_;
   Schedule schedule_;
-  int64_t tokens_ = 0, samples_ = 0;   // of one micro-batch
+  int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch
 };
 
 StepMetrics metrics_of(const StepReport& r) {
-  StepMetrics line{.step = r.step, .loss = r.loss, .lr = r.lr, .grad_norm = r.grad_norm, .step_ms = r.step_ms,
-                   .tokens_per_s = {}, .samples_per_s = {}, .comm_ms = r.comm_ms, .peak_bytes = r.peak_bytes};
-  (r.tokens_per_s > 0 ? line.tokens_per_s : line.samples_per_s) = r.tokens_per_s > 0 ? r.tokens_per_s : r.samples_per_s;
+  StepMetrics line{.step = r.step,
+                   .loss = r.loss,
+                   .lr = r.lr,
+                   .grad_norm = r.grad_norm,
+                   .step_ms = r.step_ms,
+                   .tokens_per_s = {},
+                   .samples_per_s = {},
+                   .comm_ms = r.comm_ms,
+                   .peak_bytes = r.peak_bytes};
+  (r.tokens_per_s > 0 ? line.tokens_per_s : line.samples_per_s) =
+      r.tokens_per_s > 0 ? r.tokens_per_s : r.samples_per_s;
   return line;
 }
 
@@ -138,8 +155,9 @@ void check_training(World& world, const Model& model, const TrainOptions& option
   });
 }
 
-TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options) {
-  std::optional<MetricsWriter> metrics;   // the leader's
+TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
+                  const TrainOptions& options) {
+  std::optional<MetricsWriter> metrics;  // the leader's
   check_training(world, model, options);
   decide_on_rank0(world, [&] {
     if (!options.metrics.empty()) metrics.emplace(options.metrics, /*append=*/false);
@@ -148,7 +166,7 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan, co
   TrainReport report;
   report.predicted_bytes = plan.predicted_bytes();
   report.allocated_bytes.assign(report.predicted_bytes.size(), 0);
-  std::mutex mutex;   // thread ranks share the report
+  std::mutex mutex;  // thread ranks share the report
   run_ranks(world, [&](Communicator& comm) {
     const bool leader = comm.rank() == 0;
     RankTrainer trainer(comm, model.impl(), plan.impl(), options);
@@ -167,7 +185,9 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan, co
         if (metrics) metrics->step(metrics_of(done));
         if (options.on_step) options.on_step(done);
       }
-      const bool due = options.eval_every > 0 ? step % options.eval_every == 0 || step == options.steps : step == options.steps;
+      const bool due = options.eval_every > 0
+                           ? step % options.eval_every == 0 || step == options.steps
+                           : step == options.steps;
       if (due && trainer.can_evaluate()) evaluate(step);
     }
     std::vector<int64_t> allocated(static_cast<size_t>(comm.size()));

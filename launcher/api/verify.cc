@@ -4,9 +4,9 @@
 
 #include "backend.h"
 #include "batches.h"
+#include "exec/executor.h"
 #include "plan.h"
 #include "planner/partition.h"
-#include "exec/executor.h"
 #include "replay.h"
 #include "world.h"
 
@@ -28,24 +28,28 @@ std::string mismatch_text(const Mismatch& m) {
   } else {
     out << "ranks " << list_text(m.ranks) << " combined";
   }
-  out << ", element [" << list_text(m.element) << "]: got " << m.got << ", one rank has " << m.wanted << " (allowed difference "
-      << m.allowed << ")";
+  out << ", element [" << list_text(m.element) << "]: got " << m.got << ", one rank has "
+      << m.wanted << " (allowed difference " << m.allowed << ")";
   return out.str();
 }
 
 }  // namespace
 
-VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options) {
+VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
+                    const TrainOptions& options) {
   return at_boundary([&] {
-    SR_REQUIRE(!world.impl().mpi || world.size() == 1, invalid_input,
-               "verify: runs its ranks as threads of one process; call it without mpirun, with --ranks");
+    SR_REQUIRE(
+        !world.impl().mpi || world.size() == 1, invalid_input,
+        "verify: runs its ranks as threads of one process; call it without mpirun, with --ranks");
     const Graph& graph = model.impl().train;
     const TrainingPlan::Impl& impl = plan.impl();
     const int64_t ranks = impl.train.mesh.size();
-    World threads = World::threads(static_cast<int>(ranks));   // its share of the cores, not this World's
+    World threads =
+        World::threads(static_cast<int>(ranks));  // its share of the cores, not this World's
     share_cores(threads.impl());
     std::vector<Program> programs;
-    for (int64_t rank = 0; rank < ranks; ++rank) programs.push_back(compile_for_rank(model.impl(), impl, rank).train);
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      programs.push_back(compile_for_rank(model.impl(), impl, rank).train);
     const StepWorkspaces workspaces(backend_kernels());
     Program whole = partition(graph, whole_plan(graph), impl.cluster, 0);
     place_memory(whole, workspaces);
@@ -62,7 +66,8 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan, 
         if (field.name == name) data->read(micro, false, field, box, out);
       }
     };
-    const Replay result = replay_step(graph, impl.train, programs, whole, backend_kernels(), replay);
+    const Replay result =
+        replay_step(graph, impl.train, programs, whole, backend_kernels(), replay);
     VerifyReport report;
     report.values = result.values;
     report.comparisons = result.comparisons;

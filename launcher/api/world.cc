@@ -36,8 +36,12 @@ Failure to_failure(const std::exception_ptr& error) {
   } catch (const Error& e) {
     const bool call = e.kind() == ErrorKind::invalid_input || e.kind() == ErrorKind::unsupported ||
                       e.kind() == ErrorKind::out_of_memory;
-    const bool peer = e.kind() == ErrorKind::comm && std::string_view(e.what()).find(kPeerFailed) != std::string_view::npos;
-    return Failure(call ? Failure::Kind::call : peer ? Failure::Kind::peer : Failure::Kind::run, e.what());
+    const bool peer = e.kind() == ErrorKind::comm &&
+                      std::string_view(e.what()).find(kPeerFailed) != std::string_view::npos;
+    return Failure(call   ? Failure::Kind::call
+                   : peer ? Failure::Kind::peer
+                          : Failure::Kind::run,
+                   e.what());
   } catch (const std::bad_alloc&) {
     return Failure(Failure::Kind::run, "the machine is out of memory");
   } catch (const std::exception& e) {
@@ -69,7 +73,8 @@ World World::launched() {
 }
 
 World World::threads(int ranks) {
-  if (ranks < 1) throw Failure(Failure::Kind::call, "ranks: wanted 1 or more, got " + std::to_string(ranks));
+  if (ranks < 1)
+    throw Failure(Failure::Kind::call, "ranks: wanted 1 or more, got " + std::to_string(ranks));
   auto impl = std::make_unique<Impl>();
   impl->threads = ranks;
   return World(std::move(impl));
@@ -86,8 +91,10 @@ int World::fail(const std::exception& error) noexcept {
   std::fflush(stdout);
   // What rank 0 decided reached every rank: it alone says so. What one rank met, that rank says.
   const bool everywhere = failure && failure->everywhere();
-  // Where several ranks met the same at once, the lowest speaks, and ends the others before their turn.
-  if (!everywhere && rank > 0) ::usleep(peer ? 1500 * 1000 : 200 * 1000 + std::min(rank, 16) * 50 * 1000);
+  // Where several ranks met the same at once, the lowest speaks, and ends the others before their
+  // turn.
+  if (!everywhere && rank > 0)
+    ::usleep(peer ? 1500 * 1000 : 200 * 1000 + std::min(rank, 16) * 50 * 1000);
   if (!(everywhere && rank != 0) && !peer) {
     if (rank == 0) {
       std::fprintf(stderr, "shardrun: %s\n", error.what());
@@ -126,7 +133,8 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
 
 int local_ranks(const World::Impl& world) {
   if (!world.mpi) return world.threads;
-  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
     if (const char* text = std::getenv(name); text && std::atoi(text) > 0) return std::atoi(text);
   }
   return world.mpi->size();
@@ -140,7 +148,7 @@ int own_share(const World::Impl& world) {
   const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
   const int own = known ? CPU_COUNT(&set) : 1;
   const auto machine = static_cast<int>(std::thread::hardware_concurrency());
-  const bool bound = own < machine;   // mpirun bound this rank: the cores are its own
+  const bool bound = own < machine;  // mpirun bound this rank: the cores are its own
   return std::max(1, bound && world.mpi ? own : own / local_ranks(world));
 }
 
@@ -150,7 +158,9 @@ void share_cores(World::Impl& world) {
   if (world.cores == 0) {
     const int64_t own = own_share(world);
     std::vector<int64_t> shares(static_cast<size_t>(world.mpi ? world.mpi->size() : 1), own);
-    if (world.mpi) world.mpi->all_gather(&own, shares.data(), std::vector<int64_t>(shares.size(), 1), DType::i64);
+    if (world.mpi)
+      world.mpi->all_gather(&own, shares.data(), std::vector<int64_t>(shares.size(), 1),
+                            DType::i64);
     world.cores = static_cast<int>(*std::min_element(shares.begin(), shares.end()));
   }
   omp_set_num_threads(world.cores);
@@ -165,7 +175,7 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
     return;
   }
   const int n = world.impl().threads;
-  at_boundary([&] { share_cores(world.impl()); });   // agreed before there are threads
+  at_boundary([&] { share_cores(world.impl()); });  // agreed before there are threads
   auto communicators = make_local_communicators(n);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
   auto run = [&](int rank) {
@@ -187,7 +197,9 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
     if (!errors[static_cast<size_t>(rank)]) continue;
     const Failure failure = to_failure(errors[static_cast<size_t>(rank)]);
     if (!first || (first->kind() == Failure::Kind::peer && failure.kind() != Failure::Kind::peer)) {
-      first = n > 1 && !failure.everywhere() ? Failure(failure.kind(), "rank " + std::to_string(rank) + ": " + failure.what()) : failure;
+      first = n > 1 && !failure.everywhere()
+                  ? Failure(failure.kind(), "rank " + std::to_string(rank) + ": " + failure.what())
+                  : failure;
     }
   }
   if (first) throw *first;

@@ -11,9 +11,9 @@
 namespace shardrun {
 
 struct World::Impl {
-  std::unique_ptr<Communicator> mpi;   // under an MPI launcher; else null
-  int threads = 1;                     // without one: ranks are threads of this process
-  int cores = 0;                       // threads of each rank's kernels; 0: not agreed yet
+  std::unique_ptr<Communicator> mpi;  // under an MPI launcher; else null
+  int threads = 1;                    // without one: ranks are threads of this process
+  int cores = 0;                      // threads of each rank's kernels; 0: not agreed yet
 
   int size() const { return mpi ? mpi->size() : threads; }
 };
@@ -25,14 +25,15 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
 /// Ranks of this job on this machine.
 int local_ranks(const World::Impl& world);
 
-/// Gives the calling thread's kernels one rank's share of the cores, never more runnable threads than
-/// cores; OMP_NUM_THREADS says otherwise. Every rank takes the smallest share of all ranks: workspaces
-/// depend on it, and rank 0 predicts everyone's. The first call on a World is collective.
+/// Gives the calling thread's kernels one rank's share of the cores, never more runnable threads
+/// than cores; OMP_NUM_THREADS says otherwise. Every rank takes the smallest share of all ranks:
+/// workspaces depend on it, and rank 0 predicts everyone's. The first call on a World is
+/// collective.
 void share_cores(World::Impl& world);
 
-/// Runs `body` once per rank: as this MPI rank, or on a thread for each of the World's ranks. `body` gets the
-/// rank's communicator. The first failure (of the lowest rank that did not fail just because a peer
-/// did) is thrown when all threads have ended.
+/// Runs `body` once per rank: as this MPI rank, or on a thread for each of the World's ranks.
+/// `body` gets the rank's communicator. The first failure (of the lowest rank that did not fail
+/// just because a peer did) is thrown when all threads have ended.
 void run_ranks(World& world, const std::function<void(Communicator&)>& body);
 
 /// Turns an internal Error into a Failure: wrong input is Kind::call, all else Kind::run.

@@ -56,11 +56,13 @@ void run_plan(World& world, Arguments& args) {
   if (!args.output.empty()) write_text(args.output, plan.json());
 }
 
-/// A plan file in words. The model is the one that the plan was made for, unless --model says where it is now.
+/// A plan file in words. The model is the one that the plan was made for, unless --model says where
+/// it is now.
 void run_explain(const Explain& explain, Arguments& args) {
   const PlannedModel planned = read_planned_model(explain.plan);
   World world = World::threads(planned.ranks);
-  const Model model = load_model(world, explain.model.empty() ? planned.path : explain.model, planned.options);
+  const Model model =
+      load_model(world, explain.model.empty() ? planned.path : explain.model, planned.options);
   const auto read = [&](const std::string& path) {
     PlanRequest request;
     request.plan_file = path;
@@ -68,9 +70,12 @@ void run_explain(const Explain& explain, Arguments& args) {
     return make_plan(world, model, request);
   };
   const TrainingPlan plan = read(explain.plan);
-  if (explain.why.empty() && explain.other.empty()) std::printf("%s", explain_plan(model, plan).c_str());
-  if (!explain.why.empty()) std::printf("%s", explain_why(model, plan, explain.why, args.plan).c_str());
-  if (!explain.other.empty()) std::printf("%s", explain_difference(plan, read(explain.other)).c_str());
+  if (explain.why.empty() && explain.other.empty())
+    std::printf("%s", explain_plan(model, plan).c_str());
+  if (!explain.why.empty())
+    std::printf("%s", explain_why(model, plan, explain.why, args.plan).c_str());
+  if (!explain.other.empty())
+    std::printf("%s", explain_difference(plan, read(explain.other)).c_str());
 }
 
 /// A plan with which training would go wrong ends with status 1.
@@ -83,45 +88,60 @@ void run_verify(World& world, Arguments& args) {
   std::fflush(stdout);
   const VerifyReport report = verify(world, model, plan, args.train);
   if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch);
-  std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons)\n", static_cast<long long>(report.values),
-              report.largest, static_cast<long long>(report.comparisons));
+  std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons)\n",
+              static_cast<long long>(report.values), report.largest,
+              static_cast<long long>(report.comparisons));
 }
 
 void add_solve_options(CLI::App& app, Arguments& args) {
   SolveRequest& o = args.solve;
-  app.add_option("file", o.file, "A problem: JSON, plain or gzipped, our own form or the IOPDDL contest's")->required();
-  app.add_option("--time", o.seconds, "Seconds in all, reading the file included")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("file", o.file,
+                 "A problem: JSON, plain or gzipped, our own form or the IOPDDL contest's")
+      ->required();
+  app.add_option("--time", o.seconds, "Seconds in all, reading the file included")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--seed", o.seed)->capture_default_str();
-  app.add_option("--solver", o.solver, "auto, ilp, beam, lns, ilp+lns or beam+lns")->capture_default_str();
-  app.add_option("--nodes", o.nodes, "lns: stop after so many nodes of its search trees; equal calls then give equal choices")
+  app.add_option("--solver", o.solver, "auto, ilp, beam, lns, ilp+lns or beam+lns")
+      ->capture_default_str();
+  app.add_option(
+         "--nodes", o.nodes,
+         "lns: stop after so many nodes of its search trees; equal calls then give equal choices")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--threads", o.threads, "lns: the result depends on it")->capture_default_str()->check(CLI::Range(1, 64));
+  app.add_option("--threads", o.threads, "lns: the result depends on it")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
 }
 
 /// The choices are the last line of stdout, "[]" if there are none; all else goes to stderr.
 int run_solve(const SolveRequest& request) {
   const SolveReport report = solve_problem(request);
   std::string line = "[";
-  for (size_t i = 0; i < report.choices.size(); ++i) line += (i == 0 ? "" : ", ") + std::to_string(report.choices[i]);
+  for (size_t i = 0; i < report.choices.size(); ++i)
+    line += (i == 0 ? "" : ", ") + std::to_string(report.choices[i]);
   std::printf("%s]\n", line.c_str());
   std::fflush(stdout);
   std::fprintf(stderr, "nodes %lld, after reduction %lld\n", static_cast<long long>(report.nodes),
                static_cast<long long>(report.core_nodes));
   if (report.found) {
-    const double gap = report.cost > report.lower_bound ? (report.cost - report.lower_bound) / std::abs(report.cost) : 0.0;
-    std::fprintf(stderr, "cost %.17g, lower bound %.17g, gap %.4g %%, solver %s, %.2f s\n", report.cost, report.lower_bound,
-                 100 * gap, report.solver.c_str(), report.seconds);
+    const double gap = report.cost > report.lower_bound
+                           ? (report.cost - report.lower_bound) / std::abs(report.cost)
+                           : 0.0;
+    std::fprintf(stderr, "cost %.17g, lower bound %.17g, gap %.4g %%, solver %s, %.2f s\n",
+                 report.cost, report.lower_bound, 100 * gap, report.solver.c_str(), report.seconds);
     return 0;
   }
   std::fprintf(stderr, "%s, lower bound %.17g, solver %s, %.2f s\n",
-               report.infeasible ? "no choices are allowed and fit" : "no choices were found that fit; allow more --time",
+               report.infeasible ? "no choices are allowed and fit"
+                                 : "no choices were found that fit; allow more --time",
                report.lower_bound, report.solver.c_str(), report.seconds);
   return 1;
 }
 
 void add_gpt_options(CLI::App& app, Arguments& args) {
   GptModel& o = args.gpt;
-  app.add_option("--preset", o.preset, "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m; other flags go over it");
+  app.add_option("--preset", o.preset,
+                 "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m; other flags go over it");
   app.add_option("--layers", o.layers);
   app.add_option("--hidden", o.hidden);
   app.add_option("--heads", o.heads);
@@ -129,16 +149,21 @@ void add_gpt_options(CLI::App& app, Arguments& args) {
   app.add_option("--context", o.context);
   app.add_option("--batch", o.batch, "A fixed batch (default: the symbolic dim 'batch')");
   app.add_option("--dropout", o.dropout)->capture_default_str();
-  app.add_flag("!--no-weights", o.weights, "Describe the initialisers; each rank makes its own shard");
-  app.add_option("--seed", o.seed, "Of the stored weights; described ones follow train's --seed")->capture_default_str();
+  app.add_flag("!--no-weights", o.weights,
+               "Describe the initialisers; each rank makes its own shard");
+  app.add_option("--seed", o.seed, "Of the stored weights; described ones follow train's --seed")
+      ->capture_default_str();
   app.add_option("-o,--output", args.output, "The ONNX file to write")->required();
 }
 
 int run(int argc, char** argv) {
   Arguments args;
-  CLI::App app("shardrun trains an ONNX model on many processes: it plans how every tensor is cut over them, and runs each\n"
-               "one's share. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train MODEL.onnx'.",
-               "shardrun");
+  CLI::App app(
+      "shardrun trains an ONNX model on many processes: it plans how every tensor is cut over "
+      "them, and runs each\n"
+      "one's share. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train "
+      "MODEL.onnx'.",
+      "shardrun");
   app.set_version_flag("--version", version());
   CLI::App* train_command = app.add_subcommand("train", "Plan and train a model");
   add_model_options(*train_command, args);
@@ -149,7 +174,8 @@ int run(int argc, char** argv) {
   add_plan_options(*plan_command, args);
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
   CLI::App* verify_command = app.add_subcommand(
-      "verify", "Run one step of a plan on --ranks threads and on one rank, and compare every value");
+      "verify",
+      "Run one step of a plan on --ranks threads and on one rank, and compare every value");
   add_model_options(*verify_command, args);
   add_plan_options(*verify_command, args);
   add_train_options(*verify_command, args);
@@ -157,19 +183,28 @@ int run(int argc, char** argv) {
   add_solve_options(*solve_command, args);
   Explain explain;
   CLI::App* explain_command = app.add_subcommand("explain", "Show a plan layer by layer");
-  explain_command->add_option("plan", explain.plan, "The plan, a file that 'shardrun plan -o' wrote")->required();
-  explain_command->add_option("--why", explain.why, "Why this value lies as it does: its next-best sharding and what that would cost");
-  explain_command->add_option("--diff", explain.other, "What another plan for the same model does differently");
-  explain_command->add_option("--model", explain.model, "Where the model is now (default: where it was when it was planned)");
+  explain_command
+      ->add_option("plan", explain.plan, "The plan, a file that 'shardrun plan -o' wrote")
+      ->required();
+  explain_command->add_option(
+      "--why", explain.why,
+      "Why this value lies as it does: its next-best sharding and what that would cost");
+  explain_command->add_option("--diff", explain.other,
+                              "What another plan for the same model does differently");
+  explain_command->add_option("--model", explain.model,
+                              "Where the model is now (default: where it was when it was planned)");
   explain_command->add_option("--memory", args.memory, "--why: limit of a rank's memory");
-  explain_command->add_option("--plan-seconds", args.plan.solve_seconds, "--why: time for the search")->capture_default_str();
+  explain_command
+      ->add_option("--plan-seconds", args.plan.solve_seconds, "--why: time for the search")
+      ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   model_command->require_subcommand(1);
   CLI::App* gpt_command = model_command->add_subcommand("gpt", "A GPT-2 style language model");
   add_gpt_options(*gpt_command, args);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan", "verify", "explain", "model", "solve", "-h", "--help", "--version"};
+  const std::vector<std::string> own = {"train", "plan", "verify", "explain",  "model",
+                                        "solve", "-h",   "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -185,20 +220,24 @@ int run(int argc, char** argv) {
     return status == 0 ? 0 : 2;
   }
 
-  try {   // each process finds the same here; one says so
+  try {  // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
-      throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, explain, model, solve; --help tells more");
+      throw Failure(Failure::Kind::call,
+                    "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
+                    "explain, model, solve; --help tells more");
     }
     if (train_command->parsed() && args.ranks && launched_processes() > 1) {
-      throw Failure(Failure::Kind::call, "--ranks " + std::to_string(*args.ranks) + ": runs threads of one process, but the launcher started " +
-                                             std::to_string(launched_processes()) + "; leave out one of the two");
+      throw Failure(Failure::Kind::call,
+                    "--ranks " + std::to_string(*args.ranks) +
+                        ": runs threads of one process, but the launcher started " +
+                        std::to_string(launched_processes()) + "; leave out one of the two");
     }
   } catch (const Failure& e) {
     if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
     return 2;
   }
-  if (!train_command->parsed() && !is_first_process()) return 0;   // work for one
+  if (!train_command->parsed() && !is_first_process()) return 0;  // work for one
   if (gpt_command->parsed() || solve_command->parsed()) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
@@ -219,7 +258,8 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    World world = !train_command->parsed() ? World::threads(args.ranks.value_or(1)) : make_world(args);
+    World world =
+        !train_command->parsed() ? World::threads(args.ranks.value_or(1)) : make_world(args);
     try {
       if (train_command->parsed()) run_train(world, args);
       if (plan_command->parsed()) run_plan(world, args);

@@ -21,13 +21,15 @@ constexpr int kMostRanks = 65536;
 /// "16GiB", "512MiB", "1.5GB", "1000000".
 int64_t parse_bytes(const std::string& text) {
   static const std::map<std::string, double> kUnits = {
-      {"", 1}, {"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-      {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+      {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+      {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   double value = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
   const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
-  if (ec != std::errc() || unit == kUnits.end() || !(value > 0) || !std::isfinite(value) || value * unit->second >= 0x1p62) {
-    throw Failure(Failure::Kind::call, "--memory: '" + text + "' is not a size such as 16GiB, 512MiB or 2GB");
+  if (ec != std::errc() || unit == kUnits.end() || !(value > 0) || !std::isfinite(value) ||
+      value * unit->second >= 0x1p62) {
+    throw Failure(Failure::Kind::call,
+                  "--memory: '" + text + "' is not a size such as 16GiB, 512MiB or 2GB");
   }
   return static_cast<int64_t>(value * unit->second);
 }
@@ -37,49 +39,71 @@ int64_t parse_bytes(const std::string& text) {
 void add_model_options(CLI::App& app, Arguments& args) {
   ModelOptions& o = args.model_options;
   app.add_option("model", args.model, "The model, an ONNX file")->required();
-  app.add_option("--dim", args.dims, "Bind a symbolic dim: NAME=SIZE (repeatable)")->allow_extra_args(false);
-  app.add_option("--batch", args.batch, "Size of the inputs' first dim where it is symbolic (default 8)");
-  app.add_option("--loss", o.loss, "cross-entropy or mse on the first output, where that is not the loss itself");
-  app.add_option("--freeze", o.freeze, "Do not train parameters whose name matches this regular expression (repeatable)")
+  app.add_option("--dim", args.dims, "Bind a symbolic dim: NAME=SIZE (repeatable)")
       ->allow_extra_args(false);
-  app.add_option("--train", o.train, "Train parameters whose name matches, whatever the file says; --freeze wins (repeatable)")
+  app.add_option("--batch", args.batch,
+                 "Size of the inputs' first dim where it is symbolic (default 8)");
+  app.add_option("--loss", o.loss,
+                 "cross-entropy or mse on the first output, where that is not the loss itself");
+  app.add_option("--freeze", o.freeze,
+                 "Do not train parameters whose name matches this regular expression (repeatable)")
       ->allow_extra_args(false);
-  app.add_option("--shared", o.shared, "Weights that an exporter merged because they were equal: keep or split");
-  app.add_option("--dtype", o.dtype, "Compute type: f32 or bf16 (weights are f32)")->capture_default_str();
+  app.add_option(
+         "--train", o.train,
+         "Train parameters whose name matches, whatever the file says; --freeze wins (repeatable)")
+      ->allow_extra_args(false);
+  app.add_option("--shared", o.shared,
+                 "Weights that an exporter merged because they were equal: keep or split");
+  app.add_option("--dtype", o.dtype, "Compute type: f32 or bf16 (weights are f32)")
+      ->capture_default_str();
   app.add_option("--optimizer", o.optimizer, "adamw, adam or sgd")->capture_default_str();
   app.add_option("--beta1", o.beta1)->capture_default_str();
   app.add_option("--beta2", o.beta2)->capture_default_str();
   app.add_option("--eps", o.eps)->capture_default_str();
   app.add_option("--momentum", o.momentum, "sgd's momentum")->capture_default_str();
-  app.add_option("--weight-decay", o.weight_decay, "On tensors of two or more dims")->capture_default_str();
+  app.add_option("--weight-decay", o.weight_decay, "On tensors of two or more dims")
+      ->capture_default_str();
   app.add_flag("--decay-all", o.decay_all, "Weight decay on every tensor");
-  app.add_option("--clip", o.clip, "Clip gradients to this global norm; 0: off")->capture_default_str();
-  app.add_option("--accumulate", o.accumulate, "Micro-batches of --batch samples a step")->capture_default_str();
-  app.add_option("--seed", args.train.seed, "Fresh weights, batches and dropout follow from it")->capture_default_str();
-  app.add_flag("-v,--verbose", args.verbose, "Print what was recognised, and the table of parameters");
+  app.add_option("--clip", o.clip, "Clip gradients to this global norm; 0: off")
+      ->capture_default_str();
+  app.add_option("--accumulate", o.accumulate, "Micro-batches of --batch samples a step")
+      ->capture_default_str();
+  app.add_option("--seed", args.train.seed, "Fresh weights, batches and dropout follow from it")
+      ->capture_default_str();
+  app.add_flag("-v,--verbose", args.verbose,
+               "Print what was recognised, and the table of parameters");
 }
 
 void add_plan_options(CLI::App& app, Arguments& args) {
   PlanRequest& o = args.plan;
-  app.add_option("--ranks", args.ranks, "Without an MPI launcher: run this many ranks as threads (plan: plan for them)");
-  app.add_option("--mesh", o.mesh, "auto, named axes (data=2,model=4) or sizes (2x4)")->capture_default_str();
+  app.add_option("--ranks", args.ranks,
+                 "Without an MPI launcher: run this many ranks as threads (plan: plan for them)");
+  app.add_option("--mesh", o.mesh, "auto, named axes (data=2,model=4) or sizes (2x4)")
+      ->capture_default_str();
   app.add_option("--planner", o.planner, "auto, ilp, beam or dp")->capture_default_str();
-  app.add_option("--memory", args.memory, "Limit of a rank's memory, such as 16GiB (default: its share of this machine; plan: none)");
-  app.add_option("--plan-seconds", o.solve_seconds, "Processor seconds for the planner's search")->capture_default_str();
+  app.add_option(
+      "--memory", args.memory,
+      "Limit of a rank's memory, such as 16GiB (default: its share of this machine; plan: none)");
+  app.add_option("--plan-seconds", o.solve_seconds, "Processor seconds for the planner's search")
+      ->capture_default_str();
   app.add_option("--plan", o.plan_file, "Take the plan from this file instead of planning");
 }
 
 void add_train_options(CLI::App& app, Arguments& args) {
   TrainOptions& o = args.train;
-  app.add_option("--data", o.data, "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE (default: synthetic batches)");
+  app.add_option(
+      "--data", o.data,
+      "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE (default: synthetic batches)");
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--lr", o.lr, "Learning rate")->capture_default_str();
   app.add_option("--min-lr", o.min_lr, "Where the schedule ends")->capture_default_str();
   app.add_option("--schedule", o.schedule, "constant, linear or cosine")->capture_default_str();
   app.add_option("--warmup", o.warmup, "Steps of linear warm-up")->capture_default_str();
   app.add_option("--eval-every", o.eval_every, "Validate every so many steps (and at the end)");
-  app.add_option("--eval-batches", o.eval_batches, "Batches a validation (default: all, at most 200)");
-  app.add_option("--validation", o.validation, "Share of the data kept for validation")->capture_default_str();
+  app.add_option("--eval-batches", o.eval_batches,
+                 "Batches a validation (default: all, at most 200)");
+  app.add_option("--validation", o.validation, "Share of the data kept for validation")
+      ->capture_default_str();
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
 }
 
@@ -89,16 +113,21 @@ void finish_arguments(Arguments& args) {
     if (equals == std::string::npos || equals == 0) {
       throw Failure(Failure::Kind::call, "--dim: '" + dim + "' is not NAME=SIZE");
     }
-    args.model_options.dims[dim.substr(0, equals)] = parse_count(dim.substr(equals + 1), "--dim " + dim.substr(0, equals));
+    args.model_options.dims[dim.substr(0, equals)] =
+        parse_count(dim.substr(equals + 1), "--dim " + dim.substr(0, equals));
   }
   auto wanted = [](bool fine, const std::string& flag, const std::string& got, const char* want) {
     if (!fine) throw Failure(Failure::Kind::call, flag + ": got " + got + ", wanted " + want);
   };
-  wanted(!args.batch || *args.batch >= 1, "--batch", std::to_string(args.batch.value_or(1)), "1 or more");
-  wanted(!args.ranks || *args.ranks >= 1, "--ranks", std::to_string(args.ranks.value_or(1)), "1 or more");
-  wanted(!args.ranks || *args.ranks <= kMostRanks, "--ranks", std::to_string(args.ranks.value_or(1)), "at most 65536");
+  wanted(!args.batch || *args.batch >= 1, "--batch", std::to_string(args.batch.value_or(1)),
+         "1 or more");
+  wanted(!args.ranks || *args.ranks >= 1, "--ranks", std::to_string(args.ranks.value_or(1)),
+         "1 or more");
+  wanted(!args.ranks || *args.ranks <= kMostRanks, "--ranks",
+         std::to_string(args.ranks.value_or(1)), "at most 65536");
   const double seconds = args.plan.solve_seconds;
-  wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds), "a number of at least 0");
+  wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds),
+         "a number of at least 0");
   args.model_options.batch = args.batch;
   if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory);
   args.plan.seed = args.model_options.seed = args.train.seed;

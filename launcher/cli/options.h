@@ -13,9 +13,9 @@ struct Arguments {
   std::optional<int> ranks;       // --ranks N: threads of this process
   std::vector<std::string> dims;  // NAME=SIZE
   std::optional<int64_t> batch;
-  std::string memory;             // 16GiB
+  std::string memory;  // 16GiB
   bool verbose = false;
-  std::string output;             // -o
+  std::string output;  // -o
   ModelOptions model_options;
   PlanRequest plan;
   TrainOptions train;
@@ -27,8 +27,8 @@ void add_model_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
 
-/// Turns the texts of --dim, --batch and --memory into options and checks what no other part of the program would.
-/// Throws Failure(call).
+/// Turns the texts of --dim, --batch and --memory into options and checks what no other part of the
+/// program would. Throws Failure(call).
 void finish_arguments(Arguments& args);
 
 }  // namespace shardrun::cli

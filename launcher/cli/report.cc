@@ -14,14 +14,16 @@ namespace {
 
 std::string bytes_text(int64_t bytes) {
   char text[64];
-  std::snprintf(text, sizeof text, "%lld B (%.1f MiB)", static_cast<long long>(bytes), static_cast<double>(bytes) / 0x1p20);
+  std::snprintf(text, sizeof text, "%lld B (%.1f MiB)", static_cast<long long>(bytes),
+                static_cast<double>(bytes) / 0x1p20);
   return text;
 }
 
 std::string speed_text(const StepReport& r) {
   char text[64];
   const bool tokens = r.tokens_per_s > 0;
-  std::snprintf(text, sizeof text, "%.0f %s/s", tokens ? r.tokens_per_s : r.samples_per_s, tokens ? "tokens" : "samples");
+  std::snprintf(text, sizeof text, "%.0f %s/s", tokens ? r.tokens_per_s : r.samples_per_s,
+                tokens ? "tokens" : "samples");
   return text;
 }
 
@@ -32,10 +34,11 @@ void print_model(const Model& model, bool verbose) {
   if (!verbose) return;
   size_t width = 9;
   for (const ParameterInfo& p : model.parameters()) width = std::max(width, p.name.size());
-  std::printf("%-*s  %-22s %-9s %s\n", static_cast<int>(width), "parameter", "type", "trained", "why");
+  std::printf("%-*s  %-22s %-9s %s\n", static_cast<int>(width), "parameter", "type", "trained",
+              "why");
   for (const ParameterInfo& p : model.parameters()) {
-    std::printf("%-*s  %-22s %-9s %s\n", static_cast<int>(width), p.name.c_str(), p.type.c_str(), p.trainable ? "yes" : "frozen",
-                p.why.c_str());
+    std::printf("%-*s  %-22s %-9s %s\n", static_cast<int>(width), p.name.c_str(), p.type.c_str(),
+                p.trainable ? "yes" : "frozen", p.why.c_str());
   }
 }
 
@@ -65,32 +68,38 @@ void Progress::step(const StepReport& r) {
   if (terminal_) {
     constexpr int kWidth = 24;
     const int done = steps_ > 0 ? static_cast<int>(kWidth * r.step / steps_) : kWidth;
-    std::printf("\r[%s%s] %lld/%lld  loss %.4f  %s   ", std::string(static_cast<size_t>(done), '#').c_str(),
-                std::string(static_cast<size_t>(kWidth - done), '.').c_str(), static_cast<long long>(r.step),
-                static_cast<long long>(steps_), r.loss, speed_text(r).c_str());
+    std::printf("\r[%s%s] %lld/%lld  loss %.4f  %s   ",
+                std::string(static_cast<size_t>(done), '#').c_str(),
+                std::string(static_cast<size_t>(kWidth - done), '.').c_str(),
+                static_cast<long long>(r.step), static_cast<long long>(steps_), r.loss,
+                speed_text(r).c_str());
     if (r.step == steps_) std::printf("\n");
   } else if (r.step == 1 || r.step == steps_ || r.step % std::max<int64_t>(1, steps_ / 20) == 0) {
-    std::printf("step %lld/%lld  loss %.4f  lr %.3g  grad norm %.3g  %.1f ms (comm %.1f)  %s\n", static_cast<long long>(r.step),
-                static_cast<long long>(steps_), r.loss, r.lr, r.grad_norm, r.step_ms, r.comm_ms, speed_text(r).c_str());
+    std::printf("step %lld/%lld  loss %.4f  lr %.3g  grad norm %.3g  %.1f ms (comm %.1f)  %s\n",
+                static_cast<long long>(r.step), static_cast<long long>(steps_), r.loss, r.lr,
+                r.grad_norm, r.step_ms, r.comm_ms, speed_text(r).c_str());
   }
   std::fflush(stdout);
 }
 
 void Progress::eval(const EvalReport& r) {
-  std::printf("%sstep %lld  validation loss %.4f\n", terminal_ ? "\r\033[K" : "", static_cast<long long>(r.step), r.val_loss);
+  std::printf("%sstep %lld  validation loss %.4f\n", terminal_ ? "\r\033[K" : "",
+              static_cast<long long>(r.step), r.val_loss);
   std::fflush(stdout);
 }
 
 void Progress::finish(const TrainReport& report) {
   if (!report.losses.empty()) {
-    StepReport mean = total_;   // over all steps, validation left out
+    StepReport mean = total_;  // over all steps, validation left out
     mean.samples_per_s /= total_.step_ms;
     mean.tokens_per_s /= total_.step_ms;
-    std::printf("trained %zu steps in %.1f s: loss %.4f -> %.4f, %s\n", report.losses.size(), report.seconds,
-                report.losses.front(), report.losses.back(), speed_text(mean).c_str());
+    std::printf("trained %zu steps in %.1f s: loss %.4f -> %.4f, %s\n", report.losses.size(),
+                report.seconds, report.losses.front(), report.losses.back(),
+                speed_text(mean).c_str());
   }
   for (size_t r = 0; r < report.allocated_bytes.size(); ++r) {
-    std::printf("rank %zu: predicted %s, allocated %s\n", r, bytes_text(report.predicted_bytes[r]).c_str(),
+    std::printf("rank %zu: predicted %s, allocated %s\n", r,
+                bytes_text(report.predicted_bytes[r]).c_str(),
                 bytes_text(report.allocated_bytes[r]).c_str());
   }
 }

@@ -18,7 +18,7 @@ class Progress {
  private:
   int64_t steps_;
   bool terminal_;
-  StepReport total_;   // sums of step_ms, and of samples and tokens (not a second)
+  StepReport total_;  // sums of step_ms, and of samples and tokens (not a second)
 };
 
 /// How many processes mpirun or srun started; 1 without them (from the environment).

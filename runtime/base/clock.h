@@ -5,8 +5,8 @@
 
 namespace shardrun {
 
-/// Seconds of processor time that this thread has used. Searches that give up after so many of these
-/// find the same on an idle and on a crowded machine.
+/// Seconds of processor time that this thread has used. Searches that give up after so many of
+/// these find the same on an idle and on a crowded machine.
 inline double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -11,8 +11,15 @@ struct DTypeInfo {
   std::string_view name;
   int64_t bytes;
 };
-constexpr std::array<DTypeInfo, 9> kInfo = {{{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i8", 1},
-                                             {"u8", 1}, {"i32", 4}, {"i64", 8}, {"bool", 1}}};
+constexpr std::array<DTypeInfo, 9> kInfo = {{{"f32", 4},
+                                             {"f64", 8},
+                                             {"bf16", 2},
+                                             {"f16", 2},
+                                             {"i8", 1},
+                                             {"u8", 1},
+                                             {"i32", 4},
+                                             {"i64", 8},
+                                             {"bool", 1}}};
 
 }  // namespace
 
@@ -23,7 +30,8 @@ DType parse_dtype(std::string_view name) {
   for (size_t i = 0; i < kInfo.size(); ++i) {
     if (kInfo[i].name == name) return static_cast<DType>(i);
   }
-  fail(ErrorKind::invalid_input, "dtype '", name, "' is not one of f32, f64, bf16, f16, i8, u8, i32, i64, bool");
+  fail(ErrorKind::invalid_input, "dtype '", name,
+       "' is not one of f32, f64, bf16, f16, i8, u8, i32, i64, bool");
 }
 
 float half_to_float(uint16_t half) {

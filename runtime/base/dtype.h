@@ -43,19 +43,46 @@ float half_to_float(uint16_t half);
 
 template <DType D>
 struct CppTypeOf;
-template <> struct CppTypeOf<DType::f32> { using type = float; };
-template <> struct CppTypeOf<DType::f64> { using type = double; };
-template <> struct CppTypeOf<DType::bf16> { using type = bfloat16; };
-template <> struct CppTypeOf<DType::i8> { using type = int8_t; };
-template <> struct CppTypeOf<DType::u8> { using type = uint8_t; };
-template <> struct CppTypeOf<DType::i32> { using type = int32_t; };
-template <> struct CppTypeOf<DType::i64> { using type = int64_t; };
-template <> struct CppTypeOf<DType::boolean> { using type = bool; };
+template <>
+struct CppTypeOf<DType::f32> {
+  using type = float;
+};
+template <>
+struct CppTypeOf<DType::f64> {
+  using type = double;
+};
+template <>
+struct CppTypeOf<DType::bf16> {
+  using type = bfloat16;
+};
+template <>
+struct CppTypeOf<DType::i8> {
+  using type = int8_t;
+};
+template <>
+struct CppTypeOf<DType::u8> {
+  using type = uint8_t;
+};
+template <>
+struct CppTypeOf<DType::i32> {
+  using type = int32_t;
+};
+template <>
+struct CppTypeOf<DType::i64> {
+  using type = int64_t;
+};
+template <>
+struct CppTypeOf<DType::boolean> {
+  using type = bool;
+};
 
 template <class T>
-struct TypeTag { using type = T; };
+struct TypeTag {
+  using type = T;
+};
 
-/// Calls f(TypeTag<T>{}) with the C++ type of `dtype`: dispatch(d, [&](auto tag) { using T = typename decltype(tag)::type; … }).
+/// Calls f(TypeTag<T>{}) with the C++ type of `dtype`: dispatch(d, [&](auto tag) { using T =
+/// typename decltype(tag)::type; … }).
 template <class F>
 decltype(auto) dispatch(DType dtype, F&& f) {
   switch (dtype) {

@@ -48,7 +48,7 @@ template <class... Args>
 }  // namespace shardrun
 
 /// Throws Error(kind, message parts...) unless `cond` holds; the condition is always evaluated.
-#define SR_REQUIRE(cond, error_kind, ...)                                    \
-  do {                                                                       \
+#define SR_REQUIRE(cond, error_kind, ...)                                          \
+  do {                                                                             \
     if (!(cond)) ::shardrun::fail(::shardrun::ErrorKind::error_kind, __VA_ARGS__); \
   } while (false)

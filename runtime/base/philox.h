@@ -10,7 +10,8 @@
 
 namespace shardrun {
 
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
+                                          std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57} * counter[2];
@@ -32,9 +33,10 @@ struct RandomStream {
   /// The 32 random bits of element `index`; four consecutive elements share one Philox block.
   uint32_t bits(uint64_t index) const { return block(index / 4)[index % 4]; }
   std::array<uint32_t, 4> block(uint64_t block_index) const {
-    return philox4x32({static_cast<uint32_t>(block_index), static_cast<uint32_t>(block_index >> 32),
-                       static_cast<uint32_t>(step), static_cast<uint32_t>(stream)},
-                      {static_cast<uint32_t>(seed ^ (stream >> 32)), static_cast<uint32_t>(seed >> 32)});
+    return philox4x32(
+        {static_cast<uint32_t>(block_index), static_cast<uint32_t>(block_index >> 32),
+         static_cast<uint32_t>(step), static_cast<uint32_t>(stream)},
+        {static_cast<uint32_t>(seed ^ (stream >> 32)), static_cast<uint32_t>(seed >> 32)});
   }
   /// In [0, 1), 24 bits.
   float uniform(uint64_t index) const { return static_cast<float>(bits(index) >> 8) * 0x1p-24f; }
@@ -43,14 +45,16 @@ struct RandomStream {
     const std::array<uint32_t, 4> w = block(index);
     const double u1 = (static_cast<double>(w[0]) + 1.0) * 0x1p-32;
     const double u2 = static_cast<double>(w[1]) * 0x1p-32;
-    return static_cast<float>(std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * u2));
+    return static_cast<float>(std::sqrt(-2.0 * std::log(u1)) *
+                              std::cos(2.0 * std::numbers::pi * u2));
   }
 };
 
 /// FNV-1a, for streams named by strings.
 inline uint64_t hash_name(const char* data, size_t size) {
   uint64_t h = 0xcbf29ce484222325ull;
-  for (size_t i = 0; i < size; ++i) h = (h ^ static_cast<unsigned char>(data[i])) * 0x100000001b3ull;
+  for (size_t i = 0; i < size; ++i)
+    h = (h ^ static_cast<unsigned char>(data[i])) * 0x100000001b3ull;
   return h;
 }
 

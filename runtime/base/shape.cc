@@ -10,13 +10,15 @@ int64_t element_count(const Shape& shape) {
   int64_t count = 1;
   for (int64_t d : shape) {
     SR_REQUIRE(d >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
-    SR_REQUIRE(!__builtin_mul_overflow(count, d, &count) && count < (int64_t{1} << 60), invalid_input,
-               "shape ", to_string(shape), " has more than 2^60 elements");
+    SR_REQUIRE(!__builtin_mul_overflow(count, d, &count) && count < (int64_t{1} << 60),
+               invalid_input, "shape ", to_string(shape), " has more than 2^60 elements");
   }
   return count;
 }
 
-int64_t byte_size(const TensorType& type) { return element_count(type.shape) * size_of(type.dtype); }
+int64_t byte_size(const TensorType& type) {
+  return element_count(type.shape) * size_of(type.dtype);
+}
 
 Shape row_major_strides(const Shape& shape) {
   Shape strides(shape.size());
@@ -65,7 +67,9 @@ std::string to_string(const Shape& shape) {
   return out + "]";
 }
 
-std::string to_string(const TensorType& type) { return std::string(to_string(type.dtype)) + to_string(type.shape); }
+std::string to_string(const TensorType& type) {
+  return std::string(to_string(type.dtype)) + to_string(type.shape);
+}
 
 void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box, const Box& region,
               int64_t element_bytes) {
@@ -83,7 +87,8 @@ void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box
   while (outer > 0) {
     --outer;
     run *= region[outer].size;
-    if (region[outer].size != src_box[outer].size || region[outer].size != dst_box[outer].size) break;
+    if (region[outer].size != src_box[outer].size || region[outer].size != dst_box[outer].size)
+      break;
   }
   std::vector<int64_t> index(outer, 0);
   while (true) {

@@ -29,7 +29,8 @@ struct Range {
 /// One Range per dim: which part of the global tensor a local tensor is.
 using Box = std::vector<Range>;
 
-int64_t element_count(const Shape& shape);  // 1 for a scalar; throws invalid_input on overflow or a negative dim
+int64_t element_count(
+    const Shape& shape);  // 1 for a scalar; throws invalid_input on overflow or a negative dim
 int64_t byte_size(const TensorType& type);
 Shape row_major_strides(const Shape& shape);  // in elements
 
@@ -42,9 +43,11 @@ bool is_empty(const Box& box);
 /// and 5 over 4 is 2,2,1,0.
 Range chunk(int64_t extent, int64_t parts, int64_t index);
 
-std::string to_string(const Shape& shape);  // "[2, 3]"
+std::string to_string(const Shape& shape);      // "[2, 3]"
 std::string to_string(const TensorType& type);  // "f32[2, 3]"
-inline std::ostream& operator<<(std::ostream& out, const TensorType& t) { return out << to_string(t); }
+inline std::ostream& operator<<(std::ostream& out, const TensorType& t) {
+  return out << to_string(t);
+}
 
 /// Copies the elements of `region` (global coordinates, inside both boxes) from a dense row-major
 /// tensor holding `src_box` to one holding `dst_box`. Pack, unpack and slice are all this.

@@ -8,7 +8,8 @@ namespace shardrun {
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   const auto bytes = static_cast<size_t>(std::max<int64_t>(byte_size(type_), 1));
   void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-  SR_REQUIRE(memory != nullptr, out_of_memory, "cannot allocate ", bytes, " bytes for a tensor ", type_);
+  SR_REQUIRE(memory != nullptr, out_of_memory, "cannot allocate ", bytes, " bytes for a tensor ",
+             type_);
   std::memset(memory, 0, bytes);
   data_ = std::shared_ptr<char>(static_cast<char*>(memory), [](char* p) { std::free(p); });
 }
@@ -57,7 +58,8 @@ void convert(const void* src, DType from, void* dst, DType to, int64_t count) {
       }
     };
     if (from == DType::f16) {
-      for (int64_t i = 0; i < count; ++i) put(half_to_float(static_cast<const uint16_t*>(src)[i]), i);
+      for (int64_t i = 0; i < count; ++i)
+        put(half_to_float(static_cast<const uint16_t*>(src)[i]), i);
       return;
     }
     dispatch(from, [&](auto from_tag) {

@@ -15,7 +15,9 @@ struct TensorView {
   TensorType type;
 
   template <class T>
-  T* as() const { return static_cast<T*>(data); }
+  T* as() const {
+    return static_cast<T*>(data);
+  }
   int64_t count() const { return element_count(type.shape); }
 };
 
@@ -28,8 +30,8 @@ class Tensor {
   template <class T>
   static Tensor from(Shape shape, const std::vector<T>& values, DType dtype) {
     Tensor t({dtype, std::move(shape)});
-    SR_REQUIRE(static_cast<int64_t>(values.size()) == t.count(), internal, "tensor ", t.type(), " got ",
-               values.size(), " values");
+    SR_REQUIRE(static_cast<int64_t>(values.size()) == t.count(), internal, "tensor ", t.type(),
+               " got ", values.size(), " values");
     if (!values.empty()) std::memcpy(t.data(), values.data(), values.size() * sizeof(T));
     return t;
   }
@@ -42,7 +44,9 @@ class Tensor {
   int64_t count() const { return element_count(type_.shape); }
   void* data() const { return data_.get(); }
   template <class T>
-  T* as() const { return static_cast<T*>(data()); }
+  T* as() const {
+    return static_cast<T*>(data());
+  }
   TensorView view() const { return {data(), type_}; }
   explicit operator bool() const { return data_ != nullptr; }
 

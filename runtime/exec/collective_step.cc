@@ -9,7 +9,9 @@
 namespace shardrun {
 namespace {
 
-int64_t aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+int64_t aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 int64_t count_of(const Box& box) { return element_count(box_shape(box)); }
 
@@ -46,7 +48,8 @@ void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op) {
     } else if constexpr (std::is_integral_v<T>) {
       value = low ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
     } else {
-      value = static_cast<T>(low ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity());
+      value = static_cast<T>(low ? -std::numeric_limits<float>::infinity()
+                                 : std::numeric_limits<float>::infinity());
     }
     std::fill_n(static_cast<T*>(data), count, value);
   });
@@ -56,9 +59,11 @@ CollectiveStep::CollectiveStep(Collective collective, DType dtype, int64_t rank)
     : collective_(std::move(collective)), dtype_(dtype) {
   const Collective& c = collective_;
   const auto found = std::find(c.group.begin(), c.group.end(), rank);
-  SR_REQUIRE(found != c.group.end(), internal, to_string(c.kind), ": rank ", rank, " is not in its group");
-  SR_REQUIRE(c.in_boxes.size() == c.group.size() && c.out_boxes.size() == c.group.size(), internal, to_string(c.kind),
-             ": a group of ", c.group.size(), " has ", c.in_boxes.size(), " in and ", c.out_boxes.size(), " out boxes");
+  SR_REQUIRE(found != c.group.end(), internal, to_string(c.kind), ": rank ", rank,
+             " is not in its group");
+  SR_REQUIRE(c.in_boxes.size() == c.group.size() && c.out_boxes.size() == c.group.size(), internal,
+             to_string(c.kind), ": a group of ", c.group.size(), " has ", c.in_boxes.size(),
+             " in and ", c.out_boxes.size(), " out boxes");
   me_ = static_cast<size_t>(found - c.group.begin());
   const Box &in = c.in_boxes[me_], &out = c.out_boxes[me_];
   const int64_t element = size_of(dtype);
@@ -81,28 +86,30 @@ CollectiveStep::CollectiveStep(Collective collective, DType dtype, int64_t rank)
       break;
     case Collective::Kind::all_reduce:
     case Collective::Kind::slice:
-    case Collective::Kind::keep_first:
-      break;
+    case Collective::Kind::keep_first: break;
   }
   for (const Box& box : send_boxes_) send_counts_.push_back(count_of(box));
   for (const Box& box : recv_boxes_) recv_counts_.push_back(count_of(box));
   if (c.kind == Collective::Kind::reduce_scatter) {
     staging_bytes_ = reduce_scatter_staging_bytes(send_counts_, dtype, static_cast<int>(me_));
   } else if (c.kind == Collective::Kind::all_reduce) {
-    staging_bytes_ = all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
+    staging_bytes_ =
+        all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
   }
 }
 
 void CollectiveStep::pack(const void* in, char* packed) const {
   for (size_t j = 0; j < send_boxes_.size(); ++j) {
-    copy_box(in, collective_.in_boxes[me_], packed, send_boxes_[j], send_boxes_[j], size_of(dtype_));
+    copy_box(in, collective_.in_boxes[me_], packed, send_boxes_[j], send_boxes_[j],
+             size_of(dtype_));
     packed += send_counts_[j] * size_of(dtype_);
   }
 }
 
 void CollectiveStep::unpack(const char* packed, void* out) const {
   for (size_t j = 0; j < recv_boxes_.size(); ++j) {
-    copy_box(packed, recv_boxes_[j], out, collective_.out_boxes[me_], recv_boxes_[j], size_of(dtype_));
+    copy_box(packed, recv_boxes_[j], out, collective_.out_boxes[me_], recv_boxes_[j],
+             size_of(dtype_));
     packed += recv_counts_[j] * size_of(dtype_);
   }
 }
@@ -121,14 +128,13 @@ void CollectiveStep::run(const void* in, void* out, void* workspace, Communicato
   if (unpack_bytes_ > 0) recv = unpacked;
   const int64_t count = count_of(c.in_boxes[me_]);
   switch (c.kind) {
-    case Collective::Kind::all_gather:
-      group->all_gather(send, recv, recv_counts_, dtype_);
-      break;
+    case Collective::Kind::all_gather: group->all_gather(send, recv, recv_counts_, dtype_); break;
     case Collective::Kind::reduce_scatter:
       group->reduce_scatter(send, recv, send_counts_, dtype_, reduction_of(c.op), staging);
       break;
     case Collective::Kind::all_reduce:
-      if (in != out && count > 0) std::memcpy(out, in, static_cast<size_t>(count * size_of(dtype_)));
+      if (in != out && count > 0)
+        std::memcpy(out, in, static_cast<size_t>(count * size_of(dtype_)));
       group->all_reduce(out, count, dtype_, reduction_of(c.op), staging);
       break;
     case Collective::Kind::all_to_all:

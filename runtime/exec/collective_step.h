@@ -1,9 +1,9 @@
 // CollectiveStep: runs one Collective of a Program through a Communicator.
 //
-// Communicators move dense pieces. A cut along the outermost dim longer than 1 leaves every member's
-// piece dense in the whole, so the call works on the tensors themselves; any other cut goes through
-// packed copies in the workspace. all_gather of f32[4, 6] cut 4x3 | 4x3 along dim 1: both pieces
-// arrive one after the other in the workspace, then are interleaved row by row.
+// Communicators move dense pieces. A cut along the outermost dim longer than 1 leaves every
+// member's piece dense in the whole, so the call works on the tensors themselves; any other cut
+// goes through packed copies in the workspace. all_gather of f32[4, 6] cut 4x3 | 4x3 along dim 1:
+// both pieces arrive one after the other in the workspace, then are interleaved row by row.
 #pragma once
 
 #include "collectives/communicator.h"
@@ -19,7 +19,8 @@ class CollectiveStep {
   /// `rank` (global) is in collective.group.
   CollectiveStep(Collective collective, DType dtype, int64_t rank);
 
-  /// Packed copies and the communicator's own staging; a pure function of the constructor's arguments.
+  /// Packed copies and the communicator's own staging; a pure function of the constructor's
+  /// arguments.
   int64_t workspace_bytes() const { return pack_bytes_ + unpack_bytes_ + staging_bytes_; }
   /// slice and keep_first move no data between ranks.
   bool is_local() const { return is_local(collective_.kind); }
@@ -27,8 +28,8 @@ class CollectiveStep {
     return kind == Collective::Kind::slice || kind == Collective::Kind::keep_first;
   }
 
-  /// `in` and `out` hold this rank's in and out box; they may be one for all_reduce and keep_first. `group` is the
-  /// communicator of collective.group in that order (unused if local).
+  /// `in` and `out` hold this rank's in and out box; they may be one for all_reduce and keep_first.
+  /// `group` is the communicator of collective.group in that order (unused if local).
   void run(const void* in, void* out, void* workspace, Communicator* group) const;
 
  private:
@@ -37,7 +38,7 @@ class CollectiveStep {
 
   Collective collective_;
   DType dtype_;
-  size_t me_ = 0;  // in the group
+  size_t me_ = 0;                                   // in the group
   std::vector<int64_t> send_counts_, recv_counts_;  // elements, per member
   std::vector<Box> send_boxes_, recv_boxes_;        // what goes to and comes from each member
   int64_t pack_bytes_ = 0, unpack_bytes_ = 0, staging_bytes_ = 0;

@@ -15,7 +15,8 @@
 
 namespace shardrun {
 
-DataFile::DataFile(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+DataFile::DataFile(const std::string& path)
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   SR_REQUIRE(file_ >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));
   struct stat info {};
   const int error = fstat(file_, &info) == 0 ? 0 : errno;
@@ -31,9 +32,11 @@ DataFile::~DataFile() { ::close(file_); }
 
 void DataFile::read(int64_t begin, int64_t bytes, void* out) const {
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t got = pread(file_, static_cast<char*>(out) + done, static_cast<size_t>(bytes - done), begin + done);
+    const ssize_t got = pread(file_, static_cast<char*>(out) + done,
+                              static_cast<size_t>(bytes - done), begin + done);
     if (got < 0 && errno == EINTR) continue;
-    SR_REQUIRE(got >= 0, device, path_, ": cannot read at byte ", begin + done, ": ", std::strerror(errno));
+    SR_REQUIRE(got >= 0, device, path_, ": cannot read at byte ", begin + done, ": ",
+               std::strerror(errno));
     SR_REQUIRE(got > 0, device, path_, ": ends at byte ", begin + done, ", but had ", size_,
                " bytes when the run began; leave the data alone while a run reads them");
     done += got;

@@ -13,8 +13,8 @@
 
 namespace shardrun {
 
-/// A file that is read piece by piece. One that shrinks under a running job is an error of that job, where a
-/// mapped one would kill it. Thread-safe.
+/// A file that is read piece by piece. One that shrinks under a running job is an error of that
+/// job, where a mapped one would kill it. Thread-safe.
 class DataFile {
  public:
   explicit DataFile(const std::string& path);  // throws invalid_input

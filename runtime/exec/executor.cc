@@ -26,7 +26,8 @@ void append_raw(std::string& key, const T& value) {
 }
 
 /// Equal for steps that one prepared kernel serves: op, attributes (bit for bit) and types.
-std::string signature(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out) {
+std::string signature(const Node& node, std::span<const TensorType> in,
+                      std::span<const TensorType> out) {
   std::string key = node.op;
   for (const auto& [name, attr] : node.attrs.all()) {
     key += '\0';
@@ -64,7 +65,8 @@ Arena::Arena(int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   constexpr size_t kHugePage = size_t{2} << 20;
   void* data = nullptr;
-  SR_REQUIRE(posix_memalign(&data, kHugePage, static_cast<size_t>(bytes)) == 0, out_of_memory, "the arena of ", bytes,
+  SR_REQUIRE(posix_memalign(&data, kHugePage, static_cast<size_t>(bytes)) == 0, out_of_memory,
+             "the arena of ", bytes,
              " bytes could not be allocated; use more ranks or a smaller batch");
   data_ = static_cast<char*>(data);
   // A hint: without it the arena works as well, on small pages.
@@ -75,7 +77,8 @@ Arena::Arena(int64_t bytes) : bytes_(bytes) {
 Arena::~Arena() { std::free(data_); }
 
 StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
-    : lists_(lists.begin(), lists.end()), known_(std::make_shared<std::map<std::string, int64_t>>()) {}
+    : lists_(lists.begin(), lists.end()),
+      known_(std::make_shared<std::map<std::string, int64_t>>()) {}
 
 int64_t StepWorkspaces::operator()(const Program& program, const Step& step) const {
   if (step.kind == Step::Kind::collective) {
@@ -86,7 +89,8 @@ int64_t StepWorkspaces::operator()(const Program& program, const Step& step) con
   const std::string key = signature(step.node, in, out);
   auto it = known_->find(key);
   if (it == known_->end()) {
-    it = known_->emplace(key, select_kernel(lists_, KernelCall{step.node, in, out}).workspace_bytes).first;
+    it = known_->emplace(key, select_kernel(lists_, KernelCall{step.node, in, out}).workspace_bytes)
+             .first;
   }
   return it->second;
 }
@@ -95,19 +99,20 @@ struct Executor::Ready {
   Phase phase = Phase::micro;
   std::vector<TensorView> in, out;
   void* workspace = nullptr;
-  std::shared_ptr<PreparedKernel> kernel;           // or
+  std::shared_ptr<PreparedKernel> kernel;  // or
   std::unique_ptr<CollectiveStep> collective;
   Communicator* group = nullptr;
 };
 
-Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world, uint64_t seed,
-                   std::shared_ptr<Arena> arena, bool initialise)
+Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
+                   uint64_t seed, std::shared_ptr<Arena> arena, bool initialise)
     : program_(std::move(program)), arena_(std::move(arena)) {
-  SR_REQUIRE(world.size() == program_.mesh.size() && world.rank() == program_.rank, internal, "program is for rank ",
-             program_.rank, " of ", program_.mesh.size(), ", the communicator is rank ", world.rank(), " of ", world.size());
+  SR_REQUIRE(world.size() == program_.mesh.size() && world.rank() == program_.rank, internal,
+             "program is for rank ", program_.rank, " of ", program_.mesh.size(),
+             ", the communicator is rank ", world.rank(), " of ", world.size());
   if (!arena_) arena_ = std::make_shared<Arena>(program_.arena_bytes);
-  SR_REQUIRE(arena_->bytes() >= program_.arena_bytes, internal, "the shared arena has ", arena_->bytes(),
-             " bytes, the program needs ", program_.arena_bytes);
+  SR_REQUIRE(arena_->bytes() >= program_.arena_bytes, internal, "the shared arena has ",
+             arena_->bytes(), " bytes, the program needs ", program_.arena_bytes);
   try {
     make_groups(world);
     prepare(lists);
@@ -124,7 +129,8 @@ Executor::~Executor() = default;
 /// every rank's program.
 void Executor::make_groups(Communicator& world) {
   for (const Step& step : program_.steps) {
-    if (step.kind != Step::Kind::collective || CollectiveStep::is_local(step.collective.kind)) continue;
+    if (step.kind != Step::Kind::collective || CollectiveStep::is_local(step.collective.kind))
+      continue;
     const std::vector<int>& axes = step.collective.axes;
     if (groups_.count(axes)) continue;
     std::vector<std::vector<int>> groups;
@@ -139,8 +145,8 @@ void Executor::make_groups(Communicator& world) {
 void Executor::prepare(std::span<const KernelList* const> lists) {
   auto view_of = [&](BufferId id) {
     const Buffer& b = program_.buffers[static_cast<size_t>(id)];
-    SR_REQUIRE(b.offset >= 0 && b.offset + byte_size(b.type) <= program_.arena_bytes, internal, "buffer '", b.name,
-               "' has not been placed");
+    SR_REQUIRE(b.offset >= 0 && b.offset + byte_size(b.type) <= program_.arena_bytes, internal,
+               "buffer '", b.name, "' has not been placed");
     return TensorView{byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
   };
   std::map<std::string, std::shared_ptr<PreparedKernel>> prepared;
@@ -153,18 +159,22 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
     int64_t needed = 0;
     try {
       if (step.kind == Step::Kind::collective) {
-        ready.collective = std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype, program_.rank);
+        ready.collective = std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype,
+                                                            program_.rank);
         needed = ready.collective->workspace_bytes();
         if (!ready.collective->is_local()) ready.group = groups_.at(step.collective.axes).get();
       } else {
-        const std::vector<TensorType> in = types_of(program_, step.in), out = types_of(program_, step.out);
+        const std::vector<TensorType> in = types_of(program_, step.in),
+                                      out = types_of(program_, step.out);
         std::shared_ptr<PreparedKernel>& kernel = prepared[signature(step.node, in, out)];
-        if (!kernel) kernel = std::make_shared<PreparedKernel>(select_kernel(lists, KernelCall{step.node, in, out}));
+        if (!kernel)
+          kernel = std::make_shared<PreparedKernel>(
+              select_kernel(lists, KernelCall{step.node, in, out}));
         ready.kernel = kernel;
         needed = kernel->workspace_bytes;
       }
-      SR_REQUIRE(needed <= step.workspace_bytes, internal, "needs ", needed, " bytes of workspace, ",
-                 step.workspace_bytes, " were placed for it");
+      SR_REQUIRE(needed <= step.workspace_bytes, internal, "needs ", needed,
+                 " bytes of workspace, ", step.workspace_bytes, " were placed for it");
     } catch (const Error& e) {
       throw e.with_context(str("step '", step.node.name, "'"));
     }
@@ -178,8 +188,8 @@ void Executor::initialise_persistent(uint64_t seed) {
     if (b.role == Role::batch || b.role == Role::scalar) continue;
     const TensorView shard = view(b);
     if (shard.count() == 0) continue;
-    // A partial sum: the first rank along its axes holds the value, the others zero. A partial max or
-    // min may be held by all.
+    // A partial sum: the first rank along its axes holds the value, the others zero. A partial max
+    // or min may be held by all.
     bool holds = true;
     for (const auto& p : b.sharding.partial) {
       if (p.op == ReduceOp::sum && at[static_cast<size_t>(p.axis)] != 0) holds = false;
@@ -219,7 +229,8 @@ void Executor::run(Phase phase) {
         ready.collective->run(ready.in[0].data, ready.out[0].data, ready.workspace, ready.group);
       }
     } catch (const Error& e) {
-      throw e.with_context(str("rank ", program_.rank, ": step '", program_.steps[s].node.name, "'"));
+      throw e.with_context(
+          str("rank ", program_.rank, ": step '", program_.steps[s].node.name, "'"));
     }
     const double end = now_seconds();
     step_seconds_[s] += end - start;
@@ -253,9 +264,15 @@ bool Executor::set_scalar(std::string_view name, int64_t value) {
   return true;
 }
 
-const Binding* Executor::find(std::string_view name) const { return find_in(program_.bindings, name); }
-const Binding* Executor::find_output(std::string_view name) const { return find_in(program_.outputs, name); }
-const Binding* Executor::find_metric(std::string_view name) const { return find_in(program_.metrics, name); }
+const Binding* Executor::find(std::string_view name) const {
+  return find_in(program_.bindings, name);
+}
+const Binding* Executor::find_output(std::string_view name) const {
+  return find_in(program_.outputs, name);
+}
+const Binding* Executor::find_metric(std::string_view name) const {
+  return find_in(program_.metrics, name);
+}
 
 TensorView Executor::view(const Binding& binding) const {
   const Buffer& b = program_.buffers[static_cast<size_t>(binding.buffer)];
@@ -264,17 +281,20 @@ TensorView Executor::view(const Binding& binding) const {
 
 void Executor::write(std::string_view name, const Tensor& shard) {
   const Binding* b = find(name);
-  SR_REQUIRE(b != nullptr, invalid_input, "the program has no input or persistent value '", name, "'");
+  SR_REQUIRE(b != nullptr, invalid_input, "the program has no input or persistent value '", name,
+             "'");
   const TensorView target = view(*b);
-  SR_REQUIRE(shard.type() == target.type, invalid_input, "'", name, "' on rank ", program_.rank, " holds ", target.type,
-             ", got ", shard.type());
-  if (target.count() > 0) std::memcpy(target.data, shard.data(), static_cast<size_t>(byte_size(target.type)));
+  SR_REQUIRE(shard.type() == target.type, invalid_input, "'", name, "' on rank ", program_.rank,
+             " holds ", target.type, ", got ", shard.type());
+  if (target.count() > 0)
+    std::memcpy(target.data, shard.data(), static_cast<size_t>(byte_size(target.type)));
 }
 
 Tensor Executor::read(const Binding& binding) const {
   const TensorView from = view(binding);
   Tensor out(from.type);
-  if (from.count() > 0) std::memcpy(out.data(), from.data, static_cast<size_t>(byte_size(from.type)));
+  if (from.count() > 0)
+    std::memcpy(out.data(), from.data, static_cast<size_t>(byte_size(from.type)));
   return out;
 }
 

@@ -33,9 +33,9 @@ class Arena {
   int64_t bytes_ = 0;
 };
 
-/// Exact bytes of scratch of any step with these kernels: what place_memory asks for. Remembers what
-/// it has prepared, so a model's repeated blocks cost one preparation. Copies share the memory; not
-/// for several threads at once.
+/// Exact bytes of scratch of any step with these kernels: what place_memory asks for. Remembers
+/// what it has prepared, so a model's repeated blocks cost one preparation. Copies share the
+/// memory; not for several threads at once.
 class StepWorkspaces {
  public:
   explicit StepWorkspaces(std::span<const KernelList* const> lists);
@@ -52,22 +52,23 @@ class StepWorkspaces {
 ///   run_update(); read metrics.
 /// Batch buffers hold nothing any more after run_micro: they are filled anew for each.
 ///
-/// Every method that runs steps, and the constructor, is collective over `world`. An exception leaves
-/// the peers waiting: whoever catches it calls world.abort().
+/// Every method that runs steps, and the constructor, is collective over `world`. An exception
+/// leaves the peers waiting: whoever catches it calls world.abort().
 class Executor {
  public:
-  /// `program` has been placed; the world has as many ranks as its mesh and this one is program.rank.
-  /// Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or make every
-  /// persistent value's shard from its Source (false: the arena holds them already).
-  /// `lists` are tried in order, during construction; their names are seen through implementation().
-  Executor(Program program, std::span<const KernelList* const> lists, Communicator& world, uint64_t seed,
-           std::shared_ptr<Arena> arena = nullptr, bool initialise = true);
+  /// `program` has been placed; the world has as many ranks as its mesh and this one is
+  /// program.rank. Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or
+  /// make every persistent value's shard from its Source (false: the arena holds them already).
+  /// `lists` are tried in order, during construction; their names are seen through
+  /// implementation().
+  Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
+           uint64_t seed, std::shared_ptr<Arena> arena = nullptr, bool initialise = true);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  void begin_step();   // zeroes what starts every step at zero (accumulated gradients)
-  void run_micro();    // throws Error with rank and step in front
+  void begin_step();  // zeroes what starts every step at zero (accumulated gradients)
+  void run_micro();   // throws Error with rank and step in front
   void run_update();
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
@@ -78,7 +79,9 @@ class Executor {
   /// Returns false if the program has no such scalar (a model without dropout has no random_step).
   bool set_scalar(std::string_view name, double value);
   bool set_scalar(std::string_view name, int64_t value);
-  bool set_scalar(std::string_view name, int value) { return set_scalar(name, static_cast<int64_t>(value)); }
+  bool set_scalar(std::string_view name, int value) {
+    return set_scalar(name, static_cast<int64_t>(value));
+  }
 
   const Program& program() const { return program_; }
   /// Inputs and persistent values by name, outputs and metrics by name; null if there is none.

@@ -45,8 +45,7 @@ void MetricsWriter::write(const std::string& line) {
   const bool written =
       std::fwrite((line + "\n").data(), 1, line.size() + 1, file_) == line.size() + 1 &&
       std::fflush(file_) == 0;
-  SR_REQUIRE(written, device, "metrics file ", path_,
-             ": cannot write: ", std::strerror(errno));
+  SR_REQUIRE(written, device, "metrics file ", path_, ": cannot write: ", std::strerror(errno));
 }
 
 }  // namespace shardrun

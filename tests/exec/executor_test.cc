@@ -24,9 +24,11 @@ constexpr int kSteps = 3;
 NamedTensors feeds_of(const ModelOptions& o, int step, int micro) {
   const RandomStream random{kSeed, 1, static_cast<uint64_t>(step * 100 + micro)};
   Tensor x({DType::f64, {o.batch, o.in}}), labels({DType::i64, {o.batch}});
-  for (int64_t i = 0; i < x.count(); ++i) x.as<double>()[i] = random.normal(static_cast<uint64_t>(i));
+  for (int64_t i = 0; i < x.count(); ++i)
+    x.as<double>()[i] = random.normal(static_cast<uint64_t>(i));
   for (int64_t i = 0; i < labels.count(); ++i) {
-    labels.as<int64_t>()[i] = random.bits(static_cast<uint64_t>(1000 + i)) % static_cast<uint64_t>(o.classes);
+    labels.as<int64_t>()[i] =
+        random.bits(static_cast<uint64_t>(1000 + i)) % static_cast<uint64_t>(o.classes);
   }
   return {{"x", x}, {"labels", labels}};
 }
@@ -43,7 +45,8 @@ struct Outcome {
 Outcome run_unsharded(const Graph& g, const ModelOptions& o) {
   Interpreter interpreter(g, kSeed);
   Outcome out;
-  const std::vector<ValueId> wanted = {g.metrics.at("loss"), g.metrics.at("grad_norm"), g.outputs[0]};
+  const std::vector<ValueId> wanted = {g.metrics.at("loss"), g.metrics.at("grad_norm"),
+                                       g.outputs[0]};
   for (int step = 1; step <= kSteps; ++step) {
     std::vector<NamedTensors> micro;
     for (int i = 0; i < o.optimizer.accumulate; ++i) {
@@ -58,7 +61,8 @@ Outcome run_unsharded(const Graph& g, const ModelOptions& o) {
     out.logits.push_back(got[2]);
   }
   for (const Value& v : g.values()) {
-    if (v.role == Role::parameter || v.role == Role::state) out.persistent[v.name] = interpreter.persistent(v.name);
+    if (v.role == Role::parameter || v.role == Role::state)
+      out.persistent[v.name] = interpreter.persistent(v.name);
   }
   return out;
 }
@@ -89,7 +93,8 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
       EXPECT_FALSE(exec.set_scalar("no such scalar", 1));
       exec.begin_step();
       for (int i = 0; i < o.optimizer.accumulate; ++i) {
-        for (const auto& [name, whole] : feeds_of(o, step, i)) exec.write(name, cut(whole, exec.find(name)->box));
+        for (const auto& [name, whole] : feeds_of(o, step, i))
+          exec.write(name, cut(whole, exec.find(name)->box));
         exec.run_micro();
       }
       exec.run_update();
@@ -98,7 +103,8 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
       mine.logits.push_back(exec.read(exec.program().outputs[0]));
     }
     for (const Binding& b : exec.program().bindings) {
-      if (b.role == Role::parameter || b.role == Role::state) shards[static_cast<size_t>(world.rank())].push_back({b, exec.read(b)});
+      if (b.role == Role::parameter || b.role == Role::state)
+        shards[static_cast<size_t>(world.rank())].push_back({b, exec.read(b)});
     }
   });
   out.loss = metrics[0].loss;
@@ -111,7 +117,8 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
   for (const auto& rank : shards) {
     for (const auto& [b, shard] : rank) {
       Tensor& whole = out.persistent.try_emplace(b.name, Tensor(b.global)).first->second;
-      copy_box(shard.data(), b.box, whole.data(), full_box(b.global.shape), b.box, size_of(b.global.dtype));
+      copy_box(shard.data(), b.box, whole.data(), full_box(b.global.shape), b.box,
+               size_of(b.global.dtype));
     }
   }
   return out;
@@ -120,7 +127,8 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
 void expect_close(const Tensor& got, const Tensor& want, const std::string& what) {
   ASSERT_EQ(got.type(), want.type()) << what;
   for (int64_t i = 0; i < want.count(); ++i) {
-    ASSERT_NEAR(got.at(i), want.at(i), 1e-6 * (1 + std::abs(want.at(i)))) << what << " element " << i;
+    ASSERT_NEAR(got.at(i), want.at(i), 1e-6 * (1 + std::abs(want.at(i))))
+        << what << " element " << i;
   }
 }
 
@@ -131,7 +139,8 @@ void expect_close(const Outcome& got, const Outcome& want) {
     ASSERT_NEAR(got.norm[s], want.norm[s], 1e-5) << "grad_norm of step " << s + 1;
     expect_close(got.logits[s], want.logits[s], "logits");
   }
-  for (const auto& [name, tensor] : want.persistent) expect_close(got.persistent.at(name), tensor, name);
+  for (const auto& [name, tensor] : want.persistent)
+    expect_close(got.persistent.at(name), tensor, name);
 }
 
 void run_mesh(const char* text, const ModelOptions& o, uint32_t seeds) {
@@ -188,7 +197,10 @@ TEST(Executor, RepeatsBitForBit) {
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_EQ(a.norm, b.norm);
   for (const auto& [name, tensor] : a.persistent) {
-    EXPECT_EQ(std::memcmp(tensor.data(), b.persistent.at(name).data(), static_cast<size_t>(byte_size(tensor.type()))), 0) << name;
+    EXPECT_EQ(std::memcmp(tensor.data(), b.persistent.at(name).data(),
+                          static_cast<size_t>(byte_size(tensor.type()))),
+              0)
+        << name;
   }
 }
 
@@ -209,12 +221,14 @@ TEST(Executor, ProgramsShareAnArena) {
   }
   testing::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    Program t = partition(train, train_plan, Cluster{}, world.rank()), e = partition(eval, eval_plan, Cluster{}, world.rank());
+    Program t = partition(train, train_plan, Cluster{}, world.rank()),
+            e = partition(eval, eval_plan, Cluster{}, world.rank());
     place_memory(t, StepWorkspaces(lists));
     place_memory(e, StepWorkspaces(lists), &t);
     check_memory(e);
     const auto arena = std::make_shared<Arena>(std::max(t.arena_bytes, e.arena_bytes));
-    Executor training(t, lists, world, kSeed, arena), evaluation(e, lists, world, kSeed, arena, /*initialise=*/false);
+    Executor training(t, lists, world, kSeed, arena),
+        evaluation(e, lists, world, kSeed, arena, /*initialise=*/false);
     auto feed = [&](Executor& exec) {
       for (const auto& [name, whole] : feeds_of(o, 1, 0)) {
         if (const Binding* b = exec.find(name)) exec.write(name, cut(whole, b->box));
@@ -246,10 +260,12 @@ TEST(Executor, AFailingStepIsNamed) {
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   g.outputs = {g.add("relu", {x}, {}, "blk/act")};
   Program program = partition(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0);
-  KernelList failing = {{"relu", "broken", [](const KernelCall&) { return std::nullopt; },
-                         [](const KernelCall&) {
-                           return PreparedKernel{[](const KernelArgs&) { fail(ErrorKind::device, "the kernel broke"); }, 0, "broken"};
-                         }}};
+  KernelList failing = {
+      {"relu", "broken", [](const KernelCall&) { return std::nullopt; },
+       [](const KernelCall&) {
+         return PreparedKernel{
+             [](const KernelArgs&) { fail(ErrorKind::device, "the kernel broke"); }, 0, "broken"};
+       }}};
   const std::vector<const KernelList*> lists = {&failing, &reference_kernels()};
   place_memory(program, StepWorkspaces(lists));
   testing::run_ranks(1, [&](Communicator& world) {

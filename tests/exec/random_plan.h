@@ -1,4 +1,5 @@
-// A small model as a Graph, and random Plans for it: any cut that its ops allow, values held anywhere.
+// A small model as a Graph, and random Plans for it: any cut that its ops allow, values held
+// anywhere.
 #pragma once
 
 #include <algorithm>
@@ -24,20 +25,28 @@ inline Graph small_model(const ModelOptions& o) {
     source.kind = Source::Kind::normal;
     source.b = 0.5;
     source.stream = name;
-    const ValueId id = g.add_persistent(name, {DType::f64, std::move(shape)}, Role::parameter, source);
+    const ValueId id =
+        g.add_persistent(name, {DType::f64, std::move(shape)}, Role::parameter, source);
     g.trainable[id] = true;
     return id;
   };
   const ValueId x = g.add_input("x", {DType::f64, {o.batch, o.in}}, Role::batch);
   const ValueId labels = g.add_input("labels", {DType::i64, {o.batch}}, Role::batch);
-  const ValueId w1 = normal("w1", {o.in, o.hidden}), b1 = normal("b1", {o.hidden}), w2 = normal("w2", {o.hidden, o.classes});
+  const ValueId w1 = normal("w1", {o.in, o.hidden}), b1 = normal("b1", {o.hidden}),
+                w2 = normal("w2", {o.hidden, o.classes});
   const ValueId product = g.add("matmul", {x, w1}, {{"equation", std::string("mk,kn->mn")}}, "fc1");
   const ValueId hidden = g.add("relu", {g.add("add", {product, b1}, {}, "bias")}, {}, "relu");
-  const ValueId logits = g.add("matmul", {hidden, w2}, {{"equation", std::string("mk,kn->mn")}}, "fc2");
+  const ValueId logits =
+      g.add("matmul", {hidden, w2}, {{"equation", std::string("mk,kn->mn")}}, "fc2");
   const ValueId losses = g.add_node("cross_entropy", {logits, labels}, {}, "losses")[0];
-  const ValueId total = g.add("reduce_sum", {losses}, {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}}, "total");
-  const ValueId share = g.add("fill", {}, {{"shape", std::vector<int64_t>{}}, {"dtype", std::string("f64")},
-                                           {"value", 1.0 / static_cast<double>(o.batch)}}, "share");
+  const ValueId total =
+      g.add("reduce_sum", {losses}, {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}},
+            "total");
+  const ValueId share = g.add("fill", {},
+                              {{"shape", std::vector<int64_t>{}},
+                               {"dtype", std::string("f64")},
+                               {"value", 1.0 / static_cast<double>(o.batch)}},
+                              "share");
   g.loss = g.add("mul", {total, share}, {}, "loss");
   g.outputs = {logits};
   attach_optimizer(g, o.optimizer);
@@ -57,8 +66,9 @@ inline std::vector<AxisOption> axis_options(const Graph& g, const Node& node) {
   auto shape_out = [&](size_t i) -> const Shape& { return g.type(node.outputs[i]).shape; };
   const AxisOption keep{std::vector<int>(inputs, kKeep), std::vector<int>(outputs, kKeep)};
   std::vector<AxisOption> options{keep};
-  static const std::set<std::string> elementwise = {"add", "sub", "mul", "div", "relu", "greater", "where", "cast",
-                                                    "neg", "identity", "sqrt", "max", "less", "sgd", "adamw"};
+  static const std::set<std::string> elementwise = {"add",     "sub",   "mul",  "div", "relu",
+                                                    "greater", "where", "cast", "neg", "identity",
+                                                    "sqrt",    "max",   "less", "sgd", "adamw"};
   if (elementwise.count(node.op)) {
     const Shape& out = shape_out(0);
     for (size_t d = 0; d < out.size(); ++d) {
@@ -74,14 +84,17 @@ inline std::vector<AxisOption> axis_options(const Graph& g, const Node& node) {
   } else if (node.op == "matmul") {
     const std::string equation = node.attrs.s("equation");
     const size_t comma = equation.find(','), arrow = equation.find("->");
-    const std::string a = equation.substr(0, comma), b = equation.substr(comma + 1, arrow - comma - 1), c = equation.substr(arrow + 2);
+    const std::string a = equation.substr(0, comma),
+                      b = equation.substr(comma + 1, arrow - comma - 1),
+                      c = equation.substr(arrow + 2);
     std::set<char> letters(a.begin(), a.end());
     letters.insert(b.begin(), b.end());
     auto at = [](const std::string& s, char letter) {
       return s.find(letter) == std::string::npos ? kKeep : static_cast<int>(s.find(letter));
     };
     for (char letter : letters) {
-      options.push_back({{at(a, letter), at(b, letter)}, {at(c, letter) == kKeep ? kSum : at(c, letter)}});
+      options.push_back(
+          {{at(a, letter), at(b, letter)}, {at(c, letter) == kKeep ? kSum : at(c, letter)}});
     }
   } else if (node.op == "reduce_sum") {
     const auto& axes = node.attrs.ints("axes");
@@ -89,12 +102,16 @@ inline std::vector<AxisOption> axis_options(const Graph& g, const Node& node) {
     int kept = 0;
     for (size_t d = 0; d < shape_in(0).size(); ++d) {
       const bool summed = std::count(axes.begin(), axes.end(), static_cast<int64_t>(d)) > 0;
-      options.push_back({{static_cast<int>(d)}, {summed ? kSum : keepdims ? static_cast<int>(d) : kept}});
+      options.push_back({{static_cast<int>(d)},
+                         {summed     ? kSum
+                          : keepdims ? static_cast<int>(d)
+                                     : kept}});
       if (!summed) ++kept;
     }
     options.push_back({{kSum}, {kSum}});
   } else if (node.op == "reduce_sum_squares") {
-    for (size_t d = 0; d < shape_in(0).size(); ++d) options.push_back({{static_cast<int>(d)}, {kSum}});
+    for (size_t d = 0; d < shape_in(0).size(); ++d)
+      options.push_back({{static_cast<int>(d)}, {kSum}});
   } else if (node.op == "cross_entropy" || node.op == "cross_entropy_grad") {
     options.push_back({std::vector<int>(inputs, 0), std::vector<int>(outputs, 0)});
   }
@@ -115,7 +132,8 @@ Plan make_plan(const Graph& g, const Mesh& mesh, Pick pick) {
     if (v.role == Role::computed) continue;
     Sharding s = Sharding::replicated(v.type.shape.size());
     if (v.role != Role::scalar) {
-      for (int axis = 0; axis < mesh.axis_count(); ++axis) place(s, axis, static_cast<int>(pick(v.type.shape.size() + 1)) - 1);
+      for (int axis = 0; axis < mesh.axis_count(); ++axis)
+        place(s, axis, static_cast<int>(pick(v.type.shape.size() + 1)) - 1);
     }
     plan.values[v.name] = s;
   }
@@ -129,7 +147,8 @@ Plan make_plan(const Graph& g, const Mesh& mesh, Pick pick) {
       for (size_t i = 0; i < np.in.size(); ++i) place(np.in[i], axis, o.in[i]);
       for (size_t i = 0; i < np.out.size(); ++i) place(np.out[i], axis, o.out[i]);
     }
-    for (size_t i = 0; i < np.out.size(); ++i) plan.values[g.value(node.outputs[i]).name] = np.out[i];
+    for (size_t i = 0; i < np.out.size(); ++i)
+      plan.values[g.value(node.outputs[i]).name] = np.out[i];
     plan.nodes[node.name] = np;
   }
   return plan;

@@ -1,5 +1,5 @@
-// Models that an importer gets wrong most easily, against PyTorch: what is a weight, what is a table, and which
-// exports are to be refused. The files come from tests/golden/make_more.py.
+// Models that an importer gets wrong most easily, against PyTorch: what is a weight, what is a
+// table, and which exports are to be refused. The files come from tests/golden/make_more.py.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -126,7 +126,8 @@ TEST_P(OnnxModels, LossGradientsAndThreeSteps) {
     if (graph.trainable.at(id)) parameters.push_back(id);
   }
   std::vector<ValueId> wanted = differentiate(graph, graph.loss, parameters);
-  for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NE(wanted[i], kNoValue) << graph.value(parameters[i]).name;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    ASSERT_NE(wanted[i], kNoValue) << graph.value(parameters[i]).name;
   const std::vector<Tensor> gradients = evaluate_graph(graph, model.feeds, wanted);
   size_t recorded = 0;
   for (const auto& [name, tensor] : model.recorded) recorded += name.rfind("grad/", 0) == 0;
@@ -162,7 +163,8 @@ TEST_P(OnnxModels, ThreeStepsOnMeshes) {
     const testing::ShardedRun run =
         testing::run_sharded(graph, plan, std::vector<NamedTensors>(kSteps, model.feeds), 1e-2);
     for (int step = 0; step < kSteps; ++step) {
-      EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step), kTolerance * model.loss(step))
+      EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step),
+                  kTolerance * model.loss(step))
           << text << ", step " << step + 1;
     }
     EXPECT_EQ(run.allocated_bytes, run.predicted_bytes) << text;
@@ -195,10 +197,13 @@ std::string refusal(const std::string& model, const std::vector<std::string>& fr
 }
 
 TEST(OptimisedExports, WhatWouldTrainWronglyIsRefused) {
-  EXPECT_NE(refusal("rotary").find("'cos_cached', and the file does not say"), std::string::npos) << refusal("rotary");
-  EXPECT_NE(refusal("relative").find("'relative.weight' and repeats its numbers"), std::string::npos)
+  EXPECT_NE(refusal("rotary").find("'cos_cached', and the file does not say"), std::string::npos)
+      << refusal("rotary");
+  EXPECT_NE(refusal("relative").find("'relative.weight' and repeats its numbers"),
+            std::string::npos)
       << refusal("relative");
-  EXPECT_NE(refusal("classes").find("was computed by the exporter from 'temperature'"), std::string::npos)
+  EXPECT_NE(refusal("classes").find("was computed by the exporter from 'temperature'"),
+            std::string::npos)
       << refusal("classes");
   for (const char* model : {"rotary", "relative", "classes"}) {
     EXPECT_NE(refusal(model).find("optimize=False"), std::string::npos) << model;
@@ -265,7 +270,8 @@ TEST(Attention, MaskThatTrainsHasItsGradient) {
 }
 
 /// One node on x [1, 4, 2, 2] and initialisers a (integers) and f (floats).
-std::string refusal_of(const std::string& op, const std::vector<std::string>& inputs, const std::vector<int64_t>& a,
+std::string refusal_of(const std::string& op, const std::vector<std::string>& inputs,
+                       const std::vector<int64_t>& a,
                        const std::vector<std::pair<std::string, int64_t>>& attributes = {}) {
   ModelBuilder b(18);
   b.input("x", {1, 4, 2, 2});
@@ -280,7 +286,8 @@ std::string refusal_of(const std::string& op, const std::vector<std::string>& in
   try {
     import_onnx(b.write(folder), options);
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("node 0 '" + op + "_0': op " + op), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("node 0 '" + op + "_0': op " + op), std::string::npos)
+        << e.what();
     return e.what();
   }
   return "accepted";
@@ -292,11 +299,13 @@ TEST(Malformed, SizesThatOverflowAreRefused) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect(refusal_of("Split", {"x"}, {}, {{"axis", 1}, {"num_outputs", 0}}), "num_outputs is 0");
-  expect(refusal_of("Split", {"x"}, {}, {{"axis", 1}, {"num_outputs", int64_t{1} << 40}}), "the node has 1 outputs");
+  expect(refusal_of("Split", {"x"}, {}, {{"axis", 1}, {"num_outputs", int64_t{1} << 40}}),
+         "the node has 1 outputs");
   expect(refusal_of("DepthToSpace", {"x"}, {}, {{"blocksize", int64_t{1} << 40}}), "cannot spread");
   expect(refusal_of("Pad", {"x", "a"}, {huge, 0, 0, 0, huge, 0, 0, 0}), "beyond any tensor");
   expect(refusal_of("Tile", {"x", "a"}, {huge, 4, 1, 1}), "repeats are");
-  expect(refusal_of("Reshape", {"x", "a"}, {int64_t{1} << 32, int64_t{1} << 32, -1}), "beyond any tensor");
+  expect(refusal_of("Reshape", {"x", "a"}, {int64_t{1} << 32, int64_t{1} << 32, -1}),
+         "beyond any tensor");
 }
 
 TEST(Malformed, OperandsThatMakeNoSenseAreRefused) {

@@ -46,8 +46,8 @@ bool points_into_nothing(const OpDef& def, const Node& node, const OpDef::Sample
   return false;
 }
 
-/// A shard may be empty: with every dim of one size emptied, at least one choice of the size must be
-/// taken by the shape rule, and then the kernel must run.
+/// A shard may be empty: with every dim of one size emptied, at least one choice of the size must
+/// be taken by the shape rule, and then the kernel must run.
 TEST(OpRegistry, EveryOpTakesEmptyOperands) {
   for (const OpDef* def : all_ops()) {
     bool has_dims = false, accepted = false;
@@ -57,7 +57,8 @@ TEST(OpRegistry, EveryOpTakesEmptyOperands) {
       for (int64_t size : sizes) {
         has_dims = true;
         OpDef::Sample empty = sample;
-        for (TensorType& t : empty.in) std::replace(t.shape.begin(), t.shape.end(), size, int64_t{0});
+        for (TensorType& t : empty.in)
+          std::replace(t.shape.begin(), t.shape.end(), size, int64_t{0});
         if (empty.attrs.has("shape")) {
           Shape shape = empty.attrs.ints("shape");
           std::replace(shape.begin(), shape.end(), size, int64_t{0});
@@ -67,7 +68,8 @@ TEST(OpRegistry, EveryOpTakesEmptyOperands) {
         try {
           infer_types(node, empty.in);
         } catch (const Error& e) {
-          EXPECT_EQ(e.kind(), ErrorKind::invalid_input) << describe(*def, empty) << ": " << e.what();
+          EXPECT_EQ(e.kind(), ErrorKind::invalid_input)
+              << describe(*def, empty) << ": " << e.what();
           continue;
         }
         accepted = true;
@@ -91,7 +93,8 @@ TEST(OpRegistry, InPlacePairsComputeTheSameInPlace) {
         const auto r = static_cast<size_t>(result), o = static_cast<size_t>(operand);
         if (o >= sample.in.size() || byte_size(types[r]) != byte_size(sample.in[o])) continue;
         SCOPED_TRACE(describe(*def, sample));
-        const std::vector<Tensor> expected = run_reference(node, random_operands(*def, node, sample, 5));
+        const std::vector<Tensor> expected =
+            run_reference(node, random_operands(*def, node, sample, 5));
         const std::vector<Tensor> in = random_operands(*def, node, sample, 5);
         std::vector<Tensor> out;
         std::vector<TensorView> in_views, out_views;

@@ -37,8 +37,8 @@ inline std::vector<Tensor> random_operands(const OpDef& def, const Node& node,
       } else if (type.dtype == DType::boolean) {
         wide.as<int64_t>()[k] = static_cast<int64_t>(random() % 2);
       } else if (bound.has_value()) {
-        wide.as<int64_t>()[k] = std::uniform_int_distribution<int64_t>(
-            0, std::max<int64_t>(0, *bound - 1))(random);
+        wide.as<int64_t>()[k] =
+            std::uniform_int_distribution<int64_t>(0, std::max<int64_t>(0, *bound - 1))(random);
       } else {
         wide.as<int64_t>()[k] = std::uniform_int_distribution<int64_t>(1, 3)(random);
       }

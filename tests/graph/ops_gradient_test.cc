@@ -20,7 +20,8 @@ using testing::sample_node;
 
 constexpr double kStep = 1e-5, kRelative = 1e-5, kAbsolute = 1e-7;
 
-/// Floating operands that by design have no gradient: an attention mask, which is the fourth operand.
+/// Floating operands that by design have no gradient: an attention mask, which is the fourth
+/// operand.
 bool is_undifferentiated(const OpDef& def, size_t operand) {
   return def.name == "attention" && operand == 3;
 }
@@ -90,7 +91,8 @@ int check(const OpDef& def, const OpDef::Sample& sample, const std::vector<size_
       const double below = evaluate_graph(forward, feeds, only_loss)[0].at(0);
       x[i] = at;
       const double numeric = (above - below) / (2 * kStep);
-      EXPECT_NEAR(analytic.at(i), numeric, kAbsolute + kRelative * std::max(1.0, std::fabs(numeric)))
+      EXPECT_NEAR(analytic.at(i), numeric,
+                  kAbsolute + kRelative * std::max(1.0, std::fabs(numeric)))
           << "operand " << wrt_index[k] << " element " << i << " seed " << seed;
       ++compared;
     }
@@ -109,7 +111,8 @@ TEST(OpsGradient, MatchesFiniteDifferences) {
       const std::vector<TensorType> out = infer_types(sample_node(*def, sample), sample.in);
       std::vector<size_t> differentiable;
       bool floating_operand = false;
-      for (const TensorType& t : sample.in) floating_operand = floating_operand || is_float(t.dtype);
+      for (const TensorType& t : sample.in)
+        floating_operand = floating_operand || is_float(t.dtype);
       for (size_t r = 0; r < out.size(); ++r) {
         if (is_float(out[r].dtype)) differentiable.push_back(r);
       }
@@ -135,8 +138,8 @@ TEST(OpsGradient, MatchesFiniteDifferences) {
   EXPECT_GT(ops, 60);
 }
 
-/// An op may lack a gradient only where there is nothing to differentiate, or where it is itself part
-/// of a backward pass or of the update.
+/// An op may lack a gradient only where there is nothing to differentiate, or where it is itself
+/// part of a backward pass or of the update.
 TEST(OpsGradient, OnlyUndifferentiableOpsLackOne) {
   std::set<std::string> updates;
   for (const OpDef& def : optimizer_ops()) updates.insert(def.name);
@@ -161,11 +164,11 @@ TEST(OpsGradient, OnlyUndifferentiableOpsLackOne) {
 
 TEST(OpsGradient, ProductWithZerosInIt) {
   const OpDef& def = op_def("reduce_prod");
-  for (const std::vector<double>& row :
-       {std::vector<double>{2, 0, 3}, {0, 0, 3}, {2, 5, 3}}) {
+  for (const std::vector<double>& row : {std::vector<double>{2, 0, 3}, {0, 0, 3}, {2, 5, 3}}) {
     Graph graph;
     const ValueId x = graph.add_input("x", {DType::f64, {3}}, Role::batch);
-    const ValueId y = graph.add(def.name, {x}, {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}});
+    const ValueId y =
+        graph.add(def.name, {x}, {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}});
     const std::vector<ValueId> wrt{x};
     const std::vector<ValueId> dx = differentiate(graph, y, wrt);
     const Tensor grad =

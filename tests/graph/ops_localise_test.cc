@@ -58,7 +58,8 @@ void check(const Cut& cut, int64_t ranks) {
     local.attrs = def.localise(node, cut.in, {in_boxes, out_boxes});
     const std::vector<Tensor> out = run_reference(local, parts);
     for (size_t r = 0; r < expected.size(); ++r) {
-      SCOPED_TRACE(str("rank ", rank, " of ", ranks, " result ", r, " {", to_string(local.attrs), "}"));
+      SCOPED_TRACE(
+          str("rank ", rank, " of ", ranks, " result ", r, " {", to_string(local.attrs), "}"));
       ASSERT_EQ(to_string(out[r].shape()), to_string(box_shape(out_boxes[r])));
       sums[r].resize(static_cast<size_t>(out[r].count()));
       const Tensor wanted = take(expected[r], out_boxes[r]);
@@ -87,22 +88,50 @@ TEST(OpsLocalise, PartsAreThePartsOfTheWhole) {
       {"reshape", {{"shape", Ints{6, 2, 3}}}, {f({6, 6})}, {0}, {0}},
       {"expand", {{"shape", Ints{4, 7}}}, {f({4, 1})}, {0}, {0}},
       {"expand", {{"shape", Ints{4, 7}}}, {f({4, 1})}, {kWhole}, {1}},
-      {"slice", {{"starts", Ints{0, 2}}, {"ends", Ints{5, 6}}, {"steps", Ints{1, 1}}}, {f({5, 7})}, {0}, {0}},
-      {"slice", {{"starts", Ints{0, 2}}, {"ends", Ints{5, 9}}, {"steps", Ints{1, 2}}}, {f({5, 9})}, {kWhole}, {1}},
-      {"slice", {{"starts", Ints{6}}, {"ends", Ints{-1}}, {"steps", Ints{-1}}}, {f({7})}, {kWhole}, {0}},
+      {"slice",
+       {{"starts", Ints{0, 2}}, {"ends", Ints{5, 6}}, {"steps", Ints{1, 1}}},
+       {f({5, 7})},
+       {0},
+       {0}},
+      {"slice",
+       {{"starts", Ints{0, 2}}, {"ends", Ints{5, 9}}, {"steps", Ints{1, 2}}},
+       {f({5, 9})},
+       {kWhole},
+       {1}},
+      {"slice",
+       {{"starts", Ints{6}}, {"ends", Ints{-1}}, {"steps", Ints{-1}}},
+       {f({7})},
+       {kWhole},
+       {0}},
       {"pad", {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}}, {f({5, 4})}, {0}, {0}},
       {"pad", {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}}, {f({5, 4})}, {1}, {kPartial}},
       {"split", {{"axis", int64_t{1}}, {"sizes", Ints{2, 3}}}, {f({4, 5})}, {0}, {0, 0}},
       {"tile", {{"repeats", Ints{1, 5}}}, {f({4, 1})}, {kWhole}, {1}},
       {"tile", {{"repeats", Ints{1, 5}}}, {f({4, 2})}, {0}, {0}},
-      {"iota", {{"shape", Ints{7, 2}}, {"dtype", f64}, {"axis", int64_t{0}}, {"start", int64_t{5}}, {"step", int64_t{3}}}, {}, {}, {0}},
+      {"iota",
+       {{"shape", Ints{7, 2}},
+        {"dtype", f64},
+        {"axis", int64_t{0}},
+        {"start", int64_t{5}},
+        {"step", int64_t{3}}},
+       {},
+       {},
+       {0}},
       {"fill", {{"shape", Ints{7}}, {"dtype", f64}, {"value", 2.0}}, {}, {}, {0}},
       {"trilu", {{"upper", int64_t{1}}, {"k", int64_t{1}}}, {f({5, 7})}, {0}, {0}},
       {"trilu", {{"upper", int64_t{0}}, {"k", int64_t{0}}}, {f({2, 5, 7})}, {2}, {2}},
       {"gather", {{"axis", int64_t{0}}}, {f({7, 3}), i({2, 5})}, {0, kWhole}, {kPartial}},
       {"gather", {{"axis", int64_t{0}}}, {f({7, 3}), i({5})}, {kWhole, 0}, {0}},
-      {"gather_grad", {{"axis", int64_t{0}}, {"size", int64_t{7}}}, {f({5, 3}), i({5})}, {kWhole, kWhole}, {0}},
-      {"gather_grad", {{"axis", int64_t{0}}, {"size", int64_t{7}}}, {f({5, 3}), i({5})}, {0, 0}, {kPartial}},
+      {"gather_grad",
+       {{"axis", int64_t{0}}, {"size", int64_t{7}}},
+       {f({5, 3}), i({5})},
+       {kWhole, kWhole},
+       {0}},
+      {"gather_grad",
+       {{"axis", int64_t{0}}, {"size", int64_t{7}}},
+       {f({5, 3}), i({5})},
+       {0, 0},
+       {kPartial}},
   };
   for (const Cut& cut : cuts) {
     for (int64_t ranks : {2, 3, 4}) {

@@ -53,7 +53,8 @@ TEST(ReferenceElementwise, RoundGoesToEvenAndNansPropagate) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const Doubles most = run("max", {floats({2}, {nan, 1}), floats({2}, {1, nan})});
   EXPECT_TRUE(std::isnan(most[0]) && std::isnan(most[1]));
-  EXPECT_EQ(run("isinf", {floats({3}, {inf, -inf, nan})}, {{"detect_negative", kNo}}), (Doubles{1, 0, 0}));
+  EXPECT_EQ(run("isinf", {floats({3}, {inf, -inf, nan})}, {{"detect_negative", kNo}}),
+            (Doubles{1, 0, 0}));
   EXPECT_TRUE(std::isnan(run("clip", {floats({1}, {nan})}, {{"min", 0.0}, {"max", 1.0}})[0]));
   EXPECT_EQ(run("softplus", {floats({2}, {-1000, 1000})}), (Doubles{0, 1000}));
 }
@@ -77,7 +78,8 @@ TEST(ReferenceReduce, EmptyReductionsGiveTheIdentity) {
 TEST(ReferenceReduce, CumsumAndArgmax) {
   const Tensor x = floats({4}, {1, 2, 3, 4});
   auto cumsum = [&](int64_t exclusive, int64_t reverse) {
-    return run("cumsum", {x}, {{"axis", int64_t{0}}, {"exclusive", exclusive}, {"reverse", reverse}});
+    return run("cumsum", {x},
+               {{"axis", int64_t{0}}, {"exclusive", exclusive}, {"reverse", reverse}});
   };
   EXPECT_EQ(cumsum(0, 0), (Doubles{1, 3, 6, 10}));
   EXPECT_EQ(cumsum(1, 0), (Doubles{0, 1, 3, 6}));
@@ -94,7 +96,8 @@ TEST(ReferenceReduce, CumsumAndArgmax) {
 TEST(ReferenceMovement, PadModes) {
   const Tensor x = floats({3}, {1, 2, 3});
   auto pad = [&](const std::string& mode) {
-    return run("pad", {x}, {{"before", Ints{2}}, {"after", Ints{2}}, {"mode", mode}, {"value", 9.0}});
+    return run("pad", {x},
+               {{"before", Ints{2}}, {"after", Ints{2}}, {"mode", mode}, {"value", 9.0}});
   };
   EXPECT_EQ(pad("constant"), (Doubles{9, 9, 1, 2, 3, 9, 9}));
   EXPECT_EQ(pad("reflect"), (Doubles{3, 2, 1, 2, 3, 2, 1}));
@@ -103,8 +106,9 @@ TEST(ReferenceMovement, PadModes) {
 
 TEST(ReferenceMovement, SliceTransposeTileTrilu) {
   const Tensor x = floats({2, 3}, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(run("slice", {x}, {{"starts", Ints{1, 2}}, {"ends", Ints{-1, -1}}, {"steps", Ints{-1, -2}}}),
-            (Doubles{6, 4, 3, 1}));
+  EXPECT_EQ(
+      run("slice", {x}, {{"starts", Ints{1, 2}}, {"ends", Ints{-1, -1}}, {"steps", Ints{-1, -2}}}),
+      (Doubles{6, 4, 3, 1}));
   EXPECT_EQ(run("transpose", {x}, {{"perm", Ints{1, 0}}}), (Doubles{1, 4, 2, 5, 3, 6}));
   EXPECT_EQ(run("tile", {floats({2}, {1, 2})}, {{"repeats", Ints{2}}}), (Doubles{1, 2, 1, 2}));
   EXPECT_EQ(run("trilu", {x}, {{"upper", kYes}, {"k", int64_t{1}}}), (Doubles{0, 2, 3, 0, 0, 6}));
@@ -115,8 +119,9 @@ TEST(ReferenceMovement, SliceTransposeTileTrilu) {
 
 TEST(ReferenceIndexing, OutsideReadsZerosAndWritesNowhere) {
   const Tensor rows = floats({2, 2}, {1, 2, 3, 4});
-  EXPECT_EQ(run("gather", {rows, ints({3}, {4, 3, 5})}, {{"axis", int64_t{0}}, {"offset", int64_t{3}}}),
-            (Doubles{3, 4, 1, 2, 0, 0}));
+  EXPECT_EQ(
+      run("gather", {rows, ints({3}, {4, 3, 5})}, {{"axis", int64_t{0}}, {"offset", int64_t{3}}}),
+      (Doubles{3, 4, 1, 2, 0, 0}));
   EXPECT_EQ(run("gather_grad", {floats({3}, {1, 2, 4}), ints({3}, {4, 4, 1})},
                 {{"axis", int64_t{0}}, {"size", int64_t{2}}, {"offset", int64_t{3}}}),
             (Doubles{0, 3}));

@@ -1,7 +1,7 @@
 // What the data sources are told of a model's inputs.
-#include <gtest/gtest.h>
-
 #include "launcher/api/batches.h"
+
+#include <gtest/gtest.h>
 
 namespace shardrun {
 namespace {

@@ -34,8 +34,9 @@ constexpr std::string_view kName = "shardrun: ";
 
 /// Also for who runs the test program by hand.
 void default_environment() {
-  for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_mpi_yield_when_idle",
-                           "OMPI_MCA_rmaps_base_oversubscribe", "OMP_NUM_THREADS"}) {
+  for (const char* name :
+       {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_mpi_yield_when_idle",
+        "OMPI_MCA_rmaps_base_oversubscribe", "OMP_NUM_THREADS"}) {
     setenv(name, "1", 0);
   }
   setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
@@ -45,7 +46,8 @@ void default_environment() {
 
 std::string describe(const Outcome& o) {
   std::ostringstream text;
-  text << "$ " << o.command << "\nstatus " << o.status << " after " << o.seconds << " s\n" << o.out << o.err;
+  text << "$ " << o.command << "\nstatus " << o.status << " after " << o.seconds << " s\n"
+       << o.out << o.err;
   return text.str();
 }
 
@@ -80,7 +82,9 @@ void Workspace::write(const std::string& name, const std::string& bytes) const {
 }
 
 std::string Workspace::read(const std::string& name) const { return read_file(path_ + "/" + name); }
-bool Workspace::exists(const std::string& name) const { return std::filesystem::exists(path_ + "/" + name); }
+bool Workspace::exists(const std::string& name) const {
+  return std::filesystem::exists(path_ + "/" + name);
+}
 
 Outcome Workspace::sh(const std::string& command, int limit) const {
   Outcome outcome;
@@ -88,7 +92,8 @@ Outcome Workspace::sh(const std::string& command, int limit) const {
   write(".command", command + "\n");
   const auto start = std::chrono::steady_clock::now();
   const int status = std::system(("cd " + path_ + " && timeout -k 5 " + std::to_string(limit) +
-                                  " sh .command >.out 2>.err </dev/null").c_str());
+                                  " sh .command >.out 2>.err </dev/null")
+                                     .c_str());
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.out = read(".out");
@@ -132,8 +137,8 @@ TrainingRun train(const Workspace& at, Ranks ranks, const std::string& arguments
   for (const std::string& line : lines_of(run.outcome.out)) {
     long long rank = 0, predicted = 0, allocated = 0;
     double mib = 0;
-    if (std::sscanf(line.c_str(), "rank %lld: predicted %lld B (%lf MiB), allocated %lld B", &rank, &predicted, &mib,
-                    &allocated) == 4) {
+    if (std::sscanf(line.c_str(), "rank %lld: predicted %lld B (%lf MiB), allocated %lld B", &rank,
+                    &predicted, &mib, &allocated) == 4) {
       run.predicted.push_back(predicted);
       run.allocated.push_back(allocated);
     }
@@ -154,8 +159,9 @@ double largest_difference(const TrainingRun& a, const TrainingRun& b) {
 }
 
 std::string prose(size_t bytes) {
-  static const char* const kWords[] = {"the ", "mesh ", "cuts ", "a ", "tensor ", "over ", "its ", "ranks, ",
-                                       "and ", "each ", "rank ", "holds ", "one ", "shard.\n"};
+  static const char* const kWords[] = {"the ",  "mesh ",  "cuts ",   "a ",      "tensor ",
+                                       "over ", "its ",   "ranks, ", "and ",    "each ",
+                                       "rank ", "holds ", "one ",    "shard.\n"};
   std::string text;
   uint64_t state = 12345;
   while (text.size() < bytes) {
@@ -173,7 +179,8 @@ std::string tokens(size_t count, unsigned vocabulary) {
   for (size_t i = 0; i < count; ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     const auto draw = static_cast<unsigned>(state >> 40);
-    token = draw % 4 == 0 ? draw / 4 % vocabulary : (token * 5 + 1) % vocabulary;   // most follow from the last
+    token = draw % 4 == 0 ? draw / 4 % vocabulary
+                          : (token * 5 + 1) % vocabulary;  // most follow from the last
     bytes += static_cast<char>(token & 255);
     bytes += static_cast<char>(token >> 8);
   }

@@ -9,7 +9,7 @@ namespace shardrun::test {
 
 struct Outcome {
   std::string command;
-  int status = -1;        // of exit; 124: it hung and was ended
+  int status = -1;  // of exit; 124: it hung and was ended
   std::string out, err;
   double seconds = 0;
 };
@@ -64,8 +64,8 @@ struct TrainingRun {
   std::vector<int64_t> predicted, allocated;      // bytes of each rank
 };
 
-/// Trains with --metrics. Adds a test failure, and gives no losses, if the command fails or if the bytes allocated on
-/// some rank are not those predicted.
+/// Trains with --metrics. Adds a test failure, and gives no losses, if the command fails or if the
+/// bytes allocated on some rank are not those predicted.
 TrainingRun train(const Workspace& at, Ranks ranks, const std::string& arguments);
 
 /// The largest |a - b| / |b| over the steps; 1e9 if the numbers of steps differ or there are none.

@@ -8,20 +8,29 @@
 namespace shardrun::test {
 namespace {
 
-constexpr double kQuick = 30;   // seconds, on a busy machine
+constexpr double kQuick = 30;  // seconds, on a busy machine
 
 class Failures : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     at_ = new Workspace;
-    ASSERT_EQ(at_->shardrun("model gpt --layers 1 --hidden 16 --heads 2 --vocab 256 --context 8 -o gpt.onnx").status, 0);
-    ASSERT_EQ(at_->shardrun("model gpt --layers 1 --hidden 16 --heads 2 --vocab 50 --context 8 -o small.onnx").status, 0);
+    ASSERT_EQ(
+        at_->shardrun(
+               "model gpt --layers 1 --hidden 16 --heads 2 --vocab 256 --context 8 -o gpt.onnx")
+            .status,
+        0);
+    ASSERT_EQ(
+        at_->shardrun(
+               "model gpt --layers 1 --hidden 16 --heads 2 --vocab 50 --context 8 -o small.onnx")
+            .status,
+        0);
     const std::string model = at_->read("gpt.onnx");
     at_->write("cut.onnx", model.substr(0, model.size() / 2));
     at_->write("empty.onnx", "");
     at_->write("junk.onnx", std::string(5000, 'j'));
-    std::string unsupported = model;   // of the same length: still a valid file
-    for (size_t i = unsupported.find("Gelu"); i != std::string::npos; i = unsupported.find("Gelu", i + 4)) {
+    std::string unsupported = model;  // of the same length: still a valid file
+    for (size_t i = unsupported.find("Gelu"); i != std::string::npos;
+         i = unsupported.find("Gelu", i + 4)) {
       unsupported.replace(i, 4, "Gelx");
     }
     at_->write("unsupported.onnx", unsupported);
@@ -37,9 +46,10 @@ class Failures : public testing::Test {
     at_ = nullptr;
   }
 
-  /// Status, one message with all of `wanted`, and no step trained; as threads, and under mpirun (which takes two
-  /// seconds to end) where not only the same check is met once more.
-  static void expect_refused(const std::string& arguments, const std::vector<std::string>& wanted, bool under_mpi = false, int status = 2) {
+  /// Status, one message with all of `wanted`, and no step trained; as threads, and under mpirun
+  /// (which takes two seconds to end) where not only the same check is met once more.
+  static void expect_refused(const std::string& arguments, const std::vector<std::string>& wanted,
+                             bool under_mpi = false, int status = 2) {
     for (const Ranks ranks : {threads(2), mpi(2)}) {
       if (ranks.mpi && !under_mpi) continue;
       const Outcome run = at_->shardrun(ranks, arguments, 60);
@@ -47,7 +57,8 @@ class Failures : public testing::Test {
       EXPECT_EQ(messages(run), 1) << describe(run);
       EXPECT_LT(run.seconds, kQuick) << describe(run);
       for (const std::string& text : wanted) {
-        EXPECT_NE(message(run).find(text), std::string::npos) << "wanted '" << text << "'\n" << describe(run);
+        EXPECT_NE(message(run).find(text), std::string::npos) << "wanted '" << text << "'\n"
+                                                              << describe(run);
       }
       if (status == 2) {
         EXPECT_EQ(run.out.find("step 1/"), std::string::npos) << describe(run);
@@ -69,7 +80,8 @@ TEST_F(Failures, BadModels) {
 }
 
 TEST_F(Failures, UnsupportedOperators) {
-  expect_refused("unsupported.onnx", {"unsupported.onnx", "Gelx", "node", "opset", "supported"}, true);
+  expect_refused("unsupported.onnx", {"unsupported.onnx", "Gelx", "node", "opset", "supported"},
+                 true);
 }
 
 TEST_F(Failures, BadData) {
@@ -119,7 +131,8 @@ TEST_F(Failures, BadFlags) {
   expect_refused("gpt.onnx --beta1 1.5", {"beta1", "1.5"});
   expect_refused("gpt.onnx --clip -1", {"clip", "-1"});
   expect_refused("gpt.onnx --validation 1", {"validation", "1"});
-  expect_refused("gpt.onnx --metrics no/folder/m.jsonl", {"no/folder/m.jsonl", "No such file"}, true);
+  expect_refused("gpt.onnx --metrics no/folder/m.jsonl", {"no/folder/m.jsonl", "No such file"},
+                 true);
   expect_refused("gpt.onnx --metrics .", {"metrics file .", "directory"});
   expect_refused("gpt.onnx --no-such-flag", {"--no-such-flag"});
 }
@@ -130,7 +143,8 @@ TEST_F(Failures, OneProcessAnswersForAll) {
   EXPECT_EQ(std::count(version.out.begin(), version.out.end(), '\n'), 1) << describe(version);
   const Outcome plan = at_->shardrun(mpi(2), "plan gpt.onnx --ranks 4");
   EXPECT_EQ(plan.status, 0) << describe(plan);
-  EXPECT_EQ(plan.out.find("plan: mesh", plan.out.find("plan: mesh") + 1), std::string::npos) << describe(plan);
+  EXPECT_EQ(plan.out.find("plan: mesh", plan.out.find("plan: mesh") + 1), std::string::npos)
+      << describe(plan);
   const Outcome both = at_->shardrun(mpi(2), "gpt.onnx --ranks 4");
   EXPECT_EQ(both.status, 2) << describe(both);
   EXPECT_EQ(messages(both), 1) << describe(both);
@@ -140,16 +154,20 @@ TEST_F(Failures, OneProcessAnswersForAll) {
 }
 
 TEST_F(Failures, OutputsThatCannotBeWritten) {
-  for (const char* call : {"model gpt --preset tiny -o no/folder/gpt.onnx", "model gpt --preset tiny -o .", "model gpt --preset tiny -o /dev/full",
-                           "plan gpt.onnx --ranks 2 -o no/folder/p.json", "plan gpt.onnx --ranks 2 -o /dev/full"}) {
+  for (const char* call :
+       {"model gpt --preset tiny -o no/folder/gpt.onnx", "model gpt --preset tiny -o .",
+        "model gpt --preset tiny -o /dev/full", "plan gpt.onnx --ranks 2 -o no/folder/p.json",
+        "plan gpt.onnx --ranks 2 -o /dev/full"}) {
     const Outcome run = at_->shardrun(call);
     EXPECT_NE(run.status, 0) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
     const std::string path = std::string(call).substr(std::string(call).find("-o ") + 3);
     EXPECT_NE(message(run).find(path), std::string::npos) << describe(run);
   }
-  for (const char* call : {"model gpt --preset huge -o x.onnx", "model gpt --hidden 30 --heads 4 -o x.onnx", "model gpt --layers 0 -o x.onnx",
-                           "model gpt --vocab -1 -o x.onnx", "model gpt --dropout 1 -o x.onnx", "model cnn -o x.onnx", "model gpt"}) {
+  for (const char* call :
+       {"model gpt --preset huge -o x.onnx", "model gpt --hidden 30 --heads 4 -o x.onnx",
+        "model gpt --layers 0 -o x.onnx", "model gpt --vocab -1 -o x.onnx",
+        "model gpt --dropout 1 -o x.onnx", "model cnn -o x.onnx", "model gpt"}) {
     const Outcome run = at_->shardrun(call);
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
@@ -158,17 +176,26 @@ TEST_F(Failures, OutputsThatCannotBeWritten) {
 }
 
 /// Found by every rank at once, while running.
-TEST_F(Failures, LossesThatOverflow) { expect_refused("gpt.onnx --lr 1e30", {"step 2", "loss", "--lr"}, true, 1); }
+TEST_F(Failures, LossesThatOverflow) {
+  expect_refused("gpt.onnx --lr 1e30", {"step 2", "loss", "--lr"}, true, 1);
+}
 
-TEST_F(Failures, FullDisks) { expect_refused("gpt.onnx --metrics /dev/full", {"/dev/full", "cannot write"}, true, 1); }
+TEST_F(Failures, FullDisks) {
+  expect_refused("gpt.onnx --metrics /dev/full", {"/dev/full", "cannot write"}, true, 1);
+}
 
-/// Starts a long run, does `harm` once it trains (with $pid of the process started), and wants it ended.
+/// Starts a long run, does `harm` once it trains (with $pid of the process started), and wants it
+/// ended.
 Outcome harmed(const Workspace& at, Ranks ranks, const std::string& harm) {
   at.write("victim.txt", prose(200000));
   at.write("m.jsonl", "");
-  return at.sh(Workspace::line(ranks, "gpt.onnx --data text:victim.txt --validation 0 --steps 100000000 --metrics m.jsonl") +
-                   " & pid=$!\nfor i in $(seq 300); do test -s m.jsonl && break; sleep 0.1; done\n" + harm + "\nwait $pid\nexit $?\n",
-               90);
+  return at.sh(
+      Workspace::line(
+          ranks,
+          "gpt.onnx --data text:victim.txt --validation 0 --steps 100000000 --metrics m.jsonl") +
+          " & pid=$!\nfor i in $(seq 300); do test -s m.jsonl && break; sleep 0.1; done\n" + harm +
+          "\nwait $pid\nexit $?\n",
+      90);
 }
 
 TEST_F(Failures, TextThatShrinksUnderARun) {

@@ -8,12 +8,15 @@
 namespace shardrun::test {
 namespace {
 
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 class Look : public ::testing::Test {
  protected:
   Look() {
-    const Outcome made = folder_.shardrun("model gpt --layers 2 --hidden 64 --heads 4 --vocab 256 --context 32 -o gpt.onnx");
+    const Outcome made = folder_.shardrun(
+        "model gpt --layers 2 --hidden 64 --heads 4 --vocab 256 --context 32 -o gpt.onnx");
     EXPECT_EQ(made.status, 0) << describe(made);
     folder_.write("text.txt", std::string(5000, 'a') + std::string(5000, 'b'));
   }
@@ -22,9 +25,11 @@ class Look : public ::testing::Test {
 };
 
 TEST_F(Look, PlanThenExplainThenVerify) {
-  const Outcome plan = folder_.shardrun("plan gpt.onnx --ranks 4 --mesh data=2,model=2 -o plan.json");
+  const Outcome plan =
+      folder_.shardrun("plan gpt.onnx --ranks 4 --mesh data=2,model=2 -o plan.json");
   ASSERT_EQ(plan.status, 0) << describe(plan);
-  for (const char* part : {"mesh data=2,model=2", "time of a step", "dearest collectives", "at the peak"}) {
+  for (const char* part :
+       {"mesh data=2,model=2", "time of a step", "dearest collectives", "at the peak"}) {
     EXPECT_TRUE(says(plan.out, part)) << part << "\n" << describe(plan);
   }
   const Outcome explain = folder_.shardrun("explain plan.json");
@@ -37,7 +42,8 @@ TEST_F(Look, PlanThenExplainThenVerify) {
   const Outcome diff = folder_.shardrun("explain plan.json --diff plan.json");
   EXPECT_EQ(diff.status, 0) << describe(diff);
   EXPECT_TRUE(says(diff.out, "\n0 of ")) << describe(diff);
-  const Outcome verify = folder_.shardrun("verify gpt.onnx --ranks 4 --plan plan.json --data text:text.txt");
+  const Outcome verify =
+      folder_.shardrun("verify gpt.onnx --ranks 4 --plan plan.json --data text:text.txt");
   EXPECT_EQ(verify.status, 0) << describe(verify);
   EXPECT_TRUE(says(verify.out, "verified: ")) << describe(verify);
   EXPECT_TRUE(says(verify.out, " values agree with one rank to ")) << describe(verify);
@@ -61,7 +67,8 @@ TEST_F(Look, VerifyCatchesATamperedPlan) {
   const Outcome verify = folder_.shardrun("verify gpt.onnx --ranks 2 --plan wrong.json");
   EXPECT_EQ(verify.status, 1) << describe(verify);
   EXPECT_EQ(messages(verify), 1) << describe(verify);
-  for (const std::string& part : {"verify: value '%" + tampered + "'", std::string("rank 0, element ["), std::string("one rank has ")}) {
+  for (const std::string& part : {"verify: value '%" + tampered + "'",
+                                  std::string("rank 0, element ["), std::string("one rank has ")}) {
     EXPECT_TRUE(says(message(verify), part)) << part << "\n" << describe(verify);
   }
 }

@@ -20,12 +20,14 @@ void fill(const Graph& graph, const std::string& name, const Box& box, void* out
   Tensor whole(type);
   for (int64_t i = 0; i < whole.count(); ++i) {
     if (type.dtype == DType::i64) whole.as<int64_t>()[i] = i % 3;
-    if (type.dtype == DType::f64) whole.as<double>()[i] = static_cast<double>((i * 7919) % 211) / 100.0 - 1.0;
+    if (type.dtype == DType::f64)
+      whole.as<double>()[i] = static_cast<double>((i * 7919) % 211) / 100.0 - 1.0;
   }
   copy_box(whole.data(), full_box(type.shape), out, box, box, size_of(type.dtype));
 }
 
-Replay replay(const Graph& graph, const Plan& plan, int accumulate = 1, const Plan* compiled = nullptr) {
+Replay replay(const Graph& graph, const Plan& plan, int accumulate = 1,
+              const Plan* compiled = nullptr) {
   static const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
   const StepWorkspaces workspaces(lists);
   std::vector<Program> programs;
@@ -38,7 +40,9 @@ Replay replay(const Graph& graph, const Plan& plan, int accumulate = 1, const Pl
   ReplayOptions options;
   options.seed = 3;
   options.accumulate = accumulate;
-  options.fill = [&](int64_t, const std::string& name, const Box& box, void* out) { fill(graph, name, box, out); };
+  options.fill = [&](int64_t, const std::string& name, const Box& box, void* out) {
+    fill(graph, name, box, out);
+  };
   return replay_step(graph, plan, programs, whole, lists, options);
 }
 
@@ -51,7 +55,8 @@ void leave(Plan& plan, const Graph& graph, const std::string& node, const Shardi
 }
 
 std::string describe(const Replay& r) {
-  return r.mismatch ? r.mismatch->value + " " + r.mismatch->where + " " + r.mismatch->sharding : "agrees";
+  return r.mismatch ? r.mismatch->value + " " + r.mismatch->where + " " + r.mismatch->sharding
+                    : "agrees";
 }
 
 TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
@@ -63,7 +68,8 @@ TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
     for (const char* mesh : {"2", "3", "4", "2x2", "2x3"}) {
       for (uint32_t seed = 1; seed <= 4; ++seed) {
         const Replay result = replay(graph, testing::random_plan(graph, Mesh::parse(mesh), seed));
-        EXPECT_FALSE(result.mismatch) << kind << " mesh " << mesh << " seed " << seed << ": " << describe(result);
+        EXPECT_FALSE(result.mismatch)
+            << kind << " mesh " << mesh << " seed " << seed << ": " << describe(result);
         EXPECT_LT(result.largest, 1e-12);
         // Every node's results, and the persistent values.
         int64_t least = 0;
@@ -101,7 +107,8 @@ TEST(Replay, AForgottenSumIsNamed) {
   plan.nodes.at("fc1").in = {parse_sharding("[-, {a}]", mesh), parse_sharding("[{a}, -]", mesh)};
   const Replay wrong = replay(graph, plan);
   ASSERT_TRUE(wrong.mismatch);
-  EXPECT_EQ(wrong.mismatch->value, graph.value(graph.nodes()[0].outputs[0]).name) << describe(wrong);
+  EXPECT_EQ(wrong.mismatch->value, graph.value(graph.nodes()[0].outputs[0]).name)
+      << describe(wrong);
   EXPECT_EQ(wrong.mismatch->where, "matmul 'fc1'");
   EXPECT_EQ(wrong.mismatch->ranks, std::vector<int64_t>{0});
   EXPECT_EQ(wrong.mismatch->element, (std::vector<int64_t>{0, 0}));
@@ -112,8 +119,9 @@ TEST(Replay, AForgottenSumIsNamed) {
   EXPECT_FALSE(right.mismatch) << describe(right);
 }
 
-/// A rule that does not exist: cross-entropy of partial logits. Rank 0 keeps the logits and rank 1 has zeros,
-/// whose losses are log 3 and not 0: what is called partial adds up to too much. The copies before agree.
+/// A rule that does not exist: cross-entropy of partial logits. Rank 0 keeps the logits and rank 1
+/// has zeros, whose losses are log 3 and not 0: what is called partial adds up to too much. The
+/// copies before agree.
 TEST(Replay, AWrongRuleIsNamedAtItsNode) {
   const Graph graph = testing::small_model({});
   const Mesh mesh = Mesh::parse("2");
@@ -151,7 +159,8 @@ TEST(Replay, ProgramsOfAnotherPlanAreRefused) {
     replay(graph, plan, 1, &other);
     FAIL() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("fc1' on rank 0 is f64[3, 7]"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("fc1' on rank 0 is f64[3, 7]"), std::string::npos)
+        << e.what();
   }
 }
 

@@ -1,5 +1,5 @@
-// The same losses however the work is cut: ranks, meshes, planners and memory limits, by the real command under the
-// real mpirun.
+// The same losses however the work is cut: ranks, meshes, planners and memory limits, by the real
+// command under the real mpirun.
 #include <gtest/gtest.h>
 
 #include "tests/launcher/command.h"
@@ -9,7 +9,8 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 
-/// One way to run the same training. `memory`: the limit of a rank as a share of what one rank alone allocates; 0: none.
+/// One way to run the same training. `memory`: the limit of a rank as a share of what one rank
+/// alone allocates; 0: none.
 struct Way {
   Ranks ranks;
   const char* flags;
@@ -19,7 +20,8 @@ struct Way {
 std::string flags_of(const Way& way, const TrainingRun& alone) {
   std::string flags = std::string(" ") + way.flags;
   if (way.memory > 0) {
-    flags += " --memory " + std::to_string(static_cast<int64_t>(way.memory * static_cast<double>(alone.allocated.at(0))));
+    flags += " --memory " + std::to_string(static_cast<int64_t>(
+                                way.memory * static_cast<double>(alone.allocated.at(0))));
   }
   return flags;
 }
@@ -27,7 +29,8 @@ std::string flags_of(const Way& way, const TrainingRun& alone) {
 /// Is some weight or optimizer state cut?
 bool is_cut(const TrainingRun& run) {
   const size_t line = run.outcome.out.find("weights and state:");
-  return line != std::string::npos && run.outcome.out.find('{', line) < run.outcome.out.find('\n', line);
+  return line != std::string::npos &&
+         run.outcome.out.find('{', line) < run.outcome.out.find('\n', line);
 }
 
 class Training : public testing::Test {
@@ -36,9 +39,11 @@ class Training : public testing::Test {
     at_ = new Workspace;
     at_->write("text.txt", prose(6000));
     at_->write("tokens.bin", tokens(3000, 77));
-    const char* models[] = {"model gpt --layers 2 --hidden 32 --heads 4 --vocab 256 --context 16 -o even.onnx",
-                            "model gpt --layers 1 --hidden 30 --heads 3 --vocab 77 --context 13 -o uneven.onnx",
-                            "model gpt --layers 1 --hidden 32 --heads 4 --vocab 256 --context 16 --dropout 0.1 -o dropout.onnx"};
+    const char* models[] = {
+        "model gpt --layers 2 --hidden 32 --heads 4 --vocab 256 --context 16 -o even.onnx",
+        "model gpt --layers 1 --hidden 30 --heads 3 --vocab 77 --context 13 -o uneven.onnx",
+        "model gpt --layers 1 --hidden 32 --heads 4 --vocab 256 --context 16 --dropout 0.1 -o "
+        "dropout.onnx"};
     for (const char* model : models) {
       const Outcome made = at_->shardrun(model);
       ASSERT_EQ(made.status, 0) << describe(made);
@@ -53,16 +58,19 @@ class Training : public testing::Test {
   static void expect_equal(const std::string& job, const std::vector<Way>& ways) {
     const TrainingRun alone = train(*at_, threads(1), job);
     ASSERT_FALSE(alone.losses.empty());
-    EXPECT_LT(alone.losses.back(), alone.losses.front()) << "it does not learn\n" << describe(alone.outcome);
+    EXPECT_LT(alone.losses.back(), alone.losses.front()) << "it does not learn\n"
+                                                         << describe(alone.outcome);
     for (const Way& way : ways) {
       const TrainingRun run = train(*at_, way.ranks, job + flags_of(way, alone));
       EXPECT_LE(largest_difference(run, alone), kTolerance) << describe(run.outcome);
       if (way.memory > 0) {
-        EXPECT_TRUE(is_cut(run) || std::string(way.flags).find("dp") != std::string::npos) << describe(run.outcome);
+        EXPECT_TRUE(is_cut(run) || std::string(way.flags).find("dp") != std::string::npos)
+            << describe(run.outcome);
       }
       ASSERT_EQ(run.evals.size(), alone.evals.size()) << describe(run.outcome);
       for (size_t i = 0; i < run.evals.size(); ++i) {
-        EXPECT_NEAR(run.evals[i].second, alone.evals[i].second, kTolerance * alone.evals[i].second) << describe(run.outcome);
+        EXPECT_NEAR(run.evals[i].second, alone.evals[i].second, kTolerance * alone.evals[i].second)
+            << describe(run.outcome);
       }
     }
   }
@@ -100,35 +108,42 @@ TEST_F(Training, PlannersAgree) {
 }
 
 TEST_F(Training, DropoutAndAccumulationAgree) {
-  expect_equal("dropout.onnx --data text:text.txt --batch 4 --accumulate 3 --steps 50 --lr 1e-3 --clip 0.5 "
-               "--weight-decay 0.1 --warmup 5 --schedule cosine",
-               {{mpi(2), "", 0.75}, {threads(4), "--mesh 2x2", 0.55}});
+  expect_equal(
+      "dropout.onnx --data text:text.txt --batch 4 --accumulate 3 --steps 50 --lr 1e-3 --clip 0.5 "
+      "--weight-decay 0.1 --warmup 5 --schedule cosine",
+      {{mpi(2), "", 0.75}, {threads(4), "--mesh 2x2", 0.55}});
 }
 
 /// Dropout that did nothing would agree as well.
 TEST_F(Training, DropoutChangesLosses) {
   const std::string job = " --data text:text.txt --batch 4 --steps 3";
-  const TrainingRun with = train(*at_, threads(1), "dropout.onnx" + job), without = train(*at_, threads(1), "even.onnx" + job);
+  const TrainingRun with = train(*at_, threads(1), "dropout.onnx" + job),
+                    without = train(*at_, threads(1), "even.onnx" + job);
   EXPECT_GT(largest_difference(with, without), 1e-4);
 }
 
 /// Micro-batches of an accumulated step are the samples of a larger batch, here in the same order.
 TEST_F(Training, AccumulationIsALargerBatch) {
   const std::string job = "even.onnx --data text:text.txt --steps 20 --lr 1e-3";
-  const TrainingRun four = train(*at_, threads(1), job + " --batch 2 --accumulate 4"), one = train(*at_, threads(1), job + " --batch 8");
+  const TrainingRun four = train(*at_, threads(1), job + " --batch 2 --accumulate 4"),
+                    one = train(*at_, threads(1), job + " --batch 8");
   EXPECT_LE(largest_difference(four, one), kTolerance);
 }
 
 TEST_F(Training, OtherOptimizersAgree) {
   for (const char* optimizer : {"adam", "sgd"}) {
-    expect_equal(std::string("uneven.onnx --data tokens:tokens.bin --batch 5 --steps 20 --lr 1e-2 --optimizer ") + optimizer,
-                 {{threads(4), "--mesh 2x2", 0.6}});
+    expect_equal(
+        std::string(
+            "uneven.onnx --data tokens:tokens.bin --batch 5 --steps 20 --lr 1e-2 --optimizer ") +
+            optimizer,
+        {{threads(4), "--mesh 2x2", 0.6}});
   }
 }
 
 TEST_F(Training, RepeatsBitForBit) {
-  const std::string jobs[] = {"uneven.onnx --data tokens:tokens.bin --batch 5 --steps 50 --memory 330KB --mesh 2x2",
-                              "dropout.onnx --batch 4 --steps 20 --seed 7"};
+  const std::string jobs[] = {
+      "uneven.onnx --data tokens:tokens.bin --batch 5 --steps 50 --memory 330KB --mesh 2x2",
+      "dropout.onnx --batch 4 --steps 20 --seed 7"};
   for (const std::string& job : jobs) {
     for (const Ranks ranks : {mpi(4), threads(4)}) {
       const TrainingRun first = train(*at_, ranks, job), second = train(*at_, ranks, job);
@@ -146,27 +161,35 @@ TEST_F(Training, ThreadsAndProcessesGiveTheSameBits) {
 
 TEST_F(Training, SeedsDiffer) {
   const std::string job = "even.onnx --data text:text.txt --steps 3 --seed ";
-  EXPECT_NE(train(*at_, threads(1), job + "1").loss_texts, train(*at_, threads(1), job + "2").loss_texts);
+  EXPECT_NE(train(*at_, threads(1), job + "1").loss_texts,
+            train(*at_, threads(1), job + "2").loss_texts);
 }
 
 TEST_F(Training, Bf16IsCloseToF32) {
   const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 50 --lr 1e-3";
-  const TrainingRun full = train(*at_, threads(1), job), half = train(*at_, threads(1), job + " --dtype bf16");
+  const TrainingRun full = train(*at_, threads(1), job),
+                    half = train(*at_, threads(1), job + " --dtype bf16");
   EXPECT_LE(largest_difference(half, full), 0.02) << describe(half.outcome);
   EXPECT_GT(largest_difference(half, full), 1e-6) << "bf16 computed as f32";
-  const TrainingRun cut = train(*at_, mpi(2), job + " --dtype bf16 --memory " + std::to_string(half.allocated.at(0) * 7 / 10));
+  const TrainingRun cut =
+      train(*at_, mpi(2),
+            job + " --dtype bf16 --memory " + std::to_string(half.allocated.at(0) * 7 / 10));
   EXPECT_LE(largest_difference(cut, full), 0.02) << describe(cut.outcome);
 }
 
 /// Workspaces depend on the number of threads that rank 0 plans with and every rank runs with.
 TEST_F(Training, BytesAreExactWithManyThreads) {
   for (const Ranks ranks : {threads(1), threads(2), mpi(2)}) {
-    const Outcome run = at_->sh("unset OMP_NUM_THREADS; " + Workspace::line(ranks, "even.onnx --steps 2"));
+    const Outcome run =
+        at_->sh("unset OMP_NUM_THREADS; " + Workspace::line(ranks, "even.onnx --steps 2"));
     EXPECT_EQ(run.status, 0) << describe(run);
-    for (size_t line = run.out.find("predicted "); line != std::string::npos; line = run.out.find("predicted ", line + 1)) {
+    for (size_t line = run.out.find("predicted "); line != std::string::npos;
+         line = run.out.find("predicted ", line + 1)) {
       if (run.out.compare(line, 14, "predicted step") == 0) continue;
-      const std::string predicted = run.out.substr(line + 10, run.out.find(' ', line + 10) - line - 10);
-      EXPECT_NE(run.out.find("allocated " + predicted + " B", line), std::string::npos) << describe(run);
+      const std::string predicted =
+          run.out.substr(line + 10, run.out.find(' ', line + 10) - line - 10);
+      EXPECT_NE(run.out.find("allocated " + predicted + " B", line), std::string::npos)
+          << describe(run);
     }
   }
 }

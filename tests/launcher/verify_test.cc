@@ -13,7 +13,9 @@ namespace {
 
 /// Two layers; 3 divides neither heads, hidden, vocabulary nor context.
 std::string gpt(double dropout = 0) {
-  const std::string path = (std::filesystem::temp_directory_path() / ("verify_test_" + std::to_string(::getpid()) + ".onnx")).string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("verify_test_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
   GptModel model;
   model.layers = 2;
   model.hidden = 128;
@@ -35,9 +37,10 @@ struct Case {
 };
 
 TEST(Verify, PlansOfAGptAgreeWithOneRank) {
-  for (const Case& c : {Case{"2", 2}, Case{"3", 3}, Case{"2x2", 4}, Case{"2x3", 6, "ilp"}, Case{"2x2x2", 8},
-                        Case{"2", 2, "dp"}, Case{"3", 3, "dp", "f32", 2, 0.1, 0.5}, Case{"2x2", 4, "auto", "bf16"},
-                        Case{"4", 4, "auto", "f32", 3, 0.1, 1.0}}) {
+  for (const Case& c :
+       {Case{"2", 2}, Case{"3", 3}, Case{"2x2", 4}, Case{"2x3", 6, "ilp"}, Case{"2x2x2", 8},
+        Case{"2", 2, "dp"}, Case{"3", 3, "dp", "f32", 2, 0.1, 0.5}, Case{"2x2", 4, "auto", "bf16"},
+        Case{"4", 4, "auto", "f32", 3, 0.1, 1.0}}) {
     World world = World::threads(c.ranks);
     ModelOptions options;
     options.batch = 7;
@@ -54,7 +57,8 @@ TEST(Verify, PlansOfAGptAgreeWithOneRank) {
     const TrainingPlan plan = make_plan(world, model, request);
     const VerifyReport report = verify(world, model, plan, {});
     std::filesystem::remove(path);
-    EXPECT_TRUE(report.verified) << c.mesh << " " << c.planner << " " << c.dtype << ": " << report.mismatch;
+    EXPECT_TRUE(report.verified) << c.mesh << " " << c.planner << " " << c.dtype << ": "
+                                 << report.mismatch;
     EXPECT_GT(report.values, 200) << c.mesh;
     EXPECT_GE(report.comparisons, report.values) << c.mesh;
     EXPECT_GT(report.largest, 0) << c.mesh;
@@ -101,8 +105,9 @@ int occurrences(const std::string& text, const std::string& part) {
 
 TEST_F(Explained, DetailsNameTimeBytesAndCollectives) {
   const std::string text = plan_details(model_, plan_);
-  for (const char* part : {"time of a step: ", "compute ", "matmul ", "communication ", "bytes of rank 0 at the peak", "parameters ",
-                           "optimizer state ", "activations ", "dearest collectives:", " -> ", "between "}) {
+  for (const char* part : {"time of a step: ", "compute ", "matmul ", "communication ",
+                           "bytes of rank 0 at the peak", "parameters ", "optimizer state ",
+                           "activations ", "dearest collectives:", " -> ", "between "}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
   EXPECT_LE(occurrences(text, "between "), 5);

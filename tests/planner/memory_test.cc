@@ -16,7 +16,8 @@ struct Builder {
 
   BufferId buffer(int64_t floats, const std::string& name = "") {
     const auto id = static_cast<BufferId>(program.buffers.size());
-    program.buffers.push_back({name.empty() ? "b" + std::to_string(id) : name, {DType::f32, {floats}}, -1});
+    program.buffers.push_back(
+        {name.empty() ? "b" + std::to_string(id) : name, {DType::f32, {floats}}, -1});
     return id;
   }
   BufferId bind(Role role, int64_t floats, const std::string& name) {
@@ -84,11 +85,11 @@ TEST(Memory, KeepsScalarsOutputsAndPersistents) {
   const BufferId lr = b.bind(Role::scalar, 1, "lr");
   const BufferId w = b.bind(Role::parameter, 3, "w");
   const BufferId x = b.bind(Role::batch, 3, "x");
-  const BufferId y = b.step("relu", {w}, 3);      // w stays
+  const BufferId y = b.step("relu", {w}, 3);  // w stays
   const BufferId z = b.step("mul", {y, x}, 3);
   b.output(y);
   b.output(z);
-  b.step("relu", {lr}, 1);                        // so does lr, for the next micro-batch
+  b.step("relu", {lr}, 1);  // so does lr, for the next micro-batch
   place_memory(b.program, no_workspace);
   check_memory(b.program);
   EXPECT_NE(b.offset(y), b.offset(w));
@@ -100,7 +101,9 @@ TEST(Memory, CountsWorkspaces) {
   Builder b;
   const BufferId x = b.bind(Role::batch, 16, "x");
   b.output(b.step("relu", {b.step("relu", {x}, 16)}, 16));
-  place_memory(b.program, [](const Program&, const Step& step) { return step.node.name == "relu1" ? int64_t{100} : 0; });
+  place_memory(b.program, [](const Program&, const Step& step) {
+    return step.node.name == "relu1" ? int64_t{100} : 0;
+  });
   check_memory(b.program);
   EXPECT_EQ(b.program.steps[1].workspace_bytes, 100);
   EXPECT_EQ(b.program.arena_bytes, 64 + 128);
@@ -167,7 +170,8 @@ Program training_like(int layers, uint32_t seed) {
   }
   for (int i = layers; i-- > 0;) {
     const BufferId side = b.step("matmul", {x, kept[static_cast<size_t>(i)]}, 32);
-    x = b.step("matmul", {side, kept[static_cast<size_t>(i)]}, 16 * (1 + static_cast<int64_t>(random() % 200)));
+    x = b.step("matmul", {side, kept[static_cast<size_t>(i)]},
+               16 * (1 + static_cast<int64_t>(random() % 200)));
   }
   b.output(x);
   return b.program;
@@ -178,12 +182,15 @@ TEST(Memory, PlacesThousandsOfBuffersQuickly) {
     Program program = training_like(1250, seed);  // 5000 steps
     const auto start = std::chrono::steady_clock::now();
     place_memory(program, [](const Program&, const Step&) { return int64_t{4096}; });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     check_memory(program);
     int64_t kept = 0;  // alive in the middle, at least
-    for (size_t i = 2; i < program.buffers.size() / 2; i += 2) kept += byte_size(program.buffers[i].type);
-    std::printf("seed %u: %zu steps placed in %.3f s, %.3f of what the middle keeps\n", seed, program.steps.size(),
-                seconds, static_cast<double>(program.arena_bytes) / static_cast<double>(kept));
+    for (size_t i = 2; i < program.buffers.size() / 2; i += 2)
+      kept += byte_size(program.buffers[i].type);
+    std::printf("seed %u: %zu steps placed in %.3f s, %.3f of what the middle keeps\n", seed,
+                program.steps.size(), seconds,
+                static_cast<double>(program.arena_bytes) / static_cast<double>(kept));
     EXPECT_LT(seconds, 3.0);
     EXPECT_LT(static_cast<double>(program.arena_bytes), 1.1 * static_cast<double>(kept));
   }

@@ -12,7 +12,8 @@ std::string list(int64_t ranks, const Cluster& cluster = {}) {
   std::string out;
   for (const Mesh& mesh : candidate_meshes(ranks, cluster)) {
     std::string sizes;
-    for (const Mesh::Axis& axis : mesh.axes()) sizes += (sizes.empty() ? "" : "x") + std::to_string(axis.size);
+    for (const Mesh::Axis& axis : mesh.axes())
+      sizes += (sizes.empty() ? "" : "x") + std::to_string(axis.size);
     out += (out.empty() ? "" : " ") + (sizes.empty() ? "1" : sizes);
   }
   return out;
@@ -28,7 +29,8 @@ TEST(MeshSearch, EqualLinksMakeOrderIrrelevant) {
   EXPECT_EQ(list(64), "64 8x8 4x16 2x32 4x4x4 2x4x8 2x2x16");
 }
 
-/// The first axis between nodes, the others within one: 2x4 and 4x2 are not the same, 2x2x4 and 2x4x2 are.
+/// The first axis between nodes, the others within one: 2x4 and 4x2 are not the same, 2x2x4 and
+/// 2x4x2 are.
 TEST(MeshSearch, UnequalLinksMakeOrderMatter) {
   Cluster cluster;
   cluster.links = {{1e9, 1e-5}, {1e11, 1e-6}};
@@ -45,9 +47,11 @@ Graph mlp(int64_t batch, int64_t width) {
   for (const std::string name : {"one", "two"}) {
     Source source;
     source.stream = name;
-    const ValueId w = g.add_persistent(name + "/w", {DType::f32, {width, width}}, Role::parameter, source);
+    const ValueId w =
+        g.add_persistent(name + "/w", {DType::f32, {width, width}}, Role::parameter, source);
     g.trainable[w] = true;
-    x = g.add("relu", {g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name)}, {}, name + "/relu");
+    x = g.add("relu", {g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name)}, {},
+              name + "/relu");
   }
   const ValueId difference = g.add("sub", {x, target}, {}, "difference");
   g.loss = g.add("reduce_sum", {g.add("mul", {difference, difference}, {}, "square")},
@@ -106,7 +110,9 @@ TEST(MeshSearch, AMeshThatFitsBeatsAFasterOneThatDoesNot) {
   RuleCache rules;
   PlanOptions options;
   const Mesh slow = Mesh::parse("2x2");
-  options.arena_bytes = [&](const Plan& plan) { return plan.mesh == slow ? int64_t{10} : int64_t{1} << 40; };
+  options.arena_bytes = [&](const Plan& plan) {
+    return plan.mesh == slow ? int64_t{10} : int64_t{1} << 40;
+  };
   options.memory_limit = int64_t{1} << 30;
   EXPECT_EQ(plan_best_mesh(g, 4, host_cluster(), options, 1e9, rules).mesh, slow);
 }

@@ -27,7 +27,9 @@ struct Fixture {
   ValueId param(const std::string& name, Shape shape) {
     return g.add_persistent(name, {DType::f32, std::move(shape)}, Role::parameter, Source{});
   }
-  ValueId batch(const std::string& name, Shape shape) { return g.add_input(name, {DType::f32, std::move(shape)}, Role::batch); }
+  ValueId batch(const std::string& name, Shape shape) {
+    return g.add_input(name, {DType::f32, std::move(shape)}, Role::batch);
+  }
   void start_plan() { plan = replicated_plan(g, mesh); }
   Sharding sh(const char* text) const { return parse_sharding(text, mesh); }
   void hold(const std::string& value, const char* text) { plan.values[value] = sh(text); }
@@ -63,17 +65,21 @@ TEST(Partition, LocalTypesAndBoxes) {
   const Program last = f.run(3);
   // 5 rows over a are 3 and 2; rank 3 has the second half of both.
   EXPECT_EQ(last.bindings[0].box, (Box{{3, 2}, {3, 3}}));
-  EXPECT_EQ(last.buffers[static_cast<size_t>(last.bindings[1].buffer)].type, (TensorType{DType::f32, {3, 3}}));
+  EXPECT_EQ(last.buffers[static_cast<size_t>(last.bindings[1].buffer)].type,
+            (TensorType{DType::f32, {3, 3}}));
   EXPECT_EQ(last.steps[0].kind, Step::Kind::kernel);
-  EXPECT_EQ(last.buffers[static_cast<size_t>(last.steps[0].out[0])].type, (TensorType{DType::f32, {2, 3}}));
+  EXPECT_EQ(last.buffers[static_cast<size_t>(last.steps[0].out[0])].type,
+            (TensorType{DType::f32, {2, 3}}));
   EXPECT_EQ(last.outputs[0].sharding, f.sh("[-, -]"));
-  EXPECT_EQ(last.buffers[static_cast<size_t>(last.outputs[0].buffer)].type, (TensorType{DType::f32, {5, 3}}));
+  EXPECT_EQ(last.buffers[static_cast<size_t>(last.outputs[0].buffer)].type,
+            (TensorType{DType::f32, {5, 3}}));
 }
 
 TEST(Partition, AReshardedValueIsMadeOnce) {
   Fixture f;
   const ValueId x = f.batch("x", {4, 4});
-  const ValueId a = f.g.add("relu", {x}, {}, "r1"), b = f.g.add("neg", {x}, {}, "r2"), c = f.g.add("exp", {x}, {}, "r3");
+  const ValueId a = f.g.add("relu", {x}, {}, "r1"), b = f.g.add("neg", {x}, {}, "r2"),
+                c = f.g.add("exp", {x}, {}, "r3");
   f.g.outputs = {f.g.add("add", {f.g.add("add", {a, b}, {}, "s1"), c}, {}, "s2")};
   f.start_plan();
   f.hold("x", "[{a}, -]");
@@ -113,13 +119,17 @@ Graph sgd_graph(bool read_after) {
   Graph g;
   const ValueId w = g.add_persistent("w", {DType::f32, {8}}, Role::parameter, Source{});
   const ValueId m = g.add_persistent("m", {DType::f32, {8}}, Role::state, Source{});
-  const ValueId lr = g.add_input("lr", {DType::f32, {}}, Role::scalar), step = g.add_input("step", {DType::i64, {}}, Role::scalar);
+  const ValueId lr = g.add_input("lr", {DType::f32, {}}, Role::scalar),
+                step = g.add_input("step", {DType::i64, {}}, Role::scalar);
   const ValueId x = g.add_input("x", {DType::f32, {8}}, Role::batch);
   const ValueId grad = g.add("mul", {w, x}, {}, "grad");
   g.phase = Phase::update;
-  const ValueId one = g.add("fill", {}, {{"shape", std::vector<int64_t>{}}, {"dtype", std::string("f32")}, {"value", 1.0}}, "one");
-  const auto next = g.add_node("sgd", {w, grad, m, lr, step, one},
-                               {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
+  const ValueId one = g.add(
+      "fill", {},
+      {{"shape", std::vector<int64_t>{}}, {"dtype", std::string("f32")}, {"value", 1.0}}, "one");
+  const auto next =
+      g.add_node("sgd", {w, grad, m, lr, step, one},
+                 {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
   g.updates[w] = next[0];
   g.updates[m] = next[1];
   if (read_after) g.outputs = {g.add("relu", {w}, {}, "reader")};
@@ -155,9 +165,9 @@ TEST(Partition, ShardedUpdateOfAReplicatedParameterGathersIntoIt) {
   f.cut("update", {"[{a}]", "[{a}]", "[{a}]", "[]", "[]", "[]"}, {"[{a}]", "[{a}]"});
   const Program p = f.run();
   EXPECT_EQ(kinds(p), "mul slice fill slice sgd all_gather");
-  EXPECT_EQ(p.steps[5].out[0], p.bindings[0].buffer);   // w
+  EXPECT_EQ(p.steps[5].out[0], p.bindings[0].buffer);  // w
   EXPECT_EQ(p.bindings[0].name, "w");
-  EXPECT_EQ(p.steps[4].out[1], p.steps[4].in[2]);       // m
+  EXPECT_EQ(p.steps[4].out[1], p.steps[4].in[2]);  // m
 }
 
 TEST(Partition, AnUpdateWithAnotherInputIsCopied) {
@@ -167,7 +177,8 @@ TEST(Partition, AnUpdateWithAnotherInputIsCopied) {
   f.g.updates[v] = u;
   f.start_plan();
   const Program p = f.run();
-  // Both old values are taken before either is overwritten: v's copy can be made in u only after u's.
+  // Both old values are taken before either is overwritten: v's copy can be made in u only after
+  // u's.
   ASSERT_EQ(kinds(p), "identity identity identity");
   EXPECT_EQ(p.steps[0].in[0], p.bindings[1].buffer);
   EXPECT_EQ(p.steps[1].in[0], p.bindings[0].buffer);
@@ -193,8 +204,13 @@ TEST(Partition, AMicroUpdateMayNotBeReadOldInTheUpdatePhase) {
 
 TEST(Partition, AttributesAreLocalised) {
   Fixture f;
-  f.g.outputs = {f.g.add("iota", {}, {{"shape", std::vector<int64_t>{7}}, {"dtype", std::string("f32")}, {"axis", int64_t{0}},
-                                      {"start", int64_t{0}}, {"step", int64_t{1}}}, "count")};
+  f.g.outputs = {f.g.add("iota", {},
+                         {{"shape", std::vector<int64_t>{7}},
+                          {"dtype", std::string("f32")},
+                          {"axis", int64_t{0}},
+                          {"start", int64_t{0}},
+                          {"step", int64_t{1}}},
+                         "count")};
   f.start_plan();
   f.cut("count", {}, {"[{a,b}]"});
   // 7 over a: 4, 3; over b: 2, 2, 2, 1
@@ -229,7 +245,8 @@ TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
         ASSERT_EQ(p.steps.size(), first.steps.size());
         ASSERT_EQ(p.buffers.size(), first.buffers.size());
         for (size_t s = 0; s < p.steps.size(); ++s) {
-          ASSERT_EQ(p.steps[s].node.name, first.steps[s].node.name) << "mesh " << text << " seed " << seed;
+          ASSERT_EQ(p.steps[s].node.name, first.steps[s].node.name)
+              << "mesh " << text << " seed " << seed;
           ASSERT_EQ(p.steps[s].in, first.steps[s].in);
           ASSERT_EQ(p.steps[s].out, first.steps[s].out);
           ASSERT_EQ(p.steps[s].phase, first.steps[s].phase);

@@ -223,7 +223,8 @@ TEST(Planner, RepeatsItself) {
   }
 }
 
-/// Without its favourite, a value takes another, which costs at least as much; the other layers' weights are free.
+/// Without its favourite, a value takes another, which costs at least as much; the other layers'
+/// weights are free.
 TEST(Planner, AnAvoidedShardingIsNotTaken) {
   const Graph g = mlp(16384, 64, 2);
   const Plan best = plan_of(g, "4");

@@ -31,7 +31,8 @@ std::vector<Sharding> all_shardings(const Mesh& mesh, size_t rank, bool with_max
       }
       // Sums and maxima over different axes of one value have no meaning together.
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
-        if ((op == ReduceOp::max && !with_max) || (!s.partial.empty() && s.partial[0].op != op)) continue;
+        if ((op == ReduceOp::max && !with_max) || (!s.partial.empty() && s.partial[0].op != op))
+          continue;
         Sharding partial = s;
         partial.partial.push_back({axis, op});
         next.push_back(partial);
@@ -71,8 +72,8 @@ std::vector<int> partial_axes(const Sharding& s) {
   return axes;
 }
 
-/// What `rank` holds of the value in sharding s: where it is partial, the group's first member holds
-/// what the others leave.
+/// What `rank` holds of the value in sharding s: where it is partial, the group's first member
+/// holds what the others leave.
 Tensor local_value(const TensorType& type, const Sharding& s, const Mesh& mesh, int64_t rank) {
   const Box box = local_box(type.shape, s, mesh, mesh.coordinates(rank));
   Tensor out({type.dtype, box_shape(box)});
@@ -106,7 +107,8 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
     sequences.push_back(cheapest_reshard(type, c.from, c.to, mesh, cluster));
     ASSERT_EQ(sequences.back().empty() ? c.from : sequences.back().back().after, c.to);
     for (const ReshardStep& step : sequences.back()) {
-      if (std::find(axis_sets.begin(), axis_sets.end(), step.axes) == axis_sets.end()) axis_sets.push_back(step.axes);
+      if (std::find(axis_sets.begin(), axis_sets.end(), step.axes) == axis_sets.end())
+        axis_sets.push_back(step.axes);
     }
   }
   const auto ranks = static_cast<size_t>(mesh.size());
@@ -127,7 +129,8 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
       for (const ReshardStep& step : sequences[i]) {
         const Collective c = collective_of(step, shape, before, mesh, world.rank());
         const CollectiveStep run(c, type.dtype, world.rank());
-        const size_t me = static_cast<size_t>(std::find(c.group.begin(), c.group.end(), world.rank()) - c.group.begin());
+        const size_t me = static_cast<size_t>(
+            std::find(c.group.begin(), c.group.end(), world.rank()) - c.group.begin());
         Tensor next({type.dtype, box_shape(c.out_boxes[me])});
         Tensor workspace({DType::u8, {run.workspace_bytes()}});
         run.run(now.data(), next.data(), workspace.data(), groups.at(step.axes).get());
@@ -152,8 +155,9 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
           first = false;
         }
         ASSERT_EQ(got, true_value(strides, at))
-            << to_string(cases[i].from, mesh) << " -> " << to_string(to, mesh) << " of " << to_string(shape)
-            << " on " << mesh.to_string() << ", rank " << rank << ", element " << local;
+            << to_string(cases[i].from, mesh) << " -> " << to_string(to, mesh) << " of "
+            << to_string(shape) << " on " << mesh.to_string() << ", rank " << rank << ", element "
+            << local;
       });
       if (::testing::Test::HasFatalFailure()) return;
     }
@@ -179,7 +183,7 @@ TEST(Reshard, EveryPairOnOneAxis) {
   run_all_pairs("2", {5});
   run_all_pairs("2", {4, 6});
   run_all_pairs("3", {4, 5});
-  run_all_pairs("4", {10, 3});   // 3,3,3,1 and 1,1,1,0
+  run_all_pairs("4", {10, 3});    // 3,3,3,1 and 1,1,1,0
   run_all_pairs("4", {2, 3, 5});  // empty shards
 }
 
@@ -207,22 +211,27 @@ TEST(Reshard, PicksTheOneRightCollective) {
   const TensorType type{DType::f32, {1024, 1024}};
   auto kinds = [&](const char* from, const char* to) {
     std::vector<Kind> out;
-    for (const auto& s : cheapest_reshard(type, parse_sharding(from, mesh), parse_sharding(to, mesh), mesh, Cluster{})) {
+    for (const auto& s : cheapest_reshard(type, parse_sharding(from, mesh),
+                                          parse_sharding(to, mesh), mesh, Cluster{})) {
       out.push_back(s.kind);
     }
     return out;
   };
-  EXPECT_EQ(kinds("[-, {model}] partial(sum: data)", "[-, {model}]"), std::vector{Kind::all_reduce});
-  // The ranks along data hold the same partial sums: each sums half, then they gather. Of 4 MB at 2 GB/s:
+  EXPECT_EQ(kinds("[-, {model}] partial(sum: data)", "[-, {model}]"),
+            std::vector{Kind::all_reduce});
+  // The ranks along data hold the same partial sums: each sums half, then they gather. Of 4 MB at 2
+  // GB/s:
   //   all_reduce 3.2 ms > slice 0.2 ms + all_reduce of 2 MB 1.6 ms + all_gather 1.1 ms
-  EXPECT_EQ(kinds("[-, -] partial(sum: model)", "[-, -]"), (std::vector{Kind::slice, Kind::all_reduce, Kind::all_gather}));
+  EXPECT_EQ(kinds("[-, -] partial(sum: model)", "[-, -]"),
+            (std::vector{Kind::slice, Kind::all_reduce, Kind::all_gather}));
   EXPECT_EQ(kinds("[-, -] partial(sum: data)", "[{data}, -]"), std::vector{Kind::reduce_scatter});
   EXPECT_EQ(kinds("[{data}, -]", "[-, -]"), std::vector{Kind::all_gather});
   EXPECT_EQ(kinds("[{data}, -]", "[-, {data}]"), std::vector{Kind::all_to_all});
   EXPECT_EQ(kinds("[-, -]", "[-, {model}]"), std::vector{Kind::slice});
   EXPECT_EQ(kinds("[-, -]", "[-, -] partial(sum: model)"), std::vector{Kind::keep_first});
   // One ring of 8 sends 7 messages, a ring of 4 and one of 2 together 4, and as many bytes.
-  EXPECT_EQ(kinds("[{data,model}, -]", "[-, -]"), (std::vector{Kind::all_gather, Kind::all_gather}));
+  EXPECT_EQ(kinds("[{data,model}, -]", "[-, -]"),
+            (std::vector{Kind::all_gather, Kind::all_gather}));
   // Both axes at once: 7/8 of the bytes move, not 1/2 + 3/4.
   EXPECT_EQ(kinds("[{data,model}, -]", "[-, {data,model}]"), std::vector{Kind::all_to_all});
   // The part that stays is not touched.
@@ -236,7 +245,8 @@ TEST(Reshard, CostsFollowTheRingFormulas) {
   cluster.memory_bandwidth = 1e10;
   const TensorType type{DType::f32, {1000, 8}};  // 32000 bytes whole
   const Sharding whole = Sharding::replicated(2), cut = parse_sharding("[{a}, -]", mesh),
-                 partial = parse_sharding("[-, -] partial(sum: a)", mesh), across = parse_sharding("[-, {a}]", mesh);
+                 partial = parse_sharding("[-, -] partial(sum: a)", mesh),
+                 across = parse_sharding("[-, {a}]", mesh);
   auto seconds = [&](const Sharding& from, const Sharding& to) {
     return reshard_seconds(cheapest_reshard(type, from, to, mesh, cluster));
   };
@@ -253,19 +263,22 @@ TEST(Reshard, NoDetourIsCheaper) {
   for (const Shape& shape : {Shape{6, 4}, Shape{4096, 512}}) {
     for (const bool fast_b : {false, true}) {
       Cluster cluster;
-      cluster.links = {{.bandwidth = 1e9, .latency = 1e-5}, {.bandwidth = fast_b ? 1e11 : 1e9, .latency = 1e-5}};
+      cluster.links = {{.bandwidth = 1e9, .latency = 1e-5},
+                       {.bandwidth = fast_b ? 1e11 : 1e9, .latency = 1e-5}};
       const TensorType type{DType::f32, shape};
       const std::vector<Sharding> all = all_shardings(mesh, 2);
       std::vector<std::vector<double>> cost;
       for (const Sharding& from : all) {
         cost.emplace_back();
-        for (const Sharding& to : all) cost.back().push_back(reshard_seconds(cheapest_reshard(type, from, to, mesh, cluster)));
+        for (const Sharding& to : all)
+          cost.back().push_back(reshard_seconds(cheapest_reshard(type, from, to, mesh, cluster)));
       }
       for (size_t i = 0; i < all.size(); ++i) {
         for (size_t j = 0; j < all.size(); ++j) {
           for (size_t k = 0; k < all.size(); ++k) {
             EXPECT_LE(cost[i][j], cost[i][k] + cost[k][j] + 1e-12)
-                << to_string(all[i], mesh) << " -> " << to_string(all[j], mesh) << " by way of " << to_string(all[k], mesh);
+                << to_string(all[i], mesh) << " -> " << to_string(all[j], mesh) << " by way of "
+                << to_string(all[k], mesh);
           }
         }
       }
@@ -284,7 +297,8 @@ TEST(Reshard, IsQuickOnThreeAxes) {
     const Sharding &from = all[random() % all.size()], &to = all[random() % all.size()];
     steps += cheapest_reshard({DType::f32, {8, 12, 1024, 64}}, from, to, mesh, Cluster{}).size();
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%.1f us a call, %.2f steps, over %zu shardings\n", seconds / kCalls * 1e6,
               static_cast<double>(steps) / kCalls, all.size());
   EXPECT_LT(seconds / kCalls, 0.02);

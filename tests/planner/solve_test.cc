@@ -1,4 +1,5 @@
-// Solvers by name: files in both forms, all solvers against exhaustive search, a node budget, a time limit.
+// Solvers by name: files in both forms, all solvers against exhaustive search, a node budget, a
+// time limit.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -50,8 +51,7 @@ double exhaustive(const Problem& problem) {
   for (;;) {
     best = std::min(best, evaluate(problem, solution).cost);
     size_t i = 0;
-    while (i < solution.size() &&
-           ++solution[i] == static_cast<int>(problem.nodes[i].cost.size()))
+    while (i < solution.size() && ++solution[i] == static_cast<int>(problem.nodes[i].cost.size()))
       solution[i++] = 0;
     if (i == solution.size()) return best;
   }
@@ -71,7 +71,8 @@ TEST(ProblemFile, ReadsTheContestsForm) {
   EXPECT_EQ(problem.nodes[0].claims[0].live[0], (Problem::Interval{0, 1}));
   EXPECT_TRUE(problem.nodes[2].claims.empty());  // [0, 0] holds nothing
   EXPECT_EQ(problem.nodes[2].cost[1], kInfeasible);
-  // At time 1 both live: 10 + 7 and 10 + 10 are too much. [1, 0]: 5 + 2 + 2 + 1 = 10; [1, 1]: 5 + 3 + 3 + 1.
+  // At time 1 both live: 10 + 7 and 10 + 10 are too much. [1, 0]: 5 + 2 + 2 + 1 = 10; [1, 1]: 5 + 3
+  // + 3 + 1.
   EXPECT_EQ(evaluate(problem, {0, 0, 0}).cost, kInfeasible);
   EXPECT_EQ(evaluate(problem, {1, 0, 0}).cost, 10);
   for (const char* solver : {"auto", "ilp", "beam", "lns", "beam+lns"}) {
@@ -163,9 +164,7 @@ TEST(Solve, ReturnsInTime) {
   }
 }
 
-TEST(Solve, UnknownSolverIsNamed) {
-  EXPECT_THROW(solve(Problem{}, "simplex", {}), Error);
-}
+TEST(Solve, UnknownSolverIsNamed) { EXPECT_THROW(solve(Problem{}, "simplex", {}), Error); }
 
 }  // namespace
 }  // namespace shardrun

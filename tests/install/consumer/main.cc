@@ -1,6 +1,8 @@
-// An example of the library's use: writes a small GPT, imports it, plans for two ranks and trains it.
+// An example of the library's use: writes a small GPT, imports it, plans for two ranks and trains
+// it.
 //
-//   consumer FOLDER     prints one loss a line; exit status 0 if the loss fell and every byte was predicted
+//   consumer FOLDER     prints one loss a line; exit status 0 if the loss fell and every byte was
+//   predicted
 #include <shardrun/shardrun.h>
 
 #include <cstdio>
@@ -41,7 +43,8 @@ int main(int argc, char** argv) {
     train.on_step = [](const shardrun::StepReport& step) { std::printf("%g\n", step.loss); };
     const shardrun::TrainReport report = shardrun::train(world, model, plan, train);
 
-    const bool fell = report.losses.size() == 30 && report.losses.back() < 0.8 * report.losses.front();
+    const bool fell =
+        report.losses.size() == 30 && report.losses.back() < 0.8 * report.losses.front();
     if (!fell) std::fprintf(stderr, "consumer: the loss did not fall\n");
     const bool exact = report.allocated_bytes == report.predicted_bytes;
     if (!exact) std::fprintf(stderr, "consumer: allocated bytes are not those predicted\n");

@@ -1,18 +1,19 @@
 // shardrun: train an ONNX model on many processes. This is the whole public interface; the command
 // line is a thin client of it.
 //
-//   shardrun::World world = shardrun::World::launched();          // mpirun's ranks, or this process alone
-//   try {
+//   shardrun::World world = shardrun::World::launched();          // mpirun's ranks, or this
+//   process alone try {
 //     shardrun::ModelOptions options;
 //     options.batch = 8;
 //     shardrun::Model model = shardrun::load_model(world, "gpt.onnx", options);
 //     shardrun::TrainingPlan plan = shardrun::make_plan(world, model, {});
 //     shardrun::TrainOptions train;
 //     train.data = "text:shakespeare.txt";
-//     train.on_step = [&](const shardrun::StepReport& s) { if (world.leader()) std::printf("%g\n", s.loss); };
-//     shardrun::train(world, model, plan, train);
+//     train.on_step = [&](const shardrun::StepReport& s) { if (world.leader()) std::printf("%g\n",
+//     s.loss); }; shardrun::train(world, model, plan, train);
 //   } catch (const std::exception& e) {
-//     return world.fail(e);                                      // one sentence, and every rank ends
+//     return world.fail(e);                                      // one sentence, and every rank
+//     ends
 //   }
 //
 // Every rank makes the same calls in the same order. Rank 0's checks finish before any other rank
@@ -41,7 +42,8 @@ class Failure : public std::runtime_error {
   Failure(Kind kind, const std::string& sentence, bool everywhere = false)
       : std::runtime_error(sentence), kind_(kind), everywhere_(everywhere) {}
   Kind kind() const { return kind_; }
-  /// Every rank throws this same failure, so each can end by itself; otherwise World::fail ends the others.
+  /// Every rank throws this same failure, so each can end by itself; otherwise World::fail ends the
+  /// others.
   bool everywhere() const { return everywhere_; }
 
  private:
@@ -52,17 +54,17 @@ class Failure : public std::runtime_error {
 /// The ranks that work together.
 class World {
  public:
-  static World launched();         // MPI's ranks under mpirun or srun, else one rank
-  static World threads(int ranks); // ranks as threads of this process; no MPI needed
+  static World launched();          // MPI's ranks under mpirun or srun, else one rank
+  static World threads(int ranks);  // ranks as threads of this process; no MPI needed
   World(World&&) noexcept;
   World& operator=(World&&) noexcept;
-  ~World();                        // finalises MPI if launched() initialised it
+  ~World();  // finalises MPI if launched() initialised it
 
   int size() const;
-  bool leader() const;             // the process that talks: MPI's rank 0
+  bool leader() const;  // the process that talks: MPI's rank 0
   /// Prints the sentence of `error` once (to stderr, with the rank if it is not rank 0), ends all
-  /// ranks, and returns the exit status: 2 for a wrong call, else 1. Under MPI with other ranks still
-  /// running it does not return.
+  /// ranks, and returns the exit status: 2 for a wrong call, else 1. Under MPI with other ranks
+  /// still running it does not return.
   int fail(const std::exception& error) noexcept;
 
   struct Impl;
@@ -74,20 +76,20 @@ class World {
 };
 
 struct ModelOptions {
-  std::map<std::string, int64_t> dims;   // symbolic dims: {"batch", 8}
-  std::optional<int64_t> batch;          // binds the inputs' first dim where it is symbolic; 8 if not given
-  std::string loss;                      // "", cross-entropy, mse; "" if the model's output is the loss
-  std::vector<std::string> freeze, train; // regular expressions on parameter names; freeze wins
-  std::string shared;                    // "", keep, split: what to do with weights that an exporter merged
-  std::string dtype = "f32";             // f32, bf16: what products compute in; weights are f32 always
+  std::map<std::string, int64_t> dims;  // symbolic dims: {"batch", 8}
+  std::optional<int64_t> batch;  // binds the inputs' first dim where it is symbolic; 8 if not given
+  std::string loss;              // "", cross-entropy, mse; "" if the model's output is the loss
+  std::vector<std::string> freeze, train;  // regular expressions on parameter names; freeze wins
+  std::string shared;         // "", keep, split: what to do with weights that an exporter merged
+  std::string dtype = "f32";  // f32, bf16: what products compute in; weights are f32 always
 
-  std::string optimizer = "adamw";       // adamw, adam, sgd
+  std::string optimizer = "adamw";  // adamw, adam, sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9;
-  double weight_decay = 0.0;             // on tensors of two or more dims; all with decay_all
+  double weight_decay = 0.0;  // on tensors of two or more dims; all with decay_all
   bool decay_all = false;
-  double clip = 0.0;                     // global gradient norm; 0: off
-  int accumulate = 1;                    // micro-batches of `batch` a step
-  uint64_t seed = 0;                     // fresh weights and dropout masks follow from it
+  double clip = 0.0;   // global gradient norm; 0: off
+  int accumulate = 1;  // micro-batches of `batch` a step
+  uint64_t seed = 0;   // fresh weights and dropout masks follow from it
 };
 
 /// One line of the table of parameters.
@@ -96,16 +98,17 @@ struct ParameterInfo {
   bool trainable = false;
 };
 
-/// A model with loss, gradients and optimizer: one training step as a graph. No weights are read yet.
+/// A model with loss, gradients and optimizer: one training step as a graph. No weights are read
+/// yet.
 class Model {
  public:
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  const std::vector<std::string>& notes() const;       // what was assumed, recognised or repaired
+  const std::vector<std::string>& notes() const;  // what was assumed, recognised or repaired
   const std::vector<ParameterInfo>& parameters() const;
-  std::string graph_text() const;                       // the training step, a line per node
+  std::string graph_text() const;  // the training step, a line per node
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
@@ -118,14 +121,15 @@ class Model {
 Model load_model(World& world, const std::string& path, const ModelOptions& options);
 
 struct PlanRequest {
-  std::string mesh = "auto";        // auto; data=2,model=4; 2x4
-  std::string planner = "auto";     // auto, ilp, beam, dp
-  int64_t memory_bytes = 0;         // limit of a rank's arena; 0: its share of this machine's memory (none with `ranks`)
+  std::string mesh = "auto";     // auto; data=2,model=4; 2x4
+  std::string planner = "auto";  // auto, ilp, beam, dp
+  int64_t memory_bytes =
+      0;  // limit of a rank's arena; 0: its share of this machine's memory (none with `ranks`)
   double solve_seconds = 10;
   uint64_t seed = 0;
-  bool with_evaluation = true;      // the arena also serves validation
-  int ranks = 0;                    // plan for so many; 0: the world's
-  std::string plan_file;            // read the plan from here instead
+  bool with_evaluation = true;  // the arena also serves validation
+  int ranks = 0;                // plan for so many; 0: the world's
+  std::string plan_file;        // read the plan from here instead
 };
 
 /// The chosen sharding of every value, with predicted time and exact bytes.
@@ -135,10 +139,10 @@ class TrainingPlan {
   TrainingPlan& operator=(TrainingPlan&&) noexcept;
   ~TrainingPlan();
 
-  std::string summary() const;         // a few lines for people
+  std::string summary() const;  // a few lines for people
   std::string json() const;
   double predicted_seconds() const;
-  std::vector<int64_t> predicted_bytes() const;   // arena of each rank
+  std::vector<int64_t> predicted_bytes() const;  // arena of each rank
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
@@ -155,13 +159,15 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
 std::string plan_details(const Model& model, const TrainingPlan& plan);
 /// The plan as a table, layer by layer, layers that are alike told once.
 std::string explain_plan(const Model& model, const TrainingPlan& plan);
-/// How `value` lies and who wants it otherwise; and the best plan in which it does not lie so, with what that
-/// costs. Plans anew, with the request's memory, seconds and seed.
-std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value, const PlanRequest& request);
+/// How `value` lies and who wants it otherwise; and the best plan in which it does not lie so, with
+/// what that costs. Plans anew, with the request's memory, seconds and seed.
+std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
+                        const PlanRequest& request);
 /// What `other` has that `plan` has not: time, bytes, and every value that lies otherwise.
 std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other);
 
-/// What a plan file says of the model that it is for. Throws Failure(call) naming the field that is missing.
+/// What a plan file says of the model that it is for. Throws Failure(call) naming the field that is
+/// missing.
 struct PlannedModel {
   std::string path, planner;
   ModelOptions options;
@@ -170,12 +176,12 @@ struct PlannedModel {
 PlannedModel read_planned_model(const std::string& plan_file);
 
 struct StepReport {
-  int64_t step = 0;                // from 1
+  int64_t step = 0;  // from 1
   double loss = 0, lr = 0, grad_norm = 0;
   double step_ms = 0, comm_ms = 0;
-  double tokens_per_s = 0;         // 0 where the model has no tokens
+  double tokens_per_s = 0;  // 0 where the model has no tokens
   double samples_per_s = 0;
-  int64_t peak_bytes = 0;          // arena bytes of this rank
+  int64_t peak_bytes = 0;  // arena bytes of this rank
 };
 
 struct EvalReport {
@@ -184,72 +190,76 @@ struct EvalReport {
 };
 
 struct TrainOptions {
-  std::string data;                // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE; "": synthetic
+  std::string data;  // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE; "": synthetic
   int64_t steps = 20;
   double lr = 3e-4, min_lr = 0;
-  std::string schedule = "constant";   // constant, linear, cosine
-  int64_t warmup = 0;              // steps
-  int64_t eval_every = 0;          // 0: only at the end if there is validation data
-  int64_t eval_batches = 0;        // 0: all of the validation data, at most 200 batches
-  double validation = 0.1;         // share of the data kept for validation
-  uint64_t seed = 0;               // the order of batches
-  std::string metrics;             // JSON lines file; "": none
-  std::function<void(const StepReport&)> on_step;   // called on the leader
-  std::function<void(const EvalReport&)> on_eval;   // called on the leader
+  std::string schedule = "constant";  // constant, linear, cosine
+  int64_t warmup = 0;                 // steps
+  int64_t eval_every = 0;             // 0: only at the end if there is validation data
+  int64_t eval_batches = 0;           // 0: all of the validation data, at most 200 batches
+  double validation = 0.1;            // share of the data kept for validation
+  uint64_t seed = 0;                  // the order of batches
+  std::string metrics;                // JSON lines file; "": none
+  std::function<void(const StepReport&)> on_step;  // called on the leader
+  std::function<void(const EvalReport&)> on_eval;  // called on the leader
 };
 
 struct TrainReport {
-  std::vector<double> losses;            // one a step
+  std::vector<double> losses;  // one a step
   std::vector<EvalReport> evals;
   std::vector<int64_t> predicted_bytes;  // per rank
   std::vector<int64_t> allocated_bytes;  // per rank
   double seconds = 0;
 };
 
-/// What train() checks before it starts (options, the data, the metrics file's folder), so that a caller hears of it
-/// before a long search for a plan. Throws Failure(call).
+/// What train() checks before it starts (options, the data, the metrics file's folder), so that a
+/// caller hears of it before a long search for a plan. Throws Failure(call).
 void check_training(World& world, const Model& model, const TrainOptions& options);
-TrainReport train(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
+TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
+                  const TrainOptions& options);
 
 struct VerifyReport {
   bool verified = false;
-  int64_t values = 0;         // values of the step that were compared
-  int64_t comparisons = 0;    // of them and their resharded copies, and of what persists after the update
-  double largest = 0;         // largest difference, relative to the value's size (or to that of the terms that cancel in it)
-  std::string mismatch;       // the first value that differs: rank, element, got and wanted
+  int64_t values = 0;  // values of the step that were compared
+  int64_t comparisons =
+      0;               // of them and their resharded copies, and of what persists after the update
+  double largest = 0;  // largest difference, relative to the value's size (or to that of the terms
+                       // that cancel in it)
+  std::string mismatch;  // the first value that differs: rank, element, got and wanted
 };
-/// Runs the first step of a training run with these options (data, seed, lr) on as many threads as the plan has
-/// ranks, and on one, and compares every value in the order of the graph: partial ones combined, resharded
-/// copies too, parameters and state after the update. Stops at the first that differs by more than rounding.
-/// The World is one process.
-VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan, const TrainOptions& options);
+/// Runs the first step of a training run with these options (data, seed, lr) on as many threads as
+/// the plan has ranks, and on one, and compares every value in the order of the graph: partial ones
+/// combined, resharded copies too, parameters and state after the update. Stops at the first that
+/// differs by more than rounding. The World is one process.
+VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
+                    const TrainOptions& options);
 
 /// A problem of choices in a file: the planner's search without tensors.
 struct SolveRequest {
-  std::string file;            // JSON or gzipped JSON: our own form or the IOPDDL contest's
-  std::string solver = "auto"; // auto, ilp, beam, lns, ilp+lns, beam+lns
-  double seconds = 60;         // in all, reading the file included
+  std::string file;             // JSON or gzipped JSON: our own form or the IOPDDL contest's
+  std::string solver = "auto";  // auto, ilp, beam, lns, ilp+lns, beam+lns
+  double seconds = 60;          // in all, reading the file included
   uint64_t seed = 0;
-  int64_t nodes = 0;           // lns: so many nodes of its search trees, for equal results; 0: by time only
-  int threads = 2;             // lns: the result depends on it
+  int64_t nodes = 0;  // lns: so many nodes of its search trees, for equal results; 0: by time only
+  int threads = 2;    // lns: the result depends on it
 };
 
 struct SolveReport {
   bool found = false;
-  std::vector<int> choices;    // one per node; empty if none was found that fits
+  std::vector<int> choices;  // one per node; empty if none was found that fits
   double cost = 0, lower_bound = 0;
-  bool infeasible = false;     // proven
-  std::string solver;          // which part finished
-  double seconds = 0;          // with the reading
+  bool infeasible = false;            // proven
+  std::string solver;                 // which part finished
+  double seconds = 0;                 // with the reading
   int64_t nodes = 0, core_nodes = 0;  // before and after the exact reductions
 };
 SolveReport solve_problem(const SolveRequest& request);
 
 struct GptModel {
-  std::string preset;              // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m
+  std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;  // over the preset's
   double dropout = 0;
-  bool weights = true;             // false: initialisers are described, each rank makes its own shard
+  bool weights = true;  // false: initialisers are described, each rank makes its own shard
   uint64_t seed = 0;
 };
 void write_gpt(const GptModel& model, const std::string& path);
