@@ -13,7 +13,6 @@ target_link_libraries(shardrun_dnnl INTERFACE ${SHARDRUN_DNNL})
 target_include_directories(shardrun_dnnl SYSTEM INTERFACE ${SHARDRUN_DNNL_INCLUDE})
 
 find_package(nlohmann_json REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 if(SHARDRUN_TESTS)
   find_package(GTest REQUIRED)
