@@ -55,18 +55,6 @@ FlatProblem::FlatProblem(const Problem& problem)
   });
 }
 
-double FlatProblem::total_cost(const Solution& solution) const {
-  double cost = 0;
-  for (size_t i = 0; i < solution.size(); ++i)
-    cost += problem_.nodes[i].cost[static_cast<size_t>(solution[i])];
-  for (const Problem::Edge& edge : problem_.edges) {
-    cost += edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) *
-                          problem_.nodes[static_cast<size_t>(edge.to)].cost.size() +
-                      static_cast<size_t>(solution[static_cast<size_t>(edge.to)])];
-  }
-  return cost;
-}
-
 std::vector<int64_t> FlatProblem::usage(const Solution& solution) const {
   std::vector<int64_t> use(static_cast<size_t>(times_) + 1, 0);
   for (size_t i = 0; i < ranges_.size(); ++i) {

@@ -35,7 +35,6 @@ class FlatProblem {
   int times() const { return times_; }
   int64_t limit() const { return problem_.memory_limit; }
 
-  double total_cost(const Solution& solution) const;
   /// Bytes at each kept time.
   std::vector<int64_t> usage(const Solution& solution) const;
 

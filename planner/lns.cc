@@ -98,7 +98,7 @@ class Search {
   void set(const Solution& choice) {
     state_.choice = choice;
     state_.use = problem_.usage(choice);
-    state_.cost = problem_.total_cost(choice);
+    state_.cost = raw_cost(problem_.problem(), choice);
   }
   double found_overflow(const SearchState& state) const {
     double sum = 0;

@@ -145,18 +145,6 @@ LocalSearch::LocalSearch(const Problem& problem)
   }
 }
 
-double LocalSearch::cost_of(const Solution& solution) const {
-  double cost = 0;
-  for (size_t i = 0; i < solution.size(); ++i)
-    cost += problem_.nodes[i].cost[static_cast<size_t>(solution[i])];
-  for (const Problem::Edge& edge : problem_.edges) {
-    cost += edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) *
-                          problem_.nodes[static_cast<size_t>(edge.to)].cost.size() +
-                      static_cast<size_t>(solution[static_cast<size_t>(edge.to)])];
-  }
-  return cost;
-}
-
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;
   for (const Neighbour& n : around_[static_cast<size_t>(node)]) {
@@ -167,7 +155,8 @@ void LocalSearch::local_costs(int node, const Solution& solution, std::vector<do
 }
 
 void LocalSearch::note_peak(const Solution& solution) {
-  if (!memory_.limited() || memory_.peak() >= least_peak_ || cost_of(solution) == kInfeasible)
+  if (!memory_.limited() || memory_.peak() >= least_peak_ ||
+      raw_cost(problem_, solution) == kInfeasible)
     return;
   least_peak_ = memory_.peak();
   tightest_ = solution;
@@ -335,11 +324,11 @@ std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions
   double best_cost = kInfeasible;
   const auto consider = [&](Solution solution) {
     memory_.reset(solution);
-    if (cost_of(solution) == kInfeasible) descend(solution, random);
+    if (raw_cost(problem_, solution) == kInfeasible) descend(solution, random);
     if (!repair(solution)) return false;
     descend(solution, random);
     note_peak(solution);
-    const double cost = cost_of(solution);
+    const double cost = raw_cost(problem_, solution);
     if (cost >= best_cost || memory_.overflow() > 0) return false;
     const bool gained = best_cost == kInfeasible || cost < best_cost - 1e-9 * std::abs(best_cost);
     best_cost = cost;

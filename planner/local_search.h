@@ -78,7 +78,6 @@ class LocalSearch {
     std::vector<double> by_other;  // [neighbour's strategy][own]
     std::vector<double> by_own;    // [own][neighbour's strategy]
   };
-  double cost_of(const Solution& solution) const;
   void local_costs(int node, const Solution& solution, std::vector<double>& out) const;
   bool repair(Solution& solution);
   void descend(Solution& solution, std::mt19937_64& random);

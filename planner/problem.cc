@@ -8,6 +8,18 @@
 
 namespace shardrun {
 
+double raw_cost(const Problem& problem, const Solution& solution) {
+  double cost = 0;
+  for (size_t i = 0; i < solution.size(); ++i)
+    cost += problem.nodes[i].cost[static_cast<size_t>(solution[i])];
+  for (const Problem::Edge& edge : problem.edges) {
+    const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
+    cost += edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) * columns +
+                      static_cast<size_t>(solution[static_cast<size_t>(edge.to)])];
+  }
+  return cost;
+}
+
 Evaluation evaluate(const Problem& problem, const Solution& solution) {
   SR_REQUIRE(solution.size() == problem.nodes.size(), internal, "solution has ", solution.size(),
              " choices, the problem has ", problem.nodes.size(), " nodes");
@@ -24,7 +36,6 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
     const int choice = solution[i];
     SR_REQUIRE(choice >= 0 && static_cast<size_t>(choice) < node.cost.size(), internal, "node '",
                node.name, "' has ", node.cost.size(), " strategies, the solution picks ", choice);
-    result.raw_cost += node.cost[static_cast<size_t>(choice)];
     for (const Problem::Claim& claim : node.claims) {
       const int64_t bytes = claim.bytes[static_cast<size_t>(choice)];
       for (const Problem::Interval& live : claim.live) {
@@ -34,12 +45,7 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
       }
     }
   }
-  for (const Problem::Edge& edge : problem.edges) {
-    const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
-    result.raw_cost +=
-        edge.cost[static_cast<size_t>(solution[static_cast<size_t>(edge.from)]) * columns +
-                  static_cast<size_t>(solution[static_cast<size_t>(edge.to)])];
-  }
+  result.raw_cost = raw_cost(problem, solution);
   int64_t bytes = 0;
   for (int t = 0; t < end; ++t) {
     bytes += change[static_cast<size_t>(t)];

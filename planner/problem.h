@@ -51,6 +51,9 @@ struct Evaluation {
   int peak_time = -1;  // -1: nothing is ever alive
 };
 
+/// The summed costs of the choices alone, memory aside. Indices must be in range.
+double raw_cost(const Problem& problem, const Solution& solution);
+
 /// Pure. Throws internal if the solution has the wrong size or an index out of range.
 Evaluation evaluate(const Problem& problem, const Solution& solution);
 
