@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "planner/bound.h"
+#include "planner/constraints.h"
 #include "planner/reshard.h"
 #include "planner/search_space.h"
 
@@ -56,11 +57,11 @@ class Planner {
         cluster_(cluster),
         options_(options),
         rules_(rules),
-        times_(mesh, cluster) {}
+        times_(mesh, cluster),
+        constraints_(graph, mesh, options.planner, options.pinned) {}
 
   Plan run(PlanReport& report) {
-    set_pins();
-    std::map<std::string, Sharding> apart = pinned_;
+    std::map<std::string, Sharding> apart = constraints_.pinned();
     apart.insert(options_.avoided.begin(), options_.avoided.end());
     folding_ = fold(graph_, apart);
     report.nodes = static_cast<int>(graph_.nodes().size());
@@ -88,37 +89,6 @@ class Planner {
   }
 
  private:
-  void set_pins() {
-    pinned_ = options_.pinned;
-    if (options_.planner == "dp") {
-      for (const Value& value : graph_.values()) {
-        const size_t rank = value.type.shape.size();
-        if (value.role == Role::batch && rank > 0) {
-          // Every axis cuts the batch, as long as no rank is left without a row.
-          Sharding cut = Sharding::replicated(rank);
-          int64_t rows = value.type.shape[0];
-          for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
-            if (rows < mesh_.axis_size(axis) || mesh_.axis_size(axis) == 1) continue;
-            cut.dims[0].push_back(axis);
-            rows /= mesh_.axis_size(axis);
-          }
-          pinned_.emplace(value.name, std::move(cut));
-        } else if (value.role != Role::computed) {
-          pinned_.emplace(value.name, Sharding::replicated(rank));
-        }
-      }
-    }
-    for (const Value& value : graph_.values()) {
-      const auto pin = pinned_.find(value.name);
-      if (pin == pinned_.end()) continue;
-      try {
-        check_sharding(pin->second, mesh_, value.type.shape.size());
-      } catch (const Error& error) {
-        throw error.with_context("pinned value '" + value.name + "'");
-      }
-    }
-  }
-
   void drop_avoided(SearchSpace& space) const {
     for (const auto& [name, sharding] : options_.avoided) {
       const ValueId id = graph_.find(name);
@@ -191,7 +161,8 @@ class Planner {
       Cluster cluster = cluster_;
       cluster.links = {cluster_.link(axis)};
       std::map<std::string, Sharding> pinned;
-      for (const auto& [name, sharding] : pinned_) pinned.emplace(name, along(sharding, axis));
+      for (const auto& [name, sharding] : constraints_.pinned())
+        pinned.emplace(name, along(sharding, axis));
       SearchSpace single = enumerate(alone, cluster);
       add_value_strategies(single, graph_, folding_, pinned);
       ReshardTimes times(alone, cluster);
@@ -231,8 +202,8 @@ class Planner {
     // Pins must stay possible.
     const Node& node = example(folding_.classes[c]);
     for (size_t r = 0; r < node.outputs.size(); ++r) {
-      const auto pin = pinned_.find(graph_.value(node.outputs[r]).name);
-      if (pin == pinned_.end()) continue;
+      const auto pin = constraints_.pinned().find(graph_.value(node.outputs[r]).name);
+      if (pin == constraints_.pinned().end()) continue;
       for (size_t a : order) {
         if (all[a].out[r] == pin->second && chosen.size() < most_) chosen.insert(a);
       }
@@ -327,7 +298,7 @@ class Planner {
   /// nullopt if nothing that was found fits.
   std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
     auto begin = thread_seconds();
-    add_value_strategies(space, graph_, folding_, pinned_);
+    add_value_strategies(space, graph_, folding_, constraints_.pinned());
     drop_avoided(space);
     Problem problem = build_problem(space, graph_, folding_, mesh_, times_, true);
     report.build_seconds += since(begin);
@@ -371,7 +342,7 @@ class Planner {
   const PlanOptions& options_;
   RuleCache& rules_;
   ReshardTimes times_;
-  std::map<std::string, Sharding> pinned_;
+  Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
   std::vector<std::vector<double>>
