@@ -15,7 +15,10 @@
 #include <array>
 #include <optional>
 #include <queue>
+#include <span>
 #include <unordered_map>
+
+#include "planner/collective_cost.h"
 
 namespace shardrun {
 namespace {
@@ -27,39 +30,6 @@ constexpr size_t kMaxDetourAxes = 3;
 constexpr size_t kMaxDims = 12;  // 4 bits of those
 constexpr uint8_t kFree = 0;
 constexpr uint8_t kPartial = 13;  // + ReduceOp; 1 … 12 are dims 0 … 11
-
-struct Wire {
-  double latency = 0, bandwidth = 1;
-  int64_t ranks = 1;
-};
-
-Wire wire_of(const std::vector<int>& axes, const Mesh& mesh, const Cluster& cluster) {
-  Wire w{0, 1e300, 1};
-  for (int axis : axes) {
-    const Cluster::Link& link = cluster.link(axis);
-    w.latency = std::max(w.latency, link.latency);
-    w.bandwidth = std::min(w.bandwidth, link.bandwidth);
-    w.ranks *= mesh.axis_size(axis);
-  }
-  return w;
-}
-
-/// Ring (all_gather, reduce_scatter; all_reduce is one after the other) and pairwise (all_to_all)
-/// algorithms: n - 1 messages, (n - 1) / n of the bytes sent by each rank.
-double seconds_of(Kind kind, double bytes_before, double bytes_after, const Wire& w,
-                  double memory_bandwidth) {
-  const double n = static_cast<double>(w.ranks);
-  const double share = (n - 1) / n;
-  switch (kind) {
-    case Kind::all_gather: return (n - 1) * w.latency + share * bytes_after / w.bandwidth;
-    case Kind::reduce_scatter: return (n - 1) * w.latency + share * bytes_before / w.bandwidth;
-    case Kind::all_reduce: return 2 * ((n - 1) * w.latency + share * bytes_before / w.bandwidth);
-    case Kind::all_to_all: return (n - 1) * w.latency + share * bytes_before / w.bandwidth;
-    case Kind::slice: return bytes_after / memory_bandwidth;
-    case Kind::keep_first: return bytes_before / memory_bandwidth;
-  }
-  return 0;
-}
 
 /// Where an axis that moves stands.
 struct Place {
@@ -234,18 +204,6 @@ class Search {
     return extent;
   }
 
-  Wire wire(const uint8_t* list, size_t count) const {
-    Wire w{0, 1e300, 1};
-    for (size_t i = 0; i < count; ++i) {
-      const int axis = axes_[list[i]];
-      const Cluster::Link& link = cluster_.link(axis);
-      w.latency = std::max(w.latency, link.latency);
-      w.bandwidth = std::min(w.bandwidth, link.bandwidth);
-      w.ranks *= mesh_.axis_size(axis);
-    }
-    return w;
-  }
-
   void add(uint64_t key, double cost, int steps, int parent, const Move& move) {
     const auto [it, fresh] = index_.try_emplace(key, static_cast<int>(states_.size()));
     if (fresh) {
@@ -265,8 +223,11 @@ class Search {
   void relax(int from, uint64_t key, Move move, const List& list, double before, double after) {
     move.count = list.size();
     std::copy(list.begin(), list.end(), move.axes.begin());
-    move.seconds = seconds_of(move.kind, before * element_bytes_, after * element_bytes_,
-                              wire(list.data(), list.size()), cluster_.memory_bandwidth);
+    std::array<int, kMaxAxes> axes{};
+    for (size_t i = 0; i < list.size(); ++i) axes[i] = axes_[list[i]];
+    move.seconds =
+        collective_seconds(move.kind, before * element_bytes_, after * element_bytes_,
+                           std::span<const int>(axes.data(), list.size()), mesh_, cluster_);
     const State& state = states_[static_cast<size_t>(from)];
     const double cost = state.cost + move.seconds;
     if (cost > bound_) return;
@@ -485,15 +446,6 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
 }
 
 }  // namespace
-
-double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
-                          const Sharding& after, const std::vector<int>& axes, const Mesh& mesh,
-                          const Cluster& cluster) {
-  const auto element = static_cast<double>(size_of(type.dtype));
-  return seconds_of(kind, static_cast<double>(max_local_count(type.shape, before, mesh)) * element,
-                    static_cast<double>(max_local_count(type.shape, after, mesh)) * element,
-                    wire_of(axes, mesh, cluster), cluster.memory_bandwidth);
-}
 
 std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to, const Mesh& mesh,

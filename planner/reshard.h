@@ -21,12 +21,6 @@ struct ReshardStep {
   double seconds = 0;
 };
 
-/// Time of one collective on the largest shard: ring algorithms, latency plus bytes over the
-/// slowest axis.
-double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
-                          const Sharding& after, const std::vector<int>& axes, const Mesh& mesh,
-                          const Cluster& cluster);
-
 /// Dijkstra over shardings. Empty if from == to. Deterministic: ties go to the first found.
 std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to, const Mesh& mesh,

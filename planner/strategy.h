@@ -20,8 +20,4 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
                                            std::span<const TensorType> out, const SpmdRule& rule,
                                            const Mesh& mesh, const Cluster& cluster);
 
-/// Roofline: max(FLOPs / peak, bytes / bandwidth) + latency, on local types.
-double kernel_seconds(const Node& node, std::span<const TensorType> in,
-                      std::span<const TensorType> out, const Cluster& cluster);
-
 }  // namespace shardrun

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/reshard.h"
-#include "planner/strategy.h"
+#include "planner/collective_cost.h"
+#include "planner/kernel_cost.h"
 
 namespace shardrun {
 namespace {
