@@ -12,6 +12,8 @@ std::vector<OpDef> reduce_ops();
 std::vector<OpDef> movement_ops();
 std::vector<OpDef> indexing_ops();
 std::vector<OpDef> matmul_ops();
+std::vector<OpDef> conv_ops();
+std::vector<OpDef> pool_ops();
 std::vector<OpDef> norm_ops();
 std::vector<OpDef> softmax_ops();
 std::vector<OpDef> attention_ops();

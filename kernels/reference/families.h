@@ -10,6 +10,8 @@ KernelList reduce_kernels();
 KernelList movement_kernels();
 KernelList indexing_kernels();
 KernelList matmul_kernels();
+KernelList conv_kernels();
+KernelList pool_kernels();
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList attention_kernels();

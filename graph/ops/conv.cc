@@ -1,0 +1,343 @@
+// Convolution and its two gradients, over any number of spatial dims.
+//
+//   conv(x [N, C, …in], w [O, C, …kernel]) -> y [N, O, …out]
+//   conv_data_grad(dy [N, O, …out], w [O, C, …kernel]) -> dx [N, C, …size]
+//   conv_weight_grad(x [N, C, …in], dy [N, O, …out]) -> dw [O, C, …kernel]
+//
+// Groups are a dim of their own, so that they are cut like any other:
+//
+//   conv(x [N, G, C, …in], w [G, O, C, …kernel]) -> y [N, G, O, …out]     C, O: of one group
+//
+// Attributes, one entry per spatial dim: strides, dilations, pads_low; conv has pads_high, which
+// fixes the result's size; conv_data_grad has `size` and conv_weight_grad `kernel` instead.
+// window.h says which positions meet and what the padding of a part is. conv_data_grad is also a
+// transposed convolution, with w [in channels, out channels, …], and is differentiable for that
+// use.
+#include <algorithm>
+
+#include "graph/ops/families.h"
+#include "graph/ops/gradients.h"
+#include "graph/ops/window.h"
+
+namespace shardrun {
+namespace {
+
+using Types = std::vector<TensorType>;
+using InTypes = std::span<const TensorType>;
+using Grads = std::vector<ValueId>;
+using Ints = std::vector<int64_t>;
+
+/// Dims of an operand taken apart.
+struct Dims {
+  size_t spatial = 0;  // how many spatial dims
+  size_t lead = 0;     // dims before them: 2, with groups 3
+};
+
+Shape head(const Shape& shape, const Dims& d) {
+  return Shape(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(d.lead));
+}
+Shape tail(const Shape& shape, const Dims& d) {
+  return Shape(shape.begin() + static_cast<std::ptrdiff_t>(d.lead), shape.end());
+}
+Shape joined(Shape head, const Shape& tail) {
+  head.insert(head.end(), tail.begin(), tail.end());
+  return head;
+}
+
+Dims dims_of(const Node& node, InTypes in) {
+  require_operands(in, 2);
+  require_float(in[0], "first operand");
+  require_same_dtype(in[0], in[1]);
+  const size_t spatial = node.attrs.ints("strides").size();
+  const size_t rank = in[0].shape.size();
+  SR_REQUIRE(
+      spatial >= 1 && in[1].shape.size() == rank && (rank == spatial + 2 || rank == spatial + 3),
+      invalid_input, "operands are ", in[0], " and ", in[1], "; with ", spatial,
+      " strides both need rank ", spatial + 2, ", or ", spatial + 3, " with groups");
+  return {spatial, rank - spatial};
+}
+
+void require_dim(InTypes in, size_t a, size_t b, const char* what) {
+  SR_REQUIRE(in[0].shape[a] == in[1].shape[b], invalid_input, what, " differ: ", in[0].shape[a],
+             " in ", in[0], " and ", in[1].shape[b], " in ", in[1]);
+}
+
+Types infer_conv(const Node& node, InTypes in) {
+  const Dims d = dims_of(node, in);
+  if (d.lead == 3) require_dim(in, 1, 0, "groups");
+  require_dim(in, d.lead - 1, d.lead - 1, "channels");
+  const std::vector<Window> windows = windows_of(node, tail(in[1].shape, d));
+  Shape out = head(in[0].shape, d);
+  out[d.lead - 1] = in[1].shape[d.lead - 2];
+  for (size_t s = 0; s < d.spatial; ++s) out.push_back(windows[s].count(in[0].shape[d.lead + s]));
+  return {{in[0].dtype, out}};
+}
+
+Types infer_data_grad(const Node& node, InTypes in) {
+  const Dims d = dims_of(node, in);
+  if (d.lead == 3) require_dim(in, 1, 0, "groups");
+  require_dim(in, d.lead - 1, d.lead - 2, "channels of the result");
+  windows_of(node, tail(in[1].shape, d));
+  const Ints& size = node.attrs.ints("size");
+  SR_REQUIRE(size.size() == d.spatial, invalid_input, "size is ", to_string(size), ", wanted ",
+             d.spatial, " entries");
+  Shape out = head(in[0].shape, d);
+  out[d.lead - 1] = in[1].shape[d.lead - 1];
+  return {{in[0].dtype, joined(out, size)}};
+}
+
+Types infer_weight_grad(const Node& node, InTypes in) {
+  const Dims d = dims_of(node, in);
+  require_dim(in, 0, 0, "batch sizes");
+  if (d.lead == 3) require_dim(in, 1, 1, "groups");
+  const Ints& kernel = node.attrs.ints("kernel");
+  windows_of(node, kernel);
+  Shape out;
+  if (d.lead == 3) out.push_back(in[0].shape[1]);
+  out.push_back(in[1].shape[d.lead - 1]);
+  out.push_back(in[0].shape[d.lead - 1]);
+  TensorType type{in[0].dtype, joined(out, kernel)};
+  if (node.attrs.has("out_dtype")) {
+    type.dtype = parse_dtype(node.attrs.s("out_dtype"));
+    SR_REQUIRE(
+        type.dtype == in[0].dtype || (type.dtype == DType::f32 && in[0].dtype == DType::bf16),
+        invalid_input, "gradient of ", in[0].dtype, " cannot have out_dtype ", type.dtype,
+        "; only bf16 operands may have an f32 result");
+  }
+  return {type};
+}
+
+/// The windows of any of the three, from the shapes that have the kernel and, for `high`, from the
+/// operand's and result's sizes.
+std::vector<Window> exact_windows(const Node& node, const Shape& kernel, const Shape& in,
+                                  const Shape& out) {
+  std::vector<Window> windows = windows_of(node, kernel);
+  for (size_t s = 0; s < windows.size(); ++s) windows[s].high = windows[s].high_for(in[s], out[s]);
+  return windows;
+}
+
+Attrs without(const Attrs& attrs, std::initializer_list<const char*> names) {
+  Attrs out;
+  for (const auto& [name, value] : attrs.all()) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) out.set(name, value);
+  }
+  return out;
+}
+
+// ---- gradients ----
+
+Grads conv_gradient(GradientContext& c) {
+  const ValueId x = c.node.inputs[0], w = c.node.inputs[1], dy = c.out_grads[0];
+  const Dims d{c.node.attrs.ints("strides").size(),
+               c.in_shape(0).size() - c.node.attrs.ints("strides").size()};
+  const Attrs shared = without(c.node.attrs, {"pads_high"});
+  Grads grads = {kNoValue, kNoValue};
+  if (c.needs[0]) {
+    Attrs attrs = shared;
+    attrs.set("size", tail(c.in_shape(0), d));
+    grads[0] = c.graph.add("conv_data_grad", {dy, w}, attrs);
+  }
+  if (c.needs[1]) {
+    Attrs attrs = shared;
+    attrs.set("kernel", tail(c.in_shape(1), d));
+    grads[1] = c.graph.add("conv_weight_grad", {x, dy}, attrs);
+  }
+  return grads;
+}
+
+/// dx = conv_data_grad(dy, w) is linear in both: with g the gradient of dx, that of dy is
+/// conv(g, w), and that of w what w would get as the weights of that convolution.
+Grads data_grad_gradient(GradientContext& c) {
+  const ValueId dy = c.node.inputs[0], w = c.node.inputs[1], g = c.out_grads[0];
+  const Dims d{c.node.attrs.ints("strides").size(),
+               c.in_shape(0).size() - c.node.attrs.ints("strides").size()};
+  const Shape kernel = tail(c.in_shape(1), d);
+  const Attrs shared = without(c.node.attrs, {"size"});
+  Grads grads = {kNoValue, kNoValue};
+  if (c.needs[0]) {
+    Attrs attrs = shared;
+    attrs.set("pads_high", Ints(d.spatial, 0));
+    attrs = with_pads(
+        attrs, exact_windows(c.node, kernel, c.node.attrs.ints("size"), tail(c.in_shape(0), d)));
+    grads[0] = c.graph.add("conv", {g, w}, attrs);
+  }
+  if (c.needs[1]) {
+    Attrs attrs = shared;
+    attrs.set("kernel", kernel);
+    grads[1] = c.graph.add("conv_weight_grad", {g, dy}, attrs);
+  }
+  return grads;
+}
+
+double conv_flops(const Node& node, InTypes in, InTypes out) {
+  // Every element of y meets every channel and kernel offset of w.
+  const Dims d{node.attrs.ints("strides").size(),
+               in[0].shape.size() - node.attrs.ints("strides").size()};
+  const Shape& y = node.op == "conv"             ? out[0].shape
+                   : node.op == "conv_data_grad" ? in[0].shape
+                                                 : in[1].shape;
+  const Shape& w = node.op == "conv_weight_grad" ? out[0].shape : in[1].shape;
+  double flops = 2 * static_cast<double>(element_count(y));
+  for (size_t i = d.lead - 1; i < w.size(); ++i) flops *= static_cast<double>(w[i]);
+  return flops;
+}
+
+// ---- parts ----
+
+Attrs localise_conv(const Node& node, InTypes in, LocalBoxes boxes) {
+  const Dims d = dims_of(node, in);
+  std::vector<Window> windows = windows_of(node, tail(in[1].shape, d));
+  for (size_t s = 0; s < d.spatial; ++s) {
+    const Range x = boxes.in[0][d.lead + s], y = boxes.out[0][d.lead + s];
+    windows[s].low = windows[s].local_low(x, y);
+    windows[s].high = windows[s].high_for(x.size, y.size);
+  }
+  return with_pads(node.attrs, windows);
+}
+
+Attrs localise_data_grad(const Node& node, InTypes in, LocalBoxes boxes) {
+  const Dims d = dims_of(node, in);
+  std::vector<Window> windows = windows_of(node, tail(in[1].shape, d));
+  for (size_t s = 0; s < d.spatial; ++s)
+    windows[s].low = windows[s].local_low(boxes.out[0][d.lead + s], boxes.in[0][d.lead + s]);
+  Attrs attrs = with_pads(node.attrs, windows);
+  attrs.set("size", tail(box_shape(boxes.out[0]), d));
+  return attrs;
+}
+
+Attrs localise_weight_grad(const Node& node, InTypes in, LocalBoxes boxes) {
+  const Dims d = dims_of(node, in);
+  std::vector<Window> windows = windows_of(node, node.attrs.ints("kernel"));
+  for (size_t s = 0; s < d.spatial; ++s)
+    windows[s].low = windows[s].local_low(boxes.in[0][d.lead + s], boxes.in[1][d.lead + s]);
+  return with_pads(node.attrs, windows);
+}
+
+// ---- small shapes: the kernel, strides and padding stay, so that halos stay as wide ----
+
+void set_tail(Shape& shape, const Dims& d, size_t s, int64_t size) { shape[d.lead + s] = size; }
+
+Attrs shrink_conv(const Node& node, InTypes original, Types& in) {
+  const Dims d = dims_of(node, original);
+  const std::vector<Window> windows = windows_of(node, tail(original[1].shape, d));
+  for (size_t s = 0; s < d.spatial; ++s) {
+    const int64_t size = original[0].shape[d.lead + s];
+    set_tail(in[0].shape, d, s,
+             shrink_window(windows[s], size, windows[s].count(size), in[0].shape[d.lead + s]).in);
+    set_tail(in[1].shape, d, s, original[1].shape[d.lead + s]);
+  }
+  return node.attrs;
+}
+
+Attrs shrink_data_grad(const Node& node, InTypes original, Types& in) {
+  const Dims d = dims_of(node, original);
+  const std::vector<Window> windows = windows_of(node, tail(original[1].shape, d));
+  Ints size = node.attrs.ints("size");
+  for (size_t s = 0; s < d.spatial; ++s) {
+    const SmallWindow small =
+        shrink_window(windows[s], size[s], original[0].shape[d.lead + s], in[0].shape[d.lead + s]);
+    size[s] = small.in;
+    set_tail(in[0].shape, d, s, small.out);
+    set_tail(in[1].shape, d, s, original[1].shape[d.lead + s]);
+  }
+  Attrs attrs = node.attrs;
+  attrs.set("size", size);
+  return attrs;
+}
+
+Attrs shrink_weight_grad(const Node& node, InTypes original, Types& in) {
+  const Dims d = dims_of(node, original);
+  const std::vector<Window> windows = windows_of(node, node.attrs.ints("kernel"));
+  for (size_t s = 0; s < d.spatial; ++s) {
+    const SmallWindow small = shrink_window(windows[s], original[0].shape[d.lead + s],
+                                            original[1].shape[d.lead + s], in[1].shape[d.lead + s]);
+    set_tail(in[0].shape, d, s, small.in);
+    set_tail(in[1].shape, d, s, small.out);
+  }
+  return node.attrs;
+}
+
+// ---- samples ----
+
+struct Case {
+  Shape x, w;
+  Ints strides, dilations, low, high;
+};
+
+/// Each attribute in turn, even and uneven; with groups; one and three spatial dims; a stride wider
+/// than its kernel; rows that no window reads; cropping, as parts of an image have it.
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {{2, 2, 6, 5}, {4, 2, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+      {{2, 3, 7, 5}, {2, 3, 3, 2}, {2, 1}, {1, 2}, {0, 2}, {1, 0}},
+      {{3, 2, 6, 6}, {4, 2, 1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}},
+      {{1, 2, 9, 4}, {3, 2, 5, 1}, {3, 1}, {1, 1}, {2, 0}, {2, 0}},
+      {{2, 2, 2, 5, 4}, {2, 3, 2, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+      {{2, 4, 1, 5, 4}, {4, 1, 1, 2, 2}, {1, 2}, {1, 1}, {0, 0}, {0, 0}},
+      {{2, 3, 8}, {4, 3, 3}, {1}, {2}, {2}, {2}},
+      {{1, 2, 3, 4, 3}, {2, 2, 2, 2, 2}, {1, 2, 1}, {1, 1, 1}, {1, 0, 0}, {0, 0, 1}},
+      {{2, 2, 7}, {3, 2, 3}, {1}, {1}, {-1}, {-2}},
+  };
+  return all;
+}
+
+OpDef::Sample sample(const char* op, const Case& c, DType dtype = DType::f32) {
+  const Dims d{c.strides.size(), c.x.size() - c.strides.size()};
+  Attrs attrs{{"strides", c.strides}, {"dilations", c.dilations}, {"pads_low", c.low}};
+  Attrs whole = attrs;
+  whole.set("pads_high", c.high);
+  Node node;
+  node.op = "conv";
+  node.attrs = whole;
+  const TensorType x{dtype, c.x}, w{dtype, c.w};
+  const TensorType y = infer_conv(node, Types{x, w})[0];
+  if (op == node.op) return {{x, w}, whole};
+  if (op == std::string("conv_data_grad")) {
+    attrs.set("size", tail(c.x, d));
+    return {{y, w}, attrs};
+  }
+  attrs.set("kernel", tail(c.w, d));
+  return {{x, y}, attrs};
+}
+
+std::vector<OpDef::Sample> samples(const char* op) {
+  std::vector<OpDef::Sample> out;
+  for (const Case& c : cases()) out.push_back(sample(op, c));
+  return out;
+}
+
+}  // namespace
+
+std::vector<OpDef> conv_ops() {
+  OpDef conv;
+  conv.name = "conv";
+  conv.infer = infer_conv;
+  conv.gradient = conv_gradient;
+  conv.localise = localise_conv;
+  conv.shrink = shrink_conv;
+
+  OpDef data;
+  data.name = "conv_data_grad";
+  data.infer = infer_data_grad;
+  data.gradient = data_grad_gradient;
+  data.localise = localise_data_grad;
+  data.shrink = shrink_data_grad;
+
+  OpDef weight;
+  weight.name = "conv_weight_grad";
+  weight.infer = infer_weight_grad;
+  weight.localise = localise_weight_grad;
+  weight.shrink = shrink_weight_grad;
+
+  std::vector<OpDef> ops = {conv, data, weight};
+  for (OpDef& op : ops) {
+    op.flops = conv_flops;
+    op.samples = samples(op.name.c_str());
+  }
+  OpDef::Sample widened = sample("conv_weight_grad", cases()[0], DType::bf16);
+  widened.attrs.set("out_dtype", std::string("f32"));
+  ops[2].samples.push_back(widened);
+  return ops;
+}
+
+}  // namespace shardrun

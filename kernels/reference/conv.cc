@@ -1,0 +1,127 @@
+// Reference convolution and its gradients: three ways to run one walk over all products.
+#include "graph/ops/window.h"
+#include "kernels/reference/doubles.h"
+#include "kernels/reference/families.h"
+
+namespace shardrun::reference {
+namespace {
+
+/// Sizes of a call; no groups is one group.
+struct Geometry {
+  int64_t batch = 1, groups = 1, out_channels = 1, in_channels = 1;
+  Shape in, out, kernel;
+  std::vector<Window> windows;
+};
+
+Geometry geometry(const Node& node, const Shape& x, const Shape& w, const Shape& y) {
+  Geometry g;
+  const size_t lead = x.size() - node.attrs.ints("strides").size();
+  g.batch = x[0];
+  if (lead == 3) g.groups = x[1];
+  g.in_channels = x[lead - 1];
+  g.out_channels = y[lead - 1];
+  const auto first = static_cast<std::ptrdiff_t>(lead);
+  g.in.assign(x.begin() + first, x.end());
+  g.out.assign(y.begin() + first, y.end());
+  g.kernel.assign(w.begin() + first, w.end());
+  g.windows = windows_of(node, g.kernel);
+  return g;
+}
+
+/// Every product of the convolution: calls f(w, x, y, n, stride) for n neighbouring results y + j
+/// that weight w meets at x + j * stride; all are positions in dense tensors. For each result the
+/// weights come in row-major order.
+template <class F>
+void each_row(const Geometry& g, F&& f) {
+  const size_t dims = g.kernel.size(), last = dims - 1;
+  const int64_t in_count = element_count(g.in), out_count = element_count(g.out);
+  const int64_t offsets = element_count(g.kernel);
+  const Shape in_strides = row_major_strides(g.in), out_strides = row_major_strides(g.out);
+  if (out_count == 0 || in_count == 0) return;
+  Shape k(dims), row(dims);
+  std::vector<Range> inside(dims);
+  for (int64_t n = 0; n < g.batch; ++n) {
+    for (int64_t group = 0; group < g.groups; ++group) {
+      for (int64_t o = 0; o < g.out_channels; ++o) {
+        const int64_t y0 = ((n * g.groups + group) * g.out_channels + o) * out_count;
+        for (int64_t c = 0; c < g.in_channels; ++c) {
+          const int64_t x0 = ((n * g.groups + group) * g.in_channels + c) * in_count;
+          const int64_t w0 = ((group * g.out_channels + o) * g.in_channels + c) * offsets;
+          for (int64_t offset = 0; offset < offsets; ++offset) {
+            bool any = true;
+            for (size_t d = dims, rest = static_cast<size_t>(offset); d-- > 0;) {
+              k[d] = static_cast<int64_t>(rest) % g.kernel[d];
+              rest /= static_cast<size_t>(g.kernel[d]);
+              inside[d] = g.windows[d].inside(k[d], g.in[d], g.out[d]);
+              row[d] = inside[d].begin;
+              any = any && inside[d].size > 0;
+            }
+            while (any) {
+              int64_t x = x0, y = y0;
+              for (size_t d = 0; d < dims; ++d) {
+                const Window& w = g.windows[d];
+                x += (row[d] * w.stride + k[d] * w.dilation - w.low) * in_strides[d];
+                y += row[d] * out_strides[d];
+              }
+              f(w0 + offset, x, y, inside[last].size, g.windows[last].stride);
+              size_t d = last;
+              while (d > 0 && ++row[d - 1] == inside[d - 1].end()) {
+                row[d - 1] = inside[d - 1].begin;
+                --d;
+              }
+              any = d > 0;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void conv(const Node& node, const KernelArgs& args) {
+  const Doubles x = load(args.in[0]), w = load(args.in[1]);
+  Doubles y(static_cast<size_t>(args.out[0].count()));
+  each_row(geometry(node, args.in[0].type.shape, args.in[1].type.shape, args.out[0].type.shape),
+           [&](int64_t wi, int64_t xi, int64_t yi, int64_t n, int64_t stride) {
+             const double weight = w[static_cast<size_t>(wi)];
+             const double* from = x.data() + xi;
+             double* to = y.data() + yi;
+             for (int64_t j = 0; j < n; ++j) to[j] += weight * from[j * stride];
+           });
+  store(y, args.out[0]);
+}
+
+void data_grad(const Node& node, const KernelArgs& args) {
+  const Doubles dy = load(args.in[0]), w = load(args.in[1]);
+  Doubles dx(static_cast<size_t>(args.out[0].count()));
+  each_row(geometry(node, args.out[0].type.shape, args.in[1].type.shape, args.in[0].type.shape),
+           [&](int64_t wi, int64_t xi, int64_t yi, int64_t n, int64_t stride) {
+             const double weight = w[static_cast<size_t>(wi)];
+             const double* from = dy.data() + yi;
+             double* to = dx.data() + xi;
+             for (int64_t j = 0; j < n; ++j) to[j * stride] += weight * from[j];
+           });
+  store(dx, args.out[0]);
+}
+
+void weight_grad(const Node& node, const KernelArgs& args) {
+  const Doubles x = load(args.in[0]), dy = load(args.in[1]);
+  Doubles dw(static_cast<size_t>(args.out[0].count()));
+  each_row(geometry(node, args.in[0].type.shape, args.out[0].type.shape, args.in[1].type.shape),
+           [&](int64_t wi, int64_t xi, int64_t yi, int64_t n, int64_t stride) {
+             const double *a = x.data() + xi, *b = dy.data() + yi;
+             double sum = 0;
+             for (int64_t j = 0; j < n; ++j) sum += a[j * stride] * b[j];
+             dw[static_cast<size_t>(wi)] += sum;
+           });
+  store(dw, args.out[0]);
+}
+
+}  // namespace
+
+KernelList conv_kernels() {
+  return {plain("conv", conv), plain("conv_data_grad", data_grad),
+          plain("conv_weight_grad", weight_grad)};
+}
+
+}  // namespace shardrun::reference
