@@ -9,14 +9,34 @@
 
 namespace shardrun {
 
-/// Time of one collective over `axes` of the mesh, from the bytes that a rank holds before and
-/// after: ring algorithms, latency plus bytes over the slowest axis.
+/// What a group of ranks sends over: how it lies on the nodes, and the links that this makes.
+struct Wire {
+  GroupSpan span;
+  double bandwidth = 1;       // bytes/s that a rank of a ring sends
+  double node_bandwidth = 1;  // bytes/s that a rank sends to ranks of its own node …
+  double wide_bandwidth = 1;  // … and to others
+  double call_latency = 0;    // s
+  double ring_latency = 0;    // s of a message's way around the ring, size - 1 steps
+  double reduce_latency = 0;  // s of an all_reduce: twice the ring, or up and down a tree
+  double step_latency = 0;    // s of the slowest step
+};
+Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
+
+/// Time of one collective from the bytes that a rank holds before and after. Rings for all_gather
+/// and reduce_scatter, (n - 1) / n of the whole sent by each rank; all_reduce is one after the
+/// other, or a tree where that has the lower latency; all_to_all goes pairwise, (n - 1) / n of a
+/// rank's own part. slice and keep_first copy within a rank.
 double collective_seconds(Collective::Kind kind, double bytes_before, double bytes_after,
-                          std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
+                          const Wire& wire, const Cluster& cluster);
 
 /// The same on the largest shard of a value.
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
                           const Sharding& after, std::span<const int> axes, const Mesh& mesh,
                           const Cluster& cluster);
+
+/// Time of an exchange between neighbours in a group (the borders of a halo): every rank sends
+/// `messages` messages of together `bytes_sent`, receives `bytes_received`, all at once.
+double exchange_seconds(double bytes_sent, double bytes_received, int64_t messages,
+                        const Wire& wire);
 
 }  // namespace shardrun

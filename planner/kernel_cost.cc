@@ -26,7 +26,7 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
     }
   }
   return std::max(node_flops(node, in, out) / cluster.flops_for(compute),
-                  (read + written) / cluster.memory_bandwidth) +
+                  (read + written) / cluster.memory_bandwidth.value()) +
          cluster.kernel_latency;
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <tuple>
 
 #include "base/clock.h"
 
@@ -37,15 +36,13 @@ void factorise(int64_t rest, int axes, std::vector<int64_t>& sizes,
   }
 }
 
-/// A mesh by its sizes, each with the link that it has: the same for meshes that only swap axes.
-std::vector<std::tuple<double, double, int64_t>> nature(const std::vector<int64_t>& sizes,
-                                                        const Cluster& cluster) {
-  std::vector<std::tuple<double, double, int64_t>> axes;
-  for (size_t a = 0; a < sizes.size(); ++a) {
-    const Cluster::Link& link = cluster.link(static_cast<int>(a));
-    axes.emplace_back(link.bandwidth, link.latency, sizes[a]);
-  }
-  std::sort(axes.begin(), axes.end());
+/// A mesh by how its axes lie on the nodes: the same for meshes that only swap axes which a
+/// collective cannot tell apart.
+std::vector<GroupSpan> nature(const Mesh& mesh, const Cluster& cluster) {
+  std::vector<GroupSpan> axes;
+  for (int axis = 0; axis < mesh.axis_count(); ++axis)
+    axes.push_back(cluster.span_of(mesh, std::vector{axis}));
+  if (cluster.regular(mesh)) std::sort(axes.begin(), axes.end());
   return axes;
 }
 
@@ -62,7 +59,7 @@ Mesh mesh_of(const std::vector<int64_t>& sizes) {
 std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster) {
   if (ranks == 1) return {Mesh()};
   std::vector<Mesh> meshes;
-  std::set<std::vector<std::tuple<double, double, int64_t>>> seen;
+  std::set<std::vector<GroupSpan>> seen;
   for (int axes = 1; axes <= kMostAxes; ++axes) {
     std::vector<int64_t> sizes;
     std::vector<std::vector<int64_t>> all;
@@ -73,7 +70,8 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster) {
     std::stable_sort(all.begin(), all.end(),
                      [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
     for (const std::vector<int64_t>& candidate : all) {
-      if (seen.insert(nature(candidate, cluster)).second) meshes.push_back(mesh_of(candidate));
+      Mesh mesh = mesh_of(candidate);
+      if (seen.insert(nature(mesh, cluster)).second) meshes.push_back(std::move(mesh));
     }
   }
   return meshes;

@@ -8,8 +8,9 @@
 namespace shardrun {
 
 /// All meshes of `ranks` ranks with one axis, then two, then three, none of size 1; within a number
-/// of axes the most even first. Meshes that differ only in the order of axes with equal links are
-/// one: on equal links 12 ranks give 12; 3x4, 2x6; 2x2x3. One rank has one mesh, without axes.
+/// of axes the most even first. Meshes that differ only in the order of axes are one unless they
+/// lie on the nodes otherwise: within a node 12 ranks give 12; 3x4, 2x6; 2x2x3; on nodes of 8, 16
+/// ranks give 16; 4x4, 2x8, 8x2; 2x2x4, 4x2x2. One rank has one mesh, without axes.
 std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster);
 
 struct MeshTrial {

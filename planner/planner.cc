@@ -158,8 +158,7 @@ class Planner {
     for (const auto& strategies : space.strategies) score.emplace_back(strategies.size(), 0.0);
     for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
       const Mesh alone({mesh_.axes()[static_cast<size_t>(axis)]});
-      Cluster cluster = cluster_;
-      cluster.links = {cluster_.link(axis)};
+      const Cluster cluster = cluster_.along(mesh_, axis);
       std::map<std::string, Sharding> pinned;
       for (const auto& [name, sharding] : constraints_.pinned())
         pinned.emplace(name, along(sharding, axis));

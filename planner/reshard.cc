@@ -15,7 +15,6 @@
 #include <array>
 #include <optional>
 #include <queue>
-#include <span>
 #include <unordered_map>
 
 #include "planner/collective_cost.h"
@@ -204,6 +203,19 @@ class Search {
     return extent;
   }
 
+  const Wire& wire(const List& list) {
+    uint32_t axes = 0;
+    for (uint8_t i : list) axes |= 1u << i;
+    if (wires_.empty()) wires_.resize(size_t{1} << axes_.size());
+    std::optional<Wire>& wire = wires_[axes];
+    if (!wire) {
+      std::vector<int> of_mesh;
+      for (uint8_t i : list) of_mesh.push_back(axes_[i]);
+      wire = wire_of(of_mesh, mesh_, cluster_);
+    }
+    return *wire;
+  }
+
   void add(uint64_t key, double cost, int steps, int parent, const Move& move) {
     const auto [it, fresh] = index_.try_emplace(key, static_cast<int>(states_.size()));
     if (fresh) {
@@ -223,11 +235,8 @@ class Search {
   void relax(int from, uint64_t key, Move move, const List& list, double before, double after) {
     move.count = list.size();
     std::copy(list.begin(), list.end(), move.axes.begin());
-    std::array<int, kMaxAxes> axes{};
-    for (size_t i = 0; i < list.size(); ++i) axes[i] = axes_[list[i]];
-    move.seconds =
-        collective_seconds(move.kind, before * element_bytes_, after * element_bytes_,
-                           std::span<const int>(axes.data(), list.size()), mesh_, cluster_);
+    move.seconds = collective_seconds(move.kind, before * element_bytes_, after * element_bytes_,
+                                      wire(list), cluster_);
     const State& state = states_[static_cast<size_t>(from)];
     const double cost = state.cost + move.seconds;
     if (cost > bound_) return;
@@ -392,6 +401,7 @@ class Search {
   uint64_t start_ = 0, goal_ = 0;
   size_t longest_ = 3;  // axes sliced or scattered at once, beyond what the goal wants
   double bound_;        // no state that costs more leads to a cheapest sequence
+  std::vector<std::optional<Wire>> wires_;  // by which of axes_
   std::vector<State> states_;
   std::unordered_map<uint64_t, int> index_;
   std::priority_queue<Entry> queue_;

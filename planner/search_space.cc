@@ -321,14 +321,10 @@ ReshardTimes::ReshardTimes(const Mesh& mesh, const Cluster& cluster)
   // All orders of the axes that only swap axes of one size and one link.
   std::vector<int> order(at(mesh.axis_count()));
   std::iota(order.begin(), order.end(), 0);
-  const auto alike = [&](int a, int b) {
-    const Cluster::Link &x = cluster.link(a), &y = cluster.link(b);
-    return mesh.axis_size(a) == mesh.axis_size(b) && x.bandwidth == y.bandwidth &&
-           x.latency == y.latency;
-  };
   do {
     bool same = true;
-    for (size_t i = 0; i < order.size(); ++i) same = same && alike(static_cast<int>(i), order[i]);
+    for (size_t i = 0; i < order.size(); ++i)
+      same = same && cluster.interchangeable(mesh, static_cast<int>(i), order[i]);
     if (same) symmetries_.push_back(order);
   } while (symmetries_.size() < 24 && std::next_permutation(order.begin(), order.end()));
 }

@@ -29,13 +29,22 @@ TEST(MeshSearch, EqualLinksMakeOrderIrrelevant) {
   EXPECT_EQ(list(64), "64 8x8 4x16 2x32 4x4x4 2x4x8 2x2x16");
 }
 
-/// The first axis between nodes, the others within one: 2x4 and 4x2 are not the same, 2x2x4 and
-/// 2x4x2 are.
-TEST(MeshSearch, UnequalLinksMakeOrderMatter) {
+/// On two nodes of 8 the first axis of 2x8 goes between them, that of 8x2 also within (4 ranks on
+/// each); 2x2x4 and 2x4x2 are the same, 4x2x2 is not. 8 ranks are on one node.
+TEST(MeshSearch, NodesMakeOrderMatter) {
   Cluster cluster;
-  cluster.links = {{1e9, 1e-5}, {1e11, 1e-6}};
-  EXPECT_EQ(list(8, cluster), "8 2x4 4x2 2x2x2");
+  cluster.nodes = 2;
+  cluster.devices = 8;
+  EXPECT_EQ(list(8, cluster), "8 2x4 2x2x2");
   EXPECT_EQ(list(16, cluster), "16 4x4 2x8 8x2 2x2x4 4x2x2");
+}
+
+/// 12 ranks on nodes of 8: rows of 4, of 3 and of 6 meet the nodes' border each at another place.
+TEST(MeshSearch, IrregularMeshesAreAllTried) {
+  Cluster cluster;
+  cluster.nodes = 2;
+  cluster.devices = 8;
+  EXPECT_EQ(list(12, cluster), "12 3x4 4x3 2x6 6x2 2x2x3 2x3x2 3x2x2");
 }
 
 /// x w1 relu w2 against a target.

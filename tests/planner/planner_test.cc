@@ -36,7 +36,7 @@ Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer
 
 Cluster cluster() {
   Cluster c;
-  c.flops = {{DType::f32, 50e9}};
+  c.flops = {{DType::f32, {50e9}}};
   return c;
 }
 

@@ -241,8 +241,8 @@ TEST(Reshard, PicksTheOneRightCollective) {
 TEST(Reshard, CostsFollowTheRingFormulas) {
   const Mesh mesh = Mesh::parse("a=4");
   Cluster cluster;
-  cluster.links = {{.bandwidth = 1e9, .latency = 1e-5}};
-  cluster.memory_bandwidth = 1e10;
+  cluster.within = {.bandwidth = 1e9, .latency = 1e-5};
+  cluster.memory_bandwidth = {1e10};
   const TensorType type{DType::f32, {1000, 8}};  // 32000 bytes whole
   const Sharding whole = Sharding::replicated(2), cut = parse_sharding("[{a}, -]", mesh),
                  partial = parse_sharding("[-, -] partial(sum: a)", mesh),
@@ -263,8 +263,10 @@ TEST(Reshard, NoDetourIsCheaper) {
   for (const Shape& shape : {Shape{6, 4}, Shape{4096, 512}}) {
     for (const bool fast_b : {false, true}) {
       Cluster cluster;
-      cluster.links = {{.bandwidth = 1e9, .latency = 1e-5},
-                       {.bandwidth = fast_b ? 1e11 : 1e9, .latency = 1e-5}};
+      cluster.within = {.bandwidth = fast_b ? 1e11 : 1e9, .latency = 1e-5};
+      cluster.between = {.bandwidth = 1e9, .latency = 1e-5};
+      cluster.nodes = 2;
+      cluster.devices = 3;
       const TensorType type{DType::f32, shape};
       const std::vector<Sharding> all = all_shardings(mesh, 2);
       std::vector<std::vector<double>> cost;
