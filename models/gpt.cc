@@ -1,6 +1,7 @@
-// GPT-2 (Radford et al., 2019) node by node.
+// GPT-2, LLaMA and Gemma node by node.
 #include "models/gpt.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -16,30 +17,74 @@ struct Preset {
   const char* name;
   int64_t layers, heads, hidden, vocab, context;
 };
-constexpr Preset kPresets[] = {{"tiny", 4, 4, 128, 256, 64},
-                               {"gpt2-124m", 12, 12, 768, 50257, 1024},
-                               {"gpt2-350m", 24, 16, 1024, 50257, 1024},
-                               {"gpt2-774m", 36, 20, 1280, 50257, 1024},
-                               {"gpt2-1558m", 48, 25, 1600, 50257, 1024}};
+constexpr Preset kGpt2[] = {{"tiny", 4, 4, 128, 256, 64},
+                            {"gpt2-124m", 12, 12, 768, 50257, 1024},
+                            {"gpt2-350m", 24, 16, 1024, 50257, 1024},
+                            {"gpt2-774m", 36, 20, 1280, 50257, 1024},
+                            {"gpt2-1558m", 48, 25, 1600, 50257, 1024}};
+
+/// LLaMA 3's 8B (Grattafiori et al., 2024, table 3), trained at a context of 4096.
+GptOptions llama_8b() {
+  GptOptions o;
+  o.layers = 32;
+  o.heads = 32;
+  o.hidden = 4096;
+  o.vocab = 128256;
+  o.context = 4096;
+  o.kv_heads = 8;
+  o.mlp_width = 14336;
+  o.norm = "rms";
+  o.mlp = "swiglu";
+  o.positions = "rotary";
+  o.rotary_base = 500000;
+  o.biases = o.tied = false;
+  return o;
+}
+
+/// Gemma's 7B (Gemma Team, 2024, table 1), TOAST's T7B. Its hidden size of 49152 counts the gate
+/// and the branch that it gates together: 24576 each.
+GptOptions t7b() {
+  GptOptions o;
+  o.layers = 28;
+  o.heads = 16;
+  o.hidden = 3072;
+  o.vocab = 256128;
+  o.context = 2048;
+  o.head_width = 256;
+  o.mlp_width = 49152 / 2;
+  o.norm = "rms";
+  o.mlp = "geglu";
+  o.positions = "rotary";
+  o.biases = false;
+  return o;
+}
 
 class GptWriter {
  public:
   explicit GptWriter(const GptOptions& options)
-      : o_(options), w_("gpt", {.weights = options.weights, .seed = options.seed}) {}
+      : o_(options),
+        kv_heads_(options.kv_heads.value_or(options.heads)),
+        width_(options.head_width.value_or(options.hidden / options.heads)),
+        mlp_width_(options.mlp_width.value_or(4 * options.hidden)),
+        rotary_(options.positions == "rotary"),
+        modern_(options.norm == "rms" || rotary_ || kv_heads_ != options.heads),
+        w_("gpt", {.weights = options.weights, .seed = options.seed, .opset = modern_ ? 23 : 20}) {}
 
   int64_t write(const std::string& path) {
     const std::string batch = o_.batch ? std::to_string(*o_.batch) : "batch";
     w_.input("tokens", kInt64, {batch, std::to_string(o_.context)});
-    // Position s is seen from position t if t >= s.
-    std::vector<int64_t> positions(static_cast<size_t>(o_.context));
-    std::iota(positions.begin(), positions.end(), 0);
-    const std::string at = w_.ints(positions);
-    mask_ = w_.node("GreaterOrEqual", {w_.node("Unsqueeze", {at, w_.ints({1})}),
-                                       w_.node("Unsqueeze", {at, w_.ints({0})})});
+    if (!attention_operator()) {
+      // Position s is seen from position t if t >= s.
+      const std::string at = positions();
+      mask_ = w_.node("GreaterOrEqual", {w_.node("Unsqueeze", {at, w_.ints({1})}),
+                                         w_.node("Unsqueeze", {at, w_.ints({0})})});
+    }
+    if (rotary_) make_rotation();
 
     const std::string wte = w_.normal("wte.weight", {o_.vocab, o_.hidden}, 0.02);
-    const std::string wpe = w_.normal("wpe.weight", {o_.context, o_.hidden}, 0.02);
-    std::string x = drop(w_.node("Add", {w_.node("Gather", {wte, "tokens"}), wpe}));
+    std::string x = w_.node("Gather", {wte, "tokens"});
+    if (!rotary_) x = w_.node("Add", {x, w_.normal("wpe.weight", {o_.context, o_.hidden}, 0.02)});
+    x = drop(x);
     for (int64_t layer = 0; layer < o_.layers; ++layer) {
       w_.prefix = str("h.", layer, ".");
       x = w_.node("Add", {x, attention(norm(x, "ln_1"))});
@@ -47,7 +92,9 @@ class GptWriter {
     }
     w_.prefix = "";
     x = norm(x, "ln_f");
-    const std::string head = w_.node("Transpose", {wte}, {{"perm", std::vector<int64_t>{1, 0}}});
+    const std::string head =
+        o_.tied ? w_.node("Transpose", {wte}, {{"perm", std::vector<int64_t>{1, 0}}})
+                : w_.normal("head.weight", {o_.hidden, o_.vocab}, 0.02);
     w_.node("MatMul", {x, head}, {}, "logits");
     w_.output("logits", kFloat, {batch, std::to_string(o_.context), std::to_string(o_.vocab)});
     w_.write(path);
@@ -55,18 +102,51 @@ class GptWriter {
   }
 
  private:
+  std::string positions() {
+    std::vector<int64_t> positions(static_cast<size_t>(o_.context));
+    std::iota(positions.begin(), positions.end(), 0);
+    return w_.ints(positions);
+  }
+
+  /// cos and sin of position / base^(2 i / width), [context, width] with both halves alike (Su et
+  /// al., 2021).
+  void make_rotation() {
+    std::vector<double> speeds;
+    for (int64_t i = 0; i < width_ / 2; ++i)
+      speeds.push_back(
+          std::pow(o_.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(width_)));
+    const std::string at = w_.node(
+        "Unsqueeze", {w_.node("Cast", {positions()}, {{"to", int64_t{kFloat}}}), w_.ints({1})});
+    const std::string half = w_.node("Mul", {at, w_.floats(speeds)});
+    const std::string angle = w_.node("Concat", {half, half}, {{"axis", int64_t{1}}});
+    cos_ = w_.node("Cos", {angle});
+    sin_ = w_.node("Sin", {angle});
+  }
+
+  /// x [batch, heads, context, width]: the pair (i, i + width / 2) turns by position's angle.
+  std::string rotate(const std::string& x) {
+    if (!rotary_) return x;
+    const std::vector<std::string> halves =
+        w_.node_n("Split", {x, w_.ints({width_ / 2, width_ / 2})}, 2, {{"axis", int64_t{-1}}});
+    const std::string turned =
+        w_.node("Concat", {w_.node("Neg", {halves[1]}), halves[0]}, {{"axis", int64_t{-1}}});
+    return w_.node("Add", {w_.node("Mul", {x, cos_}), w_.node("Mul", {turned, sin_})});
+  }
+
   std::string norm(const std::string& x, const std::string& name) {
-    const std::string scale = w_.filled(w_.prefix + name + ".weight", {o_.hidden}, 1);
-    const std::string bias = w_.filled(w_.prefix + name + ".bias", {o_.hidden}, 0);
-    return w_.node("LayerNormalization", {x, scale, bias},
-                   {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
+    std::vector<std::string> in = {x, w_.filled(w_.prefix + name + ".weight", {o_.hidden}, 1)};
+    if (o_.norm == "rms")
+      return w_.node("RMSNormalization", in, {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
+    if (o_.biases) in.push_back(w_.filled(w_.prefix + name + ".bias", {o_.hidden}, 0));
+    return w_.node("LayerNormalization", in, {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
   }
 
   std::string linear(const std::string& x, const std::string& name, int64_t in, int64_t out,
                      double deviation) {
     const std::string weight = w_.normal(w_.prefix + name + ".weight", {in, out}, deviation);
-    const std::string bias = w_.filled(w_.prefix + name + ".bias", {out}, 0);
-    return w_.node("Add", {w_.node("MatMul", {x, weight}), bias});
+    const std::string y = w_.node("MatMul", {x, weight});
+    if (!o_.biases) return y;
+    return w_.node("Add", {y, w_.filled(w_.prefix + name + ".bias", {out}, 0)});
   }
 
   std::string drop(const std::string& x) {
@@ -77,74 +157,148 @@ class GptWriter {
     return 0.02 / std::sqrt(2.0 * static_cast<double>(o_.layers));
   }
 
-  /// The projection's columns are ordered head by head (q, k and v of head 0, of head 1, …), so
+  /// Opset 23's Attention has no dropout.
+  bool attention_operator() const { return modern_ && o_.dropout == 0; }
+
+  struct Heads {
+    std::string q, k, v;  // [batch, heads or kv_heads, context, width]
+  };
+
+  /// One projection whose columns are ordered head by head (q, k and v of head 0, of head 1, …), so
   /// that a cut of the columns is a cut of the heads.
-  std::string attention(const std::string& x) {
-    const int64_t size = o_.hidden / o_.heads;
-    std::string qkv = linear(x, "attn.c_attn", o_.hidden, 3 * o_.hidden, 0.02);
-    qkv = w_.node("Reshape", {qkv, w_.ints({0, o_.context, o_.heads, 3, size})});
+  Heads project_together(const std::string& x) {
+    std::string qkv = linear(x, "attn.c_attn", o_.hidden, 3 * o_.heads * width_, 0.02);
+    qkv = w_.node("Reshape", {qkv, w_.ints({0, o_.context, o_.heads, 3, width_})});
     qkv = w_.node(
         "Transpose", {qkv},
-        {{"perm", std::vector<int64_t>{3, 0, 2, 1, 4}}});  // [3, batch, head, position, size]
+        {{"perm", std::vector<int64_t>{3, 0, 2, 1, 4}}});  // [3, batch, head, position, width]
     std::vector<std::string> parts =
         w_.node_n("Split", {qkv, w_.ints({1, 1, 1})}, 3, {{"axis", int64_t{0}}});
     for (std::string& part : parts) part = w_.node("Squeeze", {part, w_.ints({0})});
+    return {parts[0], parts[1], parts[2]};
+  }
+
+  Heads project_apart(const std::string& x) {
+    const auto heads = [&](const std::string& name, int64_t count) {
+      std::string y = linear(x, name, o_.hidden, count * width_, 0.02);
+      y = w_.node("Reshape", {y, w_.ints({0, o_.context, count, width_})});
+      return w_.node("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+    };
+    return {rotate(heads("attn.q_proj", o_.heads)), rotate(heads("attn.k_proj", kv_heads_)),
+            heads("attn.v_proj", kv_heads_)};
+  }
+
+  /// [batch, kv_heads, context, width] -> [batch, heads, context, width]
+  std::string repeat(const std::string& x) {
+    if (kv_heads_ == o_.heads) return x;
+    const std::string apart = w_.node("Unsqueeze", {x, w_.ints({2})});
+    const std::string wide = w_.node(
+        "Expand", {apart, w_.ints({1, kv_heads_, o_.heads / kv_heads_, o_.context, width_})});
+    return w_.node("Reshape", {wide, w_.ints({0, o_.heads, o_.context, width_})});
+  }
+
+  std::string attend(const Heads& heads) {
+    const double scale = 1 / std::sqrt(static_cast<double>(width_));
+    if (attention_operator())
+      return w_.node("Attention", {heads.q, heads.k, heads.v},
+                     {{"is_causal", int64_t{1}}, {"scale", scale}});
     const std::string keys =
-        w_.node("Transpose", {parts[1]}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
-    std::string scores = w_.node("MatMul", {parts[0], keys});
-    scores = w_.node("Mul", {scores, w_.scalar(1 / std::sqrt(static_cast<double>(size)))});
+        w_.node("Transpose", {repeat(heads.k)}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+    std::string scores = w_.node("MatMul", {heads.q, keys});
+    scores = w_.node("Mul", {scores, w_.scalar(scale)});
     scores = w_.node("Where", {mask_, scores, w_.scalar(-std::numeric_limits<double>::infinity())});
     const std::string seen = drop(w_.node("Softmax", {scores}, {{"axis", int64_t{-1}}}));
-    std::string y = w_.node("MatMul", {seen, parts[2]});
+    return w_.node("MatMul", {seen, repeat(heads.v)});
+  }
+
+  std::string attention(const std::string& x) {
+    const bool together = !rotary_ && kv_heads_ == o_.heads;
+    std::string y = attend(together ? project_together(x) : project_apart(x));
     y = w_.node("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
-    y = w_.node("Reshape", {y, w_.ints({0, o_.context, o_.hidden})});
-    return drop(linear(y, "attn.c_proj", o_.hidden, o_.hidden, residual_deviation()));
+    y = w_.node("Reshape", {y, w_.ints({0, o_.context, o_.heads * width_})});
+    return drop(linear(y, "attn.c_proj", o_.heads * width_, o_.hidden, residual_deviation()));
   }
 
   std::string mlp(const std::string& x) {
-    std::string y = linear(x, "mlp.c_fc", o_.hidden, 4 * o_.hidden, 0.02);
-    y = w_.node("Gelu", {y}, {{"approximate", std::string("tanh")}});
-    return drop(linear(y, "mlp.c_proj", 4 * o_.hidden, o_.hidden, residual_deviation()));
+    std::string y;
+    if (o_.mlp == "gelu") {
+      y = gelu(linear(x, "mlp.c_fc", o_.hidden, mlp_width_, 0.02));
+    } else {
+      const std::string gate = linear(x, "mlp.gate", o_.hidden, mlp_width_, 0.02);
+      const std::string open =
+          o_.mlp == "geglu" ? gelu(gate) : w_.node("Mul", {gate, w_.node("Sigmoid", {gate})});
+      y = w_.node("Mul", {open, linear(x, "mlp.up", o_.hidden, mlp_width_, 0.02)});
+    }
+    return drop(linear(y, "mlp.c_proj", mlp_width_, o_.hidden, residual_deviation()));
+  }
+
+  std::string gelu(const std::string& x) {
+    return w_.node("Gelu", {x}, {{"approximate", std::string("tanh")}});
   }
 
   GptOptions o_;
+  int64_t kv_heads_, width_, mlp_width_;
+  bool rotary_, modern_;
   OnnxWriter w_;
-  std::string mask_;
+  std::string mask_, cos_, sin_;
 };
+
+void check_choice(const char* name, const std::string& got, const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), got) != known.end()) return;
+  std::string all;
+  for (const std::string& choice : known) all += str(all.empty() ? "" : ", ", choice);
+  fail(ErrorKind::invalid_input, name, " '", got, "' is not one of ", all);
+}
 
 }  // namespace
 
 std::vector<std::string> gpt_presets() {
   std::vector<std::string> out;
-  for (const Preset& preset : kPresets) out.push_back(preset.name);
+  for (const Preset& preset : kGpt2) out.push_back(preset.name);
+  out.insert(out.end(), {"llama-8b", "t7b"});
   return out;
 }
 
 GptOptions gpt_preset(const std::string& name) {
-  std::string all;
-  for (const Preset& preset : kPresets) {
-    if (name == preset.name) {
-      GptOptions options;
-      options.layers = preset.layers;
-      options.heads = preset.heads;
-      options.hidden = preset.hidden;
-      options.vocab = preset.vocab;
-      options.context = preset.context;
-      return options;
-    }
-    all += str(all.empty() ? "" : ", ", preset.name);
+  if (name == "llama-8b") return llama_8b();
+  if (name == "t7b") return t7b();
+  for (const Preset& preset : kGpt2) {
+    if (name != preset.name) continue;
+    GptOptions options;
+    options.layers = preset.layers;
+    options.heads = preset.heads;
+    options.hidden = preset.hidden;
+    options.vocab = preset.vocab;
+    options.context = preset.context;
+    return options;
   }
+  std::string all;
+  for (const std::string& preset : gpt_presets()) all += str(all.empty() ? "" : ", ", preset);
   fail(ErrorKind::invalid_input, "no preset is named '", name, "'; there are ", all);
 }
 
 int64_t write_gpt(const GptOptions& options, const std::string& path) {
   for (int64_t size : {options.layers, options.heads, options.hidden, options.vocab,
-                       options.context, options.batch.value_or(1)}) {
+                       options.context, options.batch.value_or(1), options.kv_heads.value_or(1),
+                       options.head_width.value_or(1), options.mlp_width.value_or(1)}) {
     SR_REQUIRE(size >= 1, invalid_input,
-               "layers, heads, hidden, vocab, context and batch must be at least 1, got ", size);
+               "layers, heads, hidden, vocab, context, batch, kv-heads, head-width and mlp-width "
+               "must be at "
+               "least 1, got ",
+               size);
   }
-  SR_REQUIRE(options.hidden % options.heads == 0, invalid_input, "hidden=", options.hidden,
-             " is not a multiple of heads=", options.heads);
+  check_choice("norm", options.norm, {"layer", "rms"});
+  check_choice("mlp", options.mlp, {"gelu", "swiglu", "geglu"});
+  check_choice("positions", options.positions, {"learned", "rotary"});
+  SR_REQUIRE(options.head_width || options.hidden % options.heads == 0, invalid_input,
+             "hidden=", options.hidden, " is not a multiple of heads=", options.heads,
+             "; give --head-width");
+  const int64_t kv_heads = options.kv_heads.value_or(options.heads);
+  SR_REQUIRE(options.heads % kv_heads == 0, invalid_input, "heads=", options.heads,
+             " is not a multiple of kv-heads=", kv_heads);
+  const int64_t width = options.head_width.value_or(options.hidden / options.heads);
+  SR_REQUIRE(options.positions != "rotary" || width % 2 == 0, invalid_input,
+             "rotary positions turn pairs: the head's width is ", width, ", wanted an even one");
   SR_REQUIRE(options.dropout >= 0 && options.dropout < 1, invalid_input, "dropout is ",
              options.dropout, ", wanted at least 0 and below 1");
   return GptWriter(options).write(path);

@@ -11,7 +11,8 @@
 namespace shardrun {
 namespace {
 
-constexpr int64_t kIrVersion = 10;        // the first with metadata on nodes
+constexpr int64_t kIrVersion = 10;        // the first with metadata on nodes; of opset 21
+constexpr int64_t kIrVersion23 = 11;      // of opset 23
 constexpr int64_t kDataAlignment = 4096;  // so that external weights can be mapped
 
 void set_attribute(::onnx::AttributeProto* out, const std::string& name, const Attr& value) {
@@ -92,7 +93,7 @@ OnnxWriter::OnnxWriter(const std::string& graph_name, const Options& options)
     : state_(std::make_unique<State>()) {
   state_->options = options;
   auto& model = state_->model;
-  model.set_ir_version(kIrVersion);
+  model.set_ir_version(options.opset >= 23 ? kIrVersion23 : kIrVersion);
   model.set_producer_name("shardrun");
   auto* opset = model.add_opset_import();
   opset->set_domain("");
@@ -168,11 +169,19 @@ std::string OnnxWriter::ints(const std::vector<int64_t>& values) {
   return state_->constant("i64" + to_string(values), tensor);
 }
 
+std::string OnnxWriter::floats(const std::vector<double>& values) {
+  ::onnx::TensorProto tensor;
+  tensor.set_data_type(::onnx::TensorProto::FLOAT);
+  tensor.add_dims(static_cast<int64_t>(values.size()));
+  for (double v : values) tensor.add_float_data(static_cast<float>(v));
+  return state_->constant("f32s " + tensor.SerializeAsString(), tensor);
+}
+
 std::string OnnxWriter::scalar(double value) {
   ::onnx::TensorProto tensor;
   tensor.set_data_type(::onnx::TensorProto::FLOAT);
   tensor.add_float_data(static_cast<float>(value));
-  return state_->constant(str("f32 ", value), tensor);
+  return state_->constant("f32 " + tensor.SerializeAsString(), tensor);
 }
 
 std::string OnnxWriter::boolean(bool value) {

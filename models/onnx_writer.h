@@ -39,9 +39,10 @@ class OnnxWriter {
   std::string normal(const std::string& name, const Shape& shape, double standard_deviation);
   std::string filled(const std::string& name, const Shape& shape, double value);
 
-  std::string ints(const std::vector<int64_t>& values);  // an int64 vector
-  std::string scalar(double value);                      // a float of rank 0
-  std::string boolean(bool value);                       // of rank 0
+  std::string ints(const std::vector<int64_t>& values);   // an int64 vector
+  std::string floats(const std::vector<double>& values);  // a float vector
+  std::string scalar(double value);                       // a float of rank 0
+  std::string boolean(bool value);                        // of rank 0
 
   /// Appends a node and returns its (first) result's name, which is `result` if given.
   std::string node(const std::string& op, const std::vector<std::string>& inputs,

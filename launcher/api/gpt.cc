@@ -15,6 +15,14 @@ void write_gpt(const GptModel& model, const std::string& path) {
     if (model.vocab) options.vocab = *model.vocab;
     if (model.context) options.context = *model.context;
     if (model.batch) options.batch = *model.batch;
+    if (model.kv_heads) options.kv_heads = *model.kv_heads;
+    if (model.head_width) options.head_width = *model.head_width;
+    if (model.mlp_width) options.mlp_width = *model.mlp_width;
+    if (model.norm) options.norm = *model.norm;
+    if (model.mlp) options.mlp = *model.mlp;
+    if (model.positions) options.positions = *model.positions;
+    if (model.biases) options.biases = *model.biases;
+    if (model.tied) options.tied = *model.tied;
     options.dropout = model.dropout;
     options.weights = model.weights;
     options.seed = model.seed;

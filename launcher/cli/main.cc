@@ -141,13 +141,27 @@ int run_solve(const SolveRequest& request) {
 void add_gpt_options(CLI::App& app, Arguments& args) {
   GptModel& o = args.gpt;
   app.add_option("--preset", o.preset,
-                 "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m; other flags go over it");
+                 "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b; other flags "
+                 "go over it");
   app.add_option("--layers", o.layers);
   app.add_option("--hidden", o.hidden);
   app.add_option("--heads", o.heads);
   app.add_option("--vocab", o.vocab);
   app.add_option("--context", o.context);
   app.add_option("--batch", o.batch, "A fixed batch (default: the symbolic dim 'batch')");
+  app.add_option("--kv-heads", o.kv_heads,
+                 "Key and value heads, fewer than --heads share them (default: as --heads)");
+  app.add_option("--head-width", o.head_width, "(default: hidden / heads)");
+  app.add_option("--mlp-width", o.mlp_width, "(default: 4 x hidden)");
+  app.add_option("--norm", o.norm, "layer or rms (default: layer)");
+  app.add_option("--mlp", o.mlp, "gelu, swiglu or geglu (default: gelu)");
+  app.add_option("--positions", o.positions, "learned or rotary (default: learned)");
+  const auto choice = [&app](const char* flags, std::optional<bool>& value, const char* help) {
+    app.add_flag_function(
+        flags, [&value](int64_t count) { value = count > 0; }, help);
+  };
+  choice("--biases,!--no-biases", o.biases, "Biases of linear layers and norms (default: yes)");
+  choice("--tied,!--untied", o.tied, "The head is the embedding (default: yes)");
   app.add_option("--dropout", o.dropout)->capture_default_str();
   app.add_flag("!--no-weights", o.weights,
                "Describe the initialisers; each rank makes its own shard");
@@ -199,7 +213,8 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   model_command->require_subcommand(1);
-  CLI::App* gpt_command = model_command->add_subcommand("gpt", "A GPT-2 style language model");
+  CLI::App* gpt_command =
+      model_command->add_subcommand("gpt", "A language model like GPT-2, LLaMA or Gemma");
   add_gpt_options(*gpt_command, args);
 
   std::vector<std::string> words(argv + 1, argv + argc);

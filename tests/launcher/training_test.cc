@@ -43,7 +43,14 @@ class Training : public testing::Test {
         "model gpt --layers 2 --hidden 32 --heads 4 --vocab 256 --context 16 -o even.onnx",
         "model gpt --layers 1 --hidden 30 --heads 3 --vocab 77 --context 13 -o uneven.onnx",
         "model gpt --layers 1 --hidden 32 --heads 4 --vocab 256 --context 16 --dropout 0.1 -o "
-        "dropout.onnx"};
+        "dropout.onnx",
+        "model gpt --layers 2 --hidden 32 --heads 4 --kv-heads 2 --mlp swiglu --mlp-width 44 "
+        "--norm rms "
+        "--positions rotary --no-biases --untied --vocab 256 --context 16 --no-weights -o "
+        "llama.onnx",
+        "model gpt --layers 1 --hidden 24 --heads 3 --head-width 10 --mlp geglu --mlp-width 40 "
+        "--norm rms "
+        "--positions rotary --no-biases --vocab 77 --context 13 -o gemma.onnx"};
     for (const char* model : models) {
       const Outcome made = at_->shardrun(model);
       ASSERT_EQ(made.status, 0) << describe(made);
@@ -97,6 +104,13 @@ TEST_F(Training, UnevenMeshesAgree) {
                 {threads(4), "--mesh a=2,b=2", 0.5},
                 {threads(3), "--plan-seconds 3", 0.65},
                 {threads(8), "--mesh 2x2x2", 0.5}});
+}
+
+TEST_F(Training, LlamaAndGemmaAgree) {
+  expect_equal("llama.onnx --data text:text.txt --batch 8 --steps 20 --lr 1e-3",
+               {{mpi(2), "--mesh 2", 0.7}, {threads(8), "--mesh 2x4", 0.65}});
+  expect_equal("gemma.onnx --data tokens:tokens.bin --batch 5 --steps 20 --lr 1e-3",
+               {{threads(4), "--mesh 2x2", 0.6}, {threads(3), "--mesh 3", 0.7}});
 }
 
 TEST_F(Training, PlannersAgree) {

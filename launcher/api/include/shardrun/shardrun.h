@@ -256,8 +256,13 @@ struct SolveReport {
 SolveReport solve_problem(const SolveRequest& request);
 
 struct GptModel {
-  std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m
-  std::optional<int64_t> layers, hidden, heads, vocab, context, batch;  // over the preset's
+  std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b
+  // Over the preset's:
+  std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
+  std::optional<int64_t> kv_heads, head_width, mlp_width;
+  std::optional<std::string> norm, mlp,
+      positions;                     // layer, rms; gelu, swiglu, geglu; learned, rotary
+  std::optional<bool> biases, tied;  // tied: the head is the embedding
   double dropout = 0;
   bool weights = true;  // false: initialisers are described, each rank makes its own shard
   uint64_t seed = 0;
