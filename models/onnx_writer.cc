@@ -53,12 +53,6 @@ void set_value_info(::onnx::ValueInfoProto* out, const std::string& name, int ty
   }
 }
 
-void mark_parameter(::onnx::NodeProto* node) {
-  auto* entry = node->add_metadata_props();
-  entry->set_key("shardrun.init");
-  entry->set_value("parameter");
-}
-
 }  // namespace
 
 struct OnnxWriter::State {
@@ -112,20 +106,22 @@ void OnnxWriter::output(const std::string& name, int type, const std::vector<std
   set_value_info(state_->model.mutable_graph()->add_output(), name, type, dims);
 }
 
-std::string OnnxWriter::parameter(const std::string& name, const Shape& shape, Source source) {
+std::string OnnxWriter::persistent(const std::string& name, const Shape& shape, Source source,
+                                   bool trained) {
   State& s = *state_;
   s.used[name]++;
-  s.parameters += element_count(shape);
+  if (trained) s.parameters += element_count(shape);
   if (s.options.weights) {
     s.stored.push_back({name, {DType::f32, shape}, std::move(source)});
     return name;
   }
   auto* node = s.model.mutable_graph()->add_node();
-  if (source.kind == Source::Kind::normal) {
-    node->set_op_type("RandomNormal");
+  if (source.kind != Source::Kind::constant) {
+    const bool normal = source.kind == Source::Kind::normal;
+    node->set_op_type(normal ? "RandomNormal" : "RandomUniform");
     set_attribute(node->add_attribute(), "shape", Attr(shape));
-    set_attribute(node->add_attribute(), "mean", Attr(source.a));
-    set_attribute(node->add_attribute(), "scale", Attr(source.b));
+    set_attribute(node->add_attribute(), normal ? "mean" : "low", Attr(source.a));
+    set_attribute(node->add_attribute(), normal ? "scale" : "high", Attr(source.b));
     set_attribute(node->add_attribute(), "dtype", Attr(int64_t{1}));
   } else {
     node->set_op_type("ConstantOfShape");
@@ -139,7 +135,9 @@ std::string OnnxWriter::parameter(const std::string& name, const Shape& shape, S
   }
   node->set_name("make " + name);
   node->add_output(name);
-  mark_parameter(node);
+  auto* entry = node->add_metadata_props();
+  entry->set_key("shardrun.init");
+  entry->set_value(trained ? "parameter" : "buffer");
   return name;
 }
 
@@ -151,14 +149,41 @@ std::string OnnxWriter::normal(const std::string& name, const Shape& shape,
   // number.
   source.b = static_cast<double>(static_cast<float>(standard_deviation));
   source.stream = name;
-  return parameter(name, shape, std::move(source));
+  return persistent(name, shape, std::move(source), true);
 }
 
-std::string OnnxWriter::filled(const std::string& name, const Shape& shape, double value) {
+std::string OnnxWriter::uniform(const std::string& name, const Shape& shape, double bound) {
+  Source source;
+  source.kind = Source::Kind::uniform;
+  source.b = static_cast<double>(static_cast<float>(bound));
+  source.a = -source.b;
+  source.stream = name;
+  return persistent(name, shape, std::move(source), true);
+}
+
+namespace {
+
+Source constant_source(double value) {
   Source source;
   source.kind = Source::Kind::constant;
   source.a = value;
-  return parameter(name, shape, std::move(source));
+  return source;
+}
+
+}  // namespace
+
+std::string OnnxWriter::filled(const std::string& name, const Shape& shape, double value) {
+  return persistent(name, shape, constant_source(value), true);
+}
+
+std::string OnnxWriter::buffer(const std::string& name, const Shape& shape, double value) {
+  return persistent(name, shape, constant_source(value), false);
+}
+
+void OnnxWriter::metadata(const std::string& key, const std::string& value) {
+  auto* entry = state_->model.add_metadata_props();
+  entry->set_key(key);
+  entry->set_value(value);
 }
 
 std::string OnnxWriter::ints(const std::vector<int64_t>& values) {
@@ -175,6 +200,13 @@ std::string OnnxWriter::floats(const std::vector<double>& values) {
   tensor.add_dims(static_cast<int64_t>(values.size()));
   for (double v : values) tensor.add_float_data(static_cast<float>(v));
   return state_->constant("f32s " + tensor.SerializeAsString(), tensor);
+}
+
+std::string OnnxWriter::integer(int64_t value) {
+  ::onnx::TensorProto tensor;
+  tensor.set_data_type(::onnx::TensorProto::INT64);
+  tensor.add_int64_data(value);
+  return state_->constant(str("i64 ", value), tensor);
 }
 
 std::string OnnxWriter::scalar(double value) {

@@ -11,8 +11,9 @@
 namespace shardrun {
 
 /// A weight is either stored, with the numbers that `seed` and its name give, or described: a
-/// RandomNormal or ConstantOfShape node marked with the metadata shardrun.init=parameter, which
-/// import turns into the same parameter, made shard by shard.
+/// RandomNormal, RandomUniform or ConstantOfShape node marked with the metadata
+/// shardrun.init=parameter (or buffer), which import turns into the same parameter, made shard by
+/// shard.
 ///
 ///   OnnxWriter w("mlp", {.weights = true, .seed = 1});
 ///   w.input("x", 1, {"batch", "784"});
@@ -37,10 +38,15 @@ class OnnxWriter {
   void output(const std::string& name, int type, const std::vector<std::string>& dims);
 
   std::string normal(const std::string& name, const Shape& shape, double standard_deviation);
+  std::string uniform(const std::string& name, const Shape& shape,
+                      double bound);  // [-bound, bound)
   std::string filled(const std::string& name, const Shape& shape, double value);
+  /// A tensor that the model keeps but does not train, such as running statistics.
+  std::string buffer(const std::string& name, const Shape& shape, double value);
 
   std::string ints(const std::vector<int64_t>& values);   // an int64 vector
   std::string floats(const std::vector<double>& values);  // a float vector
+  std::string integer(int64_t value);                     // an int64 of rank 0
   std::string scalar(double value);                       // a float of rank 0
   std::string boolean(bool value);                        // of rank 0
 
@@ -52,13 +58,16 @@ class OnnxWriter {
   /// Names of nodes and results from now on begin with it: "h.0.".
   std::string prefix;
 
-  int64_t parameter_count() const;
+  /// Appends to the model's metadata_props.
+  void metadata(const std::string& key, const std::string& value);
+
+  int64_t parameter_count() const;  // buffers are not counted
   /// Throws invalid_input if a file cannot be written.
   void write(const std::string& path) const;
 
  private:
   struct State;
-  std::string parameter(const std::string& name, const Shape& shape, Source source);
+  std::string persistent(const std::string& name, const Shape& shape, Source source, bool trained);
   std::unique_ptr<State> state_;
 };
 

@@ -274,9 +274,9 @@ class Importer {
       return store_tensor(tensor, model_.folder).load();
     };
     c.lower_subgraph = [this](const ::onnx::GraphProto& graph) { return lower_branch(graph); };
-    c.add_parameter = [&](const Source& source, const TensorType& type) {
-      std::string why = "described by the model";
-      bool is_parameter = true, trainable = true;
+    c.add_parameter = [&](const Source& source, const TensorType& type, bool trained) {
+      std::string why = trained ? "described by the model" : "a buffer, described by the model";
+      bool is_parameter = true, trainable = trained;
       apply_patterns(node.proto.output(0), options_, is_parameter, trainable, why);
       return add_parameter(node.proto.output(0), type, source, trainable, why);
     };

@@ -1,4 +1,5 @@
-// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range, RandomNormal.
+// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range, and the weights
+// that a node describes.
 #include <cmath>
 
 #include "graph/onnx/lowering.h"
@@ -7,12 +8,15 @@
 namespace shardrun::importer {
 namespace {
 
-/// Marks a node whose result is a trained weight, described instead of stored (models/gpt.h).
-bool describes_parameter(const ::onnx::NodeProto& proto) {
+/// Of a node whose result is a weight, described instead of stored (models/onnx_writer.h):
+/// parameter, which is trained, or buffer, which is not. Empty for any other node.
+std::string described_weight(const ::onnx::NodeProto& proto) {
   for (const auto& entry : proto.metadata_props()) {
-    if (entry.key() == "shardrun.init" && entry.value() == "parameter") return true;
+    if (entry.key() == "shardrun.init" &&
+        (entry.value() == "parameter" || entry.value() == "buffer"))
+      return entry.value();
   }
-  return false;
+  return "";
 }
 
 void constant(NodeContext& c) {
@@ -39,27 +43,28 @@ void constant_of_shape(NodeContext& c) {
   SR_REQUIRE(value.count() == 1, invalid_input, "value has ", value.count(), " elements, wanted 1");
   for (int64_t dim : shape)
     SR_REQUIRE(dim >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
-  if (describes_parameter(c.proto)) {
+  if (const std::string weight = described_weight(c.proto); !weight.empty()) {
     Source source;
     source.kind = Source::Kind::constant;
     source.a = value.at(0);
-    return c.out(c.add_parameter(source, {value.dtype(), shape}));
+    return c.out(c.add_parameter(source, {value.dtype(), shape}, weight == "parameter"));
   }
   c.out(c.b.fill(value.at(0), value.dtype(), shape));
 }
 
-void random_normal(NodeContext& c) {
+void random(NodeContext& c) {
   c.ignore("seed");
+  const bool normal = c.op() == "RandomNormal";
   Source source;
-  source.kind = Source::Kind::normal;
-  source.a = c.attr_f("mean", 0);
-  source.b = c.attr_f("scale", 1);
+  source.kind = normal ? Source::Kind::normal : Source::Kind::uniform;
+  source.a = normal ? c.attr_f("mean", 0) : c.attr_f("low", 0);
+  source.b = normal ? c.attr_f("scale", 1) : c.attr_f("high", 1);
   source.stream = c.proto.output(0);
   const DType dtype = graph_dtype(static_cast<int>(c.attr_i("dtype", 1)));
-  SR_REQUIRE(describes_parameter(c.proto), unsupported,
+  SR_REQUIRE(described_weight(c.proto) == "parameter", unsupported,
              "random values are supported only as a weight's description (metadata "
              "shardrun.init=parameter)");
-  c.out(c.add_parameter(source, {dtype, c.attr_ints("shape")}));
+  c.out(c.add_parameter(source, {dtype, c.attr_ints("shape")}, true));
 }
 
 /// start, start + delta, … before limit. Integers of any length; floats are computed now.
@@ -109,11 +114,10 @@ void if_known(NodeContext& c) {
   for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
 }
 
-constexpr Lowering kTable[] = {{"Constant", 1, constant},
-                               {"ConstantOfShape", 9, constant_of_shape},
-                               {"RandomNormal", 1, random_normal},
-                               {"Range", 11, range},
-                               {"If", 11, if_known}};
+constexpr Lowering kTable[] = {
+    {"Constant", 1, constant},   {"ConstantOfShape", 9, constant_of_shape},
+    {"RandomNormal", 1, random}, {"RandomUniform", 1, random},
+    {"Range", 11, range},        {"If", 11, if_known}};
 
 }  // namespace
 

@@ -63,8 +63,8 @@ class NodeContext {
   std::function<std::vector<V>(const ::onnx::GraphProto&)> lower_subgraph;
   std::function<V()> random_step;  // the scalar that dropout counts micro-batches with
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
-  std::function<V(const Source&, const TensorType&)>
-      add_parameter;  // a weight that a node describes
+  /// A weight that a node describes; a buffer is not trained.
+  std::function<V(const Source&, const TensorType&, bool trained)> add_parameter;
 
  private:
   std::vector<V> inputs_, outputs_;

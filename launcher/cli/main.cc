@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "model_command.h"
 #include "options.h"
 #include "report.h"
 
@@ -138,38 +139,6 @@ int run_solve(const SolveRequest& request) {
   return 1;
 }
 
-void add_gpt_options(CLI::App& app, Arguments& args) {
-  GptModel& o = args.gpt;
-  app.add_option("--preset", o.preset,
-                 "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b; other flags "
-                 "go over it");
-  app.add_option("--layers", o.layers);
-  app.add_option("--hidden", o.hidden);
-  app.add_option("--heads", o.heads);
-  app.add_option("--vocab", o.vocab);
-  app.add_option("--context", o.context);
-  app.add_option("--batch", o.batch, "A fixed batch (default: the symbolic dim 'batch')");
-  app.add_option("--kv-heads", o.kv_heads,
-                 "Key and value heads, fewer than --heads share them (default: as --heads)");
-  app.add_option("--head-width", o.head_width, "(default: hidden / heads)");
-  app.add_option("--mlp-width", o.mlp_width, "(default: 4 x hidden)");
-  app.add_option("--norm", o.norm, "layer or rms (default: layer)");
-  app.add_option("--mlp", o.mlp, "gelu, swiglu or geglu (default: gelu)");
-  app.add_option("--positions", o.positions, "learned or rotary (default: learned)");
-  const auto choice = [&app](const char* flags, std::optional<bool>& value, const char* help) {
-    app.add_flag_function(
-        flags, [&value](int64_t count) { value = count > 0; }, help);
-  };
-  choice("--biases,!--no-biases", o.biases, "Biases of linear layers and norms (default: yes)");
-  choice("--tied,!--untied", o.tied, "The head is the embedding (default: yes)");
-  app.add_option("--dropout", o.dropout)->capture_default_str();
-  app.add_flag("!--no-weights", o.weights,
-               "Describe the initialisers; each rank makes its own shard");
-  app.add_option("--seed", o.seed, "Of the stored weights; described ones follow train's --seed")
-      ->capture_default_str();
-  app.add_option("-o,--output", args.output, "The ONNX file to write")->required();
-}
-
 int run(int argc, char** argv) {
   Arguments args;
   CLI::App app(
@@ -212,10 +181,7 @@ int run(int argc, char** argv) {
       ->add_option("--plan-seconds", args.plan.solve_seconds, "--why: time for the search")
       ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
-  model_command->require_subcommand(1);
-  CLI::App* gpt_command =
-      model_command->add_subcommand("gpt", "A language model like GPT-2, LLaMA or Gemma");
-  add_gpt_options(*gpt_command, args);
+  ModelCommand write_model(*model_command);
 
   std::vector<std::string> words(argv + 1, argv + argc);
   const std::vector<std::string> own = {"train", "plan", "verify", "explain",  "model",
@@ -253,10 +219,10 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (!train_command->parsed() && !is_first_process()) return 0;  // work for one
-  if (gpt_command->parsed() || solve_command->parsed()) {
+  if (model_command->parsed() || solve_command->parsed()) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
-      write_gpt(args.gpt, args.output);
+      write_model.run();
       return 0;
     } catch (const Failure& e) {
       std::fprintf(stderr, "shardrun: %s\n", e.what());

@@ -19,7 +19,6 @@ struct Arguments {
   ModelOptions model_options;
   PlanRequest plan;
   TrainOptions train;
-  GptModel gpt;
   SolveRequest solve;
 };
 

@@ -269,6 +269,30 @@ struct GptModel {
 };
 void write_gpt(const GptModel& model, const std::string& path);
 
+/// Graph attention; what is not given is the preset's, or a small model's.
+struct GatModel {
+  std::string preset;         // "", cora, metadist-1, metadist-2, metadist-4, metadist-8
+  std::optional<bool> dense;  // an adjacency matrix as input instead of an edge list
+  std::optional<int64_t> layers, features, hidden, classes, heads, output_heads, nodes, edges;
+  std::optional<double> dropout, attention_dropout, negative_slope;
+  std::optional<std::string> recipe;  // flags of `shardrun train` that the file carries
+  bool weights = true;
+  uint64_t seed = 0;
+};
+void write_gat(const GatModel& model, const std::string& path);
+
+/// Wide residual networks; what is not given is the preset's, or wide_resnet50_2's.
+struct WideResNetModel {
+  std::string preset;  // "", wrn-16-4, wrn-28-10, …, wrn-50-2, …, metadist-1, …
+  std::optional<std::string> family;  // imagenet, cifar
+  std::optional<int64_t> layers, width, channels, image, classes, batch;
+  std::optional<double> dropout;
+  std::optional<std::string> recipe;
+  bool weights = true;
+  uint64_t seed = 0;
+};
+void write_wide_resnet(const WideResNetModel& model, const std::string& path);
+
 std::string version();
 
 }  // namespace shardrun

@@ -1,0 +1,108 @@
+// The flags of `shardrun model`.
+#include "model_command.h"
+
+namespace shardrun::cli {
+namespace {
+
+template <class Model>
+CLI::App* add_model(CLI::App& app, const char* name, const char* what, Model& o,
+                    const char* presets, std::string& output) {
+  CLI::App* command = app.add_subcommand(name, what);
+  command->add_option("--preset", o.preset, std::string(presets) + "; other flags go over it");
+  command->add_flag("!--no-weights", o.weights,
+                    "Describe the initialisers; each rank makes its own shard");
+  command
+      ->add_option("--seed", o.seed, "Of the stored weights; described ones follow train's --seed")
+      ->capture_default_str();
+  command->add_option("-o,--output", output, "The ONNX file to write")->required();
+  return command;
+}
+
+template <class Model>
+void add_recipe(CLI::App& command, Model& o) {
+  command.add_option("--recipe", o.recipe,
+                     "Flags of 'shardrun train' that the file carries, in one string");
+}
+
+}  // namespace
+
+ModelCommand::ModelCommand(CLI::App& app) {
+  app.require_subcommand(1);
+  gpt_command_ =
+      add_model(app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
+                "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b", output_);
+  gpt_command_->add_option("--layers", gpt_.layers);
+  gpt_command_->add_option("--hidden", gpt_.hidden);
+  gpt_command_->add_option("--heads", gpt_.heads);
+  gpt_command_->add_option("--vocab", gpt_.vocab);
+  gpt_command_->add_option("--context", gpt_.context);
+  gpt_command_->add_option("--batch", gpt_.batch,
+                           "A fixed batch (default: the symbolic dim 'batch')");
+  gpt_command_->add_option("--kv-heads", gpt_.kv_heads,
+                           "Key and value heads, fewer than --heads share them (default: as "
+                           "--heads)");
+  gpt_command_->add_option("--head-width", gpt_.head_width, "(default: hidden / heads)");
+  gpt_command_->add_option("--mlp-width", gpt_.mlp_width, "(default: 4 x hidden)");
+  gpt_command_->add_option("--norm", gpt_.norm, "layer or rms (default: layer)");
+  gpt_command_->add_option("--mlp", gpt_.mlp, "gelu, swiglu or geglu (default: gelu)");
+  gpt_command_->add_option("--positions", gpt_.positions, "learned or rotary (default: learned)");
+  const auto choice = [this](const char* flags, std::optional<bool>& value, const char* help) {
+    gpt_command_->add_flag_function(
+        flags, [&value](int64_t count) { value = count > 0; }, help);
+  };
+  choice("--biases,!--no-biases", gpt_.biases, "Biases of linear layers and norms (default: yes)");
+  choice("--tied,!--untied", gpt_.tied, "The head is the embedding (default: yes)");
+  gpt_command_->add_option("--dropout", gpt_.dropout)->capture_default_str();
+
+  gat_command_ = add_model(
+      app, "gat", "A graph attention network", gat_,
+      "cora (with its paper's recipe), metadist-1, -2, -4, -8 (MetaDist's Table 4)", output_);
+  gat_command_->add_flag("--dense", dense_, "Take an adjacency matrix [nodes, nodes]");
+  gat_command_->add_flag("--sparse", sparse_,
+                         "Take an edge list [2, edges] (the default of most presets)");
+  gat_command_->add_option("--layers", gat_.layers);
+  gat_command_->add_option("--features", gat_.features, "Of each node");
+  gat_command_->add_option("--hidden", gat_.hidden, "Features of each head");
+  gat_command_->add_option("--classes", gat_.classes);
+  gat_command_->add_option("--heads", gat_.heads, "Of each layer but the last, concatenated");
+  gat_command_->add_option("--output-heads", gat_.output_heads, "Of the last layer, averaged");
+  gat_command_->add_option("--nodes", gat_.nodes, "Fixed (default: the symbolic dim 'nodes')");
+  gat_command_->add_option("--edges", gat_.edges, "Fixed (default: the symbolic dim 'edges')");
+  gat_command_->add_option("--dropout", gat_.dropout, "Of each layer's input");
+  gat_command_->add_option("--attention-dropout", gat_.attention_dropout,
+                           "Of the attention coefficients");
+  gat_command_->add_option("--negative-slope", gat_.negative_slope, "LeakyReLU's (0.2)");
+  add_recipe(*gat_command_, gat_);
+
+  wide_resnet_command_ = add_model(
+      app, "wide-resnet", "A wide residual network", wide_resnet_,
+      "wrn-16-4, wrn-28-10, wrn-40-2 … (CIFAR, with their paper's recipe), wrn-50-2, wrn-101-2, "
+      "resnet-18 to resnet-152, metadist-1, -2, -4, -8 (MetaDist's Table 3)",
+      output_);
+  wide_resnet_command_->add_option("--family", wide_resnet_.family,
+                                   "imagenet (torchvision's, the default) or cifar");
+  wide_resnet_command_->add_option("--layers", wide_resnet_.layers);
+  wide_resnet_command_->add_option(
+      "--width", wide_resnet_.width,
+      "imagenet: channels of the first stage's 3x3 convolutions; cifar: the widening factor");
+  wide_resnet_command_->add_option("--channels", wide_resnet_.channels, "Of the images");
+  wide_resnet_command_->add_option("--image", wide_resnet_.image, "Height and width");
+  wide_resnet_command_->add_option("--classes", wide_resnet_.classes);
+  wide_resnet_command_->add_option("--batch", wide_resnet_.batch,
+                                   "A fixed batch (default: the symbolic dim 'batch')");
+  wide_resnet_command_->add_option("--dropout", wide_resnet_.dropout,
+                                   "cifar: between a block's convolutions");
+  add_recipe(*wide_resnet_command_, wide_resnet_);
+}
+
+void ModelCommand::run() const {
+  if (gpt_command_->parsed()) return write_gpt(gpt_, output_);
+  if (wide_resnet_command_->parsed()) return write_wide_resnet(wide_resnet_, output_);
+  if (dense_ && sparse_)
+    throw Failure(Failure::Kind::call, "--dense and --sparse: give one of the two");
+  GatModel gat = gat_;
+  if (dense_ || sparse_) gat.dense = dense_;
+  write_gat(gat, output_);
+}
+
+}  // namespace shardrun::cli
