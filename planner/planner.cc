@@ -232,24 +232,25 @@ class Planner {
   }
 
   /// Time to make all the copies of a value that its readers want, as partition does it: one after
-  /// the other, each from the copy there is that is the cheapest to start from.
-  double hand_out_seconds(const TensorType& type, const Sharding& produced,
-                          const std::vector<Sharding>& wanted) const {
-    std::vector<Sharding> copies{produced};
+  /// the other, each from the copy there is that is the cheapest to start from. Shardings and type
+  /// are times_' numbers.
+  double hand_out_seconds(int type, int produced, const std::vector<int>& wanted) {
+    std::vector<int> copies{produced};
     double sum = 0;
-    for (const Sharding& sharding : wanted) {
+    for (int sharding : wanted) {
       if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) continue;
-      std::vector<ReshardStep> best;
+      const std::vector<ReshardStep>* best = nullptr;
       double least = kInfeasible;
-      for (const Sharding& copy : copies) {
-        std::vector<ReshardStep> steps = cheapest_reshard(type, copy, sharding, mesh_, cluster_);
+      for (int copy : copies) {
+        const std::vector<ReshardStep>& steps = times_.steps(type, copy, sharding);
         if (reshard_seconds(steps) >= least) continue;
         least = reshard_seconds(steps);
-        best = std::move(steps);
+        best = &steps;
       }
-      for (const ReshardStep& step : best) {
-        if (std::find(copies.begin(), copies.end(), step.after) != copies.end()) continue;
-        copies.push_back(step.after);
+      for (const ReshardStep& step : *best) {
+        const int after = times_.number_of(step.after);
+        if (std::find(copies.begin(), copies.end(), after) != copies.end()) continue;
+        copies.push_back(after);
         sum += step.seconds;
       }
     }
@@ -261,7 +262,15 @@ class Planner {
     plan.mesh = mesh_;
     plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
     plan.model_hash = structural_hash(graph_);
-    std::map<ValueId, std::vector<Sharding>> wanted;  // in the order of use
+    std::vector<std::vector<int>> wanted(graph_.values().size());  // in the order of use
+    const auto want = [&](ValueId id, int sharding) {
+      wanted[static_cast<size_t>(id)].push_back(sharding);
+    };
+    std::vector<std::vector<int>> numbers(space.strategies.size());  // of the operands
+    for (size_t c = 0; c < folding_.classes.size(); ++c) {
+      for (const Sharding& in : space.strategies[c][static_cast<size_t>(solution[c])].in)
+        numbers[c].push_back(times_.number_of(in));
+    }
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
       const Node& node = graph_.nodes()[n];
       const size_t c = static_cast<size_t>(folding_.class_of_node[n]);
@@ -270,7 +279,7 @@ class Planner {
       plan.compute_seconds += s.seconds;
       for (size_t r = 0; r < node.outputs.size(); ++r)
         plan.values[graph_.value(node.outputs[r]).name] = s.out[r];
-      for (size_t k = 0; k < node.inputs.size(); ++k) wanted[node.inputs[k]].push_back(s.in[k]);
+      for (size_t k = 0; k < node.inputs.size(); ++k) want(node.inputs[k], numbers[c][k]);
     }
     for (size_t v = 0; v < graph_.values().size(); ++v) {
       if (folding_.class_of_value[v] < 0) continue;
@@ -279,13 +288,21 @@ class Planner {
           space.strategies[c][static_cast<size_t>(solution[c])].out[0];
     }
     const auto want_whole = [&](ValueId id) {
-      wanted[id].push_back(Sharding::replicated(graph_.type(id).shape.size()));
+      want(id, times_.number_of(Sharding::replicated(graph_.type(id).shape.size())));
     };
     for (ValueId id : graph_.outputs) want_whole(id);
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
-    for (const auto& [id, shardings] : wanted) {
-      plan.comm_seconds +=
-          hand_out_seconds(graph_.type(id), plan.values.at(graph_.value(id).name), shardings);
+    std::map<std::vector<int>, double> known;  // by type, what is produced, what is wanted
+    for (size_t v = 0; v < wanted.size(); ++v) {
+      if (wanted[v].empty()) continue;
+      const Value& value = graph_.values()[v];
+      const int type = times_.number_of(value.type),
+                produced = times_.number_of(plan.values.at(value.name));
+      std::vector<int> key{type, produced};
+      key.insert(key.end(), wanted[v].begin(), wanted[v].end());
+      const auto [it, fresh] = known.emplace(std::move(key), 0.0);
+      if (fresh) it->second = hand_out_seconds(type, produced, wanted[v]);
+      plan.comm_seconds += it->second;
     }
     plan.seconds = plan.compute_seconds + plan.comm_seconds;
     return plan;

@@ -2,13 +2,11 @@
 #include "planner/search_space.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <tuple>
 
 #include "graph/op_def.h"
 #include "graph/program.h"
-#include "planner/reshard.h"
 
 namespace shardrun {
 namespace {
@@ -302,69 +300,6 @@ class Builder {
 };
 
 }  // namespace
-
-int ReshardTimes::number_of(const Sharding& sharding) {
-  const auto [it, fresh] = numbers_.emplace(sharding, static_cast<int>(shardings_.size()));
-  if (fresh) shardings_.push_back(&it->first);
-  return it->second;
-}
-
-int ReshardTimes::number_of(const TensorType& type) {
-  const auto [it, fresh] =
-      type_numbers_.emplace(std::pair(type.dtype, type.shape), static_cast<int>(types_.size()));
-  if (fresh) types_.push_back(type);
-  return it->second;
-}
-
-ReshardTimes::ReshardTimes(const Mesh& mesh, const Cluster& cluster)
-    : mesh_(mesh), cluster_(cluster) {
-  // All orders of the axes that only swap axes of one size and one link.
-  std::vector<int> order(at(mesh.axis_count()));
-  std::iota(order.begin(), order.end(), 0);
-  do {
-    bool same = true;
-    for (size_t i = 0; i < order.size(); ++i)
-      same = same && cluster.interchangeable(mesh, static_cast<int>(i), order[i]);
-    if (same) symmetries_.push_back(order);
-  } while (symmetries_.size() < 24 && std::next_permutation(order.begin(), order.end()));
-}
-
-int ReshardTimes::renamed(int number, size_t symmetry) {
-  while (renamed_.size() <= at(number)) renamed_.emplace_back();
-  std::vector<int>& images = renamed_[at(number)];
-  if (images.empty()) {
-    const Sharding original = sharding(number);
-    images.push_back(number);
-    for (size_t k = 1; k < symmetries_.size(); ++k) {
-      Sharding image = original;
-      for (std::vector<int>& axes : image.dims) {
-        for (int& axis : axes) axis = symmetries_[k][at(axis)];
-      }
-      for (Sharding::Partial& p : image.partial) p.axis = symmetries_[k][at(p.axis)];
-      std::sort(image.partial.begin(), image.partial.end());
-      const int id = number_of(image);
-      renamed_[at(number)].push_back(id);
-    }
-  }
-  return renamed_[at(number)][symmetry];
-}
-
-double ReshardTimes::seconds(int type, int from, int to) {
-  if (from == to) return 0;
-  const auto key_of = [&](int f, int t) {
-    return static_cast<uint64_t>(type) << 40 | static_cast<uint64_t>(f) << 20 |
-           static_cast<uint64_t>(t);
-  };
-  const auto [it, fresh] = known_.emplace(key_of(from, to), 0.0);
-  if (!fresh) return it->second;
-  const double seconds = reshard_seconds(
-      cheapest_reshard(types_[at(type)], sharding(from), sharding(to), mesh_, cluster_));
-  ++searches_;
-  it->second = seconds;
-  for (size_t k = 1; k < symmetries_.size(); ++k)
-    known_.emplace(key_of(renamed(from, k), renamed(to, k)), seconds);
-  return seconds;
-}
 
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
                           const std::map<std::string, Sharding>& pinned) {

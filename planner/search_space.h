@@ -3,41 +3,14 @@
 
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "planner/folding.h"
 #include "planner/problem.h"
+#include "planner/reshard_table.h"
 #include "planner/strategy.h"
 
 namespace shardrun {
-
-/// Times of resharding, remembered by type and Shardings (both by small numbers). A pair that
-/// differs from a known one only by swapping axes of one size and one link takes the same time: on
-/// 2x2x2 a sixth of the pairs is searched.
-class ReshardTimes {
- public:
-  ReshardTimes(const Mesh& mesh, const Cluster& cluster);
-  int number_of(const Sharding& sharding);
-  int number_of(const TensorType& type);
-  const Sharding& sharding(int number) const { return *shardings_[static_cast<size_t>(number)]; }
-  double seconds(int type, int from, int to);
-  size_t searches() const { return searches_; }
-
- private:
-  int renamed(int number, size_t symmetry);
-
-  const Mesh& mesh_;
-  const Cluster& cluster_;
-  std::map<Sharding, int> numbers_;
-  std::vector<const Sharding*> shardings_;
-  std::map<std::pair<DType, Shape>, int> type_numbers_;
-  std::vector<TensorType> types_;
-  std::unordered_map<uint64_t, double> known_;
-  std::vector<std::vector<int>> symmetries_;  // [0] is the identity
-  std::vector<std::vector<int>> renamed_;     // Sharding, symmetry -> Sharding
-  size_t searches_ = 0;
-};
 
 struct SearchSpace {
   /// Per class of the Folding: a node's strategies; for an input value strategies with one `out`

@@ -1,6 +1,4 @@
 // Reshardings: really executed on local ranks, and checked for being the cheapest.
-#include "planner/reshard.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <random>
 
 #include "exec/collective_step.h"
+#include "planner/reshard_table.h"
 #include "tests/collectives/ranks.h"
 
 namespace shardrun {
@@ -304,6 +303,56 @@ TEST(Reshard, IsQuickOnThreeAxes) {
   std::printf("%.1f us a call, %.2f steps, over %zu shardings\n", seconds / kCalls * 1e6,
               static_cast<double>(steps) / kCalls, all.size());
   EXPECT_LT(seconds / kCalls, 0.02);
+}
+
+// The planner's edges are priced by tables, the program's collectives by single searches.
+TEST(Reshard, TablesAgreeWithSearches) {
+  Cluster nodes = host_cluster();
+  nodes.nodes = 4;
+  nodes.devices = 4;
+  nodes.within = {200e9, 2e-6};
+  nodes.between = {20e9, 9e-6};
+  const std::vector<std::pair<const char*, std::vector<Shape>>> cases = {
+      {"2", {{4}, {5, 1}}},
+      {"4x4", {{64, 64}, {64, 16}, {10, 7, 1}}},
+      {"2x2x4", {{64, 64}, {16, 32, 48}, {48, 16, 32}, {5, 9}, {3, 1, 40, 6}}},
+      {"1x2x4", {{8, 12}}},
+      {"2x2x2x2", {{16, 8}}}};
+  std::mt19937 random(5);
+  for (const auto& [text, shapes] : cases) {
+    const Mesh mesh = Mesh::parse(text);
+    ReshardTimes times(mesh, nodes);
+    for (const Shape& shape : shapes) {
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const TensorType type{dtype, shape};
+        const std::vector<Sharding> all = all_shardings(mesh, shape.size(), true);
+        const int number = times.number_of(type);
+        for (int i = 0; i < 300; ++i) {
+          const Sharding &from = all[random() % all.size()], &to = all[random() % all.size()];
+          const double want = reshard_seconds(cheapest_reshard(type, from, to, mesh, nodes));
+          EXPECT_NEAR(times.seconds(number, times.number_of(from), times.number_of(to)), want,
+                      2e-9 * want)
+              << type << " " << to_string(from, mesh) << " to " << to_string(to, mesh);
+        }
+      }
+    }
+  }
+}
+
+// A matrix and its transpose, and all pairs from one Sharding, are one search.
+TEST(Reshard, TablesAreShared) {
+  const Mesh mesh = Mesh::parse("2x4");
+  const Cluster cluster = host_cluster();
+  ReshardTimes times(mesh, cluster);
+  const int tall = times.number_of(TensorType{DType::f32, {64, 16}}),
+            wide = times.number_of(TensorType{DType::f32, {16, 64}});
+  const int rows = times.number_of(Sharding{{{0}, {}}, {}}),
+            columns = times.number_of(Sharding{{{}, {0}}, {}});
+  for (const Sharding& s : all_shardings(mesh, 2)) {
+    times.seconds(tall, rows, times.number_of(s));
+    times.seconds(wide, columns, times.number_of(s));
+  }
+  EXPECT_EQ(times.searches(), 1u);
 }
 
 TEST(Reshard, ManyAxesStillArrive) {
