@@ -47,18 +47,26 @@ std::vector<GroupSpan> axis_spans(const Mesh& mesh, int64_t devices) {
   return spans;
 }
 
-}  // namespace
-
-double Cluster::Link::bandwidth_of(int64_t ranks) const {
-  if (bandwidth_by_ranks.empty()) return bandwidth;
-  const auto above = bandwidth_by_ranks.lower_bound(ranks);
-  if (above == bandwidth_by_ranks.end()) return bandwidth_by_ranks.rbegin()->second;
-  if (above == bandwidth_by_ranks.begin() || above->first == ranks) return above->second;
+double interpolate(const std::map<int64_t, double>& by_ranks, int64_t ranks) {
+  const auto above = by_ranks.lower_bound(ranks);
+  if (above == by_ranks.end()) return by_ranks.rbegin()->second;
+  if (above == by_ranks.begin() || above->first == ranks) return above->second;
   const auto below = std::prev(above);
   const double share =
       std::log(static_cast<double>(ranks) / static_cast<double>(below->first)) /
       std::log(static_cast<double>(above->first) / static_cast<double>(below->first));
   return below->second * std::pow(above->second / below->second, share);
+}
+
+}  // namespace
+
+double Cluster::Link::bandwidth_of(int64_t ranks) const {
+  return bandwidth_by_ranks.empty() ? bandwidth : interpolate(bandwidth_by_ranks, ranks);
+}
+
+double Cluster::Link::reduce_bandwidth_of(int64_t ranks) const {
+  return reduce_bandwidth_by_ranks.empty() ? bandwidth_of(ranks)
+                                           : interpolate(reduce_bandwidth_by_ranks, ranks);
 }
 
 double Cluster::flops_for(DType dtype) const {

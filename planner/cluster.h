@@ -34,6 +34,7 @@ struct Cluster {
     double peak = 0;     // FLOP/s or bytes/s, as the vendor says
     double reached = 1;  // share of it that a large kernel reaches
     double value() const { return peak * reached; }
+    friend bool operator==(const Rate&, const Rate&) = default;
   };
   std::map<DType, Rate> flops;   // of one device, for large matmuls
   Rate memory_bandwidth{12e9};   // of one device, bytes/s
@@ -46,7 +47,11 @@ struct Cluster {
     /// Where the bandwidth depends on how many ranks there are: bytes/s by ranks, between two of
     /// them in proportion to their logarithms, outside of them that of the nearest.
     std::map<int64_t, double> bandwidth_by_ranks = {};
+    /// The same for all_reduce, where the switch does the adding; empty: as everything else.
+    std::map<int64_t, double> reduce_bandwidth_by_ranks = {};
     double bandwidth_of(int64_t ranks) const;
+    double reduce_bandwidth_of(int64_t ranks) const;
+    friend bool operator==(const Link&, const Link&) = default;
   };
   Link within{};   // between devices of one node
   Link between{};  // of one device to those of other nodes
@@ -70,6 +75,7 @@ struct Cluster {
   /// What a job of so many ranks sees: where several ranks share a device, their share of it.
   /// Throws invalid_input if the cluster has fewer devices and does not share them.
   Cluster for_ranks(int64_t ranks) const;
+  friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
 /// A machine of which nothing was measured, ranks connected through shared memory: constants.

@@ -20,6 +20,7 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
   w.wide_bandwidth = far.bandwidth_of(w.span.nodes);
   if (w.span.nodes == 1) {
     w.bandwidth = w.node_bandwidth;
+    w.reduce_bandwidth = near.reduce_bandwidth_of(w.span.per_node);
     w.call_latency = near.call_latency;
     w.ring_latency = (ranks - 1) * near.latency;
     w.reduce_latency = 2 * w.ring_latency;
@@ -27,7 +28,11 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
     return w;
   }
   w.bandwidth = per_node * w.wide_bandwidth;
-  if (w.span.per_node > 1) w.bandwidth = std::min(w.bandwidth, w.node_bandwidth);
+  w.reduce_bandwidth = per_node * far.reduce_bandwidth_of(w.span.nodes);
+  if (w.span.per_node > 1) {
+    w.bandwidth = std::min(w.bandwidth, w.node_bandwidth);
+    w.reduce_bandwidth = std::min(w.reduce_bandwidth, near.reduce_bandwidth_of(w.span.per_node));
+  }
   w.call_latency = std::max(near.call_latency, far.call_latency);
   w.ring_latency = (nodes - 1) * far.latency + (ranks - nodes) * near.latency;
   w.reduce_latency = 2 * std::min(w.ring_latency, std::ceil(std::log2(nodes)) * far.latency +
@@ -48,7 +53,7 @@ double collective_seconds(Collective::Kind kind, double bytes_before, double byt
     case Kind::reduce_scatter:
       return w.call_latency + w.ring_latency + share * bytes_before / w.bandwidth;
     case Kind::all_reduce:
-      return w.call_latency + w.reduce_latency + 2 * share * bytes_before / w.bandwidth;
+      return w.call_latency + w.reduce_latency + 2 * share * bytes_before / w.reduce_bandwidth;
     case Kind::all_to_all: {
       const double near = bytes_before * (here - 1) / n / w.node_bandwidth;
       const double far = bytes_before * (n - here) / n / w.wide_bandwidth;

@@ -12,13 +12,14 @@ namespace shardrun {
 /// What a group of ranks sends over: how it lies on the nodes, and the links that this makes.
 struct Wire {
   GroupSpan span;
-  double bandwidth = 1;       // bytes/s that a rank of a ring sends
-  double node_bandwidth = 1;  // bytes/s that a rank sends to ranks of its own node …
-  double wide_bandwidth = 1;  // … and to others
-  double call_latency = 0;    // s
-  double ring_latency = 0;    // s of a message's way around the ring, size - 1 steps
-  double reduce_latency = 0;  // s of an all_reduce: twice the ring, or up and down a tree
-  double step_latency = 0;    // s of the slowest step
+  double bandwidth = 1;         // bytes/s that a rank of a ring sends …
+  double reduce_bandwidth = 1;  // … in an all_reduce
+  double node_bandwidth = 1;    // bytes/s that a rank sends to ranks of its own node …
+  double wide_bandwidth = 1;    // … and to others
+  double call_latency = 0;      // s
+  double ring_latency = 0;      // s of a message's way around the ring, size - 1 steps
+  double reduce_latency = 0;    // s of an all_reduce: twice the ring, or up and down a tree
+  double step_latency = 0;      // s of the slowest step
 };
 Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
 

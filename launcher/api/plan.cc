@@ -12,7 +12,9 @@
 #include <sstream>
 
 #include "backend.h"
+#include "cluster.h"
 #include "exec/executor.h"
+#include "planner/cluster_file.h"
 #include "planner/partition.h"
 #include "world.h"
 
@@ -64,11 +66,14 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
   return out;
 }
 
-/// A rank's limit where none was asked for: its share of this machine. A plan for so many ranks
-/// elsewhere (`plan`) has none.
-int64_t memory_limit(const PlanRequest& request, const World::Impl& world) {
+/// A rank's limit where none was asked for: what the cluster's devices have, and its share of this
+/// machine, if it is here that it will run. A plan for so many ranks elsewhere (`plan`) on a
+/// cluster that does not say has none.
+int64_t memory_limit(const PlanRequest& request, const Cluster& cluster, const World::Impl& world) {
   if (request.memory_bytes > 0) return request.memory_bytes;
-  return request.ranks > 0 ? 0 : machine_memory() / local_ranks(world);
+  if (request.ranks > 0) return cluster.memory_bytes;
+  const int64_t share = machine_memory() / local_ranks(world);
+  return cluster.memory_bytes > 0 ? std::min(share, cluster.memory_bytes) : share;
 }
 
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
@@ -144,6 +149,7 @@ std::string origin_json(const Model::Impl& model) {
 std::string plans_text(const TrainingPlan::Impl& plan) {
   const nlohmann::json both = {
       {"model", nlohmann::json::parse(plan.origin)},
+      {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
       {"train", nlohmann::json::parse(to_json(plan.train))},
       {"evaluation",
        plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
@@ -152,8 +158,11 @@ std::string plans_text(const TrainingPlan::Impl& plan) {
 
 void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
   const nlohmann::json both = nlohmann::json::parse(text, nullptr, false);
-  SR_REQUIRE(both.is_object() && both.contains("train") && both.contains("evaluation"),
-             invalid_input, origin, ": is not a plan: fields 'train' and 'evaluation' are wanted");
+  for (const char* name : {"cluster", "train", "evaluation"}) {
+    SR_REQUIRE(both.is_object() && both.contains(name), invalid_input, origin,
+               ": is not a plan: field '", name, "' is missing");
+  }
+  out.cluster = parse_cluster(both["cluster"].dump(), origin + ": cluster");
   out.train = plan_from_json(both["train"].dump(), origin + ": train");
   out.with_evaluation = !both["evaluation"].is_null();
   out.origin = both.contains("model") ? both["model"].dump() : "{}";
@@ -221,19 +230,25 @@ RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
   auto impl = std::make_unique<TrainingPlan::Impl>();
-  impl->cluster = host_cluster();
   impl->with_evaluation = request.with_evaluation;
   at_boundary(
       [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
-  const int64_t limit = memory_limit(request, world.impl());
   const std::string text = decide_on_rank0(world, [&] {
+    if (request.plan_file.empty()) {
+      impl->cluster = find_cluster(request.cluster).for_ranks(ranks);
+    } else {
+      SR_REQUIRE(request.cluster.empty(), invalid_input, "--cluster ", request.cluster,
+                 ": the plan ", request.plan_file,
+                 " has a cluster of its own; leave out one of the two");
+      read_plans(read_text(request.plan_file), request.plan_file, *impl);
+    }
+    const int64_t limit = memory_limit(request, impl->cluster, world.impl());
     if (request.plan_file.empty()) {
       impl->origin = origin_json(model.impl());
       search(model.impl(), request, ranks, limit, *impl);
-    } else {
-      read_plans(read_text(request.plan_file), request.plan_file, *impl);
     }
+    impl->memory_limit = limit;
     check(model.impl(), *impl, ranks, request.plan_file);
     count_bytes(model.impl(), *impl, limit);
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
@@ -319,6 +334,11 @@ std::string TrainingPlan::summary() const {
       plan.mesh.to_string().c_str(), plan.planner.c_str(), plan.seconds * 1e3,
       plan.compute_seconds * 1e3, plan.comm_seconds * 1e3);
   out << line;
+  out << "      cluster " << impl_->cluster.name;
+  if (!impl_->cluster.about.empty()) out << " (" << impl_->cluster.about << ")";
+  if (impl_->memory_limit > 0)
+    out << "; memory limit of a rank " << bytes_text(impl_->memory_limit);
+  out << "\n";
   if (impl_->meshes.size() > 1) {
     out << "      meshes tried:";
     for (const MeshTrial& trial : impl_->meshes) {

@@ -16,8 +16,9 @@ struct TrainingPlan::Impl {
   bool with_evaluation = true;
   PlanReport report;              // of this process's planning; empty on ranks that were told
   std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
-  Cluster cluster;
-  std::vector<int64_t> bytes;  // arena of each rank
+  Cluster cluster;                // as a job of so many ranks sees it
+  int64_t memory_limit = 0;       // of a rank; 0: none
+  std::vector<int64_t> bytes;     // arena of each rank
   std::vector<int64_t> persistent_bytes;
   std::string origin;  // JSON: the model's path and options
   std::string held;    // how weights and optimizer state lie: "13 x [{ranks}, -]; …"

@@ -83,7 +83,11 @@ void add_plan_options(CLI::App& app, Arguments& args) {
   app.add_option("--planner", o.planner, "auto, ilp, beam or dp")->capture_default_str();
   app.add_option(
       "--memory", args.memory,
-      "Limit of a rank's memory, such as 16GiB (default: its share of this machine; plan: none)");
+      "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices have; where it "
+      "runs also its share of the machine)");
+  app.add_option("--cluster", o.cluster,
+                 "What to plan for: host (this machine), v100-32, a100-80, h100 or h200 (a node of "
+                 "8), h100:4 (4 nodes), or a JSON file");
   app.add_option("--plan-seconds", o.solve_seconds, "Processor seconds for the planner's search")
       ->capture_default_str();
   app.add_option("--plan", o.plan_file, "Take the plan from this file instead of planning");

@@ -39,7 +39,8 @@ void default_environment() {
         "OMPI_MCA_rmaps_base_oversubscribe", "OMP_NUM_THREADS"}) {
     setenv(name, "1", 0);
   }
-  setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+  for (const char* name : {"OMPI_MCA_hwloc_base_binding_policy", "SHARDRUN_CALIBRATION"})
+    setenv(name, "none", 0);
 }
 
 }  // namespace

@@ -123,8 +123,9 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
 struct PlanRequest {
   std::string mesh = "auto";     // auto; data=2,model=4; 2x4
   std::string planner = "auto";  // auto, ilp, beam, dp
-  int64_t memory_bytes =
-      0;  // limit of a rank's arena; 0: its share of this machine's memory (none with `ranks`)
+  std::string cluster;           // host, h100, h100:4, a file; "": host
+  int64_t memory_bytes = 0;      // limit of a rank's arena; 0: what the cluster's devices have and,
+                                 // without `ranks`, its share of this machine's memory
   double solve_seconds = 10;
   uint64_t seed = 0;
   bool with_evaluation = true;  // the arena also serves validation

@@ -1,0 +1,88 @@
+// --cluster: what is planned for, through the command.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+class ClusterOption : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    at_ = std::make_unique<Workspace>();
+    ASSERT_EQ(at_->shardrun("model gpt --layers 1 --hidden 32 --heads 2 --vocab 64 --context 16 "
+                            "--no-weights -o gpt.onnx")
+                  .status,
+              0);
+  }
+  static void TearDownTestSuite() { at_.reset(); }
+
+  static void refused(const std::string& call, const std::string& wanted) {
+    const Outcome run = at_->shardrun(call);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find(wanted), std::string::npos) << describe(run);
+  }
+
+  static std::unique_ptr<Workspace> at_;
+};
+std::unique_ptr<Workspace> ClusterOption::at_;
+
+TEST_F(ClusterOption, IsPlannedForWithItsMemory) {
+  const Outcome run =
+      at_->shardrun("plan gpt.onnx --ranks 16 --cluster a100-80:2 --mesh 2x8 -o plan.json");
+  ASSERT_EQ(run.status, 0) << describe(run);
+  EXPECT_NE(run.out.find("cluster a100-80:2 (2 nodes of 8 x NVIDIA A100"), std::string::npos)
+      << describe(run);
+  EXPECT_NE(run.out.find("memory limit of a rank 76293.9 MiB"), std::string::npos) << describe(run);
+  const nlohmann::json plan = nlohmann::json::parse(at_->read("plan.json"));
+  EXPECT_EQ(plan["cluster"]["nodes"], 2);
+  // The plan is for that cluster wherever it is looked at.
+  const Outcome again = at_->shardrun("plan gpt.onnx --ranks 16 --plan plan.json -o again.json");
+  EXPECT_EQ(again.status, 0) << describe(again);
+  EXPECT_EQ(at_->read("again.json"), at_->read("plan.json"));
+  refused("plan gpt.onnx --ranks 16 --plan plan.json --cluster h100:2",
+          "the plan plan.json has a cluster of its own");
+}
+
+TEST_F(ClusterOption, WrongOnesAreRefused) {
+  refused("plan gpt.onnx --ranks 2 --cluster h300", "cluster 'h300' is not known; known are host");
+  refused("plan gpt.onnx --ranks 9 --cluster h100",
+          "cluster 'h100' has 8 devices (1 node of 8), wanted 9");
+  refused("plan gpt.onnx --ranks 2 --cluster ./none.json", "./none.json: cannot read");
+  at_->write("bad.json", R"({"name": "x", "devices": 2, "speed": 9})");
+  refused("plan gpt.onnx --ranks 2 --cluster bad.json", "bad.json: field 'flops' is missing");
+}
+
+/// The machine's own calibration is read where there is one.
+TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
+  at_->write("slow.json",
+             R"({"name": "host", "about": "a slow one", "devices": 2, "oversubscribes": true,
+                 "flops": {"f32": {"peak": 1e6}}, "memory_bandwidth": {"peak": 1e6},
+                 "within": {"bandwidth": 1e6, "latency": 0}})");
+  const std::string plan = "plan gpt.onnx";
+  const Outcome constants = at_->shardrun(threads(2), plan);
+  const Outcome slow = at_->sh("SHARDRUN_CALIBRATION=slow.json " +
+                               Workspace::line(threads(2), plan + " --cluster host"));
+  ASSERT_EQ(slow.status, 0) << describe(slow);
+  EXPECT_NE(slow.out.find("cluster host (a slow one)"), std::string::npos) << describe(slow);
+  const auto step = [](const Outcome& run) {
+    const std::string before = "predicted step ";
+    const size_t at = run.out.find(before);
+    return at == std::string::npos ? -1 : std::stod(run.out.substr(at + before.size()));
+  };
+  EXPECT_GT(step(constants), 0) << describe(constants);
+  EXPECT_GT(step(slow), 100 * step(constants)) << describe(slow);
+  at_->write("cut.json", "{\"name\": ");
+  const Outcome cut = at_->sh("SHARDRUN_CALIBRATION=cut.json " + Workspace::line(threads(2), plan));
+  EXPECT_EQ(cut.status, 2) << describe(cut);
+  EXPECT_NE(message(cut).find("cut.json: is not JSON; 'shardrun calibrate' writes"),
+            std::string::npos)
+      << describe(cut);
+}
+
+}  // namespace
+}  // namespace shardrun::test
