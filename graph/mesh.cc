@@ -23,8 +23,8 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
   int64_t ranks = 1;
   for (const Axis& axis : axes_) {
     SR_REQUIRE(!axis.name.empty(), invalid_input, "mesh: an axis has no name");
-    SR_REQUIRE(axis.name.find_first_of(" ,={}[]():") == std::string::npos, invalid_input,
-               "mesh: axis name '", axis.name, "' may not hold spaces or any of ,={}[]():");
+    SR_REQUIRE(axis.name.find_first_of(" ,+={}[]():") == std::string::npos, invalid_input,
+               "mesh: axis name '", axis.name, "' may not hold spaces or any of ,+={}[]():");
     SR_REQUIRE(names.insert(axis.name).second, invalid_input, "mesh: axis '", axis.name,
                "' is named twice");
     SR_REQUIRE(axis.size >= 1, invalid_input, "mesh: axis '", axis.name, "' has size ", axis.size,

@@ -97,11 +97,16 @@ struct Reader {
   void expect(std::string_view word) {
     if (!eat(word)) wrong(str("expected '", word, "' at position ", at));
   }
-  int axis() {
+  /// Up to the next mark or space.
+  std::string_view word() {
     skip();
-    const size_t end = std::min(text.find_first_of(" ,{}[]()", at), text.size());
-    const std::string name(text.substr(at, end - at));
+    const size_t end = std::min(text.find_first_of(" ,+{}[]()", at), text.size());
+    const std::string_view out = text.substr(at, end - at);
     at = end;
+    return out;
+  }
+  int axis() {
+    const std::string name(word());
     for (int i = 0; i < mesh.axis_count(); ++i) {
       if (mesh.axes()[static_cast<size_t>(i)].name == name) return i;
     }
@@ -118,12 +123,18 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
   if (!r.eat("]")) {
     do {
       std::vector<int> axes;
+      const size_t begin = r.at;
+      r.word();  // a dim may bear a name: batch{data}
       if (r.eat("{")) {
         do axes.push_back(r.axis());
         while (r.eat(","));
         r.expect("}");
-      } else if (!r.eat("-")) {
-        axes.push_back(r.axis());
+      } else {
+        r.at = begin;
+        if (!r.eat("-")) {
+          do axes.push_back(r.axis());
+          while (r.eat("+"));
+        }
       }
       out.dims.push_back(std::move(axes));
     } while (r.eat(","));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "planner/baselines.h"
 
 namespace shardrun {
 namespace {
@@ -56,11 +57,12 @@ Mesh mesh_of(const std::vector<int64_t>& sizes) {
 
 }  // namespace
 
-std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster) {
+std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster, int names) {
   if (ranks == 1) return {Mesh()};
   std::vector<Mesh> meshes;
   std::set<std::vector<GroupSpan>> seen;
-  for (int axes = 1; axes <= kMostAxes; ++axes) {
+  const bool ordered = names > 1;  // each axis has a meaning of its own
+  for (int axes = ordered ? names : 1; axes <= (ordered ? names : kMostAxes); ++axes) {
     std::vector<int64_t> sizes;
     std::vector<std::vector<int64_t>> all;
     factorise(ranks, axes, sizes, all);
@@ -71,7 +73,7 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster) {
                      [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
     for (const std::vector<int64_t>& candidate : all) {
       Mesh mesh = mesh_of(candidate);
-      if (seen.insert(nature(mesh, cluster)).second) meshes.push_back(std::move(mesh));
+      if (ordered || seen.insert(nature(mesh, cluster)).second) meshes.push_back(std::move(mesh));
     }
   }
   return meshes;
@@ -81,7 +83,11 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
                     const PlanOptions& options, double total_seconds, RuleCache& rules,
                     PlanReport* report, std::vector<MeshTrial>* trials) {
   const double begin = thread_seconds();
-  const std::vector<Mesh> meshes = candidate_meshes(ranks, cluster);
+  const std::vector<Mesh> meshes =
+      candidate_meshes(ranks, cluster, baseline_names(options.planner));
+  SR_REQUIRE(!meshes.empty(), invalid_input, "planner '", options.planner, "': ", ranks,
+             " ranks make no mesh of ", baseline_names(options.planner),
+             " axes; give one, as --mesh data=1,model=", ranks);
   std::optional<Plan> best;
   std::optional<Error> refusal;
   PlanReport best_report, total;
@@ -89,7 +95,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
   double expected = 0;  // seconds of all trials so far and the next
   for (const Mesh& mesh : meshes) {
     const int axes = std::max(1, mesh.axis_count());
-    if (axes > 1) {
+    if (axes > 1 && &mesh != &meshes[0]) {
       expected += folded_nodes * kSecondsPerNode[axes - 1];
       if (expected > total_seconds || since(begin) > kSlowMachine * total_seconds) break;
     }

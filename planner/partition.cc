@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "graph/op_def.h"
@@ -119,7 +120,10 @@ class Partitioner {
     };
     for (ValueId id : graph_.outputs) want_whole(id);
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
-    for (const auto& [persistent, next] : graph_.updates) want(next, state(persistent).produced);
+    for (const auto& [persistent, next] : graph_.updates) {
+      want(next, state(persistent).produced);
+      updating_.insert(next);
+    }
   }
 
   BufferId new_buffer(ValueId value, const Sharding& sharding, bool copy) {
@@ -267,7 +271,8 @@ class Partitioner {
 
   /// A value that nobody wants as it was made, and whose wanted forms together are no larger, is
   /// resharded at once: a partial gradient of 4 MB becomes a 1 MB shard and its memory is free
-  /// again. Everything else is resharded just before its first use.
+  /// again. So is what replaces a held value, into that one's memory. Everything else is resharded
+  /// just before its first use.
   void reshard_early(ValueId value) {
     const ValueState& s = state(value);
     int64_t bytes = 0;
@@ -275,7 +280,8 @@ class Partitioner {
       if (w == s.produced) return;
       bytes += bytes_of(value, w);
     }
-    if (s.wanted.empty() || bytes > bytes_of(value, s.produced)) return;
+    if (s.wanted.empty() || (bytes > bytes_of(value, s.produced) && updating_.count(value) == 0))
+      return;
     const std::vector<Sharding> wanted = s.wanted;
     for (const Sharding& w : wanted) buffer_in(value, w);
   }
@@ -453,6 +459,7 @@ class Partitioner {
   std::vector<int64_t> coordinates_;
   std::vector<ValueState> values_;
   std::vector<Update> updates_;
+  std::set<ValueId> updating_;  // what replaces a held value
   std::map<std::tuple<DType, Shape, Sharding, Sharding>, std::vector<ReshardStep>> reshards_;
   Phase phase_ = Phase::micro, last_phase_ = Phase::micro;
   Program program_;

@@ -58,7 +58,7 @@ class Planner {
         options_(options),
         rules_(rules),
         times_(mesh, cluster),
-        constraints_(graph, mesh, options.planner, options.pinned) {}
+        constraints_(graph, mesh, options.planner, options.requests, options.pinned) {}
 
   Plan run(PlanReport& report) {
     std::map<std::string, Sharding> apart = constraints_.pinned();
@@ -76,6 +76,7 @@ class Planner {
 
     begin = thread_seconds();
     SearchSpace all = enumerate(mesh_, cluster_);
+    constraints_.apply(folding_, class_rules_, all);
     drop_avoided(all);
     report.build_seconds = since(begin);
     // First as if memory were no matter: mostly it is none, and then no strategy is there for its
@@ -124,13 +125,14 @@ class Planner {
 
   SearchSpace enumerate(const Mesh& mesh, const Cluster& cluster) const {
     SearchSpace space;
+    space.reshards_updates = constraints_.reshards_updates();
     space.strategies.resize(folding_.classes.size());
     for (size_t c = 0; c < folding_.classes.size(); ++c) {
       if (folding_.classes[c].nodes.empty()) continue;
       const Node& node = example(folding_.classes[c]);
       space.strategies[c] =
           enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
-                               class_rules_[c], mesh, cluster);
+                               class_rules_[c], mesh, cluster, constraints_.leaves_empty());
     }
     return space;
   }
@@ -163,6 +165,7 @@ class Planner {
       for (const auto& [name, sharding] : constraints_.pinned())
         pinned.emplace(name, along(sharding, axis));
       SearchSpace single = enumerate(alone, cluster);
+      constraints_.restrict_along(single, axis);
       add_value_strategies(single, graph_, folding_, pinned);
       ReshardTimes times(alone, cluster);
       Problem problem = build_problem(single, graph_, folding_, alone, times, false);
@@ -198,15 +201,7 @@ class Planner {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return score[a] < score[b]; });
     std::set<size_t> chosen{0};
-    // Pins must stay possible.
     const Node& node = example(folding_.classes[c]);
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      const auto pin = constraints_.pinned().find(graph_.value(node.outputs[r]).name);
-      if (pin == constraints_.pinned().end()) continue;
-      for (size_t a : order) {
-        if (all[a].out[r] == pin->second && chosen.size() < most_) chosen.insert(a);
-      }
-    }
     const size_t by_score = small ? most_ * 2 / 3 : most_;
     for (size_t a : order) {
       if (chosen.size() < by_score) chosen.insert(a);
@@ -292,6 +287,8 @@ class Planner {
     };
     for (ValueId id : graph_.outputs) want_whole(id);
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
+    for (const auto& [held, next] : graph_.updates)
+      want(next, times_.number_of(plan.values.at(graph_.value(held).name)));
     std::map<std::vector<int>, double> known;  // by type, what is produced, what is wanted
     for (size_t v = 0; v < wanted.size(); ++v) {
       if (wanted[v].empty()) continue;
@@ -315,6 +312,7 @@ class Planner {
   std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
     auto begin = thread_seconds();
     add_value_strategies(space, graph_, folding_, constraints_.pinned());
+    constraints_.restrict_held(space, folding_);
     drop_avoided(space);
     Problem problem = build_problem(space, graph_, folding_, mesh_, times_, true);
     report.build_seconds += since(begin);
@@ -373,9 +371,10 @@ class Planner {
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
   SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "beam" ||
-                 options.planner == "dp",
+                 baseline_names(options.planner) > 0,
              invalid_input, "planner '", options.planner,
-             "' is not known; known are auto, ilp, beam, dp");
+             "' is not known; known are auto, ilp, beam, dp, zero1, zero2, fsdp, megatron, "
+             "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
   PlanReport unused;
   PlanReport& filled = report != nullptr ? *report : unused;
   Plan plan = Planner(graph, mesh, cluster, options, rules).run(filled);

@@ -12,10 +12,12 @@
 namespace shardrun {
 
 struct PlanOptions {
-  std::string planner = "auto";  // auto, ilp, beam, dp
+  std::string planner = "auto";  // auto, ilp, beam, or a baseline (planner/baselines.h)
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
   double solve_seconds = 10;     // processor time of the search
   uint64_t seed = 0;
+  /// "REGEX=SHARDING": values whose whole name matches lie so (planner/constraints.h).
+  std::vector<std::string> requests = {};
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
   std::map<std::string, Sharding> pinned = {};

@@ -191,18 +191,25 @@ class Builder {
     hubs_.emplace(from, std::move(hub));
   }
 
-  /// What replaces a persistent value must lie as it does.
+  /// What replaces a persistent value must lie as it does, or be resharded after it is made.
   void add_ties() {
-    std::set<std::pair<int, Origin>> done;
+    std::map<std::pair<int, Origin>, std::pair<ValueId, int>> ties;  // an example, and how many
     for (const auto& [held, next] : graph_.updates) {
       const int holder = folding_.class_of_value[at(held)];
       const Origin from = origin(next);
-      if (from.item_class == holder || !done.emplace(holder, from).second) continue;
-      add_costs(from.item_class, holder, 1, [&](size_t a, size_t b) {
-        return numbers_[at(from.item_class)][a].out[at(from.result)] ==
-                       numbers_[at(holder)][b].out[0]
-                   ? 0.0
-                   : kInfeasible;
+      if (from.item_class != holder)
+        ++ties.emplace(std::pair(holder, from), std::pair(held, 0)).first->second.second;
+    }
+    for (const auto& [key, tie] : ties) {
+      const auto& [holder, from] = key;
+      const auto [held, count] = tie;
+      const bool reshards = space_.reshards_updates && graph_.value(held).role == Role::parameter;
+      const int type = times_.number_of(graph_.type(held));
+      add_costs(from.item_class, holder, count, [&](size_t a, size_t b) {
+        const int made = numbers_[at(from.item_class)][a].out[at(from.result)];
+        const int wanted = numbers_[at(holder)][b].out[0];
+        if (made == wanted) return 0.0;
+        return reshards ? times_.seconds(type, made, wanted) : kInfeasible;
       });
     }
   }
@@ -303,20 +310,6 @@ class Builder {
 
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
                           const std::map<std::string, Sharding>& pinned) {
-  for (size_t c = 0; c < folding.classes.size(); ++c) {
-    const Folding::Class& members = folding.classes[c];
-    if (members.nodes.empty()) continue;
-    const Node& node = graph.node(members.nodes[0]);
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      const auto pin = pinned.find(graph.value(node.outputs[r]).name);
-      if (pin == pinned.end()) continue;
-      std::erase_if(space.strategies[c],
-                    [&](const Strategy& s) { return s.out[r] != pin->second; });
-      SR_REQUIRE(!space.strategies[c].empty(), invalid_input, "value '", pin->first,
-                 "' is pinned to a sharding in which ", node.op, " '", node.name,
-                 "' cannot leave it");
-    }
-  }
   std::map<int, std::set<Sharding>> wants;
   const auto want = [&](ValueId value, const Sharding& sharding) {
     const int c = folding.class_of_value[at(value)];

@@ -16,11 +16,14 @@ struct SearchSpace {
   /// Per class of the Folding: a node's strategies; for an input value strategies with one `out`
   /// and nothing in, the Shardings that it may be held in.
   std::vector<std::vector<Strategy>> strategies;
+  /// May an update make a parameter in another Sharding than it is held in? The parts are then
+  /// gathered, as ZeRO does.
+  bool reshards_updates = false;
 };
 
 /// Fills in the strategies of the input values' classes: what its readers want and its updates
-/// make, uncut partial ones apart, or what it is pinned to. Node classes must be there already;
-/// those of them that contradict a pinned result are removed. Scalars are always replicated.
+/// make, uncut partial ones apart, or what it is pinned to. Node classes must be there already.
+/// Scalars are always replicated.
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
                           const std::map<std::string, Sharding>& pinned);
 

@@ -19,30 +19,14 @@ void place(Sharding& sharding, const Placement& placement, int axis) {
   }
 }
 
-/// Does every rank get something? 5 over axes of 2 and 2: 3, 2, then 2, 1, 1, 1.
-bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh) {
-  std::vector<int64_t> extents = {size};
-  for (int axis : axes) {
-    std::vector<int64_t> next;
-    for (int64_t extent : extents) {
-      for (int64_t i = 0; i < mesh.axis_size(axis); ++i) {
-        const int64_t part = chunk(extent, mesh.axis_size(axis), i).size;
-        if (part == 0) return false;
-        if (std::find(next.begin(), next.end(), part) == next.end()) next.push_back(part);
-      }
-    }
-    extents = std::move(next);
-  }
-  return true;
-}
-
-bool sensible(const Sharding& sharding, const TensorType& type, const Mesh& mesh) {
+bool sensible(const Sharding& sharding, const TensorType& type, const Mesh& mesh,
+              bool leave_empty) {
   // max over one axis of sums over another is not the sum of maxima: one kind at a time.
   for (const auto& p : sharding.partial) {
     if (p.op != sharding.partial[0].op) return false;
   }
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    if (!leaves_none_empty(type.shape[d], sharding.dims[d], mesh)) return false;
+    if (!leave_empty && !leaves_none_empty(type.shape[d], sharding.dims[d], mesh)) return false;
   }
   return true;
 }
@@ -78,9 +62,26 @@ std::vector<TensorType> local_types(std::span<const TensorType> types,
 
 }  // namespace
 
+bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh) {
+  std::vector<int64_t> extents = {size};
+  for (int axis : axes) {
+    std::vector<int64_t> next;
+    for (int64_t extent : extents) {
+      for (int64_t i = 0; i < mesh.axis_size(axis); ++i) {
+        const int64_t part = chunk(extent, mesh.axis_size(axis), i).size;
+        if (part == 0) return false;
+        if (std::find(next.begin(), next.end(), part) == next.end()) next.push_back(part);
+      }
+    }
+    extents = std::move(next);
+  }
+  return true;
+}
+
 std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
                                            std::span<const TensorType> out, const SpmdRule& rule,
-                                           const Mesh& mesh, const Cluster& cluster) {
+                                           const Mesh& mesh, const Cluster& cluster,
+                                           bool leave_empty) {
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
   // chosen[axis]: 0 replicates, k takes option k - 1. The last axis turns fastest.
@@ -97,8 +98,10 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
         place(s.out[r], option.out[r], static_cast<int>(axis));
     }
     bool good = true;
-    for (size_t i = 0; good && i < in.size(); ++i) good = sensible(s.in[i], in[i], mesh);
-    for (size_t r = 0; good && r < out.size(); ++r) good = sensible(s.out[r], out[r], mesh);
+    for (size_t i = 0; good && i < in.size(); ++i)
+      good = sensible(s.in[i], in[i], mesh, leave_empty);
+    for (size_t r = 0; good && r < out.size(); ++r)
+      good = sensible(s.out[r], out[r], mesh, leave_empty);
     for (size_t axis = 0; good && axis < chosen.size(); ++axis) {
       good = chosen[axis] == 0 || divides(rule.options[chosen[axis] - 1], s.in, s.out, mesh);
     }

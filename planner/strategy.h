@@ -13,11 +13,17 @@ struct Strategy {
   double seconds = 0;  // the slowest rank's local kernel
 };
 
-/// Every combination of one option (or replication) per mesh axis, less those that cut a dim into
-/// more parts than it has elements and those that another strategy with the same in and out beats.
-/// Axes that cut one dim stand in mesh order. Deterministic order; the first is all replicated.
+/// Does every rank get something of a dim that `axes` cut one after the other? 5 over axes of 2 and
+/// 2: 3, 2, then 2, 1, 1, 1.
+bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh);
+
+/// Every combination of one option (or replication) per mesh axis, less those that leave a rank
+/// without a part of a dim (unless `leave_empty`) and those that another strategy with the same in
+/// and out beats. Axes that cut one dim stand in mesh order. Deterministic order; the first is all
+/// replicated.
 std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
                                            std::span<const TensorType> out, const SpmdRule& rule,
-                                           const Mesh& mesh, const Cluster& cluster);
+                                           const Mesh& mesh, const Cluster& cluster,
+                                           bool leave_empty = false);
 
 }  // namespace shardrun

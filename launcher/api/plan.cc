@@ -80,6 +80,7 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
                          const TrainingPlan::Impl& plan) {
   PlanOptions options;
   options.planner = request.planner;
+  options.requests = request.shard;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
@@ -93,6 +94,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
 void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit,
             TrainingPlan::Impl& out) {
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
+  SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
+             "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
   const PlanOptions options = plan_options(model, request, limit, out);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
@@ -100,6 +103,7 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
                                     rules, &out.report, &out.meshes);
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
+  evaluation.requests.clear();  // of the training step's values
   evaluation.pinned = persistent_shardings(model.train, out.train);
   evaluation.arena_bytes = [&](const Plan& plan) {
     int64_t most = 0;

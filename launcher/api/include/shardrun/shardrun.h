@@ -121,11 +121,15 @@ class Model {
 Model load_model(World& world, const std::string& path, const ModelOptions& options);
 
 struct PlanRequest {
-  std::string mesh = "auto";     // auto; data=2,model=4; 2x4
-  std::string planner = "auto";  // auto, ilp, beam, dp
-  std::string cluster;           // host, h100, h100:4, a file; "": host
-  int64_t memory_bytes = 0;      // limit of a rank's arena; 0: what the cluster's devices have and,
-                                 // without `ranks`, its share of this machine's memory
+  std::string mesh = "auto";  // auto; data=2,model=4; 2x4
+  /// auto, ilp, beam; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or several
+  /// joined by +, one for each mesh axis.
+  std::string planner = "auto";
+  /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
+  std::vector<std::string> shard;
+  std::string cluster;       // host, h100, h100:4, a file; "": host
+  int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have and,
+                             // without `ranks`, its share of this machine's memory
   double solve_seconds = 10;
   uint64_t seed = 0;
   bool with_evaluation = true;  // the arena also serves validation

@@ -1,0 +1,370 @@
+// Data parallelism, ZeRO and Megatron-LM, as the planner lays them out and as they train.
+#include "planner/baselines.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "planner/partition.h"
+#include "planner/planner.h"
+#include "tests/planner/gpt_step.h"
+#include "tests/support/sharded_run.h"
+
+namespace shardrun {
+namespace {
+
+using testing::gpt_step;
+using testing::NamedTensors;
+
+GptOptions small() {
+  GptOptions o;
+  o.layers = 2;
+  o.heads = 4;
+  o.hidden = 16;
+  o.vocab = 24;
+  o.context = 8;
+  o.batch = 10;
+  o.weights = false;
+  return o;
+}
+
+RuleCache& rules() {
+  static RuleCache cache;
+  return cache;
+}
+
+Plan plan_of(const Graph& graph, const std::string& planner, const std::string& mesh) {
+  PlanOptions options;
+  options.planner = planner;
+  const Plan plan =
+      plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules(), nullptr);
+  check_plan(plan, graph);
+  return plan;
+}
+
+std::string layout(const Plan& plan, const std::string& value) {
+  const auto it = plan.values.find(value);
+  return it == plan.values.end() ? "no such value" : to_string(it->second, plan.mesh);
+}
+
+/// A pass left it behind.
+bool is_dead(const Value& value) { return value.role == Role::computed && value.producer < 0; }
+
+/// Does `sharding` cut some dim along `axis`?
+bool cut_over(const Sharding& sharding, int axis) {
+  return std::any_of(sharding.dims.begin(), sharding.dims.end(), [&](const auto& axes) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+  });
+}
+
+/// "kind source" of rank 0's collectives that communicate.
+std::vector<std::string> collectives(const Graph& graph, const Plan& plan) {
+  std::vector<std::string> out;
+  for (const Step& step : partition(graph, plan, host_cluster(), 0).steps) {
+    if (step.kind != Step::Kind::collective) continue;
+    const Collective::Kind kind = step.collective.kind;
+    if (kind == Collective::Kind::slice || kind == Collective::Kind::keep_first) continue;
+    out.push_back(str(to_string(kind), " ", step.source));
+  }
+  return out;
+}
+
+/// How many of them start with `kind` and move `shape`, the whole value's.
+int count_moves(const Graph& graph, const Plan& plan, const std::string& kind, const Shape& shape) {
+  int count = 0;
+  for (const std::string& c : collectives(graph, plan)) {
+    const size_t space = c.find(' ');
+    const ValueId id = graph.find(c.substr(space + 1));
+    count += c.substr(0, space) == kind && id != kNoValue && graph.type(id).shape == shape;
+  }
+  return count;
+}
+
+const Graph& step() {
+  static const Graph graph = gpt_step(small());
+  return graph;
+}
+
+TEST(Baselines, DataParallelCutsNothingButTheBatch) {
+  const Plan plan = plan_of(step(), "dp", "data=4");
+  for (const Value& value : step().values()) {
+    if (is_dead(value)) continue;
+    const Sharding& s = plan.values.at(value.name);
+    if (value.role == Role::computed || value.role == Role::batch) {
+      for (size_t d = 0; d < s.dims.size(); ++d)
+        EXPECT_EQ(s.dims[d].empty(), value.type.shape[d] != 10) << value.name;
+    } else {
+      EXPECT_TRUE(s.is_replicated()) << value.name;
+    }
+  }
+  EXPECT_EQ(layout(plan, "tokens"), "[{data}, -]");
+  EXPECT_EQ(layout(plan, "%h.0.MatMul_4"), "[{data}, -, -]");
+  // Each gradient is all-reduced, and the loss and its token count; nothing else moves.
+  const size_t parameters = step().with_role(Role::parameter).size();
+  const std::vector<std::string> moved = collectives(step(), plan);
+  EXPECT_EQ(moved.size(), parameters + 2);
+  for (const std::string& c : moved) EXPECT_EQ(c.substr(0, 10), "all_reduce") << c;
+}
+
+/// With each stage one more kind of value is cut: state, gradients, parameters.
+TEST(Baselines, TheStagesOfZero) {
+  const std::map<std::string, std::vector<std::string>> kinds = {
+      {"zero1", {"all_gather", "all_reduce"}},
+      {"zero2", {"all_gather", "all_reduce", "reduce_scatter"}},
+      {"fsdp", {"all_gather", "all_reduce", "reduce_scatter"}}};
+  for (const auto& [planner, wanted] : kinds) {
+    const Plan plan = plan_of(step(), planner, "data=4");
+    std::set<std::string> moved;
+    for (const std::string& c : collectives(step(), plan)) moved.insert(c.substr(0, c.find(' ')));
+    EXPECT_EQ(std::vector<std::string>(moved.begin(), moved.end()), wanted) << planner;
+    for (const Value& value : step().values()) {
+      if (is_dead(value)) continue;
+      const Sharding& s = plan.values.at(value.name);
+      if (value.role == Role::state) {
+        EXPECT_TRUE(cut_over(s, 0)) << value.name;
+      }
+      if (value.role == Role::parameter) {
+        EXPECT_EQ(cut_over(s, 0), planner == "fsdp") << planner << " " << value.name;
+      }
+    }
+    // The weights of products are whole where they are used, and the batch is cut.
+    const NodePlan& product = plan.nodes.at("h.0.MatMul_4");
+    EXPECT_TRUE(product.in[1].is_replicated()) << planner;
+    EXPECT_EQ(to_string(product.out[0], plan.mesh), "[{data}, -, -]") << planner;
+    // A gradient [16, 64]: made as a sum over the ranks, then whole or cut.
+    const Shape weight = {16, 64};
+    EXPECT_EQ(count_moves(step(), plan, "all_reduce", weight), planner == "zero1" ? 2 : 0);
+    EXPECT_EQ(count_moves(step(), plan, "reduce_scatter", weight), planner == "zero1" ? 0 : 2);
+  }
+}
+
+/// The layout of Megatron-LM (Shoeybi et al. 2019, figure 3): c_attn and c_fc by columns, both
+/// c_proj by rows, the vocabulary cut; in each layer two all-reduces forward and two backward.
+void expect_megatron(const Graph& graph, const Plan& plan, const std::string& axis, bool data) {
+  for (const std::string layer : {"h.0.", "h.1."}) {
+    EXPECT_EQ(layout(plan, layer + "attn.c_attn.weight"), "[-, {" + axis + "}]");
+    EXPECT_EQ(layout(plan, layer + "attn.c_attn.bias"), "[{" + axis + "}]");
+    EXPECT_EQ(layout(plan, layer + "attn.c_proj.weight"), "[{" + axis + "}, -]");
+    EXPECT_EQ(layout(plan, layer + "attn.c_proj.bias"), "[-]");
+    EXPECT_EQ(layout(plan, layer + "mlp.c_fc.weight"), "[-, {" + axis + "}]");
+    EXPECT_EQ(layout(plan, layer + "mlp.c_proj.weight"), "[{" + axis + "}, -]");
+    EXPECT_EQ(layout(plan, layer + "ln_1.weight"), "[-]");
+    EXPECT_EQ(layout(plan, "adam_m/" + layer + "mlp.c_fc.weight"), "[-, {" + axis + "}]");
+    // Heads.
+    const std::string rows = data ? "{data}" : "-";
+    EXPECT_EQ(layout(plan, "%" + layer + "MatMul_2/attention:0"),
+              "[" + rows + ", {" + axis + "}, -, -]");
+  }
+  EXPECT_EQ(layout(plan, "wte.weight"), "[{" + axis + "}, -]");
+  EXPECT_EQ(layout(plan, "wpe.weight"), "[-, -]");
+  // Two and two a layer; one each for the embedding and for the gradient that leaves the head.
+  EXPECT_EQ(count_moves(graph, plan, "all_reduce", {10, 8, 16}), 2 * 4 + 2);
+  for (const char* kind : {"all_gather", "reduce_scatter", "all_to_all"})
+    EXPECT_EQ(count_moves(graph, plan, kind, {10, 8, 16}), 0) << kind;
+}
+
+TEST(Baselines, MegatronsLayout) {
+  const Plan plan = plan_of(step(), "megatron", "model=4");
+  expect_megatron(step(), plan, "model", false);
+  EXPECT_EQ(count_moves(step(), plan, "all_gather", {10, 8, 24}), 1);  // logits, for the loss
+}
+
+TEST(Baselines, MegatronBesideData) {
+  const Plan plan = plan_of(step(), "dp+megatron", "data=2,model=2");
+  expect_megatron(step(), plan, "model", true);
+  EXPECT_EQ(layout(plan, "tokens"), "[{data}, -]");
+  EXPECT_EQ(layout(plan, "%h.0.Add_2"), "[{data}, -, -]");
+}
+
+TEST(Baselines, FsdpBesideMegatronCutsWeightsTwice) {
+  const Plan plan = plan_of(step(), "fsdp+megatron", "data=2,model=2");
+  for (ValueId id : step().with_role(Role::parameter)) {
+    const Value& value = step().value(id);
+    EXPECT_TRUE(cut_over(plan.values.at(value.name), 0)) << value.name;
+  }
+  const std::string fc = layout(plan, "h.0.mlp.c_fc.weight");
+  EXPECT_TRUE(fc == "[{data}, {model}]" || fc == "[-, {data,model}]") << fc;
+  // Used as Megatron has them.
+  EXPECT_EQ(to_string(plan.nodes.at("h.0.MatMul_4").in[1], plan.mesh), "[-, {model}]");
+  EXPECT_EQ(to_string(plan.nodes.at("h.0.MatMul_5").in[1], plan.mesh), "[{model}, -]");
+}
+
+/// Between blocks the sequence is cut (Korthikanti et al. 2022, figure 5): an all-gather into each
+/// block and a reduce-scatter out of it, forward and backward.
+TEST(Baselines, MegatronWithSequenceSharding) {
+  const Plan plan = plan_of(step(), "megatron-sp", "model=4");
+  EXPECT_EQ(layout(plan, "h.0.mlp.c_fc.weight"), "[-, {model}]");
+  EXPECT_EQ(layout(plan, "h.1.mlp.c_proj.weight"), "[{model}, -]");
+  EXPECT_EQ(layout(plan, "%h.0.Add_2"), "[-, {model}, -]");
+  EXPECT_EQ(layout(plan, "%h.0.LayerNormalization_1:0"), "[-, {model}, -]");
+  EXPECT_EQ(layout(plan, "%h.0.Gelu"), "[-, -, {model}]");
+  EXPECT_EQ(layout(plan, "%h.0.MatMul_2/attention:0"), "[-, {model}, -, -]");
+  const Shape stream = {10, 8, 16};
+  EXPECT_EQ(count_moves(step(), plan, "all_reduce", stream), 0);
+  EXPECT_EQ(count_moves(step(), plan, "reduce_scatter", stream), 2 * 4 + 2);
+  // Two a layer into the blocks, and their gradients' two; the head's.
+  EXPECT_EQ(count_moves(step(), plan, "all_gather", stream), 2 * 4 + 1);
+}
+
+/// Roles follow from the graph: with every name replaced the plan is the same.
+TEST(Baselines, NamesDoNotMatter) {
+  Graph renamed = step();
+  std::map<std::string, std::string> before;
+  for (size_t v = 0; v < renamed.values().size(); ++v) {
+    Value& value = renamed.value(static_cast<ValueId>(v));
+    if (value.role == Role::scalar || is_dead(value)) continue;
+    before["v" + std::to_string(v)] = value.name;
+    value.name = "v" + std::to_string(v);
+  }
+  for (const char* planner : {"zero2", "fsdp", "megatron", "megatron-sp"}) {
+    const Plan plan = plan_of(step(), planner, "ranks=2");
+    const Plan other = plan_of(renamed, planner, "ranks=2");
+    for (const auto& [name, original] : before)
+      EXPECT_EQ(other.values.at(name), plan.values.at(original)) << planner << " " << original;
+  }
+}
+
+/// bf16 casts weights where they are used; Megatron's layout is the same, and fsdp gathers the cast
+/// weights, half the bytes.
+TEST(Baselines, CastWeights) {
+  const Graph graph = gpt_step(small(), {}, true);
+  expect_megatron(graph, plan_of(graph, "megatron", "model=4"), "model", false);
+  const Plan plan = plan_of(graph, "fsdp", "data=4");
+  int gathered = 0;
+  for (const std::string& c : collectives(graph, plan)) {
+    if (c.substr(0, 11) != "all_gather ") continue;
+    const ValueId id = graph.find(c.substr(11));
+    if (graph.type(id).shape == Shape{16, 64}) {
+      EXPECT_EQ(graph.type(id).dtype, DType::bf16) << c;
+      ++gathered;
+    }
+  }
+  EXPECT_EQ(gathered, 2);
+}
+
+/// A perceptron has no residual connections: every second product is by columns, the others by
+/// rows.
+TEST(Baselines, MegatronWithoutResiduals) {
+  Graph g;
+  g.name = "mlp";
+  ValueId x = g.add_input("x", {DType::f32, {8, 12}}, Role::batch);
+  const ValueId target = g.add_input("target", {DType::f32, {8, 12}}, Role::batch);
+  const std::vector<int64_t> widths = {12, 32, 20, 32, 12};
+  for (size_t i = 0; i + 1 < widths.size(); ++i) {
+    const std::string name = "w" + std::to_string(i);
+    const ValueId w =
+        g.add_persistent(name, {DType::f32, {widths[i], widths[i + 1]}}, Role::parameter, Source{});
+    g.trainable[w] = true;
+    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
+    x = g.add("relu", {x}, {}, name + "/relu");
+  }
+  const ValueId difference = g.add("sub", {x, target}, {}, "difference");
+  const ValueId square = g.add("mul", {difference, difference}, {}, "square");
+  g.loss = g.add("reduce_sum", {square},
+                 {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
+  attach_optimizer(g, {});
+  const Plan plan = plan_of(g, "megatron", "model=2");
+  EXPECT_EQ(layout(plan, "w0"), "[-, {model}]");
+  EXPECT_EQ(layout(plan, "w1"), "[{model}, -]");
+  EXPECT_EQ(layout(plan, "w2"), "[-, {model}]");
+  EXPECT_EQ(layout(plan, "w3"), "[{model}, -]");
+  EXPECT_EQ(layout(plan, "%w0/relu"), "[-, {model}]");
+  EXPECT_TRUE(plan.values.at("%w1/relu").is_replicated()) << layout(plan, "%w1/relu");
+}
+
+/// The same batch again and again, so that its loss falls.
+std::vector<NamedTensors> feeds(const Graph& graph, int steps) {
+  std::mt19937 random(7);
+  NamedTensors feed;
+  for (ValueId id : graph.with_role(Role::batch)) {
+    Tensor tensor(graph.type(id));
+    for (int64_t i = 0; i < tensor.count(); ++i)
+      tensor.as<int64_t>()[i] = static_cast<int64_t>(random() % 24);
+    feed.emplace(graph.value(id).name, tensor);
+  }
+  return std::vector<NamedTensors>(static_cast<size_t>(steps), feed);
+}
+
+/// Every baseline trains as one rank does: the losses, and every parameter and moment at the end.
+/// What a mesh does not divide (4 heads, 16 columns and a batch of 10 over 3 ranks) included.
+void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
+  SCOPED_TRACE(planner + " on " + mesh);
+  const std::vector<NamedTensors> batches = feeds(graph, 3);
+  static std::map<const Graph*, testing::ShardedRun> alone;
+  if (alone.count(&graph) == 0)
+    alone[&graph] = testing::run_sharded(graph, plan_of(graph, "auto", "1"), batches, 1e-2);
+  const testing::ShardedRun& one = alone[&graph];
+  const testing::ShardedRun run =
+      testing::run_sharded(graph, plan_of(graph, planner, mesh), batches, 1e-2);
+  EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
+  for (size_t s = 0; s < batches.size(); ++s) {
+    EXPECT_NEAR(run.metrics[s].at("loss"), one.metrics[s].at("loss"), 1e-4);
+    EXPECT_NEAR(run.metrics[s].at("grad_norm"), one.metrics[s].at("grad_norm"), 1e-3);
+  }
+  for (const auto& [name, tensor] : one.persistent) {
+    if (name.rfind("adam", 0) != 0) {
+      EXPECT_LT(testing::relative_difference(run.persistent.at(name), tensor), 2e-3) << name;
+    }
+  }
+  EXPECT_GT(one.metrics[0].at("loss"), one.metrics[2].at("loss"));  // it did learn
+}
+
+class TrainsAlike : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TrainsAlike, OnTwoThreeAndFourRanks) {
+  for (const char* mesh : {"r=2", "r=3", "r=4", "r=2,s=2"})
+    expect_trains_alike(step(), GetParam(), mesh);
+}
+INSTANTIATE_TEST_SUITE_P(Baselines, TrainsAlike,
+                         ::testing::Values("dp", "zero1", "zero2", "fsdp", "megatron",
+                                           "megatron-sp"));
+
+TEST(Baselines, CombinationsTrainAlike) {
+  for (const char* planner : {"dp+megatron", "fsdp+megatron", "zero1+megatron-sp", "zero2+dp",
+                              "fsdp+megatron-sp", "megatron+fsdp"}) {
+    expect_trains_alike(step(), planner, "r=2,s=2");
+  }
+}
+
+/// Two samples on four ranks: two of them have nothing, and all end with the same weights.
+TEST(Baselines, ABatchSmallerThanTheMesh) {
+  GptOptions options = small();
+  options.batch = 2;
+  const Graph graph = gpt_step(options);
+  for (const char* planner : {"dp", "zero2", "fsdp"}) {
+    EXPECT_EQ(layout(plan_of(graph, planner, "data=4"), "%h.0.Gelu"), "[{data}, -, -]") << planner;
+    expect_trains_alike(graph, planner, "data=4");
+  }
+}
+
+/// Accumulated gradients are whole under zero1 and cut under zero2.
+TEST(Baselines, AccumulatedGradients) {
+  const Graph graph = gpt_step(small(), {.accumulate = 2});
+  EXPECT_EQ(layout(plan_of(graph, "zero1", "data=4"), "accumulated/h.0.mlp.c_fc.weight"), "[-, -]");
+  for (const char* planner : {"zero2", "fsdp"}) {
+    const Plan plan = plan_of(graph, planner, "data=4");
+    EXPECT_TRUE(cut_over(plan.values.at("accumulated/h.0.mlp.c_fc.weight"), 0)) << planner;
+  }
+}
+
+TEST(Baselines, NamesPerAxis) {
+  const Mesh two = Mesh::parse("data=2,model=2");
+  EXPECT_EQ(*parse_baselines("dp", two), (std::vector<Baseline>{Baseline::dp, Baseline::dp}));
+  EXPECT_EQ(*parse_baselines("fsdp+megatron-sp", two),
+            (std::vector<Baseline>{Baseline::fsdp, Baseline::megatron_sp}));
+  EXPECT_FALSE(parse_baselines("auto", two));
+  EXPECT_FALSE(parse_baselines("dp+magic", two));
+  EXPECT_EQ(baseline_names("dp+megatron"), 2);
+  EXPECT_EQ(baseline_names("ilp"), 0);
+  try {
+    (void)parse_baselines("fsdp+megatron", Mesh::parse("data=4"));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "planner 'fsdp+megatron' names 2 mesh axes, the mesh data=4 has 1; give each axis "
+                 "one, as --planner fsdp+megatron --mesh data=2,model=4 does");
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
