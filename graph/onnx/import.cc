@@ -90,6 +90,7 @@ class Importer {
     bind_inputs();
     add_weights(weights);
     lower(nodes);
+    note_batch_norms();
     set_outputs();
     remove_dead_nodes(graph_);
     return std::move(graph_);
@@ -218,6 +219,9 @@ class Importer {
       if (!w.tied_to.empty()) continue;
       if (w.is_parameter) {
         values_[name] = add_parameter(name, w.tensor.type, source_of(w.tensor), w.trainable, w.why);
+      } else if (w.is_statistic) {
+        values_[name] =
+            b_.value(graph_.add_persistent(name, w.tensor.type, Role::state, source_of(w.tensor)));
       } else if (w.tensor.count() <= kFoldLimit) {
         values_[name] = b_.constant(w.tensor.load());
       } else {
@@ -311,6 +315,24 @@ class Importer {
     values_ = outer;
     --depth_;
     return out;
+  }
+
+  void note_batch_norms() {
+    const ImportReport& r = report_;
+    if (r.promoted > 0) {
+      report_.notes.push_back(str(
+          r.promoted, " batch normalisations were exported in inference form and use the batch's ",
+          "own statistics when training (",
+          options_.mode == ImportOptions::Mode::train
+              ? "as --mode train asks"
+              : "the export's metadata says that the model was in training mode",
+          ")"));
+    }
+    if (r.stored_statistics > 0) {
+      report_.notes.push_back(str(
+          r.stored_statistics, " batch normalisations were exported in evaluation mode: they use ",
+          "their stored statistics, which stay as they are; --mode train normalises by the batch"));
+    }
   }
 
   void set_outputs() {

@@ -19,6 +19,14 @@ struct ImportOptions {
   bool training = true;                 // false: Dropout is the identity, indices may be negative
   uint64_t seed = 0;                    // of dropout masks
 
+  /// Batch normalisations that were exported in inference form: as they are, unless the export's
+  /// metadata says that the model was in training mode; or all by the batch's own statistics.
+  enum class Mode { exported, train };
+  Mode mode = Mode::exported;
+  /// The running variance averages the unbiased variance, as PyTorch does, or the population's.
+  enum class Statistics { pytorch, onnx };
+  Statistics statistics = Statistics::pytorch;
+
   std::vector<std::string> freeze, train;  // regexes searched in parameter names; freeze wins
 
   /// Computes one node on constants: the reference kernels (run_reference). Without it nothing
@@ -45,14 +53,18 @@ struct ImportReport {
   std::vector<std::string> notes;            // what was assumed, recognised or repaired
   int64_t ir_version = 0, opset = 0;
   std::string producer;
+  /// Batch normalisations by the batch's own statistics (of these, exported in inference form) and
+  /// by stored ones.
+  int batch_statistics = 0, promoted = 0, stored_statistics = 0;
   std::map<std::string, int> operators;  // how many nodes of each ONNX op
 };
 
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
 /// become Role::parameter with a Source that points into the file, so that a rank reads only its
-/// shard; integer and single-element initialisers and buffers become constants. graph.loss is set
-/// if the first output is a floating scalar. Throws invalid_input for a malformed file and
-/// unsupported for what has no lowering, naming file, node, operator and opset.
+/// shard; integer and single-element initialisers and buffers become constants, and the running
+/// statistics of batch normalisations Role::state with an update. graph.loss is set if the first
+/// output is a floating scalar. Throws invalid_input for a malformed file and unsupported for what
+/// has no lowering, naming file, node, operator and opset.
 Graph import_onnx(const std::string& path, const ImportOptions& options,
                   ImportReport* report = nullptr);
 

@@ -45,42 +45,6 @@ void rms_norm(NodeContext& c) {
                 {{"axis", axis}, {"eps", c.attr_f("epsilon", 1e-5)}})[0]);
 }
 
-/// (x - mean) / sqrt(var + eps) * scale + bias along dim 1, with stored or batch statistics.
-void batch_norm(NodeContext& c) {
-  Builder& b = c.b;
-  const V x = c.in(0);
-  SR_REQUIRE(b.rank(x) >= 2, invalid_input, "wants [N, C, …], got ", b.type(x));
-  Shape per_channel(b.shape(x).size(), 1);
-  per_channel[1] = b.shape(x)[1];
-  auto channel = [&](V v) { return b.reshape(v, per_channel); };
-  const bool training = c.attr_i("training_mode", 0) != 0;
-  const double momentum = c.attr_f("momentum", 0.9), eps = c.attr_f("epsilon", 1e-5);
-  V mean = c.in(3), var = c.in(4);
-  if (training) {
-    std::vector<int64_t> axes(b.shape(x).size());
-    std::iota(axes.begin(), axes.end(), 0);
-    axes.erase(axes.begin() + 1);
-    const Shape flat = {b.shape(x)[1]};
-    mean = b.reshape(b.mean(x, axes, false), flat);
-    const V centred = b.add("sub", {x, channel(mean)});
-    var = b.reshape(b.mean(b.add("mul", {centred, centred}), axes, false), flat);
-    const V now[] = {mean, var};
-    for (size_t i = 1; i < 3; ++i) {
-      if (!c.wants(i)) continue;
-      c.out(i, b.add("add", {b.with("mul", c.in(i + 2), momentum),
-                             b.with("mul", now[i - 1], 1 - momentum)}));
-    }
-  } else if (b.options.training) {
-    c.note(str("BatchNormalization '", b.node_name,
-               "' was exported in evaluation mode: it uses its stored statistics, which stay as "
-               "they are"));
-  }
-  const V scaled = b.add(
-      "mul", {b.add("sub", {x, channel(mean)}),
-              b.add("div", {channel(c.in(1)), b.add("sqrt", {b.with("add", channel(var), eps)})})});
-  c.out(0, b.add("add", {scaled, channel(c.in(2))}));
-}
-
 /// Active only where the export says training_mode=true and the import is for training.
 void dropout(NodeContext& c) {
   Builder& b = c.b;
@@ -217,7 +181,6 @@ void negative_log_likelihood(NodeContext& c) {
 
 constexpr Lowering kTable[] = {{"LayerNormalization", 17, layer_norm},
                                {"RMSNormalization", 23, rms_norm},
-                               {"BatchNormalization", 14, batch_norm},
                                {"Dropout", 7, dropout},
                                {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
                                {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};

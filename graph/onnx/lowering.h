@@ -85,10 +85,20 @@ std::span<const Lowering> reduce_lowerings();
 std::span<const Lowering> shape_lowerings();
 std::span<const Lowering> index_lowerings();
 std::span<const Lowering> matmul_lowerings();
+std::span<const Lowering> conv_lowerings();
+std::span<const Lowering> pool_lowerings();
+std::span<const Lowering> batch_norm_lowerings();
 std::span<const Lowering> nn_lowerings();
 std::span<const Lowering> attention_lowerings();
 std::span<const Lowering> constant_lowerings();
 const Lowering* find_lowering(const std::string& op);
+
+/// What a BatchNormalization normalises by: stored statistics (inference), or the batch's own, as
+/// it was exported (training) or because the options or the export's metadata ask for it
+/// (promoted).
+enum class BatchNormForm { inference, training, promoted };
+BatchNormForm batch_norm_form(const ::onnx::NodeProto& node, int64_t opset,
+                              const ImportOptions& options);
 
 /// Indices in [-size, size) made non-negative. Constants are checked and changed in place; indices
 /// that come straight from a batch input are non-negative when training: data sources refuse

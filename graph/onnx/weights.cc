@@ -358,6 +358,7 @@ class Decider {
     for (const FlatNode& node : nodes_) {
       for (const std::string& name : node.proto.output()) made_.insert(name);
     }
+    find_statistics();
     for (const std::string& name : out_.order) decide(name, reached);
     note_unsure();
     find_ties();
@@ -415,6 +416,17 @@ class Decider {
     });
   }
 
+  /// What a batch normalisation reads there: fresh scales and variances are all ones, fresh biases
+  /// and means all zeros, so that weights and running statistics can have been merged.
+  std::string kind_in_batch_norm(const std::pair<size_t, int>& use) const {
+    if (nodes_[use.first].proto.op_type() != "BatchNormalization" || use.second == 0) return "";
+    return use.second < 3 ? "PARAMETER" : "BUFFER";
+  }
+  std::string kind_after(const std::pair<size_t, int>& use, const std::string& otherwise) const {
+    const std::string kind = kind_in_batch_norm(use);
+    return kind.empty() ? otherwise : kind;
+  }
+
   /// One vector of equal numbers that feeds several nodes of an optimised export.
   void refuse_or_split_merged() {
     if (options_.shared == ImportOptions::Shared::keep || !optimised_ || !options_.training) return;
@@ -430,7 +442,10 @@ class Decider {
       if (users.size() < 2 || !is_weight_like(tensor) || tensor.type.shape.size() != 1 ||
           !is_uniform(tensor))
         continue;
-      if (kinds_.count(name) > 0 && kinds_[name] != "PARAMETER") continue;
+      const bool normalises = std::any_of(users.begin(), users.end(), [&](const auto& use) {
+        return !kind_in_batch_norm(use).empty();
+      });
+      if (kinds_.count(name) > 0 && kinds_[name] != "PARAMETER" && !normalises) continue;
       SR_REQUIRE(options_.shared == ImportOptions::Shared::split, invalid_input,
                  shown(name, tensor), " feeds ", users.size(), " nodes (",
                  nodes_[users[0].first].label, ", ", nodes_[users[1].first].label,
@@ -442,11 +457,22 @@ class Decider {
       for (size_t i = 1; i < users.size(); ++i) {
         const std::string copy = str(name, ".", i);
         add(copy, tensor);
-        if (kinds_.count(name) > 0) kinds_[copy] = kinds_[name];
+        if (kinds_.count(name) > 0) kinds_[copy] = kind_after(users[i], kinds_[name]);
         nodes_[users[i].first].proto.set_input(users[i].second, copy);
       }
+      if (kinds_.count(name) > 0) kinds_[name] = kind_after(users[0], kinds_[name]);
       report_.notes.push_back(
           str(shown(name, tensor), " is split into ", users.size(), " weights, one for each use"));
+    }
+  }
+
+  /// The initialisers that batch normalisations by the batch's statistics keep as running averages.
+  void find_statistics() {
+    for (const FlatNode& node : nodes_) {
+      if (node.proto.op_type() != "BatchNormalization" || !options_.training ||
+          batch_norm_form(node.proto, node.opset, options_) == BatchNormForm::inference)
+        continue;
+      for (int i = 3; i < node.proto.input_size(); ++i) statistics_.insert(node.proto.input(i));
     }
   }
 
@@ -456,6 +482,15 @@ class Decider {
     const bool is_reached = reached.count(name) > 0;
     if (!is_float(w.tensor.type.dtype)) {
       w.why = "integers or booleans";
+      return;
+    }
+    if (statistics_.count(name) > 0) {
+      SR_REQUIRE(
+          !is_reached, invalid_input, shown(name, w.tensor),
+          " is a running statistic of one batch normalisation and a weight elsewhere; export "
+          "with optimize=False, or choose --shared split");
+      w.is_statistic = true;
+      w.why = "a running statistic";
       return;
     }
     if (!kind.empty() && kind != "PARAMETER") {
@@ -624,10 +659,28 @@ class Decider {
     }
   }
 
+  /// A convolution's bias that an exporter made of a batch normalisation: 'onnx::Conv_194', or
+  /// 'conv1.weight_bias'.
+  static bool is_folded_norm(const std::string& name) {
+    return name.rfind("onnx::Conv_", 0) == 0 || name.ends_with(".weight_bias");
+  }
+
   /// The legacy exporter folds transposes into weights in evaluation mode only, and there drops
-  /// Dropout without a trace.
+  /// Dropout without a trace; both fold batch normalisations into convolutions when they optimise.
   void note_folding() {
     if (!options_.training) return;
+    for (const std::string& name : out_.order) {
+      if (!out_.by_name[name].is_parameter || !is_folded_norm(name)) continue;
+      const std::string what = str(
+          "'", name, "' holds a batch normalisation that the exporter folded into a convolution");
+      const char* way =
+          "export with torch.onnx.export(…, dynamo=True, optimize=False), or with "
+          "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False";
+      SR_REQUIRE(options_.mode != ImportOptions::Mode::train, invalid_input, what,
+                 "; --mode train cannot bring it back; ", way);
+      report_.notes.push_back(str(what, ": the model trains without it; ", way));
+      return;
+    }
     for (const std::string& name : out_.order) {
       if (!out_.by_name[name].is_parameter || name.rfind("onnx::", 0) != 0) continue;
       report_.notes.push_back(
@@ -663,7 +716,8 @@ class Decider {
   ImportReport& report_;
   Weights out_;
   std::map<std::string, std::string> kinds_, folded_;
-  std::set<std::string> made_;       // by nodes
+  std::set<std::string> made_;  // by nodes
+  std::set<std::string> statistics_;
   std::vector<std::string> unsure_;  // trained, though nothing says that they are parameters
   bool optimised_ = false;
 };

@@ -11,6 +11,7 @@ struct Weight {
   StoredTensor tensor;
   bool is_parameter = false;
   bool trainable = false;
+  bool is_statistic = false;  // a running mean or variance that training moves
   std::string why;
   std::string tied_to;      // not empty: this is that weight, reshaped to tensor.type.shape
   bool transposed = false;  // …after being transposed

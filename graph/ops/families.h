@@ -14,6 +14,7 @@ std::vector<OpDef> indexing_ops();
 std::vector<OpDef> matmul_ops();
 std::vector<OpDef> conv_ops();
 std::vector<OpDef> pool_ops();
+std::vector<OpDef> batch_norm_ops();
 std::vector<OpDef> norm_ops();
 std::vector<OpDef> softmax_ops();
 std::vector<OpDef> attention_ops();

@@ -103,8 +103,38 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
          (kind.empty() ? " (assumed: the inputs are tokens)" : "");
 }
 
-Graph without_dropout(const Graph& graph) {
-  return rebuild(graph, [](Rebuild& r, const Node& node) {
+namespace {
+
+/// Batch statistic -> the running one that it moves, as it stands before the step.
+std::map<ValueId, ValueId> running_statistics(const Graph& graph) {
+  std::map<ValueId, ValueId> running, before;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != "running_statistics") continue;
+    for (size_t i = 0; i < 2; ++i) {
+      // A module that is called twice moves what the first call made.
+      const auto moved = before.find(node.inputs[i]);
+      const ValueId state = moved == before.end() ? node.inputs[i] : moved->second;
+      before[node.outputs[i]] = state;
+      running[node.inputs[i + 2]] = state;
+    }
+  }
+  return running;
+}
+
+}  // namespace
+
+Graph evaluation_form(const Graph& graph) {
+  const std::map<ValueId, ValueId> running = running_statistics(graph);
+  Graph out = rebuild(graph, [&](Rebuild& r, const Node& node) {
+    if (node.op == "batch_norm") {
+      Node stored = node;
+      for (size_t i = 1; i < 3; ++i) {
+        if (const auto it = running.find(node.inputs[i]); it != running.end())
+          stored.inputs[i] = it->second;
+      }
+      r.copy(stored);
+      return;
+    }
     if (node.op == "dropout") {
       r.copied[node.outputs[0]] = r.at(node.inputs[0]);
       return;
@@ -118,6 +148,8 @@ Graph without_dropout(const Graph& graph) {
     }
     r.copy(node);
   });
+  out.updates.clear();
+  return out;
 }
 
 namespace {
@@ -126,8 +158,9 @@ namespace {
 /// own. In mean((W x + b - y)^2) those are the subtraction, the square and the mean, but not W x +
 /// b, and with cross_entropy none of what makes the logits.
 std::vector<bool> loss_tail(const Graph& graph) {
-  static const std::set<std::string> kBody = {"matmul",   "attention",     "layer_norm",
-                                              "rms_norm", "cross_entropy", "softmax"};
+  static const std::set<std::string> kBody = {
+      "matmul",  "attention", "layer_norm",     "rms_norm",   "cross_entropy",
+      "softmax", "conv",      "conv_data_grad", "batch_norm", "max_pool"};
   std::vector<bool> feeds_body(graph.values().size(), false), tail(graph.nodes().size(), false);
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     const Node& node = graph.nodes()[n];
@@ -144,10 +177,10 @@ std::vector<bool> loss_tail(const Graph& graph) {
 }  // namespace
 
 Graph in_bf16(const Graph& graph) {
-  static const std::set<std::string> kF32 = {"reduce_sum",  "reduce_max",         "reduce_min",
-                                             "reduce_prod", "reduce_sum_squares", "cumsum",
-                                             "log_softmax"};
-  static const std::set<std::string> kProducts = {"matmul", "attention"};
+  static const std::set<std::string> kF32 = {
+      "reduce_sum",         "reduce_max", "reduce_min",  "reduce_prod",
+      "reduce_sum_squares", "cumsum",     "log_softmax", "sum_pool"};
+  static const std::set<std::string> kProducts = {"matmul", "attention", "conv", "conv_data_grad"};
   const std::vector<bool> tail = loss_tail(graph);
   // The bias of the last layer stands in the tail, but what it is added to is a product: it stays
   // bf16.
@@ -169,7 +202,8 @@ Graph in_bf16(const Graph& graph) {
     };
     const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(),
                                       [&](ValueId id) { return dtype(id) == DType::bf16; });
-    const bool normalises = node.op == "layer_norm" || node.op == "rms_norm";
+    const bool normalises =
+        node.op == "layer_norm" || node.op == "rms_norm" || node.op == "batch_norm";
     if (kProducts.count(node.op)) {
       all_to(DType::f32, DType::bf16);
     } else if (kF32.count(node.op) || (of_loss && node.op != "cast")) {
@@ -205,8 +239,9 @@ void fold_casts(Graph& graph) {
     const NodeId producer = graph.value(from).producer;
     if (producer < 0 || uses[static_cast<size_t>(from)] != 1) continue;
     Node& sum = nodes[static_cast<size_t>(producer)];
-    if ((sum.op != "matmul" && sum.op != "reduce_sum") || graph.type(from).dtype != DType::bf16 ||
-        cast.attrs.s("to") != "f32" || sum.phase != cast.phase) {
+    if ((sum.op != "matmul" && sum.op != "reduce_sum" && sum.op != "conv_weight_grad") ||
+        graph.type(from).dtype != DType::bf16 || cast.attrs.s("to") != "f32" ||
+        sum.phase != cast.phase) {
       continue;
     }
     sum.attrs.set("out_dtype", std::string("f32"));

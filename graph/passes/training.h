@@ -19,17 +19,18 @@ inline constexpr const char* kTarget = "target";
 /// Returns a sentence about what was done, empty for a loss that the model brings.
 std::string attach_loss(Graph& graph, const std::string& kind);
 
-/// Without dropout: what validation runs.
-Graph without_dropout(const Graph& graph);
+/// What validation runs: without dropout; batch normalisations that keep running statistics
+/// normalise by these and do not move them.
+Graph evaluation_form(const Graph& graph);
 
-/// bf16 compute: matmul, attention, element-wise and normalisation nodes take and give bf16 (and
-/// compute inside in f32); parameters stay f32 and are cast where used; reductions and the loss,
-/// with what lies between the last product and it, are f32.
+/// bf16 compute: matmul, conv, attention, element-wise and normalisation nodes take and give bf16
+/// (and compute inside in f32); parameters stay f32 and are cast where used; reductions and the
+/// loss, with what lies between the last product and it, are f32.
 Graph in_bf16(const Graph& graph);
 
-/// After differentiate: a matmul or sum of bf16 whose only user casts its result to f32 gets that
-/// result type, so that gradients of weights and biases leave it in f32 and are reduced over ranks
-/// in f32.
+/// After differentiate: a matmul, sum or conv_weight_grad of bf16 whose only user casts its result
+/// to f32 gets that result type, so that gradients of weights and biases leave it in f32 and are
+/// reduced over ranks in f32.
 void fold_casts(Graph& graph);
 
 /// Parameters that the loss does not depend on become frozen; returns their names.

@@ -12,6 +12,7 @@ KernelList indexing_kernels();
 KernelList matmul_kernels();
 KernelList conv_kernels();
 KernelList pool_kernels();
+KernelList batch_norm_kernels();
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList attention_kernels();

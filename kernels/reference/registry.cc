@@ -15,8 +15,9 @@ KernelList& mutable_reference_kernels() {
     for (auto family :
          {reference::elementwise_kernels, reference::reduce_kernels, reference::movement_kernels,
           reference::indexing_kernels, reference::matmul_kernels, reference::conv_kernels,
-          reference::pool_kernels, reference::norm_kernels, reference::softmax_kernels,
-          reference::attention_kernels, reference::dropout_kernels, reference::optimizer_kernels}) {
+          reference::pool_kernels, reference::batch_norm_kernels, reference::norm_kernels,
+          reference::softmax_kernels, reference::attention_kernels, reference::dropout_kernels,
+          reference::optimizer_kernels}) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));
     }
     return all;

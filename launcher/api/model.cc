@@ -41,6 +41,13 @@ ImportOptions import_options(const ModelOptions& options) {
   out.evaluate = run_reference;
   SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split",
              invalid_input, "shared '", options.shared, "' is not one of keep, split");
+  SR_REQUIRE(options.mode.empty() || options.mode == "train", invalid_input, "mode '", options.mode,
+             "' is not train");
+  if (options.mode == "train") out.mode = ImportOptions::Mode::train;
+  SR_REQUIRE(options.running_statistics == "pytorch" || options.running_statistics == "onnx",
+             invalid_input, "running statistics '", options.running_statistics,
+             "' is not one of pytorch, onnx");
+  if (options.running_statistics == "onnx") out.statistics = ImportOptions::Statistics::onnx;
   if (options.shared == "keep") out.shared = ImportOptions::Shared::keep;
   if (options.shared == "split") out.shared = ImportOptions::Shared::split;
   return out;
@@ -106,7 +113,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
   remove_dead_nodes(graph);
 
-  impl.evaluation = without_dropout(graph);
+  impl.evaluation = evaluation_form(graph);
   remove_dead_nodes(impl.evaluation);
   impl.train = std::move(graph);
   if (impl.options.dtype == "bf16") {

@@ -58,7 +58,8 @@ int64_t fullest(const Graph& graph, const Plan& plan, const Cluster& cluster) {
 std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
   std::map<std::string, Sharding> out;
   for (const Value& value : graph.values()) {
-    if (value.role == Role::parameter || value.role == Role::constant) {
+    if (value.role == Role::parameter || value.role == Role::constant ||
+        value.role == Role::state) {
       if (const auto it = plan.values.find(value.name); it != plan.values.end())
         out[value.name] = it->second;
     }
@@ -136,6 +137,8 @@ std::string origin_json(const Model::Impl& model) {
                         {"freeze", o.freeze},
                         {"train", o.train},
                         {"shared", o.shared},
+                        {"mode", o.mode},
+                        {"running_statistics", o.running_statistics},
                         {"dtype", o.dtype},
                         {"optimizer", o.optimizer},
                         {"beta1", o.beta1},
@@ -289,6 +292,8 @@ PlannedModel read_planned_model(const std::string& plan_file) {
       o.freeze = m.at("freeze").get<std::vector<std::string>>();
       o.train = m.at("train").get<std::vector<std::string>>();
       o.shared = m.at("shared");
+      o.mode = m.at("mode");
+      o.running_statistics = m.at("running_statistics");
       o.dtype = m.at("dtype");
       o.optimizer = m.at("optimizer");
       o.beta1 = m.at("beta1");

@@ -54,6 +54,12 @@ void add_model_options(CLI::App& app, Arguments& args) {
       ->allow_extra_args(false);
   app.add_option("--shared", o.shared,
                  "Weights that an exporter merged because they were equal: keep or split");
+  app.add_option("--mode", o.mode,
+                 "train: normalise by the batch's own statistics wherever batch normalisation was "
+                 "exported in inference form");
+  app.add_option("--running-statistics", o.running_statistics,
+                 "What the running variance averages: pytorch (unbiased) or onnx (population)")
+      ->capture_default_str();
   app.add_option("--dtype", o.dtype, "Compute type: f32 or bf16 (weights are f32)")
       ->capture_default_str();
   app.add_option("--optimizer", o.optimizer, "adamw, adam or sgd")->capture_default_str();

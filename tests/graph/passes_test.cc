@@ -316,7 +316,7 @@ Graph small_gpt(double dropout) {
 TEST(WithoutDropout, IsTheModelWithoutIt) {
   Graph trained = small_gpt(0.4);
   EXPECT_EQ(fuse(trained).attention, 1);
-  const Graph plain = without_dropout(trained);
+  const Graph plain = evaluation_form(trained);
   check_graph(plain);
   EXPECT_EQ(count_op(plain, "dropout"), 0);
   EXPECT_EQ(find_op(plain, "attention")->attrs.f("dropout"), 0);

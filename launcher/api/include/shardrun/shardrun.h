@@ -80,7 +80,9 @@ struct ModelOptions {
   std::optional<int64_t> batch;  // binds the inputs' first dim where it is symbolic; 8 if not given
   std::string loss;              // "", cross-entropy, mse; "" if the model's output is the loss
   std::vector<std::string> freeze, train;  // regular expressions on parameter names; freeze wins
-  std::string shared;         // "", keep, split: what to do with weights that an exporter merged
+  std::string shared;  // "", keep, split: what to do with weights that an exporter merged
+  std::string mode;    // "", train: every batch normalisation by its batch, however exported
+  std::string running_statistics = "pytorch";  // pytorch: of the unbiased variance; onnx
   std::string dtype = "f32";  // f32, bf16: what products compute in; weights are f32 always
 
   std::string optimizer = "adamw";  // adamw, adam, sgd

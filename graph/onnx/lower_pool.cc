@@ -1,0 +1,270 @@
+// Lowering of pools and of Resize.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "graph/onnx/spatial.h"
+
+namespace shardrun::importer {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+/// Results per dim. ceil_mode adds a last window that hangs over the end, unless it would begin in
+/// the padding behind the image (as PyTorch and ONNX have it).
+Shape pooled_sizes(NodeContext& c, const std::vector<Window>& windows, const Shape& spatial) {
+  const bool ceil = c.attr_i("ceil_mode", 0) != 0;
+  Shape out;
+  for (size_t d = 0; d < windows.size(); ++d) {
+    Window w = windows[d];
+    int64_t count = w.count(spatial[d]);
+    if (ceil) {
+      w.high += w.stride - 1;
+      count = w.count(spatial[d]);
+      if ((count - 1) * w.stride >= spatial[d] + w.low) --count;
+    }
+    SR_REQUIRE(count > 0, invalid_input, "a window of ", w.span(), " does not fit spatial dim ", d,
+               " of ", c.b.type(c.in(0)), " padded by ", windows[d].low, " and ", windows[d].high);
+    out.push_back(count);
+  }
+  return out;
+}
+
+/// The internal op's attributes: exactly `out` results.
+Attrs pool_attrs(std::vector<Window> windows, const Shape& spatial, const Shape& out) {
+  for (size_t d = 0; d < windows.size(); ++d)
+    windows[d].high = windows[d].high_for(spatial[d], out[d]);
+  Attrs attrs = window_attrs(windows, true);
+  attrs.set("kernel", kernel_of(windows));
+  return attrs;
+}
+
+/// Positions in the whole tensor of what was taken: that of the plane, plus the sum over dims of
+/// (result * stride + offset * dilation - pad) * the dim's stride.
+V indices_of(NodeContext& c, V which, const std::vector<Window>& windows, bool column_major) {
+  Builder& b = c.b;
+  const Shape x = b.shape(c.in(0)), y = b.shape(which);  // copies: the builder grows
+  const Shape spatial = spatial_of(x);
+  const size_t dims = windows.size();
+  const Shape offsets = row_major_strides(kernel_of(windows));
+  Shape strides = row_major_strides(spatial);
+  if (column_major) {
+    int64_t stride = 1;
+    for (size_t d = 0; d < dims; ++d) strides[d] = stride, stride *= spatial[d];
+  }
+  const V offset = b.cast(which, DType::i64);
+  Ints planes(static_cast<size_t>(y[0] * y[1]));
+  for (size_t i = 0; i < planes.size(); ++i)
+    planes[i] = static_cast<int64_t>(i) * element_count(spatial);
+  Shape shape(y.size(), 1);
+  shape[0] = y[0], shape[1] = y[1];
+  V index = b.reshape(b.ints(planes), shape);
+  for (size_t d = 0; d < dims; ++d) {
+    const Window& w = windows[d];
+    Ints first;
+    for (int64_t o = 0; o < y[2 + d]; ++o) first.push_back((o * w.stride - w.low) * strides[d]);
+    Shape along(y.size(), 1);
+    along[2 + d] = y[2 + d];
+    index = b.add("add", {index, b.reshape(b.ints(first), along)});
+    const V k = b.with("mod", b.with("div", offset, static_cast<double>(offsets[d])),
+                       static_cast<double>(w.kernel));
+    index = b.add("add", {index, b.with("mul", k, static_cast<double>(w.dilation * strides[d]))});
+  }
+  return index;
+}
+
+void max_pool(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  require_image(c, x);
+  const bool column_major = c.attr_i("storage_order", 0) != 0;
+  const Shape spatial = spatial_of(b.shape(x));
+  const std::vector<Window> windows = read_windows(c, spatial, {});
+  const std::vector<V> made =
+      b.add_n("max_pool", {x}, pool_attrs(windows, spatial, pooled_sizes(c, windows, spatial)));
+  c.out(0, made[0]);
+  if (c.wants(1)) c.out(1, indices_of(c, made[1], windows, column_major));
+}
+
+/// In how many positions each window counts, as its inverse. With count_include_pad the padding
+/// counts, but not what hangs over behind it.
+Tensor inverse_counts(const std::vector<Window>& windows, const Shape& spatial, const Shape& out,
+                      bool include_pad) {
+  std::vector<double> inverse = {1};
+  for (size_t d = 0; d < windows.size(); ++d) {
+    const Window& w = windows[d];
+    std::vector<double> next;
+    for (double before : inverse) {
+      for (int64_t o = 0; o < out[d]; ++o) {
+        int64_t count = 0;
+        for (int64_t k = 0; k < w.kernel; ++k) {
+          const int64_t i = o * w.stride + k * w.dilation - w.low;
+          count += include_pad ? i < spatial[d] + w.high : i >= 0 && i < spatial[d];
+        }
+        next.push_back(before / static_cast<double>(std::max<int64_t>(count, 1)));
+      }
+    }
+    inverse = std::move(next);
+  }
+  return Tensor::from<double>(out, inverse, DType::f64);
+}
+
+void average_pool(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  require_image(c, x);
+  const Shape spatial = spatial_of(b.shape(x));
+  const std::vector<Window> windows = read_windows(c, spatial, {});
+  const Shape out = pooled_sizes(c, windows, spatial);
+  const V sum = b.add("sum_pool", {x}, pool_attrs(windows, spatial, out));
+  const Tensor inverse =
+      inverse_counts(windows, spatial, out, c.attr_i("count_include_pad", 0) != 0);
+  bool uniform = true;
+  for (int64_t i = 1; i < inverse.count(); ++i) uniform = uniform && inverse.at(i) == inverse.at(0);
+  c.out(uniform ? b.with("mul", sum, inverse.at(0))
+                : b.add("mul", {sum, b.constant(convert(inverse, b.dtype(x)))}));
+}
+
+Ints spatial_axes(NodeContext& c) {
+  Ints axes(static_cast<size_t>(c.b.rank(c.in(0)) - 2));
+  std::iota(axes.begin(), axes.end(), 2);
+  return axes;
+}
+
+void global_average_pool(NodeContext& c) {
+  require_image(c, c.in(0));
+  c.out(c.b.mean(c.in(0), spatial_axes(c), true));
+}
+
+/// A window over the whole image, so that the gradient goes to the first maximum, as PyTorch's.
+void global_max_pool(NodeContext& c) {
+  const V x = c.in(0);
+  require_image(c, x);
+  const Shape spatial = spatial_of(c.b.shape(x));
+  std::vector<Window> windows;
+  for (int64_t size : spatial) windows.push_back({size, 1, 1, 0, 0});
+  c.out(c.b.add_n("max_pool", {x}, pool_attrs(windows, spatial, Shape(spatial.size(), 1)))[0]);
+}
+
+// ---- Resize ----
+
+/// How a position of the result maps to one of the operand, which may lie between two.
+double source_position(const std::string& mode, double i, double scale, int64_t from, int64_t to) {
+  if (mode == "asymmetric") return i / scale;
+  if (mode == "align_corners")
+    return to == 1 ? 0 : i * static_cast<double>(from - 1) / static_cast<double>(to - 1);
+  if (mode == "pytorch_half_pixel" && to == 1) return 0;
+  if (mode == "half_pixel_symmetric") {
+    const double adjustment = static_cast<double>(to) / (scale * static_cast<double>(from));
+    const double centre = static_cast<double>(from) / 2;
+    return centre * (1 - adjustment) + (i + 0.5) / scale - 0.5;
+  }
+  return (i + 0.5) / scale - 0.5;
+}
+
+double rounded(const std::string& mode, double x) {
+  if (mode == "floor") return std::floor(x);
+  if (mode == "ceil") return std::ceil(x);
+  const double whole = std::floor(x);
+  if (x - whole == 0.5) return mode == "round_prefer_ceil" ? whole + 1 : whole;
+  return std::round(x);
+}
+
+struct Resized {
+  int64_t to;
+  double scale;
+};
+
+/// Sizes and scales of the resized axes, from `scales` or `sizes`.
+std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
+  const Shape& x = c.b.shape(c.in(0));
+  auto from = [&](size_t i) { return x[static_cast<size_t>(axes[i])]; };
+  std::vector<Resized> out;
+  const Tensor* scales = c.has(2) ? &c.known(2, "scales") : nullptr;
+  if (scales != nullptr && scales->count() > 0) {
+    SR_REQUIRE(!c.has(3), invalid_input, "scales and sizes are both given; wanted one of the two");
+    SR_REQUIRE(scales->count() == static_cast<int64_t>(axes.size()), invalid_input, "scales has ",
+               scales->count(), " entries, wanted ", axes.size());
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const double scale = scales->at(static_cast<int64_t>(i));
+      const double size = std::floor(static_cast<double>(from(i)) * scale);
+      SR_REQUIRE(scale > 0 && size < 0x1p31, invalid_input, "scale is ", scale);
+      out.push_back({static_cast<int64_t>(size), scale});
+    }
+    return out;
+  }
+  const Ints sizes = c.ints(3, "sizes");
+  SR_REQUIRE(sizes.size() == axes.size(), invalid_input, "sizes has ", sizes.size(),
+             " entries, wanted ", axes.size());
+  const std::string policy = c.attr_s("keep_aspect_ratio_policy", "stretch");
+  double common = 0;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const double scale = static_cast<double>(sizes[i]) / static_cast<double>(from(i));
+    SR_REQUIRE(sizes[i] >= 1 && sizes[i] < (int64_t{1} << 31), invalid_input, "size is ", sizes[i]);
+    if (i == 0 || (policy == "not_larger" ? scale < common : scale > common)) common = scale;
+    out.push_back({sizes[i], scale});
+  }
+  if (policy == "stretch") return out;
+  if (policy != "not_larger" && policy != "not_smaller")
+    c.refuse_attr("keep_aspect_ratio_policy", "supported are stretch, not_larger and not_smaller");
+  for (size_t i = 0; i < axes.size(); ++i)
+    out[i] = {static_cast<int64_t>(std::floor(common * static_cast<double>(from(i)) + 0.5)),
+              common};
+  return out;
+}
+
+/// Nearest neighbours: a look-up along each axis that changes.
+void resize(NodeContext& c) {
+  Builder& b = c.b;
+  if (c.attr_s("mode", "nearest") != "nearest")
+    c.refuse_attr("mode",
+                  "supported is nearest; enlarge with it, or with a transposed convolution");
+  const std::string coordinates = c.attr_s("coordinate_transformation_mode", "half_pixel");
+  const bool known = coordinates == "half_pixel" || coordinates == "pytorch_half_pixel" ||
+                     coordinates == "asymmetric" || coordinates == "align_corners" ||
+                     coordinates == "half_pixel_symmetric";
+  if (!known) {
+    c.refuse_attr("coordinate_transformation_mode",
+                  "supported are half_pixel, half_pixel_symmetric, pytorch_half_pixel, asymmetric "
+                  "and align_corners");
+  }
+  if (c.attr_i("antialias", 0) != 0) c.refuse_attr("antialias", "export without it");
+  for (const char* name : {"cubic_coeff_a", "exclude_outside", "extrapolation_value"})
+    c.ignore(name);
+  c.has(1);  // roi: for tf_crop_and_resize alone
+  const std::string nearest = c.attr_s("nearest_mode", "round_prefer_floor");
+  V x = c.in(0);
+  Ints axes = c.attr_ints("axes");
+  if (axes.empty()) {
+    axes.resize(static_cast<size_t>(b.rank(x)));
+    std::iota(axes.begin(), axes.end(), 0);
+  }
+  for (int64_t& axis : axes) axis = NodeContext::axis(axis, b.rank(x));
+  const std::vector<Resized> resized = resized_axes(c, axes);
+  for (size_t a = 0; a < axes.size(); ++a) {
+    const int64_t from = b.shape(x)[static_cast<size_t>(axes[a])];
+    Ints taken;
+    bool same = resized[a].to == from;
+    for (int64_t i = 0; i < resized[a].to; ++i) {
+      const double position =
+          rounded(nearest, source_position(coordinates, static_cast<double>(i), resized[a].scale,
+                                           from, resized[a].to));
+      taken.push_back(std::clamp<int64_t>(static_cast<int64_t>(position), 0, from - 1));
+      same = same && taken.back() == i;
+    }
+    if (!same) x = b.add("gather", {x, b.ints(taken)}, {{"axis", axes[a]}});
+  }
+  c.out(x);
+}
+
+constexpr Lowering kTable[] = {{"MaxPool", 8, max_pool},
+                               {"AveragePool", 7, average_pool},
+                               {"GlobalAveragePool", 1, global_average_pool},
+                               {"GlobalMaxPool", 1, global_max_pool},
+                               {"Resize", 11, resize}};
+
+}  // namespace
+
+std::span<const Lowering> pool_lowerings() { return kTable; }
+
+}  // namespace shardrun::importer

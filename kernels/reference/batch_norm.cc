@@ -1,0 +1,118 @@
+// Reference batch normalisation, channel by channel in f64.
+#include <cmath>
+
+#include "kernels/reference/doubles.h"
+#include "kernels/reference/families.h"
+
+namespace shardrun::reference {
+namespace {
+
+/// Calls f(channel, element) for every element of x [N, C, …].
+template <class F>
+void each(const Shape& x, F&& f) {
+  const int64_t inner = element_count(Shape(x.begin() + 2, x.end()));
+  size_t element = 0;
+  for (int64_t n = 0; n < x[0]; ++n) {
+    for (int64_t c = 0; c < x[1]; ++c) {
+      for (int64_t i = 0; i < inner; ++i) f(static_cast<size_t>(c), element++);
+    }
+  }
+}
+
+Doubles inverse_deviations(const Doubles& variance, double eps) {
+  Doubles out;
+  for (double v : variance) out.push_back(1 / std::sqrt(v + eps));
+  return out;
+}
+
+void moments(const Node&, const KernelArgs& args) {
+  const Shape& shape = args.in[0].type.shape;
+  const Doubles x = load(args.in[0]);
+  const auto channels = static_cast<size_t>(shape[1]);
+  Doubles sums(2 * channels);
+  each(shape, [&](size_t c, size_t i) {
+    sums[c] += x[i];
+    sums[channels + c] += x[i] * x[i];
+  });
+  store(sums, args.out[0]);
+}
+
+void statistics(const Node& node, const KernelArgs& args) {
+  const Doubles sums = load(args.in[0]);
+  const size_t channels = sums.size() / 2;
+  const auto count = static_cast<double>(node.attrs.i("count"));
+  Doubles mean, variance;
+  for (size_t c = 0; c < channels; ++c) {
+    mean.push_back(sums[c] / count);
+    variance.push_back(std::max(0.0, sums[channels + c] / count - mean[c] * mean[c]));
+  }
+  store(mean, args.out[0]);
+  store(variance, args.out[1]);
+}
+
+void batch_norm(const Node& node, const KernelArgs& args) {
+  const Doubles x = load(args.in[0]), mean = load(args.in[1]), scale = load(args.in[3]),
+                bias = load(args.in[4]);
+  const Doubles inv = inverse_deviations(load(args.in[2]), node.attrs.f("eps"));
+  Doubles y(x.size());
+  each(args.in[0].type.shape,
+       [&](size_t c, size_t i) { y[i] = (x[i] - mean[c]) * inv[c] * scale[c] + bias[c]; });
+  store(y, args.out[0]);
+}
+
+void running(const Node& node, const KernelArgs& args) {
+  const double momentum = node.attrs.f("momentum");
+  for (size_t r = 0; r < 2; ++r) {
+    const double unbias = r == 0 ? 1 : node.attrs.f("unbias");
+    Doubles old = load(args.in[r]);
+    const Doubles now = load(args.in[r + 2]);
+    for (size_t c = 0; c < old.size(); ++c)
+      old[c] = (1 - momentum) * old[c] + momentum * unbias * now[c];
+    store(old, args.out[r]);
+  }
+}
+
+void reduce_grad(const Node& node, const KernelArgs& args) {
+  const Shape& shape = args.in[1].type.shape;
+  const Doubles dy = load(args.in[0]), x = load(args.in[1]), mean = load(args.in[2]);
+  const Doubles inv = inverse_deviations(load(args.in[3]), node.attrs.f("eps"));
+  const auto channels = static_cast<size_t>(shape[1]);
+  Doubles sums(2 * channels);
+  each(shape, [&](size_t c, size_t i) {
+    sums[c] += dy[i];
+    sums[channels + c] += dy[i] * (x[i] - mean[c]) * inv[c];
+  });
+  store(sums, args.out[0]);
+}
+
+// dx = scale inv (dy - Σdy / n - h Σ(dy h) / n), or scale inv dy for given statistics.
+void grad(const Node& node, const KernelArgs& args) {
+  const Doubles dy = load(args.in[0]), x = load(args.in[1]), mean = load(args.in[2]),
+                scale = load(args.in[4]), sums = load(args.in[5]);
+  const Doubles inv = inverse_deviations(load(args.in[3]), node.attrs.f("eps"));
+  const size_t channels = mean.size();
+  const int64_t count = node.attrs.i("count");
+  const double share = count > 0 ? 1 / static_cast<double>(count) : 0;
+  Doubles dx(x.size());
+  each(args.in[1].type.shape, [&](size_t c, size_t i) {
+    const double h = (x[i] - mean[c]) * inv[c];
+    dx[i] = scale[c] * inv[c] * (dy[i] - share * (sums[c] + h * sums[channels + c]));
+  });
+  const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(channels);
+  store(dx, args.out[0]);
+  store(Doubles(middle, sums.end()), args.out[1]);
+  store(Doubles(sums.begin(), middle), args.out[2]);
+}
+
+}  // namespace
+
+KernelList batch_norm_kernels() {
+  return {plain("batch_moments", moments),
+          plain("batch_statistics", statistics),
+          plain("batch_norm", batch_norm),
+          plain("running_statistics", running),
+          plain("batch_norm_reduce_grad", reduce_grad),
+          plain("batch_norm_grad", grad)};
+}
+
+}  // namespace shardrun::reference
