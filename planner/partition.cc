@@ -53,6 +53,17 @@ class Partitioner {
     return std::move(program_);
   }
 
+  void add_cuts(Cuts& cuts) const {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const Shape& shape = graph_.values()[i].type.shape;
+      for (const Copy& copy : values_[i].copies) {
+        for (size_t d = 0; d < shape.size(); ++d) {
+          if (!copy.sharding.dims[d].empty()) cuts.emplace(shape[d], copy.sharding.dims[d]);
+        }
+      }
+    }
+  }
+
  private:
   struct Copy {
     Sharding sharding;
@@ -467,8 +478,12 @@ class Partitioner {
 
 }  // namespace
 
-Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank) {
-  return Partitioner(graph, plan, cluster, rank).run();
+Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
+                  Cuts* cuts) {
+  Partitioner partitioner(graph, plan, cluster, rank);
+  Program program = partitioner.run();
+  if (cuts != nullptr) partitioner.add_cuts(*cuts);
+  return program;
 }
 
 }  // namespace shardrun

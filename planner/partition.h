@@ -2,6 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "graph/plan.h"
 #include "graph/program.h"
@@ -9,9 +12,14 @@
 
 namespace shardrun {
 
+/// Extents of dims that are cut, with the axes that cut them, outermost first.
+using Cuts = std::set<std::pair<int64_t, std::vector<int>>>;
+
 /// Local nodes with local shapes and localised attributes, and the collectives between shardings. A
 /// value resharded to one Sharding for several users is resharded once. Buffers are not placed yet.
-Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank);
+/// `cuts`, if given, gets all there are in the Program, the same on every rank.
+Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
+                  Cuts* cuts = nullptr);
 
 /// Bytes of scratch that the backend needs for a step (kernel workspace, collective staging).
 using WorkspaceBytes = std::function<int64_t(const Program&, const Step&)>;

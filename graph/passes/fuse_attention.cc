@@ -65,19 +65,19 @@ ValueId join_masks(Graph& g, ValueId a, ValueId b) {
   return g.add("add", {additive(a), additive(b)});
 }
 
-std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Shape& shape,
-                                   int depth);
+std::optional<Scores> match_scores(Graph& g, Triangles& triangles, ValueId at, Scores found,
+                                   const Shape& shape, int depth);
 
 /// where(condition, scores, very low) or the other way round.
-std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, const Shape& shape,
-                                  int depth) {
+std::optional<Scores> match_where(Graph& g, Triangles& triangles, const Node& where, Scores found,
+                                  const Shape& shape, int depth) {
   const ValueId condition = where.inputs[0];
   const DType dtype = g.type(where.outputs[0]).dtype;
   for (const bool drops_true : {false, true}) {
     const std::optional<double> low = uniform_value(g, where.inputs[drops_true ? 1 : 2]);
     if (!low || *low > kMasked || !fits(g.type(condition).shape, shape)) continue;
     const ValueId scores = where.inputs[drops_true ? 2 : 1];
-    const std::optional<Triangle> t = triangle_of(g, condition);
+    const std::optional<Triangle> t = triangles.of(condition);
     if (t && (t->below != 0) != drops_true && (t->above != 0) == drops_true && t->offset >= 0) {
       found.causal = std::min(found.causal.value_or(t->offset), t->offset);
     } else if (*low == kNever) {
@@ -92,24 +92,25 @@ std::optional<Scores> match_where(Graph& g, const Node& where, Scores found, con
                                                      : std::vector{condition, zero, masked});
       found.mask = join_masks(g, found.mask, mask);
     }
-    return match_scores(g, scores, found, shape, depth - 1);
+    return match_scores(g, triangles, scores, found, shape, depth - 1);
   }
   return std::nullopt;
 }
 
 /// scores + mask. A mask that trains, such as a table of relative positions, needs its gradient and
 /// is left alone.
-std::optional<Scores> match_add(Graph& g, const Node& add, const Scores& outer, const Shape& shape,
-                                int depth) {
+std::optional<Scores> match_add(Graph& g, Triangles& triangles, const Node& add,
+                                const Scores& outer, const Shape& shape, int depth) {
   for (size_t i : {0, 1}) {
     ValueId mask = add.inputs[i];
     const ValueId scores = add.inputs[1 - i];
     if (g.type(scores).shape != shape || !fits(g.type(mask).shape, shape)) continue;
     // The side that leads to the product first: the test costs little, and makes no nodes.
-    if (!match_scores(g, scores, Scores{}, shape, depth - 1) || depends_on_trained(g, mask))
+    if (!match_scores(g, triangles, scores, Scores{}, shape, depth - 1) ||
+        depends_on_trained(g, mask))
       continue;
     Scores found = outer;
-    const std::optional<Triangle> t = triangle_of(g, mask);
+    const std::optional<Triangle> t = triangles.of(mask);
     const bool adds_nothing = t && t->below == 0 && t->above == 0;
     if (t && t->below == 0 && t->above <= kMasked && t->offset >= 0) {
       found.causal = std::min(found.causal.value_or(t->offset), t->offset);
@@ -117,14 +118,14 @@ std::optional<Scores> match_add(Graph& g, const Node& add, const Scores& outer, 
       if (found.scale != 1) mask = g.add("mul", {mask, number(g, g.type(mask).dtype, found.scale)});
       found.mask = join_masks(g, found.mask, mask);
     }
-    return match_scores(g, scores, found, shape, depth - 1);
+    return match_scores(g, triangles, scores, found, shape, depth - 1);
   }
   return std::nullopt;
 }
 
 /// Walks from the softmax's operand to the product. May append nodes that a failure leaves dead.
-std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Shape& shape,
-                                   int depth) {
+std::optional<Scores> match_scores(Graph& g, Triangles& triangles, ValueId at, Scores found,
+                                   const Shape& shape, int depth) {
   if (depth == 0 || g.type(at).shape != shape) return std::nullopt;
   if (made_by(g, at, "matmul")) {
     found.product = at;
@@ -132,17 +133,17 @@ std::optional<Scores> match_scores(Graph& g, ValueId at, Scores found, const Sha
   }
   if (const Node* made = made_by(g, at, "where")) {
     const Node where = *made;
-    return match_where(g, where, found, shape, depth);
+    return match_where(g, triangles, where, found, shape, depth);
   }
   if (const Node* made = made_by(g, at, "add")) {
     const Node add = *made;
-    return match_add(g, add, found, shape, depth);
+    return match_add(g, triangles, add, found, shape, depth);
   }
   const Monomial m = monomial_of(g, at);
   const std::optional<ValueId> inner = sole_factor(m);
   if (!inner || *inner == at || m.coefficient <= 0) return std::nullopt;
   found.scale *= m.coefficient;
-  return match_scores(g, *inner, found, shape, depth - 1);
+  return match_scores(g, triangles, *inner, found, shape, depth - 1);
 }
 
 /// Takes a constant factor out of a query or key.
@@ -234,7 +235,7 @@ std::optional<Letters> match_letters(const Equation& qk, const Equation& pv, boo
 }
 
 /// Makes attention of the product `result` = weights x values; false if it is something else.
-bool fuse_one(Graph& g, Replacer& replacer, ValueId result) {
+bool fuse_one(Graph& g, Triangles& triangles, Replacer& replacer, ValueId result) {
   const Node output = g.node(g.value(result).producer);
   for (size_t side : {0, 1}) {
     const std::optional<Weights> weights = match_weights(g, output.inputs[side]);
@@ -246,7 +247,7 @@ bool fuse_one(Graph& g, Replacer& replacer, ValueId result) {
     const ValueId operand = softmax->inputs[0];
     constexpr int kFar = 8;
     if (softmax->attrs.i("axis") != rank - 1) continue;
-    const std::optional<Scores> scores = match_scores(g, operand, Scores{}, shape, kFar);
+    const std::optional<Scores> scores = match_scores(g, triangles, operand, Scores{}, shape, kFar);
     if (!scores) continue;
     const Node product = g.node(g.value(scores->product).producer);
     const std::optional<Letters> letters =
@@ -302,12 +303,13 @@ bool fuse_one(Graph& g, Replacer& replacer, ValueId result) {
 
 int fuse_attention(Graph& graph) {
   int count = 0;
+  Triangles triangles(graph);
   Replacer replacer(graph);
   const size_t nodes = graph.nodes().size();
   for (size_t n = 0; n < nodes; ++n) {
     const Node& node = graph.nodes()[n];
     if (node.op == "matmul" && replacer.used(node.outputs[0]))
-      count += fuse_one(graph, replacer, node.outputs[0]);
+      count += fuse_one(graph, triangles, replacer, node.outputs[0]);
   }
   replacer.finish();
   return count;

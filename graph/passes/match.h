@@ -52,6 +52,22 @@ struct Triangle {
 /// numbers.
 std::optional<Triangle> triangle_of(const Graph& graph, ValueId id);
 
+/// Remembers them: one mask serves all layers, and reading it takes longer than all else that a
+/// layer needs. For as long as no value is made by another node than before.
+class Triangles {
+ public:
+  explicit Triangles(const Graph& graph) : graph_(graph) {}
+  const std::optional<Triangle>& of(ValueId id) {
+    const auto [it, fresh] = known_.try_emplace(id);
+    if (fresh) it->second = triangle_of(graph_, id);
+    return it->second;
+  }
+
+ private:
+  const Graph& graph_;
+  std::map<ValueId, std::optional<Triangle>> known_;
+};
+
 /// Does the value depend on a parameter that trains?
 bool depends_on_trained(const Graph& graph, ValueId id);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "planner/collective_cost.h"
 #include "planner/kernel_cost.h"
@@ -178,31 +179,46 @@ class Analyst {
     for (const auto* list : {&program_.outputs, &program_.metrics}) {
       for (const Binding& b : *list) last[static_cast<size_t>(b.buffer)] = end;
     }
-    std::map<std::string, int64_t> most;
-    int64_t peak = -1;
-    for (int s = 0; s < end; ++s) {
-      const Step& step = program_.steps[static_cast<size_t>(s)];
-      std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
-      for (size_t b = 0; b < kind.size(); ++b) {
-        if (!persistent[b] && first[b] <= s && last[b] >= s &&
-            byte_size(program_.buffers[b].type) > 0) {
-          alive[program_.buffers[b].offset] = b;
-        }
-      }
-      std::map<std::string, int64_t> now;
-      for (const auto& [offset, b] : alive)
-        now[kind[b]] += aligned(byte_size(program_.buffers[b].type));
-      if (step.workspace_bytes > 0) {
-        now[step.kind == Step::Kind::collective ? "staging" : "workspace"] +=
-            aligned(step.workspace_bytes);
-      }
-      int64_t sum = 0;
-      for (const auto& [name, bytes] : now) sum += bytes;
-      if (sum <= peak) continue;
-      peak = sum;
-      most = std::move(now);
-      out_.peak_step = step.node.name;
+    std::vector<std::vector<size_t>> born(static_cast<size_t>(end) + 1),
+        dies(static_cast<size_t>(end) + 1);
+    for (size_t b = 0; b < kind.size(); ++b) {
+      if (persistent[b] || last[b] < 0 || first[b] >= end ||
+          byte_size(program_.buffers[b].type) == 0)
+        continue;
+      born[static_cast<size_t>(std::max(first[b], 0))].push_back(b);
+      dies[static_cast<size_t>(std::min(last[b], end))].push_back(b);
     }
+    std::map<std::string, int64_t> now, most;
+    std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
+    int64_t sum = 0, peak = -1;
+    const auto add = [&](size_t b, int sign) {
+      const int64_t bytes = sign * aligned(byte_size(program_.buffers[b].type));
+      now[kind[b]] += bytes;
+      sum += bytes;
+    };
+    for (size_t s = 0; s < static_cast<size_t>(end); ++s) {
+      for (size_t b : born[s]) {
+        const auto [it, fresh] = alive.try_emplace(program_.buffers[b].offset, b);
+        if (!fresh) add(std::exchange(it->second, b), -1);
+        add(b, 1);
+      }
+      const Step& step = program_.steps[s];
+      const int64_t scratch = aligned(step.workspace_bytes);
+      if (sum + scratch > peak) {
+        peak = sum + scratch;
+        most = now;
+        if (scratch > 0)
+          most[step.kind == Step::Kind::collective ? "staging" : "workspace"] += scratch;
+        out_.peak_step = step.node.name;
+      }
+      for (size_t b : dies[s]) {
+        const auto it = alive.find(program_.buffers[b].offset);
+        if (it == alive.end() || it->second != b) continue;
+        add(b, -1);
+        alive.erase(it);
+      }
+    }
+    std::erase_if(most, [](const auto& kind_bytes) { return kind_bytes.second == 0; });
     for (const auto& [name, bytes] : most) out_.bytes[name] += bytes;
     out_.arena_bytes = program_.arena_bytes;
     const int64_t gaps =

@@ -6,16 +6,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
-#include "backend.h"
 #include "cluster.h"
-#include "exec/executor.h"
 #include "planner/cluster_file.h"
-#include "planner/partition.h"
 #include "world.h"
 
 namespace shardrun {
@@ -36,24 +32,12 @@ int64_t machine_memory() {
                              : int64_t{1} << 40;
 }
 
-Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
-                const Program* beside = nullptr) {
-  Program program = partition(graph, plan, cluster, rank);
-  static const StepWorkspaces workspaces(backend_kernels());
-  static std::mutex mutex;  // thread ranks compile at once
-  const std::lock_guard lock(mutex);
-  place_memory(program, workspaces, beside);
-  return program;
-}
-
-/// Arena bytes of the fullest rank.
-int64_t fullest(const Graph& graph, const Plan& plan, const Cluster& cluster) {
-  int64_t most = 0;
-  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
-    most = std::max(most, compile(graph, plan, cluster, rank).arena_bytes);
-  }
-  return most;
-}
+/// What has been laid out, so that counting bytes is not laying out anew.
+struct Measures {
+  MeasuredPlans train, evaluation;
+  Measures(const Model::Impl& model, const Cluster& cluster)
+      : train(model.train, cluster), evaluation(model.evaluation, cluster) {}
+};
 
 std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
   std::map<std::string, Sharding> out;
@@ -77,8 +61,7 @@ int64_t memory_limit(const PlanRequest& request, const Cluster& cluster, const W
   return cluster.memory_bytes > 0 ? std::min(share, cluster.memory_bytes) : share;
 }
 
-PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
-                         const TrainingPlan::Impl& plan) {
+PlanOptions plan_options(const PlanRequest& request, int64_t limit, Measures& measures) {
   PlanOptions options;
   options.planner = request.planner;
   options.requests = request.shard;
@@ -86,19 +69,19 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   options.seed = request.seed;
   options.memory_limit = limit;
   options.arena_bytes = [&](const Plan& candidate) {
-    return fullest(model.train, candidate, plan.cluster);
+    return measures.train.of(candidate)->most_bytes();
   };
   return options;
 }
 
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
 void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit,
-            TrainingPlan::Impl& out) {
+            Measures& measures, TrainingPlan::Impl& out) {
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  const PlanOptions options = plan_options(model, request, limit, out);
+  const PlanOptions options = plan_options(request, limit, measures);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
                                     rules, &out.report, &out.meshes);
@@ -106,16 +89,10 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
   evaluation.pinned = persistent_shardings(model.train, out.train);
-  evaluation.arena_bytes = [&](const Plan& plan) {
-    int64_t most = 0;
-    for (int64_t rank = 0; rank < ranks;
-         ++rank) {  // weights and the optimizer's state stay while it runs
-      const Program training = compile(model.train, out.train, out.cluster, rank);
-      most =
-          std::max(most, compile(model.evaluation, plan, out.cluster, rank, &training).arena_bytes);
-    }
-    return most;
-  };
+  evaluation.arena_bytes =
+      [&](const Plan& plan) {  // weights and the optimizer's state stay while it runs
+        return measures.evaluation.of(plan, measures.train.of(out.train))->most_bytes();
+      };
   out.evaluation = plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules);
 }
 
@@ -190,14 +167,18 @@ void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ran
   }
 }
 
-void count_bytes(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t limit) {
+void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
+  const std::shared_ptr<PlanPrograms> evaluation =
+      plan.with_evaluation ? measures.evaluation.of(plan.evaluation, train) : nullptr;
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
-    const RankPrograms programs = compile_for_rank(model, plan, rank);
-    plan.bytes.push_back(programs.arena_bytes());
-    plan.persistent_bytes.push_back(programs.train.persistent_bytes);
+    const Program& training = train->of_rank(rank);
+    plan.bytes.push_back(
+        std::max(training.arena_bytes, evaluation ? evaluation->of_rank(rank).arena_bytes : 0));
+    plan.persistent_bytes.push_back(training.persistent_bytes);
     SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ",
-               plan.bytes.back(), " bytes (training ", programs.train.arena_bytes,
-               "), the limit is ", limit, "; use more ranks, a smaller batch or bf16");
+               plan.bytes.back(), " bytes (training ", training.arena_bytes, "), the limit is ",
+               limit, "; use more ranks, a smaller batch or bf16");
   }
 }
 
@@ -232,6 +213,9 @@ RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl
   out.train = compile(model.train, plan.train, plan.cluster, rank);
   if (plan.with_evaluation)
     out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &out.train);
+  const int64_t predicted = plan.bytes.at(static_cast<size_t>(rank));
+  SR_REQUIRE(out.arena_bytes() == predicted, internal, "rank ", rank, ": its programs need ",
+             out.arena_bytes(), " bytes, the plan says ", predicted);
   return out;
 }
 
@@ -251,13 +235,15 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       read_plans(read_text(request.plan_file), request.plan_file, *impl);
     }
     const int64_t limit = memory_limit(request, impl->cluster, world.impl());
+    Measures measures(model.impl(), impl->cluster);
     if (request.plan_file.empty()) {
       impl->origin = origin_json(model.impl());
-      search(model.impl(), request, ranks, limit, *impl);
+      search(model.impl(), request, ranks, limit, measures, *impl);
     }
     impl->memory_limit = limit;
     check(model.impl(), *impl, ranks, request.plan_file);
-    count_bytes(model.impl(), *impl, limit);
+    count_bytes(measures, *impl, limit);
+    if (!world.impl().mpi) return std::string();  // nobody to tell
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
     told["bytes"] = impl->bytes;
     told["persistent_bytes"] = impl->persistent_bytes;
@@ -317,7 +303,8 @@ PlannedModel read_planned_model(const std::string& plan_file) {
 
 Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
-  PlanOptions options = plan_options(model, request, request.memory_bytes, plan);
+  Measures measures(model, plan.cluster);
+  PlanOptions options = plan_options(request, request.memory_bytes, measures);
   options.planner = plan.train.planner;
   options.avoided = {{value, sharding}};
   RuleCache rules;

@@ -1,6 +1,7 @@
 // TrainingPlan's inside, and the Programs that follow from it.
 #pragma once
 
+#include "compile.h"
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"

@@ -1,0 +1,170 @@
+// Grouping ranks by what the memory of their Programs depends on.
+#include "planner/rank_classes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "graph/op_def.h"
+
+namespace shardrun {
+namespace {
+
+class Classifier {
+ public:
+  Classifier(const Graph& graph, const Plan& plan, const Program& program,
+             const WorkspaceBytes& workspace)
+      : graph_(graph), plan_(plan), mesh_(plan.mesh), program_(program), workspace_(workspace) {
+    for (int64_t rank = 0; rank < mesh_.size(); ++rank)
+      coordinates_.push_back(mesh_.coordinates(rank));
+    signatures_.resize(coordinates_.size());
+  }
+
+  RankClasses run(const Cuts& cuts) {
+    for (const auto& [extent, axes] : cuts) add_cut(extent, axes);
+    add_workspaces();
+    RankClasses out;
+    std::map<std::vector<int64_t>, int> known;
+    for (size_t rank = 0; rank < signatures_.size(); ++rank) {
+      const auto [it, fresh] =
+          known.emplace(std::move(signatures_[rank]), static_cast<int>(out.first.size()));
+      if (fresh) out.first.push_back(static_cast<int64_t>(rank));
+      out.of_rank.push_back(it->second);
+    }
+    return out;
+  }
+
+ private:
+  /// 10 over axes of 4 and 2: chunks of 3, 3, 3, 1, and of those 2, 1 or 1, 0. What a rank holds,
+  /// and its peers along the inner axes, follow from the chunk after each axis.
+  void add_cut(int64_t extent, const std::vector<int>& axes) {
+    int64_t parts = 1;
+    for (int axis : axes) parts *= mesh_.axis_size(axis);
+    if (extent % parts == 0) return;
+    for (size_t rank = 0; rank < signatures_.size(); ++rank) {
+      int64_t left = extent;
+      for (int axis : axes) {
+        left =
+            chunk(left, mesh_.axis_size(axis), coordinates_[rank][static_cast<size_t>(axis)]).size;
+        signatures_[rank].push_back(left);
+      }
+    }
+  }
+
+  /// Of kernels whose attributes depend on the rank's place.
+  void add_workspaces() {
+    if (!workspace_) return;
+    std::unordered_map<std::string, NodeId> nodes;
+    for (size_t n = 0; n < graph_.nodes().size(); ++n)
+      nodes.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
+    std::set<std::string> seen;
+    for (const Step& step : program_.steps) {
+      if (step.kind != Step::Kind::kernel || !op_def(step.node.op).localise) continue;
+      const auto node = nodes.find(step.source);
+      if (node != nodes.end() && seen.insert(description(graph_.node(node->second))).second)
+        add_workspace(graph_.node(node->second));
+    }
+  }
+
+  /// Equal for nodes of which a rank runs equal shares, in all that matters here.
+  std::string description(const Node& node) const {
+    Attrs attrs;
+    for (const auto& [name, attr] : node.attrs.all()) {
+      if (name != "key" && name != "seed") attrs.set(name, attr);
+    }
+    std::string text = node.op + "{" + to_string(attrs) + "}";
+    const NodePlan& plan = plan_.nodes.at(node.name);
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      text += to_string(graph_.type(node.inputs[i])) + to_string(plan.in[i], mesh_);
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      text += to_string(graph_.type(node.outputs[i])) + to_string(plan.out[i], mesh_);
+    return text;
+  }
+
+  void add_workspace(const Node& node) {
+    const NodePlan& plan = plan_.nodes.at(node.name);
+    std::set<int> axes;
+    for (const auto* shardings : {&plan.in, &plan.out}) {
+      for (const Sharding& s : *shardings) {
+        for (const std::vector<int>& cuts : s.dims) axes.insert(cuts.begin(), cuts.end());
+      }
+    }
+    // Places by their coordinates along these axes alone.
+    std::map<std::vector<int64_t>, int64_t> bytes;
+    const auto place = [&](const std::vector<int64_t>& at) {
+      std::vector<int64_t> out;
+      for (int axis : axes) out.push_back(at[static_cast<size_t>(axis)]);
+      return out;
+    };
+    const auto measure = [&](const std::vector<int64_t>& at) {
+      const auto [it, fresh] = bytes.emplace(place(at), 0);
+      if (fresh) it->second = workspace_of(node, plan, at);
+      return it->second;
+    };
+    bool any = false;
+    for (uint32_t corner = 0; corner < 1u << axes.size(); ++corner) {
+      std::vector<int64_t> at(static_cast<size_t>(mesh_.axis_count()), 0);
+      size_t i = 0;
+      for (int axis : axes) {
+        if (corner >> i++ & 1) at[static_cast<size_t>(axis)] = mesh_.axis_size(axis) - 1;
+      }
+      any = any || measure(at) > 0;
+    }
+    if (!any) return;
+    for (size_t rank = 0; rank < signatures_.size(); ++rank)
+      signatures_[rank].push_back(measure(coordinates_[rank]));
+  }
+
+  int64_t workspace_of(const Node& node, const NodePlan& plan,
+                       const std::vector<int64_t>& at) const {
+    Program program;
+    Step step;
+    step.node = node;
+    const auto boxes = [&](const std::vector<ValueId>& values,
+                           const std::vector<Sharding>& shardings, std::vector<BufferId>& ids) {
+      std::vector<Box> out;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const TensorType& type = graph_.type(values[i]);
+        out.push_back(local_box(type.shape, shardings[i], mesh_, at));
+        ids.push_back(static_cast<BufferId>(program.buffers.size()));
+        program.buffers.push_back({"", {type.dtype, box_shape(out.back())}});
+      }
+      return out;
+    };
+    const std::vector<Box> in = boxes(node.inputs, plan.in, step.in),
+                           out = boxes(node.outputs, plan.out, step.out);
+    step.node.attrs = op_def(node.op).localise(node, graph_.types(node.inputs), {in, out});
+    step.node.inputs = step.in;
+    step.node.outputs = step.out;
+    return workspace_(program, step);
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const Mesh& mesh_;
+  const Program& program_;
+  const WorkspaceBytes& workspace_;
+  std::vector<std::vector<int64_t>> coordinates_, signatures_;  // by rank
+};
+
+}  // namespace
+
+RankClasses rank_classes(const Graph& graph, const Plan& plan, const Program& of_rank_0,
+                         const Cuts& cuts, const WorkspaceBytes& workspace) {
+  return Classifier(graph, plan, of_rank_0, workspace).run(cuts);
+}
+
+RankClasses joined(const RankClasses& a, const RankClasses& b) {
+  RankClasses out;
+  std::map<std::pair<int, int>, int> known;
+  for (size_t rank = 0; rank < a.of_rank.size(); ++rank) {
+    const auto [it, fresh] = known.emplace(std::pair(a.of_rank[rank], b.of_rank[rank]),
+                                           static_cast<int>(out.first.size()));
+    if (fresh) out.first.push_back(static_cast<int64_t>(rank));
+    out.of_rank.push_back(it->second);
+  }
+  return out;
+}
+
+}  // namespace shardrun

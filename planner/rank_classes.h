@@ -1,0 +1,29 @@
+// Ranks whose Programs need the same bytes, so that one of each kind is laid out and not a
+// thousand.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/partition.h"
+
+namespace shardrun {
+
+struct RankClasses {
+  std::vector<int> of_rank;
+  std::vector<int64_t> first;  // of each class, its lowest rank
+};
+
+/// Two ranks are of one class if they hold equally much of every value in every Sharding that the
+/// plan gives it, among peers who do too, and their kernels ask for the same workspace. On a mesh
+/// that divides everything there is one class. What of an op depends on a rank's place otherwise
+/// (the attributes that it localises) matters to memory through workspaces alone; where a kernel
+/// wants none at the ends of all axes, it is taken to want none between. `programs`: rank 0's of
+/// this plan.
+RankClasses rank_classes(const Graph& graph, const Plan& plan, const Program& of_rank_0,
+                         const Cuts& cuts, const WorkspaceBytes& workspace);
+
+/// Ranks that are alike in both.
+RankClasses joined(const RankClasses& a, const RankClasses& b);
+
+}  // namespace shardrun
