@@ -2,8 +2,8 @@
 //
 //   max_pool(x […, in]) -> y […, out], which […, out]
 //       `which` is the offset inside the window, in row-major order, of the first maximum: u8 where
-//       the window has at most 256 offsets, else i32. It does not depend on where the image is cut.
-//       Padding is never a maximum; a window of padding alone gives -infinity. NaN wins, as in
+//       the window has fewer than 256 offsets, else i32. It does not depend on where the image is
+//       cut. Padding is never a maximum; a window of padding alone gives -infinity. NaN wins, as in
 //       PyTorch.
 //   max_pool_grad(dy […, out], which […, out]) -> dx […, size]
 //   sum_pool(x […, in]) -> y […, out]; padding counts as 0
@@ -27,7 +27,7 @@ using Grads = std::vector<ValueId>;
 using Ints = std::vector<int64_t>;
 
 DType which_type(const Ints& kernel) {
-  return element_count(kernel) <= 256 ? DType::u8 : DType::i32;
+  return element_count(kernel) < 256 ? DType::u8 : DType::i32;
 }
 
 /// How many dims stand before the pooled ones.

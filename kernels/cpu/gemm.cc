@@ -1,38 +1,10 @@
-// The only file that knows oneDNN.
+// One oneDNN matmul.
 #include "kernels/cpu/gemm.h"
 
-#include <omp.h>
-
-#include <dnnl.hpp>
+#include "kernels/cpu/onednn.h"
 
 namespace shardrun::cpu {
 namespace {
-
-const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
-
-dnnl::memory::desc describe(const Shape& dims, const Shape& strides, DType dtype) {
-  return dnnl::memory::desc(
-      dims, dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16,
-      strides);
-}
-
-// oneDNN lays out scratch for as many threads as the calling thread would use.
-class ThreadCount {
- public:
-  explicit ThreadCount(bool one) : one_(one), before_(omp_get_max_threads()) {
-    if (one) omp_set_num_threads(1);
-  }
-  ~ThreadCount() {
-    if (one_) omp_set_num_threads(before_);
-  }
-
- private:
-  bool one_;
-  int before_;
-};
 
 class DnnlGemm : public Gemm {
  public:
@@ -71,8 +43,7 @@ class DnnlGemm : public Gemm {
 std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
   const ThreadCount threads(s.one_thread);
   try {
-    dnnl::primitive_attr attr;
-    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    dnnl::primitive_attr attr = caller_scratch();
     if (s.accumulate) {
       dnnl::post_ops ops;
       ops.append_sum(1.0f);

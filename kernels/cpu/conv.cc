@@ -1,0 +1,183 @@
+// conv and its gradients through oneDNN: as products where the kernel is 1, else as convolutions.
+#include <algorithm>
+#include <cstring>
+
+#include "graph/ops/window.h"
+#include "kernels/cpu/convolution.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+using Pass = ConvolutionShape::Pass;
+
+Pass pass_of(const Node& node) {
+  return node.op == "conv"             ? Pass::forward
+         : node.op == "conv_data_grad" ? Pass::data
+                                       : Pass::weights;
+}
+
+ConvolutionShape shape_of(const KernelCall& call) {
+  ConvolutionShape s;
+  s.pass = pass_of(call.node);
+  const TensorType& x = s.pass == Pass::data ? call.out[0] : call.in[0];
+  const TensorType& w = s.pass == Pass::weights ? call.out[0] : call.in[1];
+  const TensorType& y = s.pass == Pass::forward ? call.out[0]
+                        : s.pass == Pass::data  ? call.in[0]
+                                                : call.in[1];
+  const size_t lead = x.shape.size() - call.node.attrs.ints("strides").size();
+  const auto first = static_cast<std::ptrdiff_t>(lead);
+  s.batch = x.shape[0];
+  if (lead == 3) s.groups = x.shape[1];
+  s.in_channels = x.shape[lead - 1];
+  s.out_channels = y.shape[lead - 1];
+  s.in.assign(x.shape.begin() + first, x.shape.end());
+  s.out.assign(y.shape.begin() + first, y.shape.end());
+  s.kernel.assign(w.shape.begin() + first, w.shape.end());
+  s.strides = call.node.attrs.ints("strides");
+  s.dilations = call.node.attrs.ints("dilations");
+  s.low = call.node.attrs.ints("pads_low");
+  s.dtype = x.dtype;
+  s.weights_dtype = w.dtype;
+  return s;
+}
+
+/// Is every product with padding, or nothing there at all? Then the result is zero.
+bool is_zero(const ConvolutionShape& s) {
+  if (s.batch == 0 || s.groups == 0 || s.in_channels == 0 || s.out_channels == 0) return true;
+  for (size_t d = 0; d < s.in.size(); ++d) {
+    const Window w{s.kernel[d], s.strides[d], s.dilations[d], s.low[d], 0};
+    if (w.reads({0, s.out[d]}, s.in[d]).size == 0 || s.out[d] == 0) return true;
+  }
+  return false;
+}
+
+/// A kernel of 1 that steps through every position: a product of [O, C] with [C, positions] for
+/// each image and group, without a change of layout.
+bool is_product(const ConvolutionShape& s) {
+  for (size_t d = 0; d < s.in.size(); ++d) {
+    if (s.kernel[d] != 1 || s.strides[d] != 1 || s.low[d] != 0 || s.in[d] != s.out[d]) return false;
+  }
+  return true;
+}
+
+/// One image's and group's product. The gradient of the weights adds to what is there.
+GemmShape product_of(const ConvolutionShape& s, bool accumulate) {
+  const int64_t n = element_count(s.in), c = s.in_channels, o = s.out_channels;
+  GemmShape g;
+  g.in = s.dtype;
+  g.out = s.dtype;
+  switch (s.pass) {
+    case Pass::forward:  // y [o, n] = w [o, c] x [c, n]
+      g.a = {o, c}, g.a_strides = {c, 1}, g.b = {c, n}, g.b_strides = {n, 1};
+      g.c = {o, n}, g.c_strides = {n, 1};
+      break;
+    case Pass::data:  // dx [c, n] = w' [c, o] dy [o, n]
+      g.a = {c, o}, g.a_strides = {1, c}, g.b = {o, n}, g.b_strides = {n, 1};
+      g.c = {c, n}, g.c_strides = {n, 1};
+      break;
+    case Pass::weights:  // dw [o, c] += dy [o, n] x' [n, c]
+      g.a = {o, n}, g.a_strides = {n, 1}, g.b = {n, c}, g.b_strides = {1, n};
+      g.c = {o, c}, g.c_strides = {c, 1};
+      g.out = s.weights_dtype;
+      g.accumulate = accumulate;
+      break;
+  }
+  return g;
+}
+
+struct Plan {
+  ConvolutionShape shape;
+  bool zero = false;
+  std::shared_ptr<const Gemm> product, more;  // more: adds to the result of the first
+  std::shared_ptr<const Convolution> convolution;
+  int64_t workspace = 0;
+};
+
+std::optional<Plan> plan(const KernelCall& call, std::string* why) {
+  Plan p;
+  p.shape = shape_of(call);
+  p.zero = is_zero(p.shape);
+  if (p.zero) return p;
+  // Sums over images in bf16 would be rounded each time.
+  const bool sums = p.shape.pass == Pass::weights && p.shape.batch > 1;
+  if (is_product(p.shape) && !(sums && p.shape.weights_dtype != DType::f32)) {
+    p.product = Gemm::make(product_of(p.shape, false), why);
+    if (p.product && sums) p.more = Gemm::make(product_of(p.shape, true), why);
+    if (p.product && (!sums || p.more)) {
+      p.workspace = std::max(p.product->scratch_bytes(), p.more ? p.more->scratch_bytes() : 0);
+      return p;
+    }
+    p.product = p.more = nullptr;
+  }
+  if (p.shape.in.size() > 3) {
+    *why = "oneDNN has at most 3 spatial dims";
+    return std::nullopt;
+  }
+  p.convolution = Convolution::make(p.shape, why);
+  if (!p.convolution) return std::nullopt;
+  p.workspace = p.convolution->scratch_bytes();
+  return p;
+}
+
+void run_products(const Plan& p, const KernelArgs& args) {
+  const ConvolutionShape& s = p.shape;
+  const int64_t in = size_of(s.dtype), n = element_count(s.in);
+  const int64_t x = s.in_channels * n * in, y = s.out_channels * n * in;
+  const int64_t w =
+      s.out_channels * s.in_channels * (s.pass == Pass::weights ? size_of(s.weights_dtype) : in);
+  const auto* first = static_cast<const char*>(args.in[0].data);
+  const auto* second = static_cast<const char*>(args.in[1].data);
+  auto* out = static_cast<char*>(args.out[0].data);
+  for (int64_t image = 0; image < s.batch; ++image) {
+    for (int64_t group = 0; group < s.groups; ++group) {
+      const int64_t at = image * s.groups + group;
+      if (s.pass == Pass::weights) {  // operands x, dy
+        const Gemm& gemm = image == 0 ? *p.product : *p.more;
+        gemm.run(second + at * y, first + at * x, out + group * w, args.workspace);
+      } else {  // operands x, w or dy, w
+        const bool forward = s.pass == Pass::forward;
+        p.product->run(second + group * w, first + at * (forward ? x : y),
+                       out + at * (forward ? y : x), args.workspace);
+      }
+    }
+  }
+}
+
+std::optional<std::string> refuses(const KernelCall& call) {
+  if (auto reason = refuse_other_floats(call)) return reason;
+  std::string why;
+  if (!plan(call, &why)) return why;
+  return std::nullopt;
+}
+
+PreparedKernel prepare(const KernelCall& call) {
+  std::string why;
+  std::optional<Plan> p = plan(call, &why);
+  SR_REQUIRE(p.has_value(), internal, call.node.op, " '", call.node.name, "' was refused: ", why);
+  return {[p = *p](const KernelArgs& args) {
+            const TensorView& out = args.out[0];
+            if (p.zero) {
+              if (out.count() > 0)
+                std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
+            } else if (p.product) {
+              run_products(p, args);
+            } else {
+              p.convolution->run(args.in[0].data, args.in[1].data, out.data, args.workspace);
+            }
+          },
+          p->workspace, "cpu:onednn"};
+}
+
+}  // namespace
+
+KernelList conv_kernels() {
+  KernelList list;
+  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"})
+    list.push_back({op, "cpu:onednn", refuses, prepare});
+  return list;
+}
+
+}  // namespace shardrun::cpu

@@ -1,0 +1,177 @@
+// oneDNN's convolutions: the primitive in the layouts that it likes best, with reorders around it.
+#include "kernels/cpu/convolution.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "kernels/cpu/onednn.h"
+
+namespace shardrun::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+using Pass = ConvolutionShape::Pass;
+
+int64_t aligned(size_t bytes) { return (static_cast<int64_t>(bytes) + 63) / 64 * 64; }
+
+Shape with_channels(int64_t a, int64_t b, const Shape& spatial) {
+  Shape dims = {a, b};
+  dims.insert(dims.end(), spatial.begin(), spatial.end());
+  return dims;
+}
+
+/// One tensor of the primitive: as the caller has it, and in the layout that the primitive wants.
+struct Side {
+  Desc outside, inside;
+  int64_t offset = 0;  // bytes into the caller's memory
+  int64_t at = 0;      // of the copy in scratch, if there is a reorder
+  std::optional<dnnl::reorder> reorder;
+  Desc reorder_scratch;
+};
+
+enum { kX, kW, kY };  // the sides of a convolution
+
+class DnnlConvolution : public Convolution {
+ public:
+  explicit DnnlConvolution(const ConvolutionShape& s) {
+    const dnnl::memory::dims strides = s.strides;
+    dnnl::memory::dims dilates, low, high, in = s.in;
+    const Shape whole = with_channels(s.batch, s.groups * s.in_channels, s.in);
+    const Shape whole_strides = row_major_strides(whole);
+    for (size_t d = 0; d < s.in.size(); ++d) {
+      const int64_t crop = std::max<int64_t>(0, -s.low[d]);
+      low.push_back(s.low[d] + crop);
+      dilates.push_back(s.dilations[d] - 1);
+      in[d] -= crop;
+      sides_[kX].offset += crop * whole_strides[2 + d] * size_of(s.dtype);
+      const int64_t reads =
+          (s.out[d] - 1) * s.strides[d] + (s.kernel[d] - 1) * s.dilations[d] + 1 - low[d];
+      if (in[d] - reads >= s.strides[d]) in[d] = reads;  // oneDNN leaves less than a stride over
+      high.push_back(reads - in[d]);
+    }
+    const Shape x = with_channels(s.batch, s.groups * s.in_channels, in);
+    const Shape y = with_channels(s.batch, s.groups * s.out_channels, s.out);
+    Shape w = with_channels(s.out_channels, s.in_channels, s.kernel);
+    if (s.groups > 1) w.insert(w.begin(), s.groups);
+    const DType w_type = s.pass == Pass::weights ? s.weights_dtype : s.dtype;
+    sides_[kX].outside = describe(x, whole_strides, s.dtype);
+    sides_[kW].outside = describe(w, row_major_strides(w), w_type);
+    sides_[kY].outside = describe(y, row_major_strides(y), s.dtype);
+    if (s.pass == Pass::data && in != s.in)
+      zeroed_ = static_cast<size_t>(byte_size({s.dtype, whole}));
+
+    const auto any = dnnl::memory::format_tag::any;
+    const Desc x_any(x, onednn_type(s.dtype), any), y_any(y, onednn_type(s.dtype), any);
+    const Desc w_any(w, onednn_type(w_type), any), w_hint(w, onednn_type(s.dtype), any);
+    const auto direct = dnnl::algorithm::convolution_direct;
+    const dnnl::primitive_attr attr = caller_scratch();
+    const dnnl::engine& engine = cpu_engine();
+    const dnnl::convolution_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, direct, x_any, w_hint, y_any, strides, dilates, low,
+         high},
+        attr, engine);
+    if (s.pass == Pass::forward) {
+      keep(forward, dnnl::convolution_forward(forward), {kX, kW, kY},
+           {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+           {forward.src_desc(), forward.weights_desc(), forward.dst_desc()});
+    } else if (s.pass == Pass::data) {
+      const dnnl::convolution_backward_data::primitive_desc pd(
+          {direct, x_any, w_any, y_any, strides, dilates, low, high}, attr, engine, forward);
+      keep(pd, dnnl::convolution_backward_data(pd), {kY, kW, kX},
+           {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+           {pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc()});
+    } else {
+      const dnnl::convolution_backward_weights::primitive_desc pd(
+          {direct, x_any, w_any, y_any, strides, dilates, low, high}, attr, engine, forward);
+      keep(pd, dnnl::convolution_backward_weights(pd), {kX, kY, kW},
+           {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+           {pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc()});
+    }
+  }
+
+  int64_t scratch_bytes() const override { return scratch_bytes_; }
+
+  void run(const void* a, const void* b, void* result, void* scratch) const override {
+    auto* work = static_cast<char*>(scratch);
+    dnnl::stream stream(cpu_engine());
+    if (zeroed_ > 0) std::memset(result, 0, zeroed_);
+    const void* data[] = {a, b, result};
+    dnnl::memory outside[3], inside[3];
+    for (int i = 0; i < 3; ++i) {
+      const Side& side = sides_[order_[i]];
+      char* at = static_cast<char*>(const_cast<void*>(data[i])) + side.offset;
+      outside[i] = dnnl::memory(side.outside, cpu_engine(), at);
+      inside[i] =
+          side.reorder ? dnnl::memory(side.inside, cpu_engine(), work + side.at) : outside[i];
+      if (i < 2) reorder(stream, side, outside[i], inside[i], work);
+    }
+    primitive_.execute(
+        stream, {{arguments_[order_[0]], inside[0]},
+                 {arguments_[order_[1]], inside[1]},
+                 {arguments_[order_[2]], inside[2]},
+                 {DNNL_ARG_SCRATCHPAD, dnnl::memory(primitive_scratch_, cpu_engine(), work)}});
+    reorder(stream, sides_[order_[2]], inside[2], outside[2], work);
+    stream.wait();
+  }
+
+ private:
+  /// `order`: the sides that are read first, second, and made. Scratch begins with what one
+  /// primitive at a time needs for itself.
+  template <class PrimitiveDesc>
+  void keep(const PrimitiveDesc& pd, dnnl::primitive primitive, std::array<int, 3> order,
+            std::array<int, 3> arguments, std::array<Desc, 3> inside) {
+    primitive_ = std::move(primitive);
+    primitive_scratch_ = pd.scratchpad_desc();
+    order_ = order;
+    arguments_ = arguments;
+    int64_t shared = aligned(primitive_scratch_.get_size()), copies = 0;
+    for (int i = 0; i < 3; ++i) {
+      Side& side = sides_[order[i]];
+      side.inside = inside[static_cast<size_t>(order[i])];
+      if (side.inside == side.outside) continue;
+      const bool made = i == 2;
+      const dnnl::reorder::primitive_desc change(cpu_engine(), made ? side.inside : side.outside,
+                                                 cpu_engine(), made ? side.outside : side.inside,
+                                                 caller_scratch());
+      side.reorder = dnnl::reorder(change);
+      side.reorder_scratch = change.scratchpad_desc();
+      shared = std::max(shared, aligned(side.reorder_scratch.get_size()));
+      side.at = copies;
+      copies += aligned(side.inside.get_size());
+    }
+    for (Side& side : sides_) side.at += shared;
+    scratch_bytes_ = shared + copies;
+  }
+
+  static void reorder(dnnl::stream& stream, const Side& side, const dnnl::memory& from,
+                      const dnnl::memory& to, char* work) {
+    if (!side.reorder) return;
+    side.reorder->execute(
+        stream, {{DNNL_ARG_FROM, from},
+                 {DNNL_ARG_TO, to},
+                 {DNNL_ARG_SCRATCHPAD, dnnl::memory(side.reorder_scratch, cpu_engine(), work)}});
+  }
+
+  Side sides_[3];
+  std::array<int, 3> order_{}, arguments_{};
+  size_t zeroed_ = 0;  // bytes of dx where some rows are out of every window's reach
+  dnnl::primitive primitive_;
+  Desc primitive_scratch_;
+  int64_t scratch_bytes_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const Convolution> Convolution::make(const ConvolutionShape& shape,
+                                                     std::string* why) {
+  try {
+    return std::make_shared<DnnlConvolution>(shape);
+  } catch (const dnnl::error& e) {
+    *why = std::string("oneDNN refuses: ") + e.what();
+    return nullptr;
+  }
+}
+
+}  // namespace shardrun::cpu

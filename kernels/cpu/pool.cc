@@ -1,0 +1,232 @@
+// Pools and their gradients: planes over threads, a row of results at a time.
+#include <limits>
+
+#include "graph/ops/window.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+/// A pool with everything fixed: x [planes, …in], y [planes, …out].
+struct Pool {
+  std::vector<Window> windows;
+  Shape in, out, kernel;
+  int64_t planes = 1;
+
+  Pool(const Node& node, const Shape& x, const Shape& y) {
+    kernel = node.attrs.ints("kernel");
+    windows = windows_of(node, kernel);
+    const auto lead = static_cast<std::ptrdiff_t>(x.size() - kernel.size());
+    planes = element_count(Shape(x.begin(), x.begin() + lead));
+    in.assign(x.begin() + lead, x.end());
+    out.assign(y.begin() + lead, y.end());
+  }
+
+  int64_t in_count() const { return element_count(in); }
+  int64_t out_count() const { return element_count(out); }
+  int64_t offsets() const { return element_count(kernel); }
+  int64_t row() const { return out.back(); }
+
+  /// Calls f(offset, x, y, n) for the n results y … y + n - 1 of one row that kernel offset
+  /// `offset` meets at x, x + stride, …; positions are in one plane. For each result the offsets
+  /// come in row-major order.
+  template <class F>
+  void each_row(F&& f) const {
+    const size_t dims = kernel.size(), last = dims - 1;
+    const int64_t count = offsets(), rows = out_count() / std::max<int64_t>(row(), 1);
+    const Shape in_strides = row_major_strides(in);
+    std::vector<int64_t> at(dims), k(dims);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t d = static_cast<int64_t>(last), rest = r; d-- > 0;) {
+        const auto dim = static_cast<size_t>(d);
+        at[dim] = rest % out[dim];
+        rest /= out[dim];
+      }
+      for (int64_t offset = 0; offset < count; ++offset) {
+        int64_t x = 0;
+        bool inside = true;
+        for (size_t d = dims, rest = static_cast<size_t>(offset); d-- > 0;) {
+          k[d] = static_cast<int64_t>(rest) % kernel[d];
+          rest /= static_cast<size_t>(kernel[d]);
+          if (d == last) continue;
+          const int64_t i = at[d] * windows[d].stride + k[d] * windows[d].dilation - windows[d].low;
+          inside = inside && i >= 0 && i < in[d];
+          x += i * in_strides[d];
+        }
+        const Window& w = windows[last];
+        const Range span = w.inside(k[last], in[last], out[last]);
+        if (!inside || span.size == 0) continue;
+        x += span.begin * w.stride + k[last] * w.dilation - w.low;
+        f(offset, x, r * row() + span.begin, span.size);
+      }
+    }
+  }
+};
+
+// ---- max_pool ----
+
+template <class T, class Which>
+void max_pool(const Pool& p, const KernelArgs& args) {
+  const int64_t in = p.in_count(), out = p.out_count(), stride = p.windows.back().stride;
+  constexpr Which kNone = std::numeric_limits<Which>::max();  // no offset was inside so far
+  parallel_ranges(p.planes, row_grain(out * p.offsets()), [&](int64_t begin, int64_t end) {
+    for (int64_t plane = begin; plane < end; ++plane) {
+      const T* x = args.in[0].as<T>() + plane * in;
+      T* y = args.out[0].as<T>() + plane * out;
+      Which* which = args.out[1].as<Which>() + plane * out;
+      std::fill_n(y, out, T(-std::numeric_limits<float>::infinity()));
+      std::fill_n(which, out, kNone);
+      p.each_row([&](int64_t offset, int64_t xi, int64_t yi, int64_t n) {
+        const T* from = x + xi;
+        T* to = y + yi;
+        Which* w = which + yi;
+        const auto mine = static_cast<Which>(offset);
+        auto step = [&](int64_t i, T value) {
+          const float v = value, best = to[i];
+          const bool takes = w[i] == kNone || v > best || v != v;
+          to[i] = takes ? value : to[i];
+          w[i] = takes ? mine : w[i];
+        };
+        if (stride == 1) {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) step(i, from[i]);
+        } else {
+          for (int64_t i = 0; i < n; ++i) step(i, from[i * stride]);
+        }
+      });
+      for (int64_t i = 0; i < out; ++i) which[i] = which[i] == kNone ? Which{0} : which[i];
+    }
+  });
+}
+
+// ---- the others: sums into a plane of floats, which is the result itself where that is f32 ----
+
+/// Floats for one plane of a bf16 result, for each thread.
+int64_t sums_bytes(DType dtype, int64_t count) {
+  return dtype == DType::f32 ? 0 : int64_t{omp_get_max_threads()} * count * 4;
+}
+
+/// Calls add(plane, sums) with `count` zeros for every plane of the result and stores the sums.
+template <class F>
+void sum_planes(const KernelArgs& args, int64_t planes, int64_t count, int64_t grain, F&& add) {
+  const TensorView& result = args.out[0];
+  parallel_ranges(planes, grain, [&](int64_t begin, int64_t end) {
+    float* buffer = static_cast<float*>(args.workspace) + omp_get_thread_num() * count;
+    for (int64_t plane = begin; plane < end; ++plane) {
+      float* sums = place(result, plane * count, buffer);
+      std::fill_n(sums, count, 0.0f);
+      add(plane, sums);
+      put(result, plane * count, count, sums);
+    }
+  });
+}
+
+template <class T>
+void sum_pool(const Pool& p, const KernelArgs& args) {
+  const int64_t in = p.in_count(), out = p.out_count(), stride = p.windows.back().stride;
+  sum_planes(args, p.planes, out, row_grain(out * p.offsets()), [&](int64_t plane, float* sums) {
+    const T* x = args.in[0].as<T>() + plane * in;
+    p.each_row([&](int64_t, int64_t xi, int64_t yi, int64_t n) {
+      const T* from = x + xi;
+      float* to = sums + yi;
+      for (int64_t i = 0; i < n; ++i) to[i] += static_cast<float>(from[i * stride]);
+    });
+  });
+}
+
+template <class T>
+void sum_pool_grad(const Pool& p, const KernelArgs& args) {
+  const int64_t in = p.in_count(), out = p.out_count(), stride = p.windows.back().stride;
+  sum_planes(args, p.planes, in, row_grain(out * p.offsets()), [&](int64_t plane, float* sums) {
+    const T* dy = args.in[0].as<T>() + plane * out;
+    p.each_row([&](int64_t, int64_t xi, int64_t yi, int64_t n) {
+      const T* from = dy + yi;
+      float* to = sums + xi;
+      for (int64_t i = 0; i < n; ++i) to[i * stride] += static_cast<float>(from[i]);
+    });
+  });
+}
+
+template <class T, class Which>
+void max_pool_grad(const Pool& p, const KernelArgs& args) {
+  const int64_t in = p.in_count(), out = p.out_count();
+  const size_t dims = p.kernel.size();
+  const Shape in_strides = row_major_strides(p.in), kernel_strides = row_major_strides(p.kernel);
+  sum_planes(args, p.planes, in, row_grain(out), [&](int64_t plane, float* sums) {
+    const T* dy = args.in[0].as<T>() + plane * out;
+    const Which* which = args.in[1].as<Which>() + plane * out;
+    Shape at(dims, 0);
+    for (int64_t y = 0; y < out; ++y) {
+      int64_t x = 0, k = which[y];
+      bool inside = true;
+      for (size_t d = 0; d < dims; ++d) {
+        const Window& w = p.windows[d];
+        const int64_t i = at[d] * w.stride + k / kernel_strides[d] * w.dilation - w.low;
+        k %= kernel_strides[d];
+        inside = inside && i >= 0 && i < p.in[d];
+        x += i * in_strides[d];
+      }
+      if (inside) sums[x] += static_cast<float>(dy[y]);
+      for (size_t d = dims; d-- > 0;) {
+        if (++at[d] < p.out[d]) break;
+        at[d] = 0;
+      }
+    }
+  });
+}
+
+/// Runs f with the C++ types of a tensor and of `which`.
+template <class F>
+void with_types(DType dtype, DType which, F&& f) {
+  auto inner = [&](auto tag) {
+    if (which == DType::u8) {
+      f(tag, TypeTag<uint8_t>{});
+    } else {
+      f(tag, TypeTag<int32_t>{});
+    }
+  };
+  if (dtype == DType::f32) {
+    inner(TypeTag<float>{});
+  } else {
+    inner(TypeTag<bfloat16>{});
+  }
+}
+
+PreparedKernel prepare(const KernelCall& call) {
+  const std::string& op = call.node.op;
+  const bool gradient = op.ends_with("_grad"), max = op.starts_with("max");
+  const Pool p(call.node, (gradient ? call.out : call.in)[0].shape,
+               (gradient ? call.in : call.out)[0].shape);
+  const DType dtype = call.in[0].dtype;
+  const DType which = !max ? DType::u8 : gradient ? call.in[1].dtype : call.out[1].dtype;
+  int64_t workspace = 0;
+  if (gradient || !max) workspace = sums_bytes(dtype, gradient ? p.in_count() : p.out_count());
+  return {[=](const KernelArgs& args) {
+            with_types(dtype, which, [&](auto tag, auto which_tag) {
+              using T = typename decltype(tag)::type;
+              using Which = typename decltype(which_tag)::type;
+              if (max && gradient) {
+                max_pool_grad<T, Which>(p, args);
+              } else if (max) {
+                max_pool<T, Which>(p, args);
+              } else if (gradient) {
+                sum_pool_grad<T>(p, args);
+              } else {
+                sum_pool<T>(p, args);
+              }
+            });
+          },
+          workspace, "cpu:simd"};
+}
+
+}  // namespace
+
+KernelList pool_kernels() {
+  KernelList list;
+  for (const char* op : {"max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"})
+    list.push_back({op, "cpu:simd", refuse_other_floats, prepare});
+  return list;
+}
+
+}  // namespace shardrun::cpu
