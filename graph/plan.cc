@@ -44,6 +44,65 @@ std::vector<Sharding> shardings_from(const json& list, const Mesh& mesh, const s
   return out;
 }
 
+json dim_json(const NodeDim& at) {
+  return {{at.result ? "result" : "operand", at.index}, {"dim", at.dim}};
+}
+
+NodeDim dim_from(const json& object, const std::string& origin) {
+  SR_REQUIRE(object.is_object(), invalid_input, origin, ": is no dim of an operand or result");
+  const bool result = object.contains("result");
+  return {result, get<int>(object, result ? "result" : "operand", origin),
+          get<int>(object, "dim", origin)};
+}
+
+const json& list_of(const json& object, const char* name, const std::string& origin) {
+  const json& list = field(object, name, origin);
+  SR_REQUIRE(list.is_array(), invalid_input, origin, ": field '", name, "' is not a list");
+  return list;
+}
+
+json node_json(const NodePlan& node, const Mesh& mesh) {
+  json out = {{"in", shardings_json(node.in, mesh)}, {"out", shardings_json(node.out, mesh)}};
+  for (const Halo& h : node.halos) {
+    out["halos"].push_back({{"of", dim_json(h.of)},
+                            {"anchor", dim_json(h.anchor)},
+                            {"num", h.window.num},
+                            {"den", h.window.den},
+                            {"low", h.window.low},
+                            {"high", h.window.high}});
+  }
+  for (const Blocks& b : node.blocks) {
+    json of = json::array();
+    for (const NodeDim& dim : b.of) of.push_back(dim_json(dim));
+    out["blocks"].push_back({{"result", b.result.index}, {"dim", b.result.dim}, {"of", of}});
+  }
+  return out;
+}
+
+NodePlan node_from(const json& object, const Mesh& mesh, const std::string& origin,
+                   const std::string& name) {
+  NodePlan node;
+  node.in = shardings_from(field(object, "in", origin), mesh, origin, name);
+  node.out = shardings_from(field(object, "out", origin), mesh, origin, name);
+  const std::string where = origin + ": nodes['" + name + "']";
+  if (object.contains("halos")) {
+    for (const json& h : list_of(object, "halos", where)) {
+      node.halos.push_back({dim_from(field(h, "of", where), where),
+                            dim_from(field(h, "anchor", where), where),
+                            {get<int64_t>(h, "num", where), get<int64_t>(h, "den", where),
+                             get<int64_t>(h, "low", where), get<int64_t>(h, "high", where)}});
+    }
+  }
+  if (object.contains("blocks")) {
+    for (const json& b : list_of(object, "blocks", where)) {
+      Blocks blocks{{true, get<int>(b, "result", where), get<int>(b, "dim", where)}, {}};
+      for (const json& of : list_of(b, "of", where)) blocks.of.push_back(dim_from(of, where));
+      node.blocks.push_back(std::move(blocks));
+    }
+  }
+  return node;
+}
+
 uint64_t mix(uint64_t hash, const std::string& text) {
   return hash * 0x9E3779B97F4A7C15ull ^ hash_name(text.data(), text.size());
 }
@@ -71,10 +130,7 @@ std::string to_json(const Plan& plan) {
   json values = json::object();
   for (const auto& [name, sharding] : plan.values) values[name] = to_string(sharding, plan.mesh);
   json nodes = json::object();
-  for (const auto& [name, node] : plan.nodes) {
-    nodes[name] = {{"in", shardings_json(node.in, plan.mesh)},
-                   {"out", shardings_json(node.out, plan.mesh)}};
-  }
+  for (const auto& [name, node] : plan.nodes) nodes[name] = node_json(node, plan.mesh);
   json mesh = json::array();
   for (const auto& axis : plan.mesh.axes())
     mesh.push_back({{"name", axis.name}, {"size", axis.size}});
@@ -122,8 +178,7 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       plan.values[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
     }
     for (const auto& [name, node] : field(root, "nodes", origin).items()) {
-      plan.nodes[name] = {shardings_from(field(node, "in", origin), plan.mesh, origin, name),
-                          shardings_from(field(node, "out", origin), plan.mesh, origin, name)};
+      plan.nodes[name] = node_from(node, plan.mesh, origin, name);
     }
   } catch (const Error& e) {
     if (std::string_view(e.what()).substr(0, origin.size()) == origin) throw;
@@ -158,8 +213,13 @@ void check_plan(const Plan& plan, const Graph& graph) {
         invalid_input, "plan: nodes['", node.name, "'] has ", it->second.in.size(),
         " operands and ", it->second.out.size(), " results, wanted ", node.inputs.size(), " and ",
         node.outputs.size());
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      check_sharding(it->second.in[i], plan.mesh, graph.type(node.inputs[i]).shape.size());
+    std::vector<Shape> in, out;
+    for (ValueId id : node.inputs) in.push_back(graph.type(id).shape);
+    for (ValueId id : node.outputs) out.push_back(graph.type(id).shape);
+    try {
+      check_node_plan(it->second, in, out, plan.mesh);
+    } catch (const Error& e) {
+      throw e.with_context("plan: nodes['" + node.name + "']");
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const Value& value = graph.value(node.outputs[i]);

@@ -6,17 +6,9 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "graph/sharding.h"
+#include "graph/node_plan.h"
 
 namespace shardrun {
-
-/// Shardings in which a node wants its operands and leaves its results. Where an operand's value is
-/// produced in another Sharding, partition puts a resharding between.
-struct NodePlan {
-  std::vector<Sharding> in;
-  std::vector<Sharding> out;
-  friend bool operator==(const NodePlan&, const NodePlan&) = default;
-};
 
 struct Plan {
   Mesh mesh;

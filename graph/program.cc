@@ -1,6 +1,8 @@
 // Printing Programs, for people and tests.
 #include "graph/program.h"
 
+#include <algorithm>
+
 namespace shardrun {
 namespace {
 
@@ -39,6 +41,9 @@ std::string_view to_string(Collective::Kind kind) {
     case Collective::Kind::all_to_all: return "all_to_all";
     case Collective::Kind::slice: return "slice";
     case Collective::Kind::keep_first: return "keep_first";
+    case Collective::Kind::halo_exchange: return "halo_exchange";
+    case Collective::Kind::halo_add: return "halo_add";
+    case Collective::Kind::block_exchange: return "block_exchange";
   }
   return "?";
 }
@@ -60,8 +65,13 @@ std::string to_string(const Program& program) {
       for (size_t i = 0; i < c.axes.size(); ++i) {
         out << (i ? "," : "") << program.mesh.axes()[static_cast<size_t>(c.axes[i])].name;
       }
-      if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first)
+      if (c.kind == Collective::Kind::halo_exchange || c.kind == Collective::Kind::halo_add) {
+        const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
+        out << " " << box_text(c.in_boxes.at(static_cast<size_t>(me))) << " -> "
+            << box_text(c.out_boxes.at(static_cast<size_t>(me)));
+      } else if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first) {
         out << " dim=" << c.dim;
+      }
       if (c.kind == Collective::Kind::all_to_all) out << " to_dim=" << c.to_dim;
       if (c.kind == Collective::Kind::reduce_scatter || c.kind == Collective::Kind::all_reduce ||
           c.kind == Collective::Kind::keep_first) {

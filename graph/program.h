@@ -32,6 +32,9 @@ struct Collective {
     all_to_all,      // cut along `dim` -> cut along `to_dim`
     slice,           // local: replicated -> cut along `dim` (no communication)
     keep_first,  // local: replicated -> partial: all but the group's first rank take the identity
+    halo_exchange,   // chunks -> the windows that a node reads; any box to any box
+    halo_add,        // windows that a node made -> chunks; a row that several made is their sum
+    block_exchange,  // blocks along `dim` that a node made -> chunks
   };
   Kind kind = Kind::all_gather;
   std::vector<int> axes;       // of the mesh, over which the group spreads
@@ -42,6 +45,8 @@ struct Collective {
   ReduceOp op = ReduceOp::sum;
   std::vector<Box> in_boxes;  // per group member, global coordinates
   std::vector<Box> out_boxes;
+  /// block_exchange: per member the global ranges of `dim` that its tensor is stacked of.
+  std::vector<std::vector<Range>> in_blocks;
 };
 std::string_view to_string(Collective::Kind kind);
 

@@ -61,6 +61,9 @@ double collective_seconds(Collective::Kind kind, double bytes_before, double byt
     }
     case Kind::slice: return bytes_after / memory;
     case Kind::keep_first: return bytes_before / memory;
+    case Kind::halo_exchange:
+    case Kind::halo_add:
+    case Kind::block_exchange: break;  // exchange_seconds
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "planner/trial.h"
+#include "planner/window_search.h"
 
 namespace shardrun {
 namespace {
@@ -42,6 +43,9 @@ class Search {
     if (!trials_.empty()) {
       cut_operands();
       if (results_steer_) cut_results_only();
+      search_windows(trials_, rule_.options, [&](const Candidate& candidate) {
+        return trials_.fits_node(candidate) && try_candidate(candidate);
+      });
       split_operands();
     }
     rule_.kernel_runs = trials_.kernel_runs();
@@ -135,9 +139,15 @@ class Search {
       return trials_.implied_cuts(candidate).has_value() && try_candidate(candidate);
     }
     for (const std::vector<int>& out_cut : result_cuts(in)) {
-      if (try_candidate({in, out_cut})) return true;
+      if (try_candidate({in, in_chunks(out_cut)})) return true;
     }
     return false;
+  }
+
+  static std::vector<Placement> in_chunks(const std::vector<int>& cuts) {
+    std::vector<Placement> out;
+    for (int d : cuts) out.push_back(d < 0 ? Placement{} : Placement::shard(d));
+    return out;
   }
 
   bool try_candidate(const Candidate& candidate) {
@@ -154,7 +164,7 @@ class Search {
     std::vector<std::vector<int>> found;
     std::vector<int> guess(out.size(), -1);
     for (int round = 0; round < 2; ++round) {
-      const auto implied = trials_.implied_cuts({in, guess});
+      const auto implied = trials_.implied_cuts({in, in_chunks(guess)});
       if (!implied.has_value()) break;
       if (*implied == guess) {
         found.push_back(guess);
@@ -170,7 +180,7 @@ class Search {
     }
     for (const std::vector<int>& cuts : all_result_cuts(size)) {
       if (!found.empty() && found[0] == cuts) continue;
-      const auto implied = trials_.implied_cuts({in, cuts});
+      const auto implied = trials_.implied_cuts({in, in_chunks(cuts)});
       if (implied.has_value() && *implied == cuts) found.push_back(cuts);
     }
     return found;
@@ -205,16 +215,15 @@ class Search {
       if (std::all_of(cuts.begin(), cuts.end(), [](int d) { return d < 0; }) ||
           same_results_from_cut(cuts))
         continue;
-      const auto implied = trials_.implied_cuts({in, cuts});
-      if (implied.has_value() && *implied == cuts) try_candidate({in, cuts});
+      const auto implied = trials_.implied_cuts({in, in_chunks(cuts)});
+      if (implied.has_value() && *implied == cuts) try_candidate({in, in_chunks(cuts)});
     }
   }
 
   /// Is there an option that leaves the results so from cut operands? Cutting a replicated operand
   /// costs no communication, so that one serves.
   bool same_results_from_cut(const std::vector<int>& cuts) const {
-    std::vector<Placement> out;
-    for (int d : cuts) out.push_back(d < 0 ? Placement{} : Placement::shard(d));
+    const std::vector<Placement> out = in_chunks(cuts);
     return std::any_of(rule_.options.begin(), rule_.options.end(),
                        [&](const auto& o) { return o.out == out; });
   }

@@ -8,28 +8,44 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "graph/node_plan.h"
 #include "graph/op_def.h"
 #include "graph/sharding.h"
 
 namespace shardrun {
 
-/// How one operand or result lies along one mesh axis.
+/// How one operand or result lies along one mesh axis. A shard lies in chunks before and after the
+/// node; a window or blocks say what a rank takes or makes of it meanwhile (graph/node_plan.h).
 struct Placement {
   enum class Kind { replicate, shard, partial };
   Kind kind = Kind::replicate;
-  int dim = 0;                  // shard
-  ReduceOp op = ReduceOp::sum;  // partial
-  static Placement shard(int dim) { return {Kind::shard, dim, ReduceOp::sum}; }
-  static Placement partial(ReduceOp op) { return {Kind::partial, 0, op}; }
+  int dim = 0;                       // shard
+  ReduceOp op = ReduceOp::sum;       // partial
+  std::optional<HaloWindow> window;  // shard, of the first dim of the option that is cut plainly
+  std::vector<int> blocks;  // shard, results only: the operands whose chunks follow each other
+  static Placement shard(int dim) { return {Kind::shard, dim, ReduceOp::sum, {}, {}}; }
+  static Placement partial(ReduceOp op) { return {Kind::partial, 0, op, {}, {}}; }
+  static Placement windows(int dim, HaloWindow window) {
+    return {Kind::shard, dim, ReduceOp::sum, window, {}};
+  }
+  static Placement in_blocks(int dim, std::vector<int> operands) {
+    return {Kind::shard, dim, ReduceOp::sum, {}, std::move(operands)};
+  }
+  bool is_chunk() const { return kind == Kind::shard && !window && blocks.empty(); }
   friend auto operator<=>(const Placement&, const Placement&) = default;
 };
 
 /// What was found for an op. matmul "mk,kn->mn" has the options
 ///   [S0, -] -> S0     [-, S1] -> S1     [S1, S0] -> partial(sum)
 ///   [P, -] -> P       [-, P] -> P       (partial operands pass through linear ops)
+/// and a convolution with kernel 3 and padding 1, among others,
+///   [S2{halo 1,1}, -] -> S2             an operand's row above and below is needed, too
+///   [S2, -] -> S2{add 1,1}              or: rows of the result are made twice and added
+/// and a concatenation along dim 0 [S0, S0] -> S0{block 2}.
 struct SpmdRule {
   struct Option {
     std::vector<Placement> in, out;

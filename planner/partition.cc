@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "graph/op_def.h"
+#include "planner/halo.h"
 #include "planner/reshard.h"
 
 namespace shardrun {
@@ -240,31 +241,74 @@ class Partitioner {
     return to;
   }
 
+  /// The exchange between `from` and `to`, one of them in chunks of `value`'s `sharding`, the other
+  /// as its node takes or makes it.
+  void add_exchange(ValueId value, Collective collective, BufferId from, BufferId to) {
+    Step step;
+    step.kind = Step::Kind::collective;
+    step.phase = phase_;
+    step.collective = std::move(collective);
+    step.source = graph_.value(value).name;
+    step.node.name = step.source + "@" + std::string(to_string(step.collective.kind));
+    step.in = {from};
+    step.out = {to};
+    program_.steps.push_back(std::move(step));
+  }
+
+  /// A buffer for what a node takes or makes of `value` in place of its chunks.
+  BufferId new_exchanged(ValueId value, const Sharding& sharding, const Box& box) {
+    Buffer buffer;
+    buffer.name = graph_.value(value).name + "@" + to_string(sharding, mesh_) + "@halo";
+    buffer.type = {graph_.type(value).dtype, box_shape(box)};
+    program_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(program_.buffers.size() - 1);
+  }
+
   void add_node(const Node& node) {
     const NodePlan& np = node_plan(node);
     Step step;
     step.phase = node.phase;
     step.source = node.name;
-    std::vector<TensorType> in_types, local_in, local_out;
-    std::vector<Box> in_boxes, out_boxes;
+    std::vector<TensorType> in_types = graph_.types(node.inputs), local_in, local_out;
+    std::vector<Shape> in_shapes, out_shapes;
+    for (const TensorType& type : in_types) in_shapes.push_back(type.shape);
+    for (ValueId id : node.outputs) out_shapes.push_back(graph_.type(id).shape);
+    const NodeBoxes boxes = node_boxes(np, in_shapes, out_shapes, mesh_, coordinates_);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const BufferId buffer = buffer_in(node.inputs[i], np.in[i]);
+      const ValueId value = node.inputs[i];
+      BufferId buffer = buffer_in(value, np.in[i]);
+      if (auto exchange =
+              exchange_of(np, in_shapes, out_shapes, false, static_cast<int>(i), mesh_, rank_)) {
+        const BufferId widened = new_exchanged(value, np.in[i], boxes.in[i]);
+        add_exchange(value, std::move(*exchange), buffer, widened);
+        buffer = widened;
+      }
       step.in.push_back(buffer);
-      in_types.push_back(graph_.type(node.inputs[i]));
-      in_boxes.push_back(box_of(in_types.back().shape, np.in[i]));
       local_in.push_back(local_type(buffer));
     }
+    struct After {
+      ValueId value;
+      Collective exchange;
+      BufferId from, to;
+    };
+    std::vector<After> after;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const BufferId buffer = new_buffer(node.outputs[i], np.out[i], false);
-      step.out.push_back(buffer);
-      state(node.outputs[i]).copies.push_back({np.out[i], buffer});
-      out_boxes.push_back(box_of(graph_.type(node.outputs[i]).shape, np.out[i]));
-      local_out.push_back(local_type(buffer));
+      const ValueId value = node.outputs[i];
+      const BufferId buffer = new_buffer(value, np.out[i], false);
+      state(value).copies.push_back({np.out[i], buffer});
+      BufferId made = buffer;
+      if (auto exchange =
+              exchange_of(np, in_shapes, out_shapes, true, static_cast<int>(i), mesh_, rank_)) {
+        made = new_exchanged(value, np.out[i], boxes.out[i]);
+        after.push_back({value, std::move(*exchange), made, buffer});
+      }
+      step.out.push_back(made);
+      local_out.push_back(local_type(made));
     }
     step.node = node;
     const OpDef& def = op_def(node.op);
     try {
-      if (def.localise) step.node.attrs = def.localise(node, in_types, {in_boxes, out_boxes});
+      if (def.localise) step.node.attrs = def.localise(node, in_types, {boxes.in, boxes.out});
       const std::vector<TensorType> got = infer_types(step.node, local_in);
       for (size_t i = 0; i < local_out.size(); ++i) {
         SR_REQUIRE(got.at(i) == local_out[i], internal, "on rank ", rank_, " result ", i, " is ",
@@ -277,6 +321,7 @@ class Partitioner {
     step.node.inputs = step.in;
     step.node.outputs = step.out;
     program_.steps.push_back(std::move(step));
+    for (After& a : after) add_exchange(a.value, std::move(a.exchange), a.from, a.to);
     for (ValueId out : node.outputs) reshard_early(out);
   }
 

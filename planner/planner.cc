@@ -270,8 +270,9 @@ class Planner {
       const Node& node = graph_.nodes()[n];
       const size_t c = static_cast<size_t>(folding_.class_of_node[n]);
       const Strategy& s = space.strategies[c][static_cast<size_t>(solution[c])];
-      plan.nodes[node.name] = {s.in, s.out};
-      plan.compute_seconds += s.seconds;
+      plan.nodes[node.name] = s.node_plan();
+      plan.compute_seconds += s.seconds - s.exchange_seconds;
+      plan.comm_seconds += s.exchange_seconds;
       for (size_t r = 0; r < node.outputs.size(); ++r)
         plan.values[graph_.value(node.outputs[r]).name] = s.out[r];
       for (size_t k = 0; k < node.inputs.size(); ++k) want(node.inputs[k], numbers[c][k]);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "graph/op_def.h"
+#include "planner/halo.h"
 
 namespace shardrun {
 namespace {
@@ -24,6 +25,7 @@ class Classifier {
   RankClasses run(const Cuts& cuts) {
     for (const auto& [extent, axes] : cuts) add_cut(extent, axes);
     add_workspaces();
+    add_exchanges();
     RankClasses out;
     std::map<std::vector<int64_t>, int> known;
     for (size_t rank = 0; rank < signatures_.size(); ++rank) {
@@ -76,9 +78,11 @@ class Classifier {
     std::string text = node.op + "{" + to_string(attrs) + "}";
     const NodePlan& plan = plan_.nodes.at(node.name);
     for (size_t i = 0; i < node.inputs.size(); ++i)
-      text += to_string(graph_.type(node.inputs[i])) + to_string(plan.in[i], mesh_);
+      text += to_string(graph_.type(node.inputs[i])) +
+              to_string(plan, false, static_cast<int>(i), mesh_);
     for (size_t i = 0; i < node.outputs.size(); ++i)
-      text += to_string(graph_.type(node.outputs[i])) + to_string(plan.out[i], mesh_);
+      text += to_string(graph_.type(node.outputs[i])) +
+              to_string(plan, true, static_cast<int>(i), mesh_);
     return text;
   }
 
@@ -121,23 +125,67 @@ class Classifier {
     Program program;
     Step step;
     step.node = node;
-    const auto boxes = [&](const std::vector<ValueId>& values,
-                           const std::vector<Sharding>& shardings, std::vector<BufferId>& ids) {
-      std::vector<Box> out;
+    const NodeBoxes boxes = node_boxes(plan, shapes(node.inputs), shapes(node.outputs), mesh_, at);
+    const auto add = [&](const std::vector<ValueId>& values, const std::vector<Box>& parts,
+                         std::vector<BufferId>& ids) {
       for (size_t i = 0; i < values.size(); ++i) {
-        const TensorType& type = graph_.type(values[i]);
-        out.push_back(local_box(type.shape, shardings[i], mesh_, at));
         ids.push_back(static_cast<BufferId>(program.buffers.size()));
-        program.buffers.push_back({"", {type.dtype, box_shape(out.back())}});
+        program.buffers.push_back({"", {graph_.type(values[i]).dtype, box_shape(parts[i])}});
       }
-      return out;
     };
-    const std::vector<Box> in = boxes(node.inputs, plan.in, step.in),
-                           out = boxes(node.outputs, plan.out, step.out);
-    step.node.attrs = op_def(node.op).localise(node, graph_.types(node.inputs), {in, out});
+    add(node.inputs, boxes.in, step.in);
+    add(node.outputs, boxes.out, step.out);
+    step.node.attrs =
+        op_def(node.op).localise(node, graph_.types(node.inputs), {boxes.in, boxes.out});
     step.node.inputs = step.in;
     step.node.outputs = step.out;
     return workspace_(program, step);
+  }
+
+  std::vector<Shape> shapes(const std::vector<ValueId>& values) const {
+    std::vector<Shape> out;
+    for (ValueId id : values) out.push_back(graph_.type(id).shape);
+    return out;
+  }
+
+  /// Windows are clipped at an image's border, and what is sent to whom depends on the place.
+  void add_exchanges() {
+    std::set<std::string> seen;
+    for (const Node& node : graph_.nodes()) {
+      const NodePlan& plan = plan_.nodes.at(node.name);
+      if ((plan.halos.empty() && plan.blocks.empty()) || !seen.insert(description(node)).second)
+        continue;
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        add_exchange(node, plan, false, static_cast<int>(i));
+      for (size_t r = 0; r < node.outputs.size(); ++r)
+        add_exchange(node, plan, true, static_cast<int>(r));
+    }
+  }
+
+  void add_exchange(const Node& node, const NodePlan& plan, bool result, int index) {
+    const std::vector<int> axes = exchange_axes(plan, result, index);
+    if (axes.empty()) return;
+    const std::vector<Shape> in = shapes(node.inputs), out = shapes(node.outputs);
+    const ValueId value = (result ? node.outputs : node.inputs)[static_cast<size_t>(index)];
+    Program program;
+    program.buffers.push_back({"", {graph_.type(value).dtype, {}}});
+    Step step;
+    step.kind = Step::Kind::collective;
+    step.in = step.out = {0};
+    for (int64_t first = 0; first < mesh_.size(); ++first) {
+      if (mesh_.group(first, axes).front() != first) continue;
+      auto exchange = exchange_of(plan, in, out, result, index, mesh_, first);
+      if (!exchange) return;
+      step.collective = std::move(*exchange);
+      const Collective& c = step.collective;
+      for (size_t m = 0; m < c.group.size(); ++m) {
+        program.rank = c.group[m];
+        std::vector<int64_t>& signature = signatures_[static_cast<size_t>(program.rank)];
+        for (const Range& range : (result ? c.in_boxes : c.out_boxes)[m])
+          signature.push_back(range.size);
+        if (workspace_) signature.push_back(workspace_(program, step));
+      }
+    }
   }
 
   const Graph& graph_;

@@ -15,7 +15,8 @@ struct RankClasses {
 };
 
 /// Two ranks are of one class if they hold equally much of every value in every Sharding that the
-/// plan gives it, among peers who do too, and their kernels ask for the same workspace. On a mesh
+/// plan gives it and of every window and block that its nodes take or make, among peers who do too,
+/// and their kernels and exchanges ask for the same workspace. On a mesh
 /// that divides everything there is one class. What of an op depends on a rank's place otherwise
 /// (the attributes that it localises) matters to memory through workspaces alone; where a kernel
 /// wants none at the ends of all axes, it is taken to want none between. `programs`: rank 0's of

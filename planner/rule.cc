@@ -8,13 +8,18 @@
 namespace shardrun {
 namespace {
 
-std::string to_string(const std::vector<Placement>& placements) {
+std::string to_string(const std::vector<Placement>& placements, bool results) {
   std::string out = "[";
   for (size_t i = 0; i < placements.size(); ++i) {
     out += i ? ", " : "";
     switch (placements[i].kind) {
       case Placement::Kind::replicate: out += "-"; break;
-      case Placement::Kind::shard: out += "S" + std::to_string(placements[i].dim); break;
+      case Placement::Kind::shard:
+        out += "S" + std::to_string(placements[i].dim);
+        if (placements[i].window)
+          out += str(results ? "{add " : "{halo ", shardrun::to_string(*placements[i].window), "}");
+        if (!placements[i].blocks.empty()) out += str("{block ", placements[i].blocks.size(), "}");
+        break;
       case Placement::Kind::partial:
         out += "P(" + std::string(to_string(placements[i].op)) + ")";
         break;
@@ -41,7 +46,7 @@ Attrs without_streams(const Attrs& attrs) {
 }  // namespace
 
 std::string to_string(const SpmdRule::Option& option) {
-  std::string out = to_string(option.in) + " -> " + to_string(option.out);
+  std::string out = to_string(option.in, false) + " -> " + to_string(option.out, true);
   return option.divisor > 0 ? out + " if parts divide " + std::to_string(option.divisor) : out;
 }
 

@@ -4,29 +4,24 @@
 #include <algorithm>
 #include <map>
 
+#include "planner/halo.h"
 #include "planner/kernel_cost.h"
 
 namespace shardrun {
 namespace {
 
-void place(Sharding& sharding, const Placement& placement, int axis) {
-  switch (placement.kind) {
-    case Placement::Kind::replicate: break;
-    case Placement::Kind::shard:
-      sharding.dims[static_cast<size_t>(placement.dim)].push_back(axis);
-      break;
-    case Placement::Kind::partial: sharding.partial.push_back({axis, placement.op}); break;
-  }
-}
-
-bool sensible(const Sharding& sharding, const TensorType& type, const Mesh& mesh,
-              bool leave_empty) {
+bool sensible(const NodePlan& plan, bool result, size_t index, const TensorType& type,
+              const Mesh& mesh, bool leave_empty) {
+  const Sharding& sharding = (result ? plan.out : plan.in)[index];
   // max over one axis of sums over another is not the sum of maxima: one kind at a time.
   for (const auto& p : sharding.partial) {
     if (p.op != sharding.partial[0].op) return false;
   }
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    if (!leave_empty && !leaves_none_empty(type.shape[d], sharding.dims[d], mesh)) return false;
+    if (!leave_empty && !leaves_none_empty(type.shape[d], sharding.dims[d], mesh) &&
+        !is_exchanged(plan, {result, static_cast<int>(index), static_cast<int>(d)})) {
+      return false;
+    }
   }
   return true;
 }
@@ -46,18 +41,6 @@ bool divides(const SpmdRule::Option& option, const std::vector<Sharding>& in,
     return true;
   };
   return fits(option.in, in) && fits(option.out, out);
-}
-
-std::vector<TensorType> local_types(std::span<const TensorType> types,
-                                    const std::vector<Sharding>& shardings, const Mesh& mesh) {
-  const std::vector<int64_t> origin(static_cast<size_t>(mesh.axis_count()),
-                                    0);  // the largest shard
-  std::vector<TensorType> out;
-  for (size_t i = 0; i < types.size(); ++i) {
-    out.push_back(
-        {types[i].dtype, box_shape(local_box(types[i].shape, shardings[i], mesh, origin))});
-  }
-  return out;
 }
 
 }  // namespace
@@ -87,27 +70,29 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
   // chosen[axis]: 0 replicates, k takes option k - 1. The last axis turns fastest.
   std::vector<size_t> chosen(static_cast<size_t>(mesh.axis_count()), 0);
   while (true) {
-    Strategy s;
-    for (const TensorType& t : in) s.in.push_back(Sharding::replicated(t.shape.size()));
-    for (const TensorType& t : out) s.out.push_back(Sharding::replicated(t.shape.size()));
+    NodePlan plan = replicated_node(in, out);
     for (size_t axis = 0; axis < chosen.size(); ++axis) {
       if (chosen[axis] == 0) continue;
       const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
-      for (size_t i = 0; i < in.size(); ++i) place(s.in[i], option.in[i], static_cast<int>(axis));
-      for (size_t r = 0; r < out.size(); ++r)
-        place(s.out[r], option.out[r], static_cast<int>(axis));
+      place(plan, option.in, option.out, static_cast<int>(axis));
     }
-    bool good = true;
+    bool good = halos_agree(plan);
     for (size_t i = 0; good && i < in.size(); ++i)
-      good = sensible(s.in[i], in[i], mesh, leave_empty);
+      good = sensible(plan, false, i, in[i], mesh, leave_empty);
     for (size_t r = 0; good && r < out.size(); ++r)
-      good = sensible(s.out[r], out[r], mesh, leave_empty);
+      good = sensible(plan, true, r, out[r], mesh, leave_empty);
     for (size_t axis = 0; good && axis < chosen.size(); ++axis) {
-      good = chosen[axis] == 0 || divides(rule.options[chosen[axis] - 1], s.in, s.out, mesh);
+      good = chosen[axis] == 0 || divides(rule.options[chosen[axis] - 1], plan.in, plan.out, mesh);
     }
     if (good) {
-      s.seconds =
-          kernel_seconds(node, local_types(in, s.in, mesh), local_types(out, s.out, mesh), cluster);
+      const NodeTypes local = largest_types(plan, in, out, mesh);
+      Strategy s;
+      s.exchange_seconds = exchange_seconds(plan, in, out, mesh, cluster);
+      s.seconds = kernel_seconds(node, local.in, local.out, cluster) + s.exchange_seconds;
+      s.in = std::move(plan.in);
+      s.out = std::move(plan.out);
+      s.halos = std::move(plan.halos);
+      s.blocks = std::move(plan.blocks);
       auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
       if (fresh) {
         strategies.push_back(std::move(s));

@@ -10,7 +10,12 @@ namespace shardrun {
 
 struct Strategy {
   std::vector<Sharding> in, out;
-  double seconds = 0;  // the slowest rank's local kernel
+  double seconds = 0;           // the slowest rank's local kernel, and its exchanges
+  double exchange_seconds = 0;  // of them
+  std::vector<Halo> halos = {};
+  std::vector<Blocks> blocks = {};
+
+  NodePlan node_plan() const { return {in, out, halos, blocks}; }
 };
 
 /// Does every rank get something of a dim that `axes` cut one after the other? 5 over axes of 2 and
@@ -19,8 +24,9 @@ bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& m
 
 /// Every combination of one option (or replication) per mesh axis, less those that leave a rank
 /// without a part of a dim (unless `leave_empty`) and those that another strategy with the same in
-/// and out beats. Axes that cut one dim stand in mesh order. Deterministic order; the first is all
-/// replicated.
+/// and out beats (a halo exchange before the node or a halo add after it, say). What is exchanged
+/// may be in empty chunks: the rows that a rank needs come from others. Axes that cut one dim stand
+/// in mesh order. Deterministic order; the first is all replicated.
 std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
                                            std::span<const TensorType> out, const SpmdRule& rule,
                                            const Mesh& mesh, const Cluster& cluster,

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <memory>
 
+#include "planner/halo.h"
+
 namespace shardrun {
 namespace {
 
@@ -15,16 +17,19 @@ struct Locals {
   int cut;        // dim along which the parts are shorter than the whole; -1: none is
   int64_t count;  // shards
   double tolerance;
+  const Placement* meant;                  // windows or blocks; null for all else
+  std::vector<Box> boxes;                  // windows: of the parts
+  std::vector<std::vector<Range>> blocks;  // of the parts
 };
 
 bool identical(const Locals& l) {
-  return l.cut < 0 && std::all_of(l.parts.begin(), l.parts.end(), [&](const Tensor& p) {
-           return same_values(p, l.whole, l.tolerance);
-         });
+  return l.meant == nullptr && l.cut < 0 &&
+         std::all_of(l.parts.begin(), l.parts.end(),
+                     [&](const Tensor& p) { return same_values(p, l.whole, l.tolerance); });
 }
 
 bool gathers(const Locals& l) {
-  if (l.cut < 0) return false;
+  if (l.meant != nullptr || l.cut < 0) return false;
   Tensor joined(l.whole.type());
   for (int64_t s = 0; s < l.count; ++s) {
     Box box = full_box(l.whole.shape());
@@ -36,9 +41,46 @@ bool gathers(const Locals& l) {
   return same_values(joined, l.whole, l.tolerance);
 }
 
+/// Blocks of the parts, each joined with the other parts' like it (MetaDist, appendix A.3.2).
+bool gathers_blocks(const Locals& l) {
+  if (l.meant == nullptr || l.meant->blocks.empty()) return false;
+  Tensor joined(l.whole.type());
+  const auto d = static_cast<size_t>(l.meant->dim);
+  for (size_t s = 0; s < l.parts.size(); ++s) {
+    int64_t row = 0;
+    for (const Range& block : l.blocks[s]) {
+      Box local = full_box(l.parts[s].shape()), region = full_box(l.whole.shape());
+      local[d].begin = block.begin - row;
+      region[d] = block;
+      copy_box(l.parts[s].data(), local, joined.data(), full_box(l.whole.shape()), region,
+               size_of(l.whole.dtype()));
+      row += block.size;
+    }
+  }
+  return same_values(joined, l.whole, l.tolerance);
+}
+
+/// Windows that overlap: the sum of what the parts made of each element (MetaDist, appendix A.3.1,
+/// a positive halo of the result).
+bool adds_windows(const Locals& l) {
+  if (l.meant == nullptr || !l.meant->window || l.whole.dtype() == DType::boolean) return false;
+  Tensor sum({DType::f64, l.whole.shape()}), magnitude({DType::f64, l.whole.shape()});
+  const Box all = full_box(l.whole.shape());
+  for (size_t s = 0; s < l.parts.size(); ++s) {
+    Tensor placed({DType::f64, l.whole.shape()});
+    const Tensor part = convert(l.parts[s], DType::f64);
+    copy_box(part.data(), l.boxes[s], placed.data(), all, l.boxes[s], size_of(DType::f64));
+    for (int64_t i = 0; i < sum.count(); ++i) {
+      sum.as<double>()[i] += placed.as<double>()[i];
+      magnitude.as<double>()[i] += std::abs(placed.as<double>()[i]);
+    }
+  }
+  return same_values(convert(sum, l.whole.dtype()), l.whole, l.tolerance, &magnitude);
+}
+
 template <ReduceOp kOp>
 bool reduces(const Locals& l) {
-  if (l.cut >= 0 || l.whole.dtype() == DType::boolean) return false;
+  if (l.meant != nullptr || l.cut >= 0 || l.whole.dtype() == DType::boolean) return false;
   if (kOp != ReduceOp::sum || !is_float(l.whole.dtype())) {
     return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance);
   }
@@ -50,23 +92,58 @@ bool reduces(const Locals& l) {
   return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance, &magnitude);
 }
 
-/// The ways in which local results can combine, the one to prefer first. A way that gathers with a
-/// halo or in blocks is one more line here.
+/// The ways in which local results can combine, the one to prefer first.
 struct Combine {
   bool (*holds)(const Locals&);
-  Placement (*placement)(int cut);
+  Placement (*placement)(int cut, const Placement& meant);
 };
 constexpr Combine kCombines[] = {
-    {identical, [](int) { return Placement{}; }},
-    {gathers, [](int cut) { return Placement::shard(cut); }},
-    {reduces<ReduceOp::sum>, [](int) { return Placement::partial(ReduceOp::sum); }},
-    {reduces<ReduceOp::max>, [](int) { return Placement::partial(ReduceOp::max); }},
-    {reduces<ReduceOp::min>, [](int) { return Placement::partial(ReduceOp::min); }},
+    {identical, [](int, const Placement&) { return Placement{}; }},
+    {gathers, [](int cut, const Placement&) { return Placement::shard(cut); }},
+    {adds_windows, [](int, const Placement& meant) { return meant; }},
+    {gathers_blocks, [](int, const Placement& meant) { return meant; }},
+    {reduces<ReduceOp::sum>,
+     [](int, const Placement&) { return Placement::partial(ReduceOp::sum); }},
+    {reduces<ReduceOp::max>,
+     [](int, const Placement&) { return Placement::partial(ReduceOp::max); }},
+    {reduces<ReduceOp::min>,
+     [](int, const Placement&) { return Placement::partial(ReduceOp::min); }},
 };
 // Small results are looked at more often: of scalars, round(a) + round(b) = round(a + b) holds
 // every now and then.
 constexpr int64_t kLeastElements = 12;  // per kind of data, over its repetitions
 constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
+
+/// The one mesh axis of a trial.
+Mesh mesh_of(int64_t parts) { return Mesh({{"parts", parts}}); }
+
+/// Sizes of the dims in chunks: of operands, or else of the first result that is cut.
+template <class F>
+void for_chunked_dims(const SmallNode& small, const Trials::Candidate& candidate, F f) {
+  bool any = false;
+  for (size_t i = 0; i < candidate.in.size(); ++i) {
+    if (!candidate.in[i].is_chunk()) continue;
+    f(small.in[i].shape[static_cast<size_t>(candidate.in[i].dim)]);
+    any = true;
+  }
+  for (size_t r = 0; r < candidate.out.size() && !any; ++r) {
+    if (!candidate.out[r].is_chunk()) continue;
+    f(small.out[r].shape[static_cast<size_t>(candidate.out[r].dim)]);
+    any = true;
+  }
+}
+
+bool has_blocks(const Trials::Candidate& candidate) {
+  return std::any_of(candidate.out.begin(), candidate.out.end(),
+                     [](const Placement& p) { return !p.blocks.empty(); });
+}
+
+/// Does the candidate say exactly which part of each result a piece makes?
+bool is_exact(const Trials::Candidate& candidate) {
+  const auto windowed = [](const Placement& p) { return p.window.has_value(); };
+  return has_blocks(candidate) || std::any_of(candidate.in.begin(), candidate.in.end(), windowed) ||
+         std::any_of(candidate.out.begin(), candidate.out.end(), windowed);
+}
 
 bool no_empty_shard(int64_t size, int64_t parts) {
   return parts <= size && chunk(size, parts, parts - 1).size > 0;
@@ -77,7 +154,9 @@ uint64_t data_seed(size_t data, size_t trial) { return 17 + 31 * data + 1009 * t
 }  // namespace
 
 Trials::Trials(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
-    : evidence_(evidence), def_(op_def(node.op)) {
+    : evidence_(evidence),
+      whole_{node, std::vector<TensorType>(in.begin(), in.end()), infer_types(node, in)},
+      def_(op_def(node.op)) {
   for (const KernelImpl& impl : reference_kernels()) {
     if (impl.op == node.op) kernels_.push_back(impl);
   }
@@ -90,7 +169,7 @@ Trials::Trials(const Node& node, std::span<const TensorType> in, const Evidence&
 }
 
 bool Trials::add_trial(const SmallNode& small) {
-  Trial trial{small, {}, {}, {}};
+  Trial trial{small, nullptr, {}, {}, {}};
   int64_t least = kLeastElements;
   for (const TensorType& t : small.out)
     least = std::min(least, std::max<int64_t>(1, element_count(t.shape)));
@@ -98,11 +177,11 @@ bool Trials::add_trial(const SmallNode& small) {
     trial.kinds.insert(trial.kinds.end(), evidence_.data.begin(), evidence_.data.end());
   }
   try {
-    const PreparedKernel kernel = prepare(small.node, small.in, small.out);
+    trial.kernel = std::make_shared<PreparedKernel>(prepare(small.node, small.in, small.out));
     for (size_t d = 0; d < trial.kinds.size(); ++d) {
       trial.operands.push_back(
           random_operands(small.node, small.in, trial.kinds[d], data_seed(d, trials_.size())));
-      trial.results.push_back(run(kernel, trial.operands.back(), small.out));
+      trial.results.push_back(run(*trial.kernel, trial.operands.back(), small.out));
     }
   } catch (const std::exception&) {
     return false;  // not a node that the reference kernel runs
@@ -144,41 +223,57 @@ std::vector<int64_t> Trials::shard_counts(int64_t size) const {
   return counts;
 }
 
-std::optional<std::vector<Trials::Piece>> Trials::pieces(const Trial& trial,
+std::vector<int64_t> Trials::part_counts(const SmallNode& small, const Candidate& candidate) const {
+  int64_t least = 0, most = 0;
+  for_chunked_dims(small, candidate, [&](int64_t size) {
+    least = least == 0 ? size : std::min(least, size);
+    most = std::max(most, size);
+  });
+  // Blocks are of whatever size their operands have; a short one leaves some ranks without it.
+  if (has_blocks(candidate)) return shard_counts(most);
+  if (least != most) return {};
+  return most == 0 ? evidence_.shards : shard_counts(most);
+}
+
+std::optional<std::vector<Trials::Piece>> Trials::pieces(const SmallNode& small,
                                                          const Candidate& candidate,
                                                          int64_t parts) const {
-  const SmallNode& small = trial.small;
+  const Mesh mesh = mesh_of(parts);
+  NodePlan plan = replicated_node(small.in, small.out);
+  place(plan, candidate.in, candidate.out, 0);
+  std::vector<Shape> in_shapes, out_shapes;
+  for (const TensorType& t : small.in) in_shapes.push_back(t.shape);
+  for (const TensorType& t : small.out) out_shapes.push_back(t.shape);
+  const bool exact = is_exact(candidate);
+  int64_t cut_size = 0;
+  if (!exact) {
+    for (size_t i = 0; i < small.in.size(); ++i) {
+      if (candidate.in[i].kind == Placement::Kind::shard)
+        cut_size = in_shapes[i][static_cast<size_t>(candidate.in[i].dim)];
+    }
+  }
   std::vector<Piece> out;
   try {
     for (int64_t s = 0; s < parts; ++s) {
       Piece piece;
       piece.node = small.node;
-      int64_t cut_size = 0;
-      for (size_t i = 0; i < small.in.size(); ++i) {
-        Box box = full_box(small.in[i].shape);
-        if (candidate.in[i].kind == Placement::Kind::shard) {
-          const auto d = static_cast<size_t>(candidate.in[i].dim);
-          cut_size = box[d].size;
-          box[d] = chunk(cut_size, parts, s);
-        }
-        piece.in_types.push_back({small.in[i].dtype, box_shape(box)});
-        piece.in.push_back(std::move(box));
+      piece.boxes = node_boxes(plan, in_shapes, out_shapes, mesh, {s});
+      for (size_t i = 0; i < small.in.size(); ++i)
+        piece.in_types.push_back({small.in[i].dtype, box_shape(piece.boxes.in[i])});
+      if (def_.localise != nullptr) {
+        piece.node.attrs = def_.localise(small.node, small.in, {piece.boxes.in, piece.boxes.out});
       }
-      for (size_t r = 0; r < small.out.size(); ++r) {
-        Box box = full_box(small.out[r].shape);
-        if (!candidate.out_cut.empty() && candidate.out_cut[r] >= 0) {
-          const auto d = static_cast<size_t>(candidate.out_cut[r]);
-          box[d] = chunk(box[d].size, parts, s);
-        }
-        piece.out.push_back(std::move(box));
-      }
-      if (def_.localise != nullptr)
-        piece.node.attrs = def_.localise(small.node, small.in, {piece.in, piece.out});
       piece.out_types = def_.infer(piece.node, piece.in_types);
       if (piece.out_types.size() != small.out.size()) return std::nullopt;
       for (size_t r = 0; r < small.out.size(); ++r) {
         const Shape &whole = small.out[r].shape, &local = piece.out_types[r].shape;
         if (whole.size() != local.size()) return std::nullopt;
+        if (exact) {
+          const Placement& meant = candidate.out[r];
+          if (local != box_shape(piece.boxes.out[r])) return std::nullopt;
+          piece.cut.push_back(meant.is_chunk() ? meant.dim : -1);
+          continue;
+        }
         int cut = -1;
         for (size_t d = 0; d < whole.size(); ++d) {
           if (whole[d] == local[d]) continue;
@@ -223,20 +318,61 @@ bool Trials::results_steer_localise() const {
 }
 
 std::optional<std::vector<int>> Trials::implied_cuts(const Candidate& candidate) const {
-  int64_t size = 0;
-  for (size_t i = 0; i < candidate.in.size(); ++i) {
-    if (candidate.in[i].kind == Placement::Kind::shard) {
-      size = first().in[i].shape[static_cast<size_t>(candidate.in[i].dim)];
+  const std::vector<int64_t> counts = part_counts(first(), candidate);
+  if (counts.empty()) return std::nullopt;
+  const auto found = pieces(first(), candidate, counts[0]);
+  return found.has_value() ? std::optional(found->at(0).cut) : std::nullopt;
+}
+
+bool Trials::fits_node(const Candidate& candidate) const {
+  for (const Trial& trial : trials_) {
+    for (const auto& [name, attr] : whole_.node.attrs.all()) {
+      const Attrs& shrunk = trial.small.node.attrs;
+      if (!shrunk.has(name)) return false;
+      const Attr& now = shrunk.all().at(name);
+      if (now == attr || std::holds_alternative<std::string>(attr)) continue;  // f32 is f64 now
+      const auto *before = std::get_if<std::vector<int64_t>>(&attr),
+                 *after = std::get_if<std::vector<int64_t>>(&now);
+      if (before == nullptr || after == nullptr || !are_sizes(*before, *after, trial.small))
+        return false;
     }
   }
-  for (size_t r = 0; r < candidate.out_cut.size() && size == 0; ++r) {
-    if (candidate.out_cut[r] >= 0)
-      size = first().out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
+  for (int64_t parts : part_counts(whole_, candidate)) {
+    if (!pieces(whole_, candidate, parts)) return false;
   }
-  const std::vector<int64_t> counts = shard_counts(size);
-  if (counts.empty()) return std::nullopt;
-  const auto found = pieces(trials_[0], candidate, counts[0]);
-  return found.has_value() ? std::optional(found->at(0).cut) : std::nullopt;
+  return true;
+}
+
+/// Is `before` a run of the dims of one of the node's operands or results, and `after` the same run
+/// of the small ones'?
+bool Trials::are_sizes(const std::vector<int64_t>& before, const std::vector<int64_t>& after,
+                       const SmallNode& small) const {
+  const auto runs_in = [&](const std::vector<TensorType>& whole,
+                           const std::vector<TensorType>& shrunk) {
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const Shape &a = whole[i].shape, &b = shrunk[i].shape;
+      for (size_t at = 0; at + before.size() <= a.size(); ++at) {
+        const auto offset = static_cast<std::ptrdiff_t>(at);
+        if (std::equal(before.begin(), before.end(), a.begin() + offset) &&
+            std::equal(after.begin(), after.end(), b.begin() + offset)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  };
+  return before.size() == after.size() &&
+         (runs_in(whole_.in, small.in) || runs_in(whole_.out, small.out));
+}
+
+std::vector<Tensor> Trials::other_operands(size_t trial, size_t data) const {
+  const SmallNode& small = trials_[trial].small;
+  return random_operands(small.node, small.in, trials_[trial].kinds[data],
+                         data_seed(data, trial) + 500);
+}
+
+std::vector<Tensor> Trials::run_whole(size_t trial, std::span<const Tensor> operands) {
+  return run(*trials_[trial].kernel, operands, trials_[trial].small.out);
 }
 
 bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const {
@@ -252,15 +388,26 @@ bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> opera
   return true;
 }
 
-bool Trials::refute(const Trial& trial, size_t data, const std::vector<Piece>& pieces,
-                    const std::vector<std::vector<Tensor>>& local,
+bool Trials::refute(const Trial& trial, size_t data, const Candidate& candidate,
+                    const std::vector<Piece>& pieces, const std::vector<std::vector<Tensor>>& local,
                     std::vector<unsigned>& ways) const {
   for (size_t r = 0; r < ways.size(); ++r) {
     Locals l{trial.results[data][r],
              {},
              pieces[0].cut[r],
              static_cast<int64_t>(pieces.size()),
-             evidence_.tolerance};
+             evidence_.tolerance,
+             nullptr,
+             {},
+             {}};
+    if (!candidate.out.empty() && candidate.out[r].kind == Placement::Kind::shard &&
+        !candidate.out[r].is_chunk()) {
+      l.meant = &candidate.out[r];
+      for (const Piece& piece : pieces) {
+        l.boxes.push_back(piece.boxes.out[r]);
+        l.blocks.push_back(piece.boxes.blocks[r]);
+      }
+    }
     for (const auto& results : local) l.parts.push_back(results[r]);
     for (size_t w = 0; w < std::size(kCombines); ++w) {
       if ((ways[r] >> w & 1u) != 0 && !kCombines[w].holds(l)) ways[r] &= ~(1u << w);
@@ -285,23 +432,15 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
   std::vector<int> cut;
   for (size_t t = 0; t < trials_.size(); ++t) {
     const Trial& trial = trials_[t];
-    int64_t size = 0;  // of the dim that is cut; 0: values are split instead
-    for (size_t i = 0; i < candidate.in.size(); ++i) {
-      if (candidate.in[i].kind != Placement::Kind::shard) continue;
-      const int64_t n = trial.small.in[i].shape[static_cast<size_t>(candidate.in[i].dim)];
-      if (size != 0 && size != n) return std::nullopt;
-      size = n;
-    }
-    for (size_t r = 0; r < candidate.out_cut.size() && size == 0; ++r) {
-      if (candidate.out_cut[r] >= 0)
-        size = trial.small.out[r].shape[static_cast<size_t>(candidate.out_cut[r])];
-    }
-    const std::vector<int64_t> counts = size == 0 ? evidence_.shards : shard_counts(size);
+    const std::vector<int64_t> counts = part_counts(trial.small, candidate);
     if (counts.empty()) return std::nullopt;
     for (int64_t parts : counts) {
-      auto split = pieces(trial, candidate, parts);
+      auto split = pieces(trial.small, candidate, parts);
       if (!split.has_value()) return std::nullopt;
-      if (!candidate.out_cut.empty() && split->at(0).cut != candidate.out_cut) return std::nullopt;
+      for (size_t r = 0; r < candidate.out.size(); ++r) {
+        const int wanted = candidate.out[r].is_chunk() ? candidate.out[r].dim : -1;
+        if (split->at(0).cut[r] != wanted) return std::nullopt;
+      }
       if (cut.empty()) cut = split->at(0).cut;
       if (cut != split->at(0).cut) return std::nullopt;
       try {
@@ -325,7 +464,7 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
               switch (candidate.in[i].kind) {
                 case Placement::Kind::replicate: operands[s].push_back(whole); break;
                 case Placement::Kind::shard:
-                  operands[s].push_back(cut_tensor(whole, (*split)[s].in[i]));
+                  operands[s].push_back(cut_tensor(whole, (*split)[s].boxes.in[i]));
                   break;
                 case Placement::Kind::partial:
                   operands[s].push_back(summands(t, d, i, candidate.in[i].op, parts)[s]);
@@ -339,7 +478,7 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
             if (!indices_in_bounds(piece, operands[s])) return std::nullopt;
             local.push_back(run(*piece.kernel, operands[s], piece.out_types));
           }
-          if (refute(trial, d, *split, local, ways)) return std::nullopt;
+          if (refute(trial, d, candidate, *split, local, ways)) return std::nullopt;
         }
       } catch (const std::exception&) {
         return std::nullopt;  // the kernel refuses such a piece
@@ -350,7 +489,8 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
   for (size_t r = 0; r < ways.size(); ++r) {
     size_t w = 0;
     while ((ways[r] >> w & 1u) == 0) ++w;
-    placements.push_back(kCombines[w].placement(cut[r]));
+    placements.push_back(
+        kCombines[w].placement(cut[r], candidate.out.empty() ? Placement{} : candidate.out[r]));
   }
   return placements;
 }

@@ -55,12 +55,15 @@ class Trials {
 
   struct Candidate {
     std::vector<Placement> in;
-    /// Per result the dim that the local attributes should be made for, or -1. Only for ops with
-    /// localise.
-    std::vector<int> out_cut;
+    /// Per result how it is meant to lie: chunks, windows, blocks, or replicate for a whole one,
+    /// whose way to combine is to be found. The local attributes are made for it, and local shapes
+    /// must be those. Empty: as the shape rule has it (ops without localise).
+    std::vector<Placement> out;
   };
 
   bool empty() const { return trials_.empty(); }
+  size_t count() const { return trials_.size(); }
+  const SmallNode& small(size_t trial) const { return trials_[trial].small; }
   const SmallNode& first() const { return trials_[0].small; }
   const OpDef& def() const { return def_; }
   int kernel_runs() const { return kernel_runs_; }
@@ -74,26 +77,49 @@ class Trials {
   /// nullopt where shapes do not fit. Runs no kernel.
   std::optional<std::vector<int>> implied_cuts(const Candidate& candidate) const;
 
+  /// Do the pieces of a candidate with windows or blocks fit the node as it is, too? Attributes
+  /// that shrinking has changed must be sizes (a run of some operand's or result's dims), because
+  /// windows found with another padding or offset would be others; and the shape rule must accept
+  /// the pieces of the node's own operands. Runs no kernel.
+  bool fits_node(const Candidate& candidate) const;
+
   /// How every result combines, if it does in every trial; else nullopt.
   std::optional<std::vector<Placement>> combine(const Candidate& candidate);
+
+  /// Operands of a trial on the data of its `data`th kind, and the whole node's results on them.
+  const std::vector<Tensor>& operands(size_t trial, size_t data) const {
+    return trials_[trial].operands[data];
+  }
+  const std::vector<Tensor>& results(size_t trial, size_t data) const {
+    return trials_[trial].results[data];
+  }
+  /// Other operands of the same kind.
+  std::vector<Tensor> other_operands(size_t trial, size_t data) const;
+  /// The whole node on these operands.
+  std::vector<Tensor> run_whole(size_t trial, std::span<const Tensor> operands);
 
  private:
   struct Trial {
     SmallNode small;
+    std::shared_ptr<PreparedKernel> kernel;  // of the whole node
     std::vector<Evidence::Data> kinds;
     std::vector<std::vector<Tensor>> operands;  // per kind
     std::vector<std::vector<Tensor>> results;
   };
   struct Piece {
-    std::vector<Box> in, out;
+    NodeBoxes boxes;
     Node node;
     std::vector<TensorType> in_types, out_types;
     std::vector<int> cut;  // per result
     std::shared_ptr<PreparedKernel> kernel;
   };
   std::vector<int64_t> shard_counts(int64_t size) const;
-  std::optional<std::vector<Piece>> pieces(const Trial& trial, const Candidate& candidate,
+  /// Into how many parts the candidate is tried; none if its dims do not go together.
+  std::vector<int64_t> part_counts(const SmallNode& small, const Candidate& candidate) const;
+  std::optional<std::vector<Piece>> pieces(const SmallNode& small, const Candidate& candidate,
                                            int64_t parts) const;
+  bool are_sizes(const std::vector<int64_t>& before, const std::vector<int64_t>& after,
+                 const SmallNode& small) const;
   bool indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const;
   PreparedKernel prepare(const Node& node, std::span<const TensorType> in,
                          std::span<const TensorType> out) const;
@@ -104,10 +130,12 @@ class Trials {
                                       int64_t parts);
   bool add_trial(const SmallNode& small);
   /// Drops from `ways` (per result, a bit per combine function) what these results refute.
-  bool refute(const Trial& trial, size_t data, const std::vector<Piece>& pieces,
-              const std::vector<std::vector<Tensor>>& local, std::vector<unsigned>& ways) const;
+  bool refute(const Trial& trial, size_t data, const Candidate& candidate,
+              const std::vector<Piece>& pieces, const std::vector<std::vector<Tensor>>& local,
+              std::vector<unsigned>& ways) const;
 
   Evidence evidence_;
+  SmallNode whole_;  // the node as it is
   const OpDef& def_;
   KernelList kernels_;  // the op's reference kernel alone
   std::vector<Trial> trials_;

@@ -79,7 +79,10 @@ Attrs with_pads(const Attrs& attrs, const std::vector<Window>& windows) {
 SmallWindow shrink_window(const Window& window, int64_t in, int64_t out, int64_t proposed) {
   if (in <= 1 || out <= 1) return {in, out};
   const int64_t high = window.high_for(in, out);
-  int64_t small_out = std::max<int64_t>(proposed, 2);
+  // Three windows that padding does not clip: from those one sees the window.
+  const int64_t clipped = std::max<int64_t>(0, ceil_div(window.low, window.stride)) +
+                          std::max<int64_t>(0, ceil_div(high, window.stride));
+  int64_t small_out = std::max<int64_t>(proposed, clipped + 3);
   auto size = [&] { return (small_out - 1) * window.stride + window.span() - window.low - high; };
   while (size() < 2) ++small_out;
   return {size(), small_out};

@@ -28,18 +28,56 @@ Geometry geometry(const Node& node, const Shape& x, const Shape& w, const Shape&
   return g;
 }
 
+/// n neighbouring results from y that the weight at `offset` of one kernel meets from x, all within
+/// the planes of one channel.
+struct Row {
+  int64_t offset, x, y, n;
+};
+
+/// The same for every pair of channels, so they are found once.
+std::vector<Row> rows_of(const Geometry& g) {
+  std::vector<Row> rows;
+  const size_t dims = g.kernel.size(), last = dims - 1;
+  if (element_count(g.in) == 0 || element_count(g.out) == 0) return rows;
+  const Shape in_strides = row_major_strides(g.in), out_strides = row_major_strides(g.out);
+  Shape k(dims), row(dims);
+  std::vector<Range> inside(dims);
+  for (int64_t offset = 0; offset < element_count(g.kernel); ++offset) {
+    bool any = true;
+    for (size_t d = dims, rest = static_cast<size_t>(offset); d-- > 0;) {
+      k[d] = static_cast<int64_t>(rest) % g.kernel[d];
+      rest /= static_cast<size_t>(g.kernel[d]);
+      inside[d] = g.windows[d].inside(k[d], g.in[d], g.out[d]);
+      row[d] = inside[d].begin;
+      any = any && inside[d].size > 0;
+    }
+    while (any) {
+      int64_t x = 0, y = 0;
+      for (size_t d = 0; d < dims; ++d) {
+        const Window& w = g.windows[d];
+        x += (row[d] * w.stride + k[d] * w.dilation - w.low) * in_strides[d];
+        y += row[d] * out_strides[d];
+      }
+      rows.push_back({offset, x, y, inside[last].size});
+      size_t d = last;
+      while (d > 0 && ++row[d - 1] == inside[d - 1].end()) {
+        row[d - 1] = inside[d - 1].begin;
+        --d;
+      }
+      any = d > 0;
+    }
+  }
+  return rows;
+}
+
 /// Every product of the convolution: calls f(w, x, y, n, stride) for n neighbouring results y + j
 /// that weight w meets at x + j * stride; all are positions in dense tensors. For each result the
 /// weights come in row-major order.
 template <class F>
 void each_row(const Geometry& g, F&& f) {
-  const size_t dims = g.kernel.size(), last = dims - 1;
+  const std::vector<Row> rows = rows_of(g);
   const int64_t in_count = element_count(g.in), out_count = element_count(g.out);
-  const int64_t offsets = element_count(g.kernel);
-  const Shape in_strides = row_major_strides(g.in), out_strides = row_major_strides(g.out);
-  if (out_count == 0 || in_count == 0) return;
-  Shape k(dims), row(dims);
-  std::vector<Range> inside(dims);
+  const int64_t offsets = element_count(g.kernel), stride = g.windows.back().stride;
   for (int64_t n = 0; n < g.batch; ++n) {
     for (int64_t group = 0; group < g.groups; ++group) {
       for (int64_t o = 0; o < g.out_channels; ++o) {
@@ -47,31 +85,7 @@ void each_row(const Geometry& g, F&& f) {
         for (int64_t c = 0; c < g.in_channels; ++c) {
           const int64_t x0 = ((n * g.groups + group) * g.in_channels + c) * in_count;
           const int64_t w0 = ((group * g.out_channels + o) * g.in_channels + c) * offsets;
-          for (int64_t offset = 0; offset < offsets; ++offset) {
-            bool any = true;
-            for (size_t d = dims, rest = static_cast<size_t>(offset); d-- > 0;) {
-              k[d] = static_cast<int64_t>(rest) % g.kernel[d];
-              rest /= static_cast<size_t>(g.kernel[d]);
-              inside[d] = g.windows[d].inside(k[d], g.in[d], g.out[d]);
-              row[d] = inside[d].begin;
-              any = any && inside[d].size > 0;
-            }
-            while (any) {
-              int64_t x = x0, y = y0;
-              for (size_t d = 0; d < dims; ++d) {
-                const Window& w = g.windows[d];
-                x += (row[d] * w.stride + k[d] * w.dilation - w.low) * in_strides[d];
-                y += row[d] * out_strides[d];
-              }
-              f(w0 + offset, x, y, inside[last].size, g.windows[last].stride);
-              size_t d = last;
-              while (d > 0 && ++row[d - 1] == inside[d - 1].end()) {
-                row[d - 1] = inside[d - 1].begin;
-                --d;
-              }
-              any = d > 0;
-            }
-          }
+          for (const Row& row : rows) f(w0 + row.offset, x0 + row.x, y0 + row.y, row.n, stride);
         }
       }
     }

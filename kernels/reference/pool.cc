@@ -24,21 +24,25 @@ void each_offset(const Node& node, const Shape& x_shape, const Shape& y_shape, F
   const int64_t offsets = element_count(kernel);
   const Shape in_strides = row_major_strides(in), out_strides = row_major_strides(out);
   const Shape kernel_strides = row_major_strides(kernel);
-  for (int64_t plane = 0; plane < planes; ++plane) {
-    for (int64_t y = 0; y < out_count; ++y) {
-      for (int64_t offset = 0; offset < offsets; ++offset) {
-        int64_t x = 0;
-        bool inside = true;
-        for (size_t d = 0; d < dims; ++d) {
-          const int64_t at = y / out_strides[d] % out[d],
-                        k = offset / kernel_strides[d] % kernel[d];
-          const int64_t i = at * windows[d].stride + k * windows[d].dilation - windows[d].low;
-          inside = inside && i >= 0 && i < in[d];
-          x += i * in_strides[d];
-        }
-        if (inside) f(offset, plane * in_count + x, plane * out_count + y);
+  struct Place {
+    int64_t offset, x, y;
+  };
+  std::vector<Place> places;  // of one plane: the same in all of them
+  for (int64_t y = 0; y < out_count; ++y) {
+    for (int64_t offset = 0; offset < offsets; ++offset) {
+      int64_t x = 0;
+      bool inside = true;
+      for (size_t d = 0; d < dims; ++d) {
+        const int64_t at = y / out_strides[d] % out[d], k = offset / kernel_strides[d] % kernel[d];
+        const int64_t i = at * windows[d].stride + k * windows[d].dilation - windows[d].low;
+        inside = inside && i >= 0 && i < in[d];
+        x += i * in_strides[d];
       }
+      if (inside) places.push_back({offset, x, y});
     }
+  }
+  for (int64_t plane = 0; plane < planes; ++plane) {
+    for (const Place& p : places) f(p.offset, plane * in_count + p.x, plane * out_count + p.y);
   }
 }
 

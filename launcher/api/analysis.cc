@@ -5,7 +5,9 @@
 #include <set>
 #include <utility>
 
+#include "exec/collective_step.h"
 #include "planner/collective_cost.h"
+#include "planner/halo.h"
 #include "planner/kernel_cost.h"
 
 namespace shardrun {
@@ -61,7 +63,9 @@ class Analyst {
       if (values_.count(name) > 0) {
         shardings_[b] = plan_.train.values.at(name);
       } else if (const size_t at = name.rfind("@["); at != std::string::npos) {
-        shardings_[b] = parse_sharding(std::string_view(name).substr(at + 1), plan_.train.mesh);
+        const size_t end = name.find("@halo", at);
+        shardings_[b] =
+            parse_sharding(std::string_view(name).substr(at + 1, end - at - 1), plan_.train.mesh);
       }
     }
   }
@@ -80,10 +84,16 @@ class Analyst {
     const ValueId value = values_.at(step.source);
     line.kind = to_string(step.collective.kind);
     line.value = step.source;
-    line.from = shardings_[static_cast<size_t>(step.in[0])];
-    line.to = shardings_[static_cast<size_t>(step.out[0])];
-    line.seconds = collective_seconds(step.collective.kind, graph_.type(value), line.from, line.to,
-                                      step.collective.axes, plan_.train.mesh, plan_.cluster);
+    if (CollectiveStep::is_exchange(step.collective.kind)) {
+      add_exchange(index, line);
+    } else {
+      const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
+                     &to = shardings_[static_cast<size_t>(step.out[0])];
+      line.from = to_string(from, plan_.train.mesh);
+      line.to = to_string(to, plan_.train.mesh);
+      line.seconds = collective_seconds(step.collective.kind, graph_.type(value), from, to,
+                                        step.collective.axes, plan_.train.mesh, plan_.cluster);
+    }
     line.producer = maker(value);
     line.consumer = reader(step.out[0], index);
     for (size_t s = index + 1; s < program_.steps.size(); ++s) {
@@ -95,6 +105,32 @@ class Analyst {
     }
     out_.communication[line.kind] += line.seconds;
     out_.collectives.push_back(std::move(line));
+  }
+
+  /// The exchange before or after a node: which operand or result it is for, and its time.
+  void add_exchange(size_t index, PlannedCollective& line) const {
+    const Step& step = program_.steps[index];
+    const bool result = step.collective.kind != Collective::Kind::halo_exchange;
+    const auto find = [](const std::vector<BufferId>& ids, BufferId id) {
+      return static_cast<int>(std::find(ids.begin(), ids.end(), id) - ids.begin());
+    };
+    for (const Step& kernel : program_.steps) {
+      if (kernel.kind != Step::Kind::kernel) continue;
+      const std::vector<BufferId>& ids = result ? kernel.out : kernel.in;
+      const int at = find(ids, result ? step.in[0] : step.out[0]);
+      if (at == static_cast<int>(ids.size())) continue;
+      const Node& node = graph_.node(nodes_.at(kernel.node.name));
+      const NodePlan& np = plan_.train.nodes.at(node.name);
+      const Mesh& mesh = plan_.train.mesh;
+      const std::string chunks =
+          to_string((result ? np.out : np.in)[static_cast<size_t>(at)], mesh);
+      const std::string exchanged = to_string(np, result, at, mesh);
+      line.from = result ? exchanged : chunks;
+      line.to = result ? chunks : exchanged;
+      line.seconds = exchange_seconds(np, graph_.types(node.inputs), graph_.types(node.outputs),
+                                      result, at, mesh, plan_.cluster);
+      return;
+    }
   }
 
   std::string maker(ValueId id) const {

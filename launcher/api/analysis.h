@@ -10,10 +10,10 @@
 
 namespace shardrun {
 
-/// One resharding step of the first rank's Program, and why it is there.
+/// One resharding step or exchange of the first rank's Program, and why it is there.
 struct PlannedCollective {
   std::string kind, value;
-  Sharding from, to;
+  std::string from, to;  // Shardings; of an exchange, one is what the node takes or makes
   std::string producer,
       consumer;        // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
   NodeId before = -1;  // the Graph node in front of which it runs; -1: at a phase's end

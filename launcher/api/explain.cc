@@ -115,9 +115,10 @@ std::vector<std::string> layers_of(const Graph& graph) {
   return of_node;
 }
 
-std::string list(const std::vector<Sharding>& shardings, const Mesh& mesh) {
+std::string list(const NodePlan& plan, bool results, const Mesh& mesh) {
   std::string out;
-  for (const Sharding& s : shardings) out += (out.empty() ? "" : ", ") + to_string(s, mesh);
+  for (size_t i = 0; i < (results ? plan.out : plan.in).size(); ++i)
+    out += (out.empty() ? "" : ", ") + to_string(plan, results, static_cast<int>(i), mesh);
   return out.empty() ? "nothing" : out;
 }
 
@@ -173,10 +174,7 @@ std::vector<Layer> layers(const Graph& graph, const Plan& plan, const PlanAnalys
       const PlannedCollective& c = analysis.collectives[next];
       const NodeId producer = graph.value(graph.find(c.value)).producer;
       Layer& l = layer(producer < 0 ? layer_in(c.value) : names[static_cast<size_t>(producer)]);
-      add_row(l,
-              str("  ", c.kind, " ", folded(c.value), ": ", to_string(c.from, plan.mesh), " -> ",
-                  to_string(c.to, plan.mesh)),
-              c.seconds);
+      add_row(l, str("  ", c.kind, " ", folded(c.value), ": ", c.from, " -> ", c.to), c.seconds);
       l.communication += c.seconds;
     }
   };
@@ -188,7 +186,7 @@ std::vector<Layer> layers(const Graph& graph, const Plan& plan, const PlanAnalys
     collectives(static_cast<NodeId>(n));
     const NodePlan& np = plan.nodes.at(node.name);
     Layer& l = layer(names[n]);
-    add_row(l, str(node.op, ": ", list(np.in, plan.mesh), " -> ", list(np.out, plan.mesh)),
+    add_row(l, str(node.op, ": ", list(np, false, plan.mesh), " -> ", list(np, true, plan.mesh)),
             analysis.node_seconds[n]);
     l.compute += analysis.node_seconds[n];
   }
@@ -208,7 +206,6 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const PlanAnalysis a = analyse(model.impl(), impl);
-    const Mesh& mesh = impl.train.mesh;
     std::ostringstream out;
     out << "time of a step: " << ms(impl.train.seconds);
     if (impl.report.nodes > 0 && impl.report.cost > 0) {
@@ -230,8 +227,7 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     };
     std::map<std::string, Group> groups;
     for (const PlannedCollective& c : a.collectives) {
-      Group& group = groups[str(c.kind, folded(c.producer), to_string(c.from, mesh),
-                                to_string(c.to, mesh), folded(c.consumer))];
+      Group& group = groups[str(c.kind, folded(c.producer), c.from, c.to, folded(c.consumer))];
       if (group.times++ == 0) group.first = &c;
       group.seconds += c.seconds;
     }
@@ -245,8 +241,8 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
       const PlannedCollective& c = *group.first;
       out << "  " << ms(group.seconds) << "  " << c.kind << " of '" << c.value << "'";
       if (group.times > 1) out << " and " << group.times - 1 << " like it";
-      out << ": " << to_string(c.from, mesh) << " -> " << to_string(c.to, mesh)
-          << "\n      between " << c.producer << " and " << c.consumer << "\n";
+      out << ": " << c.from << " -> " << c.to << "\n      between " << c.producer << " and "
+          << c.consumer << "\n";
     }
     return out.str();
   });
@@ -305,8 +301,8 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
     for (const PlannedCollective& c : analysis.collectives) {
       if (c.value != value) continue;
       seconds += c.seconds;
-      out << "  " << c.kind << " to " << to_string(c.to, mesh) << " for " << c.consumer << ": "
-          << ms(c.seconds) << "\n";
+      out << "  " << c.kind << " to " << c.to << " for " << c.consumer << ": " << ms(c.seconds)
+          << "\n";
     }
     if (seconds == 0) out << "  everybody takes it as it is\n";
     Plan other;

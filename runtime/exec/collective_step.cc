@@ -31,6 +31,40 @@ Reduction reduction_of(ReduceOp op) {
   return Reduction::sum;
 }
 
+/// to[region] += from[region]; both dense over their boxes.
+void add_box(const void* from, const Box& from_box, void* to, const Box& to_box, const Box& region,
+             DType dtype) {
+  if (is_empty(region)) return;
+  const Shape from_strides = row_major_strides(box_shape(from_box)),
+              to_strides = row_major_strides(box_shape(to_box));
+  const size_t rank = region.size();
+  dispatch(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* source = static_cast<const T*>(from);
+    T* target = static_cast<T*>(to);
+    for (size_t d = 0; d < rank; ++d) {
+      source += (region[d].begin - from_box[d].begin) * from_strides[d];
+      target += (region[d].begin - to_box[d].begin) * to_strides[d];
+    }
+    const int64_t run = rank == 0 ? 1 : region[rank - 1].size;
+    std::vector<int64_t> at(rank, 0);
+    while (true) {
+      for (int64_t i = 0; i < run; ++i) target[i] = static_cast<T>(target[i] + source[i]);
+      size_t d = rank == 0 ? 0 : rank - 1;
+      while (d-- > 0) {
+        source += from_strides[d];
+        target += to_strides[d];
+        if (++at[d] < region[d].size) break;
+        source -= from_strides[d] * region[d].size;
+        target -= to_strides[d] * region[d].size;
+        at[d] = 0;
+        if (d == 0) return;
+      }
+      if (rank <= 1) return;
+    }
+  });
+}
+
 }  // namespace
 
 void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op) {
@@ -87,6 +121,9 @@ CollectiveStep::CollectiveStep(Collective collective, DType dtype, int64_t rank)
     case Collective::Kind::all_reduce:
     case Collective::Kind::slice:
     case Collective::Kind::keep_first: break;
+    case Collective::Kind::halo_exchange:
+    case Collective::Kind::halo_add:
+    case Collective::Kind::block_exchange: prepare_exchange(); return;
   }
   for (const Box& box : send_boxes_) send_counts_.push_back(count_of(box));
   for (const Box& box : recv_boxes_) recv_counts_.push_back(count_of(box));
@@ -95,6 +132,86 @@ CollectiveStep::CollectiveStep(Collective collective, DType dtype, int64_t rank)
   } else if (c.kind == Collective::Kind::all_reduce) {
     staging_bytes_ =
         all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
+  }
+}
+
+/// What member `from` holds of what member `to` wants.
+std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to) const {
+  const Collective& c = collective_;
+  std::vector<Piece> out;
+  const auto add = [&](const Box& held, const Box& local) {
+    const Box region = intersect(held, c.out_boxes[to]);
+    if (!is_empty(region)) out.push_back({region, local});
+  };
+  if (c.kind != Collective::Kind::block_exchange) {
+    add(c.in_boxes[from], c.in_boxes[from]);
+    return out;
+  }
+  // Block [g, g + n) of the dim that starts at local row l: as if the tensor began at g - l.
+  int64_t row = 0;
+  const auto d = static_cast<size_t>(c.dim);
+  for (const Range& block : c.in_blocks[from]) {
+    Box held = c.in_boxes[from], local = c.in_boxes[from];
+    held[d] = block;
+    local[d].begin = block.begin - row;
+    add(held, local);
+    row += block.size;
+  }
+  return out;
+}
+
+void CollectiveStep::prepare_exchange() {
+  const Collective& c = collective_;
+  SR_REQUIRE(c.kind != Collective::Kind::block_exchange || c.in_blocks.size() == c.group.size(),
+             internal, to_string(c.kind), ": a group of ", c.group.size(), " has blocks for ",
+             c.in_blocks.size());
+  const auto count = [](const std::vector<Piece>& pieces) {
+    int64_t sum = 0;
+    for (const Piece& piece : pieces) sum += count_of(piece.region);
+    return sum;
+  };
+  int64_t sent = 0, received = 0;
+  for (size_t j = 0; j < c.group.size(); ++j) {
+    sends_.push_back(pieces(me_, j));
+    recvs_.push_back(pieces(j, me_));
+    send_counts_.push_back(j == me_ ? 0 : count(sends_[j]));
+    recv_counts_.push_back(j == me_ ? 0 : count(recvs_[j]));
+    sent += send_counts_.back();
+    received += recv_counts_.back();
+  }
+  pack_bytes_ = aligned(sent * size_of(dtype_));
+  unpack_bytes_ = aligned(received * size_of(dtype_));
+}
+
+/// A row that several members made is summed in their order, so a run repeats bit for bit.
+void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
+                                  Communicator* group) const {
+  const int64_t element = size_of(dtype_);
+  const Box& box = collective_.out_boxes[me_];
+  char* packed = static_cast<char*>(workspace);
+  char* received = packed + pack_bytes_;
+  char* to = packed;
+  for (size_t j = 0; j < sends_.size(); ++j) {
+    if (j == me_) continue;
+    for (const Piece& piece : sends_[j]) {
+      copy_box(in, piece.local, to, piece.region, piece.region, element);
+      to += count_of(piece.region) * element;
+    }
+  }
+  group->all_to_all(packed, send_counts_, received, recv_counts_, dtype_);
+  const bool adds = collective_.kind == Collective::Kind::halo_add;
+  if (adds) fill_identity(out, count_of(box), dtype_, ReduceOp::sum);
+  for (size_t j = 0; j < recvs_.size(); ++j) {
+    for (const Piece& piece : recvs_[j]) {
+      const void* from = j == me_ ? in : received;
+      const Box& local = j == me_ ? piece.local : piece.region;
+      if (adds) {
+        add_box(from, local, out, box, piece.region, dtype_);
+      } else {
+        copy_box(from, local, out, box, piece.region, element);
+      }
+      if (j != me_) received += count_of(piece.region) * element;
+    }
   }
 }
 
@@ -116,6 +233,10 @@ void CollectiveStep::unpack(const char* packed, void* out) const {
 
 void CollectiveStep::run(const void* in, void* out, void* workspace, Communicator* group) const {
   const Collective& c = collective_;
+  if (is_exchange(c.kind)) {
+    run_exchange(in, out, workspace, group);
+    return;
+  }
   char* packed = static_cast<char*>(workspace);
   char* unpacked = packed + pack_bytes_;
   void* staging = unpacked + unpack_bytes_;
@@ -150,6 +271,9 @@ void CollectiveStep::run(const void* in, void* out, void* workspace, Communicato
         std::memcpy(out, in, static_cast<size_t>(count * size_of(dtype_)));
       }
       break;
+    case Collective::Kind::halo_exchange:
+    case Collective::Kind::halo_add:
+    case Collective::Kind::block_exchange: break;  // run_exchange
   }
   if (unpack_bytes_ > 0) unpack(unpacked, out);
 }

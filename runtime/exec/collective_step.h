@@ -4,6 +4,10 @@
 // member's piece dense in the whole, so the call works on the tensors themselves; any other cut
 // goes through packed copies in the workspace. all_gather of f32[4, 6] cut 4x3 | 4x3 along dim 1:
 // both pieces arrive one after the other in the workspace, then are interleaved row by row.
+//
+// Exchanges (halo_exchange, halo_add, block_exchange) send what of this rank's tensor lies in each
+// peer's box: to neighbours, corners or anybody, as it comes. What stays here is copied directly,
+// and peers that share nothing with this rank exchange no message.
 #pragma once
 
 #include "collectives/communicator.h"
@@ -27,12 +31,25 @@ class CollectiveStep {
   static bool is_local(Collective::Kind kind) {
     return kind == Collective::Kind::slice || kind == Collective::Kind::keep_first;
   }
+  static bool is_exchange(Collective::Kind kind) {
+    return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::halo_add ||
+           kind == Collective::Kind::block_exchange;
+  }
 
   /// `in` and `out` hold this rank's in and out box; they may be one for all_reduce and keep_first.
   /// `group` is the communicator of collective.group in that order (unused if local).
   void run(const void* in, void* out, void* workspace, Communicator* group) const;
 
  private:
+  /// Part of this rank's tensor that a peer wants, or the other way round.
+  struct Piece {
+    Box region;  // global
+    Box local;   // the tensor's box, as far as this piece is concerned (blocks have one each)
+  };
+  void prepare_exchange();
+  void run_exchange(const void* in, void* out, void* workspace, Communicator* group) const;
+  std::vector<Piece> pieces(size_t from, size_t to) const;
+
   void pack(const void* in, char* packed) const;
   void unpack(const char* packed, void* out) const;
 
@@ -41,6 +58,7 @@ class CollectiveStep {
   size_t me_ = 0;                                   // in the group
   std::vector<int64_t> send_counts_, recv_counts_;  // elements, per member
   std::vector<Box> send_boxes_, recv_boxes_;        // what goes to and comes from each member
+  std::vector<std::vector<Piece>> sends_, recvs_;   // exchanges: per member
   int64_t pack_bytes_ = 0, unpack_bytes_ = 0, staging_bytes_ = 0;
 };
 

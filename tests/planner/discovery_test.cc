@@ -177,7 +177,7 @@ TEST(Discovery, Movement) {
             (Rules{"[S0] -> [S0]", "[S1] -> [S2]", "[S2] -> [S1]", "[P(sum)] -> [P(sum)]",
                    "[P(max)] -> [P(max)]", "[P(min)] -> [P(min)]"}));
   EXPECT_EQ(cuts("concat", {{"axis", int64_t{1}}}, {f32({16, 32}), f32({16, 32})}),
-            (Rules{"[S0, S0] -> [S0]"}));
+            (Rules{"[S0, S0] -> [S0]", "[S1, S1] -> [S1{block 2}]"}));
   EXPECT_EQ(sums("concat", {{"axis", int64_t{1}}}, {f32({16, 32}), f32({16, 8})}),
             (Rules{"[P(sum), P(sum)] -> [P(sum)]"}));
   EXPECT_EQ(cuts("concat", {{"axis", int64_t{0}}}, std::vector<TensorType>(20, f32({16, 32})))

@@ -1,0 +1,162 @@
+// NodePlan: windows, boxes and checks.
+#include "graph/node_plan.h"
+
+#include <algorithm>
+#include <set>
+
+namespace shardrun {
+namespace {
+
+int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+
+const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& at) {
+  const Sharding& s = (at.result ? plan.out : plan.in)[static_cast<size_t>(at.index)];
+  return s.dims[static_cast<size_t>(at.dim)];
+}
+
+bool is_at(const NodeDim& at, bool result, int index) {
+  return at.result == result && at.index == index;
+}
+
+std::string name_of(const NodeDim& at) {
+  return str(at.result ? "result " : "operand ", at.index, " dim ", at.dim);
+}
+
+}  // namespace
+
+Range HaloWindow::of(Range rows, int64_t extent) const {
+  const int64_t begin = std::clamp<int64_t>(floor_div(num * rows.begin + low, den), 0, extent);
+  if (rows.size == 0) return {begin, 0};
+  const int64_t end =
+      std::clamp<int64_t>(floor_div(num * (rows.end() - 1) + high, den) + 1, begin, extent);
+  return {begin, end - begin};
+}
+
+std::string to_string(const HaloWindow& w) {
+  // Rows a to b - 1 are the share num / den a to num / den b of the dim; beyond it lie -low / den
+  // below and (high + den - num) / den above.
+  std::string out =
+      str(floor_div(-w.low + w.den - 1, w.den), ",", floor_div(w.high + w.den - w.num, w.den));
+  if (w.num != w.den) out += str(" stride ", w.num);
+  if (w.den != 1) out += str("/", w.den);
+  return out;
+}
+
+NodeBoxes node_boxes(const NodePlan& plan, const std::vector<Shape>& in,
+                     const std::vector<Shape>& out, const Mesh& mesh,
+                     const std::vector<int64_t>& coordinates) {
+  NodeBoxes boxes;
+  for (size_t i = 0; i < in.size(); ++i)
+    boxes.in.push_back(local_box(in[i], plan.in[i], mesh, coordinates));
+  for (size_t r = 0; r < out.size(); ++r)
+    boxes.out.push_back(local_box(out[r], plan.out[r], mesh, coordinates));
+  boxes.blocks.resize(out.size());
+  const NodeBoxes chunks = boxes;
+  const auto range = [](auto& of, const NodeDim& at) -> auto& {
+    return (at.result ? of.out : of.in)[static_cast<size_t>(at.index)][static_cast<size_t>(at.dim)];
+  };
+  for (const Halo& halo : plan.halos) {
+    const Shape& shape = (halo.of.result ? out : in)[static_cast<size_t>(halo.of.index)];
+    range(boxes, halo.of) =
+        halo.window.of(range(chunks, halo.anchor), shape[static_cast<size_t>(halo.of.dim)]);
+  }
+  for (const Blocks& blocks : plan.blocks) {
+    int64_t offset = 0, rows = 0;
+    for (const NodeDim& of : blocks.of) {
+      const Range chunk = range(chunks, of);
+      boxes.blocks[static_cast<size_t>(blocks.result.index)].push_back(
+          {offset + chunk.begin, chunk.size});
+      offset += in[static_cast<size_t>(of.index)][static_cast<size_t>(of.dim)];
+      rows += chunk.size;
+    }
+    range(boxes, blocks.result) = {0, rows};
+  }
+  return boxes;
+}
+
+std::vector<int> exchange_axes(const NodePlan& plan, bool result, int index) {
+  std::set<int> axes;
+  for (const Halo& halo : plan.halos) {
+    if (is_at(halo.of, result, index))
+      axes.insert(axes_of(plan, halo.of).begin(), axes_of(plan, halo.of).end());
+  }
+  for (const Blocks& blocks : plan.blocks) {
+    if (is_at(blocks.result, result, index))
+      axes.insert(axes_of(plan, blocks.result).begin(), axes_of(plan, blocks.result).end());
+  }
+  return {axes.begin(), axes.end()};
+}
+
+std::string to_string(const NodePlan& plan, bool result, int index, const Mesh& mesh) {
+  std::string out = to_string((result ? plan.out : plan.in)[static_cast<size_t>(index)], mesh);
+  for (const Halo& halo : plan.halos) {
+    if (!is_at(halo.of, result, index)) continue;
+    out += str(result ? " add " : " halo ", to_string(halo.window), " in dim ", halo.of.dim);
+  }
+  for (const Blocks& blocks : plan.blocks) {
+    if (!is_at(blocks.result, result, index)) continue;
+    out += str(" ", blocks.of.size(), " blocks in dim ", blocks.result.dim);
+  }
+  return out;
+}
+
+void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
+                     const std::vector<Shape>& out, const Mesh& mesh) {
+  for (size_t i = 0; i < in.size(); ++i) check_sharding(plan.in[i], mesh, in[i].size());
+  for (size_t r = 0; r < out.size(); ++r) check_sharding(plan.out[r], mesh, out[r].size());
+  const auto check_dim = [&](const NodeDim& at) {
+    const std::vector<Shape>& shapes = at.result ? out : in;
+    SR_REQUIRE(at.index >= 0 && static_cast<size_t>(at.index) < shapes.size() && at.dim >= 0 &&
+                   static_cast<size_t>(at.dim) < shapes[static_cast<size_t>(at.index)].size(),
+               invalid_input, name_of(at), " is not there");
+  };
+  std::set<NodeDim> special;
+  for (const Halo& halo : plan.halos) {
+    check_dim(halo.of);
+    check_dim(halo.anchor);
+    const HaloWindow& w = halo.window;
+    SR_REQUIRE(w.num > 0 && w.den > 0, invalid_input, "the window of ", name_of(halo.of),
+               " has stride ", w.num, " / ", w.den, ", wanted a positive one");
+    SR_REQUIRE(special.insert(halo.of).second, invalid_input, name_of(halo.of), " has two windows");
+    SR_REQUIRE(axes_of(plan, halo.of) == axes_of(plan, halo.anchor), invalid_input,
+               name_of(halo.of), " is in windows of ", name_of(halo.anchor),
+               ", which other axes cut");
+  }
+  for (const Blocks& blocks : plan.blocks) {
+    check_dim(blocks.result);
+    SR_REQUIRE(blocks.result.result, invalid_input, "the blocks of ", name_of(blocks.result),
+               ": only results come out in blocks");
+    SR_REQUIRE(
+        std::none_of(special.begin(), special.end(),
+                     [&](const NodeDim& dim) { return is_at(dim, true, blocks.result.index); }),
+        invalid_input, name_of(blocks.result),
+        " is in blocks, and so can have no other dim in blocks or windows");
+    special.insert(blocks.result);
+    int64_t rows = 0;
+    for (const NodeDim& of : blocks.of) {
+      check_dim(of);
+      SR_REQUIRE(!of.result, invalid_input, "a block of ", name_of(blocks.result), " is of ",
+                 name_of(of), ", wanted an operand");
+      SR_REQUIRE(axes_of(plan, of) == axes_of(plan, blocks.result), invalid_input,
+                 name_of(blocks.result), " is in blocks of ", name_of(of),
+                 ", which other axes cut");
+      rows += in[static_cast<size_t>(of.index)][static_cast<size_t>(of.dim)];
+    }
+    const int64_t extent =
+        out[static_cast<size_t>(blocks.result.index)][static_cast<size_t>(blocks.result.dim)];
+    SR_REQUIRE(rows == extent, invalid_input, "the blocks of ", name_of(blocks.result), " are ",
+               rows, " rows, the dim has ", extent);
+  }
+  for (const Halo& halo : plan.halos) {
+    SR_REQUIRE(special.count(halo.anchor) == 0, invalid_input, name_of(halo.of),
+               " is in windows of ", name_of(halo.anchor), ", which is not in chunks itself");
+  }
+  for (const Blocks& blocks : plan.blocks) {
+    for (const NodeDim& of : blocks.of) {
+      SR_REQUIRE(special.count(of) == 0, invalid_input, name_of(blocks.result), " is in blocks of ",
+                 name_of(of), ", which is in windows");
+    }
+  }
+}
+
+}  // namespace shardrun

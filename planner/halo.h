@@ -1,0 +1,55 @@
+// Halos: from a rule's windows and blocks to the exchanges of a node, and what they cost.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "graph/node_plan.h"
+#include "graph/program.h"
+#include "planner/cluster.h"
+#include "planner/discovery.h"
+
+namespace shardrun {
+
+/// Everything replicated.
+NodePlan replicated_node(std::span<const TensorType> in, std::span<const TensorType> out);
+
+/// Adds what the option does along one more axis: cuts, windows and blocks. The windows are of the
+/// option's first plainly cut dim, results before operands.
+void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<Placement>& out,
+           int axis);
+
+/// Can the windows and blocks that several axes' options have placed stand together? Not if a dim
+/// has two windows, if its axes are not those of the dim that the windows are of, or if a result in
+/// blocks has another dim in windows or blocks.
+bool halos_agree(const NodePlan& plan);
+
+/// Is the dim taken or made in windows, or part of blocks? Its chunks may then be empty.
+bool is_exchanged(const NodePlan& plan, const NodeDim& at);
+
+/// What brings operand `index` into the windows that the node reads, or result `index` from the
+/// windows or blocks that it makes into chunks, as `rank` runs it. nullopt where chunks are what is
+/// read or made, on every rank.
+std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Shape>& in,
+                                      const std::vector<Shape>& out, bool result, int index,
+                                      const Mesh& mesh, int64_t rank);
+
+/// Time of all of a node's exchanges: of the rank that gets (or gives) the most, the messages'
+/// latency, the bytes over the slowest of the axes, and packing through memory.
+double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,
+                        std::span<const TensorType> out, const Mesh& mesh, const Cluster& cluster);
+/// The part of it that is for one operand or result.
+double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,
+                        std::span<const TensorType> out, bool result, int index, const Mesh& mesh,
+                        const Cluster& cluster);
+
+/// Local types of operands and results of the rank with the largest: an image's inner ranks have
+/// halos on both sides.
+struct NodeTypes {
+  std::vector<TensorType> in, out;
+};
+NodeTypes largest_types(const NodePlan& plan, std::span<const TensorType> in,
+                        std::span<const TensorType> out, const Mesh& mesh);
+
+}  // namespace shardrun
