@@ -51,6 +51,9 @@ ValueId accumulate(Graph& graph, ValueId value, const std::string& name) {
 void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   SR_REQUIRE(options.kind == "adamw" || options.kind == "adam" || options.kind == "sgd",
              invalid_input, "optimizer '", options.kind, "' is not one of adamw, adam, sgd");
+  SR_REQUIRE(!options.nesterov || (options.kind == "sgd" && options.momentum > 0), invalid_input,
+             "nesterov wants the optimizer sgd with a momentum above 0, got ", options.kind,
+             " and ", options.momentum);
   SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate,
              ", wanted 1 or more");
   SR_REQUIRE(graph.loss != kNoValue, invalid_input, "the graph has no loss");
@@ -108,10 +111,11 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     const double decay = options.decay_all || stored.size() >= 2 ? options.weight_decay : 0.0;
     if (options.kind == "sgd") {
       const ValueId buffer = graph.add_persistent("momentum/" + name, type, Role::state, Source{});
-      const auto next = graph.add_node(
-          "sgd", {p, grads[i], buffer, lr, step, clip_scale},
-          {{"momentum", options.momentum}, {"weight_decay", decay}, {"nesterov", int64_t{0}}},
-          "update/" + name);
+      const auto next = graph.add_node("sgd", {p, grads[i], buffer, lr, step, clip_scale},
+                                       {{"momentum", options.momentum},
+                                        {"weight_decay", decay},
+                                        {"nesterov", int64_t{options.nesterov}}},
+                                       "update/" + name);
       graph.updates[p] = next[0];
       graph.updates[buffer] = next[1];
     } else {

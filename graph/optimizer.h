@@ -12,6 +12,7 @@ struct OptimizerOptions {
   std::string kind = "adamw";  // adamw, adam, sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double momentum = 0.9;  // sgd
+  bool nesterov = false;  // sgd: a step along g + momentum * buffer
   double weight_decay =
       0.0;  // on parameters of rank >= 2 only, as GPT recipes do; `decay_all` decays the rest too
   bool decay_all = false;

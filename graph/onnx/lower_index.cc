@@ -9,7 +9,7 @@ bool straight_from_batch(const Graph& graph, ValueId id) {
   while (graph.value(id).producer >= 0) {
     const Node& node = graph.node(graph.value(id).producer);
     if (node.op != "reshape" && node.op != "cast" && node.op != "transpose" && node.op != "slice" &&
-        node.op != "expand" && node.op != "split") {
+        node.op != "expand" && node.op != "split" && node.op != "gather") {
       return false;
     }
     id = node.inputs[0];

@@ -1,9 +1,9 @@
 // Lowering of normalisations, dropout and losses.
-#include <limits>
 #include <numeric>
 
 #include "base/philox.h"
 #include "graph/onnx/lowering.h"
+#include "graph/passes/training.h"
 
 namespace shardrun::importer {
 namespace {
@@ -150,9 +150,8 @@ void softmax_cross_entropy(NodeContext& c) {
   const std::optional<int64_t> ignore = ignored_label(c);
   const LossShape order = loss_shape(b.rank(scores));
   const V last = b.transpose(scores, order.to_last);
-  // Without an ignored label, one that no data holds.
-  const int64_t never = std::numeric_limits<int32_t>::min();
-  V loss = b.add_n("cross_entropy", {last, labels}, {{"ignore_index", ignore.value_or(never)}})[0];
+  V loss = b.add_n("cross_entropy", {last, labels},
+                   {{"ignore_index", ignore.value_or(kNoIgnoredLabel)}})[0];
   const V weight = position_weight(c, labels, ignore, b.dtype(loss));
   if (c.has(2)) loss = b.add("mul", {loss, weight});
   reduce_loss(c, loss, weight);

@@ -1,6 +1,8 @@
 // Passes that turn an imported forward Graph into one that can be trained or evaluated.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "graph/graph.h"
@@ -18,6 +20,15 @@ inline constexpr const char* kTarget = "target";
 /// the output without its last dim (a language model), else throws invalid_input asking for a loss.
 /// Returns a sentence about what was done, empty for a loss that the model brings.
 std::string attach_loss(Graph& graph, const std::string& kind);
+
+/// The ignore_index of a cross_entropy that counts every label: one that no data holds.
+inline constexpr int64_t kNoIgnoredLabel = std::numeric_limits<int32_t>::min();
+
+/// Adds two f32 metrics to a graph whose loss is one cross_entropy over the labels of a batch
+/// input: "counted", how many labels are not the ignored one, and "correct", for how many of them
+/// the largest logit (the first, of equal ones) is theirs. Not for models of tokens, whose labels
+/// have the shape of another integer input. Returns whether it did.
+bool attach_accuracy(Graph& graph);
 
 /// What validation runs: without dropout; batch normalisations that keep running statistics
 /// normalise by these and do not move them.

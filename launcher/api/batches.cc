@@ -1,6 +1,8 @@
 // Which batches a training step wants, and where they come from.
 #include "batches.h"
 
+#include <set>
+
 #include "graph/op_def.h"
 #include "graph/passes/training.h"
 
@@ -9,10 +11,17 @@ namespace {
 
 /// What the users of an integer batch value say of it.
 struct IndexUse {
-  int64_t bound = 0;       // the smallest of theirs; 0: none
-  bool is_target = false;  // labels of a cross-entropy
-  int64_t ignore = -100;   // the label that it leaves out
+  int64_t bound = 0;                     // the smallest of theirs; 0: none
+  bool is_target = false;                // labels of a cross-entropy
+  std::optional<int64_t> ignore = -100;  // the label that it leaves out
 };
+
+/// Ops whose results are elements of their first operand, moved or cast.
+bool passes_on(const std::string& op) {
+  static const std::set<std::string> kOps = {"reshape", "cast",   "transpose", "slice",
+                                             "split",   "gather", "expand",    "squeeze"};
+  return kOps.count(op) > 0;
+}
 
 IndexUse index_use(const Graph& graph, ValueId id) {
   IndexUse use;
@@ -24,11 +33,12 @@ IndexUse index_use(const Graph& graph, ValueId id) {
       if (op.index_bound) bound = op.index_bound(node, graph.types(node.inputs), i).value_or(0);
       if (node.op == "cross_entropy" && i == 1) {
         use.is_target = true;
-        use.ignore = node.attrs.i("ignore_index", use.ignore);
+        const int64_t ignore = node.attrs.i("ignore_index", -100);
+        use.ignore = ignore == kNoIgnoredLabel ? std::nullopt : std::optional(ignore);
       }
-      if (node.op == "reshape" || node.op == "cast" || node.op == "transpose") {
-        const IndexUse beyond = index_use(graph, node.outputs[0]);
-        bound = beyond.bound;
+      for (size_t r = 0; i == 0 && passes_on(node.op) && r < node.outputs.size(); ++r) {
+        const IndexUse beyond = index_use(graph, node.outputs[r]);
+        if (beyond.bound > 0 && (bound == 0 || beyond.bound < bound)) bound = beyond.bound;
         if (beyond.is_target) {
           use.is_target = true;
           use.ignore = beyond.ignore;
@@ -65,6 +75,9 @@ std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions&
   data.validation_fraction = options.validation;
   data.max_validation_batches =
       options.eval_batches > 0 ? options.eval_batches : kMostValidationBatches;
+  data.augment = options.augment;
+  data.normalise = options.normalise;
+  data.sort_edges = options.sort_edges;
   return open_data(options.data, batch_fields(graph), data);
 }
 

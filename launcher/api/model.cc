@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "exec/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fuse.h"
@@ -29,6 +30,31 @@ bool wants_batch(const std::string& path, const ModelOptions& options) {
   return std::any_of(dims.begin(), dims.end(), [&](const SymbolicDim& dim) {
     return dim.axis == 0 && options.dims.count(dim.name) == 0;
   });
+}
+
+/// Binds symbolic dims that nothing else binds to the sizes of the data's arrays: all of them where
+/// the arrays are one batch, else all but the first of each input, which counts samples.
+void bind_to_data(const std::string& path, ModelOptions& options) {
+  const std::vector<SymbolicDim> dims = symbolic_dims(path);
+  if (dims.empty() || options.data.empty()) return;
+  std::vector<std::string> inputs;
+  for (const SymbolicDim& dim : dims) inputs.push_back(dim.input);
+  const DataShapes shapes = data_shapes(options.data, inputs);
+  std::map<std::string, std::string> bound_by;
+  for (const SymbolicDim& dim : dims) {
+    const auto shape = shapes.of.find(dim.input);
+    const bool batch = dim.axis == 0 && (!shapes.whole || options.batch);
+    if (shape == shapes.of.end() || batch ||
+        dim.axis >= static_cast<int64_t>(shape->second.size())) {
+      continue;
+    }
+    const int64_t size = shape->second[static_cast<size_t>(dim.axis)];
+    const auto [it, fresh] = options.dims.try_emplace(dim.name, size);
+    if (fresh) bound_by[dim.name] = dim.input;
+    SR_REQUIRE(fresh || it->second == size || !bound_by.count(dim.name), invalid_input, "--data ",
+               options.data, ": dim '", dim.name, "' is ", it->second, " in the array for '",
+               bound_by[dim.name], "', but ", size, " in that for '", dim.input, "'");
+  }
 }
 
 ImportOptions import_options(const ModelOptions& options) {
@@ -60,6 +86,7 @@ OptimizerOptions optimizer_options(const ModelOptions& options) {
   out.beta2 = options.beta2;
   out.eps = options.eps;
   out.momentum = options.momentum;
+  out.nesterov = options.nesterov;
   out.weight_decay = options.weight_decay;
   out.decay_all = options.decay_all;
   out.clip_norm = options.clip;
@@ -114,6 +141,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   remove_dead_nodes(graph);
 
   impl.evaluation = evaluation_form(graph);
+  attach_accuracy(impl.evaluation);
   remove_dead_nodes(impl.evaluation);
   impl.train = std::move(graph);
   if (impl.options.dtype == "bf16") {
@@ -133,8 +161,9 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   }
 }
 
-std::unique_ptr<Model::Impl> build(const std::string& path, const ModelOptions& options) {
+std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options) {
   check_options(options);
+  bind_to_data(path, options);
   auto impl = std::make_unique<Model::Impl>();
   impl->path = path;
   impl->options = options;

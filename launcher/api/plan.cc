@@ -122,6 +122,7 @@ std::string origin_json(const Model::Impl& model) {
                         {"beta2", o.beta2},
                         {"eps", o.eps},
                         {"momentum", o.momentum},
+                        {"nesterov", o.nesterov},
                         {"weight_decay", o.weight_decay},
                         {"decay_all", o.decay_all},
                         {"clip", o.clip},
@@ -286,6 +287,7 @@ PlannedModel read_planned_model(const std::string& plan_file) {
       o.beta2 = m.at("beta2");
       o.eps = m.at("eps");
       o.momentum = m.at("momentum");
+      o.nesterov = m.value("nesterov", false);
       o.weight_decay = m.at("weight_decay");
       o.decay_all = m.at("decay_all");
       o.clip = m.at("clip");

@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "batches.h"
+#include "exec/early_stopping.h"
 #include "exec/executor.h"
 #include "exec/metrics.h"
 #include "exec/schedule.h"
@@ -33,6 +34,7 @@ void check_options(const TrainOptions& o) {
   SR_REQUIRE(o.steps >= 1, invalid_input, "steps is ", o.steps, ", wanted 1 or more");
   SR_REQUIRE(o.eval_every >= 0 && o.eval_batches >= 0, invalid_input,
              "eval-every and eval-batches cannot be negative");
+  SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
   SR_REQUIRE(o.validation >= 0 && o.validation < 1, invalid_input, "validation is ", o.validation,
              ", wanted 0 to below 1");
 }
@@ -70,7 +72,7 @@ class RankTrainer {
     for (int micro = 0; micro < accumulate; ++micro) {
       const int64_t batch = (number - 1) * accumulate + micro;
       train_.set_scalar(kRandomStep, batch);
-      fill(train_, batch, false);
+      fill(train_, batch, Split::training);
       train_.run_micro();
     }
     train_.run_update();
@@ -94,26 +96,38 @@ class RankTrainer {
     return report;
   }
 
-  bool can_evaluate() const { return evaluation_ && data_->validation_batches() > 0; }
+  bool has(Split split) const { return evaluation_ && data_->batches(split) > 0; }
 
-  EvalReport evaluate(int64_t step) {
-    const int64_t batches = data_->validation_batches();
-    double sum = 0;
+  /// Mean loss over a split, each batch weighing as many labels as count in it, and the share of
+  /// labels that the model finds, where it has classes.
+  struct Evaluation {
+    double loss = 0;
+    std::optional<double> accuracy;
+  };
+  Evaluation evaluate(Split split) {
+    const int64_t batches = data_->batches(split);
+    const bool classes = evaluation_->find_metric("counted") != nullptr;
+    double loss = 0, counted = 0, correct = 0;
     for (int64_t b = 0; b < batches; ++b) {
       evaluation_->begin_step();
-      fill(*evaluation_, b, true);
+      fill(*evaluation_, b, split);
       evaluation_->run_micro();
-      sum += evaluation_->metric("loss");
+      const double weight = classes ? evaluation_->metric("counted") : 1;
+      loss += weight * evaluation_->metric("loss");
+      counted += weight;
+      if (classes) correct += evaluation_->metric("correct");
     }
-    return {step, sum / static_cast<double>(batches)};
+    Evaluation out;
+    out.loss = loss / std::max(1.0, counted);
+    if (classes) out.accuracy = correct / std::max(1.0, counted);
+    return out;
   }
 
  private:
-  void fill(Executor& executor, int64_t batch, bool validation) {
+  void fill(Executor& executor, int64_t batch, Split split) {
     for (const BatchField& field : fields_) {
       const Binding* binding = executor.find(field.name);
-      if (binding)
-        data_->read(batch, validation, field, binding->box, executor.view(*binding).data);
+      if (binding) data_->read(batch, split, field, binding->box, executor.view(*binding).data);
     }
   }
 
@@ -143,15 +157,65 @@ StepMetrics metrics_of(const StepReport& r) {
   return line;
 }
 
+EvalMetrics metrics_of(const EvalReport& r) {
+  return {.step = r.step,
+          .val_loss = r.val_loss,
+          .val_accuracy = r.val_accuracy,
+          .best_step = r.best_step,
+          .test_loss = r.test_loss,
+          .test_accuracy = r.test_accuracy};
+}
+
+/// Validations of one rank's run: the best one so far, its test, and whether to stop. Every rank
+/// decides alike, as every rank has the same numbers.
+class Validation {
+ public:
+  Validation(RankTrainer& trainer, const TrainOptions& options)
+      : trainer_(trainer), options_(options), stopping_(options.patience) {}
+
+  bool stopped() const { return stopping_.exhausted(); }
+
+  EvalReport take(int64_t step) {
+    const RankTrainer::Evaluation now = trainer_.evaluate(Split::validation);
+    EvalReport report;
+    report.step = step;
+    report.val_loss = now.loss;
+    report.val_accuracy = now.accuracy;
+    report.best = stopping_.take(now.loss, now.accuracy);
+    if (report.best) {
+      best_step_ = step;
+      // The weights of the best step are there now and not later.
+      if (trainer_.has(Split::test)) test_ = trainer_.evaluate(Split::test);
+    }
+    if ((stopped() || step == options_.steps) && test_) {
+      report.best_step = best_step_;
+      report.test_loss = test_->loss;
+      report.test_accuracy = test_->accuracy;
+    }
+    return report;
+  }
+
+ private:
+  RankTrainer& trainer_;
+  const TrainOptions& options_;
+  EarlyStopping stopping_;
+  int64_t best_step_ = 0;
+  std::optional<RankTrainer::Evaluation> test_;
+};
+
 }  // namespace
 
-void check_training(World& world, const Model& model, const TrainOptions& options) {
-  decide_on_rank0(world, [&] {
+std::string check_training(World& world, const Model& model, const TrainOptions& options) {
+  return decide_on_rank0(world, [&] {
     check_options(options);
     make_schedule(options);
-    open_batches(model.impl().train, options);
+    const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
+    SR_REQUIRE(options.patience == 0 || data->batches(Split::validation) > 0, invalid_input,
+               "patience ", options.patience, ": waits for validations, but ",
+               options.data.empty() ? "synthetic batches" : "--data " + options.data,
+               " have no validation part; give data with val_mask, or --validation above 0");
     if (!options.metrics.empty()) MetricsWriter(options.metrics, /*append=*/true);
-    return std::string();
+    return data->describe();
   });
 }
 
@@ -171,24 +235,22 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
     const bool leader = comm.rank() == 0;
     RankTrainer trainer(comm, model.impl(), plan.impl(), options);
     const auto start = Clock::now();
-    auto evaluate = [&](int64_t step) {
-      const EvalReport eval = trainer.evaluate(step);
-      if (!leader) return;
-      report.evals.push_back(eval);
-      if (metrics) metrics->eval(eval.step, eval.val_loss);
-      if (options.on_eval) options.on_eval(eval);
-    };
-    for (int64_t step = 1; step <= options.steps; ++step) {
+    Validation validation(trainer, options);
+    for (int64_t step = 1; step <= options.steps && !validation.stopped(); ++step) {
       const StepReport done = trainer.step(step);
       if (leader) {
         report.losses.push_back(done.loss);
         if (metrics) metrics->step(metrics_of(done));
         if (options.on_step) options.on_step(done);
       }
-      const bool due = options.eval_every > 0
-                           ? step % options.eval_every == 0 || step == options.steps
-                           : step == options.steps;
-      if (due && trainer.can_evaluate()) evaluate(step);
+      const bool due =
+          step == options.steps || (options.eval_every > 0 && step % options.eval_every == 0);
+      if (!due || !trainer.has(Split::validation)) continue;
+      const EvalReport eval = validation.take(step);
+      if (!leader) continue;
+      report.evals.push_back(eval);
+      if (metrics) metrics->eval(metrics_of(eval));
+      if (options.on_eval) options.on_eval(eval);
     }
     std::vector<int64_t> allocated(static_cast<size_t>(comm.size()));
     const int64_t mine = trainer.allocated_bytes();

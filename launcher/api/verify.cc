@@ -63,7 +63,7 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
     replay.on_thread = [&] { share_cores(threads.impl()); };
     replay.fill = [&](int64_t micro, const std::string& name, const Box& box, void* out) {
       for (const BatchField& field : fields) {
-        if (field.name == name) data->read(micro, false, field, box, out);
+        if (field.name == name) data->read(micro, Split::training, field, box, out);
       }
     };
     const Replay result =

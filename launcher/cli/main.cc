@@ -8,6 +8,7 @@
 
 #include "model_command.h"
 #include "options.h"
+#include "recipe.h"
 #include "report.h"
 
 namespace shardrun::cli {
@@ -24,6 +25,7 @@ World make_world(const Arguments& args) {
 
 Model load(World& world, const Arguments& args) {
   Model model = load_model(world, args.model, args.model_options);
+  if (world.leader() && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
   if (world.leader()) print_model(model, args.verbose);
   return model;
 }
@@ -37,7 +39,8 @@ void write_text(const std::string& path, const std::string& text) {
 
 void run_train(World& world, Arguments& args) {
   const Model model = load(world, args);
-  check_training(world, model, args.train);
+  const std::string data = check_training(world, model, args.train);
+  if (world.leader()) std::printf("data: %s\n", data.c_str());
   const TrainingPlan plan = make_plan(world, model, args.plan);
   if (world.leader()) std::printf("%s", plan.summary().c_str());
   Progress progress(args.train.steps);
@@ -189,9 +192,22 @@ int run(int argc, char** argv) {
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  const auto parse = [&](std::vector<std::string> from_the_back) {
+    std::reverse(from_the_back.begin(), from_the_back.end());  // CLI11 takes them so
+    app.parse(from_the_back);
+  };
   try {
-    app.parse(words);
+    parse(words);
+    for (const CLI::App* command : {train_command, plan_command, verify_command}) {
+      if (!command->parsed()) continue;
+      const Recipe recipe = add_recipe(*command, words, args.model);
+      args.recipe = recipe.told;
+      if (recipe.words != words) parse(recipe.words);
+      break;
+    }
+  } catch (const Failure& e) {
+    if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
+    return 2;
   } catch (const CLI::ParseError& e) {
     const bool leader = is_first_process();
     std::ostringstream out, err;

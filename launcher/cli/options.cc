@@ -67,6 +67,7 @@ void add_model_options(CLI::App& app, Arguments& args) {
   app.add_option("--beta2", o.beta2)->capture_default_str();
   app.add_option("--eps", o.eps)->capture_default_str();
   app.add_option("--momentum", o.momentum, "sgd's momentum")->capture_default_str();
+  app.add_flag("--nesterov", o.nesterov, "sgd: Nesterov's momentum");
   app.add_option("--weight-decay", o.weight_decay, "On tensors of two or more dims")
       ->capture_default_str();
   app.add_flag("--decay-all", o.decay_all, "Weight decay on every tensor");
@@ -107,9 +108,14 @@ void add_plan_options(CLI::App& app, Arguments& args) {
 
 void add_train_options(CLI::App& app, Arguments& args) {
   TrainOptions& o = args.train;
-  app.add_option(
-      "--data", o.data,
-      "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE (default: synthetic batches)");
+  app.add_option("--data", o.data,
+                 "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE, idx:IMAGES,LABELS, "
+                 "cifar:FOLDER (default: synthetic batches)");
+  app.add_option("--augment", o.augment, "Images: crop=PIXELS, flip, or both with a comma");
+  app.add_option("--normalise", o.normalise,
+                 "rows (of a matrix, to a sum of 1), data (images, to mean 0 and deviation 1), or "
+                 "MEAN/DEVIATION, a number for each channel");
+  app.add_flag("--sort-edges", o.sort_edges, "A graph's edges in the order of their targets");
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--lr", o.lr, "Learning rate")->capture_default_str();
   app.add_option("--min-lr", o.min_lr, "Where the schedule ends")->capture_default_str();
@@ -120,6 +126,8 @@ void add_train_options(CLI::App& app, Arguments& args) {
                  "Batches a validation (default: all, at most 200)");
   app.add_option("--validation", o.validation, "Share of the data kept for validation")
       ->capture_default_str();
+  app.add_option("--patience", o.patience,
+                 "Stop after so many validations without a better one (default: never)");
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
 }
 
@@ -145,6 +153,7 @@ void finish_arguments(Arguments& args) {
   wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds),
          "a number of at least 0");
   args.model_options.batch = args.batch;
+  args.model_options.data = args.train.data;
   if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory);
   args.plan.seed = args.model_options.seed = args.train.seed;
 }

@@ -15,6 +15,7 @@ struct Arguments {
   std::optional<int64_t> batch;
   std::string memory;  // 16GiB
   bool verbose = false;
+  std::string recipe;  // what the model's file adds to the call, for people
   std::string output;  // -o
   ModelOptions model_options;
   PlanRequest plan;

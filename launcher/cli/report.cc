@@ -27,6 +27,13 @@ std::string speed_text(const StepReport& r) {
   return text;
 }
 
+std::string accuracy_text(const std::optional<double>& accuracy) {
+  if (!accuracy) return "";
+  char text[48];
+  std::snprintf(text, sizeof text, "  accuracy %.4f", *accuracy);
+  return text;
+}
+
 }  // namespace
 
 void print_model(const Model& model, bool verbose) {
@@ -83,8 +90,15 @@ void Progress::step(const StepReport& r) {
 }
 
 void Progress::eval(const EvalReport& r) {
-  std::printf("%sstep %lld  validation loss %.4f\n", terminal_ ? "\r\033[K" : "",
-              static_cast<long long>(r.step), r.val_loss);
+  if (r.best) best_ = r;
+  best_.best_step = r.best_step;
+  best_.test_loss = r.test_loss;
+  best_.test_accuracy = r.test_accuracy;
+  const int64_t apart = std::max<int64_t>(1, steps_ / 20);
+  if (told_ > 0 && r.step - told_ < apart && r.step != steps_) return;
+  told_ = r.step;
+  std::printf("%sstep %lld  validation loss %.4f%s\n", terminal_ ? "\r\033[K" : "",
+              static_cast<long long>(r.step), r.val_loss, accuracy_text(r.val_accuracy).c_str());
   std::fflush(stdout);
 }
 
@@ -93,9 +107,18 @@ void Progress::finish(const TrainReport& report) {
     StepReport mean = total_;  // over all steps, validation left out
     mean.samples_per_s /= total_.step_ms;
     mean.tokens_per_s /= total_.step_ms;
+    if (terminal_ && static_cast<int64_t>(report.losses.size()) < steps_) std::printf("\n");
     std::printf("trained %zu steps in %.1f s: loss %.4f -> %.4f, %s\n", report.losses.size(),
                 report.seconds, report.losses.front(), report.losses.back(),
                 speed_text(mean).c_str());
+  }
+  if (report.evals.size() > 1 || best_.best_step) {
+    std::printf("best validation: step %lld  loss %.4f%s\n", static_cast<long long>(best_.step),
+                best_.val_loss, accuracy_text(best_.val_accuracy).c_str());
+  }
+  if (best_.test_loss) {
+    std::printf("test, of that step: loss %.4f%s\n", *best_.test_loss,
+                accuracy_text(best_.test_accuracy).c_str());
   }
   for (size_t r = 0; r < report.allocated_bytes.size(); ++r) {
     std::printf("rank %zu: predicted %s, allocated %s\n", r,

@@ -7,7 +7,8 @@ namespace shardrun::cli {
 
 void print_model(const Model& model, bool verbose);
 
-/// A progress bar on a terminal; on a pipe about twenty plain lines.
+/// A progress bar on a terminal; on a pipe about twenty plain lines. Of many validations, too,
+/// about twenty are told.
 class Progress {
  public:
   explicit Progress(int64_t steps);
@@ -18,6 +19,8 @@ class Progress {
  private:
   int64_t steps_;
   bool terminal_;
+  int64_t told_ = 0;  // the last validation's step that was printed
+  EvalReport best_;   // step 0: none
   StepReport total_;  // sums of step_ms, and of samples and tokens (not a second)
 };
 

@@ -12,6 +12,8 @@
 
 #include "base/tensor.h"
 #include "exec/data_internal.h"
+#include "exec/data_readers.h"
+#include "exec/data_sources.h"
 
 namespace shardrun {
 
@@ -113,10 +115,10 @@ class SyntheticSource : public DataSource {
     }
   }
 
-  void read(int64_t batch, bool validation, const BatchField& field, const Box& box,
+  void read(int64_t batch, Split split, const BatchField& field, const Box& box,
             void* out) const override {
-    const RandomStream stream{options_.seed,
-                              data_stream((validation ? "validation:" : "batch:") + field.name),
+    const char* use = split == Split::training ? "batch:" : "validation:";
+    const RandomStream stream{options_.seed, data_stream(use + field.name),
                               static_cast<uint64_t>(batch)};
     const DType dtype = field.type.dtype;
     if (is_float(dtype)) {
@@ -137,8 +139,8 @@ class SyntheticSource : public DataSource {
     });
   }
 
-  int64_t validation_batches() const override {
-    if (options_.validation_fraction <= 0) return 0;
+  int64_t batches(Split split) const override {
+    if (options_.validation_fraction <= 0 || split != Split::validation) return 0;
     return std::min(kSyntheticValidationBatches, options_.max_validation_batches);
   }
 
@@ -147,24 +149,6 @@ class SyntheticSource : public DataSource {
  private:
   DataOptions options_;
 };
-
-std::vector<std::string> split_text(const std::string& text, char separator) {
-  std::vector<std::string> parts(1);
-  for (char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
-std::string names_of(const std::vector<BatchField>& fields) {
-  std::string names;
-  for (const BatchField& field : fields) names += (names.empty() ? "'" : ", '") + field.name + "'";
-  return names;
-}
 
 bool take_suffix(std::string& text, std::string_view suffix) {
   if (!text.ends_with(suffix)) return false;
@@ -186,51 +170,6 @@ std::unique_ptr<DataSource> open_token_file(const std::string& spec, std::string
   return open_tokens(spec, path, bytes, std::move(fields), options);
 }
 
-std::unique_ptr<DataSource> open_npy_files(const std::string& spec, const std::string& list,
-                                           std::vector<BatchField> fields,
-                                           const DataOptions& options) {
-  const std::vector<std::string> files = split_text(list, ',');
-  SR_REQUIRE(files.size() == fields.size(), invalid_input, "--data ", spec, ": got ", files.size(),
-             " files, wanted one for each of ", names_of(fields));
-  std::vector<StoredArray> arrays(fields.size());
-  for (size_t i = 0; i < files.size(); ++i) {
-    size_t field = i;
-    std::string path = files[i];
-    if (const size_t equals = path.find('='); equals != std::string::npos) {
-      const std::string name = path.substr(0, equals);
-      field = 0;
-      while (field < fields.size() && fields[field].name != name) ++field;
-      SR_REQUIRE(field < fields.size(), invalid_input, "--data ", spec,
-                 ": the model has no batch input '", name, "'; it has ", names_of(fields));
-      path = path.substr(equals + 1);
-    }
-    SR_REQUIRE(arrays[field].data == nullptr, invalid_input, "--data ", spec,
-               ": two files for input '", fields[field].name, "'");
-    auto file = std::make_shared<MappedFile>(path);
-    arrays[field] = parse_npy(file->data(), file->size(), file, path);
-  }
-  return make_array_source(spec, std::move(fields), std::move(arrays), options);
-}
-
-std::unique_ptr<DataSource> open_npz_file(const std::string& spec, const std::string& path,
-                                          std::vector<BatchField> fields,
-                                          const DataOptions& options) {
-  const auto stored = open_npz(path);
-  std::vector<StoredArray> arrays;
-  for (const BatchField& field : fields) {
-    std::string names;
-    const StoredArray* found = nullptr;
-    for (const auto& [name, array] : stored) {
-      names += (names.empty() ? "'" : ", '") + name + "'";
-      if (name == field.name) found = &array;
-    }
-    SR_REQUIRE(found != nullptr, invalid_input, path, ": no array '", field.name, "'; it has ",
-               names, "; name the arrays as the model's batch inputs: ", names_of(fields));
-    arrays.push_back(*found);
-  }
-  return make_array_source(spec, std::move(fields), std::move(arrays), options);
-}
-
 }  // namespace
 
 std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<BatchField> fields,
@@ -238,26 +177,42 @@ std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<Batch
   SR_REQUIRE(options.validation_fraction >= 0 && options.validation_fraction < 1, invalid_input,
              "validation fraction: got ", options.validation_fraction,
              ", wanted 0 <= fraction < 1");
-  if (spec.empty()) return std::make_unique<SyntheticSource>(fields, options);
+  check_transforms(options);
   const size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string rest = colon == std::string::npos ? "" : spec.substr(colon + 1);
-  const bool known = kind == "text" || kind == "tokens" || kind == "npy" || kind == "npz";
+  const bool tokens = kind == "text" || kind == "tokens";
+  if (tokens) {
+    SR_REQUIRE(!options.sort_edges && !changes_images(options) && !normalises_rows(options),
+               invalid_input, "--data ", spec,
+               ": sort-edges, augment and normalise are for arrays (npz:, idx:, cifar:)");
+  }
+  if (spec.empty()) return std::make_unique<SyntheticSource>(fields, options);
+  const bool known = tokens || kind == "npy" || kind == "npz" || kind == "idx" || kind == "cifar" ||
+                     kind == "cifar100";
   SR_REQUIRE(known && !rest.empty(), invalid_input, "--data ", spec,
-             ": wanted text:FILE, tokens:FILE, npy:FILE,… or npz:FILE");
+             ": wanted text:FILE, tokens:FILE, npy:FILE,…, npz:FILE, idx:IMAGES,LABELS or "
+             "cifar:FOLDER");
   SR_REQUIRE(!fields.empty(), invalid_input, "--data ", spec, ": the model has no batch inputs");
   if (kind == "text") return open_tokens(spec, rest, 1, std::move(fields), options);
   if (kind == "tokens") return open_token_file(spec, rest, std::move(fields), options);
-  if (kind == "npy") return open_npy_files(spec, rest, std::move(fields), options);
-  return open_npz_file(spec, rest, std::move(fields), options);
+  return open_arrays(spec, kind, rest, std::move(fields), options);
 }
 
 int64_t tokens_per_batch(const std::vector<BatchField>& fields) {
+  const auto target = std::find_if(fields.begin(), fields.end(), [](const BatchField& f) {
+    return f.role == BatchField::Role::target && !f.type.shape.empty();
+  });
   for (const BatchField& field : fields) {
-    if (field.role == BatchField::Role::input && !is_float(field.type.dtype) &&
-        field.type.dtype != DType::boolean && field.type.shape.size() >= 2) {
-      return element_count(field.type.shape);
+    const Shape& shape = field.type.shape;
+    if (field.role != BatchField::Role::input || is_float(field.type.dtype) ||
+        field.type.dtype == DType::boolean || shape.size() < 2) {
+      continue;
     }
+    // Targets for each row or for each token; 2 x 13264 ends of edges are no tokens of 2708 nodes.
+    const bool tokens = target == fields.end() || target->type.shape[0] == shape[0] ||
+                        element_count(target->type.shape) == element_count(shape);
+    return tokens ? element_count(shape) : 0;
   }
   return 0;
 }

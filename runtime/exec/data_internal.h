@@ -1,15 +1,13 @@
-// What the data sources share: mapped files, a shuffled order without memory, and the kinds of
-// source.
+// What the data sources share: files, a shuffled order without memory, walking a box.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/philox.h"
-#include "exec/data.h"
+#include "base/shape.h"
 
 namespace shardrun {
 
@@ -68,7 +66,7 @@ class Permutation {
 /// Which streams of the seed the sources draw from.
 inline uint64_t data_stream(std::string_view use) { return hash_name(use.data(), use.size()); }
 
-/// Calls f(linear index in the global field, position in the output) for each element of the box.
+/// Calls f(linear index in the field, position in the output) for each element of the box.
 template <class F>
 void for_box(const Shape& shape, const Box& box, F&& f) {
   if (is_empty(box)) return;
@@ -92,40 +90,5 @@ void for_box(const Shape& shape, const Box& box, F&& f) {
 
 /// Writes an integer as element i of an array of `dtype`.
 void store_integer(void* out, DType dtype, int64_t i, int64_t value);
-
-std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path,
-                                        int token_bytes, std::vector<BatchField> fields,
-                                        const DataOptions& options);
-
-/// An array of a file. `type` is what elements are stored as; integers that DType does not know
-/// (i16, u16, u32, u64) keep their own name.
-struct StoredArray {
-  std::string name;    // "data.npz: array 'x'", for messages
-  std::string format;  // numpy's: "<f4"
-  Shape shape;
-  const unsigned char* data = nullptr;
-  std::shared_ptr<const void> owner;  // keeps `data` alive
-
-  int64_t element_bytes() const;
-};
-
-/// Parses numpy's .npy, versions 1 to 3. `name` is for messages. Throws invalid_input or
-/// unsupported.
-StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<const void> owner,
-                      const std::string& name);
-/// The arrays of a zip file as numpy writes it: stored or deflated, zip64 where large; by name
-/// without ".npy". Deflated arrays are inflated into memory here. Throws invalid_input or
-/// unsupported.
-std::vector<std::pair<std::string, StoredArray>> open_npz(const std::string& path);
-
-/// Converts elements [begin, begin + count) of the array to the field's dtype, checking bounds.
-void load_elements(const StoredArray& array, int64_t begin, int64_t count, const BatchField& field,
-                   void* out);
-
-/// `named` holds one array per field, in the order of the fields.
-std::unique_ptr<DataSource> make_array_source(const std::string& spec,
-                                              std::vector<BatchField> fields,
-                                              std::vector<StoredArray> arrays,
-                                              const DataOptions& options);
 
 }  // namespace shardrun

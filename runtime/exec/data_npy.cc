@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "exec/data_files.h"
 #include "exec/data_internal.h"
 
 namespace shardrun {
@@ -216,6 +217,26 @@ class Zip {
   std::vector<ZipEntry> entries_;
 };
 
+/// The array, whose first dim runs fastest, in the usual order. It is copied into memory.
+void turn_rows_major(StoredArray& array) {
+  const int64_t bytes = array.element_bytes(), count = element_count(array.shape);
+  auto turned = std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(count * bytes));
+  const Shape strides = row_major_strides(array.shape);
+  Shape at(array.shape.size(), 0);
+  int64_t to = 0;
+  for (int64_t from = 0; from < count; ++from) {
+    std::memcpy(turned->data() + to * bytes, array.data + from * bytes, static_cast<size_t>(bytes));
+    for (size_t d = 0; d < at.size(); ++d) {
+      to += strides[d];
+      if (++at[d] < array.shape[d]) break;
+      to -= at[d] * strides[d];
+      at[d] = 0;
+    }
+  }
+  array.data = turned->data();
+  array.owner = turned;
+}
+
 }  // namespace
 
 StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<const void> owner,
@@ -246,8 +267,6 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   array.format = descr.substr(1, close - 1);
   array.shape = parse_shape(dict_value(header, "shape", name), name);
   const bool fortran = dict_value(header, "fortran_order", name).starts_with("True");
-  SR_REQUIRE(!fortran || array.shape.size() < 2, unsupported, name,
-             ": is in Fortran order; save numpy.ascontiguousarray of it");
 
   int64_t count = 0;
   try {
@@ -261,6 +280,7 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
              " of '", array.format, "' needs ",
              static_cast<double>(count) * static_cast<double>(element), " bytes, but ", have,
              " follow the header; the file is cut short");
+  if (fortran && array.shape.size() > 1) turn_rows_major(array);
   return array;
 }
 

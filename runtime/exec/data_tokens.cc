@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "exec/data_internal.h"
+#include "exec/data_sources.h"
 
 namespace shardrun {
 namespace {
@@ -24,8 +25,9 @@ class TokenSource : public DataSource {
     if (file_.size() <= kCheckAtOpenBytes) check_all();
   }
 
-  void read(int64_t batch, bool validation, const BatchField& field, const Box& box,
+  void read(int64_t batch, Split split, const BatchField& field, const Box& box,
             void* out) const override {
+    const bool validation = split == Split::validation;
     const int64_t shift = field.role == BatchField::Role::target ? 1 : 0;
     int64_t sample = -1, start = 0;
     std::vector<unsigned char> window;  // of the sample at hand, as in the file
@@ -41,7 +43,9 @@ class TokenSource : public DataSource {
     });
   }
 
-  int64_t validation_batches() const override { return validation_batches_; }
+  int64_t batches(Split split) const override {
+    return split == Split::validation ? validation_batches_ : 0;
+  }
 
   std::string describe() const override {
     return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ",

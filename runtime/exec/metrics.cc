@@ -23,6 +23,17 @@ std::string to_json(const StepMetrics& metrics) {
   return line.dump();
 }
 
+std::string to_json(const EvalMetrics& metrics) {
+  nlohmann::ordered_json line;
+  line["step"] = metrics.step;
+  line["val_loss"] = metrics.val_loss;
+  if (metrics.val_accuracy) line["val_accuracy"] = *metrics.val_accuracy;
+  if (metrics.best_step) line["best_step"] = *metrics.best_step;
+  if (metrics.test_loss) line["test_loss"] = *metrics.test_loss;
+  if (metrics.test_accuracy) line["test_accuracy"] = *metrics.test_accuracy;
+  return line.dump();
+}
+
 MetricsWriter::MetricsWriter(const std::string& path, bool append)
     : path_(path), file_(std::fopen(path.c_str(), append ? "a" : "w")) {
   SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path,
@@ -33,12 +44,7 @@ MetricsWriter::~MetricsWriter() { std::fclose(file_); }
 
 void MetricsWriter::step(const StepMetrics& metrics) { write(to_json(metrics)); }
 
-void MetricsWriter::eval(int64_t step, double val_loss) {
-  nlohmann::ordered_json line;
-  line["step"] = step;
-  line["val_loss"] = val_loss;
-  write(line.dump());
-}
+void MetricsWriter::eval(const EvalMetrics& metrics) { write(to_json(metrics)); }
 
 void MetricsWriter::write(const std::string& line) {
   errno = 0;

@@ -20,9 +20,21 @@ struct StepMetrics {
   int64_t peak_bytes = 0;  // arena bytes of this rank
 };
 
+/// One validation. `accuracy` where the model has classes; the rest in a run's last line only,
+/// where the data have a test part: what the test was when validation was best.
+struct EvalMetrics {
+  int64_t step = 0;
+  double val_loss = 0;
+  std::optional<double> val_accuracy = {};
+  std::optional<int64_t> best_step = {};
+  std::optional<double> test_loss = {}, test_accuracy = {};
+};
+
 /// {"step":10,"loss":2.5,"lr":0.001,"grad_norm":1.2,"step_ms":8.1,"tokens_per_s":9e4,"comm_ms":0.4,"peak_bytes":1048576}
-/// and {"step":10,"val_loss":2.6}. A number that is not finite is null, as JSON has none.
+/// and {"step":10,"val_loss":2.6,"val_accuracy":0.4}. A number that is not finite is null, as JSON
+/// has none.
 std::string to_json(const StepMetrics& metrics);
+std::string to_json(const EvalMetrics& metrics);
 
 class MetricsWriter {
  public:
@@ -35,7 +47,7 @@ class MetricsWriter {
 
   /// A line each, in the file when the call returns. Throw Error(device) if it cannot be written.
   void step(const StepMetrics& metrics);
-  void eval(int64_t step, double val_loss);
+  void eval(const EvalMetrics& metrics);
 
  private:
   void write(const std::string& line);

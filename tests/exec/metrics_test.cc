@@ -38,10 +38,11 @@ TEST(Metrics, LinesAreJsonAndThereAtOnce) {
     MetricsWriter writer(path, false);
     writer.step(m);
     EXPECT_EQ(contents(path), first + "\n");
-    writer.eval(10, 2.625);
+    writer.eval({.step = 10, .val_loss = 2.625});
     EXPECT_EQ(contents(path), first + "\n{\"step\":10,\"val_loss\":2.625}\n");
   }
-  MetricsWriter(path, true).eval(11, std::numeric_limits<double>::quiet_NaN());
+  MetricsWriter(path, true)
+      .eval({.step = 11, .val_loss = std::numeric_limits<double>::quiet_NaN()});
   EXPECT_EQ(contents(path),
             first + "\n{\"step\":10,\"val_loss\":2.625}\n{\"step\":11,\"val_loss\":null}\n");
   m.tokens_per_s.reset();
@@ -55,10 +56,21 @@ TEST(Metrics, LinesAreJsonAndThereAtOnce) {
   std::filesystem::remove(path);
 }
 
+TEST(Metrics, AccuraciesStandWhereThereAreSome) {
+  EvalMetrics m{.step = 4, .val_loss = 0.5, .val_accuracy = 0.75};
+  EXPECT_EQ(to_json(m), R"({"step":4,"val_loss":0.5,"val_accuracy":0.75})");
+  m.best_step = 3;
+  m.test_loss = 0.25;
+  m.test_accuracy = 1.0;
+  EXPECT_EQ(
+      to_json(m),
+      R"({"step":4,"val_loss":0.5,"val_accuracy":0.75,"best_step":3,"test_loss":0.25,"test_accuracy":1.0})");
+}
+
 TEST(Metrics, AFullDiskIsReported) {
   MetricsWriter writer("/dev/full", false);
   try {
-    writer.eval(1, 1.0);
+    writer.eval({.step = 1, .val_loss = 1.0});
     ADD_FAILURE() << "writing to a full disk went unnoticed";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "metrics file /dev/full: cannot write: No space left on device");

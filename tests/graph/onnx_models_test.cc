@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "exec/data_internal.h"
+#include "exec/data_files.h"
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"

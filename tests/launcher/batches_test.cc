@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "graph/passes/training.h"
+
 namespace shardrun {
 namespace {
 
@@ -27,6 +29,30 @@ TEST(BatchFields, LabelsMayBeTheIgnoredOne) {
   EXPECT_EQ(as_given.bound, 5);
   EXPECT_EQ(as_given.ignore, -1);
   EXPECT_EQ(labels_field(std::nullopt).ignore, -100);
+  EXPECT_EQ(labels_field(kNoIgnoredLabel).ignore, std::nullopt);
+}
+
+/// An edge list is taken apart before it indexes: both its rows have the tables' bound.
+TEST(BatchFields, BoundsAreSeenThroughMoves) {
+  Graph g;
+  const ValueId edges = g.add_input("edges", {DType::i64, {2, 9}}, Role::batch);
+  const ValueId table = g.add_input("table", {DType::f32, {5, 3}}, Role::batch);
+  const ValueId other = g.add_input("other", {DType::f32, {4, 3}}, Role::batch);
+  const ValueId row = g.add_constant("row", Tensor::scalar_i64(1));
+  const ValueId sources = g.add(
+      "slice", {edges}, {{"starts", Shape{0, 0}}, {"ends", Shape{1, 9}}, {"steps", Shape{1, 1}}});
+  const ValueId targets = g.add("gather", {edges, row}, {{"axis", int64_t{0}}});
+  const auto bound = [&] {
+    for (const BatchField& field : batch_fields(g)) {
+      if (field.name == "edges") return field.bound;
+    }
+    return int64_t{-1};
+  };
+  g.outputs = {g.add("gather", {table, g.add("reshape", {sources}, {{"shape", Shape{9}}})},
+                     {{"axis", int64_t{0}}})};
+  EXPECT_EQ(bound(), 5);
+  g.outputs.push_back(g.add("gather", {other, targets}, {{"axis", int64_t{0}}}));
+  EXPECT_EQ(bound(), 4);
 }
 
 }  // namespace

@@ -87,11 +87,15 @@ struct ModelOptions {
 
   std::string optimizer = "adamw";  // adamw, adam, sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9;
+  bool nesterov = false;      // sgd
   double weight_decay = 0.0;  // on tensors of two or more dims; all with decay_all
   bool decay_all = false;
   double clip = 0.0;   // global gradient norm; 0: off
   int accumulate = 1;  // micro-batches of `batch` a step
   uint64_t seed = 0;   // fresh weights and dropout masks follow from it
+
+  /// TrainOptions::data: binds symbolic dims that nothing else binds to the sizes of its arrays.
+  std::string data;
 };
 
 /// One line of the table of parameters.
@@ -121,6 +125,11 @@ class Model {
 };
 
 Model load_model(World& world, const std::string& path, const ModelOptions& options);
+
+/// What a model's file says of how to train it: flags of `shardrun train` and their values, in the
+/// order that they stand in ("" for a flag without value), from its metadata 'shardrun.train'.
+/// Throws Failure(call) if they cannot be read.
+std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path);
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4
@@ -194,10 +203,19 @@ struct StepReport {
 struct EvalReport {
   int64_t step = 0;
   double val_loss = 0;
+  std::optional<double> val_accuracy;  // where the loss is a cross entropy over classes
+  bool best = false;                   // of all validations so far
+  /// In a run's last report, where the data have a test part: of the best validation.
+  std::optional<int64_t> best_step;
+  std::optional<double> test_loss, test_accuracy;
 };
 
 struct TrainOptions {
-  std::string data;  // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE; "": synthetic
+  std::string data;  // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE,
+                     // idx:IMAGES,LABELS, cifar:FOLDER; "": synthetic
+  std::string augment;      // images: "", crop=4, flip, crop=4,flip
+  std::string normalise;    // "", rows, data, MEAN/DEVIATION
+  bool sort_edges = false;  // a graph's edges in the order of their targets
   int64_t steps = 20;
   double lr = 3e-4, min_lr = 0;
   std::string schedule = "constant";  // constant, linear, cosine
@@ -205,6 +223,7 @@ struct TrainOptions {
   int64_t eval_every = 0;             // 0: only at the end if there is validation data
   int64_t eval_batches = 0;           // 0: all of the validation data, at most 200 batches
   double validation = 0.1;            // share of the data kept for validation
+  int64_t patience = 0;               // stop after so many validations without a better one; 0: off
   uint64_t seed = 0;                  // the order of batches
   std::string metrics;                // JSON lines file; "": none
   std::function<void(const StepReport&)> on_step;  // called on the leader
@@ -220,8 +239,9 @@ struct TrainReport {
 };
 
 /// What train() checks before it starts (options, the data, the metrics file's folder), so that a
-/// caller hears of it before a long search for a plan. Throws Failure(call).
-void check_training(World& world, const Model& model, const TrainOptions& options);
+/// caller hears of it before a long search for a plan. Returns a line about the data, on rank 0.
+/// Throws Failure(call).
+std::string check_training(World& world, const Model& model, const TrainOptions& options);
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options);
 

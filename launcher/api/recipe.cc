@@ -1,0 +1,50 @@
+// A model's own recipe: flags of `shardrun train` in its file's metadata.
+#include <algorithm>
+#include <sstream>
+
+#include "graph/onnx/metadata.h"
+#include "shardrun/shardrun.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+constexpr const char* kKey = "shardrun.train";
+
+// What a recipe may say: how to learn, never which files to read or write, nor on which machine.
+constexpr const char* kFlags[] = {
+    "--loss",         "--freeze",     "--train",      "--shared",   "--dtype",     "--optimizer",
+    "--beta1",        "--beta2",      "--eps",        "--momentum", "--nesterov",  "--weight-decay",
+    "--decay-all",    "--clip",       "--accumulate", "--batch",    "--dim",       "--seed",
+    "--steps",        "--lr",         "--min-lr",     "--schedule", "--warmup",    "--eval-every",
+    "--eval-batches", "--validation", "--patience",   "--augment",  "--normalise", "--sort-edges"};
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path) {
+  return at_boundary([&] {
+    std::vector<std::pair<std::string, std::string>> out;
+    const auto metadata = read_onnx_metadata(path);
+    const auto recipe = metadata.find(kKey);
+    if (recipe == metadata.end()) return out;
+    std::istringstream words(recipe->second);
+    for (std::string word; words >> word;) {
+      if (word.rfind("--", 0) == 0) {
+        const bool known =
+            std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
+        std::string all;
+        for (const char* flag : kFlags) all += str(all.empty() ? "" : " ", flag);
+        SR_REQUIRE(known, invalid_input, path, ": metadata '", kKey, "': '", word,
+                   "' is not a flag that a model may give; those are ", all);
+        out.emplace_back(word, "");
+        continue;
+      }
+      SR_REQUIRE(!out.empty() && out.back().second.empty(), invalid_input, path, ": metadata '",
+                 kKey, "': '", word, "' stands where a flag is wanted");
+      out.back().second = word;
+    }
+    return out;
+  });
+}
+
+}  // namespace shardrun

@@ -1,0 +1,20 @@
+// Flags that a model's file carries stand in for those that the call leaves out.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun::cli {
+
+struct Recipe {
+  std::vector<std::string> words;  // the call with the recipe's flags, first to last
+  std::string told;                // a line for people; empty if the file has no recipe
+};
+
+/// `command` has been parsed from `words`, which begin with its name. What it has no flag for (as
+/// `plan` has none for the learning rate) is left out. Throws Failure(call).
+Recipe add_recipe(const CLI::App& command, const std::vector<std::string>& words,
+                  const std::string& model);
+
+}  // namespace shardrun::cli

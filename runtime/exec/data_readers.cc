@@ -1,0 +1,90 @@
+// Readers of samples as they are stored, and of rows that are scaled to a sum of 1.
+#include "exec/data_readers.h"
+
+#include "base/tensor.h"
+#include "exec/data_internal.h"
+
+namespace shardrun {
+namespace {
+
+Shape inner_shape(const BatchField& field) {
+  const Shape& shape = field.type.shape;
+  return shape.empty() ? shape : Shape(shape.begin() + 1, shape.end());
+}
+
+/// Calls f(first element within the sample, elements, position in the output) for each run of
+/// elements that lie side by side.
+template <class F>
+void for_runs(const Shape& shape, const Box& box, F&& f) {
+  int64_t run = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    run *= box[d].size;
+    if (box[d].size != shape[d]) break;
+  }
+  int64_t wait = 0;
+  for_box(shape, box, [&](int64_t index, int64_t i) {
+    if (wait-- > 0) return;
+    wait = run - 1;
+    f(index, run, i);
+  });
+}
+
+class PlainReader : public SampleReader {
+ public:
+  PlainReader(const Samples& samples, const BatchField& field)
+      : samples_(samples), field_(field), shape_(inner_shape(field)) {}
+
+  void read(const SamplePlace& place, const Box& box, void* out) const override {
+    const auto [array, i] = samples_.find(place.sample);
+    const unsigned char* from = array->sample(i);
+    const int64_t width = array->element_bytes(), to = size_of(field_.type.dtype);
+    const int64_t first = i * array->sample_elements();
+    for_runs(shape_, box, [&, a = array](int64_t index, int64_t count, int64_t at) {
+      load_elements(*a, from + index * width, first + index, count, field_,
+                    static_cast<char*>(out) + at * to);
+    });
+  }
+
+ private:
+  Samples samples_;
+  BatchField field_;
+  Shape shape_;
+};
+
+class RowReader : public SampleReader {
+ public:
+  RowReader(const Samples& samples, const BatchField& field) : samples_(samples), field_(field) {
+    SR_REQUIRE(field.type.shape.size() == 2 && is_float(field.type.dtype), invalid_input,
+               "normalise rows: input '", field.name, "' is ", field.type,
+               ", wanted floating rows [samples, values]");
+  }
+
+  void read(const SamplePlace& place, const Box& box, void* out) const override {
+    const auto [array, i] = samples_.find(place.sample);
+    const int64_t values = field_.type.shape[1];
+    std::vector<float> row(static_cast<size_t>(values));
+    load_floats(*array, array->sample(i), values, row.data());
+    float sum = 0;
+    for (float v : row) sum += v;
+    if (sum != 0) {
+      for (float& v : row) v /= sum;
+    }
+    convert(row.data() + box[0].begin, DType::f32, out, field_.type.dtype, box[0].size);
+  }
+
+ private:
+  Samples samples_;
+  BatchField field_;
+};
+
+}  // namespace
+
+std::unique_ptr<SampleReader> plain_reader(const Samples& samples, const BatchField& field) {
+  return std::make_unique<PlainReader>(samples, field);
+}
+
+std::unique_ptr<SampleReader> row_reader(const Samples& samples, const BatchField& field) {
+  return std::make_unique<RowReader>(samples, field);
+}
+
+}  // namespace shardrun
