@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "graph/mesh.h"
+#include "planner/measured.h"
 
 namespace shardrun {
 
@@ -59,6 +60,9 @@ struct Cluster {
   /// By field ("memory_bandwidth", "within.latency"): where the figure is from.
   std::map<std::string, std::string> sources;
 
+  /// Of devices like these, by `shardrun calibrate`: preferred to what the figures above say.
+  Measured measured;
+
   int64_t size() const { return nodes * devices; }
   /// Of a type without a figure: f32's; f64 half of it.
   double flops_for(DType dtype) const;
@@ -72,9 +76,10 @@ struct Cluster {
   /// For planning one axis as if it were the mesh: a cluster on which the mesh of that axis alone
   /// spans nodes as the axis does here.
   Cluster along(const Mesh& mesh, int axis) const;
-  /// What a job of so many ranks sees: where several ranks share a device, their share of it.
+  /// What a job of so many ranks sees, whose collectives are by `backend` (threads, mpi): where
+  /// several ranks share a device, their share of it; of what was measured, what holds for them.
   /// Throws invalid_input if the cluster has fewer devices and does not share them.
-  Cluster for_ranks(int64_t ranks) const;
+  Cluster for_ranks(int64_t ranks, const std::string& backend = "threads") const;
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 

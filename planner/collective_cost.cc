@@ -5,6 +5,59 @@
 #include <cmath>
 
 namespace shardrun {
+namespace {
+
+using Kind = Collective::Kind;
+constexpr Kind kMeasured[] = {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce,
+                              Kind::all_to_all};
+
+/// By the formulas. `size`: bytes of a rank's part before or after, whichever is larger.
+double formula(Kind kind, double size, const Wire& w) {
+  const auto n = static_cast<double>(w.span.ranks), here = static_cast<double>(w.span.per_node);
+  const double share = (n - 1) / n;
+  switch (kind) {
+    case Kind::all_gather:
+    case Kind::reduce_scatter: return w.call_latency + w.ring_latency + share * size / w.bandwidth;
+    case Kind::all_reduce:
+      return w.call_latency + w.reduce_latency + 2 * share * size / w.reduce_bandwidth;
+    case Kind::all_to_all: {
+      const double near = size * (here - 1) / n / w.node_bandwidth;
+      const double far = size * (n - here) / n / w.wide_bandwidth;
+      return w.call_latency + w.ring_latency + std::max(near, far);
+    }
+    default: return 0;
+  }
+}
+
+/// Of the groups that were measured the one of the most similar size.
+void add_measured(Wire& w, const Cluster& cluster) {
+  if (w.span.nodes > 1) return;
+  const auto distance = [&](const MeasuredCollective& c) {
+    return std::abs(std::log(static_cast<double>(c.group) / static_cast<double>(w.span.ranks)));
+  };
+  for (const Kind kind : kMeasured) {
+    const MeasuredCollective* best = nullptr;
+    for (const MeasuredCollective& c : cluster.measured.collectives) {
+      if (c.kind == kind && (best == nullptr || distance(c) < distance(*best))) best = &c;
+    }
+    if (best == nullptr) continue;
+    const auto at = static_cast<size_t>(kind);
+    w.measured[at] = &best->curve;
+    // Steps and what each rank sends grow with the group: (n - 1) steps, (n - 1) / n of the bytes.
+    w.scale[at] = static_cast<double>(w.span.ranks - 1) / static_cast<double>(best->group - 1);
+  }
+}
+
+/// Within a rank.
+double copy_seconds(double bytes, const Cluster& cluster) {
+  if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {
+    if (const auto op = measured->ops.find({"slice", "", DType::f32}); op != measured->ops.end())
+      return op->second.curve.at(2 * bytes);  // read and written
+  }
+  return bytes / cluster.memory_bandwidth.value();
+}
+
+}  // namespace
 
 /// A ring through several nodes enters and leaves each of them as often as it has members there, so
 /// it is as fast as the node's links, or as all of the members' network links together. Latencies
@@ -25,6 +78,7 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
     w.ring_latency = (ranks - 1) * near.latency;
     w.reduce_latency = 2 * w.ring_latency;
     w.step_latency = near.latency;
+    add_measured(w, cluster);
     return w;
   }
   w.bandwidth = per_node * w.wide_bandwidth;
@@ -43,29 +97,13 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
 
 double collective_seconds(Collective::Kind kind, double bytes_before, double bytes_after,
                           const Wire& w, const Cluster& cluster) {
-  using Kind = Collective::Kind;
-  const auto n = static_cast<double>(w.span.ranks), here = static_cast<double>(w.span.per_node);
-  const double share = (n - 1) / n;
-  const double memory = cluster.memory_bandwidth.value();
-  switch (kind) {
-    case Kind::all_gather:
-      return w.call_latency + w.ring_latency + share * bytes_after / w.bandwidth;
-    case Kind::reduce_scatter:
-      return w.call_latency + w.ring_latency + share * bytes_before / w.bandwidth;
-    case Kind::all_reduce:
-      return w.call_latency + w.reduce_latency + 2 * share * bytes_before / w.reduce_bandwidth;
-    case Kind::all_to_all: {
-      const double near = bytes_before * (here - 1) / n / w.node_bandwidth;
-      const double far = bytes_before * (n - here) / n / w.wide_bandwidth;
-      return w.call_latency + w.ring_latency + std::max(near, far);
-    }
-    case Kind::slice: return bytes_after / memory;
-    case Kind::keep_first: return bytes_before / memory;
-    case Kind::halo_exchange:
-    case Kind::halo_add:
-    case Kind::block_exchange: break;  // exchange_seconds
-  }
-  return 0;
+  if (kind == Kind::slice) return copy_seconds(bytes_after, cluster);
+  if (kind == Kind::keep_first) return copy_seconds(bytes_before, cluster);
+  const auto at = static_cast<size_t>(kind);
+  if (at >= w.measured.size()) return 0;  // exchange_seconds
+  const double size = std::max(bytes_before, bytes_after);
+  return w.measured[at] != nullptr ? w.scale[at] * w.measured[at]->at(size)
+                                   : formula(kind, size, w);
 }
 
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
@@ -79,6 +117,12 @@ double collective_seconds(Collective::Kind kind, const TensorType& type, const S
 }
 
 double exchange_seconds(double bytes_sent, double bytes_received, int64_t messages, const Wire& w) {
+  // What is sent goes out as in an all_to_all, of which a rank keeps a part.
+  const auto at = static_cast<size_t>(Kind::all_to_all);
+  if (w.measured[at] != nullptr && w.span.ranks > 1) {
+    const auto n = static_cast<double>(w.span.ranks);
+    return w.measured[at]->at(std::max(bytes_sent, bytes_received) * n / (n - 1));
+  }
   // The slowest pair: neighbours on two nodes, if there are any.
   const double bandwidth = w.span.nodes > 1 ? w.wide_bandwidth : w.node_bandwidth;
   return w.call_latency + static_cast<double>(messages) * w.step_latency +

@@ -1,6 +1,7 @@
 // What a collective costs.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "graph/program.h"
@@ -20,6 +21,10 @@ struct Wire {
   double ring_latency = 0;      // s of a message's way around the ring, size - 1 steps
   double reduce_latency = 0;    // s of an all_reduce: twice the ring, or up and down a tree
   double step_latency = 0;      // s of the slowest step
+  /// By Collective::Kind: what was measured, and by how much it is to be multiplied where that was
+  /// with another number of ranks. The cluster outlives the Wire.
+  std::array<const Curve*, 4> measured{};
+  std::array<double, 4> scale{};
 };
 Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
 

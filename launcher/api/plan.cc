@@ -228,7 +228,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
-      impl->cluster = find_cluster(request.cluster).for_ranks(ranks);
+      impl->cluster =
+          find_cluster(request.cluster).for_ranks(ranks, world.impl().mpi ? "mpi" : "threads");
     } else {
       SR_REQUIRE(request.cluster.empty(), invalid_input, "--cluster ", request.cluster,
                  ": the plan ", request.plan_file,

@@ -97,6 +97,13 @@ void run_verify(World& world, Arguments& args) {
               static_cast<long long>(report.comparisons));
 }
 
+void run_calibrate(World& world, const CalibrateRequest& request) {
+  const CalibrateReport report = calibrate(world, request);
+  if (!world.leader()) return;
+  std::printf("measured %d kernels and %d collectives in %.1f s: %s\n", report.kernels,
+              report.collectives, report.seconds, report.path.c_str());
+}
+
 void add_solve_options(CLI::App& app, Arguments& args) {
   SolveRequest& o = args.solve;
   app.add_option("file", o.file,
@@ -183,12 +190,20 @@ int run(int argc, char** argv) {
   explain_command
       ->add_option("--plan-seconds", args.plan.solve_seconds, "--why: time for the search")
       ->capture_default_str();
+  CalibrateRequest measure;
+  CLI::App* calibrate_command = app.add_subcommand(
+      "calibrate",
+      "Measure this machine for the planner; under mpirun, collectives between its processes");
+  calibrate_command->add_option("-o,--output", measure.output,
+                                "Another cluster file than the one that plans read by themselves");
+  calibrate_command->add_option("--seconds", measure.seconds, "How long it may take, about")
+      ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   ModelCommand write_model(*model_command);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan", "verify", "explain",  "model",
-                                        "solve", "-h",   "--help", "--version"};
+  const std::vector<std::string> own = {"train", "plan",      "verify", "explain", "model",
+                                        "solve", "calibrate", "-h",     "--help",  "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -222,7 +237,7 @@ int run(int argc, char** argv) {
     if (app.get_subcommands().empty()) {
       throw Failure(Failure::Kind::call,
                     "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-                    "explain, model, solve; --help tells more");
+                    "explain, model, solve, calibrate; --help tells more");
     }
     if (train_command->parsed() && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call,
@@ -234,7 +249,8 @@ int run(int argc, char** argv) {
     if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
     return 2;
   }
-  if (!train_command->parsed() && !is_first_process()) return 0;  // work for one
+  const bool by_all = train_command->parsed() || calibrate_command->parsed();
+  if (!by_all && !is_first_process()) return 0;  // work for one
   if (model_command->parsed() || solve_command->parsed()) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
@@ -255,12 +271,12 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    World world =
-        !train_command->parsed() ? World::threads(args.ranks.value_or(1)) : make_world(args);
+    World world = by_all ? make_world(args) : World::threads(args.ranks.value_or(1));
     try {
       if (train_command->parsed()) run_train(world, args);
       if (plan_command->parsed()) run_plan(world, args);
       if (verify_command->parsed()) run_verify(world, args);
+      if (calibrate_command->parsed()) run_calibrate(world, measure);
       return 0;
     } catch (const std::exception& e) {
       return world.fail(e);

@@ -84,5 +84,28 @@ TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
       << describe(cut);
 }
 
+/// With next to no time little is measured, but what is written is a cluster to plan for. Under
+/// mpirun it gets what MPI takes.
+TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
+  const Outcome alone = at_->shardrun("calibrate --seconds 0.5 -o here/host.json");
+  ASSERT_EQ(alone.status, 0) << describe(alone);
+  EXPECT_NE(alone.out.find("here/host.json"), std::string::npos) << describe(alone);
+  const auto measured = [&] {
+    return nlohmann::json::parse(at_->read("here/host.json"))["measured"];
+  };
+  EXPECT_GE(measured()["kernels"].size(), 1u);
+  EXPECT_GE(measured()["kernels"][0]["grids"].size(), 1u);
+  const size_t threads = measured()["collectives"].size();
+  const Outcome mpi_run = at_->shardrun(mpi(2), "calibrate --seconds 0.5 -o here/host.json");
+  EXPECT_EQ(mpi_run.status, 0) << describe(mpi_run);
+  EXPECT_GT(measured()["collectives"].size(), threads);
+  EXPECT_EQ(measured()["collectives"].back()["backend"], "mpi");
+  const Outcome plan = at_->shardrun("plan gpt.onnx --ranks 2 --cluster here/host.json");
+  EXPECT_EQ(plan.status, 0) << describe(plan);
+  EXPECT_NE(plan.out.find("measured on"), std::string::npos) << describe(plan);
+  refused("calibrate -o /proc/none/host.json", "/proc/none/host.json: cannot write");
+  refused("calibrate --seconds 0 -o x.json", "--seconds is 0");
+}
+
 }  // namespace
 }  // namespace shardrun::test

@@ -74,6 +74,24 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
   EXPECT_NE(changed("/flops/f33", {{"peak", 1}}).find("c.json: field 'flops.f33'"),
             std::string::npos);
   EXPECT_EQ(changed("/name", "other"), "accepted");
+  const nlohmann::json op = {{"op", "add"},   {"variant", ""},          {"dtype", "f32"},
+                             {"by", "bytes"}, {"sizes", {4096, 65536}}, {"seconds", {1e-6, 5e-6}}};
+  const auto measured = [&](const char* name, const nlohmann::json& value) {
+    nlohmann::json wrong = op;
+    wrong[name] = value;
+    return changed("/measured", {{"kernels", {{{"ranks", 1}, {"ops", {wrong}}}}}});
+  };
+  EXPECT_EQ(measured("by", "bytes"), "accepted");
+  EXPECT_EQ(measured("by", "bits"),
+            "c.json: field 'measured.kernels[0].ops[0].by' is \"bits\", wanted bytes or flops");
+  EXPECT_EQ(measured("sizes", {65536, 4096}),
+            "c.json: field 'measured.kernels[0].ops[0].sizes' is [65536,4096], wanted an ascending "
+            "list");
+  EXPECT_EQ(measured("seconds", {1e-6}),
+            "c.json: field 'measured.kernels[0].ops[0].seconds' is [1e-06], wanted as many numbers "
+            "as there are sizes");
+  EXPECT_EQ(measured("seconds", {1e-6, 0}),
+            "c.json: field 'measured.kernels[0].ops[0].seconds' is 0, wanted a number above 0");
 }
 
 TEST(ClusterFile, BuiltInOnesReadBackEqual) {
@@ -82,7 +100,17 @@ TEST(ClusterFile, BuiltInOnesReadBackEqual) {
     EXPECT_EQ(cluster.size(), 24) << name;
     EXPECT_EQ(parse_cluster(cluster_json(cluster), "written"), cluster) << name;
   }
-  EXPECT_EQ(parse_cluster(cluster_json(host_cluster()), "written"), host_cluster());
+  Cluster host = host_cluster();
+  EXPECT_EQ(parse_cluster(cluster_json(host), "written"), host);
+  MeasuredKernels kernels;
+  kernels.threads = 2;
+  kernels.grids[{"matmul", "tn", DType::bf16}] = {{{{8, 16}, {8}, {8}}}, {1e-6, 1.5e-6}};
+  kernels.ops[{"reduce_sum", "rows", DType::f32}] = {false, Curve{{{4096, 1e-6}, {8192, 2e-6}}}};
+  kernels.ops[{"conv", "", DType::f32}] = {true, Curve{{{1e6, 1e-5}}}};
+  host.measured.kernels = {kernels};
+  host.measured.collectives = {
+      {"mpi", 4, 2, Collective::Kind::reduce_scatter, Curve{{{256, 2e-6}, {1024, 3e-6}}}}};
+  EXPECT_EQ(parse_cluster(cluster_json(host), "written"), host);
 }
 
 /// Every number of a file, by its path, has a source, and every source a number.

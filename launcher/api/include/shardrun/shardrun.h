@@ -282,6 +282,21 @@ struct SolveReport {
 };
 SolveReport solve_problem(const SolveRequest& request);
 
+struct CalibrateRequest {
+  std::string output;   // "": the user's own file, which plans for this machine read
+  double seconds = 45;  // in all, about
+};
+
+struct CalibrateReport {
+  std::string path;
+  int kernels = 0, collectives = 0;  // how many curves
+  double seconds = 0;
+};
+/// Measures this machine: kernels as one, two … ranks run them at the same time, and collectives
+/// between threads; in a World of several MPI processes collectives between those alone, which adds
+/// to what one process has measured before.
+CalibrateReport calibrate(World& world, const CalibrateRequest& request);
+
 struct GptModel {
   std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b
   // Over the preset's:

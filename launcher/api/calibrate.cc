@@ -1,0 +1,199 @@
+// shardrun calibrate: what is measured, in what order, and the file that keeps it.
+#include "calibrate.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "cluster.h"
+#include "planner/cluster_file.h"
+#include "shardrun/shardrun.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0
+             ? CPU_COUNT(&set)
+             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::string processor() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "a processor";
+}
+
+/// 1, 2, 4 … up to `most`, and `most`.
+std::vector<int> doubling(int first, int most) {
+  std::vector<int> out;
+  for (int n = first; n < most; n *= 2) out.push_back(n);
+  if (most >= first) out.push_back(most);
+  return out;
+}
+
+/// On rank threads of this process.
+std::vector<MeasuredCollective> measure_threads(int ranks, double deadline) {
+  std::vector<MeasuredCollective> out;
+  std::mutex mutex;
+  World world = World::threads(ranks);
+  run_ranks(world, [&](Communicator& comm) {
+    std::vector<MeasuredCollective> own = measure_collectives(comm, "threads", deadline);
+    const std::lock_guard lock(mutex);
+    if (comm.rank() == 0) out = std::move(own);
+  });
+  return out;
+}
+
+/// The figures of the formulas, from the measurements: those of ranks that have a core each.
+void summarise(Cluster& cluster) {
+  const std::string source = "shardrun calibrate";
+  const MeasuredKernels& kernels = cluster.measured.kernels.back();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto grid = kernels.grids.find({"matmul", "nn", dtype});
+    if (grid == kernels.grids.end()) continue;
+    cluster.flops[dtype] = {2 * 512.0 * 512 * 512 / grid->second.at({512, 512, 512}, {1, 1, 1})};
+    cluster.sources[str("flops.", to_string(dtype), ".peak")] = source + ": matmul of 512 cubed";
+  }
+  if (const auto add = kernels.ops.find({"add", "", DType::f32}); add != kernels.ops.end()) {
+    const auto& [bytes, seconds] = add->second.curve.points.back();
+    cluster.memory_bandwidth = {bytes / seconds};
+    cluster.kernel_latency = add->second.curve.points.front().second;
+    cluster.sources["memory_bandwidth.peak"] = source + ": the largest add";
+    cluster.sources["kernel_latency"] = source + ": the smallest add";
+  }
+  for (const MeasuredCollective& c : cluster.measured.collectives) {
+    if (c.kind != Collective::Kind::all_gather || c.group != 2) continue;
+    const auto &first = c.curve.points.front(), &last = c.curve.points.back();
+    cluster.within = {0.5 * last.first / last.second, first.second};
+    cluster.sources["within.bandwidth"] = source + ": the largest all_gather of two ranks";
+    cluster.sources["within.latency"] = source + ": the smallest all_gather of two ranks";
+    break;
+  }
+}
+
+/// What is known so far, if anything.
+Cluster known(const std::string& path) {
+  std::error_code missing;
+  if (std::filesystem::exists(path, missing)) {
+    try {
+      return read_cluster_file(path);
+    } catch (const Error&) {  // it will be written anew
+    }
+  }
+  return host_cluster();
+}
+
+/// Next to the file; takes its place when it is whole.
+std::ofstream begin_file(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  std::ofstream out(path + ".new", std::ios::binary);
+  SR_REQUIRE(out.good(), invalid_input, path,
+             ": cannot write the calibration; name another file with -o");
+  return out;
+}
+
+void finish_file(const std::string& path, std::ofstream& out, const std::string& text) {
+  out << text;
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(path + ".new", path, error);
+  SR_REQUIRE(out && !error, invalid_input, path,
+             ": cannot write the calibration; name another file with -o");
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+void replace(std::vector<MeasuredCollective>& all, const std::string& backend, int64_t ranks,
+             std::vector<MeasuredCollective> fresh) {
+  std::erase_if(all, [&](const MeasuredCollective& c) {
+    return c.backend == backend && (ranks == 0 || c.ranks == ranks);
+  });
+  all.insert(all.end(), std::make_move_iterator(fresh.begin()),
+             std::make_move_iterator(fresh.end()));
+}
+
+}  // namespace
+
+CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
+  CalibrateReport report;
+  report.path = request.output.empty() ? calibration_path() : request.output;
+  const double begin = now_seconds(), end = begin + request.seconds;
+  const bool mpi = world.impl().mpi && world.size() > 1;
+  std::ofstream file;  // rank 0's
+  decide_on_rank0(world, [&] {
+    SR_REQUIRE(!report.path.empty(), invalid_input,
+               "there is no place for the calibration ($HOME is not set, or "
+               "SHARDRUN_CALIBRATION=none); name a file with -o");
+    SR_REQUIRE(request.seconds > 0, invalid_input, "--seconds is ", request.seconds,
+               ", wanted more than 0");
+    SR_REQUIRE(!mpi || !known(report.path).measured.kernels.empty(), invalid_input, report.path,
+               ": no kernels were measured yet; run 'shardrun calibrate' alone first, then under "
+               "mpirun");
+    file = begin_file(report.path);  // before it takes long
+    return std::string();
+  });
+  std::vector<MeasuredCollective> between;
+  if (mpi) {
+    at_boundary([&] {
+      share_cores(world.impl());
+      between = measure_collectives(*world.impl().mpi, "mpi", end);
+    });
+  }
+  decide_on_rank0(world, [&] {
+    Cluster cluster = known(report.path);
+    std::vector<MeasuredCollective>& collectives = cluster.measured.collectives;
+    if (mpi) {
+      report.collectives = static_cast<int>(between.size());
+      replace(collectives, "mpi", world.size(), std::move(between));
+    } else {
+      const int n = cores();
+      const std::vector<int> jobs = doubling(1, n), groups = doubling(2, 2 * n);
+      cluster = host_cluster();
+      std::swap(cluster.measured.collectives, collectives);
+      const auto parts = static_cast<double>(jobs.size());
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
+        cluster.measured.kernels.push_back(
+            measure_kernels(Team(jobs[i], std::max(1, n / jobs[i])), until));
+        report.kernels += static_cast<int>(cluster.measured.kernels.back().ops.size() +
+                                           cluster.measured.kernels.back().grids.size());
+      }
+      replace(cluster.measured.collectives, "threads", 0, {});
+      for (const int ranks : groups) {
+        std::vector<MeasuredCollective> fresh = measure_threads(ranks, end);
+        report.collectives += static_cast<int>(fresh.size());
+        replace(cluster.measured.collectives, "threads", ranks, std::move(fresh));
+      }
+      cluster.devices = n;
+      cluster.about =
+          str(processor(), ", ", n, n == 1 ? " core" : " cores", ", measured on ", today());
+      cluster.sources["devices"] = "the cores that the process may run on";
+      summarise(cluster);
+    }
+    finish_file(report.path, file, cluster_json(cluster));
+    return std::string();
+  });
+  report.seconds = now_seconds() - begin;
+  return report;
+}
+
+}  // namespace shardrun

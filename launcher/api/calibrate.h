@@ -1,0 +1,61 @@
+// Measuring this machine: kernels as ranks run them, collectives between them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "graph/graph.h"
+#include "planner/measured.h"
+
+namespace shardrun {
+
+/// What `work` takes undisturbed, in seconds, when `ranks` threads run it at the same time,
+/// each with `threads` threads of its own for kernels. Every rank makes its work on its thread;
+/// run i of a rank calls work(i). Runs for about `budget` seconds, longer where it is disturbed.
+class Team {
+ public:
+  using Work = std::function<void(int64_t run)>;
+  Team(int ranks, int threads) : ranks_(ranks), threads_(threads) {}
+  int ranks() const { return ranks_; }
+  int threads() const { return threads_; }
+  double measure(const std::function<Work()>& make, double budget) const;
+
+ private:
+  int ranks_, threads_;
+};
+
+/// One op called with these types; the curve that its time belongs to.
+struct CalibrationCall {
+  Node node;
+  std::vector<TensorType> in;
+};
+
+/// A call of the op that reads and writes about so many bytes (an op that is measured by FLOPs:
+/// that does so many), or none if the op cannot be scaled. `variant` as in MeasuredKernels.
+struct CalibrationOp {
+  std::string op, variant;
+  bool by_flops = false;
+  std::function<CalibrationCall(DType dtype, double size)> call;
+  std::vector<double> sizes;
+};
+/// Every op of the registry that can be called at any size, in the order of their importance.
+std::vector<CalibrationOp> calibration_ops();
+
+/// Measures until `deadline` (of steady_clock, in seconds since its epoch). Larger sizes are left
+/// out where smaller ones take long already.
+MeasuredKernels measure_kernels(const Team& team, double deadline);
+
+/// Every kind of collective in groups of every size that divides the ranks. Collective over
+/// `world`; every rank returns the same.
+std::vector<MeasuredCollective> measure_collectives(Communicator& world, const std::string& backend,
+                                                    double deadline);
+
+/// Less work never takes more time: what was disturbed is put right by what was not.
+void make_monotone(Curve& curve);
+double now_seconds();
+/// Three significant digits: what a measurement is good for.
+double rounded(double seconds);
+
+}  // namespace shardrun

@@ -1,0 +1,116 @@
+// Timing collectives in groups of every size.
+#include <algorithm>
+#include <memory>
+
+#include "calibrate.h"
+#include "exec/collective_step.h"
+#include "planner/reshard.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kBudget = 12e-3;   // s of a measurement
+constexpr double kLongest = 60e-3;  // where a call takes as long, the next larger is left out
+constexpr int64_t kMostRuns = 400;
+
+/// f32[count] before and after the collective, over a mesh of one axis.
+struct Case {
+  Collective::Kind kind;
+  const char *before, *after;
+};
+constexpr Case kCases[] = {
+    {Collective::Kind::all_gather, "[{a}, -]", "[-, -]"},
+    {Collective::Kind::reduce_scatter, "[-, -] partial(sum: a)", "[{a}, -]"},
+    {Collective::Kind::all_reduce, "[-, -] partial(sum: a)", "[-, -]"},
+    {Collective::Kind::all_to_all, "[{a}, -]", "[-, {a}]"},
+};
+
+/// Each value over all ranks.
+void over_ranks(Communicator& world, std::vector<double>& values, Reduction op) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<char> staging(static_cast<size_t>(world.all_reduce_staging(count, DType::f64) + 128));
+  void* aligned = staging.data();
+  size_t space = staging.size();
+  std::align(64, staging.size() - 64, aligned, space);
+  world.all_reduce(values.data(), count, DType::f64, op, aligned);
+}
+
+double largest(Communicator& world, double own) {
+  std::vector<double> one = {own};
+  over_ranks(world, one, Reduction::max);
+  return one[0];
+}
+
+/// Lower quartile of what a call takes from when the last rank has come: what the quickest rank
+/// sees, for the others also wait.
+double measure(Communicator& world, Communicator& group, const Case& c, int64_t rows) {
+  const Mesh mesh({{"a", group.size()}});
+  const Shape shape = {rows, 64};
+  ReshardStep step;
+  step.kind = c.kind;
+  step.axes = {0};
+  step.to_dim = c.kind == Collective::Kind::all_to_all ? 1 : 0;
+  const Sharding before = parse_sharding(c.before, mesh);
+  step.after = parse_sharding(c.after, mesh);
+  const Collective collective = collective_of(step, shape, before, mesh, group.rank());
+  const CollectiveStep run(collective, DType::f32, group.rank());
+  const auto tensor = [&](const Box& box) {
+    Tensor t({DType::f32, box_shape(box)});
+    for (int64_t i = 0; i < t.count(); ++i) t.as<float>()[i] = static_cast<float>(i % 7);
+    return t;
+  };
+  const auto me = static_cast<size_t>(group.rank());
+  const Tensor in = tensor(collective.in_boxes[me]), out = tensor(collective.out_boxes[me]),
+               workspace({DType::u8, {run.workspace_bytes() + 64}});
+  // In a step the operand was just written, and lies in its writer's cache.
+  const auto call = [&] {
+    for (int64_t i = 0; i < in.count(); i += 16) in.as<float>()[i] += 1;
+    world.barrier();
+    const double begin = now_seconds();
+    run.run(in.data(), out.data(), workspace.data(), &group);
+    return now_seconds() - begin;
+  };
+  call();
+  // Every rank makes as many calls.
+  const double once = largest(world, std::max(call(), call()));
+  const auto runs = std::clamp(static_cast<int64_t>(kBudget / once), int64_t{5}, kMostRuns);
+  std::vector<double> samples;
+  for (int64_t i = 0; i < runs; ++i) samples.push_back(call());
+  over_ranks(world, samples, Reduction::min);
+  const auto quartile = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 4);
+  std::nth_element(samples.begin(), quartile, samples.end());
+  return *quartile;
+}
+
+}  // namespace
+
+std::vector<MeasuredCollective> measure_collectives(Communicator& world, const std::string& backend,
+                                                    double deadline) {
+  std::vector<MeasuredCollective> out;
+  for (int size = world.size(); size >= 2; --size) {
+    if (world.size() % size != 0) continue;
+    std::vector<std::vector<int>> groups;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (rank % size == 0) groups.emplace_back();
+      groups.back().push_back(rank);
+    }
+    const std::unique_ptr<Communicator> group = world.split(groups);
+    for (const Case& c : kCases) {
+      MeasuredCollective measured{backend, world.size(), size, c.kind, {}};
+      double last = 0;
+      for (int64_t rows = 4; rows <= 1 << 18; rows *= 4) {
+        // Rank 0's clock counts.
+        double late = world.rank() == 0 && (now_seconds() > deadline || last > kLongest) ? 1 : 0;
+        if (largest(world, late) > 0) break;
+        last = rounded(measure(world, *group, c, rows));
+        const double part = c.kind == Collective::Kind::all_to_all ? size : 1;
+        measured.curve.points.emplace_back(static_cast<double>(rows * 64 * 4) / part, last);
+      }
+      make_monotone(measured.curve);
+      if (!measured.curve.points.empty()) out.push_back(std::move(measured));
+    }
+  }
+  return out;
+}
+
+}  // namespace shardrun

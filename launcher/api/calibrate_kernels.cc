@@ -1,0 +1,308 @@
+// Timing kernels on several threads at once.
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "backend.h"
+#include "calibrate.h"
+#include "graph/op_def.h"
+#include "planner/kernel_cost.h"
+
+namespace shardrun {
+namespace {
+
+// Operands are taken in turn from copies of together so many bytes, so that they come from where
+// those of a step do: made a while ago, not by the call before.
+constexpr double kRotation = 16 << 20;
+constexpr double kMostCopies = 256;
+constexpr double kBudget = 1.2e-3;    // s of a measurement
+constexpr size_t kCloseCalls = 4;     // are wanted that take at most …
+constexpr double kClose = 1.25;       // times the least …
+constexpr double kPatience = 40e-3;   // s at the longest
+constexpr double kLongest = 80e-3;    // s of a call; larger ones are left out
+constexpr double kMostFlops = 2.5e9;  // of a measured product
+
+/// Lower quartile of the samples that are no outliers: within twice the least.
+double typical(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  while (samples.back() > 2 * samples.front()) samples.pop_back();
+  return samples[samples.size() / 4];
+}
+
+/// Operands and results of a call, several times.
+class Operands {
+ public:
+  Operands(const CalibrationCall& call, const std::vector<TensorType>& out, int64_t workspace) {
+    double bytes = 0;
+    for (const auto* types : {&call.in, &out}) {
+      for (const TensorType& t : *types) bytes += static_cast<double>(byte_size(t));
+    }
+    const auto copies =
+        static_cast<size_t>(std::clamp(kRotation / std::max(bytes, 1.0), 1.0, kMostCopies));
+    workspace_ =
+        std::make_unique<Tensor>(TensorType{DType::u8, {std::max<int64_t>(workspace, 64)}});
+    for (size_t c = 0; c < copies; ++c) {
+      for (size_t i = 0; i < call.in.size(); ++i) {
+        tensors_.emplace_back(call.in[i]);
+        fill(tensors_.back(), call, i);
+      }
+      for (const TensorType& t : out) {
+        tensors_.emplace_back(t);
+        if (byte_size(t) > 0)  // touches the pages
+          std::memset(tensors_.back().data(), 0, static_cast<size_t>(byte_size(t)));
+      }
+    }
+    const size_t each = call.in.size() + out.size();
+    for (size_t c = 0; c < copies; ++c) {
+      Set set;
+      for (size_t i = 0; i < each; ++i) {
+        Tensor& tensor = tensors_[c * each + i];
+        (i < call.in.size() ? set.in : set.out).push_back(tensor.view());
+      }
+      sets_.push_back(std::move(set));
+    }
+  }
+
+  KernelArgs args(int64_t run) {
+    Set& set = sets_[static_cast<size_t>(run) % sets_.size()];
+    return {set.in, set.out, workspace_->data()};
+  }
+
+ private:
+  struct Set {
+    std::vector<TensorView> in, out;
+  };
+
+  static void fill(Tensor& tensor, const CalibrationCall& call, size_t operand) {
+    const DType dtype = tensor.type().dtype;
+    const int64_t count = tensor.count();
+    const std::optional<int64_t> bound =
+        is_float(dtype) || dtype == DType::boolean ? std::nullopt : index_bound(call, operand);
+    dispatch(dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* data = static_cast<T*>(tensor.data());
+      uint32_t state = 12345;
+      for (int64_t i = 0; i < count; ++i) {
+        state = state * 1664525u + 1013904223u;
+        const uint32_t random = state >> 8;
+        if constexpr (std::is_same_v<T, bool>) {
+          data[i] = (random & 1) != 0;
+        } else if constexpr (std::is_integral_v<T>) {
+          data[i] = static_cast<T>(static_cast<int64_t>(random) % bound.value_or(2));
+        } else {
+          data[i] = static_cast<T>(0.1f + 0.8f * static_cast<float>(random) / 16777216.0f);
+        }
+      }
+    });
+  }
+
+  static std::optional<int64_t> index_bound(const CalibrationCall& call, size_t operand) {
+    const OpDef& def = op_def(call.node.op);
+    return def.index_bound == nullptr ? std::nullopt : def.index_bound(call.node, call.in, operand);
+  }
+
+  std::vector<Tensor> tensors_;
+  std::vector<Set> sets_;
+  std::unique_ptr<Tensor> workspace_;
+};
+
+/// Seconds of a call, or none if there is no kernel for it.
+std::optional<double> measure_call(const Team& team, const CalibrationCall& call) {
+  try {
+    const std::vector<TensorType> out = infer_types(call.node, call.in);
+    return team.measure(
+        [&]() -> Team::Work {
+          auto kernel = std::make_shared<PreparedKernel>(
+              select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}));
+          auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes);
+          return [kernel, operands](int64_t run) { kernel->run(operands->args(run)); };
+        },
+        kBudget);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+CalibrationCall matmul_call(DType dtype, const std::string& layout,
+                            const std::array<int64_t, 3>& size) {
+  const auto [m, n, k] = size;
+  const bool a = layout[0] == 't', b = layout[1] == 't';
+  CalibrationCall call;
+  call.node.op = call.node.name = "matmul";
+  call.node.attrs.set("equation", std::string(a ? "km" : "mk") + "," + (b ? "nk" : "kn") + "->mn");
+  call.in = {{dtype, a ? Shape{k, m} : Shape{m, k}}, {dtype, b ? Shape{n, k} : Shape{k, n}}};
+  return call;
+}
+
+CalibrationCall attention_call(DType dtype, const std::string& op,
+                               const std::array<int64_t, 3>& size) {
+  const auto [heads, length, width] = size;
+  CalibrationCall call;
+  call.node.op = call.node.name = op;
+  call.node.attrs = {{"causal", int64_t{1}}, {"has_mask", int64_t{0}}, {"scale", 0.125}};
+  const TensorType x{dtype, {1, heads, length, width}};
+  call.in = op == "attention"
+                ? std::vector{x, x, x}
+                : std::vector{x, x, x, x, x, TensorType{DType::f32, {1, heads, length}}};
+  return call;
+}
+
+/// Every point of the grid. One that is too large or too late is put as what one step back along
+/// the first dim that has one takes, as many times more to the given power.
+Grid measure_grid(const Team& team, const std::array<std::vector<double>, 3>& sizes,
+                  const std::array<double, 3>& powers, double deadline,
+                  const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
+  Grid grid{sizes, {}};
+  const std::array<size_t, 3> step = {sizes[1].size() * sizes[2].size(), sizes[2].size(), 1};
+  for (size_t i = 0; i < sizes[0].size() * step[0]; ++i) {
+    const std::array<size_t, 3> at = {i / step[0], i / step[1] % sizes[1].size(),
+                                      i % sizes[2].size()};
+    std::array<int64_t, 3> size{};
+    for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int64_t>(sizes[d][at[d]]);
+    const CalibrationCall call = make(size);
+    std::optional<double> seconds;
+    const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
+    if (flops <= kMostFlops && now_seconds() < deadline) seconds = measure_call(team, call);
+    for (size_t d = 0; d < 3 && !seconds; ++d) {
+      if (at[d] == 0) continue;
+      seconds =
+          grid.seconds[i - step[d]] * std::pow(sizes[d][at[d]] / sizes[d][at[d] - 1], powers[d]);
+    }
+    if (!seconds) return {};
+    grid.seconds.push_back(rounded(*seconds));
+  }
+  for (size_t i = grid.seconds.size(); i-- > 0;) {  // as make_monotone
+    for (size_t d = 0; d < 3; ++d) {
+      if (i / step[d] % sizes[d].size() + 1 < sizes[d].size())
+        grid.seconds[i] = std::min(grid.seconds[i], grid.seconds[i + step[d]]);
+    }
+  }
+  return grid;
+}
+
+}  // namespace
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double rounded(double seconds) {
+  const double unit = std::pow(10.0, std::floor(std::log10(seconds)) - 2);
+  return std::round(seconds / unit) * unit;
+}
+
+void make_monotone(Curve& curve) {
+  for (size_t i = curve.points.size(); i-- > 1;)
+    curve.points[i - 1].second = std::min(curve.points[i - 1].second, curve.points[i].second);
+}
+
+double Team::measure(const std::function<Work()>& make, double budget) const {
+  std::vector<double> samples;
+  std::exception_ptr error;
+  std::mutex mutex;
+  std::atomic<int> ready{0};
+  const auto member = [&] {
+    omp_set_num_threads(threads_);
+    std::vector<double> own;
+    bool counted = false;
+    try {
+      const Work work = make();
+      work(0);
+      work(1);
+      ++ready;
+      counted = true;
+      while (ready < ranks_) std::this_thread::yield();
+      const double begin = now_seconds();
+      double last = begin;
+      // On a busy machine most calls may be interrupted: on until some were not.
+      double least = 1e300;
+      size_t close = 0;
+      for (int64_t run = 2; last - begin < budget || close < kCloseCalls; ++run) {
+        work(run);
+        const double end = now_seconds();
+        own.push_back(end - last);
+        last = end;
+        if (own.back() < least / kClose) close = 0;
+        least = std::min(least, own.back());
+        if (own.back() < kClose * least) ++close;
+        if (last - begin > kPatience) break;
+      }
+    } catch (...) {
+      if (!counted) ++ready;
+      const std::lock_guard lock(mutex);
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex);
+    samples.insert(samples.end(), own.begin(), own.end());
+  };
+  const int before = omp_get_max_threads();
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < ranks_; ++rank) threads.emplace_back(member);
+  member();
+  for (std::thread& thread : threads) thread.join();
+  omp_set_num_threads(before);
+  if (error) std::rethrow_exception(error);
+  return typical(std::move(samples));
+}
+
+MeasuredKernels measure_kernels(const Team& team, double deadline) {
+  MeasuredKernels out;
+  out.ranks = team.ranks();
+  out.threads = team.threads();
+  const double begin = now_seconds();
+  const double part = begin + 0.7 * (deadline - begin);
+  const auto add = [&](const std::string& op, const std::string& variant, DType dtype, Grid grid) {
+    if (!grid.seconds.empty()) out.grids[{op, variant, dtype}] = std::move(grid);
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<double> matmul = {8, 32, 128, 512, 2048};
+    for (const std::string layout : {"nn", "nt", "tn"}) {
+      add("matmul", layout, dtype,
+          measure_grid(team, {matmul, matmul, matmul}, {1, 1, 1}, part,
+                       [&](const auto& size) { return matmul_call(dtype, layout, size); }));
+    }
+    for (const std::string op : {"attention", "attention_grad"}) {
+      add(op, "", dtype,
+          measure_grid(team, {{{2, 16}, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}}},
+                       {1, 2, 1}, part,
+                       [&](const auto& size) { return attention_call(dtype, op, size); }));
+    }
+  }
+  for (const CalibrationOp& op : calibration_ops()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      MeasuredKernels::Op measured{op.by_flops, {}};
+      for (const double wanted : op.sizes) {
+        const auto& points = measured.curve.points;
+        if (now_seconds() > deadline ||
+            (!points.empty() && points.back().second * wanted / points.back().first > kLongest))
+          break;
+        CalibrationCall call;
+        try {
+          call = op.call(dtype, wanted);
+        } catch (const Error&) {
+          break;
+        }
+        const std::optional<double> seconds = measure_call(team, call);
+        if (!seconds) break;
+        const KernelWork work = work_of(call.node, call.in, infer_types(call.node, call.in));
+        const double size = std::round(op.by_flops ? work.flops : work.bytes);
+        if (!measured.curve.points.empty() && size <= measured.curve.points.back().first) continue;
+        measured.curve.points.emplace_back(size, rounded(*seconds));
+      }
+      make_monotone(measured.curve);
+      if (!measured.curve.points.empty()) out.ops[{op.op, op.variant, dtype}] = measured;
+    }
+  }
+  return out;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,252 @@
+// Calls of every op at any size: the ops' own samples made larger, and a few written out.
+#include <algorithm>
+#include <cmath>
+
+#include "calibrate.h"
+#include "graph/op_def.h"
+#include "planner/kernel_cost.h"
+
+namespace shardrun {
+namespace {
+
+using Ints = std::vector<int64_t>;
+constexpr double kKi = 1024, kMi = 1024 * 1024;
+
+int64_t whole(double size) { return std::max<int64_t>(1, std::llround(size)); }
+
+CalibrationCall call(std::string op, Attrs attrs, std::vector<TensorType> in) {
+  Node node;
+  node.op = op;
+  node.name = std::move(op);
+  node.attrs = std::move(attrs);
+  return {std::move(node), std::move(in)};
+}
+
+double size_of_call(const CalibrationCall& c, bool by_flops) {
+  const KernelWork work = work_of(c.node, c.in, infer_types(c.node, c.in));
+  return by_flops ? work.flops : work.bytes;
+}
+
+/// The call whose size comes nearest to what is wanted; `at` grows with its argument.
+template <class At>
+CalibrationCall grown(double wanted, bool by_flops, At at) {
+  double low = 1, high = 1;
+  while (high < 1e8 && size_of_call(at(high), by_flops) < wanted) high *= 4;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(low * high);
+    (size_of_call(at(middle), by_flops) < wanted ? low : high) = middle;
+  }
+  return at(low);
+}
+
+/// Every dim of a sample longer than 1 becomes as many times longer; f32 becomes `dtype`. Where the
+/// attributes carry sizes this infers nonsense or throws, and such ops are written out below.
+CalibrationCall stretched(const OpDef& def, DType dtype, double times) {
+  std::vector<TensorType> in = def.samples[0].in;
+  for (TensorType& type : in) {
+    if (type.dtype == DType::f32) type.dtype = dtype;
+    for (int64_t& dim : type.shape) {
+      if (dim > 1) dim = whole(static_cast<double>(dim) * times);
+    }
+  }
+  return call(def.name, def.samples[0].attrs, std::move(in));
+}
+
+bool stretches(const OpDef& def) {
+  if (def.samples.empty() || def.samples[0].in.empty() || def.localise != nullptr ||
+      def.shrink != nullptr)
+    return false;
+  try {
+    const CalibrationCall small = stretched(def, DType::f32, 1),
+                          large = stretched(def, DType::f32, 4);
+    return size_of_call(large, false) > 3 * size_of_call(small, false);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// [rows, columns] of `elements`, a row 512 long where there are enough.
+Shape matrix(double elements) {
+  const double columns = std::min(512.0, std::max(1.0, std::sqrt(elements)));
+  return {whole(elements / columns), whole(columns)};
+}
+
+CalibrationOp by_bytes(const std::string& op, const std::string& variant,
+                       std::function<CalibrationCall(DType, double)> at) {
+  return {op,
+          variant,
+          false,
+          [at](DType dtype, double bytes) {
+            return grown(bytes, false, [&](double elements) { return at(dtype, elements); });
+          },
+          {4 * kKi, 32 * kKi, 256 * kKi, 2 * kMi, 16 * kMi}};
+}
+
+CalibrationOp by_flops(const std::string& op, const std::string& variant,
+                       std::function<CalibrationCall(DType, double)> at,
+                       std::vector<double> sizes) {
+  return {op, variant, true,
+          [at](DType dtype, double flops) {
+            return grown(flops, true, [&](double more) { return at(dtype, more); });
+          },
+          std::move(sizes)};
+}
+
+std::vector<CalibrationOp> movement_calls() {
+  std::vector<CalibrationOp> out;
+  out.push_back(by_bytes("transpose", "rows", [](DType t, double n) {
+    return call("transpose", {{"perm", Ints{0, 2, 1, 3}}}, {{t, {whole(n / 16384), 64, 4, 64}}});
+  }));
+  out.push_back(by_bytes("transpose", "short rows", [](DType t, double n) {
+    return call("transpose", {{"perm", Ints{0, 2, 1, 3}}}, {{t, {whole(n / 8192), 64, 4, 32}}});
+  }));
+  out.push_back(by_bytes("transpose", "elements", [](DType t, double n) {
+    return call("transpose", {{"perm", Ints{1, 0}}}, {{t, matrix(n)}});
+  }));
+  out.push_back(by_bytes("split", "", [](DType t, double n) {
+    const Shape s = matrix(n / 3);
+    return call("split", {{"axis", int64_t{0}}, {"sizes", Ints{1, 1, 1}}}, {{t, {3, s[0], s[1]}}});
+  }));
+  out.push_back(by_bytes("concat", "", [](DType t, double n) {
+    const Shape s = matrix(n / 3);
+    const TensorType part{t, {1, s[0], s[1]}};
+    return call("concat", {{"axis", int64_t{0}}}, {part, part, part});
+  }));
+  out.push_back(by_bytes("slice", "", [](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("slice",
+                {{"starts", Ints{0, 0}}, {"ends", Ints{s[0], s[1]}}, {"steps", Ints{1, 1}}},
+                {{t, {s[0], 2 * s[1]}}});
+  }));
+  out.push_back(by_bytes("pad", "", [](DType t, double n) {
+    return call("pad",
+                {{"before", Ints{0, 1}},
+                 {"after", Ints{0, 2}},
+                 {"mode", std::string("constant")},
+                 {"value", 0.0}},
+                {{t, matrix(n)}});
+  }));
+  out.push_back(by_bytes("expand", "", [](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("expand", {{"shape", s}}, {{t, {1, s[1]}}});
+  }));
+  out.push_back(by_bytes("tile", "", [](DType t, double n) {
+    const Shape s = matrix(n / 2);
+    return call("tile", {{"repeats", Ints{2, 1}}}, {{t, s}});
+  }));
+  out.push_back(by_bytes("gather_grad", "", [](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("gather_grad", {{"axis", int64_t{0}}, {"size", 4 * s[0]}},
+                {{t, s}, {DType::i64, {s[0]}}});
+  }));
+  out.push_back(by_bytes("dropout", "", [](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("dropout",
+                {{"global_shape", s},
+                 {"start", Ints{0, 0}},
+                 {"p", 0.1},
+                 {"key", int64_t{11}},
+                 {"seed", int64_t{3}}},
+                {{t, s}, {DType::i64, {}}});
+  }));
+  for (const char* op : {"reduce_sum", "reduce_max", "reduce_min"}) {
+    const std::pair<const char*, Ints> variants[] = {
+        {"rows", {0}}, {"columns", {1}}, {"all", {0, 1}}};
+    for (const auto& [variant, axes] : variants) {
+      out.push_back(by_bytes(op, variant, [op, axes = axes](DType t, double n) {
+        return call(op, {{"axes", axes}, {"keepdims", int64_t{0}}}, {{t, matrix(n)}});
+      }));
+    }
+  }
+  for (const DType to : {DType::f32, DType::bf16}) {
+    out.push_back(by_bytes("cast", std::string(to_string(to)), [to](DType t, double n) {
+      return call("cast", {{"to", std::string(to_string(to))}}, {{t, matrix(n)}});
+    }));
+  }
+  return out;
+}
+
+/// A 3 x 3 convolution of 28 x 28 images with as many channels in and out, and pools.
+std::vector<CalibrationOp> window_calls() {
+  const Ints one = {1, 1}, two = {2, 2}, none = {0, 0}, three = {3, 3}, large = {28, 28};
+  const auto image = [](DType t, double channels, int64_t side) {
+    return TensorType{t, {4, whole(channels), side, side}};
+  };
+  const auto weights = [](DType t, double c) { return TensorType{t, {whole(c), whole(c), 3, 3}}; };
+  const std::vector<double> sizes = {1e6, 1e7, 1e8, 1e9};
+  std::vector<CalibrationOp> out;
+  out.push_back(by_flops(
+      "conv", "",
+      [=](DType t, double c) {
+        return call("conv",
+                    {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"pads_high", one}},
+                    {image(t, c, 28), weights(t, c)});
+      },
+      sizes));
+  out.push_back(by_flops(
+      "conv_data_grad", "",
+      [=](DType t, double c) {
+        return call("conv_data_grad",
+                    {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"size", large}},
+                    {image(t, c, 28), weights(t, c)});
+      },
+      sizes));
+  out.push_back(by_flops(
+      "conv_weight_grad", "",
+      [=](DType t, double c) {
+        return call("conv_weight_grad",
+                    {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"kernel", three}},
+                    {image(t, c, 28), image(t, c, 28)});
+      },
+      sizes));
+  for (const char* op : {"max_pool", "sum_pool"}) {
+    const Attrs attrs = {{"strides", two}, {"dilations", one}, {"pads_low", none}, {"kernel", two}};
+    Attrs forward = attrs, backward = attrs;
+    forward.set("pads_high", none);
+    backward.set("size", large);
+    out.push_back(
+        by_bytes(op, "", [=](DType t, double c) { return call(op, forward, {image(t, c, 28)}); }));
+    out.push_back(by_bytes(std::string(op) + "_grad", "", [=](DType t, double c) {
+      std::vector<TensorType> in = {image(t, c, 14)};
+      if (std::string(op) == "max_pool") in.push_back({DType::u8, in[0].shape});
+      return call(std::string(op) + "_grad", backward, std::move(in));
+    }));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<CalibrationOp> calibration_ops() {
+  std::vector<CalibrationOp> out;
+  for (auto family : {movement_calls, window_calls}) {
+    for (CalibrationOp& op : family()) out.push_back(std::move(op));
+  }
+  std::erase_if(out, [](const CalibrationOp& op) { return find_op(op.op) == nullptr; });
+  std::vector<CalibrationOp> others;
+  for (const OpDef* def : all_ops()) {
+    const bool written = def->name == "matmul" || def->name.starts_with("attention") ||
+                         std::any_of(out.begin(), out.end(),
+                                     [&](const CalibrationOp& op) { return op.op == def->name; });
+    if (written || !stretches(*def)) continue;
+    others.push_back(by_bytes(
+        def->name, "", [def](DType dtype, double times) { return stretched(*def, dtype, times); }));
+  }
+  // What every training step is made of goes first, in case time runs out.
+  const std::vector<std::string> usual = {
+      "add", "adamw",         "layer_norm",         "gelu",   "layer_norm_grad",   "gelu_grad",
+      "mul", "cross_entropy", "cross_entropy_grad", "gather", "reduce_sum_squares"};
+  const auto place = [&](const CalibrationOp& op) {
+    return std::find(usual.begin(), usual.end(), op.op) - usual.begin();
+  };
+  std::stable_sort(others.begin(), others.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  const auto rest = std::find_if(others.begin(), others.end(), [&](const CalibrationOp& op) {
+    return place(op) == static_cast<std::ptrdiff_t>(usual.size());
+  });
+  out.insert(out.begin(), others.begin(), rest);
+  out.insert(out.end(), rest, others.end());
+  return out;
+}
+
+}  // namespace shardrun

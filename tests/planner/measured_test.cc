@@ -1,0 +1,167 @@
+// Reading between measurements, and choosing among them.
+#include "planner/measured.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "planner/kernel_cost.h"
+
+namespace shardrun {
+namespace {
+
+TEST(Curve, IsStraightInLogarithms) {
+  const Curve curve{{{100, 1}, {10000, 10}, {1e6, 1000}}};
+  EXPECT_DOUBLE_EQ(curve.at(0), 1);
+  EXPECT_DOUBLE_EQ(curve.at(50), 1);  // what a call costs at least
+  EXPECT_DOUBLE_EQ(curve.at(100), 1);
+  EXPECT_NEAR(curve.at(1000), std::sqrt(10), 1e-9);  // half way from 1 to 10
+  EXPECT_NEAR(curve.at(1e5), 100, 1e-9);
+  EXPECT_DOUBLE_EQ(curve.at(1e6), 1000);
+  EXPECT_DOUBLE_EQ(curve.at(3e6), 3000);  // in proportion
+  double before = 0;
+  for (double size = 1; size < 1e8; size *= 1.3) {
+    EXPECT_GE(curve.at(size), before);
+    before = curve.at(size);
+  }
+}
+
+TEST(Grid, InterpolatesAlongEachDim) {
+  // Seconds are m n^2 / 1e6 at every point: straight in logarithms everywhere.
+  Grid grid{{{{10, 100}, {10, 40}, {5}}}, {}};
+  for (double m : grid.sizes[0]) {
+    for (double n : grid.sizes[1]) grid.seconds.push_back(m * n * n / 1e6);
+  }
+  const std::array<double, 3> powers = {1, 2, 1};
+  EXPECT_NEAR(grid.at({10, 10, 5}, powers), 1e-3, 1e-12);
+  EXPECT_NEAR(grid.at({30, 20, 5}, powers), 30 * 400 / 1e6, 1e-9);
+  EXPECT_NEAR(grid.at({200, 80, 5}, powers), 200 * 6400 / 1e6, 1e-9);  // outside
+  EXPECT_NEAR(grid.at({100, 40, 15}, powers), 3 * 100 * 1600 / 1e6, 1e-9);
+  EXPECT_NEAR(grid.at({1, 1, 1}, powers), 1e-3, 1e-12);  // never less than the smallest
+}
+
+MeasuredKernels kernels(int64_t ranks, double seconds) {
+  MeasuredKernels out;
+  out.ranks = ranks;
+  out.ops[{"add", "", DType::f32}] = {false, Curve{{{1000, seconds}}}};
+  out.grids[{"matmul", "nn", DType::f32}] = {{{{8}, {8}, {8}}}, {seconds}};
+  return out;
+}
+
+double add_seconds(const Measured& m) {
+  return m.kernels.at(0).ops.at({"add", "", DType::f32}).curve.points[0].second;
+}
+
+TEST(Measured, AJobSeesWhatWasMeasuredMostLikeIt) {
+  Measured all;
+  all.kernels = {kernels(1, 1e-6), kernels(2, 2e-6), kernels(4, 3e-6)};
+  const int64_t cores = 4;
+  EXPECT_DOUBLE_EQ(add_seconds(all.for_ranks(1, cores, "threads")), 1e-6);
+  EXPECT_DOUBLE_EQ(add_seconds(all.for_ranks(2, cores, "threads")), 2e-6);
+  EXPECT_DOUBLE_EQ(add_seconds(all.for_ranks(3, cores, "threads")),
+                   3e-6);  // the least that is no less
+  EXPECT_DOUBLE_EQ(add_seconds(all.for_ranks(4, cores, "threads")), 3e-6);
+  // Eight ranks on four cores take turns.
+  const Measured eight = all.for_ranks(8, cores, "threads");
+  EXPECT_DOUBLE_EQ(add_seconds(eight), 6e-6);
+  EXPECT_DOUBLE_EQ((eight.kernels[0].grids.at({"matmul", "nn", DType::f32}).seconds[0]), 6e-6);
+  EXPECT_TRUE(Measured().for_ranks(2, 2, "mpi").kernels.empty());
+}
+
+TEST(Measured, CollectivesAreThoseOfTheBackend) {
+  Measured all;
+  const auto add = [&](const std::string& backend, int64_t ranks) {
+    all.collectives.push_back({backend, ranks, 2, Collective::Kind::all_gather, Curve{{{1, 1}}}});
+  };
+  add("threads", 2);
+  add("threads", 4);
+  add("mpi", 2);
+  const auto chosen = [&](int64_t ranks, const std::string& backend) {
+    const Measured m = all.for_ranks(ranks, 2, backend);
+    EXPECT_EQ(m.collectives.size(), 1u);
+    return m.collectives.at(0).backend + std::to_string(m.collectives.at(0).ranks);
+  };
+  EXPECT_EQ(chosen(2, "threads"), "threads2");
+  EXPECT_EQ(chosen(3, "threads"), "threads4");
+  EXPECT_EQ(chosen(4, "mpi"), "mpi2");  // the backend counts for more than the number
+  EXPECT_EQ(chosen(2, "nccl"), "threads2");
+}
+
+Node matmul(const std::string& equation) {
+  Node node;
+  node.op = node.name = "matmul";
+  node.attrs.set("equation", equation);
+  return node;
+}
+
+TEST(KernelCost, AMatmulIsSeenThroughItsEquation) {
+  const auto work = [](const std::string& equation, Shape a, Shape b) {
+    return matmul_work(matmul(equation), std::vector<TensorType>{{DType::f32, std::move(a)},
+                                                                 {DType::f32, std::move(b)}});
+  };
+  const auto expect = [](const MatmulWork& w, const std::string& layout, double batch, double m,
+                         double n, double k) {
+    EXPECT_EQ(w.layout, layout);
+    EXPECT_EQ(w.batch, batch);
+    EXPECT_EQ(w.m, m);
+    EXPECT_EQ(w.n, n);
+    EXPECT_EQ(w.k, k);
+  };
+  expect(work("mk,kn->mn", {3, 5}, {5, 7}), "nn", 1, 3, 7, 5);
+  expect(work("amk,kn->amn", {2, 3, 5}, {5, 7}), "nn", 1, 6, 7, 5);
+  expect(work("amn,kn->amk", {2, 3, 7}, {5, 7}), "nt", 1, 6, 5, 7);
+  expect(work("amk,amn->kn", {2, 3, 5}, {2, 3, 7}), "tn", 1, 5, 7, 6);
+  expect(work("amk,amn->nk", {2, 3, 5}, {2, 3, 7}), "tn", 1, 7, 5, 6);  // columns come from a
+  expect(work("bmk,bkn->bmn", {4, 3, 5}, {4, 5, 7}), "nn", 4, 3, 7, 5);
+  expect(work("bhmk,bhnk->bhmn", {2, 2, 3, 5}, {2, 2, 7, 5}), "nt", 4, 3, 7, 5);
+  expect(work("mk,kn->mn", {3, 1}, {1, 7}), "nn", 1, 3, 7, 1);
+}
+
+TEST(KernelCost, WhatIsMeasuredGoesBeforeTheRoofline) {
+  Cluster cluster;
+  cluster.flops = {{DType::f32, {1e9}}};
+  cluster.memory_bandwidth = {1e9};
+  cluster.kernel_latency = 1e-6;
+  Node add;
+  add.op = "add";
+  const std::vector<TensorType> in(2, {DType::f32, {1000}}), out(1, {DType::f32, {1000}});
+  EXPECT_DOUBLE_EQ(kernel_seconds(add, in, out, cluster), 12000 / 1e9 + 1e-6);
+  MeasuredKernels measured;
+  measured.ops[{"add", "", DType::f32}] = {false, Curve{{{6000, 3e-6}, {24000, 12e-6}}}};
+  measured.ops[{"exp", "", DType::f32}] = {false, Curve{{{1000, 9e-6}}}};
+  cluster.measured.kernels = {measured};
+  EXPECT_DOUBLE_EQ(kernel_seconds(add, in, out, cluster), 6e-6);
+  // An op that was not: as an add of as many bytes; or its FLOPs at the large matmul's rate.
+  Node sub;
+  sub.op = "sub";
+  EXPECT_DOUBLE_EQ(kernel_seconds(sub, in, out, cluster), 6e-6);
+  const std::vector<TensorType> matrices(2, {DType::f32, {100, 100}}), result(1, matrices[0]);
+  EXPECT_DOUBLE_EQ(kernel_seconds(matmul("mk,kn->mn"), matrices, result, cluster), 2e6 / 1e9);
+  // Of one type only: the other counts its bytes.
+  Node exp;
+  exp.op = "exp";
+  const std::vector<TensorType> half(1, {DType::bf16, {1000}});
+  EXPECT_DOUBLE_EQ(kernel_seconds(exp, half, half, cluster), 9e-6 * 4);
+}
+
+TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreTold) {
+  const auto variant = [](const std::string& op, Attrs attrs, Shape in, Shape out) {
+    Node node;
+    node.op = op;
+    node.attrs = std::move(attrs);
+    const std::vector<TensorType> i = {{DType::f32, std::move(in)}},
+                                  o = {{DType::f32, std::move(out)}};
+    return work_of(node, i, o).variant;
+  };
+  using Ints = std::vector<int64_t>;
+  EXPECT_EQ(variant("transpose", {{"perm", Ints{1, 0}}}, {64, 64}, {64, 64}), "elements");
+  EXPECT_EQ(variant("transpose", {{"perm", Ints{1, 0, 2}}}, {4, 8, 64}, {8, 4, 64}), "rows");
+  EXPECT_EQ(variant("transpose", {{"perm", Ints{1, 0, 2}}}, {4, 8, 16}, {8, 4, 16}), "short rows");
+  EXPECT_EQ(variant("reduce_sum", {{"axes", Ints{0}}}, {4, 8}, {8}), "rows");
+  EXPECT_EQ(variant("reduce_sum", {{"axes", Ints{1}}}, {4, 8}, {4}), "columns");
+  EXPECT_EQ(variant("reduce_sum", {{"axes", Ints{0, 1}}}, {4, 8}, {}), "all");
+  EXPECT_EQ(variant("add", {}, {4, 8}, {4, 8}), "");
+}
+
+}  // namespace
+}  // namespace shardrun
