@@ -198,7 +198,8 @@ void Constraints::pin_updates() {
       SR_REQUIRE(own->second.sharding == made->second.sharding, invalid_input, own->second.by,
                  " and ", made->second.by, " contradict at node '",
                  graph_.node(value.producer).name, "': '", value.name, "' replaces '",
-                 graph_.value(held).name, "' after the step, so they lie alike; leave out one");
+                 graph_.value(held).name,
+                 "' after the step, so they lie alike; leave out one of the two");
     } else if (own != pins_.end()) {
       const Pin copy = own->second;
       pins_.emplace(next, copy);
@@ -349,7 +350,8 @@ void Constraints::check_held(ValueId id, const NodeDemand& demand) const {
     return;
   for (const Node& node : graph_.nodes()) {
     if (std::find(node.inputs.begin(), node.inputs.end(), id) != node.inputs.end())
-      contradict_planner(graph_.value(id), pin->second, str("node '", node.name, "', its reader"));
+      contradict_planner(graph_.value(id), pin->second,
+                         str("node '", node.name, "', which reads it"));
   }
 }
 
