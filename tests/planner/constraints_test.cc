@@ -102,7 +102,7 @@ TEST(Requests, AnAxisOfOneRank) {
 TEST(Requests, AreRefusedWhereTheyAreNoRequests) {
   EXPECT_EQ(refusal({"layer0/w"}),
             "--shard 'layer0/w': is not REGEX=SHARDING, as 'h.0.mlp.c_fc.weight=[-,model]' is");
-  EXPECT_EQ(refusal({"layer(0=[-,-]"}).substr(0, 65),
+  EXPECT_EQ(refusal({"layer(0=[-,-]"}).substr(0, 64),
             "--shard 'layer(0=[-,-]': 'layer(0' is not a regular expression (");
   EXPECT_EQ(refusal({"layer0/w=[-,seq]"}),
             "--shard 'layer0/w=[-,seq]': sharding '[-,seq]': axis 'seq' is not in the mesh "
