@@ -143,7 +143,8 @@ std::string to_json(const Plan& plan) {
                     {"comm_seconds", plan.comm_seconds},
                     {"bytes", plan.bytes},
                     {"values", values},
-                    {"nodes", nodes}};
+                    {"nodes", nodes},
+                    {"regathered", plan.regathered}};
   return out.dump(1) + "\n";
 }
 
@@ -177,6 +178,9 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       SR_REQUIRE(sharding.is_string(), invalid_input, "values['", name, "'] is not a sharding");
       plan.values[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
     }
+    for (const std::string& name :
+         get<std::vector<std::string>>(root, "regathered", origin))
+      plan.regathered.insert(name);
     for (const auto& [name, node] : field(root, "nodes", origin).items()) {
       plan.nodes[name] = node_from(node, plan.mesh, origin, name);
     }

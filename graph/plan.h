@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct Plan {
   std::map<std::string, Sharding>
       values;  // as produced (computed) or held (batch, parameter, state, constant)
   std::map<std::string, NodePlan> nodes;  // by node name
+  /// Values whose resharded copies serve one node only and are made anew for the next: weights that
+  /// are gathered forward and again backward.
+  std::set<std::string> regathered;
   std::string planner;                    // which planner made it
   uint64_t model_hash = 0;                // structural hash of the Graph it is for
   double seconds = 0;                     // predicted time of a step

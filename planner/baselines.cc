@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "planner/roles.h"
+
 namespace shardrun {
 namespace {
 
@@ -54,7 +56,11 @@ int baseline_names(const std::string& planner) {
 
 BaselineDemands::BaselineDemands(const Graph& graph, const Mesh& mesh, std::vector<Baseline> kinds,
                                  const std::function<const SpmdRule&(NodeId)>& rule_of)
-    : graph_(graph), kinds_(std::move(kinds)), groups_(graph, rule_of) {
+    : graph_(graph),
+      kinds_(std::move(kinds)),
+      groups_(graph, rule_of),
+      of_batch_(depends_on_batch(graph)),
+      of_weights_(made_of_weights(graph)) {
   find_roles();
   find_batch_groups();
   int64_t rows = 0;
@@ -76,24 +82,6 @@ BaselineDemands::BaselineDemands(const Graph& graph, const Mesh& mesh, std::vect
 
 void BaselineDemands::find_roles() {
   const size_t values = graph_.values().size(), nodes = graph_.nodes().size();
-  of_batch_.assign(values, false);
-  of_weights_.assign(values, false);
-  for (size_t v = 0; v < values; ++v) {
-    const Role role = graph_.values()[v].role;
-    of_batch_[v] = role == Role::batch;
-    of_weights_[v] = role == Role::parameter;
-  }
-  for (const Node& node : graph_.nodes()) {
-    bool batch = false, weights = !node.inputs.empty();
-    for (ValueId in : node.inputs) {
-      batch = batch || of_batch_[at(in)];
-      weights = weights && (of_weights_[at(in)] || graph_.value(in).role == Role::constant);
-    }
-    for (ValueId out : node.outputs) {
-      of_batch_[at(out)] = batch;
-      of_weights_[at(out)] = weights && node.phase == Phase::micro;
-    }
-  }
   forward_.assign(nodes, false);
   std::vector<bool> needed(values, false);
   if (graph_.loss != kNoValue) needed[at(graph_.loss)] = true;

@@ -213,6 +213,10 @@ bool Constraints::reshards_updates() const {
          });
 }
 
+bool Constraints::regathers_weights() const {
+  return kinds_ && std::find(kinds_->begin(), kinds_->end(), Baseline::fsdp) != kinds_->end();
+}
+
 std::vector<const Constraints::Pin*> Constraints::pins_of(const Node& node) const {
   std::vector<const Pin*> out;
   for (ValueId id : node.outputs) {

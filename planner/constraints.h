@@ -31,6 +31,8 @@ class Constraints {
   bool leaves_empty() const { return leaves_empty_; }
   /// May an update be made in another Sharding than its parameter is held in?
   bool reshards_updates() const;
+  /// Are gathered weights dropped after each use, as fsdp does?
+  bool regathers_weights() const;
 
   /// Removes the strategies of nodes that are not allowed. Classes whose members must do different
   /// things are split: the new ones come last, with a copy of `rules`. What a baseline asks of a

@@ -62,7 +62,9 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster, int na
   std::vector<Mesh> meshes;
   std::set<std::vector<GroupSpan>> seen;
   const bool ordered = names > 1;  // each axis has a meaning of its own
-  for (int axes = ordered ? names : 1; axes <= (ordered ? names : kMostAxes); ++axes) {
+  // What one baseline does on all axes it does on one, but for links that differ.
+  const int most = ordered ? names : names == 0 ? kMostAxes : ranks > cluster.devices ? 2 : 1;
+  for (int axes = ordered ? names : 1; axes <= most; ++axes) {
     std::vector<int64_t> sizes;
     std::vector<std::vector<int64_t>> all;
     factorise(ranks, axes, sizes, all);

@@ -67,8 +67,8 @@ class Partitioner {
 
  private:
   struct Copy {
-    Sharding sharding;
-    BufferId buffer;
+    Sharding sharding = {};
+    BufferId buffer = -1;
   };
   struct ValueState {
     Sharding produced;
@@ -274,6 +274,9 @@ class Partitioner {
     for (const TensorType& type : in_types) in_shapes.push_back(type.shape);
     for (ValueId id : node.outputs) out_shapes.push_back(graph_.type(id).shape);
     const NodeBoxes boxes = node_boxes(np, in_shapes, out_shapes, mesh_, coordinates_);
+    for (ValueId in : node.inputs) {
+      if (plan_.regathered.count(graph_.value(in).name) > 0) state(in).copies.resize(1);
+    }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId value = node.inputs[i];
       BufferId buffer = buffer_in(value, np.in[i]);

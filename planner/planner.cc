@@ -11,6 +11,7 @@
 #include "planner/bound.h"
 #include "planner/constraints.h"
 #include "planner/reshard.h"
+#include "planner/roles.h"
 #include "planner/search_space.h"
 
 namespace shardrun {
@@ -81,8 +82,17 @@ class Planner {
     report.build_seconds = since(begin);
     // First as if memory were no matter: mostly it is none, and then no strategy is there for its
     // size alone.
-    std::optional<Plan> plan = solve(cap(all, false), report);
-    if (!plan && capped_) plan = solve(cap(all, true), report);
+    std::optional<Plan> plan = solve(cap(all, false), constraints_.regathers_weights(), report);
+    if (scarce_ && baseline_names(options_.planner) == 0) {
+      PlanReport its_report = report;
+      std::optional<Plan> other = solve(cap(all, false), true, its_report);
+      if (other && (!plan || other->seconds < plan->seconds)) {
+        plan = std::move(other);
+        its_report.lower_bound = std::min(its_report.lower_bound, report.lower_bound);
+        report = its_report;
+      }
+    }
+    if (!plan && capped_) plan = solve(cap(all, true), true, report);
     SR_REQUIRE(plan, out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(),
                ": the smallest plan found needs ", least_bytes_, " bytes a rank, the limit is ",
                options_.memory_limit, "; allow more memory, use more ranks or a smaller batch");
@@ -258,6 +268,9 @@ class Planner {
     plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
     plan.model_hash = structural_hash(graph_);
     std::vector<std::vector<int>> wanted(graph_.values().size());  // in the order of use
+    const auto regathered = [&](ValueId id) {
+      return !space.regathered.empty() && space.regathered[static_cast<size_t>(id)];
+    };
     const auto want = [&](ValueId id, int sharding) {
       wanted[static_cast<size_t>(id)].push_back(sharding);
     };
@@ -298,8 +311,17 @@ class Planner {
                 produced = times_.number_of(plan.values.at(value.name));
       std::vector<int> key{type, produced};
       key.insert(key.end(), wanted[v].begin(), wanted[v].end());
+      const bool anew = regathered(static_cast<ValueId>(v)) &&
+                        std::any_of(wanted[v].begin(), wanted[v].end(),
+                                    [&](int sharding) { return sharding != produced; });
+      if (anew) plan.regathered.insert(value.name);
+      key.push_back(anew ? -1 : 0);
       const auto [it, fresh] = known.emplace(std::move(key), 0.0);
-      if (fresh) it->second = hand_out_seconds(type, produced, wanted[v]);
+      if (fresh && anew) {
+        for (int sharding : wanted[v]) it->second += times_.seconds(type, produced, sharding);
+      } else if (fresh) {
+        it->second = hand_out_seconds(type, produced, wanted[v]);
+      }
       plan.comm_seconds += it->second;
     }
     plan.seconds = plan.compute_seconds + plan.comm_seconds;
@@ -310,8 +332,10 @@ class Planner {
   /// how buffers share an arena. So a solution is measured by the arena that it would have, and if
   /// that is too large the additive limit is tightened by the ratio and the Problem solved again.
   /// nullopt if nothing that was found fits.
-  std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
+  /// `regather`: weights that are gathered are gathered for each reader, and hold memory no longer.
+  std::optional<Plan> solve(SearchSpace space, bool regather, PlanReport& report) {
     auto begin = thread_seconds();
+    if (regather) space.regathered = made_of_weights(graph_);
     add_value_strategies(space, graph_, folding_, constraints_.pinned());
     constraints_.restrict_held(space, folding_);
     drop_avoided(space);
@@ -342,6 +366,7 @@ class Planner {
       const int64_t additive = evaluate(problem, *solution).peak_bytes;
       plan.bytes = options_.arena_bytes ? options_.arena_bytes(plan) : additive;
       if (limit <= 0 || plan.bytes <= limit) return plan;
+      scarce_ = true;
       least_bytes_ = std::min(least_bytes_, plan.bytes);
       if (!result.solution) return std::nullopt;
       const double ratio = static_cast<double>(limit) / static_cast<double>(plan.bytes);
@@ -363,7 +388,7 @@ class Planner {
   std::vector<std::vector<double>>
       score_;  // class, strategy of the whole enumeration: lower is better
   size_t most_ = 0;
-  bool capped_ = false;
+  bool capped_ = false, scarce_ = false;  // scarce: some plan did not fit
   int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
 };
 

@@ -129,7 +129,8 @@ class Builder {
       most = std::max(most, readers[v]);
     }
     for (const auto& [from, value] : example) {
-      if (most_readers[from] >= 2 && strategies(from.item_class) > 1) add_hub(from, value, uses);
+      const bool anew = !space_.regathered.empty() && space_.regathered[at(value)];
+      if (!anew && most_readers[from] >= 2 && strategies(from.item_class) > 1) add_hub(from, value, uses);
     }
     for (const auto& [key, count] : uses) {
       const Origin from = std::get<0>(key);

@@ -19,6 +19,9 @@ struct SearchSpace {
   /// May an update make a parameter in another Sharding than it is held in? The parts are then
   /// gathered, as ZeRO does.
   bool reshards_updates = false;
+  /// Values (by id; empty: none) that are handed to each reader anew, so that no resharded copy
+  /// waits for the next one: Plan::regathered.
+  std::vector<bool> regathered = {};
 };
 
 /// Fills in the strategies of the input values' classes: what its readers want and its updates

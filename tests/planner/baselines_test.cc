@@ -239,7 +239,7 @@ TEST(Baselines, CastWeights) {
       ++gathered;
     }
   }
-  EXPECT_EQ(gathered, 2);
+  EXPECT_EQ(gathered, 4);  // one weight of each layer, forward and backward
 }
 
 /// A perceptron has no residual connections: every second product is by columns, the others by
