@@ -178,8 +178,7 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       SR_REQUIRE(sharding.is_string(), invalid_input, "values['", name, "'] is not a sharding");
       plan.values[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
     }
-    for (const std::string& name :
-         get<std::vector<std::string>>(root, "regathered", origin))
+    for (const std::string& name : get<std::vector<std::string>>(root, "regathered", origin))
       plan.regathered.insert(name);
     for (const auto& [name, node] : field(root, "nodes", origin).items()) {
       plan.nodes[name] = node_from(node, plan.mesh, origin, name);

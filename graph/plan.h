@@ -19,9 +19,9 @@ struct Plan {
   /// Values whose resharded copies serve one node only and are made anew for the next: weights that
   /// are gathered forward and again backward.
   std::set<std::string> regathered;
-  std::string planner;                    // which planner made it
-  uint64_t model_hash = 0;                // structural hash of the Graph it is for
-  double seconds = 0;                     // predicted time of a step
+  std::string planner;      // which planner made it
+  uint64_t model_hash = 0;  // structural hash of the Graph it is for
+  double seconds = 0;       // predicted time of a step
   double compute_seconds = 0, comm_seconds = 0;
   int64_t bytes = 0;  // arena bytes of the fullest rank
 };

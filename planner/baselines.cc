@@ -281,9 +281,10 @@ void BaselineDemands::demand_data(NodeId id, size_t axis, NodeDemand& demand) co
   const Baseline kind = kinds_[axis];
   const bool cuts_gradients = kind == Baseline::zero2 || kind == Baseline::fsdp;
   const bool updating = node.phase == Phase::update || accumulates_[at(id)];
-  const bool cut = updates_[at(id)] ? kind != Baseline::dp : updating && cuts_gradients;
-  const bool weights_alone = !node.outputs.empty() && of_weights_[at(node.outputs[0])];
-  if (kind == Baseline::fsdp && weights_alone) return;  // cast, then gathered
+  // fsdp casts and transposes weights while they are cut, and gathers them then.
+  const bool prepares = kind == Baseline::fsdp && of_weights_[at(node.outputs[0])];
+  const bool cut =
+      updates_[at(id)] ? kind != Baseline::dp : prepares || (updating && cuts_gradients);
   const auto of = [&](ValueId value) -> Placements {
     if (cut && !graph_.type(value).shape.empty()) return all_cuts(value);
     if (updating || !cuts_batch_[axis]) return kReplicated | kPartial;

@@ -130,7 +130,8 @@ class Builder {
     }
     for (const auto& [from, value] : example) {
       const bool anew = !space_.regathered.empty() && space_.regathered[at(value)];
-      if (!anew && most_readers[from] >= 2 && strategies(from.item_class) > 1) add_hub(from, value, uses);
+      if (!anew && most_readers[from] >= 2 && strategies(from.item_class) > 1)
+        add_hub(from, value, uses);
     }
     for (const auto& [key, count] : uses) {
       const Origin from = std::get<0>(key);
