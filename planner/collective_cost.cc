@@ -11,7 +11,7 @@ using Kind = Collective::Kind;
 constexpr Kind kMeasured[] = {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce,
                               Kind::all_to_all};
 
-/// By the formulas. `size`: bytes of a rank's part before or after, whichever is larger.
+/// By the formulas. `size`: bytes of a rank's part, after an all_gather and before all others.
 double formula(Kind kind, double size, const Wire& w) {
   const auto n = static_cast<double>(w.span.ranks), here = static_cast<double>(w.span.per_node);
   const double share = (n - 1) / n;
@@ -101,7 +101,7 @@ double collective_seconds(Collective::Kind kind, double bytes_before, double byt
   if (kind == Kind::keep_first) return copy_seconds(bytes_before, cluster);
   const auto at = static_cast<size_t>(kind);
   if (at >= w.measured.size()) return 0;  // exchange_seconds
-  const double size = std::max(bytes_before, bytes_after);
+  const double size = kind == Kind::all_gather ? bytes_after : bytes_before;
   return w.measured[at] != nullptr ? w.scale[at] * w.measured[at]->at(size)
                                    : formula(kind, size, w);
 }
