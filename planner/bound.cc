@@ -2,120 +2,200 @@
 #include "planner/bound.h"
 
 #include <algorithm>
+#include <bit>
+#include <unordered_map>
 
 namespace shardrun {
+namespace {
 
-Bound::Bound(const Problem& problem)
-    : count_(problem.nodes.size()), earlier_(count_), later_(count_), slack_(count_) {
-  for (const Problem::Node& node : problem.nodes) theta_.push_back(node.cost);
-  decoded_.assign(count_, 0);
-  for (const Problem::Edge& edge : problem.edges) {
-    Messages m;
-    const size_t rows = problem.nodes[static_cast<size_t>(edge.from)].cost.size();
-    const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
-    std::vector<double> transposed(edge.cost.size());
-    for (size_t x = 0; x < rows; ++x) {
-      for (size_t y = 0; y < columns; ++y) transposed[y * rows + x] = edge.cost[x * columns + y];
+constexpr size_t kLanes = 4;   // rows of tables are padded to multiples of so many
+constexpr size_t kBlocks = 8;  // so many groups of lanes stay in registers
+
+double least_of(const double* values, size_t size) {
+  double least = values[0];
+  for (size_t a = 1; a < size; ++a) least = values[a] < least ? values[a] : least;
+  return least;
+}
+
+/// out[a] = min over rows b of table[b][a] - shift[b].
+template <size_t W>
+void least_per_column(const double* table, size_t stride, const double* shift, size_t rows,
+                      double* out) {
+  double least[W];
+  for (size_t a = 0; a < W; ++a) least[a] = kInfeasible;
+  for (size_t b = 0; b < rows; ++b, table += stride) {
+    const double s = shift[b];
+    for (size_t a = 0; a < W; ++a) {
+      const double cost = table[a] - s;
+      least[a] = cost < least[a] ? cost : least[a];
     }
-    const bool in_order = edge.from < edge.to;
-    m.low = std::min(edge.from, edge.to);
-    m.high = std::max(edge.from, edge.to);
-    m.cost = in_order ? edge.cost : transposed;
-    m.transposed = in_order ? std::move(transposed) : edge.cost;
-    m.from.assign(problem.nodes[static_cast<size_t>(m.low)].cost.size(), 0.0);
-    m.to.assign(problem.nodes[static_cast<size_t>(m.high)].cost.size(), 0.0);
-    later_[static_cast<size_t>(m.low)].push_back(static_cast<int>(edges_.size()));
-    earlier_[static_cast<size_t>(m.high)].push_back(static_cast<int>(edges_.size()));
-    edges_.push_back(std::move(m));
   }
+  for (size_t a = 0; a < W; ++a) out[a] = least[a];
+}
+
+void least_per_column(const double* table, size_t width, const double* shift, size_t rows,
+                      double* out) {
+  size_t done = 0;
+  for (; done + kLanes * kBlocks <= width; done += kLanes * kBlocks)
+    least_per_column<kLanes * kBlocks>(table + done, width, shift, rows, out + done);
+  table += done;
+  out += done;
+  switch ((width - done) / kLanes) {
+    case 1: return least_per_column<1 * kLanes>(table, width, shift, rows, out);
+    case 2: return least_per_column<2 * kLanes>(table, width, shift, rows, out);
+    case 3: return least_per_column<3 * kLanes>(table, width, shift, rows, out);
+    case 4: return least_per_column<4 * kLanes>(table, width, shift, rows, out);
+    case 5: return least_per_column<5 * kLanes>(table, width, shift, rows, out);
+    case 6: return least_per_column<6 * kLanes>(table, width, shift, rows, out);
+    case 7: return least_per_column<7 * kLanes>(table, width, shift, rows, out);
+    default: return;
+  }
+}
+
+/// Rows of the second node's strategies (by_column) or of the first's, padded with infinity.
+void append_rows(std::vector<double>& tables, const std::vector<double>& cost, size_t rows,
+                 size_t columns, bool by_column) {
+  const size_t count = by_column ? columns : rows, size = by_column ? rows : columns;
+  for (size_t b = 0; b < count; ++b) {
+    for (size_t a = 0; a < size; ++a)
+      tables.push_back(by_column ? cost[a * columns + b] : cost[b * columns + a]);
+    tables.resize((tables.size() + kLanes - 1) / kLanes * kLanes, kInfeasible);
+  }
+}
+
+size_t hash_of(const std::vector<double>& values) {
+  size_t hash = values.size();
+  for (double v : values) hash = (hash ^ std::bit_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+Bound::Bound(const Problem& problem) : nodes_(problem.nodes.size()) {
+  std::vector<size_t> lower(nodes_.size(), 0), higher(nodes_.size(), 0);
+  for (const Problem::Edge& edge : problem.edges) {
+    ++higher[static_cast<size_t>(std::min(edge.from, edge.to))];
+    ++lower[static_cast<size_t>(std::max(edge.from, edge.to))];
+  }
+  size_t arcs = 0, widest = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    Node& node = nodes_[i];
+    node.size = problem.nodes[i].cost.size();
+    node.width = (node.size + kLanes - 1) / kLanes * kLanes;
+    node.costs = theta_.size();
+    theta_.insert(theta_.end(), problem.nodes[i].cost.begin(), problem.nodes[i].cost.end());
+    node.first = arcs;
+    node.middle = arcs += lower[i];
+    node.last = arcs += higher[i];
+    lower[i] = node.first;
+    higher[i] = node.middle;
+    widest = std::max(widest, node.width);
+  }
+  slack_.assign(theta_.size(), 0.0);
+  decoded_.assign(nodes_.size(), 0);
+  collected_.resize(widest);
+  given_.resize(widest);
+  arcs_.resize(arcs);
+  // Repeated layers have equal edges: their tables are kept once, which is what fits into caches.
+  size_t messages = 0;
+  std::unordered_map<size_t, std::vector<std::pair<const Problem::Edge*, size_t>>> known;
+  const auto tables_of = [&](const Problem::Edge& edge, size_t rows, size_t columns) {
+    auto& alike = known[hash_of(edge.cost) * 31 + rows];
+    for (const auto& [other, place] : alike) {
+      if (problem.nodes[static_cast<size_t>(other->from)].cost.size() == rows &&
+          other->cost == edge.cost)
+        return place;
+    }
+    const size_t place = tables_.size();
+    alike.push_back({&edge, place});
+    append_rows(tables_, edge.cost, rows, columns, true);
+    append_rows(tables_, edge.cost, rows, columns, false);
+    return place;
+  };
+  for (const Problem::Edge& edge : problem.edges) {
+    const Node &from = nodes_[static_cast<size_t>(edge.from)],
+               &to = nodes_[static_cast<size_t>(edge.to)];
+    const bool in_order = edge.from < edge.to;
+    Arc& at_from = arcs_[in_order ? higher[static_cast<size_t>(edge.from)]++
+                                  : lower[static_cast<size_t>(edge.from)]++];
+    Arc& at_to = arcs_[in_order ? lower[static_cast<size_t>(edge.to)]++
+                                : higher[static_cast<size_t>(edge.to)]++];
+    const size_t table = tables_of(edge, from.size, to.size);
+    at_from = {edge.to, table, messages, messages + from.size};
+    at_to = {edge.from, table + to.size * from.width, at_from.reversed, at_from.message};
+    messages += from.size + to.size;
+  }
+  messages_.assign(messages, 0.0);
 }
 
 void Bound::add_cost(int node, const std::vector<double>& cost) {
-  std::vector<double>& theta = theta_[static_cast<size_t>(node)];
-  for (size_t a = 0; a < theta.size(); ++a) theta[a] += cost[a];
+  double* theta = theta_.data() + nodes_[static_cast<size_t>(node)].costs;
+  for (size_t a = 0; a < cost.size(); ++a) theta[a] += cost[a];
   bound_ = -kInfeasible;
 }
 
-/// min over the other side's strategies of the edge's present costs, for each strategy of this
-/// side.
-const std::vector<double>& Bound::collected(const Side& side) {
-  const Messages& m = edges_[static_cast<size_t>(side.edge)];
-  const std::vector<double>& own = side.is_from ? m.from : m.to;
-  const std::vector<double>& other = side.is_from ? m.to : m.from;
-  const double* table = side.is_from ? m.transposed.data() : m.cost.data();  // rows: other side
-  const size_t width = own.size();
-  scratch_.assign(width, kInfeasible);
-  double* out = scratch_.data();
-  for (size_t b = 0; b < other.size(); ++b) {
-    const double shift = other[b];
-    const double* row = table + b * width;
-    for (size_t a = 0; a < width; ++a) {
-      const double cost = row[a] - shift;
-      out[a] = cost < out[a] ? cost : out[a];
+/// min over the other side's strategies of the edge's present costs, for each strategy of `node`.
+void Bound::collect(const Arc& arc, const Node& node) {
+  least_per_column(tables_.data() + arc.table, node.width, messages_.data() + arc.reversed,
+                   nodes_[static_cast<size_t>(arc.other)].size, collected_.data());
+  const double* own = messages_.data() + arc.message;
+  for (size_t a = 0; a < node.size; ++a) collected_[a] -= own[a];
+}
+
+void Bound::visit(size_t i, bool forward) {
+  const Node& node = nodes_[i];
+  double* theta = theta_.data() + node.costs;
+  const size_t size = node.size;
+  const size_t sources = forward ? node.first : node.middle;
+  const size_t sources_end = forward ? node.middle : node.last;
+  const size_t targets = forward ? node.middle : node.first;
+  const size_t targets_end = forward ? node.last : node.middle;
+  if (forward) {
+    // Given the choices of the nodes before, take the best.
+    std::copy_n(theta, size, given_.begin());
+    for (size_t k = sources; k < sources_end; ++k) {
+      const Arc& arc = arcs_[k];
+      const double* row =
+          tables_.data() + arc.table +
+          static_cast<size_t>(decoded_[static_cast<size_t>(arc.other)]) * node.width;
+      const double* own = messages_.data() + arc.message;
+      for (size_t a = 0; a < size; ++a) given_[a] += row[a] - own[a];
+    }
+    decoded_[i] = static_cast<int>(
+        std::min_element(given_.begin(), given_.begin() + static_cast<std::ptrdiff_t>(size)) -
+        given_.begin());
+  }
+  for (size_t k = sources; k < sources_end; ++k) {
+    collect(arcs_[k], node);
+    double* own = messages_.data() + arcs_[k].message;
+    for (size_t a = 0; a < size; ++a) {
+      theta[a] += collected_[a];
+      own[a] += collected_[a];
     }
   }
-  for (size_t a = 0; a < width; ++a) out[a] -= own[a];
-  return scratch_;
+  if (forward) {
+    const double least = least_of(theta, size);
+    for (size_t a = 0; a < size; ++a) slack_[node.costs + a] = theta[a] - least;
+  }
+  const size_t from = sources_end - sources, to = targets_end - targets;
+  if (to == 0) return;
+  const double share = 1.0 / static_cast<double>(std::max(from, to));
+  for (size_t k = targets; k < targets_end; ++k) {
+    double* own = messages_.data() + arcs_[k].message;
+    for (size_t a = 0; a < size; ++a) own[a] -= share * theta[a];
+  }
+  const double left = 1.0 - share * static_cast<double>(to);
+  for (size_t a = 0; a < size; ++a) theta[a] = to >= from ? 0.0 : theta[a] * left;
 }
 
 double Bound::sweep() {
   bound_before_ = bound_;
-  if (bound_ == -kInfeasible) {
-    // First sweep, or prices changed: the sum of all minima as things stand.
-    bound_before_ = 0;
-    for (const std::vector<double>& theta : theta_)
-      bound_before_ += *std::min_element(theta.begin(), theta.end());
-    for (size_t e = 0; e < edges_.size(); ++e) {
-      const std::vector<double>& least = collected({static_cast<int>(e), true});
-      bound_before_ += *std::min_element(least.begin(), least.end());
-    }
-  }
-  const auto visit = [&](size_t i, bool forward) {
-    std::vector<double>& theta = theta_[i];
-    const std::vector<int>& sources = forward ? earlier_[i] : later_[i];
-    const std::vector<int>& targets = forward ? later_[i] : earlier_[i];
-    if (forward) {
-      // Given the choices of the nodes before, take the best.
-      std::vector<double> given = theta;
-      for (int e : sources) {
-        const Messages& m = edges_[static_cast<size_t>(e)];
-        const size_t chosen = static_cast<size_t>(decoded_[static_cast<size_t>(m.low)]);
-        const double* row = m.cost.data() + chosen * theta.size();
-        for (size_t a = 0; a < theta.size(); ++a) given[a] += row[a] - m.to[a];
-      }
-      decoded_[i] = static_cast<int>(std::min_element(given.begin(), given.end()) - given.begin());
-    }
-    for (int e : sources) {
-      const std::vector<double>& least = collected({e, !forward});
-      Messages& m = edges_[static_cast<size_t>(e)];
-      std::vector<double>& own = forward ? m.to : m.from;
-      for (size_t a = 0; a < theta.size(); ++a) {
-        theta[a] += least[a];
-        own[a] += least[a];
-      }
-    }
-    if (forward) {
-      const double least = *std::min_element(theta.begin(), theta.end());
-      slack_[i].resize(theta.size());
-      for (size_t a = 0; a < theta.size(); ++a) slack_[i][a] = theta[a] - least;
-    }
-    if (targets.empty()) return;
-    const double share = 1.0 / static_cast<double>(std::max(sources.size(), targets.size()));
-    for (int e : targets) {
-      Messages& m = edges_[static_cast<size_t>(e)];
-      std::vector<double>& own = forward ? m.from : m.to;
-      for (size_t a = 0; a < theta.size(); ++a) own[a] -= share * theta[a];
-    }
-    const double left = 1.0 - share * static_cast<double>(targets.size());
-    for (double& cost : theta) cost = targets.size() >= sources.size() ? 0.0 : cost * left;
-  };
   // On the very first forward pass edges to later nodes may hold negative row minima; they are
   // collected in the backward pass, which keeps the bound right from then on.
-  for (size_t i = 0; i < count_; ++i) visit(i, true);
-  for (size_t i = count_; i-- > 0;) visit(i, false);
+  for (size_t i = 0; i < nodes_.size(); ++i) visit(i, true);
+  for (size_t i = nodes_.size(); i-- > 0;) visit(i, false);
   bound_ = 0;
-  for (const std::vector<double>& theta : theta_)
-    bound_ += *std::min_element(theta.begin(), theta.end());
+  for (const Node& node : nodes_) bound_ += least_of(theta_.data() + node.costs, node.size);
   return bound_;
 }
 

@@ -1,6 +1,7 @@
 // A lower bound of a Problem by message passing, with solutions and reduced costs as by-products.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "planner/problem.h"
@@ -29,28 +30,35 @@ class Bound {
 
   /// For each strategy of a node, found in the last sweep's forward half: a solution that uses it
   /// costs at least bound_before_sweep() + slack.
-  const std::vector<double>& slack(int node) const { return slack_[static_cast<size_t>(node)]; }
+  std::span<const double> slack(int node) const {
+    const Node& n = nodes_[static_cast<size_t>(node)];
+    return {slack_.data() + n.costs, n.size};
+  }
+  /// Minus infinity, which makes no such claim, if costs were added before that sweep.
   double bound_before_sweep() const { return bound_before_; }
 
  private:
-  struct Side {
-    int edge = 0;
-    bool is_from = false;
+  struct Node {
+    size_t size = 0;                         // strategies
+    size_t width = 0;                        // the same rounded up: rows of tables
+    size_t costs = 0;                        // where its costs and slacks begin
+    size_t first = 0, middle = 0, last = 0;  // arcs to lower nodes, then to higher ones
   };
-  struct Messages {
-    std::vector<double> cost, transposed;
-    std::vector<double> from, to;  // subtracted from the edge's costs
-    int low = 0, high = 0;
+  struct Arc {
+    int other = 0;
+    size_t table = 0;  // rows: the other's strategies; columns: own, with infinity up to the width
+    size_t message = 0;   // own: subtracted from the edge's costs
+    size_t reversed = 0;  // the other's
   };
-  const std::vector<double>& collected(const Side& side);
+  void collect(const Arc& arc, const Node& node);
+  void visit(size_t i, bool forward);
 
-  size_t count_;
-  std::vector<std::vector<double>> theta_;         // nodes' present costs
-  std::vector<Messages> edges_;                    // `from` is the node of lower number
-  std::vector<std::vector<int>> earlier_, later_;  // edges to lower and higher nodes
-  std::vector<std::vector<double>> slack_;
+  std::vector<Node> nodes_;
+  std::vector<Arc> arcs_;
+  std::vector<double> tables_, messages_;
+  std::vector<double> theta_, slack_;  // nodes' present costs
   Solution decoded_;
-  std::vector<double> scratch_;
+  std::vector<double> collected_, given_;
   double bound_ = -kInfeasible, bound_before_ = -kInfeasible;
 };
 

@@ -168,7 +168,7 @@ class IlpSolver {
       const double room = result_.cost + kRounding * std::abs(result_.cost) -
                           (bound.bound_before_sweep() - priced_limit);
       for (size_t i = 0; i < core.nodes.size(); ++i) {
-        const std::vector<double>& slack = bound.slack(static_cast<int>(i));
+        const std::span<const double> slack = bound.slack(static_cast<int>(i));
         for (size_t a = 0; a < slack.size(); ++a) {
           if (slack[a] > room) removed[i][a] = true;
         }

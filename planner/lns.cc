@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "planner/bound.h"
 #include "planner/highs_mip.h"
+#include "planner/pricing.h"
 #include "planner/reductions.h"
 #include "planner/region.h"
 #include "planner/solver.h"
@@ -52,7 +54,7 @@ void tame(Problem& problem) {
 class Search {
  public:
   Search(const Problem& core, const SolveOptions& options, Clock::time_point end)
-      : problem_(core), options_(options), end_(end), bound_(core) {
+      : problem_(core), options_(options), end_(end), bound_(core), pricing_(problem_, bound_) {
     state_.choice.assign(core.nodes.size(), 0);
     state_.price.assign(static_cast<size_t>(problem_.times()), 0.0);
     for (int i = 0; i < problem_.size(); ++i) {
@@ -60,13 +62,19 @@ class Search {
     }
   }
 
-  double lower_bound() const { return lower_bound_; }
+  double lower_bound() const { return pricing_.lower_bound(); }
   const Solution& choice() const { return state_.choice; }
 
   void run(const Solution* start, double target, double price_share) {
-    const double seconds = std::chrono::duration<double>(end_ - Clock::now()).count();
-    price_memory(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                    std::chrono::duration<double>(seconds * price_share)));
+    const auto begin = Clock::now();
+    const double seconds = std::chrono::duration<double>(end_ - begin).count() * price_share;
+    PricingLimits limits;
+    limits.progress = [&] {
+      const double share = std::chrono::duration<double>(Clock::now() - begin).count() / seconds;
+      return options_.nodes > 0 && share < 1 ? 0.0 : share;  // a node budget knows no clock
+    };
+    pricing_.run(limits);
+    state_.price = pricing_.price();
     set(bound_.decoded());
     repair();
     if (start != nullptr) {
@@ -85,7 +93,7 @@ class Search {
   std::vector<std::vector<bool>> removable(double cost) const {
     std::vector<std::vector<bool>> result;
     const double room =
-        cost + kRounding * std::abs(cost) - (bound_.bound_before_sweep() - priced_limit_);
+        cost + kRounding * std::abs(cost) - (bound_.bound_before_sweep() - pricing_.priced_limit());
     for (int i = 0; i < problem_.size(); ++i) {
       std::vector<bool>& gone = result.emplace_back();
       for (double slack : bound_.slack(i)) gone.push_back(slack > room);
@@ -107,71 +115,6 @@ class Search {
     return sum;
   }
   double overflow() const { return found_overflow(state_); }
-
-  /// Subgradient ascent (Polyak's step lengths) on the prices of memory, between sweeps of message
-  /// passing.
-  void price_memory(Clock::time_point end) {
-    const bool limited = problem_.times() > 0;
-    const size_t times = state_.price.size();
-    std::vector<double>& price = state_.price;
-    std::vector<double> best_price = price, next(times);
-    double step = 1, window = -kInfeasible;
-    int stalled = 0;
-    const int most = options_.nodes > 0 ? 100 : 100000;
-    for (int sweep = 0; sweep < most && Clock::now() < end; ++sweep) {
-      const double value = bound_.sweep() - priced_limit_;
-      if (value > lower_bound_) {
-        lower_bound_ = value;
-        best_price = price;
-      }
-      if (value > window + 1e-6 * std::abs(window)) {
-        window = std::max(window, value);
-        stalled = 0;
-      } else if (++stalled >= 10) {
-        step /= 2;
-        stalled = 0;
-      }
-      if (step < 1e-3) break;
-      if (!limited) continue;
-      const std::vector<int64_t> use = problem_.usage(bound_.decoded());
-      double norm = 0;
-      for (size_t t = 0; t < times; ++t) {
-        const double excess = static_cast<double>(use[t]) - static_cast<double>(problem_.limit());
-        if (excess > 0 || price[t] > 0) norm += excess * excess;
-      }
-      if (norm == 0) continue;
-      const double length = step * 0.03 * std::max(std::abs(value), 1e-30) / norm;
-      for (size_t t = 0; t < times; ++t) {
-        const double excess = static_cast<double>(use[t]) - static_cast<double>(problem_.limit());
-        next[t] = std::max(0.0, price[t] + length * excess);
-      }
-      set_price(next);
-    }
-    if (limited) set_price(best_price);
-    for (int sweep = 0; sweep < 3; ++sweep)
-      lower_bound_ = std::max(lower_bound_, bound_.sweep() - priced_limit_);
-  }
-
-  void set_price(const std::vector<double>& next) {
-    std::vector<double> prefix(next.size() + 1, 0.0), change;
-    priced_limit_ = 0;
-    for (size_t t = 0; t < next.size(); ++t) {
-      prefix[t + 1] = prefix[t] + (next[t] - state_.price[t]);
-      priced_limit_ += next[t] * static_cast<double>(problem_.limit());
-    }
-    for (int i = 0; i < problem_.size(); ++i) {
-      if (problem_.ranges(i).empty()) continue;
-      change.assign(static_cast<size_t>(problem_.strategies(i)), 0.0);
-      for (const FlatProblem::Range& range : problem_.ranges(i)) {
-        const double weight =
-            prefix[static_cast<size_t>(range.end)] - prefix[static_cast<size_t>(range.first)];
-        for (size_t a = 0; a < change.size(); ++a)
-          change[a] += weight * static_cast<double>(range.bytes[a]);
-      }
-      bound_.add_cost(i, change);
-    }
-    state_.price = next;
-  }
 
   /// Nodes within random reach of `from`, up to `size` in all.
   void grow(std::vector<int>& nodes, std::vector<char>& taken, int from, size_t size,
@@ -205,9 +148,12 @@ class Search {
     }
     return random_free(random);
   }
+  /// A time drawn by its price, -1 if none has one.
   int random_tight(std::mt19937_64& random) const {
-    if (tight_.empty()) return -1;
-    return tight_[random() % tight_.size()];
+    if (priced_before_.empty() || !(priced_before_.back() > 0)) return -1;
+    const double draw = static_cast<double>(random() >> 11) * 0x1p-53 * priced_before_.back();
+    const auto found = std::upper_bound(priced_before_.begin(), priced_before_.end(), draw);
+    return static_cast<int>(std::min(found, priced_before_.end() - 1) - priced_before_.begin());
   }
 
   std::vector<int> region(int kind, size_t size, int time, std::mt19937_64& random) const {
@@ -339,10 +285,8 @@ class Search {
     for (uint64_t round = 0; !late() && (options_.nodes == 0 || work_ < options_.nodes) &&
                              state_.cost > target && !free_.empty();
          ++round) {
-      tight_.clear();
-      for (size_t t = 0; t < state_.price.size(); ++t) {
-        if (state_.price[t] > 0) tight_.push_back(static_cast<int>(t));
-      }
+      priced_before_.resize(state_.price.size());
+      std::partial_sum(state_.price.begin(), state_.price.end(), priced_before_.begin());
       // Arms are drawn by what they gained for their work of late; a fifth of the draws is even.
       double total = 0;
       for (const Arm& arm : arms) total += arm.gain / arm.work;
@@ -398,9 +342,10 @@ class Search {
   const SolveOptions& options_;
   Clock::time_point end_;
   Bound bound_;
+  MemoryPricing pricing_;
   SearchState state_;
-  std::vector<int> free_, tight_;
-  double lower_bound_ = -kInfeasible, priced_limit_ = 0;
+  std::vector<int> free_;
+  std::vector<double> priced_before_;  // sum of the prices up to each time, it included
   int64_t work_ = 0;
 };
 
@@ -461,7 +406,7 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options) {
   };
   if (!reducer.run(kElimination)) return proven("reduction");
   if (!small()) {
-    search(options.seconds, 0.12);
+    search(options.seconds, 0.3);
     return finish();
   }
   for (int round = 0; round < kRemovals && Clock::now() < end; ++round) {
