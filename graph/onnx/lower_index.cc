@@ -50,9 +50,49 @@ void gather(NodeContext& c) {
   c.out(c.b.add("gather", {data, indices}, {{"axis", axis}}));
 }
 
+/// Where indices [.., n, ..] repeat one vector [n] along every dim but `axis`, as exporters write
+/// "these rows", that vector; kNone where they do not, or are not as large as data there.
+V rows_of(NodeContext& c, V indices, const Shape& data, int64_t axis) {
+  Builder& b = c.b;
+  const Shape shape = b.shape(indices);
+  if (shape.size() != data.size() || b.known(indices) != nullptr) return kNone;
+  for (size_t d = 0; d < data.size(); ++d) {
+    if (static_cast<int64_t>(d) != axis && shape[d] != data[d]) return kNone;
+  }
+  V from = indices;
+  const NodeId producer = b.graph.value(b.id(indices)).producer;
+  if (producer >= 0 && b.graph.node(producer).op == "expand")
+    from = b.value(b.graph.node(producer).inputs[0]);
+  const Shape small = b.shape(from);
+  const int64_t count = shape[static_cast<size_t>(axis)];
+  const int64_t lacking = static_cast<int64_t>(shape.size() - small.size());
+  for (int64_t d = 0; d < static_cast<int64_t>(small.size()); ++d) {
+    const int64_t wanted = d + lacking == axis ? count : 1;
+    if (small[static_cast<size_t>(d)] != wanted) return kNone;
+  }
+  if (element_count(small) != count) return kNone;
+  return normalise_indices(c, b.reshape(from, {count}), data[static_cast<size_t>(axis)]);
+}
+
+bool is_zero(NodeContext& c, V v) {
+  if (const Tensor* known = c.b.known(v)) {
+    for (int64_t i = 0; i < known->count(); ++i) {
+      if (known->at(i) != 0) return false;
+    }
+    return true;
+  }
+  const NodeId producer = c.b.graph.value(c.b.id(v)).producer;
+  if (producer < 0) return false;
+  const Node& node = c.b.graph.node(producer);
+  if (node.op == "expand") return is_zero(c, c.b.value(node.inputs[0]));
+  return node.op == "fill" && node.attrs.f("value") == 0;
+}
+
 void gather_elements(NodeContext& c) {
   const V data = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
+  if (const V rows = rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
+    return c.out(c.b.add("gather", {data, rows}, {{"axis", axis}}));
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
   c.out(c.b.add("gather_elements", {data, indices}, {{"axis", axis}}));
 }
@@ -84,6 +124,11 @@ void gather_nd(NodeContext& c) {
   const int64_t batch = c.attr_i("batch_dims", 0);
   SR_REQUIRE(batch >= 0 && batch < c.b.rank(c.in(0)), invalid_input, "batch_dims is ", batch);
   const V indices = normalise_nd(c, c.in(1), batch, c.b.shape(c.in(0)));
+  if (batch == 0 && c.b.shape(indices).back() == 1) {  // whole rows
+    Shape rows = c.b.shape(indices);
+    rows.pop_back();
+    return c.out(c.b.add("gather", {c.in(0), c.b.reshape(indices, rows)}, {{"axis", int64_t{0}}}));
+  }
   c.out(c.b.add("gather_nd", {c.in(0), indices}, {{"batch_dims", batch}}));
 }
 
@@ -95,17 +140,37 @@ std::string reduction(NodeContext& c) {
   c.refuse_attr("reduction", "supported are none, add, mul, max and min");
 }
 
+/// data with each slice of updates added to the row that `rows` [n] names for it.
+V add_rows(NodeContext& c, V data, V rows, V updates, int64_t axis) {
+  const V sum = c.b.add("gather_grad", {updates, rows},
+                        {{"axis", axis},
+                         {"size", c.b.shape(data)[static_cast<size_t>(axis)]},
+                         {"offset", int64_t{0}}});
+  return is_zero(c, data) ? sum : c.b.add("add", {data, sum});
+}
+
 void scatter_elements(NodeContext& c) {
   const V data = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
+  const std::string reduce = reduction(c);
+  if (reduce == "add" && is_float(c.b.dtype(data))) {
+    if (const V rows = rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
+      return c.out(add_rows(c, data, rows, c.in(2), axis));
+  }
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
   c.out(c.b.add("scatter_elements", {data, indices, c.in(2)},
-                {{"axis", axis}, {"reduction", reduction(c)}}));
+                {{"axis", axis}, {"reduction", reduce}}));
 }
 
 void scatter_nd(NodeContext& c) {
-  const V indices = normalise_nd(c, c.in(1), 0, c.b.shape(c.in(0)));
-  c.out(c.b.add("scatter_nd", {c.in(0), indices, c.in(2)}, {{"reduction", reduction(c)}}));
+  const V data = c.in(0), indices = normalise_nd(c, c.in(1), 0, c.b.shape(data));
+  const std::string reduce = reduction(c);
+  if (reduce == "add" && is_float(c.b.dtype(data)) && c.b.shape(indices).back() == 1) {
+    Shape rows = c.b.shape(indices);
+    rows.pop_back();
+    return c.out(add_rows(c, data, c.b.reshape(indices, rows), c.in(2), 0));
+  }
+  c.out(c.b.add("scatter_nd", {data, indices, c.in(2)}, {{"reduction", reduce}}));
 }
 
 /// where(indices == iota, on, off) along a new axis.

@@ -1,7 +1,8 @@
 // Indexing: gather and its gradient, gather_elements, gather_nd, scatter_elements, scatter_nd.
 //
 // Indices are not negative: import normalises them. An index outside the operand reads zeros and
-// writes nowhere, so a rank that holds some rows of a table makes its part of a sum.
+// writes nowhere, so a rank that holds some rows of a table makes its part of a sum. `offset` is
+// the index of the operand's first row along `axis`.
 #include <algorithm>
 
 #include "graph/ops/families.h"
@@ -120,13 +121,15 @@ Types infer_scatter_elements(const Node& node, InTypes in) {
 }
 
 Attrs shrink_elements(const Node& node, InTypes, std::vector<TensorType>& in) {
+  Attrs attrs = node.attrs;
+  attrs.set("offset", int64_t{0});
   for (size_t d = 0; d < in[0].shape.size(); ++d) {
     if (static_cast<int64_t>(d) == node.attrs.i("axis")) continue;
     for (size_t i = 1; i < in.size(); ++i) {
       in[i].shape[d] = std::min(in[1].shape[d], in[0].shape[d]);
     }
   }
-  return node.attrs;
+  return attrs;
 }
 
 // ---- gather_nd, scatter_nd ----
@@ -178,7 +181,7 @@ Attrs shrink_nd(const Node& node, InTypes original, std::vector<TensorType>& in)
 /// Attributes of the gather that reads what a scatter of these attributes wrote, and back.
 Attrs gather_attrs(const Node& node) {
   Attrs attrs;
-  for (const char* name : {"axis", "batch_dims"}) {
+  for (const char* name : {"axis", "batch_dims", "offset"}) {
     if (node.attrs.has(name)) attrs.set(name, node.attrs.i(name));
   }
   return attrs;
@@ -312,6 +315,7 @@ std::vector<OpDef> indexing_ops() {
   elements.name = "gather_elements";
   elements.infer = infer_gather_elements;
   elements.gradient = [](GradientContext& c) { return picked_gradient(c, "scatter_elements"); };
+  elements.localise = localise_gather;
   elements.shrink = shrink_elements;
   elements.index_bound = axis_bound;
   elements.samples = {{{f({4, 5}), i({4, 3})}, axis(1)},
@@ -340,6 +344,7 @@ std::vector<OpDef> indexing_ops() {
   scatter.gradient = [](GradientContext& c) {
     return scattered_gradient(c, "gather_elements", "scatter_elements");
   };
+  scatter.localise = localise_gather;
   scatter.shrink = shrink_elements;
   scatter.index_bound = axis_bound;
   scatter.in_place = {{0, 0}};

@@ -1,5 +1,6 @@
 // gather copies rows; gather_grad sorts the rows by where they go, so that each destination row is
-// summed once, in f32, in the order of the indices, by one thread.
+// summed once, in f32, in the order of the indices, by one thread. gather_elements and
+// scatter_elements walk the indices in order.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 
@@ -97,11 +98,79 @@ PreparedKernel gather_grad(const KernelCall& call) {
       (g.extent + 2 + count) * 4, "cpu:sort"};
 }
 
+// ---- gather_elements, scatter_elements: indices [outer, count, inner], data [outer, extent,
+// inner]
+
+std::optional<std::string> elements_refuse(const KernelCall& call) {
+  const Shape &data = call.in[0].shape, &indices = call.in[1].shape;
+  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
+  for (size_t d = 0; d < data.size(); ++d) {
+    if (d != axis && data[d] != indices[d])
+      return "indices as large as data along all dims but the axis";
+  }
+  if (call.in[0].dtype != DType::f32) return "only f32";
+  return std::nullopt;
+}
+
+/// Calls f(position in the indices, position in the data or -1) for each index.
+template <class F>
+void for_elements(const Geometry& g, const TensorView& indices, int64_t count, int64_t offset,
+                  F&& f) {
+  int64_t i = 0;
+  for (int64_t o = 0; o < g.outer; ++o) {
+    for (int64_t e = 0; e < count; ++e) {
+      for (int64_t k = 0; k < g.inner; ++k, ++i) {
+        const int64_t row = index_at(indices, i) - offset;
+        f(i, row >= 0 && row < g.extent ? (o * g.extent + row) * g.inner + k : -1);
+      }
+    }
+  }
+}
+
+PreparedKernel gather_elements(const KernelCall& call) {
+  const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
+  const Geometry g(call.in[0].shape, axis);
+  const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
+  return {[=](const KernelArgs& args) {
+            const float* data = args.in[0].as<float>();
+            float* out = args.out[0].as<float>();
+            for_elements(g, args.in[1], count, offset,
+                         [&](int64_t i, int64_t from) { out[i] = from >= 0 ? data[from] : 0.0F; });
+          },
+          0, "cpu:walk"};
+}
+
+PreparedKernel scatter_elements(const KernelCall& call) {
+  const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
+  const Geometry g(call.in[0].shape, axis);
+  const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
+  const std::string reduction = call.node.attrs.s("reduction", "none");
+  return {[=](const KernelArgs& args) {
+            const float* updates = args.in[2].as<float>();
+            float* out = args.out[0].as<float>();
+            if (args.in[0].data != args.out[0].data)
+              std::memcpy(out, args.in[0].data, static_cast<size_t>(args.out[0].count()) * 4);
+            const auto walk = [&](auto&& reduce) {
+              for_elements(g, args.in[1], count, offset, [&](int64_t i, int64_t to) {
+                if (to >= 0) out[to] = reduce(out[to], updates[i]);
+              });
+            };
+            if (reduction == "add") return walk([](float a, float b) { return a + b; });
+            if (reduction == "mul") return walk([](float a, float b) { return a * b; });
+            if (reduction == "max") return walk([](float a, float b) { return std::max(a, b); });
+            if (reduction == "min") return walk([](float a, float b) { return std::min(a, b); });
+            walk([](float, float b) { return b; });
+          },
+          0, "cpu:walk"};
+}
+
 }  // namespace
 
 KernelList indexing_kernels() {
   return {{"gather", "cpu:copy", [](const KernelCall&) { return std::nullopt; }, gather},
-          {"gather_grad", "cpu:sort", grad_refuses, gather_grad}};
+          {"gather_grad", "cpu:sort", grad_refuses, gather_grad},
+          {"gather_elements", "cpu:walk", elements_refuse, gather_elements},
+          {"scatter_elements", "cpu:walk", elements_refuse, scatter_elements}};
 }
 
 }  // namespace shardrun::cpu

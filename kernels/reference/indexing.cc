@@ -73,11 +73,13 @@ void run_gather_grad(const Node& node, const KernelArgs& args) {
 /// For each element of indices, where in data (offset in elements) it points; -1: outside.
 Ints element_positions(const Node& node, const TensorView& data, const TensorView& indices) {
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
+  const int64_t offset = node.attrs.i("offset", 0);
   const Shape strides = row_major_strides(data.type.shape);
   const Shape& shape = indices.type.shape;
   Ints positions = load_ints(indices), index(shape.size(), 0);
   for (int64_t& value : positions) {
     int64_t position = -1;
+    value -= offset;
     if (value >= 0 && value < data.type.shape[axis]) {
       position = value * strides[axis];
       for (size_t d = 0; d < shape.size(); ++d) {

@@ -57,24 +57,30 @@ class RowReader : public SampleReader {
     SR_REQUIRE(field.type.shape.size() == 2 && is_float(field.type.dtype), invalid_input,
                "normalise rows: input '", field.name, "' is ", field.type,
                ", wanted floating rows [samples, values]");
+    std::vector<float> row(static_cast<size_t>(field.type.shape[1]));
+    for (int64_t n = 0; n < samples.count(); ++n) {
+      const auto [array, i] = samples.find(n);
+      load_floats(*array, array->sample(i), field.type.shape[1], row.data());
+      double sum = 0;
+      for (float v : row) sum += static_cast<double>(v);
+      sums_.push_back(sum != 0 ? static_cast<float>(sum) : 1.0F);
+    }
   }
 
   void read(const SamplePlace& place, const Box& box, void* out) const override {
     const auto [array, i] = samples_.find(place.sample);
-    const int64_t values = field_.type.shape[1];
-    std::vector<float> row(static_cast<size_t>(values));
-    load_floats(*array, array->sample(i), values, row.data());
-    float sum = 0;
-    for (float v : row) sum += v;
-    if (sum != 0) {
-      for (float& v : row) v /= sum;
-    }
-    convert(row.data() + box[0].begin, DType::f32, out, field_.type.dtype, box[0].size);
+    const float sum = sums_[static_cast<size_t>(place.sample)];
+    std::vector<float> row(static_cast<size_t>(box[0].size));
+    load_floats(*array, array->sample(i) + box[0].begin * array->element_bytes(), box[0].size,
+                row.data());
+    for (float& v : row) v /= sum;
+    convert(row.data(), DType::f32, out, field_.type.dtype, box[0].size);
   }
 
  private:
   Samples samples_;
   BatchField field_;
+  std::vector<float> sums_;  // of each sample's values; 1 for a sum of 0
 };
 
 }  // namespace

@@ -233,6 +233,23 @@ TEST(Discovery, EmbeddingAndItsGradient) {
   EXPECT_EQ(sums("gather_grad", grad, grad_in), (Rules{"[P(sum), -] -> [P(sum)]"}));
 }
 
+/// A graph's messages: nodes [20, 6] and edges [50, 6], six heads. A rank that holds some nodes
+/// writes and reads these alone; one that holds some edges reduces them.
+TEST(Discovery, ElementsAreGatheredAndScatteredOverNodesEdgesAndHeads) {
+  const std::vector<TensorType> in = {f32({20, 6}), i64({50, 6}), f32({50, 6})};
+  for (const char* reduction : {"max", "min"}) {
+    const Attrs scatter = {{"axis", int64_t{0}}, {"reduction", std::string(reduction)}};
+    EXPECT_EQ(cuts("scatter_elements", scatter, in),
+              (Rules{"[S0, -, -] -> [S0]", "[S1, S1, S1] -> [S1]",
+                     std::string("[-, S0, S0] -> [P(") + reduction + ")]"}));
+  }
+  const Attrs add = {{"axis", int64_t{0}}, {"reduction", std::string("add")}};
+  EXPECT_EQ(cuts("scatter_elements", add, in),
+            (Rules{"[S0, -, -] -> [S0]", "[S1, S1, S1] -> [S1]"}));
+  EXPECT_EQ(cuts("gather_elements", {{"axis", int64_t{0}}}, {f32({20, 6}), i64({50, 6})}),
+            (Rules{"[S0, -] -> [P(sum)]", "[-, S0] -> [S0]", "[S1, S1] -> [S1]"}));
+}
+
 TEST(Discovery, CrossEntropy) {
   const TensorType logits = f32({4, 16, 256}), labels = i64({4, 16}), loss = f32({4, 16});
   EXPECT_EQ(cuts("cross_entropy", {}, {logits, labels}),
