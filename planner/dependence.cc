@@ -138,16 +138,21 @@ const Dependence::Results& Dependence::changed(size_t trial, size_t data, const 
 bool Dependence::touches_some(const NodeDim& operand, const NodeDim& result) {
   for (size_t trial = 0; trial < trials_.count(); ++trial) {
     const int64_t rows = extent(trial, operand), out = extent(trial, result);
-    // From the middle on until a row counts: a stride may leave some out.
-    for (int64_t row = rows / 2; rows > 1 && out > 1 && row < rows; ++row) {
+    if (rows < 2 || out < 2) continue;
+    // How many results the row changes.
+    const auto reach = [&](int64_t row) {
       std::vector<bool> touched(static_cast<size_t>(out), false);
       for (size_t data = 0; data < kKinds; ++data) {
         mark_differences(trials_.results(trial, data)[at(result.index)],
                          changed(trial, data, operand, row)[at(result.index)], result.dim, touched);
       }
-      const auto count = std::count(touched.begin(), touched.end(), true);
+      return std::count(touched.begin(), touched.end(), true);
+    };
+    // From either end on until a row counts: a stride or cropping may leave some out.
+    for (const bool from_end : {false, true}) {
+      int64_t count = 0;
+      for (int64_t i = 0; i < rows && count == 0; ++i) count = reach(from_end ? rows - 1 - i : i);
       if (count > 0 && count < out) return true;
-      if (count > 0) break;
     }
   }
   return false;

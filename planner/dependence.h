@@ -46,8 +46,9 @@ class Dependence {
 
   /// Rows of an operand's dim and the rows of a result's dim that they change, in every trial.
   std::vector<Relation> influence(const NodeDim& operand, const NodeDim& result);
-  /// Does a row in the middle of the operand's dim change some rows of the result's dim and leave
-  /// others, in any trial? A few runs, to save all the others where there is nothing to find.
+  /// Does the first or last row of the operand's dim that changes anything change some rows of the
+  /// result's dim and leave others, in any trial? A few runs, to save all the others where there is
+  /// nothing to find.
   bool touches_some(const NodeDim& operand, const NodeDim& result);
 
   /// Rows of two operands' dims whose effects do not simply add up (they meet in a product or a

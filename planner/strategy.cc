@@ -82,7 +82,9 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
     for (size_t r = 0; good && r < out.size(); ++r)
       good = sensible(plan, true, r, out[r], mesh, leave_empty);
     for (size_t axis = 0; good && axis < chosen.size(); ++axis) {
-      good = chosen[axis] == 0 || divides(rule.options[chosen[axis] - 1], plan.in, plan.out, mesh);
+      if (chosen[axis] == 0) continue;
+      const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
+      good = cuts_agree(plan, option) && divides(option, plan.in, plan.out, mesh);
     }
     if (good) {
       const NodeTypes local = largest_types(plan, in, out, mesh);

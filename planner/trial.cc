@@ -343,26 +343,27 @@ bool Trials::fits_node(const Candidate& candidate) const {
   return true;
 }
 
-/// Is `before` a run of the dims of one of the node's operands or results, and `after` the same run
-/// of the small ones'?
+/// Is every number of `before` that is another in `after` the size of a dim of the node's operands
+/// or results, and the other number that of the small ones' dim?
 bool Trials::are_sizes(const std::vector<int64_t>& before, const std::vector<int64_t>& after,
                        const SmallNode& small) const {
-  const auto runs_in = [&](const std::vector<TensorType>& whole,
-                           const std::vector<TensorType>& shrunk) {
+  const auto is_size = [](int64_t a, int64_t b, const std::vector<TensorType>& whole,
+                          const std::vector<TensorType>& shrunk) {
     for (size_t i = 0; i < whole.size(); ++i) {
-      const Shape &a = whole[i].shape, &b = shrunk[i].shape;
-      for (size_t at = 0; at + before.size() <= a.size(); ++at) {
-        const auto offset = static_cast<std::ptrdiff_t>(at);
-        if (std::equal(before.begin(), before.end(), a.begin() + offset) &&
-            std::equal(after.begin(), after.end(), b.begin() + offset)) {
-          return true;
-        }
+      for (size_t d = 0; d < whole[i].shape.size(); ++d) {
+        if (whole[i].shape[d] == a && shrunk[i].shape[d] == b) return true;
       }
     }
     return false;
   };
-  return before.size() == after.size() &&
-         (runs_in(whole_.in, small.in) || runs_in(whole_.out, small.out));
+  if (before.size() != after.size()) return false;
+  for (size_t k = 0; k < before.size(); ++k) {
+    if (before[k] != after[k] && !is_size(before[k], after[k], whole_.in, small.in) &&
+        !is_size(before[k], after[k], whole_.out, small.out)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::vector<Tensor> Trials::other_operands(size_t trial, size_t data) const {

@@ -78,7 +78,7 @@ class Trials {
   std::optional<std::vector<int>> implied_cuts(const Candidate& candidate) const;
 
   /// Do the pieces of a candidate with windows or blocks fit the node as it is, too? Attributes
-  /// that shrinking has changed must be sizes (a run of some operand's or result's dims), because
+  /// that shrinking has changed must be sizes of operands or results, in every trial, because
   /// windows found with another padding or offset would be others; and the shape rule must accept
   /// the pieces of the node's own operands. Runs no kernel.
   bool fits_node(const Candidate& candidate) const;

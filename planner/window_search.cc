@@ -18,7 +18,7 @@ class WindowSearch {
  public:
   WindowSearch(Trials& trials, const std::vector<SpmdRule::Option>& found,
                const std::function<bool(const Candidate&)>& attempt)
-      : trials_(trials), attempt_(attempt), dependence_(trials) {
+      : trials_(trials), found_(found), attempt_(attempt), dependence_(trials) {
     const SmallNode& small = trials.first();
     for (size_t i = 0; i < small.in.size(); ++i) {
       for (size_t d = 0; d < small.in[i].shape.size(); ++d) {
@@ -77,14 +77,21 @@ class WindowSearch {
 
   bool try_once(Candidate candidate) {
     if (!tried_.insert({candidate.in, candidate.out}).second) return false;
-    const auto special = [](const Placement& p) {
-      return p.kind == Placement::Kind::shard && !p.is_chunk();
-    };
-    if (std::none_of(candidate.in.begin(), candidate.in.end(), special) &&
-        std::none_of(candidate.out.begin(), candidate.out.end(), special)) {
-      return false;  // a plain cut: tried already
-    }
-    return attempt_(candidate);
+    return !is_known(candidate) && attempt_(candidate);
+  }
+
+  /// Plain cuts may be known, but need not: an image may be cut with its whole result summed up,
+  /// and that is as far as the plain search looks.
+  bool is_known(const Candidate& candidate) const {
+    return std::any_of(found_.begin(), found_.end(), [&](const SpmdRule::Option& option) {
+      if (option.in != candidate.in) return false;
+      for (size_t r = 0; r < option.out.size(); ++r) {
+        const bool cut = candidate.out[r].kind == Placement::Kind::shard;
+        if (cut ? option.out[r] != candidate.out[r] : option.out[r].kind == Placement::Kind::shard)
+          return false;
+      }
+      return true;
+    });
   }
 
   /// For each operand the dims that have a window of the result's dim; one candidate for each way
@@ -98,15 +105,13 @@ class WindowSearch {
       if (other.index != result.index && other.dim == result.dim && same_extent(other, result))
         candidates[0].out[at(other.index)] = Placement::shard(other.dim);
     }
-    for (size_t i = 0; i < small.in.size(); ++i) {
-      std::vector<Placement> ways;
-      for (const NodeDim& operand : open_) {
-        if (at(operand.index) != i || !dependence_.touches_some(operand, result)) continue;
-        const auto window = fit_window(dependence_.influence(operand, result));
-        if (window) ways.push_back(placement(operand, result, *window));
-      }
-      extend(candidates, ways, i, false);
+    std::vector<std::vector<Placement>> ways(small.in.size());
+    for (const NodeDim& operand : open_) {
+      if (!dependence_.touches_some(operand, result)) continue;
+      const auto window = fit_window(dependence_.influence(operand, result));
+      if (window) ways[at(operand.index)].push_back(placement(operand, result, *window));
     }
+    extend_operands(candidates, ways);
     for (Candidate& candidate : candidates) try_once(std::move(candidate));
   }
 
@@ -116,7 +121,6 @@ class WindowSearch {
     const SmallNode& small = trials_.first();
     std::vector<Candidate> candidates{
         {std::vector<Placement>(small.in.size()), std::vector<Placement>(small.out.size())}};
-    candidates[0].in[at(anchor.index)] = Placement::shard(anchor.dim);
     bool any = false;
     for (size_t r = 0; r < small.out.size(); ++r) {
       std::vector<Placement> ways;
@@ -131,21 +135,40 @@ class WindowSearch {
       any = any || !ways.empty();
       extend(candidates, ways, r, true);
     }
-    for (size_t i = 0; i < small.in.size(); ++i) {
-      if (i == at(anchor.index)) continue;
-      std::vector<Placement> ways;
-      for (const NodeDim& operand : open_) {
-        if (at(operand.index) != i) continue;
-        const std::vector<Relation> relations = dependence_.interaction(operand, anchor);
-        if (relations.empty() || relations[0].is_empty() || relations[0].is_full()) continue;
-        if (const auto window = fit_window(relations))
-          ways.push_back(placement(operand, anchor, *window));
-      }
-      any = any || !ways.empty();
-      extend(candidates, ways, i, false);
+    std::vector<std::vector<Placement>> ways(small.in.size());
+    for (const NodeDim& operand : open_) {
+      if (operand.index == anchor.index) continue;
+      const std::vector<Relation> relations = dependence_.interaction(operand, anchor);
+      if (relations.empty() || relations[0].is_empty() || relations[0].is_full()) continue;
+      any = true;
+      if (const auto window = fit_window(relations))
+        ways[at(operand.index)].push_back(placement(operand, anchor, *window));
     }
     if (!any) return;
+    ways[at(anchor.index)] = {Placement::shard(anchor.dim)};
+    extend_operands(candidates, ways);
     for (Candidate& candidate : candidates) try_once(std::move(candidate));
+  }
+
+  /// An operand that shows no dependence may still have to go with one of its shape: the places of
+  /// maxima, where windows are of one row, are all 0 and change nothing.
+  void extend_operands(std::vector<Candidate>& candidates,
+                       const std::vector<std::vector<Placement>>& ways) const {
+    for (size_t i = 0; i < ways.size(); ++i) {
+      std::vector<Placement> own = ways[i];
+      for (size_t j = 0; j < ways.size() && ways[i].empty(); ++j) {
+        if (!ways[j].empty() && same_shape(i, j))
+          own.insert(own.end(), ways[j].begin(), ways[j].end());
+      }
+      if (!own.empty() && ways[i].empty()) own.insert(own.begin(), Placement{});
+      extend(candidates, own, i, false);
+    }
+  }
+  bool same_shape(size_t i, size_t j) const {
+    for (size_t t = 0; t < trials_.count(); ++t) {
+      if (trials_.small(t).in[i].shape != trials_.small(t).in[j].shape) return false;
+    }
+    return true;
   }
 
   static void extend(std::vector<Candidate>& candidates, const std::vector<Placement>& ways,
@@ -203,6 +226,7 @@ class WindowSearch {
   }
 
   Trials& trials_;
+  const std::vector<SpmdRule::Option> found_;
   const std::function<bool(const Candidate&)>& attempt_;
   Dependence dependence_;
   std::vector<NodeDim> operand_dims_, result_dims_;
