@@ -229,7 +229,9 @@ void resize(NodeContext& c) {
                   "and align_corners");
   }
   if (c.attr_i("antialias", 0) != 0) c.refuse_attr("antialias", "export without it");
-  for (const char* name : {"cubic_coeff_a", "exclude_outside", "extrapolation_value"})
+  // Of other modes, or with sizes only.
+  for (const char* name :
+       {"keep_aspect_ratio_policy", "cubic_coeff_a", "exclude_outside", "extrapolation_value"})
     c.ignore(name);
   c.has(1);  // roi: for tf_crop_and_resize alone
   const std::string nearest = c.attr_s("nearest_mode", "round_prefer_floor");

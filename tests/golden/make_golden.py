@@ -179,6 +179,9 @@ def record(name, model, args, names, loss_of):
     out["losses"] = np.array(losses, dtype=np.float32)
     for n, p in parameters.items():
         out[f"after/{n}"] = p.detach().float().numpy()
+    for n, b in model.named_buffers():
+        if "running_" in n:  # what batch normalisation averages
+            out[f"stats/{n}"] = b.float().numpy()
     np.savez(HERE / f"{name}.npz", **out)
 
 
