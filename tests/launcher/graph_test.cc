@@ -1,0 +1,194 @@
+// Training a graph by the command: the recipe that its model carries, masks, early stopping, the
+// same losses on any mesh, with and without dropout.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "tests/exec/data_support.h"
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+constexpr int kNodes = 24, kFeatures = 6, kClasses = 3;
+
+/// Nodes of three kinds; their features lean to the kind, their neighbours are mostly of it.
+std::string graph_npz() {
+  std::vector<float> features;
+  std::vector<int64_t> labels, sources, targets;
+  std::string masks[3];
+  for (int i = 0; i < kNodes; ++i) {
+    labels.push_back(i % kClasses);
+    for (int k = 0; k < kFeatures; ++k) {
+      const bool own = k % kClasses == i % kClasses;
+      features.push_back(static_cast<float>((own ? 5 : 1) + (i * 7 + k * 3) % 4));
+    }
+    // A set: twice the same edge counts twice in a list and once in a matrix.
+    for (int j : std::set<int>{i, (i + 3) % kNodes, (i + 6) % kNodes, (i * 5 + 1) % kNodes}) {
+      sources.push_back(j);
+      targets.push_back(i);
+    }
+    for (int s = 0; s < 3; ++s) masks[s] += static_cast<char>((i < 12 ? 0 : i < 18 ? 1 : 2) == s);
+  }
+  const auto edges = static_cast<int64_t>(sources.size());
+  sources.insert(sources.end(), targets.begin(), targets.end());
+  using testing::bytes_of, testing::npy;
+  const auto row = [](int64_t n) { return "(" + std::to_string(n) + ",)"; };
+  return testing::npz(
+      {{"features", npy("<f4", "(24, 6)", bytes_of(features))},
+       {"labels", npy("<i8", row(kNodes), bytes_of(labels))},
+       {"edge_index", npy("<i8", "(2, " + std::to_string(edges) + ")", bytes_of(sources))},
+       {"train_mask", npy("|b1", row(kNodes), masks[0])},
+       {"val_mask", npy("|b1", row(kNodes), masks[1])},
+       {"test_mask", npy("|b1", row(kNodes), masks[2])}});
+}
+
+std::vector<nlohmann::json> evals(const std::string& text) {
+  std::vector<nlohmann::json> out;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    const nlohmann::json parsed = nlohmann::json::parse(line);
+    if (parsed.contains("val_loss")) out.push_back(parsed);
+  }
+  return out;
+}
+
+class Graphs : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    at_ = new Workspace;
+    at_->write("graph.npz", graph_npz());
+    const std::string model =
+        "model gat --features 6 --hidden 3 --heads 5 --classes 3 --output-heads 2 ";
+    const std::string recipe =
+        "--recipe '--loss cross-entropy --optimizer adam --lr 0.02 --weight-decay 5e-4 --decay-all "
+        "--normalise rows --steps 60 --eval-every 1 --patience 20' ";
+    for (const std::string& made :
+         {model + recipe + "-o sparse.onnx", model + recipe + "--dense -o dense.onnx",
+          model + recipe + "--dropout 0.4 --attention-dropout 0.4 -o dropout.onnx",
+          model + recipe + "--dropout 0.4 --attention-dropout 0.4 --dense -o dense_dropout.onnx"}) {
+      const Outcome outcome = at_->shardrun(made);
+      ASSERT_EQ(outcome.status, 0) << describe(outcome);
+    }
+  }
+  static void TearDownTestSuite() {
+    delete at_;
+    at_ = nullptr;
+  }
+  static Workspace* at_;
+};
+
+Workspace* Graphs::at_ = nullptr;
+
+constexpr const char* kData = " --data npz:graph.npz";
+
+/// Nothing but the data is said: sizes come from the arrays, all else from the file.
+TEST_F(Graphs, TheRecipeIsInTheModel) {
+  const Outcome run = at_->shardrun(std::string("train sparse.onnx --metrics m.jsonl") + kData);
+  ASSERT_EQ(run.status, 0) << describe(run);
+  EXPECT_NE(run.out.find("recipe of the model: --loss cross-entropy --optimizer adam --lr 0.02"),
+            std::string::npos)
+      << describe(run);
+  EXPECT_NE(run.out.find("12 targets to train, 6 to validate, 6 to test"), std::string::npos);
+  const auto lines = evals(at_->read("m.jsonl"));
+  ASSERT_FALSE(lines.empty());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const double accuracy = lines[i].at("val_accuracy");
+    EXPECT_NEAR(accuracy * 6, std::round(accuracy * 6), 1e-9) << lines[i];
+    EXPECT_EQ(lines[i].contains("test_accuracy"), i + 1 == lines.size()) << lines[i];
+  }
+  const nlohmann::json& last = lines.back();
+  const double test = last.at("test_accuracy");
+  EXPECT_NEAR(test * 6, std::round(test * 6), 1e-9);
+  EXPECT_GE(test, 0.6) << last;
+  EXPECT_LE(last.at("best_step"), last.at("step"));
+}
+
+TEST_F(Graphs, TheCallOverridesTheRecipe) {
+  const Outcome run =
+      at_->shardrun(std::string("train sparse.onnx --steps 3 --lr 0.5 --metrics o.jsonl") + kData);
+  ASSERT_EQ(run.status, 0) << describe(run);
+  EXPECT_NE(run.out.find("(given otherwise in the call: --lr, --steps)"), std::string::npos)
+      << describe(run);
+  EXPECT_EQ(evals(at_->read("o.jsonl")).size(), 3u);
+  EXPECT_NE(at_->read("o.jsonl").find("\"lr\":0.5"), std::string::npos);
+}
+
+TEST_F(Graphs, PatienceEndsTheRun) {
+  const Outcome run = at_->shardrun(
+      std::string("train sparse.onnx --lr 0 --steps 50 --patience 4 --metrics p.jsonl") + kData);
+  ASSERT_EQ(run.status, 0) << describe(run);
+  // With a rate of 0 each validation is as good as the first, which is good enough to go on.
+  EXPECT_EQ(evals(at_->read("p.jsonl")).size(), 50u);
+  const Outcome worse = at_->shardrun(
+      std::string("train sparse.onnx --lr 3 --steps 400 --patience 4 --metrics w.jsonl") + kData);
+  ASSERT_EQ(worse.status, 0) << describe(worse);
+  const auto lines = evals(at_->read("w.jsonl"));
+  EXPECT_LT(lines.size(), 400u);
+  EXPECT_TRUE(lines.back().contains("test_accuracy")) << lines.back();
+}
+
+/// A recipe says how to learn, not what to read or write.
+TEST_F(Graphs, RecipesDoNotNameFiles) {
+  for (const char* recipe : {"--metrics stolen.jsonl", "--plan p.json", "--lr 1 2", "0.5"}) {
+    const Outcome made =
+        at_->shardrun(std::string("model gat --recipe '") + recipe + "' -o bad.onnx");
+    ASSERT_EQ(made.status, 0) << describe(made);
+    const Outcome run = at_->shardrun(std::string("train bad.onnx") + kData);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_NE(message(run).find("bad.onnx: metadata 'shardrun.train': "), std::string::npos)
+        << describe(run);
+  }
+}
+
+TEST_F(Graphs, MeshesAgree) {
+  for (const char* model : {"sparse", "dense", "dropout", "dense_dropout"}) {
+    const std::string job = std::string(model) + ".onnx --steps 12 --plan-seconds 1" + kData;
+    const TrainingRun alone = train(*at_, threads(1), job);
+    ASSERT_EQ(alone.losses.size(), 12u);
+    EXPECT_LT(alone.losses.back(), alone.losses.front()) << describe(alone.outcome);
+    const std::string less =
+        " --memory " + std::to_string(static_cast<int64_t>(0.9 * alone.allocated.at(0)));
+    const Ranks two = std::string(model) == "dropout" ? mpi(2) : threads(2);
+    for (const auto& [ranks, flags] : std::vector<std::pair<Ranks, std::string>>{
+             {two, less}, {threads(3), " --mesh 3" + less}}) {
+      const TrainingRun run = train(*at_, ranks, job + flags);
+      EXPECT_LE(largest_difference(run, alone), 1e-4) << describe(run.outcome);
+      ASSERT_EQ(run.evals.size(), alone.evals.size());
+    }
+  }
+}
+
+/// Without dropout, whose masks are those of places in the list.
+TEST_F(Graphs, SortedEdgesGiveTheSame) {
+  const std::string job = std::string("sparse.onnx --steps 15") + kData;
+  const TrainingRun as_given = train(*at_, threads(1), job),
+                    sorted = train(*at_, threads(3), job + " --sort-edges");
+  EXPECT_LE(largest_difference(sorted, as_given), 1e-4) << describe(sorted.outcome);
+}
+
+TEST_F(Graphs, SparseAndDenseAreOneModel) {
+  const TrainingRun sparse = train(*at_, threads(1), std::string("sparse.onnx --steps 15") + kData),
+                    dense = train(*at_, threads(1), std::string("dense.onnx --steps 15") + kData);
+  EXPECT_LE(largest_difference(dense, sparse), 1e-4);
+}
+
+TEST_F(Graphs, BadCallsAreRefused) {
+  const Outcome none =
+      at_->shardrun("train sparse.onnx --dim nodes=5 --dim edges=4 --validation 0");
+  EXPECT_EQ(none.status, 2) << describe(none);
+  EXPECT_NE(message(none).find("patience 20: waits for validations"), std::string::npos)
+      << describe(none);
+  const Outcome other = at_->shardrun(std::string("train sparse.onnx --dim nodes=5") + kData);
+  EXPECT_EQ(other.status, 2) << describe(other);
+  EXPECT_NE(message(other).find("array 'features': is [24, 6], but the model's input 'features' "
+                                "is [5, 6]"),
+            std::string::npos)
+      << describe(other);
+}
+
+}  // namespace
+}  // namespace shardrun::test
