@@ -7,21 +7,21 @@
 namespace shardrun {
 namespace {
 
-constexpr int kFreeSweeps = 20;            // before memory has a price
-constexpr double kFirstShare = 0.05;       // of the cost: what the whole limit costs at first
-constexpr double kFloor = 1e-4;            // of the first price: below it a price is zero
-constexpr double kStep = 0.7;              // first
-constexpr double kLeastStep = 1e-3;        // then it has converged
-constexpr double kMostChange = 0.2;        // of a price's logarithm in one step
-constexpr double kFirstEntropy = 0.85;     // of the largest possible
+constexpr int kFreeSweeps = 20;         // before memory has a price
+constexpr double kFirstShare = 0.05;    // of the cost: what the whole limit costs at first
+constexpr double kFloor = 1e-4;         // of the first price: below it a price is zero
+constexpr double kStep = 0.7;           // first
+constexpr double kLeastStep = 1e-3;     // then it has converged
+constexpr double kMostChange = 0.2;     // of a price's logarithm in one step
+constexpr double kFirstEntropy = 0.85;  // of the largest possible
 constexpr double kLastEntropy = 0.25;
-constexpr double kCooling = 0.04;          // the temperature's logarithm changes by this at most
-constexpr double kLeastTemperature = 1e-5; // of the first
-constexpr double kMemory = 0.3;            // weight of the past in the mean use
-constexpr double kGain = 1e-5;             // relative: a gain of the bound
-constexpr int kPatience = 25;              // sweeps without a gain
-constexpr double kFall = 0.003;            // relative: a fall of the bound that is not waited out
-constexpr int kRest = 15;                  // sweeps for the messages to settle after a fall
+constexpr double kCooling = 0.04;           // the temperature's logarithm changes by this at most
+constexpr double kLeastTemperature = 1e-5;  // of the first
+constexpr double kMemory = 0.3;             // weight of the past in the mean use
+constexpr double kGain = 1e-5;              // relative: a gain of the bound
+constexpr int kPatience = 25;               // sweeps without a gain
+constexpr double kFall = 0.003;             // relative: a fall of the bound that is not waited out
+constexpr int kRest = 15;                   // sweeps for the messages to settle after a fall
 
 }  // namespace
 
@@ -151,7 +151,8 @@ void MemoryPricing::run(const PricingLimits& limits) {
   double best = lower_bound_;
   if (!again) best = -kInfeasible;  // what prices are worth, not what none are
   if (again) step_ = std::max(step_, 0.1 * kStep);
-  const double first_entropy = again ? std::max(kLastEntropy, entropy(temperature_)) : kFirstEntropy;
+  const double first_entropy =
+      again ? std::max(kLastEntropy, entropy(temperature_)) : kFirstEntropy;
   double reached = first_entropy;
   int last_gain = 0, rest = 0;
   for (int sweep = 0; sweep < limits.sweeps && step_ >= kLeastStep; ++sweep) {
@@ -178,9 +179,9 @@ void MemoryPricing::run(const PricingLimits& limits) {
       continue;
     }
     const double wanted = first_entropy + (kLastEntropy - first_entropy) * progress;
-    temperature_ = std::max(
-        least_temperature_,
-        temperature_ * std::exp(std::clamp(2 * (wanted - reached), -kCooling, kCooling)));
+    temperature_ =
+        std::max(least_temperature_,
+                 temperature_ * std::exp(std::clamp(2 * (wanted - reached), -kCooling, kCooling)));
     reached = expect_use(temperature_);
     for (size_t t = 0; t < price_.size(); ++t) {
       mean_use_[t] = first ? use_[t] : kMemory * mean_use_[t] + (1 - kMemory) * use_[t];

@@ -21,8 +21,8 @@ struct PricingLimits {
 /// of thousands of times only few matter in the end. The use is not that of one solution, which
 /// would jump, but what is expected if every node draws its strategies with probabilities
 /// exp(-slack / temperature); the temperature falls so that the entropy of the draws falls evenly,
-/// whatever the scale of the costs. If the bound falls or stays, the best prices come back and steps
-/// are halved.
+/// whatever the scale of the costs. If the bound falls or stays, the best prices come back and
+/// steps are halved.
 class MemoryPricing {
  public:
   /// Both must outlive this. `bound` must be of flat's Problem, with no cost added so far.

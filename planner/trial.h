@@ -22,8 +22,8 @@ struct SmallNode {
 
 /// The node on small operands, one per size set whose shapes the op accepts: equal sizes become
 /// equal small sizes, different ones different ones, 1 stays 1. If `as_f64`, every floating type
-/// becomes f64. Where the op refuses small sizes, dims up to 16 keep theirs; where it refuses those
-/// too, all do (if affordable).
+/// becomes f64. Where the op refuses small sizes (two moments, three coordinates) dims up to 4 keep
+/// theirs; where it still does, dims up to 16; else all do (if affordable).
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
                                    const std::vector<int>& size_sets, bool as_f64);
 

@@ -16,12 +16,15 @@ using Data = Evidence::Data;
 // Sizes that leave no shard of 2 or 3 empty (4 over 3 is 2, 2, 0), most of them uneven. 6 divides
 // evenly.
 constexpr int64_t kSizes[2][5] = {{5, 3, 7, 8, 10}, {6, 7, 5, 3, 9}};
-constexpr int64_t kKeptSize = 16;           // when small sizes are refused, dims up to this stay
+// Where those make too much: a patch of 16 x 16 that steps by 16 wants images of 48 at least.
+constexpr int64_t kLeastSizes[2][5] = {{3, 5, 4, 7, 6}, {5, 3, 7, 4, 8}};
+constexpr int64_t kTinySize = 4;            // when small sizes are refused, dims up to this stay,
+constexpr int64_t kKeptSize = 16;           // and then dims up to this
 constexpr int64_t kMostElements = 1 << 16;  // of all operands and results of one trial
 
-int64_t small_size(int set, size_t index) {
+int64_t small_size(const int64_t (&sizes)[2][5], int set, size_t index) {
   constexpr size_t kCount = std::size(kSizes[0]);
-  return index < kCount ? kSizes[set][index] : static_cast<int64_t>(index - kCount) + 11;
+  return index < kCount ? sizes[set][index] : static_cast<int64_t>(index - kCount) + 11;
 }
 
 /// Uniform numbers from a counter; one per call.
@@ -146,8 +149,19 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
     });
     if (!known) found.push_back(std::move(small));
   };
+  for (int set : size_sets)
+    add(with_sizes(original, [&](int64_t, size_t i) { return small_size(kSizes, set, i); }));
   for (int set : size_sets) {
-    add(with_sizes(original, [&](int64_t, size_t i) { return small_size(set, i); }));
+    if (found.size() >= size_sets.size()) break;
+    add(with_sizes(original, [&](int64_t d, size_t i) {
+      return d <= kTinySize ? d : small_size(kSizes, set, i);
+    }));
+  }
+  for (int set : size_sets) {
+    if (found.size() >= size_sets.size()) break;
+    add(with_sizes(original, [&](int64_t d, size_t i) {
+      return d <= kTinySize ? d : small_size(kLeastSizes, set, i);
+    }));
   }
   if (found.size() < size_sets.size()) {
     add(with_sizes(original, [&](int64_t d, size_t i) {

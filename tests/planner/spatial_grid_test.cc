@@ -1,7 +1,7 @@
-// Convolution and pooling cut in space, over a grid of kernels, strides, paddings, dilations, groups
-// and images: every strategy that is offered equals the whole, forward and all gradients, and which
-// are offered is printed. A sample of the grid, or with SHARDRUN_SPATIAL_GRID=all (the target
-// spatial_grid) all of it.
+// Convolution and pooling cut in space, over a grid of kernels, strides, paddings, dilations,
+// groups and images: every strategy that is offered equals the whole, forward and all gradients,
+// and which are offered is printed. A sample of the grid, or with SHARDRUN_SPATIAL_GRID=all (the
+// target spatial_grid) all of it.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -102,9 +102,10 @@ std::vector<Op> ops_of(Family family, const Setting& s, int64_t height, int64_t 
                                          : Shape{3, 1, 1};
     const TensorType x = image(x_lead, height, width), y = image(y_lead, out_height, out_width),
                      w = image(w_lead, s.kernel, s.kernel);
-    ops = {{"conv", with(shared, "pads_high", {s.high, s.high}), {x, w}, {}, {0}, {0}},
-           {"conv_data_grad", with(shared, "size", {height, width}), {y, w}, {}, {0}, {0}},
-           {"conv_weight_grad", with(shared, "kernel", {s.kernel, s.kernel}), {x, y}, {}, {0, 1}, {}}};
+    ops = {
+        {"conv", with(shared, "pads_high", {s.high, s.high}), {x, w}, {}, {0}, {0}},
+        {"conv_data_grad", with(shared, "size", {height, width}), {y, w}, {}, {0}, {0}},
+        {"conv_weight_grad", with(shared, "kernel", {s.kernel, s.kernel}), {x, y}, {}, {0, 1}, {}}};
     for (Op& op : ops) {
       op.height = static_cast<int>(x_lead.size());
       op.operands = random_data(op.name, op.attrs, op.in, seed);
@@ -202,7 +203,8 @@ std::vector<NodePlan> plans_of(const SmallNode& node, const SpmdRule& rule, cons
   for (const SpmdRule::Option& option : rule.options) {
     NodePlan plan = replicated_node(node.in, node.out);
     place(plan, option.in, option.out, 0);
-    if (std::find(plans.begin(), plans.end(), plan) == plans.end()) plans.push_back(std::move(plan));
+    if (std::find(plans.begin(), plans.end(), plan) == plans.end())
+      plans.push_back(std::move(plan));
   }
   return plans;
 }
@@ -278,9 +280,9 @@ TEST(SpatialGrid, EveryOfferedStrategyEqualsTheWhole) {
   for (const auto& [key, tally] : tallies) {
     std::printf("%-18s %-11s %8lld %8lld %7.2f%% %11lld\n", key.first.c_str(), key.second.c_str(),
                 static_cast<long long>(tally.cases), static_cast<long long>(tally.offered),
-                tally.cases == 0 ? 100.0
-                                 : 100.0 * static_cast<double>(tally.offered) /
-                                       static_cast<double>(tally.cases),
+                tally.cases == 0
+                    ? 100.0
+                    : 100.0 * static_cast<double>(tally.offered) / static_cast<double>(tally.cases),
                 static_cast<long long>(tally.strategies));
     for (const auto& [name, text] : tally.missing)
       std::printf("    not offered: %s %s\n", name.c_str(), text.c_str());

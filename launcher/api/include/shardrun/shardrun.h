@@ -211,8 +211,8 @@ struct EvalReport {
 };
 
 struct TrainOptions {
-  std::string data;  // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE,
-                     // idx:IMAGES,LABELS, cifar:FOLDER; "": synthetic
+  std::string data;         // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE,
+                            // idx:IMAGES,LABELS, cifar:FOLDER; "": synthetic
   std::string augment;      // images: "", crop=4, flip, crop=4,flip
   std::string normalise;    // "", rows, data, MEAN/DEVIATION
   bool sort_edges = false;  // a graph's edges in the order of their targets
