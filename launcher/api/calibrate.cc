@@ -172,8 +172,8 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       const auto parts = static_cast<double>(jobs.size());
       for (size_t i = 0; i < jobs.size(); ++i) {
         const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
-        cluster.measured.kernels.push_back(
-            measure_kernels(Team(jobs[i], std::max(1, n / jobs[i])), until));
+        Team team(jobs[i], std::max(1, n / jobs[i]));
+        cluster.measured.kernels.push_back(measure_kernels(team, until));
         report.kernels += static_cast<int>(cluster.measured.kernels.back().ops.size() +
                                            cluster.measured.kernels.back().grids.size());
       }

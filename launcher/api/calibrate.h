@@ -1,7 +1,9 @@
 // Measuring this machine: kernels as ranks run them, collectives between them.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,13 +19,27 @@ namespace shardrun {
 class Team {
  public:
   using Work = std::function<void(int64_t run)>;
-  Team(int ranks, int threads) : ranks_(ranks), threads_(threads) {}
+  /// Memory of one rank, kept from one measurement to the next with its pages touched.
+  class Scratch {
+   public:
+    char* bytes(int64_t count);  // uninitialised, and no longer what was given before
+
+   private:
+    struct Free {
+      void operator()(char* data) const { std::free(data); }
+    };
+    std::unique_ptr<char, Free> data_;
+    int64_t count_ = 0;
+  };
+
+  Team(int ranks, int threads);
   int ranks() const { return ranks_; }
   int threads() const { return threads_; }
-  double measure(const std::function<Work()>& make, double budget) const;
+  double measure(const std::function<Work(Scratch&)>& make, double budget);
 
  private:
   int ranks_, threads_;
+  std::vector<Scratch> scratch_;
 };
 
 /// One op called with these types; the curve that its time belongs to.
@@ -45,7 +61,7 @@ std::vector<CalibrationOp> calibration_ops();
 
 /// Measures until `deadline` (of steady_clock, in seconds since its epoch). Larger sizes are left
 /// out where smaller ones take long already.
-MeasuredKernels measure_kernels(const Team& team, double deadline);
+MeasuredKernels measure_kernels(Team& team, double deadline);
 
 /// Every kind of collective in groups of every size that divides the ranks. Collective over
 /// `world`; every rank returns the same.

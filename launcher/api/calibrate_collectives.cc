@@ -9,9 +9,10 @@
 namespace shardrun {
 namespace {
 
-constexpr double kBudget = 12e-3;   // s of a measurement
-constexpr double kLongest = 60e-3;  // where a call takes as long, the next larger is left out
-constexpr int64_t kMostRuns = 400;
+constexpr double kBudget = 10e-3;   // s of a measurement
+constexpr double kLongest = 60e-3;  // s of a call; after one larger ones are left out
+constexpr int64_t kMostRuns = 300;
+constexpr int64_t kMostRows = 1 << 16;
 
 /// f32[count] before and after the collective, over a mesh of one axis.
 struct Case {
@@ -28,7 +29,7 @@ constexpr Case kCases[] = {
 /// Each value over all ranks.
 void over_ranks(Communicator& world, std::vector<double>& values, Reduction op) {
   const auto count = static_cast<int64_t>(values.size());
-  std::vector<char> staging(static_cast<size_t>(world.all_reduce_staging(count, DType::f64) + 128));
+  std::vector<char> staging(static_cast<size_t>(world.all_reduce_staging(count, DType::f64) + 64));
   void* aligned = staging.data();
   size_t space = staging.size();
   std::align(64, staging.size() - 64, aligned, space);
@@ -98,7 +99,7 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, const s
     for (const Case& c : kCases) {
       MeasuredCollective measured{backend, world.size(), size, c.kind, {}};
       double last = 0;
-      for (int64_t rows = 4; rows <= 1 << 18; rows *= 4) {
+      for (int64_t rows = 4; rows <= kMostRows; rows *= 4) {
         // Rank 0's clock counts.
         double late = world.rank() == 0 && (now_seconds() > deadline || last > kLongest) ? 1 : 0;
         if (largest(world, late) > 0) break;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "backend.h"
 #include "calibrate.h"
 #include "graph/op_def.h"
+#include "graph/program.h"
 #include "planner/kernel_cost.h"
 
 namespace shardrun {
@@ -28,8 +30,9 @@ constexpr double kBudget = 1.2e-3;    // s of a measurement
 constexpr size_t kCloseCalls = 4;     // are wanted that take at most …
 constexpr double kClose = 1.25;       // times the least …
 constexpr double kPatience = 40e-3;   // s at the longest
+constexpr double kLongCall = 3e-3;    // s of a call; fewer such are made
 constexpr double kLongest = 80e-3;    // s of a call; larger ones are left out
-constexpr double kMostFlops = 2.5e9;  // of a measured product
+constexpr double kMostFlops = 1.2e9;  // of a measured product
 
 /// Lower quartile of the samples that are no outliers: within twice the least.
 double typical(std::vector<double> samples) {
@@ -38,43 +41,41 @@ double typical(std::vector<double> samples) {
   return samples[samples.size() / 4];
 }
 
-/// Operands and results of a call, several times.
+/// Operands and results of a call, several times, in a rank's scratch memory.
 class Operands {
  public:
-  Operands(const CalibrationCall& call, const std::vector<TensorType>& out, int64_t workspace) {
+  Operands(const CalibrationCall& call, const std::vector<TensorType>& out, int64_t workspace,
+           Team::Scratch& scratch) {
     double bytes = 0;
     for (const auto* types : {&call.in, &out}) {
-      for (const TensorType& t : *types) bytes += static_cast<double>(byte_size(t));
+      for (const TensorType& t : *types) bytes += static_cast<double>(aligned(byte_size(t)));
     }
-    const auto copies =
-        static_cast<size_t>(std::clamp(kRotation / std::max(bytes, 1.0), 1.0, kMostCopies));
-    workspace_ =
-        std::make_unique<Tensor>(TensorType{DType::u8, {std::max<int64_t>(workspace, 64)}});
-    for (size_t c = 0; c < copies; ++c) {
+    const double copies = std::clamp(kRotation / std::max(bytes, 1.0), 1.0, kMostCopies);
+    sets_.resize(static_cast<size_t>(copies));
+    const auto needed = static_cast<int64_t>(bytes) * static_cast<int64_t>(sets_.size());
+    char* at = scratch.bytes(aligned(workspace) + needed);
+    workspace_ = at;
+    at += aligned(workspace);
+    for (Set& set : sets_) {
       for (size_t i = 0; i < call.in.size(); ++i) {
-        tensors_.emplace_back(call.in[i]);
-        fill(tensors_.back(), call, i);
+        set.in.push_back({at, call.in[i]});
+        if (&set == &sets_[0]) {
+          fill(set.in.back(), call, i);
+        } else {
+          std::memcpy(at, sets_[0].in[i].data, static_cast<size_t>(byte_size(call.in[i])));
+        }
+        at += aligned(byte_size(call.in[i]));
       }
       for (const TensorType& t : out) {
-        tensors_.emplace_back(t);
-        if (byte_size(t) > 0)  // touches the pages
-          std::memset(tensors_.back().data(), 0, static_cast<size_t>(byte_size(t)));
+        set.out.push_back({at, t});
+        at += aligned(byte_size(t));
       }
-    }
-    const size_t each = call.in.size() + out.size();
-    for (size_t c = 0; c < copies; ++c) {
-      Set set;
-      for (size_t i = 0; i < each; ++i) {
-        Tensor& tensor = tensors_[c * each + i];
-        (i < call.in.size() ? set.in : set.out).push_back(tensor.view());
-      }
-      sets_.push_back(std::move(set));
     }
   }
 
   KernelArgs args(int64_t run) {
     Set& set = sets_[static_cast<size_t>(run) % sets_.size()];
-    return {set.in, set.out, workspace_->data()};
+    return {set.in, set.out, workspace_};
   }
 
  private:
@@ -82,48 +83,46 @@ class Operands {
     std::vector<TensorView> in, out;
   };
 
-  static void fill(Tensor& tensor, const CalibrationCall& call, size_t operand) {
-    const DType dtype = tensor.type().dtype;
-    const int64_t count = tensor.count();
-    const std::optional<int64_t> bound =
-        is_float(dtype) || dtype == DType::boolean ? std::nullopt : index_bound(call, operand);
+  static int64_t aligned(int64_t bytes) {
+    return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  }
+
+  static void fill(const TensorView& operand, const CalibrationCall& call, size_t index) {
+    const DType dtype = operand.type.dtype;
+    const OpDef& def = op_def(call.node.op);
+    const int64_t bound = is_float(dtype) || def.index_bound == nullptr
+                              ? 2
+                              : def.index_bound(call.node, call.in, index).value_or(2);
     dispatch(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      T* data = static_cast<T*>(tensor.data());
       uint32_t state = 12345;
-      for (int64_t i = 0; i < count; ++i) {
+      for (int64_t i = 0; i < operand.count(); ++i) {
         state = state * 1664525u + 1013904223u;
         const uint32_t random = state >> 8;
         if constexpr (std::is_same_v<T, bool>) {
-          data[i] = (random & 1) != 0;
+          operand.as<T>()[i] = (random & 1) != 0;
         } else if constexpr (std::is_integral_v<T>) {
-          data[i] = static_cast<T>(static_cast<int64_t>(random) % bound.value_or(2));
+          operand.as<T>()[i] = static_cast<T>(static_cast<int64_t>(random) % bound);
         } else {
-          data[i] = static_cast<T>(0.1f + 0.8f * static_cast<float>(random) / 16777216.0f);
+          operand.as<T>()[i] = static_cast<T>(0.1f + 0.8f * static_cast<float>(random) / 0x1p24f);
         }
       }
     });
   }
 
-  static std::optional<int64_t> index_bound(const CalibrationCall& call, size_t operand) {
-    const OpDef& def = op_def(call.node.op);
-    return def.index_bound == nullptr ? std::nullopt : def.index_bound(call.node, call.in, operand);
-  }
-
-  std::vector<Tensor> tensors_;
   std::vector<Set> sets_;
-  std::unique_ptr<Tensor> workspace_;
+  char* workspace_ = nullptr;
 };
 
 /// Seconds of a call, or none if there is no kernel for it.
-std::optional<double> measure_call(const Team& team, const CalibrationCall& call) {
+std::optional<double> measure_call(Team& team, const CalibrationCall& call) {
   try {
     const std::vector<TensorType> out = infer_types(call.node, call.in);
     return team.measure(
-        [&]() -> Team::Work {
+        [&](Team::Scratch& scratch) -> Team::Work {
           auto kernel = std::make_shared<PreparedKernel>(
               select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}));
-          auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes);
+          auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes, scratch);
           return [kernel, operands](int64_t run) { kernel->run(operands->args(run)); };
         },
         kBudget);
@@ -158,7 +157,7 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
 
 /// Every point of the grid. One that is too large or too late is put as what one step back along
 /// the first dim that has one takes, as many times more to the given power.
-Grid measure_grid(const Team& team, const std::array<std::vector<double>, 3>& sizes,
+Grid measure_grid(Team& team, const std::array<std::vector<double>, 3>& sizes,
                   const std::array<double, 3>& powers, double deadline,
                   const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
   Grid grid{sizes, {}};
@@ -205,19 +204,37 @@ void make_monotone(Curve& curve) {
     curve.points[i - 1].second = std::min(curve.points[i - 1].second, curve.points[i].second);
 }
 
-double Team::measure(const std::function<Work()>& make, double budget) const {
+char* Team::Scratch::bytes(int64_t count) {
+  if (count > count_) {
+    count_ = count;
+    data_.reset(static_cast<char*>(
+        std::aligned_alloc(4096, (static_cast<size_t>(count) + 4095) / 4096 * 4096)));
+    SR_REQUIRE(data_ != nullptr, out_of_memory, "calibrate needs ", count,
+               " bytes of scratch memory");
+    std::memset(data_.get(), 0, static_cast<size_t>(count));  // touches the pages
+  }
+  return data_.get();
+}
+
+Team::Team(int ranks, int threads)
+    : ranks_(ranks), threads_(threads), scratch_(static_cast<size_t>(ranks)) {}
+
+double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
   std::vector<double> samples;
   std::exception_ptr error;
   std::mutex mutex;
   std::atomic<int> ready{0};
-  const auto member = [&] {
+  const auto member = [&](int rank) {
     omp_set_num_threads(threads_);
     std::vector<double> own;
     bool counted = false;
     try {
-      const Work work = make();
+      const Work work = make(scratch_[static_cast<size_t>(rank)]);
+      const double cold = now_seconds();
       work(0);
-      work(1);
+      const bool long_call = now_seconds() - cold > kLongCall;
+      if (!long_call) work(1);
+      const size_t wanted = long_call ? kCloseCalls / 2 : kCloseCalls;
       ++ready;
       counted = true;
       while (ready < ranks_) std::this_thread::yield();
@@ -226,7 +243,7 @@ double Team::measure(const std::function<Work()>& make, double budget) const {
       // On a busy machine most calls may be interrupted: on until some were not.
       double least = 1e300;
       size_t close = 0;
-      for (int64_t run = 2; last - begin < budget || close < kCloseCalls; ++run) {
+      for (int64_t run = 2; last - begin < budget || close < wanted; ++run) {
         work(run);
         const double end = now_seconds();
         own.push_back(end - last);
@@ -246,15 +263,15 @@ double Team::measure(const std::function<Work()>& make, double budget) const {
   };
   const int before = omp_get_max_threads();
   std::vector<std::thread> threads;
-  for (int rank = 1; rank < ranks_; ++rank) threads.emplace_back(member);
-  member();
+  for (int rank = 1; rank < ranks_; ++rank) threads.emplace_back(member, rank);
+  member(0);
   for (std::thread& thread : threads) thread.join();
   omp_set_num_threads(before);
   if (error) std::rethrow_exception(error);
   return typical(std::move(samples));
 }
 
-MeasuredKernels measure_kernels(const Team& team, double deadline) {
+MeasuredKernels measure_kernels(Team& team, double deadline) {
   MeasuredKernels out;
   out.ranks = team.ranks();
   out.threads = team.threads();

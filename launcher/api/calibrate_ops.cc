@@ -11,6 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 constexpr double kKi = 1024, kMi = 1024 * 1024;
+const std::vector<double> kSizes = {4 * kKi, 32 * kKi, 256 * kKi, 2 * kMi, 16 * kMi};
 
 int64_t whole(double size) { return std::max<int64_t>(1, std::llround(size)); }
 
@@ -73,13 +74,11 @@ Shape matrix(double elements) {
 
 CalibrationOp by_bytes(const std::string& op, const std::string& variant,
                        std::function<CalibrationCall(DType, double)> at) {
-  return {op,
-          variant,
-          false,
+  return {op, variant, false,
           [at](DType dtype, double bytes) {
             return grown(bytes, false, [&](double elements) { return at(dtype, elements); });
           },
-          {4 * kKi, 32 * kKi, 256 * kKi, 2 * kMi, 16 * kMi}};
+          kSizes};
 }
 
 CalibrationOp by_flops(const std::string& op, const std::string& variant,
@@ -231,16 +230,37 @@ std::vector<CalibrationOp> calibration_ops() {
     if (written || !stretches(*def)) continue;
     others.push_back(by_bytes(
         def->name, "", [def](DType dtype, double times) { return stretched(*def, dtype, times); }));
+    others.back().sizes = {8 * kKi, 256 * kKi, 4 * kMi};
   }
   // What every training step is made of goes first, in case time runs out.
-  const std::vector<std::string> usual = {
-      "add", "adamw",         "layer_norm",         "gelu",   "layer_norm_grad",   "gelu_grad",
-      "mul", "cross_entropy", "cross_entropy_grad", "gather", "reduce_sum_squares"};
+  const std::vector<std::string> usual = {"add",
+                                          "adamw",
+                                          "layer_norm",
+                                          "gelu",
+                                          "layer_norm_grad",
+                                          "gelu_grad",
+                                          "mul",
+                                          "cross_entropy",
+                                          "cross_entropy_grad",
+                                          "gather",
+                                          "reduce_sum_squares",
+                                          "rms_norm",
+                                          "rms_norm_grad",
+                                          "softmax",
+                                          "softmax_grad",
+                                          "relu",
+                                          "sgd",
+                                          "where",
+                                          "sub",
+                                          "div"};
   const auto place = [&](const CalibrationOp& op) {
     return std::find(usual.begin(), usual.end(), op.op) - usual.begin();
   };
   std::stable_sort(others.begin(), others.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  for (CalibrationOp& op : others) {
+    if (place(op) < static_cast<std::ptrdiff_t>(usual.size())) op.sizes = kSizes;
+  }
   const auto rest = std::find_if(others.begin(), others.end(), [&](const CalibrationOp& op) {
     return place(op) == static_cast<std::ptrdiff_t>(usual.size());
   });
