@@ -376,21 +376,6 @@ void Constraints::restrict_node(const Node& node, std::vector<Strategy>& strateg
   std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
 }
 
-void Constraints::restrict_along(SearchSpace& space, int axis) const {
-  for (size_t c = 0; c < class_demand_.size(); ++c) {
-    const auto only = [&](const std::vector<std::vector<Placements>>& masks) {
-      std::vector<std::vector<Placements>> out;
-      for (const auto& m : masks)
-        out.push_back(m.empty() ? m : std::vector<Placements>{m[at(axis)]});
-      return out;
-    };
-    const NodeDemand demand{only(class_demand_[c].in), only(class_demand_[c].out)};
-    std::vector<Strategy>& strategies = space.strategies[c];
-    if (any_allowed(demand, strategies))
-      std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
-  }
-}
-
 void Constraints::restrict_held(SearchSpace& space, const Folding& folding) const {
   if (!demands_) return;
   for (size_t c = 0; c < folding.classes.size(); ++c) {

@@ -41,8 +41,6 @@ class Constraints {
   /// request, what stands against it (the planner, another request or the node itself), the node
   /// and the Shardings that it could have.
   void apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space);
-  /// The same on the mesh of one axis alone, for ranking; what would leave nothing is left.
-  void restrict_along(SearchSpace& space, int axis) const;
   /// Removes the strategies of held values (add_value_strategies made them) that are not allowed.
   void restrict_held(SearchSpace& space, const Folding& folding) const;
 

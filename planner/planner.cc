@@ -8,8 +8,9 @@
 #include <set>
 
 #include "base/clock.h"
-#include "planner/bound.h"
 #include "planner/constraints.h"
+#include "planner/narrowing.h"
+#include "planner/partial_kinds.h"
 #include "planner/reshard.h"
 #include "planner/roles.h"
 #include "planner/search_space.h"
@@ -17,37 +18,14 @@
 namespace shardrun {
 namespace {
 
-/// Strategies of a node in the joint Problem at most. Up to two axes that is nearly always all of
-/// them; on three a matmul has hundreds, and the best 64 gave the same cost as the best 128 (GPT on
-/// 2x2x2) in a quarter of the time.
-constexpr size_t kMostOnTwoAxes = 160, kMostOnMoreAxes = 64;
-constexpr int kRankingSweeps = 30;
+/// Strategies of a node that HiGHS and the local search are given at most, where message passing
+/// alone does not find a plan that is good enough.
+constexpr size_t kMostForSolver = 64;
 constexpr int kMemoryRounds = 8;
-constexpr double kPlanGap = 5e-3;  // the cost model is far less exact
+constexpr double kPlanGap = 1e-3;
 
 /// All times here are processor time: what is planned does not depend on how busy the machine is.
 double since(double begin) { return thread_seconds() - begin; }
-
-/// What lies along one axis of a Sharding, on a mesh of that axis alone.
-Sharding along(const Sharding& sharding, int axis) {
-  Sharding result = Sharding::replicated(sharding.dims.size());
-  for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    if (std::find(sharding.dims[d].begin(), sharding.dims[d].end(), axis) !=
-        sharding.dims[d].end()) {
-      result.dims[d] = {0};
-    }
-  }
-  for (const auto& p : sharding.partial) {
-    if (p.axis == axis) result.partial.push_back({0, p.op});
-  }
-  return result;
-}
-
-std::vector<Sharding> along(const std::vector<Sharding>& shardings, int axis) {
-  std::vector<Sharding> result;
-  for (const Sharding& s : shardings) result.push_back(along(s, axis));
-  return result;
-}
 
 class Planner {
  public:
@@ -80,19 +58,16 @@ class Planner {
     constraints_.apply(folding_, class_rules_, all);
     drop_avoided(all);
     report.build_seconds = since(begin);
-    // First as if memory were no matter: mostly it is none, and then no strategy is there for its
-    // size alone.
-    std::optional<Plan> plan = solve(cap(all, false), constraints_.regathers_weights(), report);
+    std::optional<Plan> plan = solve(all, constraints_.regathers_weights(), report);
     if (scarce_ && baseline_names(options_.planner) == 0) {
       PlanReport its_report = report;
-      std::optional<Plan> other = solve(cap(all, false), true, its_report);
+      std::optional<Plan> other = solve(std::move(all), true, its_report);
       if (other && (!plan || other->seconds < plan->seconds)) {
         plan = std::move(other);
         its_report.lower_bound = std::min(its_report.lower_bound, report.lower_bound);
         report = its_report;
       }
     }
-    if (!plan && capped_) plan = solve(cap(all, true), true, report);
     SR_REQUIRE(plan, out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(),
                ": the smallest plan found needs ", least_bytes_, " bytes a rank, the limit is ",
                options_.memory_limit, "; allow more memory, use more ranks or a smaller batch");
@@ -131,6 +106,7 @@ class Planner {
       const Node& node = example(folding_.classes[c]);
       class_rules_[c] = rules_.rule(node, graph_.types(node.inputs));
     }
+    drop_useless_partials(graph_, folding_, constraints_.pinned(), class_rules_);
   }
 
   SearchSpace enumerate(const Mesh& mesh, const Cluster& cluster) const {
@@ -145,95 +121,6 @@ class Planner {
                                class_rules_[c], mesh, cluster, constraints_.leaves_empty());
     }
     return space;
-  }
-
-  /// Keeps so many strategies per node, and says which by looking at each axis alone: in the
-  /// Problem on that axis' own mesh, the slack of a strategy is how much more than the lower bound
-  /// a plan must cost that uses it (planner/bound.h). A joint strategy's rank is the sum of its
-  /// slacks over the axes; the all-replicated one always stays, and if `small`, a third are those
-  /// with the smallest results. Only the ranking is by axis: what is solved is joint.
-  SearchSpace cap(SearchSpace space, bool small) {
-    most_ = mesh_.axis_count() <= 2 ? kMostOnTwoAxes : kMostOnMoreAxes;
-    capped_ = std::any_of(space.strategies.begin(), space.strategies.end(),
-                          [&](const auto& s) { return s.size() > most_; });
-    if (!capped_) return space;
-    if (score_.empty()) score_by_axis(space);
-    for (size_t c = 0; c < space.strategies.size(); ++c) {
-      if (space.strategies[c].size() > most_)
-        space.strategies[c] = best_of(space.strategies[c], score_[c], c, small);
-    }
-    return space;
-  }
-
-  void score_by_axis(const SearchSpace& space) {
-    std::vector<std::vector<double>>& score = score_;
-    for (const auto& strategies : space.strategies) score.emplace_back(strategies.size(), 0.0);
-    for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
-      const Mesh alone({mesh_.axes()[static_cast<size_t>(axis)]});
-      const Cluster cluster = cluster_.along(mesh_, axis);
-      std::map<std::string, Sharding> pinned;
-      for (const auto& [name, sharding] : constraints_.pinned())
-        pinned.emplace(name, along(sharding, axis));
-      SearchSpace single = enumerate(alone, cluster);
-      constraints_.restrict_along(single, axis);
-      add_value_strategies(single, graph_, folding_, pinned);
-      ReshardTimes times(alone, cluster);
-      Problem problem = build_problem(single, graph_, folding_, alone, times, false);
-      // Impossible becomes very expensive: ranking needs no more, and message passing wants finite
-      // costs.
-      const auto tame = [](std::vector<double>& costs) {
-        for (double& cost : costs) cost = std::min(cost, 1e3);
-      };
-      for (Problem::Node& node : problem.nodes) tame(node.cost);
-      for (Problem::Edge& edge : problem.edges) tame(edge.cost);
-      Bound bound(problem);
-      for (int sweep = 0; sweep < kRankingSweeps; ++sweep) bound.sweep();
-      for (size_t c = 0; c < folding_.classes.size(); ++c) {
-        if (space.strategies[c].size() <= most_) continue;
-        std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, double> slack;
-        for (size_t a = 0; a < single.strategies[c].size(); ++a) {
-          const Strategy& s = single.strategies[c][a];
-          slack[{s.in, s.out}] = bound.slack(static_cast<int>(c))[a];
-        }
-        for (size_t a = 0; a < space.strategies[c].size(); ++a) {
-          const Strategy& s = space.strategies[c][a];
-          const auto known = slack.find({along(s.in, axis), along(s.out, axis)});
-          score[c][a] += known == slack.end() ? 1e3 : known->second;
-        }
-      }
-    }
-  }
-
-  std::vector<Strategy> best_of(const std::vector<Strategy>& all, const std::vector<double>& score,
-                                size_t c, bool small) const {
-    std::vector<size_t> order(all.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return score[a] < score[b]; });
-    std::set<size_t> chosen{0};
-    const Node& node = example(folding_.classes[c]);
-    const size_t by_score = small ? most_ * 2 / 3 : most_;
-    for (size_t a : order) {
-      if (chosen.size() < by_score) chosen.insert(a);
-    }
-    if (small) {
-      const auto bytes = [&](size_t a) {
-        int64_t sum = 0;
-        for (size_t r = 0; r < node.outputs.size(); ++r) {
-          const TensorType& type = graph_.type(node.outputs[r]);
-          sum += max_local_count(type.shape, all[a].out[r], mesh_) * size_of(type.dtype);
-        }
-        return sum;
-      };
-      std::stable_sort(order.begin(), order.end(),
-                       [&](size_t a, size_t b) { return bytes(a) < bytes(b); });
-      for (size_t a : order) {
-        if (chosen.size() < most_) chosen.insert(a);
-      }
-    }
-    std::vector<Strategy> result;
-    for (size_t a : chosen) result.push_back(all[a]);
-    return result;
   }
 
   /// Time to make all the copies of a value that its readers want, as partition does it: one after
@@ -328,9 +215,104 @@ class Planner {
     return plan;
   }
 
-  /// The additive memory of the Problem leaves out resharded copies and workspaces and cannot know
+  struct Attempt {
+    std::optional<Solution> solution, smallest;
+    double cost = kInfeasible, lower_bound = -kInfeasible;
+  };
+
+  /// The cheapest choice whose claims stay within `limit` (0: no limit). Message passing over all
+  /// strategies first; where the gap that it leaves is too large, the solver gets the strategies
+  /// with the least slack. The bound holds for all strategies.
+  Attempt attempt(const FactoredProblem& problem, int64_t limit, const Solution* start,
+                  double seconds, PlanReport& report) {
+    Attempt out;
+    const std::optional<Narrowed> narrowed = narrow(problem, {kPlanGap, seconds, limit, start});
+    if (!narrowed) return out;
+    out.solution = narrowed->best;
+    out.smallest = narrowed->smallest;
+    out.cost = narrowed->cost;
+    out.lower_bound = narrowed->lower_bound;
+    report.solver = "bound";
+    if (options_.planner != "beam" && narrowed->gap() <= kPlanGap) return out;
+    bool all = true;
+    const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
+    Problem left = dense(restricted(problem, kept));
+    if (limit > 0) left.memory_limit = limit;
+    SolveOptions options;
+    options.seconds = seconds;
+    options.processor_time = true;
+    options.seed = options_.seed;
+    options.gap = kPlanGap;
+    const std::optional<Solution> known =
+        narrowed->best ? choices_in(*narrowed->best, kept) : std::nullopt;
+    if (known) options.start = &*known;
+    const SolveResult result =
+        options_.planner == "beam" ? solve_beam(left, options) : solve_ilp(left, options);
+    report.solver = result.solver;
+    if (result.solution && (result.cost < out.cost || options_.planner == "beam")) {
+      out.solution = expanded(*result.solution, kept);
+      out.cost = result.cost;
+    }
+    if (result.tightest) out.smallest = expanded(*result.tightest, kept);
+    // What was removed cannot be in anything that is cheaper than what was known then.
+    if (all && options_.planner != "beam")
+      out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed->cost));
+    out.lower_bound = std::min(out.lower_bound, out.cost);
+    return out;
+  }
+
+  /// Of each node's kept strategies those with the least slack, the best solution's among them;
+  /// where memory is scarce, a third are those with the smallest results. `all`: is that all of
+  /// them?
+  Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bool scarce,
+                      bool& all) const {
+    Kept out;
+    for (size_t i = 0; i < narrowed.kept.size(); ++i) {
+      const std::vector<int>& kept = narrowed.kept[i];
+      if (kept.size() <= kMostForSolver) {
+        out.push_back(kept);
+        continue;
+      }
+      all = false;
+      std::set<int> chosen;
+      for (const auto& solution : {narrowed.best, narrowed.smallest}) {
+        if (solution) chosen.insert((*solution)[i]);
+      }
+      std::vector<size_t> order(kept.size());
+      std::iota(order.begin(), order.end(), size_t{0});
+      const auto take = [&](size_t most, const auto& key) {
+        std::stable_sort(order.begin(), order.end(),
+                         [&](size_t a, size_t b) { return key(a) < key(b); });
+        for (size_t k : order) {
+          if (chosen.size() < most) chosen.insert(kept[k]);
+        }
+      };
+      take(scarce ? kMostForSolver * 2 / 3 : kMostForSolver,
+           [&](size_t k) { return narrowed.slack[i][k]; });
+      take(kMostForSolver, [&](size_t k) {
+        int64_t bytes = 0;
+        for (const Problem::Claim& claim : problem.nodes[i].claims)
+          bytes += claim.bytes[static_cast<size_t>(kept[k])];
+        return bytes;
+      });
+      out.emplace_back(chosen.begin(), chosen.end());
+    }
+    return out;
+  }
+
+  static std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
+    Solution out;
+    for (size_t i = 0; i < solution.size(); ++i) {
+      const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), solution[i]);
+      if (found == kept[i].end() || *found != solution[i]) return std::nullopt;
+      out.push_back(static_cast<int>(found - kept[i].begin()));
+    }
+    return out;
+  }
+
+  /// The additive memory of the problem leaves out resharded copies and workspaces and cannot know
   /// how buffers share an arena. So a solution is measured by the arena that it would have, and if
-  /// that is too large the additive limit is tightened by the ratio and the Problem solved again.
+  /// that is too large the additive limit is tightened by the ratio and the problem solved again.
   /// nullopt if nothing that was found fits.
   /// `regather`: weights that are gathered are gathered for each reader, and hold memory no longer.
   std::optional<Plan> solve(SearchSpace space, bool regather, PlanReport& report) {
@@ -339,39 +321,38 @@ class Planner {
     add_value_strategies(space, graph_, folding_, constraints_.pinned());
     constraints_.restrict_held(space, folding_);
     drop_avoided(space);
-    Problem problem = build_problem(space, graph_, folding_, mesh_, times_, true);
+    const FactoredProblem problem = build_problem(space, graph_, folding_, mesh_, times_);
     report.build_seconds += since(begin);
     begin = thread_seconds();
-    const double solved_before = report.solve_seconds;
     const int64_t limit = options_.memory_limit;
-    if (limit > 0) problem.memory_limit = limit;
+    int64_t additive_limit = 0;
+    std::optional<Solution> start;
+    // First as if memory were no matter: mostly it is none.
     for (int round = 0; round < kMemoryRounds; ++round) {
-      SolveOptions solve_options;
-      solve_options.seconds = std::max(1.0, options_.solve_seconds - since(begin));
-      solve_options.processor_time = true;
-      solve_options.seed = options_.seed;
-      solve_options.gap = kPlanGap;
-      const SolveResult result = options_.planner == "beam" ? solve_beam(problem, solve_options)
-                                                            : solve_ilp(problem, solve_options);
-      report.solver = result.solver;
-      report.cost = result.cost;
-      if (round == 0) report.lower_bound = result.lower_bound;
-      report.solve_seconds = solved_before + since(begin);
-      const std::optional<Solution>& solution = result.solution ? result.solution : result.tightest;
+      const double seconds = std::max(1.0, options_.solve_seconds - since(begin));
+      const Attempt found =
+          attempt(problem, additive_limit, start ? &*start : nullptr, seconds, report);
+      report.cost = found.cost;
+      if (round <= 1) report.lower_bound = found.lower_bound;
+      report.solve_seconds = since(begin);
+      const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
       if (!solution) {
         SR_REQUIRE(limit > 0, internal, "no plan on mesh ", mesh_.to_string(), " is allowed");
         return std::nullopt;
       }
       Plan plan = extract(space, *solution);
-      const int64_t additive = evaluate(problem, *solution).peak_bytes;
+      const int64_t additive = peak_bytes(problem, *solution);
       plan.bytes = options_.arena_bytes ? options_.arena_bytes(plan) : additive;
       if (limit <= 0 || plan.bytes <= limit) return plan;
       scarce_ = true;
       least_bytes_ = std::min(least_bytes_, plan.bytes);
-      if (!result.solution) return std::nullopt;
-      const double ratio = static_cast<double>(limit) / static_cast<double>(plan.bytes);
-      problem.memory_limit = static_cast<int64_t>(
-          static_cast<double>(std::min(additive, problem.memory_limit)) * ratio);
+      if (!found.solution) return std::nullopt;
+      start = solution;
+      additive_limit = additive_limit == 0
+                           ? limit
+                           : static_cast<int64_t>(
+                                 static_cast<double>(std::min(additive, additive_limit)) *
+                                 (static_cast<double>(limit) / static_cast<double>(plan.bytes)));
     }
     return std::nullopt;
   }
@@ -385,10 +366,7 @@ class Planner {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
-  std::vector<std::vector<double>>
-      score_;  // class, strategy of the whole enumeration: lower is better
-  size_t most_ = 0;
-  bool capped_ = false, scarce_ = false;  // scarce: some plan did not fit
+  bool scarce_ = false;  // some plan did not fit
   int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
 };
 

@@ -353,6 +353,9 @@ class Search {
               count, gathered);
         for (size_t to = 0; to < rank; ++to) {
           if (to == d || pointless(to, list)) continue;
+          const double moved = size[to] == 0 ? 0.0
+                                             : gathered / static_cast<double>(size[to]) *
+                                                   static_cast<double>(joined(to, list));
           relax(from, append(key, list, to, cuts[to].size()),
                 {Kind::all_to_all,
                  {},
@@ -361,7 +364,7 @@ class Search {
                  static_cast<int>(to),
                  ReduceOp::sum,
                  0},
-                list, count, count);
+                list, count, moved);
         }
       }
       if (free.empty()) continue;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <queue>
 
 #include "base/error.h"
@@ -219,7 +220,9 @@ void ReshardTimes::find_table(Type& type) {
   if (!table) {
     table = std::make_unique<Table>();
     table->graph = graph.get();
-    table->rows.resize(graph->size());
+    table->searched.assign(graph->size(), false);
+    table->seconds = std::make_shared<FactoredProblem::Matrix>(graph->size(), graph->size());
+    table->seconds->forbids = false;
     std::vector<Wire> wires(size_t{1} << axes_.size());
     for (unsigned some = 1; some < wires.size(); ++some) {
       std::vector<int> of_mesh;
@@ -267,29 +270,30 @@ int ReshardTimes::state_of(Type& type, int number) {
 }
 
 /// Dijkstra from one state to all.
-const std::vector<double>& ReshardTimes::row(Table& table, int from) {
-  std::vector<double>& row = table.rows[static_cast<size_t>(from)];
-  if (!row.empty()) return row;
+void ReshardTimes::search(Table& table, int from) {
+  const size_t start = static_cast<size_t>(from);
+  if (table.searched[start]) return;
+  table.searched[start] = true;
   ++searches_;
   const ReshardGraph& graph = *table.graph;
-  row.assign(graph.size(), std::numeric_limits<double>::infinity());
-  row[static_cast<size_t>(from)] = 0;
+  std::vector<double> seconds(graph.size(), std::numeric_limits<double>::infinity());
+  seconds[start] = 0;
   using Entry = std::pair<double, size_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  queue.push({0, static_cast<size_t>(from)});
+  queue.push({0, start});
   while (!queue.empty()) {
     const auto [cost, state] = queue.top();
     queue.pop();
-    if (cost > row[state]) continue;
+    if (cost > seconds[state]) continue;
     for (size_t m = graph.first(state); m < graph.first(state + 1); ++m) {
       const double next = cost + table.cost[m];
-      double& known = row[graph.moves()[m].next];
+      double& known = seconds[graph.moves()[m].next];
       if (next >= known) continue;
       known = next;
       queue.push({next, graph.moves()[m].next});
     }
   }
-  return row;
+  for (size_t s = 0; s < seconds.size(); ++s) table.seconds->set(start, s, seconds[s]);
 }
 
 double ReshardTimes::seconds(int type, int from, int to) {
@@ -297,11 +301,60 @@ double ReshardTimes::seconds(int type, int from, int to) {
   Type& t = types_[static_cast<size_t>(type)];
   if (t.table != nullptr && one_kind(sharding(from), sharding(to))) {
     const int a = state_of(t, from), b = state_of(t, to);
-    if (a >= 0 && b >= 0) return row(*t.table, a)[static_cast<size_t>(b)];
+    if (a >= 0 && b >= 0) {
+      search(*t.table, a);
+      const FactoredProblem::Matrix& seconds = *t.table->seconds;
+      return static_cast<double>(
+          seconds.cost[static_cast<size_t>(a) * seconds.columns + static_cast<size_t>(b)]);
+    }
   }
   const auto [it, fresh] = t.pairs.emplace(pair_of(from, to), 0.0);
   if (fresh) it->second = reshard_seconds(steps(type, from, to));
   return it->second;
+}
+
+FactoredProblem::Edge ReshardTimes::edge(int type, const std::vector<int>& have,
+                                         const std::vector<std::vector<int>>& wants) {
+  FactoredProblem::Edge edge;
+  Type& t = types_[static_cast<size_t>(type)];
+  // The table of all states, where all that is asked for is in it.
+  bool plain = t.table != nullptr;
+  std::optional<ReduceOp> op;
+  const auto state = [&](int number) {
+    const Sharding& s = sharding(number);
+    for (const Sharding::Partial& p : s.partial) plain = plain && p.op == op.value_or(p.op);
+    if (!s.partial.empty()) op = s.partial[0].op;
+    const int found = plain ? state_of(t, number) : -1;
+    plain = plain && found >= 0;
+    return static_cast<uint16_t>(std::max(found, 0));
+  };
+  for (int number : have) edge.row.push_back(state(number));
+  for (const std::vector<int>& want : wants) {
+    plain = plain && want.size() == 1;
+    edge.column.push_back(plain ? state(want[0]) : uint16_t{0});
+  }
+  if (plain) {
+    for (uint16_t row : edge.row) search(*t.table, row);
+    edge.matrix = t.table->seconds;
+    return edge;
+  }
+  std::map<int, uint16_t> rows;
+  std::map<std::vector<int>, uint16_t> columns;
+  for (size_t a = 0; a < have.size(); ++a)
+    edge.row[a] = rows.emplace(have[a], static_cast<uint16_t>(rows.size())).first->second;
+  for (size_t b = 0; b < wants.size(); ++b)
+    edge.column[b] = columns.emplace(wants[b], static_cast<uint16_t>(columns.size())).first->second;
+  auto matrix = std::make_shared<FactoredProblem::Matrix>(rows.size(), columns.size());
+  for (const auto& [from, row] : rows) {
+    for (const auto& [want, column] : columns) {
+      double sum = 0;
+      for (int to : want) sum += seconds(type, from, to);
+      matrix->set(row, column, sum);
+    }
+  }
+  matrix->forbids = false;
+  edge.matrix = std::move(matrix);
+  return edge;
 }
 
 const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) {

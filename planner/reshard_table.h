@@ -8,6 +8,7 @@
 
 #include "graph/sharding.h"
 #include "planner/cluster.h"
+#include "planner/factored_problem.h"
 #include "planner/reshard.h"
 
 namespace shardrun {
@@ -63,6 +64,10 @@ class ReshardTimes {
   int number_of(const TensorType& type);
   const Sharding& sharding(int number) const { return *shardings_[static_cast<size_t>(number)]; }
   double seconds(int type, int from, int to);
+  /// A value of `type` that has a Sharding have[a] and is wanted in all of wants[b]: an edge
+  /// between what makes it, with as many strategies as `have` has, and what wants it.
+  FactoredProblem::Edge edge(int type, const std::vector<int>& have,
+                             const std::vector<std::vector<int>>& wants);
   /// cheapest_reshard itself, remembered.
   const std::vector<ReshardStep>& steps(int type, int from, int to);
   size_t searches() const { return searches_; }  // of one Sharding to all, or to one
@@ -74,9 +79,10 @@ class ReshardTimes {
   /// Types whose states hold the same bytes.
   struct Table {
     const ReshardGraph* graph = nullptr;
-    std::vector<double> bytes;              // by state, of the largest shard
-    std::vector<double> cost;               // by move
-    std::vector<std::vector<double>> rows;  // by state: seconds to every state; empty: not searched
+    std::vector<double> bytes;  // by state, of the largest shard
+    std::vector<double> cost;   // by move
+    std::vector<bool> searched;
+    std::shared_ptr<FactoredProblem::Matrix> seconds;  // from state to state, once searched
   };
   struct Type {
     TensorType type;
@@ -88,7 +94,7 @@ class ReshardTimes {
   };
   void find_table(Type& type);
   int state_of(Type& type, int sharding);
-  const std::vector<double>& row(Table& table, int from);
+  void search(Table& table, int from);
 
   const Mesh& mesh_;
   const Cluster& cluster_;

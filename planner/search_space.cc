@@ -11,7 +11,6 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kMostHubShardings = 160;
 constexpr double kPartialByteSeconds =
     1e-15;  // breaks ties: of equal costs, the one with less partial data
 
@@ -41,12 +40,12 @@ class Builder {
     }
   }
 
-  Problem build(bool with_memory) {
+  FactoredProblem build() {
     add_classes();
     add_edges();
     add_ties();
     add_final_costs();
-    if (with_memory) add_memory();
+    add_memory();
     return std::move(problem_);
   }
 
@@ -68,7 +67,8 @@ class Builder {
   void add_classes() {
     for (size_t c = 0; c < folding_.classes.size(); ++c) {
       const Folding::Class& members = folding_.classes[c];
-      Problem::Node node;
+      FactoredProblem::Node node;
+      node.place = static_cast<double>(c);
       const double count = static_cast<double>(members.nodes.size() + members.values.size());
       node.name = members.nodes.empty() ? graph_.value(members.values[0]).name
                                         : graph_.node(members.nodes[0]).name;
@@ -85,24 +85,24 @@ class Builder {
     }
   }
 
-  /// Adds `scale` x cost(a, b) to the edge between two Problem nodes, or to the node if they are
-  /// one.
-  template <class F>
-  void add_costs(int from, int to, double scale, F&& cost) {
-    if (from == to) {
-      std::vector<double>& own = problem_.nodes[at(from)].cost;
-      for (size_t a = 0; a < own.size(); ++a) own[a] += scale * cost(a, a);
+  /// An edge `scale` times, or a node's own cost if its ends are one.
+  void add(int from, int to, double scale, FactoredProblem::Edge edge) {
+    edge.from = from;
+    edge.to = to;
+    edge.scale = scale;
+    if (from != to) {
+      problem_.edges.push_back(std::move(edge));
       return;
     }
-    const auto [it, fresh] = edge_ids_.emplace(std::pair(from, to), problem_.edges.size());
-    if (fresh)
-      problem_.edges.push_back(
-          {from, to, std::vector<double>(strategies(from) * strategies(to), 0.0)});
-    std::vector<double>& table = problem_.edges[it->second].cost;
-    for (size_t a = 0; a < strategies(from); ++a) {
-      for (size_t b = 0; b < strategies(to); ++b)
-        table[a * strategies(to) + b] += scale * cost(a, b);
-    }
+    std::vector<double>& own = problem_.nodes[at(from)].cost;
+    for (size_t a = 0; a < own.size(); ++a) own[a] += edge.cost(a, a);
+  }
+
+  /// Per strategy, the number of the Sharding of a class' result.
+  std::vector<int> made(const Origin& from) const {
+    std::vector<int> out;
+    for (const Numbers& n : numbers_[at(from.item_class)]) out.push_back(n.out[at(from.result)]);
+    return out;
   }
 
   void add_edges() {
@@ -138,7 +138,6 @@ class Builder {
       const int reader = std::get<1>(key);
       const std::vector<size_t>& slots = std::get<2>(key);
       const int type = times_.number_of(graph_.type(example[from]));
-      const auto hub = hubs_.find(from);
       const std::vector<Numbers>& wants = numbers_[at(reader)];
       std::vector<std::vector<int>> wanted;  // per reader's strategy, distinct
       for (const Numbers& n : wants) {
@@ -146,19 +145,10 @@ class Builder {
         for (size_t k : slots) distinct.insert(n.in[k]);
         wanted.emplace_back(distinct.begin(), distinct.end());
       }
-      const auto seconds = [&](int have, size_t b) {
-        double sum = 0;
-        for (int want : wanted[b]) sum += times_.seconds(type, have, want);
-        return sum;
-      };
-      if (hub != hubs_.end()) {
-        add_costs(hub->second.node, reader, count,
-                  [&](size_t a, size_t b) { return seconds(hub->second.shardings[a], b); });
-      } else {
-        add_costs(from.item_class, reader, count, [&](size_t a, size_t b) {
-          return seconds(numbers_[at(from.item_class)][a].out[at(from.result)], b);
-        });
-      }
+      const auto hub = hubs_.find(from);
+      const bool has_hub = hub != hubs_.end();
+      add(has_hub ? hub->second.node : from.item_class, reader, count,
+          times_.edge(type, has_hub ? hub->second.shardings : made(from), wanted));
     }
   }
 
@@ -171,25 +161,22 @@ class Builder {
         for (size_t k : std::get<2>(it->first)) shardings.insert(n.in[k]);
       }
     }
-    if (shardings.size() < kMostHubShardings) {
-      for (const Numbers& n : numbers_[at(from.item_class)]) {
-        const int made = n.out[at(from.result)];
-        if (times_.sharding(made).partial.empty()) shardings.insert(made);
-      }
+    for (int number : made(from)) {
+      if (times_.sharding(number).partial.empty()) shardings.insert(number);
     }
     Hub hub;
     hub.node = static_cast<int>(problem_.nodes.size());
     hub.shardings.assign(shardings.begin(), shardings.end());
-    problem_.nodes.push_back(
-        {graph_.value(value).name + "@", std::vector<double>(hub.shardings.size(), 0.0), {}});
-    const int type = times_.number_of(graph_.type(value));
+    problem_.nodes.push_back({graph_.value(value).name + "@",
+                              std::vector<double>(hub.shardings.size(), 0.0),
+                              {},
+                              from.item_class + 0.5});
+    std::vector<std::vector<int>> wanted;
+    for (int number : hub.shardings) wanted.push_back({number});
     const Folding::Class& members = folding_.classes[at(from.item_class)];
-    add_costs(from.item_class, hub.node,
-              static_cast<double>(members.nodes.size() + members.values.size()),
-              [&](size_t a, size_t b) {
-                return times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)],
-                                      hub.shardings[b]);
-              });
+    add(from.item_class, hub.node,
+        static_cast<double>(members.nodes.size() + members.values.size()),
+        times_.edge(times_.number_of(graph_.type(value)), made(from), wanted));
     hubs_.emplace(from, std::move(hub));
   }
 
@@ -206,13 +193,24 @@ class Builder {
       const auto& [holder, from] = key;
       const auto [held, count] = tie;
       const bool reshards = space_.reshards_updates && graph_.value(held).role == Role::parameter;
-      const int type = times_.number_of(graph_.type(held));
-      add_costs(from.item_class, holder, count, [&](size_t a, size_t b) {
-        const int made = numbers_[at(from.item_class)][a].out[at(from.result)];
-        const int wanted = numbers_[at(holder)][b].out[0];
-        if (made == wanted) return 0.0;
-        return reshards ? times_.seconds(type, made, wanted) : kInfeasible;
-      });
+      std::vector<std::vector<int>> wanted;
+      for (const Numbers& n : numbers_[at(holder)]) wanted.push_back({n.out[0]});
+      if (reshards) {
+        add(from.item_class, holder, count,
+            times_.edge(times_.number_of(graph_.type(held)), made(from), wanted));
+        continue;
+      }
+      FactoredProblem::Edge equal;
+      std::map<int, uint16_t> names;
+      const auto name = [&](int number) {
+        return names.emplace(number, static_cast<uint16_t>(names.size())).first->second;
+      };
+      for (int number : made(from)) equal.row.push_back(name(number));
+      for (const std::vector<int>& want : wanted) equal.column.push_back(name(want[0]));
+      auto matrix = std::make_shared<FactoredProblem::Matrix>(names.size(), names.size());
+      for (size_t i = 0; i < names.size(); ++i) matrix->set(i, i, 0);
+      equal.matrix = std::move(matrix);
+      add(from.item_class, holder, 1, std::move(equal));
     }
   }
 
@@ -303,9 +301,8 @@ class Builder {
   const Mesh& mesh_;
   ReshardTimes& times_;
   std::vector<std::vector<Numbers>> numbers_;  // class, strategy
-  std::map<std::pair<int, int>, size_t> edge_ids_;
   std::map<Origin, Hub> hubs_;
-  Problem problem_;
+  FactoredProblem problem_;
 };
 
 }  // namespace
@@ -353,9 +350,9 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
   }
 }
 
-Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
-                      const Mesh& mesh, ReshardTimes& times, bool with_memory) {
-  return Builder(space, graph, folding, mesh, times).build(with_memory);
+FactoredProblem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
+                              const Mesh& mesh, ReshardTimes& times) {
+  return Builder(space, graph, folding, mesh, times).build();
 }
 
 }  // namespace shardrun

@@ -30,7 +30,7 @@ struct SearchSpace {
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
                           const std::map<std::string, Sharding>& pinned);
 
-/// The Problem over the classes: node c of the Problem is class c; behind them come the hubs.
+/// The problem over the classes: node c of it is class c; behind them come the hubs.
 ///
 /// A value with several readers gets a hub, a node that chooses the Sharding in which it is handed
 /// out: producer -> hub -> readers. So a resharding that several readers share is paid once, as at
@@ -38,7 +38,7 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
 /// rounds them. Memory is additive over live values: persistent ones always, a batch until its last
 /// reader, a result from its node to its last reader, in-place results from the step after.
 /// Resharded copies and workspaces are not in it.
-Problem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
-                      const Mesh& mesh, ReshardTimes& times, bool with_memory);
+FactoredProblem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
+                              const Mesh& mesh, ReshardTimes& times);
 
 }  // namespace shardrun
