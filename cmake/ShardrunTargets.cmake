@@ -88,6 +88,16 @@ function(shardrun_test_options name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
+# with_user_ops(NAME …): tests that loop over the registry and shall meet users' ops there.
+function(with_user_ops)
+  foreach(name IN LISTS ARGN)
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/user_ops_in_registry.cc
+      ${CMAKE_SOURCE_DIR}/tests/support/user_ops.cc ${CMAKE_SOURCE_DIR}/launcher/api/user_op.cc)
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/launcher/api
+      ${CMAKE_SOURCE_DIR}/launcher/api/include)
+  endforeach()
+endfunction()
+
 # shardrun_test(NAME SOURCES … [LIBS …] [LABELS …]): a GoogleTest program, one CTest entry.
 function(shardrun_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})

@@ -21,6 +21,18 @@ std::vector<bool> depends_on(const Graph& graph, std::span<const ValueId> wrt) {
   return depends;
 }
 
+/// A value of `wrt` that a node's operands depend on.
+ValueId source_of(const Graph& graph, const Node& node, const std::vector<bool>& depends,
+                  std::span<const ValueId> wrt) {
+  const Node* at = &node;
+  while (true) {
+    const auto operand = std::find_if(at->inputs.begin(), at->inputs.end(),
+                                      [&](ValueId id) { return depends[static_cast<size_t>(id)]; });
+    if (std::find(wrt.begin(), wrt.end(), *operand) != wrt.end()) return *operand;
+    at = &graph.node(graph.value(*operand).producer);
+  }
+}
+
 }  // namespace
 
 std::vector<ValueId> differentiate(Graph& graph, ValueId loss, std::span<const ValueId> wrt) {
@@ -71,7 +83,9 @@ std::vector<ValueId> differentiate(Graph& graph, ValueId loss, std::span<const V
     const OpDef& op = op_def(node.op);
     SR_REQUIRE(op.gradient != nullptr, unsupported, node.op, " '", node.name,
                "': has no gradient, and the loss depends through it on '",
-               graph.value(node.inputs[0]).name, "'");
+               graph.value(source_of(graph, node, wanted, wrt)).name,
+               op.foreign ? "'; give the op one (UserOp::gradient), or do not train that"
+                          : "'; do not train that (--freeze)");
     GradientContext context{graph, node, out_grads, needs};
     const std::vector<ValueId> in_grads = op.gradient(context);
     SR_REQUIRE(in_grads.size() == node.inputs.size(), internal, node.op, ": gradient rule gave ",

@@ -64,6 +64,15 @@ struct OpDef {
   std::function<std::optional<int64_t>(const Node&, std::span<const TensorType> in, size_t operand)>
       index_bound = nullptr;
 
+  /// Makes random operands into ones that occur, where an operand is what another op makes of the
+  /// rest: a user's gradient is handed the forward results, which random numbers would never be.
+  /// Called on the operands of discovery and of tests. Null: any operands may occur.
+  std::function<void(const Node&, std::span<Tensor> operands)> settle = nullptr;
+
+  /// A user's op: nothing is known of it but what it does. Discovery then wants more evidence, the
+  /// planner asks the shape rule about every cut, and no rule outlives the process.
+  bool foreign = false;
+
   /// {result, operand} pairs that a kernel may compute in place when the operand dies here: every
   /// kernel of the op reads element i of the operand before it writes element i of the result.
   std::vector<std::pair<int, int>> in_place = {};

@@ -48,12 +48,16 @@ using KernelList = std::vector<KernelImpl>;
 
 /// The reference kernels: every op, every dtype that the op allows, plain loops; in f64 they
 /// accumulate in f64, otherwise in f64 too (rounded once at the end). Always last, always accepts.
+/// Those of users' ops are not in it: they can come at any time.
 const KernelList& reference_kernels();
-/// Adds a user's reference kernel (with register_op). Throws invalid_input if the op has one.
+/// Adds a user's kernel for an op of its own (register_op): the one that every backend runs. Throws
+/// invalid_input if the op has a reference kernel already.
 void register_reference_kernel(KernelImpl impl);
+/// The kernel of a user's op; null if there is none. It stays where it is.
+const KernelImpl* user_kernel(std::string_view op);
 
-/// Prepares the first implementation in `lists` (tried in order) that accepts. Throws unsupported
-/// with every refusal if none does.
+/// Prepares the first implementation in `lists` (tried in order) that accepts, or the user's kernel
+/// of a user's op. Throws unsupported with every refusal if none does.
 PreparedKernel select_kernel(std::span<const KernelList* const> lists, const KernelCall& call);
 
 /// Runs one node on host tensors with the reference kernel.

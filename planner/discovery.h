@@ -69,6 +69,7 @@ struct Evidence {
     positive,  // sqrt and log are not NaN everywhere
     grid,      // few whole numbers: comparisons see ties
     wide,      // beyond every number among the attributes: clip and thresholds do something
+    spread,    // from 1e-4 to 1e4: thresholds that a user's kernel has within it show
     zeros,     // proves nothing: sums of zeros are zero. For tests
   };
   std::vector<Data> data = {Data::mixed, Data::negative, Data::positive, Data::grid, Data::wide};

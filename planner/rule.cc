@@ -34,10 +34,12 @@ std::string types_string(std::span<const TensorType> types) {
   return out;
 }
 
-/// Which random stream a node draws from never decides how it can be cut.
-Attrs without_streams(const Attrs& attrs) {
+/// Which random stream a node draws from never decides how it can be cut. What a user's op calls
+/// "key" or "seed" may be anything.
+Attrs without_streams(const Node& node) {
+  if (op_def(node.op).foreign) return node.attrs;
   Attrs out;
-  for (const auto& [name, attr] : attrs.all()) {
+  for (const auto& [name, attr] : node.attrs.all()) {
     if (name != "key" && name != "seed") out.set(name, attr);
   }
   return out;
@@ -90,8 +92,7 @@ std::string rule_key(const Node& node, std::span<const TensorType> in) {
   if (node.op == "reshape") return key + types_string(in) + " |" + to_string(node.attrs);
   for (const TensorType& t : in) key += " " + std::string(to_string(t.dtype));
   for (const SmallNode& small : small_nodes(node, in, Evidence().size_sets, true)) {
-    key +=
-        " |" + types_string(small.in) + " {" + to_string(without_streams(small.node.attrs)) + "}";
+    key += " |" + types_string(small.in) + " {" + to_string(without_streams(small.node)) + "}";
   }
   return key;
 }

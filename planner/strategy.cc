@@ -43,6 +43,38 @@ bool divides(const SpmdRule::Option& option, const std::vector<Sharding>& in,
   return fits(option.in, in) && fits(option.out, out);
 }
 
+/// A user's shape rule may refuse what is left of a size after cutting (an odd one, say). The first
+/// and the last two ranks along each axis have all the sizes that occur where no shard is empty.
+bool shape_rule_agrees(const OpDef& def, const Node& node, std::span<const TensorType> in,
+                       std::span<const TensorType> out, const NodePlan& plan, const Mesh& mesh,
+                       bool leave_empty) {
+  std::vector<Shape> in_shapes, out_shapes;
+  for (const TensorType& t : in) in_shapes.push_back(t.shape);
+  for (const TensorType& t : out) out_shapes.push_back(t.shape);
+  const auto inside = [&](const std::vector<int64_t>& at) {
+    for (size_t axis = 0; axis < at.size(); ++axis) {
+      if (at[axis] > 1 && at[axis] + 2 < mesh.axis_size(static_cast<int>(axis))) return true;
+    }
+    return false;
+  };
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    const std::vector<int64_t> at = mesh.coordinates(rank);
+    if (!leave_empty && inside(at)) continue;
+    try {
+      const NodeBoxes boxes = node_boxes(plan, in_shapes, out_shapes, mesh, at);
+      std::vector<TensorType> local_in, local_out;
+      for (size_t i = 0; i < in.size(); ++i)
+        local_in.push_back({in[i].dtype, box_shape(boxes.in[i])});
+      for (size_t r = 0; r < out.size(); ++r)
+        local_out.push_back({out[r].dtype, box_shape(boxes.out[r])});
+      if (def.infer(node, local_in) != local_out) return false;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh) {
@@ -65,6 +97,7 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
                                            std::span<const TensorType> out, const SpmdRule& rule,
                                            const Mesh& mesh, const Cluster& cluster,
                                            bool leave_empty) {
+  const OpDef& def = op_def(node.op);
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
   // chosen[axis]: 0 replicates, k takes option k - 1. The last axis turns fastest.
@@ -86,6 +119,7 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
       const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
       good = cuts_agree(plan, option) && divides(option, plan.in, plan.out, mesh);
     }
+    if (good && def.foreign) good = shape_rule_agrees(def, node, in, out, plan, mesh, leave_empty);
     if (good) {
       const NodeTypes local = largest_types(plan, in, out, mesh);
       Strategy s;

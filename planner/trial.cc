@@ -157,6 +157,7 @@ Trials::Trials(const Node& node, std::span<const TensorType> in, const Evidence&
     : evidence_(evidence),
       whole_{node, std::vector<TensorType>(in.begin(), in.end()), infer_types(node, in)},
       def_(op_def(node.op)) {
+  if (def_.foreign) evidence_.data.push_back(Evidence::Data::spread);
   for (const KernelImpl& impl : reference_kernels()) {
     if (impl.op == node.op) kernels_.push_back(impl);
   }

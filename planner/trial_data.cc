@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "base/philox.h"
 #include "planner/trial.h"
@@ -79,6 +81,9 @@ double draw(Random& random, Data kind, bool whole, double wide) {
     case Data::positive: return magnitude;
     case Data::negative: return -magnitude;
     case Data::wide: return (random.coin() ? 1 : -1) * magnitude * (whole ? 1 : wide);
+    case Data::spread:
+      return (random.coin() ? 1 : -1) *
+             (whole ? magnitude : std::pow(10.0, 8 * random.uniform() - 4));
     case Data::mixed:
     case Data::grid: break;
   }
@@ -109,6 +114,58 @@ std::vector<TensorType> with_sizes(std::span<const TensorType> in, F&& size) {
     }
   }
   return out;
+}
+
+/// The sizes of `original`, each made as small as the op's shape rule takes it with the others as
+/// they are by then; sizes that only go down together are divided by a common factor. Different
+/// sizes stay different. `set` varies the small sizes.
+std::vector<TensorType> shrink_each(const OpDef& def, const Node& node,
+                                    std::span<const TensorType> original, int set) {
+  constexpr int64_t kCandidates[2][8] = {{5, 7, 3, 6, 4, 8, 10, 12}, {6, 9, 4, 7, 8, 10, 12, 16}};
+  std::map<int64_t, int64_t> now;
+  for (const TensorType& t : original) {
+    for (int64_t d : t.shape) now.emplace(d, d);
+  }
+  const auto types = [&] {
+    std::vector<TensorType> out(original.begin(), original.end());
+    for (TensorType& t : out) {
+      for (int64_t& d : t.shape) d = now.at(d);
+    }
+    return out;
+  };
+  const auto taken = [&] {  // different sizes are different, and the shape rule agrees
+    std::set<int64_t> distinct;
+    for (const auto& [from, to] : now) distinct.insert(to);
+    if (distinct.size() < now.size()) return false;
+    try {
+      def.infer(node, types());
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  for (auto& [from, to] : now) {
+    for (int64_t candidate : kCandidates[set]) {
+      if (candidate >= from) continue;
+      to = candidate;
+      if (taken()) break;
+      to = from;
+    }
+  }
+  int64_t common = 0;
+  for (const auto& [from, to] : now) {
+    if (from == to && from > 1) common = std::gcd(common, from);
+  }
+  const std::map<int64_t, int64_t> one_by_one = now;
+  for (int64_t factor = common; factor > 1; --factor) {
+    if (common % factor != 0) continue;
+    for (auto& [from, to] : now) to = from == to && from > 1 ? from / factor : to;
+    const bool small = std::all_of(now.begin(), now.end(),
+                                   [](const auto& s) { return s.first <= 1 || s.second > 1; });
+    if (small && taken()) break;
+    now = one_by_one;
+  }
+  return types();
 }
 
 int64_t elements(std::span<const TensorType> types) {
@@ -163,6 +220,9 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
       return d <= kTinySize ? d : small_size(kLeastSizes, set, i);
     }));
   }
+  if (def.foreign && found.size() < size_sets.size()) {
+    for (int set : size_sets) add(shrink_each(def, base, original, set));
+  }
   if (found.size() < size_sets.size()) {
     add(with_sizes(original, [&](int64_t d, size_t i) {
       return d <= kKeptSize ? d : kKeptSize + 1 + static_cast<int64_t>(i);
@@ -194,6 +254,7 @@ std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType
     }
     out.push_back(std::move(t));
   }
+  if (def.settle != nullptr) def.settle(node, out);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/onnx/lowering.h"
+#include "graph/op_def.h"
 
 namespace shardrun::importer {
 namespace {
@@ -12,6 +13,12 @@ constexpr int kDeepest = 32;
 constexpr size_t kMostNodes = 200'000;
 
 std::string plain_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+
+/// The name under which a user registers an op: 'acme::Swish'.
+std::string user_op_name(const ::onnx::NodeProto& node) {
+  const std::string domain = plain_domain(node.domain());
+  return (domain.empty() ? "ai.onnx" : domain) + "::" + node.op_type();
+}
 
 using Renames = std::map<std::string, std::string>;
 
@@ -55,14 +62,21 @@ class Flattener {
   }
 
   void append(const ::onnx::NodeProto& node, int64_t opset, const std::string& label) {
+    const std::string own = user_op_name(node);
+    const OpDef* registered = find_op(own);
+    if (registered != nullptr) {  // before a function of that name, which spells out what it does
+      out_.push_back({node, opset, label, registered});
+      out_.back().proto.set_op_type(own);
+      return;
+    }
     auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
     if (it != functions_.end()) return inline_call(node, *it->second, label);
-    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", node.domain(), ".",
-               node.op_type(),
-               " is not supported (only ai.onnx operators and the model's own functions are)");
+    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", own,
+               " is not supported: it is no ai.onnx operator, no function of the model, and no op "
+               "of that name is registered; register_op in shardrun/op.h adds one");
     SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes,
                " nodes with functions inlined");
-    out_.push_back({node, opset, label});
+    out_.push_back({node, opset, label, nullptr});
   }
 
   void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,

@@ -7,12 +7,18 @@
 
 #include "graph/onnx/model_file.h"
 
+namespace shardrun {
+struct OpDef;
+}
+
 namespace shardrun::importer {
 
 struct FlatNode {
   ::onnx::NodeProto proto;
   int64_t opset = 0;
   std::string label;  // "node 41 'Loop_7'", with the function's node behind it where inlined
+  /// A user's op, else null; proto.op_type() is then its registered name, 'acme::Swish'.
+  const OpDef* own = nullptr;
 };
 
 /// The opset of the ai.onnx operators in the main graph; 0 if none is imported.

@@ -115,6 +115,7 @@ class Importer {
     std::map<std::string, int> missing;
     for (const FlatNode& node : nodes) {
       ++report_.operators[node.proto.op_type()];
+      if (node.own != nullptr) continue;
       const Lowering* lowering = find_lowering(node.proto.op_type());
       if (lowering != nullptr && lowering->since <= node.opset) continue;
       if (first == nullptr) first = &node;
@@ -284,9 +285,13 @@ class Importer {
       apply_patterns(node.proto.output(0), options_, is_parameter, trainable, why);
       return add_parameter(node.proto.output(0), type, source, trainable, why);
     };
-    find_lowering(node.proto.op_type())->lower(c);
-    c.check_attributes_used();
-    c.check_inputs_used();
+    if (node.own != nullptr) {
+      lower_user_op(c);
+    } else {
+      find_lowering(node.proto.op_type())->lower(c);
+      c.check_attributes_used();
+      c.check_inputs_used();
+    }
     for (size_t i = 0; i < c.output_count(); ++i) {
       if (!c.wants(i)) continue;
       const bool made = i < c.outputs().size() && c.outputs()[i] != kNone;

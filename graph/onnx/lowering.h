@@ -100,6 +100,9 @@ enum class BatchNormForm { inference, training, promoted };
 BatchNormForm batch_norm_form(const ::onnx::NodeProto& node, int64_t opset,
                               const ImportOptions& options);
 
+/// A user's op under its registered name: attributes and inputs as they are in the file.
+void lower_user_op(NodeContext& c);
+
 /// Indices in [-size, size) made non-negative. Constants are checked and changed in place; indices
 /// that come straight from a batch input are non-negative when training: data sources refuse
 /// others.

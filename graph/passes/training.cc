@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/op_def.h"
 #include "graph/passes/rebuild.h"
 
 namespace shardrun {
@@ -174,6 +175,22 @@ std::vector<bool> loss_tail(const Graph& graph) {
   return tail;
 }
 
+/// Does a user's op refuse bf16 operands by its shape rule?
+bool insists_on_f32(const Graph& graph, const Node& node, const std::vector<ValueId>& inputs) {
+  const OpDef& op = op_def(node.op);
+  if (!op.foreign) return false;
+  std::vector<TensorType> types = graph.types(inputs);
+  for (TensorType& type : types) {
+    if (type.dtype == DType::f32) type.dtype = DType::bf16;
+  }
+  try {
+    op.infer(node, types);
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 }  // namespace
 
 Graph in_bf16(const Graph& graph) {
@@ -204,7 +221,9 @@ Graph in_bf16(const Graph& graph) {
                                       [&](ValueId id) { return dtype(id) == DType::bf16; });
     const bool normalises =
         node.op == "layer_norm" || node.op == "rms_norm" || node.op == "batch_norm";
-    if (kProducts.count(node.op)) {
+    if (insists_on_f32(g, node, inputs)) {
+      all_to(DType::bf16, DType::f32);
+    } else if (kProducts.count(node.op)) {
       all_to(DType::f32, DType::bf16);
     } else if (kF32.count(node.op) || (of_loss && node.op != "cast")) {
       all_to(DType::bf16, DType::f32);

@@ -1,6 +1,9 @@
 // The reference kernels' families put together, and running one node with them.
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 
 #include "graph/op_def.h"
 #include "kernels/kernel.h"
@@ -9,8 +12,21 @@
 namespace shardrun {
 namespace {
 
-KernelList& mutable_reference_kernels() {
-  static KernelList list = [] {
+/// A map's nodes do not move, so a kernel that was handed out stays valid when one is added.
+struct UserKernels {
+  std::map<std::string, KernelImpl, std::less<>> by_op;
+  std::shared_mutex mutex;
+};
+
+UserKernels& user_kernels() {
+  static UserKernels instance;
+  return instance;
+}
+
+}  // namespace
+
+const KernelList& reference_kernels() {
+  static const KernelList list = [] {
     KernelList all;
     for (auto family :
          {reference::elementwise_kernels, reference::reduce_kernels, reference::movement_kernels,
@@ -25,21 +41,25 @@ KernelList& mutable_reference_kernels() {
   return list;
 }
 
-}  // namespace
-
-const KernelList& reference_kernels() { return mutable_reference_kernels(); }
+const KernelImpl* user_kernel(std::string_view op) {
+  UserKernels& users = user_kernels();
+  const std::shared_lock lock(users.mutex);
+  const auto it = users.by_op.find(op);
+  return it == users.by_op.end() ? nullptr : &it->second;
+}
 
 void register_reference_kernel(KernelImpl impl) {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
   SR_REQUIRE(impl.prepare != nullptr, invalid_input, "reference kernel of op '", impl.op,
              "' has no prepare function");
-  KernelList& list = mutable_reference_kernels();
-  for (const KernelImpl& known : list) {
-    SR_REQUIRE(known.op != impl.op, invalid_input, "op '", impl.op,
-               "' already has a reference kernel");
-  }
-  list.push_back(std::move(impl));
+  const KernelList& own = reference_kernels();
+  const bool built_in =
+      std::any_of(own.begin(), own.end(), [&](const KernelImpl& k) { return k.op == impl.op; });
+  UserKernels& users = user_kernels();
+  const std::unique_lock lock(users.mutex);
+  SR_REQUIRE(!built_in && users.by_op.count(impl.op) == 0, invalid_input, "op '", impl.op,
+             "' already has a reference kernel");
+  std::string op = impl.op;
+  users.by_op.emplace(std::move(op), std::move(impl));
 }
 
 std::vector<Tensor> run_reference(const Node& node, std::span<const Tensor> in) {

@@ -9,6 +9,7 @@
 #include "graph/passes/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/kernel.h"
+#include "user_op.h"
 #include "world.h"
 
 namespace shardrun {
@@ -152,6 +153,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   fold_casts(impl.train);
   merge_equal_nodes(impl.train);
   merge_equal_nodes(impl.evaluation);
+  for (std::string& note : check_user_ops(impl.train)) impl.notes.push_back(std::move(note));
 
   for (const ImportReport::Parameter& p : report.parameters) {
     const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();

@@ -142,7 +142,7 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   expect_refused(b, "supported are Abs Acos", ErrorKind::unsupported);
   ModelBuilder foreign = adder();
   foreign.graph().mutable_node(0)->set_domain("com.microsoft");
-  expect_refused(foreign, "op com.microsoft.Add is not supported", ErrorKind::unsupported);
+  expect_refused(foreign, "op com.microsoft::Add is not supported", ErrorKind::unsupported);
   ModelBuilder attribute = adder();
   testing::set_int(*attribute.graph().mutable_node(0), "broadcast", 1);
   expect_refused(attribute, "node 0 'Add_0': op Add (opset 17): attribute 'broadcast'",

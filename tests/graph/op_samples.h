@@ -45,6 +45,7 @@ inline std::vector<Tensor> random_operands(const OpDef& def, const Node& node,
     }
     operands.push_back(convert(wide, type.dtype));
   }
+  if (def.settle != nullptr) def.settle(node, operands);
   return operands;
 }
 

@@ -147,7 +147,8 @@ TEST(OpsGradient, OnlyUndifferentiableOpsLackOne) {
   for (const OpDef* def : all_ops()) {
     if (def->gradient != nullptr) continue;
     std::cout << " " << def->name;
-    const bool backward = def->name.ends_with("_grad") || updates.count(def->name) > 0;
+    const bool backward = def->name.ends_with("_grad") || def->name.ends_with("/gradient") ||
+                          updates.count(def->name) > 0;
     bool differentiable = false;
     for (const OpDef::Sample& sample : def->samples) {
       bool in = false, out = false;

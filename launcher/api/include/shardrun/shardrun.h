@@ -30,6 +30,8 @@
 #include <string>
 #include <vector>
 
+#include "shardrun/op.h"
+
 namespace shardrun {
 
 /// Everything that shardrun throws at a caller of this header. what() is a sentence: who, what was
