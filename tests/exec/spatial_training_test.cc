@@ -1,0 +1,24 @@
+// Windows and blocks in whole training steps, on local ranks.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/collectives/ranks.h"
+#include "tests/exec/spatial_training.h"
+
+namespace shardrun {
+namespace {
+
+TEST(SpatialTraining, RandomStrategiesEqualTheInterpreter) {
+  for (int ranks : {2, 3, 4, 6}) {
+    std::atomic<int64_t> exchanges{0};
+    testing::run_ranks(ranks, [&](Communicator& world) {
+      const int64_t count = testing::check_spatial_training(world, 3);
+      if (world.rank() == 0) exchanges = count;
+    });
+    EXPECT_GT(exchanges, 10) << ranks << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
