@@ -24,8 +24,8 @@ struct SmallNode {
 /// equal small sizes, different ones different ones, 1 stays 1. If `as_f64`, every floating type
 /// becomes f64. Where the op refuses small sizes (two moments, three coordinates) dims up to 4 keep
 /// theirs; where it still does, dims up to 16; else all do (if affordable). Of a user's op, whose
-/// shape rule may want an even size or the one that an attribute names, each size shrinks for itself
-/// as far as the rule accepts.
+/// shape rule may want an even size or the one that an attribute names, each size shrinks for
+/// itself as far as the rule accepts.
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
                                    const std::vector<int>& size_sets, bool as_f64);
 

@@ -45,9 +45,9 @@ Graph network() {
     return id;
   };
   const ValueId x = g.add_input("x", {DType::f64, {kBatch, 3, kHeight, kWidth}}, Role::batch);
-  const ValueId first =
-      g.add("relu", {g.add("conv", {x, weights("w1", {4, 3, 3, 3})}, window_attrs(1, 1, 1), "conv1")},
-            {}, "relu1");
+  const ValueId first = g.add(
+      "relu", {g.add("conv", {x, weights("w1", {4, 3, 3, 3})}, window_attrs(1, 1, 1), "conv1")}, {},
+      "relu1");
   Attrs pool = window_attrs(2, 1, 0);
   pool.set("kernel", Ints{3, 3});
   const ValueId pooled = g.add_node("max_pool", {first}, pool, "pool")[0];
@@ -63,9 +63,8 @@ Graph network() {
                   {"steps", Ints{1, 1, 1, 1}}},
                  name);
   };
-  const ValueId joined =
-      g.add("concat", {crop(pooled, a, "crop1"), crop(strided, b, "crop2")}, {{"axis", int64_t{2}}},
-            "join");
+  const ValueId joined = g.add("concat", {crop(pooled, a, "crop1"), crop(strided, b, "crop2")},
+                               {{"axis", int64_t{2}}}, "join");
   const ValueId wide =
       g.add("conv", {joined, weights("w3", {2, 4, 5, 5})}, window_attrs(1, 2, 2), "conv3");
   const ValueId squares = g.add("mul", {wide, wide}, {}, "square");
@@ -169,18 +168,18 @@ int64_t check_spatial_training(Communicator& world, int plans) {
   for (const Mesh& mesh : meshes_of(world.size())) {
     for (int p = 0; p < plans; ++p) {
       // As a plan file has it: what is saved is what runs.
-      const Plan plan = plan_from_json(
-          to_json(random_plan(g, mesh, static_cast<uint32_t>(100 + p))), "plan");
+      const Plan plan =
+          plan_from_json(to_json(random_plan(g, mesh, static_cast<uint32_t>(100 + p))), "plan");
       check_plan(plan, g);
       const std::vector<const KernelList*> lists = {&reference_kernels()};
       Program program = partition(g, plan, Cluster{}, world.rank());
       place_memory(program, StepWorkspaces(lists));
       check_memory(program);
       for (const Step& step : program.steps) {
-        exchanges += step.kind == Step::Kind::collective &&
-                             CollectiveStep::is_exchange(step.collective.kind)
-                         ? 1
-                         : 0;
+        exchanges +=
+            step.kind == Step::Kind::collective && CollectiveStep::is_exchange(step.collective.kind)
+                ? 1
+                : 0;
       }
       const int64_t predicted = program.arena_bytes;
       Executor executor(std::move(program), lists, world, kSeed);
@@ -199,8 +198,8 @@ int64_t check_spatial_training(Communicator& world, int plans) {
       }
       for (const Binding& b : executor.program().bindings) {
         if (b.role != Role::parameter) continue;
-        EXPECT_TRUE(same_values(executor.read(b), cut_tensor(want.parameters.at(b.name), b.box),
-                                1e-9))
+        EXPECT_TRUE(
+            same_values(executor.read(b), cut_tensor(want.parameters.at(b.name), b.box), 1e-9))
             << where << ": " << b.name;
       }
       if (::testing::Test::HasFailure()) return exchanges;

@@ -1,10 +1,11 @@
 // Windows and blocks in whole training steps, on local ranks.
+#include "tests/exec/spatial_training.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "tests/collectives/ranks.h"
-#include "tests/exec/spatial_training.h"
 
 namespace shardrun {
 namespace {
