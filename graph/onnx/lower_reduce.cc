@@ -72,14 +72,6 @@ void softmax(NodeContext& c) {
                 {{"axis", NodeContext::axis(c.attr_i("axis", -1), c.b.rank(c.in(0)))}}));
 }
 
-void global_average_pool(NodeContext& c) {
-  SR_REQUIRE(c.b.rank(c.in(0)) >= 3, invalid_input, "wants [N, C, spatial…], got ",
-             c.b.type(c.in(0)));
-  std::vector<int64_t> axes(static_cast<size_t>(c.b.rank(c.in(0)) - 2));
-  std::iota(axes.begin(), axes.end(), 2);
-  c.out(c.b.mean(c.in(0), axes, true));
-}
-
 // ReduceSum takes its axes as an input from 13, the others from 18.
 constexpr Lowering kTable[] = {{"ReduceSum", 11, reduce_any},
                                {"ReduceMean", 11, reduce_any},
@@ -95,8 +87,7 @@ constexpr Lowering kTable[] = {{"ReduceSum", 11, reduce_any},
                                {"ArgMin", 12, arg},
                                {"CumSum", 11, cum_sum},
                                {"Softmax", 13, softmax},
-                               {"LogSoftmax", 13, softmax},
-                               {"GlobalAveragePool", 1, global_average_pool}};
+                               {"LogSoftmax", 13, softmax}};
 
 }  // namespace
 
