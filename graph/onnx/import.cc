@@ -1,6 +1,7 @@
 // Import: open, flatten, decide on weights, bind dims, lower node by node.
 #include "graph/onnx/import.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -87,7 +88,7 @@ class Importer {
     drop_dead(nodes, proto);
     check_supported(nodes);
     Weights weights = decide_weights(model_, nodes, options_, report_);
-    bind_inputs();
+    bind_inputs(nodes);
     add_weights(weights);
     lower(nodes);
     note_batch_norms();
@@ -158,7 +159,27 @@ class Importer {
     return bound->second;
   }
 
-  void bind_inputs() {
+  /// The contents of an input, where they are known: as given, or because they decide sizes.
+  std::optional<Tensor> known_contents(const std::string& name, const TensorType& type,
+                                       bool sizes_depend) {
+    const auto given = options_.constants.find(name);
+    if (given != options_.constants.end()) return convert(given->second, type.dtype);
+    if (!sizes_depend || is_float(type.dtype) || !options_.contents) return std::nullopt;
+    std::optional<Tensor> contents = options_.contents(name);
+    if (!contents) return std::nullopt;
+    SR_REQUIRE(contents->shape() == type.shape, invalid_input, "input '", name, "' is ", type,
+               ", but its data are ", to_string(contents->shape()),
+               "; export the model for them, or with dynamic dims");
+    report_.notes.push_back(str("input '", name,
+                                "' is a constant, as the data have it: its contents decide sizes "
+                                "(NonZero)"));
+    return convert(*contents, type.dtype);
+  }
+
+  void bind_inputs(const std::vector<FlatNode>& nodes) {
+    const bool sizes_depend = std::any_of(nodes.begin(), nodes.end(), [](const FlatNode& node) {
+      return node.proto.op_type() == "NonZero";
+    });
     dims_ = options_.dims;
     std::set<std::string> known;
     bool batch_used = false;
@@ -199,9 +220,9 @@ class Importer {
       } catch (const Error& e) {
         throw e.with_context(str("input '", input->name(), "'"));
       }
-      auto constant = options_.constants.find(input->name());
-      values_[input->name()] = constant != options_.constants.end()
-                                   ? b_.constant(convert(constant->second, type.dtype))
+      const auto contents = known_contents(input->name(), type, sizes_depend);
+      values_[input->name()] = contents
+                                   ? b_.constant(*contents)
                                    : b_.value(graph_.add_input(input->name(), type, Role::batch));
     }
   }

@@ -66,6 +66,11 @@ ImportOptions import_options(const ModelOptions& options) {
   out.freeze = options.freeze;
   out.train = options.train;
   out.evaluate = run_reference;
+  if (!options.data.empty()) {
+    out.contents = [data = options.data](const std::string& input) {
+      return data_contents(data, input);
+    };
+  }
   SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split",
              invalid_input, "shared '", options.shared, "' is not one of keep, split");
   SR_REQUIRE(options.mode.empty() || options.mode == "train", invalid_input, "mode '", options.mode,

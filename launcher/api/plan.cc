@@ -127,7 +127,8 @@ std::string origin_json(const Model::Impl& model) {
                         {"decay_all", o.decay_all},
                         {"clip", o.clip},
                         {"accumulate", o.accumulate},
-                        {"seed", o.seed}}
+                        {"seed", o.seed},
+                        {"data", o.data}}
       .dump();
 }
 
@@ -294,6 +295,7 @@ PlannedModel read_planned_model(const std::string& plan_file) {
       o.clip = m.at("clip");
       o.accumulate = m.at("accumulate");
       o.seed = m.at("seed");
+      o.data = m.value("data", "");
     } catch (const nlohmann::json::exception& e) {
       fail(ErrorKind::invalid_input, plan_file, ": field 'model': ", e.what());
     }

@@ -165,6 +165,8 @@ int run(int argc, char** argv) {
   CLI::App* plan_command = app.add_subcommand("plan", "Plan only, for --ranks ranks");
   add_model_options(*plan_command, args);
   add_plan_options(*plan_command, args);
+  plan_command->add_option("--data", args.train.data,
+                           "npz:FILE: bind symbolic dims to the sizes of its arrays");
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
   CLI::App* verify_command = app.add_subcommand(
       "verify",

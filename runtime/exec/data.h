@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/shape.h"
+#include "base/tensor.h"
 
 namespace shardrun {
 
@@ -108,6 +108,10 @@ struct DataShapes {
   bool whole = false;
 };
 DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& inputs);
+
+/// The integers of the array for `input`, as i64, if `spec` is an archive with masks, whose arrays
+/// are the same in every step.
+std::optional<Tensor> data_contents(const std::string& spec, const std::string& input);
 
 /// Tokens of one micro-batch: elements of the first integer input of rank 2 or more, unless there
 /// are targets for other than each row of it (the edge list of a graph); 0 if there is none.

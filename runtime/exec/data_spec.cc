@@ -331,15 +331,37 @@ std::unique_ptr<DataSource> open_arrays(const std::string& spec, const std::stri
   return open_cifar_files(spec, rest, kind == "cifar" ? 1 : 2, std::move(fields), options);
 }
 
+namespace {
+
+bool is_archive(const std::string& spec) { return spec.rfind("npz:", 0) == 0; }
+
+bool has_masks(const NpzSpec& npz) {
+  return std::any_of(std::begin(kMaskNames), std::end(kMaskNames),
+                     [&](const char* name) { return find(npz.arrays, name) != nullptr; });
+}
+
+}  // namespace
+
+std::optional<Tensor> data_contents(const std::string& spec, const std::string& input) {
+  if (!is_archive(spec)) return std::nullopt;
+  const NpzSpec npz(spec, spec.substr(4));
+  const StoredArray* array = has_masks(npz) ? npz.of(input) : nullptr;
+  if (array == nullptr || is_float_format(*array)) return std::nullopt;
+  BatchField wide;
+  wide.type = {DType::i64, array->shape};
+  Tensor out(wide.type);
+  load_elements(*array, array->data, 0, out.count(), wide, out.data());
+  return out;
+}
+
 DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& inputs) {
   DataShapes out;
-  if (spec.rfind("npz:", 0) != 0) return out;
+  if (!is_archive(spec)) return out;
   const NpzSpec npz(spec, spec.substr(4));
   for (const std::string& input : inputs) {
     if (const StoredArray* array = npz.of(input)) out.of[input] = array->shape;
   }
-  out.whole = std::any_of(std::begin(kMaskNames), std::end(kMaskNames),
-                          [&](const char* name) { return find(npz.arrays, name) != nullptr; });
+  out.whole = has_masks(npz);
   return out;
 }
 

@@ -176,6 +176,34 @@ TEST_F(Graphs, SparseAndDenseAreOneModel) {
   EXPECT_LE(largest_difference(dense, sparse), 1e-4);
 }
 
+/// GATConv takes the self loops out with NonZero, so how many edges remain is known from the data.
+TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
+  using testing::bytes_of, testing::npy;
+  std::vector<float> x;
+  std::vector<int64_t> edges, labels;
+  for (int i = 0; i < 11 * 6; ++i) x.push_back(static_cast<float>((i * 7) % 5) - 2);
+  for (int i = 0; i < 34; ++i) edges.push_back(i * 3 % 11);
+  for (int i = 0; i < 34; ++i) edges.push_back(i * i % 11);  // seven loops: i % 11 is 0 or 3
+  for (int i = 0; i < 11; ++i) labels.push_back(i % 4);
+  const std::string all(11, 1), half = std::string(5, 0) + std::string(6, 1);
+  at_->write("loops.npz", testing::npz({{"x", npy("<f4", "(11, 6)", bytes_of(x))},
+                                        {"edge_index", npy("<i8", "(2, 34)", bytes_of(edges))},
+                                        {"labels", npy("<i8", "(11,)", bytes_of(labels))},
+                                        {"train_mask", npy("|b1", "(11,)", all)},
+                                        {"val_mask", npy("|b1", "(11,)", half)},
+                                        {"test_mask", npy("|b1", "(11,)", half)}}));
+  const std::string model = SHARDRUN_GOLDEN "/gat_loops.dynamo.onnx --loss cross-entropy",
+                    job = model + " --data npz:loops.npz --steps 8 --lr 0.05";
+  const TrainingRun alone = train(*at_, threads(1), job);
+  EXPECT_NE(alone.outcome.out.find("input 'edge_index' is a constant"), std::string::npos)
+      << describe(alone.outcome);
+  const TrainingRun cut = train(*at_, threads(3), job + " --mesh nodes=3 --shard 'x=[nodes,-]'");
+  EXPECT_LE(largest_difference(cut, alone), 1e-4) << describe(cut.outcome);
+  const Outcome without = at_->shardrun("train " + model);
+  EXPECT_EQ(without.status, 2) << describe(without);
+  EXPECT_NE(message(without).find("depends on data"), std::string::npos) << describe(without);
+}
+
 TEST_F(Graphs, BadCallsAreRefused) {
   const Outcome none =
       at_->shardrun("train sparse.onnx --dim nodes=5 --dim edges=4 --validation 0");
