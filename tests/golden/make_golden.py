@@ -137,9 +137,9 @@ def export_dynamo(name, model, args, names, **options):
     without_traces(path)
 
 
-def export_legacy(name, model, args, names, opset):
+def export_legacy(name, model, args, names, opset, **options):
     torch.onnx.export(model, args, str(HERE / f"{name}.onnx"), dynamo=False, input_names=names, opset_version=opset,
-                      training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+                      training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, **options)
 
 
 def export(name, model, args, names):
@@ -156,10 +156,11 @@ def export(name, model, args, names):
         export_dynamo(f"{name}.dynamo23", model, args, names, optimize=False, opset_version=23)
 
 
-def record(name, model, args, names, loss_of):
+def record(name, model, args, names, loss_of, **extra):
     model = model.double().train()
     args64 = tuple(a.double() if a.is_floating_point() else a for a in args)
     out = {f"in/{n}": a.numpy() for n, a in zip(names, args)}
+    out |= {f"in/{n}": a for n, a in extra.items()}
     parameters = dict(model.named_parameters())
     groups = [{"params": [p for p in parameters.values() if p.dim() >= 2], "weight_decay": DECAY},
               {"params": [p for p in parameters.values() if p.dim() < 2], "weight_decay": 0.0}]

@@ -1,0 +1,116 @@
+// Reading of make_golden.py's record, and the comparisons that every such model has to pass.
+#include "tests/support/golden_model.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "exec/data_files.h"
+#include "graph/autodiff.h"
+#include "graph/optimizer.h"
+#include "graph/passes/fuse.h"
+#include "graph/passes/training.h"
+#include "kernels/reference/interpreter.h"
+
+namespace shardrun::testing {
+namespace {
+
+std::string golden(const std::string& file) { return std::string(SHARDRUN_GOLDEN) + "/" + file; }
+
+NamedTensors read_recorded(const std::string& model) {
+  NamedTensors out;
+  for (const auto& [name, array] : open_npz(golden(model + ".npz"))) {
+    const DType dtype = array.format == "<f4"   ? DType::f32
+                        : array.format == "|b1" ? DType::boolean
+                                                : DType::i64;
+    Tensor tensor({dtype, array.shape});
+    std::memcpy(tensor.data(), array.data, static_cast<size_t>(byte_size(tensor.type())));
+    out[name] = tensor;
+  }
+  return out;
+}
+
+}  // namespace
+
+double relative_norm(const Tensor& got, const Tensor& want) {
+  if (got.type() != want.type()) return std::numeric_limits<double>::infinity();
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < want.count(); ++i) {
+    difference += std::pow(got.at(i) - want.at(i), 2);
+    norm += std::pow(want.at(i), 2);
+  }
+  return std::sqrt(difference / std::max(norm, 1e-20));
+}
+
+bool GoldenModel::noted(const std::string& text) const {
+  return std::any_of(report.notes.begin(), report.notes.end(),
+                     [&](const std::string& note) { return note.find(text) != std::string::npos; });
+}
+
+void GoldenModel::expect_first_pass(double tolerance) const {
+  Graph graph = forward;
+  const std::vector<ValueId> parameters = graph.with_role(Role::parameter);
+  std::vector<ValueId> wanted = differentiate(graph, graph.loss, parameters);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    ASSERT_NE(wanted[i], kNoValue) << graph.value(parameters[i]).name;
+  wanted.push_back(graph.outputs[0]);
+  wanted.push_back(graph.loss);
+  const std::vector<Tensor> results = evaluate_graph(graph, feeds, wanted);
+  EXPECT_LE(relative_norm(results[parameters.size()], recorded.at("output")), tolerance);
+  EXPECT_NEAR(results.back().at(0), loss(0), tolerance * loss(0));
+  NamedTensors gradients;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    gradients[graph.value(parameters[i]).name] = results[i];
+  compare("grad/", tolerance, [&](const std::string& name) { return gradients.at(name); });
+}
+
+void GoldenModel::expect_three_steps(double tolerance) const {
+  const Graph graph = golden_training_graph(forward);
+  Interpreter interpreter(graph);
+  for (int step = 1; step <= kGoldenSteps; ++step) {
+    NamedTensors all = feeds;
+    all[kLearningRate] = Tensor::from<float>({}, {static_cast<float>(kGoldenRate)}, DType::f32);
+    all[kStep] = Tensor::scalar_i64(step);
+    const double got = interpreter.step({all}, std::vector{graph.metrics.at("loss")})[0].at(0);
+    EXPECT_NEAR(got, loss(step - 1), tolerance * loss(step - 1)) << "step " << step;
+  }
+  auto after = [&](const std::string& name) { return interpreter.persistent(name); };
+  compare("after/", tolerance, after);
+  if (!forward.updates.empty()) compare("stats/", tolerance, after);
+}
+
+GoldenModel load_golden(const std::string& model, const std::string& exporter,
+                        const std::string& loss, ImportOptions options) {
+  GoldenModel out;
+  out.recorded = read_recorded(model);
+  options.evaluate = run_reference;
+  options.contents = [&](const std::string& input) -> std::optional<Tensor> {
+    return out.recorded.at("in/" + input);
+  };
+  out.forward = import_onnx(golden(model + "." + exporter + ".onnx"), options, &out.report);
+  fuse(out.forward);
+  attach_loss(out.forward, loss);
+  check_graph(out.forward);
+  for (ValueId id : out.forward.with_role(Role::batch)) {
+    const std::string& name = out.forward.value(id).name;
+    out.feeds[name] = out.recorded.at("in/" + name);
+  }
+  return out;
+}
+
+Graph golden_training_graph(const Graph& forward) {
+  Graph graph = forward;
+  graph.metrics = {{"loss", graph.loss}};
+  graph.outputs.clear();
+  remove_dead_nodes(graph);
+  OptimizerOptions options;  // as make_golden.py's
+  options.beta1 = 0.9;
+  options.beta2 = 0.99;
+  options.eps = 1e-5;
+  options.weight_decay = 0.1;
+  attach_optimizer(graph, options);
+  merge_equal_nodes(graph);
+  check_graph(graph);
+  return graph;
+}
+
+}  // namespace shardrun::testing
