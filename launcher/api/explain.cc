@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "analysis.h"
+#include "graph/op_def.h"
 #include "world.h"
 
 namespace shardrun {
@@ -23,6 +24,7 @@ std::string format(const char* pattern, double value) {
 std::string ms(double seconds) {
   return seconds >= 0.9995 ? format("%.4g s", seconds) : format("%.3g ms", seconds * 1e3);
 }
+std::string tera(double flops) { return format("%.4g TFLOP", flops / 1e12); }
 std::string mib(int64_t bytes) { return format("%.2f MiB", static_cast<double>(bytes) / 0x1p20); }
 
 /// The largest first; what is below 1 % of the whole is summed up.
@@ -194,6 +196,22 @@ std::vector<Layer> layers(const Graph& graph, const Plan& plan, const PlanAnalys
   return out;
 }
 
+/// Floating-point operations of the whole step, on all ranks together, by op.
+std::map<std::string, double> arithmetic(const Graph& graph, int accumulate) {
+  std::map<std::string, double> out;
+  for (const Node& node : graph.nodes()) {
+    const double times = node.phase == Phase::micro ? accumulate : 1;
+    out[node.op] += times * node_flops(node, graph.types(node.inputs), graph.types(node.outputs));
+  }
+  return out;
+}
+
+int64_t parameter_count(const Graph& graph) {
+  int64_t count = 0;
+  for (ValueId id : graph.with_role(Role::parameter)) count += element_count(graph.type(id).shape);
+  return count;
+}
+
 std::string totals(const Plan& plan) {
   return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ",
              ms(plan.seconds), " (compute ", ms(plan.compute_seconds), ", communication ",
@@ -217,6 +235,10 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << "\n  compute " << ms(total(a.compute)) << ": " << parts(a.compute, ms);
     out << "\n  communication " << ms(total(a.communication));
     if (!a.communication.empty()) out << ": " << parts(a.communication, ms);
+    const Graph& graph = model.impl().train;
+    const auto flops = arithmetic(graph, model.impl().options.accumulate);
+    out << "\narithmetic of a step: " << tera(total(flops)) << ": " << parts(flops, tera) << "\n"
+        << parameter_count(graph) << " elements in parameters";
     out << "\nbytes of rank " << a.rank << " at the peak, in step '" << a.peak_step
         << "': " << mib(a.arena_bytes) << ": " << parts(a.bytes, mib) << "\n";
 

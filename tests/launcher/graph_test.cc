@@ -204,6 +204,17 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
   EXPECT_NE(message(without).find("depends on data"), std::string::npos) << describe(without);
 }
 
+/// MetaDist's Table 4: 0.6 billion parameters, 2.63 TFLOP. By products alone, with 1024 nodes and
+/// 24576 features: 2 x 2 x 1024 x 24576^2 + 6 x 1024^2 x 24576 = 2.6285e12.
+TEST_F(Graphs, PlanCountsArithmeticAndParameters) {
+  const Outcome made = at_->shardrun("model gat --preset metadist-1 --no-weights -o big.onnx");
+  ASSERT_EQ(made.status, 0) << describe(made);
+  const Outcome plan = at_->shardrun("plan big.onnx --ranks 1 --cluster v100-32");
+  ASSERT_EQ(plan.status, 0) << describe(plan);
+  EXPECT_NE(plan.out.find("matmul 2.629 TFLOP"), std::string::npos) << describe(plan);
+  EXPECT_NE(plan.out.find("\n604053504 elements in parameters"), std::string::npos);
+}
+
 TEST_F(Graphs, BadCallsAreRefused) {
   const Outcome none =
       at_->shardrun("train sparse.onnx --dim nodes=5 --dim edges=4 --validation 0");
