@@ -48,13 +48,13 @@ void add_measured(Wire& w, const Cluster& cluster) {
   }
 }
 
-/// Within a rank.
+/// A copy within a rank, read and written.
 double copy_seconds(double bytes, const Cluster& cluster) {
   if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {
     if (const auto op = measured->ops.find({"slice", "", DType::f32}); op != measured->ops.end())
-      return op->second.curve.at(2 * bytes);  // read and written
+      return op->second.curve.at(2 * bytes);
   }
-  return bytes / cluster.memory_bandwidth.value();
+  return cluster.kernel_latency + 2 * bytes / cluster.memory_bandwidth.value();
 }
 
 }  // namespace
@@ -95,25 +95,42 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
   return w;
 }
 
-double collective_seconds(Collective::Kind kind, double bytes_before, double bytes_after,
-                          const Wire& w, const Cluster& cluster) {
-  if (kind == Kind::slice) return copy_seconds(bytes_after, cluster);
-  if (kind == Kind::keep_first) return copy_seconds(bytes_before, cluster);
+double packed_bytes(Collective::Kind kind, double before, double after, bool outermost,
+                    bool to_outermost) {
+  switch (kind) {
+    case Kind::all_gather: return outermost ? 0 : after;
+    case Kind::reduce_scatter: return outermost ? 0 : before;
+    case Kind::all_to_all: return (to_outermost ? 0 : before) + (outermost ? 0 : after);
+    default: return 0;
+  }
+}
+
+double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const Wire& w,
+                          const Cluster& cluster) {
+  if (kind == Kind::slice) return copy_seconds(bytes.after, cluster);
+  if (kind == Kind::keep_first) return copy_seconds(bytes.before, cluster);
   const auto at = static_cast<size_t>(kind);
   if (at >= w.measured.size()) return 0;  // exchange_seconds
-  const double size = kind == Kind::all_gather ? bytes_after : bytes_before;
-  return w.measured[at] != nullptr ? w.scale[at] * w.measured[at]->at(size)
-                                   : formula(kind, size, w);
+  const double size = kind == Kind::all_gather ? bytes.after : bytes.before;
+  const double packing = bytes.packed > 0 ? copy_seconds(bytes.packed, cluster) : 0;
+  return packing + (w.measured[at] != nullptr ? w.scale[at] * w.measured[at]->at(size)
+                                              : formula(kind, size, w));
 }
 
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
-                          const Sharding& after, std::span<const int> axes, const Mesh& mesh,
-                          const Cluster& cluster) {
+                          const Sharding& after, int dim, int to_dim, std::span<const int> axes,
+                          const Mesh& mesh, const Cluster& cluster) {
   const auto element = static_cast<double>(size_of(type.dtype));
-  return collective_seconds(
-      kind, static_cast<double>(max_local_count(type.shape, before, mesh)) * element,
-      static_cast<double>(max_local_count(type.shape, after, mesh)) * element,
-      wire_of(axes, mesh, cluster), cluster);
+  MovedBytes bytes{static_cast<double>(max_local_count(type.shape, before, mesh)) * element,
+                   static_cast<double>(max_local_count(type.shape, after, mesh)) * element, 0};
+  const Box box = local_box(type.shape, before, mesh,
+                            std::vector<int64_t>(static_cast<size_t>(mesh.axis_count()), 0));
+  const auto outermost = [&](int d) {
+    return std::all_of(box.begin(), box.begin() + std::min<int64_t>(d, std::ssize(box)),
+                       [](const Range& range) { return range.size <= 1; });
+  };
+  bytes.packed = packed_bytes(kind, bytes.before, bytes.after, outermost(dim), outermost(to_dim));
+  return collective_seconds(kind, bytes, wire_of(axes, mesh, cluster), cluster);
 }
 
 double exchange_seconds(double bytes_sent, double bytes_received, int64_t messages, const Wire& w) {

@@ -28,17 +28,29 @@ struct Wire {
 };
 Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
 
-/// Time of one collective from the bytes that a rank holds before and after. Rings for all_gather
-/// and reduce_scatter, (n - 1) / n of the whole sent by each rank; all_reduce is one after the
-/// other, or a tree where that has the lower latency; all_to_all goes pairwise, (n - 1) / n of a
-/// rank's own part. slice and keep_first copy within a rank.
-double collective_seconds(Collective::Kind kind, double bytes_before, double bytes_after,
-                          const Wire& wire, const Cluster& cluster);
+/// Bytes that a rank holds before and after, and those that it copies on the way to lay the
+/// members' pieces dense one after the other, or to put them in their places.
+struct MovedBytes {
+  double before = 0, after = 0, packed = 0;
+};
+/// A cut along the outermost dim longer than 1 leaves dense pieces; any other has to be packed:
+/// what an all_gather along `dim` makes, what a reduce_scatter along `dim` takes, of an all_to_all
+/// both (exec/collective_step.h). `outermost`: has no dim before `dim` (`to_dim`) more than one
+/// local element?
+double packed_bytes(Collective::Kind kind, double before, double after, bool outermost,
+                    bool to_outermost);
+
+/// Time of one collective. Rings for all_gather and reduce_scatter, (n - 1) / n of the whole sent
+/// by each rank; all_reduce is one after the other, or a tree where that has the lower latency;
+/// all_to_all goes pairwise, (n - 1) / n of a rank's own part. slice and keep_first copy within a
+/// rank.
+double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const Wire& wire,
+                          const Cluster& cluster);
 
 /// The same on the largest shard of a value.
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
-                          const Sharding& after, std::span<const int> axes, const Mesh& mesh,
-                          const Cluster& cluster);
+                          const Sharding& after, int dim, int to_dim, std::span<const int> axes,
+                          const Mesh& mesh, const Cluster& cluster);
 
 /// Time of an exchange between neighbours in a group (the borders of a halo): every rank sends
 /// `messages` messages of together `bytes_sent`, receives `bytes_received`, all at once.

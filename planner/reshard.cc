@@ -232,11 +232,13 @@ class Search {
     queue_.push({cost, steps, it->second});
   }
 
-  void relax(int from, uint64_t key, Move move, const List& list, double before, double after) {
+  void relax(int from, uint64_t key, Move move, const List& list, double before, double after,
+             double packed = 0) {
     move.count = list.size();
     std::copy(list.begin(), list.end(), move.axes.begin());
-    move.seconds = collective_seconds(move.kind, before * element_bytes_, after * element_bytes_,
-                                      wire(list), cluster_);
+    move.seconds = collective_seconds(
+        move.kind, {before * element_bytes_, after * element_bytes_, packed * element_bytes_},
+        wire(list), cluster_);
     const State& state = states_[static_cast<size_t>(from)];
     const double cost = state.cost + move.seconds;
     if (cost > bound_) return;
@@ -325,15 +327,19 @@ class Search {
       return cut_extent(d, all);
     };
 
+    std::vector<char> outermost(rank, true);  // no dim before has more than one element
+    for (size_t d = 1; d < rank; ++d) outermost[d] = outermost[d - 1] != 0 && size[d - 1] <= 1;
+
     for (size_t o = 0; o < partial.size(); ++o) {
       const auto op = static_cast<ReduceOp>(o);
       if (partial[o].empty()) continue;
       for (size_t d = 0; d < rank; ++d) {
         appendable(partial[o], d, cuts[d], [&](const List& list) {
           if (pointless(d, list)) return;
+          const double after = count_with(d, joined(d, list));
           relax(from, append(key, list, d, cuts[d].size()),
-                {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0}, list, count,
-                count_with(d, joined(d, list)));
+                {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0}, list, count, after,
+                packed_bytes(Kind::reduce_scatter, count, after, outermost[d], true));
         });
       }
       subsets(partial[o], [&](const List& list) {
@@ -350,7 +356,7 @@ class Search {
         for (uint8_t i : list) next = with(next, i, {kFree, 0});
         const double gathered = count_with(d, cut_extent(d, left));
         relax(from, next, {Kind::all_gather, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list,
-              count, gathered);
+              count, gathered, packed_bytes(Kind::all_gather, count, gathered, outermost[d], true));
         for (size_t to = 0; to < rank; ++to) {
           if (to == d || pointless(to, list)) continue;
           const double moved = size[to] == 0 ? 0.0
@@ -364,7 +370,8 @@ class Search {
                  static_cast<int>(to),
                  ReduceOp::sum,
                  0},
-                list, count, moved);
+                list, count, moved,
+                packed_bytes(Kind::all_to_all, count, moved, outermost[d], outermost[to]));
         }
       }
       if (free.empty()) continue;
@@ -422,7 +429,8 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
     step.kind = kind;
     step.dim = static_cast<int>(dim);
     step.op = op;
-    step.seconds = collective_seconds(kind, type, at, after, axes, mesh, cluster);
+    step.seconds =
+        collective_seconds(kind, type, at, after, step.dim, step.to_dim, axes, mesh, cluster);
     step.axes = std::move(axes);
     at = step.after = std::move(after);
     steps.push_back(std::move(step));

@@ -114,9 +114,10 @@ void ReshardGraph::expand(size_t state) {
   const unsigned partial = partial_[state];
   unsigned free = (1u << axes_) - 1 - partial;
   for (const std::vector<int>& list : cuts) free &= ~static_cast<unsigned>(bits(list));
-  const auto move = [&](Kind kind, const Cuts& next, unsigned next_partial, uint8_t axes) {
-    moves_.push_back(
-        {static_cast<uint16_t>(find(next, next_partial)), static_cast<uint8_t>(kind), axes});
+  const auto move = [&](Kind kind, const Cuts& next, unsigned next_partial, uint8_t axes,
+                        size_t dim = 0, size_t to_dim = 0) {
+    moves_.push_back({static_cast<uint16_t>(find(next, next_partial)), static_cast<uint8_t>(kind),
+                      axes, static_cast<uint8_t>(dim), static_cast<uint8_t>(to_dim)});
   };
   const auto appended = [&](size_t d, const std::vector<int>& list) {
     Cuts next = cuts;
@@ -131,21 +132,21 @@ void ReshardGraph::expand(size_t state) {
     std::vector<int> chosen;
     sequences(axes_of(partial), chosen, [&](const std::vector<int>& list) {
       move(Kind::reduce_scatter, appended(d, list), partial & ~static_cast<unsigned>(bits(list)),
-           bits(list));
+           bits(list), d);
     });
     sequences(axes_of(free), chosen, [&](const std::vector<int>& list) {
-      move(Kind::slice, appended(d, list), partial, bits(list));
+      move(Kind::slice, appended(d, list), partial, bits(list), d);
     });
     for (size_t k = 1; k <= cuts[d].size(); ++k) {
       const std::vector<int> inner(cuts[d].end() - static_cast<int64_t>(k), cuts[d].end());
       Cuts left = cuts;
       left[d].resize(cuts[d].size() - k);
-      move(Kind::all_gather, left, partial, bits(inner));
+      move(Kind::all_gather, left, partial, bits(inner), d);
       for (size_t to = 0; to < cuts.size(); ++to) {
         if (to == d) continue;
         Cuts next = left;
         next[to].insert(next[to].end(), inner.begin(), inner.end());
-        move(Kind::all_to_all, next, partial, bits(inner));
+        move(Kind::all_to_all, next, partial, bits(inner), d, to);
       }
     }
   }
@@ -191,7 +192,6 @@ int ReshardTimes::number_of(const TensorType& type) {
 
 void ReshardTimes::find_table(Type& type) {
   const Shape& shape = type.type.shape;
-  // Larger dims first, so that a matrix and its transpose are one.
   std::vector<size_t> order;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 0) return;
@@ -199,24 +199,25 @@ void ReshardTimes::find_table(Type& type) {
   }
   const int dims = static_cast<int>(order.size());
   if (axes_.size() > ReshardGraph::kMostAxes || dims > ReshardGraph::kMostDims) return;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return shape[a] > shape[b]; });
   type.dim.assign(shape.size(), -1);
   for (size_t i = 0; i < order.size(); ++i) type.dim[order[i]] = static_cast<int>(i);
   std::unique_ptr<ReshardGraph>& graph = graphs_[dims];
   if (!graph) graph = std::make_unique<ReshardGraph>(static_cast<int>(axes_.size()), dims);
   std::vector<double> bytes;
+  std::vector<unsigned> outermost;  // by state, bit d: no dim before d has more than one element
   for (size_t s = 0; s < graph->size(); ++s) {
+    outermost.push_back(1);
     auto count = static_cast<double>(size_of(type.type.dtype));
     for (size_t i = 0; i < order.size(); ++i) {
       int64_t extent = shape[order[i]];
       for (int axis : graph->state(s).cuts[i])
         extent = chunk(extent, mesh_.axis_size(axes_[static_cast<size_t>(axis)]), 0).size;
       count *= static_cast<double>(extent);
+      if (extent <= 1) outermost[s] |= (outermost[s] >> i & 1) << (i + 1);
     }
     bytes.push_back(count);
   }
-  std::unique_ptr<Table>& table = tables_[bytes];
+  std::unique_ptr<Table>& table = tables_[{outermost, bytes}];
   if (!table) {
     table = std::make_unique<Table>();
     table->graph = graph.get();
@@ -232,8 +233,12 @@ void ReshardTimes::find_table(Type& type) {
     for (size_t s = 0; s < graph->size(); ++s) {
       for (size_t m = graph->first(s); m < graph->first(s + 1); ++m) {
         const ReshardGraph::Move& move = graph->moves()[m];
-        table->cost.push_back(collective_seconds(static_cast<Kind>(move.kind), bytes[s],
-                                                 bytes[move.next], wires[move.axes], cluster_));
+        const auto kind = static_cast<Kind>(move.kind);
+        const double packed =
+            packed_bytes(kind, bytes[s], bytes[move.next], (outermost[s] >> move.dim & 1) != 0,
+                         (outermost[s] >> move.to_dim & 1) != 0);
+        table->cost.push_back(collective_seconds(kind, {bytes[s], bytes[move.next], packed},
+                                                 wires[move.axes], cluster_));
       }
     }
     table->bytes = std::move(bytes);

@@ -26,6 +26,7 @@ class ReshardGraph {
     uint16_t next = 0;
     uint8_t kind = 0;  // Collective::Kind
     uint8_t axes = 0;  // bit i: axis i takes part
+    uint8_t dim = 0, to_dim = 0;
   };
   struct State {
     /// Per dim the axes that cut it, outermost first.
@@ -54,7 +55,7 @@ class ReshardGraph {
 
 /// The seconds of cheapest_reshard (planner/reshard.h) without its steps, by small numbers for
 /// types and Shardings. One search from a Sharding finds the times to all others of a type; types
-/// that differ in the order of their dims alone share them. What the graph above does not hold
+/// whose states hold the same bytes share them. What the graph above does not hold
 /// (more than three axes, cuts of dims of one element, partial values of two kinds) is searched
 /// pair by pair.
 class ReshardTimes {
@@ -105,7 +106,8 @@ class ReshardTimes {
   std::map<std::pair<DType, Shape>, int> type_numbers_;
   std::vector<Type> types_;
   std::map<int, std::unique_ptr<ReshardGraph>> graphs_;  // by dims
-  std::map<std::vector<double>, std::unique_ptr<Table>> tables_;
+  /// By every state's outermost dims and bytes.
+  std::map<std::pair<std::vector<unsigned>, std::vector<double>>, std::unique_ptr<Table>> tables_;
   size_t searches_ = 0;
 };
 

@@ -92,6 +92,7 @@ class Analyst {
       line.from = to_string(from, plan_.train.mesh);
       line.to = to_string(to, plan_.train.mesh);
       line.seconds = collective_seconds(step.collective.kind, graph_.type(value), from, to,
+                                        step.collective.dim, step.collective.to_dim,
                                         step.collective.axes, plan_.train.mesh, plan_.cluster);
     }
     line.producer = maker(value);

@@ -25,10 +25,10 @@ double seconds(Kind kind, double bytes, const std::string& mesh, std::vector<int
   const Wire wire = wire_of(axes, Mesh::parse(mesh), cluster);
   const auto n = static_cast<double>(wire.span.ranks);
   switch (kind) {
-    case Kind::all_gather: return collective_seconds(kind, bytes / n, bytes, wire, cluster);
-    case Kind::reduce_scatter: return collective_seconds(kind, bytes, bytes / n, wire, cluster);
-    case Kind::all_to_all: return collective_seconds(kind, bytes / n, bytes / n, wire, cluster);
-    default: return collective_seconds(kind, bytes, bytes, wire, cluster);
+    case Kind::all_gather: return collective_seconds(kind, {bytes / n, bytes}, wire, cluster);
+    case Kind::reduce_scatter: return collective_seconds(kind, {bytes, bytes / n}, wire, cluster);
+    case Kind::all_to_all: return collective_seconds(kind, {bytes / n, bytes / n}, wire, cluster);
+    default: return collective_seconds(kind, {bytes, bytes}, wire, cluster);
   }
 }
 
@@ -98,6 +98,20 @@ TEST(CollectiveCost, AllToAllIsCheaperThanAllGatherOfTheSameValue) {
           << bytes;
     }
   }
+}
+
+/// Of f32[64, 256] over 8 ranks, cut along the rows nothing is packed, along the columns all of it;
+/// of f32[1, 256] the columns are the outermost dim.
+TEST(CollectiveCost, CutsThatAreNotOutermostArePacked) {
+  const Cluster c = nodes_of(1, 8);
+  const Mesh mesh = Mesh::parse("a=8");
+  const auto gather = [&](const Shape& shape, const char* cut, int dim) {
+    return collective_seconds(Kind::all_gather, {DType::f32, shape}, parse_sharding(cut, mesh),
+                              Sharding::replicated(2), dim, 0, std::vector{0}, mesh, c);
+  };
+  const double packing = c.kernel_latency + 2 * 65536 / c.memory_bandwidth.value();
+  EXPECT_NEAR(gather({64, 256}, "[-, {a}]", 1), gather({64, 256}, "[{a}, -]", 0) + packing, 1e-12);
+  EXPECT_NEAR(gather({1, 256}, "[-, {a}]", 1), gather({256, 1}, "[{a}, -]", 0), 1e-12);
 }
 
 /// Two borders of 1 MB each: neighbours send at the same time, whatever the size of the group.
