@@ -131,6 +131,8 @@ std::string to_json(const Plan& plan) {
   for (const auto& [name, sharding] : plan.values) values[name] = to_string(sharding, plan.mesh);
   json nodes = json::object();
   for (const auto& [name, node] : plan.nodes) nodes[name] = node_json(node, plan.mesh);
+  json handed = json::object();
+  for (const auto& [name, sharding] : plan.handed) handed[name] = to_string(sharding, plan.mesh);
   json mesh = json::array();
   for (const auto& axis : plan.mesh.axes())
     mesh.push_back({{"name", axis.name}, {"size", axis.size}});
@@ -144,6 +146,7 @@ std::string to_json(const Plan& plan) {
                     {"bytes", plan.bytes},
                     {"values", values},
                     {"nodes", nodes},
+                    {"handed", handed},
                     {"regathered", plan.regathered}};
   return out.dump(1) + "\n";
 }
@@ -178,6 +181,10 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       SR_REQUIRE(sharding.is_string(), invalid_input, "values['", name, "'] is not a sharding");
       plan.values[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
     }
+    for (const auto& [name, sharding] : field(root, "handed", origin).items()) {
+      SR_REQUIRE(sharding.is_string(), invalid_input, "handed['", name, "'] is not a sharding");
+      plan.handed[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
+    }
     for (const std::string& name : get<std::vector<std::string>>(root, "regathered", origin))
       plan.regathered.insert(name);
     for (const auto& [name, node] : field(root, "nodes", origin).items()) {
@@ -205,6 +212,13 @@ void check_plan(const Plan& plan, const Graph& graph) {
       check_sharding(it->second, plan.mesh, value.type.shape.size());
     } catch (const Error& e) {
       throw e.with_context("plan: values['" + value.name + "']");
+    }
+    const auto handed = plan.handed.find(value.name);
+    if (handed == plan.handed.end()) continue;
+    try {
+      check_sharding(handed->second, plan.mesh, value.type.shape.size());
+    } catch (const Error& e) {
+      throw e.with_context("plan: handed['" + value.name + "']");
     }
   }
   for (const Node& node : graph.nodes()) {

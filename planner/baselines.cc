@@ -92,6 +92,15 @@ void BaselineDemands::find_roles() {
     if (!forward_[n]) continue;
     for (ValueId in : node.inputs) needed[at(in)] = true;
   }
+  gradients_.assign(values, false);
+  for (const Node& node : graph_.nodes()) {
+    if (node.phase != Phase::update) continue;
+    for (ValueId in : node.inputs) {
+      const Value& value = graph_.value(in);
+      gradients_[at(in)] =
+          value.role == Role::computed && graph_.node(value.producer).phase == Phase::micro;
+    }
+  }
   updates_.assign(nodes, false);
   accumulates_.assign(nodes, false);
   for (const auto& [held, next] : graph_.updates) {
@@ -340,6 +349,14 @@ std::vector<Placements> BaselineDemands::held(ValueId id) const {
       out.push_back(follows ? kAnyPlacement : kReplicated);
     }
   }
+  return out;
+}
+
+std::vector<Placements> BaselineDemands::handed(ValueId id) const {
+  std::vector<Placements> out;
+  for (const Baseline kind : kinds_)
+    out.push_back(gradients_[at(id)] && kind == Baseline::zero1 ? kReplicated | kPartial
+                                                                : kAnyPlacement);
   return out;
 }
 

@@ -53,6 +53,8 @@ class BaselineDemands {
 
   NodeDemand node(NodeId id) const;
   std::vector<Placements> held(ValueId id) const;  // of what no node makes; per mesh axis
+  /// In which a value is handed to several readers; per mesh axis.
+  std::vector<Placements> handed(ValueId id) const;
 
  private:
   void find_roles();
@@ -79,6 +81,7 @@ class BaselineDemands {
   DimGroups groups_;
   std::vector<bool> of_batch_, of_weights_;  // values: depends on the batch; on parameters alone
   std::vector<bool> forward_;                // nodes that the loss depends on
+  std::vector<bool> gradients_;              // values made in the micro phase for the update
   std::vector<bool> updates_, accumulates_;  // nodes that make what replaces a held value
   // Groups of dims: the batch's first ones, its others, of those the sequence; what passes between
   // blocks, what lies inside.

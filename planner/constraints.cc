@@ -376,6 +376,10 @@ void Constraints::restrict_node(const Node& node, std::vector<Strategy>& strateg
   std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
 }
 
+bool Constraints::may_hand(ValueId id, const Sharding& sharding) const {
+  return !demands_ || allowed(demands_->handed(id), sharding);
+}
+
 void Constraints::restrict_held(SearchSpace& space, const Folding& folding) const {
   if (!demands_) return;
   for (size_t c = 0; c < folding.classes.size(); ++c) {

@@ -31,6 +31,8 @@ class Constraints {
   bool leaves_empty() const { return leaves_empty_; }
   /// May an update be made in another Sharding than its parameter is held in?
   bool reshards_updates() const;
+  /// May a value be handed to several readers in that Sharding?
+  bool may_hand(ValueId id, const Sharding& sharding) const;
   /// Are gathered weights dropped after each use, as fsdp does?
   bool regathers_weights() const;
 

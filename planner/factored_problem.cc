@@ -21,16 +21,27 @@ double raw_cost(const FactoredProblem& problem, const Solution& solution) {
   return sum;
 }
 
-int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution) {
-  Problem claims;
-  Solution only;
+std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solution& solution) {
+  std::vector<int64_t> change(1, 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
-    Problem::Node node{"", {0.0}, problem.nodes[i].claims};
-    for (Problem::Claim& claim : node.claims) claim.bytes = {claim.bytes[at(solution[i])]};
-    claims.nodes.push_back(std::move(node));
-    only.push_back(0);
+    for (const Problem::Claim& claim : problem.nodes[i].claims) {
+      const int64_t bytes = claim.bytes[at(solution[i])];
+      for (const Problem::Interval& live : claim.live) {
+        if (live.first > live.last) continue;
+        if (change.size() < at(live.last) + 2) change.resize(at(live.last) + 2, 0);
+        change[at(live.first)] += bytes;
+        change[at(live.last) + 1] -= bytes;
+      }
+    }
   }
-  return evaluate(claims, only).peak_bytes;
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  change.pop_back();
+  return change;
+}
+
+int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution) {
+  const std::vector<int64_t> use = bytes_over_time(problem, solution);
+  return use.empty() ? 0 : *std::max_element(use.begin(), use.end());
 }
 
 Kept all_kept(const FactoredProblem& problem) {

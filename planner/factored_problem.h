@@ -48,7 +48,9 @@ struct FactoredProblem {
 /// The summed costs of the choices, memory aside.
 double raw_cost(const FactoredProblem& problem, const Solution& solution);
 
-/// The most bytes that the claims hold at one time.
+/// Bytes that the claims hold, per time up to the last one.
+std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solution& solution);
+/// The most of them at one time.
 int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution);
 
 /// Per node the strategies that are kept, ascending.

@@ -262,6 +262,55 @@ void place_memory(Program& program, const WorkspaceBytes& workspace,
   }
 }
 
+ArenaUse arena_use(const Program& program, const Graph& graph) {
+  const std::vector<Live> live = live_ranges(program);
+  const int steps = static_cast<int>(program.steps.size());
+  std::vector<int64_t> change(program.steps.size() + 2, 0);
+  // Buffers at one offset that follow each other without a step between share memory in that step.
+  std::vector<size_t> order;
+  for (size_t b = 0; b < live.size(); ++b) {
+    if (!live[b].persistent && byte_size(program.buffers[b].type) > 0) order.push_back(b);
+  }
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(program.buffers[a].offset, live[a].first) <
+           std::pair(program.buffers[b].offset, live[b].first);
+  });
+  for (size_t k = 0; k < order.size(); ++k) {
+    const size_t b = order[k];
+    int first = std::max(live[b].first, 0);
+    if (k > 0 && program.buffers[order[k - 1]].offset == program.buffers[b].offset)
+      first = std::max(first, live[order[k - 1]].last + 1);
+    const int last = std::min(live[b].last, steps - 1);
+    if (first > last) continue;
+    const int64_t bytes = aligned(byte_size(program.buffers[b].type));
+    change[static_cast<size_t>(first)] += bytes;
+    change[static_cast<size_t>(last) + 1] -= bytes;
+  }
+  std::map<std::string_view, size_t> index;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) index[graph.nodes()[n].name] = n;
+  ArenaUse out;
+  out.bytes = program.arena_bytes;
+  out.alive.assign(graph.nodes().size(), 0);
+  int64_t now = program.persistent_bytes;
+  size_t node = 0;
+  int64_t before = 0;  // in front of the node whose kernel comes next
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    now += change[s];
+    const int64_t held = now + aligned(step.workspace_bytes);
+    const auto found = step.kind == Step::Kind::kernel ? index.find(step.node.name) : index.end();
+    if (found != index.end()) {
+      node = found->second;
+      out.alive[node] = std::max({out.alive[node], held, before});
+      before = 0;
+    } else {
+      before = std::max(before, held);
+    }
+  }
+  if (!out.alive.empty()) out.alive[node] = std::max(out.alive[node], before);
+  return out;
+}
+
 void check_memory(const Program& program) {
   const std::vector<Live> live = live_ranges(program);
   struct Taken {

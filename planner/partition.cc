@@ -196,6 +196,9 @@ class Partitioner {
     if (const BufferId found = find(sharding); found >= 0) return found;
     SR_REQUIRE(!state(value).copies.empty(), internal, "value '", graph_.value(value).name,
                "' is used before it is made");
+    const auto handed = plan_.handed.find(graph_.value(value).name);
+    if (handed != plan_.handed.end() && handed->second != sharding && find(handed->second) < 0)
+      buffer_in(value, handed->second);
     const TensorType& type = graph_.type(value);
     // From the copy that is the cheapest to start from, the first of equals: a partial sum that two
     // readers want cut differently is all-reduced once and then sliced twice, if that is what the
@@ -223,6 +226,26 @@ class Partitioner {
       at = step.after;
     }
     return buffer;
+  }
+
+  /// What earlier readers had of a value that each gets anew.
+  void drop_copies(ValueId value) {
+    const std::string& name = graph_.value(value).name;
+    if (plan_.regathered.count(name) == 0) return;
+    ValueState& s = state(value);
+    const auto handed = plan_.handed.find(name);
+    const auto stays = [&](const Sharding& sharding) {
+      return handed != plan_.handed.end() && sharding == handed->second;
+    };
+    const bool has_handed = std::any_of(s.copies.begin(), s.copies.end(),
+                                        [&](const Copy& c) { return stays(c.sharding); });
+    const bool held = graph_.value(value).role != Role::computed;
+    const bool wants_produced =
+        std::find(s.wanted.begin(), s.wanted.end(), s.produced) != s.wanted.end();
+    std::erase_if(s.copies, [&](const Copy& copy) {
+      if (copy.sharding == s.produced) return has_handed && !wants_produced && !held;
+      return !stays(copy.sharding);
+    });
   }
 
   BufferId add_reshard(ValueId value, const Sharding& before, const ReshardStep& move,
@@ -274,9 +297,7 @@ class Partitioner {
     for (const TensorType& type : in_types) in_shapes.push_back(type.shape);
     for (ValueId id : node.outputs) out_shapes.push_back(graph_.type(id).shape);
     const NodeBoxes boxes = node_boxes(np, in_shapes, out_shapes, mesh_, coordinates_);
-    for (ValueId in : node.inputs) {
-      if (plan_.regathered.count(graph_.value(in).name) > 0) state(in).copies.resize(1);
-    }
+    for (ValueId in : node.inputs) drop_copies(in);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId value = node.inputs[i];
       BufferId buffer = buffer_in(value, np.in[i]);
@@ -334,6 +355,15 @@ class Partitioner {
   /// just before its first use.
   void reshard_early(ValueId value) {
     const ValueState& s = state(value);
+    const auto handed = plan_.handed.find(graph_.value(value).name);
+    if (handed != plan_.handed.end() && updating_.count(value) == 0) {
+      const bool wants_produced =
+          std::find(s.wanted.begin(), s.wanted.end(), s.produced) != s.wanted.end();
+      if (!wants_produced && bytes_of(value, handed->second) <= bytes_of(value, s.produced))
+        buffer_in(value, handed->second);
+      return;
+    }
+    if (plan_.regathered.count(graph_.value(value).name) > 0) return;
     int64_t bytes = 0;
     for (const Sharding& w : s.wanted) {
       if (w == s.produced) return;

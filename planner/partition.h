@@ -32,6 +32,14 @@ using WorkspaceBytes = std::function<int64_t(const Program&, const Step&)>;
 void place_memory(Program& program, const WorkspaceBytes& workspace,
                   const Program* persistent_like = nullptr);
 
+/// What a placed Program's arena holds: all of it, and per node of the Graph the most that is alive
+/// in a step at it (its kernel, or a collective in front of it or behind it), workspaces included.
+struct ArenaUse {
+  int64_t bytes = 0;
+  std::vector<int64_t> alive;
+};
+ArenaUse arena_use(const Program& program, const Graph& graph);
+
 /// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
 /// apart).
 void check_memory(const Program& program);

@@ -3,13 +3,12 @@
 #include "planner/planner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <set>
 
 #include "base/clock.h"
 #include "planner/constraints.h"
-#include "planner/narrowing.h"
+#include "planner/limited_search.h"
 #include "planner/partial_kinds.h"
 #include "planner/reshard.h"
 #include "planner/roles.h"
@@ -18,10 +17,7 @@
 namespace shardrun {
 namespace {
 
-/// Strategies of a node that HiGHS and the local search are given at most, where message passing
-/// alone does not find a plan that is good enough.
-constexpr size_t kMostForSolver = 64;
-constexpr int kMemoryRounds = 8;
+constexpr int kMemoryRounds = 8, kMostHalvings = 2;
 constexpr double kPlanGap = 1e-3;
 
 /// All times here are processor time: what is planned does not depend on how busy the machine is.
@@ -58,19 +54,11 @@ class Planner {
     constraints_.apply(folding_, class_rules_, all);
     drop_avoided(all);
     report.build_seconds = since(begin);
-    std::optional<Plan> plan = solve(all, constraints_.regathers_weights(), report);
-    if (scarce_ && baseline_names(options_.planner) == 0) {
-      PlanReport its_report = report;
-      std::optional<Plan> other = solve(std::move(all), true, its_report);
-      if (other && (!plan || other->seconds < plan->seconds)) {
-        plan = std::move(other);
-        its_report.lower_bound = std::min(its_report.lower_bound, report.lower_bound);
-        report = its_report;
-      }
-    }
+    const std::optional<Plan> plan = solve(std::move(all), report);
     SR_REQUIRE(plan, out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(),
                ": the smallest plan found needs ", least_bytes_, " bytes a rank, the limit is ",
-               options_.memory_limit, "; allow more memory, use more ranks or a smaller batch");
+               options_.memory_limit, " (what any plan keeps comes to ", needed_bytes_,
+               "); allow more memory, use more ranks or a smaller batch");
     return *plan;
   }
 
@@ -79,15 +67,8 @@ class Planner {
     for (const auto& [name, sharding] : options_.avoided) {
       const ValueId id = graph_.find(name);
       SR_REQUIRE(id != kNoValue, invalid_input, "avoided value '", name, "' is not in the graph");
-      const Value& value = graph_.value(id);
-      size_t result = 0;
-      int c = folding_.class_of_value[static_cast<size_t>(id)];
-      if (value.role == Role::computed) {
-        const std::vector<ValueId>& outputs = graph_.node(value.producer).outputs;
-        result =
-            static_cast<size_t>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
-        c = folding_.class_of_node[static_cast<size_t>(value.producer)];
-      }
+      const auto [c, r] = origin(id);
+      const auto result = static_cast<size_t>(r);
       std::vector<Strategy>& strategies = space.strategies[static_cast<size_t>(c)];
       if (strategies.empty()) continue;  // a held value's come later
       std::erase_if(strategies, [&](const Strategy& s) { return s.out[result] == sharding; });
@@ -123,14 +104,16 @@ class Planner {
     return space;
   }
 
-  /// Time to make all the copies of a value that its readers want, as partition does it: one after
-  /// the other, each from the copy there is that is the cheapest to start from. Shardings and type
-  /// are times_' numbers.
-  double hand_out_seconds(int type, int produced, const std::vector<int>& wanted) {
+  /// Time to make the copies of a value that its readers want, as partition does it: `handed` first
+  /// (-1: none), then one after the other, each from the copy there is that is the cheapest to
+  /// start from; `anew`: what one reader had is not there for the next. Shardings and type are
+  /// times_' numbers.
+  double hand_out_seconds(int type, int produced, int handed, bool anew,
+                          const std::vector<int>& wanted) {
     std::vector<int> copies{produced};
     double sum = 0;
-    for (int sharding : wanted) {
-      if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) continue;
+    const auto make = [&](int sharding, bool keep) {
+      if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) return;
       const std::vector<ReshardStep>* best = nullptr;
       double least = kInfeasible;
       for (int copy : copies) {
@@ -142,22 +125,35 @@ class Planner {
       for (const ReshardStep& step : *best) {
         const int after = times_.number_of(step.after);
         if (std::find(copies.begin(), copies.end(), after) != copies.end()) continue;
-        copies.push_back(after);
+        if (keep) copies.push_back(after);
         sum += step.seconds;
       }
+    };
+    for (int sharding : wanted) {
+      if (sharding == produced) continue;
+      if (handed >= 0) make(handed, true);
+      make(sharding, !anew);
     }
     return sum;
   }
 
-  Plan extract(const SearchSpace& space, const Solution& solution) {
+  /// Class of what makes or holds a value, and which of its results it is.
+  std::pair<int, int> origin(ValueId id) const {
+    const Value& value = graph_.value(id);
+    if (value.role != Role::computed) return {folding_.class_of_value[static_cast<size_t>(id)], 0};
+    const std::vector<ValueId>& outputs = graph_.node(value.producer).outputs;
+    return {folding_.class_of_node[static_cast<size_t>(value.producer)],
+            static_cast<int>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin())};
+  }
+
+  /// `share`: a copy that one reader wants serves the others too.
+  Plan extract(const SearchSpace& space, const JointProblem& joint, const Solution& solution,
+               bool share) {
     Plan plan;
     plan.mesh = mesh_;
     plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
     plan.model_hash = structural_hash(graph_);
     std::vector<std::vector<int>> wanted(graph_.values().size());  // in the order of use
-    const auto regathered = [&](ValueId id) {
-      return !space.regathered.empty() && space.regathered[static_cast<size_t>(id)];
-    };
     const auto want = [&](ValueId id, int sharding) {
       wanted[static_cast<size_t>(id)].push_back(sharding);
     };
@@ -180,8 +176,11 @@ class Planner {
     for (size_t v = 0; v < graph_.values().size(); ++v) {
       if (folding_.class_of_value[v] < 0) continue;
       const size_t c = static_cast<size_t>(folding_.class_of_value[v]);
+      const auto [maker, result] = joint.lies_as[c];
+      const size_t chooser = maker < 0 ? c : static_cast<size_t>(maker);
       plan.values[graph_.values()[v].name] =
-          space.strategies[c][static_cast<size_t>(solution[c])].out[0];
+          space.strategies[chooser][static_cast<size_t>(solution[chooser])]
+              .out[static_cast<size_t>(result)];
     }
     const auto want_whole = [&](ValueId id) {
       want(id, times_.number_of(Sharding::replicated(graph_.type(id).shape.size())));
@@ -190,171 +189,138 @@ class Planner {
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
     for (const auto& [held, next] : graph_.updates)
       want(next, times_.number_of(plan.values.at(graph_.value(held).name)));
-    std::map<std::vector<int>, double> known;  // by type, what is produced, what is wanted
+    std::map<std::pair<int, int>, const Hub*> hub_of;  // by class and result
+    for (const Hub& hub : joint.hubs) hub_of[origin(hub.value)] = &hub;
+    std::map<std::vector<int>, double> known;  // by type and all Shardings
     for (size_t v = 0; v < wanted.size(); ++v) {
       if (wanted[v].empty()) continue;
       const Value& value = graph_.values()[v];
       const int type = times_.number_of(value.type),
                 produced = times_.number_of(plan.values.at(value.name));
-      std::vector<int> key{type, produced};
-      key.insert(key.end(), wanted[v].begin(), wanted[v].end());
-      const bool anew = regathered(static_cast<ValueId>(v)) &&
-                        std::any_of(wanted[v].begin(), wanted[v].end(),
-                                    [&](int sharding) { return sharding != produced; });
-      if (anew) plan.regathered.insert(value.name);
-      key.push_back(anew ? -1 : 0);
-      const auto [it, fresh] = known.emplace(std::move(key), 0.0);
-      if (fresh && anew) {
-        for (int sharding : wanted[v]) it->second += times_.seconds(type, produced, sharding);
-      } else if (fresh) {
-        it->second = hand_out_seconds(type, produced, wanted[v]);
+      if (std::count(wanted[v].begin(), wanted[v].end(), produced) ==
+          static_cast<std::ptrdiff_t>(wanted[v].size()))
+        continue;
+      int handed = -1;
+      bool anew = !space.regathered.empty() && space.regathered[v];
+      if (const auto hub = hub_of.find(origin(static_cast<ValueId>(v))); hub != hub_of.end()) {
+        const auto choice = static_cast<size_t>(solution[static_cast<size_t>(hub->second->node)]);
+        if (hub->second->shardings[choice] != produced) handed = hub->second->shardings[choice];
+        anew = !share;
       }
-      plan.comm_seconds += it->second;
+      const auto price = [&](int from) {
+        std::vector<int> key{type, produced, from, anew ? 1 : 0};
+        key.insert(key.end(), wanted[v].begin(), wanted[v].end());
+        const auto [it, fresh] = known.emplace(std::move(key), 0.0);
+        if (fresh) it->second = hand_out_seconds(type, produced, from, anew, wanted[v]);
+        return it->second;
+      };
+      double seconds = price(handed);
+      if (handed >= 0 && !anew && price(-1) <= seconds) {
+        seconds = price(-1);
+        handed = -1;
+      }
+      if (handed >= 0) plan.handed[value.name] = times_.sharding(handed);
+      if (anew) plan.regathered.insert(value.name);
+      plan.comm_seconds += seconds;
     }
     plan.seconds = plan.compute_seconds + plan.comm_seconds;
     return plan;
   }
 
-  struct Attempt {
-    std::optional<Solution> solution, smallest;
-    double cost = kInfeasible, lower_bound = -kInfeasible;
-  };
-
-  /// The cheapest choice whose claims stay within `limit` (0: no limit). Message passing over all
-  /// strategies first; where the gap that it leaves is too large, the solver gets the strategies
-  /// with the least slack. The bound holds for all strategies.
-  Attempt attempt(const FactoredProblem& problem, int64_t limit, const Solution* start,
-                  double seconds, PlanReport& report) {
-    Attempt out;
-    const std::optional<Narrowed> narrowed = narrow(problem, {kPlanGap, seconds, limit, start});
-    if (!narrowed) return out;
-    out.solution = narrowed->best;
-    out.smallest = narrowed->smallest;
-    out.cost = narrowed->cost;
-    out.lower_bound = narrowed->lower_bound;
-    report.solver = "bound";
-    if (options_.planner != "beam" && narrowed->gap() <= kPlanGap) return out;
-    bool all = true;
-    const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
-    Problem left = dense(restricted(problem, kept));
-    if (limit > 0) left.memory_limit = limit;
-    SolveOptions options;
-    options.seconds = seconds;
-    options.processor_time = true;
-    options.seed = options_.seed;
-    options.gap = kPlanGap;
-    const std::optional<Solution> known =
-        narrowed->best ? choices_in(*narrowed->best, kept) : std::nullopt;
-    if (known) options.start = &*known;
-    const SolveResult result =
-        options_.planner == "beam" ? solve_beam(left, options) : solve_ilp(left, options);
-    report.solver = result.solver;
-    if (result.solution && (result.cost < out.cost || options_.planner == "beam")) {
-      out.solution = expanded(*result.solution, kept);
-      out.cost = result.cost;
-    }
-    if (result.tightest) out.smallest = expanded(*result.tightest, kept);
-    // What was removed cannot be in anything that is cheaper than what was known then.
-    if (all && options_.planner != "beam")
-      out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed->cost));
-    out.lower_bound = std::min(out.lower_bound, out.cost);
-    return out;
+  /// The arena of a plan, which gets its bytes.
+  ArenaUse measure(Plan& plan, const FactoredProblem& problem, const Solution& solution) {
+    ArenaUse use = options_.arena_use ? options_.arena_use(plan)
+                                      : ArenaUse{peak_bytes(problem, solution),
+                                                 bytes_over_time(problem, solution)};
+    plan.bytes = use.bytes;
+    least_bytes_ = std::min(least_bytes_, use.bytes);
+    return use;
   }
 
-  /// Of each node's kept strategies those with the least slack, the best solution's among them;
-  /// where memory is scarce, a third are those with the smallest results. `all`: is that all of
-  /// them?
-  Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bool scarce,
-                      bool& all) const {
-    Kept out;
-    for (size_t i = 0; i < narrowed.kept.size(); ++i) {
-      const std::vector<int>& kept = narrowed.kept[i];
-      if (kept.size() <= kMostForSolver) {
-        out.push_back(kept);
-        continue;
-      }
-      all = false;
-      std::set<int> chosen;
-      for (const auto& solution : {narrowed.best, narrowed.smallest}) {
-        if (solution) chosen.insert((*solution)[i]);
-      }
-      std::vector<size_t> order(kept.size());
-      std::iota(order.begin(), order.end(), size_t{0});
-      const auto take = [&](size_t most, const auto& key) {
-        std::stable_sort(order.begin(), order.end(),
-                         [&](size_t a, size_t b) { return key(a) < key(b); });
-        for (size_t k : order) {
-          if (chosen.size() < most) chosen.insert(kept[k]);
-        }
-      };
-      take(scarce ? kMostForSolver * 2 / 3 : kMostForSolver,
-           [&](size_t k) { return narrowed.slack[i][k]; });
-      take(kMostForSolver, [&](size_t k) {
-        int64_t bytes = 0;
-        for (const Problem::Claim& claim : problem.nodes[i].claims)
-          bytes += claim.bytes[static_cast<size_t>(kept[k])];
-        return bytes;
-      });
-      out.emplace_back(chosen.begin(), chosen.end());
+  /// The plan of a solution, if it fits. Readers share the copies that they want if memory allows
+  /// that, else each gets its own from the hub's. `use`: of the latter.
+  std::optional<Plan> fitting(const SearchSpace& space, const JointProblem& joint,
+                              const Solution& solution, ArenaUse& use) {
+    const int64_t limit = options_.memory_limit;
+    std::optional<Plan> plan;
+    if (limit > 0) {
+      plan = extract(space, joint, solution, false);
+      use = measure(*plan, joint.problem, solution);
+      if (use.bytes > limit) return std::nullopt;
     }
-    return out;
+    Plan sharing = extract(space, joint, solution, true);
+    if (plan && sharing.seconds >= plan->seconds) return plan;
+    measure(sharing, joint.problem, solution);
+    return limit > 0 && sharing.bytes > limit ? plan : sharing;
   }
 
-  static std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
-    Solution out;
-    for (size_t i = 0; i < solution.size(); ++i) {
-      const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), solution[i]);
-      if (found == kept[i].end() || *found != solution[i]) return std::nullopt;
-      out.push_back(static_cast<int>(found - kept[i].begin()));
-    }
-    return out;
-  }
-
-  /// The additive memory of the problem leaves out resharded copies and workspaces and cannot know
-  /// how buffers share an arena. So a solution is measured by the arena that it would have, and if
-  /// that is too large the additive limit is tightened by the ratio and the problem solved again.
-  /// nullopt if nothing that was found fits.
-  /// `regather`: weights that are gathered are gathered for each reader, and hold memory no longer.
-  std::optional<Plan> solve(SearchSpace space, bool regather, PlanReport& report) {
+  /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
+  /// cannot know how buffers share an arena. So a solution's arena is looked at, and where that
+  /// does not fit, the next solution must leave as much room beside its claims, node by node, as
+  /// this one took. nullopt if nothing that was found fits.
+  std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
     auto begin = thread_seconds();
-    if (regather) space.regathered = made_of_weights(graph_);
+    if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
+    space.may_hand = [&](ValueId id, const Sharding& to) { return constraints_.may_hand(id, to); };
     add_value_strategies(space, graph_, folding_, constraints_.pinned());
     constraints_.restrict_held(space, folding_);
     drop_avoided(space);
-    const FactoredProblem problem = build_problem(space, graph_, folding_, mesh_, times_);
+    const JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
+    const FactoredProblem& problem = joint.problem;
     report.build_seconds += since(begin);
     begin = thread_seconds();
     const int64_t limit = options_.memory_limit;
-    int64_t additive_limit = 0;
+    needed_bytes_ = least_peak(problem);
+    LimitedSearch search(problem, {kPlanGap, options_.planner == "beam", options_.seed});
+    // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
+    std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
     std::optional<Solution> start;
-    // First as if memory were no matter: mostly it is none.
+    std::optional<Plan> best;
+    int halvings = 0;
+    const auto offer = [&](std::optional<Plan> plan, const Solution& solution) {
+      if (!plan || (best && best->seconds <= plan->seconds)) return;
+      best = std::move(plan);
+      report.cost = raw_cost(problem, solution);
+    };
     for (int round = 0; round < kMemoryRounds; ++round) {
-      const double seconds = std::max(1.0, options_.solve_seconds - since(begin));
-      const Attempt found =
-          attempt(problem, additive_limit, start ? &*start : nullptr, seconds, report);
-      report.cost = found.cost;
-      if (round <= 1) report.lower_bound = found.lower_bound;
+      const double seconds = options_.solve_seconds - since(begin);
+      if (round > 0 && seconds <= 0) break;
+      const LimitedResult found = search.run(room, start ? &*start : nullptr, seconds);
+      report.solver = found.solver;
+      // What the first two rounds know holds for all plans.
+      if (round <= 1) report.lower_bound = std::max(report.lower_bound, found.lower_bound);
       report.solve_seconds = since(begin);
       const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
       if (!solution) {
         SR_REQUIRE(limit > 0, internal, "no plan on mesh ", mesh_.to_string(), " is allowed");
-        return std::nullopt;
+        break;
       }
-      Plan plan = extract(space, *solution);
-      const int64_t additive = peak_bytes(problem, *solution);
-      plan.bytes = options_.arena_bytes ? options_.arena_bytes(plan) : additive;
-      if (limit <= 0 || plan.bytes <= limit) return plan;
-      scarce_ = true;
-      least_bytes_ = std::min(least_bytes_, plan.bytes);
-      if (!found.solution) return std::nullopt;
+      if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {
+        room = feasible;
+        continue;
+      }
+      ArenaUse use;
+      std::optional<Plan> plan = fitting(space, joint, *solution, use);
+      const bool fits = plan.has_value();
+      offer(std::move(plan), *solution);
+      if (fits && found.solution) break;
       start = solution;
-      additive_limit = additive_limit == 0
-                           ? limit
-                           : static_cast<int64_t>(
-                                 static_cast<double>(std::min(additive, additive_limit)) *
-                                 (static_cast<double>(limit) / static_cast<double>(plan.bytes)));
+      if (round == 0) {
+        room = feasible;
+      } else if (found.solution) {
+        feasible = room;
+        const std::vector<int64_t> claims = bytes_over_time(problem, *solution);
+        const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
+        for (size_t t = 0; t < std::min(room.size(), claims.size()); ++t)
+          room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
+      } else if (round == 1 || ++halvings > kMostHalvings) {
+        break;
+      } else {
+        // What that plan held beside need not be held beside another.
+        for (size_t t = 0; t < room.size(); ++t) room[t] = (room[t] + feasible[t]) / 2;
+      }
     }
-    return std::nullopt;
+    return best;
   }
 
   const Graph& graph_;
@@ -366,7 +332,7 @@ class Planner {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
-  bool scarce_ = false;  // some plan did not fit
+  int64_t needed_bytes_ = 0;  // by any plan, beside workspaces
   int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
 };
 

@@ -7,6 +7,7 @@
 #include "graph/plan.h"
 #include "planner/cluster.h"
 #include "planner/discovery.h"
+#include "planner/partition.h"
 #include "planner/solver.h"
 
 namespace shardrun {
@@ -23,9 +24,9 @@ struct PlanOptions {
   std::map<std::string, Sharding> pinned = {};
   /// Shardings that these values must not have: what would the next best be?
   std::map<std::string, Sharding> avoided = {};
-  /// Exact arena bytes of the fullest rank under a plan: partition + place_memory with the
-  /// backend's workspaces. Given by the caller, because the planner knows no backend.
-  std::function<int64_t(const Plan&)> arena_bytes = nullptr;
+  /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
+  /// with the backend's workspaces. Given by the caller, because the planner knows no backend.
+  std::function<ArenaUse(const Plan&)> arena_use = nullptr;
 };
 
 struct PlanReport {

@@ -16,9 +16,11 @@ constexpr double kPartialByteSeconds =
 
 size_t at(int i) { return static_cast<size_t>(i); }
 
+/// What makes or holds a value: a node of the problem, and the result of its strategies.
 struct Origin {
   int item_class = -1;
   int result = 0;
+  bool held = false;
   friend auto operator<=>(const Origin&, const Origin&) = default;
 };
 
@@ -40,13 +42,16 @@ class Builder {
     }
   }
 
-  FactoredProblem build() {
+  JointProblem build() {
+    find_followers();
     add_classes();
     add_edges();
     add_ties();
     add_final_costs();
     add_memory();
-    return std::move(problem_);
+    JointProblem out{std::move(problem_), {}, std::move(lies_as_)};
+    for (const auto& [from, hub] : hubs_) out.hubs.push_back(hub);
+    return out;
   }
 
  private:
@@ -56,11 +61,40 @@ class Builder {
 
   Origin origin(ValueId id) const {
     const Value& value = graph_.value(id);
-    if (value.role != Role::computed) return {folding_.class_of_value[at(id)], 0};
+    if (value.role != Role::computed) {
+      const int c = folding_.class_of_value[at(id)];
+      const auto [maker, result] = lies_as_[at(c)];
+      return maker < 0 ? Origin{c, 0, true} : Origin{maker, result, true};
+    }
     const Node& node = graph_.node(value.producer);
     const auto found = std::find(node.outputs.begin(), node.outputs.end(), id);
     return {folding_.class_of_node[at(value.producer)],
             static_cast<int>(found - node.outputs.begin())};
+  }
+
+  /// Is a held value resharded after its update makes it, if that is cheaper?
+  bool reshards(ValueId held) const {
+    return space_.reshards_updates && graph_.value(held).role == Role::parameter;
+  }
+
+  /// Held values lie as their update makes them. Where that is one class for all of a class, there
+  /// is nothing else to choose.
+  void find_followers() {
+    lies_as_.assign(folding_.classes.size(), {-1, 0});
+    std::map<int, std::set<std::pair<int, int>>> makers;
+    std::map<int, size_t> updated;
+    for (const auto& [held, next] : graph_.updates) {
+      if (graph_.value(next).role != Role::computed || reshards(held)) continue;
+      const Origin from = origin(next);
+      makers[folding_.class_of_value[at(held)]].insert({from.item_class, from.result});
+      ++updated[folding_.class_of_value[at(held)]];
+    }
+    for (const auto& [c, all] : makers) {
+      const Folding::Class& members = folding_.classes[at(c)];
+      if (all.size() == 1 && updated[c] == members.values.size() &&
+          folding_.classes[at(all.begin()->first)].nodes.size() == members.values.size())
+        lies_as_[at(c)] = *all.begin();
+    }
   }
   size_t strategies(int c) const { return problem_.nodes[at(c)].cost.size(); }
 
@@ -81,7 +115,18 @@ class Builder {
         }
         node.cost.push_back(count * cost);
       }
+      if (lies_as_[c].first >= 0) node.cost = {0.0};
       problem_.nodes.push_back(std::move(node));
+    }
+    for (size_t c = 0; c < folding_.classes.size(); ++c) {
+      const auto [maker, result] = lies_as_[c];
+      if (maker < 0) continue;
+      std::set<int> allowed;
+      for (const Numbers& n : numbers_[c]) allowed.insert(n.out[0]);
+      for (size_t a = 0; a < strategies(maker); ++a) {
+        if (allowed.count(numbers_[at(maker)][a].out[at(result)]) == 0)
+          problem_.nodes[at(maker)].cost[a] = kInfeasible;
+      }
     }
   }
 
@@ -130,8 +175,7 @@ class Builder {
     }
     for (const auto& [from, value] : example) {
       const bool anew = !space_.regathered.empty() && space_.regathered[at(value)];
-      if (!anew && most_readers[from] >= 2 && strategies(from.item_class) > 1)
-        add_hub(from, value, uses);
+      if (!anew && most_readers[from] >= 2) add_hub(from, value, uses);
     }
     for (const auto& [key, count] : uses) {
       const Origin from = std::get<0>(key);
@@ -161,23 +205,54 @@ class Builder {
         for (size_t k : std::get<2>(it->first)) shardings.insert(n.in[k]);
       }
     }
-    for (int number : made(from)) {
+    const std::vector<int> produced = made(from);
+    const std::set<int> makes(produced.begin(), produced.end());
+    for (int number : makes) {
       if (times_.sharding(number).partial.empty()) shardings.insert(number);
     }
+    if (space_.may_hand)
+      std::erase_if(shardings, [&](int n) { return !space_.may_hand(value, times_.sharding(n)); });
+    if (shardings.empty() || (shardings.size() == 1 && makes == shardings)) return;
+    const Folding::Class& members = folding_.classes[at(from.item_class)];
     Hub hub;
     hub.node = static_cast<int>(problem_.nodes.size());
+    hub.value = value;
     hub.shardings.assign(shardings.begin(), shardings.end());
-    problem_.nodes.push_back({graph_.value(value).name + "@",
-                              std::vector<double>(hub.shardings.size(), 0.0),
-                              {},
-                              from.item_class + 0.5});
+    hub.as_held.assign(shardings.size(), false);
+    if (from.held) {
+      hub.shardings.insert(hub.shardings.end(), makes.begin(), makes.end());
+      hub.as_held.resize(hub.shardings.size(), true);
+    }
+    problem_.nodes.push_back(
+        {graph_.value(value).name + "@",
+         std::vector<double>(hub.shardings.size(), 0.0),
+         {},
+         from.held ? folding_.class_of_value[at(value)] + 0.5 : from.item_class + 0.5});
     std::vector<std::vector<int>> wanted;
     for (int number : hub.shardings) wanted.push_back({number});
-    const Folding::Class& members = folding_.classes[at(from.item_class)];
     add(from.item_class, hub.node,
         static_cast<double>(members.nodes.size() + members.values.size()),
-        times_.edge(times_.number_of(graph_.type(value)), made(from), wanted));
+        times_.edge(times_.number_of(graph_.type(value)), produced, wanted));
+    if (from.held) add(from.item_class, hub.node, 1, held_so(produced, hub));
     hubs_.emplace(from, std::move(hub));
+  }
+
+  /// Where a hub keeps no copy, the held value must lie as it is handed out.
+  FactoredProblem::Edge held_so(const std::vector<int>& held, const Hub& hub) const {
+    FactoredProblem::Edge edge;
+    std::map<int, uint16_t> names;  // of Shardings; the last column is that of copies
+    for (int number : held) names.emplace(number, static_cast<uint16_t>(names.size()));
+    const auto copies = static_cast<uint16_t>(names.size());
+    auto matrix = std::make_shared<FactoredProblem::Matrix>(names.size(), names.size() + 1);
+    for (size_t i = 0; i < names.size(); ++i) {
+      matrix->set(i, i, 0);
+      matrix->set(i, copies, 0);
+    }
+    for (int number : held) edge.row.push_back(names.at(number));
+    for (size_t k = 0; k < hub.shardings.size(); ++k)
+      edge.column.push_back(hub.as_held[k] ? names.at(hub.shardings[k]) : copies);
+    edge.matrix = std::move(matrix);
+    return edge;
   }
 
   /// What replaces a persistent value must lie as it does, or be resharded after it is made.
@@ -185,6 +260,7 @@ class Builder {
     std::map<std::pair<int, Origin>, std::pair<ValueId, int>> ties;  // an example, and how many
     for (const auto& [held, next] : graph_.updates) {
       const int holder = folding_.class_of_value[at(held)];
+      if (lies_as_[at(holder)].first >= 0) continue;
       const Origin from = origin(next);
       if (from.item_class != holder)
         ++ties.emplace(std::pair(holder, from), std::pair(held, 0)).first->second.second;
@@ -192,10 +268,9 @@ class Builder {
     for (const auto& [key, tie] : ties) {
       const auto& [holder, from] = key;
       const auto [held, count] = tie;
-      const bool reshards = space_.reshards_updates && graph_.value(held).role == Role::parameter;
       std::vector<std::vector<int>> wanted;
       for (const Numbers& n : numbers_[at(holder)]) wanted.push_back({n.out[0]});
-      if (reshards) {
+      if (reshards(held)) {
         add(from.item_class, holder, count,
             times_.edge(times_.number_of(graph_.type(held)), made(from), wanted));
         continue;
@@ -236,9 +311,12 @@ class Builder {
 
   void add_memory() {
     const int end = static_cast<int>(graph_.nodes().size()) - 1;
-    std::vector<int> last(graph_.values().size(), -1);
+    std::vector<int> last(graph_.values().size(), -1), first(last);  // readers
     for (int n = 0; n <= end; ++n) {
-      for (ValueId in : graph_.node(n).inputs) last[at(in)] = n;
+      for (ValueId in : graph_.node(n).inputs) {
+        last[at(in)] = n;
+        if (first[at(in)] < 0) first[at(in)] = n;
+      }
     }
     for (ValueId id : graph_.outputs) last[at(id)] = end;
     for (const auto& [name, value] : graph_.metrics) last[at(value)] = end;
@@ -263,17 +341,49 @@ class Builder {
         for (NodeId n : members.nodes) {
           example = graph_.node(n).outputs[r];
           if (replaces.count(example) > 0) continue;
-          const int first = n + (in_place(graph_.node(n), n, static_cast<int>(r), last) ? 1 : 0);
-          claim.live.push_back({first, std::max(n, last[at(example)])});
+          const int begin = n + (in_place(graph_.node(n), n, static_cast<int>(r), last) ? 1 : 0);
+          claim.live.push_back({begin, std::max(n, last[at(example)])});
+        }
+        // A held value that lies as its update makes it is that one's memory.
+        const Origin from = members.nodes.empty()
+                                ? origin(members.values[0])
+                                : Origin{static_cast<int>(c), static_cast<int>(r)};
+        const auto hub = hubs_.find(from);
+        if (hub != hubs_.end()) {
+          add_copies(hub->second, members, r, first, last);
+          // The hub's copy takes over from what the node makes.
+          if (!members.nodes.empty()) {
+            for (Problem::Interval& live : claim.live) live.last = live.first;
+          }
         }
         std::erase_if(claim.live,
                       [](const Problem::Interval& live) { return live.first > live.last; });
         if (claim.live.empty()) continue;
-        for (const Strategy& s : space_.strategies[c])
-          claim.bytes.push_back(bytes(graph_.type(example), s.out[r]));
-        problem_.nodes[c].claims.push_back(std::move(claim));
+        for (const Strategy& s : space_.strategies[at(from.item_class)])
+          claim.bytes.push_back(bytes(graph_.type(example), s.out[at(from.result)]));
+        problem_.nodes[at(from.item_class)].claims.push_back(std::move(claim));
       }
     }
+  }
+
+  /// The copies that a hub stands for: of a result from its node on, of a held value from the first
+  /// reader on, up to the last.
+  void add_copies(const Hub& hub, const Folding::Class& members, size_t result,
+                  const std::vector<int>& first, const std::vector<int>& last) {
+    Problem::Claim claim;
+    ValueId example = kNoValue;
+    const auto live = [&](ValueId value, int from) {
+      example = value;
+      if (from >= 0 && last[at(value)] >= from) claim.live.push_back({from, last[at(value)]});
+    };
+    for (ValueId value : members.values) live(value, first[at(value)]);
+    for (NodeId n : members.nodes) live(graph_.node(n).outputs[result], n + 1);
+    if (claim.live.empty()) return;
+    for (size_t k = 0; k < hub.shardings.size(); ++k) {
+      claim.bytes.push_back(
+          hub.as_held[k] ? 0 : bytes(graph_.type(example), times_.sharding(hub.shardings[k])));
+    }
+    problem_.nodes[at(hub.node)].claims.push_back(std::move(claim));
   }
 
   bool in_place(const Node& node, int time, int result, const std::vector<int>& last) const {
@@ -290,17 +400,13 @@ class Builder {
     return false;
   }
 
-  struct Hub {
-    int node = 0;
-    std::vector<int> shardings;
-  };
-
   const SearchSpace& space_;
   const Graph& graph_;
   const Folding& folding_;
   const Mesh& mesh_;
   ReshardTimes& times_;
   std::vector<std::vector<Numbers>> numbers_;  // class, strategy
+  std::vector<std::pair<int, int>> lies_as_;   // JointProblem's
   std::map<Origin, Hub> hubs_;
   FactoredProblem problem_;
 };
@@ -350,8 +456,8 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
   }
 }
 
-FactoredProblem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
-                              const Mesh& mesh, ReshardTimes& times) {
+JointProblem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
+                           const Mesh& mesh, ReshardTimes& times) {
   return Builder(space, graph, folding, mesh, times).build();
 }
 

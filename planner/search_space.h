@@ -1,8 +1,10 @@
 // SearchSpace: a folded Graph's strategies, and the Problem of choosing among them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/folding.h"
@@ -19,9 +21,22 @@ struct SearchSpace {
   /// May an update make a parameter in another Sharding than it is held in? The parts are then
   /// gathered, as ZeRO does.
   bool reshards_updates = false;
-  /// Values (by id; empty: none) that are handed to each reader anew, so that no resharded copy
-  /// waits for the next one: Plan::regathered.
+  /// Values (by id; empty: none) that are handed to each reader anew, from the Sharding that they
+  /// are made or held in: they get no hub.
   std::vector<bool> regathered = {};
+  /// May a value be handed out in that Sharding? Null: in any.
+  std::function<bool(ValueId, const Sharding&)> may_hand = nullptr;
+};
+
+/// A value with several readers gets a hub, a node of the problem that chooses the Sharding in
+/// which the value is handed out: producer -> hub -> readers. So a resharding that several readers
+/// share is paid once, and its copy takes over from what the node made. What a reader wants
+/// otherwise is made for it alone. The hub of a held value may also keep no copy.
+struct Hub {
+  int node = 0;                // of the problem
+  ValueId value = kNoValue;    // whose; an example of its class
+  std::vector<int> shardings;  // per choice, ReshardTimes' number
+  std::vector<bool> as_held;   // per choice: no copy is made, the held value must lie so
 };
 
 /// Fills in the strategies of the input values' classes: what its readers want and its updates
@@ -31,14 +46,19 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
                           const std::map<std::string, Sharding>& pinned);
 
 /// The problem over the classes: node c of it is class c; behind them come the hubs.
-///
-/// A value with several readers gets a hub, a node that chooses the Sharding in which it is handed
-/// out: producer -> hub -> readers. So a resharding that several readers share is paid once, as at
-/// run time. Costs and memory of a class are those of all its members. Seconds; bytes as the arena
-/// rounds them. Memory is additive over live values: persistent ones always, a batch until its last
-/// reader, a result from its node to its last reader, in-place results from the step after.
-/// Resharded copies and workspaces are not in it.
-FactoredProblem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
-                              const Mesh& mesh, ReshardTimes& times);
+struct JointProblem {
+  FactoredProblem problem;
+  std::vector<Hub> hubs;
+  /// Per class of the Folding: the class of nodes, and which of its results, that the held values
+  /// are replaced by and lie as; their own node has nothing to choose. {-1, 0}: they choose.
+  std::vector<std::pair<int, int>> lies_as;
+};
+
+/// Costs and memory of a class are those of all its members. Seconds; bytes as the arena rounds
+/// them. Memory is additive over live values: persistent ones always, a batch until its last
+/// reader, a result from its node to its last reader, in-place results from the step after; of a
+/// value with a hub the hub's copy. Workspaces are not in it, nor what is made for one reader.
+JointProblem build_problem(const SearchSpace& space, const Graph& graph, const Folding& folding,
+                           const Mesh& mesh, ReshardTimes& times);
 
 }  // namespace shardrun

@@ -49,16 +49,22 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
   return *programs_[c];
 }
 
-int64_t PlanPrograms::most_bytes() {
-  int64_t most = 0;
-  for (int64_t rank : classes_.first) most = std::max(most, of_rank(rank).arena_bytes);
-  return most;
+const Program& PlanPrograms::fullest(int64_t limit) {
+  const Program* most = &of_rank(0);
+  for (int64_t rank : classes_.first) {
+    if (limit > 0 && most->arena_bytes > limit) break;
+    const Program& program = of_rank(rank);
+    if (program.arena_bytes > most->arena_bytes) most = &program;
+  }
+  return *most;
 }
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
                                                 std::shared_ptr<PlanPrograms> beside) {
   const bool same = last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
-                    last_->plan().nodes == plan.nodes && last_->plan().values == plan.values;
+                    last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
+                    last_->plan().handed == plan.handed &&
+                    last_->plan().regathered == plan.regathered;
   if (!same) {
     last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, beside);
     last_beside_ = std::move(beside);

@@ -26,8 +26,8 @@ class PlanPrograms {
 
   const Plan& plan() const { return plan_; }
   const Program& of_rank(int64_t rank);
-  /// Arena bytes of the fullest rank.
-  int64_t most_bytes();
+  /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).
+  const Program& fullest(int64_t limit);
 
  private:
   const Graph& graph_;

@@ -61,15 +61,16 @@ int64_t memory_limit(const PlanRequest& request, const Cluster& cluster, const W
   return cluster.memory_bytes > 0 ? std::min(share, cluster.memory_bytes) : share;
 }
 
-PlanOptions plan_options(const PlanRequest& request, int64_t limit, Measures& measures) {
+PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
+                         Measures& measures) {
   PlanOptions options;
   options.planner = request.planner;
   options.requests = request.shard;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
-  options.arena_bytes = [&](const Plan& candidate) {
-    return measures.train.of(candidate)->most_bytes();
+  options.arena_use = [&, limit](const Plan& candidate) {
+    return arena_use(measures.train.of(candidate)->fullest(limit), model.train);
   };
   return options;
 }
@@ -81,7 +82,7 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  const PlanOptions options = plan_options(request, limit, measures);
+  const PlanOptions options = plan_options(model, request, limit, measures);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
                                     rules, &out.report, &out.meshes);
@@ -89,10 +90,11 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
   evaluation.pinned = persistent_shardings(model.train, out.train);
-  evaluation.arena_bytes =
-      [&](const Plan& plan) {  // weights and the optimizer's state stay while it runs
-        return measures.evaluation.of(plan, measures.train.of(out.train))->most_bytes();
-      };
+  // Weights and the optimizer's state stay while it runs.
+  evaluation.arena_use = [&](const Plan& plan) {
+    return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
+                     model.evaluation);
+  };
   out.evaluation = plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules);
 }
 
@@ -309,7 +311,7 @@ PlannedModel read_planned_model(const std::string& plan_file) {
 Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   Measures measures(model, plan.cluster);
-  PlanOptions options = plan_options(request, request.memory_bytes, measures);
+  PlanOptions options = plan_options(model, request, request.memory_bytes, measures);
   options.planner = plan.train.planner;
   options.avoided = {{value, sharding}};
   RuleCache rules;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/autodiff.h"
+#include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/planner.h"
@@ -14,9 +15,11 @@ namespace {
 using testing::GoldenModel, testing::relative_norm, testing::kGoldenSteps;
 
 constexpr double kTolerance = 1e-4;
-// What three steps in float32 throughout make of rounding: PyTorch's own are 1.2e-4 from its
-// float64's.
-constexpr double kFloatTolerance = 3e-4;
+// On meshes, where sums run in another order. Fifty layers of batch statistics over four images
+// turn a last bit of the loss into 3e-5 of the first layers' gradients; Adam's first steps, as long
+// as the learning rate whatever the gradient, would make it a tenth of the next ones' at the
+// record's rate. So meshes are held against the reference kernels at a smaller one.
+constexpr double kSmallRate = 1e-4, kFloatTolerance = 3e-4;
 
 GoldenModel load(const std::string& model, const std::string& exporter,
                  const ImportOptions& options = {}) {
@@ -62,6 +65,14 @@ class OnnxImagesOnMeshes : public ::testing::TestWithParam<Case> {};
 TEST_P(OnnxImagesOnMeshes, ThreeSteps) {
   const GoldenModel model = load(GetParam());
   const Graph graph = testing::golden_training_graph(model.forward);
+  Interpreter reference(graph);
+  std::vector<double> losses;
+  for (int step = 1; step <= kGoldenSteps; ++step) {
+    NamedTensors feeds = model.feeds;
+    feeds[kLearningRate] = Tensor::from<float>({}, {static_cast<float>(kSmallRate)}, DType::f32);
+    feeds[kStep] = Tensor::scalar_i64(step);
+    losses.push_back(reference.step({feeds}, std::vector{graph.metrics.at("loss")})[0].at(0));
+  }
   RuleCache rules;
   // Images over the first axis (4 over 3 is 2, 2, 0); weights' output channels over the last.
   for (const char* text : {"data=3", "data=2,model=2"}) {
@@ -80,15 +91,17 @@ TEST_P(OnnxImagesOnMeshes, ThreeSteps) {
     }
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
     const testing::ShardedRun run = testing::run_sharded(
-        graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), testing::kGoldenRate);
-    for (int step = 0; step < kGoldenSteps; ++step) {
-      EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step),
-                  kTolerance * model.loss(step))
+        graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), kSmallRate);
+    for (size_t step = 0; step < losses.size(); ++step) {
+      EXPECT_NEAR(run.metrics[step].at("loss"), losses[step], kTolerance * losses[step])
           << text << ", step " << step + 1;
     }
-    auto after = [&](const std::string& name) { return run.persistent.at(name); };
-    model.compare("after/", kFloatTolerance, after);
-    model.compare("stats/", kFloatTolerance, after);
+    for (const auto& [name, tensor] : run.persistent) {
+      const bool statistic = model.recorded.count("stats/" + name) > 0;
+      if (!statistic && graph.value(graph.find(name)).role != Role::parameter) continue;
+      EXPECT_LE(relative_norm(tensor, reference.persistent(name)), kFloatTolerance)
+          << text << ": " << name;
+    }
     EXPECT_EQ(run.allocated_bytes, run.predicted_bytes) << text;
   }
 }

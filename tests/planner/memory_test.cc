@@ -109,6 +109,30 @@ TEST(Memory, CountsWorkspaces) {
   EXPECT_EQ(b.program.arena_bytes, 64 + 128);
 }
 
+/// Per node of the Graph what is alive at it: a workspace, a copy made in front of it, and a result
+/// that takes over its operand's memory counted once.
+TEST(Memory, WhatTheArenaHoldsNodeByNode) {
+  Builder b;
+  b.bind(Role::parameter, 16, "w");
+  const BufferId x = b.bind(Role::batch, 16, "x");
+  const BufferId gathered = b.step("all_gather", {x}, 64);
+  b.program.steps.back().kind = Step::Kind::collective;
+  const BufferId y = b.step("matmul", {gathered, gathered}, 32);
+  b.output(b.step("relu", {y}, 32));
+  place_memory(b.program, [](const Program&, const Step& step) {
+    return step.node.name == "relu2" ? int64_t{100} : 0;
+  });
+  Graph graph;
+  const ValueId in = graph.add_input("x", {DType::f32, {4, 4}}, Role::batch);
+  const ValueId product =
+      graph.add("matmul", {in, in}, {{"equation", std::string("mk,kn->mn")}}, "matmul1");
+  graph.outputs = {graph.add("relu", {product}, {}, "relu2")};
+  const ArenaUse use = arena_use(b.program, graph);
+  EXPECT_EQ(use.bytes, b.program.arena_bytes);
+  // The parameter's 64 bytes are always there.
+  EXPECT_EQ(use.alive, (std::vector<int64_t>{64 + 256 + 128, 64 + 128 + 128}));
+}
+
 TEST(Memory, EmptyBuffersTakeNothing) {
   Builder b;
   const BufferId x = b.bind(Role::batch, 0, "x");

@@ -119,8 +119,9 @@ TEST(MeshSearch, AMeshThatFitsBeatsAFasterOneThatDoesNot) {
   RuleCache rules;
   PlanOptions options;
   const Mesh slow = Mesh::parse("2x2");
-  options.arena_bytes = [&](const Plan& plan) {
-    return plan.mesh == slow ? int64_t{10} : int64_t{1} << 40;
+  options.arena_use = [&](const Plan& plan) {
+    const int64_t bytes = plan.mesh == slow ? int64_t{10} : int64_t{1} << 40;
+    return ArenaUse{bytes, std::vector<int64_t>(g.nodes().size(), bytes)};
   };
   options.memory_limit = int64_t{1} << 30;
   EXPECT_EQ(plan_best_mesh(g, 4, host_cluster(), options, 1e9, rules).mesh, slow);

@@ -97,6 +97,52 @@ TEST(Partition, PrefixesAreShared) {
   EXPECT_EQ(kinds(f.run()), "all_gather relu all_gather neg all_gather");
 }
 
+/// A partial sum that one reader wants cut and the next one whole: scattered and gathered again,
+/// or, handed out whole, all-reduced and sliced.
+TEST(Partition, AValueIsHandedOutFromTheCopyThatThePlanNames) {
+  Fixture f;
+  const ValueId x = f.batch("x", {64, 64});
+  const ValueId y = f.g.add("matmul", {x, x}, {{"equation", std::string("mk,kn->mn")}}, "mm");
+  f.g.outputs = {f.g.add("relu", {y}, {}, "cut"), f.g.add("neg", {y}, {}, "whole")};
+  f.start_plan();
+  f.cut("mm", {"[-, {a}]", "[{a}, -]"}, {"[-, -] partial(sum: a)"});
+  f.cut("cut", {"[{a}, -]"}, {"[{a}, -]"});
+  EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter relu all_gather neg all_gather");
+  f.plan.handed["%mm"] = f.sh("[-, -]");
+  EXPECT_EQ(kinds(f.run()), "slice slice matmul all_reduce slice relu neg all_gather");
+  EXPECT_EQ(f.run().buffers.size(), 9u);
+}
+
+/// A copy that is no larger than what was made replaces it at once, whoever reads it when.
+TEST(Partition, ASmallerHandedCopyComesEarly) {
+  Fixture f;
+  const ValueId x = f.batch("x", {64, 64});
+  const ValueId y = f.g.add("matmul", {x, x}, {{"equation", std::string("mk,kn->mn")}}, "mm");
+  const ValueId z = f.g.add("exp", {x}, {}, "between");
+  f.g.outputs = {f.g.add("relu", {y}, {}, "r1"), f.g.add("neg", {y}, {}, "r2"), z};
+  f.start_plan();
+  f.cut("mm", {"[-, {a}]", "[{a}, -]"}, {"[-, -] partial(sum: a)"});
+  f.plan.handed["%mm"] = f.sh("[{a}, -]");
+  EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter exp all_gather relu neg");
+  f.plan.regathered = {"%mm"};
+  EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter exp all_gather relu all_gather neg");
+}
+
+/// A weight that two nodes want whole is gathered for each of them, and the first copy is free
+/// again in between; what is handed out from a copy of its own is gathered from there.
+TEST(Partition, SomeValuesAreGatheredAnewForEachReader) {
+  Fixture f;
+  const ValueId w = f.param("w", {8, 8});
+  f.g.outputs = {f.g.add("relu", {w}, {}, "r1"), f.g.add("neg", {w}, {}, "r2")};
+  f.start_plan();
+  f.hold("w", "[{a,b}, -]");
+  EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu neg");
+  f.plan.regathered = {"w"};
+  EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather all_gather neg");
+  f.plan.handed["w"] = f.sh("[{a}, -]");
+  EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather neg");
+}
+
 TEST(Partition, LargerCopiesComeLateSmallerOnesEarly) {
   Fixture f;
   const ValueId x = f.batch("x", {8, 8}), w = f.param("w", {8, 8});

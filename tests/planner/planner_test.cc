@@ -161,9 +161,10 @@ TEST(Planner, TheLimitIsAppliedToTheArena) {
   int asked = 0;
   PlanOptions options;
   options.memory_limit = 1'000'000 + 3 * 256 * 256 * 4 - 100'000;
-  options.arena_bytes = [&](const Plan& plan) {
+  options.arena_use = [&](const Plan& plan) {
     ++asked;
-    return persistent_bytes(g, plan) + 1'000'000;
+    const int64_t bytes = persistent_bytes(g, plan) + 1'000'000;
+    return ArenaUse{bytes, std::vector<int64_t>(g.nodes().size(), bytes)};
   };
   const Plan plan = plan_of(g, "data=2", options);
   EXPECT_GT(asked, 1);

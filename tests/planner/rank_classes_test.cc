@@ -10,9 +10,9 @@ namespace shardrun {
 namespace {
 
 /// A step of training an MLP whose sizes divide by little.
-Graph uneven_step(int64_t batch, int64_t width) {
+Graph uneven_step(int64_t batch, int64_t width, int64_t in = 10, int64_t out = 7) {
   Graph g;
-  const ValueId x = g.add_input("x", {DType::f32, {batch, 10}}, Role::batch);
+  const ValueId x = g.add_input("x", {DType::f32, {batch, in}}, Role::batch);
   const auto parameter = [&](const char* name, Shape shape) {
     Source source;
     source.kind = Source::Kind::normal;
@@ -23,7 +23,7 @@ Graph uneven_step(int64_t batch, int64_t width) {
     g.trainable[id] = true;
     return id;
   };
-  const ValueId a = parameter("a", {10, width}), b = parameter("b", {width, 7});
+  const ValueId a = parameter("a", {in, width}), b = parameter("b", {width, out});
   const ValueId h =
       g.add("tanh", {g.add("matmul", {x, a}, {{"equation", std::string("mk,kn->mn")}})});
   const ValueId y = g.add("matmul", {h, b}, {{"equation", std::string("mk,kn->mn")}});
@@ -70,7 +70,7 @@ TEST(RankClasses, SameClassSameBytes) {
 }
 
 TEST(RankClasses, OneWhereAllDivides) {
-  const Graph graph = uneven_step(64, 64);
+  const Graph graph = uneven_step(64, 64, 32, 16);
   const Mesh mesh = Mesh::parse("4x4");
   const Cluster cluster = host_cluster();
   RuleCache rules;

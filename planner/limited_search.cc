@@ -1,0 +1,207 @@
+// Solving with few of the times at which memory is limited, and adding those that are violated.
+#include "planner/limited_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/clock.h"
+#include "planner/narrowing.h"
+#include "planner/solver.h"
+
+namespace shardrun {
+namespace {
+
+/// Strategies of a node that the solvers are given at most, where message passing alone does not
+/// find a solution that is good enough.
+constexpr size_t kMostForSolver = 64;
+constexpr int kMostRounds = 24;        // of adding times
+constexpr double kPolishShare = 0.05;  // of the seconds, for the solvers
+constexpr size_t kSegments = 48;       // of time; each adds its worst time
+
+/// Of each node's kept strategies those with the least slack, the best solution's among them;
+/// where memory is scarce, a third are those with the smallest results. `all`: is that all of
+/// them?
+Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bool scarce,
+                    bool& all) {
+  Kept out;
+  for (size_t i = 0; i < narrowed.kept.size(); ++i) {
+    const std::vector<int>& kept = narrowed.kept[i];
+    if (kept.size() <= kMostForSolver) {
+      out.push_back(kept);
+      continue;
+    }
+    all = false;
+    std::set<int> chosen;
+    for (const auto& solution : {narrowed.best, narrowed.smallest}) {
+      if (solution) chosen.insert((*solution)[i]);
+    }
+    std::vector<size_t> order(kept.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto take = [&](size_t most, const auto& key) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return key(a) < key(b); });
+      for (size_t k : order) {
+        if (chosen.size() < most) chosen.insert(kept[k]);
+      }
+    };
+    take(scarce ? kMostForSolver * 2 / 3 : kMostForSolver,
+         [&](size_t k) { return narrowed.slack[i][k]; });
+    take(kMostForSolver, [&](size_t k) {
+      int64_t bytes = 0;
+      for (const Problem::Claim& claim : problem.nodes[i].claims)
+        bytes += claim.bytes[static_cast<size_t>(kept[k])];
+      return bytes;
+    });
+    out.emplace_back(chosen.begin(), chosen.end());
+  }
+  return out;
+}
+
+std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
+  Solution out;
+  for (size_t i = 0; i < solution.size(); ++i) {
+    const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), solution[i]);
+    if (found == kept[i].end() || *found != solution[i]) return std::nullopt;
+    out.push_back(static_cast<int>(found - kept[i].begin()));
+  }
+  return out;
+}
+
+}  // namespace
+
+LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t limit,
+                                     const Solution* start, double seconds, bool polish) const {
+  LimitedResult out;
+  const std::optional<Narrowed> narrowed = narrow(problem, {options_.gap, seconds, limit, start});
+  if (!narrowed) return out;
+  out.solution = narrowed->best;
+  out.smallest = narrowed->smallest;
+  out.cost = narrowed->cost;
+  out.lower_bound = narrowed->lower_bound;
+  out.solver = "bound";
+  if (!polish || (!options_.beam && narrowed->gap() <= options_.gap)) return out;
+  bool all = true;
+  const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
+  Problem left = dense(restricted(problem, kept));
+  if (limit > 0) left.memory_limit = limit;
+  SolveOptions options;
+  options.seconds = kPolishShare * seconds;
+  options.processor_time = true;
+  options.seed = options_.seed;
+  options.gap = options_.gap;
+  const std::optional<Solution> known =
+      narrowed->best ? choices_in(*narrowed->best, kept) : std::nullopt;
+  if (known) options.start = &*known;
+  const SolveResult result = options_.beam ? solve_beam(left, options) : solve_ilp(left, options);
+  out.solver = result.solver;
+  if (result.solution && (result.cost < out.cost || options_.beam)) {
+    out.solution = expanded(*result.solution, kept);
+    out.cost = result.cost;
+  }
+  if (result.tightest) out.smallest = expanded(*result.tightest, kept);
+  // What was removed cannot be in anything that is cheaper than what was known then.
+  if (all && !options_.beam)
+    out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed->cost));
+  out.lower_bound = std::min(out.lower_bound, out.cost);
+  return out;
+}
+
+/// The problem with one time per row. What the room of a row lacks of the largest one's is claimed
+/// by a node of one choice, the last.
+FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& room, int64_t& limit) const {
+  FactoredProblem out = problem_;
+  for (FactoredProblem::Node& node : out.nodes) {
+    for (Problem::Claim& claim : node.claims) {
+      for (Problem::Interval& live : claim.live) {
+        const auto first = std::lower_bound(rows_.begin(), rows_.end(), live.first);
+        const auto end = std::upper_bound(rows_.begin(), rows_.end(), live.last);
+        live = {static_cast<int>(first - rows_.begin()), static_cast<int>(end - rows_.begin()) - 1};
+      }
+      std::erase_if(claim.live,
+                    [](const Problem::Interval& live) { return live.first > live.last; });
+    }
+    std::erase_if(node.claims, [](const Problem::Claim& claim) { return claim.live.empty(); });
+  }
+  limit = 0;
+  if (rows_.empty()) return out;
+  for (int t : rows_) limit = std::max(limit, room[static_cast<size_t>(t)]);
+  limit = std::max<int64_t>(limit, 1);
+  FactoredProblem::Node beside{"what the arena holds beside", {0.0}, {}, 0};
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const int64_t bytes = limit - room[static_cast<size_t>(rows_[r])];
+    const int row = static_cast<int>(r);
+    if (bytes > 0) beside.claims.push_back({{bytes}, {{row, row}}});
+  }
+  out.nodes.push_back(std::move(beside));
+  return out;
+}
+
+/// The worst time of each segment in which the solution does not fit. False if there is none.
+bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& solution) {
+  const std::vector<int64_t> use = bytes_over_time(problem_, solution);
+  const size_t times = std::min(use.size(), room.size());
+  std::set<int> rows(rows_.begin(), rows_.end());
+  const size_t before = rows.size();
+  for (size_t s = 0; s < kSegments; ++s) {
+    int64_t most = 0;
+    int worst = -1;
+    for (size_t t = times * s / kSegments; t < times * (s + 1) / kSegments; ++t) {
+      if (use[t] - room[t] <= most) continue;
+      most = use[t] - room[t];
+      worst = static_cast<int>(t);
+    }
+    if (worst >= 0) rows.insert(worst);
+  }
+  rows_.assign(rows.begin(), rows.end());
+  return rows.size() > before;
+}
+
+LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solution* start,
+                                 double seconds) {
+  const double begin = thread_seconds();
+  double lower_bound = -kInfeasible;
+  LimitedResult found;
+  Solution known;
+  bool polish = room.empty();  // the solvers come in when the times are found
+  for (int round = 0; round < kMostRounds; ++round) {
+    int64_t limit = 0;
+    const bool limited = !room.empty() && !rows_.empty();
+    const FactoredProblem now = limited ? at_rows(room, limit) : problem_;
+    if (start != nullptr) {
+      known = *start;
+      known.resize(now.nodes.size(), 0);
+    }
+    found = attempt(now, limit, start != nullptr ? &known : nullptr, seconds, polish);
+    for (auto* solution : {&found.solution, &found.smallest}) {
+      if (*solution) (*solution)->resize(problem_.nodes.size());
+    }
+    lower_bound = std::max(lower_bound, found.lower_bound);
+    const std::optional<Solution>& seen = found.solution ? found.solution : found.smallest;
+    if (thread_seconds() - begin > seconds || !seen) break;
+    if (!room.empty() && add_rows(room, *seen)) continue;
+    const bool good = found.solution && found.cost - lower_bound <= options_.gap * found.cost;
+    if (polish || (good && !options_.beam)) break;
+    polish = true;
+  }
+  // The last solution may be one that time left no more rounds for.
+  if (!room.empty() && found.solution && add_rows(room, *found.solution)) {
+    found.smallest = std::exchange(found.solution, std::nullopt);
+    found.cost = kInfeasible;
+  }
+  found.lower_bound = std::min(lower_bound, found.cost);
+  return found;
+}
+
+int64_t least_peak(const FactoredProblem& problem) {
+  FactoredProblem least;
+  for (const FactoredProblem::Node& node : problem.nodes) {
+    least.nodes.push_back({node.name, {0.0}, node.claims, node.place});
+    for (Problem::Claim& claim : least.nodes.back().claims)
+      claim.bytes = {*std::min_element(claim.bytes.begin(), claim.bytes.end())};
+  }
+  return peak_bytes(least, Solution(least.nodes.size(), 0));
+}
+
+}  // namespace shardrun

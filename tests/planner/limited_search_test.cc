@@ -1,0 +1,86 @@
+// Solutions fit into the room that there is, and bounds hold, though few times are looked at.
+#include "planner/limited_search.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/factored_problems.h"
+
+namespace shardrun {
+namespace {
+
+using testing::each_solution;
+using testing::random_problem;
+
+bool fits(const FactoredProblem& problem, const Solution& solution,
+          const std::vector<int64_t>& room) {
+  const std::vector<int64_t> use = bytes_over_time(problem, solution);
+  for (size_t t = 0; t < room.size(); ++t) {
+    if (t < use.size() && use[t] > room[t]) return false;
+  }
+  return true;
+}
+
+TEST(LimitedSearch, WithoutLimitTheBest) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const FactoredProblem problem = random_problem(7, seed, true, 5);
+    double best = kInfeasible;
+    each_solution(problem, [&](const Solution& s) { best = std::min(best, raw_cost(problem, s)); });
+    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run({}, nullptr, 10);
+    ASSERT_TRUE(found.solution);
+    EXPECT_NEAR(found.cost, best, 1e-9) << "seed " << seed;
+    EXPECT_NEAR(raw_cost(problem, *found.solution), found.cost, 1e-9);
+    EXPECT_LE(found.lower_bound, best + 1e-6);
+  }
+}
+
+/// Room that differs from time to time, about what some solution takes.
+TEST(LimitedSearch, StaysWithinTheRoomOfEachTime) {
+  int solved = 0, optimal = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const FactoredProblem problem = random_problem(7, seed, true, 5);
+    std::mt19937_64 random(seed);
+    Solution some;
+    for (const FactoredProblem::Node& node : problem.nodes)
+      some.push_back(static_cast<int>(random() % node.cost.size()));
+    std::vector<int64_t> room = bytes_over_time(problem, some);
+    for (int64_t& bytes : room) bytes += static_cast<int64_t>(random() % 3);
+    double best = kInfeasible;
+    each_solution(problem, [&](const Solution& s) {
+      if (fits(problem, s, room)) best = std::min(best, raw_cost(problem, s));
+    });
+    ASSERT_LT(best, kInfeasible);
+    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run(room, nullptr, 10);
+    EXPECT_LE(found.lower_bound, best + 1e-6) << "seed " << seed;
+    if (!found.solution) continue;
+    ++solved;
+    EXPECT_TRUE(fits(problem, *found.solution, room)) << "seed " << seed;
+    EXPECT_NEAR(raw_cost(problem, *found.solution), found.cost, 1e-9);
+    EXPECT_GE(found.cost, best - 1e-9);
+    optimal += found.cost <= best + 1e-9 ? 1 : 0;
+  }
+  EXPECT_EQ(solved, 20);
+  EXPECT_GE(optimal, 18);
+}
+
+TEST(LimitedSearch, WhereNothingFitsTheSmallestSeenIsKnown) {
+  const FactoredProblem problem = random_problem(7, 3, true, 5);
+  const std::vector<int64_t> room(12, 2);
+  const LimitedResult found = LimitedSearch(problem, {}).run(room, nullptr, 10);
+  EXPECT_FALSE(found.solution);
+  ASSERT_TRUE(found.smallest);
+  EXPECT_LT(raw_cost(problem, *found.smallest), kInfeasible);
+}
+
+TEST(LeastPeak, NoSolutionHoldsLess) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const FactoredProblem problem = random_problem(7, seed, true, 5);
+    int64_t least = std::numeric_limits<int64_t>::max();
+    each_solution(problem,
+                  [&](const Solution& s) { least = std::min(least, peak_bytes(problem, s)); });
+    EXPECT_LE(least_peak(problem), least) << "seed " << seed;
+    EXPECT_GT(least_peak(problem), 0);
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
