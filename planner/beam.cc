@@ -1,15 +1,13 @@
 // Beam search over the nodes in their order.
 #include <algorithm>
-#include <chrono>
 
+#include "planner/deadline.h"
 #include "planner/flat_problem.h"
 #include "planner/reductions.h"
 #include "planner/solver.h"
 
 namespace shardrun {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
 
@@ -31,7 +29,7 @@ class Beam {
   Beam(const Problem& core, size_t width) : core_(core), flat_(core), width_(width) {}
 
   /// nullopt if every candidate came to a node that had no choice left, or time ran out.
-  std::optional<Solution> run(Clock::time_point end) {
+  std::optional<Solution> run(const Deadline& end) {
     const size_t count = core_.nodes.size();
     std::vector<int> last_reader(count, -1);
     for (size_t i = 0; i < count; ++i) {
@@ -58,7 +56,7 @@ class Beam {
       int choice;
     };
     for (size_t i = 0; i < count; ++i) {
-      if (Clock::now() >= end) return std::nullopt;
+      if (end.passed()) return std::nullopt;
       std::vector<Next> next;
       for (size_t b = 0; b < beam.size(); ++b) {
         const std::vector<double> costs = costs_after(static_cast<int>(i), open, beam[b]);
@@ -148,18 +146,17 @@ class Beam {
 }  // namespace
 
 SolveResult solve_beam(const Problem& problem, const SolveOptions& options) {
-  const auto begin = Clock::now();
-  const auto end = begin + std::chrono::duration_cast<Clock::duration>(
-                               std::chrono::duration<double>(std::max(0.0, options.seconds)));
+  const Deadline end(options.seconds, options.processor_time);
   check_problem(problem);
   SolveResult result;
   result.solver = "beam";
   Reducer reducer(problem);
-  if (!reducer.run(kElimination)) {
+  if (!reducer.run(kElimination, [&] { return end.passed(); })) {
     result.proven_infeasible = true;
-    result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    result.seconds = end.elapsed();
     return result;
   }
+  result.core_nodes = reducer.core().nodes.size() - 1;
   // Narrow first: something is there early, and a wider beam is not always the better one.
   for (int width = std::min(8, std::max(1, options.beam_width));;
        width = std::min(width * 8, options.beam_width)) {
@@ -171,9 +168,9 @@ SolveResult solve_beam(const Problem& problem, const SolveOptions& options) {
         result.solution = reducer.expand(*found);
       }
     }
-    if (width >= options.beam_width || Clock::now() >= end) break;
+    if (width >= options.beam_width || end.passed()) break;
   }
-  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  result.seconds = end.elapsed();
   return result;
 }
 

@@ -38,6 +38,7 @@ std::vector<int> plan_order(const Problem& problem, const EliminationLimits& lim
   std::vector<int> order;
   double work = 0;
   for (size_t step = 0; step < count; ++step) {
+    if (limits.late && limits.late()) return {};
     size_t best = count;
     for (size_t i = 0; i < count; ++i) {
       if (!done[i] && (best == count || entries[i] < entries[best])) best = i;
@@ -89,6 +90,7 @@ std::optional<Solution> eliminate_all(const Problem& problem, const EliminationL
 
   std::vector<Elimination> log;
   for (int node : order) {
+    if (limits.late && limits.late()) return std::nullopt;
     const std::vector<size_t> mine = factors_of[static_cast<size_t>(node)];
     std::set<int> united;
     for (size_t f : mine) united.insert(factors[f].scope.begin(), factors[f].scope.end());

@@ -4,7 +4,6 @@
 #include <Highs.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <set>
 
@@ -83,8 +82,8 @@ double normalise(Problem& problem) {
 
 }  // namespace
 
-MipResult solve_mip(const Problem& original, const Solution* start, double seconds, uint64_t seed,
-                    double gap) {
+MipResult solve_mip(const Problem& original, const Solution* start, const Deadline& deadline,
+                    uint64_t seed, double gap) {
   Problem problem = original;
   const double constant = normalise(problem);
   // The gap is relative to the whole cost, HiGHS' to what is left of it.
@@ -93,10 +92,6 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
     const double rest = evaluate(problem, *start).raw_cost;
     if (rest > 0 && rest < whole && whole < kInfeasible) gap = std::min(gap * whole / rest, 0.5);
   }
-  const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
   // HiGHS' tolerances are absolute: costs are scaled to a million, bytes to shares of the limit.
   double scale = 0;
   if (start != nullptr) scale = std::abs(evaluate(problem, *start).raw_cost);
@@ -175,6 +170,14 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
   highs.setOptionValue("mip_abs_gap", 1e-9);
   highs.setOptionValue("mip_feasibility_tolerance", 1e-9);
   require_ok(highs.passModel(std::move(model)), "take the model");
+  // HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
+  highs.setCallback([&deadline](int, const std::string&, const HighsCallbackOutput*,
+                                HighsCallbackInput* in, void*) {
+    if (in != nullptr) in->user_interrupt = deadline.passed();
+  });
+  for (HighsCallbackType kind :
+       {kCallbackSimplexInterrupt, kCallbackIpmInterrupt, kCallbackMipInterrupt})
+    highs.startCallback(kind);
 
   const FlatProblem memory(problem);
   std::set<size_t> present;
@@ -207,8 +210,9 @@ MipResult solve_mip(const Problem& original, const Solution* start, double secon
   if (problem.limited() && start != nullptr) add_fullest(*start);
 
   MipResult result;
-  while (elapsed() < seconds) {
-    highs.setOptionValue("time_limit", highs.getRunTime() + seconds - elapsed());
+  while (!deadline.passed()) {
+    if (!deadline.of_processor())
+      highs.setOptionValue("time_limit", highs.getRunTime() + deadline.left());
     if (start != nullptr) {
       HighsSolution known;
       known.col_value.assign(static_cast<size_t>(columns), 0.0);

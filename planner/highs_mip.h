@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "planner/deadline.h"
 #include "planner/problem.h"
 
 namespace shardrun {
@@ -21,8 +22,9 @@ double mip_size(const Problem& problem);
 ///   sum_a x[i,a] = 1     sum_b y[e,a,b] = x[from,a]     sum_a y[e,a,b] = x[to,b]
 ///   for each time that matters: sum of bytes <= limit
 /// Memory rows are added when a solution breaks them. `start` and its cost cut the search off. One
-/// thread. `gap`: relative distance to the bound that counts as optimal.
-MipResult solve_mip(const Problem& problem, const Solution* start, double seconds, uint64_t seed,
-                    double gap = 1e-9);
+/// thread, which asks the deadline in all of HiGHS' loops. `gap`: relative distance to the bound
+/// that counts as optimal.
+MipResult solve_mip(const Problem& problem, const Solution* start, const Deadline& deadline,
+                    uint64_t seed, double gap = 1e-9);
 
 }  // namespace shardrun

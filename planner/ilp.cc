@@ -1,11 +1,10 @@
 // The ILP solver: reductions, elimination, bounds, local search and HiGHS in turns.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "planner/bound.h"
+#include "planner/deadline.h"
 #include "planner/elimination.h"
 #include "planner/highs_mip.h"
 #include "planner/local_search.h"
@@ -24,11 +23,9 @@ class IlpSolver {
  public:
   IlpSolver(const Problem& problem, double seconds, const SolveOptions& options)
       : problem_(problem),
-        seconds_(seconds),
+        end_(seconds, options.processor_time),
         seed_(options.seed),
-        gap_(std::max(options.gap, kRounding)),
-        processor_time_(options.processor_time),
-        begin_(now()) {}
+        gap_(std::max(options.gap, kRounding)) {}
 
   void offer(const Solution& solution) {
     const Evaluation judged = evaluate(problem_, solution);
@@ -53,18 +50,12 @@ class IlpSolver {
       result_.lower_bound = std::min(result_.lower_bound, result_.cost);
       result_.proven_infeasible = false;
     }
-    result_.seconds = elapsed();
+    result_.seconds = end_.elapsed();
     return result_;
   }
 
  private:
-  double now() const {
-    if (processor_time_) return thread_seconds();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-  double elapsed() const { return now() - begin_; }
-  bool late() const { return elapsed() > seconds_; }
+  bool late() const { return end_.passed(); }
   bool closed() const {
     return result_.solution && result_.cost - result_.lower_bound <= gap_ * std::abs(result_.cost);
   }
@@ -78,8 +69,9 @@ class IlpSolver {
     Reducer reducer(problem_);
     double work = 2e6;
     for (int round = 0; round < kRounds; ++round) {
-      if (!reducer.run(work)) return finish("reduction");
+      if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
       const Problem& core = reducer.core();
+      if (round == 0) result_.core_nodes = core.nodes.size() - 1;
       const bool single =
           std::all_of(core.nodes.begin(), core.nodes.end(),
                       [](const Problem::Node& node) { return node.cost.size() == 1; });
@@ -91,7 +83,7 @@ class IlpSolver {
           std::any_of(core.nodes.begin() + 1, core.nodes.end(),
                       [](const Problem::Node& node) { return !node.claims.empty(); });
       if (!memory && fixed_fits(core)) {
-        if (const std::optional<Solution> best = eliminate_all(core)) {
+        if (const std::optional<Solution> best = eliminate_all(core, {.late = [&] { return late(); }})) {
           offer(reducer.expand(*best));
           return finish("elimination");
         }
@@ -106,12 +98,12 @@ class IlpSolver {
       if (removed == 0 || late()) break;
     }
     result_.solver = "search";
-    if (!reducer.run(work)) return finish("reduction");
+    if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
     const Problem& core = reducer.core();
     if (late() || mip_size(core) > kMipVariables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
     const MipResult mip =
-        solve_mip(core, start ? &*start : nullptr, seconds_ - elapsed(), seed_, gap_);
+        solve_mip(core, start ? &*start : nullptr, end_, seed_, gap_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than
     // rounding.
     const double known = result_.solution ? result_.cost : kInfeasible;
@@ -244,11 +236,9 @@ class IlpSolver {
   }
 
   const Problem& problem_;
-  double seconds_;
+  Deadline end_;
   uint64_t seed_;
   double gap_;
-  bool processor_time_;
-  double begin_;
   SolveResult result_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   bool proven_ = false;
@@ -290,33 +280,26 @@ void offer_small_solutions(const Problem& problem, IlpSolver& solver, double sec
 }  // namespace
 
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Deadline wall(0);
   check_problem(problem);
   IlpSolver solver(problem, options.seconds, options);
+  const auto timed = [&](SolveResult result) {
+    result.seconds = wall.elapsed();
+    return result;
+  };
   if (options.start != nullptr) solver.offer(*options.start);
   if (problem.limited()) {
     // Without the limit first: if that fits it is the answer, and its bound holds in any case.
     Problem relaxed = problem;
     relaxed.memory_limit = std::numeric_limits<int64_t>::max();
-    SolveResult free = IlpSolver(relaxed, options.seconds / 3, options).run();
-    if (!free.solution) {
-      free.seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      return free;
-    }
+    const SolveResult free = IlpSolver(relaxed, options.seconds / 3, options).run();
+    if (!free.solution) return timed(free);
     solver.offer(*free.solution);
     solver.offer_bound(free.lower_bound);
-    const Evaluation judged = evaluate(problem, *free.solution);
-    if (judged.cost != kInfeasible) {
-      free.seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      return free;
-    }
+    if (evaluate(problem, *free.solution).cost != kInfeasible) return timed(free);
     offer_small_solutions(problem, solver, options.seconds / 6, options);
   }
-  SolveResult result = solver.run();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return result;
+  return timed(solver.run());
 }
 
 }  // namespace shardrun

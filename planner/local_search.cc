@@ -173,6 +173,7 @@ bool LocalSearch::repair(Solution& solution) {
     double best_rate = kInfeasible, best_overflow = overflow;
     for (size_t i = 0; i < solution.size(); ++i) {
       if (problem_.nodes[i].claims.empty()) continue;
+      if (late()) return false;
       local_costs(static_cast<int>(i), solution, costs);
       const double now = costs[static_cast<size_t>(solution[i])];
       for (size_t a = 0; a < costs.size(); ++a) {
@@ -207,6 +208,7 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
     shuffle(order, random);
     bool changed = false;
     for (int i : order) {
+      if (late()) return;
       int& mine = solution[static_cast<size_t>(i)];
       local_costs(i, solution, costs);
       int best = mine;
@@ -320,6 +322,7 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
 
 std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions& options) {
   std::mt19937_64 random(options.seed * 0x9E3779B97F4A7C15ull + 1);
+  out_of_time_ = options.out_of_time;
   std::optional<Solution> best;
   double best_cost = kInfeasible;
   const auto consider = [&](Solution solution) {
@@ -340,7 +343,7 @@ std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions
   int idle = 0;
   for (int round = 0;
        round < options.rounds && idle < options.patience && best_cost > options.target; ++round) {
-    if (options.out_of_time && options.out_of_time()) break;
+    if (late()) break;
     Solution next = best ? *best : current;
     if (round % 4 == 3) {
       // Kick: a few random choices, so that the forest around them is chosen anew.

@@ -53,7 +53,7 @@ struct SearchOptions {
   int rounds = 100;                   // forest moves at most
   int patience = 40;                  // give up after so many that gained nothing
   double target = -kInfeasible;       // stop at this cost
-  std::function<bool()> out_of_time;  // may be null
+  std::function<bool()> out_of_time;  // asked often; may be null
   /// Prices of memory per kept time, for the forest moves' inner problem.
   const std::vector<double>* prices = nullptr;
 };
@@ -79,6 +79,7 @@ class LocalSearch {
     std::vector<double> by_own;    // [own][neighbour's strategy]
   };
   void local_costs(int node, const Solution& solution, std::vector<double>& out) const;
+  bool late() const { return out_of_time_ && out_of_time_(); }
   bool repair(Solution& solution);
   void descend(Solution& solution, std::mt19937_64& random);
   void forest_move(Solution& solution, std::mt19937_64& random,
@@ -88,6 +89,7 @@ class LocalSearch {
   const Problem& problem_;
   std::vector<std::vector<Neighbour>> around_;
   MemoryUse memory_;
+  std::function<bool()> out_of_time_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   std::optional<Solution> tightest_;
 };

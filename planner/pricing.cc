@@ -194,4 +194,16 @@ void MemoryPricing::run(const PricingLimits& limits) {
   for (int sweep = 0; sweep < 3; ++sweep) take_bound();
 }
 
+Solution MemoryPricing::decode(double emphasis) {
+  const std::vector<double> before = price_;
+  next_ = before;
+  for (double& price : next_) price *= emphasis;
+  set(next_);
+  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) bound_.sweep();
+  Solution decoded = bound_.decoded();
+  set(before);
+  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) take_bound();
+  return decoded;
+}
+
 }  // namespace shardrun

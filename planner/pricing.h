@@ -32,6 +32,10 @@ class MemoryPricing {
   /// the best prices and up to date. Without memory rows it only sweeps until the bound stays.
   void run(const PricingLimits& limits);
 
+  /// What message passing decodes if all prices are multiplied by `emphasis`: a solution that needs
+  /// less memory. The prices are as before afterwards.
+  Solution decode(double emphasis);
+
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& price() const { return price_; }
   /// Sum of price x limit, which bound's costs contain and no solution pays.

@@ -189,6 +189,7 @@ bool Reducer::prune_dominated(int i) {
       const size_t a = order[q];
       if (a == b || !keep[a] || !beats(b, a)) continue;
       keep[a] = false;
+      node.beaten.push_back({node.label[a], node.label[b]});
       changed = true;
     }
   }
@@ -364,17 +365,18 @@ void Reducer::settle_memory() {
   }
 }
 
-bool Reducer::run(double max_work) {
+bool Reducer::run(double max_work, const std::function<bool()>& late) {
   for (WorkNode& node : nodes_) {
     if (node.alive && node.size() == 0) return false;
     node.dirty = true;
   }
-  bool changed = true;
-  while (changed) {
+  bool changed = true, stop = false;
+  while (changed && !stop) {
     changed = false;
     settle_memory();
-    for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) {
+    for (int i = 0; i < static_cast<int>(nodes_.size()) && !stop; ++i) {
       if (!at(i).alive || !at(i).dirty) continue;
+      stop = late && late();
       at(i).dirty = false;
       changed |= prune_infeasible(i);
       if (at(i).size() == 0) return false;
@@ -416,8 +418,16 @@ std::optional<Solution> Reducer::restrict(const Solution& solution) const {
   Solution result{0};
   for (size_t c = 1; c < core_to_work_.size(); ++c) {
     const size_t i = static_cast<size_t>(core_to_work_[c]);
-    const auto& labels = nodes_[i].label;
-    const auto found = std::find(labels.begin(), labels.end(), solution[i]);
+    const WorkNode& node = nodes_[i];
+    const auto& labels = node.label;
+    int label = solution[i];
+    auto found = std::find(labels.begin(), labels.end(), label);
+    if (found == labels.end()) {
+      for (const auto& [worse, better] : node.beaten) {  // in the order in which they went
+        if (worse == label) label = better;
+      }
+      found = std::find(labels.begin(), labels.end(), label);
+    }
     if (found == labels.end()) return std::nullopt;
     result.push_back(static_cast<int>(found - labels.begin()));
   }

@@ -1,6 +1,7 @@
 // Exact reductions of a Problem: a smaller Problem with the same optimum, and the way back.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -27,7 +28,8 @@ class Reducer {
 
   /// Reduces as far as possible. An elimination is made only if the product of the strategies
   /// involved is at most `max_work`. False if some node has no strategy left (nothing is feasible).
-  bool run(double max_work);
+  /// If `late` (may be null) says so, it stops where it is: a core that is larger than it could be.
+  bool run(double max_work, const std::function<bool()>& late = nullptr);
 
   /// What is left. Node 0 has one strategy and holds the costs and memory that are fixed, so that
   /// the core's cost of a solution is the original's cost of the expanded solution.
@@ -37,8 +39,8 @@ class Reducer {
   void remove(int core_node, const std::vector<bool>& removed);
 
   Solution expand(const Solution& core_solution) const;
-  /// The core's part of a solution of the original. nullopt if the core has lost one of its
-  /// choices.
+  /// The core's part of a solution of the original, or of one as good where a choice was beaten by
+  /// another one. nullopt if the core has lost one of its choices otherwise.
   std::optional<Solution> restrict(const Solution& solution) const;
 
  private:
@@ -46,6 +48,7 @@ class Reducer {
     bool alive = true, dirty = true;
     std::vector<double> cost;
     std::vector<int> label;  // original strategy of each one left
+    std::vector<std::pair<int, int>> beaten;  // labels: by which other one
     std::vector<Problem::Claim> claims;
     std::vector<int> edges;
     size_t size() const { return cost.size(); }

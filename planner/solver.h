@@ -10,7 +10,7 @@ namespace shardrun {
 
 struct SolveOptions {
   double seconds = 10;  // give up improving after this
-  /// ilp: `seconds` are the thread's processor time instead of the wall's, so that a crowded
+  /// `seconds` are the calling thread's processor time instead of the wall's, so that a crowded
   /// machine does not change what is found.
   bool processor_time = false;
   uint64_t seed = 0;
@@ -32,7 +32,7 @@ struct SolveResult {
   std::optional<Solution> tightest;
   std::string solver;  // which part finished: "reduction", "elimination", "bound", "mip", "search"
   double seconds = 0;
-  size_t core_nodes = 0;  // solve(): nodes after the reductions
+  size_t core_nodes = 0;  // after the reductions
 };
 
 /// Exact reductions; then elimination of all nodes if the tables stay small; else bounds by message
@@ -41,10 +41,13 @@ struct SolveResult {
 /// in the bounds. The result depends on the clock only if it runs out; pure otherwise.
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 
-/// Exact reductions; prices of memory by message passing, which also gives the bound; then
-/// large-neighbourhood search: regions of up to some hundred nodes are solved exactly, or nearly,
-/// by bucket elimination and tree search while the rest stays (planner/region.h). With a node
-/// budget that ends before the seconds do, deterministic.
+/// Exact reductions; prices of memory by message passing (planner/pricing.h), which also give the
+/// bound; a solution decoded and repaired under them; then windows (planner/core_search.h): the
+/// strategies that the prices or the best solutions speak for are searched by regions of up to some
+/// hundred nodes, which bucket elimination and tree search solve exactly, or nearly, while the rest
+/// stays (planner/region_search.h). In between, strategies that the bound excludes go, and with
+/// `prove` a core that is small by then is given to HiGHS. With a node budget that ends before the
+/// seconds do, deterministic.
 SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 
 /// Exact reductions, then MetaDist's Algorithm 2 (section 3.4.2): node after node in their order,
@@ -54,8 +57,8 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 SolveResult solve_beam(const Problem& problem, const SolveOptions& options);
 
 /// The solvers by name: ilp, beam, lns, or "ilp+lns" and "beam+lns", which go on from the first
-/// one's solution; auto picks by the size of the reduced core and keeps the best. Throws
-/// invalid_input on another name.
+/// one's solution; auto is lns that hands a small core to the integer program, and keeps the best.
+/// Throws invalid_input on another name.
 SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options);
 
 }  // namespace shardrun

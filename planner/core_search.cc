@@ -1,0 +1,220 @@
+// Windows around what the prices and the best solutions say.
+#include "planner/core_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <random>
+#include <thread>
+
+#include "planner/reductions.h"
+#include "planner/problem_window.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
+constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
+constexpr size_t kElites = 4;
+constexpr int kSweeps = 600;               // of the core's pricing
+constexpr int kWindowSweeps = 300;         // of a window's
+constexpr int64_t kFirstPatience = 1000000;
+constexpr int64_t kWindowPatience = 500000;
+constexpr int64_t kRoundWork = 4000000;    // of a thread between two meetings
+constexpr double kLeastShare = 0.1;        // of the strategies, by slack, that a window keeps
+constexpr double kMostShare = 0.5;
+constexpr double kWork = 0.1;              // of an entry of a table in a sweep
+const double kEmphasis[] = {1.0, 1.5, 3.0, 10.0};  // prices x this, if nothing fits
+constexpr double kRepairShare = 0.25;      // of the time left, for one repair
+
+/// Calls part(0) to part(count - 1), each in a thread. Rethrows what one of them threw.
+template <typename Part>
+void in_threads(size_t count, Part&& part) {
+  std::vector<std::exception_ptr> thrown(count);
+  const auto guarded = [&](size_t t) {
+    try {
+      part(t);
+    } catch (...) {
+      thrown[t] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < count; ++t) others.emplace_back(guarded, t);
+  guarded(0);
+  for (std::thread& other : others) other.join();
+  for (const std::exception_ptr& error : thrown) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
+
+/// Keeps the list sorted, without doubles and short.
+void keep_best(std::vector<CoreSearch::Found>& elites, CoreSearch::Found found) {
+  if (found.choice.empty() || found.cost == kInfeasible) return;
+  for (const CoreSearch::Found& other : elites) {
+    if (other.choice == found.choice) return;
+  }
+  const auto place = std::upper_bound(
+      elites.begin(), elites.end(), found.cost,
+      [](double cost, const CoreSearch::Found& other) { return cost < other.cost; });
+  elites.insert(place, std::move(found));
+  if (elites.size() > kElites) elites.resize(kElites);
+}
+
+}  // namespace
+
+CoreSearch::CoreSearch(Problem core, const SolveOptions& options, const Deadline& end)
+    : core_(std::move(core)), options_(options), end_(end) {}
+
+int64_t CoreSearch::pricing_work(const Core& core, int sweeps) const {
+  double entries = 0;
+  for (const Problem::Edge& edge : core.problem.edges)
+    entries += static_cast<double>(edge.cost.size());
+  return static_cast<int64_t>(kWork * entries * sweeps);
+}
+
+RegionSearchLimits CoreSearch::limits(int64_t patience) const {
+  const double target = lower_bound() + kRounding * std::abs(lower_bound());
+  return {end_, 0, target, patience};
+}
+
+void CoreSearch::price(const Deadline& until) {
+  PricingLimits limits;
+  limits.sweeps = kSweeps;
+  limits.progress = [&] {
+    return options_.nodes > 0 && !until.passed() ? 0.0 : until.share();  // a budget knows no clock
+  };
+  core_.pricing.run(limits);
+  work_ += pricing_work(core_, kSweeps);
+  slacks_.clear();
+  for (int i = 0; i < core_.flat.size(); ++i) {
+    const std::span<const double> slack = core_.bound.slack(i);
+    if (slack.size() > 1) slacks_.insert(slacks_.end(), slack.begin(), slack.end());
+  }
+  std::sort(slacks_.begin(), slacks_.end());
+}
+
+bool CoreSearch::start(const Solution* known) {
+  const size_t threads = static_cast<size_t>(std::max(1, options_.threads));
+  for (double emphasis : kEmphasis) {
+    if (!elites_.empty() || (end_.passed() && emphasis > 1)) break;
+    const Solution decoded = emphasis == 1 ? core_.bound.decoded() : core_.pricing.decode(emphasis);
+    std::vector<Found> found(threads);
+    std::vector<int64_t> work(threads, 0);
+    in_threads(threads, [&](size_t t) {
+      RegionSearch search(core_.flat, options_.seed * 64 + t);
+      RegionSearchLimits some = limits(kFirstPatience);
+      some.deadline = end_.within(kRepairShare * end_.left());
+      search.set(decoded, core_.pricing.price());
+      bool fits = search.repair(some);
+      if (known != nullptr && (!fits || raw_cost(core_.problem, *known) < search.cost())) {
+        search.set(*known, core_.pricing.price());
+        fits = search.repair(some);
+      }
+      if (fits) {
+        search.improve(limits(kFirstPatience));
+        found[t] = {raw_cost(core_.problem, search.choice()), search.choice()};
+      }
+      work[t] = search.work();
+    });
+    for (size_t t = 0; t < threads; ++t) {
+      keep_best(elites_, std::move(found[t]));
+      work_ += work[t];
+    }
+  }
+  return !elites_.empty();
+}
+
+/// Keeps the strategies up to some slack, and searches that.
+void CoreSearch::window(Worker& worker, uint64_t seed) const {
+  const Deadline begin = end_.within(end_.left());
+  std::mt19937_64 random(seed);
+  // Small windows are searched well and soon; large ones hold what small ones miss.
+  const double even = uniform(random);
+  const double share = kLeastShare + (kMostShare - kLeastShare) * even * even;
+  const double threshold =
+      slacks_.empty() ? 0.0 : slacks_[static_cast<size_t>(share * static_cast<double>(slacks_.size()))];
+  std::vector<std::vector<bool>> keep;
+  for (int i = 0; i < core_.flat.size(); ++i) {
+    const double mine = threshold * std::exp(2 * uniform(random) - 1);
+    std::vector<bool>& kept = keep.emplace_back();
+    for (double slack : core_.bound.slack(i)) kept.push_back(slack <= mine);
+    for (const Found& elite : worker.elites)
+      kept[static_cast<size_t>(elite.choice[static_cast<size_t>(i)])] = true;
+  }
+  const ProblemWindow window(core_.problem, keep);
+  Reducer reducer(window.problem());
+  const auto late = [&] { return end_.passed(); };
+  if (!reducer.run(kElimination, late)) return;
+  Core part(reducer.core());
+  PricingLimits pricing;
+  pricing.sweeps = kWindowSweeps;
+  pricing.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
+  part.pricing.run(pricing);
+  worker.setup = std::max(0.7 * worker.setup, begin.elapsed());
+  worker.work += pricing_work(core_, 1) + pricing_work(part, kWindowSweeps);
+
+  RegionSearch search(part.flat, seed);
+  const RegionSearchLimits some = limits(kWindowPatience);
+  const auto offer = [&] {
+    Solution whole = window.to_whole(reducer.expand(search.choice()));
+    const double cost = raw_cost(core_.problem, whole);
+    keep_best(worker.elites, {cost, std::move(whole)});
+  };
+  search.set(part.bound.decoded(), part.pricing.price());
+  RegionSearchLimits repair = some;
+  repair.deadline = end_.within(kRepairShare * end_.left());
+  const Solution best = window.from_whole(worker.elites.front().choice);
+  if (search.repair(repair)) {
+    search.improve(some);
+    offer();
+  }
+  if (const std::optional<Solution> known = reducer.restrict(best)) {
+    search.set(*known, search.price());
+    if (search.overflow() <= 0) {
+      search.improve(some);
+      offer();
+    }
+  }
+  worker.work += search.work();
+}
+
+bool CoreSearch::exhausted() const {
+  return end_.left() <= 2 * setup_ || (options_.nodes > 0 && work_ >= options_.nodes);
+}
+
+bool CoreSearch::round() {
+  const double before = elites_.front().cost;
+  std::vector<Worker> workers(static_cast<size_t>(std::max(1, options_.threads)));
+  for (size_t t = 0; t < workers.size(); ++t) {
+    workers[t].elites = elites_;
+    workers[t].seed = ((options_.seed + 1) * 1000003 + rounds_) * 64 + t;
+    workers[t].setup = setup_;
+  }
+  in_threads(workers.size(), [&](size_t t) {
+    std::mt19937_64 seeds(workers[t].seed);
+    while (workers[t].work < kRoundWork && end_.left() > 2 * workers[t].setup)
+      window(workers[t], seeds());
+  });
+  for (Worker& worker : workers) {
+    for (Found& found : worker.elites) keep_best(elites_, std::move(found));
+    work_ += worker.work;
+    setup_ = std::max(0.7 * setup_, worker.setup);
+  }
+  ++rounds_;
+  return elites_.front().cost < before - kRounding * std::abs(before);
+}
+
+std::vector<std::vector<bool>> CoreSearch::removable(double cost) const {
+  std::vector<std::vector<bool>> result;
+  const double bound = core_.bound.bound_before_sweep() - core_.pricing.priced_limit();
+  const double room = cost + kRounding * std::abs(cost) - bound;
+  for (int i = 0; i < core_.flat.size(); ++i) {
+    std::vector<bool>& gone = result.emplace_back();
+    for (double slack : core_.bound.slack(i)) gone.push_back(slack > room);
+  }
+  return result;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,78 @@
+// Search in windows: parts of a core whose strategies the prices of memory leave in question.
+#pragma once
+
+#include <vector>
+
+#include "planner/bound.h"
+#include "planner/deadline.h"
+#include "planner/flat_problem.h"
+#include "planner/pricing.h"
+#include "planner/region_search.h"
+#include "planner/solver.h"
+
+namespace shardrun {
+
+/// With good prices nine of ten nodes of a good solution have the strategy of slack 0, and nearly all
+/// of the rest one of small slack (in the IOPDDL instances: 99 % within the lowest third). So: price
+/// memory; decode, repair and improve a solution; then again and again keep the strategies up to
+/// some slack and those of the best solutions so far, reduce that window, price it anew and search
+/// it by regions, from what its own prices decode and from the best solution. What several good
+/// solutions do alike is merged away, so a window also recombines them.
+/// Deterministic if the node budget of the options ends it before the deadline does.
+class CoreSearch {
+ public:
+  struct Found {
+    double cost = kInfeasible;
+    Solution choice;  // of the core
+  };
+
+  /// core: every node needs a strategy, costs must be finite.
+  CoreSearch(Problem core, const SolveOptions& options, const Deadline& end);
+  CoreSearch(const CoreSearch&) = delete;
+
+  /// Prices memory; lower_bound holds from now on.
+  void price(const Deadline& until);
+  /// First solutions, from the prices and from `known` (may be null). False if none fits.
+  bool start(const Solution* known);
+  /// One round of windows, some in every thread. True if the best solution became better.
+  bool round();
+  /// Whether the time or the node budget leave no room for another round.
+  bool exhausted() const;
+
+  double lower_bound() const { return core_.pricing.lower_bound(); }
+  const std::vector<Found>& elites() const { return elites_; }  // best first
+  int64_t work() const { return work_; }
+  /// Per node: the strategies that no solution cheaper than `cost` has.
+  std::vector<std::vector<bool>> removable(double cost) const;
+
+ private:
+  struct Core {
+    Problem problem;
+    FlatProblem flat;
+    Bound bound;
+    MemoryPricing pricing;
+    explicit Core(Problem p)
+        : problem(std::move(p)), flat(problem), bound(problem), pricing(flat, bound) {}
+    Core(const Core&) = delete;
+  };
+  struct Worker {
+    std::vector<Found> elites;
+    uint64_t seed = 0;
+    int64_t work = 0;
+    double setup = 0;  // seconds that the longest preparation of a window took
+  };
+  void window(Worker& worker, uint64_t seed) const;
+  int64_t pricing_work(const Core& core, int sweeps) const;
+  RegionSearchLimits limits(int64_t patience) const;
+
+  Core core_;
+  const SolveOptions& options_;
+  const Deadline& end_;
+  std::vector<Found> elites_;
+  std::vector<double> slacks_;  // of all strategies, ascending
+  uint64_t rounds_ = 0;
+  int64_t work_ = 0;
+  double setup_ = 0;
+};
+
+}  // namespace shardrun
