@@ -121,8 +121,9 @@ Bound::Bound(const Problem& problem) : nodes_(problem.nodes.size()) {
     Arc& at_to = arcs_[in_order ? lower[static_cast<size_t>(edge.to)]++
                                 : higher[static_cast<size_t>(edge.to)]++];
     const size_t table = tables_of(edge, from.size, to.size);
-    at_from = {edge.to, table, messages, messages + from.size};
-    at_to = {edge.from, table + to.size * from.width, at_from.reversed, at_from.message};
+    const int number = static_cast<int>(&edge - problem.edges.data());
+    at_from = {edge.to, table, messages, messages + from.size, number};
+    at_to = {edge.from, table + to.size * from.width, at_from.reversed, at_from.message, number};
     messages += from.size + to.size;
   }
   messages_.assign(messages, 0.0);
@@ -142,7 +143,7 @@ void Bound::collect(const Arc& arc, const Node& node) {
   for (size_t a = 0; a < node.size; ++a) collected_[a] -= own[a];
 }
 
-void Bound::visit(size_t i, bool forward) {
+void Bound::visit(size_t i, bool forward, const PairVisitor* tell) {
   const Node& node = nodes_[i];
   double* theta = theta_.data() + node.costs;
   const size_t size = node.size;
@@ -176,6 +177,8 @@ void Bound::visit(size_t i, bool forward) {
   if (forward) {
     const double least = least_of(theta, size);
     for (size_t a = 0; a < size; ++a) slack_[node.costs + a] = theta[a] - least;
+  } else if (tell != nullptr) {
+    tell_pairs(i, *tell);
   }
   const size_t from = sources_end - sources, to = targets_end - targets;
   if (to == 0) return;
@@ -188,12 +191,38 @@ void Bound::visit(size_t i, bool forward) {
   for (size_t a = 0; a < size; ++a) theta[a] = to >= from ? 0.0 : theta[a] * left;
 }
 
-double Bound::sweep() {
+/// With all that is known at node i and what the pair itself costs; the other node was visited.
+void Bound::tell_pairs(size_t i, const PairVisitor& tell) {
+  const Node& node = nodes_[i];
+  const double* theta = theta_.data() + node.costs;
+  const double least = least_of(theta, node.size);
+  for (size_t k = node.middle; k < node.last; ++k) {
+    const Arc& arc = arcs_[k];
+    const Node& other = nodes_[static_cast<size_t>(arc.other)];
+    const double* others = theta_.data() + other.costs;
+    const double others_least = least_of(others, other.size);
+    const double *own = messages_.data() + arc.message, *reversed = messages_.data() + arc.reversed;
+    pairs_.resize(other.size * node.size);
+    for (size_t b = 0; b < other.size; ++b) {
+      const double* row = tables_.data() + arc.table + b * node.width;
+      const double more = others[b] - others_least - least - reversed[b];
+      for (size_t a = 0; a < node.size; ++a)
+        pairs_[b * node.size + a] = row[a] - own[a] + theta[a] + more;
+    }
+    tell(arc.edge, static_cast<int>(i), arc.other, pairs_.data(), node.size);
+  }
+}
+
+double Bound::sweep() { return sweep_once(nullptr); }
+
+double Bound::sweep(const PairVisitor& visit) { return sweep_once(&visit); }
+
+double Bound::sweep_once(const PairVisitor* tell) {
   bound_before_ = bound_;
   // On the very first forward pass edges to later nodes may hold negative row minima; they are
   // collected in the backward pass, which keeps the bound right from then on.
   for (size_t i = 0; i < nodes_.size(); ++i) visit(i, true);
-  for (size_t i = nodes_.size(); i-- > 0;) visit(i, false);
+  for (size_t i = nodes_.size(); i-- > 0;) visit(i, false, tell);
   bound_ = 0;
   for (const Node& node : nodes_) bound_ += least_of(theta_.data() + node.costs, node.size);
   return bound_;

@@ -1,6 +1,7 @@
 // A lower bound of a Problem by message passing, with solutions and reduced costs as by-products.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,14 @@ class Bound {
 
   /// One forward and one backward sweep. Returns the bound.
   double sweep();
+
+  /// Told of the pairs of an edge's strategies: slack[b * stride + a] for strategy a of `node` and
+  /// b of `other`, whose number is the higher one. `edge` is its place in the Problem.
+  using PairVisitor =
+      std::function<void(int edge, int node, int other, const double* slack, size_t stride)>;
+  /// A sweep that tells in its backward half how much more than bound_before_sweep() a solution
+  /// with two strategies costs at least.
+  double sweep(const PairVisitor& visit);
   double bound() const { return bound_; }
 
   /// Adds to a node's costs (a changed price of memory). The bound holds again after the next
@@ -49,16 +58,19 @@ class Bound {
     size_t table = 0;  // rows: the other's strategies; columns: own, with infinity up to the width
     size_t message = 0;   // own: subtracted from the edge's costs
     size_t reversed = 0;  // the other's
+    int edge = 0;
   };
   void collect(const Arc& arc, const Node& node);
-  void visit(size_t i, bool forward);
+  void visit(size_t i, bool forward, const PairVisitor* tell = nullptr);
+  void tell_pairs(size_t i, const PairVisitor& tell);
+  double sweep_once(const PairVisitor* tell);
 
   std::vector<Node> nodes_;
   std::vector<Arc> arcs_;
   std::vector<double> tables_, messages_;
   std::vector<double> theta_, slack_;  // nodes' present costs
   Solution decoded_;
-  std::vector<double> collected_, given_;
+  std::vector<double> collected_, given_, pairs_;
   double bound_ = -kInfeasible, bound_before_ = -kInfeasible;
 };
 

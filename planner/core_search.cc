@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
-#include "planner/reductions.h"
 #include "planner/problem_window.h"
+#include "planner/reductions.h"
 
 namespace shardrun {
 namespace {
@@ -16,16 +16,19 @@ namespace {
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
 constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
 constexpr size_t kElites = 4;
-constexpr int kSweeps = 600;               // of the core's pricing
-constexpr int kWindowSweeps = 300;         // of a window's
+constexpr int kSweeps = 600;        // of the core's pricing
+constexpr int kWindowSweeps = 300;  // of a window's
 constexpr int64_t kFirstPatience = 1000000;
 constexpr int64_t kWindowPatience = 500000;
-constexpr int64_t kRoundWork = 4000000;    // of a thread between two meetings
-constexpr double kLeastShare = 0.1;        // of the strategies, by slack, that a window keeps
+constexpr int64_t kRoundWork = 4000000;  // of a thread between two meetings
+constexpr double kLeastShare = 0.1;      // of the strategies, by slack, that a window keeps
 constexpr double kMostShare = 0.5;
-constexpr double kWork = 0.1;              // of an entry of a table in a sweep
+constexpr double kGain = 1e-5;                     // relative: a round with less is stale
+constexpr int kStaleRounds = 3;                    // then windows get
+constexpr double kEliteShare = 0.5;                // of the best solutions, not all
+constexpr double kWork = 0.1;                      // of an entry of a table in a sweep
 const double kEmphasis[] = {1.0, 1.5, 3.0, 10.0};  // prices x this, if nothing fits
-constexpr double kRepairShare = 0.25;      // of the time left, for one repair
+constexpr double kRepairShare = 0.25;              // of the time left, for one repair
 
 /// Calls part(0) to part(count - 1), each in a thread. Rethrows what one of them threw.
 template <typename Part>
@@ -97,13 +100,16 @@ void CoreSearch::price(const Deadline& until) {
 
 bool CoreSearch::start(const Solution* known) {
   const size_t threads = static_cast<size_t>(std::max(1, options_.threads));
-  for (double emphasis : kEmphasis) {
-    if (!elites_.empty() || (end_.passed() && emphasis > 1)) break;
-    const Solution decoded = emphasis == 1 ? core_.bound.decoded() : core_.pricing.decode(emphasis);
+  for (uint64_t attempt = 0; elites_.empty() && (attempt == 0 || !exhausted()); ++attempt) {
+    const double emphasis = kEmphasis[attempt % std::size(kEmphasis)];
+    const Solution decoded = emphasis == 1
+                                 ? core_.bound.decoded()
+                                 : core_.pricing.decode(emphasis, [&] { return end_.passed(); });
     std::vector<Found> found(threads);
-    std::vector<int64_t> work(threads, 0);
+    std::vector<Found> tight(threads);
+    std::vector<int64_t> work(threads, 1);  // an attempt is never for nothing: a budget ends it
     in_threads(threads, [&](size_t t) {
-      RegionSearch search(core_.flat, options_.seed * 64 + t);
+      RegionSearch search(core_.flat, (options_.seed + 7919 * attempt) * 64 + t);
       RegionSearchLimits some = limits(kFirstPatience);
       some.deadline = end_.within(kRepairShare * end_.left());
       search.set(decoded, core_.pricing.price());
@@ -112,13 +118,15 @@ bool CoreSearch::start(const Solution* known) {
         search.set(*known, core_.pricing.price());
         fits = search.repair(some);
       }
+      if (!fits) tight[t] = {search.overflow(), search.choice()};
       if (fits) {
         search.improve(limits(kFirstPatience));
         found[t] = {raw_cost(core_.problem, search.choice()), search.choice()};
       }
-      work[t] = search.work();
+      work[t] += search.work();
     });
     for (size_t t = 0; t < threads; ++t) {
+      if (tight[t].cost < tightest_.cost) tightest_ = std::move(tight[t]);
       keep_best(elites_, std::move(found[t]));
       work_ += work[t];
     }
@@ -134,14 +142,19 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   const double even = uniform(random);
   const double share = kLeastShare + (kMostShare - kLeastShare) * even * even;
   const double threshold =
-      slacks_.empty() ? 0.0 : slacks_[static_cast<size_t>(share * static_cast<double>(slacks_.size()))];
+      slacks_.empty() ? 0.0
+                      : slacks_[static_cast<size_t>(share * static_cast<double>(slacks_.size()))];
+  std::vector<const Found*> elites;
+  for (const Found& elite : worker.elites) {
+    if (stale_ < kStaleRounds || uniform(random) < kEliteShare) elites.push_back(&elite);
+  }
   std::vector<std::vector<bool>> keep;
   for (int i = 0; i < core_.flat.size(); ++i) {
     const double mine = threshold * std::exp(2 * uniform(random) - 1);
     std::vector<bool>& kept = keep.emplace_back();
     for (double slack : core_.bound.slack(i)) kept.push_back(slack <= mine);
-    for (const Found& elite : worker.elites)
-      kept[static_cast<size_t>(elite.choice[static_cast<size_t>(i)])] = true;
+    for (const Found* elite : elites)
+      kept[static_cast<size_t>(elite->choice[static_cast<size_t>(i)])] = true;
   }
   const ProblemWindow window(core_.problem, keep);
   Reducer reducer(window.problem());
@@ -165,13 +178,14 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   search.set(part.bound.decoded(), part.pricing.price());
   RegionSearchLimits repair = some;
   repair.deadline = end_.within(kRepairShare * end_.left());
-  const Solution best = window.from_whole(worker.elites.front().choice);
+  std::optional<Solution> best;
+  if (!elites.empty()) best = reducer.restrict(window.from_whole(elites.front()->choice));
   if (search.repair(repair)) {
     search.improve(some);
     offer();
   }
-  if (const std::optional<Solution> known = reducer.restrict(best)) {
-    search.set(*known, search.price());
+  if (best) {
+    search.set(*best, search.price());
     if (search.overflow() <= 0) {
       search.improve(some);
       offer();
@@ -203,16 +217,42 @@ bool CoreSearch::round() {
     setup_ = std::max(0.7 * setup_, worker.setup);
   }
   ++rounds_;
+  stale_ = elites_.front().cost < before - kGain * std::abs(before) ? 0 : stale_ + 1;
   return elites_.front().cost < before - kRounding * std::abs(before);
 }
 
-std::vector<std::vector<bool>> CoreSearch::removable(double cost) const {
-  std::vector<std::vector<bool>> result;
-  const double bound = core_.bound.bound_before_sweep() - core_.pricing.priced_limit();
-  const double room = cost + kRounding * std::abs(cost) - bound;
+CoreSearch::Excluded CoreSearch::excluded(double cost) {
+  Excluded out;
+  const std::vector<Problem::Edge>& edges = core_.problem.edges;
+  out.pairs.resize(edges.size());
+  const auto room = [&] {
+    const double bound = core_.bound.bound_before_sweep() - core_.pricing.priced_limit();
+    return cost + kRounding * std::abs(cost) - bound;
+  };
+  core_.bound.sweep([&](int e, int node, int other, const double* slack, size_t stride) {
+    const double most = room();
+    std::vector<bool>& gone = out.pairs[static_cast<size_t>(e)];
+    const bool from_other = edges[static_cast<size_t>(e)].from == other;
+    const size_t own = static_cast<size_t>(core_.flat.strategies(node)),
+                 others = static_cast<size_t>(core_.flat.strategies(other));
+    gone.resize(own * others);
+    for (size_t b = 0; b < others; ++b) {
+      for (size_t a = 0; a < own; ++a)
+        gone[from_other ? b * own + a : a * others + b] = slack[b * stride + a] > most;
+    }
+  });
   for (int i = 0; i < core_.flat.size(); ++i) {
-    std::vector<bool>& gone = result.emplace_back();
-    for (double slack : core_.bound.slack(i)) gone.push_back(slack > room);
+    std::vector<bool>& gone = out.strategies.emplace_back();
+    for (double slack : core_.bound.slack(i)) gone.push_back(slack > room());
+  }
+  return out;
+}
+
+std::vector<size_t> CoreSearch::scarce_times() const {
+  std::vector<size_t> result;
+  const std::vector<double>& price = core_.pricing.price();
+  for (size_t t = 0; t < price.size(); ++t) {
+    if (price[t] > 0) result.push_back(t);
   }
   return result;
 }

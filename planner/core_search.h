@@ -12,13 +12,13 @@
 
 namespace shardrun {
 
-/// With good prices nine of ten nodes of a good solution have the strategy of slack 0, and nearly all
-/// of the rest one of small slack (in the IOPDDL instances: 99 % within the lowest third). So: price
-/// memory; decode, repair and improve a solution; then again and again keep the strategies up to
-/// some slack and those of the best solutions so far, reduce that window, price it anew and search
-/// it by regions, from what its own prices decode and from the best solution. What several good
-/// solutions do alike is merged away, so a window also recombines them.
-/// Deterministic if the node budget of the options ends it before the deadline does.
+/// With good prices nine of ten nodes of a good solution have the strategy of slack 0, and nearly
+/// all of the rest one of small slack (in the IOPDDL instances: 99 % within the lowest third). So:
+/// price memory; decode, repair and improve a solution; then again and again keep the strategies up
+/// to some slack and those of the best solutions so far, reduce that window, price it anew and
+/// search it by regions, from what its own prices decode and from the best solution. What several
+/// good solutions do alike is merged away, so a window also recombines them. Deterministic if the
+/// node budget of the options ends it before the deadline does.
 class CoreSearch {
  public:
   struct Found {
@@ -32,7 +32,8 @@ class CoreSearch {
 
   /// Prices memory; lower_bound holds from now on.
   void price(const Deadline& until);
-  /// First solutions, from the prices and from `known` (may be null). False if none fits.
+  /// First solutions, from the prices and from `known` (may be null). Tries until the time or the
+  /// node budget is used up. False if none fits.
   bool start(const Solution* known);
   /// One round of windows, some in every thread. True if the best solution became better.
   bool round();
@@ -42,8 +43,17 @@ class CoreSearch {
   double lower_bound() const { return core_.pricing.lower_bound(); }
   const std::vector<Found>& elites() const { return elites_; }  // best first
   int64_t work() const { return work_; }
-  /// Per node: the strategies that no solution cheaper than `cost` has.
-  std::vector<std::vector<bool>> removable(double cost) const;
+  /// Where start found none: the one with the fewest bytes above the limit, summed over time. Empty
+  /// if there is none.
+  const Solution& tightest() const { return tightest_.choice; }
+
+  /// What no solution cheaper than `cost` has: strategies per node, and pairs as in edges' costs.
+  struct Excluded {
+    std::vector<std::vector<bool>> strategies, pairs;
+  };
+  Excluded excluded(double cost);
+  /// Indices of the kept times whose memory has a price.
+  std::vector<size_t> scarce_times() const;
 
  private:
   struct Core {
@@ -70,7 +80,9 @@ class CoreSearch {
   const Deadline& end_;
   std::vector<Found> elites_;
   std::vector<double> slacks_;  // of all strategies, ascending
+  Found tightest_;              // its cost: bytes above the limit
   uint64_t rounds_ = 0;
+  int stale_ = 0;  // rounds without a real gain
   int64_t work_ = 0;
   double setup_ = 0;
 };

@@ -8,8 +8,8 @@
 
 namespace shardrun {
 
-/// Seconds of the wall's clock, or of the processor time of the thread that made the Deadline, which
-/// a busy machine does not stretch. Any thread may ask while that one lives.
+/// Seconds of the wall's clock, or of the processor time of the thread that made the Deadline,
+/// which a busy machine does not stretch. Any thread may ask while that one lives.
 class Deadline {
  public:
   explicit Deadline(double seconds, bool processor_time = false) {
@@ -23,9 +23,7 @@ class Deadline {
   double left() const { return end_ - now(); }
   bool passed() const { return now() >= end_; }
   /// How much of the time is used up: 0 to 1, or more.
-  double share() const {
-    return end_ > begin_ ? (now() - begin_) / (end_ - begin_) : 1.0;
-  }
+  double share() const { return end_ > begin_ ? (now() - begin_) / (end_ - begin_) : 1.0; }
   /// By the same clock: so many seconds from now, but not later than this one.
   Deadline within(double seconds) const {
     Deadline sooner = *this;

@@ -83,7 +83,7 @@ double normalise(Problem& problem) {
 }  // namespace
 
 MipResult solve_mip(const Problem& original, const Solution* start, const Deadline& deadline,
-                    uint64_t seed, double gap) {
+                    uint64_t seed, double gap, const std::vector<size_t>& times) {
   Problem problem = original;
   const double constant = normalise(problem);
   // The gap is relative to the whole cost, HiGHS' to what is left of it.
@@ -207,6 +207,7 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
     if (use.empty()) return;
     add_time(static_cast<size_t>(std::max_element(use.begin(), use.end()) - use.begin()));
   };
+  for (size_t time : times) add_time(time);
   if (problem.limited() && start != nullptr) add_fullest(*start);
 
   MipResult result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "planner/deadline.h"
 #include "planner/problem.h"
@@ -21,10 +22,11 @@ double mip_size(const Problem& problem);
 /// edge (the marginal polytope's local relaxation, as in Alpa, section 5.1, but y continuous):
 ///   sum_a x[i,a] = 1     sum_b y[e,a,b] = x[from,a]     sum_a y[e,a,b] = x[to,b]
 ///   for each time that matters: sum of bytes <= limit
-/// Memory rows are added when a solution breaks them. `start` and its cost cut the search off. One
-/// thread, which asks the deadline in all of HiGHS' loops. `gap`: relative distance to the bound
-/// that counts as optimal.
+/// `times` (indices into FlatProblem's kept times) have their memory rows from the beginning,
+/// others when a solution breaks them. `start` and its cost cut the search off. One thread, which
+/// asks the deadline in all of HiGHS' loops. `gap`: relative distance to the bound that counts as
+/// optimal.
 MipResult solve_mip(const Problem& problem, const Solution* start, const Deadline& deadline,
-                    uint64_t seed, double gap = 1e-9);
+                    uint64_t seed, double gap = 1e-9, const std::vector<size_t>& times = {});
 
 }  // namespace shardrun

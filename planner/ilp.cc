@@ -83,7 +83,8 @@ class IlpSolver {
           std::any_of(core.nodes.begin() + 1, core.nodes.end(),
                       [](const Problem::Node& node) { return !node.claims.empty(); });
       if (!memory && fixed_fits(core)) {
-        if (const std::optional<Solution> best = eliminate_all(core, {.late = [&] { return late(); }})) {
+        if (const std::optional<Solution> best =
+                eliminate_all(core, {.late = [&] { return late(); }})) {
           offer(reducer.expand(*best));
           return finish("elimination");
         }
@@ -102,8 +103,7 @@ class IlpSolver {
     const Problem& core = reducer.core();
     if (late() || mip_size(core) > kMipVariables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
-    const MipResult mip =
-        solve_mip(core, start ? &*start : nullptr, end_, seed_, gap_);
+    const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, seed_, gap_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than
     // rounding.
     const double known = result_.solution ? result_.cost : kInfeasible;

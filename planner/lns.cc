@@ -3,11 +3,11 @@
 #include <cmath>
 #include <memory>
 
+#include "planner/core_search.h"
 #include "planner/deadline.h"
 #include "planner/highs_mip.h"
 #include "planner/reductions.h"
 #include "planner/solver.h"
-#include "planner/core_search.h"
 
 namespace shardrun {
 namespace {
@@ -19,7 +19,9 @@ constexpr double kExact = 1e-12;      // relative: what HiGHS is asked for
 constexpr double kPriceShare = 0.3;   // of the time left, for prices
 constexpr double kProofShare = 0.6;   // of the time left, for a proof
 constexpr int kStaleRounds = 3;       // without a gain, before the bound is used to remove
-constexpr double kRemoved = 0.05;     // of the strategies: so many gone are worth a new start
+constexpr int kStaleBeforeProof = 30;
+constexpr double kProofFrom = 0.3;  // of the time or the budget: no more waiting for a gain
+constexpr double kRemoved = 0.05;   // of the strategies: so many gone are worth a new start
 constexpr int kRemovals = 6;
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
@@ -66,13 +68,13 @@ class LnsSolver {
       take();
       if (stale < kStaleRounds || closed()) continue;
       if (removing && removals < kRemovals) {
-        stale = 0;
         removing = remove();
         if (!removing) continue;
+        stale = 0;
         ++removals;
         if (!reduce()) return proven("bound");
         found = begin();
-      } else if (proving && small()) {
+      } else if (proving && small() && (stale >= kStaleBeforeProof || used() > kProofFrom)) {
         proving = false;
         if (prove()) return finish();
       }
@@ -99,7 +101,8 @@ class LnsSolver {
     if (judged.cost < result_.cost) {
       result_.cost = judged.cost;
       result_.solution = solution;
-    } else if (!result_.solution && judged.raw_cost != kInfeasible) {
+    } else if (judged.raw_cost != kInfeasible && judged.peak_bytes < least_peak_) {
+      least_peak_ = judged.peak_bytes;
       result_.tightest = solution;
     }
   }
@@ -108,6 +111,7 @@ class LnsSolver {
   /// Of the search, what is new.
   void take() {
     if (!search_->elites().empty()) offer_core(search_->elites().front().choice);
+    if (!result_.solution && !search_->tightest().empty()) offer_core(search_->tightest());
     // Strategies that have been removed are in no better solution: the bound is of those.
     result_.lower_bound =
         std::max(result_.lower_bound, std::min(search_->lower_bound(), result_.cost));
@@ -129,18 +133,34 @@ class LnsSolver {
     return found;
   }
 
+  /// How much of the time or of the node budget is used up.
+  double used() const {
+    if (options_.nodes <= 0) return end_.share();
+    return static_cast<double>(work_ + search_->work()) / static_cast<double>(options_.nodes);
+  }
+
   /// Takes out of the core what the bound excludes. False if that is too little to begin anew.
   bool remove() {
-    const std::vector<std::vector<bool>> gone = search_->removable(result_.cost);
-    double count = 0, all = 0;
-    for (const std::vector<bool>& node : gone) {
-      count += static_cast<double>(std::count(node.begin(), node.end(), true));
-      all += static_cast<double>(node.size());
-    }
-    if (count < kRemoved * all || count == 0) return false;
-    for (size_t i = 1; i < gone.size(); ++i) {
-      if (std::find(gone[i].begin(), gone[i].end(), true) != gone[i].end())
-        reducer_.remove(static_cast<int>(i), gone[i]);
+    const CoreSearch::Excluded gone = search_->excluded(result_.cost);
+    const std::vector<Problem::Edge>& edges = reducer_.core().edges;
+    double share = 0;
+    const auto count = [&](const std::vector<std::vector<bool>>& lists, const auto& known) {
+      double more = 0, all = 0;
+      for (size_t k = 0; k < lists.size(); ++k) {
+        for (size_t c = 0; c < lists[k].size(); ++c) more += lists[k][c] && !known(k, c);
+        all += static_cast<double>(lists[k].size());
+      }
+      if (all > 0) share = std::max(share, more / all);
+    };
+    count(gone.strategies, [](size_t, size_t) { return false; });
+    count(gone.pairs, [&](size_t e, size_t c) { return edges[e].cost[c] == kInfeasible; });
+    if (share < kRemoved) return false;
+    for (size_t e = 0; e < gone.pairs.size(); ++e)
+      reducer_.forbid(static_cast<int>(e), gone.pairs[e]);
+    for (size_t i = 1; i < gone.strategies.size(); ++i) {
+      const std::vector<bool>& node = gone.strategies[i];
+      if (std::find(node.begin(), node.end(), true) != node.end())
+        reducer_.remove(static_cast<int>(i), node);
     }
     return true;
   }
@@ -152,8 +172,8 @@ class LnsSolver {
     if (start && evaluate(reducer_.core(), *start).cost == kInfeasible) start.reset();
     const double known = result_.cost;
     const Deadline until = end_.within(kProofShare * end_.left());
-    const MipResult mip =
-        solve_mip(reducer_.core(), start ? &*start : nullptr, until, options_.seed, kExact);
+    const MipResult mip = solve_mip(reducer_.core(), start ? &*start : nullptr, until,
+                                    options_.seed, kExact, search_->scarce_times());
     if (mip.solution) offer_core(*mip.solution);
     if (!mip.infeasible && !mip.optimal) {
       result_.lower_bound = std::max(result_.lower_bound, std::min(mip.bound, known));
@@ -191,6 +211,7 @@ class LnsSolver {
   std::unique_ptr<CoreSearch> search_;
   SolveResult result_;
   int64_t work_ = 0;
+  int64_t least_peak_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ constexpr double kMemory = 0.3;             // weight of the past in the mean us
 constexpr double kGain = 1e-5;              // relative: a gain of the bound
 constexpr int kPatience = 25;               // sweeps without a gain
 constexpr double kFall = 0.003;             // relative: a fall of the bound that is not waited out
+constexpr int kSettling = 3;                // sweeps with the best prices, at the end
 constexpr int kRest = 15;                   // sweeps for the messages to settle after a fall
 
 }  // namespace
@@ -124,9 +125,12 @@ double MemoryPricing::expect_use(double temperature) {
   return most > 0 ? sum / most : 0.0;
 }
 
-void MemoryPricing::start() {
+void MemoryPricing::start(const PricingLimits& limits) {
   started_ = true;
-  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) take_bound();
+  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) {
+    if (sweep > 0 && limits.progress && limits.progress() >= 1) break;
+    take_bound();
+  }
   double scale = std::abs(lower_bound_);
   if (!(scale > 0)) scale = std::abs(raw_cost(flat_.problem(), bound_.decoded()));
   if (!(scale > 0) || !std::isfinite(scale)) scale = 1;
@@ -147,7 +151,7 @@ void MemoryPricing::start() {
 void MemoryPricing::run(const PricingLimits& limits) {
   if (price_.empty()) return sweep_without_memory(limits);
   const bool again = started_;
-  if (!started_) start();
+  if (!started_) start(limits);
   double best = lower_bound_;
   if (!again) best = -kInfeasible;  // what prices are worth, not what none are
   if (again) step_ = std::max(step_, 0.1 * kStep);
@@ -191,18 +195,27 @@ void MemoryPricing::run(const PricingLimits& limits) {
   }
   log_price_ = best_log_price_;
   set_logs();
-  for (int sweep = 0; sweep < 3; ++sweep) take_bound();
+  for (int sweep = 0; sweep < kSettling; ++sweep) {
+    take_bound();
+    if (limits.progress && limits.progress() >= 1) break;
+  }
 }
 
-Solution MemoryPricing::decode(double emphasis) {
+Solution MemoryPricing::decode(double emphasis, const std::function<bool()>& late) {
   const std::vector<double> before = price_;
   next_ = before;
   for (double& price : next_) price *= emphasis;
   set(next_);
-  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) bound_.sweep();
+  const auto sweeps = [&](auto&& sweep) {
+    for (int s = 0; s < kFreeSweeps; ++s) {
+      if (s > 0 && late && late()) return;
+      sweep();
+    }
+  };
+  sweeps([&] { bound_.sweep(); });
   Solution decoded = bound_.decoded();
   set(before);
-  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) take_bound();
+  sweeps([&] { take_bound(); });
   return decoded;
 }
 

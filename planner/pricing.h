@@ -33,8 +33,9 @@ class MemoryPricing {
   void run(const PricingLimits& limits);
 
   /// What message passing decodes if all prices are multiplied by `emphasis`: a solution that needs
-  /// less memory. The prices are as before afterwards.
-  Solution decode(double emphasis);
+  /// less memory. The prices are as before afterwards. If it is `late` (may be null), after fewer
+  /// sweeps.
+  Solution decode(double emphasis, const std::function<bool()>& late = nullptr);
 
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& price() const { return price_; }
@@ -48,7 +49,7 @@ class MemoryPricing {
   void sweep_without_memory(const PricingLimits& limits);
   double entropy(double temperature) const;
   double expect_use(double temperature);
-  void start();
+  void start(const PricingLimits& limits);
 
   const FlatProblem& flat_;
   Bound& bound_;

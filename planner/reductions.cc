@@ -393,6 +393,7 @@ void Reducer::build_core() {
   core_ = {};
   core_.memory_limit = limit_;
   core_to_work_ = {-1};
+  core_edge_to_work_.clear();
   core_.nodes.push_back(fixed_);
   std::vector<int> core_id(nodes_.size(), -1);
   for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -403,6 +404,7 @@ void Reducer::build_core() {
   }
   for (const WorkEdge& edge : edges_) {
     if (!edge.alive) continue;
+    core_edge_to_work_.push_back(static_cast<int>(&edge - edges_.data()));
     core_.edges.push_back(
         {core_id[static_cast<size_t>(edge.a)], core_id[static_cast<size_t>(edge.b)], edge.cost});
   }
@@ -412,6 +414,13 @@ void Reducer::remove(int core_node, const std::vector<bool>& removed) {
   std::vector<bool> keep = removed;
   keep.flip();
   keep_only(core_to_work_[static_cast<size_t>(core_node)], keep);
+}
+
+void Reducer::forbid(int core_edge, const std::vector<bool>& pairs) {
+  WorkEdge& edge = edge_at(core_edge_to_work_[static_cast<size_t>(core_edge)]);
+  for (size_t k = 0; k < pairs.size(); ++k) {
+    if (pairs[k]) edge.cost[k] = kInfeasible;
+  }
 }
 
 std::optional<Solution> Reducer::restrict(const Solution& solution) const {

@@ -38,6 +38,9 @@ class Reducer {
   /// Forbids strategies of a core node, e.g. by a bound; call run again afterwards.
   void remove(int core_node, const std::vector<bool>& removed);
 
+  /// Forbids pairs of strategies: `pairs` as the edge's costs in the core.
+  void forbid(int core_edge, const std::vector<bool>& pairs);
+
   Solution expand(const Solution& core_solution) const;
   /// The core's part of a solution of the original, or of one as good where a choice was beaten by
   /// another one. nullopt if the core has lost one of its choices otherwise.
@@ -47,7 +50,7 @@ class Reducer {
   struct WorkNode {
     bool alive = true, dirty = true;
     std::vector<double> cost;
-    std::vector<int> label;  // original strategy of each one left
+    std::vector<int> label;                   // original strategy of each one left
     std::vector<std::pair<int, int>> beaten;  // labels: by which other one
     std::vector<Problem::Claim> claims;
     std::vector<int> edges;
@@ -90,7 +93,7 @@ class Reducer {
   std::vector<std::string> names_;
   std::vector<size_t> original_sizes_;
   std::vector<Record> records_;
-  std::vector<int> core_to_work_;
+  std::vector<int> core_to_work_, core_edge_to_work_;
   Problem::Node fixed_;
   int64_t limit_;
   bool limited_ = false;

@@ -12,13 +12,13 @@ constexpr size_t kSizes[] = {16, 32, 64, 128, 250};
 constexpr size_t kKinds = 3;
 constexpr double kTables[] = {2e4, 3e5};  // entries of a region's tables at most
 constexpr size_t kArms = std::size(kSizes) * kKinds * std::size(kTables);
-constexpr double kForget = 0.999;       // of an arm's past, per region
-constexpr double kEven = 0.2;           // share of the draws that do not look at the past
-constexpr int kPriceRefresh = 32;       // regions between two looks at the prices
-constexpr int kSettle = 256;            // regions after which costs are summed anew: no drift
-constexpr double kPriceWeight = 0.3;    // of a region's prices
-constexpr int64_t kWorkPerNode = 50;    // what setting a region up costs
-constexpr int kFailures = 12;           // repairs in vain before the penalty doubles
+constexpr double kForget = 0.999;     // of an arm's past, per region
+constexpr double kEven = 0.2;         // share of the draws that do not look at the past
+constexpr int kPriceRefresh = 32;     // regions between two looks at the prices
+constexpr int kSettle = 256;          // regions after which costs are summed anew: no drift
+constexpr double kPriceWeight = 0.3;  // of a region's prices
+constexpr int64_t kWorkPerNode = 50;  // what setting a region up costs
+constexpr int kFailures = 12;         // repairs in vain before the penalty doubles
 constexpr int kMostRepairs = 100000;
 
 }  // namespace
@@ -252,7 +252,8 @@ void RegionSearch::improve(const RegionSearchLimits& limits) {
     for (Arm& arm : arms_) arm.gain *= kForget, arm.work = 1 + kForget * (arm.work - 1);
     arms_[pick.arm].work += static_cast<double>(move.work);
     if (apply(move.changes, true)) arms_[pick.arm].gain += move.gain;
-    if (round % kSettle == kSettle - 1) set(Solution(state_.choice), std::vector<double>(state_.price));
+    if (round % kSettle == kSettle - 1)
+      set(Solution(state_.choice), std::vector<double>(state_.price));
   }
 }
 

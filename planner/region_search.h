@@ -29,8 +29,8 @@ class RegionSearch {
   /// flat must outlive this.
   RegionSearch(const FlatProblem& flat, uint64_t seed);
 
-  /// Starts from a solution, which may exceed the limit, and prices of memory per kept time (a guess,
-  /// by which scarce times are chosen).
+  /// Starts from a solution, which may exceed the limit, and prices of memory per kept time (a
+  /// guess, by which scarce times are chosen).
   void set(const Solution& choice, const std::vector<double>& price);
 
   /// Brings the bytes below the limit. False if there was no way in time.

@@ -25,7 +25,6 @@ SolveReport solve_problem(const SolveRequest& request) {
     SolveOptions options;
     options.seconds = std::max(0.0, request.seconds - reserve(request.seconds) - elapsed());
     options.seed = request.seed;
-    if (getenv("CPU")) { options.processor_time = true; options.seconds = atof(getenv("CPU")); }
     options.nodes = request.nodes;
     options.threads = request.threads;
     SolveResult result = solve(problem, request.solver, options);
