@@ -22,11 +22,11 @@ constexpr int64_t kFirstPatience = 1000000;
 constexpr int64_t kWindowPatience = 500000;
 constexpr int64_t kRoundWork = 4000000;  // of a thread between two meetings
 constexpr double kLeastShare = 0.1;      // of the strategies, by slack, that a window keeps
-constexpr double kMostShare = 0.5;
-constexpr double kGain = 1e-5;                     // relative: a round with less is stale
-constexpr int kStaleRounds = 3;                    // then windows get
-constexpr double kEliteShare = 0.5;                // of the best solutions, not all
-constexpr double kWork = 0.1;                      // of an entry of a table in a sweep
+constexpr double kMostShare = 0.5;       // 1 while rounds are stale
+constexpr double kGain = 1e-5;           // relative: a round with less is stale
+constexpr int kStaleRounds = 3;          // then windows get
+constexpr double kEliteShare = 0.5;      // of the best solutions, not all
+constexpr double kWork = 0.1;            // of an entry of a table in a sweep
 const double kEmphasis[] = {1.0, 1.5, 3.0, 10.0};  // prices x this, if nothing fits
 constexpr double kRepairShare = 0.25;              // of the time left, for one repair
 
@@ -140,10 +140,10 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   std::mt19937_64 random(seed);
   // Small windows are searched well and soon; large ones hold what small ones miss.
   const double even = uniform(random);
-  const double share = kLeastShare + (kMostShare - kLeastShare) * even * even;
-  const double threshold =
-      slacks_.empty() ? 0.0
-                      : slacks_[static_cast<size_t>(share * static_cast<double>(slacks_.size()))];
+  const double most = stale_ < kStaleRounds ? kMostShare : 1.0;
+  const double share = kLeastShare + (most - kLeastShare) * even * even;
+  const size_t rank = static_cast<size_t>(share * static_cast<double>(slacks_.size()));
+  const double threshold = slacks_.empty() ? 0.0 : slacks_[std::min(rank, slacks_.size() - 1)];
   std::vector<const Found*> elites;
   for (const Found& elite : worker.elites) {
     if (stale_ < kStaleRounds || uniform(random) < kEliteShare) elites.push_back(&elite);

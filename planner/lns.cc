@@ -14,15 +14,14 @@ namespace {
 
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
 constexpr size_t kSmallCore = 1500;   // nodes: up to here a proof is within reach
-constexpr double kSmallMip = 1.2e6;   // and so many edge variables
+constexpr double kSmallMip = 2e4;     // and so many edge variables
 constexpr double kExact = 1e-12;      // relative: what HiGHS is asked for
 constexpr double kPriceShare = 0.3;   // of the time left, for prices
-constexpr double kProofShare = 0.6;   // of the time left, for a proof
+constexpr double kProofShare = 0.5;   // of the time left, for a proof
 constexpr int kStaleRounds = 3;       // without a gain, before the bound is used to remove
-constexpr int kStaleBeforeProof = 30;
-constexpr double kProofFrom = 0.3;  // of the time or the budget: no more waiting for a gain
-constexpr double kRemoved = 0.05;   // of the strategies: so many gone are worth a new start
+constexpr double kRemoved = 0.05;     // of the strategies: so many gone are worth a new start
 constexpr int kRemovals = 6;
+constexpr int kProofRounds = 2;  // of removal before the program is built
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
 void tame(Problem& problem) {
@@ -74,9 +73,9 @@ class LnsSolver {
         ++removals;
         if (!reduce()) return proven("bound");
         found = begin();
-      } else if (proving && small() && (stale >= kStaleBeforeProof || used() > kProofFrom)) {
+      } else if (proving && reducer_.core().nodes.size() <= kSmallCore) {
         proving = false;
-        if (prove()) return finish();
+        if (prove()) return proven("mip");
       }
     }
     if (closed()) return proven("bound");
@@ -91,9 +90,6 @@ class LnsSolver {
   bool closed() const {
     return result_.solution &&
            result_.cost <= result_.lower_bound + kExact * std::abs(result_.lower_bound);
-  }
-  bool small() const {
-    return reducer_.core().nodes.size() <= kSmallCore && mip_size(reducer_.core()) <= kSmallMip;
   }
 
   void offer(const Solution& solution) {
@@ -117,74 +113,78 @@ class LnsSolver {
         std::max(result_.lower_bound, std::min(search_->lower_bound(), result_.cost));
   }
 
+  /// A search in a core, its memory priced.
+  std::unique_ptr<CoreSearch> priced(const Problem& core) {
+    Problem tamed = core;
+    tame(tamed);
+    part_ = options_;
+    if (options_.nodes > 0) part_.nodes = std::max<int64_t>(1, options_.nodes - work_);
+    auto search = std::make_unique<CoreSearch>(std::move(tamed), part_, end_);
+    search->price(end_.within(kPriceShare * end_.left()));
+    return search;
+  }
+
   /// A search in the core as it is now. False if it found nothing that fits.
   bool begin() {
     std::optional<Solution> known;
     if (result_.solution) known = reducer_.restrict(*result_.solution);
-    Problem core = reducer_.core();
-    tame(core);
     if (search_) work_ += search_->work();
-    part_ = options_;
-    if (options_.nodes > 0) part_.nodes = std::max<int64_t>(1, options_.nodes - work_);
-    search_ = std::make_unique<CoreSearch>(std::move(core), part_, end_);
-    search_->price(end_.within(kPriceShare * end_.left()));
+    search_ = priced(reducer_.core());
     const bool found = search_->start(known ? &*known : nullptr);
     take();
     return found;
   }
 
-  /// How much of the time or of the node budget is used up.
-  double used() const {
-    if (options_.nodes <= 0) return end_.share();
-    return static_cast<double>(work_ + search_->work()) / static_cast<double>(options_.nodes);
-  }
-
   /// Takes out of the core what the bound excludes. False if that is too little to begin anew.
   bool remove() {
     const CoreSearch::Excluded gone = search_->excluded(result_.cost);
-    const std::vector<Problem::Edge>& edges = reducer_.core().edges;
-    double share = 0;
-    const auto count = [&](const std::vector<std::vector<bool>>& lists, const auto& known) {
-      double more = 0, all = 0;
-      for (size_t k = 0; k < lists.size(); ++k) {
-        for (size_t c = 0; c < lists[k].size(); ++c) more += lists[k][c] && !known(k, c);
-        all += static_cast<double>(lists[k].size());
-      }
-      if (all > 0) share = std::max(share, more / all);
-    };
-    count(gone.strategies, [](size_t, size_t) { return false; });
-    count(gone.pairs, [&](size_t e, size_t c) { return edges[e].cost[c] == kInfeasible; });
-    if (share < kRemoved) return false;
-    for (size_t e = 0; e < gone.pairs.size(); ++e)
-      reducer_.forbid(static_cast<int>(e), gone.pairs[e]);
+    double count = 0, all = 0;
+    for (const std::vector<bool>& node : gone.strategies) {
+      count += static_cast<double>(std::count(node.begin(), node.end(), true));
+      all += static_cast<double>(node.size());
+    }
+    if (count < kRemoved * all || count == 0) return false;
+    remove_strategies(reducer_, gone);
+    return true;
+  }
+  static void remove_strategies(Reducer& reducer, const CoreSearch::Excluded& gone) {
     for (size_t i = 1; i < gone.strategies.size(); ++i) {
       const std::vector<bool>& node = gone.strategies[i];
       if (std::find(node.begin(), node.end(), true) != node.end())
-        reducer_.remove(static_cast<int>(i), node);
+        reducer.remove(static_cast<int>(i), node);
     }
-    return true;
   }
 
-  /// True if it is known now what the best solution is.
+  /// True if it is known now what the best solution is. Here pairs go, too: they make the program
+  /// small, but a search would stumble over what is forbidden in its midst.
   bool prove() {
-    std::optional<Solution> start;
-    if (result_.solution) start = reducer_.restrict(*result_.solution);
-    if (start && evaluate(reducer_.core(), *start).cost == kInfeasible) start.reset();
+    Reducer tight = reducer_;
+    for (int round = 0; round < kProofRounds; ++round) {
+      const CoreSearch::Excluded gone =
+          (round == 0 ? *search_ : *priced(tight.core())).excluded(result_.cost);
+      for (size_t e = 0; e < gone.pairs.size(); ++e)
+        tight.forbid(static_cast<int>(e), gone.pairs[e]);
+      remove_strategies(tight, gone);
+      if (!tight.run(kElimination, [&] { return late(); })) return true;
+    }
+    if (late() || mip_size(tight.core()) > kSmallMip) return false;
+    const std::vector<size_t> times = priced(tight.core())->scarce_times();
+    std::optional<Solution> start = tight.restrict(*result_.solution);
+    if (start && evaluate(tight.core(), *start).cost == kInfeasible) start.reset();
     const double known = result_.cost;
     const Deadline until = end_.within(kProofShare * end_.left());
-    const MipResult mip = solve_mip(reducer_.core(), start ? &*start : nullptr, until,
-                                    options_.seed, kExact, search_->scarce_times());
-    if (mip.solution) offer_core(*mip.solution);
+    const MipResult mip =
+        solve_mip(tight.core(), start ? &*start : nullptr, until, options_.seed, kExact, times);
+    if (mip.solution) offer(tight.expand(*mip.solution));
     if (!mip.infeasible && !mip.optimal) {
       result_.lower_bound = std::max(result_.lower_bound, std::min(mip.bound, known));
       return false;
     }
     // HiGHS' tolerances may hide the last digits; exact regions see them.
-    if (result_.solution && begin() && !search_->exhausted()) {
+    if (begin() && !search_->exhausted()) {
       search_->round();
       take();
     }
-    proven("mip");
     return true;
   }
 

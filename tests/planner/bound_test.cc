@@ -83,7 +83,8 @@ TEST(Bound, SaysWhatStrategiesAndPairsCostAtLeast) {
       const size_t others = problem.nodes[static_cast<size_t>(other)].cost.size();
       for (size_t b = 0; b < others; ++b) {
         for (size_t a = 0; a < stride; ++a) {
-          const int from = static_cast<int>(forward ? a : b), to = static_cast<int>(forward ? b : a);
+          const int from = static_cast<int>(forward ? a : b),
+                    to = static_cast<int>(forward ? b : a);
           EXPECT_LE(bound.bound_before_sweep() + slack[b * stride + a],
                     of_pair[static_cast<size_t>(e)][pair_of(static_cast<size_t>(e), from, to)] +
                         kRounding)
