@@ -21,6 +21,8 @@ constexpr int kWindowSweeps = 300;  // of a window's
 constexpr int64_t kFirstPatience = 1000000;
 constexpr int64_t kWindowPatience = 500000;
 constexpr int64_t kRoundWork = 4000000;  // of a thread between two meetings
+constexpr double kLargeCore = 5000;      // strategies: so many or more get all of that work
+constexpr double kLeastEffort = 0.01;    // and a tiny core this share of it
 constexpr double kLeastShare = 0.1;      // of the strategies, by slack, that a window keeps
 constexpr double kMostShare = 0.5;       // 1 while rounds are stale
 constexpr double kGain = 1e-5;           // relative: a round with less is stale
@@ -28,7 +30,8 @@ constexpr int kStaleRounds = 3;          // then windows get
 constexpr double kEliteShare = 0.5;      // of the best solutions, not all
 constexpr double kWork = 0.1;            // of an entry of a table in a sweep
 const double kEmphasis[] = {1.0, 1.5, 3.0, 10.0};  // prices x this, if nothing fits
-constexpr double kRepairShare = 0.25;              // of the time left, for one repair
+constexpr int64_t kRepairWork = 20000000;
+constexpr double kRepairShare = 0.25;  // of the time left, for one repair
 
 /// Calls part(0) to part(count - 1), each in a thread. Rethrows what one of them threw.
 template <typename Part>
@@ -77,6 +80,23 @@ int64_t CoreSearch::pricing_work(const Core& core, int sweeps) const {
   return static_cast<int64_t>(kWork * entries * sweeps);
 }
 
+/// Of an amount of work that suits large cores, what suits this one.
+int64_t CoreSearch::fair(int64_t work) const {
+  double strategies = 0;
+  for (const Problem::Node& node : core_.problem.nodes)
+    strategies += static_cast<double>(node.cost.size());
+  return static_cast<int64_t>(static_cast<double>(work) *
+                              std::clamp(strategies / kLargeCore, kLeastEffort, 1.0));
+}
+
+RegionSearchLimits CoreSearch::repair_limits() const {
+  RegionSearchLimits some = limits(0);
+  some.deadline = end_.within(kRepairShare * end_.left());
+  some.work = std::max(fair(kRepairWork), kFirstPatience);
+  if (options_.nodes > 0) some.work = std::clamp(options_.nodes - work_, kFirstPatience, some.work);
+  return some;
+}
+
 RegionSearchLimits CoreSearch::limits(int64_t patience) const {
   const double target = lower_bound() + kRounding * std::abs(lower_bound());
   return {end_, 0, target, patience};
@@ -98,9 +118,10 @@ void CoreSearch::price(const Deadline& until) {
   std::sort(slacks_.begin(), slacks_.end());
 }
 
-bool CoreSearch::start(const Solution* known) {
+bool CoreSearch::start(const Solution* known, int most) {
   const size_t threads = static_cast<size_t>(std::max(1, options_.threads));
-  for (uint64_t attempt = 0; elites_.empty() && (attempt == 0 || !exhausted()); ++attempt) {
+  for (int tried = 0; elites_.empty() && tried < most && (tried == 0 || !exhausted()); ++tried) {
+    const uint64_t attempt = attempts_++;
     const double emphasis = kEmphasis[attempt % std::size(kEmphasis)];
     const Solution decoded = emphasis == 1
                                  ? core_.bound.decoded()
@@ -110,8 +131,7 @@ bool CoreSearch::start(const Solution* known) {
     std::vector<int64_t> work(threads, 1);  // an attempt is never for nothing: a budget ends it
     in_threads(threads, [&](size_t t) {
       RegionSearch search(core_.flat, (options_.seed + 7919 * attempt) * 64 + t);
-      RegionSearchLimits some = limits(kFirstPatience);
-      some.deadline = end_.within(kRepairShare * end_.left());
+      const RegionSearchLimits some = repair_limits();
       search.set(decoded, core_.pricing.price());
       bool fits = search.repair(some);
       if (known != nullptr && (!fits || raw_cost(core_.problem, *known) < search.cost())) {
@@ -120,7 +140,7 @@ bool CoreSearch::start(const Solution* known) {
       }
       if (!fits) tight[t] = {search.overflow(), search.choice()};
       if (fits) {
-        search.improve(limits(kFirstPatience));
+        search.improve(limits(fair(kFirstPatience)));
         found[t] = {raw_cost(core_.problem, search.choice()), search.choice()};
       }
       work[t] += search.work();
@@ -169,18 +189,16 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   worker.work += pricing_work(core_, 1) + pricing_work(part, kWindowSweeps);
 
   RegionSearch search(part.flat, seed);
-  const RegionSearchLimits some = limits(kWindowPatience);
+  const RegionSearchLimits some = limits(fair(kWindowPatience));
   const auto offer = [&] {
     Solution whole = window.to_whole(reducer.expand(search.choice()));
     const double cost = raw_cost(core_.problem, whole);
     keep_best(worker.elites, {cost, std::move(whole)});
   };
   search.set(part.bound.decoded(), part.pricing.price());
-  RegionSearchLimits repair = some;
-  repair.deadline = end_.within(kRepairShare * end_.left());
   std::optional<Solution> best;
   if (!elites.empty()) best = reducer.restrict(window.from_whole(elites.front()->choice));
-  if (search.repair(repair)) {
+  if (search.repair(repair_limits())) {
     search.improve(some);
     offer();
   }
@@ -208,7 +226,7 @@ bool CoreSearch::round() {
   }
   in_threads(workers.size(), [&](size_t t) {
     std::mt19937_64 seeds(workers[t].seed);
-    while (workers[t].work < kRoundWork && end_.left() > 2 * workers[t].setup)
+    while (workers[t].work < fair(kRoundWork) && end_.left() > 2 * workers[t].setup)
       window(workers[t], seeds());
   });
   for (Worker& worker : workers) {

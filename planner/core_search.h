@@ -1,6 +1,7 @@
 // Search in windows: parts of a core whose strategies the prices of memory leave in question.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "planner/bound.h"
@@ -32,9 +33,9 @@ class CoreSearch {
 
   /// Prices memory; lower_bound holds from now on.
   void price(const Deadline& until);
-  /// First solutions, from the prices and from `known` (may be null). Tries until the time or the
-  /// node budget is used up. False if none fits.
-  bool start(const Solution* known);
+  /// First solutions, from the prices and from `known` (may be null). Tries at most so often, or
+  /// until the time or the node budget is used up. False if none fits.
+  bool start(const Solution* known, int most = std::numeric_limits<int>::max());
   /// One round of windows, some in every thread. True if the best solution became better.
   bool round();
   /// Whether the time or the node budget leave no room for another round.
@@ -73,7 +74,9 @@ class CoreSearch {
   };
   void window(Worker& worker, uint64_t seed) const;
   int64_t pricing_work(const Core& core, int sweeps) const;
+  int64_t fair(int64_t work) const;
   RegionSearchLimits limits(int64_t patience) const;
+  RegionSearchLimits repair_limits() const;
 
   Core core_;
   const SolveOptions& options_;
@@ -81,7 +84,7 @@ class CoreSearch {
   std::vector<Found> elites_;
   std::vector<double> slacks_;  // of all strategies, ascending
   Found tightest_;              // its cost: bytes above the limit
-  uint64_t rounds_ = 0;
+  uint64_t rounds_ = 0, attempts_ = 0;
   int stale_ = 0;  // rounds without a real gain
   int64_t work_ = 0;
   double setup_ = 0;

@@ -1,6 +1,7 @@
 // The lns solver: reductions, windows, removal by the bound, and a proof where the core is small.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "planner/core_search.h"
@@ -14,12 +15,15 @@ namespace {
 
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
 constexpr size_t kSmallCore = 1500;   // nodes: up to here a proof is within reach
-constexpr double kSmallMip = 2e4;     // and so many edge variables
-constexpr double kExact = 1e-12;      // relative: what HiGHS is asked for
-constexpr double kPriceShare = 0.3;   // of the time left, for prices
-constexpr double kProofShare = 0.5;   // of the time left, for a proof
-constexpr int kStaleRounds = 3;       // without a gain, before the bound is used to remove
-constexpr double kRemoved = 0.05;     // of the strategies: so many gone are worth a new start
+constexpr int kAttempts = 4;          // at a first solution, before a small core is given to HiGHS
+constexpr int kMostAttempts = std::numeric_limits<int>::max();
+constexpr double kTinyMip = 500;     // edge variables: proven at once
+constexpr double kSmallMip = 2e4;    // and so many edge variables
+constexpr double kExact = 1e-12;     // relative: what HiGHS is asked for
+constexpr double kPriceShare = 0.3;  // of the time left, for prices
+constexpr double kProofShare = 0.5;  // of the time left, for a proof
+constexpr int kStaleRounds = 3;      // without a gain, before the bound is used to remove
+constexpr double kRemoved = 0.05;    // of the strategies: so many gone are worth a new start
 constexpr int kRemovals = 6;
 constexpr int kProofRounds = 2;  // of removal before the program is built
 
@@ -59,9 +63,18 @@ class LnsSolver {
     if (options_.start != nullptr) offer(*options_.start);
     if (!reduce()) return proven("reduction");
     result_.core_nodes = reducer_.core().nodes.size() - 1;  // without the node for what is fixed
-    bool found = begin();
+    const size_t nodes = reducer_.core().nodes.size();
+    bool proving = options_.prove && nodes <= kSmallCore;
+    bool found = begin(proving ? kAttempts : kMostAttempts);
+    const bool tiny = mip_size(reducer_.core()) <= kTinyMip;
+    if (proving && !closed() && (!found || tiny)) {
+      proving = false;
+      if (prove()) return proven("mip");
+      if (!found) found = search_->start(nullptr);
+      take();
+    }
     int stale = 0, removals = 0;
-    bool removing = true, proving = options_.prove;
+    bool removing = true;
     while (found && !closed() && !search_->exhausted()) {
       stale = search_->round() ? 0 : stale + 1;
       take();
@@ -72,8 +85,8 @@ class LnsSolver {
         stale = 0;
         ++removals;
         if (!reduce()) return proven("bound");
-        found = begin();
-      } else if (proving && reducer_.core().nodes.size() <= kSmallCore) {
+        found = begin(kMostAttempts);
+      } else if (proving) {
         proving = false;
         if (prove()) return proven("mip");
       }
@@ -125,12 +138,12 @@ class LnsSolver {
   }
 
   /// A search in the core as it is now. False if it found nothing that fits.
-  bool begin() {
+  bool begin(int attempts) {
     std::optional<Solution> known;
     if (result_.solution) known = reducer_.restrict(*result_.solution);
     if (search_) work_ += search_->work();
     search_ = priced(reducer_.core());
-    const bool found = search_->start(known ? &*known : nullptr);
+    const bool found = search_->start(known ? &*known : nullptr, attempts);
     take();
     return found;
   }
@@ -169,7 +182,8 @@ class LnsSolver {
     }
     if (late() || mip_size(tight.core()) > kSmallMip) return false;
     const std::vector<size_t> times = priced(tight.core())->scarce_times();
-    std::optional<Solution> start = tight.restrict(*result_.solution);
+    std::optional<Solution> start;
+    if (result_.solution) start = tight.restrict(*result_.solution);
     if (start && evaluate(tight.core(), *start).cost == kInfeasible) start.reset();
     const double known = result_.cost;
     const Deadline until = end_.within(kProofShare * end_.left());
@@ -181,7 +195,7 @@ class LnsSolver {
       return false;
     }
     // HiGHS' tolerances may hide the last digits; exact regions see them.
-    if (begin() && !search_->exhausted()) {
+    if (result_.solution && begin(1) && !search_->exhausted()) {
       search_->round();
       take();
     }

@@ -58,6 +58,23 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
   return result;
 }
 
+LeastBytes least_bytes(const Problem& problem) {
+  Problem smallest;
+  for (const Problem::Node& node : problem.nodes) {
+    Problem::Node& one = smallest.nodes.emplace_back();
+    one.cost = {0.0};
+    for (const Problem::Claim& claim : node.claims) {
+      int64_t least = std::numeric_limits<int64_t>::max();
+      for (size_t a = 0; a < claim.bytes.size(); ++a) {
+        if (node.cost[a] != kInfeasible) least = std::min(least, claim.bytes[a]);
+      }
+      if (least != std::numeric_limits<int64_t>::max()) one.claims.push_back({{least}, claim.live});
+    }
+  }
+  const Evaluation found = evaluate(smallest, Solution(smallest.nodes.size(), 0));
+  return {found.peak_bytes, found.peak_time};
+}
+
 void check_problem(const Problem& problem) {
   for (const Problem::Node& node : problem.nodes) {
     for (double cost : node.cost) {

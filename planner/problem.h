@@ -57,6 +57,13 @@ double raw_cost(const Problem& problem, const Solution& solution);
 /// Pure. Throws internal if the solution has the wrong size or an index out of range.
 Evaluation evaluate(const Problem& problem, const Solution& solution);
 
+/// Every node's least bytes, added up at the time when that is most: no solution needs less there.
+struct LeastBytes {
+  int64_t bytes = 0;
+  int time = -1;
+};
+LeastBytes least_bytes(const Problem& problem);
+
 /// Throws internal, naming node or edge, if sizes do not match, an index is out of range, a cost is
 /// NaN or minus infinity, bytes are negative or an interval starts before 0.
 void check_problem(const Problem& problem);

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <memory>
@@ -17,6 +18,9 @@ namespace shardrun {
 namespace {
 
 constexpr double kForbidden = 1e18;  // the contest's: this much or more
+constexpr size_t kDeepest = 64;      // levels of lists and objects
+constexpr int kManyTimes =
+    1 << 22;  // then only those times count at which something begins or ends
 
 class Scanner {
  public:
@@ -24,8 +28,32 @@ class Scanner {
       : name_(name), begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::invalid_input,
-                name_ + ": at byte " + std::to_string(at_ - begin_) + ": " + what);
+    std::string place;
+    for (const Step& step : path_) {
+      if (!step.key.empty()) {
+        place += (place.empty() ? "" : ".") + step.key;
+      } else {
+        place += "[" + std::to_string(step.index) + "]";
+      }
+    }
+    throw Error(ErrorKind::invalid_input, name_ + ": " + place + (place.empty() ? "" : " ") +
+                                              "at byte " + std::to_string(at_ - begin_) + ": " +
+                                              what);
+  }
+  /// "got 'x1', wanted a number": what stands here, up to the next mark.
+  [[noreturn]] void fail_here(const std::string& wanted) {
+    peek();
+    const char* p = at_;
+    while (p < end_ && p - at_ < 20 &&
+           (std::isalnum(static_cast<unsigned char>(*p)) != 0 || *p == '-' || *p == '+' ||
+            *p == '.' || *p == '"'))
+      ++p;
+    if (p == at_ && p < end_) ++p;
+    std::string found(at_, p);
+    for (char& c : found) {
+      if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+    }
+    fail((found.empty() ? "got the end" : "got '" + found + "'") + ", wanted " + wanted);
   }
   char peek() {
     while (at_ < end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
@@ -37,10 +65,7 @@ class Scanner {
     return true;
   }
   void expect(char c) {
-    if (!take(c)) {
-      fail(std::string("got ") + (at_ < end_ ? "'" + std::string(1, *at_) + "'" : "the end") +
-           ", wanted '" + c + "'");
-    }
+    if (!take(c)) fail_here(std::string("'") + c + "'");
   }
   bool at_end() { return peek() == '\0' && at_ >= end_; }
 
@@ -84,8 +109,9 @@ class Scanner {
     }
     double value = 0;
     const auto [rest, error] = std::from_chars(at_, end_, value);
-    if (error == std::errc::result_out_of_range) fail("a number is too large");
-    if (error != std::errc()) fail("wanted a number");
+    if (error == std::errc::result_out_of_range)
+      fail_here("a number that fits into 64-bit floating point");
+    if (error != std::errc() || !std::isfinite(value)) fail_here("a number, or null for forbidden");
     at_ = rest;
     return value;
   }
@@ -93,13 +119,13 @@ class Scanner {
     peek();
     int64_t value = 0;
     const auto [rest, error] = std::from_chars(at_, end_, value);
-    if (error == std::errc::result_out_of_range) {
+    if (error == std::errc::result_out_of_range && *at_ != '-') {
       // More than 64 bits hold is more than any limit.
       at_ = rest;
       return std::numeric_limits<int64_t>::max();
     }
     if (error != std::errc() || (rest < end_ && (*rest == '.' || *rest == 'e' || *rest == 'E')))
-      fail("wanted an integer");
+      fail_here("an integer");
     at_ = rest;
     return value;
   }
@@ -108,8 +134,12 @@ class Scanner {
   void array(Visit&& visit) {
     expect('[');
     if (take(']')) return;
-    do visit();
-    while (take(','));
+    enter({});
+    do {
+      visit();
+      ++path_.back().index;
+    } while (take(','));
+    path_.pop_back();
     expect(']');
   }
   template <typename Visit>
@@ -119,9 +149,17 @@ class Scanner {
     do {
       const std::string key = string();
       expect(':');
+      enter({key, 0});
       visit(key);
+      path_.pop_back();
     } while (take(','));
     expect('}');
+  }
+  /// A list whose key must not come twice: `list` is filled only once.
+  template <typename List, typename Visit>
+  void list_once(const List& list, Visit&& visit) {
+    if (!list.empty()) fail("the field is there twice");
+    array(visit);
   }
   void skip() {
     switch (peek()) {
@@ -129,8 +167,8 @@ class Scanner {
       case '[': return array([&] { skip(); });
       case '"': string(); return;
       case 't':
-      case 'n': at_ = std::min(at_ + 4, end_); return;
-      case 'f': at_ = std::min(at_ + 5, end_); return;
+      case 'n': at_ += std::min<std::ptrdiff_t>(4, end_ - at_); return;
+      case 'f': at_ += std::min<std::ptrdiff_t>(5, end_ - at_); return;
       default: number();
     }
   }
@@ -154,42 +192,65 @@ class Scanner {
     if (two.size() != 2) fail("got " + std::to_string(two.size()) + " numbers, wanted a pair");
     for (int64_t x : two) {
       if (x < std::numeric_limits<int>::min() / 2 || x > std::numeric_limits<int>::max() / 2)
-        fail("index or time " + std::to_string(x) + " is out of range");
+        fail("got " + std::to_string(x) + ", wanted an index or a time below 2^30");
     }
     return {static_cast<int>(two[0]), static_cast<int>(two[1])};
   }
 
  private:
+  /// A field, or a place in a list.
+  struct Step {
+    std::string key;
+    size_t index = 0;
+  };
+  void enter(Step step) {
+    if (path_.size() >= kDeepest) fail("more than " + std::to_string(kDeepest) + " levels deep");
+    path_.push_back(std::move(step));
+  }
+
   const std::string& name_;
+  std::vector<Step> path_;
   const char* begin_;
   const char* at_;
   const char* end_;
 };
 
+int64_t read_limit(Scanner& scan) {
+  const int64_t limit = scan.integer();
+  if (limit < 0) scan.fail("got " + std::to_string(limit) + ", wanted a limit of 0 or more");
+  return limit;
+}
+
 void read_contest(Scanner& scan, Problem& problem) {
+  bool has_nodes = false, has_edges = false;
   std::vector<std::pair<int, int>> intervals;
   std::vector<std::vector<int64_t>> usages;
   scan.object([&](const std::string& key) {
     if (key == "nodes") {
+      has_nodes = true;
       scan.object([&](const std::string& part) {
         if (part == "intervals") {
-          scan.array([&] { intervals.push_back(scan.pair()); });
+          scan.list_once(intervals, [&] { intervals.push_back(scan.pair()); });
         } else if (part == "costs") {
-          scan.array([&] { problem.nodes.push_back({"", scan.numbers(kForbidden), {}}); });
+          scan.list_once(problem.nodes, [&] {
+            problem.nodes.push_back({"", scan.numbers(kForbidden), {}});
+          });
         } else if (part == "usages") {
-          scan.array([&] { usages.push_back(scan.integers()); });
+          scan.list_once(usages, [&] { usages.push_back(scan.integers()); });
         } else {
           scan.skip();
         }
       });
     } else if (key == "edges") {
+      if (has_edges) scan.fail("the field is there twice");
+      has_edges = true;
       std::vector<std::pair<int, int>> ends;
       std::vector<std::vector<double>> costs;
       scan.object([&](const std::string& part) {
         if (part == "nodes") {
-          scan.array([&] { ends.push_back(scan.pair()); });
+          scan.list_once(ends, [&] { ends.push_back(scan.pair()); });
         } else if (part == "costs") {
-          scan.array([&] { costs.push_back(scan.numbers(kForbidden)); });
+          scan.list_once(costs, [&] { costs.push_back(scan.numbers(kForbidden)); });
         } else {
           scan.skip();
         }
@@ -201,11 +262,13 @@ void read_contest(Scanner& scan, Problem& problem) {
       for (size_t e = 0; e < ends.size(); ++e)
         problem.edges.push_back({ends[e].first, ends[e].second, std::move(costs[e])});
     } else if (key == "usage_limit" && scan.peek() != 'n') {
-      problem.memory_limit = scan.integer();
+      problem.memory_limit = read_limit(scan);
     } else {
       scan.skip();
     }
   });
+  if (!has_nodes || !has_edges)
+    scan.fail(std::string("the problem has no field '") + (has_nodes ? "edges" : "nodes") + "'");
   if (intervals.size() != problem.nodes.size() || usages.size() != problem.nodes.size()) {
     scan.fail("nodes have " + std::to_string(intervals.size()) + " intervals, " +
               std::to_string(problem.nodes.size()) + " costs and " + std::to_string(usages.size()) +
@@ -260,6 +323,11 @@ void settle(Problem& problem, const std::string& name) {
     return true;
   });
   try {
+    SR_REQUIRE(!problem.nodes.empty(), invalid_input, "the problem has no nodes");
+    for (const Problem::Node& node : problem.nodes) {
+      SR_REQUIRE(!node.cost.empty(), invalid_input, "node '", node.name,
+                 "' has no strategy: its costs are empty or missing");
+    }
     check_problem(problem);
   } catch (const Error& error) {
     throw Error(ErrorKind::invalid_input, name + ": " + error.what());
@@ -289,6 +357,28 @@ void settle(Problem& problem, const std::string& name) {
   }
 }
 
+/// Of very many times only those are kept at which something begins or ends, in their order.
+void compress_times(Problem& problem) {
+  std::vector<int> marks;
+  const auto each = [&](auto&& visit) {
+    for (Problem::Node& node : problem.nodes) {
+      for (Problem::Claim& claim : node.claims) {
+        for (Problem::Interval& live : claim.live) {
+          if (live.first <= live.last) visit(live);
+        }
+      }
+    }
+  };
+  each([&](const Problem::Interval& live) { marks.insert(marks.end(), {live.first, live.last}); });
+  if (marks.empty() || *std::max_element(marks.begin(), marks.end()) < kManyTimes) return;
+  std::sort(marks.begin(), marks.end());
+  marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
+  const auto rank = [&](int time) {
+    return static_cast<int>(std::lower_bound(marks.begin(), marks.end(), time) - marks.begin());
+  };
+  each([&](Problem::Interval& live) { live = {rank(live.first), rank(live.last)}; });
+}
+
 void print(std::string& out, double value) {
   if (value == kInfeasible) {
     out += "null";
@@ -316,14 +406,18 @@ void print_list(std::string& out, const List& list, Visit&& visit) {
 Problem parse_problem(const std::string& text, const std::string& name) {
   Scanner scan(text, name);
   Problem problem;
+  bool contest = false, has_nodes = false, has_edges = false;
   scan.object([&](const std::string& key) {
     if (key == "problem") {
-      problem = {};
+      if (contest || has_nodes || has_edges) scan.fail("a problem is there twice");
+      contest = true;
       read_contest(scan, problem);
-    } else if (key == "nodes") {
-      scan.array([&] { read_own_node(scan, problem.nodes.emplace_back()); });
-    } else if (key == "edges") {
-      scan.array([&] {
+    } else if (!contest && key == "nodes") {
+      has_nodes = true;
+      scan.list_once(problem.nodes, [&] { read_own_node(scan, problem.nodes.emplace_back()); });
+    } else if (!contest && key == "edges") {
+      has_edges = true;
+      scan.list_once(problem.edges, [&] {
         Problem::Edge& edge = problem.edges.emplace_back();
         scan.object([&](const std::string& part) {
           if (part == "from" || part == "to") {
@@ -338,14 +432,19 @@ Problem parse_problem(const std::string& text, const std::string& name) {
           }
         });
       });
-    } else if (key == "memory_limit" && scan.peek() != 'n') {
-      problem.memory_limit = scan.integer();
+    } else if (!contest && key == "memory_limit" && scan.peek() != 'n') {
+      problem.memory_limit = read_limit(scan);
     } else {
       scan.skip();
     }
   });
   if (!scan.at_end()) scan.fail("something follows the problem");
+  if (!contest && (!has_nodes || !has_edges)) {
+    scan.fail(std::string("there is no field '") +
+              (has_nodes ? "edges'" : "problem' (the contest's form) or 'nodes' (our own)"));
+  }
   settle(problem, name);
+  compress_times(problem);
   return problem;
 }
 

@@ -316,6 +316,13 @@ void Reducer::settle_memory() {
   for (WorkNode& node : nodes_) {
     if (!node.alive) continue;
     const size_t before = node.claims.size();
+    for (size_t c = 0; c < node.claims.size(); ++c) {  // what lives at the same times is one claim
+      for (size_t d = node.claims.size() - 1; d > c; --d) {
+        if (node.claims[d].live != node.claims[c].live) continue;
+        for (size_t a = 0; a < node.size(); ++a) node.claims[c].bytes[a] += node.claims[d].bytes[a];
+        node.claims.erase(node.claims.begin() + static_cast<std::ptrdiff_t>(d));
+      }
+    }
     std::erase_if(node.claims, [&](const Problem::Claim& claim) {
       if (!is_constant(claim.bytes)) return false;
       fixed_.claims.push_back({{claim.bytes.front()}, claim.live});
@@ -334,19 +341,23 @@ void Reducer::settle_memory() {
   each([&](const Problem::Claim& claim) {
     for (const Problem::Interval& live : claim.live) end = std::max(end, live.last + 1);
   });
-  std::vector<int64_t> most(static_cast<size_t>(end) + 1, 0);
+  std::vector<int64_t> most(static_cast<size_t>(end) + 1, 0), least = most;
   each([&](const Problem::Claim& claim) {
-    const int64_t bytes = *std::max_element(claim.bytes.begin(), claim.bytes.end());
+    const auto [low, high] = std::minmax_element(claim.bytes.begin(), claim.bytes.end());
     for (const Problem::Interval& live : claim.live) {
       if (live.first > live.last) continue;
-      most[static_cast<size_t>(live.first)] += bytes;
-      most[static_cast<size_t>(live.last) + 1] -= bytes;
+      most[static_cast<size_t>(live.first)] += *high;
+      most[static_cast<size_t>(live.last) + 1] -= *high;
+      least[static_cast<size_t>(live.first)] += *low;
+      least[static_cast<size_t>(live.last) + 1] -= *low;
     }
   });
   std::vector<int> tight_before(static_cast<size_t>(end) + 1,
                                 0);  // times before t that could overflow
-  int64_t bytes = 0;
+  int64_t bytes = 0, needed = 0;
   for (size_t t = 0; t < static_cast<size_t>(end); ++t) {
+    needed += least[t];
+    if (needed > limit_) fits_ = false;
     bytes += most[t];
     tight_before[t + 1] = tight_before[t] + (bytes > limit_ ? 1 : 0);
   }
@@ -374,6 +385,7 @@ bool Reducer::run(double max_work, const std::function<bool()>& late) {
   while (changed && !stop) {
     changed = false;
     settle_memory();
+    if (!fits_) return false;
     for (int i = 0; i < static_cast<int>(nodes_.size()) && !stop; ++i) {
       if (!at(i).alive || !at(i).dirty) continue;
       stop = late && late();

@@ -27,7 +27,8 @@ class Reducer {
   explicit Reducer(const Problem& problem);
 
   /// Reduces as far as possible. An elimination is made only if the product of the strategies
-  /// involved is at most `max_work`. False if some node has no strategy left (nothing is feasible).
+  /// involved is at most `max_work`. False if some node has no strategy left, or the least bytes of
+  /// all nodes exceed the limit at some time (nothing is feasible).
   /// If `late` (may be null) says so, it stops where it is: a core that is larger than it could be.
   bool run(double max_work, const std::function<bool()>& late = nullptr);
 
@@ -96,7 +97,7 @@ class Reducer {
   std::vector<int> core_to_work_, core_edge_to_work_;
   Problem::Node fixed_;
   int64_t limit_;
-  bool limited_ = false;
+  bool limited_ = false, fits_ = true;
   Problem core_;
 };
 

@@ -19,7 +19,6 @@ constexpr int kSettle = 256;          // regions after which costs are summed an
 constexpr double kPriceWeight = 0.3;  // of a region's prices
 constexpr int64_t kWorkPerNode = 50;  // what setting a region up costs
 constexpr int kFailures = 12;         // repairs in vain before the penalty doubles
-constexpr int kMostRepairs = 100000;
 
 }  // namespace
 
@@ -163,13 +162,15 @@ bool RegionSearch::repair(const RegionSearchLimits& limits) {
   double penalty = 0;
   int failures = 0;
   std::vector<int> over;
-  for (int round = 0; round < kMostRepairs; ++round) {
+  const int64_t begin = work_;
+  for (;;) {
     over.clear();
     for (size_t t = 0; t < state_.use.size(); ++t) {
       if (state_.use[t] > flat_.limit()) over.push_back(static_cast<int>(t));
     }
     if (over.empty()) return true;
     if (free_.empty() || limits.deadline.passed()) return false;
+    if (limits.work > 0 && work_ - begin >= limits.work) return false;
     if (penalty == 0) {
       penalty = 1e-3 * std::max(std::abs(state_.cost), 1e-30) /
                 static_cast<double>(std::max<int64_t>(1, flat_.limit())) /
@@ -184,7 +185,7 @@ bool RegionSearch::repair(const RegionSearchLimits& limits) {
     region(1 + random_() % 2, size, time);
     RegionMove move = solver_.solve(state_, nodes_, region_limits);
     std::sort(move.changes.begin(), move.changes.end());
-    work_ += move.work;
+    work_ += move.work + kWorkPerNode * static_cast<int64_t>(nodes_.size());
     if (apply(move.changes, false)) {
       failures = 0;
     } else if (++failures > kFailures) {
@@ -192,7 +193,6 @@ bool RegionSearch::repair(const RegionSearchLimits& limits) {
       failures = 0;
     }
   }
-  return false;
 }
 
 /// Arms are drawn by what they gained for their work of late.

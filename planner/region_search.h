@@ -33,7 +33,7 @@ class RegionSearch {
   /// guess, by which scarce times are chosen).
   void set(const Solution& choice, const std::vector<double>& price);
 
-  /// Brings the bytes below the limit. False if there was no way in time.
+  /// Brings the bytes below the limit. False if there was no way within the deadline and the work.
   bool repair(const RegionSearchLimits& limits);
   /// Only if nothing exceeds the limit.
   void improve(const RegionSearchLimits& limits);

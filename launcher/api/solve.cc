@@ -31,6 +31,17 @@ SolveReport solve_problem(const SolveRequest& request) {
     SolveReport report;
     report.found = result.solution.has_value();
     if (report.found) report.choices = std::move(*result.solution);
+    if (!report.found) {
+      if (result.tightest) {
+        const Evaluation closest = evaluate(problem, *result.tightest);
+        report.closest_bytes = closest.peak_bytes;
+        report.closest_time = closest.peak_time;
+      }
+      const LeastBytes needed = least_bytes(problem);
+      report.needed_bytes = needed.bytes;
+      report.needed_time = needed.time;
+      report.limit_bytes = problem.memory_limit;
+    }
     report.cost = result.cost;
     report.lower_bound = result.lower_bound;
     report.infeasible = result.proven_infeasible;

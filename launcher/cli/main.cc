@@ -124,6 +124,22 @@ void add_solve_options(CLI::App& app, Arguments& args) {
       ->check(CLI::Range(1, 64));
 }
 
+std::string why_none(const SolveReport& report) {
+  const auto at = [](int64_t bytes, int time) {
+    return std::to_string(bytes) + " bytes at time " + std::to_string(time);
+  };
+  const std::string limit = "the limit is " + std::to_string(report.limit_bytes);
+  if (report.needed_bytes > report.limit_bytes) {
+    return "no choices fit: every one needs at least " +
+           at(report.needed_bytes, report.needed_time) + ", " + limit;
+  }
+  std::string why = report.infeasible ? "no choices are allowed and fit (proven)"
+                                      : "no choices were found that fit; allow more --time";
+  if (report.closest_bytes < 0) return why + "; none that was seen is allowed";
+  return why + "; the closest seen needs " + at(report.closest_bytes, report.closest_time) + ", " +
+         limit + ": " + std::to_string(report.closest_bytes - report.limit_bytes) + " too many";
+}
+
 /// The choices are the last line of stdout, "[]" if there are none; all else goes to stderr.
 int run_solve(const SolveRequest& request) {
   const SolveReport report = solve_problem(request);
@@ -142,9 +158,7 @@ int run_solve(const SolveRequest& request) {
                  report.cost, report.lower_bound, 100 * gap, report.solver.c_str(), report.seconds);
     return 0;
   }
-  std::fprintf(stderr, "%s, lower bound %.17g, solver %s, %.2f s\n",
-               report.infeasible ? "no choices are allowed and fit"
-                                 : "no choices were found that fit; allow more --time",
+  std::fprintf(stderr, "%s; lower bound %.17g, solver %s, %.2f s\n", why_none(report).c_str(),
                report.lower_bound, report.solver.c_str(), report.seconds);
   return 1;
 }

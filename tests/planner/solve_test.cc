@@ -1,5 +1,4 @@
-// Solvers by name: files in both forms, all solvers against exhaustive search, a node budget, a
-// time limit.
+// Solvers by name: all against exhaustive search, a node budget, a time limit, no solution.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -63,18 +62,11 @@ constexpr char kContest[] = R"({"problem": {"name": "tiny", "nodes": {
   "edges": {"nodes": [[0, 1], [1, 2], [0, 1]], "costs": [[0, 1, 2, 3], [0, 0, 0, 0], [1, 1, 1, 1]]},
   "usage_limit": 15}})";
 
-TEST(ProblemFile, ReadsTheContestsForm) {
+TEST(Solve, FindsTheOptimumOfTheContestsForm) {
   const Problem problem = parse_problem(kContest);
-  ASSERT_EQ(problem.nodes.size(), 3u);
-  ASSERT_EQ(problem.edges.size(), 3u);
-  EXPECT_EQ(problem.memory_limit, 15);
-  EXPECT_EQ(problem.nodes[0].claims[0].live[0], (Problem::Interval{0, 1}));
-  EXPECT_TRUE(problem.nodes[2].claims.empty());  // [0, 0] holds nothing
-  EXPECT_EQ(problem.nodes[2].cost[1], kInfeasible);
-  // At time 1 both live: 10 + 7 and 10 + 10 are too much. [1, 0]: 5 + 2 + 2 + 1 = 10; [1, 1]: 5 + 3
+  // At time 1 nodes 0 and 1 live: 10 + 7 and 10 + 10 are too much. [1, 0]: 5 + 2 + 2 + 1 = 10; [1,
+  // 1]: 5 + 3
   // + 3 + 1.
-  EXPECT_EQ(evaluate(problem, {0, 0, 0}).cost, kInfeasible);
-  EXPECT_EQ(evaluate(problem, {1, 0, 0}).cost, 10);
   for (const char* solver : {"auto", "ilp", "beam", "lns", "beam+lns"}) {
     SolveOptions options;
     options.seconds = 1;
@@ -83,32 +75,6 @@ TEST(ProblemFile, ReadsTheContestsForm) {
     ASSERT_TRUE(result.solution) << solver;
     EXPECT_EQ(solution_json(*result.solution), "[1, 0, 0]") << solver;
   }
-}
-
-TEST(ProblemFile, OwnFormComesBackEqual) {
-  const Problem problem = random_problem(3, 8, 4);
-  const Problem back = parse_problem(problem_json(problem));
-  ASSERT_EQ(back.nodes.size(), problem.nodes.size());
-  EXPECT_EQ(problem_json(back), problem_json(problem));
-  EXPECT_EQ(back.memory_limit, problem.memory_limit);
-}
-
-TEST(ProblemFile, SaysWhatIsWrong) {
-  const auto message = [](const std::string& text) -> std::string {
-    try {
-      parse_problem(text, "p.json");
-      return "";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::invalid_input);
-      return error.what();
-    }
-  };
-  EXPECT_NE(message("").find("p.json: at byte 0"), std::string::npos);
-  EXPECT_NE(message(R"({"nodes": [{"cost": [1, x]}]})").find("wanted a number"), std::string::npos);
-  EXPECT_NE(message(R"({"nodes": [{"cost": [1]}], "edges": [{"from": 0, "to": 4, "cost": [1]}]})")
-                .find("joins nodes 0 and 4 of 1"),
-            std::string::npos);
-  EXPECT_NE(message(std::string(kContest).substr(0, 200)), "");
 }
 
 TEST(Solve, AllSolversAgainstExhaustiveSearch) {
@@ -150,6 +116,53 @@ TEST(Solve, EqualBudgetsGiveEqualChoices) {
   EXPECT_EQ(first.solution, second.solution);
   EXPECT_LE(first.lower_bound, first.cost);
   EXPECT_LT(first.seconds, 30);
+}
+
+/// Pairs of nodes of which one has to take two bytes and the other one; at time 3 all of them live.
+Problem pairs_at_one_time(int pairs, int64_t limit) {
+  Problem problem;
+  for (int i = 0; i < 2 * pairs; ++i) {
+    problem.nodes.push_back(
+        {"n" + std::to_string(i), {1.0 * (i % 5), 0.0}, {{{1, 2}, {{i % 2 == 0 ? 2 : 3, 3}}}}});
+  }
+  for (int i = 0; i < pairs; ++i)
+    problem.edges.push_back({2 * i, 2 * i + 1, {kInfeasible, 0.0, 0.0, kInfeasible}});
+  problem.memory_limit = limit;
+  return problem;
+}
+
+TEST(Solve, TellsTheClosestIfNothingFits) {
+  constexpr int kPairs = 30;
+  const Problem problem = pairs_at_one_time(kPairs, 3 * kPairs - 1);
+  EXPECT_EQ(least_bytes(problem).bytes, 2 * kPairs);  // the edges aside
+  EXPECT_EQ(least_bytes(problem).time, 3);
+  for (const char* solver : {"auto", "lns", "ilp"}) {
+    SCOPED_TRACE(solver);
+    SolveOptions options;
+    options.seconds = 60;
+    options.nodes = 3000;
+    const SolveResult result = solve(problem, solver, options);
+    EXPECT_FALSE(result.solution);
+    EXPECT_EQ(result.proven_infeasible, std::string(solver) != "lns");
+    ASSERT_TRUE(result.tightest);
+    EXPECT_EQ(evaluate(problem, *result.tightest).peak_bytes, 3 * kPairs);
+    EXPECT_EQ(evaluate(problem, *result.tightest).peak_time, 3);
+  }
+  // One byte more is enough.
+  const Problem fits = pairs_at_one_time(kPairs, 3 * kPairs);
+  const SolveResult result = solve(fits, "lns", {.seconds = 20, .nodes = 3000});
+  ASSERT_TRUE(result.solution);
+  EXPECT_EQ(evaluate(fits, *result.solution).peak_bytes, 3 * kPairs);
+}
+
+TEST(Solve, ProvesThatTheLeastBytesAreTooMany) {
+  Problem problem = random_problem(8, 40, 5);
+  problem.memory_limit = least_bytes(problem).bytes - 1;
+  for (const char* solver : {"auto", "lns", "beam", "ilp"}) {
+    const SolveResult result = solve(problem, solver, {.seconds = 20});
+    EXPECT_FALSE(result.solution) << solver;
+    EXPECT_TRUE(result.proven_infeasible) << solver;
+  }
 }
 
 TEST(Solve, ReturnsInTime) {

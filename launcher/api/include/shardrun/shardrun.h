@@ -277,7 +277,11 @@ struct SolveReport {
   bool found = false;
   std::vector<int> choices;  // one per node; empty if none was found that fits
   double cost = 0, lower_bound = 0;
-  bool infeasible = false;            // proven
+  bool infeasible = false;  // proven
+  /// If none was found: what the smallest one seen needs (-1: none seen was allowed), what every
+  /// one needs at least, and the limit; with the times at which that is.
+  int64_t closest_bytes = -1, needed_bytes = 0, limit_bytes = 0;
+  int closest_time = -1, needed_time = -1;
   std::string solver;                 // which part finished
   double seconds = 0;                 // with the reading
   int64_t nodes = 0, core_nodes = 0;  // before and after the exact reductions
