@@ -134,6 +134,36 @@ int merge_equal_nodes(Graph& graph) {
   return count;
 }
 
+int mask_before_dropout(Graph& graph) {
+  int count = 0;
+  const std::vector<int> uses = use_counts(graph);
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& mask = graph.node(static_cast<NodeId>(n));
+    if (mask.op != "where") continue;
+    for (const size_t side : {1, 2}) {
+      const ValueId dropped = mask.inputs[side];
+      if (made_by(graph, dropped, "dropout") == nullptr ||
+          uses[static_cast<size_t>(dropped)] != 1 ||
+          graph.type(dropped) != graph.type(mask.outputs[0]) ||
+          uniform_value(graph, mask.inputs[3 - side]) != 0.0)
+        continue;
+      Node& dropout = graph.node(graph.value(dropped).producer);
+      if (dropout.phase != mask.phase) continue;
+      const ValueId x = dropout.inputs[0], step = dropout.inputs[1];
+      std::swap(dropout.op, mask.op);
+      std::swap(dropout.name, mask.name);
+      std::swap(dropout.attrs, mask.attrs);
+      dropout.inputs = mask.inputs;
+      dropout.inputs[side] = x;
+      mask.inputs = {dropped, step};
+      ++count;
+      break;
+    }
+  }
+  if (count > 0) sort_nodes(graph);  // the condition may be made behind the dropout
+  return count;
+}
+
 int fold_transposes(Graph& graph) {
   int count = 0;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {

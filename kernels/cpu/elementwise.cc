@@ -12,6 +12,7 @@ namespace {
 
 struct Parameters {
   float alpha = 0, beta = 0;
+  bool condition = false;  // operand 0 reaches the loop as the bytes of booleans
 };
 using Loop = void (*)(const Parameters&, const float* const* x, float* y, int64_t n);
 
@@ -82,6 +83,15 @@ const float* gather_block(const TensorView& view, int64_t offset, int64_t stride
   return buffer;
 }
 
+// n booleans as bytes behind a pointer to float, as where_loop takes them.
+const float* condition_block(const TensorView& view, int64_t offset, int64_t stride, int64_t n,
+                             float* buffer) {
+  const uint8_t* bytes = view.as<uint8_t>() + offset;
+  if (stride == 1) return reinterpret_cast<const float*>(bytes);
+  std::memset(buffer, *bytes, static_cast<size_t>(n));
+  return buffer;
+}
+
 void put_block(const TensorView& view, int64_t offset, int64_t n, const float* y) {
   switch (view.type.dtype) {
     case DType::f32: break;
@@ -104,37 +114,45 @@ void put_block(const TensorView& view, int64_t offset, int64_t n, const float* y
   }
 }
 
+/// Elements [begin, end) of the result, in blocks that begin at `begin` or where a line of the
+/// layout does.
+void run_elements(const Layout& layout, Loop loop, const Parameters& p, const KernelArgs& args,
+                  int64_t begin, int64_t end) {
+  const int64_t length = layout.dims.back();
+  const size_t operands = args.in.size();
+  alignas(64) float buffers[3][kBlock], result[kBlock];
+  const float* x[3] = {nullptr, nullptr, nullptr};
+  for (int64_t at = begin; at < end;) {
+    const int64_t start = at % length, n = std::min({kBlock, length - start, end - at});
+    int64_t offset[3];
+    for (size_t k = 0; k < operands; ++k) offset[k] = start * layout.strides[k].back();
+    int64_t rest = at / length;
+    for (size_t d = layout.dims.size() - 1; d-- > 0;) {
+      const int64_t index = rest % layout.dims[d];
+      rest /= layout.dims[d];
+      for (size_t k = 0; k < operands; ++k) offset[k] += index * layout.strides[k][d];
+    }
+    for (size_t k = 0; k < operands; ++k) {
+      const auto block = k == 0 && p.condition ? condition_block : gather_block;
+      x[k] = block(args.in[k], offset[k], layout.strides[k].back(), n, buffers[k]);
+    }
+    float* y = place(args.out[0], at, result);
+    loop(p, x, y, n);
+    put_block(args.out[0], at, n, y);
+    at += n;
+  }
+}
+
 void run(const Layout& layout, Loop loop, const Parameters& p, const KernelArgs& args) {
   const int64_t length = layout.dims.back(), blocks = (length + kBlock - 1) / kBlock;
-  const int64_t rows = length == 0 ? 0 : args.out[0].count() / length;
-  const size_t operands = args.in.size();
+  const int64_t lines = length == 0 ? 0 : args.out[0].count() / length;
   const int64_t block_length = std::min(length, kBlock);
-  parallel_ranges(rows * blocks, std::max<int64_t>(1, 16384 / std::max<int64_t>(block_length, 1)),
+  parallel_ranges(lines * blocks, std::max<int64_t>(1, 16384 / std::max<int64_t>(block_length, 1)),
                   [&](int64_t begin, int64_t end) {
-                    alignas(64) float buffers[3][kBlock], result[kBlock];
-                    const float* x[3] = {nullptr, nullptr, nullptr};
-                    for (int64_t item = begin; item < end; ++item) {
-                      const int64_t row = item / blocks, start = item % blocks * kBlock,
-                                    n = std::min(kBlock, length - start);
-                      int64_t offset[3];
-                      for (size_t k = 0; k < operands; ++k)
-                        offset[k] = start * layout.strides[k].back();
-                      int64_t rest = row;
-                      for (size_t d = layout.dims.size() - 1; d-- > 0;) {
-                        const int64_t index = rest % layout.dims[d];
-                        rest /= layout.dims[d];
-                        for (size_t k = 0; k < operands; ++k)
-                          offset[k] += index * layout.strides[k][d];
-                      }
-                      for (size_t k = 0; k < operands; ++k) {
-                        x[k] = gather_block(args.in[k], offset[k], layout.strides[k].back(), n,
-                                            buffers[k]);
-                      }
-                      const int64_t at = row * length + start;
-                      float* y = place(args.out[0], at, result);
-                      loop(p, x, y, n);
-                      put_block(args.out[0], at, n, y);
-                    }
+                    const auto element = [&](int64_t block) {
+                      return block / blocks * length + block % blocks * kBlock;
+                    };
+                    run_elements(layout, loop, p, args, element(begin), element(end));
                   });
 }
 
@@ -158,8 +176,12 @@ KernelImpl elementwise(
     const Layout layout(call.out[0].shape, call.in);
     const Parameters p = parameters != nullptr ? parameters(call.node) : Parameters{};
     const Loop chosen = choose != nullptr ? choose(call.node) : loop;
+    const int64_t columns = call.out[0].shape.empty() ? 1 : call.out[0].shape.back();
     return PreparedKernel{[=](const KernelArgs& args) { run(layout, chosen, p, args); }, 0,
-                          "cpu:simd"};
+                          "cpu:simd",
+                          [=](const KernelArgs& args, int64_t begin, int64_t end) {
+                            run_elements(layout, chosen, p, args, begin * columns, end * columns);
+                          }};
   };
   return impl;
 }
@@ -185,13 +207,14 @@ void loop2(const Parameters&, const float* const* x, float* y, int64_t n) {
 }
 
 void where_loop(const Parameters&, const float* const* x, float* y, int64_t n) {
-  const float *c = x[0], *a = x[1], *b = x[2];
+  const auto* c = reinterpret_cast<const uint8_t*>(x[0]);
+  const float *a = x[1], *b = x[2];
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = c[i] != 0.0f ? a[i] : b[i];
+  for (int64_t i = 0; i < n; ++i) y[i] = c[i] != 0 ? a[i] : b[i];
 }
 
 Parameters alpha_only(const Node& n) {
-  return {static_cast<float>(activation_attr(n, "alpha")), 0};
+  return {.alpha = static_cast<float>(activation_attr(n, "alpha"))};
 }
 Parameters alpha_beta(const Node& n) {
   return {static_cast<float>(activation_attr(n, "alpha")),
@@ -330,7 +353,13 @@ KernelList elementwise_kernels() {
   binary("logical_and", loop2<[](float a, float b) { return a != 0 && b != 0 ? 1.0f : 0.0f; }>);
   binary("logical_or", loop2<[](float a, float b) { return a != 0 || b != 0 ? 1.0f : 0.0f; }>);
   binary("logical_xor", loop2<[](float a, float b) { return (a != 0) != (b != 0) ? 1.0f : 0.0f; }>);
-  binary("where", where_loop);
+  list.push_back(elementwise(
+      "where", where_loop, [](const Node&) { return Parameters{.condition = true}; },
+      [](const KernelCall& call) -> std::optional<std::string> {
+        const DType d = call.in[1].dtype;
+        if (is_f32_or_bf16(d) || d == DType::boolean) return std::nullopt;
+        return str("computes in f32 and bf16, not ", d);
+      }));
   list.push_back(elementwise("cast", loop1<[](float x) { return x; }>, nullptr, cast_refuses));
   return list;
 }

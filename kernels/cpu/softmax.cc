@@ -20,8 +20,7 @@ struct TopAndSum {
   double sum;  // of exp(x - top)
 };
 
-// NaN in a row makes the sum NaN.
-TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
+float top_of_row(const TensorView& x, int64_t at, int64_t cols) {
   alignas(64) float buffer[kBlock];
   float top = kNever;
   for_blocks(cols, [&](int64_t c, int64_t n) {
@@ -29,6 +28,13 @@ TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
 #pragma omp simd reduction(max : top)
     for (int64_t i = 0; i < n; ++i) top = v[i] > top ? v[i] : top;
   });
+  return top;
+}
+
+// NaN in a row makes the sum NaN.
+TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
+  alignas(64) float buffer[kBlock];
+  const float top = top_of_row(x, at, cols);
   double total = 0;
   for_blocks(cols, [&](int64_t c, int64_t n) {
     const float* v = floats(x, at + c, n, buffer);
@@ -40,66 +46,85 @@ TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
   return {top, total};
 }
 
-void softmax(bool log_of, int64_t cols, const KernelArgs& args) {
-  const TensorView &x = args.in[0], &y = args.out[0];
-  parallel_ranges(
-      cols == 0 ? 0 : x.count() / cols, row_grain(cols), [&](int64_t begin, int64_t end) {
-        alignas(64) float xb[kBlock], yb[kBlock];
-        for (int64_t r = begin; r < end; ++r) {
-          const auto [top, sum] = scan_row(x, r * cols, cols);
-          const auto inv = static_cast<float>(1 / sum), lse = static_cast<float>(std::log(sum));
-          for_blocks(cols, [&, top = top](int64_t c, int64_t n) {
-            const float* v = floats(x, r * cols + c, n, xb);
-            float* out = place(y, r * cols + c, yb);
-            if (log_of) {
+// y, which may be x, holds the exponentials until their sum is known.
+void softmax_row(const TensorView& x, float* y, int64_t at, int64_t cols) {
+  alignas(64) float buffer[kBlock];
+  const float top = top_of_row(x, at, cols);
+  double total = 0;
+  for_blocks(cols, [&](int64_t c, int64_t n) {
+    const float* v = floats(x, at + c, n, buffer);
+    float* out = y + at + c;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; ++i) {
+      out[i] = exp(v[i] - top);
+      sum += out[i];
+    }
+    total += static_cast<double>(sum);
+  });
+  const auto inv = static_cast<float>(1 / total);
 #pragma omp simd
-              for (int64_t i = 0; i < n; ++i) out[i] = v[i] - top - lse;
-            } else {
-#pragma omp simd
-              for (int64_t i = 0; i < n; ++i) out[i] = exp(v[i] - top) * inv;
-            }
-            put(y, r * cols + c, n, out);
-          });
-        }
-      });
+  for (int64_t i = 0; i < cols; ++i) y[at + i] *= inv;
 }
 
-void softmax_grad(bool log_of, int64_t cols, const KernelArgs& args) {
+void softmax(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end) {
+  const TensorView &x = args.in[0], &y = args.out[0];
+  alignas(64) float xb[kBlock], yb[kBlock];
+  for (int64_t r = begin; r < end; ++r) {
+    if (!log_of && y.type.dtype == DType::f32) {
+      softmax_row(x, y.as<float>(), r * cols, cols);
+      continue;
+    }
+    const auto [top, sum] = scan_row(x, r * cols, cols);
+    const auto inv = static_cast<float>(1 / sum), lse = static_cast<float>(std::log(sum));
+    for_blocks(cols, [&, top = top](int64_t c, int64_t n) {
+      const float* v = floats(x, r * cols + c, n, xb);
+      float* out = place(y, r * cols + c, yb);
+      if (log_of) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = v[i] - top - lse;
+      } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = exp(v[i] - top) * inv;
+      }
+      put(y, r * cols + c, n, out);
+    });
+  }
+}
+
+void softmax_grad(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end) {
   const TensorView &dy = args.in[0], &y = args.in[1], &dx = args.out[0];
-  parallel_ranges(cols == 0 ? 0 : y.count() / cols, row_grain(cols),
-                  [&](int64_t begin, int64_t end) {
-                    alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
-                    for (int64_t r = begin; r < end; ++r) {
-                      double total = 0;
-                      for_blocks(cols, [&](int64_t c, int64_t n) {
-                        const float* d = floats(dy, r * cols + c, n, db);
-                        const float* p = floats(y, r * cols + c, n, yb);
-                        float sum = 0;
-                        if (log_of) {
+  alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
+  for (int64_t r = begin; r < end; ++r) {
+    double total = 0;
+    for_blocks(cols, [&](int64_t c, int64_t n) {
+      const float* d = floats(dy, r * cols + c, n, db);
+      const float* p = floats(y, r * cols + c, n, yb);
+      float sum = 0;
+      if (log_of) {
 #pragma omp simd reduction(+ : sum)
-                          for (int64_t i = 0; i < n; ++i) sum += d[i];
-                        } else {
+        for (int64_t i = 0; i < n; ++i) sum += d[i];
+      } else {
 #pragma omp simd reduction(+ : sum)
-                          for (int64_t i = 0; i < n; ++i) sum += d[i] * p[i];
-                        }
-                        total += static_cast<double>(sum);
-                      });
-                      const auto dot = static_cast<float>(total);
-                      for_blocks(cols, [&](int64_t c, int64_t n) {
-                        const float* d = floats(dy, r * cols + c, n, db);
-                        const float* p = floats(y, r * cols + c, n, yb);
-                        float* out = place(dx, r * cols + c, ob);
-                        if (log_of) {
+        for (int64_t i = 0; i < n; ++i) sum += d[i] * p[i];
+      }
+      total += static_cast<double>(sum);
+    });
+    const auto dot = static_cast<float>(total);
+    for_blocks(cols, [&](int64_t c, int64_t n) {
+      const float* d = floats(dy, r * cols + c, n, db);
+      const float* p = floats(y, r * cols + c, n, yb);
+      float* out = place(dx, r * cols + c, ob);
+      if (log_of) {
 #pragma omp simd
-                          for (int64_t i = 0; i < n; ++i) out[i] = d[i] - exp(p[i]) * dot;
-                        } else {
+        for (int64_t i = 0; i < n; ++i) out[i] = d[i] - exp(p[i]) * dot;
+      } else {
 #pragma omp simd
-                          for (int64_t i = 0; i < n; ++i) out[i] = p[i] * (d[i] - dot);
-                        }
-                        put(dx, r * cols + c, n, out);
-                      });
-                    }
-                  });
+        for (int64_t i = 0; i < n; ++i) out[i] = p[i] * (d[i] - dot);
+      }
+      put(dx, r * cols + c, n, out);
+    });
+  }
 }
 
 int64_t label_at(const TensorView& labels, int64_t i) {
@@ -170,11 +195,20 @@ std::optional<std::string> refuses_inner_axis(const KernelCall& call) {
   return refuse_other_floats(call);
 }
 
-KernelImpl rowwise(const char* op, bool log_of, void (*run)(bool, int64_t, const KernelArgs&)) {
+using Rows = void (*)(bool log_of, int64_t cols, const KernelArgs&, int64_t begin, int64_t end);
+
+KernelImpl rowwise(const char* op, bool log_of, Rows run) {
   return {op, "cpu:simd", refuses_inner_axis, [=](const KernelCall& call) {
             const int64_t cols = call.in[0].shape.back();
-            return PreparedKernel{[=](const KernelArgs& args) { run(log_of, cols, args); }, 0,
-                                  "cpu:simd"};
+            const auto rows = [=](const KernelArgs& args, int64_t begin, int64_t end) {
+              run(log_of, cols, args, begin, end);
+            };
+            return PreparedKernel{
+                [=](const KernelArgs& args) {
+                  parallel_ranges(cols == 0 ? 0 : args.out[0].count() / cols, row_grain(cols),
+                                  [&](int64_t begin, int64_t end) { rows(args, begin, end); });
+                },
+                0, "cpu:simd", rows};
           }};
 }
 

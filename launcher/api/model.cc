@@ -156,6 +156,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   }
   attach_optimizer(impl.train, optimizer_options(impl.options));
   fold_casts(impl.train);
+  mask_before_dropout(impl.train);
   merge_equal_nodes(impl.train);
   merge_equal_nodes(impl.evaluation);
   for (std::string& note : check_user_ops(impl.train)) impl.notes.push_back(std::move(note));

@@ -116,6 +116,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
   try {
     make_groups(world);
     prepare(lists);
+    make_chains();
     if (initialise) initialise_persistent(seed);
   } catch (const Error& e) {
     throw e.with_context(str("rank ", program_.rank));
@@ -182,6 +183,20 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
   }
 }
 
+void Executor::make_chains() {
+  std::vector<RowStep> steps;
+  for (const Ready& ready : ready_) steps.push_back({ready.kernel.get(), ready.in, ready.out});
+  for (size_t first = 0; first < steps.size(); ++first) {
+    size_t end = first;
+    while (end < steps.size() && ready_[end].phase == ready_[first].phase) ++end;
+    const std::span<const RowStep> rest = std::span(steps).subspan(first, end - first);
+    const std::span<const RowStep> chain = rest.first(RowChain::length(rest));
+    if (!RowChain::pays(chain)) continue;
+    chains_.emplace(first, RowChain({chain.begin(), chain.end()}));
+    first += chain.size() - 1;
+  }
+}
+
 void Executor::initialise_persistent(uint64_t seed) {
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
   for (const Binding& b : program_.bindings) {
@@ -222,6 +237,14 @@ void Executor::run(Phase phase) {
   for (size_t s = 0; s < ready_.size(); ++s) {
     const Ready& ready = ready_[s];
     if (ready.phase != phase) continue;
+    if (const auto chain = chains_.find(s); chain != chains_.end() && !hook_) {
+      chain->second.run();
+      const double end = now_seconds();
+      step_seconds_[s] += end - start;
+      start = end;
+      s += chain->second.size() - 1;
+      continue;
+    }
     try {
       if (ready.kernel) {
         ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace});

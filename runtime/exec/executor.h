@@ -12,6 +12,7 @@
 
 #include "collectives/communicator.h"
 #include "exec/collective_step.h"
+#include "exec/row_chain.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"
 
@@ -73,6 +74,7 @@ class Executor {
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
   /// program().steps and what it has left in the arena. What it throws passes through run_*.
+  /// Steps that would run as a chain (row_chain.h) then run one by one, with the same results.
   using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
   void on_step(StepHook hook) { hook_ = std::move(hook); }
 
@@ -100,7 +102,7 @@ class Executor {
 
   /// Seconds in communication, packing included, since construction (slices are compute).
   double comm_seconds() const { return comm_seconds_; }
-  /// The same by step of the program, all steps.
+  /// The same by step of the program, all steps; steps that ran as a chain count as the first.
   const std::vector<double>& step_seconds() const { return step_seconds_; }
   /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
   std::string_view implementation(size_t step) const;
@@ -109,6 +111,7 @@ class Executor {
   struct Ready;  // a step with its pointers
   void make_groups(Communicator& world);
   void prepare(std::span<const KernelList* const> lists);
+  void make_chains();
   void initialise_persistent(uint64_t seed);
   void run(Phase phase);
   const Binding* scalar(std::string_view name) const;
@@ -117,6 +120,7 @@ class Executor {
   std::shared_ptr<Arena> arena_;
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by mesh axes
   std::vector<Ready> ready_;
+  std::map<size_t, RowChain> chains_;  // by their first step
   double comm_seconds_ = 0;
   std::vector<double> step_seconds_;
   StepHook hook_;

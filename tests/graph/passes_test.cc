@@ -86,6 +86,36 @@ TEST(MergeEqualNodes, DropoutsOfTwoKeysStayTwo) {
   EXPECT_EQ(merge_equal_nodes(b.g), 0);
 }
 
+TEST(MaskBeforeDropout, KeepsWhatIsDrawn) {
+  Build b;
+  const ValueId x = b.in("x", {6, 5}),
+                step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
+  auto drop = [&](ValueId of, int64_t key) {
+    return b.op("dropout", {of, step},
+                {{"p", 0.5},
+                 {"key", key},
+                 {"seed", int64_t{1}},
+                 {"global_shape", Shape{6, 5}},
+                 {"start", Shape{0, 0}}});
+  };
+  const ValueId zero = b.number(0), one = b.number(1);
+  const ValueId early = drop(x, 1), kept = drop(x, 2), other = drop(x, 3);
+  const ValueId positive = b.op("greater", {b.mul(x, 2.0), zero});  // made behind the dropouts
+  const ValueId first = b.op("where", {positive, early, zero}),
+                second = b.op("where", {positive, zero, drop(x, 4)}),
+                twice = b.op("where", {positive, kept, zero}),  // kept has another use
+                ones = b.op("where", {positive, other, one});   // not a zero
+  b.g.outputs = {first, second, twice, kept, ones};
+  Graph out = b.g;
+  EXPECT_EQ(mask_before_dropout(out), 2);
+  check_graph(out);
+  for (size_t i = 0; i < 5; ++i) {
+    const Node& node = out.node(out.value(out.outputs[i]).producer);
+    EXPECT_EQ(node.op, i < 2 || i == 3 ? "dropout" : "where") << i;
+  }
+  expect_same_outputs(b.g, out, 0);
+}
+
 TEST(FoldTransposes, IntoOperandsAndResult) {
   Build b;
   const ValueId x = b.transpose(b.in("x", {3, 2, 4}), {1, 0, 2});

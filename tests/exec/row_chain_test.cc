@@ -1,0 +1,149 @@
+// Chains of row-wise steps: which steps may be interleaved, and the same results as one by one.
+#include "exec/row_chain.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/kernel.h"
+
+namespace shardrun {
+namespace {
+
+/// Steps over one piece of memory, at byte offsets that a test chooses.
+class Steps {
+ public:
+  explicit Steps(int64_t bytes) : memory_(static_cast<size_t>(bytes) / 4 + 16) {
+    for (size_t i = 0; i < memory_.size(); ++i)
+      memory_[i] = static_cast<float>(static_cast<int64_t>(i * 37 % 101) - 50) / 8;
+  }
+
+  struct Operand {
+    int64_t offset;
+    Shape shape;
+    DType dtype = DType::f32;
+  };
+
+  void add(const std::string& op, const std::vector<Operand>& in, const Operand& out,
+           Attrs attrs = {}) {
+    Made& made = *made_.emplace_back(std::make_unique<Made>());
+    made.node.op = op;
+    made.node.attrs = std::move(attrs);
+    std::vector<TensorType> in_types;
+    for (const Operand& o : in) {
+      in_types.push_back({o.dtype, o.shape});
+      made.in.push_back(view(o));
+    }
+    made.out = {view(out)};
+    const std::vector<TensorType> out_types = {{out.dtype, out.shape}};
+    const KernelList* lists[] = {&cpu_kernels(), &reference_kernels()};
+    made.kernel = select_kernel(lists, KernelCall{made.node, in_types, out_types});
+    rows_.push_back({&made.kernel, made.in, made.out});
+  }
+
+  std::span<const RowStep> rows() const { return rows_; }
+  std::vector<float>& memory() { return memory_; }
+
+  void run_one_by_one() const {
+    for (const auto& made : made_) made->kernel.run(KernelArgs{made->in, made->out, nullptr});
+  }
+
+ private:
+  struct Made {
+    Node node;
+    std::vector<TensorView> in, out;
+    PreparedKernel kernel;
+  };
+
+  TensorView view(const Operand& o) {
+    return {reinterpret_cast<char*>(memory_.data()) + o.offset, {o.dtype, o.shape}};
+  }
+
+  std::vector<float> memory_;
+  std::vector<std::unique_ptr<Made>> made_;
+  std::vector<RowStep> rows_;
+};
+
+/// What attention over a matrix does: scores of rows and columns, a mask, softmax, dropout; in
+/// place where an operand dies.
+Steps attention(const Shape& shape) {
+  const int64_t size = element_count(shape) * 4, heads = shape[0], n = shape[1];
+  Steps s(3 * size + (2 * heads * n + n * n) * 4 + 64);
+  const int64_t a = 0, b = size, c = 2 * size, row = 3 * size, column = row + heads * n * 4,
+                mask = column + heads * n * 4, step = (mask + n * n + 7) / 8 * 8;
+  s.add("add", {{row, {heads, n, 1}}, {column, {heads, 1, n}}}, {a, shape});
+  s.add("leaky_relu", {{a, shape}}, {b, shape}, {{"alpha", 0.2}});
+  s.add("where", {{mask, {n, n}, DType::boolean}, {b, shape}, {row, {}}}, {b, shape});
+  s.add("softmax", {{b, shape}}, {b, shape}, {{"axis", int64_t{2}}});
+  s.add("dropout", {{b, shape}, {step, {}, DType::i64}}, {c, shape},
+        {{"p", 0.5},
+         {"key", int64_t{1}},
+         {"seed", int64_t{2}},
+         {"global_shape", shape},
+         {"start", Shape(3, 0)}});
+  return s;
+}
+
+TEST(RowChain, GivesWhatItsStepsGive) {
+  for (const Shape& shape : {Shape{3, 300, 300}, Shape{2, 600, 600}, Shape{1, 1030, 1030}}) {
+    Steps one_by_one = attention(shape), chained = attention(shape);
+    ASSERT_EQ(RowChain::length(chained.rows()), 5u);
+    EXPECT_TRUE(RowChain::pays(chained.rows()));
+    one_by_one.run_one_by_one();
+    const auto rows = chained.rows();
+    RowChain({rows.begin(), rows.end()}).run();
+    int differ = 0;
+    for (size_t i = 0; i < one_by_one.memory().size(); ++i)
+      differ += std::memcmp(&one_by_one.memory()[i], &chained.memory()[i], 4) != 0;
+    EXPECT_EQ(differ, 0) << to_string(shape);
+  }
+}
+
+TEST(RowChain, EndsWhereMemoryIsUsedAnew) {
+  const Shape shape = {64, 32}, half = {64, 16}, row = {32};
+  const int64_t size = 64 * 32 * 4;
+  const auto length = [&](auto fill) {
+    Steps s(4 * size);
+    s.add("relu", {{0, shape}}, {size, shape});
+    fill(s);
+    return RowChain::length(s.rows());
+  };
+  // Over the operand that died: its rows are the same rows.
+  EXPECT_EQ(length([&](Steps& s) { s.add("neg", {{size, shape}}, {0, shape}); }), 2u);
+  // It begins in the middle of what other rows still read.
+  EXPECT_EQ(length([&](Steps& s) { s.add("neg", {{size, shape}}, {64, shape}); }), 1u);
+  // As many rows, but shorter ones: row 1 lies where row 0 did.
+  EXPECT_EQ(length([&](Steps& s) { s.add("neg", {{2 * size, half}}, {0, half}); }), 1u);
+  // The first row of what the first step makes is wanted for every row.
+  EXPECT_EQ(length([&](Steps& s) {
+              s.add("add", {{2 * size, shape}, {size, row}}, {3 * size, shape});
+            }),
+            1u);
+  // Other rows; a kernel that mixes rows; nothing at all.
+  EXPECT_EQ(length([&](Steps& s) {
+              s.add("neg", {{2 * size, {32, 64}}}, {3 * size, {32, 64}});
+            }),
+            1u);
+  EXPECT_EQ(
+      length([&](Steps& s) {
+        s.add("transpose", {{2 * size, shape}}, {3 * size, {32, 64}}, {{"perm", Shape{1, 0}}});
+      }),
+      1u);
+  EXPECT_EQ(length([](Steps&) {}), 1u);
+}
+
+TEST(RowChain, PaysWhereRowsFitAndAllDoNot) {
+  const auto pays = [](const Shape& shape) {
+    const int64_t size = element_count(shape) * 4;
+    Steps s(3 * size);
+    s.add("relu", {{0, shape}}, {size, shape});
+    s.add("neg", {{size, shape}}, {2 * size, shape});
+    return RowChain::pays(s.rows());
+  };
+  EXPECT_TRUE(pays({1024, 1024}));
+  EXPECT_FALSE(pays({64, 64}));         // in cache anyway
+  EXPECT_FALSE(pays({4, 1024 * 1024}))  // a row does not fit
+      << "rows of 12 MiB";
+}
+
+}  // namespace
+}  // namespace shardrun
