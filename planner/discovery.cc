@@ -77,8 +77,7 @@ class Search {
       for (const std::vector<Placement>& in : combinations(size)) {
         const bool more = std::any_of(found.begin(), found.end(),
                                       [&](const auto& less) { return contains(in, less); });
-        if (more || !try_cut(in)) continue;
-        found.push_back(in);
+        if (!more && (try_cut(in) || try_cut_and_split(in))) found.push_back(in);
       }
     }
   }
@@ -131,6 +130,21 @@ class Search {
       }
     }
     choose(dims, operand + 1, most, now, out);
+  }
+
+  /// What a result starts from, such as a scatter's data, may be a sum where the rest is cut:
+  /// otherwise each rank would add it once more.
+  bool try_cut_and_split(const std::vector<Placement>& in) {
+    const SmallNode& small = trials_.first();
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (in[i].kind != Kind::replicate || !is_float(small.in[i].dtype) ||
+          std::find(small.out.begin(), small.out.end(), small.in[i]) == small.out.end())
+        continue;
+      std::vector<Placement> with = in;
+      with[i] = Placement::partial(ReduceOp::sum);
+      if (try_cut(with)) return true;
+    }
+    return false;
   }
 
   bool try_cut(const std::vector<Placement>& in) {
@@ -253,8 +267,13 @@ class Search {
         auto out = trials_.combine(candidate);
         if (!out.has_value()) continue;
         // A result that no operand's value changes (isnan of numbers) says nothing of partial
-        // values.
-        if (std::all_of(out->begin(), out->end(),
+        // values. A sum over the ranks that hold the greatest (x == max) counts those twice that
+        // hold nothing of two operands over two axes: what is monotone gives maxima or minima.
+        const bool sums = std::any_of(out->begin(), out->end(), [](const Placement& p) {
+          return p.kind == Kind::partial && p.op == ReduceOp::sum;
+        });
+        if ((op != ReduceOp::sum && sums) ||
+            std::all_of(out->begin(), out->end(),
                         [](const Placement& p) { return p.kind == Kind::replicate; }))
           continue;
         found.push_back(candidate.in);

@@ -276,9 +276,14 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     if (op != ReduceOp::sum) {
       for (size_t p = 0; p < values.size(); ++p) {
         double v = truth;
-        if (p != owner)
-          v += (op == ReduceOp::max ? -1 : 1) * step() *
-               (floating ? std::max(1.0, std::abs(truth)) : 1);
+        if (p != owner) {
+          const int sign = op == ReduceOp::max ? -1 : 1;
+          // Now and then the identity, which is what a rank holds that has nothing to say: from it
+          // 0 * x makes NaN, and x - y does.
+          v = floating && random.below(4) == 0
+                  ? sign * std::numeric_limits<double>::infinity()
+                  : v + sign * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+        }
         if (!floating && v == 0) v += op == ReduceOp::max ? -1 : 1;
         values[p][i] = v;
       }

@@ -17,6 +17,8 @@ struct Adam {
   bool decoupled;
 };
 
+/// Without decay it is not 0 * p: a parameter may be infinite, as a rank's part of a maximum is.
+template <bool kDecay>
 void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
   const float lr = get(args.in[4], 0), clip = get(args.in[6], 0);
   const auto step = static_cast<double>(std::max<int64_t>(1, *args.in[5].as<int64_t>()));
@@ -36,7 +38,7 @@ void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
       const float* grad = floats(args.in[1], i, n, buffer);
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
-        const float p = p_in[i + j], g = clip * grad[j] + l2 * p;
+        const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? l2 * p : 0.0f);
         const float m = b1 * m_in[i + j] + one_minus1 * g,
                     v = b2 * v_in[i + j] + one_minus2 * (g * g);
         const float positive = v < 0.0f ? 0.0f : v;
@@ -48,6 +50,7 @@ void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
   });
 }
 
+template <bool kDecay>
 void sgd(float momentum, float decay, bool nesterov, const KernelArgs& args) {
   const float lr = get(args.in[3], 0), clip = get(args.in[5], 0);
   const float *p_in = args.in[0].as<float>(), *b_in = args.in[2].as<float>();
@@ -60,7 +63,7 @@ void sgd(float momentum, float decay, bool nesterov, const KernelArgs& args) {
       const float* grad = floats(args.in[1], i, n, buffer);
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
-        const float p = p_in[i + j], g = clip * grad[j] + decay * p;
+        const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? decay * p : 0.0f);
         const float b = momentum * b_in[i + j] + g;
         p_out[i + j] = p - lr * (from_g * g + from_buffer * b);
         b_out[i + j] = b;
@@ -79,7 +82,8 @@ KernelList optimizer_kernels() {
              const Adam a{static_cast<float>(beta1), static_cast<float>(beta2),
                           static_cast<float>(n.f("eps")),
                           static_cast<float>(n.f("weight_decay", 0.0)), n.i("decoupled", 1) != 0};
-             return PreparedKernel{[=](const KernelArgs& args) { adamw(a, beta1, beta2, args); }, 0,
+             const auto run = !a.decoupled && a.decay != 0 ? adamw<true> : adamw<false>;
+             return PreparedKernel{[=](const KernelArgs& args) { run(a, beta1, beta2, args); }, 0,
                                    "cpu:fused"};
            }},
           {"sgd", "cpu:fused", refuses, [](const KernelCall& call) {
@@ -87,8 +91,9 @@ KernelList optimizer_kernels() {
              const auto momentum = static_cast<float>(n.f("momentum"));
              const auto decay = static_cast<float>(n.f("weight_decay", 0.0));
              const bool nesterov = n.i("nesterov", 0) != 0;
+             const auto run = decay != 0 ? sgd<true> : sgd<false>;
              return PreparedKernel{
-                 [=](const KernelArgs& args) { sgd(momentum, decay, nesterov, args); }, 0,
+                 [=](const KernelArgs& args) { run(momentum, decay, nesterov, args); }, 0,
                  "cpu:fused"};
            }}};
 }

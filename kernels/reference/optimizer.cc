@@ -22,7 +22,7 @@ void adamw(const Node& node, const KernelArgs& args) {
     double g = clip * grad[i];
     if (decoupled) {
       param[i] *= 1 - lr * decay;
-    } else {
+    } else if (decay != 0) {  // a parameter may be infinite: a rank's part of a maximum
       g += decay * param[i];
     }
     m[i] = beta1 * m[i] + (1 - beta1) * g;
@@ -43,7 +43,7 @@ void sgd(const Node& node, const KernelArgs& args) {
   const Doubles grad = load(args.in[1]);
   const double lr = load(args.in[3])[0], clip = load(args.in[5])[0];
   for (size_t i = 0; i < param.size(); ++i) {
-    const double g = clip * grad[i] + decay * param[i];
+    const double g = clip * grad[i] + (decay == 0 ? 0 : decay * param[i]);
     buffer[i] = momentum * buffer[i] + g;
     param[i] -= lr * (nesterov ? g + momentum * buffer[i] : buffer[i]);
   }

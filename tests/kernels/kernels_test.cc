@@ -425,6 +425,28 @@ TEST(Optimizers, FollowTheFormulas) {
   }
 }
 
+/// A rank's part of a maximum is -inf where another rank has it; 0 * -inf would be NaN.
+TEST(Optimizers, WithoutDecayInfiniteParametersStay) {
+  for (const KernelList* list : {&cpu_kernels(), &reference_kernels()}) {
+    Node node = make("sgd", {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}});
+    const TensorType t{DType::f32, {2}}, s{DType::f32, {}};
+    std::vector<TensorType> in = {t, t, t, s, {DType::i64, {}}, s}, out = {t, t};
+    const KernelList* lists[] = {list};
+    const PreparedKernel kernel = select_kernel(lists, {node, in, out});
+    const float inf = std::numeric_limits<float>::infinity();
+    float p[] = {-inf, inf}, g[] = {0.5f, -2}, buffer[] = {0, 1}, lr = 0.1f, clip = 1;
+    int64_t step = 1;
+    const std::vector<TensorView> views = {{p, t},   {g, t},         {buffer, t},
+                                           {&lr, s}, {&step, in[4]}, {&clip, s}};
+    const std::vector<TensorView> results = {{p, t}, {buffer, t}};
+    kernel.run({views, results, nullptr});
+    EXPECT_EQ(p[0], -inf);
+    EXPECT_EQ(p[1], inf);
+    EXPECT_FLOAT_EQ(buffer[0], 0.5f);
+    EXPECT_FLOAT_EQ(buffer[1], -1.1f);
+  }
+}
+
 // Golden values from torch.optim.SGD: lr 0.1, momentum 0.9, weight_decay 0.1, the same gradients.
 TEST(Optimizers, SgdFollowsPyTorch) {
   for (const KernelList* list : {&cpu_kernels(), &reference_kernels()}) {

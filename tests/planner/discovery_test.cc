@@ -246,8 +246,19 @@ TEST(Discovery, ElementsAreGatheredAndScatteredOverNodesEdgesAndHeads) {
   const Attrs add = {{"axis", int64_t{0}}, {"reduction", std::string("add")}};
   EXPECT_EQ(cuts("scatter_elements", add, in),
             (Rules{"[S0, -, -] -> [S0]", "[S1, S1, S1] -> [S1]"}));
+  // One of the ranks that hold some edges has the data.
+  EXPECT_EQ(sums("scatter_elements", add, in),
+            (Rules{"[P(sum), S0, S0] -> [P(sum)]", "[P(sum), -, P(sum)] -> [P(sum)]"}));
   EXPECT_EQ(cuts("gather_elements", {{"axis", int64_t{0}}}, {f32({20, 6}), i64({50, 6})}),
             (Rules{"[S0, -] -> [P(sum)]", "[-, S0] -> [S0]", "[S1, S1] -> [S1]"}));
+}
+
+/// A rank that has nothing to say of a maximum holds -inf: x / (1 + |x|) grows with x, and is NaN
+/// there.
+TEST(Discovery, MaximaPassWhatTakesTheirIdentity) {
+  EXPECT_EQ(all_rules("tanh", {}, {f32({9})}),
+            (Rules{"[S0] -> [S0]", "[P(max)] -> [P(max)]", "[P(min)] -> [P(min)]"}));
+  EXPECT_EQ(all_rules("softsign", {}, {f32({9})}), (Rules{"[S0] -> [S0]"}));
 }
 
 TEST(Discovery, CrossEntropy) {
