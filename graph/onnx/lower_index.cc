@@ -50,15 +50,34 @@ void gather(NodeContext& c) {
   c.out(c.b.add("gather", {data, indices}, {{"axis", axis}}));
 }
 
+/// rows_of for constant indices: their elements are compared.
+V known_rows(NodeContext& c, const Tensor& indices, int64_t axis, int64_t size) {
+  const auto along = static_cast<size_t>(axis);
+  const int64_t count = indices.shape()[along], inner = row_major_strides(indices.shape())[along];
+  if (indices.count() == 0) return kNone;
+  const std::vector<int64_t> values = indices.to_ints();
+  std::vector<int64_t> rows;
+  for (int64_t r = 0; r < count; ++r) rows.push_back(values[static_cast<size_t>(r * inner)]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != rows[i / static_cast<size_t>(inner) % static_cast<size_t>(count)])
+      return kNone;
+  }
+  const V vector =
+      c.b.constant(convert(Tensor::from(Shape{count}, rows, DType::i64), indices.dtype()));
+  return normalise_indices(c, vector, size);
+}
+
 /// Where indices [.., n, ..] repeat one vector [n] along every dim but `axis`, as exporters write
 /// "these rows", that vector; kNone where they do not, or are not as large as data there.
 V rows_of(NodeContext& c, V indices, const Shape& data, int64_t axis) {
   Builder& b = c.b;
   const Shape shape = b.shape(indices);
-  if (shape.size() != data.size() || b.known(indices) != nullptr) return kNone;
+  if (shape.size() != data.size()) return kNone;
   for (size_t d = 0; d < data.size(); ++d) {
     if (static_cast<int64_t>(d) != axis && shape[d] != data[d]) return kNone;
   }
+  const int64_t size = data[static_cast<size_t>(axis)];
+  if (const Tensor* known = b.known(indices)) return known_rows(c, *known, axis, size);
   V from = indices;
   const NodeId producer = b.graph.value(b.id(indices)).producer;
   if (producer >= 0 && b.graph.node(producer).op == "expand")
@@ -71,7 +90,7 @@ V rows_of(NodeContext& c, V indices, const Shape& data, int64_t axis) {
     if (small[static_cast<size_t>(d)] != wanted) return kNone;
   }
   if (element_count(small) != count) return kNone;
-  return normalise_indices(c, b.reshape(from, {count}), data[static_cast<size_t>(axis)]);
+  return normalise_indices(c, b.reshape(from, {count}), size);
 }
 
 bool is_zero(NodeContext& c, V v) {
