@@ -13,7 +13,7 @@ bool EarlyStopping::take(double loss, std::optional<double> accuracy) {
   waited_ = lower || higher ? 0 : waited_ + 1;
   if (lower) least_loss_ = loss;
   if (higher) greatest_accuracy_ = *accuracy;
-  return lower && (higher || !accuracy);
+  return lower;
 }
 
 }  // namespace shardrun

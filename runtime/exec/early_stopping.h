@@ -6,9 +6,10 @@
 
 namespace shardrun {
 
-/// As in Veličković et al., "Graph Attention Networks", 2018, section 3.3 and their code: a
-/// validation is a step forward if its loss is at most the least so far or its accuracy at least
-/// the greatest so far, and the best so far if both hold. Without accuracies the loss decides.
+/// As in Veličković et al., "Graph Attention Networks", 2018, section 3.3: a validation is a step
+/// forward if its loss is at most the least so far or its accuracy at least the greatest so far.
+/// The best so far is the one of the least loss: their code wants both, which with 500 labels may
+/// hold for the last time when training has hardly begun.
 class EarlyStopping {
  public:
   /// `patience`: validations without a step forward after which to stop; 0: never.
