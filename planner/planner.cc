@@ -18,7 +18,7 @@ namespace shardrun {
 namespace {
 
 constexpr int kMemoryRounds = 8, kMostHalvings = 2;
-constexpr double kPlanGap = 1e-3;
+constexpr double kPlanGap = 1e-4;
 
 /// All times here are processor time: what is planned does not depend on how busy the machine is.
 double since(double begin) { return thread_seconds() - begin; }

@@ -1,0 +1,125 @@
+// How planners rank on the GPTs of MetaDist's Table 2 (papers: MetaDist), each on so many V100s as
+// the paper trained it on. Orderings, not times.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kOutOfMemory = std::numeric_limits<double>::infinity();
+
+struct Row {
+  int gpus;
+  int64_t layers, hidden, heads;
+  std::vector<std::string> fastest_first;  // of the baselines
+  std::vector<std::string> too_large;
+};
+void PrintTo(const Row& row, std::ostream* out) { *out << row.gpus << " GPUs"; }
+
+class Planners : public ::testing::TestWithParam<Row> {};
+
+TEST_P(Planners, OursIsNeverWorse) {
+  const Row& row = GetParam();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("planners_" + std::to_string(row.gpus) + ".onnx"))
+                               .string();
+  GptModel gpt;
+  gpt.layers = row.layers;
+  gpt.hidden = row.hidden;
+  gpt.heads = row.heads;
+  gpt.context = 512;
+  gpt.vocab = 256;
+  gpt.weights = false;
+  write_gpt(gpt, path);
+  World world = World::threads(1);
+  ModelOptions options;
+  options.batch = 8;
+  const Model model = load_model(world, path, options);
+  std::filesystem::remove(path);
+
+  const auto seconds = [&](const std::string& planner) {
+    PlanRequest request;
+    request.planner = planner;
+    request.cluster = "v100-32";
+    request.ranks = row.gpus;
+    request.with_evaluation = false;
+    try {
+      return make_plan(world, model, request).predicted_seconds();
+    } catch (const Failure& failure) {
+      EXPECT_NE(std::string(failure.what()).find("the limit is"), std::string::npos)
+          << planner << ": " << failure.what();
+      return kOutOfMemory;
+    }
+  };
+  const double ours = seconds("auto");
+  EXPECT_LT(ours, kOutOfMemory);
+  double before = 0;
+  for (const std::string& planner : row.fastest_first) {
+    const double its = seconds(planner);
+    EXPECT_LE(ours, its) << planner;
+    EXPECT_LE(before, its) << planner;
+    EXPECT_LT(its, kOutOfMemory) << planner;
+    before = its;
+  }
+  for (const std::string& planner : row.too_large)
+    EXPECT_EQ(seconds(planner), kOutOfMemory) << planner;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table2, Planners,
+    ::testing::Values(
+        Row{1, 1, 10240, 40, {"dp", "fsdp", "megatron"}, {}},
+        Row{2, 2, 10240, 40, {"megatron", "megatron-sp", "zero2", "fsdp", "zero1"}, {"dp"}},
+        Row{4,
+            4,
+            10240,
+            40,
+            {"megatron-sp", "megatron", "fsdp", "zero2+megatron", "fsdp+megatron",
+             "zero1+megatron"},
+            {"dp", "zero1", "zero2", "dp+megatron"}},
+        Row{8,
+            4,
+            14336,
+            56,
+            {"megatron-sp", "megatron", "zero2+megatron-sp", "fsdp+megatron", "zero1+megatron",
+             "fsdp"},
+            {"dp", "zero1", "zero2", "dp+megatron-sp"}}),
+    [](const auto& info) { return "On" + std::to_string(info.param.gpus); });
+
+/// Where rows of a batch are cut, weights gathered or products split as one of the baselines would,
+/// the search finds it: a wide, shallow model on few GPUs, a narrow, deep one on many.
+TEST(PlannersOfSmallModels, OursIsNeverWorse) {
+  World world = World::threads(1);
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "planners_small.onnx").string();
+  for (const auto& [layers, hidden, ranks] :
+       {std::tuple<int64_t, int64_t, int>{1, 512, 2}, {4, 512, 4}, {6, 64, 8}}) {
+    GptModel gpt;
+    gpt.layers = layers;
+    gpt.hidden = hidden;
+    gpt.heads = 8;
+    gpt.context = 64;
+    gpt.vocab = 256;
+    gpt.weights = false;
+    write_gpt(gpt, path);
+    const Model model = load_model(world, path, {});
+    PlanRequest request;
+    request.ranks = ranks;
+    request.with_evaluation = false;
+    request.memory_bytes = int64_t{1} << 40;
+    const double ours = make_plan(world, model, request).predicted_seconds();
+    for (const char* planner : {"dp", "zero1", "zero2", "fsdp", "megatron", "megatron-sp"}) {
+      request.planner = planner;
+      EXPECT_LE(ours, make_plan(world, model, request).predicted_seconds())
+          << planner << ", " << layers << " x " << hidden << " on " << ranks;
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace shardrun
