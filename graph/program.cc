@@ -60,7 +60,7 @@ std::string to_string(const Program& program) {
     if (step.kind == Step::Kind::kernel) {
       out << step.node.op << "{" << to_string(step.node.attrs) << "}";
     } else {
-      const Collective& c = step.collective;
+      const Collective& c = *step.collective;
       out << to_string(c.kind) << "{axes=";
       for (size_t i = 0; i < c.axes.size(); ++i) {
         out << (i ? "," : "") << program.mesh.axes()[static_cast<size_t>(c.axes[i])].name;

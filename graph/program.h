@@ -2,6 +2,7 @@
 // offset in one arena for every buffer.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,7 @@ struct Step {
   Phase phase = Phase::micro;
   Node node;  // kernel: the local node; its ValueIds are BufferIds of this Program. collective:
               // name only
-  Collective collective;  // collective
+  std::shared_ptr<const Collective> collective;  // collective; equal layers share theirs
   std::vector<BufferId> in, out;
   int64_t workspace_bytes = 0;  // kernel workspace or collective staging
   int64_t workspace_offset = -1;

@@ -62,8 +62,8 @@ std::vector<Live> live_ranges(const Program& program) {
 /// {result, operand} positions of `step` that may share memory.
 std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
   if (step.kind == Step::Kind::kernel) return op_def(step.node.op).in_place;
-  if (step.collective.kind == Collective::Kind::all_reduce ||
-      step.collective.kind == Collective::Kind::keep_first) {
+  if (step.collective->kind == Collective::Kind::all_reduce ||
+      step.collective->kind == Collective::Kind::keep_first) {
     return {{0, 0}};
   }
   return {};

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "graph/op_def.h"
 #include "planner/halo.h"
@@ -215,7 +216,7 @@ class Partitioner {
     }
     Sharding at = state(value).copies[best].sharding;
     BufferId buffer = state(value).copies[best].buffer;
-    const std::vector<ReshardStep> steps = reshard(type, at, sharding);
+    const std::vector<ReshardStep>& steps = reshard(type, at, sharding);
     for (const ReshardStep& step : steps) {
       if (const BufferId found = find(step.after); found >= 0) {
         buffer = found;
@@ -253,8 +254,13 @@ class Partitioner {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
-    step.collective = collective_of(move, graph_.type(value).shape, before, mesh_, rank_);
-    if (step.collective.group.size() == 1) return from;
+    std::shared_ptr<const Collective>& collective = collectives_[&move];
+    if (!collective) {
+      collective = std::make_shared<const Collective>(
+          collective_of(move, graph_.type(value).shape, before, mesh_, rank_));
+    }
+    step.collective = collective;
+    if (collective->group.size() == 1) return from;
     step.source = graph_.value(value).name;
     step.node.name = step.source + "@" + std::string(to_string(move.kind));
     step.in = {from};
@@ -270,9 +276,9 @@ class Partitioner {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
-    step.collective = std::move(collective);
+    step.collective = std::make_shared<const Collective>(std::move(collective));
     step.source = graph_.value(value).name;
-    step.node.name = step.source + "@" + std::string(to_string(step.collective.kind));
+    step.node.name = step.source + "@" + std::string(to_string(step.collective->kind));
     step.in = {from};
     step.out = {to};
     program_.steps.push_back(std::move(step));
@@ -550,6 +556,8 @@ class Partitioner {
   std::vector<Update> updates_;
   std::set<ValueId> updating_;  // what replaces a held value
   std::map<std::tuple<DType, Shape, Sharding, Sharding>, std::vector<ReshardStep>> reshards_;
+  std::unordered_map<const ReshardStep*, std::shared_ptr<const Collective>>
+      collectives_;  // of them
   Phase phase_ = Phase::micro, last_phase_ = Phase::micro;
   Program program_;
 };

@@ -176,8 +176,8 @@ class Classifier {
       if (mesh_.group(first, axes).front() != first) continue;
       auto exchange = exchange_of(plan, in, out, result, index, mesh_, first);
       if (!exchange) return;
-      step.collective = std::move(*exchange);
-      const Collective& c = step.collective;
+      step.collective = std::make_shared<const Collective>(std::move(*exchange));
+      const Collective& c = *step.collective;
       for (size_t m = 0; m < c.group.size(); ++m) {
         program.rank = c.group[m];
         std::vector<int64_t>& signature = signatures_[static_cast<size_t>(program.rank)];

@@ -82,18 +82,18 @@ class Analyst {
     const Step& step = program_.steps[index];
     PlannedCollective line;
     const ValueId value = values_.at(step.source);
-    line.kind = to_string(step.collective.kind);
+    line.kind = to_string(step.collective->kind);
     line.value = step.source;
-    if (CollectiveStep::is_exchange(step.collective.kind)) {
+    if (CollectiveStep::is_exchange(step.collective->kind)) {
       add_exchange(index, line);
     } else {
       const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
                      &to = shardings_[static_cast<size_t>(step.out[0])];
       line.from = to_string(from, plan_.train.mesh);
       line.to = to_string(to, plan_.train.mesh);
-      line.seconds = collective_seconds(step.collective.kind, graph_.type(value), from, to,
-                                        step.collective.dim, step.collective.to_dim,
-                                        step.collective.axes, plan_.train.mesh, plan_.cluster);
+      line.seconds = collective_seconds(step.collective->kind, graph_.type(value), from, to,
+                                        step.collective->dim, step.collective->to_dim,
+                                        step.collective->axes, plan_.train.mesh, plan_.cluster);
     }
     line.producer = maker(value);
     line.consumer = reader(step.out[0], index);
@@ -111,7 +111,7 @@ class Analyst {
   /// The exchange before or after a node: which operand or result it is for, and its time.
   void add_exchange(size_t index, PlannedCollective& line) const {
     const Step& step = program_.steps[index];
-    const bool result = step.collective.kind != Collective::Kind::halo_exchange;
+    const bool result = step.collective->kind != Collective::Kind::halo_exchange;
     const auto find = [](const std::vector<BufferId>& ids, BufferId id) {
       return static_cast<int>(std::find(ids.begin(), ids.end(), id) - ids.begin());
     };

@@ -361,7 +361,7 @@ class Player {
   }
 
   void compare_collective(const Step& step, ValueId value, const TensorView& wanted) {
-    const Collective::Kind kind = step.collective.kind;
+    const Collective::Kind kind = step.collective->kind;
     const Sharding after = sharding_after(step, graph_.value(value).name);
     std::string where = str(to_string(kind), " to ", to_string(after, plan_.mesh));
     if (kind == Collective::Kind::halo_add || kind == Collective::Kind::block_exchange) {
@@ -374,7 +374,7 @@ class Player {
     }
     std::vector<Box> boxes;
     for (const Program& program : programs_) {
-      const Collective& c = program.steps[next_].collective;
+      const Collective& c = *program.steps[next_].collective;
       const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
       boxes.push_back(c.out_boxes[static_cast<size_t>(me)]);
     }
@@ -387,8 +387,8 @@ class Player {
     const BufferId made = steps[index].out[r];
     for (size_t s = index + 1; s < steps.size() && steps[s].kind == Step::Kind::collective; ++s) {
       if (steps[s].in[0] == made) {
-        return steps[s].collective.kind == Collective::Kind::halo_add ||
-               steps[s].collective.kind == Collective::Kind::block_exchange;
+        return steps[s].collective->kind == Collective::Kind::halo_add ||
+               steps[s].collective->kind == Collective::Kind::block_exchange;
       }
     }
     return false;

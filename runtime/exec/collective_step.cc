@@ -89,55 +89,75 @@ void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op) {
   });
 }
 
-CollectiveStep::CollectiveStep(Collective collective, DType dtype, int64_t rank)
-    : collective_(std::move(collective)), dtype_(dtype) {
-  const Collective& c = collective_;
+size_t CollectiveStep::place_of(const Collective& c, int64_t rank) {
   const auto found = std::find(c.group.begin(), c.group.end(), rank);
   SR_REQUIRE(found != c.group.end(), internal, to_string(c.kind), ": rank ", rank,
              " is not in its group");
   SR_REQUIRE(c.in_boxes.size() == c.group.size() && c.out_boxes.size() == c.group.size(), internal,
              to_string(c.kind), ": a group of ", c.group.size(), " has ", c.in_boxes.size(),
              " in and ", c.out_boxes.size(), " out boxes");
-  me_ = static_cast<size_t>(found - c.group.begin());
-  const Box &in = c.in_boxes[me_], &out = c.out_boxes[me_];
+  return static_cast<size_t>(found - c.group.begin());
+}
+
+CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype, size_t me) {
+  const Box &in = c.in_boxes[me], &out = c.out_boxes[me];
   const int64_t element = size_of(dtype);
+  Bytes bytes;
   switch (c.kind) {
     case Collective::Kind::all_gather:
-      recv_boxes_ = c.in_boxes;
-      if (!dense_along(out, c.dim)) unpack_bytes_ = aligned(count_of(out) * element);
+      if (!dense_along(out, c.dim)) bytes.unpack = aligned(count_of(out) * element);
       break;
-    case Collective::Kind::reduce_scatter:
-      send_boxes_ = c.out_boxes;
-      if (!dense_along(in, c.dim)) pack_bytes_ = aligned(count_of(in) * element);
+    case Collective::Kind::reduce_scatter: {
+      if (!dense_along(in, c.dim)) bytes.pack = aligned(count_of(in) * element);
+      std::vector<int64_t> counts(c.group.size(), 0);
+      counts[me] = count_of(out);
+      bytes.staging = reduce_scatter_staging_bytes(counts, dtype, static_cast<int>(me));
+      break;
+    }
+    case Collective::Kind::all_reduce:
+      bytes.staging =
+          all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
       break;
     case Collective::Kind::all_to_all:
-      for (size_t j = 0; j < c.group.size(); ++j) {
-        send_boxes_.push_back(intersect(in, c.out_boxes[j]));
-        recv_boxes_.push_back(intersect(c.in_boxes[j], out));
-      }
-      if (!dense_along(in, c.to_dim)) pack_bytes_ = aligned(count_of(in) * element);
-      if (!dense_along(out, c.dim)) unpack_bytes_ = aligned(count_of(out) * element);
+      if (!dense_along(in, c.to_dim)) bytes.pack = aligned(count_of(in) * element);
+      if (!dense_along(out, c.dim)) bytes.unpack = aligned(count_of(out) * element);
       break;
-    case Collective::Kind::all_reduce:
-    case Collective::Kind::slice:
-    case Collective::Kind::keep_first: break;
-    case Collective::Kind::halo_exchange:
-    case Collective::Kind::halo_add:
-    case Collective::Kind::block_exchange: prepare_exchange(); return;
+    default: break;
+  }
+  return bytes;
+}
+
+int64_t CollectiveStep::workspace_bytes(const Collective& collective, DType dtype, int64_t rank) {
+  if (is_exchange(collective.kind))
+    return CollectiveStep(collective, dtype, rank).workspace_bytes();
+  const Bytes bytes = bytes_of(collective, dtype, place_of(collective, rank));
+  return bytes.pack + bytes.unpack + bytes.staging;
+}
+
+CollectiveStep::CollectiveStep(std::shared_ptr<const Collective> collective, DType dtype,
+                               int64_t rank)
+    : collective_(std::move(collective)), dtype_(dtype), me_(place_of(*collective_, rank)) {
+  const Collective& c = *collective_;
+  if (is_exchange(c.kind)) {
+    prepare_exchange();
+    return;
+  }
+  bytes_ = bytes_of(c, dtype, me_);
+  if (c.kind == Collective::Kind::all_gather) recv_boxes_ = c.in_boxes;
+  if (c.kind == Collective::Kind::reduce_scatter) send_boxes_ = c.out_boxes;
+  if (c.kind == Collective::Kind::all_to_all) {
+    for (size_t j = 0; j < c.group.size(); ++j) {
+      send_boxes_.push_back(intersect(c.in_boxes[me_], c.out_boxes[j]));
+      recv_boxes_.push_back(intersect(c.in_boxes[j], c.out_boxes[me_]));
+    }
   }
   for (const Box& box : send_boxes_) send_counts_.push_back(count_of(box));
   for (const Box& box : recv_boxes_) recv_counts_.push_back(count_of(box));
-  if (c.kind == Collective::Kind::reduce_scatter) {
-    staging_bytes_ = reduce_scatter_staging_bytes(send_counts_, dtype, static_cast<int>(me_));
-  } else if (c.kind == Collective::Kind::all_reduce) {
-    staging_bytes_ =
-        all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
-  }
 }
 
 /// What member `from` holds of what member `to` wants.
 std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to) const {
-  const Collective& c = collective_;
+  const Collective& c = *collective_;
   std::vector<Piece> out;
   const auto add = [&](const Box& held, const Box& local) {
     const Box region = intersect(held, c.out_boxes[to]);
@@ -161,7 +181,7 @@ std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to
 }
 
 void CollectiveStep::prepare_exchange() {
-  const Collective& c = collective_;
+  const Collective& c = *collective_;
   SR_REQUIRE(c.kind != Collective::Kind::block_exchange || c.in_blocks.size() == c.group.size(),
              internal, to_string(c.kind), ": a group of ", c.group.size(), " has blocks for ",
              c.in_blocks.size());
@@ -179,17 +199,17 @@ void CollectiveStep::prepare_exchange() {
     sent += send_counts_.back();
     received += recv_counts_.back();
   }
-  pack_bytes_ = aligned(sent * size_of(dtype_));
-  unpack_bytes_ = aligned(received * size_of(dtype_));
+  bytes_.pack = aligned(sent * size_of(dtype_));
+  bytes_.unpack = aligned(received * size_of(dtype_));
 }
 
 /// A row that several members made is summed in their order, so a run repeats bit for bit.
 void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
                                   Communicator* group) const {
   const int64_t element = size_of(dtype_);
-  const Box& box = collective_.out_boxes[me_];
+  const Box& box = collective_->out_boxes[me_];
   char* packed = static_cast<char*>(workspace);
-  char* received = packed + pack_bytes_;
+  char* received = packed + bytes_.pack;
   char* to = packed;
   for (size_t j = 0; j < sends_.size(); ++j) {
     if (j == me_) continue;
@@ -199,7 +219,7 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
     }
   }
   group->all_to_all(packed, send_counts_, received, recv_counts_, dtype_);
-  const bool adds = collective_.kind == Collective::Kind::halo_add;
+  const bool adds = collective_->kind == Collective::Kind::halo_add;
   if (adds) fill_identity(out, count_of(box), dtype_, ReduceOp::sum);
   for (size_t j = 0; j < recvs_.size(); ++j) {
     for (const Piece& piece : recvs_[j]) {
@@ -217,7 +237,7 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
 
 void CollectiveStep::pack(const void* in, char* packed) const {
   for (size_t j = 0; j < send_boxes_.size(); ++j) {
-    copy_box(in, collective_.in_boxes[me_], packed, send_boxes_[j], send_boxes_[j],
+    copy_box(in, collective_->in_boxes[me_], packed, send_boxes_[j], send_boxes_[j],
              size_of(dtype_));
     packed += send_counts_[j] * size_of(dtype_);
   }
@@ -225,28 +245,28 @@ void CollectiveStep::pack(const void* in, char* packed) const {
 
 void CollectiveStep::unpack(const char* packed, void* out) const {
   for (size_t j = 0; j < recv_boxes_.size(); ++j) {
-    copy_box(packed, recv_boxes_[j], out, collective_.out_boxes[me_], recv_boxes_[j],
+    copy_box(packed, recv_boxes_[j], out, collective_->out_boxes[me_], recv_boxes_[j],
              size_of(dtype_));
     packed += recv_counts_[j] * size_of(dtype_);
   }
 }
 
 void CollectiveStep::run(const void* in, void* out, void* workspace, Communicator* group) const {
-  const Collective& c = collective_;
+  const Collective& c = *collective_;
   if (is_exchange(c.kind)) {
     run_exchange(in, out, workspace, group);
     return;
   }
   char* packed = static_cast<char*>(workspace);
-  char* unpacked = packed + pack_bytes_;
-  void* staging = unpacked + unpack_bytes_;
+  char* unpacked = packed + bytes_.pack;
+  void* staging = unpacked + bytes_.unpack;
   const void* send = in;
   void* recv = out;
-  if (pack_bytes_ > 0) {
+  if (bytes_.pack > 0) {
     pack(in, packed);
     send = packed;
   }
-  if (unpack_bytes_ > 0) recv = unpacked;
+  if (bytes_.unpack > 0) recv = unpacked;
   const int64_t count = count_of(c.in_boxes[me_]);
   switch (c.kind) {
     case Collective::Kind::all_gather: group->all_gather(send, recv, recv_counts_, dtype_); break;
@@ -275,7 +295,7 @@ void CollectiveStep::run(const void* in, void* out, void* workspace, Communicato
     case Collective::Kind::halo_add:
     case Collective::Kind::block_exchange: break;  // run_exchange
   }
-  if (unpack_bytes_ > 0) unpack(unpacked, out);
+  if (bytes_.unpack > 0) unpack(unpacked, out);
 }
 
 }  // namespace shardrun

@@ -20,12 +20,15 @@ void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op);
 
 class CollectiveStep {
  public:
-  /// `rank` (global) is in collective.group.
-  CollectiveStep(Collective collective, DType dtype, int64_t rank);
+  /// `rank` (global) is in collective's group.
+  CollectiveStep(std::shared_ptr<const Collective> collective, DType dtype, int64_t rank);
+  CollectiveStep(Collective collective, DType dtype, int64_t rank)
+      : CollectiveStep(std::make_shared<const Collective>(std::move(collective)), dtype, rank) {}
 
-  /// Packed copies and the communicator's own staging; a pure function of the constructor's
-  /// arguments.
-  int64_t workspace_bytes() const { return pack_bytes_ + unpack_bytes_ + staging_bytes_; }
+  /// Packed copies and the communicator's own staging.
+  int64_t workspace_bytes() const { return bytes_.pack + bytes_.unpack + bytes_.staging; }
+  /// The same of a step that is not there: nothing is prepared for each member.
+  static int64_t workspace_bytes(const Collective& collective, DType dtype, int64_t rank);
   /// slice and keep_first move no data between ranks.
   bool is_local() const { return is_local(collective_.kind); }
   static bool is_local(Collective::Kind kind) {
@@ -53,13 +56,20 @@ class CollectiveStep {
   void pack(const void* in, char* packed) const;
   void unpack(const char* packed, void* out) const;
 
-  Collective collective_;
+  struct Bytes {
+    int64_t pack = 0, unpack = 0, staging = 0;
+  };
+  static size_t place_of(const Collective& collective, int64_t rank);
+  /// Of all but exchanges.
+  static Bytes bytes_of(const Collective& collective, DType dtype, size_t me);
+
+  std::shared_ptr<const Collective> collective_;
   DType dtype_;
   size_t me_ = 0;                                   // in the group
   std::vector<int64_t> send_counts_, recv_counts_;  // elements, per member
   std::vector<Box> send_boxes_, recv_boxes_;        // what goes to and comes from each member
   std::vector<std::vector<Piece>> sends_, recvs_;   // exchanges: per member
-  int64_t pack_bytes_ = 0, unpack_bytes_ = 0, staging_bytes_ = 0;
+  Bytes bytes_;
 };
 
 }  // namespace shardrun

@@ -83,7 +83,7 @@ StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
 int64_t StepWorkspaces::operator()(const Program& program, const Step& step) const {
   if (step.kind == Step::Kind::collective) {
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
-    return CollectiveStep(step.collective, dtype, program.rank).workspace_bytes();
+    return CollectiveStep::workspace_bytes(*step.collective, dtype, program.rank);
   }
   const std::vector<TensorType> in = types_of(program, step.in), out = types_of(program, step.out);
   const std::string key = signature(step.node, in, out);
@@ -130,9 +130,9 @@ Executor::~Executor() = default;
 /// every rank's program.
 void Executor::make_groups(Communicator& world) {
   for (const Step& step : program_.steps) {
-    if (step.kind != Step::Kind::collective || CollectiveStep::is_local(step.collective.kind))
+    if (step.kind != Step::Kind::collective || CollectiveStep::is_local(step.collective->kind))
       continue;
-    const std::vector<int>& axes = step.collective.axes;
+    const std::vector<int>& axes = step.collective->axes;
     if (groups_.count(axes)) continue;
     std::vector<std::vector<int>> groups;
     for (int64_t rank = 0; rank < program_.mesh.size(); ++rank) {
@@ -163,7 +163,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
         ready.collective = std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype,
                                                             program_.rank);
         needed = ready.collective->workspace_bytes();
-        if (!ready.collective->is_local()) ready.group = groups_.at(step.collective.axes).get();
+        if (!ready.collective->is_local()) ready.group = groups_.at(step.collective->axes).get();
       } else {
         const std::vector<TensorType> in = types_of(program_, step.in),
                                       out = types_of(program_, step.out);

@@ -177,7 +177,7 @@ int64_t check_spatial_training(Communicator& world, int plans) {
       check_memory(program);
       for (const Step& step : program.steps) {
         exchanges +=
-            step.kind == Step::Kind::collective && CollectiveStep::is_exchange(step.collective.kind)
+            step.kind == Step::Kind::collective && CollectiveStep::is_exchange(step.collective->kind)
                 ? 1
                 : 0;
       }

@@ -62,7 +62,7 @@ std::vector<std::string> collectives(const Graph& graph, const Plan& plan) {
   std::vector<std::string> out;
   for (const Step& step : partition(graph, plan, host_cluster(), 0).steps) {
     if (step.kind != Step::Kind::collective) continue;
-    const Collective::Kind kind = step.collective.kind;
+    const Collective::Kind kind = step.collective->kind;
     if (kind == Collective::Kind::slice || kind == Collective::Kind::keep_first) continue;
     out.push_back(str(to_string(kind), " ", step.source));
   }

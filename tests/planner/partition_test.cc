@@ -14,7 +14,7 @@ std::string kinds(const Program& p) {
   std::string out;
   for (const Step& s : p.steps) {
     out += (out.empty() ? "" : " ");
-    out += s.kind == Step::Kind::kernel ? s.node.op : std::string(to_string(s.collective.kind));
+    out += s.kind == Step::Kind::kernel ? s.node.op : std::string(to_string(s.collective->kind));
   }
   return out;
 }
