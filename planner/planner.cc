@@ -18,6 +18,8 @@ namespace shardrun {
 namespace {
 
 constexpr int kMemoryRounds = 8, kMostHalvings = 2;
+/// Of the limit: claims that come to less will fit, with all that an arena holds beside.
+constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
 
 /// All times here are processor time: what is planned does not depend on how busy the machine is.
@@ -242,16 +244,25 @@ class Planner {
   std::optional<Plan> fitting(const SearchSpace& space, const JointProblem& joint,
                               const Solution& solution, ArenaUse& use) {
     const int64_t limit = options_.memory_limit;
-    std::optional<Plan> plan;
-    if (limit > 0) {
-      plan = extract(space, joint, solution, false);
-      use = measure(*plan, joint.problem, solution);
-      if (use.bytes > limit) return std::nullopt;
+    const auto try_one = [&](bool share) {
+      Plan plan = extract(space, joint, solution, share);
+      use = measure(plan, joint.problem, solution);
+      return plan;
+    };
+    // Laying out takes longer than all else, so what is likely comes first.
+    const bool ample = static_cast<double>(peak_bytes(joint.problem, solution)) <
+                       kAmple * static_cast<double>(limit);
+    if (limit <= 0 || ample) {
+      Plan sharing = try_one(true);
+      if (limit <= 0 || sharing.bytes <= limit) return sharing;
     }
-    Plan sharing = extract(space, joint, solution, true);
-    if (plan && sharing.seconds >= plan->seconds) return plan;
-    measure(sharing, joint.problem, solution);
-    return limit > 0 && sharing.bytes > limit ? plan : sharing;
+    Plan plan = try_one(false);
+    if (plan.bytes > limit) return std::nullopt;
+    if (!ample) {
+      Plan sharing = try_one(true);
+      if (sharing.bytes <= limit && sharing.seconds < plan.seconds) return sharing;
+    }
+    return plan;
   }
 
   /// The additive memory of the problem leaves out workspaces and what is made for one reader, and

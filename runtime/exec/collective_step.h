@@ -30,7 +30,7 @@ class CollectiveStep {
   /// The same of a step that is not there: nothing is prepared for each member.
   static int64_t workspace_bytes(const Collective& collective, DType dtype, int64_t rank);
   /// slice and keep_first move no data between ranks.
-  bool is_local() const { return is_local(collective_.kind); }
+  bool is_local() const { return is_local(collective_->kind); }
   static bool is_local(Collective::Kind kind) {
     return kind == Collective::Kind::slice || kind == Collective::Kind::keep_first;
   }

@@ -24,9 +24,9 @@ class Planners : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Planners, OursIsNeverWorse) {
   const Row& row = GetParam();
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("planners_" + std::to_string(row.gpus) + ".onnx"))
-                               .string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("planners_" + std::to_string(row.gpus) + ".onnx"))
+          .string();
   GptModel gpt;
   gpt.layers = row.layers;
   gpt.hidden = row.hidden;
