@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/error.h"
+#include "planner/highs_mip.h"
 #include "planner/narrowing.h"
 #include "planner/solver.h"
 
@@ -18,7 +20,9 @@ namespace {
 constexpr size_t kMostForSolver = 64;
 constexpr int kMostRounds = 24;        // of adding times
 constexpr double kPolishShare = 0.05;  // of the seconds, for the solvers
-constexpr size_t kSegments = 48;       // of time; each adds its worst time
+constexpr double kHopeless = 4;
+constexpr double kMostPlainPairs = 5e6;
+constexpr size_t kSegments = 48;  // of time; each adds its worst time
 
 /// Of each node's kept strategies those with the least slack, the best solution's among them;
 /// where memory is scarce, a third are those with the smallest results. `all`: is that all of
@@ -71,8 +75,30 @@ std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
 
 }  // namespace
 
+LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit,
+                                   double seconds) const {
+  double pairs = 0;
+  for (const FactoredProblem::Edge& edge : problem.edges)
+    pairs += static_cast<double>(edge.row.size()) * static_cast<double>(edge.column.size());
+  SR_REQUIRE(pairs <= kMostPlainPairs, invalid_input, "planner 'plain-ilp': the program has ",
+             pairs, " variables, ", kMostPlainPairs,
+             " are the most that HiGHS is given; take --planner ilp or a mesh of fewer axes");
+  Problem whole = dense(problem);
+  if (limit > 0) whole.memory_limit = limit;
+  const MipResult mip =
+      solve_mip(whole, nullptr, Deadline(seconds, true), options_.seed, options_.gap);
+  LimitedResult out;
+  out.solution = mip.solution;
+  if (mip.solution) out.cost = raw_cost(problem, *mip.solution);
+  out.lower_bound = std::min(mip.bound, out.cost);
+  out.solver = "mip";
+  return out;
+}
+
 LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t limit,
                                      const Solution* start, double seconds, bool polish) const {
+  const bool beam = options_.method == LimitedOptions::Method::beam;
+  if (options_.method == LimitedOptions::Method::plain) return plain(problem, limit, seconds);
   LimitedResult out;
   const std::optional<Narrowed> narrowed = narrow(problem, {options_.gap, seconds, limit, start});
   if (!narrowed) return out;
@@ -81,28 +107,31 @@ LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t lim
   out.cost = narrowed->cost;
   out.lower_bound = narrowed->lower_bound;
   out.solver = "bound";
-  if (!polish || (!options_.beam && narrowed->gap() <= options_.gap)) return out;
+  // A bound far above what is known without a limit: nothing fits.
+  const bool hopeless = !narrowed->best && start != nullptr &&
+                        narrowed->lower_bound > kHopeless * raw_cost(problem, *start);
+  if (!polish || hopeless || (!beam && narrowed->gap() <= options_.gap)) return out;
   bool all = true;
   const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
   Problem left = dense(restricted(problem, kept));
   if (limit > 0) left.memory_limit = limit;
   SolveOptions options;
-  options.seconds = kPolishShare * seconds;
+  options.seconds = beam ? seconds : kPolishShare * seconds;
   options.processor_time = true;
   options.seed = options_.seed;
   options.gap = options_.gap;
   const std::optional<Solution> known =
       narrowed->best ? choices_in(*narrowed->best, kept) : std::nullopt;
   if (known) options.start = &*known;
-  const SolveResult result = options_.beam ? solve_beam(left, options) : solve_ilp(left, options);
+  const SolveResult result = beam ? solve_beam(left, options) : solve_ilp(left, options);
   out.solver = result.solver;
-  if (result.solution && (result.cost < out.cost || options_.beam)) {
+  if (result.solution && (result.cost < out.cost || beam)) {
     out.solution = expanded(*result.solution, kept);
     out.cost = result.cost;
   }
   if (result.tightest) out.smallest = expanded(*result.tightest, kept);
   // What was removed cannot be in anything that is cheaper than what was known then.
-  if (all && !options_.beam)
+  if (all && !beam)
     out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed->cost));
   out.lower_bound = std::min(out.lower_bound, out.cost);
   return out;
@@ -182,7 +211,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
     if (thread_seconds() - begin > seconds || !seen) break;
     if (!room.empty() && add_rows(room, *seen)) continue;
     const bool good = found.solution && found.cost - lower_bound <= options_.gap * found.cost;
-    if (polish || (good && !options_.beam)) break;
+    if (polish || (good && options_.method != LimitedOptions::Method::beam)) break;
     polish = true;
   }
   // The last solution may be one that time left no more rounds for.

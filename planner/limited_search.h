@@ -10,8 +10,13 @@
 namespace shardrun {
 
 struct LimitedOptions {
+  enum class Method {
+    narrowing,  // message passing, then the solvers on what is left
+    beam,       // the beam instead of the solvers
+    plain,      // the whole integer program to HiGHS, nothing removed: to compare with
+  };
   double gap = 1e-3;  // relative: a solution this close to the bound is good enough
-  bool beam = false;  // look with the beam instead of the ILP's machinery
+  Method method = Method::narrowing;
   uint64_t seed = 0;
 };
 
@@ -42,6 +47,7 @@ class LimitedSearch {
   LimitedResult run(const std::vector<int64_t>& room, const Solution* start, double seconds);
 
  private:
+  LimitedResult plain(const FactoredProblem& problem, int64_t limit, double seconds) const;
   FactoredProblem at_rows(const std::vector<int64_t>& room, int64_t& limit) const;
   bool add_rows(const std::vector<int64_t>& room, const Solution& solution);
   LimitedResult attempt(const FactoredProblem& problem, int64_t limit, const Solution* start,

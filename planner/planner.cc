@@ -229,6 +229,13 @@ class Planner {
     return plan;
   }
 
+  LimitedOptions::Method method() const {
+    using Method = LimitedOptions::Method;
+    return options_.planner == "beam"        ? Method::beam
+           : options_.planner == "plain-ilp" ? Method::plain
+                                             : Method::narrowing;
+  }
+
   /// The arena of a plan, which gets its bytes.
   ArenaUse measure(Plan& plan, const FactoredProblem& problem, const Solution& solution) {
     ArenaUse use = options_.arena_use ? options_.arena_use(plan)
@@ -282,7 +289,7 @@ class Planner {
     begin = thread_seconds();
     const int64_t limit = options_.memory_limit;
     needed_bytes_ = least_peak(problem);
-    LimitedSearch search(problem, {kPlanGap, options_.planner == "beam", options_.seed});
+    LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
     // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
     std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
     std::optional<Solution> start;
@@ -303,6 +310,9 @@ class Planner {
       report.solve_seconds = since(begin);
       const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
       if (!solution) {
+        SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
+                   "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
+                   options_.solve_seconds, " s; give it longer with --plan-seconds");
         SR_REQUIRE(limit > 0, internal, "no plan on mesh ", mesh_.to_string(), " is allowed");
         break;
       }
@@ -351,11 +361,12 @@ class Planner {
 
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
-  SR_REQUIRE(options.planner == "auto" || options.planner == "ilp" || options.planner == "beam" ||
-                 baseline_names(options.planner) > 0,
-             invalid_input, "planner '", options.planner,
-             "' is not known; known are auto, ilp, beam, dp, zero1, zero2, fsdp, megatron, "
-             "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
+  SR_REQUIRE(
+      options.planner == "auto" || options.planner == "ilp" || options.planner == "beam" ||
+          options.planner == "plain-ilp" || baseline_names(options.planner) > 0,
+      invalid_input, "planner '", options.planner,
+      "' is not known; known are auto, ilp, beam, plain-ilp, dp, zero1, zero2, fsdp, megatron, "
+      "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
   PlanReport unused;
   PlanReport& filled = report != nullptr ? *report : unused;
   Plan plan = Planner(graph, mesh, cluster, options, rules).run(filled);

@@ -13,7 +13,7 @@
 namespace shardrun {
 
 struct PlanOptions {
-  std::string planner = "auto";  // auto, ilp, beam, or a baseline (planner/baselines.h)
+  std::string planner = "auto";  // auto, ilp, beam, plain-ilp, or one of planner/baselines.h
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
   double solve_seconds = 10;     // processor time of the search
   uint64_t seed = 0;

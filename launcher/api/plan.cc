@@ -223,6 +223,11 @@ RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl
   return out;
 }
 
+int mesh_ranks(const std::string& mesh) {
+  return at_boundary(
+      [&] { return mesh == "auto" ? 0 : static_cast<int>(Mesh::parse(mesh).size()); });
+}
+
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->with_evaluation = request.with_evaluation;

@@ -52,7 +52,9 @@ void run_train(World& world, Arguments& args) {
 
 void run_plan(World& world, Arguments& args) {
   const Model model = load(world, args);
-  args.plan.ranks = args.ranks.value_or(0);
+  args.plan.ranks = args.ranks                     ? *args.ranks
+                    : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
+                                                   : mesh_ranks(args.plan.mesh);
   const TrainingPlan plan = make_plan(world, model, args.plan);
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());
@@ -176,7 +178,8 @@ int run(int argc, char** argv) {
   add_model_options(*train_command, args);
   add_plan_options(*train_command, args);
   add_train_options(*train_command, args);
-  CLI::App* plan_command = app.add_subcommand("plan", "Plan only, for --ranks ranks");
+  CLI::App* plan_command =
+      app.add_subcommand("plan", "Plan only, for --ranks or as many as --mesh has");
   add_model_options(*plan_command, args);
   add_plan_options(*plan_command, args);
   plan_command->add_option("--data", args.train.data,

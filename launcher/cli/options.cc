@@ -87,9 +87,10 @@ void add_plan_options(CLI::App& app, Arguments& args) {
                  "Without an MPI launcher: run this many ranks as threads (plan: plan for them)");
   app.add_option("--mesh", o.mesh, "auto, named axes (data=2,model=4) or sizes (2x4)")
       ->capture_default_str();
-  app.add_option("--planner", o.planner,
-                 "auto, ilp, beam; or a baseline: dp, zero1, zero2, fsdp (ZeRO-3), megatron, "
-                 "megatron-sp; or one for each mesh axis: fsdp+megatron")
+  app.add_option(
+         "--planner", o.planner,
+         "auto, ilp, beam, plain-ilp; or a baseline: dp, zero1, zero2, fsdp (ZeRO-3), megatron, "
+         "megatron-sp; or one for each mesh axis: fsdp+megatron")
       ->capture_default_str();
   app.add_option("--shard", o.shard,
                  "Values whose name matches lie so: 'REGEX=[data,-]' (repeatable)")

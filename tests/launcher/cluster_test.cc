@@ -48,6 +48,15 @@ TEST_F(ClusterOption, IsPlannedForWithItsMemory) {
           "the plan plan.json has a cluster of its own");
 }
 
+TEST_F(ClusterOption, WithoutRanksTheMeshSaysHowMany) {
+  const Outcome run = at_->shardrun("plan gpt.onnx --cluster h100 --mesh 2x4 -o eight.json");
+  ASSERT_EQ(run.status, 0) << describe(run);
+  EXPECT_NE(run.out.find("plan: mesh a=2,b=4"), std::string::npos) << describe(run);
+  const Outcome again = at_->shardrun("plan gpt.onnx --plan eight.json");
+  EXPECT_EQ(again.status, 0) << describe(again);
+  refused("plan gpt.onnx --ranks 4 --cluster h100 --mesh 2x4", "has 8 ranks, the job has 4");
+}
+
 TEST_F(ClusterOption, WrongOnesAreRefused) {
   refused("plan gpt.onnx --ranks 2 --cluster h300", "cluster 'h300' is not known; known are host");
   refused("plan gpt.onnx --ranks 9 --cluster h100",

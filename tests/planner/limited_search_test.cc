@@ -71,6 +71,27 @@ TEST(LimitedSearch, WhereNothingFitsTheSmallestSeenIsKnown) {
   EXPECT_LT(raw_cost(problem, *found.smallest), kInfeasible);
 }
 
+/// The other methods solve the same problem: the plain program exactly, the beam no better.
+TEST(LimitedSearch, TheMethodsAgree) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const FactoredProblem problem = random_problem(7, seed, true, 5);
+    const std::vector<int64_t> room(12, 22);
+    const double best = testing::optimum_within(problem, 22);
+    using Method = LimitedOptions::Method;
+    for (const Method method : {Method::plain, Method::beam}) {
+      const LimitedResult found =
+          LimitedSearch(problem, {.gap = 1e-9, .method = method}).run(room, nullptr, 10);
+      if (method == Method::plain && best < kInfeasible) {
+        ASSERT_TRUE(found.solution);
+        EXPECT_NEAR(found.cost, best, 1e-6) << "seed " << seed;
+      }
+      if (!found.solution) continue;
+      EXPECT_LE(peak_bytes(problem, *found.solution), 22);
+      EXPECT_GE(found.cost, best - 1e-6);
+    }
+  }
+}
+
 TEST(LeastPeak, NoSolutionHoldsLess) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const FactoredProblem problem = random_problem(7, seed, true, 5);

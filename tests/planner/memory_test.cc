@@ -117,6 +117,7 @@ TEST(Memory, WhatTheArenaHoldsNodeByNode) {
   const BufferId x = b.bind(Role::batch, 16, "x");
   const BufferId gathered = b.step("all_gather", {x}, 64);
   b.program.steps.back().kind = Step::Kind::collective;
+  b.program.steps.back().collective = std::make_shared<const Collective>();
   const BufferId y = b.step("matmul", {gathered, gathered}, 32);
   b.output(b.step("relu", {y}, 32));
   place_memory(b.program, [](const Program&, const Step& step) {

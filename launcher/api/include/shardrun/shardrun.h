@@ -135,8 +135,8 @@ std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& 
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4
-  /// auto, ilp, beam; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or several
-  /// joined by +, one for each mesh axis.
+  /// auto, ilp, beam, plain-ilp; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or
+  /// several joined by +, one for each mesh axis.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
   std::vector<std::string> shard;
@@ -169,6 +169,10 @@ class TrainingPlan {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+/// How many ranks a mesh of PlanRequest::mesh has; 0: auto, as many as there are. Throws
+/// Failure(call) if it is no mesh.
+int mesh_ranks(const std::string& mesh);
 
 /// Throws Failure(call) with the bytes needed and the limit if no plan fits.
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request);
