@@ -154,7 +154,11 @@ TEST_F(Graphs, MeshesAgree) {
         " --memory " + std::to_string(static_cast<int64_t>(0.9 * alone.allocated.at(0)));
     const Ranks two = std::string(model) == "dropout" ? mpi(2) : threads(2);
     for (const auto& [ranks, flags] : std::vector<std::pair<Ranks, std::string>>{
-             {two, less}, {threads(3), " --mesh 3" + less}}) {
+             {two, less},
+             {threads(3), " --mesh 3" + less},
+             {threads(4),
+              " --mesh nodes=2,heads=2 --shard 'features=[nodes,-]'"
+              " --shard '.*weight=[-,heads]'"}}) {
       const TrainingRun run = train(*at_, ranks, job + flags);
       EXPECT_LE(largest_difference(run, alone), 1e-4) << describe(run.outcome);
       ASSERT_EQ(run.evals.size(), alone.evals.size());
