@@ -18,6 +18,9 @@ namespace {
 /// Strategies of a node that the solvers are given at most, where message passing alone does not
 /// find a solution that is good enough.
 constexpr size_t kMostForSolver = 64;
+/// Where no memory is limited that close costs hundredths of a second: what the bound leaves is
+/// small enough to be eliminated.
+constexpr double kFreeGap = 1e-5;
 constexpr int kMostRounds = 24;        // of adding times
 constexpr double kPolishShare = 0.05;  // of the seconds, for the solvers
 constexpr double kHopeless = 4;
@@ -100,7 +103,8 @@ LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t lim
   const bool beam = options_.method == LimitedOptions::Method::beam;
   if (options_.method == LimitedOptions::Method::plain) return plain(problem, limit, seconds);
   LimitedResult out;
-  const std::optional<Narrowed> narrowed = narrow(problem, {options_.gap, seconds, limit, start});
+  const double gap = limit > 0 ? options_.gap : std::min(options_.gap, kFreeGap);
+  const std::optional<Narrowed> narrowed = narrow(problem, {gap, seconds, limit, start});
   if (!narrowed) return out;
   out.solution = narrowed->best;
   out.smallest = narrowed->smallest;
@@ -110,7 +114,7 @@ LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t lim
   // A bound far above what is known without a limit: nothing fits.
   const bool hopeless = !narrowed->best && start != nullptr &&
                         narrowed->lower_bound > kHopeless * raw_cost(problem, *start);
-  if (!polish || hopeless || (!beam && narrowed->gap() <= options_.gap)) return out;
+  if (!polish || hopeless || (!beam && narrowed->gap() <= gap)) return out;
   bool all = true;
   const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
   Problem left = dense(restricted(problem, kept));
@@ -119,7 +123,7 @@ LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t lim
   options.seconds = beam ? seconds : kPolishShare * seconds;
   options.processor_time = true;
   options.seed = options_.seed;
-  options.gap = options_.gap;
+  options.gap = gap;
   const std::optional<Solution> known =
       narrowed->best ? choices_in(*narrowed->best, kept) : std::nullopt;
   if (known) options.start = &*known;

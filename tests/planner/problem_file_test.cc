@@ -112,9 +112,7 @@ TEST(ProblemFile, FarTimesCostNothing) {
   EXPECT_LT(problem.nodes[0].claims[0].live[0].last, 10);
 }
 
-TEST(ProblemFile, AMissingFileIsNamed) {
-  EXPECT_THROW(read_problem("/nowhere/p.json"), Error);
-}
+TEST(ProblemFile, AMissingFileIsNamed) { EXPECT_THROW(read_problem("/nowhere/p.json"), Error); }
 
 }  // namespace
 }  // namespace shardrun
