@@ -266,12 +266,15 @@ CoreSearch::Excluded CoreSearch::excluded(double cost) {
   return out;
 }
 
-std::vector<size_t> CoreSearch::scarce_times() const {
+std::vector<size_t> CoreSearch::scarcest_times(size_t most) const {
   std::vector<size_t> result;
   const std::vector<double>& price = core_.pricing.price();
   for (size_t t = 0; t < price.size(); ++t) {
     if (price[t] > 0) result.push_back(t);
   }
+  std::stable_sort(result.begin(), result.end(),
+                   [&](size_t s, size_t t) { return price[s] > price[t]; });
+  if (result.size() > most) result.resize(most);
   return result;
 }
 

@@ -53,8 +53,8 @@ class CoreSearch {
     std::vector<std::vector<bool>> strategies, pairs;
   };
   Excluded excluded(double cost);
-  /// Indices of the kept times whose memory has a price.
-  std::vector<size_t> scarce_times() const;
+  /// Indices of the kept times whose memory has the highest prices, dearest first.
+  std::vector<size_t> scarcest_times(size_t most) const;
 
  private:
   struct Core {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
 constexpr size_t kSmallCore = 1500;   // nodes: up to here a proof is within reach
+constexpr size_t kMemoryRows = 32;    // of the program, at first
 constexpr int kAttempts = 4;          // at a first solution, before a small core is given to HiGHS
 constexpr int kMostAttempts = std::numeric_limits<int>::max();
 constexpr double kTinyMip = 500;     // edge variables: proven at once
@@ -181,7 +182,7 @@ class LnsSolver {
       if (!tight.run(kElimination, [&] { return late(); })) return true;
     }
     if (late() || mip_size(tight.core()) > kSmallMip) return false;
-    const std::vector<size_t> times = priced(tight.core())->scarce_times();
+    const std::vector<size_t> times = priced(tight.core())->scarcest_times(kMemoryRows);
     std::optional<Solution> start;
     if (result_.solution) start = tight.restrict(*result_.solution);
     if (start && evaluate(tight.core(), *start).cost == kInfeasible) start.reset();

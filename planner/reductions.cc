@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -11,6 +12,27 @@ namespace {
 
 bool is_constant(const std::vector<int64_t>& bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [&](int64_t b) { return b == bytes.front(); });
+}
+
+/// Claims that live at the same times become one.
+void add_up(std::vector<Problem::Claim>& claims) {
+  const auto key = [](const Problem::Interval& live) { return std::pair(live.first, live.last); };
+  const auto before = [&](const Problem::Claim& x, const Problem::Claim& y) {
+    return std::lexicographical_compare(
+        x.live.begin(), x.live.end(), y.live.begin(), y.live.end(),
+        [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  };
+  std::sort(claims.begin(), claims.end(), before);
+  size_t kept = 0;
+  for (size_t c = 1; c < claims.size(); ++c) {
+    if (claims[c].live == claims[kept].live) {
+      for (size_t a = 0; a < claims[c].bytes.size(); ++a)
+        claims[kept].bytes[a] += claims[c].bytes[a];
+    } else if (++kept != c) {
+      claims[kept] = std::move(claims[c]);
+    }
+  }
+  if (!claims.empty()) claims.resize(kept + 1);
 }
 
 template <class T>
@@ -316,13 +338,7 @@ void Reducer::settle_memory() {
   for (WorkNode& node : nodes_) {
     if (!node.alive) continue;
     const size_t before = node.claims.size();
-    for (size_t c = 0; c < node.claims.size(); ++c) {  // what lives at the same times is one claim
-      for (size_t d = node.claims.size() - 1; d > c; --d) {
-        if (node.claims[d].live != node.claims[c].live) continue;
-        for (size_t a = 0; a < node.size(); ++a) node.claims[c].bytes[a] += node.claims[d].bytes[a];
-        node.claims.erase(node.claims.begin() + static_cast<std::ptrdiff_t>(d));
-      }
-    }
+    if (node.dirty) add_up(node.claims);
     std::erase_if(node.claims, [&](const Problem::Claim& claim) {
       if (!is_constant(claim.bytes)) return false;
       fixed_.claims.push_back({{claim.bytes.front()}, claim.live});

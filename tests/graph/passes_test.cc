@@ -104,7 +104,7 @@ TEST(MaskBeforeDropout, KeepsWhatIsDrawn) {
   const ValueId first = b.op("where", {positive, early, zero}),
                 second = b.op("where", {positive, zero, drop(x, 4)}),
                 twice = b.op("where", {positive, kept, zero}),  // kept has another use
-                ones = b.op("where", {positive, other, one});   // not a zero
+      ones = b.op("where", {positive, other, one});             // not a zero
   b.g.outputs = {first, second, twice, kept, ones};
   Graph out = b.g;
   EXPECT_EQ(mask_before_dropout(out), 2);
