@@ -21,9 +21,8 @@ constexpr size_t kMostForSolver = 64;
 /// Where no memory is limited that close costs hundredths of a second: what the bound leaves is
 /// small enough to be eliminated.
 constexpr double kFreeGap = 1e-5;
-constexpr int kMostRounds = 24;        // of adding times
-constexpr double kPolishShare = 0.05;  // of the seconds, for the solvers
-constexpr double kHopeless = 4;
+constexpr int kMostRounds = 24;                            // of adding times
+constexpr double kPolishShare = 0.05, kRescueShare = 0.2;  // of the seconds, for the solvers
 constexpr double kMostPlainPairs = 5e6;
 constexpr size_t kSegments = 48;  // of time; each adds its worst time
 
@@ -111,16 +110,15 @@ LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t lim
   out.cost = narrowed->cost;
   out.lower_bound = narrowed->lower_bound;
   out.solver = "bound";
-  // A bound far above what is known without a limit: nothing fits.
-  const bool hopeless = !narrowed->best && start != nullptr &&
-                        narrowed->lower_bound > kHopeless * raw_cost(problem, *start);
-  if (!polish || hopeless || (!beam && narrowed->gap() <= gap)) return out;
+  if (!polish || (!beam && narrowed->gap() <= gap)) return out;
   bool all = true;
   const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
   Problem left = dense(restricted(problem, kept));
   if (limit > 0) left.memory_limit = limit;
   SolveOptions options;
-  options.seconds = beam ? seconds : kPolishShare * seconds;
+  options.seconds = beam             ? seconds
+                    : narrowed->best ? kPolishShare * seconds
+                                     : kRescueShare * seconds;
   options.processor_time = true;
   options.seed = options_.seed;
   options.gap = gap;
