@@ -64,6 +64,7 @@ class LnsSolver {
     if (options_.start != nullptr) offer(*options_.start);
     if (!reduce()) return proven("reduction");
     result_.core_nodes = reducer_.core().nodes.size() - 1;  // without the node for what is fixed
+    if (late()) return finish();
     const size_t nodes = reducer_.core().nodes.size();
     bool proving = options_.prove && nodes <= kSmallCore;
     bool found = begin(proving ? kAttempts : kMostAttempts);

@@ -17,15 +17,18 @@
 namespace shardrun {
 namespace {
 
-constexpr double kForbidden = 1e18;  // the contest's: this much or more
-constexpr size_t kDeepest = 64;      // levels of lists and objects
+constexpr double kForbidden = 1e18;           // the contest's: this much or more
+constexpr size_t kArraysBetweenLooks = 1024;  // at the clock
+constexpr size_t kDeepest = 64;               // levels of lists and objects
 constexpr int kManyTimes =
     1 << 22;  // then only those times count at which something begins or ends
 
+struct TooLate {};
+
 class Scanner {
  public:
-  Scanner(const std::string& text, const std::string& name)
-      : name_(name), begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
+  Scanner(const std::string& text, const std::string& name, const std::function<bool()>& late)
+      : name_(name), late_(late), begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
 
   [[noreturn]] void fail(const std::string& what) const {
     std::string place;
@@ -135,6 +138,7 @@ class Scanner {
     expect('[');
     if (take(']')) return;
     enter({});
+    if (++arrays_ % kArraysBetweenLooks == 0 && late_ && late_()) throw TooLate{};
     do {
       visit();
       ++path_.back().index;
@@ -209,6 +213,8 @@ class Scanner {
   }
 
   const std::string& name_;
+  const std::function<bool()>& late_;
+  size_t arrays_ = 0;
   std::vector<Step> path_;
   const char* begin_;
   const char* at_;
@@ -403,8 +409,10 @@ void print_list(std::string& out, const List& list, Visit&& visit) {
 
 }  // namespace
 
-Problem parse_problem(const std::string& text, const std::string& name) {
-  Scanner scan(text, name);
+namespace {
+
+Problem parse(const std::string& text, const std::string& name, const std::function<bool()>& late) {
+  Scanner scan(text, name, late);
   Problem problem;
   bool contest = false, has_nodes = false, has_edges = false;
   scan.object([&](const std::string& key) {
@@ -448,7 +456,13 @@ Problem parse_problem(const std::string& text, const std::string& name) {
   return problem;
 }
 
-Problem read_problem(const std::string& path) {
+}  // namespace
+
+Problem parse_problem(const std::string& text, const std::string& name) {
+  return parse(text, name, nullptr);
+}
+
+std::optional<Problem> read_problem(const std::string& path, const std::function<bool()>& late) {
   // zlib reads a file that is not gzipped as it is.
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   SR_REQUIRE(file, invalid_input, path, ": cannot open the file");
@@ -461,10 +475,15 @@ Problem read_problem(const std::string& path) {
                            static_cast<unsigned>(std::min<size_t>(text.size() - filled, 1 << 30)));
     SR_REQUIRE(got >= 0, invalid_input, path, ": the file is damaged or cannot be read");
     if (got == 0) break;
+    if (late && late()) return std::nullopt;
     filled += static_cast<size_t>(got);
   }
   text.resize(filled);
-  return parse_problem(text, path);
+  try {
+    return parse(text, path, late);
+  } catch (const TooLate&) {
+    return std::nullopt;
+  }
 }
 
 std::string problem_json(const Problem& problem) {

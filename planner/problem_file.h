@@ -1,6 +1,8 @@
 // Problems as files: the planner's own JSON form and the IOPDDL contest's, plain or gzipped.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "planner/problem.h"
@@ -8,8 +10,9 @@
 namespace shardrun {
 
 /// Reads the file (gzipped or not) and what parse_problem reads from it. Throws invalid_input if it
-/// cannot be read.
-Problem read_problem(const std::string& path);
+/// cannot be read. nullopt if `late` (may be null) says so before the end is reached.
+std::optional<Problem> read_problem(const std::string& path,
+                                    const std::function<bool()>& late = nullptr);
 
 /// Two forms. Ours, of which "name", "claims" and "memory_limit" may be absent and null forbids:
 ///   {"nodes": [{"name": "a", "cost": [1, null], "claims": [{"bytes": [4, 8], "live": [[0, 3]]}]}],

@@ -409,7 +409,10 @@ bool Reducer::run(double max_work, const std::function<bool()>& late) {
       changed |= prune_infeasible(i);
       if (at(i).size() == 0) return false;
       changed |= prune_dominated(i);
-      while (merge_determined(i)) changed = true;
+      while (!stop && merge_determined(i)) {
+        changed = true;
+        stop = late && late();
+      }
       changed |= eliminate(i, max_work);
     }
   }

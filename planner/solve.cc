@@ -43,6 +43,11 @@ SolveResult solve(const Problem& problem, const std::string& solver, const Solve
     return first == nullptr ? result : best_of(*first, std::move(result));
   };
   SolveResult result;
+  if (end.passed() && options.start == nullptr) {  // before anything was tried
+    result.solver = "none";
+    result.seconds = end.elapsed();
+    return result;
+  }
   if (solver == "ilp" || solver == "ilp+lns") {
     result = run(solve_ilp, solver == "ilp" ? options.seconds : options.seconds / 3, nullptr);
   } else if (solver == "beam" || solver == "beam+lns") {

@@ -30,7 +30,9 @@ struct SolveResult {
   bool proven_infeasible = false;
   /// If none fits: the one that is allowed and needs the least memory of all that were seen.
   std::optional<Solution> tightest;
-  std::string solver;  // which part finished: "reduction", "elimination", "bound", "mip", "search"
+  /// Which part finished: "reduction", "elimination", "bound", "mip", "search"; "none": there was
+  /// no time.
+  std::string solver;
   double seconds = 0;
   size_t core_nodes = 0;  // after the reductions
 };
