@@ -106,39 +106,6 @@ class Planner {
     return space;
   }
 
-  /// Time to make the copies of a value that its readers want, as partition does it: `handed` first
-  /// (-1: none), then one after the other, each from the copy there is that is the cheapest to
-  /// start from; `anew`: what one reader had is not there for the next. Shardings and type are
-  /// times_' numbers.
-  double hand_out_seconds(int type, int produced, int handed, bool anew,
-                          const std::vector<int>& wanted) {
-    std::vector<int> copies{produced};
-    double sum = 0;
-    const auto make = [&](int sharding, bool keep) {
-      if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) return;
-      const std::vector<ReshardStep>* best = nullptr;
-      double least = kInfeasible;
-      for (int copy : copies) {
-        const std::vector<ReshardStep>& steps = times_.steps(type, copy, sharding);
-        if (reshard_seconds(steps) >= least) continue;
-        least = reshard_seconds(steps);
-        best = &steps;
-      }
-      for (const ReshardStep& step : *best) {
-        const int after = times_.number_of(step.after);
-        if (std::find(copies.begin(), copies.end(), after) != copies.end()) continue;
-        if (keep) copies.push_back(after);
-        sum += step.seconds;
-      }
-    };
-    for (int sharding : wanted) {
-      if (sharding == produced) continue;
-      if (handed >= 0) make(handed, true);
-      make(sharding, !anew);
-    }
-    return sum;
-  }
-
   /// Class of what makes or holds a value, and which of its results it is.
   std::pair<int, int> origin(ValueId id) const {
     const Value& value = graph_.value(id);
@@ -213,7 +180,7 @@ class Planner {
         std::vector<int> key{type, produced, from, anew ? 1 : 0};
         key.insert(key.end(), wanted[v].begin(), wanted[v].end());
         const auto [it, fresh] = known.emplace(std::move(key), 0.0);
-        if (fresh) it->second = hand_out_seconds(type, produced, from, anew, wanted[v]);
+        if (fresh) it->second = times_.hand_out_seconds(type, produced, from, anew, wanted[v]);
         return it->second;
       };
       double seconds = price(handed);

@@ -372,4 +372,33 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
   return it->second;
 }
 
+double ReshardTimes::hand_out_seconds(int type, int produced, int handed, bool anew,
+                                      const std::vector<int>& wanted) {
+  std::vector<int> copies{produced};
+  double sum = 0;
+  const auto make = [&](int sharding, bool keep) {
+    if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) return;
+    const std::vector<ReshardStep>* best = nullptr;
+    double least = std::numeric_limits<double>::infinity();
+    for (int copy : copies) {
+      const std::vector<ReshardStep>& found = steps(type, copy, sharding);
+      if (reshard_seconds(found) >= least) continue;
+      least = reshard_seconds(found);
+      best = &found;
+    }
+    for (const ReshardStep& step : *best) {
+      const int after = number_of(step.after);
+      if (std::find(copies.begin(), copies.end(), after) != copies.end()) continue;
+      if (keep) copies.push_back(after);
+      sum += step.seconds;
+    }
+  };
+  for (int sharding : wanted) {
+    if (sharding == produced) continue;
+    if (handed >= 0) make(handed, true);
+    make(sharding, !anew);
+  }
+  return sum;
+}
+
 }  // namespace shardrun

@@ -71,6 +71,11 @@ class ReshardTimes {
                              const std::vector<std::vector<int>>& wants);
   /// cheapest_reshard itself, remembered.
   const std::vector<ReshardStep>& steps(int type, int from, int to);
+  /// Time to make the copies of a value that its readers want, as partition does it: `handed` first
+  /// (-1: none), then one after the other, each from the copy there is that is the cheapest to
+  /// start from; `anew`: what one reader had is not there for the next.
+  double hand_out_seconds(int type, int produced, int handed, bool anew,
+                          const std::vector<int>& wanted);
   size_t searches() const { return searches_; }  // of one Sharding to all, or to one
 
  private:
