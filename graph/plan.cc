@@ -1,7 +1,9 @@
 // Plan: JSON form, structural hash and checks.
 #include "graph/plan.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/philox.h"
 
@@ -31,16 +33,23 @@ T get(const json& object, const char* name, const std::string& origin) {
   }
 }
 
-std::vector<Sharding> shardings_from(const json& list, const Mesh& mesh, const std::string& origin,
-                                     const std::string& node) {
-  SR_REQUIRE(list.is_array(), invalid_input, origin, ": nodes['", node,
-             "'] is not a list of shardings");
-  std::vector<Sharding> out;
-  for (const json& item : list) {
-    SR_REQUIRE(item.is_string(), invalid_input, origin, ": nodes['", node,
-               "'] holds something that is no sharding");
-    out.push_back(parse_sharding(item.get<std::string>(), mesh));
+/// `where`: "field values['wte']".
+Sharding sharding_from(const json& item, const Mesh& mesh, const std::string& where) {
+  SR_REQUIRE(item.is_string(), invalid_input, where, " is not a sharding");
+  try {
+    return parse_sharding(item.get<std::string>(), mesh);
+  } catch (const Error& e) {
+    throw e.with_context(where);
   }
+}
+
+std::vector<Sharding> shardings_from(const json& node, const char* name, const Mesh& mesh,
+                                     const std::string& where) {
+  const json& list = field(node, name, where);
+  SR_REQUIRE(list.is_array(), invalid_input, where, ": '", name, "' is not a list of shardings");
+  std::vector<Sharding> out;
+  for (size_t i = 0; i < list.size(); ++i)
+    out.push_back(sharding_from(list[i], mesh, str(where, ".", name, "[", i, "]")));
   return out;
 }
 
@@ -53,6 +62,12 @@ NodeDim dim_from(const json& object, const std::string& origin) {
   const bool result = object.contains("result");
   return {result, get<int>(object, result ? "result" : "operand", origin),
           get<int>(object, "dim", origin)};
+}
+
+const json& object_of(const json& object, const char* name, const std::string& origin) {
+  const json& by_name = field(object, name, origin);
+  SR_REQUIRE(by_name.is_object(), invalid_input, origin, ": field '", name, "' is not an object");
+  return by_name;
 }
 
 const json& list_of(const json& object, const char* name, const std::string& origin) {
@@ -79,12 +94,11 @@ json node_json(const NodePlan& node, const Mesh& mesh) {
   return out;
 }
 
-NodePlan node_from(const json& object, const Mesh& mesh, const std::string& origin,
-                   const std::string& name) {
+/// `where`: "field nodes['h.0.MatMul']".
+NodePlan node_from(const json& object, const Mesh& mesh, const std::string& where) {
   NodePlan node;
-  node.in = shardings_from(field(object, "in", origin), mesh, origin, name);
-  node.out = shardings_from(field(object, "out", origin), mesh, origin, name);
-  const std::string where = origin + ": nodes['" + name + "']";
+  node.in = shardings_from(object, "in", mesh, where);
+  node.out = shardings_from(object, "out", mesh, where);
   if (object.contains("halos")) {
     for (const json& h : list_of(object, "halos", where)) {
       node.halos.push_back({dim_from(field(h, "of", where), where),
@@ -101,6 +115,29 @@ NodePlan node_from(const json& object, const Mesh& mesh, const std::string& orig
     }
   }
   return node;
+}
+
+Mesh mesh_from(const json& list) {
+  SR_REQUIRE(list.is_array(), invalid_input, "field 'mesh' is not a list of axes");
+  std::vector<Mesh::Axis> axes;
+  for (const json& axis : list) {
+    axes.push_back({get<std::string>(axis, "name", "field 'mesh'"),
+                    get<int64_t>(axis, "size", "field 'mesh'")});
+  }
+  try {
+    return Mesh(std::move(axes));
+  } catch (const Error& e) {
+    throw e.with_context("field 'mesh'");
+  }
+}
+
+uint64_t hash_from(const json& root, const char* name) {
+  const std::string text = get<std::string>(root, name, "plan");
+  char* end = nullptr;
+  const uint64_t hash = std::strtoull(text.c_str(), &end, 16);
+  SR_REQUIRE(!text.empty() && *end == '\0', invalid_input, "field '", name, "' is '", text,
+             "', wanted hexadecimal");
+  return hash;
 }
 
 uint64_t mix(uint64_t hash, const std::string& text) {
@@ -126,6 +163,12 @@ uint64_t structural_hash(const Graph& graph) {
   return hash;
 }
 
+uint64_t mesh_hash(const Mesh& mesh) {
+  uint64_t hash = 2;
+  for (const Mesh::Axis& axis : mesh.axes()) hash = mix(hash, str(axis.name, "=", axis.size));
+  return hash;
+}
+
 std::string to_json(const Plan& plan) {
   json values = json::object();
   for (const auto& [name, sharding] : plan.values) values[name] = to_string(sharding, plan.mesh);
@@ -140,6 +183,7 @@ std::string to_json(const Plan& plan) {
                     {"mesh", mesh},
                     {"planner", plan.planner},
                     {"model_hash", str(std::hex, plan.model_hash)},
+                    {"mesh_hash", str(std::hex, mesh_hash(plan.mesh))},
                     {"seconds", plan.seconds},
                     {"compute_seconds", plan.compute_seconds},
                     {"comm_seconds", plan.comm_seconds},
@@ -154,81 +198,93 @@ std::string to_json(const Plan& plan) {
 Plan plan_from_json(const std::string& text, const std::string& origin) {
   const json root = json::parse(text, nullptr, false);
   SR_REQUIRE(!root.is_discarded(), invalid_input, origin, ": is not JSON");
-  SR_REQUIRE(get<std::string>(root, "format", origin) == "shardrun-plan-1", invalid_input, origin,
-             ": field 'format' is '", get<std::string>(root, "format", origin),
-             "', wanted 'shardrun-plan-1'");
   Plan plan;
-  std::vector<Mesh::Axis> axes;
-  const json& mesh = field(root, "mesh", origin);
-  SR_REQUIRE(mesh.is_array(), invalid_input, origin, ": field 'mesh' is not a list of axes");
-  for (const json& axis : mesh) {
-    axes.push_back({get<std::string>(axis, "name", origin + ": mesh"),
-                    get<int64_t>(axis, "size", origin + ": mesh")});
-  }
   try {
-    plan.mesh = Mesh(std::move(axes));
-    plan.planner = get<std::string>(root, "planner", origin);
-    const std::string hash = get<std::string>(root, "model_hash", origin);
-    char* end = nullptr;
-    plan.model_hash = std::strtoull(hash.c_str(), &end, 16);
-    SR_REQUIRE(!hash.empty() && *end == '\0', invalid_input, "field 'model_hash' is '", hash,
-               "', wanted hexadecimal");
-    plan.seconds = get<double>(root, "seconds", origin);
-    plan.compute_seconds = get<double>(root, "compute_seconds", origin);
-    plan.comm_seconds = get<double>(root, "comm_seconds", origin);
-    plan.bytes = get<int64_t>(root, "bytes", origin);
-    for (const auto& [name, sharding] : field(root, "values", origin).items()) {
-      SR_REQUIRE(sharding.is_string(), invalid_input, "values['", name, "'] is not a sharding");
-      plan.values[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
-    }
-    for (const auto& [name, sharding] : field(root, "handed", origin).items()) {
-      SR_REQUIRE(sharding.is_string(), invalid_input, "handed['", name, "'] is not a sharding");
-      plan.handed[name] = parse_sharding(sharding.get<std::string>(), plan.mesh);
-    }
-    for (const std::string& name : get<std::vector<std::string>>(root, "regathered", origin))
+    const std::string format = get<std::string>(root, "format", "plan");
+    SR_REQUIRE(format == "shardrun-plan-1", invalid_input, "field 'format' is '", format,
+               "', wanted 'shardrun-plan-1'");
+    plan.mesh = mesh_from(field(root, "mesh", "plan"));
+    const uint64_t hash = hash_from(root, "mesh_hash");
+    SR_REQUIRE(hash == mesh_hash(plan.mesh), invalid_input, "field 'mesh' is ",
+               plan.mesh.to_string(), ", and field 'mesh_hash' is of another (", std::hex, hash,
+               ", this one has ", mesh_hash(plan.mesh), "); plan anew for another mesh");
+    plan.planner = get<std::string>(root, "planner", "plan");
+    plan.model_hash = hash_from(root, "model_hash");
+    plan.seconds = get<double>(root, "seconds", "plan");
+    plan.compute_seconds = get<double>(root, "compute_seconds", "plan");
+    plan.comm_seconds = get<double>(root, "comm_seconds", "plan");
+    const double parts = plan.compute_seconds + plan.comm_seconds;
+    SR_REQUIRE(std::abs(plan.seconds - parts) <= 1e-9 * std::abs(parts) && parts >= 0,
+               invalid_input, "field 'seconds' is ", plan.seconds,
+               ", wanted the sum of 'compute_seconds' and 'comm_seconds', ", parts);
+    plan.bytes = get<int64_t>(root, "bytes", "plan");
+    for (const auto& [name, sharding] : object_of(root, "values", "plan").items())
+      plan.values[name] = sharding_from(sharding, plan.mesh, "field values['" + name + "']");
+    for (const auto& [name, sharding] : object_of(root, "handed", "plan").items())
+      plan.handed[name] = sharding_from(sharding, plan.mesh, "field handed['" + name + "']");
+    for (const std::string& name : get<std::vector<std::string>>(root, "regathered", "plan"))
       plan.regathered.insert(name);
-    for (const auto& [name, node] : field(root, "nodes", origin).items()) {
-      plan.nodes[name] = node_from(node, plan.mesh, origin, name);
+    for (const auto& [name, node] : object_of(root, "nodes", "plan").items()) {
+      plan.nodes[name] = node_from(node, plan.mesh, "field nodes['" + name + "']");
     }
   } catch (const Error& e) {
-    if (std::string_view(e.what()).substr(0, origin.size()) == origin) throw;
     throw e.with_context(origin);
   }
   return plan;
 }
+
+namespace {
+
+void check_rank(const Sharding& sharding, const Mesh& mesh, const TensorType& type,
+                const std::string& where) {
+  try {
+    check_sharding(sharding, mesh, type.shape.size());
+  } catch (const Error& e) {
+    throw e.with_context(where);
+  }
+}
+
+}  // namespace
 
 void check_plan(const Plan& plan, const Graph& graph) {
   SR_REQUIRE(plan.model_hash == structural_hash(graph), invalid_input,
              "plan: field 'model_hash' is ", std::hex, plan.model_hash,
              ", this model (with these options) has ", structural_hash(graph),
              "; plan it again with the same model and options");
+  std::set<std::string> known;
   for (const Value& value : graph.values()) {
-    const bool held = value.role != Role::computed;
-    if (!held && value.producer < 0) continue;
+    if (value.role == Role::computed && value.producer < 0) continue;
     const auto it = plan.values.find(value.name);
     SR_REQUIRE(it != plan.values.end(), invalid_input, "plan: field 'values' lacks '", value.name,
                "'");
-    try {
-      check_sharding(it->second, plan.mesh, value.type.shape.size());
-    } catch (const Error& e) {
-      throw e.with_context("plan: values['" + value.name + "']");
-    }
+    check_rank(it->second, plan.mesh, value.type, "plan: field values['" + value.name + "']");
+    known.insert(value.name);
     const auto handed = plan.handed.find(value.name);
     if (handed == plan.handed.end()) continue;
-    try {
-      check_sharding(handed->second, plan.mesh, value.type.shape.size());
-    } catch (const Error& e) {
-      throw e.with_context("plan: handed['" + value.name + "']");
-    }
+    check_rank(handed->second, plan.mesh, value.type, "plan: field handed['" + value.name + "']");
   }
+  for (const auto& [name, sharding] : plan.values) {
+    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'values' has '", name,
+               "', which the model has not");
+  }
+  for (const auto& [name, sharding] : plan.handed) {
+    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'handed' has '", name,
+               "', which the model has not");
+  }
+  for (const std::string& name : plan.regathered) {
+    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'regathered' has '", name,
+               "', which the model has not");
+  }
+  known.clear();
   for (const Node& node : graph.nodes()) {
     const auto it = plan.nodes.find(node.name);
     SR_REQUIRE(it != plan.nodes.end(), invalid_input, "plan: field 'nodes' lacks '", node.name,
                "'");
+    const std::string where = "plan: field nodes['" + node.name + "']";
     SR_REQUIRE(
         it->second.in.size() == node.inputs.size() && it->second.out.size() == node.outputs.size(),
-        invalid_input, "plan: nodes['", node.name, "'] has ", it->second.in.size(),
-        " operands and ", it->second.out.size(), " results, wanted ", node.inputs.size(), " and ",
+        invalid_input, where, " has ", it->second.in.size(), " operands and ",
+        it->second.out.size(), " results, wanted ", node.inputs.size(), " and ",
         node.outputs.size());
     std::vector<Shape> in, out;
     for (ValueId id : node.inputs) in.push_back(graph.type(id).shape);
@@ -236,14 +292,19 @@ void check_plan(const Plan& plan, const Graph& graph) {
     try {
       check_node_plan(it->second, in, out, plan.mesh);
     } catch (const Error& e) {
-      throw e.with_context("plan: nodes['" + node.name + "']");
+      throw e.with_context(where);
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const Value& value = graph.value(node.outputs[i]);
-      SR_REQUIRE(it->second.out[i] == plan.values.at(value.name), invalid_input, "plan: nodes['",
-                 node.name, "'] makes '", value.name, "' in a sharding other than values['",
-                 value.name, "']");
+      SR_REQUIRE(it->second.out[i] == plan.values.at(value.name), invalid_input, where, ".out[", i,
+                 "] is ", to_string(it->second.out[i], plan.mesh), ", but values['", value.name,
+                 "'] is ", to_string(plan.values.at(value.name), plan.mesh));
     }
+    known.insert(node.name);
+  }
+  for (const auto& [name, node] : plan.nodes) {
+    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'nodes' has '", name,
+               "', which the model has not");
   }
 }
 

@@ -71,9 +71,11 @@ class Flattener {
     }
     auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
     if (it != functions_.end()) return inline_call(node, *it->second, label);
-    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", own,
-               " is not supported: it is no ai.onnx operator, no function of the model, and no op "
-               "of that name is registered; register_op in shardrun/op.h adds one");
+    SR_REQUIRE(
+        plain_domain(node.domain()).empty(), unsupported, label, ": op ", own,
+        " is not supported: it is no ai.onnx operator, no function of the model, and no op "
+        "of that name is registered; register_op in shardrun/op.h adds one, the command's --ops a "
+        "library of them");
     SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes,
                " nodes with functions inlined");
     out_.push_back({node, opset, label, nullptr});

@@ -150,7 +150,7 @@ TEST(NodePlan, ReloadsFromThePlanFile) {
     plan_from_json(broken, "plan.json");
     ADD_FAILURE() << "a halo without anchor was read";
   } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()), "plan.json: nodes['conv']: field 'anchor' is missing");
+    EXPECT_EQ(std::string(e.what()), "plan.json: field nodes['conv']: field 'anchor' is missing");
   }
 }
 
