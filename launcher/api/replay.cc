@@ -1,77 +1,21 @@
-// Lock-step replay: ranks, one rank and its shadow, each a thread, stop after every step while one
-// looks.
+// Lock-step replay: ranks, one rank and its shadow stop after every step while one looks.
 #include "replay.h"
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 
 #include "base/philox.h"
-#include "exec/executor.h"
-#include "graph/optimizer.h"
+#include "lockstep.h"
+#include "replay_party.h"
 
 namespace shardrun {
 namespace {
-
-/// Thrown through a follower's executor to end it.
-struct Stopped {};
-
-/// Threads that stop after each of their steps until the leader has looked at what they left.
-class Lockstep {
- public:
-  explicit Lockstep(size_t followers) : views_(followers) {}
-
-  /// A follower's: shows its results and waits.
-  void arrive(size_t follower, size_t step, std::span<const TensorView> out) {
-    std::unique_lock lock(mutex_);
-    if (stopped_) throw Stopped();
-    views_[follower].assign(out.begin(), out.end());
-    step_ = step;
-    ++arrived_;
-    const int64_t mine = round_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return stopped_ || round_ != mine; });
-    if (stopped_) throw Stopped();
-  }
-
-  /// The leader's: waits for all followers. False if one has failed.
-  bool wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopped_ || arrived_ == views_.size(); });
-    return !stopped_;
-  }
-
-  size_t step() const { return step_; }
-  const std::vector<std::vector<TensorView>>& views() const { return views_; }
-
-  void release() {
-    const std::lock_guard lock(mutex_);
-    arrived_ = 0;
-    ++round_;
-    changed_.notify_all();
-  }
-
-  void stop() {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::vector<TensorView>> views_;
-  size_t arrived_ = 0, step_ = 0;
-  int64_t round_ = 0;
-  bool stopped_ = false;
-};
 
 using Reader = double (*)(const void*, int64_t);
 
@@ -146,162 +90,77 @@ std::vector<int64_t> coordinates_of(int64_t index, const Shape& shape) {
   return at;
 }
 
-class Player {
+/// The leader: runs one rank's programs, takes the others along, and compares.
+class Leader {
  public:
-  Player(const Graph& graph, const Plan& plan, const std::vector<Program>& programs,
-         const Program& whole, std::span<const KernelList* const> lists,
-         const ReplayOptions& options)
-      : graph_(graph),
-        plan_(plan),
-        programs_(programs),
-        whole_(whole),
+  Leader(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
+         const ReplayOptions& options, Lockstep& ranks, Lockstep& shadow)
+      : acts_(acts),
         lists_(lists),
         options_(options),
-        ranks_(programs.size()),
-        shadow_(1) {
-    for (size_t v = 0; v < graph.values().size(); ++v)
-      ids_.emplace(graph.values()[v].name, static_cast<ValueId>(v));
-    for (size_t n = 0; n < graph.nodes().size(); ++n)
-      nodes_.emplace(graph.nodes()[n].name, static_cast<NodeId>(n));
+        ranks_(ranks),
+        shadow_(shadow),
+        persistent_(persistent_names(acts[0].whole)) {}
+
+  /// Throws Stopped if a party has failed, or at the first mismatch.
+  void run() {
+    auto alone = make_local_communicators(1);
+    Party reference(acts_, whole_programs(acts_), lists_, *alone[0], options_);
+    for (size_t a = 0; a < acts_.size(); ++a) {
+      begin(acts_[a], reference.executor(a));
+      training_ = acts_[a].training;
+      const auto held = holds_;
+      reference.executor(a).on_step(
+          [&](size_t s, std::span<const TensorView>) { after_reference(act_->whole.steps[s]); });
+      reference.play(a, [&](Phase phase) {
+        phase_ = phase;
+        if (phase == Phase::micro) {
+          next_ = 0;
+          holds_ = held;
+        }
+        follow_collectives();
+      });
+      compare_persistent(reference);
+    }
   }
 
-  Replay run() {
-    auto communicators = make_local_communicators(static_cast<int>(programs_.size()));
-    std::vector<std::exception_ptr> errors(programs_.size() + 1);
-    std::vector<std::unique_ptr<Executor>> executors(programs_.size() + 1);
-    std::vector<std::thread> threads;
-    auto follow = [&](size_t index, const Program& program, Communicator& comm, Lockstep& lockstep,
-                      size_t follower) {
-      try {
-        if (options_.on_thread) options_.on_thread();
-        executors[index] = std::make_unique<Executor>(program, lists_, comm, options_.seed);
-        Executor& executor = *executors[index];
-        const bool shadow = index == programs_.size();
-        if (shadow) blur_parameters(executor);
-        executor.on_step([&](size_t step, std::span<const TensorView> out) {
-          if (shadow && !is_node(program.steps[step])) return;
-          lockstep.arrive(follower, step, out);
-          if (shadow) blur_results(program.steps[step], out);
-        });
-        play(executor, [](Phase) {});
-      } catch (const Stopped&) {
-        comm.abort();  // a peer may be in the next collective already
-      } catch (...) {
-        errors[index] = std::current_exception();
-        comm.abort();
-        ranks_.stop();
-        shadow_.stop();
-      }
-    };
-    for (size_t rank = 0; rank < programs_.size(); ++rank) {
-      threads.emplace_back(follow, rank, std::cref(programs_[rank]), std::ref(*communicators[rank]),
-                           std::ref(ranks_), rank);
-    }
-    auto shadow_world = make_local_communicators(1), own_world = make_local_communicators(1);
-    threads.emplace_back(follow, programs_.size(), std::cref(whole_), std::ref(*shadow_world[0]),
-                         std::ref(shadow_), size_t{0});
-    std::exception_ptr own_error;
-    bool complete = false;
-    try {
-      lead(*own_world[0]);
-      complete = true;
-    } catch (const Stopped&) {
-    } catch (...) {
-      own_error = std::current_exception();
-    }
-    if (!complete) {
-      ranks_.stop();
-      shadow_.stop();
-    }
-    for (std::thread& thread : threads) thread.join();
-    if (!result_.mismatch) rethrow_first(errors, own_error);
-    if (complete) compare_persistent(executors);
+  /// What was found, when all parties have ended.
+  Replay result() {
     result_.values = static_cast<int64_t>(compared_.size());
     return result_;
   }
 
+  static std::vector<const Program*> whole_programs(const std::vector<ReplayAct>& acts) {
+    std::vector<const Program*> programs;
+    for (const ReplayAct& act : acts) programs.push_back(&act.whole);
+    return programs;
+  }
+
  private:
+  void begin(const ReplayAct& act, Executor& executor) {
+    act_ = &act;
+    executor_ = &executor;
+    next_ = 0;
+    ids_.clear();
+    nodes_.clear();
+    scales_.clear();  // what persists is equal by now
+    holds_.clear();
+    for (size_t v = 0; v < act.graph.values().size(); ++v)
+      ids_.emplace(act.graph.values()[v].name, static_cast<ValueId>(v));
+    for (size_t n = 0; n < act.graph.nodes().size(); ++n)
+      nodes_.emplace(act.graph.nodes()[n].name, static_cast<NodeId>(n));
+    for (const Binding& b : act.whole.bindings) {
+      if (const auto it = ids_.find(b.name); it != ids_.end()) holds_[it->second] = b.buffer;
+    }
+  }
+
   bool is_node(const Step& step) const {
     return step.kind == Step::Kind::kernel && nodes_.count(step.node.name) > 0;
   }
+  const Program& first_program() const { return act_->programs.at(0); }
 
-  static void rethrow_first(const std::vector<std::exception_ptr>& errors,
-                            const std::exception_ptr& own) {
-    // A peer of a rank that failed reports only that; the one with another reason is the first
-    // cause.
-    std::exception_ptr first;
-    bool first_is_comm = false;
-    auto consider = [&](const std::exception_ptr& error) {
-      if (!error) return;
-      bool comm = false;
-      try {
-        std::rethrow_exception(error);
-      } catch (const Error& e) {
-        comm = e.kind() == ErrorKind::comm;
-      } catch (...) {
-      }
-      if (!first || (first_is_comm && !comm)) {
-        first = error;
-        first_is_comm = comm;
-      }
-    };
-    for (const std::exception_ptr& error : errors) consider(error);
-    consider(own);
-    if (first) std::rethrow_exception(first);
-  }
-
-  /// One step; `before_phase` runs when inputs are there and the phase's first step is next.
-  template <class F>
-  void play(Executor& executor, F before_phase) {
-    executor.set_scalar(kLearningRate, options_.lr);
-    executor.set_scalar(kStep, 1);
-    executor.begin_step();
-    for (int micro = 0; micro < options_.accumulate; ++micro) {
-      executor.set_scalar(kRandomStep, micro);
-      for (const Binding& b : executor.program().bindings) {
-        if (b.role == Role::batch) options_.fill(micro, b.name, b.box, executor.view(b).data);
-      }
-      before_phase(Phase::micro);
-      executor.run_micro();
-    }
-    before_phase(Phase::update);
-    executor.run_update();
-  }
-
-  void blur_parameters(Executor& executor) {
-    for (const Binding& b : executor.program().bindings) {
-      if (b.role == Role::parameter) blur(executor.view(b), b.name);
-    }
-  }
-
-  void blur_results(const Step& step, std::span<const TensorView> out) {
-    const Node& node = graph_.node(nodes_.at(step.node.name));
-    for (size_t r = 0; r < out.size(); ++r) blur(out[r], graph_.value(node.outputs[r]).name);
-  }
-
-  /// The reference runs on this thread and takes the others along: after each of its nodes the
-  /// ranks' same node is compared, and then the collectives up to the ranks' next node, while the
-  /// reference still holds what they move.
-  void lead(Communicator& comm) {
-    if (options_.on_thread) options_.on_thread();
-    reference_ = std::make_unique<Executor>(whole_, lists_, comm, options_.seed);
-    for (const Binding& b : reference_->program().bindings) {
-      if (const auto it = ids_.find(b.name); it != ids_.end()) holds_[it->second] = b.buffer;
-    }
-    const auto held = holds_;
-    reference_->on_step([&](size_t s, std::span<const TensorView>) {
-      after_reference(reference_->program().steps[s]);
-    });
-    play(*reference_, [&](Phase phase) {
-      phase_ = phase;
-      if (phase == Phase::micro) {
-        next_ = 0;
-        holds_ = held;
-      }
-      follow_collectives();
-    });
-  }
-
+  /// After each of the reference's nodes the ranks' same node is compared, and then the collectives
+  /// up to the ranks' next node, while the reference still holds what they move.
   void after_reference(const Step& step) {
     if (!is_node(step)) {  // a copy of an update into its persistent value
       const auto moved = std::find_if(holds_.begin(), holds_.end(),
@@ -309,32 +168,30 @@ class Player {
       if (moved != holds_.end()) moved->second = step.out[0];
       return;
     }
-    const Node& node = graph_.node(nodes_.at(step.node.name));
+    const Node& node = act_->graph.node(nodes_.at(step.node.name));
     for (size_t r = 0; r < step.out.size(); ++r) {
       for (auto it = holds_.begin(); it != holds_.end();) {  // what was there is gone
         it = it->second == step.out[r] ? holds_.erase(it) : std::next(it);
       }
       holds_[node.outputs[r]] = step.out[r];
     }
-    wait(shadow_);
-    for (size_t r = 0; r < step.out.size(); ++r) {
-      const TensorView mine = view_of(step.out[r]), &blurred = shadow_.views()[0][r];
-      learn_scale(node.outputs[r], mine, blurred);
-      if (mine.count() > 0)
-        std::memcpy(blurred.data, mine.data, static_cast<size_t>(byte_size(mine.type)));
-    }
+    shadow_.wait();
+    for (size_t r = 0; r < step.out.size(); ++r)
+      learn_scale(node.outputs[r], view_of(step.out[r]), shadow_.views()[0][r]);
     shadow_.release();  // which blurs its copy of what is right
 
-    wait(ranks_);
-    const Step& theirs = programs_[0].steps.at(ranks_.step());
-    SR_REQUIRE(ranks_.step() == next_ && theirs.node.name == step.node.name, internal,
-               "replay: the ranks are at step '", theirs.node.name, "', one rank at '",
-               step.node.name, "'");
-    const NodePlan& planned = plan_.nodes.at(node.name);
+    ranks_.wait();
+    const Step* theirs = ranks_.step() < first_program().steps.size()
+                             ? &first_program().steps[ranks_.step()]
+                             : nullptr;
+    SR_REQUIRE(ranks_.step() == next_ && theirs != nullptr && theirs->node.name == step.node.name,
+               internal, "replay: the ranks are at step '", theirs ? theirs->node.name : "the end",
+               "', one rank at '", step.node.name, "'");
+    const NodePlan& planned = act_->plan.nodes.at(node.name);
     for (size_t r = 0; r < step.out.size(); ++r) {
       // What it made in windows or blocks is compared when it has been put together.
       if (is_exchanged_after(ranks_.step(), r)) continue;
-      compare(node.outputs[r], planned.out[r], result(r), view_of(step.out[r]),
+      compare(node.outputs[r], planned.out[r], shards(r), view_of(step.out[r]),
               str(node.op, " '", node.name, "'"));
     }
     ranks_.release();
@@ -344,10 +201,10 @@ class Player {
 
   /// The ranks' steps up to their next node or the end of the phase.
   void follow_collectives() {
-    while (next_ < programs_[0].steps.size()) {
-      const Step& step = programs_[0].steps[next_];
+    while (next_ < first_program().steps.size()) {
+      const Step& step = first_program().steps[next_];
       if (step.phase != phase_ || is_node(step)) return;
-      wait(ranks_);
+      ranks_.wait();
       if (step.kind == Step::Kind::collective) {
         const ValueId value = ids_.at(step.source);
         const auto held = holds_.find(value);
@@ -362,28 +219,28 @@ class Player {
 
   void compare_collective(const Step& step, ValueId value, const TensorView& wanted) {
     const Collective::Kind kind = step.collective->kind;
-    const Sharding after = sharding_after(step, graph_.value(value).name);
-    std::string where = str(to_string(kind), " to ", to_string(after, plan_.mesh));
+    const Sharding after = sharding_after(step, act_->graph.value(value).name);
+    std::string where = str(to_string(kind), " to ", to_string(after, act_->plan.mesh));
     if (kind == Collective::Kind::halo_add || kind == Collective::Kind::block_exchange) {
-      const Node& node = graph_.node(graph_.value(value).producer);
+      const Node& node = act_->graph.node(act_->graph.value(value).producer);
       where = str(node.op, " '", node.name, "' and its ", to_string(kind));
     }
     if (kind != Collective::Kind::halo_exchange) {
-      compare(value, after, result(0), wanted, where);
+      compare(value, after, shards(0), wanted, where);
       return;
     }
     std::vector<Box> boxes;
-    for (const Program& program : programs_) {
+    for (const Program& program : act_->programs) {
       const Collective& c = *program.steps[next_].collective;
       const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
       boxes.push_back(c.out_boxes[static_cast<size_t>(me)]);
     }
-    compare(value, after, boxes, result(0), wanted, where);
+    compare(value, after, boxes, shards(0), wanted, where);
   }
 
   /// Does an exchange take what step `index` of the ranks leaves as its result `r`?
   bool is_exchanged_after(size_t index, size_t r) const {
-    const std::vector<Step>& steps = programs_[0].steps;
+    const std::vector<Step>& steps = first_program().steps;
     const BufferId made = steps[index].out[r];
     for (size_t s = index + 1; s < steps.size() && steps[s].kind == Step::Kind::collective; ++s) {
       if (steps[s].in[0] == made) {
@@ -397,30 +254,45 @@ class Player {
   /// A copy's buffer is named after the value and its Sharding; one that became a persistent
   /// value's own buffer lies as that does.
   Sharding sharding_after(const Step& step, const std::string& value) const {
-    for (const Binding& b : programs_[0].bindings) {
+    for (const Binding& b : first_program().bindings) {
       if (b.buffer == step.out[0]) return b.sharding;
     }
-    const std::string& name = programs_[0].buffers[static_cast<size_t>(step.out[0])].name;
-    if (name == value) return plan_.values.at(value);
+    const std::string& name = first_program().buffers[static_cast<size_t>(step.out[0])].name;
+    if (name == value) return act_->plan.values.at(value);
     const size_t begin = value.size() + 1, end = name.find("@halo", begin);
-    return parse_sharding(std::string_view(name).substr(begin, end - begin), plan_.mesh);
+    return parse_sharding(std::string_view(name).substr(begin, end - begin), act_->plan.mesh);
   }
 
-  void wait(Lockstep& lockstep) {
-    if (!lockstep.wait()) throw Stopped();
+  /// Everything that lives on, after each act. The shadow gets a copy to go on from.
+  void compare_persistent(Party& reference) {
+    const Graph& graph = acts_[0].graph;
+    begin(acts_[0], reference.executor(0));
+    for (const std::string& name : persistent_) {
+      const ValueId value = ids_.at(name);
+      const TensorView wanted = reference.persistent(name);
+      shadow_.wait();
+      const bool exact = !training_ || graph.value(value).role == Role::constant;
+      if (!exact) learn_scale(value, wanted, shadow_.views()[0][0]);
+      shadow_.release();
+      ranks_.wait();
+      compare(value, acts_[0].plan.values.at(name), shards(0), wanted,
+              training_ ? "after the update" : "after validation");
+      ranks_.release();
+    }
   }
 
   TensorView view_of(BufferId id) const {
-    const Buffer& b = whole_.buffers[static_cast<size_t>(id)];
-    return {byte_size(b.type) == 0 ? nullptr : reference_->arena()->data() + b.offset, b.type};
+    const Buffer& b = act_->whole.buffers[static_cast<size_t>(id)];
+    return {byte_size(b.type) == 0 ? nullptr : executor_->arena()->data() + b.offset, b.type};
   }
 
-  std::vector<TensorView> result(size_t r) const {
-    std::vector<TensorView> shards;
-    for (const auto& views : ranks_.views()) shards.push_back(views[r]);
-    return shards;
+  std::vector<TensorView> shards(size_t r) const {
+    std::vector<TensorView> out;
+    for (const auto& views : ranks_.views()) out.push_back(views.at(r));
+    return out;
   }
 
+  /// How far the shadow's result is off; the shadow then gets the right one.
   void learn_scale(ValueId value, const TensorView& wanted, const TensorView& blurred) {
     const Reader read = reader_of(wanted.type.dtype);
     const double blur = blur_of(wanted.type.dtype);
@@ -441,18 +313,20 @@ class Player {
     }
     const Scale learnt = scale;
     for (const auto& [held, next] :
-         graph_.updates) {  // what it replaces holds it from the next micro-batch on
+         act_->graph.updates) {  // what it replaces holds it from the next micro-batch on
       if (next == value) scales_[held] = learnt;
     }
+    if (wanted.count() > 0)
+      std::memcpy(blurred.data, wanted.data, static_cast<size_t>(byte_size(wanted.type)));
   }
 
   /// `shards`: every rank's part in `sharding` of a value that should be `wanted`.
   void compare(ValueId value, const Sharding& sharding, const std::vector<TensorView>& shards,
                const TensorView& wanted, const std::string& where) {
     std::vector<Box> boxes;
-    for (int64_t rank = 0; rank < plan_.mesh.size(); ++rank)
-      boxes.push_back(
-          local_box(wanted.type.shape, sharding, plan_.mesh, plan_.mesh.coordinates(rank)));
+    for (int64_t rank = 0; rank < act_->plan.mesh.size(); ++rank)
+      boxes.push_back(local_box(wanted.type.shape, sharding, act_->plan.mesh,
+                                act_->plan.mesh.coordinates(rank)));
     compare(value, sharding, boxes, shards, wanted, where);
   }
 
@@ -460,7 +334,7 @@ class Player {
   void compare(ValueId value, const Sharding& sharding, const std::vector<Box>& boxes,
                const std::vector<TensorView>& shards, const TensorView& wanted,
                const std::string& where) {
-    compared_.insert(value);
+    compared_.emplace(!training_, act_->graph.value(value).name);
     ++result_.comparisons;
     if (wanted.count() == 0) return;
     const Reader read = reader_of(wanted.type.dtype);
@@ -468,15 +342,15 @@ class Player {
     const Scale scale = scales_.count(value) ? scales_.at(value) : Scale();
     std::vector<int> axes;
     for (const auto& p : sharding.partial) axes.push_back(p.axis);
-    for (int64_t rank = 0; rank < plan_.mesh.size(); ++rank) {
-      const std::vector<int64_t> group = plan_.mesh.group(rank, axes);
+    for (int64_t rank = 0; rank < act_->plan.mesh.size(); ++rank) {
+      const std::vector<int64_t> group = act_->plan.mesh.group(rank, axes);
       if (group.front() != rank) continue;
       const Box& box = boxes[static_cast<size_t>(rank)];
       for (int64_t member : group) {
         SR_REQUIRE(shards[static_cast<size_t>(member)].type.shape == box_shape(box), internal,
-                   "replay: '", graph_.value(value).name, "' on rank ", member, " is ",
+                   "replay: '", act_->graph.value(value).name, "' on rank ", member, " is ",
                    shards[static_cast<size_t>(member)].type, ", the plan says ",
-                   to_string(sharding, plan_.mesh));
+                   to_string(sharding, act_->plan.mesh));
       }
       std::vector<double> terms(group.size());
       for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
@@ -489,14 +363,15 @@ class Player {
           result_.largest = std::max(result_.largest, difference / scale.scale);
           return true;
         }
-        result_.mismatch = Mismatch{graph_.value(value).name,
+        result_.mismatch = Mismatch{act_->graph.value(value).name,
                                     where,
-                                    to_string(sharding, plan_.mesh),
+                                    to_string(sharding, act_->plan.mesh),
                                     group,
                                     coordinates_of(global, wanted.type.shape),
                                     got,
                                     want,
-                                    scale.allowed()};
+                                    scale.allowed(),
+                                    training_};
         return false;
       });
       if (result_.mismatch) throw Stopped();
@@ -533,7 +408,7 @@ class Player {
   double combine(std::vector<double>& terms, const Sharding& sharding) const {
     size_t count = terms.size();
     for (size_t p = sharding.partial.size(); p-- > 0;) {
-      const auto size = static_cast<size_t>(plan_.mesh.axis_size(sharding.partial[p].axis));
+      const auto size = static_cast<size_t>(act_->plan.mesh.axis_size(sharding.partial[p].axis));
       count /= size;
       for (size_t i = 0; i < count; ++i) {
         double sum = terms[i * size];
@@ -545,46 +420,117 @@ class Player {
     return terms[0];
   }
 
-  /// Everything that lives on, when all threads have ended.
-  void compare_persistent(const std::vector<std::unique_ptr<Executor>>& executors) {
-    try {
-      for (const Binding& b : reference_->program().bindings) {
-        if (b.role != Role::parameter && b.role != Role::state && b.role != Role::constant)
-          continue;
-        const ValueId value = ids_.at(b.name);
-        const TensorView wanted = reference_->view(b);
-        const Binding* blurred = executors.back()->find(b.name);
-        if (b.role != Role::constant) learn_scale(value, wanted, executors.back()->view(*blurred));
-        std::vector<TensorView> shards;
-        for (size_t rank = 0; rank < programs_.size(); ++rank) {
-          const Binding* theirs = executors[rank]->find(b.name);
-          SR_REQUIRE(theirs != nullptr, internal, "replay: rank ", rank, " does not hold '", b.name,
-                     "'");
-          shards.push_back(executors[rank]->view(*theirs));
-        }
-        compare(value, plan_.values.at(b.name), shards, wanted, "after the update");
-      }
-    } catch (const Stopped&) {  // the mismatch is noted
-    }
-  }
-
-  const Graph& graph_;
-  const Plan& plan_;
-  const std::vector<Program>& programs_;
-  const Program& whole_;
+  const std::vector<ReplayAct>& acts_;
   std::span<const KernelList* const> lists_;
   const ReplayOptions& options_;
-  Lockstep ranks_, shadow_;
-  std::unique_ptr<Executor> reference_;
+  Lockstep &ranks_, &shadow_;
+  const std::vector<std::string> persistent_;
+  std::set<std::pair<bool, std::string>> compared_;  // validation?, the value's name
+  Replay result_;
+
+  bool training_ = true;  // of the act that runs or has ended
+
+  // Of the act that is looked at: behind each one, the first, which holds everything.
+  const ReplayAct* act_ = nullptr;
+  Executor* executor_ = nullptr;
   std::map<std::string, ValueId> ids_;
   std::map<std::string, NodeId> nodes_;
   std::map<ValueId, BufferId> holds_;  // where the reference has each value now
   std::map<ValueId, Scale> scales_;
-  std::set<ValueId> compared_;
   size_t next_ = 0;  // the ranks' next step
   Phase phase_ = Phase::micro;
-  Replay result_;
 };
+
+/// Runs one rank's programs with every value blurred, a step behind the reference.
+void play_shadow(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
+                 const ReplayOptions& options, Lockstep& lockstep) {
+  auto alone = make_local_communicators(1);
+  Party party(acts, Leader::whole_programs(acts), lists, *alone[0], options);
+  const std::vector<std::string> names = persistent_names(acts[0].whole);
+  const auto blur_parameters = [&] {
+    for (const Value& value : acts[0].graph.values()) {
+      if (value.role == Role::parameter) blur(party.persistent(value.name), value.name);
+    }
+  };
+  for (size_t a = 0; a < acts.size(); ++a) {
+    std::map<std::string, const Node*> nodes;
+    for (const Node& node : acts[a].graph.nodes()) nodes.emplace(node.name, &node);
+    blur_parameters();
+    party.executor(a).on_step([&](size_t s, std::span<const TensorView> out) {
+      const Step& step = party.program(a).steps[s];
+      const auto node = nodes.find(step.node.name);
+      if (step.kind != Step::Kind::kernel || node == nodes.end()) return;
+      lockstep.arrive(0, s, {{out.begin(), out.end()}});
+      for (size_t r = 0; r < out.size(); ++r)
+        blur(out[r], acts[a].graph.value(node->second->outputs[r]).name);
+    });
+    party.play(a, [](Phase) {});
+    const size_t steps = party.program(a).steps.size();
+    for (size_t i = 0; i < names.size(); ++i)
+      lockstep.arrive(0, steps + i, {{party.persistent(names[i])}});
+  }
+}
+
+/// Of the errors of several parties the first cause: a peer of a rank that failed reports only
+/// that.
+void rethrow_first(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr first;
+  bool first_is_comm = false;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    bool comm = false;
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& e) {
+      comm = e.kind() == ErrorKind::comm;
+    } catch (...) {
+    }
+    if (!first || (first_is_comm && !comm)) {
+      first = error;
+      first_is_comm = comm;
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+/// The leader and the shadow on threads of their own, beside `ranks`, which plays the ranks on this
+/// one. `ranks` may throw Stopped.
+Replay lead(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
+            const ReplayOptions& options, Lockstep& rank_steps,
+            const std::function<void()>& ranks) {
+  Lockstep shadow_steps(1);
+  Leader leader(acts, lists, options, rank_steps, shadow_steps);
+  std::vector<std::exception_ptr> errors(3);
+  const auto guarded = [&](size_t index, const std::function<void()>& play) {
+    bool complete = false;
+    try {
+      play();
+      complete = true;
+    } catch (const Stopped&) {
+    } catch (...) {
+      errors[index] = std::current_exception();
+    }
+    if (complete) return;
+    rank_steps.stop();
+    shadow_steps.stop();
+  };
+  const auto thread = [&](size_t index, const std::function<void()>& play) {
+    return std::thread([&, index, play] {
+      guarded(index, [&] {
+        if (options.on_thread) options.on_thread();
+        play();
+      });
+    });
+  };
+  std::thread shadow = thread(1, [&] { play_shadow(acts, lists, options, shadow_steps); });
+  std::thread leads = thread(2, [&] { leader.run(); });
+  guarded(0, ranks);
+  leads.join();
+  shadow.join();
+  const Replay result = leader.result();
+  if (!result.mismatch) rethrow_first(errors);
+  return result;
+}
 
 }  // namespace
 
@@ -603,10 +549,105 @@ Plan whole_plan(const Graph& graph) {
   return plan;
 }
 
-Replay replay_step(const Graph& graph, const Plan& plan, const std::vector<Program>& programs,
-                   const Program& whole, std::span<const KernelList* const> lists,
-                   const ReplayOptions& options) {
-  return Player(graph, plan, programs, whole, lists, options).run();
+Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
+              const ReplayOptions& options) {
+  const size_t ranks = acts[0].programs.size();
+  Lockstep lockstep(ranks);
+  return lead(acts, lists, options, lockstep, [&] {
+    auto communicators = make_local_communicators(static_cast<int>(ranks));
+    std::vector<std::exception_ptr> errors(ranks);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          if (options.on_thread) options.on_thread();
+          play_rank(acts, static_cast<int64_t>(rank), lists, *communicators[rank], options,
+                    [&](size_t, size_t step, std::span<const TensorView> left) {
+                      lockstep.arrive(rank, step, {{left.begin(), left.end()}});
+                    });
+        } catch (const Stopped&) {
+          communicators[rank]->abort();  // a peer may be in the next collective already
+        } catch (...) {
+          errors[rank] = std::current_exception();
+          communicators[rank]->abort();
+          lockstep.stop();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    rethrow_first(errors);
+  });
+}
+
+Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
+                   std::span<const KernelList* const> lists, const ReplayOptions& options) {
+  constexpr int64_t kGoOn = 0, kStop = 1;
+  const auto others_step = [&](size_t act, size_t rank, size_t step) {
+    const Program& program = acts[act].programs.at(rank);
+    std::vector<TensorType> types;
+    if (step < program.steps.size()) {
+      for (BufferId id : program.steps[step].out)
+        types.push_back(program.buffers[static_cast<size_t>(id)].type);
+    } else {
+      const std::string name = persistent_names(acts[0].whole).at(step - program.steps.size());
+      for (const Binding& b : acts[0].programs.at(rank).bindings) {
+        if (b.name == name)
+          types.push_back(acts[0].programs.at(rank).buffers[static_cast<size_t>(b.buffer)].type);
+      }
+    }
+    return types;
+  };
+  const auto each = [](std::span<const TensorView> views, auto&& move) {
+    for (const TensorView& view : views) {
+      if (byte_size(view.type) > 0) move(view.data, byte_size(view.type));
+    }
+  };
+  if (world.rank() > 0) {
+    try {
+      play_rank(acts, world.rank(), lists, world, options,
+                [&](size_t, size_t, std::span<const TensorView> left) {
+                  each(left, [&](void* data, int64_t bytes) { world.send(data, bytes, 0); });
+                  int64_t verdict = kGoOn;
+                  world.broadcast(&verdict, sizeof verdict, 0);
+                  if (verdict == kStop) throw Stopped();
+                  each(left, [&](void* data, int64_t bytes) { world.recv(data, bytes, 0); });
+                });
+    } catch (const Stopped&) {  // rank 0 says why
+    }
+    return {};
+  }
+  const auto ranks = static_cast<size_t>(world.size());
+  Lockstep lockstep(ranks);
+  return lead(acts, lists, options, lockstep, [&] {
+    play_rank(acts, 0, lists, world, options,
+              [&](size_t act, size_t step, std::span<const TensorView> left) {
+                std::vector<std::vector<TensorView>> views = {{left.begin(), left.end()}};
+                std::vector<Tensor> received;
+                for (size_t rank = 1; rank < ranks; ++rank) {
+                  views.emplace_back();
+                  for (const TensorType& type : others_step(act, rank, step)) {
+                    received.emplace_back(type);
+                    views.back().push_back(received.back().view());
+                  }
+                  each(views.back(), [&](void* data, int64_t bytes) {
+                    world.recv(data, bytes, static_cast<int>(rank));
+                  });
+                }
+                int64_t verdict = kGoOn;
+                try {
+                  lockstep.arrive(0, step, views);
+                } catch (const Stopped&) {
+                  verdict = kStop;
+                }
+                world.broadcast(&verdict, sizeof verdict, 0);
+                if (verdict == kStop) throw Stopped();
+                for (size_t rank = 1; rank < ranks; ++rank) {
+                  each(views[rank], [&](void* data, int64_t bytes) {
+                    world.send(data, bytes, static_cast<int>(rank));
+                  });
+                }
+              });
+  });
 }
 
 }  // namespace shardrun

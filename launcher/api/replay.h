@@ -1,4 +1,4 @@
-// Replaying one training step of a plan beside one rank, value by value.
+// Replaying a plan's training step and validation beside one rank, value by value.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,22 @@
 #include <string>
 #include <vector>
 
+#include "collectives/communicator.h"
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"
 
 namespace shardrun {
+
+/// What is replayed: a Graph with its plan and the placed Programs. Several run one after the other
+/// in the arena of the first.
+struct ReplayAct {
+  const Graph& graph;
+  const Plan& plan;
+  std::vector<Program> programs;  // of every rank of the plan's mesh, by rank
+  Program whole;                  // the same Graph's for one rank
+  bool training = true;           // else validation: the micro nodes once
+};
 
 struct ReplayOptions {
   uint64_t seed = 0;
@@ -19,20 +30,23 @@ struct ReplayOptions {
   int accumulate = 1;          // micro-batches of the step
   double tolerance = 0x1p-16;  // see Replay
   /// Writes the part `box` of batch value `name` of one micro-batch as dense elements of its type.
-  std::function<void(int64_t micro, const std::string& name, const Box& box, void* out)> fill;
+  std::function<void(int64_t micro, bool validation, const std::string& name, const Box& box,
+                     void* out)>
+      fill;
   std::function<void()> on_thread = nullptr;  // called first on every thread that runs steps
 };
 
 /// The first value that differs, and there the first rank's first element.
 struct Mismatch {
   std::string value;  // the Graph value's name
-  std::string
-      where;  // what left it so: "add 'blk0/add'", "all_reduce to [-, -]", "after the update"
+  std::string where;  // what left it so: "add 'blk0/add'", "all_reduce to [-, -]", "after the
+                      // update", "after validation"
   std::string sharding;
   std::vector<int64_t> ranks;    // the rank, or those whose partial values were combined
   std::vector<int64_t> element;  // global coordinates
   double got = 0, wanted = 0;
   double allowed = 0;  // |got - wanted| at most
+  bool training = true;
 };
 
 /// What was compared, up to the first mismatch.
@@ -49,21 +63,26 @@ struct Mismatch {
 /// roundings), shows how much each result is worth knowing. A value's scale is the larger of its
 /// largest magnitude and |shadow - reference| / blur, and |got - wanted| may be `tolerance` times
 /// its scale (coarser for bf16, by its own blur). A wrong shard is wrong by the value's own size:
-/// some 2^16 times more.
+/// some 2^16 times more. What persists has to be the same bit for bit after a validation as before.
 struct Replay {
-  int64_t values = 0;  // distinct values of the Graph that were compared
+  int64_t values = 0;  // distinct values of the Graphs that were compared
   int64_t comparisons =
-      0;               // of them, of their resharded copies, and of what persists after the update
+      0;               // of them, of their resharded copies, and of what persists after each act
   double largest = 0;  // |got - wanted| / scale, over all of them, the mismatch apart
   std::optional<Mismatch> mismatch;
 };
 
-/// Runs one step of `programs` (placed, one per rank of the plan's mesh) on as many threads, in
-/// lock-step with `whole`, the same Graph's program for one rank, and compares after every step
-/// of theirs. Partial values are combined first. Throws what a rank throws.
-Replay replay_step(const Graph& graph, const Plan& plan, const std::vector<Program>& programs,
-                   const Program& whole, std::span<const KernelList* const> lists,
-                   const ReplayOptions& options);
+/// Runs the acts' programs on as many threads as the plan has ranks, in lock-step with `whole`, and
+/// compares after every step of theirs. Partial values are combined first. Throws what a rank
+/// throws.
+Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
+              const ReplayOptions& options);
+
+/// The same with the ranks of `world`, which all call it; what they leave is sent to rank 0, which
+/// compares. Rank 0 gives every rank's programs, the others at least their own. The result is rank
+/// 0's; others get an empty one.
+Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
+                   std::span<const KernelList* const> lists, const ReplayOptions& options);
 
 /// The Plan of one rank: everything whole.
 Plan whole_plan(const Graph& graph);

@@ -1,12 +1,11 @@
-// Verification: one step of a plan on thread ranks beside one rank.
-#include <cstdio>
+// Verification: one step of a plan, and a validation, on the World's ranks beside one rank.
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "backend.h"
 #include "batches.h"
-#include "exec/executor.h"
+#include "compile.h"
 #include "plan.h"
-#include "planner/partition.h"
 #include "replay.h"
 #include "world.h"
 
@@ -22,6 +21,7 @@ std::string list_text(const std::vector<int64_t>& items) {
 std::string mismatch_text(const Mismatch& m) {
   std::ostringstream out;
   out.precision(9);
+  if (!m.training) out << "validation: ";
   out << "value '" << m.value << "' (" << m.where << ", " << m.sharding << ") differs: ";
   if (m.ranks.size() == 1) {
     out << "rank " << m.ranks[0];
@@ -33,49 +33,88 @@ std::string mismatch_text(const Mismatch& m) {
   return out.str();
 }
 
+/// The training step's, and with an evaluation plan the validation's, as far as this rank needs
+/// them.
+std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                               const std::function<bool(int64_t)>& needed) {
+  std::vector<ReplayAct> acts;
+  const auto whole = [&](const Graph& graph, const Program* beside) {
+    return compile(graph, whole_plan(graph), plan.cluster, 0, beside);
+  };
+  acts.push_back({model.train, plan.train, {}, whole(model.train, nullptr), true});
+  if (plan.with_evaluation) {
+    acts.push_back(
+        {model.evaluation, plan.evaluation, {}, whole(model.evaluation, &acts[0].whole), false});
+  }
+  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
+    RankPrograms programs;
+    if (needed(rank)) programs = compile_for_rank(model, plan, rank);
+    acts[0].programs.push_back(std::move(programs.train));
+    if (plan.with_evaluation)
+      acts[1].programs.push_back(programs.evaluation ? std::move(*programs.evaluation) : Program());
+  }
+  return acts;
+}
+
+VerifyReport to_report(const Replay& result) {
+  VerifyReport report;
+  report.values = result.values;
+  report.comparisons = result.comparisons;
+  report.largest = result.largest;
+  report.verified = !result.mismatch;
+  if (result.mismatch) report.mismatch = mismatch_text(*result.mismatch);
+  return report;
+}
+
+/// What rank 0 found, on every rank.
+VerifyReport shared(World& world, const VerifyReport& mine) {
+  const auto found = nlohmann::json::parse(decide_on_rank0(world, [&] {
+    return nlohmann::json{{"verified", mine.verified},
+                          {"values", mine.values},
+                          {"comparisons", mine.comparisons},
+                          {"largest", mine.largest},
+                          {"mismatch", mine.mismatch}}
+        .dump();
+  }));
+  return {found["verified"], found["values"], found["comparisons"], found["largest"],
+          found["mismatch"]};
+}
+
 }  // namespace
 
 VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
                     const TrainOptions& options) {
-  return at_boundary([&] {
-    SR_REQUIRE(
-        !world.impl().mpi || world.size() == 1, invalid_input,
-        "verify: runs its ranks as threads of one process; call it without mpirun, with --ranks");
-    const Graph& graph = model.impl().train;
+  const VerifyReport mine = at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const int64_t ranks = impl.train.mesh.size();
-    World threads =
-        World::threads(static_cast<int>(ranks));  // its share of the cores, not this World's
-    share_cores(threads.impl());
-    std::vector<Program> programs;
-    for (int64_t rank = 0; rank < ranks; ++rank)
-      programs.push_back(compile_for_rank(model.impl(), impl, rank).train);
-    const StepWorkspaces workspaces(backend_kernels());
-    Program whole = partition(graph, whole_plan(graph), impl.cluster, 0);
-    place_memory(whole, workspaces);
+    SR_REQUIRE(world.size() == ranks, invalid_input, "verify: the plan is for ", ranks,
+               " ranks, there are ", world.size());
+    share_cores(world.impl());
+    Communicator* mpi = ranks > 1 ? world.impl().mpi.get() : nullptr;
+    const std::vector<ReplayAct> acts = acts_of(model.impl(), impl, [&](int64_t rank) {
+      return mpi == nullptr || mpi->rank() == 0 || mpi->rank() == rank;
+    });
 
-    const std::vector<BatchField> fields = batch_fields(graph);
-    const std::unique_ptr<DataSource> data = open_batches(graph, options);
-    ReplayOptions replay;
-    replay.seed = model.impl().options.seed;
-    replay.lr = options.lr;
-    replay.accumulate = model.impl().options.accumulate;
-    replay.on_thread = [&] { share_cores(threads.impl()); };
-    replay.fill = [&](int64_t micro, const std::string& name, const Box& box, void* out) {
+    const std::vector<BatchField> fields = batch_fields(model.impl().train);
+    const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
+    ReplayOptions replay_options;
+    replay_options.seed = model.impl().options.seed;
+    replay_options.lr = options.lr;
+    replay_options.accumulate = model.impl().options.accumulate;
+    replay_options.on_thread = [&] { share_cores(world.impl()); };
+    replay_options.fill = [&](int64_t micro, bool validation, const std::string& name,
+                              const Box& box, void* out) {
       for (const BatchField& field : fields) {
-        if (field.name == name) data->read(micro, Split::training, field, box, out);
+        if (field.name == name) {
+          const bool kept = validation && data->batches(Split::validation) > 0;
+          data->read(micro, kept ? Split::validation : Split::training, field, box, out);
+        }
       }
     };
-    const Replay result =
-        replay_step(graph, impl.train, programs, whole, backend_kernels(), replay);
-    VerifyReport report;
-    report.values = result.values;
-    report.comparisons = result.comparisons;
-    report.largest = result.largest;
-    report.verified = !result.mismatch;
-    if (result.mismatch) report.mismatch = mismatch_text(*result.mismatch);
-    return report;
+    return to_report(mpi ? replay_over(*mpi, acts, backend_kernels(), replay_options)
+                         : replay(acts, backend_kernels(), replay_options));
   });
+  return world.impl().mpi && world.size() > 1 ? shared(world, mine) : mine;
 }
 
 }  // namespace shardrun

@@ -15,9 +15,10 @@ namespace shardrun::testing {
 struct ModelOptions {
   int64_t batch = 6, in = 5, hidden = 7, classes = 3;
   OptimizerOptions optimizer;
+  bool train = true;  // else the forward pass alone
 };
 
-/// relu(x w1 + b1) w2, cross entropy against labels, and the optimizer, in f64.
+/// relu(x w1 + b1) w2, cross entropy against labels, and the optimizer if asked for, in f64.
 inline Graph small_model(const ModelOptions& o) {
   Graph g;
   auto normal = [&](const std::string& name, Shape shape) {
@@ -49,7 +50,8 @@ inline Graph small_model(const ModelOptions& o) {
                               "share");
   g.loss = g.add("mul", {total, share}, {}, "loss");
   g.outputs = {logits};
-  attach_optimizer(g, o.optimizer);
+  g.metrics["loss"] = g.loss;
+  if (o.train) attach_optimizer(g, o.optimizer);
   remove_dead_nodes(g);
   return g;
 }

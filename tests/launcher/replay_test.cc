@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <thread>
 
 #include "exec/executor.h"
 #include "graph/op_def.h"
@@ -26,24 +27,41 @@ void fill(const Graph& graph, const std::string& name, const Box& box, void* out
   copy_box(whole.data(), full_box(type.shape), out, box, box, size_of(type.dtype));
 }
 
-Replay replay(const Graph& graph, const Plan& plan, int accumulate = 1,
-              const Plan* compiled = nullptr) {
-  static const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
-  const StepWorkspaces workspaces(lists);
-  std::vector<Program> programs;
+const std::vector<const KernelList*>& lists() {
+  static const std::vector<const KernelList*> all = {&cpu_kernels(), &reference_kernels()};
+  return all;
+}
+
+/// Programs of `compiled` for every rank, and the one that they are compared with.
+ReplayAct act(const Graph& graph, const Plan& plan, const Plan& compiled,
+              const ReplayAct* beside = nullptr) {
+  const StepWorkspaces workspaces(lists());
+  ReplayAct out{graph, plan, {}, {}, beside == nullptr};
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
-    programs.push_back(partition(graph, compiled ? *compiled : plan, host_cluster(), rank));
-    place_memory(programs.back(), workspaces);
+    out.programs.push_back(partition(graph, compiled, host_cluster(), rank));
+    place_memory(out.programs.back(), workspaces,
+                 beside ? &beside->programs[static_cast<size_t>(rank)] : nullptr);
   }
-  Program whole = partition(graph, whole_plan(graph), host_cluster(), 0);
-  place_memory(whole, workspaces);
+  out.whole = partition(graph, whole_plan(graph), host_cluster(), 0);
+  place_memory(out.whole, workspaces, beside ? &beside->whole : nullptr);
+  return out;
+}
+
+ReplayOptions options_for(const Graph& graph, int accumulate) {
   ReplayOptions options;
   options.seed = 3;
   options.accumulate = accumulate;
-  options.fill = [&](int64_t, const std::string& name, const Box& box, void* out) {
+  options.fill = [&](int64_t, bool, const std::string& name, const Box& box, void* out) {
     fill(graph, name, box, out);
   };
-  return replay_step(graph, plan, programs, whole, lists, options);
+  return options;
+}
+
+Replay replay_step(const Graph& graph, const Plan& plan, int accumulate = 1,
+                   const Plan* compiled = nullptr) {
+  std::vector<ReplayAct> acts;
+  acts.push_back(act(graph, plan, compiled ? *compiled : plan));
+  return replay(acts, lists(), options_for(graph, accumulate));
 }
 
 /// The Sharding of a node's result, to be changed.
@@ -67,7 +85,8 @@ TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
     const Graph graph = testing::small_model(options);
     for (const char* mesh : {"2", "3", "4", "2x2", "2x3"}) {
       for (uint32_t seed = 1; seed <= 4; ++seed) {
-        const Replay result = replay(graph, testing::random_plan(graph, Mesh::parse(mesh), seed));
+        const Replay result =
+            replay_step(graph, testing::random_plan(graph, Mesh::parse(mesh), seed));
         EXPECT_FALSE(result.mismatch)
             << kind << " mesh " << mesh << " seed " << seed << ": " << describe(result);
         EXPECT_LT(result.largest, 1e-12);
@@ -85,7 +104,8 @@ TEST(Replay, AccumulationAgrees) {
   options.optimizer.accumulate = 3;
   const Graph graph = testing::small_model(options);
   for (uint32_t seed = 1; seed <= 6; ++seed) {
-    const Replay result = replay(graph, testing::random_plan(graph, Mesh::parse("2x2"), seed), 3);
+    const Replay result =
+        replay_step(graph, testing::random_plan(graph, Mesh::parse("2x2"), seed), 3);
     EXPECT_FALSE(result.mismatch) << "seed " << seed << ": " << describe(result);
   }
 }
@@ -93,7 +113,7 @@ TEST(Replay, AccumulationAgrees) {
 TEST(Replay, OneRankAgreesWithItself) {
   const Graph graph = testing::small_model({});
   Plan plan = testing::replicated_plan(graph, Mesh());
-  const Replay result = replay(graph, plan);
+  const Replay result = replay_step(graph, plan);
   EXPECT_FALSE(result.mismatch) << describe(result);
   EXPECT_EQ(result.largest, 0);
 }
@@ -105,7 +125,7 @@ TEST(Replay, AForgottenSumIsNamed) {
   const Mesh mesh = Mesh::parse("2");
   Plan plan = testing::replicated_plan(graph, mesh);
   plan.nodes.at("fc1").in = {parse_sharding("[-, {a}]", mesh), parse_sharding("[{a}, -]", mesh)};
-  const Replay wrong = replay(graph, plan);
+  const Replay wrong = replay_step(graph, plan);
   ASSERT_TRUE(wrong.mismatch);
   EXPECT_EQ(wrong.mismatch->value, graph.value(graph.nodes()[0].outputs[0]).name)
       << describe(wrong);
@@ -115,8 +135,81 @@ TEST(Replay, AForgottenSumIsNamed) {
   EXPECT_GT(std::abs(wrong.mismatch->got - wrong.mismatch->wanted), wrong.mismatch->allowed);
 
   leave(plan, graph, "fc1", parse_sharding("[-, -] partial(sum: a)", mesh));
-  const Replay right = replay(graph, plan);
+  const Replay right = replay_step(graph, plan);
   EXPECT_FALSE(right.mismatch) << describe(right);
+}
+
+/// The forward pass of a training step, with the plan's Shardings of what persists.
+Graph validation_of(const testing::ModelOptions& options) {
+  testing::ModelOptions forward = options;
+  forward.train = false;
+  return testing::small_model(forward);
+}
+
+/// A validation in the training step's arena: it agrees, and leaves what persists as it was.
+TEST(Replay, AValidationBehindTheStepAgrees) {
+  const Graph graph = testing::small_model({});
+  const Graph evaluation = validation_of({});
+  for (const char* mesh : {"2", "3", "2x2"}) {
+    const Plan plan = testing::random_plan(graph, Mesh::parse(mesh), 3);
+    Plan behind = testing::random_plan(evaluation, Mesh::parse(mesh), 4);
+    for (auto& [name, sharding] : behind.values) {
+      const ValueId id = evaluation.find(name);
+      if (id != kNoValue && evaluation.value(id).role == Role::parameter)
+        sharding = plan.values.at(name);
+    }
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(graph, plan, plan));
+    acts.push_back(act(evaluation, behind, behind, &acts[0]));
+    const Replay step = replay_step(graph, plan);
+    const Replay both = replay(acts, lists(), options_for(graph, 1));
+    EXPECT_FALSE(both.mismatch) << mesh << ": " << describe(both);
+    EXPECT_GE(both.values, step.values + static_cast<int64_t>(evaluation.nodes().size()));
+
+    // The ranks' validation is placed as if nothing were there, over what persists.
+    acts.pop_back();
+    acts.push_back(act(evaluation, behind, behind, &acts[0]));
+    for (Program& program : acts[1].programs) {
+      program = partition(evaluation, behind, host_cluster(), program.rank);
+      place_memory(program, StepWorkspaces(lists()));
+    }
+    const Replay clobbered = replay(acts, lists(), options_for(graph, 1));
+    ASSERT_TRUE(clobbered.mismatch) << mesh;
+    EXPECT_FALSE(clobbered.mismatch->training) << describe(clobbered);
+  }
+}
+
+/// Ranks that meet only through a communicator, as processes do: rank 0 finds the same.
+TEST(Replay, OverACommunicatorItIsTheSame) {
+  const Graph graph = testing::small_model({});
+  const Mesh mesh = Mesh::parse("3");
+  const Plan right = testing::random_plan(graph, mesh, 2);
+  Plan wrong = testing::replicated_plan(graph, mesh);
+  wrong.nodes.at("total").in[0] = parse_sharding("[{a}]", mesh);
+  for (const Plan* plan : std::vector<const Plan*>{&right, &wrong}) {
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(graph, *plan, *plan));
+    const Replay together = replay(acts, lists(), options_for(graph, 1));
+    auto communicators = make_local_communicators(3);
+    std::vector<Replay> found(3);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::vector<ReplayAct> own;  // the others know their own programs alone
+        own.push_back(act(graph, *plan, *plan));
+        for (size_t other = 0; rank > 0 && other < 3; ++other) {
+          if (other != rank) own[0].programs[other] = Program();
+        }
+        found[rank] = replay_over(*communicators[rank], own, lists(), options_for(graph, 1));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(describe(found[0]), describe(together));
+    EXPECT_EQ(found[0].values, together.values);
+    EXPECT_EQ(found[0].comparisons, together.comparisons);
+    EXPECT_EQ(found[0].largest, together.largest);
+    EXPECT_EQ(found[1].comparisons, 0);
+  }
 }
 
 /// A rule that does not exist: cross-entropy of partial logits. Rank 0 keeps the logits and rank 1
@@ -129,7 +222,7 @@ TEST(Replay, AWrongRuleIsNamedAtItsNode) {
   const Sharding partial = parse_sharding("[-, -] partial(sum: a)", mesh);
   plan.nodes.at("losses").in[0] = partial;
   leave(plan, graph, "losses", parse_sharding("[-] partial(sum: a)", mesh));
-  const Replay result = replay(graph, plan);
+  const Replay result = replay_step(graph, plan);
   ASSERT_TRUE(result.mismatch);
   EXPECT_EQ(result.mismatch->where, "cross_entropy 'losses'") << describe(result);
   EXPECT_EQ(result.mismatch->ranks, (std::vector<int64_t>{0, 1}));
@@ -141,7 +234,7 @@ TEST(Replay, AScalarIsNamedWithoutElement) {
   const Mesh mesh = Mesh::parse("3");
   Plan plan = testing::replicated_plan(graph, mesh);
   plan.nodes.at("total").in[0] = parse_sharding("[{a}]", mesh);
-  const Replay result = replay(graph, plan);
+  const Replay result = replay_step(graph, plan);
   ASSERT_TRUE(result.mismatch);
   EXPECT_EQ(result.mismatch->where, "reduce_sum 'total'") << describe(result);
   EXPECT_TRUE(result.mismatch->element.empty());
@@ -156,7 +249,7 @@ TEST(Replay, ProgramsOfAnotherPlanAreRefused) {
   other.nodes.at("fc1").in[0] = parse_sharding("[{a}, -]", mesh);
   leave(other, graph, "fc1", parse_sharding("[{a}, -]", mesh));
   try {
-    replay(graph, plan, 1, &other);
+    replay_step(graph, plan, 1, &other);
     FAIL() << "no error";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("fc1' on rank 0 is f64[3, 7]"), std::string::npos)

@@ -1,0 +1,81 @@
+// Parties of a replay: executors that share an arena, and the order of what they do.
+#include "replay_party.h"
+
+#include <algorithm>
+
+#include "graph/optimizer.h"
+
+namespace shardrun {
+
+std::vector<std::string> persistent_names(const Program& whole) {
+  std::vector<std::string> names;
+  for (const Binding& b : whole.bindings) {
+    if (b.role == Role::parameter || b.role == Role::state || b.role == Role::constant)
+      names.push_back(b.name);
+  }
+  return names;
+}
+
+Party::Party(const std::vector<ReplayAct>& acts, const std::vector<const Program*>& programs,
+             std::span<const KernelList* const> lists, Communicator& comm,
+             const ReplayOptions& options)
+    : acts_(acts), options_(options) {
+  int64_t bytes = 0;
+  for (const Program* program : programs) bytes = std::max(bytes, program->arena_bytes);
+  const auto arena = std::make_shared<Arena>(bytes);
+  for (const Program* program : programs) {
+    const bool first = executors_.empty();
+    executors_.push_back(
+        std::make_unique<Executor>(*program, lists, comm, options.seed, arena, first));
+  }
+}
+
+TensorView Party::persistent(const std::string& name) {
+  const Binding* binding = executors_[0]->find(name);
+  SR_REQUIRE(binding != nullptr, internal, "replay: rank ", program(0).rank, " does not hold '",
+             name, "'");
+  return executors_[0]->view(*binding);
+}
+
+void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
+  Executor& executor = *executors_[act];
+  const bool training = acts_[act].training;
+  if (training) {
+    executor.set_scalar(kLearningRate, options_.lr);
+    executor.set_scalar(kStep, 1);
+  }
+  executor.begin_step();
+  for (int micro = 0; micro < (training ? options_.accumulate : 1); ++micro) {
+    if (training) executor.set_scalar(kRandomStep, micro);
+    for (const Binding& b : executor.program().bindings) {
+      if (b.role == Role::batch)
+        options_.fill(micro, !training, b.name, b.box, executor.view(b).data);
+    }
+    before_phase(Phase::micro);
+    executor.run_micro();
+  }
+  if (!training) return;
+  before_phase(Phase::update);
+  executor.run_update();
+}
+
+void play_rank(const std::vector<ReplayAct>& acts, int64_t rank,
+               std::span<const KernelList* const> lists, Communicator& comm,
+               const ReplayOptions& options, const Show& show) {
+  std::vector<const Program*> programs;
+  for (const ReplayAct& act : acts) programs.push_back(&act.programs.at(static_cast<size_t>(rank)));
+  Party party(acts, programs, lists, comm, options);
+  const std::vector<std::string> names = persistent_names(acts[0].whole);
+  for (size_t a = 0; a < acts.size(); ++a) {
+    party.executor(a).on_step(
+        [&, a](size_t step, std::span<const TensorView> left) { show(a, step, left); });
+    party.play(a, [](Phase) {});
+    const size_t steps = party.program(a).steps.size();
+    for (size_t i = 0; i < names.size(); ++i) {
+      const TensorView view = party.persistent(names[i]);
+      show(a, steps + i, {&view, 1});
+    }
+  }
+}
+
+}  // namespace shardrun

@@ -1,0 +1,49 @@
+// One party of a replay: a rank, the one rank that they are compared with, or its shadow.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "replay.h"
+
+namespace shardrun {
+
+/// What persists over the acts, by name, in the order in which every party shows it: what one
+/// rank's training step holds, and so every rank's (a Graph may have constants that nobody reads).
+std::vector<std::string> persistent_names(const Program& whole);
+
+/// Runs the acts' Programs in one arena, as a rank that trains and validates does.
+class Party {
+ public:
+  /// `programs`: this party's, one per act. Collective over `comm`.
+  Party(const std::vector<ReplayAct>& acts, const std::vector<const Program*>& programs,
+        std::span<const KernelList* const> lists, Communicator& comm, const ReplayOptions& options);
+
+  Executor& executor(size_t act) { return *executors_[act]; }
+  const Program& program(size_t act) { return executors_[act]->program(); }
+  /// This party's shard of a persistent value.
+  TensorView persistent(const std::string& name);
+
+  /// Runs one act. `before_phase` is called when inputs are there and the phase's first step is
+  /// next.
+  void play(size_t act, const std::function<void(Phase)>& before_phase);
+
+ private:
+  const std::vector<ReplayAct>& acts_;
+  const ReplayOptions& options_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+};
+
+/// Called with what a step of an act has left; after the act's steps, once for each persistent
+/// value, the step then counts on from the number of steps.
+using Show = std::function<void(size_t act, size_t step, std::span<const TensorView> left)>;
+
+/// All acts of one rank, everything shown. Throws what `show` throws.
+void play_rank(const std::vector<ReplayAct>& acts, int64_t rank,
+               std::span<const KernelList* const> lists, Communicator& comm,
+               const ReplayOptions& options, const Show& show);
+
+}  // namespace shardrun
