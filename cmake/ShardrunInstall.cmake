@@ -1,4 +1,4 @@
-# What `make install` leaves: the command, one shared library with its one header, and a CMake package.
+# What `make install` leaves: the command, one shared library with its headers, and a CMake package.
 # launcher/CMakeLists.txt defines both: shardrun (SHARED, from launcher/api) and shardrun_cli (the command).
 #
 #   find_package(shardrun REQUIRED)

@@ -9,6 +9,7 @@
 #include "planner/collective_cost.h"
 #include "planner/halo.h"
 #include "planner/kernel_cost.h"
+#include "text.h"
 
 namespace shardrun {
 namespace {
@@ -27,6 +28,11 @@ class Analyst {
     // The rank at the mesh's origin has the largest shards, so its times are the plan's.
     program_ = compile_for_rank(model_, plan_, 0).train;
     out_.node_seconds.assign(graph_.nodes().size(), 0.0);
+    const std::set<ValueId> needed = forward();
+    for (const Node& node : graph_.nodes()) {
+      out_.forward.push_back(std::any_of(node.outputs.begin(), node.outputs.end(),
+                                         [&](ValueId id) { return needed.count(id) > 0; }));
+    }
     find_shardings();
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
@@ -74,6 +80,7 @@ class Analyst {
     const double seconds =
         kernel_seconds(step.node, types(step.in), types(step.out), plan_.cluster);
     out_.compute[step.node.op] += seconds;
+    ++out_.calls[step.node.op];
     if (const auto it = nodes_.find(step.node.name); it != nodes_.end())
       out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
   }
@@ -84,6 +91,8 @@ class Analyst {
     const ValueId value = values_.at(step.source);
     line.kind = to_string(step.collective->kind);
     line.value = step.source;
+    line.of = value;
+    line.exchange = CollectiveStep::is_exchange(step.collective->kind);
     if (CollectiveStep::is_exchange(step.collective->kind)) {
       add_exchange(index, line);
     } else {
@@ -96,7 +105,7 @@ class Analyst {
                                         step.collective->axes, plan_.train.mesh, plan_.cluster);
     }
     line.producer = maker(value);
-    line.consumer = reader(step.out[0], index);
+    line.consumer = reader(step.out[0], index, line.reader);
     for (size_t s = index + 1; s < program_.steps.size(); ++s) {
       const auto node = nodes_.find(program_.steps[s].node.name);
       if (program_.steps[s].phase != step.phase) break;
@@ -105,6 +114,7 @@ class Analyst {
       break;
     }
     out_.communication[line.kind] += line.seconds;
+    ++out_.calls[line.kind];
     out_.collectives.push_back(std::move(line));
   }
 
@@ -143,12 +153,13 @@ class Analyst {
     return str(node.op, " '", node.name, "'");
   }
 
-  /// The first kernel that reads a buffer, through further collectives.
-  std::string reader(BufferId id, size_t after) const {
+  /// The first kernel that reads a buffer, through further collectives; `node` is the Graph's.
+  std::string reader(BufferId id, size_t after, NodeId& node) const {
     for (size_t s = after + 1; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
       if (std::find(step.in.begin(), step.in.end(), id) == step.in.end()) continue;
-      if (step.kind == Step::Kind::collective) return reader(step.out[0], s);
+      if (step.kind == Step::Kind::collective) return reader(step.out[0], s, node);
+      if (const auto it = nodes_.find(step.node.name); it != nodes_.end()) node = it->second;
       return str(step.node.op, " '", step.node.name, "'");
     }
     for (const auto* list : {&program_.outputs, &program_.metrics}) {
@@ -276,6 +287,34 @@ class Analyst {
 };
 
 }  // namespace
+
+std::string plan_line(const Plan& plan) {
+  return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ",
+             ms(plan.seconds), " (compute ", ms(plan.compute_seconds), ", communication ",
+             ms(plan.comm_seconds), "), ", mib(plan.bytes), " a rank");
+}
+
+std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& collectives) {
+  std::vector<PlannedCollective> out;
+  std::string last;  // kind
+  for (const PlannedCollective& c : collectives) {
+    const bool goes_on = !out.empty() && !c.exchange && !out.back().exchange &&
+                         out.back().of == c.of && out.back().before == c.before &&
+                         out.back().to == c.from;
+    if (!goes_on) {
+      out.push_back(c);
+    } else {
+      PlannedCollective& chain = out.back();
+      if (c.kind != last) chain.kind += ", " + c.kind;
+      chain.to = c.to;
+      chain.consumer = c.consumer;
+      chain.reader = c.reader;
+      chain.seconds += c.seconds;
+    }
+    last = c.kind;
+  }
+  return out;
+}
 
 PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   return Analyst(model, plan).run();

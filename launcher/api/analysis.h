@@ -15,14 +15,19 @@ struct PlannedCollective {
   std::string kind, value;
   std::string from, to;  // Shardings; of an exchange, one is what the node takes or makes
   std::string producer,
-      consumer;        // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
-  NodeId before = -1;  // the Graph node in front of which it runs; -1: at a phase's end
+      consumer;  // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
+  ValueId of = kNoValue;
+  NodeId reader = -1;     // the Graph node that it is for; -1: none
+  NodeId before = -1;     // the Graph node in front of which it runs; -1: at a phase's end
+  bool exchange = false;  // before or after a node that works in windows or blocks
   double seconds = 0;
 };
 
 struct PlanAnalysis {
   std::vector<double> node_seconds;       // per Graph node: the first rank's kernel, as predicted
+  std::vector<bool> forward;              // per Graph node: does the loss need it?
   std::map<std::string, double> compute;  // by op
+  std::map<std::string, int> calls;       // kernels by op, collectives by kind
   std::map<std::string, double> communication;  // by kind
   std::vector<PlannedCollective> collectives;   // in the order in which they run
   /// Arena bytes of the fullest rank at the step where most is alive, by what they hold:
@@ -32,6 +37,13 @@ struct PlanAnalysis {
   int64_t arena_bytes = 0, rank = 0;
   std::string peak_step;
 };
+
+/// The same with the steps that bring one value to one reader, one after the other, as one:
+/// "reduce_scatter, all_gather". Exchanges stay alone.
+std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& collectives);
+
+/// A plan's mesh, planner, time and bytes in one line.
+std::string plan_line(const Plan& plan);
 
 PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan);
 

@@ -1,387 +1,348 @@
-// Plans in words: where time and bytes go, layer by layer, why a value lies as it does, and what
-// two plans differ in.
+// A plan as a table, layer by layer; layers that are alike are told once.
 #include <algorithm>
-#include <cctype>
-#include <cstdio>
 #include <optional>
 #include <sstream>
 
 #include "analysis.h"
-#include "graph/op_def.h"
+#include "names.h"
+#include "text.h"
 #include "world.h"
 
 namespace shardrun {
 namespace {
 
-constexpr size_t kDearest = 5;
+enum class Section { parameters, forward, backward, update };
+constexpr const char* kTitles[] = {"parameter", "forward", "backward", "update"};
 
-std::string format(const char* pattern, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, pattern, value);
-  return text;
-}
-
-std::string ms(double seconds) {
-  return seconds >= 0.9995 ? format("%.4g s", seconds) : format("%.3g ms", seconds * 1e3);
-}
-std::string tera(double flops) { return format("%.4g TFLOP", flops / 1e12); }
-std::string mib(int64_t bytes) { return format("%.2f MiB", static_cast<double>(bytes) / 0x1p20); }
-
-/// The largest first; what is below 1 % of the whole is summed up.
-template <class T, class Text>
-std::string parts(const std::map<std::string, T>& by_name, Text text) {
-  std::vector<std::pair<T, std::string>> sorted;
-  T sum{}, rest{};
-  for (const auto& [name, part] : by_name) sum += part;
-  for (const auto& [name, part] : by_name) {
-    if (static_cast<double>(part) < 0.01 * static_cast<double>(sum)) {
-      rest += part;
-    } else {
-      sorted.emplace_back(part, name);
-    }
-  }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string out;
-  for (const auto& [part, name] : sorted)
-    out += str(out.empty() ? "" : ", ", name, " ", text(part));
-  if (static_cast<double>(rest) > 1e-3 * static_cast<double>(sum))
-    out += str(out.empty() ? "" : ", ", "others ", text(rest));
-  return out;
-}
-
-template <class T>
-T total(const std::map<std::string, T>& by_name) {
-  T sum{};
-  for (const auto& [name, part] : by_name) sum += part;
-  return sum;
-}
-
-/// "h.3.MatMul_2" -> "h.*.MatMul_*": equal for the same thing in every layer.
-std::string folded(const std::string& name) {
-  std::string out;
-  for (char c : name) {
-    if (!std::isdigit(static_cast<unsigned char>(c))) {
-      out += c;
-    } else if (out.empty() || out.back() != '*') {
-      out += '*';
-    }
-  }
-  return out;
-}
-
-/// "%update/h.3.mlp.weight" -> "h.3"; "" if no part of the name is a number.
-std::string layer_in(std::string name) {
-  if (!name.empty() && name[0] == '%') name.erase(0, 1);
-  for (const char* prefix : {"update/", "grad/", "adam_m/", "adam_v/", "momentum/", "%"}) {
-    if (name.rfind(prefix, 0) == 0) name.erase(0, std::string(prefix).size());
-  }
-  size_t begin = 0;
-  while (begin <= name.size()) {
-    const size_t end = std::min(name.find_first_of("./", begin), name.size());
-    const bool number = end > begin && end < name.size() &&
-                        std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),
-                                    name.begin() + static_cast<std::ptrdiff_t>(end),
-                                    [](unsigned char c) { return std::isdigit(c); });
-    if (number) return name.substr(0, end);
-    begin = end + 1;
-  }
-  return "";
-}
-
-/// The layer of every node: its own name's; else that of a parameter that it reads ("" for one
-/// outside all layers); else that of its last operand that has one (a gradient's operands are those
-/// of its layer).
-std::vector<std::string> layers_of(const Graph& graph) {
-  std::vector<std::string> of_node(graph.nodes().size());
-  std::vector<std::optional<std::string>> of_value(graph.values().size());
-  for (size_t v = 0; v < of_value.size(); ++v) {
-    const Role role = graph.values()[v].role;
-    if (role == Role::parameter || role == Role::state)
-      of_value[v] = layer_in(graph.values()[v].name);
-  }
-  for (size_t n = 0; n < of_node.size(); ++n) {
-    const Node& node = graph.nodes()[n];
-    std::optional<std::string> layer;
-    if (const std::string own = layer_in(node.name); !own.empty()) layer = own;
-    for (ValueId in : node.inputs) {
-      if (!layer && graph.value(in).role == Role::parameter)
-        layer = of_value[static_cast<size_t>(in)];
-    }
-    for (size_t k = node.inputs.size(); k-- > 0;) {
-      if (!layer) layer = of_value[static_cast<size_t>(node.inputs[k])];
-    }
-    for (ValueId out : node.outputs) of_value[static_cast<size_t>(out)] = layer;
-    of_node[n] = layer.value_or("");
-  }
-  return of_node;
-}
-
-std::string list(const NodePlan& plan, bool results, const Mesh& mesh) {
-  std::string out;
-  for (size_t i = 0; i < (results ? plan.out : plan.in).size(); ++i)
-    out += (out.empty() ? "" : ", ") + to_string(plan, results, static_cast<int>(i), mesh);
-  return out.empty() ? "nothing" : out;
-}
-
+/// A line of a layer's table.
 struct Row {
-  std::string text;
+  Section section = Section::forward;
+  std::string what;  // "matmul mlp.c_fc.weight", "> all_gather mlp.c_fc.weight"
+  std::string lies;  // Shardings, of a parameter its type too
   double seconds = 0;
   int times = 1;
+
+  bool alike(const Row& other) const {
+    return section == other.section && what == other.what && lies == other.lies &&
+           times == other.times;
+  }
 };
 
-/// One layer's rows, in the order of the graph: forward, backward, update.
+/// One layer's rows, in the order of the graph.
 struct Layer {
   std::string name;
   std::vector<Row> rows;
   double compute = 0, communication = 0;
+  int64_t held_bytes = 0;  // of its parameters on the fullest rank
 
-  std::string key() const {
-    std::string out;
-    for (const Row& row : rows) out += row.text + "\n";
-    return out;
+  bool alike(const Layer& other) const {
+    return name.empty() == other.name.empty() && held_bytes == other.held_bytes &&
+           std::equal(rows.begin(), rows.end(), other.rows.begin(), other.rows.end(),
+                      [](const Row& a, const Row& b) { return a.alike(b); });
   }
 };
 
-void add_row(Layer& layer, std::string text, double seconds) {
-  if (!layer.rows.empty() && layer.rows.back().text == text) {
-    layer.rows.back().seconds += seconds;
-    ++layer.rows.back().times;
-  } else {
-    layer.rows.push_back({std::move(text), seconds, 1});
+/// "[-], [-], [{m}]" -> "2 x [-], [{m}]".
+std::string list(const NodePlan& plan, bool results, const Mesh& mesh) {
+  std::vector<std::pair<std::string, int>> runs;
+  for (size_t i = 0; i < (results ? plan.out : plan.in).size(); ++i) {
+    std::string text = to_string(plan, results, static_cast<int>(i), mesh);
+    if (runs.empty() || runs.back().first != text) runs.emplace_back(std::move(text), 0);
+    ++runs.back().second;
   }
+  std::string out;
+  for (const auto& [text, count] : runs)
+    out += str(out.empty() ? "" : ", ", count > 1 ? str(count, " x ") : "", text);
+  return out.empty() ? "nothing" : out;
 }
 
-std::vector<Layer> layers(const Graph& graph, const Plan& plan, const PlanAnalysis& analysis) {
-  const std::vector<std::string> names = layers_of(graph);
-  std::vector<Layer> out;
-  const auto layer = [&](const std::string& name) -> Layer& {
-    const auto it =
-        std::find_if(out.begin(), out.end(), [&](const Layer& l) { return l.name == name; });
-    if (it != out.end()) return *it;
-    out.push_back({name, {}, 0, 0});
-    return out.back();
-  };
-  for (const Value& value : graph.values()) {
-    if (value.role != Role::parameter) continue;
-    add_row(layer(layer_in(value.name)),
-            str("parameter ", folded(value.name), " ", to_string(value.type), " ",
-                to_string(plan.values.at(value.name), plan.mesh)),
-            0);
+class Table {
+ public:
+  Table(const Graph& graph, const Plan& plan, const PlanAnalysis& analysis)
+      : graph_(graph),
+        plan_(plan),
+        analysis_(analysis),
+        collectives_(chained(analysis.collectives)),
+        layers_of_(layers_of(graph)),
+        subjects_(subjects_of(graph)) {}
+
+  std::vector<Layer> layers() {
+    add_parameters();
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const bool phase_begins = n > 0 && graph_.nodes()[n].phase != graph_.nodes()[n - 1].phase;
+      if (phase_begins) add_collectives(-1, static_cast<NodeId>(n) - 1);
+      add_collectives(static_cast<NodeId>(n), static_cast<NodeId>(n));
+      add_node(static_cast<NodeId>(n));
+    }
+    add_collectives(-1, static_cast<NodeId>(graph_.nodes().size()) - 1);
+    for (Layer& layer : layers_) gather_updates(layer);
+    return std::move(layers_);
   }
-  size_t next = 0;
-  const auto collectives = [&](NodeId before) {
-    for (; next < analysis.collectives.size() && analysis.collectives[next].before == before;
-         ++next) {
-      const PlannedCollective& c = analysis.collectives[next];
-      const NodeId producer = graph.value(graph.find(c.value)).producer;
-      Layer& l = layer(producer < 0 ? layer_in(c.value) : names[static_cast<size_t>(producer)]);
-      add_row(l, str("  ", c.kind, " ", folded(c.value), ": ", c.from, " -> ", c.to), c.seconds);
+
+ private:
+  Layer& layer(const std::string& name) {
+    const auto it = std::find_if(layers_.begin(), layers_.end(),
+                                 [&](const Layer& l) { return l.name == name; });
+    if (it != layers_.end()) return *it;
+    layers_.push_back({name, {}, 0, 0, 0});
+    return layers_.back();
+  }
+
+  Section section_of(NodeId node) const {
+    if (graph_.node(node).phase == Phase::update) return Section::update;
+    if (subjects_[static_cast<size_t>(node)] != "" && is_update(node)) return Section::update;
+    return analysis_.forward[static_cast<size_t>(node)] ? Section::forward : Section::backward;
+  }
+  bool is_update(NodeId node) const {
+    const std::vector<ValueId>& out = graph_.node(node).outputs;
+    return std::any_of(graph_.updates.begin(), graph_.updates.end(), [&](const auto& update) {
+      return std::find(out.begin(), out.end(), update.second) != out.end() &&
+             graph_.value(update.first).role == Role::parameter;
+    });
+  }
+
+  void add_parameters() {
+    for (const Value& value : graph_.values()) {
+      if (value.role != Role::parameter) continue;
+      const std::string name = layer_in(value.name);
+      const Sharding& lies = plan_.values.at(value.name);
+      const int64_t bytes =
+          max_local_count(value.type.shape, lies, plan_.mesh) * size_of(value.type.dtype);
+      Layer& l = layer(name);
+      l.held_bytes += bytes;
+      l.rows.push_back({Section::parameters, within(value.name, name),
+                        str(to_string(value.type), " as ", to_string(lies, plan_.mesh)), 0, 1});
+    }
+  }
+
+  /// What a node is called within its layer, numbers folded: "matmul mlp.c_fc.weight".
+  std::string title(NodeId node) const {
+    const std::string& subject = subjects_[static_cast<size_t>(node)];
+    const std::string& name = layers_of_[static_cast<size_t>(node)];
+    if (subject.empty()) return graph_.node(node).op;
+    const bool gradient = subject.rfind("d ", 0) == 0;
+    return str(graph_.node(node).op, gradient ? " d " : " ",
+               within(gradient ? subject.substr(2) : subject, name));
+  }
+
+  void add_node(NodeId id) {
+    const Node& node = graph_.node(id);
+    const NodePlan& np = plan_.nodes.at(node.name);
+    const double seconds = analysis_.node_seconds[static_cast<size_t>(id)];
+    Layer& l = layer(layers_of_[static_cast<size_t>(id)]);
+    add(l, {section_of(id), title(id),
+            list(np, false, plan_.mesh) + " -> " + list(np, true, plan_.mesh), seconds, 1});
+    l.compute += seconds;
+  }
+
+  /// Those in front of a node (-1: at a phase's end).
+  /// They stand with the node that they are for; those for nobody with their maker, or with
+  /// `last`.
+  void add_collectives(NodeId before, NodeId last) {
+    for (; next_ < collectives_.size() && collectives_[next_].before == before; ++next_) {
+      const PlannedCollective& c = collectives_[next_];
+      const NodeId maker = graph_.value(c.of).producer;
+      const bool behind = c.kind == "halo_add" || c.kind == "block_exchange";
+      const NodeId with = c.reader >= 0 && !behind ? c.reader : maker >= 0 ? maker : last;
+      const std::string& name = layers_of_[static_cast<size_t>(with)];
+      Layer& l = layer(name);
+      add(l, {section_of(with), "> " + c.kind + " " + value_title(c.of, name),
+              c.from + " -> " + c.to, c.seconds, 1});
       l.communication += c.seconds;
     }
+  }
+
+  /// A parameter, or of what the value is the result.
+  std::string value_title(ValueId id, const std::string& layer) const {
+    const Value& value = graph_.value(id);
+    if (value.role != Role::computed) return within(value.name, layer);
+    return "of " + title(value.producer);
+  }
+
+  static void add(Layer& layer, Row row) {
+    Row* last = layer.rows.empty() ? nullptr : &layer.rows.back();
+    if (last != nullptr && last->section == row.section && last->what == row.what &&
+        last->lies == row.lies) {
+      last->seconds += row.seconds;
+      ++last->times;
+      return;
+    }
+    layer.rows.push_back(std::move(row));
+  }
+
+  /// Of an update the order does not matter: equal rows become one.
+  static void gather_updates(Layer& layer) {
+    std::vector<Row> rows;
+    for (Row& row : layer.rows) {
+      if (row.section == Section::update && row.what.rfind("> ", 0) != 0)
+        row.what = row.what.substr(0, row.what.find(' '));
+      const auto same = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
+        return row.section == Section::update && other.section == row.section &&
+               other.what == row.what && other.lies == row.lies;
+      });
+      if (same == rows.end()) {
+        rows.push_back(std::move(row));
+      } else {
+        same->seconds += row.seconds;
+        same->times += row.times;
+      }
+    }
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const Row& a, const Row& b) { return a.section < b.section; });
+    layer.rows = std::move(rows);
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const PlanAnalysis& analysis_;
+  const std::vector<PlannedCollective> collectives_;
+  const std::vector<std::string> layers_of_, subjects_;
+  std::vector<Layer> layers_;
+  size_t next_ = 0;
+};
+
+std::string row_text(const Row& row, const char* mark) {
+  constexpr size_t kWhat = 34;
+  std::string what = row.what;
+  if (row.times > 1) what += str("  x", row.times);
+  const std::string time =
+      row.section == Section::parameters ? "" : format("%.4f", row.seconds * 1e3);
+  const std::string head = str(mark, right(time, 9), "  ");
+  if (what.size() <= kWhat) return wrapped(head + left(what, kWhat) + "  ", row.lies);
+  return head + what + "\n" + wrapped(std::string(head.size() + kWhat + 2, ' '), row.lies);
+}
+
+std::string rows_text(const std::vector<Row>& rows) {
+  std::string out;
+  std::optional<Section> section;
+  for (const Row& row : rows) {
+    if (section != row.section) {
+      section = row.section;
+      const char* of =
+          *section == Section::parameters ? "type and sharding" : "operands -> results";
+      out += str("\n  ", right(*section == Section::parameters ? "" : "ms", 9), "  ",
+                 left(kTitles[static_cast<int>(*section)], 34), "  ", of, "\n");
+    }
+    out += row_text(row, "  ");
+  }
+  return out;
+}
+
+/// The rows of one layer that another has not, and the other way round, in order: the longest
+/// common subsequence is left out.
+struct Difference {
+  std::vector<std::pair<char, const Row*>> rows;  // '-': only in the first, '+': only in the second
+};
+Difference difference(const Layer& a, const Layer& b) {
+  const size_t n = a.rows.size(), m = b.rows.size();
+  std::vector<std::vector<int>> common(n + 1, std::vector<int>(m + 1, 0));
+  for (size_t i = n; i-- > 0;) {
+    for (size_t j = m; j-- > 0;) {
+      common[i][j] = a.rows[i].alike(b.rows[j]) ? common[i + 1][j + 1] + 1
+                                                : std::max(common[i + 1][j], common[i][j + 1]);
+    }
+  }
+  Difference out;
+  size_t i = 0, j = 0;
+  while (i < n || j < m) {
+    if (i < n && j < m && a.rows[i].alike(b.rows[j])) {
+      ++i, ++j;
+    } else if (i < n && (j == m || common[i + 1][j] >= common[i][j + 1])) {
+      out.rows.emplace_back('-', &a.rows[i++]);
+    } else {
+      out.rows.emplace_back('+', &b.rows[j++]);
+    }
+  }
+  return out;
+}
+
+/// "h.1 to h.10", "h.1, h.3": numbers that follow each other are a range.
+std::string names_text(const std::vector<std::string>& names) {
+  const auto number = [](const std::string& name) {
+    const std::string digits = name.substr(name.find_last_not_of("0123456789") + 1);
+    return digits.size() < 16 ? std::stoll(digits) : -1;
   };
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node& node = graph.nodes()[n];
-    if (next < analysis.collectives.size() && analysis.collectives[next].before == -1 &&
-        node.phase == Phase::update)
-      collectives(-1);
-    collectives(static_cast<NodeId>(n));
-    const NodePlan& np = plan.nodes.at(node.name);
-    Layer& l = layer(names[n]);
-    add_row(l, str(node.op, ": ", list(np, false, plan.mesh), " -> ", list(np, true, plan.mesh)),
-            analysis.node_seconds[n]);
-    l.compute += analysis.node_seconds[n];
-  }
-  collectives(-1);
-  return out;
-}
-
-/// Floating-point operations of the whole step, on all ranks together, by op.
-std::map<std::string, double> arithmetic(const Graph& graph, int accumulate) {
-  std::map<std::string, double> out;
-  for (const Node& node : graph.nodes()) {
-    const double times = node.phase == Phase::micro ? accumulate : 1;
-    out[node.op] += times * node_flops(node, graph.types(node.inputs), graph.types(node.outputs));
+  const auto stem = [](const std::string& name) {
+    return name.substr(0, name.find_last_not_of("0123456789") + 1);
+  };
+  std::string out;
+  for (size_t i = 0; i < names.size();) {
+    size_t end = i + 1;
+    while (end < names.size() && stem(names[end]) == stem(names[i]) &&
+           number(names[end]) == number(names[end - 1]) + 1) {
+      ++end;
+    }
+    out += (out.empty() ? "" : ", ") + names[i];
+    if (end - i > 2) {
+      out += " to " + names[end - 1];
+      i = end;
+    } else {
+      ++i;
+    }
   }
   return out;
 }
 
-int64_t parameter_count(const Graph& graph) {
-  int64_t count = 0;
-  for (ValueId id : graph.with_role(Role::parameter)) count += element_count(graph.type(id).shape);
-  return count;
-}
+class Explanation {
+ public:
+  explicit Explanation(std::vector<Layer> layers) : layers_(std::move(layers)) {}
 
-std::string totals(const Plan& plan) {
-  return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ",
-             ms(plan.seconds), " (compute ", ms(plan.compute_seconds), ", communication ",
-             ms(plan.comm_seconds), "), ", mib(plan.bytes), " a rank");
-}
+  std::string text() {
+    std::vector<bool> told(layers_.size(), false);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (told[i]) continue;
+      std::vector<std::string> names;
+      for (size_t j = i; j < layers_.size(); ++j) {
+        if (told[j] || !layers_[j].alike(layers_[i])) continue;
+        told[j] = true;
+        names.push_back(layers_[j].name);
+      }
+      tell(layers_[i], names);
+    }
+    return out_.str();
+  }
+
+ private:
+  void tell(const Layer& layer, const std::vector<std::string>& names) {
+    const bool many = names.size() > 1;
+    std::string head = layer.name.empty() ? "outside layers"
+                                          : str(many ? str(names.size(), " layers ") : "layer ",
+                                                names_text(names));
+    head += str(": ", many ? "each " : "", "compute ", ms(layer.compute), ", communication ",
+                ms(layer.communication), ", parameters ", mib(layer.held_bytes), " a rank");
+    const Layer* like = nullptr;
+    Difference least;
+    for (const Layer* other : told_) {
+      Difference d = difference(*other, layer);
+      if (3 * d.rows.size() > layer.rows.size() || (like && d.rows.size() >= least.rows.size()))
+        continue;
+      like = other;
+      least = std::move(d);
+    }
+    if (like != nullptr) {
+      out_ << "\n" << wrapped("", head + ", as " + like->name + " but for");
+      for (const auto& [mark, row] : least.rows) out_ << row_text(*row, mark == '-' ? "- " : "+ ");
+    } else {
+      out_ << "\n" << wrapped("", head) << rows_text(layer.rows);
+    }
+    if (!layer.name.empty()) told_.push_back(&layer);
+  }
+
+  std::vector<Layer> layers_;
+  std::vector<const Layer*> told_;
+  std::ostringstream out_;
+};
 
 }  // namespace
-
-std::string plan_details(const Model& model, const TrainingPlan& plan) {
-  return at_boundary([&] {
-    const TrainingPlan::Impl& impl = plan.impl();
-    const PlanAnalysis a = analyse(model.impl(), impl);
-    std::ostringstream out;
-    out << "time of a step: " << ms(impl.train.seconds);
-    if (impl.report.nodes > 0 && impl.report.cost > 0) {
-      const double gap = std::max(0.0, 1 - impl.report.lower_bound / impl.report.cost);
-      out << (gap < 1e-6
-                  ? ", proven the least on this mesh"
-                  : ", at most " + format("%.2g %%", gap * 100) + " above the best on this mesh");
-    }
-    out << "\n  compute " << ms(total(a.compute)) << ": " << parts(a.compute, ms);
-    out << "\n  communication " << ms(total(a.communication));
-    if (!a.communication.empty()) out << ": " << parts(a.communication, ms);
-    const Graph& graph = model.impl().train;
-    const auto flops = arithmetic(graph, model.impl().options.accumulate);
-    out << "\narithmetic of a step: " << tera(total(flops)) << ": " << parts(flops, tera) << "\n"
-        << parameter_count(graph) << " elements in parameters";
-    out << "\nbytes of rank " << a.rank << " at the peak, in step '" << a.peak_step
-        << "': " << mib(a.arena_bytes) << ": " << parts(a.bytes, mib) << "\n";
-
-    struct Group {
-      const PlannedCollective* first;
-      double seconds = 0;
-      int times = 0;
-    };
-    std::map<std::string, Group> groups;
-    for (const PlannedCollective& c : a.collectives) {
-      Group& group = groups[str(c.kind, folded(c.producer), c.from, c.to, folded(c.consumer))];
-      if (group.times++ == 0) group.first = &c;
-      group.seconds += c.seconds;
-    }
-    std::vector<Group> sorted;
-    for (const auto& [key, group] : groups) sorted.push_back(group);
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [](const Group& x, const Group& y) { return x.seconds > y.seconds; });
-    if (sorted.size() > kDearest) sorted.resize(kDearest);
-    if (!sorted.empty()) out << "dearest collectives:\n";
-    for (const Group& group : sorted) {
-      const PlannedCollective& c = *group.first;
-      out << "  " << ms(group.seconds) << "  " << c.kind << " of '" << c.value << "'";
-      if (group.times > 1) out << " and " << group.times - 1 << " like it";
-      out << ": " << c.from << " -> " << c.to << "\n      between " << c.producer << " and "
-          << c.consumer << "\n";
-    }
-    return out.str();
-  });
-}
 
 std::string explain_plan(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const PlanAnalysis analysis = analyse(model.impl(), impl);
-    std::vector<Layer> all = layers(model.impl().train, impl.train, analysis);
-    std::ostringstream out;
-    out << totals(impl.train) << "\n";
-    std::vector<bool> told(all.size(), false);
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (told[i]) continue;
-      std::vector<std::string> alike;
-      const std::string key = all[i].key();
-      for (size_t j = i; j < all.size(); ++j) {
-        if (all[j].name.empty() != all[i].name.empty() || all[j].key() != key) continue;
-        told[j] = true;
-        alike.push_back(all[j].name);
-      }
-      out << "\n";
-      if (all[i].name.empty()) {
-        out << "outside layers";
-      } else {
-        out << (alike.size() > 1 ? str(alike.size(), " layers ") : "layer ");
-        for (size_t k = 0; k < alike.size(); ++k) out << (k == 0 ? "" : ", ") << alike[k];
-      }
-      out << ": " << (alike.size() > 1 ? "each " : "") << "compute " << ms(all[i].compute)
-          << ", communication " << ms(all[i].communication) << "\n";
-      for (const Row& row : all[i].rows) {
-        const std::string times = row.times > 1 ? format(" x%.0f", row.times) : "";
-        out << "  " << (row.seconds > 0 ? format("%9.4f", row.seconds * 1e3) : std::string(9, ' '))
-            << "  " << row.text << times << "\n";
-      }
-    }
-    out << "\n(milliseconds of one rank, as predicted)\n";
-    return out.str();
-  });
-}
-
-std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
-                        const PlanRequest& request) {
-  return at_boundary([&] {
-    const TrainingPlan::Impl& impl = plan.impl();
-    const Mesh& mesh = impl.train.mesh;
-    const auto found = impl.train.values.find(value);
-    SR_REQUIRE(found != impl.train.values.end(), invalid_input, "why: the plan has no value '",
-               value, "'; 'shardrun explain' lists parameters, and shardrun train --verbose all");
-    std::ostringstream out;
-    out << "value '" << value << "' lies as " << to_string(found->second, mesh) << ", step "
-        << ms(impl.train.seconds) << ", " << mib(impl.train.bytes) << " a rank\n";
-    const PlanAnalysis analysis = analyse(model.impl(), impl);
-    double seconds = 0;
-    for (const PlannedCollective& c : analysis.collectives) {
-      if (c.value != value) continue;
-      seconds += c.seconds;
-      out << "  " << c.kind << " to " << c.to << " for " << c.consumer << ": " << ms(c.seconds)
-          << "\n";
-    }
-    if (seconds == 0) out << "  everybody takes it as it is\n";
-    Plan other;
-    try {
-      other = plan_without(model.impl(), impl, request, value, found->second);
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::out_of_memory && e.kind() != ErrorKind::invalid_input) throw;
-      out << "next best: none; " << e.what() << "\n";
-      return out.str();
-    }
-    const double more = other.seconds - impl.train.seconds;
-    out << "next best: " << to_string(other.values.at(value), mesh) << ", step "
-        << ms(other.seconds) << " (" << format("%+.2f %%", 100 * more / impl.train.seconds) << "), "
-        << mib(other.bytes) << " a rank ("
-        << format("%+.2f MiB", static_cast<double>(other.bytes - impl.train.bytes) / 0x1p20)
-        << ")\n";
-    if (more < 0)
-      out << "  (faster: this plan is within the planner's gap of the best, not the best)\n";
-    out << "  compute "
-        << format("%+.3g ms", 1e3 * (other.compute_seconds - impl.train.compute_seconds))
-        << ", communication "
-        << format("%+.3g ms", 1e3 * (other.comm_seconds - impl.train.comm_seconds))
-        << ", all else replanned\n";
-    return out.str();
-  });
-}
-
-std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other) {
-  return at_boundary([&] {
-    const Plan &a = plan.impl().train, &b = other.impl().train;
-    std::ostringstream out;
-    out << "this:  " << totals(a) << "\nother: " << totals(b) << "\n";
-    out << "other is " << format("%+.2f %%", 100 * (b.seconds / a.seconds - 1)) << " in time, "
-        << format("%+.2f %%",
-                  100 * (static_cast<double>(b.bytes) / static_cast<double>(a.bytes) - 1))
-        << " in bytes\n";
-    std::map<std::string, std::pair<int, std::string>> changes;
-    int count = 0;
-    for (const auto& [name, sharding] : a.values) {
-      const auto theirs = b.values.find(name);
-      const std::string mine = to_string(sharding, a.mesh);
-      const std::string its =
-          theirs == b.values.end() ? "not there" : to_string(theirs->second, b.mesh);
-      if (mine == its) continue;
-      ++count;
-      auto& change = changes[str(folded(name), ": ", mine, " -> ", its)];
-      if (change.first++ == 0) change.second = name;
-    }
-    out << count << " of " << a.values.size() << " values lie differently\n";
-    for (const auto& [text, change] : changes) {
-      if (change.first == 1) {
-        out << "  " << change.second << text.substr(folded(change.second).size()) << "\n";
-      } else {
-        out << "  " << text << "  x" << change.first << "\n";
-      }
-    }
-    return out.str();
+    std::vector<Layer> layers = Table(model.impl().train, impl.train, analysis).layers();
+    return wrapped("", plan_line(impl.train)) +
+           "(times of one rank, as predicted; rows with > move data, for the row below)\n" +
+           Explanation(std::move(layers)).text();
   });
 }
 

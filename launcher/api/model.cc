@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "exec/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
@@ -170,7 +171,9 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
 }
 
 std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options) {
+  const double begin = thread_seconds();
   check_options(options);
+  for (const std::string& library : options.ops) load_ops(library);
   bind_to_data(path, options);
   auto impl = std::make_unique<Model::Impl>();
   impl->path = path;
@@ -188,6 +191,7 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   } catch (const Error& e) {
     throw e.with_context(path);
   }
+  impl->import_seconds = thread_seconds() - begin;
   return impl;
 }
 

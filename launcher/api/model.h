@@ -13,6 +13,7 @@ struct Model::Impl {
   Graph evaluation;  // forward and loss, without dropout; same parameters by name
   std::vector<std::string> notes;
   std::vector<ParameterInfo> parameters;
+  double import_seconds = 0;  // processor time from the file to these graphs
 };
 
 }  // namespace shardrun

@@ -4,14 +4,15 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
+#include "base/clock.h"
 #include "cluster.h"
 #include "planner/cluster_file.h"
+#include "text.h"
 #include "world.h"
 
 namespace shardrun {
@@ -106,37 +107,10 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-/// Path and options of a model, as the plan file keeps them.
-std::string origin_json(const Model::Impl& model) {
-  const ModelOptions& o = model.options;
-  return nlohmann::json{{"path", model.path},
-                        {"dims", o.dims},
-                        {"batch", o.batch ? nlohmann::json(*o.batch) : nlohmann::json()},
-                        {"loss", o.loss},
-                        {"freeze", o.freeze},
-                        {"train", o.train},
-                        {"shared", o.shared},
-                        {"mode", o.mode},
-                        {"running_statistics", o.running_statistics},
-                        {"dtype", o.dtype},
-                        {"optimizer", o.optimizer},
-                        {"beta1", o.beta1},
-                        {"beta2", o.beta2},
-                        {"eps", o.eps},
-                        {"momentum", o.momentum},
-                        {"nesterov", o.nesterov},
-                        {"weight_decay", o.weight_decay},
-                        {"decay_all", o.decay_all},
-                        {"clip", o.clip},
-                        {"accumulate", o.accumulate},
-                        {"seed", o.seed},
-                        {"data", o.data}}
-      .dump();
-}
-
 std::string plans_text(const TrainingPlan::Impl& plan) {
   const nlohmann::json both = {
-      {"model", nlohmann::json::parse(plan.origin)},
+      {"model", origin_json(plan.origin)},
+      {"request", request_json(plan.request)},
       {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
       {"train", nlohmann::json::parse(to_json(plan.train))},
       {"evaluation",
@@ -144,35 +118,76 @@ std::string plans_text(const TrainingPlan::Impl& plan) {
   return both.dump(1) + "\n";
 }
 
-void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
-  const nlohmann::json both = nlohmann::json::parse(text, nullptr, false);
-  for (const char* name : {"cluster", "train", "evaluation"}) {
-    SR_REQUIRE(both.is_object() && both.contains(name), invalid_input, origin,
+/// A plan that is made already is not made otherwise.
+void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
+  const auto refuse = [&](bool asked, const std::string& flag, const std::string& own) {
+    SR_REQUIRE(!asked, invalid_input, flag, " and --plan ", request.plan_file,
+               ": the plan has its own ", own, "; leave out one of the two");
+  };
+  refuse(request.mesh != "auto", "--mesh " + request.mesh, "mesh, " + plan.train.mesh.to_string());
+  refuse(request.planner != "auto", "--planner " + request.planner,
+         "planner, " + plan.train.planner);
+  refuse(!request.cluster.empty(), "--cluster " + request.cluster, "cluster, " + plan.cluster.name);
+  refuse(!request.shard.empty(),
+         "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
+}
+
+void check_fields(const nlohmann::json& file, const std::string& origin) {
+  for (const char* name : {"model", "request", "cluster", "train", "evaluation"}) {
+    SR_REQUIRE(file.is_object() && file.contains(name), invalid_input, origin,
                ": is not a plan: field '", name, "' is missing");
   }
+}
+
+void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
+  const nlohmann::json both = nlohmann::json::parse(text, nullptr, false);
+  check_fields(both, origin);
+  out.origin = read_origin(both["model"], origin + ": field model");
+  out.request = read_request(both["request"], origin + ": field request");
   out.cluster = parse_cluster(both["cluster"].dump(), origin + ": cluster");
   out.train = plan_from_json(both["train"].dump(), origin + ": train");
   out.with_evaluation = !both["evaluation"].is_null();
-  out.origin = both.contains("model") ? both["model"].dump() : "{}";
   if (out.with_evaluation)
     out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
 }
 
-void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks,
-           const std::string& origin) {
-  try {
-    SR_REQUIRE(plan.train.mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ",
-               plan.train.mesh.to_string(), ", ", plan.train.mesh.size(), " ranks; the job has ",
-               ranks);
-    check_plan(plan.train, model.train);
-    if (plan.with_evaluation) check_plan(plan.evaluation, model.evaluation);
-  } catch (const Error& e) {
-    throw origin.empty() ? e : e.with_context(origin);
+/// Validation runs with the weights as the training step leaves them.
+void check_evaluation(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  const Mesh& mesh = plan.train.mesh;
+  SR_REQUIRE(plan.evaluation.mesh == mesh, invalid_input, "plan: field 'mesh' is ",
+             plan.evaluation.mesh.to_string(), ", the training step's is ", mesh.to_string());
+  check_plan(plan.evaluation, model.evaluation);
+  for (const auto& [name, sharding] : persistent_shardings(model.evaluation, plan.evaluation)) {
+    const auto trained = plan.train.values.find(name);
+    SR_REQUIRE(trained == plan.train.values.end() || trained->second == sharding, invalid_input,
+               "plan: field values['", name, "'] is ", to_string(sharding, mesh),
+               ", in the training step it is ", to_string(trained->second, mesh));
   }
 }
 
+void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks,
+           const std::string& origin) {
+  const auto guarded = [&](const char* part, const auto& f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      throw origin.empty() ? e : e.with_context(origin + part);
+    }
+  };
+  guarded(": train", [&] {
+    const Mesh& mesh = plan.train.mesh;
+    SR_REQUIRE(mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ", mesh.to_string(),
+               ", ", mesh.size(), " ranks; the job has ", ranks, "; run it on ", mesh.size(),
+               ", or plan for ", ranks);
+    check_plan(plan.train, model.train);
+  });
+  if (plan.with_evaluation) guarded(": evaluation", [&] { check_evaluation(model, plan); });
+}
+
+/// A plan from a file is counted anew: workspaces depend on the machine's cores.
 void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
   const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
+  plan.train.bytes = train->fullest(0).arena_bytes;
   const std::shared_ptr<PlanPrograms> evaluation =
       plan.with_evaluation ? measures.evaluation.of(plan.evaluation, train) : nullptr;
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
@@ -197,12 +212,6 @@ std::string describe_held(const Graph& graph, const Plan& plan) {
   for (const auto& [sharding, count] : kinds)
     out += str(out.empty() ? "" : "; ", count, " x ", sharding);
   return out;
-}
-
-std::string bytes_text(int64_t bytes) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / 0x1p20);
-  return text;
 }
 
 }  // namespace
@@ -231,6 +240,7 @@ int mesh_ranks(const std::string& mesh) {
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->with_evaluation = request.with_evaluation;
+  impl->import_seconds = model.impl().import_seconds;
   at_boundary(
       [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
@@ -239,20 +249,21 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       impl->cluster =
           find_cluster(request.cluster).for_ranks(ranks, world.impl().mpi ? "mpi" : "threads");
     } else {
-      SR_REQUIRE(request.cluster.empty(), invalid_input, "--cluster ", request.cluster,
-                 ": the plan ", request.plan_file,
-                 " has a cluster of its own; leave out one of the two");
       read_plans(read_text(request.plan_file), request.plan_file, *impl);
+      check_request(request, *impl);
     }
+    const double begin = thread_seconds();
     const int64_t limit = memory_limit(request, impl->cluster, world.impl());
     Measures measures(model.impl(), impl->cluster);
     if (request.plan_file.empty()) {
-      impl->origin = origin_json(model.impl());
+      impl->origin = {model.impl().path, "", model.impl().options, 1};
+      impl->request = {limit, request.shard};
       search(model.impl(), request, ranks, limit, measures, *impl);
     }
     impl->memory_limit = limit;
     check(model.impl(), *impl, ranks, request.plan_file);
     count_bytes(measures, *impl, limit);
+    impl->planning_seconds = thread_seconds() - begin - impl->report.discovery_seconds;
     if (!world.impl().mpi) return std::string();  // nobody to tell
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
     told["bytes"] = impl->bytes;
@@ -275,37 +286,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
 PlannedModel read_planned_model(const std::string& plan_file) {
   return at_boundary([&] {
     const nlohmann::json root = nlohmann::json::parse(read_text(plan_file), nullptr, false);
-    SR_REQUIRE(root.is_object() && root.contains("model") && root.contains("train"), invalid_input,
-               plan_file, ": is not a plan: fields 'model' and 'train' are wanted");
-    PlannedModel out;
-    try {
-      const nlohmann::json& m = root.at("model");
-      ModelOptions& o = out.options;
-      out.path = m.at("path");
-      o.dims = m.at("dims").get<std::map<std::string, int64_t>>();
-      if (!m.at("batch").is_null()) o.batch = m.at("batch").get<int64_t>();
-      o.loss = m.at("loss");
-      o.freeze = m.at("freeze").get<std::vector<std::string>>();
-      o.train = m.at("train").get<std::vector<std::string>>();
-      o.shared = m.at("shared");
-      o.mode = m.at("mode");
-      o.running_statistics = m.at("running_statistics");
-      o.dtype = m.at("dtype");
-      o.optimizer = m.at("optimizer");
-      o.beta1 = m.at("beta1");
-      o.beta2 = m.at("beta2");
-      o.eps = m.at("eps");
-      o.momentum = m.at("momentum");
-      o.nesterov = m.value("nesterov", false);
-      o.weight_decay = m.at("weight_decay");
-      o.decay_all = m.at("decay_all");
-      o.clip = m.at("clip");
-      o.accumulate = m.at("accumulate");
-      o.seed = m.at("seed");
-      o.data = m.value("data", "");
-    } catch (const nlohmann::json::exception& e) {
-      fail(ErrorKind::invalid_input, plan_file, ": field 'model': ", e.what());
-    }
+    check_fields(root, plan_file);
+    PlannedModel out = read_origin(root["model"], plan_file + ": field model");
     const Plan plan = plan_from_json(root["train"].dump(), plan_file + ": train");
     out.ranks = static_cast<int>(plan.mesh.size());
     out.planner = plan.planner;
@@ -316,8 +298,10 @@ PlannedModel read_planned_model(const std::string& plan_file) {
 Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   Measures measures(model, plan.cluster);
-  PlanOptions options = plan_options(model, request, request.memory_bytes, measures);
+  const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
+  PlanOptions options = plan_options(model, request, limit, measures);
   options.planner = plan.train.planner;
+  options.requests = plan.request.shard;
   options.avoided = {{value, sharding}};
   RuleCache rules;
   return plan_shardings(model.train, plan.train.mesh, plan.cluster, options, rules);
@@ -334,49 +318,42 @@ std::vector<int64_t> TrainingPlan::predicted_bytes() const { return impl_->bytes
 
 std::string TrainingPlan::summary() const {
   const Plan& plan = impl_->train;
-  std::ostringstream out;
-  char line[256];
-  std::snprintf(
-      line, sizeof line,
-      "plan: mesh %s, planner %s; predicted step %.2f ms (compute %.2f, communication %.2f)\n",
-      plan.mesh.to_string().c_str(), plan.planner.c_str(), plan.seconds * 1e3,
-      plan.compute_seconds * 1e3, plan.comm_seconds * 1e3);
-  out << line;
-  out << "      cluster " << impl_->cluster.name;
-  if (!impl_->cluster.about.empty()) out << " (" << impl_->cluster.about << ")";
-  if (impl_->memory_limit > 0)
-    out << "; memory limit of a rank " << bytes_text(impl_->memory_limit);
-  out << "\n";
+  const std::string indent(6, ' ');
+  const auto two = [](double seconds) { return format("%.2f", seconds * 1e3); };
+  std::string out = wrapped(
+      "plan: ", str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, "; predicted step ",
+                    two(plan.seconds), " ms (compute ", two(plan.compute_seconds),
+                    ", communication ", two(plan.comm_seconds), ")"));
+  std::string cluster = "cluster " + impl_->cluster.name;
+  if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
+  if (impl_->memory_limit > 0) cluster += "; memory limit of a rank " + mib(impl_->memory_limit);
+  out += wrapped(indent, cluster);
   if (impl_->meshes.size() > 1) {
-    out << "      meshes tried:";
+    std::string tried = "meshes tried:";
     for (const MeshTrial& trial : impl_->meshes) {
-      std::snprintf(line, sizeof line, "%s %s %s", &trial == &impl_->meshes[0] ? "" : ",",
-                    trial.mesh.to_string().c_str(), trial.fits ? "" : "does not fit");
-      out << line;
-      if (trial.fits) {
-        std::snprintf(line, sizeof line, "%.2f ms", trial.seconds * 1e3);
-        out << line;
-      }
+      tried += str(&trial == &impl_->meshes[0] ? " " : ", ", trial.mesh.to_string(), " ",
+                   trial.fits ? two(trial.seconds) + " ms" : "does not fit");
     }
-    out << "\n";
+    out += wrapped(indent, tried);
   }
   const PlanReport& r = impl_->report;
   if (r.nodes > 0) {
-    std::snprintf(line, sizeof line,
-                  "      %d nodes (%d after folding), %d rules from %d kernel runs in %.2f s, "
-                  "search %.2f s with %s\n",
-                  r.nodes, r.folded_nodes, r.distinct_rules, r.kernel_runs, r.discovery_seconds,
-                  r.build_seconds + r.solve_seconds, r.solver.c_str());
-    out << line;
+    out += wrapped(indent,
+                   str(r.nodes, " nodes (", r.folded_nodes, " after folding), ", r.distinct_rules,
+                       " rules from ", r.kernel_runs, " kernel runs, solver ", r.solver));
+    out += wrapped(indent, str("processor seconds: import ", format("%.2f", impl_->import_seconds),
+                               ", discovery ", format("%.2f", r.discovery_seconds), ", planning ",
+                               format("%.2f", impl_->planning_seconds), " (search ",
+                               format("%.2f", r.build_seconds + r.solve_seconds), ")"));
   }
-  out << "      weights and state: " << impl_->held << "\n";
+  out += wrapped(indent, "weights and state: " + impl_->held);
   const auto most =
       std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();
-  out << "      bytes of the fullest rank (" << most
-      << "): " << impl_->bytes[static_cast<size_t>(most)] << " ("
-      << bytes_text(impl_->bytes[static_cast<size_t>(most)]) << "), of them "
-      << bytes_text(impl_->persistent_bytes[static_cast<size_t>(most)]) << " weights and state\n";
-  return out.str();
+  const int64_t bytes = impl_->bytes[static_cast<size_t>(most)];
+  return out +
+         wrapped(indent, str("bytes of the fullest rank (", most, "): ", bytes, " (", mib(bytes),
+                             "), of them ", mib(impl_->persistent_bytes[static_cast<size_t>(most)]),
+                             " weights and state"));
 }
 
 }  // namespace shardrun

@@ -5,6 +5,7 @@
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"
+#include "plan_origin.h"
 #include "planner/mesh_search.h"
 #include "planner/planner.h"
 #include "shardrun/shardrun.h"
@@ -19,10 +20,13 @@ struct TrainingPlan::Impl {
   std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
   Cluster cluster;                // as a job of so many ranks sees it
   int64_t memory_limit = 0;       // of a rank; 0: none
+  double import_seconds = 0;      // of the model, processor time
+  double planning_seconds = 0;    // of this process's planning without discovery, processor time
   std::vector<int64_t> bytes;     // arena of each rank
   std::vector<int64_t> persistent_bytes;
-  std::string origin;  // JSON: the model's path and options
-  std::string held;    // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
+  PlannedModel origin;     // the model's path and options
+  PlannedRequest request;  // under which it was made
+  std::string held;        // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
 
 /// What one rank runs: the training step, and validation in the same arena.

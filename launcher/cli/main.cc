@@ -88,12 +88,14 @@ void run_explain(const Explain& explain, Arguments& args) {
 void run_verify(World& world, Arguments& args) {
   const Model model = load(world, args);
   check_training(world, model, args.train);
-  args.plan.with_evaluation = false;
   const TrainingPlan plan = make_plan(world, model, args.plan);
-  std::printf("%s", plan.summary().c_str());
-  std::fflush(stdout);
+  if (world.leader()) {
+    std::printf("%s", plan.summary().c_str());
+    std::fflush(stdout);
+  }
   const VerifyReport report = verify(world, model, plan, args.train);
-  if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch);
+  if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch, true);
+  if (!world.leader()) return;
   std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons)\n",
               static_cast<long long>(report.values), report.largest,
               static_cast<long long>(report.comparisons));
@@ -187,7 +189,8 @@ int run(int argc, char** argv) {
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
   CLI::App* verify_command = app.add_subcommand(
       "verify",
-      "Run one step of a plan on --ranks threads and on one rank, and compare every value");
+      "Run one step and one validation of a plan, under mpirun or on --ranks threads, and compare "
+      "every value with one rank's");
   add_model_options(*verify_command, args);
   add_plan_options(*verify_command, args);
   add_train_options(*verify_command, args);
@@ -251,6 +254,8 @@ int run(int argc, char** argv) {
     return status == 0 ? 0 : 2;
   }
 
+  const bool runs_on_all =
+      train_command->parsed() || verify_command->parsed() || calibrate_command->parsed();
   try {  // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
@@ -258,7 +263,7 @@ int run(int argc, char** argv) {
                     "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
                     "explain, model, solve, calibrate; --help tells more");
     }
-    if (train_command->parsed() && args.ranks && launched_processes() > 1) {
+    if (runs_on_all && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call,
                     "--ranks " + std::to_string(*args.ranks) +
                         ": runs threads of one process, but the launcher started " +
@@ -268,8 +273,7 @@ int run(int argc, char** argv) {
     if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
     return 2;
   }
-  const bool by_all = train_command->parsed() || calibrate_command->parsed();
-  if (!by_all && !is_first_process()) return 0;  // work for one
+  if (!runs_on_all && !is_first_process()) return 0;  // work for one
   if (model_command->parsed() || solve_command->parsed()) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
@@ -290,7 +294,12 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    World world = by_all ? make_world(args) : World::threads(args.ranks.value_or(1));
+    if (verify_command->parsed() && !args.ranks && launched_processes() <= 1 &&
+        !args.plan.plan_file.empty())
+      args.ranks = read_planned_model(args.plan.plan_file).ranks;
+    World world = runs_on_all
+                      ? make_world(args)
+                      : World::threads(args.ranks.value_or(std::max(1, launched_processes())));
     try {
       if (train_command->parsed()) run_train(world, args);
       if (plan_command->parsed()) run_plan(world, args);

@@ -43,6 +43,8 @@ void add_model_options(CLI::App& app, Arguments& args) {
       ->allow_extra_args(false);
   app.add_option("--batch", args.batch,
                  "Size of the inputs' first dim where it is symbolic (default 8)");
+  app.add_option("--ops", o.ops, "Load a library of ops of your own (docs/ops.md; repeatable)")
+      ->allow_extra_args(false);
   app.add_option("--loss", o.loss,
                  "cross-entropy or mse on the first output, where that is not the loss itself");
   app.add_option("--freeze", o.freeze,

@@ -24,21 +24,41 @@ class Look : public ::testing::Test {
   Workspace folder_;
 };
 
+/// Lines that a terminal of 100 columns would break.
+std::string long_lines(const std::string& text) {
+  std::string out;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (end - begin > 100) out += text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return out;
+}
+
 TEST_F(Look, PlanThenExplainThenVerify) {
   const Outcome plan =
       folder_.shardrun("plan gpt.onnx --ranks 4 --mesh data=2,model=2 -o plan.json");
   ASSERT_EQ(plan.status, 0) << describe(plan);
   for (const char* part :
-       {"mesh data=2,model=2", "time of a step", "dearest collectives", "at the peak"}) {
+       {"mesh data=2,model=2", "time of a step", "dearest collectives", "at the peak",
+        "\n  compute ", "\n  communication ", "left by", "wanted by", "instead"}) {
     EXPECT_TRUE(says(plan.out, part)) << part << "\n" << describe(plan);
   }
+  EXPECT_EQ(long_lines(plan.out), "");
   const Outcome explain = folder_.shardrun("explain plan.json");
   EXPECT_EQ(explain.status, 0) << describe(explain);
   EXPECT_TRUE(says(explain.out, "outside layers")) << describe(explain);
+  EXPECT_EQ(long_lines(explain.out), "");
   const Outcome why = folder_.shardrun("explain plan.json --why wte.weight");
   EXPECT_EQ(why.status, 0) << describe(why);
   EXPECT_TRUE(says(why.out, "value 'wte.weight' lies as [")) << describe(why);
   EXPECT_TRUE(says(why.out, "next best: ")) << describe(why);
+  EXPECT_TRUE(says(why.out, "otherwise, all else as planned:")) << describe(why);
+  EXPECT_EQ(long_lines(why.out), "");
+  const Outcome computed = folder_.shardrun("explain plan.json --why h.0.MatMul_4");
+  EXPECT_EQ(computed.status, 0) << describe(computed);
+  EXPECT_TRUE(says(computed.out, "value '%h.0.MatMul_4' lies as [")) << describe(computed);
   const Outcome diff = folder_.shardrun("explain plan.json --diff plan.json");
   EXPECT_EQ(diff.status, 0) << describe(diff);
   EXPECT_TRUE(says(diff.out, "\n0 of ")) << describe(diff);
@@ -47,21 +67,72 @@ TEST_F(Look, PlanThenExplainThenVerify) {
   EXPECT_EQ(verify.status, 0) << describe(verify);
   EXPECT_TRUE(says(verify.out, "verified: ")) << describe(verify);
   EXPECT_TRUE(says(verify.out, " values agree with one rank to ")) << describe(verify);
+
+  const Outcome other = folder_.shardrun("plan gpt.onnx --ranks 4 --mesh 4 -o other.json");
+  ASSERT_EQ(other.status, 0) << describe(other);
+  const Outcome differ = folder_.shardrun("explain plan.json --diff other.json");
+  EXPECT_EQ(differ.status, 0) << describe(differ);
+  EXPECT_TRUE(says(differ.out, "other is ")) << describe(differ);
+  EXPECT_EQ(long_lines(differ.out), "");
+}
+
+/// What follows "verified: " without the largest difference, which depends on who computes.
+std::string verified(const Outcome& outcome) {
+  const size_t at = outcome.out.find("verified: ");
+  if (outcome.status != 0 || at == std::string::npos) return describe(outcome);
+  const std::string line = outcome.out.substr(at, outcome.out.find('\n', at) - at);
+  return line.substr(0, line.find(" to ")) + line.substr(line.find(" ("));
+}
+
+/// Processes and threads compare as much, and more than the training step alone has.
+TEST_F(Look, VerifyIsTheSameUnderMpirun) {
+  ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 3 -o plan.json").status, 0);
+  const std::string verify = "verify gpt.onnx --plan plan.json --data text:text.txt";
+  const Outcome together = folder_.shardrun(verify);  // as many threads as the plan has ranks
+  const Outcome apart = folder_.shardrun(mpi(3), verify);
+  EXPECT_EQ(verified(apart), verified(together));
+  EXPECT_TRUE(says(verified(apart), "verified: ")) << verified(apart);
+  const Outcome wrong = folder_.shardrun(mpi(2), verify);
+  EXPECT_EQ(wrong.status, 2) << describe(wrong);
+  EXPECT_TRUE(says(message(wrong), "field 'mesh'")) << describe(wrong);
+}
+
+/// The first product's partial sums called whole, in the plan of a part ("train", "evaluation");
+/// its name, "" if there is none.
+std::string tamper(nlohmann::json& plan) {
+  for (auto& [name, node] : plan["nodes"].items()) {
+    const std::string out = node["out"].empty() ? "" : node["out"][0].get<std::string>();
+    const size_t partial = out.find(" partial(sum");
+    const bool product = name.rfind("matmul", 0) == 0 || says(name, "MatMul");
+    if (!product || partial == std::string::npos) continue;
+    node["out"][0] = out.substr(0, partial);
+    plan["values"]["%" + name] = out.substr(0, partial);
+    return name;
+  }
+  return "";
+}
+
+/// Under mpirun one rank finds it; all end with status 1, and one speaks.
+TEST_F(Look, VerifyCatchesATamperedValidation) {
+  ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 2 --planner megatron -o plan.json").status, 0);
+  nlohmann::json file = nlohmann::json::parse(folder_.read("plan.json"));
+  const std::string tampered = tamper(file["evaluation"]);
+  ASSERT_FALSE(tampered.empty()) << "no product of the validation leaves partial sums";
+  folder_.write("wrong.json", file.dump());
+  for (const Ranks ranks : {threads(2), mpi(2)}) {
+    const Outcome verify = folder_.shardrun(ranks, "verify gpt.onnx --plan wrong.json");
+    EXPECT_EQ(verify.status, 1) << describe(verify);
+    EXPECT_EQ(messages(verify), 1) << describe(verify);
+    EXPECT_TRUE(says(message(verify), "verify: validation: value '%" + tampered + "'"))
+        << describe(verify);
+  }
 }
 
 /// A product's partial sums, called whole in the file: the first one is named, and the status is 1.
 TEST_F(Look, VerifyCatchesATamperedPlan) {
   ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 2 --planner dp -o plan.json").status, 0);
   nlohmann::json file = nlohmann::json::parse(folder_.read("plan.json"));
-  std::string tampered;
-  for (auto& [name, node] : file["train"]["nodes"].items()) {
-    const std::string out = node["out"].empty() ? "" : node["out"][0].get<std::string>();
-    const size_t partial = out.find(" partial(sum");
-    if (name.rfind("matmul", 0) != 0 || partial == std::string::npos || !tampered.empty()) continue;
-    tampered = name;
-    node["out"][0] = out.substr(0, partial);
-    file["train"]["values"]["%" + name] = out.substr(0, partial);
-  }
+  const std::string tampered = tamper(file["train"]);
   ASSERT_FALSE(tampered.empty()) << "no product of this plan leaves partial sums";
   folder_.write("wrong.json", file.dump());
   const Outcome verify = folder_.shardrun("verify gpt.onnx --ranks 2 --plan wrong.json");
@@ -82,12 +153,97 @@ TEST_F(Look, WrongCallsAreRefused) {
   const Outcome ranks = folder_.shardrun("verify gpt.onnx --ranks 3 --plan two.json");
   EXPECT_EQ(ranks.status, 2) << describe(ranks);
   EXPECT_TRUE(says(message(ranks), "field 'mesh'")) << describe(ranks);
+  const std::pair<const char*, const char*> both[] = {{"--mesh 2", "own mesh, ranks=2"},
+                                                      {"--planner dp", "own planner, ilp"},
+                                                      {"--shard 'wte.*=[-,-]'", "own shardings"},
+                                                      {"--cluster h100", "own cluster, host"}};
+  for (const auto& [flag, own] : both) {
+    const Outcome twice =
+        folder_.shardrun(std::string("train gpt.onnx --steps 1 --ranks 2 --plan two.json ") + flag);
+    EXPECT_EQ(twice.status, 2) << describe(twice);
+    for (const std::string& part :
+         {std::string(flag, 6), std::string("--plan two.json"), std::string(own)})
+      EXPECT_TRUE(says(message(twice), part)) << part << "\n" << describe(twice);
+  }
   const Outcome batch = folder_.shardrun("verify gpt.onnx --ranks 2 --batch 4 --plan two.json");
   EXPECT_EQ(batch.status, 2) << describe(batch);
   EXPECT_TRUE(says(message(batch), "field 'model_hash'")) << describe(batch);
   const Outcome value = folder_.shardrun("explain two.json --why nothing");
   EXPECT_EQ(value.status, 2) << describe(value);
-  EXPECT_TRUE(says(message(value), "'nothing'")) << describe(value);
+  EXPECT_TRUE(says(message(value), "no value 'nothing'")) << describe(value);
+  const Outcome several = folder_.shardrun("explain two.json --why c_fc.weight");
+  EXPECT_EQ(several.status, 2) << describe(several);
+  for (const char* part : {" contain it: ", "'h.0.mlp.c_fc.weight'", "in full"})
+    EXPECT_TRUE(says(message(several), part)) << part << "\n" << describe(several);
+}
+
+/// Each field of a file that does not fit is named, whoever reads it.
+TEST_F(Look, DamagedPlansAreRefusedByField) {
+  ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 4 --mesh data=2,model=2 -o plan.json").status,
+            0);
+  const nlohmann::json good = nlohmann::json::parse(folder_.read("plan.json"));
+  const std::pair<const char*, const char*> damages[] = {
+      {R"([{"op": "remove", "path": "/train"}])", "field 'train' is missing"},
+      {R"([{"op": "remove", "path": "/evaluation"}])", "field 'evaluation' is missing"},
+      {R"([{"op": "remove", "path": "/cluster"}])", "field 'cluster' is missing"},
+      {R"([{"op": "replace", "path": "/cluster/devices", "value": "two"}])", "field 'devices'"},
+      {R"([{"op": "remove", "path": "/request"}])", "field 'request' is missing"},
+      {R"([{"op": "replace", "path": "/request/shard", "value": [1]}])", "field request.shard[0]"},
+      {R"([{"op": "replace", "path": "/model/accumulate", "value": 1.5}])",
+       "field model.accumulate"},
+      {R"([{"op": "remove", "path": "/model/dtype"}])", "field model lacks 'dtype'"},
+      {R"([{"op": "replace", "path": "/model/batch", "value": 4}])", "field 'model_hash' is "},
+      {R"([{"op": "replace", "path": "/model/path", "value": "gone.onnx"}])", "gone.onnx"},
+      {R"([{"op": "replace", "path": "/train/format", "value": "shardrun-plan-0"}])",
+       "field 'format' is 'shardrun-plan-0'"},
+      {R"([{"op": "replace", "path": "/train/model_hash", "value": "1"}])",
+       "field 'model_hash' is 1"},
+      {R"([{"op": "replace", "path": "/train/mesh/0/name", "value": "rows"}])",
+       "field 'mesh' is rows=2,model=2"},
+      {R"([{"op": "replace", "path": "/train/mesh/1/size", "value": 3}])",
+       "field 'mesh' is data=2,model=3"},
+      {R"([{"op": "replace", "path": "/train/mesh_hash", "value": "2"}])", "'mesh_hash'"},
+      {R"([{"op": "replace", "path": "/train/seconds", "value": 9}])", "field 'seconds' is 9"},
+      {R"([{"op": "add", "path": "/train/regathered/-", "value": "ghost"}])",
+       "field 'regathered' has 'ghost'"},
+      {R"([{"op": "replace", "path": "/evaluation/values/wte.weight", "value": "[{model}, {data}]"}])",
+       "evaluation: plan: field "},
+      {R"([{"op": "remove", "path": "/train/values/wte.weight"}])",
+       "field 'values' lacks 'wte.weight'"}};
+  for (const auto& [patch, part] : damages) {
+    folder_.write("damaged.json", good.patch(nlohmann::json::parse(patch)).dump());
+    const Outcome explain = folder_.shardrun("explain damaged.json");
+    EXPECT_EQ(explain.status, 2) << patch << "\n" << describe(explain);
+    EXPECT_EQ(messages(explain), 1) << patch << "\n" << describe(explain);
+    EXPECT_TRUE(says(message(explain), part)) << patch << "\n" << part << "\n" << describe(explain);
+  }
+}
+
+/// What comes out when one asks again lies as the plan's own requests say, too.
+TEST_F(Look, WhyKeepsToWhatThePlanWasMadeUnder) {
+  ASSERT_EQ(folder_
+                .shardrun("plan gpt.onnx --ranks 4 --mesh data=2,model=2 --shard "
+                          "'h.0.mlp.c_fc.weight=[-,model]' -o plan.json")
+                .status,
+            0);
+  const Outcome pinned = folder_.shardrun("explain plan.json --why h.0.mlp.c_fc.weight");
+  EXPECT_EQ(pinned.status, 0) << describe(pinned);
+  EXPECT_TRUE(says(pinned.out, "lies as [-, {model}]")) << describe(pinned);
+  EXPECT_TRUE(says(pinned.out, "next best: none; ")) << describe(pinned);
+  ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 4 --planner dp -o dp.json").status, 0);
+  const Outcome whole = folder_.shardrun("explain dp.json --why wte.weight");
+  EXPECT_EQ(whole.status, 0) << describe(whole);
+  EXPECT_TRUE(says(whole.out, "next best: none; ")) << describe(whole);
+}
+
+/// Only plans of one model can be compared.
+TEST_F(Look, PlansOfDifferentModelsDoNotCompare) {
+  ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 2 -o this.json").status, 0);
+  ASSERT_EQ(folder_.shardrun("plan gpt.onnx --batch 4 --ranks 2 -o other.json").status, 0);
+  const Outcome differ = folder_.shardrun("explain this.json --diff other.json");
+  EXPECT_EQ(differ.status, 2) << describe(differ);
+  EXPECT_TRUE(says(message(differ), "other.json: train: plan: field 'model_hash'"))
+      << describe(differ);
 }
 
 }  // namespace

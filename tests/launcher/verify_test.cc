@@ -53,7 +53,6 @@ TEST(Verify, PlansOfAGptAgreeWithOneRank) {
     PlanRequest request;
     request.mesh = c.mesh;
     request.planner = c.planner;
-    request.with_evaluation = false;
     const TrainingPlan plan = make_plan(world, model, request);
     const VerifyReport report = verify(world, model, plan, {});
     std::filesystem::remove(path);
@@ -105,18 +104,19 @@ int occurrences(const std::string& text, const std::string& part) {
 
 TEST_F(Explained, DetailsNameTimeBytesAndCollectives) {
   const std::string text = plan_details(model_, plan_);
-  for (const char* part : {"time of a step: ", "compute ", "matmul ", "communication ",
-                           "bytes of rank 0 at the peak", "parameters ", "optimizer state ",
-                           "activations ", "dearest collectives:", " -> ", "between "}) {
+  for (const char* part :
+       {"time of a step", "compute ", "matmul ", "communication ", "bytes of rank 0 at the peak",
+        "parameters ", "optimizer state ", "activations ", "dearest collectives:", " -> ",
+        "wanted by ", "instead "}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
-  EXPECT_LE(occurrences(text, "between "), 5);
+  EXPECT_LE(occurrences(text, "wanted by "), 5);
   // One rank has nothing to communicate.
   World alone = World::threads(1);
   const TrainingPlan whole = make_plan(alone, model_, {});
   EXPECT_EQ(plan_details(model_, whole).find("dearest"), std::string::npos);
   // train's few lines stay a few.
-  EXPECT_LE(occurrences(plan_.summary(), "\n"), 5);
+  EXPECT_LE(occurrences(plan_.summary(), "\n"), 8);
 }
 
 TEST_F(Explained, TheTableHasEveryParameterOnceOrFolded) {
@@ -124,10 +124,12 @@ TEST_F(Explained, TheTableHasEveryParameterOnceOrFolded) {
   EXPECT_NE(text.find("outside layers"), std::string::npos) << text;
   EXPECT_NE(text.find("h.0"), std::string::npos);
   EXPECT_NE(text.find("h.1"), std::string::npos);
-  EXPECT_EQ(occurrences(text, "parameter wte.weight"), 1);
-  // Each layer's own when the layers differ, once when they are alike.
-  const int tables = occurrences(text, "parameter h.*.mlp.c_fc.weight");
-  EXPECT_EQ(tables, text.find("2 layers h.0, h.1") == std::string::npos ? 2 : 1);
+  EXPECT_EQ(occurrences(text, "  wte.weight  "), 1);
+  // Each layer's own when the layers differ, once when they are alike or nearly so.
+  const int tables = occurrences(text, "  mlp.c_fc.weight  ");
+  const bool alike = text.find("2 layers h.0, h.1: each") != std::string::npos;
+  const bool nearly = text.find(", as h.0 but for") != std::string::npos;
+  EXPECT_EQ(tables, alike || nearly ? 1 : 2) << text;
 }
 
 TEST_F(Explained, WhyNamesTheNextBest) {
@@ -135,7 +137,7 @@ TEST_F(Explained, WhyNamesTheNextBest) {
   EXPECT_NE(text.find("value 'h.0.mlp.c_fc.weight' lies as ["), std::string::npos) << text;
   const size_t at = text.find("lies as ") + 8, next = text.find("next best: ");
   ASSERT_NE(next, std::string::npos) << text;
-  const std::string has = text.substr(at, text.find(", step") - at);
+  const std::string has = text.substr(at, text.find(": parameter", at) - at);
   const std::string other = text.substr(next + 11, text.find(", step", next) - next - 11);
   EXPECT_NE(has, other) << text;
   EXPECT_NE(explain_why(model_, plan_, "lr", {}).find("next best: none"), std::string::npos);

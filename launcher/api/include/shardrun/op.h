@@ -233,6 +233,12 @@ struct UserOp {
 /// taken, or if it is that of an ai.onnx operator which shardrun has.
 void register_op(const UserOp& op);
 
+/// Loads a library of ops, once: a shared object linked to shardrun::shardrun, which exports
+///   extern "C" void shardrun_ops() { shardrun::register_op(swish()); }
+/// ModelOptions::ops and the command's --ops name such libraries. Throws Failure(call) naming the
+/// file.
+void load_ops(const std::string& library);
+
 /// What is found of a registered op on operands of these types and with these attributes.
 struct OpReport {
   /// The ways to cut it by one mesh axis, one an entry: "[S0, -] -> [S0]" cuts dim 0 of the first

@@ -80,6 +80,7 @@ class World {
 struct ModelOptions {
   std::map<std::string, int64_t> dims;  // symbolic dims: {"batch", 8}
   std::optional<int64_t> batch;  // binds the inputs' first dim where it is symbolic; 8 if not given
+  std::vector<std::string> ops;  // libraries of users' ops to load first (shardrun/op.h)
   std::string loss;              // "", cross-entropy, mse; "" if the model's output is the loss
   std::vector<std::string> freeze, train;  // regular expressions on parameter names; freeze wins
   std::string shared;  // "", keep, split: what to do with weights that an exporter merged
@@ -260,10 +261,11 @@ struct VerifyReport {
                        // that cancel in it)
   std::string mismatch;  // the first value that differs: rank, element, got and wanted
 };
-/// Runs the first step of a training run with these options (data, seed, lr) on as many threads as
-/// the plan has ranks, and on one, and compares every value in the order of the graph: partial ones
-/// combined, resharded copies too, parameters and state after the update. Stops at the first that
-/// differs by more than rounding. The World is one process.
+/// Runs the first step of a training run with these options (data, seed, lr), and if the plan has
+/// one a validation behind it, on the World's ranks, and on one beside them. Compares every value
+/// in the order of the graph: partial ones combined, resharded copies too, parameters and state
+/// after the update, which the validation then must not touch. Stops at the first that differs by
+/// more than rounding. Every rank gets the report.
 VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
                     const TrainOptions& options);
 

@@ -1,0 +1,29 @@
+// Layers and things in them, as their names tell.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// "h.3.MatMul_2" -> "h.*.MatMul_*": equal for the same thing in every layer.
+std::string folded(const std::string& name);
+
+/// "%update/h.3.mlp.weight" -> "h.3"; "" if no part of the name is a number.
+std::string layer_in(std::string name);
+
+/// "h.3.mlp.weight" in layer "h.3" -> "mlp.weight".
+std::string within(const std::string& name, const std::string& layer);
+
+/// The layer of every node: its own name's; else that of a parameter that it reads ("" for one
+/// outside all layers); else that of its last operand that has one (a gradient's operands are those
+/// of its layer).
+std::vector<std::string> layers_of(const Graph& graph);
+
+/// What every node is about, for people: the parameter that it reads or updates, "d " and the
+/// parameter whose gradient it makes, else "".
+std::vector<std::string> subjects_of(const Graph& graph);
+
+}  // namespace shardrun

@@ -1,0 +1,25 @@
+// What a plan file says of the model and the request that it was made for.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+/// A model's path and options, for read_origin.
+nlohmann::json origin_json(const PlannedModel& model);
+/// The same read again. `origin`: the file and the field, for errors, such as "p.json: field
+/// model".
+PlannedModel read_origin(const nlohmann::json& object, const std::string& origin);
+
+/// Under what the search was made, so that `explain --why` searches under the same.
+struct PlannedRequest {
+  int64_t memory_bytes = 0;        // limit of a rank; 0: none
+  std::vector<std::string> shard;  // PlanRequest::shard
+};
+nlohmann::json request_json(const PlannedRequest& request);
+PlannedRequest read_request(const nlohmann::json& object, const std::string& origin);
+
+}  // namespace shardrun
