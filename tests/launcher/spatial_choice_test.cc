@@ -65,10 +65,10 @@ TEST_F(SpatialChoice, OneLargeImageIsCutInSpace) {
   EXPECT_GT(cut_along(plan, 2) + cut_along(plan, 3), 0.9);
   EXPECT_EQ(cut_along(plan, 0), 0);
   for (int64_t bytes : plan.predicted_bytes()) EXPECT_LE(bytes, int64_t{80} << 20);
-  // The first convolution's result is the example.
+  // What its first convolution's result would cost by channels is told, and of the batch by rows.
   const std::string why = explain_why(model, plan, "%Conv", request);
-  EXPECT_NE(why.find("next best"), std::string::npos) << why;
-  EXPECT_NE(why.find(" ms"), std::string::npos) << why;
+  EXPECT_NE(why.find(" ms  [-, {a}, -, -]"), std::string::npos) << why;
+  EXPECT_NE(why.find("next best: "), std::string::npos) << why;
 }
 
 TEST_F(SpatialChoice, ABatchIsCutAlongTheBatch) {
@@ -78,7 +78,8 @@ TEST_F(SpatialChoice, ABatchIsCutAlongTheBatch) {
   const TrainingPlan plan = make_plan(world, model, request);
   EXPECT_GT(cut_along(plan, 0), 0.9);
   const std::string why = explain_why(model, plan, "%Conv", request);
-  EXPECT_NE(why.find("next best"), std::string::npos) << why;
+  EXPECT_NE(why.find(" ms  [-, -, {a}, -]"), std::string::npos) << why;
+  EXPECT_NE(why.find("next best: "), std::string::npos) << why;
 }
 
 }  // namespace
