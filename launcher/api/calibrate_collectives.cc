@@ -12,6 +12,7 @@ namespace {
 constexpr double kBudget = 10e-3;   // s of a measurement
 constexpr double kLongest = 60e-3;  // s of a call; after one larger ones are left out
 constexpr int64_t kMostRuns = 300;
+constexpr int kAlternations = 8;
 constexpr int64_t kMostRows = 1 << 16;
 
 /// f32[count] before and after the collective, over a mesh of one axis.
@@ -42,9 +43,31 @@ double largest(Communicator& world, double own) {
   return one[0];
 }
 
+/// A group's consecutive ranks, and, if that is not all of them, one of as many ranks whose place
+/// in their groups is the same: the groups of a mesh's two axes.
+struct Groups {
+  std::unique_ptr<Communicator> along, across;
+};
+
+Groups groups_of(Communicator& world, int size) {
+  const int count = world.size() / size;
+  std::vector<std::vector<int>> along(static_cast<size_t>(count)), across = along;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    along[static_cast<size_t>(rank / size)].push_back(rank);
+    across[static_cast<size_t>(rank % count)].push_back(rank);
+  }
+  Groups out;
+  out.along = world.split(along);
+  if (count > 1) out.across = world.split(across);
+  return out;
+}
+
 /// Lower quartile of what a call takes from when the last rank has come: what the quickest rank
-/// sees, for the others also wait.
-double measure(Communicator& world, Communicator& group, const Case& c, int64_t rows) {
+/// sees, for the others also wait. Of groups that are not all ranks, calls along one axis of a mesh
+/// and along the other alternate, as in a step, until the slowest rank has done some: where ranks
+/// share cores, a group that happens to run alone says little.
+double measure(Communicator& world, const Groups& groups, const Case& c, int64_t rows) {
+  Communicator& group = *groups.along;
   const Mesh mesh({{"a", group.size()}});
   const Shape shape = {rows, 64};
   ReshardStep step;
@@ -64,20 +87,35 @@ double measure(Communicator& world, Communicator& group, const Case& c, int64_t 
   const Tensor in = tensor(collective.in_boxes[me]), out = tensor(collective.out_boxes[me]),
                workspace({DType::u8, {run.workspace_bytes() + 64}});
   // In a step the operand was just written, and lies in its writer's cache.
-  const auto call = [&] {
+  const auto write = [&] {
     for (int64_t i = 0; i < in.count(); i += 16) in.as<float>()[i] += 1;
+  };
+  const auto call = [&] {
+    if (!groups.across) {
+      write();
+      world.barrier();
+      const double begin = now_seconds();
+      run.run(in.data(), out.data(), workspace.data(), &group);
+      return now_seconds() - begin;
+    }
     world.barrier();
     const double begin = now_seconds();
-    run.run(in.data(), out.data(), workspace.data(), &group);
-    return now_seconds() - begin;
+    for (int i = 0; i < kAlternations; ++i) {
+      for (Communicator* axis : {groups.along.get(), groups.across.get()}) {
+        write();
+        run.run(in.data(), out.data(), workspace.data(), axis);
+      }
+    }
+    return (now_seconds() - begin) / (2 * kAlternations);
   };
   call();
   // Every rank makes as many calls.
   const double once = largest(world, std::max(call(), call()));
-  const auto runs = std::clamp(static_cast<int64_t>(kBudget / once), int64_t{5}, kMostRuns);
+  const double sample = groups.across ? 2 * kAlternations * once : once;
+  const auto runs = std::clamp(static_cast<int64_t>(kBudget / sample), int64_t{5}, kMostRuns);
   std::vector<double> samples;
   for (int64_t i = 0; i < runs; ++i) samples.push_back(call());
-  over_ranks(world, samples, Reduction::min);
+  over_ranks(world, samples, groups.across ? Reduction::max : Reduction::min);
   const auto quartile = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 4);
   std::nth_element(samples.begin(), quartile, samples.end());
   return *quartile;
@@ -90,12 +128,7 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, const s
   std::vector<MeasuredCollective> out;
   for (int size = world.size(); size >= 2; --size) {
     if (world.size() % size != 0) continue;
-    std::vector<std::vector<int>> groups;
-    for (int rank = 0; rank < world.size(); ++rank) {
-      if (rank % size == 0) groups.emplace_back();
-      groups.back().push_back(rank);
-    }
-    const std::unique_ptr<Communicator> group = world.split(groups);
+    const Groups groups = groups_of(world, size);
     for (const Case& c : kCases) {
       MeasuredCollective measured{backend, world.size(), size, c.kind, {}};
       double last = 0;
@@ -103,7 +136,7 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, const s
         // Rank 0's clock counts.
         double late = world.rank() == 0 && (now_seconds() > deadline || last > kLongest) ? 1 : 0;
         if (largest(world, late) > 0) break;
-        last = rounded(measure(world, *group, c, rows));
+        last = rounded(measure(world, groups, c, rows));
         const double part = c.kind == Collective::Kind::all_to_all ? size : 1;
         measured.curve.points.emplace_back(static_cast<double>(rows * 64 * 4) / part, last);
       }

@@ -215,8 +215,8 @@ TEST_F(Graphs, PlanCountsArithmeticAndParameters) {
   ASSERT_EQ(made.status, 0) << describe(made);
   const Outcome plan = at_->shardrun("plan big.onnx --ranks 1 --cluster v100-32");
   ASSERT_EQ(plan.status, 0) << describe(plan);
-  EXPECT_NE(plan.out.find("matmul 2.629 TFLOP"), std::string::npos) << describe(plan);
-  EXPECT_NE(plan.out.find("\n604053504 elements in parameters"), std::string::npos);
+  EXPECT_NE(plan.out.find(" 2.629 TFLOP"), std::string::npos) << describe(plan);
+  EXPECT_NE(plan.out.find(" 604053504 elements in"), std::string::npos) << describe(plan);
 }
 
 TEST_F(Graphs, BadCallsAreRefused) {

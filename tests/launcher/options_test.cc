@@ -241,15 +241,15 @@ TEST_F(Options, PlansForOtherMachines) {
 
 TEST_F(Options, PlansInFiles) {
   const std::string job = "gpt.onnx --data text:text.txt --batch 4 --steps 5";
-  const std::string ask = "gpt.onnx --batch 4 --mesh 2x2 --memory 600KB";
-  const Outcome planned = at_->shardrun("plan " + ask + " --ranks 4 -o p.json");
+  const std::string ask = "plan gpt.onnx --batch 4 --memory 600KB --ranks 4";
+  const Outcome planned = at_->shardrun(ask + " --mesh 2x2 -o p.json");
   ASSERT_EQ(planned.status, 0) << describe(planned);
   const TrainingRun from_file = train(*at_, mpi(4), job + " --plan p.json");
   const TrainingRun searched = train(*at_, mpi(4), job + " --mesh 2x2 --memory 600KB");
   EXPECT_EQ(from_file.loss_texts, searched.loss_texts);
   EXPECT_EQ(from_file.predicted, searched.predicted);
   EXPECT_FALSE(from_file.losses.empty());
-  const Outcome again = at_->shardrun("plan " + ask + " --ranks 4 --plan p.json -o q.json");
+  const Outcome again = at_->shardrun(ask + " --plan p.json -o q.json");
   EXPECT_EQ(at_->read("q.json"), at_->read("p.json")) << describe(again);
 }
 
