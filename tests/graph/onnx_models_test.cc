@@ -3,43 +3,25 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
-#include "exec/data_files.h"
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fuse.h"
-#include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/planner.h"
 #include "tests/graph/onnx_build.h"
-#include "tests/support/sharded_run.h"
+#include "tests/support/golden_model.h"
 
 namespace shardrun {
 namespace {
 
+using testing::GoldenModel;
 using testing::ModelBuilder;
 using testing::TemporaryFolder;
 
 constexpr double kTolerance = 1e-4;
-constexpr int kSteps = 3;
-
-std::string golden(const std::string& file) { return std::string(SHARDRUN_GOLDEN) + "/" + file; }
-
-/// in/…, losses, grad/…, after/… of make_golden.py's record.
-NamedTensors read_recorded(const std::string& model) {
-  NamedTensors out;
-  for (const auto& [name, array] : open_npz(golden(model + ".npz"))) {
-    const DType dtype = array.format == "<f4"   ? DType::f32
-                        : array.format == "|b1" ? DType::boolean
-                                                : DType::i64;
-    Tensor tensor({dtype, array.shape});
-    std::memcpy(tensor.data(), array.data, static_cast<size_t>(byte_size(tensor.type())));
-    out[name] = tensor;
-  }
-  return out;
-}
+constexpr int kSteps = testing::kGoldenSteps;
 
 double relative_norm(const Tensor& got, const Tensor& want) {
   double difference = 0, norm = 0;
@@ -51,55 +33,15 @@ double relative_norm(const Tensor& got, const Tensor& want) {
   return norm < 1e-14 ? std::sqrt(difference) : std::sqrt(difference / norm);
 }
 
-struct Loaded {
-  NamedTensors recorded, feeds;
-  Graph forward;
-  ImportReport report;
-
-  double loss(int step) const { return recorded.at("losses").at(step); }
-  bool noted(const std::string& text) const {
-    for (const std::string& note : report.notes) {
-      if (note.find(text) != std::string::npos) return true;
-    }
-    return false;
-  }
-};
-
-Loaded load(const std::string& model, const std::string& exporter,
-            const std::vector<std::string>& freeze = {}) {
-  Loaded out;
-  out.recorded = read_recorded(model);
+GoldenModel load(const std::string& model, const std::string& exporter,
+                 const std::vector<std::string>& freeze = {}) {
   ImportOptions options;
-  options.evaluate = run_reference;
   options.freeze = freeze;
-  out.forward = import_onnx(golden(model + "." + exporter + ".onnx"), options, &out.report);
-  fuse(out.forward);
-  check_graph(out.forward);
-  for (ValueId id : out.forward.with_role(Role::batch)) {
-    const std::string& name = out.forward.value(id).name;
-    out.feeds[name] = out.recorded.at("in/" + name);
-  }
-  return out;
+  return testing::load_golden(model, exporter, "", options);
 }
 
-Graph training_graph(const Graph& forward) {
-  Graph graph = forward;
-  graph.metrics = {{"loss", graph.loss}};
-  graph.outputs.clear();
-  remove_dead_nodes(graph);
-  OptimizerOptions options;  // as make_golden.py's
-  options.beta1 = 0.9;
-  options.beta2 = 0.99;
-  options.eps = 1e-5;
-  options.weight_decay = 0.1;
-  attach_optimizer(graph, options);
-  merge_equal_nodes(graph);
-  check_graph(graph);
-  return graph;
-}
-
-void expect_three_steps(const Loaded& model) {
-  const Graph graph = training_graph(model.forward);
+void expect_three_steps(const GoldenModel& model) {
+  const Graph graph = testing::golden_training_graph(model.forward);
   Interpreter interpreter(graph);
   for (int step = 1; step <= kSteps; ++step) {
     NamedTensors feeds = model.feeds;
@@ -119,7 +61,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.model << "." << c.exp
 class OnnxModels : public ::testing::TestWithParam<Case> {};
 
 TEST_P(OnnxModels, LossGradientsAndThreeSteps) {
-  const Loaded model = load(GetParam().model, GetParam().exporter);
+  const GoldenModel model = load(GetParam().model, GetParam().exporter);
   Graph graph = model.forward;
   std::vector<ValueId> parameters;
   for (ValueId id : graph.with_role(Role::parameter)) {
@@ -141,8 +83,8 @@ TEST_P(OnnxModels, LossGradientsAndThreeSteps) {
 }
 
 TEST_P(OnnxModels, ThreeStepsOnMeshes) {
-  const Loaded model = load(GetParam().model, GetParam().exporter);
-  const Graph graph = training_graph(model.forward);
+  const GoldenModel model = load(GetParam().model, GetParam().exporter);
+  const Graph graph = testing::golden_training_graph(model.forward);
   RuleCache rules;
   for (const char* text : {"data=3", "data=2,model=2"}) {
     const Mesh mesh = Mesh::parse(text);
@@ -182,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(All, OnnxModels,
 
 /// The exporter's optimiser took the first 8 of 16 positions: they train in the table's place.
 TEST(OptimisedExports, APartOfATableTrains) {
-  const Loaded model = load("encoder", "dynamo_default");
+  const GoldenModel model = load("encoder", "dynamo_default");
   EXPECT_TRUE(model.noted("is what the exporter took of 'position.weight'"));
   expect_three_steps(model);
 }
@@ -211,18 +153,18 @@ TEST(OptimisedExports, WhatWouldTrainWronglyIsRefused) {
 }
 
 TEST(OptimisedExports, TheUserMayDecide) {
-  const Loaded model = load("rotary", "dynamo_default", {"^slice_"});
+  const GoldenModel model = load("rotary", "dynamo_default", {"^slice_"});
   expect_three_steps(model);
 }
 
 TEST(LegacyExports, TablesOfSinesAreNoWeights) {
-  const Loaded model = load("rotary", "legacy");
+  const GoldenModel model = load("rotary", "legacy");
   EXPECT_TRUE(model.noted("'cos_cached' (f32[16, 4]) holds sines or cosines"));
   EXPECT_TRUE(model.noted("'sin_cached'"));
 }
 
 TEST(LegacyExports, NamesThatSayNothingAreListed) {
-  const Loaded model = load("classes", "legacy");
+  const GoldenModel model = load("classes", "legacy");
   EXPECT_TRUE(model.noted("'temperature' trains; name what is a buffer with --freeze"));
   EXPECT_FALSE(model.noted("class_weight"));
 }
