@@ -1,9 +1,11 @@
 // Scaled dot-product attention and its gradient.
 //
 // attention(q [B,H,T,D], k [B,H,S,D], v [B,H,S,Dv], mask?, step?) -> y [B,H,T,Dv], lse [B,H,T]
-//   p = softmax(scale * q k^T + mask), y = dropout(p) v. lse, the log of the sum of exponentials,
-//   lets the gradient recompute p row by row (Dao et al., "FlashAttention", 2022). A query that
-//   sees no key gives y = 0 and lse = -inf.
+//   p = softmax(leaky_relu(scale * q k^T, slope) + mask), y = dropout(p) v. lse, the log of the sum
+//   of exponentials, lets the gradient recompute p row by row (Dao et al., "FlashAttention", 2022).
+//   A query that sees no key gives y = 0 and lse = -inf. A slope of 1, the usual one, leaves scores
+//   alone; graph attention (Velickovic et al., 2018) has 0.2, and the sum of a number for the query
+//   and one for the key as the product of [a, 1] and [1, b].
 #include "graph/ops/attention.h"
 
 #include "graph/ops/families.h"
@@ -14,6 +16,7 @@ AttentionAttrs AttentionAttrs::of(const Node& node) {
   const Attrs& a = node.attrs;
   AttentionAttrs out;
   out.scale = a.f("scale");
+  out.slope = a.f("slope", 1.0);
   out.causal = a.i("causal", 0) != 0;
   out.has_mask = a.i("has_mask", 0) != 0;
   out.q_offset = a.i("q_offset", 0);
@@ -149,6 +152,7 @@ std::vector<OpDef::Sample> samples(bool grad) {
     DType mask_type;
     Shape mask;  // empty: none
     double dropout;
+    double slope = 1;
   };
   const DType f32 = DType::f32, boolean = DType::boolean;
   const std::vector<Case> cases = {
@@ -160,6 +164,9 @@ std::vector<OpDef::Sample> samples(bool grad) {
       {{2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}, false, boolean, {2, 2, 4, 4}, 0},
       {{2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}, true, f32, {}, 0.3},
       {{2, 3, 4, 3}, {2, 3, 5, 3}, {2, 3, 5, 2}, false, f32, {1, 3, 4, 5}, 0.25},
+      {{2, 2, 4, 2}, {2, 2, 5, 2}, {2, 2, 5, 3}, false, boolean, {1, 1, 4, 5}, 0, 0.2},
+      {{2, 1, 5, 2}, {2, 1, 5, 2}, {2, 1, 5, 4}, false, boolean, {1, 1, 5, 5}, 0.3, 0.2},
+      {{1, 2, 4, 3}, {1, 2, 3, 3}, {1, 2, 3, 2}, false, f32, {1, 2, 4, 3}, 0, 0.5},
   };
   std::vector<OpDef::Sample> out;
   for (const Case& c : cases) {
@@ -173,6 +180,7 @@ std::vector<OpDef::Sample> samples(bool grad) {
     }
     s.attrs = {
         {"scale", 0.5}, {"causal", int64_t{c.causal}}, {"has_mask", int64_t{!c.mask.empty()}}};
+    if (c.slope != 1) s.attrs.set("slope", c.slope);
     if (!c.mask.empty()) s.in.push_back({c.mask_type, c.mask});
     if (c.dropout > 0) {
       s.in.push_back({DType::i64, {}});

@@ -7,6 +7,7 @@ namespace shardrun {
 
 struct AttentionAttrs {
   double scale = 1;
+  double slope = 1;     // of negative scores, before the mask: 1 is no activation
   bool causal = false;  // position t + q_offset sees s <= t + q_offset
   bool has_mask = false;
   int64_t q_offset = 0;  // may be negative: the rank's keys start after its queries

@@ -30,6 +30,8 @@ int fuse_layer_norm(Graph& graph);
 /// softmax(scale q k' [+ masks]) v, with or without dropout and a guard against NaN between,
 /// becomes attention. A constant triangular mask, however it is written, becomes causal=1; other
 /// masks stay masks, unless they depend on what trains: attention has no gradient for its mask.
+/// Graph attention's leaky_relu(a + b') in place of the product, with a number a for each query and
+/// b for each key, and weights that are zeroed where the mask hides keys, are attention too.
 int fuse_attention(Graph& graph);
 
 /// A projection to 3 C columns that is then split in 3 (query, key, value) becomes one with a

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/ops/elementwise.h"
 #include "graph/passes/equation.h"
 #include "graph/passes/fuse.h"
 #include "graph/passes/match.h"
@@ -37,9 +38,19 @@ ValueId number(Graph& g, DType dtype, double value) {
 constexpr double kMasked = -1e4;  // exporters write -inf, the dtype's lowest, -1e9, -1e4 …
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
+/// A condition of which where keeps or drops the true elements.
+struct Condition {
+  ValueId of = kNoValue;
+  bool drops_true = false;
+  bool operator==(const Condition&) const = default;
+};
+
 struct Scores {
   ValueId product = kNoValue;  // of query and key
   double scale = 1;
+  std::optional<double> slope;    // of a leaky_relu of the product, inside of all masks
+  Condition zeroed;               // keys whose weights are zeroed behind the softmax, if any:
+  bool hides_zeroed = false;      // they are hidden from it too
   std::optional<int64_t> causal;  // position t sees s <= t + this
   ValueId mask = kNoValue;        // additive or boolean, as attention takes it
 };
@@ -77,10 +88,12 @@ std::optional<Scores> match_where(Graph& g, Triangles& triangles, const Node& wh
     const std::optional<double> low = uniform_value(g, where.inputs[drops_true ? 1 : 2]);
     if (!low || *low > kMasked || !fits(g.type(condition).shape, shape)) continue;
     const ValueId scores = where.inputs[drops_true ? 2 : 1];
+    const bool zeroed = found.zeroed == Condition{condition, drops_true};
+    found.hides_zeroed = found.hides_zeroed || zeroed;
     const std::optional<Triangle> t = triangles.of(condition);
     if (t && (t->below != 0) != drops_true && (t->above != 0) == drops_true && t->offset >= 0) {
       found.causal = std::min(found.causal.value_or(t->offset), t->offset);
-    } else if (*low == kNever) {
+    } else if (*low == kNever || zeroed) {
       const ValueId keep = drops_true ? g.add("logical_not", {condition}) : condition;
       found.mask = join_masks(g, found.mask, keep);
     } else {
@@ -123,6 +136,32 @@ std::optional<Scores> match_add(Graph& g, Triangles& triangles, const Node& add,
   return std::nullopt;
 }
 
+/// A column [.., T, 1] plus a row [.., 1, S] as the product of [column, 1] and [1, row]; kNoValue
+/// if the operands are something else.
+ValueId product_of_sum(Graph& g, const Node& add, const Shape& shape) {
+  Shape column = shape, row = shape;
+  column.back() = 1;
+  row[row.size() - 2] = 1;
+  for (size_t i : {0, 1}) {
+    const ValueId a = add.inputs[i], b = add.inputs[1 - i];
+    if (g.type(a).shape != column || g.type(b).shape != row) continue;
+    const auto last = static_cast<int64_t>(shape.size()) - 1;
+    Shape keys = row;
+    std::swap(keys[keys.size() - 2], keys.back());
+    const auto ones = [&](const Shape& like) {
+      return g.add(
+          "fill", {},
+          {{"shape", like}, {"dtype", std::string(to_string(g.type(a).dtype))}, {"value", 1.0}});
+    };
+    const ValueId q = g.add("concat", {a, ones(column)}, {{"axis", last}});
+    const ValueId k =
+        g.add("concat", {ones(keys), g.add("reshape", {b}, {{"shape", keys}})}, {{"axis", last}});
+    return g.add("matmul", {q, k},
+                 {{"equation", std::string(last == 3 ? "bhtd,bhsd->bhts" : "btd,bsd->bts")}});
+  }
+  return kNoValue;
+}
+
 /// Walks from the softmax's operand to the product. May append nodes that a failure leaves dead.
 std::optional<Scores> match_scores(Graph& g, Triangles& triangles, ValueId at, Scores found,
                                    const Shape& shape, int depth) {
@@ -131,11 +170,21 @@ std::optional<Scores> match_scores(Graph& g, Triangles& triangles, ValueId at, S
     found.product = at;
     return found;
   }
-  if (const Node* made = made_by(g, at, "where")) {
+  if (const Node* leaky = made_by(g, at, "leaky_relu")) {
+    if (found.slope) return std::nullopt;
+    found.slope = activation_attr(*leaky, "alpha");
+    return match_scores(g, triangles, leaky->inputs[0], found, shape, depth - 1);
+  }
+  if (const Node* made = made_by(g, at, "add")) {
+    found.product = product_of_sum(g, Node(*made), shape);
+    if (found.product != kNoValue) return found;
+  }
+  // What lies inside of an activation is a product and its scale.
+  if (const Node* made = found.slope ? nullptr : made_by(g, at, "where")) {
     const Node where = *made;
     return match_where(g, triangles, where, found, shape, depth);
   }
-  if (const Node* made = made_by(g, at, "add")) {
+  if (const Node* made = found.slope ? nullptr : made_by(g, at, "add")) {
     const Node add = *made;
     return match_add(g, triangles, add, found, shape, depth);
   }
@@ -155,10 +204,11 @@ ValueId without_scale(const Graph& g, ValueId value, double& scale) {
   return *inner;
 }
 
-/// The softmax behind the weights that multiply the values, and a dropout between.
+/// The softmax behind the weights that multiply the values; a dropout and zeroed weights between.
 struct Weights {
   ValueId softmax = kNoValue;
   std::optional<Node> dropout;
+  Condition zeroed;
 };
 
 std::optional<Weights> match_weights(const Graph& g, ValueId at) {
@@ -173,13 +223,15 @@ std::optional<Weights> match_weights(const Graph& g, ValueId at) {
     if (drop && !found.dropout) {
       found.dropout = *drop;
       at = drop->inputs[0];
-    } else if (where) {  // rows with nothing kept become 0 instead of NaN, as attention has it
-                         // anyway
+    } else if (where) {
+      const bool zero_where_true = uniform_value(g, where->inputs[1]) == 0.0;
+      if (!zero_where_true && uniform_value(g, where->inputs[2]) != 0.0) return std::nullopt;
+      at = where->inputs[zero_where_true ? 2 : 1];
+      // Rows with nothing kept become 0 instead of NaN, as attention has it anyway.
       const Node* isnan = made_by(g, where->inputs[0], "isnan");
-      if (!isnan || isnan->inputs[0] != where->inputs[2] ||
-          uniform_value(g, where->inputs[1]) != 0.0)
-        return std::nullopt;
-      at = where->inputs[2];
+      if (isnan && zero_where_true && isnan->inputs[0] == at) continue;
+      if (found.zeroed.of != kNoValue) return std::nullopt;
+      found.zeroed = {where->inputs[0], zero_where_true};
     } else {
       return std::nullopt;
     }
@@ -247,8 +299,10 @@ bool fuse_one(Graph& g, Triangles& triangles, Replacer& replacer, ValueId result
     const ValueId operand = softmax->inputs[0];
     constexpr int kFar = 8;
     if (softmax->attrs.i("axis") != rank - 1) continue;
-    const std::optional<Scores> scores = match_scores(g, triangles, operand, Scores{}, shape, kFar);
-    if (!scores) continue;
+    Scores outside;
+    outside.zeroed = weights->zeroed;
+    const std::optional<Scores> scores = match_scores(g, triangles, operand, outside, shape, kFar);
+    if (!scores || (weights->zeroed.of != kNoValue && !scores->hides_zeroed)) continue;
     const Node product = g.node(g.value(scores->product).producer);
     const std::optional<Letters> letters =
         match_letters(Equation::parse(product.attrs.s("equation")),
@@ -269,6 +323,7 @@ bool fuse_one(Graph& g, Triangles& triangles, Replacer& replacer, ValueId result
                 {"q_offset", scores->causal.value_or(0)},
                 {"has_mask", int64_t{scores->mask != kNoValue}},
                 {"dropout", 0.0}};
+    if (scores->slope) attrs.set("slope", *scores->slope);
     if (scores->mask != kNoValue) {
       Shape mask = g.type(scores->mask).shape;
       mask.insert(mask.begin(), static_cast<size_t>(rank) - mask.size(), 1);

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "kernels/cpu/attention_pairs.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/random.h"
@@ -112,15 +113,25 @@ std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why)
   return s;
 }
 
-// Turns raw scores of one query into scale * score + mask over [0, keys), and returns how many
-// leading keys it sees; those behind are not touched.
+// Turns raw scores of one query into scale * score, activated, + mask over [0, keys), and returns
+// how many leading keys it sees; those behind are not touched. Where scores are activated, `slopes`
+// receives the slopes, unless it is null.
 int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t h, int64_t t,
-                      int64_t keys, float* row) {
+                      int64_t keys, float* row, float* slopes) {
   const int64_t seen =
       s.attrs.causal ? std::clamp<int64_t>(t + s.attrs.q_offset + 1, 0, keys) : keys;
   const auto scale = static_cast<float>(s.attrs.scale);
 #pragma omp simd
   for (int64_t i = 0; i < seen; ++i) row[i] *= scale;
+  if (s.attrs.slope != 1) {
+    const auto slope = static_cast<float>(s.attrs.slope);
+    if (slopes != nullptr) {
+#pragma omp simd
+      for (int64_t i = 0; i < seen; ++i) slopes[i] = row[i] > 0 ? 1.0f : slope;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < seen; ++i) row[i] = row[i] > 0 ? row[i] : slope * row[i];
+  }
   if (mask != nullptr) {
     const int64_t at = b * s.mask_stride[0] + h * s.mask_stride[1] + t * s.mask_stride[2],
                   step = s.mask_stride[3];
@@ -209,7 +220,7 @@ void forward(const Setup& s, const KernelArgs& args) {
       for (int64_t r = 0; r < tile.rows; ++r) {
         const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
         float* row = scores + r * s.S;
-        const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, row);
+        const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, row, nullptr);
         float top = kNever, sum = 0;
 #pragma omp simd reduction(max : top)
         for (int64_t i = 0; i < seen; ++i) top = row[i] > top ? row[i] : top;
@@ -234,15 +245,17 @@ void forward(const Setup& s, const KernelArgs& args) {
   });
 }
 
-// Per thread: p and dp f32 [tile, S]; for bf16 both again, rounded, and f32 sums of dk and dv.
+// Per thread: p and dp f32 [tile, S]; for bf16 both again, rounded, and f32 sums of dk and dv; the
+// slopes of one query's scores.
 struct BackwardSpace {
-  int64_t scores, narrow, dk, dv, total;
+  int64_t scores, narrow, dk, dv, slopes, total;
   explicit BackwardSpace(const Setup& s) : scores(round64(s.tile_rows() * s.S * 4)) {
     const bool bf16 = s.dtype == DType::bf16;
     narrow = bf16 ? round64(s.tile_rows() * s.S * 2) : 0;
     dk = bf16 ? round64(s.S * s.D * 4) : 0;
     dv = bf16 ? round64(s.S * s.Dv * 4) : 0;
-    total = 2 * scores + 2 * narrow + dk + dv + s.scratch;
+    slopes = s.attrs.slope != 1 ? round64(s.S * 4) : 0;
+    total = 2 * scores + 2 * narrow + dk + dv + slopes + s.scratch;
   }
 };
 
@@ -260,7 +273,8 @@ void backward(const Setup& s, const KernelArgs& args) {
     auto* p_narrow = reinterpret_cast<uint16_t*>(work + 2 * space.scores);
     auto* ds_narrow = reinterpret_cast<uint16_t*>(work + 2 * space.scores + space.narrow);
     char* sums = work + 2 * space.scores + 2 * space.narrow;
-    char* scratch = sums + space.dk + space.dv;
+    auto* slopes = reinterpret_cast<float*>(sums + space.dk + space.dv);
+    char* scratch = sums + space.dk + space.dv + space.slopes;
     const char* q = args.in[1].as<char>() + head * s.T * s.D * bytes;
     const char* k = args.in[2].as<char>() + head * s.S * s.D * bytes;
     const char* v = args.in[3].as<char>() + head * s.S * s.Dv * bytes;
@@ -283,7 +297,7 @@ void backward(const Setup& s, const KernelArgs& args) {
       for (int64_t r = 0; r < tile.rows; ++r) {
         const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
         float *p_row = p + r * s.S, *dp_row = dp + r * s.S;
-        const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, p_row);
+        const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, p_row, slopes);
         const float lse = args.in[5].as<float>()[at + r];
         float delta = 0;
         alignas(64) float dy_buffer[kBlock], y_buffer[kBlock];
@@ -304,6 +318,10 @@ void backward(const Setup& s, const KernelArgs& args) {
         }
 #pragma omp simd
         for (int64_t i = 0; i < seen; ++i) dp_row[i] = p_row[i] * (dp_row[i] - delta) * scale;
+        if (s.attrs.slope != 1) {
+#pragma omp simd
+          for (int64_t i = 0; i < seen; ++i) dp_row[i] *= slopes[i];
+        }
         if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, seen, p_row);
         std::fill(p_row + seen, p_row + tile.keys, 0.0f);
         std::fill(dp_row + seen, dp_row + tile.keys, 0.0f);
@@ -346,8 +364,9 @@ PreparedKernel prepare(const KernelCall& call) {
 }  // namespace
 
 KernelList attention_kernels() {
-  return {{"attention", "cpu:tiled", refuses<false>, prepare<false>},
-          {"attention_grad", "cpu:tiled", refuses<true>, prepare<true>}};
+  const KernelImpl forward{"attention", "cpu:tiled", refuses<false>, prepare<false>};
+  const KernelImpl backward{"attention_grad", "cpu:tiled", refuses<true>, prepare<true>};
+  return {by_pairs(forward), by_pairs(backward), forward, backward};
 }
 
 }  // namespace shardrun::cpu

@@ -34,9 +34,13 @@ struct Problem {
       stream = {attrs.seed, attrs.key, static_cast<uint64_t>(*args.in.back().as<int64_t>())};
   }
 
-  // scale * q k^T + mask of one query; -inf where it must not look.
-  Doubles scores(int64_t b, int64_t h, int64_t t) const {
-    Doubles out(static_cast<size_t>(S), kNever);
+  // scale * q k^T, activated, + mask of one query; -inf where it must not look.
+  struct Scores {
+    Doubles of;     // [S]
+    Doubles slope;  // [S], of the activation there
+  };
+  Scores scores(int64_t b, int64_t h, int64_t t) const {
+    Scores out{Doubles(static_cast<size_t>(S), kNever), Doubles(static_cast<size_t>(S), 1)};
     const double* query = q.data() + ((b * H + h) * T + t) * D;
     for (int64_t s = 0; s < S; ++s) {
       if (attrs.causal && s > t + attrs.q_offset) break;
@@ -44,12 +48,14 @@ struct Problem {
       double dot = 0;
       for (int64_t d = 0; d < D; ++d) dot += query[d] * key[d];
       dot *= attrs.scale;
+      if (!(dot > 0)) out.slope[static_cast<size_t>(s)] = attrs.slope;
+      dot *= out.slope[static_cast<size_t>(s)];
       if (attrs.has_mask) {
         const double m = mask[static_cast<size_t>(b * mask_stride[0] + h * mask_stride[1] +
                                                   t * mask_stride[2] + s * mask_stride[3])];
         dot = boolean_mask ? (m != 0 ? dot : kNever) : dot + m;
       }
-      out[static_cast<size_t>(s)] = dot;
+      out.of[static_cast<size_t>(s)] = dot;
     }
     return out;
   }
@@ -76,7 +82,7 @@ void attention(const Node& node, const KernelArgs& args) {
   for (int64_t b = 0, row = 0; b < p.B; ++b) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t t = 0; t < p.T; ++t, ++row) {
-        const Doubles scores = p.scores(b, h, t);
+        const Doubles scores = p.scores(b, h, t).of;
         double top = kNever, sum = 0;
         for (double s : scores) top = std::max(top, s);
         if (top == kNever) {
@@ -101,7 +107,7 @@ void attention(const Node& node, const KernelArgs& args) {
 }
 
 // With p the probabilities, r = keep * (dy v^T) and delta = sum(dy y) of the row:
-//   ds = p (r - delta), dq = scale ds k, dk = scale ds^T q, dv = (keep p)^T dy.
+//   ds = slope p (r - delta), dq = scale ds k, dk = scale ds^T q, dv = (keep p)^T dy.
 void attention_grad(const Node& node, const KernelArgs& args) {
   const Problem p(node, args, 1, 6);
   const Doubles dy = load(args.in[0]), y = load(args.in[4]), lse = load(args.in[5]);
@@ -109,7 +115,7 @@ void attention_grad(const Node& node, const KernelArgs& args) {
   for (int64_t b = 0, row = 0; b < p.B; ++b) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t t = 0; t < p.T; ++t, ++row) {
-        const Doubles scores = p.scores(b, h, t);
+        const auto [scores, slope] = p.scores(b, h, t);
         const double* dy_row = dy.data() + row * p.Dv;
         double delta = 0;
         for (int64_t d = 0; d < p.Dv; ++d)
@@ -125,7 +131,8 @@ void attention_grad(const Node& node, const KernelArgs& args) {
             r += dy_row[d] * p.v[static_cast<size_t>(key * p.Dv + d)];
             dv[static_cast<size_t>(key * p.Dv + d)] += keep * prob * dy_row[d];
           }
-          const double ds = p.attrs.scale * prob * (keep * r - delta);
+          const double ds =
+              p.attrs.scale * slope[static_cast<size_t>(s)] * prob * (keep * r - delta);
           for (int64_t d = 0; d < p.D; ++d) {
             dq[static_cast<size_t>(row * p.D + d)] += ds * p.k[static_cast<size_t>(key * p.D + d)];
             dk[static_cast<size_t>(key * p.D + d)] += ds * p.q[static_cast<size_t>(row * p.D + d)];

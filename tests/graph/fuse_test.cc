@@ -655,6 +655,144 @@ TEST(FuseAttention, NearMisses) {
   }
 }
 
+/// As graphs have it: scores are leaky_relu(a + b') of a column and a row, keys are hidden from the
+/// softmax by `low`, and their weights zeroed behind it.
+struct GraphForm {
+  bool heads = true;  // [batch, heads, T, S], else [batch, T, S]
+  bool row_first = false, drops = false, zeroed = true, leaky = true;
+  double low = -1e9, dropout = 0;
+};
+
+ValueId graph_attention(Build& b, const GraphForm& form) {
+  const Shape batch = form.heads ? Shape{kBatch, kHeads} : Shape{kBatch};
+  const auto shaped = [&](int64_t rows, int64_t columns) {
+    Shape shape = batch;
+    shape.insert(shape.end(), {rows, columns});
+    return shape;
+  };
+  const ValueId column = b.in("column", shaped(kLength, 1)), row = b.in("row", shaped(1, kLength));
+  const ValueId keep = b.bools("keep", {kLength, kLength});
+  const auto masked = [&](ValueId x, double hidden) {
+    const ValueId low = b.number(hidden);
+    if (!form.drops) return b.op("where", {keep, x, low});
+    return b.op("where", {b.op("logical_not", {keep}), low, x});
+  };
+  ValueId x = form.row_first ? b.add(row, column) : b.add(column, row);
+  if (form.leaky) x = b.op("leaky_relu", {x}, {{"alpha", 0.2}});
+  const auto last = static_cast<int64_t>(batch.size()) + 1;
+  ValueId weights = b.op("softmax", {masked(x, form.low)}, {{"axis", last}});
+  if (form.zeroed) weights = masked(weights, 0);
+  if (form.dropout > 0) {
+    const ValueId step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
+    const Shape shape = b.g.type(weights).shape;
+    weights = b.op("dropout", {weights, step},
+                   {{"p", form.dropout},
+                    {"key", int64_t{9}},
+                    {"seed", int64_t{4}},
+                    {"global_shape", shape},
+                    {"start", std::vector<int64_t>(shape.size(), 0)}});
+  }
+  return b.matmul(weights, b.in("v", shaped(kLength, kHead)),
+                  form.heads ? "bhts,bhsd->bhtd" : "bts,bsd->btd");
+}
+
+TEST(FuseAttention, GraphAttention) {
+  const std::vector<std::pair<const char*, GraphForm>> forms = {
+      {"with heads", {}},
+      {"without heads", {.heads = false}},
+      {"row + column", {.row_first = true}},
+      {"where drops", {.drops = true}},
+      {"-inf, nothing zeroed", {.zeroed = false, .low = -kInf}},
+      {"a finite number, nothing zeroed", {.zeroed = false}},
+      {"no activation", {.leaky = false}},
+      {"dropout", {.dropout = 0.4}},
+  };
+  for (const auto& [name, form] : forms) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      SCOPED_TRACE(str(name, " ", dtype));
+      Build b(dtype);
+      b.g.outputs = {graph_attention(b, form)};
+      Graph fused = b.g;
+      EXPECT_EQ(fuse(fused).attention, 1);
+      check_graph(fused);
+      const Node* node = find_op(fused, "attention");
+      ASSERT_NE(node, nullptr) << to_string(fused);
+      EXPECT_EQ(count_op(fused, "softmax") + count_op(fused, "leaky_relu"), 0);
+      EXPECT_EQ(node->attrs.f("slope", 1.0), form.leaky ? 0.2 : 1.0);
+      const bool boolean = fused.type(node->inputs[3]).dtype == DType::boolean;
+      EXPECT_EQ(boolean, form.zeroed || form.low == -kInf);
+      NamedTensors feeds = testing::feeds_for(b.g);
+      for (int64_t t = 0; t < kLength; ++t) feeds.at("keep").as<bool>()[t * kLength + t] = true;
+      // Zeroed weights are 0 for a query that sees no key too.
+      if (form.zeroed) std::fill_n(feeds.at("keep").as<bool>() + kLength, kLength, false);
+      expect_same_outputs(b.g, fused, tolerance(dtype), feeds);
+    }
+  }
+}
+
+TEST(FuseAttention, NearMissesOfGraphs) {
+  const Shape wide = {kHeads, kLength, kLength}, column = {kHeads, kLength, 1},
+              row = {kHeads, 1, kLength};
+  const auto weighted = [](Build& b, ValueId weights) {
+    return b.matmul(weights, b.in("v", {kHeads, kLength, kHead}), "bts,bsd->btd");
+  };
+  const auto softmax = [](Build& b, ValueId x) { return b.op("softmax", {x}, {{"axis", 2}}); };
+  const auto leaky = [](Build& b, ValueId x) { return b.op("leaky_relu", {x}, {{"alpha", 0.2}}); };
+  const std::vector<std::pair<const char*, std::function<ValueId(Build&)>>> misses = {
+      {"zeroed where nothing is hidden",
+       [&](Build& b) {
+         const ValueId x = leaky(b, b.add(b.in("a", column), b.in("b", row)));
+         const ValueId keep = b.bools("keep", {kLength, kLength});
+         return weighted(b, b.op("where", {keep, softmax(b, x), b.number(0)}));
+       }},
+      {"zeroed by another mask",
+       [&](Build& b) {
+         const ValueId x = leaky(b, b.add(b.in("a", column), b.in("b", row)));
+         const ValueId keep = b.bools("keep", wide), other = b.bools("other", wide);
+         return weighted(
+             b, b.op("where",
+                     {other, softmax(b, b.op("where", {keep, x, b.number(-kInf)})), b.number(0)}));
+       }},
+      {"zeroed where the mask keeps",
+       [&](Build& b) {
+         const ValueId x = leaky(b, b.add(b.in("a", column), b.in("b", row)));
+         const ValueId keep = b.bools("keep", wide);
+         return weighted(b, b.op("where", {keep, b.number(0),
+                                           softmax(b, b.op("where", {keep, x, b.number(-1e9)}))}));
+       }},
+      {"a mask inside of the activation",
+       [&](Build& b) {
+         const ValueId x = b.matmul(b.in("q", {kHeads, kLength, 2}),
+                                    b.in("k", {kHeads, kLength, 2}), "btd,bsd->bts");
+         const ValueId keep = b.bools("keep", wide);
+         return weighted(b, softmax(b, leaky(b, b.op("where", {keep, x, b.number(-1e4)}))));
+       }},
+      {"one number for every head and key",
+       [&](Build& b) {
+         return weighted(
+             b, softmax(b, leaky(b, b.add(b.in("a", column), b.in("b", {1, 1, kLength})))));
+       }},
+      {"activated twice",
+       [&](Build& b) {
+         return weighted(b,
+                         softmax(b, leaky(b, leaky(b, b.add(b.in("a", column), b.in("b", row))))));
+       }},
+  };
+  for (const auto& [name, build] : misses) {
+    SCOPED_TRACE(name);
+    Build b;
+    b.g.outputs = {build(b)};
+    Graph fused = b.g;
+    EXPECT_EQ(fuse(fused).attention, 0);
+    check_graph(fused);
+    NamedTensors feeds = testing::feeds_for(b.g);
+    for (auto& [input, tensor] : feeds) {
+      if (input == "keep") std::fill_n(tensor.as<bool>(), kLength, true);
+    }
+    expect_same_outputs(b.g, fused, 1e-9, feeds);
+  }
+}
+
 TEST(FuseAttention, AFrozenMaskIsAMask) {
   Build b;
   const Shape shape = {kBatch, kHeads, kLength, kHead};
