@@ -11,8 +11,9 @@
 //   running_statistics(mean, variance, new_mean, new_variance){momentum, unbias} -> the averages
 //       after the step: old + momentum * (new - old); the new variance is multiplied by `unbias`
 //       first (count / (count - 1) for PyTorch's, 1 for ONNX's)
-//   batch_norm_reduce_grad(dy, x, mean, variance){eps} -> [2, C]: the sums of dy and of dy * h, h
-//       the normalised x; these are the gradients of bias and scale
+//   batch_norm_reduce_grad(dy, x, mean, variance){eps} -> [2, C] f64: the sums of dy and of dy * h,
+//       h the normalised x; these are the gradients of bias and scale. In f64 because dx of every
+//       element follows from them: what is lost in adding the ranks' sums would be in all of them.
 //   batch_norm_grad(dy, x, mean, variance, scale, sums){eps, count} -> dx, dscale [C], dbias [C].
 //       count > 0: mean and variance are those of x itself and dx holds what goes through them
 //       (Ioffe and Szegedy, "Batch Normalization", 2015, section 3); 0: they are given.
@@ -77,7 +78,7 @@ Types infer_reduce_grad(const Node&, InTypes in) {
   require_type(in[0], in[1], "dy");
   require_type(in[2], channels, "mean");
   require_type(in[3], channels, "variance");
-  return {{channels.dtype, {2, channels.shape[0]}}};
+  return {{DType::f64, {2, channels.shape[0]}}};
 }
 
 Types infer_batch_norm_grad(const Node& node, InTypes in) {
@@ -193,7 +194,7 @@ double flops(const Node&, InTypes in, InTypes) {
 
 // ---- samples ----
 
-/// Operands by letter: x, c [C], m [2, C], M [2, C] f64.
+/// Operands by letter: x, c [C], M [2, C] f64.
 std::vector<OpDef::Sample> samples(const std::string& operands, const Attrs& attrs) {
   std::vector<OpDef::Sample> out;
   for (const Shape& shape : {Shape{4, 3, 2, 5}, {3, 4, 5}, {6, 2}}) {
@@ -222,8 +223,8 @@ std::vector<OpDef> batch_norm_ops() {
   Attrs fixed = eps, own = eps;
   fixed.set("count", int64_t{0});
   own.set("count", int64_t{12});
-  std::vector<OpDef::Sample> grad_samples = samples("xxcccm", own);
-  for (OpDef::Sample& s : samples("xxcccm", fixed)) grad_samples.push_back(std::move(s));
+  std::vector<OpDef::Sample> grad_samples = samples("xxcccM", own);
+  for (OpDef::Sample& s : samples("xxcccM", fixed)) grad_samples.push_back(std::move(s));
   return {
       {.name = "batch_moments",
        .infer = infer_moments,

@@ -99,6 +99,7 @@ void running(double momentum, double unbias, const KernelArgs& args) {
 }
 
 void reduce_grad(const Planes& p, double eps, const KernelArgs& args) {
+  auto* out = args.out[0].as<double>();
   each_channel(p, [&](int64_t c) {
     alignas(64) float db[kBlock], xb[kBlock];
     const float mean = get(args.in[2], c), inv = inverse_deviation(args.in[3], c, eps);
@@ -115,23 +116,24 @@ void reduce_grad(const Planes& p, double eps, const KernelArgs& args) {
         }
       });
     }
-    set(args.out[0], c, static_cast<float>(sum));
-    set(args.out[0], p.channels + c, static_cast<float>(products * static_cast<double>(inv)));
+    out[c] = sum;
+    out[p.channels + c] = products * static_cast<double>(inv);
   });
 }
 
 void grad(const Planes& p, double eps, int64_t count, const KernelArgs& args) {
-  const float share = count > 0 ? static_cast<float>(1 / static_cast<double>(count)) : 0.0f;
+  const double share = count > 0 ? 1 / static_cast<double>(count) : 0.0;
+  const auto* sums = args.in[5].as<double>();
   for (int64_t c = 0; c < p.channels; ++c) {
-    set(args.out[1], c, get(args.in[5], p.channels + c));
-    set(args.out[2], c, get(args.in[5], c));
+    set(args.out[1], c, static_cast<float>(sums[p.channels + c]));
+    set(args.out[2], c, static_cast<float>(sums[c]));
   }
   each_plane(p, [&](int64_t plane, int64_t c) {
     alignas(64) float db[kBlock], xb[kBlock], ob[kBlock];
     const float mean = get(args.in[2], c), inv = inverse_deviation(args.in[3], c, eps);
     // dx = slope (dy - offset - (x - mean) tilt)
-    const float slope = get(args.in[4], c) * inv, offset = share * get(args.in[5], c);
-    const float tilt = share * inv * get(args.in[5], p.channels + c);
+    const float slope = get(args.in[4], c) * inv, offset = static_cast<float>(share * sums[c]);
+    const auto tilt = static_cast<float>(share * static_cast<double>(inv) * sums[p.channels + c]);
     for_blocks(p.inner, [&](int64_t i, int64_t n) {
       const int64_t at = plane * p.inner + i;
       const float *dy = floats(args.in[0], at, n, db), *x = floats(args.in[1], at, n, xb);
@@ -144,9 +146,12 @@ void grad(const Planes& p, double eps, int64_t count, const KernelArgs& args) {
 }
 
 std::optional<std::string> refuses(const KernelCall& call) {
-  // Moments are f64 always; everything else is computed in f32.
-  if (call.node.op == "batch_moments") return refuse_other_floats({call.node, call.in, {}});
-  if (call.node.op == "batch_statistics") return refuse_other_floats({call.node, {}, call.out});
+  // Sums over the batch are f64 always; everything else is computed in f32.
+  const std::string& op = call.node.op;
+  if (op == "batch_moments" || op == "batch_norm_reduce_grad")
+    return refuse_other_floats({call.node, call.in, {}});
+  if (op == "batch_statistics") return refuse_other_floats({call.node, {}, call.out});
+  if (op == "batch_norm_grad") return refuse_other_floats({call.node, call.in.first(5), call.out});
   return refuse_other_floats(call);
 }
 
