@@ -5,6 +5,7 @@
 #include "planner/flat_problem.h"
 #include "planner/reductions.h"
 #include "planner/solver.h"
+#include "planner/work.h"
 
 namespace shardrun {
 namespace {
@@ -65,6 +66,7 @@ class Beam {
             next.push_back({beam[b].cost + costs[a], b, static_cast<int>(a)});
         }
       }
+      count_work(20 * static_cast<double>(next.size()));
       std::stable_sort(next.begin(), next.end(),
                        [](const Next& a, const Next& b) { return a.cost < b.cost; });
       std::vector<size_t> kept;  // of `open`, those still open after this node
@@ -125,6 +127,7 @@ class Beam {
            *std::min_element(range.bytes, range.bytes + flat_.strategies(node));
   }
   bool fits(int node, int choice, const std::vector<int64_t>& bytes) const {
+    count_work(static_cast<double>(bytes.size()));
     std::vector<int64_t> after = bytes;
     hold(node, choice, after);
     return after.empty() || *std::max_element(after.begin(), after.end()) <= core_.memory_limit;
@@ -146,7 +149,7 @@ class Beam {
 }  // namespace
 
 SolveResult solve_beam(const Problem& problem, const SolveOptions& options) {
-  const Deadline end(options.seconds, options.processor_time);
+  const Deadline end(options.seconds, options.clock);
   check_problem(problem);
   SolveResult result;
   result.solver = "beam";

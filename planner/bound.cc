@@ -5,6 +5,8 @@
 #include <bit>
 #include <unordered_map>
 
+#include "planner/work.h"
+
 namespace shardrun {
 namespace {
 
@@ -139,6 +141,7 @@ void Bound::add_cost(int node, const std::vector<double>& cost) {
 void Bound::collect(const Arc& arc, const Node& node) {
   least_per_column(tables_.data() + arc.table, node.width, messages_.data() + arc.reversed,
                    nodes_[static_cast<size_t>(arc.other)].size, collected_.data());
+  count_work(0.2 * static_cast<double>(node.width * nodes_[static_cast<size_t>(arc.other)].size));
   const double* own = messages_.data() + arc.message;
   for (size_t a = 0; a < node.size; ++a) collected_[a] -= own[a];
 }

@@ -1,24 +1,25 @@
 // When a search has to end.
 #pragma once
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <ctime>
 
+#include "planner/work.h"
+
 namespace shardrun {
 
-/// Seconds of the wall's clock, or of the processor time of the thread that made the Deadline,
-/// which a busy machine does not stretch. Any thread may ask while that one lives.
+/// Seconds of the wall's clock, or of the work that the thread counts (planner/work.h). By the
+/// wall's clock any thread may ask, by work the one that made the Deadline.
 class Deadline {
  public:
-  explicit Deadline(double seconds, bool processor_time = false) {
-    if (processor_time) pthread_getcpuclockid(pthread_self(), &clock_);
+  enum class Clock { wall, work };
+
+  explicit Deadline(double seconds, Clock clock = Clock::wall) : clock_(clock) {
     begin_ = now();
     end_ = begin_ + std::max(0.0, seconds);
   }
 
-  bool of_processor() const { return clock_ != CLOCK_MONOTONIC; }
+  Clock clock() const { return clock_; }
   double elapsed() const { return now() - begin_; }
   double left() const { return end_ - now(); }
   bool passed() const { return now() >= end_; }
@@ -34,12 +35,13 @@ class Deadline {
 
  private:
   double now() const {
+    if (clock_ == Clock::work) return work_seconds();
     timespec time{};
-    clock_gettime(clock_, &time);
+    clock_gettime(CLOCK_MONOTONIC, &time);
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
   }
 
-  clockid_t clock_ = CLOCK_MONOTONIC;
+  Clock clock_;
   double begin_ = 0, end_ = 0;
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "planner/work.h"
+
 namespace shardrun {
 namespace {
 
@@ -44,6 +46,7 @@ std::vector<int> plan_order(const Problem& problem, const EliminationLimits& lim
       if (!done[i] && (best == count || entries[i] < entries[best])) best = i;
     }
     work += entries[best] * size(best) * static_cast<double>(around[best].size() + 1);
+    count_work(static_cast<double>(count));
     if (entries[best] > limits.table_entries || work > limits.work) return {};
     done[best] = true;
     order.push_back(static_cast<int>(best));
@@ -118,6 +121,7 @@ std::optional<Solution> eliminate_all(const Problem& problem, const EliminationL
     Elimination record{node, scope, std::vector<int>(entries)};
     std::vector<size_t> digit(scope.size(), 0), offset(mine.size(), 0);
     std::vector<double> sum(size(node));
+    count_work(static_cast<double>(entries * (sum.size() * mine.size() + 4)));
     for (size_t entry = 0; entry < entries; ++entry) {
       std::fill(sum.begin(), sum.end(), 0.0);
       for (size_t m = 0; m < mine.size(); ++m) {

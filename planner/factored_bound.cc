@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/work.h"
+
 namespace shardrun {
 namespace {
 
@@ -83,6 +85,8 @@ const std::vector<double>& FactoredBound::collected(const Side& to, const Side& 
     least = std::min(least, -from.own[b]);
   }
   out_.assign(to.names, kInfeasible);
+  count_work(0.5 * static_cast<double>(from.names * to.names) +
+             4 * static_cast<double>(from.own.size() + to.own.size()));
   double* out = out_.data();
   for (size_t name = 0; name < from.names; ++name) {
     const double least = least_[name];
@@ -180,6 +184,7 @@ void descend(const FactoredProblem& problem, Solution& solution,
         const FactoredProblem::Edge& edge = problem.edges[at(e)];
         const bool is_from = edge.from == static_cast<int>(i);
         const size_t other = at(solution[at(is_from ? edge.to : edge.from)]);
+        count_work(4 * static_cast<double>(cost.size()));
         for (size_t a = 0; a < cost.size(); ++a)
           cost[a] += is_from ? edge.cost(a, other) : edge.cost(other, a);
       }

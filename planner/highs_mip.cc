@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "planner/flat_problem.h"
+#include "planner/work.h"
 
 namespace shardrun {
 namespace {
@@ -29,6 +30,9 @@ struct Rows {
     start.push_back(static_cast<HighsInt>(index.size()));
   }
 };
+
+/// Per coefficient of the program: operations between two calls back, and of a simplex iteration.
+constexpr double kWorkOfCall = 50, kWorkOfIteration = 8;
 
 void require_ok(HighsStatus status, const char* what) {
   SR_REQUIRE(status != HighsStatus::kError, internal, "HiGHS refused to ", what);
@@ -171,10 +175,18 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
   highs.setOptionValue("mip_feasibility_tolerance", 1e-9);
   require_ok(highs.passModel(std::move(model)), "take the model");
   // HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
-  highs.setCallback([&deadline](int, const std::string&, const HighsCallbackOutput*,
-                                HighsCallbackInput* in, void*) {
-    if (in != nullptr) in->user_interrupt = deadline.passed();
-  });
+  const double size = static_cast<double>(rows.index.size());
+  double counted = 0;  // iterations of a run
+  const auto count_iterations = [&](double iterations) {
+    count_work(size * kWorkOfIteration * std::max(0.0, iterations - counted));
+    counted = iterations;
+  };
+  highs.setCallback(
+      [&](int, const std::string&, const HighsCallbackOutput* out, HighsCallbackInput* in, void*) {
+        count_work(size * kWorkOfCall);
+        if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
+        if (in != nullptr) in->user_interrupt = deadline.passed();
+      });
   for (HighsCallbackType kind :
        {kCallbackSimplexInterrupt, kCallbackIpmInterrupt, kCallbackMipInterrupt})
     highs.startCallback(kind);
@@ -212,7 +224,7 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
 
   MipResult result;
   while (!deadline.passed()) {
-    if (!deadline.of_processor())
+    if (deadline.clock() == Deadline::Clock::wall)
       highs.setOptionValue("time_limit", highs.getRunTime() + deadline.left());
     if (start != nullptr) {
       HighsSolution known;
@@ -228,7 +240,9 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
       known.value_valid = true;
       highs.setSolution(known);
     }
+    counted = 0;
     require_ok(highs.run(), "run");
+    count_iterations(static_cast<double>(highs.getInfo().simplex_iteration_count));
     const HighsModelStatus status = highs.getModelStatus();
     if (status == HighsModelStatus::kInfeasible) {
       result.infeasible = true;

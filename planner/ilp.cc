@@ -23,7 +23,7 @@ class IlpSolver {
  public:
   IlpSolver(const Problem& problem, double seconds, const SolveOptions& options)
       : problem_(problem),
-        end_(seconds, options.processor_time),
+        end_(seconds, options.clock),
         seed_(options.seed),
         gap_(std::max(options.gap, kRounding)) {}
 

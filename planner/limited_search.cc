@@ -6,11 +6,11 @@
 #include <set>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "planner/highs_mip.h"
 #include "planner/narrowing.h"
 #include "planner/solver.h"
+#include "planner/work.h"
 
 namespace shardrun {
 namespace {
@@ -21,8 +21,8 @@ constexpr size_t kMostForSolver = 64;
 /// Where no memory is limited that close costs hundredths of a second: what the bound leaves is
 /// small enough to be eliminated.
 constexpr double kFreeGap = 1e-5;
-constexpr int kMostRounds = 24;                            // of adding times
-constexpr double kPolishShare = 0.05, kRescueShare = 0.2;  // of the seconds, for the solvers
+constexpr int kMostRounds = 24;                           // of adding times
+constexpr double kPolishShare = 0.1, kRescueShare = 0.3;  // of the seconds, for the solvers
 constexpr double kMostPlainPairs = 5e6;
 constexpr size_t kSegments = 48;  // of time; each adds its worst time
 
@@ -75,7 +75,15 @@ std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
   return out;
 }
 
+LimitedResult result_of(const Narrowed& narrowed) {
+  return {narrowed.best, narrowed.smallest, narrowed.cost, narrowed.lower_bound, "bound"};
+}
+
 }  // namespace
+
+double LimitedSearch::gap_at(int64_t limit) const {
+  return limit > 0 ? options_.gap : std::min(options_.gap, kFreeGap);
+}
 
 LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit,
                                    double seconds) const {
@@ -87,8 +95,7 @@ LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit
              " are the most that HiGHS is given; take --planner ilp or a mesh of fewer axes");
   Problem whole = dense(problem);
   if (limit > 0) whole.memory_limit = limit;
-  const MipResult mip =
-      solve_mip(whole, nullptr, Deadline(seconds, true), options_.seed, options_.gap);
+  const MipResult mip = solve_mip(whole, nullptr, Deadline(seconds), options_.seed, options_.gap);
   LimitedResult out;
   out.solution = mip.solution;
   if (mip.solution) out.cost = raw_cost(problem, *mip.solution);
@@ -97,33 +104,25 @@ LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit
   return out;
 }
 
-LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t limit,
-                                     const Solution* start, double seconds, bool polish) const {
+LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t limit,
+                                      const Narrowed& narrowed, double seconds) const {
   const bool beam = options_.method == LimitedOptions::Method::beam;
-  if (options_.method == LimitedOptions::Method::plain) return plain(problem, limit, seconds);
-  LimitedResult out;
-  const double gap = limit > 0 ? options_.gap : std::min(options_.gap, kFreeGap);
-  const std::optional<Narrowed> narrowed = narrow(problem, {gap, seconds, limit, start});
-  if (!narrowed) return out;
-  out.solution = narrowed->best;
-  out.smallest = narrowed->smallest;
-  out.cost = narrowed->cost;
-  out.lower_bound = narrowed->lower_bound;
-  out.solver = "bound";
-  if (!polish || (!beam && narrowed->gap() <= gap)) return out;
+  LimitedResult out = result_of(narrowed);
+  const double gap = gap_at(limit);
+  if (!beam && narrowed.gap() <= gap) return out;
   bool all = true;
-  const Kept kept = most_promising(problem, *narrowed, limit > 0, all);
+  const Kept kept = most_promising(problem, narrowed, limit > 0, all);
   Problem left = dense(restricted(problem, kept));
   if (limit > 0) left.memory_limit = limit;
   SolveOptions options;
-  options.seconds = beam             ? seconds
-                    : narrowed->best ? kPolishShare * seconds
-                                     : kRescueShare * seconds;
-  options.processor_time = true;
+  options.seconds = beam            ? seconds
+                    : narrowed.best ? kPolishShare * seconds
+                                    : kRescueShare * seconds;
+  options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
   const std::optional<Solution> known =
-      narrowed->best ? choices_in(*narrowed->best, kept) : std::nullopt;
+      narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
   if (known) options.start = &*known;
   const SolveResult result = beam ? solve_beam(left, options) : solve_ilp(left, options);
   out.solver = result.solver;
@@ -134,7 +133,7 @@ LimitedResult LimitedSearch::attempt(const FactoredProblem& problem, int64_t lim
   if (result.tightest) out.smallest = expanded(*result.tightest, kept);
   // What was removed cannot be in anything that is cheaper than what was known then.
   if (all && !beam)
-    out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed->cost));
+    out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed.cost));
   out.lower_bound = std::min(out.lower_bound, out.cost);
   return out;
 }
@@ -191,27 +190,37 @@ bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& s
 
 LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solution* start,
                                  double seconds) {
-  const double begin = thread_seconds();
+  const Deadline end(seconds, Deadline::Clock::work);
   double lower_bound = -kInfeasible;
+  const bool plainly = options_.method == LimitedOptions::Method::plain;
   LimitedResult found;
-  Solution known;
-  bool polish = room.empty();  // the solvers come in when the times are found
+  FactoredProblem now;  // with the times that are known
+  int64_t limit = 0;
+  std::optional<Narrowed> narrowed;
+  bool fresh = true, polish = room.empty() || plainly;  // when the times are found
   for (int round = 0; round < kMostRounds; ++round) {
-    int64_t limit = 0;
-    const bool limited = !room.empty() && !rows_.empty();
-    const FactoredProblem now = limited ? at_rows(room, limit) : problem_;
-    if (start != nullptr) {
-      known = *start;
-      known.resize(now.nodes.size(), 0);
+    if (fresh) {
+      now = room.empty() || rows_.empty() ? problem_ : at_rows(room, limit);
+      Solution known;
+      if (start != nullptr) {
+        known = *start;
+        known.resize(now.nodes.size(), 0);
+      }
+      const Solution* from = start != nullptr ? &known : nullptr;
+      if (!plainly) narrowed = narrow(now, {gap_at(limit), seconds, limit, from});
     }
-    found = attempt(now, limit, start != nullptr ? &known : nullptr, seconds, polish);
+    found = plainly     ? plain(now, limit, seconds)
+            : !narrowed ? LimitedResult()
+            : polish    ? polished(now, limit, *narrowed, seconds)
+                        : result_of(*narrowed);
     for (auto* solution : {&found.solution, &found.smallest}) {
       if (*solution) (*solution)->resize(problem_.nodes.size());
     }
     lower_bound = std::max(lower_bound, found.lower_bound);
     const std::optional<Solution>& seen = found.solution ? found.solution : found.smallest;
-    if (thread_seconds() - begin > seconds || !seen) break;
-    if (!room.empty() && add_rows(room, *seen)) continue;
+    if (end.passed() || !seen) break;
+    fresh = !room.empty() && add_rows(room, *seen);
+    if (fresh) continue;
     const bool good = found.solution && found.cost - lower_bound <= options_.gap * found.cost;
     if (polish || (good && options_.method != LimitedOptions::Method::beam)) break;
     polish = true;

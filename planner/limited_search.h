@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/factored_problem.h"
+#include "planner/narrowing.h"
 
 namespace shardrun {
 
@@ -42,16 +43,17 @@ class LimitedSearch {
       : problem_(problem), options_(options) {}
 
   /// `room`: bytes that claims may hold, per time; empty: not limited. `start`: a known solution,
-  /// or null. `seconds`: of processor time. Times found by earlier calls are kept. Where none was
-  /// found, `smallest` is the one whose fullest time is least.
+  /// or null. `seconds`: of work (planner/work.h). Times found by earlier calls are kept. Where
+  /// none was found, `smallest` is the one whose fullest time is least.
   LimitedResult run(const std::vector<int64_t>& room, const Solution* start, double seconds);
 
  private:
   LimitedResult plain(const FactoredProblem& problem, int64_t limit, double seconds) const;
   FactoredProblem at_rows(const std::vector<int64_t>& room, int64_t& limit) const;
   bool add_rows(const std::vector<int64_t>& room, const Solution& solution);
-  LimitedResult attempt(const FactoredProblem& problem, int64_t limit, const Solution* start,
-                        double seconds, bool polish) const;
+  LimitedResult polished(const FactoredProblem& problem, int64_t limit, const Narrowed& narrowed,
+                         double seconds) const;
+  double gap_at(int64_t limit) const;
 
   const FactoredProblem& problem_;
   LimitedOptions options_;

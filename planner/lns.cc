@@ -55,7 +55,7 @@ class LnsSolver {
   LnsSolver(const Problem& problem, const SolveOptions& options)
       : problem_(problem),
         options_(options),
-        end_(options.seconds, options.processor_time),
+        end_(options.seconds, options.clock),
         reducer_(problem) {
     result_.solver = "lns";
   }

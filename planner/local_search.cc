@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "planner/work.h"
+
 namespace shardrun {
 namespace {
 
@@ -89,6 +91,7 @@ bool MemoryUse::fits_after(int node, int from, int to) const {
     grows = grows || claim.bytes[static_cast<size_t>(to)] > claim.bytes[static_cast<size_t>(from)];
   }
   if (!grows) return true;
+  count_work(2 * static_cast<double>(use_.size()));
   scratch_ = use_;
   apply(node, from, -1, scratch_);
   apply(node, to, 1, scratch_);
@@ -105,6 +108,7 @@ double MemoryUse::overflow() const {
 }
 
 double MemoryUse::overflow_after(int node, int from, int to) const {
+  count_work(2 * static_cast<double>(use_.size()));
   scratch_ = use_;
   apply(node, from, -1, scratch_);
   apply(node, to, 1, scratch_);
@@ -147,6 +151,7 @@ LocalSearch::LocalSearch(const Problem& problem)
 
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;
+  count_work(static_cast<double>(out.size() * (around_[static_cast<size_t>(node)].size() + 2)));
   for (const Neighbour& n : around_[static_cast<size_t>(node)]) {
     const double* row =
         n.by_other.data() + static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * out.size();

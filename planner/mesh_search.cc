@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "base/clock.h"
 #include "planner/baselines.h"
+#include "planner/deadline.h"
 
 namespace shardrun {
 namespace {
@@ -14,10 +14,7 @@ namespace {
 constexpr int kMostAxes = 3;
 // Seconds that a folded node takes to plan, by axes: GPT's 200 take 0.02 s, 0.4 s and 3.5 s.
 constexpr double kSecondsPerNode[kMostAxes] = {1e-4, 2e-3, 1.75e-2};
-constexpr double kSlowMachine = 3;  // as many times slower than that is too slow to go on
-
-/// Processor time: which meshes are tried does not depend on how busy the machine is.
-double since(double begin) { return thread_seconds() - begin; }
+constexpr double kMoreThanExpected = 3;  // times the search that was expected: no more meshes
 
 /// Ordered factorisations of `rest` into `axes` factors of 2 or more, behind `sizes`.
 void factorise(int64_t rest, int axes, std::vector<int64_t>& sizes,
@@ -84,7 +81,7 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster, int na
 Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
                     const PlanOptions& options, double total_seconds, RuleCache& rules,
                     PlanReport* report, std::vector<MeshTrial>* trials) {
-  const double begin = thread_seconds();
+  const Deadline end(kMoreThanExpected * total_seconds, Deadline::Clock::work);
   const std::vector<Mesh> meshes =
       candidate_meshes(ranks, cluster, baseline_names(options.planner));
   SR_REQUIRE(!meshes.empty(), invalid_input, "planner '", options.planner, "': ", ranks,
@@ -99,7 +96,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
     const int axes = std::max(1, mesh.axis_count());
     if (axes > 1 && &mesh != &meshes[0]) {
       expected += folded_nodes * kSecondsPerNode[axes - 1];
-      if (expected > total_seconds || since(begin) > kSlowMachine * total_seconds) break;
+      if (expected > total_seconds || end.passed()) break;
     }
     MeshTrial trial{mesh, true, 0, 0, ""};
     PlanReport its_report;

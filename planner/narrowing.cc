@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/clock.h"
+#include "planner/deadline.h"
 #include "planner/factored_bound.h"
 #include "planner/local_search.h"
+#include "planner/work.h"
 
 namespace shardrun {
 namespace {
@@ -22,7 +23,7 @@ size_t at(int i) { return static_cast<size_t>(i); }
 class Narrower {
  public:
   Narrower(const FactoredProblem& problem, const NarrowOptions& options)
-      : problem_(problem), options_(options), begin_(thread_seconds()) {
+      : problem_(problem), options_(options), end_(options.seconds, Deadline::Clock::work) {
     if (options.memory_limit <= 0) return;
     claims_.memory_limit = options.memory_limit;
     for (const FactoredProblem::Node& node : problem.nodes)
@@ -53,12 +54,11 @@ class Narrower {
   }
 
  private:
-  bool late() const { return thread_seconds() - begin_ > options_.seconds; }
   bool good() const {
     return out_.best && out_.cost - out_.lower_bound <= options_.gap * out_.cost;
   }
   bool done() const {
-    if (late()) return true;
+    if (end_.passed()) return true;
     if (memory_) return good() || step_ < 1e-3;
     // The gap alone is no reason to end while solutions still get better.
     return (good() && since_better_ >= 2) || stalled_ >= kPatience;
@@ -96,6 +96,8 @@ class Narrower {
   std::vector<std::vector<double>> priced(const std::vector<double>& price) const {
     std::vector<std::vector<double>> out;
     for (size_t i = 0; i < problem_.nodes.size(); ++i) {
+      const double claims = static_cast<double>(problem_.nodes[i].claims.size());
+      count_work(static_cast<double>(problem_.nodes[i].cost.size()) * (claims + 2));
       std::vector<double> all = problem_.nodes[i].claims.empty()
                                     ? std::vector<double>(problem_.nodes[i].cost.size(), 0.0)
                                     : memory_->priced(static_cast<int>(i), price);
@@ -175,7 +177,7 @@ class Narrower {
 
   const FactoredProblem& problem_;
   const NarrowOptions& options_;
-  double begin_;
+  Deadline end_;
   FactoredProblem now_;  // of the kept strategies
   std::optional<FactoredBound> bound_;
   Narrowed out_;

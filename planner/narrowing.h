@@ -9,7 +9,7 @@ namespace shardrun {
 
 struct NarrowOptions {
   double gap = 5e-3;                // relative: a solution this close to the bound is good enough
-  double seconds = 10;              // processor time
+  double seconds = 10;              // of work (planner/work.h)
   int64_t memory_limit = 0;         // of the claims; 0: none
   const Solution* start = nullptr;  // a known solution
 };

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "planner/constraints.h"
+#include "planner/deadline.h"
 #include "planner/limited_search.h"
 #include "planner/partial_kinds.h"
 #include "planner/reshard.h"
@@ -22,7 +23,6 @@ constexpr int kMemoryRounds = 8, kMostHalvings = 2;
 constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
 
-/// All times here are processor time: what is planned does not depend on how busy the machine is.
 double since(double begin) { return thread_seconds() - begin; }
 
 class Planner {
@@ -254,6 +254,7 @@ class Planner {
     const FactoredProblem& problem = joint.problem;
     report.build_seconds += since(begin);
     begin = thread_seconds();
+    const Deadline end(options_.solve_seconds, Deadline::Clock::work);
     const int64_t limit = options_.memory_limit;
     needed_bytes_ = least_peak(problem);
     LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
@@ -268,9 +269,8 @@ class Planner {
       report.cost = raw_cost(problem, solution);
     };
     for (int round = 0; round < kMemoryRounds; ++round) {
-      const double seconds = options_.solve_seconds - since(begin);
-      if (round > 0 && seconds <= 0) break;
-      const LimitedResult found = search.run(room, start ? &*start : nullptr, seconds);
+      if (round > 0 && end.passed()) break;
+      const LimitedResult found = search.run(room, start ? &*start : nullptr, end.left());
       report.solver = found.solver;
       // What the first two rounds know holds for all plans.
       if (round <= 1) report.lower_bound = std::max(report.lower_bound, found.lower_bound);

@@ -15,7 +15,7 @@ namespace shardrun {
 struct PlanOptions {
   std::string planner = "auto";  // auto, ilp, beam, plain-ilp, or one of planner/baselines.h
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
-  double solve_seconds = 10;     // processor time of the search
+  double solve_seconds = 10;     // of work of the search (planner/work.h)
   uint64_t seed = 0;
   /// "REGEX=SHARDING": values whose whole name matches lie so (planner/constraints.h).
   std::vector<std::string> requests = {};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "planner/work.h"
 
 namespace shardrun {
 namespace {
@@ -150,6 +151,7 @@ bool Reducer::prune_infeasible(int i) {
   for (int e : node.edges) {
     const WorkEdge& edge = edge_at(e);
     const size_t rows = at(edge.a).size(), columns = at(edge.b).size();
+    count_work(static_cast<double>(rows * columns));
     std::vector<bool> possible(node.size(), false);
     for (size_t x = 0; x < rows; ++x) {
       for (size_t y = 0; y < columns; ++y) {
@@ -193,6 +195,7 @@ bool Reducer::prune_dominated(int i) {
       const double* row_a = costs[k].data() + a * widths[k];
       const double* row_b = costs[k].data() + b * widths[k];
       double least = kInfeasible;
+      count_work(static_cast<double>(widths[k]));
       for (size_t y = 0; y < widths[k]; ++y) {
         if (row_a[y] == kInfeasible) continue;
         least = std::min(least, row_a[y] - row_b[y]);
@@ -227,6 +230,7 @@ bool Reducer::merge_determined(int i) {
     WorkNode& merged = at(j);
     const size_t columns = merged.size();
     const std::vector<double> cost = oriented(edge_at(e), i);
+    count_work(2 * static_cast<double>(cost.size()));
     std::vector<size_t> follows(node.size());
     bool determined = true;
     for (size_t x = 0; x < node.size() && determined; ++x) {
@@ -283,6 +287,7 @@ bool Reducer::eliminate(int i, double max_work) {
     work *= static_cast<double>(at(others.back()).size());
   }
   if (work > max_work) return false;
+  count_work(work);
   for (size_t k = 0; k < others.size(); ++k)
     costs.push_back(oriented(edge_at(node.edges[k]), others[k]));
 

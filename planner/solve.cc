@@ -31,7 +31,7 @@ SolveResult solve(const Problem& problem, const std::string& solver, const Solve
   SR_REQUIRE(std::find(known.begin(), known.end(), solver) != known.end(), invalid_input,
              "solver '", solver,
              "' is not known; known are auto, ilp, beam, lns, ilp+lns, beam+lns");
-  const Deadline end(options.seconds, options.processor_time);
+  const Deadline end(options.seconds, options.clock);
   check_problem(problem);
   const auto run = [&](SolveResult (*solver_of)(const Problem&, const SolveOptions&),
                        double seconds, const SolveResult* first) {

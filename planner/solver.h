@@ -4,15 +4,15 @@
 #include <optional>
 #include <string>
 
+#include "planner/deadline.h"
 #include "planner/problem.h"
 
 namespace shardrun {
 
 struct SolveOptions {
   double seconds = 10;  // give up improving after this
-  /// `seconds` are the calling thread's processor time instead of the wall's, so that a crowded
-  /// machine does not change what is found.
-  bool processor_time = false;
+  /// By the clock of work what is found does not depend on the machine; not for lns.
+  Deadline::Clock clock = Deadline::Clock::wall;
   uint64_t seed = 0;
   double gap = 1e-9;                // relative: a solution this close to its bound is good enough
   const Solution* start = nullptr;  // a known solution, feasible or not

@@ -104,7 +104,9 @@ void add_plan_options(CLI::App& app, Arguments& args) {
   app.add_option("--cluster", o.cluster,
                  "What to plan for: host (this machine), v100-32, a100-80, h100 or h200 (a node of "
                  "8), h100:4 (4 nodes), or a JSON file");
-  app.add_option("--plan-seconds", o.solve_seconds, "Processor seconds for the planner's search")
+  app.add_option(
+         "--plan-seconds", o.solve_seconds,
+         "Work of the planner's search: about so many seconds of a core, but the same on each")
       ->capture_default_str();
   app.add_option("--plan", o.plan_file, "Take the plan from this file instead of planning");
 }

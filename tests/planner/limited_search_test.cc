@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "planner/deadline.h"
 #include "tests/support/factored_problems.h"
 
 namespace shardrun {
@@ -90,6 +95,45 @@ TEST(LimitedSearch, TheMethodsAgree) {
       EXPECT_GE(found.cost, best - 1e-6);
     }
   }
+}
+
+/// Time that passes does not move the clock that ends a search.
+TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
+  const FactoredProblem problem = random_problem(24, 11, true, 8);
+  const Solution first(problem.nodes.size(), 0);
+  std::vector<int64_t> room = bytes_over_time(problem, first);
+  for (int64_t& bytes : room) bytes = bytes * 3 / 4;
+  const auto search = [&](double seconds) {
+    return LimitedSearch(problem, {.gap = 1e-9}).run(room, nullptr, seconds);
+  };
+  const double begin = work_seconds();
+  const double whole = (search(10), work_seconds() - begin);
+  ASSERT_GT(whole, 0);
+  for (const double share : {0.1, 0.3, 0.6}) {
+    const LimitedResult idle = search(share * whole);
+    std::atomic<bool> done = false;
+    std::vector<std::thread> crowd;
+    for (int i = 0; i < 4; ++i) {
+      crowd.emplace_back([&] {
+        while (!done) std::this_thread::yield();
+      });
+    }
+    const LimitedResult busy = search(share * whole);
+    done = true;
+    for (std::thread& thread : crowd) thread.join();
+    EXPECT_EQ(idle.solution, busy.solution) << share;
+    EXPECT_EQ(idle.smallest, busy.smallest) << share;
+    EXPECT_EQ(idle.lower_bound, busy.lower_bound) << share;
+  }
+}
+
+TEST(Deadline, OfWorkPassesByWorkAlone) {
+  const Deadline end(1e-3, Deadline::Clock::work);
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  EXPECT_FALSE(end.passed());
+  EXPECT_EQ(end.elapsed(), 0);
+  count_work(2e6);
+  EXPECT_TRUE(end.passed());
 }
 
 TEST(LeastPeak, NoSolutionHoldsLess) {
