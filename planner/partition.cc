@@ -1,10 +1,12 @@
-// Partition: Graph and Plan into one rank's Program.
+// Partition: Graph and Plan into Programs.
 //
-// Steps come out in one order on every rank, since nothing below looks at the rank but boxes: that,
-// and collectives being called in step order, is why no two ranks can wait for each other.
+// Steps come out in one order on every rank, since nothing here looks at the rank but boxes: that,
+// and collectives being called in step order, is why no two ranks can wait for each other. So all
+// but boxes, and what follows from them, is found once for all ranks.
 #include "planner/partition.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <map>
 #include <set>
@@ -18,28 +20,95 @@
 namespace shardrun {
 namespace {
 
+/// Operand or result `index` of a node, as the node takes or makes it.
+struct NodeSide {
+  NodeId node = -1;
+  bool result = false;
+  int index = 0;
+};
+
+/// What a buffer holds a rank's part of: of `value` its chunk under `sharding`, or what a node
+/// takes or makes in its place.
+struct BufferForm {
+  ValueId value = kNoValue;
+  const Sharding* sharding = nullptr;
+  std::optional<NodeSide> exchanged = {};
+};
+
+/// What a step comes from: a node's kernel, a resharding, an exchange, or (none of them) a copy.
+struct StepForm {
+  NodeId kernel = -1;
+  const ReshardStep* move = nullptr;  // of `value`, which lies in `before`
+  ValueId value = kNoValue;
+  const Sharding* before = nullptr;
+  std::optional<NodeSide> exchange = {};
+};
+
+struct FormedStep {
+  Step step;
+  StepForm form;
+};
+
+}  // namespace
+
+/// Shardings are pointed at: they are the plan's, the reshardings', or `whole`.
+struct Partition::Skeleton {
+  const Graph& graph;
+  const Plan& plan;
+  std::vector<const NodePlan*> node_plans;  // by node
+  Program program = {};                     // without local types, boxes, attributes, collectives
+  std::vector<BufferForm> buffers = {};
+  std::vector<StepForm> steps = {};
+  std::map<std::tuple<DType, Shape, Sharding, Sharding>, std::vector<ReshardStep>, std::less<>>
+      reshards = {};
+  std::map<size_t, Sharding> whole = {};  // by number of dims
+  Cuts cuts = {};
+};
+
+namespace {
+
+struct NodeShapes {
+  std::vector<Shape> in, out;
+};
+
+NodeShapes shapes_of(const Graph& graph, const Node& node) {
+  NodeShapes out;
+  for (ValueId id : node.inputs) out.in.push_back(graph.type(id).shape);
+  for (ValueId id : node.outputs) out.out.push_back(graph.type(id).shape);
+  return out;
+}
+
+bool has_exchanges(const NodePlan& np) { return !np.halos.empty() || !np.blocks.empty(); }
+
+/// nullopt: chunks are what the node takes or makes, on every rank.
+std::optional<Collective> exchange_of(const Partition::Skeleton& skeleton, const NodeSide& side,
+                                      int64_t rank) {
+  const NodePlan& np = *skeleton.node_plans[static_cast<size_t>(side.node)];
+  if (!has_exchanges(np)) return std::nullopt;
+  const NodeShapes shapes = shapes_of(skeleton.graph, skeleton.graph.node(side.node));
+  return exchange_of(np, shapes.in, shapes.out, side.result, side.index, skeleton.plan.mesh, rank);
+}
+
 class Partitioner {
  public:
-  Partitioner(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank)
-      : graph_(graph),
-        plan_(plan),
+  Partitioner(Partition::Skeleton& skeleton, const Cluster& cluster)
+      : graph_(skeleton.graph),
+        plan_(skeleton.plan),
         cluster_(cluster),
-        mesh_(plan.mesh),
-        rank_(rank),
-        coordinates_(mesh_.coordinates(rank)) {
-    SR_REQUIRE(rank >= 0 && rank < mesh_.size(), internal, "rank ", rank, " is not in the mesh ",
-               mesh_.to_string());
+        mesh_(plan_.mesh),
+        out_(skeleton),
+        program_(skeleton.program) {
     program_.mesh = mesh_;
-    program_.rank = rank;
   }
 
-  Program run() {
+  void run() {
     collect_wants();
     make_bindings();
     const bool has_update = std::any_of(graph_.nodes().begin(), graph_.nodes().end(),
                                         [](const Node& n) { return n.phase == Phase::update; });
     last_phase_ = has_update ? Phase::update : Phase::micro;
-    for (const Node& node : graph_.nodes()) {
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
       if (node.phase == Phase::micro) {
         SR_REQUIRE(phase_ == Phase::micro, internal, "node '", node.name,
                    "': a micro node stands behind an update node");
@@ -47,47 +116,33 @@ class Partitioner {
         finish_phase();
         phase_ = Phase::update;
       }
-      add_node(node);
+      add_node(static_cast<NodeId>(n));
     }
     finish_phase();
     merge_updates();
     drop_unused_buffers();
-    return std::move(program_);
-  }
-
-  void add_cuts(Cuts& cuts) const {
-    for (size_t i = 0; i < values_.size(); ++i) {
-      const Shape& shape = graph_.values()[i].type.shape;
-      for (const Copy& copy : values_[i].copies) {
-        for (size_t d = 0; d < shape.size(); ++d) {
-          if (!copy.sharding.dims[d].empty()) cuts.emplace(shape[d], copy.sharding.dims[d]);
-        }
-      }
-    }
+    add_cuts();
   }
 
  private:
   struct Copy {
-    Sharding sharding = {};
+    const Sharding* sharding = nullptr;
     BufferId buffer = -1;
   };
   struct ValueState {
-    Sharding produced;
-    std::vector<Copy> copies;      // the first is as produced
-    std::vector<Sharding> wanted;  // distinct
+    const Sharding* produced = nullptr;
+    const Sharding* handed = nullptr;           // nullptr: in no particular one
+    bool regathered = false, updating = false;  // updating: replaces a held value
+    std::vector<Copy> copies;                   // the first is as produced
+    std::vector<const Sharding*> wanted;        // distinct
   };
   struct Update {
     BufferId persistent, next;
     std::string name;
   };
 
+  static bool same(const Sharding* a, const Sharding* b) { return a == b || *a == *b; }
   ValueState& state(ValueId id) { return values_[static_cast<size_t>(id)]; }
-  const TensorType& local_type(BufferId id) const {
-    return program_.buffers[static_cast<size_t>(id)].type;
-  }
-  Box box_of(const Shape& shape, const Sharding& sharding) const {
-    return local_box(shape, sharding, mesh_, coordinates_);
-  }
   int64_t bytes_of(ValueId id, const Sharding& sharding) const {
     return max_local_count(graph_.type(id).shape, sharding, mesh_) * size_of(graph_.type(id).dtype);
   }
@@ -105,46 +160,55 @@ class Partitioner {
         " and ", node.outputs.size());
     return it->second;
   }
+  const Sharding* whole(ValueId id) {
+    const size_t dims = graph_.type(id).shape.size();
+    return &out_.whole.try_emplace(dims, Sharding::replicated(dims)).first->second;
+  }
 
-  void want(ValueId id, const Sharding& sharding) {
+  void want(ValueId id, const Sharding* sharding) {
     auto& wanted = state(id).wanted;
-    if (std::find(wanted.begin(), wanted.end(), sharding) == wanted.end())
+    if (std::none_of(wanted.begin(), wanted.end(),
+                     [&](const Sharding* other) { return same(sharding, other); }))
       wanted.push_back(sharding);
   }
 
   void collect_wants() {
     values_.resize(graph_.values().size());
     for (size_t i = 0; i < values_.size(); ++i) {
-      const Value& value = graph_.values()[i];
-      const auto it = plan_.values.find(value.name);
-      if (it != plan_.values.end()) {
-        values_[i].produced = it->second;
-      } else {
-        values_[i].produced = Sharding::replicated(value.type.shape.size());
-      }
+      const std::string& name = graph_.values()[i].name;
+      ValueState& s = values_[i];
+      const auto it = plan_.values.find(name);
+      s.produced = it != plan_.values.end() ? &it->second : whole(static_cast<ValueId>(i));
+      const auto handed = plan_.handed.find(name);
+      if (handed != plan_.handed.end()) s.handed = &handed->second;
+      s.regathered = plan_.regathered.count(name) > 0;
     }
     for (const Node& node : graph_.nodes()) {
       const NodePlan& np = node_plan(node);
-      for (size_t i = 0; i < node.inputs.size(); ++i) want(node.inputs[i], np.in[i]);
-      for (size_t i = 0; i < node.outputs.size(); ++i) state(node.outputs[i]).produced = np.out[i];
+      out_.node_plans.push_back(&np);
+      for (size_t i = 0; i < node.inputs.size(); ++i) want(node.inputs[i], &np.in[i]);
+      for (size_t i = 0; i < node.outputs.size(); ++i) state(node.outputs[i]).produced = &np.out[i];
     }
-    auto want_whole = [&](ValueId id) {
-      want(id, Sharding::replicated(graph_.type(id).shape.size()));
-    };
-    for (ValueId id : graph_.outputs) want_whole(id);
-    for (const auto& [name, id] : graph_.metrics) want_whole(id);
+    for (ValueId id : graph_.outputs) want(id, whole(id));
+    for (const auto& [name, id] : graph_.metrics) want(id, whole(id));
     for (const auto& [persistent, next] : graph_.updates) {
       want(next, state(persistent).produced);
-      updating_.insert(next);
+      state(next).updating = true;
     }
   }
 
-  BufferId new_buffer(ValueId value, const Sharding& sharding, bool copy) {
+  BufferId new_buffer(ValueId value, const Sharding* sharding, bool copy) {
     const Value& v = graph_.value(value);
+    return push_buffer(copy ? v.name + "@" + to_string(*sharding, mesh_) : v.name,
+                       {value, sharding, std::nullopt});
+  }
+
+  BufferId push_buffer(std::string name, const BufferForm& form) {
     Buffer buffer;
-    buffer.name = copy ? v.name + "@" + to_string(sharding, mesh_) : v.name;
-    buffer.type = {v.type.dtype, box_shape(box_of(v.type.shape, sharding))};
+    buffer.name = std::move(name);
+    buffer.type.dtype = graph_.type(form.value).dtype;
     program_.buffers.push_back(std::move(buffer));
+    out_.buffers.push_back(form);
     return static_cast<BufferId>(program_.buffers.size() - 1);
   }
 
@@ -156,202 +220,182 @@ class Partitioner {
       const auto source = graph_.sources.find(id);
       const bool persistent = value.role != Role::batch && value.role != Role::scalar;
       if (values_[i].wanted.empty() && !(persistent && source != graph_.sources.end())) continue;
-      SR_REQUIRE(value.role != Role::scalar || values_[i].produced.is_replicated(), invalid_input,
-                 "plan: values: scalar '", value.name, "' is ",
-                 to_string(values_[i].produced, mesh_), ", wanted replicated");
-      SR_REQUIRE(persistent || values_[i].produced.partial.empty(), invalid_input,
-                 "plan: values: input '", value.name, "' is ",
-                 to_string(values_[i].produced, mesh_), "; what the host fills cannot be partial");
+      const Sharding& held = *values_[i].produced;
+      SR_REQUIRE(value.role != Role::scalar || held.is_replicated(), invalid_input,
+                 "plan: values: scalar '", value.name, "' is ", to_string(held, mesh_),
+                 ", wanted replicated");
+      SR_REQUIRE(persistent || held.partial.empty(), invalid_input, "plan: values: input '",
+                 value.name, "' is ", to_string(held, mesh_),
+                 "; what the host fills cannot be partial");
       Binding b;
       b.name = value.name;
       b.role = value.role;
       b.global = value.type;
-      b.sharding = values_[i].produced;
-      b.box = box_of(value.type.shape, b.sharding);
+      b.sharding = held;
       b.zeroed_each_step = graph_.zeroed_each_step.count(id) > 0;
       if (source != graph_.sources.end()) b.source = source->second;
-      b.buffer = new_buffer(id, b.sharding, false);
-      values_[i].copies.push_back({b.sharding, b.buffer});
+      b.buffer = new_buffer(id, &held, false);
+      values_[i].copies.push_back({&held, b.buffer});
       program_.bindings.push_back(std::move(b));
     }
   }
 
   const std::vector<ReshardStep>& reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to) {
-    const auto key = std::make_tuple(type.dtype, type.shape, from, to);
-    auto it = reshards_.find(key);
-    if (it == reshards_.end())
-      it = reshards_.emplace(key, cheapest_reshard(type, from, to, mesh_, cluster_)).first;
-    return it->second;
+    const auto it = out_.reshards.find(std::tie(type.dtype, type.shape, from, to));
+    if (it != out_.reshards.end()) return it->second;
+    return out_.reshards
+        .emplace(std::tuple(type.dtype, type.shape, from, to),
+                 cheapest_reshard(type, from, to, mesh_, cluster_))
+        .first->second;
   }
 
   /// The buffer that holds `value` in `sharding`, made now if there is none, from the copy that is
   /// the cheapest to start from.
-  BufferId buffer_in(ValueId value, const Sharding& sharding) {
-    auto find = [&](const Sharding& s) -> BufferId {
-      for (const Copy& copy : state(value).copies) {
-        if (copy.sharding == s) return copy.buffer;
+  BufferId buffer_in(ValueId value, const Sharding* sharding) {
+    ValueState& s = state(value);
+    auto find = [&](const Sharding* wanted) -> BufferId {
+      for (const Copy& copy : s.copies) {
+        if (same(copy.sharding, wanted)) return copy.buffer;
       }
       return -1;
     };
     if (const BufferId found = find(sharding); found >= 0) return found;
-    SR_REQUIRE(!state(value).copies.empty(), internal, "value '", graph_.value(value).name,
+    SR_REQUIRE(!s.copies.empty(), internal, "value '", graph_.value(value).name,
                "' is used before it is made");
-    const auto handed = plan_.handed.find(graph_.value(value).name);
-    if (handed != plan_.handed.end() && handed->second != sharding && find(handed->second) < 0)
-      buffer_in(value, handed->second);
+    if (s.handed != nullptr && !same(s.handed, sharding) && find(s.handed) < 0)
+      buffer_in(value, s.handed);
     const TensorType& type = graph_.type(value);
     // From the copy that is the cheapest to start from, the first of equals: a partial sum that two
     // readers want cut differently is all-reduced once and then sliced twice, if that is what the
     // first reader made of it.
-    size_t best = 0;
+    Copy from;
+    const std::vector<ReshardStep>* steps = nullptr;
     double least = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < state(value).copies.size(); ++i) {
-      const double seconds =
-          reshard_seconds(reshard(type, state(value).copies[i].sharding, sharding));
+    for (const Copy& copy : s.copies) {
+      const std::vector<ReshardStep>& candidate = reshard(type, *copy.sharding, *sharding);
+      const double seconds = reshard_seconds(candidate);
       if (seconds < least) {
         least = seconds;
-        best = i;
+        from = copy;
+        steps = &candidate;
       }
     }
-    Sharding at = state(value).copies[best].sharding;
-    BufferId buffer = state(value).copies[best].buffer;
-    const std::vector<ReshardStep>& steps = reshard(type, at, sharding);
-    for (const ReshardStep& step : steps) {
-      if (const BufferId found = find(step.after); found >= 0) {
-        buffer = found;
+    for (const ReshardStep& step : *steps) {
+      if (const BufferId found = find(&step.after); found >= 0) {
+        from.buffer = found;
       } else {
-        buffer = add_reshard(value, at, step, buffer);
-        state(value).copies.push_back({step.after, buffer});
+        from.buffer = add_reshard(value, from.sharding, step, from.buffer);
+        s.copies.push_back({&step.after, from.buffer});
       }
-      at = step.after;
+      from.sharding = &step.after;
     }
-    return buffer;
+    return from.buffer;
   }
 
   /// What earlier readers had of a value that each gets anew.
   void drop_copies(ValueId value) {
-    const std::string& name = graph_.value(value).name;
-    if (plan_.regathered.count(name) == 0) return;
     ValueState& s = state(value);
-    const auto handed = plan_.handed.find(name);
-    const auto stays = [&](const Sharding& sharding) {
-      return handed != plan_.handed.end() && sharding == handed->second;
+    if (!s.regathered) return;
+    const auto stays = [&](const Copy& copy) {
+      return s.handed != nullptr && same(copy.sharding, s.handed);
     };
-    const bool has_handed = std::any_of(s.copies.begin(), s.copies.end(),
-                                        [&](const Copy& c) { return stays(c.sharding); });
+    const bool has_handed = std::any_of(s.copies.begin(), s.copies.end(), stays);
     const bool held = graph_.value(value).role != Role::computed;
     const bool wants_produced =
-        std::find(s.wanted.begin(), s.wanted.end(), s.produced) != s.wanted.end();
+        std::any_of(s.wanted.begin(), s.wanted.end(),
+                    [&](const Sharding* wanted) { return same(wanted, s.produced); });
     std::erase_if(s.copies, [&](const Copy& copy) {
-      if (copy.sharding == s.produced) return has_handed && !wants_produced && !held;
-      return !stays(copy.sharding);
+      if (same(copy.sharding, s.produced)) return has_handed && !wants_produced && !held;
+      return !stays(copy);
     });
   }
 
-  BufferId add_reshard(ValueId value, const Sharding& before, const ReshardStep& move,
+  BufferId add_reshard(ValueId value, const Sharding* before, const ReshardStep& move,
                        BufferId from) {
+    int64_t members = 1;
+    for (int axis : move.axes) members *= mesh_.axis_size(axis);
+    if (members == 1) return from;
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
-    std::shared_ptr<const Collective>& collective = collectives_[&move];
-    if (!collective) {
-      collective = std::make_shared<const Collective>(
-          collective_of(move, graph_.type(value).shape, before, mesh_, rank_));
-    }
-    step.collective = collective;
-    if (collective->group.size() == 1) return from;
     step.source = graph_.value(value).name;
     step.node.name = step.source + "@" + std::string(to_string(move.kind));
     step.in = {from};
-    const BufferId to = new_buffer(value, move.after, true);
+    const BufferId to = new_buffer(value, &move.after, true);
     step.out = {to};
-    program_.steps.push_back(std::move(step));
+    StepForm form;
+    form.move = &move;
+    form.value = value;
+    form.before = before;
+    steps_.push_back({std::move(step), form});
     return to;
   }
 
-  /// The exchange between `from` and `to`, one of them in chunks of `value`'s `sharding`, the other
-  /// as its node takes or makes it.
-  void add_exchange(ValueId value, Collective collective, BufferId from, BufferId to) {
+  /// The exchange between `from` and `to`, one of them in chunks of `value`, the other as its node
+  /// takes or makes it.
+  void add_exchange(ValueId value, Collective::Kind kind, const NodeSide& side, BufferId from,
+                    BufferId to) {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
-    step.collective = std::make_shared<const Collective>(std::move(collective));
     step.source = graph_.value(value).name;
-    step.node.name = step.source + "@" + std::string(to_string(step.collective->kind));
+    step.node.name = step.source + "@" + std::string(to_string(kind));
     step.in = {from};
     step.out = {to};
-    program_.steps.push_back(std::move(step));
+    StepForm form;
+    form.exchange = side;
+    steps_.push_back({std::move(step), form});
   }
 
   /// A buffer for what a node takes or makes of `value` in place of its chunks.
-  BufferId new_exchanged(ValueId value, const Sharding& sharding, const Box& box) {
-    Buffer buffer;
-    buffer.name = graph_.value(value).name + "@" + to_string(sharding, mesh_) + "@halo";
-    buffer.type = {graph_.type(value).dtype, box_shape(box)};
-    program_.buffers.push_back(std::move(buffer));
-    return static_cast<BufferId>(program_.buffers.size() - 1);
+  BufferId new_exchanged(ValueId value, const Sharding& sharding, const NodeSide& side) {
+    return push_buffer(graph_.value(value).name + "@" + to_string(sharding, mesh_) + "@halo",
+                       {value, &sharding, side});
   }
 
-  void add_node(const Node& node) {
-    const NodePlan& np = node_plan(node);
+  void add_node(NodeId id) {
+    const Node& node = graph_.node(id);
+    const NodePlan& np = *out_.node_plans[static_cast<size_t>(id)];
     Step step;
     step.phase = node.phase;
     step.source = node.name;
-    std::vector<TensorType> in_types = graph_.types(node.inputs), local_in, local_out;
-    std::vector<Shape> in_shapes, out_shapes;
-    for (const TensorType& type : in_types) in_shapes.push_back(type.shape);
-    for (ValueId id : node.outputs) out_shapes.push_back(graph_.type(id).shape);
-    const NodeBoxes boxes = node_boxes(np, in_shapes, out_shapes, mesh_, coordinates_);
     for (ValueId in : node.inputs) drop_copies(in);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId value = node.inputs[i];
-      BufferId buffer = buffer_in(value, np.in[i]);
-      if (auto exchange =
-              exchange_of(np, in_shapes, out_shapes, false, static_cast<int>(i), mesh_, rank_)) {
-        const BufferId widened = new_exchanged(value, np.in[i], boxes.in[i]);
-        add_exchange(value, std::move(*exchange), buffer, widened);
+      BufferId buffer = buffer_in(value, &np.in[i]);
+      const NodeSide side{id, false, static_cast<int>(i)};
+      if (const auto exchange = exchange_of(out_, side, 0)) {
+        const BufferId widened = new_exchanged(value, np.in[i], side);
+        add_exchange(value, exchange->kind, side, buffer, widened);
         buffer = widened;
       }
       step.in.push_back(buffer);
-      local_in.push_back(local_type(buffer));
     }
     struct After {
       ValueId value;
-      Collective exchange;
+      Collective::Kind kind;
+      NodeSide side;
       BufferId from, to;
     };
     std::vector<After> after;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId value = node.outputs[i];
-      const BufferId buffer = new_buffer(value, np.out[i], false);
-      state(value).copies.push_back({np.out[i], buffer});
+      const BufferId buffer = new_buffer(value, &np.out[i], false);
+      state(value).copies.push_back({&np.out[i], buffer});
       BufferId made = buffer;
-      if (auto exchange =
-              exchange_of(np, in_shapes, out_shapes, true, static_cast<int>(i), mesh_, rank_)) {
-        made = new_exchanged(value, np.out[i], boxes.out[i]);
-        after.push_back({value, std::move(*exchange), made, buffer});
+      const NodeSide side{id, true, static_cast<int>(i)};
+      if (const auto exchange = exchange_of(out_, side, 0)) {
+        made = new_exchanged(value, np.out[i], side);
+        after.push_back({value, exchange->kind, side, made, buffer});
       }
       step.out.push_back(made);
-      local_out.push_back(local_type(made));
     }
     step.node = node;
-    const OpDef& def = op_def(node.op);
-    try {
-      if (def.localise) step.node.attrs = def.localise(node, in_types, {boxes.in, boxes.out});
-      const std::vector<TensorType> got = infer_types(step.node, local_in);
-      for (size_t i = 0; i < local_out.size(); ++i) {
-        SR_REQUIRE(got.at(i) == local_out[i], internal, "on rank ", rank_, " result ", i, " is ",
-                   got[i], " by the shape rule, the plan says ", local_out[i], " (",
-                   to_string(np.out[i], mesh_), ")");
-      }
-    } catch (const Error& e) {
-      throw e.with_context(str("node '", node.name, "' cut over ", mesh_.to_string()));
-    }
-    step.node.inputs = step.in;
-    step.node.outputs = step.out;
-    program_.steps.push_back(std::move(step));
-    for (After& a : after) add_exchange(a.value, std::move(a.exchange), a.from, a.to);
+    StepForm form;
+    form.kernel = id;
+    steps_.push_back({std::move(step), form});
+    for (const After& a : after) add_exchange(a.value, a.kind, a.side, a.from, a.to);
     for (ValueId out : node.outputs) reshard_early(out);
   }
 
@@ -361,33 +405,28 @@ class Partitioner {
   /// just before its first use.
   void reshard_early(ValueId value) {
     const ValueState& s = state(value);
-    const auto handed = plan_.handed.find(graph_.value(value).name);
-    if (handed != plan_.handed.end() && updating_.count(value) == 0) {
-      const bool wants_produced =
-          std::find(s.wanted.begin(), s.wanted.end(), s.produced) != s.wanted.end();
-      if (!wants_produced && bytes_of(value, handed->second) <= bytes_of(value, s.produced))
-        buffer_in(value, handed->second);
+    const auto wants_produced = [&] {
+      return std::any_of(s.wanted.begin(), s.wanted.end(),
+                         [&](const Sharding* wanted) { return same(wanted, s.produced); });
+    };
+    if (s.handed != nullptr && !s.updating) {
+      if (!wants_produced() && bytes_of(value, *s.handed) <= bytes_of(value, *s.produced))
+        buffer_in(value, s.handed);
       return;
     }
-    if (plan_.regathered.count(graph_.value(value).name) > 0) return;
+    if (s.regathered || s.wanted.empty() || wants_produced()) return;
     int64_t bytes = 0;
-    for (const Sharding& w : s.wanted) {
-      if (w == s.produced) return;
-      bytes += bytes_of(value, w);
-    }
-    if (s.wanted.empty() || (bytes > bytes_of(value, s.produced) && updating_.count(value) == 0))
-      return;
-    const std::vector<Sharding> wanted = s.wanted;
-    for (const Sharding& w : wanted) buffer_in(value, w);
+    for (const Sharding* wanted : s.wanted) bytes += bytes_of(value, *wanted);
+    if (bytes > bytes_of(value, *s.produced) && !s.updating) return;
+    for (const Sharding* wanted : s.wanted) buffer_in(value, wanted);
   }
 
   BufferId add_identity(BufferId from, BufferId to, const std::string& name) {
-    Step step = identity(from, to, phase_, name);
-    program_.steps.push_back(std::move(step));
+    steps_.push_back(identity(from, to, phase_, name));
     return to;
   }
 
-  static Step identity(BufferId from, BufferId to, Phase phase, const std::string& name) {
+  static FormedStep identity(BufferId from, BufferId to, Phase phase, const std::string& name) {
     Step step;
     step.phase = phase;
     step.source = name;
@@ -396,7 +435,7 @@ class Partitioner {
     step.node.phase = phase;
     step.node.inputs = step.in = {from};
     step.node.outputs = step.out = {to};
-    return step;
+    return {std::move(step), {}};
   }
 
   /// What the phase owes its end: outputs and metrics whole on every rank, updates as their
@@ -407,11 +446,11 @@ class Partitioner {
       b.name = name;
       b.global = graph_.type(id);
       b.box = full_box(b.global.shape);
-      b.sharding = Sharding::replicated(b.global.shape.size());
-      b.buffer = buffer_in(id, b.sharding);
+      b.sharding = *whole(id);
+      b.buffer = buffer_in(id, whole(id));
       if (graph_.value(id).role !=
           Role::computed) {  // its buffer may hold a new value by the time it is read
-        b.buffer = add_identity(b.buffer, new_buffer(id, b.sharding, true), b.name);
+        b.buffer = add_identity(b.buffer, new_buffer(id, whole(id), true), b.name);
       }
       return b;
     };
@@ -428,7 +467,7 @@ class Partitioner {
     }
     for (const auto& [persistent, next] : graph_.updates) {
       if (phase_of(next) != phase_) continue;
-      const Sharding& held = state(persistent).produced;
+      const Sharding* held = state(persistent).produced;
       BufferId buffer = buffer_in(next, held);
       if (graph_.value(next).role !=
           Role::computed) {  // another input: take it before that is overwritten
@@ -445,17 +484,15 @@ class Partitioner {
   void merge_updates() {
     const size_t n = program_.buffers.size();
     std::vector<int> producer(n, -1), last_read(n, -1);
-    for (size_t s = 0; s < program_.steps.size(); ++s) {
-      for (BufferId b : program_.steps[s].in)
-        last_read[static_cast<size_t>(b)] = static_cast<int>(s);
-      for (BufferId b : program_.steps[s].out)
-        producer[static_cast<size_t>(b)] = static_cast<int>(s);
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      for (BufferId b : steps_[s].step.in) last_read[static_cast<size_t>(b)] = static_cast<int>(s);
+      for (BufferId b : steps_[s].step.out) producer[static_cast<size_t>(b)] = static_cast<int>(s);
     }
     std::vector<BufferId> becomes(n);
     for (size_t b = 0; b < n; ++b) becomes[b] = static_cast<BufferId>(b);
     struct Insert {
       int after;
-      Step step;
+      FormedStep step;
     };
     std::vector<Insert> inserts;
     for (const Update& u : updates_) {
@@ -464,22 +501,21 @@ class Partitioner {
       const int read = last_read[static_cast<size_t>(u.persistent)];
       SR_REQUIRE(made >= 0, internal, "update of '", u.name, "' is made by no step");
       const bool taken = becomes[static_cast<size_t>(u.next)] != u.next;
-      if (!taken &&
-          (read < made ||
-           (read == made && runs_in_place(program_.steps[static_cast<size_t>(made)], u)))) {
+      if (!taken && (read < made ||
+                     (read == made && runs_in_place(steps_[static_cast<size_t>(made)].step, u)))) {
         becomes[static_cast<size_t>(u.next)] = u.persistent;
         continue;
       }
       const int after = std::max(made, read);
-      const Phase phase = program_.steps[static_cast<size_t>(made)].phase;
-      SR_REQUIRE(program_.steps[static_cast<size_t>(after)].phase == phase, internal, "update of '",
+      const Phase phase = steps_[static_cast<size_t>(made)].step.phase;
+      SR_REQUIRE(steps_[static_cast<size_t>(after)].step.phase == phase, internal, "update of '",
                  u.name, "' is made in every micro-batch, but step '",
-                 program_.steps[static_cast<size_t>(after)].node.name,
+                 steps_[static_cast<size_t>(after)].step.node.name,
                  "' of the update phase reads the old value");
       inserts.push_back({after, identity(u.next, u.persistent, phase, u.name)});
-      for (size_t s = static_cast<size_t>(after) + 1; s < program_.steps.size(); ++s) {
-        std::replace(program_.steps[s].in.begin(), program_.steps[s].in.end(), u.next,
-                     u.persistent);
+      for (size_t s = static_cast<size_t>(after) + 1; s < steps_.size(); ++s) {
+        std::vector<BufferId>& in = steps_[s].step.in;
+        std::replace(in.begin(), in.end(), u.next, u.persistent);
       }
     }
     auto rename = [&](std::vector<BufferId>& ids) {
@@ -487,14 +523,16 @@ class Partitioner {
     };
     std::stable_sort(inserts.begin(), inserts.end(),
                      [](const Insert& a, const Insert& b) { return a.after < b.after; });
-    std::vector<Step> steps;
+    const auto push = [&](FormedStep formed) {
+      program_.steps.push_back(std::move(formed.step));
+      out_.steps.push_back(formed.form);
+    };
     size_t next = 0;
-    for (size_t s = 0; s < program_.steps.size(); ++s) {
-      steps.push_back(std::move(program_.steps[s]));
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      push(std::move(steps_[s]));
       while (next < inserts.size() && inserts[next].after == static_cast<int>(s))
-        steps.push_back(std::move(inserts[next++].step));
+        push(std::move(inserts[next++].step));
     }
-    program_.steps = std::move(steps);
     for (Step& step : program_.steps) {
       rename(step.in);
       rename(step.out);
@@ -505,8 +543,7 @@ class Partitioner {
   }
 
   bool runs_in_place(const Step& step, const Update& u) const {
-    if (step.kind != Step::Kind::kernel || local_type(u.next) != local_type(u.persistent))
-      return false;
+    if (step.kind != Step::Kind::kernel) return false;
     if (std::count(step.in.begin(), step.in.end(), u.persistent) != 1) return false;
     for (const auto& [result, operand] : op_def(step.node.op).in_place) {
       if (static_cast<size_t>(result) < step.out.size() &&
@@ -531,13 +568,15 @@ class Partitioner {
       for (Binding& b : program_.metrics) f(b.buffer);
     };
     visit_all([&](BufferId& b) { renamed[static_cast<size_t>(b)] = 0; });
-    std::vector<Buffer> kept;
+    size_t kept = 0;
     for (size_t i = 0; i < renamed.size(); ++i) {
       if (renamed[i] < 0) continue;
-      renamed[i] = static_cast<BufferId>(kept.size());
-      kept.push_back(std::move(program_.buffers[i]));
+      renamed[i] = static_cast<BufferId>(kept);
+      if (kept < i) program_.buffers[kept] = std::move(program_.buffers[i]);
+      out_.buffers[kept++] = out_.buffers[i];
     }
-    program_.buffers = std::move(kept);
+    program_.buffers.resize(kept);
+    out_.buffers.resize(kept);
     visit_all([&](BufferId& b) { b = renamed[static_cast<size_t>(b)]; });
     for (Step& step : program_.steps) {
       if (step.kind != Step::Kind::kernel) continue;
@@ -546,30 +585,139 @@ class Partitioner {
     }
   }
 
+  void add_cuts() {
+    for (const BufferForm& form : out_.buffers) {
+      const Shape& shape = graph_.type(form.value).shape;
+      for (size_t d = 0; d < shape.size(); ++d) {
+        const std::vector<int>& axes = form.sharding->dims[d];
+        if (!axes.empty()) out_.cuts.emplace(shape[d], axes);
+      }
+    }
+  }
+
   const Graph& graph_;
   const Plan& plan_;
   const Cluster& cluster_;
   const Mesh& mesh_;
-  int64_t rank_;
-  std::vector<int64_t> coordinates_;
+  Partition::Skeleton& out_;
+  Program& program_;
+  std::vector<FormedStep> steps_;
   std::vector<ValueState> values_;
   std::vector<Update> updates_;
-  std::set<ValueId> updating_;  // what replaces a held value
-  std::map<std::tuple<DType, Shape, Sharding, Sharding>, std::vector<ReshardStep>> reshards_;
-  std::unordered_map<const ReshardStep*, std::shared_ptr<const Collective>>
-      collectives_;  // of them
   Phase phase_ = Phase::micro, last_phase_ = Phase::micro;
+};
+
+/// Fills in what of a Program depends on the rank.
+class Localiser {
+ public:
+  Localiser(const Partition::Skeleton& skeleton, int64_t rank)
+      : skeleton_(skeleton),
+        graph_(skeleton.graph),
+        mesh_(skeleton.plan.mesh),
+        coordinates_(mesh_.coordinates(rank)),
+        program_(skeleton.program) {
+    program_.rank = rank;
+  }
+
+  Program run() {
+    for (Binding& b : program_.bindings)
+      b.box = local_box(b.global.shape, b.sharding, mesh_, coordinates_);
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const BufferForm& form = skeleton_.buffers[b];
+      if (!form.exchanged)
+        program_.buffers[b].type.shape = chunk_shape(graph_.type(form.value).shape, *form.sharding);
+    }
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      Step& step = program_.steps[s];
+      const StepForm& form = skeleton_.steps[s];
+      if (form.kernel >= 0) fill_kernel(step, form.kernel);
+      if (form.move != nullptr) fill_reshard(step, form);
+      if (form.exchange) {
+        step.collective = std::make_shared<const Collective>(
+            *exchange_of(skeleton_, *form.exchange, program_.rank));
+      }
+    }
+    return std::move(program_);
+  }
+
+ private:
+  TensorType& local_type(BufferId id) { return program_.buffers[static_cast<size_t>(id)].type; }
+
+  Shape chunk_shape(const Shape& shape, const Sharding& sharding) const {
+    Shape out = shape;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      for (int axis : sharding.dims[d])
+        out[d] = chunk(out[d], mesh_.axis_size(axis), coordinates_[static_cast<size_t>(axis)]).size;
+    }
+    return out;
+  }
+
+  void fill_kernel(Step& step, NodeId id) {
+    const Node& node = graph_.node(id);
+    const NodePlan& np = *skeleton_.node_plans[static_cast<size_t>(id)];
+    const OpDef& def = op_def(node.op);
+    NodeBoxes boxes;
+    if (has_exchanges(np) || def.localise) {
+      const NodeShapes shapes = shapes_of(graph_, node);
+      boxes = node_boxes(np, shapes.in, shapes.out, mesh_, coordinates_);
+    }
+    const auto types = [&](const std::vector<BufferId>& ids, const std::vector<Box>& parts) {
+      std::vector<TensorType> out;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (skeleton_.buffers[static_cast<size_t>(ids[i])].exchanged)
+          local_type(ids[i]).shape = box_shape(parts[i]);
+        out.push_back(local_type(ids[i]));
+      }
+      return out;
+    };
+    const std::vector<TensorType> in = types(step.in, boxes.in), out = types(step.out, boxes.out);
+    try {
+      if (def.localise)
+        step.node.attrs = def.localise(node, graph_.types(node.inputs), {boxes.in, boxes.out});
+      const std::vector<TensorType> got = infer_types(step.node, in);
+      for (size_t i = 0; i < out.size(); ++i) {
+        SR_REQUIRE(got.at(i) == out[i], internal, "on rank ", program_.rank, " result ", i, " is ",
+                   got[i], " by the shape rule, the plan says ", out[i], " (",
+                   to_string(np.out[i], mesh_), ")");
+      }
+    } catch (const Error& e) {
+      throw e.with_context(str("node '", node.name, "' cut over ", mesh_.to_string()));
+    }
+  }
+
+  void fill_reshard(Step& step, const StepForm& form) {
+    std::shared_ptr<const Collective>& collective = collectives_[form.move];
+    if (!collective) {
+      collective = std::make_shared<const Collective>(collective_of(
+          *form.move, graph_.type(form.value).shape, *form.before, mesh_, program_.rank));
+    }
+    step.collective = collective;
+  }
+
+  const Partition::Skeleton& skeleton_;
+  const Graph& graph_;
+  const Mesh& mesh_;
+  std::vector<int64_t> coordinates_;
   Program program_;
+  std::unordered_map<const ReshardStep*, std::shared_ptr<const Collective>> collectives_;
 };
 
 }  // namespace
 
-Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
-                  Cuts* cuts) {
-  Partitioner partitioner(graph, plan, cluster, rank);
-  Program program = partitioner.run();
-  if (cuts != nullptr) partitioner.add_cuts(*cuts);
-  return program;
+Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluster) {
+  auto skeleton = std::make_unique<Skeleton>(Skeleton{graph, plan, {}});
+  Partitioner(*skeleton, cluster).run();
+  skeleton_ = std::move(skeleton);
 }
+Partition::~Partition() = default;
+
+Program Partition::program(int64_t rank) const {
+  const Mesh& mesh = skeleton_->plan.mesh;
+  SR_REQUIRE(rank >= 0 && rank < mesh.size(), internal, "rank ", rank, " is not in the mesh ",
+             mesh.to_string());
+  return Localiser(*skeleton_, rank).run();
+}
+
+const Cuts& Partition::cuts() const { return skeleton_->cuts; }
 
 }  // namespace shardrun

@@ -1,7 +1,8 @@
-// Partition: Graph and Plan into one rank's Program; then memory.
+// Partition: Graph and Plan into every rank's Program; then memory.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -15,11 +16,22 @@ namespace shardrun {
 /// Extents of dims that are cut, with the axes that cut them, outermost first.
 using Cuts = std::set<std::pair<int64_t, std::vector<int>>>;
 
-/// Local nodes with local shapes and localised attributes, and the collectives between shardings. A
-/// value resharded to one Sharding for several users is resharded once. Buffers are not placed yet.
-/// `cuts`, if given, gets all there are in the Program, the same on every rank.
-Program partition(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
-                  Cuts* cuts = nullptr);
+/// A Graph cut as a Plan says. Local nodes with local shapes and localised attributes, and the
+/// collectives between shardings. A value resharded to one Sharding for several users is resharded
+/// once. What is the same on all ranks is found once; buffers are not placed yet.
+class Partition {
+ public:
+  /// `graph` and `plan` must live as long as this.
+  Partition(const Graph& graph, const Plan& plan, const Cluster& cluster);
+  ~Partition();
+  Program program(int64_t rank) const;
+  const Cuts& cuts() const;  // all there are, the same on every rank
+
+  struct Skeleton;
+
+ private:
+  std::unique_ptr<const Skeleton> skeleton_;
+};
 
 /// Bytes of scratch that the backend needs for a step (kernel workspace, collective staging).
 using WorkspaceBytes = std::function<int64_t(const Program&, const Step&)>;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "graph/op_def.h"
 #include "planner/halo.h"
@@ -14,9 +13,8 @@ namespace {
 
 class Classifier {
  public:
-  Classifier(const Graph& graph, const Plan& plan, const Program& program,
-             const WorkspaceBytes& workspace)
-      : graph_(graph), plan_(plan), mesh_(plan.mesh), program_(program), workspace_(workspace) {
+  Classifier(const Graph& graph, const Plan& plan, const WorkspaceBytes& workspace)
+      : graph_(graph), plan_(plan), mesh_(plan.mesh), workspace_(workspace) {
     for (int64_t rank = 0; rank < mesh_.size(); ++rank)
       coordinates_.push_back(mesh_.coordinates(rank));
     signatures_.resize(coordinates_.size());
@@ -57,15 +55,9 @@ class Classifier {
   /// Of kernels whose attributes depend on the rank's place.
   void add_workspaces() {
     if (!workspace_) return;
-    std::unordered_map<std::string, NodeId> nodes;
-    for (size_t n = 0; n < graph_.nodes().size(); ++n)
-      nodes.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
     std::set<std::string> seen;
-    for (const Step& step : program_.steps) {
-      if (step.kind != Step::Kind::kernel || !op_def(step.node.op).localise) continue;
-      const auto node = nodes.find(step.source);
-      if (node != nodes.end() && seen.insert(description(graph_.node(node->second))).second)
-        add_workspace(graph_.node(node->second));
+    for (const Node& node : graph_.nodes()) {
+      if (op_def(node.op).localise && seen.insert(description(node)).second) add_workspace(node);
     }
   }
 
@@ -191,16 +183,15 @@ class Classifier {
   const Graph& graph_;
   const Plan& plan_;
   const Mesh& mesh_;
-  const Program& program_;
   const WorkspaceBytes& workspace_;
   std::vector<std::vector<int64_t>> coordinates_, signatures_;  // by rank
 };
 
 }  // namespace
 
-RankClasses rank_classes(const Graph& graph, const Plan& plan, const Program& of_rank_0,
-                         const Cuts& cuts, const WorkspaceBytes& workspace) {
-  return Classifier(graph, plan, of_rank_0, workspace).run(cuts);
+RankClasses rank_classes(const Graph& graph, const Plan& plan, const Cuts& cuts,
+                         const WorkspaceBytes& workspace) {
+  return Classifier(graph, plan, workspace).run(cuts);
 }
 
 RankClasses joined(const RankClasses& a, const RankClasses& b) {

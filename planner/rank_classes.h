@@ -19,10 +19,9 @@ struct RankClasses {
 /// and their kernels and exchanges ask for the same workspace. On a mesh
 /// that divides everything there is one class. What of an op depends on a rank's place otherwise
 /// (the attributes that it localises) matters to memory through workspaces alone; where a kernel
-/// wants none at the ends of all axes, it is taken to want none between. `programs`: rank 0's of
-/// this plan.
-RankClasses rank_classes(const Graph& graph, const Plan& plan, const Program& of_rank_0,
-                         const Cuts& cuts, const WorkspaceBytes& workspace);
+/// wants none at the ends of all axes, it is taken to want none between. `cuts`: the Partition's.
+RankClasses rank_classes(const Graph& graph, const Plan& plan, const Cuts& cuts,
+                         const WorkspaceBytes& workspace);
 
 /// Ranks that are alike in both.
 RankClasses joined(const RankClasses& a, const RankClasses& b);

@@ -22,31 +22,27 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
 
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const Program* beside) {
-  Program program = partition(graph, plan, cluster, rank);
+  Program program = Partition(graph, plan, cluster).program(rank);
   place_memory(program, workspace_bytes, beside);
   return program;
 }
 
 PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
                            std::shared_ptr<PlanPrograms> beside)
-    : graph_(graph), plan_(std::move(plan)), cluster_(cluster), beside_(std::move(beside)) {
-  Cuts cuts;
-  Program first = partition(graph_, plan_, cluster_, 0, &cuts);
-  classes_ = rank_classes(graph_, plan_, first, cuts, workspace_bytes);
+    : plan_(std::move(plan)), partition_(graph, plan_, cluster), beside_(std::move(beside)) {
+  classes_ = rank_classes(graph, plan_, partition_.cuts(), workspace_bytes);
   if (beside_) classes_ = joined(classes_, beside_->classes_);
   programs_.resize(classes_.first.size());
-  place_memory(first, workspace_bytes, beside_ ? &beside_->of_rank(0) : nullptr);
-  programs_[0] = std::move(first);
 }
 
 const Program& PlanPrograms::of_rank(int64_t rank) {
-  const auto c = static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)]);
-  if (!programs_[c]) {
-    const int64_t first = classes_.first[c];
-    programs_[c] =
-        compile(graph_, plan_, cluster_, first, beside_ ? &beside_->of_rank(first) : nullptr);
+  std::optional<Program>& program =
+      programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
+  if (!program) {
+    program = partition_.program(rank);
+    place_memory(*program, workspace_bytes, beside_ ? &beside_->of_rank(rank) : nullptr);
   }
-  return *programs_[c];
+  return *program;
 }
 
 const Program& PlanPrograms::fullest(int64_t limit) {

@@ -24,15 +24,17 @@ class PlanPrograms {
   PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
                std::shared_ptr<PlanPrograms> beside = nullptr);
 
+  PlanPrograms(const PlanPrograms&) = delete;
+  PlanPrograms& operator=(const PlanPrograms&) = delete;
+
   const Plan& plan() const { return plan_; }
   const Program& of_rank(int64_t rank);
   /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).
   const Program& fullest(int64_t limit);
 
  private:
-  const Graph& graph_;
   Plan plan_;
-  const Cluster& cluster_;
+  Partition partition_;  // of it
   std::shared_ptr<PlanPrograms> beside_;
   RankClasses classes_;
   std::vector<std::optional<Program>> programs_;  // by class

@@ -80,7 +80,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
   std::vector<Outcome> metrics(ranks);
   testing::run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    Program program = partition(g, plan, Cluster{}, world.rank());
+    Program program = Partition(g, plan, Cluster{}).program(world.rank());
     place_memory(program, StepWorkspaces(lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
@@ -153,7 +153,7 @@ void run_mesh(const char* text, const ModelOptions& o, uint32_t seeds) {
     const Plan plan = testing::random_plan(g, mesh, seed);
     expect_close(run_sharded(g, plan, o), want);
     if (::testing::Test::HasFailure()) {
-      std::cout << to_string(partition(g, plan, Cluster{}, 0));
+      std::cout << to_string(Partition(g, plan, Cluster{}).program(0));
       return;
     }
   }
@@ -221,8 +221,8 @@ TEST(Executor, ProgramsShareAnArena) {
   }
   testing::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    Program t = partition(train, train_plan, Cluster{}, world.rank()),
-            e = partition(eval, eval_plan, Cluster{}, world.rank());
+    Program t = Partition(train, train_plan, Cluster{}).program(world.rank()),
+            e = Partition(eval, eval_plan, Cluster{}).program(world.rank());
     place_memory(t, StepWorkspaces(lists));
     place_memory(e, StepWorkspaces(lists), &t);
     check_memory(e);
@@ -259,7 +259,7 @@ TEST(Executor, AFailingStepIsNamed) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   g.outputs = {g.add("relu", {x}, {}, "blk/act")};
-  Program program = partition(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0);
+  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
   KernelList failing = {
       {"relu", "broken", [](const KernelCall&) { return std::nullopt; },
        [](const KernelCall&) {

@@ -172,7 +172,7 @@ int64_t check_spatial_training(Communicator& world, int plans) {
           plan_from_json(to_json(random_plan(g, mesh, static_cast<uint32_t>(100 + p))), "plan");
       check_plan(plan, g);
       const std::vector<const KernelList*> lists = {&reference_kernels()};
-      Program program = partition(g, plan, Cluster{}, world.rank());
+      Program program = Partition(g, plan, Cluster{}).program(world.rank());
       place_memory(program, StepWorkspaces(lists));
       check_memory(program);
       for (const Step& step : program.steps) {

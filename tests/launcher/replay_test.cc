@@ -38,11 +38,11 @@ ReplayAct act(const Graph& graph, const Plan& plan, const Plan& compiled,
   const StepWorkspaces workspaces(lists());
   ReplayAct out{graph, plan, {}, {}, beside == nullptr};
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
-    out.programs.push_back(partition(graph, compiled, host_cluster(), rank));
+    out.programs.push_back(Partition(graph, compiled, host_cluster()).program(rank));
     place_memory(out.programs.back(), workspaces,
                  beside ? &beside->programs[static_cast<size_t>(rank)] : nullptr);
   }
-  out.whole = partition(graph, whole_plan(graph), host_cluster(), 0);
+  out.whole = Partition(graph, whole_plan(graph), host_cluster()).program(0);
   place_memory(out.whole, workspaces, beside ? &beside->whole : nullptr);
   return out;
 }
@@ -170,7 +170,7 @@ TEST(Replay, AValidationBehindTheStepAgrees) {
     acts.pop_back();
     acts.push_back(act(evaluation, behind, behind, &acts[0]));
     for (Program& program : acts[1].programs) {
-      program = partition(evaluation, behind, host_cluster(), program.rank);
+      program = Partition(evaluation, behind, host_cluster()).program(program.rank);
       place_memory(program, StepWorkspaces(lists()));
     }
     const Replay clobbered = replay(acts, lists(), options_for(graph, 1));

@@ -60,7 +60,7 @@ bool cut_over(const Sharding& sharding, int axis) {
 /// "kind source" of rank 0's collectives that communicate.
 std::vector<std::string> collectives(const Graph& graph, const Plan& plan) {
   std::vector<std::string> out;
-  for (const Step& step : partition(graph, plan, host_cluster(), 0).steps) {
+  for (const Step& step : Partition(graph, plan, host_cluster()).program(0).steps) {
     if (step.kind != Step::Kind::collective) continue;
     const Collective::Kind kind = step.collective->kind;
     if (kind == Collective::Kind::slice || kind == Collective::Kind::keep_first) continue;

@@ -43,7 +43,7 @@ struct Fixture {
       for (size_t i = 0; i < out.size(); ++i) plan.values[g.value(n.outputs[i]).name] = np.out[i];
     }
   }
-  Program run(int64_t rank = 0) const { return partition(g, plan, Cluster{}, rank); }
+  Program run(int64_t rank = 0) const { return Partition(g, plan, Cluster{}).program(rank); }
 };
 
 TEST(Partition, OneRankHasNoCollectives) {
@@ -285,9 +285,9 @@ TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
     const Mesh mesh = Mesh::parse(text);
     for (uint32_t seed = 0; seed < 10; ++seed) {
       const Plan plan = testing::random_plan(g, mesh, seed);
-      const Program first = partition(g, plan, Cluster{}, 0);
+      const Program first = Partition(g, plan, Cluster{}).program(0);
       for (int64_t rank = 1; rank < mesh.size(); ++rank) {
-        const Program p = partition(g, plan, Cluster{}, rank);
+        const Program p = Partition(g, plan, Cluster{}).program(rank);
         ASSERT_EQ(p.steps.size(), first.steps.size());
         ASSERT_EQ(p.buffers.size(), first.buffers.size());
         for (size_t s = 0; s < p.steps.size(); ++s) {

@@ -49,13 +49,12 @@ TEST(RankClasses, SameClassSameBytes) {
     for (const auto& [batch, width] : {std::pair<int64_t, int64_t>{24, 48}, {13, 9}, {7, 20}}) {
       const Graph graph = uneven_step(batch, width);
       const Plan plan = plan_shardings(graph, mesh, cluster, {}, rules);
-      Cuts cuts;
-      const Program first = partition(graph, plan, cluster, 0, &cuts);
-      const RankClasses classes = rank_classes(graph, plan, first, cuts, scratch);
+      const Partition partition(graph, plan, cluster);
+      const RankClasses classes = rank_classes(graph, plan, partition.cuts(), scratch);
       ASSERT_EQ(classes.of_rank.size(), static_cast<size_t>(mesh.size()));
       std::vector<int64_t> arena, persistent;
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-        Program program = partition(graph, plan, cluster, rank);
+        Program program = partition.program(rank);
         place_memory(program, scratch);
         arena.push_back(program.arena_bytes);
         persistent.push_back(program.persistent_bytes);
@@ -77,9 +76,8 @@ TEST(RankClasses, OneWhereAllDivides) {
   PlanOptions options;
   options.planner = "dp";
   const Plan plan = plan_shardings(graph, mesh, cluster, options, rules);
-  Cuts cuts;
-  const Program first = partition(graph, plan, cluster, 0, &cuts);
-  EXPECT_EQ(rank_classes(graph, plan, first, cuts, scratch).first, std::vector<int64_t>{0});
+  const Partition partition(graph, plan, cluster);
+  EXPECT_EQ(rank_classes(graph, plan, partition.cuts(), scratch).first, std::vector<int64_t>{0});
 }
 
 // 10 rows over 4 ranks are 3, 3, 3, 1.
@@ -91,11 +89,9 @@ TEST(RankClasses, ByWhatARankHolds) {
   PlanOptions options;
   options.planner = "dp";
   const Plan plan = plan_shardings(graph, mesh, cluster, options, rules);
-  Cuts cuts;
-  const Program first = partition(graph, plan, cluster, 0, &cuts);
+  const Cuts cuts = Partition(graph, plan, cluster).cuts();
   EXPECT_EQ(cuts.count({10, {0}}), 1u);
-  EXPECT_EQ(rank_classes(graph, plan, first, cuts, scratch).of_rank,
-            (std::vector<int>{0, 0, 0, 1}));
+  EXPECT_EQ(rank_classes(graph, plan, cuts, scratch).of_rank, (std::vector<int>{0, 0, 0, 1}));
 }
 
 // A kernel whose workspace depends on where its rank stands: iota from the middle on.
@@ -113,13 +109,31 @@ TEST(RankClasses, ByWorkspace) {
   plan.nodes[graph.nodes()[0].name] = {{}, {Sharding{{{0}}, {}}}};
   plan.values[graph.value(at).name] = Sharding{{{0}}, {}};
   const Cluster cluster = host_cluster();
-  Cuts cuts;
-  const Program first = partition(graph, plan, cluster, 0, &cuts);
+  const Cuts cuts = Partition(graph, plan, cluster).cuts();
   const auto late = [](const Program&, const Step& step) -> int64_t {
     return step.kind == Step::Kind::kernel && step.node.attrs.i("start") >= 4 ? 64 : 0;
   };
-  EXPECT_EQ(rank_classes(graph, plan, first, cuts, late).of_rank, (std::vector<int>{0, 0, 1, 1}));
-  EXPECT_EQ(rank_classes(graph, plan, first, cuts, nullptr).first.size(), 1u);
+  EXPECT_EQ(rank_classes(graph, plan, cuts, late).of_rank, (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(rank_classes(graph, plan, cuts, nullptr).first.size(), 1u);
+}
+
+// A copy that is dropped again, and made in another Sharding for the next reader, counts like any
+// other: 10 rows over 4 ranks.
+TEST(RankClasses, ByWhatARankHoldsForATime) {
+  Graph graph;
+  const ValueId x = graph.add_input("x", {DType::f32, {10}}, Role::batch);
+  const Attrs all = {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}};
+  graph.outputs = {graph.add("reduce_sum", {x}, all), graph.add("reduce_sum", {x}, all)};
+  Plan plan;
+  plan.mesh = Mesh::parse("4");
+  const Sharding whole = Sharding::replicated(1), cut{{{0}}, {}};
+  plan.nodes[graph.nodes()[0].name] = {{cut}, {Sharding{{}, {{0, ReduceOp::sum}}}}};
+  plan.nodes[graph.nodes()[1].name] = {{whole}, {Sharding::replicated(0)}};
+  plan.values["x"] = whole;
+  plan.regathered = {"x"};
+  const Partition partition(graph, plan, host_cluster());
+  EXPECT_EQ(rank_classes(graph, plan, partition.cuts(), nullptr).of_rank,
+            (std::vector<int>{0, 0, 0, 1}));
 }
 
 }  // namespace

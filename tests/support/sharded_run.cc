@@ -40,7 +40,7 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
   std::vector<Program> programs;
   ShardedRun result;
   for (int rank = 0; rank < ranks; ++rank) {
-    programs.push_back(partition(graph, plan, host_cluster(), rank));
+    programs.push_back(Partition(graph, plan, host_cluster()).program(rank));
     place_memory(programs.back(), workspaces);
     check_memory(programs.back());
     result.predicted_bytes.push_back(programs.back().arena_bytes);
