@@ -104,8 +104,8 @@ int64_t peak_bytes(const std::vector<Slot>& slots, int steps) {
 }
 
 /// Places the slots in the given order, each into the smallest gap that fits among those alive with
-/// it, else behind them. Returns the bytes used.
-int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order) {
+/// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
+int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
   std::vector<Slot> placed;  // by offset
   placed.reserve(slots.size());
   int64_t total = 0;
@@ -123,6 +123,7 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order) {
     }
     slot.offset = best >= 0 ? best : cursor;
     total = std::max(total, slot.offset + slot.bytes);
+    if (total >= most) break;
     placed.insert(
         std::upper_bound(placed.begin(), placed.end(), slot,
                          [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
@@ -154,12 +155,12 @@ int64_t place_slots(std::vector<Slot>& slots, int steps) {
     return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
   };
   std::stable_sort(order.begin(), order.end(), by_bytes);
-  int64_t best = best_fit(slots, order);
+  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
   auto attempt = [&](const auto& less) {
     if (best == bound) return;
     std::vector<Slot> other = slots;
     std::stable_sort(order.begin(), order.end(), less);
-    const int64_t total = best_fit(other, order);
+    const int64_t total = best_fit(other, order, best);
     if (total < best) {
       best = total;
       slots = std::move(other);

@@ -47,7 +47,11 @@ std::string signature(const Node& node, std::span<const TensorType> in,
   }
   for (std::span<const TensorType> types : {in, out}) {
     key += '|';
-    for (const TensorType& type : types) key += to_string(type);
+    for (const TensorType& type : types) {
+      append_raw(key, type.dtype);
+      append_raw(key, type.shape.size());
+      for (int64_t extent : type.shape) append_raw(key, extent);
+    }
   }
   return key;
 }
