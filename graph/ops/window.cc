@@ -82,9 +82,11 @@ SmallWindow shrink_window(const Window& window, int64_t in, int64_t out, int64_t
   // Three windows that padding does not clip: from those one sees the window.
   const int64_t clipped = std::max<int64_t>(0, ceil_div(window.low, window.stride)) +
                           std::max<int64_t>(0, ceil_div(high, window.stride));
-  int64_t small_out = std::max<int64_t>(proposed, clipped + 3);
+  // More of them for some proposals: two that differ make two sizes.
+  int64_t small_out = std::max<int64_t>(proposed, clipped + 3 + proposed % 3);
   auto size = [&] { return (small_out - 1) * window.stride + window.span() - window.low - high; };
-  while (size() < 2) ++small_out;
+  // Chunks of different sizes do not line up; where the small ones are equal they would seem to.
+  while (size() < 2 || (in != out && size() == small_out)) ++small_out;
   return {size(), small_out};
 }
 

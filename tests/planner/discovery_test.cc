@@ -460,6 +460,16 @@ TEST(DiscoveryFakes, OneSize) {
   EXPECT_EQ(cuts("test_pairs", {}, {f32({64})}), Rules{});
 }
 
+/// A stride of 2 and a padding of 3 make 7 rows of 7, but 9 of 11: with small images of equal sizes
+/// chunks would seem to line up.
+TEST(DiscoveryFakes, SmallImagesOfEqualSizes) {
+  const Attrs attrs{
+      {"strides", Ints{2}}, {"dilations", Ints{1}}, {"pads_low", Ints{3}}, {"kernel", Ints{1}}};
+  const Rules rules = cuts("conv_weight_grad", attrs, {f32({1, 3, 1, 11}), f32({1, 3, 1, 9})});
+  EXPECT_EQ(rules.count("[S3, S3] -> [P(sum)]"), 0u);
+  EXPECT_EQ(rules.count("[S3{halo 3,-4 stride 2}, S3] -> [P(sum)]"), 1u);
+}
+
 TEST(DiscoveryFakes, ScalarsAreLookedAtOften) {
   // round(a) + round(b) = round(a + b) for some pairs of numbers.
   EXPECT_EQ(sums("round", {}, {f32({})}), Rules{});
