@@ -1,6 +1,7 @@
 // Finding the pairs in the mask, once for all heads; their softmax and its gradient row by row.
 #include "kernels/cpu/attention_pairs.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "graph/ops/attention.h"
@@ -44,10 +45,10 @@ struct Pairs {
   int32_t* keys;
 };
 
-/// Calls f(s) for each of the n bytes that is not 0. Eight words are looked at together, since most
-/// are 0.
+/// Calls f(s) for each of the n bytes that is not 0 until it returns false; returns whether it did
+/// not. Eight words are looked at together, since most are 0.
 template <class F>
-void for_each_seen(const uint8_t* mask, int64_t n, F&& f) {
+bool for_each_seen(const uint8_t* mask, int64_t n, F&& f) {
   constexpr int64_t kWord = 8, kWords = 8;
   for (int64_t s = 0; s < n; s += kWord * kWords) {
     uint64_t words[kWords] = {}, any = 0;
@@ -59,45 +60,73 @@ void for_each_seen(const uint8_t* mask, int64_t n, F&& f) {
       if (words[w] == 0) continue;
       const int64_t begin = s + w * kWord, end = std::min(begin + kWord, n);
       for (int64_t i = begin; i < end; ++i) {
-        if (mask[i] != 0) f(i);
+        if (mask[i] != 0 && !f(i)) return false;
       }
     }
   }
-}
-
-/// False if there are more than most_pairs.
-bool find_pairs(const Setup& s, const uint8_t* mask, const Pairs& pairs) {
-  const int64_t grain = row_grain(s.S);
-  parallel_ranges(s.T, grain, [&](int64_t first, int64_t end) {
-    for (int64_t t = first; t < end; ++t) {
-      int64_t count = 0;
-      for_each_seen(mask + t * s.query_stride, s.S, [&](int64_t) { ++count; });
-      pairs.begin[t + 1] = count;
-    }
-  });
-  pairs.begin[0] = 0;
-  for (int64_t t = 0; t < s.T; ++t) pairs.begin[t + 1] += pairs.begin[t];
-  if (pairs.begin[s.T] > most_pairs(s.T, s.S)) return false;
-  parallel_ranges(s.T, grain, [&](int64_t first, int64_t end) {
-    for (int64_t t = first; t < end; ++t) {
-      int32_t* key = pairs.keys + pairs.begin[t];
-      for_each_seen(mask + t * s.query_stride, s.S,
-                    [&](int64_t i) { *key++ = static_cast<int32_t>(i); });
-    }
-  });
   return true;
 }
 
-float dot(const float* a, const float* b, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
+/// False where a block of queries sees more than most_pairs of it.
+bool find_pairs(const Setup& s, const uint8_t* mask, const Pairs& pairs) {
+  constexpr int64_t kBlock = 64;  // queries; each block has room of its own for its keys
+  const auto room = [&](int64_t block) {
+    return pairs.keys + most_pairs(std::min(block * kBlock, s.T), s.S);
+  };
+  const int64_t blocks = (s.T + kBlock - 1) / kBlock;
+  std::atomic<bool> few{true};
+  parallel_ranges(blocks, row_grain(s.S * kBlock), [&](int64_t first, int64_t end) {
+    for (int64_t block = first; block < end && few; ++block) {
+      int32_t *key = room(block), *const limit = room(block + 1);
+      for (int64_t t = block * kBlock; t < std::min((block + 1) * kBlock, s.T); ++t) {
+        const int32_t* const before = key;
+        const bool fit = for_each_seen(mask + t * s.query_stride, s.S, [&](int64_t i) {
+          if (key == limit) return false;
+          *key++ = static_cast<int32_t>(i);
+          return true;
+        });
+        if (!fit) few = false;
+        pairs.begin[t + 1] = key - before;
+      }
+    }
+  });
+  if (!few) return false;
+  pairs.begin[0] = 0;
+  for (int64_t block = 0; block < blocks; ++block) {  // move them together
+    const int64_t first = block * kBlock, end = std::min(first + kBlock, s.T);
+    for (int64_t t = first; t < end; ++t) pairs.begin[t + 1] += pairs.begin[t];
+    const int64_t count = pairs.begin[end] - pairs.begin[first];
+    std::memmove(pairs.keys + pairs.begin[first], room(block),
+                 static_cast<size_t>(count) * sizeof(int32_t));
+  }
+  return true;
 }
 
-void add_scaled(float by, const float* x, float* y, int64_t n) {
+/// A head's width, known to the compiler where it is small and common; 0: only when it runs. Loops
+/// over a few numbers cost more around them than in them.
+template <int64_t kWidth>
+struct Width {
+  int64_t given;
+  int64_t get() const { return kWidth > 0 ? kWidth : given; }
+
+  float dot(const float* a, const float* b) const {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < get(); ++i) sum += a[i] * b[i];
+    return sum;
+  }
+  void add_scaled(float by, const float* x, float* y) const {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] += by * x[i];
+    for (int64_t i = 0; i < get(); ++i) y[i] += by * x[i];
+  }
+};
+
+/// Calls f(D, Dv) with the Widths of q and k and of v.
+template <class F>
+void with_widths(int64_t D, int64_t Dv, F&& f) {
+  if (D == 2 && Dv == 8) return f(Width<2>{D}, Width<8>{Dv});
+  if (D == 2) return f(Width<2>{D}, Width<0>{Dv});
+  f(Width<0>{D}, Width<0>{Dv});
 }
 
 /// What one thread needs for the pairs of one head.
@@ -142,8 +171,9 @@ struct Head {
     }
   }
 
-  float raw_score(int64_t t, int64_t key) const {
-    return scale * dot(q + t * s.D, k + key * s.D, s.D);
+  template <class WidthD>
+  float raw_score(WidthD D, int64_t t, int64_t key) const {
+    return scale * D.dot(q + t * D.get(), k + key * D.get());
   }
 
  private:
@@ -168,12 +198,13 @@ struct Head {
   }
 };
 
-void attend(const Head& head, float* y, float* lse) {
-  const int64_t Dv = head.s.Dv;
+template <class WidthD, class WidthDv>
+void attend(const Head& head, WidthD D, WidthDv width, float* y, float* lse) {
+  const int64_t Dv = width.get();
   head.for_each_query([&](int64_t t, const int32_t* keys, int64_t n, float* p, const float* keep) {
     float top = kNever, sum = 0;
     for (int64_t i = 0; i < n; ++i) {
-      const float raw = head.raw_score(t, keys[i]);
+      const float raw = head.raw_score(D, t, keys[i]);
       p[i] = raw > 0 ? raw : head.slope * raw;
       top = p[i] > top ? p[i] : top;
     }
@@ -187,31 +218,32 @@ void attend(const Head& head, float* y, float* lse) {
     lse[t] = top == kNever ? kNever : top + std::log(sum);
     std::fill_n(y + t * Dv, Dv, 0.0f);
     for (int64_t i = 0; i < n; ++i)
-      add_scaled(p[i] * inv * keep[i], head.v + keys[i] * Dv, y + t * Dv, Dv);
+      width.add_scaled(p[i] * inv * keep[i], head.v + keys[i] * Dv, y + t * Dv);
   });
 }
 
 // The formulas of the reference kernel.
-void attend_grad(const Head& head, const float* dy, const float* y, const float* lse, float* dq,
-                 float* dk, float* dv) {
-  const int64_t D = head.s.D, Dv = head.s.Dv;
+template <class WidthD, class WidthDv>
+void attend_grad(const Head& head, WidthD narrow, WidthDv width, const float* dy, const float* y,
+                 const float* lse, float* dq, float* dk, float* dv) {
+  const int64_t D = narrow.get(), Dv = width.get();
   std::fill_n(dq, head.s.T * D, 0.0f);
   std::fill_n(dk, head.s.S * D, 0.0f);
   std::fill_n(dv, head.s.S * Dv, 0.0f);
   head.for_each_query([&](int64_t t, const int32_t* keys, int64_t n, float*, const float* keep) {
     const float* dy_row = dy + t * Dv;
-    const float delta = dot(dy_row, y + t * Dv, Dv);
+    const float delta = width.dot(dy_row, y + t * Dv);
     // A query that sees nothing has lse = -inf; its probabilities are 0.
     const float shift = lse[t] == kNever ? std::numeric_limits<float>::infinity() : lse[t];
     for (int64_t i = 0; i < n; ++i) {
       const int64_t key = keys[i];
-      const float raw = head.raw_score(t, key), slope = raw > 0 ? 1.0f : head.slope;
+      const float raw = head.raw_score(narrow, t, key), slope = raw > 0 ? 1.0f : head.slope;
       const float p = exp(raw * slope - shift);
-      const float dp = keep[i] * dot(dy_row, head.v + key * Dv, Dv);
+      const float dp = keep[i] * width.dot(dy_row, head.v + key * Dv);
       const float ds = p * (dp - delta) * slope * head.scale;
-      add_scaled(p * keep[i], dy_row, dv + key * Dv, Dv);
-      add_scaled(ds, head.k + key * D, dq + t * D, D);
-      add_scaled(ds, head.q + t * D, dk + key * D, D);
+      width.add_scaled(p * keep[i], dy_row, dv + key * Dv);
+      narrow.add_scaled(ds, head.k + key * D, dq + t * D);
+      narrow.add_scaled(ds, head.q + t * D, dk + key * D);
     }
   });
 }
@@ -233,12 +265,14 @@ void run(const Setup& s, const PreparedKernel& otherwise, const KernelArgs& args
     const Head head(s, pairs, args, kFirst, i, work + omp_get_thread_num() * 2 * s.row_bytes());
     const auto in = [&](size_t k, int64_t each) { return args.in[k].as<float>() + i * each; };
     const auto out = [&](size_t k, int64_t each) { return args.out[k].as<float>() + i * each; };
-    if constexpr (kGrad) {
-      attend_grad(head, in(0, s.T * s.Dv), in(4, s.T * s.Dv), in(5, s.T), out(0, s.T * s.D),
-                  out(1, s.S * s.D), out(2, s.S * s.Dv));
-    } else {
-      attend(head, out(0, s.T * s.Dv), out(1, s.T));
-    }
+    with_widths(s.D, s.Dv, [&](auto D, auto Dv) {
+      if constexpr (kGrad) {
+        attend_grad(head, D, Dv, in(0, s.T * s.Dv), in(4, s.T * s.Dv), in(5, s.T),
+                    out(0, s.T * s.D), out(1, s.S * s.D), out(2, s.S * s.Dv));
+      } else {
+        attend(head, D, Dv, out(0, s.T * s.Dv), out(1, s.T));
+      }
+    });
   }
 }
 
