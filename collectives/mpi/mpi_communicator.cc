@@ -260,10 +260,12 @@ class MpiCommunicator : public Communicator {
 
   /// Completes everything posted. Polls hard at first, since most calls end in microseconds, then
   /// lets others run, then sleeps, so that a rank that is far ahead leaves its core to the rest.
+  /// Where ranks share cores it sleeps soon: who yields has to wait for a turn, which on a busy
+  /// machine comes milliseconds after the message.
   void wait() {
     if (requests_.empty()) return;
     statuses_.resize(requests_.size());
-    const int spins = oversubscribed_ ? 0 : 2000;
+    const int spins = oversubscribed_ ? 16 : 2000;
     Clock::time_point started{};
     for (int64_t polls = 0;; ++polls) {
       int done = 0;
@@ -272,14 +274,17 @@ class MpiCommunicator : public Communicator {
       if (code != MPI_SUCCESS) fail_transfer(code);
       if (done) break;
       if (polls < spins) continue;
-      sched_yield();
-      if (polls % 16 != 0) continue;
+      if (!oversubscribed_) {
+        sched_yield();
+        if (polls % 16 != 0) continue;
+      }
       const Clock::time_point now = Clock::now();
       if (started == Clock::time_point{}) started = now;
       const double waited = std::chrono::duration<double>(now - started).count();
       if (timeout_ > 0 && waited > timeout_) fail_timeout();
-      if (waited > 0.02) {
-        const timespec pause{0, 50'000};
+      if (oversubscribed_ || waited > 0.02) {
+        // An eighth of what it has waited makes a rank late by little.
+        const timespec pause{0, static_cast<long>(std::clamp(waited / 8, 20e-6, 2e-3) * 1e9)};
         nanosleep(&pause, nullptr);
       }
     }
