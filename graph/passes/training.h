@@ -30,6 +30,14 @@ inline constexpr int64_t kNoIgnoredLabel = std::numeric_limits<int32_t>::min();
 /// have the shape of another integer input. Returns whether it did.
 bool attach_accuracy(Graph& graph);
 
+/// What inputs and metrics of the test are called beside those of the validation: "test/target".
+inline const std::string kTestPrefix = "test/";
+
+/// For data whose splits differ in the batch inputs `targets` alone, so that one pass serves the
+/// validation and the test: what depends on a target is there a second time, for the inputs
+/// "test/…" and with the metrics "test/…".
+void measure_test_too(Graph& graph, const std::vector<std::string>& targets);
+
 /// What validation runs: without dropout; batch normalisations that keep running statistics
 /// normalise by these and do not move them.
 Graph evaluation_form(const Graph& graph);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "batches.h"
 #include "exec/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
@@ -86,6 +87,23 @@ ImportOptions import_options(const ModelOptions& options) {
   return out;
 }
 
+/// The targets of data that are one batch, whose splits differ in which of these count; else none.
+std::vector<std::string> targets_of_one_batch(const ModelOptions& options, const Graph& graph) {
+  if (options.data.empty()) return {};
+  const std::vector<BatchField> fields = batch_fields(graph);
+  std::vector<std::string> names, targets;
+  for (const BatchField& field : fields) {
+    names.push_back(field.name);
+    if (field.role == BatchField::Role::target) targets.push_back(field.name);
+  }
+  const DataShapes shapes = data_shapes(options.data, names);
+  for (const BatchField& field : fields) {
+    const auto shape = shapes.of.find(field.name);
+    if (shape != shapes.of.end() && shape->second != field.type.shape) return {};
+  }
+  return shapes.whole ? targets : std::vector<std::string>();
+}
+
 OptimizerOptions optimizer_options(const ModelOptions& options) {
   OptimizerOptions out;
   out.kind = options.optimizer;
@@ -150,6 +168,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   impl.evaluation = evaluation_form(graph);
   attach_accuracy(impl.evaluation);
   remove_dead_nodes(impl.evaluation);
+  measure_test_too(impl.evaluation, targets_of_one_batch(impl.options, impl.evaluation));
   impl.train = std::move(graph);
   if (impl.options.dtype == "bf16") {
     impl.train = in_bf16(impl.train);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <mutex>
+#include <tuple>
 
 #include "backend.h"
 #include "batches.h"
@@ -11,6 +12,7 @@
 #include "exec/metrics.h"
 #include "exec/schedule.h"
 #include "graph/optimizer.h"
+#include "graph/passes/training.h"
 #include "plan.h"
 #include "world.h"
 
@@ -105,29 +107,59 @@ class RankTrainer {
     std::optional<double> accuracy;
   };
   Evaluation evaluate(Split split) {
-    const int64_t batches = data_->batches(split);
-    const bool classes = evaluation_->find_metric("counted") != nullptr;
-    double loss = 0, counted = 0, correct = 0;
-    for (int64_t b = 0; b < batches; ++b) {
-      evaluation_->begin_step();
-      fill(*evaluation_, b, split);
-      evaluation_->run_micro();
-      const double weight = classes ? evaluation_->metric("counted") : 1;
-      loss += weight * evaluation_->metric("loss");
-      counted += weight;
-      if (classes) correct += evaluation_->metric("correct");
+    Sums sums;
+    for (int64_t b = 0; b < data_->batches(split); ++b) {
+      pass(b, split);
+      add_metrics(sums, "");
     }
-    Evaluation out;
-    out.loss = loss / std::max(1.0, counted);
-    if (classes) out.accuracy = correct / std::max(1.0, counted);
-    return out;
+    return mean(sums);
+  }
+
+  /// Does the pass over the validation's one batch measure the test too?
+  bool tests_beside() const {
+    return has(Split::test) && evaluation_->find_metric(kTestPrefix + "loss") != nullptr;
+  }
+  /// Validation and test, where tests_beside().
+  std::pair<Evaluation, Evaluation> evaluate_both() {
+    Sums validation, test;
+    pass(0, Split::validation);
+    add_metrics(validation, "");
+    add_metrics(test, kTestPrefix);
+    return {mean(validation), mean(test)};
   }
 
  private:
+  struct Sums {
+    double loss = 0, counted = 0;
+    std::optional<double> correct;  // where there are classes
+  };
+  void add_metrics(Sums& sums, const std::string& prefix) const {
+    const bool classes = evaluation_->find_metric(prefix + "counted") != nullptr;
+    const double weight = classes ? evaluation_->metric(prefix + "counted") : 1;
+    sums.loss += weight * evaluation_->metric(prefix + "loss");
+    sums.counted += weight;
+    if (classes) sums.correct = sums.correct.value_or(0) + evaluation_->metric(prefix + "correct");
+  }
+  static Evaluation mean(const Sums& sums) {
+    const double counted = std::max(1.0, sums.counted);
+    return {sums.loss / counted,
+            sums.correct ? std::optional(*sums.correct / counted) : std::nullopt};
+  }
+
+  void pass(int64_t batch, Split split) {
+    evaluation_->begin_step();
+    fill(*evaluation_, batch, split);
+    evaluation_->run_micro();
+  }
+
   void fill(Executor& executor, int64_t batch, Split split) {
+    const auto read = [&](const std::string& name, Split from, const BatchField& field) {
+      const Binding* binding = executor.find(name);
+      if (binding) data_->read(batch, from, field, binding->box, executor.view(*binding).data);
+    };
     for (const BatchField& field : fields_) {
-      const Binding* binding = executor.find(field.name);
-      if (binding) data_->read(batch, split, field, binding->box, executor.view(*binding).data);
+      read(field.name, split, field);
+      read(kTestPrefix + field.name, Split::test, field);
     }
   }
 
@@ -176,7 +208,13 @@ class Validation {
   bool stopped() const { return stopping_.exhausted(); }
 
   EvalReport take(int64_t step) {
-    const RankTrainer::Evaluation now = trainer_.evaluate(Split::validation);
+    std::optional<RankTrainer::Evaluation> test;
+    RankTrainer::Evaluation now;
+    if (trainer_.tests_beside()) {
+      std::tie(now, test) = trainer_.evaluate_both();
+    } else {
+      now = trainer_.evaluate(Split::validation);
+    }
     EvalReport report;
     report.step = step;
     report.val_loss = now.loss;
@@ -185,7 +223,8 @@ class Validation {
     if (report.best) {
       best_step_ = step;
       // The weights of the best step are there now and not later.
-      if (trainer_.has(Split::test)) test_ = trainer_.evaluate(Split::test);
+      if (!test && trainer_.has(Split::test)) test = trainer_.evaluate(Split::test);
+      test_ = test;
     }
     if ((stopped() || step == options_.steps) && test_) {
       report.best_step = best_step_;

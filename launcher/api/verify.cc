@@ -5,6 +5,7 @@
 #include "backend.h"
 #include "batches.h"
 #include "compile.h"
+#include "graph/passes/training.h"
 #include "plan.h"
 #include "replay.h"
 #include "world.h"
@@ -105,10 +106,11 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
     replay_options.fill = [&](int64_t micro, bool validation, const std::string& name,
                               const Box& box, void* out) {
       for (const BatchField& field : fields) {
-        if (field.name == name) {
-          const bool kept = validation && data->batches(Split::validation) > 0;
-          data->read(micro, kept ? Split::validation : Split::training, field, box, out);
-        }
+        const bool test = name == kTestPrefix + field.name;
+        if (!test && name != field.name) continue;
+        const Split split = test ? Split::test : Split::validation;
+        const bool kept = validation && data->batches(split) > 0;
+        data->read(micro, kept ? split : Split::training, field, box, out);
       }
     };
     return to_report(mpi ? replay_over(*mpi, acts, backend_kernels(), replay_options)

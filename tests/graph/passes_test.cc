@@ -116,6 +116,31 @@ TEST(MaskBeforeDropout, KeepsWhatIsDrawn) {
   expect_same_outputs(b.g, out, 0);
 }
 
+/// One pass gives what two do, one with each of the targets; what no target reaches is there once.
+TEST(MeasureTestToo, BothInOnePass) {
+  Build b;
+  const ValueId x = b.op("tanh", {b.in("x", {6, 5})});
+  const ValueId target = b.in("target", {6, 5});
+  const ValueId difference = b.sub(x, target);
+  b.g.metrics["loss"] = b.op("reduce_sum", {b.mul(difference, difference)},
+                             {{"axes", Shape{0, 1}}, {"keepdims", int64_t{0}}});
+  b.g.metrics["size"] = b.op("reduce_sum", {x}, {{"axes", Shape{0, 1}}, {"keepdims", int64_t{0}}});
+  Graph both = b.g;
+  measure_test_too(both, {"target"});
+  check_graph(both);
+  EXPECT_EQ(count_op(both, "tanh"), 1);
+  EXPECT_EQ(count_op(both, "sub"), 2);
+  EXPECT_EQ(both.metrics.count("test/size"), 0u);
+  both.outputs = {both.metrics.at("loss"), both.metrics.at("test/loss")};
+  b.g.outputs = {b.g.metrics.at("loss")};
+  NamedTensors feeds = testing::feeds_for(both);
+  const std::vector<Tensor> at_once = evaluate_graph(both, feeds);
+  EXPECT_EQ(evaluate_graph(b.g, feeds)[0].at(0), at_once[0].at(0));
+  feeds.at("target") = feeds.at("test/target");
+  EXPECT_EQ(evaluate_graph(b.g, feeds)[0].at(0), at_once[1].at(0));
+  EXPECT_NE(at_once[0].at(0), at_once[1].at(0));
+}
+
 TEST(FoldTransposes, IntoOperandsAndResult) {
   Build b;
   const ValueId x = b.transpose(b.in("x", {3, 2, 4}), {1, 0, 2});

@@ -16,7 +16,7 @@ namespace {
 constexpr int kNodes = 24, kFeatures = 6, kClasses = 3;
 
 /// Nodes of three kinds; their features lean to the kind, their neighbours are mostly of it.
-std::string graph_npz() {
+std::string graph_npz(const char* validation = "val_mask", const char* test = "test_mask") {
   std::vector<float> features;
   std::vector<int64_t> labels, sources, targets;
   std::string masks[3];
@@ -42,8 +42,8 @@ std::string graph_npz() {
        {"labels", npy("<i8", row(kNodes), bytes_of(labels))},
        {"edge_index", npy("<i8", "(2, " + std::to_string(edges) + ")", bytes_of(sources))},
        {"train_mask", npy("|b1", row(kNodes), masks[0])},
-       {"val_mask", npy("|b1", row(kNodes), masks[1])},
-       {"test_mask", npy("|b1", row(kNodes), masks[2])}});
+       {validation, npy("|b1", row(kNodes), masks[1])},
+       {test, npy("|b1", row(kNodes), masks[2])}});
 }
 
 std::vector<nlohmann::json> evals(const std::string& text) {
@@ -141,6 +141,25 @@ TEST_F(Graphs, RecipesDoNotNameFiles) {
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_NE(message(run).find("bad.onnx: metadata 'shardrun.train': "), std::string::npos)
         << describe(run);
+  }
+}
+
+/// One pass measures both; each is what a validation of its nodes alone gives.
+TEST_F(Graphs, TheTestIsThatOfTheBestValidation) {
+  at_->write("swapped.npz", graph_npz("test_mask", "val_mask"));
+  for (const char* model : {"sparse", "dense_dropout"}) {
+    const std::string job = std::string("train ") + model + ".onnx --steps 15";
+    const Outcome run = at_->shardrun(job + kData + " --metrics t.jsonl"),
+                  swapped = at_->shardrun(job + " --data npz:swapped.npz --metrics s.jsonl");
+    ASSERT_EQ(run.status, 0) << describe(run);
+    ASSERT_EQ(swapped.status, 0) << describe(swapped);
+    const auto lines = evals(at_->read("t.jsonl")), others = evals(at_->read("s.jsonl"));
+    const nlohmann::json& last = lines.back();
+    const nlohmann::json& best = others.at(static_cast<size_t>(last.at("best_step")) - 1);
+    EXPECT_EQ(last.at("test_loss"), best.at("val_loss"));
+    EXPECT_EQ(last.at("test_accuracy"), best.at("val_accuracy"));
+    EXPECT_NE(last.at("test_loss"),
+              lines.at(last.at("best_step").get<size_t>() - 1).at("val_loss"));
   }
 }
 
