@@ -292,50 +292,8 @@ void Constraints::check_pins(const Node& node, const NodeDemand& demand,
 
 void Constraints::apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space) {
   if (!kinds_ && pins_.empty()) return;
-  if (kinds_) {
-    demands_.emplace(graph_, mesh_, *kinds_, [&](NodeId n) -> const SpmdRule& {
-      return rules[at(folding.class_of_node[at(n)])];
-    });
-  }
-  // Classes anew, in the order of their first members: those that were one and are asked the same.
-  Folding split;
-  split.rounds = folding.rounds;
-  split.class_of_node.assign(folding.class_of_node.size(), -1);
-  split.class_of_value.assign(folding.class_of_value.size(), -1);
-  std::map<std::tuple<int, NodeDemand>, int> known;
-  std::vector<SpmdRule> split_rules;
-  SearchSpace split_space = space;
-  split_space.strategies.clear();
-  class_demand_.clear();
-  const auto class_for = [&](int old, NodeDemand demand) {
-    const auto [it, fresh] =
-        known.emplace(std::tuple(old, demand), static_cast<int>(split.classes.size()));
-    if (fresh) {
-      split.classes.emplace_back();
-      split_rules.push_back(rules[at(old)]);
-      split_space.strategies.push_back(space.strategies[at(old)]);
-      class_demand_.push_back(std::move(demand));
-    }
-    return it->second;
-  };
-  for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-    const auto id = static_cast<NodeId>(n);
-    const int c = class_for(folding.class_of_node[n], demands_ ? demands_->node(id) : NodeDemand());
-    split.class_of_node[n] = c;
-    split.classes[at(c)].nodes.push_back(id);
-  }
-  for (size_t v = 0; v < graph_.values().size(); ++v) {
-    if (folding.class_of_value[v] < 0) continue;
-    const auto id = static_cast<ValueId>(v);
-    NodeDemand demand;
-    if (demands_) demand.out = {demands_->held(id)};
-    const int c = class_for(folding.class_of_value[v], std::move(demand));
-    split.class_of_value[v] = c;
-    split.classes[at(c)].values.push_back(id);
-  }
-  folding = std::move(split);
-  rules = std::move(split_rules);
-  space = std::move(split_space);
+  class_demand_.assign(folding.classes.size(), {});
+  if (kinds_) split_classes(folding, rules, space);
   for (size_t c = 0; c < folding.classes.size(); ++c) {
     if (folding.classes[c].nodes.empty()) {
       check_held(folding.classes[c].values[0], class_demand_[c]);
@@ -344,6 +302,51 @@ void Constraints::apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSp
                     class_demand_[c]);
     }
   }
+}
+
+/// Classes anew, in the order of their first members: those that were one and are asked the same.
+void Constraints::split_classes(Folding& folding, std::vector<SpmdRule>& rules,
+                                SearchSpace& space) {
+  demands_.emplace(graph_, mesh_, *kinds_, [&](NodeId n) -> const SpmdRule& {
+    return rules[at(folding.class_of_node[at(n)])];
+  });
+  Folding split;
+  split.rounds = folding.rounds;
+  split.class_of_node.assign(folding.class_of_node.size(), -1);
+  split.class_of_value.assign(folding.class_of_value.size(), -1);
+  std::map<std::tuple<int, NodeDemand>, int> known;
+  std::vector<SpmdRule> split_rules;
+  std::vector<std::vector<Strategy>> split_strategies;
+  class_demand_.clear();
+  const auto class_for = [&](int old, NodeDemand demand) {
+    const auto [it, fresh] =
+        known.emplace(std::tuple(old, demand), static_cast<int>(split.classes.size()));
+    if (fresh) {
+      split.classes.emplace_back();
+      split_rules.push_back(rules[at(old)]);
+      split_strategies.push_back(space.strategies[at(old)]);
+      class_demand_.push_back(std::move(demand));
+    }
+    return it->second;
+  };
+  for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+    const auto id = static_cast<NodeId>(n);
+    const int c = class_for(folding.class_of_node[n], demands_->node(id));
+    split.class_of_node[n] = c;
+    split.classes[at(c)].nodes.push_back(id);
+  }
+  for (size_t v = 0; v < graph_.values().size(); ++v) {
+    if (folding.class_of_value[v] < 0) continue;
+    const auto id = static_cast<ValueId>(v);
+    NodeDemand demand;
+    demand.out = {demands_->held(id)};
+    const int c = class_for(folding.class_of_value[v], std::move(demand));
+    split.class_of_value[v] = c;
+    split.classes[at(c)].values.push_back(id);
+  }
+  folding = std::move(split);
+  rules = std::move(split_rules);
+  space.strategies = std::move(split_strategies);
 }
 
 /// A value that no node makes can be held in any Sharding, but for what the planner demands.

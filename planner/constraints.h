@@ -59,6 +59,7 @@ class Constraints {
   void relax(const std::vector<Strategy>& strategies, NodeDemand& demand) const;
   void check_pins(const Node& node, const NodeDemand& demand,
                   const std::vector<Strategy>& strategies) const;
+  void split_classes(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space);
   void check_held(ValueId id, const NodeDemand& demand) const;
   void restrict_node(const Node& node, std::vector<Strategy>& strategies, NodeDemand& demand) const;
   Sharding cut_as(ValueId id, const std::vector<Placements>& masks) const;

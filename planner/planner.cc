@@ -34,7 +34,8 @@ class Planner {
         cluster_(cluster),
         options_(options),
         rules_(rules),
-        times_(mesh, cluster),
+        own_times_(mesh, cluster),
+        times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
         constraints_(graph, mesh, options.planner, options.requests, options.pinned) {}
 
   Plan run(PlanReport& report) {
@@ -316,7 +317,8 @@ class Planner {
   const Cluster& cluster_;
   const PlanOptions& options_;
   RuleCache& rules_;
-  ReshardTimes times_;
+  ReshardTimes own_times_;
+  ReshardTimes& times_;
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;

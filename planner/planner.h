@@ -8,6 +8,7 @@
 #include "planner/cluster.h"
 #include "planner/discovery.h"
 #include "planner/partition.h"
+#include "planner/reshard_table.h"
 #include "planner/solver.h"
 
 namespace shardrun {
@@ -27,6 +28,8 @@ struct PlanOptions {
   /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
   /// with the backend's workspaces. Given by the caller, because the planner knows no backend.
   std::function<ArenaUse(const Plan&)> arena_use = nullptr;
+  /// Of this mesh and cluster, with what another plan has found out already.
+  ReshardTimes* reshard_times = nullptr;
 };
 
 struct PlanReport {

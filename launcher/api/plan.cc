@@ -83,7 +83,9 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  const PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = plan_options(model, request, limit, measures);
+  std::optional<ReshardTimes> times;  // of training and validation
+  if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
                                     rules, &out.report, &out.meshes);
@@ -96,7 +98,12 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
     return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
                      model.evaluation);
   };
-  out.evaluation = plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules);
+  PlanReport report;
+  out.evaluation =
+      plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
+  out.report.discovery_seconds += report.discovery_seconds;
+  out.report.kernel_runs += report.kernel_runs;
+  out.report.distinct_rules = report.distinct_rules;
 }
 
 std::string read_text(const std::string& path) {
