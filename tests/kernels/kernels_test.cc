@@ -310,43 +310,51 @@ TEST(CpuKernels, LargeMatmulsAndAttention) {
 TEST(CpuKernels, AttentionOfFewPairs) {
   std::mt19937_64 rng(kSeed + 3);
   const int64_t T = 131, S = 150;
-  for (const bool grad : {false, true}) {
-    for (const double dropout : {0.0, 0.6}) {
-      for (const double slope : {1.0, 0.2}) {
-        for (const int64_t every : {2, 23, 100000}) {
-          const TensorType q{DType::f32, {2, 3, T, 2}}, k{DType::f32, {2, 3, S, 2}},
-              v{DType::f32, {2, 3, S, 5}}, y{DType::f32, {2, 3, T, 5}}, lse{DType::f32, {2, 3, T}};
-          Case c{make(grad ? "attention_grad" : "attention",
-                      {{"scale", 0.7}, {"has_mask", int64_t{1}}, {"slope", slope}}),
-                 {q, k, v},
-                 {}};
-          if (grad) c.in = {y, q, k, v, y, lse};
-          c.in.push_back({DType::boolean, {1, 1, T, S}});
-          if (dropout > 0) {
-            c.node.attrs.set("dropout", dropout);
-            c.node.attrs.set("seed", int64_t{5});
-            c.node.attrs.set("key", int64_t{1} << 33);
-            c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 300, 301});
-            c.node.attrs.set("start", std::vector<int64_t>{1, 1, 130, 7});
-            c.in.push_back({DType::i64, {}});
-          }
-          c.out = infer_types(c.node, c.in);
-          std::vector<Tensor> in = random_operands(c, rng);
-          auto* mask = in[grad ? 6 : 3].as<bool>();
-          for (int64_t i = 0; i < T * S; ++i)
-            mask[i] = rng() % static_cast<uint64_t>(every) == 0 && i / S != 3;
-          const std::vector<Tensor> want = run_reference(c.node, in);
-          SCOPED_TRACE(str(describe(c), ", one key in ", every));
-          int tried = 0;
-          for (const KernelImpl& impl : cpu_kernels()) {
-            if (impl.op != c.node.op || impl.refuses({c.node, c.in, c.out})) continue;
-            SCOPED_TRACE(impl.name);
-            const std::vector<Tensor> got = run_impl(impl, c, in);
-            for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], 1e-5);
-            ++tried;
-          }
-          EXPECT_EQ(tried, 2);
+  struct Form {
+    int64_t D, Dv, mask_rows;
+    double slope, dropout;
+  };
+  for (const Form& f : std::vector<Form>{{2, 8, T, 0.2, 0.6},
+                                         {2, 8, T, 0.2, 0},
+                                         {2, 5, T, 0.2, 0.6},
+                                         {2, 5, 1, 1, 0},
+                                         {3, 4, T, 1, 0.3},
+                                         {3, 4, 1, 0.5, 0}}) {
+    for (const bool grad : {false, true}) {
+      for (const int64_t every : {2, 23, 100000}) {
+        const TensorType q{DType::f32, {2, 3, T, f.D}}, k{DType::f32, {2, 3, S, f.D}},
+            v{DType::f32, {2, 3, S, f.Dv}}, y{DType::f32, {2, 3, T, f.Dv}},
+            lse{DType::f32, {2, 3, T}};
+        Case c{make(grad ? "attention_grad" : "attention",
+                    {{"scale", 0.7}, {"has_mask", int64_t{1}}, {"slope", f.slope}}),
+               {q, k, v},
+               {}};
+        if (grad) c.in = {y, q, k, v, y, lse};
+        c.in.push_back({DType::boolean, {1, 1, f.mask_rows, S}});
+        if (f.dropout > 0) {
+          c.node.attrs.set("dropout", f.dropout);
+          c.node.attrs.set("seed", int64_t{5});
+          c.node.attrs.set("key", int64_t{1} << 33);
+          c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 300, 301});
+          c.node.attrs.set("start", std::vector<int64_t>{1, 1, 130, 7});
+          c.in.push_back({DType::i64, {}});
         }
+        c.out = infer_types(c.node, c.in);
+        std::vector<Tensor> in = random_operands(c, rng);
+        auto* mask = in[grad ? 6 : 3].as<bool>();
+        for (int64_t i = 0; i < f.mask_rows * S; ++i)
+          mask[i] = rng() % static_cast<uint64_t>(every) == 0 && i / S != 3;
+        const std::vector<Tensor> want = run_reference(c.node, in);
+        SCOPED_TRACE(str(describe(c), ", one key in ", every));
+        int tried = 0;
+        for (const KernelImpl& impl : cpu_kernels()) {
+          if (impl.op != c.node.op || impl.refuses({c.node, c.in, c.out})) continue;
+          SCOPED_TRACE(impl.name);
+          const std::vector<Tensor> got = run_impl(impl, c, in);
+          for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], 1e-5);
+          ++tried;
+        }
+        EXPECT_EQ(tried, 2);
       }
     }
   }
