@@ -60,6 +60,8 @@ NodeBoxes node_boxes(const NodePlan& plan, const std::vector<Shape>& in,
     range(boxes, halo.of) =
         halo.window.of(range(chunks, halo.anchor), shape[static_cast<size_t>(halo.of.dim)]);
   }
+  for (const Rows& rows : plan.rows)
+    range(boxes, rows.of) = {0, range(chunks, rows.of).size + rows.most_named};
   for (const Blocks& blocks : plan.blocks) {
     int64_t offset = 0, rows = 0;
     for (const NodeDim& of : blocks.of) {
@@ -84,6 +86,10 @@ std::vector<int> exchange_axes(const NodePlan& plan, bool result, int index) {
     if (is_at(blocks.result, result, index))
       axes.insert(axes_of(plan, blocks.result).begin(), axes_of(plan, blocks.result).end());
   }
+  for (const Rows& rows : plan.rows) {
+    if (is_at(rows.of, result, index))
+      axes.insert(axes_of(plan, rows.of).begin(), axes_of(plan, rows.of).end());
+  }
   return {axes.begin(), axes.end()};
 }
 
@@ -96,6 +102,9 @@ std::string to_string(const NodePlan& plan, bool result, int index, const Mesh& 
   for (const Blocks& blocks : plan.blocks) {
     if (!is_at(blocks.result, result, index)) continue;
     out += str(" ", blocks.of.size(), " blocks in dim ", blocks.result.dim);
+  }
+  for (const Rows& rows : plan.rows) {
+    if (is_at(rows.of, result, index)) out += str(" named rows in dim ", rows.of.dim);
   }
   return out;
 }
@@ -146,6 +155,25 @@ void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
         out[static_cast<size_t>(blocks.result.index)][static_cast<size_t>(blocks.result.dim)];
     SR_REQUIRE(rows == extent, invalid_input, "the blocks of ", name_of(blocks.result), " are ",
                rows, " rows, the dim has ", extent);
+  }
+  for (const Rows& rows : plan.rows) {
+    check_dim(rows.of);
+    check_dim(rows.by);
+    SR_REQUIRE(!rows.by.result, invalid_input, "the rows of ", name_of(rows.of),
+               " are named by a result, wanted an operand");
+    SR_REQUIRE(std::none_of(special.begin(), special.end(),
+                            [&](const NodeDim& dim) {
+                              return is_at(dim, rows.of.result, rows.of.index) ||
+                                     is_at(dim, false, rows.by.index);
+                            }),
+               invalid_input, name_of(rows.of), " has named rows, and so neither it nor ",
+               name_of(rows.by), " can be in windows, blocks or other rows");
+    SR_REQUIRE(axes_of(plan, rows.of) == axes_of(plan, rows.by), invalid_input, name_of(rows.of),
+               " has rows that ", name_of(rows.by), " names, which other axes cut");
+    SR_REQUIRE(rows.most_named >= 0 && rows.most_owned >= 0, invalid_input, name_of(rows.of),
+               " has bounds of ", rows.most_named, " and ", rows.most_owned,
+               " rows, wanted none below 0");
+    special.insert(rows.of);
   }
   for (const Halo& halo : plan.halos) {
     SR_REQUIRE(special.count(halo.anchor) == 0, invalid_input, name_of(halo.of),

@@ -57,19 +57,41 @@ struct Blocks {
   friend auto operator<=>(const Blocks&, const Blocks&) = default;
 };
 
+/// A dim of an operand or result whose rows a node finds by numbers (OpDef::numbered_rows): `of` is
+/// cut by the axes that cut the numbers along `by`. While the node runs, a rank has its own rows of
+/// the dim and behind them those of others that its numbers name, and its numbers count these. An
+/// operand's rows are fetched from their owners before the node; what it made of a result's goes to
+/// their owners after it, who reduce all that there is of a row. How many rows these are depends on
+/// the numbers, so there is a bound for each direction, and what exceeds it is an error when met.
+///
+/// Rows 0 … 9 over two ranks; rank 0 names 0, 2, 5, 2 and rank 1 names 5, 7, 4. Then rank 0 has the
+/// rows 0, 1, 2, 3, 4 and 5 of rank 1, which its numbers call 0, 2, 5, 2; rank 1 has 5, 6, 7, 8, 9
+/// and 4 of rank 0, and numbers 0, 2, 5. Each names one row of the other: both bounds are 1.
+struct Rows {
+  NodeDim of, by;               // by: a dim of an operand, the numbers
+  ReduceOp op = ReduceOp::sum;  // of a result
+  int64_t most_named = 0;       // rows of others that a rank names
+  int64_t most_owned = 0;       // rows of a rank that others name, each as often as others do
+  friend auto operator<=>(const Rows&, const Rows&) = default;
+};
+
 /// Shardings in which a node wants its operands and leaves its results, and what it does otherwise
 /// while it runs. Where an operand's value is produced in another Sharding, partition puts a
-/// resharding between; for halos and blocks, exchanges before and after.
+/// resharding between; for halos, blocks and rows, exchanges before and after.
 struct NodePlan {
   std::vector<Sharding> in, out;
   std::vector<Halo> halos = {};
   std::vector<Blocks> blocks = {};
+  std::vector<Rows> rows = {};
+  /// Is anything exchanged before or after the node?
+  bool exchanges() const { return !halos.empty() || !blocks.empty() || !rows.empty(); }
   friend bool operator==(const NodePlan&, const NodePlan&) = default;
 };
 
 /// The part of every operand that a rank reads and of every result that it makes. A result in
 /// blocks has the box of its local shape, beginning at 0 along the blocks' dim, and in `blocks` the
-/// global range of each block (empty for all other results).
+/// global range of each block (empty for all other results). A dim with named rows begins at 0,
+/// too, and has the rank's own rows and room for those of others.
 struct NodeBoxes {
   std::vector<Box> in, out;
   std::vector<std::vector<Range>> blocks;
@@ -79,16 +101,17 @@ NodeBoxes node_boxes(const NodePlan& plan, const std::vector<Shape>& in,
                      const std::vector<int64_t>& coordinates);
 
 /// The mesh axes over which operand or result `index` has to be exchanged: those that cut its
-/// windowed dims or its blocks, in mesh order. Empty: it is read or made in chunks.
+/// windowed dims, its blocks or its rows, in mesh order. Empty: it is read or made in chunks.
 std::vector<int> exchange_axes(const NodePlan& plan, bool result, int index);
 
 /// The Sharding and what is exchanged: "[-, -, {h}, -] halo 1,1 in dim 2", of a result
-/// "[-, -, {h}, -] add 1,1 in dim 2" or "[{h}] 3 blocks in dim 0".
+/// "[-, -, {h}, -] add 1,1 in dim 2" or "[{h}] 3 blocks in dim 0"; of rows "[{h}, -] named rows in
+/// dim 0".
 std::string to_string(const NodePlan& plan, bool result, int index, const Mesh& mesh);
 
 /// Throws invalid_input: a dim that is not there, a dim in two halos, a stride below 1, an anchor
 /// that is cut by other axes or is itself in windows, blocks beside other blocks or windows of one
-/// result, blocks that are not the whole dim.
+/// result, blocks that are not the whole dim, rows that other axes cut than their numbers.
 void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
                      const std::vector<Shape>& out, const Mesh& mesh);
 

@@ -64,6 +64,23 @@ struct OpDef {
   std::function<std::optional<int64_t>(const Node&, std::span<const TensorType> in, size_t operand)>
       index_bound = nullptr;
 
+  /// Of an op that finds rows by their numbers: the operand that holds the numbers, and the dims of
+  /// operands and results that they count. The op then does the same with any rows in any places,
+  /// as long as all that it names are there: it gives the same rows if those that are not named are
+  /// taken out and the others numbered anew, and a number outside names nothing. Gather reads the
+  /// rows of operand 0 that operand 1 numbers. Null or nullopt: none. A test of all ops holds them
+  /// to it.
+  struct NumberedRows {
+    struct Dim {
+      bool result = false;
+      int index = 0, dim = 0;
+    };
+    int numbers = 1;
+    std::vector<Dim> of;
+  };
+  std::function<std::optional<NumberedRows>(const Node&, std::span<const TensorType> in)>
+      numbered_rows = nullptr;
+
   /// Makes random operands into ones that occur, where an operand is what another op makes of the
   /// rest: a user's gradient is handed the forward results, which random numbers would never be.
   /// Called on the operands of discovery and of tests. Null: any operands may occur.

@@ -64,6 +64,13 @@ NodeDim dim_from(const json& object, const std::string& origin) {
           get<int>(object, "dim", origin)};
 }
 
+ReduceOp op_from(const std::string& name, const std::string& origin) {
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+    if (to_string(op) == name) return op;
+  }
+  fail(ErrorKind::invalid_input, origin, ": field 'op' is '", name, "', wanted sum, max or min");
+}
+
 const json& object_of(const json& object, const char* name, const std::string& origin) {
   const json& by_name = field(object, name, origin);
   SR_REQUIRE(by_name.is_object(), invalid_input, origin, ": field '", name, "' is not an object");
@@ -91,6 +98,13 @@ json node_json(const NodePlan& node, const Mesh& mesh) {
     for (const NodeDim& dim : b.of) of.push_back(dim_json(dim));
     out["blocks"].push_back({{"result", b.result.index}, {"dim", b.result.dim}, {"of", of}});
   }
+  for (const Rows& r : node.rows) {
+    out["rows"].push_back({{"of", dim_json(r.of)},
+                           {"by", dim_json(r.by)},
+                           {"op", to_string(r.op)},
+                           {"most_named", r.most_named},
+                           {"most_owned", r.most_owned}});
+  }
   return out;
 }
 
@@ -112,6 +126,14 @@ NodePlan node_from(const json& object, const Mesh& mesh, const std::string& wher
       Blocks blocks{{true, get<int>(b, "result", where), get<int>(b, "dim", where)}, {}};
       for (const json& of : list_of(b, "of", where)) blocks.of.push_back(dim_from(of, where));
       node.blocks.push_back(std::move(blocks));
+    }
+  }
+  if (object.contains("rows")) {
+    for (const json& r : list_of(object, "rows", where)) {
+      node.rows.push_back(
+          {dim_from(field(r, "of", where), where), dim_from(field(r, "by", where), where),
+           op_from(get<std::string>(r, "op", where), where), get<int64_t>(r, "most_named", where),
+           get<int64_t>(r, "most_owned", where)});
     }
   }
   return node;

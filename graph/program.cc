@@ -44,8 +44,15 @@ std::string_view to_string(Collective::Kind kind) {
     case Collective::Kind::halo_exchange: return "halo_exchange";
     case Collective::Kind::halo_add: return "halo_add";
     case Collective::Kind::block_exchange: return "block_exchange";
+    case Collective::Kind::row_route: return "row_route";
+    case Collective::Kind::row_fetch: return "row_fetch";
+    case Collective::Kind::row_add: return "row_add";
   }
   return "?";
+}
+
+int64_t routing_size(const Collective& c) {
+  return 2 * static_cast<int64_t>(c.group.size()) + c.most_owned;
 }
 
 std::string to_string(const Program& program) {
@@ -74,9 +81,12 @@ std::string to_string(const Program& program) {
       }
       if (c.kind == Collective::Kind::all_to_all) out << " to_dim=" << c.to_dim;
       if (c.kind == Collective::Kind::reduce_scatter || c.kind == Collective::Kind::all_reduce ||
-          c.kind == Collective::Kind::keep_first) {
+          c.kind == Collective::Kind::keep_first || c.kind == Collective::Kind::row_add) {
         out << " op=" << to_string(c.op);
       }
+      if (c.kind == Collective::Kind::row_route || c.kind == Collective::Kind::row_fetch ||
+          c.kind == Collective::Kind::row_add)
+        out << " most_named=" << c.most_named << " most_owned=" << c.most_owned;
       out << "}";
     }
     out << "(";

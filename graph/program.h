@@ -36,6 +36,9 @@ struct Collective {
     halo_exchange,   // chunks -> the windows that a node reads; any box to any box
     halo_add,        // windows that a node made -> chunks; a row that several made is their sum
     block_exchange,  // blocks along `dim` that a node made -> chunks
+    row_route,       // numbers -> numbers of a rank's own and named rows; who gets which rows
+    row_fetch,       // chunks of `dim` -> a rank's own and named rows
+    row_add,         // what a node made of its own and named rows -> chunks of `dim`
   };
   Kind kind = Kind::all_gather;
   std::vector<int> axes;       // of the mesh, over which the group spreads
@@ -48,8 +51,15 @@ struct Collective {
   std::vector<Box> out_boxes;
   /// block_exchange: per member the global ranges of `dim` that its tensor is stacked of.
   std::vector<std::vector<Range>> in_blocks;
+  /// Of rows: bounds (graph/node_plan.h, Rows). row_route has two results: the numbers, and a
+  /// routing of routing_size integers, the second operand of row_fetch and row_add. Its boxes are
+  /// of one dim, the rows that each member owns.
+  int64_t most_named = 0, most_owned = 0;
 };
 std::string_view to_string(Collective::Kind kind);
+/// Elements of a routing: how many rows of each member this rank names, how many of this rank's
+/// each member names, and which these are, counted from this rank's first.
+int64_t routing_size(const Collective& row_route);
 
 struct Step {
   enum class Kind { kernel, collective };

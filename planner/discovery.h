@@ -24,9 +24,10 @@ struct Placement {
   enum class Kind { replicate, shard, partial };
   Kind kind = Kind::replicate;
   int dim = 0;                       // shard
-  ReduceOp op = ReduceOp::sum;       // partial
+  ReduceOp op = ReduceOp::sum;       // partial, and of rows of a result
   std::optional<HaloWindow> window;  // shard, of the first dim of the option that is cut plainly
   std::vector<int> blocks;  // shard, results only: the operands whose chunks follow each other
+  int rows_by = -1;         // shard: the operand whose numbers name its rows; -1: nothing does
   static Placement shard(int dim) { return {Kind::shard, dim, ReduceOp::sum, {}, {}}; }
   static Placement partial(ReduceOp op) { return {Kind::partial, 0, op, {}, {}}; }
   static Placement windows(int dim, HaloWindow window) {
@@ -35,7 +36,10 @@ struct Placement {
   static Placement in_blocks(int dim, std::vector<int> operands) {
     return {Kind::shard, dim, ReduceOp::sum, {}, std::move(operands)};
   }
-  bool is_chunk() const { return kind == Kind::shard && !window && blocks.empty(); }
+  static Placement rows_named(int dim, int by, ReduceOp op) {
+    return {Kind::shard, dim, op, {}, {}, by};
+  }
+  bool is_chunk() const { return kind == Kind::shard && !window && blocks.empty() && rows_by < 0; }
   friend auto operator<=>(const Placement&, const Placement&) = default;
 };
 

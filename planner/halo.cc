@@ -66,6 +66,23 @@ double chunks_touched(const Range& range, int64_t width) {
   return static_cast<double>((range.end() - 1) / width - range.begin / width + 1);
 }
 
+/// The rows that change ranks and the ones that stay, packing included.
+double row_seconds(const Rows& rows, const TensorType& type, const Sharding& sharding,
+                   const Mesh& mesh, const Wire& wire, const Cluster& cluster) {
+  if (rows.most_named == 0) return 0;
+  const auto element = static_cast<double>(size_of(type.dtype));
+  const auto held = static_cast<double>(max_local_count(type.shape, sharding, mesh)) * element;
+  const auto own = static_cast<double>(
+      box_shape(local_box(type.shape, sharding, mesh,
+                          std::vector<int64_t>(at(mesh.axis_count()), 0)))[at(rows.of.dim)]);
+  const double row = own == 0 ? 0 : held / own;
+  const double named = row * static_cast<double>(rows.most_named),
+               owned = row * static_cast<double>(rows.most_owned);
+  const double sent = rows.of.result ? named : owned, received = rows.of.result ? owned : named;
+  return exchange_seconds(sent, received, wire.span.ranks - 1, wire) +
+         2 * (held + owned) / cluster.memory_bandwidth.value();
+}
+
 }  // namespace
 
 NodePlan replicated_node(std::span<const TensorType> in, std::span<const TensorType> out) {
@@ -92,6 +109,8 @@ void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<P
       const Placement& p = placements[i];
       const NodeDim of{result, static_cast<int>(i), p.dim};
       if (p.window) add_once(plan.halos, Halo{of, anchor, *p.window});
+      if (p.rows_by >= 0)
+        add_once(plan.rows, Rows{of, {false, p.rows_by, in[at(p.rows_by)].dim}, p.op});
       if (p.blocks.empty()) continue;
       Blocks blocks{of, {}};
       for (int operand : p.blocks) blocks.of.push_back({false, operand, in[at(operand)].dim});
@@ -115,7 +134,7 @@ bool cuts_agree(const NodePlan& plan, const SpmdRule::Option& option) {
 }
 
 bool halos_agree(const NodePlan& plan) {
-  if (plan.halos.empty() && plan.blocks.empty()) return true;
+  if (!plan.exchanges()) return true;
   std::set<NodeDim> special;
   for (const Halo& halo : plan.halos) {
     if (!special.insert(halo.of).second || axes_of(plan, halo.of) != axes_of(plan, halo.anchor))
@@ -131,6 +150,13 @@ bool halos_agree(const NodePlan& plan) {
       if (axes_of(plan, of) != axes_of(plan, blocks.result) || special.count(of) > 0) return false;
     }
   }
+  for (const Rows& rows : plan.rows) {
+    const bool other = std::any_of(special.begin(), special.end(), [&](const NodeDim& dim) {
+      return dim.result == rows.of.result && dim.index == rows.of.index;
+    });
+    if (other || axes_of(plan, rows.of) != axes_of(plan, rows.by)) return false;
+    special.insert(rows.of);
+  }
   return std::none_of(plan.halos.begin(), plan.halos.end(),
                       [&](const Halo& halo) { return special.count(halo.anchor) > 0; });
 }
@@ -141,6 +167,32 @@ bool is_exchanged(const NodePlan& plan, const NodeDim& dim) {
          std::any_of(plan.blocks.begin(), plan.blocks.end(), [&](const Blocks& blocks) {
            return std::find(blocks.of.begin(), blocks.of.end(), dim) != blocks.of.end();
          });
+}
+
+const Rows* rows_of(const NodePlan& plan, bool result, int index) {
+  for (const Rows& rows : plan.rows) {
+    if (rows.of.result == result && rows.of.index == index) return &rows;
+  }
+  return nullptr;
+}
+
+std::optional<Collective> route_of(const NodePlan& plan, const std::vector<Shape>& in,
+                                   const std::vector<Shape>& out, const Mesh& mesh, int64_t rank) {
+  if (plan.rows.empty()) return std::nullopt;
+  const Rows& rows = plan.rows[0];
+  const int64_t extent = (rows.of.result ? out : in)[at(rows.of.index)][at(rows.of.dim)];
+  Collective c;
+  c.kind = Collective::Kind::row_route;
+  c.axes = axes_of(plan, rows.of);
+  std::sort(c.axes.begin(), c.axes.end());  // as exchange_axes
+  c.group = mesh.group(rank, c.axes);
+  c.most_named = rows.most_named;
+  c.most_owned = rows.most_owned;
+  const Sharding cut{{axes_of(plan, rows.of)}, {}};
+  for (int64_t member : c.group)
+    c.in_boxes.push_back(local_box({extent}, cut, mesh, mesh.coordinates(member)));
+  c.out_boxes = c.in_boxes;
+  return c;
 }
 
 std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Shape>& in,
@@ -156,6 +208,14 @@ std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Sh
     if (!result || blocks.result.index != index) continue;
     c.kind = Collective::Kind::block_exchange;
     c.dim = blocks.result.dim;
+  }
+  if (const Rows* rows = rows_of(plan, result, index)) {
+    if (rows->most_named == 0) return std::nullopt;  // all that is named is at home
+    c.kind = result ? Collective::Kind::row_add : Collective::Kind::row_fetch;
+    c.dim = rows->of.dim;
+    c.op = rows->op;
+    c.most_named = rows->most_named;
+    c.most_owned = rows->most_owned;
   }
   const Shape& shape = (result ? out : in)[at(index)];
   const Sharding& sharding = (result ? plan.out : plan.in)[at(index)];
@@ -215,10 +275,33 @@ double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,
   }
   if (chunks) return 0;
   const auto element = static_cast<double>(size_of(type.dtype));
+  if (const Rows* rows = rows_of(plan, result, index))
+    return row_seconds(*rows, type, sharding, mesh, wire_of(axes, mesh, cluster), cluster);
   // Through memory: the copy of what stays, and packing and unpacking.
   return exchange_seconds(most_moved * element, most_moved * element,
                           static_cast<int64_t>(most_messages), wire_of(axes, mesh, cluster)) +
          (2 * most_held + 4 * most_moved) * element / cluster.memory_bandwidth.value();
+}
+
+/// A mark for each row, two looks at each number, and two messages: how many rows, and which.
+double route_seconds(const NodePlan& plan, std::span<const TensorType> in,
+                     std::span<const TensorType> out, const Mesh& mesh, const Cluster& cluster) {
+  if (plan.rows.empty()) return 0;
+  const Rows& rows = plan.rows[0];
+  const TensorType &numbers = in[at(rows.by.index)],
+                   &of = (rows.of.result ? out : in)[at(rows.of.index)];
+  const double id = sizeof(int64_t);
+  const auto count = static_cast<double>(
+                 max_local_count(numbers.shape, plan.in[at(rows.by.index)], mesh)),
+             extent = static_cast<double>(of.shape[at(rows.of.dim)]);
+  const double local = id * (3 * count + 3 * extent) / cluster.memory_bandwidth.value();
+  if (rows.most_named == 0) return local;
+  const Wire wire = wire_of(axes_of(plan, rows.by), mesh, cluster);
+  const int64_t peers = wire.span.ranks - 1;
+  const double counts = id * static_cast<double>(peers),
+               most = id * static_cast<double>(std::max(rows.most_named, rows.most_owned));
+  return local + exchange_seconds(counts, counts, peers, wire) +
+         exchange_seconds(most, most, peers, wire);
 }
 
 double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,

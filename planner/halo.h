@@ -1,4 +1,4 @@
-// Halos: from a rule's windows and blocks to the exchanges of a node, and what they cost.
+// Halos: from a rule's windows, blocks and rows to the exchanges of a node, and what they cost.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ namespace shardrun {
 /// Everything replicated.
 NodePlan replicated_node(std::span<const TensorType> in, std::span<const TensorType> out);
 
-/// Adds what the option does along one more axis: cuts, windows and blocks. The windows are of the
-/// option's first plainly cut dim, results before operands.
+/// Adds what the option does along one more axis: cuts, windows, blocks and rows. The windows are
+/// of the option's first plainly cut dim, results before operands.
 void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<Placement>& out,
            int axis);
 
@@ -26,9 +26,12 @@ void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<P
 bool cuts_agree(const NodePlan& plan, const SpmdRule::Option& option);
 
 /// Can the windows and blocks that several axes' options have placed stand together? Not if a dim
-/// has two windows, if its axes are not those of the dim that the windows are of, or if a result in
-/// blocks has another dim in windows or blocks.
+/// has two windows, if its axes are not those of the dim that the windows are of or that numbers
+/// its rows, or if what is in blocks or has named rows has another dim in windows, blocks or rows.
 bool halos_agree(const NodePlan& plan);
+
+/// The named rows of operand or result `index`; null if it has none.
+const Rows* rows_of(const NodePlan& plan, bool result, int index);
 
 /// Is the dim taken or made in windows, or part of blocks? Its chunks may then be empty.
 bool is_exchanged(const NodePlan& plan, const NodeDim& at);
@@ -40,8 +43,17 @@ std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Sh
                                       const std::vector<Shape>& out, bool result, int index,
                                       const Mesh& mesh, int64_t rank);
 
+/// What a node with named rows needs before it: its numbers made to count the rank's own and named
+/// rows, and the routing of these (Collective). One serves all nodes with the same numbers and
+/// bounds. nullopt: it has none.
+std::optional<Collective> route_of(const NodePlan& plan, const std::vector<Shape>& in,
+                                   const std::vector<Shape>& out, const Mesh& mesh, int64_t rank);
+double route_seconds(const NodePlan& plan, std::span<const TensorType> in,
+                     std::span<const TensorType> out, const Mesh& mesh, const Cluster& cluster);
+
 /// Time of all of a node's exchanges: of the rank that gets (or gives) the most, the messages'
-/// latency, the bytes over the slowest of the axes, and packing through memory.
+/// latency, the bytes over the slowest of the axes, and packing through memory. Without its
+/// routing, which other nodes may share.
 double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,
                         std::span<const TensorType> out, const Mesh& mesh, const Cluster& cluster);
 /// The part of it that is for one operand or result.

@@ -78,14 +78,15 @@ NodeShapes shapes_of(const Graph& graph, const Node& node) {
   return out;
 }
 
-bool has_exchanges(const NodePlan& np) { return !np.halos.empty() || !np.blocks.empty(); }
-
-/// nullopt: chunks are what the node takes or makes, on every rank.
+/// Of the numbers that name rows, their routing. nullopt: chunks are what the node takes or makes, on
+/// every rank.
 std::optional<Collective> exchange_of(const Partition::Skeleton& skeleton, const NodeSide& side,
                                       int64_t rank) {
   const NodePlan& np = *skeleton.node_plans[static_cast<size_t>(side.node)];
-  if (!has_exchanges(np)) return std::nullopt;
+  if (!np.exchanges()) return std::nullopt;
   const NodeShapes shapes = shapes_of(skeleton.graph, skeleton.graph.node(side.node));
+  if (!side.result && !np.rows.empty() && np.rows[0].by.index == side.index)
+    return route_of(np, shapes.in, shapes.out, skeleton.plan.mesh, rank);
   return exchange_of(np, shapes.in, shapes.out, side.result, side.index, skeleton.plan.mesh, rank);
 }
 
@@ -333,19 +334,56 @@ class Partitioner {
   }
 
   /// The exchange between `from` and `to`, one of them in chunks of `value`, the other as its node
-  /// takes or makes it.
+  /// takes or makes it. `routing`: of named rows (-1: there are none).
   void add_exchange(ValueId value, Collective::Kind kind, const NodeSide& side, BufferId from,
-                    BufferId to) {
+                    BufferId to, BufferId routing = -1) {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase_;
     step.source = graph_.value(value).name;
     step.node.name = step.source + "@" + std::string(to_string(kind));
     step.in = {from};
+    if (routing >= 0) step.in.push_back(routing);
     step.out = {to};
     StepForm form;
     form.exchange = side;
     steps_.push_back({std::move(step), form});
+  }
+
+  /// Numbers that count a rank's own and named rows, and the routing of these: once for all nodes
+  /// with the same numbers and bounds.
+  struct Route {
+    BufferId numbers = -1, routing = -1;
+  };
+  Route route(NodeId id, BufferId numbers) {
+    const Node& node = graph_.node(id);
+    const NodePlan& np = *out_.node_plans[static_cast<size_t>(id)];
+    const Rows& rows = np.rows[0];
+    const auto by = static_cast<size_t>(rows.by.index), of = static_cast<size_t>(rows.of.index),
+               dim = static_cast<size_t>(rows.of.dim);
+    const Sharding& table = (rows.of.result ? np.out : np.in)[of];
+    const Shape& shape = graph_.type((rows.of.result ? node.outputs : node.inputs)[of]).shape;
+    const auto [it, fresh] = routes_.try_emplace(std::make_tuple(
+        numbers, shape[dim], table.dims[dim], rows.most_named, rows.most_owned));
+    if (!fresh) return it->second;
+    const ValueId value = node.inputs[by];
+    const NodeSide side{id, false, rows.by.index};
+    const std::string& name = graph_.value(value).name;
+    it->second.numbers = push_buffer(name + "@renumbered", {value, &np.in[by], std::nullopt});
+    it->second.routing = push_buffer(name + "@routing", {value, &np.in[by], side});
+    program_.buffers.back().type.dtype = DType::i64;
+    Step step;
+    step.kind = Step::Kind::collective;
+    step.phase = phase_;
+    step.source = name;
+    step.node.name =
+        str(name, "@", to_string(Collective::Kind::row_route), " of node '", node.name, "'");
+    step.in = {numbers};
+    step.out = {it->second.numbers, it->second.routing};
+    StepForm form;
+    form.exchange = side;
+    steps_.push_back({std::move(step), form});
+    return it->second;
   }
 
   /// A buffer for what a node takes or makes of `value` in place of its chunks.
@@ -361,16 +399,25 @@ class Partitioner {
     step.phase = node.phase;
     step.source = node.name;
     for (ValueId in : node.inputs) drop_copies(in);
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      step.in.push_back(buffer_in(node.inputs[i], &np.in[i]));
+    Route rows;
+    if (!np.rows.empty()) {
+      BufferId& numbers = step.in[static_cast<size_t>(np.rows[0].by.index)];
+      rows = route(id, numbers);
+      numbers = rows.numbers;
+    }
+    const auto routing = [&](const NodeSide& side) {
+      return rows_of(np, side.result, side.index) != nullptr ? rows.routing : -1;
+    };
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId value = node.inputs[i];
-      BufferId buffer = buffer_in(value, &np.in[i]);
       const NodeSide side{id, false, static_cast<int>(i)};
-      if (const auto exchange = exchange_of(out_, side, 0)) {
-        const BufferId widened = new_exchanged(value, np.in[i], side);
-        add_exchange(value, exchange->kind, side, buffer, widened);
-        buffer = widened;
-      }
-      step.in.push_back(buffer);
+      const auto exchange = exchange_of(out_, side, 0);
+      if (!exchange || exchange->kind == Collective::Kind::row_route) continue;
+      const BufferId widened = new_exchanged(value, np.in[i], side);
+      add_exchange(value, exchange->kind, side, step.in[i], widened, routing(side));
+      step.in[i] = widened;
     }
     struct After {
       ValueId value;
@@ -395,7 +442,8 @@ class Partitioner {
     StepForm form;
     form.kernel = id;
     steps_.push_back({std::move(step), form});
-    for (const After& a : after) add_exchange(a.value, a.kind, a.side, a.from, a.to);
+    for (const After& a : after)
+      add_exchange(a.value, a.kind, a.side, a.from, a.to, routing(a.side));
     for (ValueId out : node.outputs) reshard_early(out);
   }
 
@@ -604,6 +652,8 @@ class Partitioner {
   std::vector<FormedStep> steps_;
   std::vector<ValueState> values_;
   std::vector<Update> updates_;
+  /// By the numbers, the extent and axes of the rows, and the bounds.
+  std::map<std::tuple<BufferId, int64_t, std::vector<int>, int64_t, int64_t>, Route> routes_;
   Phase phase_ = Phase::micro, last_phase_ = Phase::micro;
 };
 
@@ -635,6 +685,8 @@ class Localiser {
       if (form.exchange) {
         step.collective = std::make_shared<const Collective>(
             *exchange_of(skeleton_, *form.exchange, program_.rank));
+        if (step.collective->kind == Collective::Kind::row_route)
+          local_type(step.out[1]).shape = {routing_size(*step.collective)};
       }
     }
     return std::move(program_);
@@ -657,7 +709,7 @@ class Localiser {
     const NodePlan& np = *skeleton_.node_plans[static_cast<size_t>(id)];
     const OpDef& def = op_def(node.op);
     NodeBoxes boxes;
-    if (has_exchanges(np) || def.localise) {
+    if (np.exchanges() || def.localise) {
       const NodeShapes shapes = shapes_of(graph_, node);
       boxes = node_boxes(np, shapes.in, shapes.out, mesh_, coordinates_);
     }

@@ -36,6 +36,7 @@ class Planner {
         rules_(rules),
         own_times_(mesh, cluster),
         times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
+        numbered_(graph, options.contents),
         constraints_(graph, mesh, options.planner, options.requests, options.pinned) {}
 
   Plan run(PlanReport& report) {
@@ -93,16 +94,34 @@ class Planner {
     drop_useless_partials(graph_, folding_, constraints_.pinned(), class_rules_);
   }
 
-  SearchSpace enumerate(const Mesh& mesh, const Cluster& cluster) const {
+  /// A class's rule, with the options in which rows are exchanged if all its nodes know their
+  /// numbers.
+  SpmdRule rule_of(size_t c) {
+    SpmdRule rule = class_rules_[c];
+    std::optional<OpDef::NumberedRows> rows;
+    for (NodeId id : folding_.classes[c].nodes) {
+      rows = numbered_.of(graph_.node(id));
+      if (!rows) return rule;
+    }
+    for (SpmdRule::Option& option : row_options(rule, *rows))
+      rule.options.push_back(std::move(option));
+    return rule;
+  }
+
+  SearchSpace enumerate(const Mesh& mesh, const Cluster& cluster) {
     SearchSpace space;
     space.reshards_updates = constraints_.reshards_updates();
     space.strategies.resize(folding_.classes.size());
     for (size_t c = 0; c < folding_.classes.size(); ++c) {
       if (folding_.classes[c].nodes.empty()) continue;
       const Node& node = example(folding_.classes[c]);
-      space.strategies[c] =
-          enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
-                               class_rules_[c], mesh, cluster, constraints_.leaves_empty());
+      space.strategies[c] = enumerate_strategies(
+          node, graph_.types(node.inputs), graph_.types(node.outputs), rule_of(c), mesh, cluster,
+          constraints_.leaves_empty(), [&](NodePlan& plan) {
+            for (NodeId id : folding_.classes[c].nodes)
+              numbered_.count(graph_.node(id), mesh, plan);
+            return numbered_.sharers(node);
+          });
     }
     return space;
   }
@@ -319,6 +338,7 @@ class Planner {
   RuleCache& rules_;
   ReshardTimes own_times_;
   ReshardTimes& times_;
+  NumberedRows numbered_;
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;

@@ -7,6 +7,7 @@
 #include "graph/plan.h"
 #include "planner/cluster.h"
 #include "planner/discovery.h"
+#include "planner/numbered_rows.h"
 #include "planner/partition.h"
 #include "planner/reshard_table.h"
 #include "planner/solver.h"
@@ -25,6 +26,9 @@ struct PlanOptions {
   std::map<std::string, Sharding> pinned = {};
   /// Shardings that these values must not have: what would the next best be?
   std::map<std::string, Sharding> avoided = {};
+  /// What batch inputs hold in every step, where that is known: rows that their numbers name can
+  /// then be exchanged one by one (planner/numbered_rows.h).
+  InputContents contents = nullptr;
   /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
   /// with the backend's workspaces. Given by the caller, because the planner knows no backend.
   std::function<ArenaUse(const Plan&)> arena_use = nullptr;

@@ -145,8 +145,7 @@ class Classifier {
     std::set<std::string> seen;
     for (const Node& node : graph_.nodes()) {
       const NodePlan& plan = plan_.nodes.at(node.name);
-      if ((plan.halos.empty() && plan.blocks.empty()) || !seen.insert(description(node)).second)
-        continue;
+      if (!plan.exchanges() || !seen.insert(description(node)).second) continue;
       for (size_t i = 0; i < node.inputs.size(); ++i)
         add_exchange(node, plan, false, static_cast<int>(i));
       for (size_t r = 0; r < node.outputs.size(); ++r)

@@ -19,6 +19,7 @@ std::string to_string(const std::vector<Placement>& placements, bool results) {
         if (placements[i].window)
           out += str(results ? "{add " : "{halo ", shardrun::to_string(*placements[i].window), "}");
         if (!placements[i].blocks.empty()) out += str("{block ", placements[i].blocks.size(), "}");
+        if (placements[i].rows_by >= 0) out += str("{rows of ", placements[i].rows_by, "}");
         break;
       case Placement::Kind::partial:
         out += "P(" + std::string(to_string(placements[i].op)) + ")";

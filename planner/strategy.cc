@@ -14,8 +14,10 @@ bool sensible(const NodePlan& plan, bool result, size_t index, const TensorType&
               const Mesh& mesh, bool leave_empty) {
   const Sharding& sharding = (result ? plan.out : plan.in)[index];
   // max over one axis of sums over another is not the sum of maxima: one kind at a time.
+  const Rows* rows = rows_of(plan, result, static_cast<int>(index));
   for (const auto& p : sharding.partial) {
-    if (p.op != sharding.partial[0].op) return false;
+    if (p.op != sharding.partial[0].op || (rows != nullptr && result && p.op != rows->op))
+      return false;
   }
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     if (!leave_empty && !leaves_none_empty(type.shape[d], sharding.dims[d], mesh) &&
@@ -96,7 +98,8 @@ bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& m
 std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
                                            std::span<const TensorType> out, const SpmdRule& rule,
                                            const Mesh& mesh, const Cluster& cluster,
-                                           bool leave_empty) {
+                                           bool leave_empty,
+                                           const std::function<int64_t(NodePlan&)>& count_rows) {
   const OpDef& def = op_def(node.op);
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
@@ -121,14 +124,18 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
     }
     if (good && def.foreign) good = shape_rule_agrees(def, node, in, out, plan, mesh, leave_empty);
     if (good) {
+      const int64_t sharers = plan.rows.empty() ? 1 : count_rows(plan);
       const NodeTypes local = largest_types(plan, in, out, mesh);
       Strategy s;
-      s.exchange_seconds = exchange_seconds(plan, in, out, mesh, cluster);
+      s.exchange_seconds =
+          exchange_seconds(plan, in, out, mesh, cluster) +
+          route_seconds(plan, in, out, mesh, cluster) / static_cast<double>(sharers);
       s.seconds = kernel_seconds(node, local.in, local.out, cluster) + s.exchange_seconds;
       s.in = std::move(plan.in);
       s.out = std::move(plan.out);
       s.halos = std::move(plan.halos);
       s.blocks = std::move(plan.blocks);
+      s.rows = std::move(plan.rows);
       auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
       if (fresh) {
         strategies.push_back(std::move(s));

@@ -1,6 +1,7 @@
 // Strategy: one way to run one node on the whole mesh, all axes jointly.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "planner/cluster.h"
@@ -14,8 +15,9 @@ struct Strategy {
   double exchange_seconds = 0;  // of them
   std::vector<Halo> halos = {};
   std::vector<Blocks> blocks = {};
+  std::vector<Rows> rows = {};
 
-  NodePlan node_plan() const { return {in, out, halos, blocks}; }
+  NodePlan node_plan() const { return {in, out, halos, blocks, rows}; }
 };
 
 /// Does every rank get something of a dim that `axes` cut one after the other? 5 over axes of 2 and
@@ -26,10 +28,12 @@ bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& m
 /// without a part of a dim (unless `leave_empty`) and those that another strategy with the same in
 /// and out beats (a halo exchange before the node or a halo add after it, say). What is exchanged
 /// may be in empty chunks: the rows that a rank needs come from others. Axes that cut one dim stand
-/// in mesh order. Deterministic order; the first is all replicated.
-std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
-                                           std::span<const TensorType> out, const SpmdRule& rule,
-                                           const Mesh& mesh, const Cluster& cluster,
-                                           bool leave_empty = false);
+/// in mesh order. Deterministic order; the first is all replicated. `count_rows` sets the bounds of
+/// a plan's rows and says how many nodes share its routing; needed where the rule has options with
+/// rows (planner/numbered_rows.h).
+std::vector<Strategy> enumerate_strategies(
+    const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
+    const SpmdRule& rule, const Mesh& mesh, const Cluster& cluster, bool leave_empty = false,
+    const std::function<int64_t(NodePlan&)>& count_rows = {});
 
 }  // namespace shardrun

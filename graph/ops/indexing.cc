@@ -261,6 +261,35 @@ std::optional<int64_t> tuple_bound(const Node& node, InTypes in, size_t operand)
   return bound;
 }
 
+/// Rows along the axis of operand 0 or result 0, if they lie in one piece; of a maximum of both:
+/// what operand 0 holds counts as often as one likes.
+std::optional<OpDef::NumberedRows> rows_of(const Node& node, InTypes in, bool operand,
+                                           bool result) {
+  const auto axis = static_cast<size_t>(node.attrs.i("axis"));
+  for (size_t d = 0; d < axis; ++d) {
+    if (in[0].shape[d] != 1) return std::nullopt;
+  }
+  if (node.attrs.i("offset", 0) != 0) return std::nullopt;
+  OpDef::NumberedRows rows;
+  if (operand) rows.of.push_back({false, 0, static_cast<int>(axis)});
+  if (result) rows.of.push_back({true, 0, static_cast<int>(axis)});
+  return rows;
+}
+
+std::optional<OpDef::NumberedRows> gathered_rows(const Node& node, InTypes in) {
+  return rows_of(node, in, true, false);
+}
+
+std::optional<OpDef::NumberedRows> summed_rows(const Node& node, InTypes in) {
+  return rows_of(node, in, false, true);
+}
+
+std::optional<OpDef::NumberedRows> scattered_rows(const Node& node, InTypes in) {
+  const std::string reduction = node.attrs.s("reduction", "none");
+  if (reduction != "max" && reduction != "min") return std::nullopt;
+  return rows_of(node, in, true, true);
+}
+
 void require_reduction(const Node& node) {
   const std::string r = node.attrs.s("reduction", "none");
   SR_REQUIRE(r == "none" || r == "add" || r == "mul" || r == "max" || r == "min", invalid_input,
@@ -287,6 +316,7 @@ std::vector<OpDef> indexing_ops() {
   gather.localise = localise_gather;
   gather.shrink = shrink_gather;
   gather.index_bound = axis_bound;
+  gather.numbered_rows = gathered_rows;
   gather.samples = {{{f({5, 4}), i({3})}, axis(0)},
                     {{f({6, 3}), i({2, 4}, DType::i32)}, axis(0)},
                     {{f({3, 5, 2}), i({4})}, axis(1)},
@@ -306,6 +336,7 @@ std::vector<OpDef> indexing_ops() {
   gather_grad.index_bound = [](const Node& node, InTypes, size_t operand) {
     return operand == 1 ? std::optional(node.attrs.i("size")) : std::nullopt;
   };
+  gather_grad.numbered_rows = summed_rows;
   gather_grad.samples = {{{f({3, 4}), i({3})}, axis_size(0, 5)},
                          {{f({2, 4, 3}), i({2, 4}, DType::i32)}, axis_size(0, 6)},
                          {{f({3, 4, 2}), i({4})}, axis_size(1, 5)}};
@@ -318,6 +349,7 @@ std::vector<OpDef> indexing_ops() {
   elements.localise = localise_gather;
   elements.shrink = shrink_elements;
   elements.index_bound = axis_bound;
+  elements.numbered_rows = gathered_rows;
   elements.samples = {{{f({4, 5}), i({4, 3})}, axis(1)},
                       {{f({5, 4}), i({7, 4})}, axis(0)},
                       {{f({5, 4, 3}), i({2, 4, 3}, DType::i32)}, axis(1)}};
@@ -348,12 +380,15 @@ std::vector<OpDef> indexing_ops() {
   scatter.shrink = shrink_elements;
   scatter.index_bound = axis_bound;
   scatter.in_place = {{0, 0}};
+  scatter.numbered_rows = scattered_rows;
   scatter.samples = {{{f({4, 5}), i({4, 1}), f({4, 1})}, reduce(1, "none")},
                      {{f({5, 3}), i({1, 3}, DType::i32), f({1, 3})}, reduce(0, "none")}};
   for (const char* r : {"add", "mul", "max", "min"}) {
     scatter.samples.push_back({{f({4, 5}), i({4, 3}), f({4, 3})}, reduce(1, r)});
   }
   scatter.samples.push_back({{i({6}), i({4}), i({4})}, reduce(0, "add")});
+  for (const char* r : {"max", "min"})
+    scatter.samples.push_back({{f({5, 3}), i({7, 3}), f({7, 3})}, reduce(0, r)});
   ops.push_back(std::move(scatter));
 
   OpDef scatter_nd;

@@ -121,7 +121,7 @@ class Analyst {
   /// The exchange before or after a node: which operand or result it is for, and its time.
   void add_exchange(size_t index, PlannedCollective& line) const {
     const Step& step = program_.steps[index];
-    const bool result = step.collective->kind != Collective::Kind::halo_exchange;
+    const bool result = !CollectiveStep::feeds_node(step.collective->kind);
     const auto find = [](const std::vector<BufferId>& ids, BufferId id) {
       return static_cast<int>(std::find(ids.begin(), ids.end(), id) - ids.begin());
     };
@@ -138,6 +138,12 @@ class Analyst {
       const std::string exchanged = to_string(np, result, at, mesh);
       line.from = result ? exchanged : chunks;
       line.to = result ? chunks : exchanged;
+      if (step.collective->kind == Collective::Kind::row_route) {
+        line.to = str(exchanged, " renumbered");
+        line.seconds = route_seconds(np, graph_.types(node.inputs), graph_.types(node.outputs),
+                                     mesh, plan_.cluster);
+        return;
+      }
       line.seconds = exchange_seconds(np, graph_.types(node.inputs), graph_.types(node.outputs),
                                       result, at, mesh, plan_.cluster);
       return;

@@ -164,14 +164,13 @@ class Reasons {
   }
 
   std::string of_exchange(const PlannedCollective& c) {
-    const bool before = c.kind == "halo_exchange";
+    const bool before = c.kind != "halo_add" && c.kind != "block_exchange" && c.kind != "row_add";
     const NodeId id = before ? c.reader : graph_.value(c.of).producer;
     const Node& node = graph_.node(id);
     std::string out =
         row(before ? "wanted by" : "left by",
             str(node.op, " '", node.name, "', which works on ", before ? c.to : c.from, " of it"));
-    const auto without = changes_.cheapest(
-        id, [](const NodePlan& np) { return np.halos.empty() && np.blocks.empty(); });
+    const auto without = changes_.cheapest(id, [](const NodePlan& np) { return !np.exchanges(); });
     return out + row("instead", without ? cost(*without) + " if it ran without exchange"
                                         : "it has no way to run without exchange");
   }

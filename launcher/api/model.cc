@@ -69,8 +69,8 @@ ImportOptions import_options(const ModelOptions& options) {
   out.train = options.train;
   out.evaluate = run_reference;
   if (!options.data.empty()) {
-    out.contents = [data = options.data](const std::string& input) {
-      return data_contents(data, input);
+    out.contents = [data = options.data, sorted = options.sort_edges](const std::string& input) {
+      return data_contents(data, input, sorted);
     };
   }
   SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split",

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "cluster.h"
+#include "exec/data.h"
 #include "planner/cluster_file.h"
 #include "text.h"
 #include "world.h"
@@ -70,6 +71,11 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
+  if (!model.options.data.empty()) {
+    options.contents = [&model](const std::string& input) {
+      return data_contents(model.options.data, input, model.options.sort_edges);
+    };
+  }
   options.arena_use = [&, limit](const Plan& candidate) {
     return arena_use(measures.train.of(candidate)->fullest(limit), model.train);
   };

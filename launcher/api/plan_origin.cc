@@ -37,6 +37,7 @@ void each_field(Planned& planned, Visit&& visit) {
   visit("accumulate", o.accumulate);
   visit("seed", o.seed);
   visit("data", o.data);
+  visit("sort_edges", o.sort_edges);
 }
 
 template <class Request, class Visit>

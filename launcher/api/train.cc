@@ -52,6 +52,7 @@ class RankTrainer {
         train_(programs_.train, backend_kernels(), comm, model.options.seed, arena_),
         fields_(batch_fields(model.train)),
         data_(open_batches(model.train, options)),
+        spec_(options.data),
         schedule_(make_schedule(options)),
         tokens_(tokens_per_batch(fields_)) {
     if (programs_.evaluation) {
@@ -75,7 +76,7 @@ class RankTrainer {
       const int64_t batch = (number - 1) * accumulate + micro;
       train_.set_scalar(kRandomStep, batch);
       fill(train_, batch, Split::training);
-      train_.run_micro();
+      run_micro(train_);
     }
     train_.run_update();
     StepReport report;
@@ -149,7 +150,7 @@ class RankTrainer {
   void pass(int64_t batch, Split split) {
     evaluation_->begin_step();
     fill(*evaluation_, batch, split);
-    evaluation_->run_micro();
+    run_micro(*evaluation_);
   }
 
   void fill(Executor& executor, int64_t batch, Split split) {
@@ -163,6 +164,16 @@ class RankTrainer {
     }
   }
 
+  /// A plan may not fit the data's numbers, which only a step finds out.
+  void run_micro(Executor& executor) const {
+    try {
+      executor.run_micro();
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::invalid_input) throw;
+      throw e.with_context(spec_.empty() ? "synthetic batches" : "--data " + spec_);
+    }
+  }
+
   const Model::Impl& model_;
   RankPrograms programs_;
   std::shared_ptr<Arena> arena_;
@@ -170,6 +181,7 @@ class RankTrainer {
   std::optional<Executor> evaluation_;
   std::vector<BatchField> fields_;
   std::unique_ptr<DataSource> data_;
+  std::string spec_;
   Schedule schedule_;
   int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch
 };

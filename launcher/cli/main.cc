@@ -187,7 +187,9 @@ int run(int argc, char** argv) {
   add_model_options(*plan_command, args);
   add_plan_options(*plan_command, args);
   plan_command->add_option("--data", args.train.data,
-                           "npz:FILE: bind symbolic dims to the sizes of its arrays");
+                           "npz:FILE: bind symbolic dims to the sizes of its arrays, and let "
+                           "the planner count the rows that a graph's edges name");
+  plan_command->add_flag("--sort-edges", args.train.sort_edges, kSortEdges);
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
   CLI::App* verify_command = app.add_subcommand(
       "verify",

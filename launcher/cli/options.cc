@@ -120,7 +120,7 @@ void add_train_options(CLI::App& app, Arguments& args) {
   app.add_option("--normalise", o.normalise,
                  "rows (of a matrix, to a sum of 1), data (images, to mean 0 and deviation 1), or "
                  "MEAN/DEVIATION, a number for each channel");
-  app.add_flag("--sort-edges", o.sort_edges, "A graph's edges in the order of their targets");
+  app.add_flag("--sort-edges", o.sort_edges, kSortEdges);
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--lr", o.lr, "Learning rate")->capture_default_str();
   app.add_option("--min-lr", o.min_lr, "Where the schedule ends")->capture_default_str();
@@ -159,6 +159,7 @@ void finish_arguments(Arguments& args) {
          "a number of at least 0");
   args.model_options.batch = args.batch;
   args.model_options.data = args.train.data;
+  args.model_options.sort_edges = args.train.sort_edges;
   if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory);
   args.plan.seed = args.model_options.seed = args.train.seed;
 }

@@ -23,6 +23,8 @@ struct Arguments {
   SolveRequest solve;
 };
 
+inline constexpr const char* kSortEdges = "A graph's edges in the order of their targets";
+
 void add_model_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);

@@ -22,15 +22,6 @@ bool dense_along(const Box& box, int dim) {
   return outer <= 1;
 }
 
-Reduction reduction_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum: return Reduction::sum;
-    case ReduceOp::max: return Reduction::max;
-    case ReduceOp::min: return Reduction::min;
-  }
-  return Reduction::sum;
-}
-
 /// to[region] += from[region]; both dense over their boxes.
 void add_box(const void* from, const Box& from_box, void* to, const Box& to_box, const Box& region,
              DType dtype) {
@@ -66,6 +57,15 @@ void add_box(const void* from, const Box& from_box, void* to, const Box& to_box,
 }
 
 }  // namespace
+
+Reduction reduction_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return Reduction::sum;
+    case ReduceOp::max: return Reduction::max;
+    case ReduceOp::min: return Reduction::min;
+  }
+  return Reduction::sum;
+}
 
 void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op) {
   if (count == 0) return;
@@ -138,6 +138,10 @@ CollectiveStep::CollectiveStep(std::shared_ptr<const Collective> collective, DTy
                                int64_t rank)
     : collective_(std::move(collective)), dtype_(dtype), me_(place_of(*collective_, rank)) {
   const Collective& c = *collective_;
+  if (is_of_rows(c.kind)) {
+    rows_.emplace(c, dtype, me_);
+    return;
+  }
   if (is_exchange(c.kind)) {
     prepare_exchange();
     return;
@@ -251,6 +255,15 @@ void CollectiveStep::unpack(const char* packed, void* out) const {
   }
 }
 
+void CollectiveStep::run(std::span<const TensorView> in, std::span<const TensorView> out,
+                         void* workspace, Communicator* group) const {
+  if (rows_) {
+    rows_->run(in, out, workspace, *group);
+  } else {
+    run(in[0].data, out[0].data, workspace, group);
+  }
+}
+
 void CollectiveStep::run(const void* in, void* out, void* workspace, Communicator* group) const {
   const Collective& c = *collective_;
   if (is_exchange(c.kind)) {
@@ -294,6 +307,9 @@ void CollectiveStep::run(const void* in, void* out, void* workspace, Communicato
     case Collective::Kind::halo_exchange:
     case Collective::Kind::halo_add:
     case Collective::Kind::block_exchange: break;  // run_exchange
+    case Collective::Kind::row_route:
+    case Collective::Kind::row_fetch:
+    case Collective::Kind::row_add: break;  // RowExchange
   }
   if (bytes_.unpack > 0) unpack(unpacked, out);
 }

@@ -7,16 +7,19 @@
 //
 // Exchanges (halo_exchange, halo_add, block_exchange) send what of this rank's tensor lies in each
 // peer's box: to neighbours, corners or anybody, as it comes. What stays here is copied directly,
-// and peers that share nothing with this rank exchange no message.
+// and peers that share nothing with this rank exchange no message. Which rows change ranks by
+// number is known when a step runs (exec/row_exchange.h).
 #pragma once
 
 #include "collectives/communicator.h"
+#include "exec/row_exchange.h"
 #include "graph/program.h"
 
 namespace shardrun {
 
 /// Fills with what changes no reduction: 0 for sum, the least value for max, the greatest for min.
 void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op);
+Reduction reduction_of(ReduceOp op);
 
 class CollectiveStep {
  public:
@@ -26,7 +29,9 @@ class CollectiveStep {
       : CollectiveStep(std::make_shared<const Collective>(std::move(collective)), dtype, rank) {}
 
   /// Packed copies and the communicator's own staging.
-  int64_t workspace_bytes() const { return bytes_.pack + bytes_.unpack + bytes_.staging; }
+  int64_t workspace_bytes() const {
+    return rows_ ? rows_->workspace_bytes() : bytes_.pack + bytes_.unpack + bytes_.staging;
+  }
   /// The same of a step that is not there: nothing is prepared for each member.
   static int64_t workspace_bytes(const Collective& collective, DType dtype, int64_t rank);
   /// slice and keep_first move no data between ranks.
@@ -36,12 +41,24 @@ class CollectiveStep {
   }
   static bool is_exchange(Collective::Kind kind) {
     return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::halo_add ||
-           kind == Collective::Kind::block_exchange;
+           kind == Collective::Kind::block_exchange || is_of_rows(kind);
+  }
+  /// Exchanges before a node; the others come after it.
+  static bool feeds_node(Collective::Kind kind) {
+    return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::row_route ||
+           kind == Collective::Kind::row_fetch;
+  }
+  static bool is_of_rows(Collective::Kind kind) {
+    return kind == Collective::Kind::row_route || kind == Collective::Kind::row_fetch ||
+           kind == Collective::Kind::row_add;
   }
 
   /// `in` and `out` hold this rank's in and out box; they may be one for all_reduce and keep_first.
   /// `group` is the communicator of collective.group in that order (unused if local).
   void run(const void* in, void* out, void* workspace, Communicator* group) const;
+  /// The same for a step with any number of operands and results.
+  void run(std::span<const TensorView> in, std::span<const TensorView> out, void* workspace,
+           Communicator* group) const;
 
  private:
   /// Part of this rank's tensor that a peer wants, or the other way round.
@@ -69,6 +86,7 @@ class CollectiveStep {
   std::vector<int64_t> send_counts_, recv_counts_;  // elements, per member
   std::vector<Box> send_boxes_, recv_boxes_;        // what goes to and comes from each member
   std::vector<std::vector<Piece>> sends_, recvs_;   // exchanges: per member
+  std::optional<RowExchange> rows_;
   Bytes bytes_;
 };
 

@@ -35,6 +35,10 @@ std::unique_ptr<DataSource> make_whole_source(ArrayData data, std::vector<BatchF
 
 /// Is it an integer input [2, edges]?
 bool is_edge_list(const BatchField& field);
+/// Does the input have a row for each edge? By its name: edge_weight, edge_type.
+bool belongs_to_edges(const std::string& input);
+/// The columns of an edge list [2, edges] by target, those of one target as they stood.
+std::vector<int64_t> order_of_targets(const StoredArray& edges);
 
 /// npy:, npz:, idx:, cifar: and cifar100:.
 std::unique_ptr<DataSource> open_arrays(const std::string& spec, const std::string& kind,

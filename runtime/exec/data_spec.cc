@@ -342,7 +342,8 @@ bool has_masks(const NpzSpec& npz) {
 
 }  // namespace
 
-std::optional<Tensor> data_contents(const std::string& spec, const std::string& input) {
+std::optional<Tensor> data_contents(const std::string& spec, const std::string& input,
+                                    bool sort_edges) {
   if (!is_archive(spec)) return std::nullopt;
   const NpzSpec npz(spec, spec.substr(4));
   const StoredArray* array = has_masks(npz) ? npz.of(input) : nullptr;
@@ -351,7 +352,15 @@ std::optional<Tensor> data_contents(const std::string& spec, const std::string& 
   wide.type = {DType::i64, array->shape};
   Tensor out(wide.type);
   load_elements(*array, array->data, 0, out.count(), wide, out.data());
-  return out;
+  if (!sort_edges) return out;
+  if (array->shape.size() != 2 || array->shape[0] != 2)
+    return belongs_to_edges(input) ? std::nullopt : std::optional(out);
+  const std::vector<int64_t> order = order_of_targets(*array);
+  Tensor sorted(out.type());
+  for (size_t i = 0; i < 2 * order.size(); ++i)
+    sorted.as<int64_t>()[i] = out.as<int64_t>()[i / order.size() * order.size() +
+                                                static_cast<size_t>(order[i % order.size()])];
+  return sorted;
 }
 
 DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& inputs) {

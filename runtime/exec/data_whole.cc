@@ -10,20 +10,6 @@
 namespace shardrun {
 namespace {
 
-/// The columns of an edge list [2, edges] by target, those of one target as they stood.
-std::vector<int64_t> order_of_targets(const StoredArray& edges) {
-  const int64_t count = edges.shape[1];
-  BatchField wide;
-  wide.type = {DType::i64, {count}};
-  std::vector<int64_t> targets(static_cast<size_t>(count)), order(targets.size());
-  load_elements(edges, edges.sample(1), count, count, wide, targets.data());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return targets[static_cast<size_t>(a)] < targets[static_cast<size_t>(b)];
-  });
-  return order;
-}
-
 class WholeSource : public DataSource {
  public:
   WholeSource(ArrayData data, std::vector<BatchField> fields, const DataOptions& options)
@@ -119,7 +105,7 @@ class WholeSource : public DataSource {
     for (Part& part : parts_) {  // a row for each edge: its attributes
       const Shape& shape = part.field.type.shape;
       const bool of_edges = !shape.empty() && shape[0] == edges && part.columns.empty() &&
-                            part.field.name.rfind("edge", 0) == 0;
+                            belongs_to_edges(part.field.name);
       if (of_edges) part.rows = edge_order_;
     }
   }
@@ -202,6 +188,21 @@ class WholeSource : public DataSource {
 };
 
 }  // namespace
+
+std::vector<int64_t> order_of_targets(const StoredArray& edges) {
+  const int64_t count = edges.shape[1];
+  BatchField wide;
+  wide.type = {DType::i64, {count}};
+  std::vector<int64_t> targets(static_cast<size_t>(count)), order(targets.size());
+  load_elements(edges, edges.sample(1), count, count, wide, targets.data());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return targets[static_cast<size_t>(a)] < targets[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+bool belongs_to_edges(const std::string& input) { return input.rfind("edge", 0) == 0; }
 
 bool is_edge_list(const BatchField& field) {
   const Shape& shape = field.type.shape;

@@ -253,7 +253,7 @@ void Executor::run(Phase phase) {
       if (ready.kernel) {
         ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace});
       } else {
-        ready.collective->run(ready.in[0].data, ready.out[0].data, ready.workspace, ready.group);
+        ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
       }
     } catch (const Error& e) {
       throw e.with_context(

@@ -112,6 +112,11 @@ TEST_F(Graphs, EdgesAreSortedByTargetWithWhatIsTheirs) {
   const std::vector<int64_t> want = {1, 3, 1, 2, 0, 0, 0, 0, 1, 2, 2, 3};
   EXPECT_EQ(read_all<int64_t>(*data, 0, fields[1]), want);
   EXPECT_EQ(read_all<float>(*data, 0, fields[3]), (std::vector<float>{1, 3, 4, 2, 5, 0}));
+  // What is told beforehand is what is read.
+  EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", true).value().to_ints(), want);
+  std::vector<int64_t> given = kSources;
+  given.insert(given.end(), kTargets.begin(), kTargets.end());
+  EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", false).value().to_ints(), given);
   expect_boxes_cut_the_batch<int64_t>(*data, fields[1]);
   expect_boxes_cut_the_batch<float>(*data, fields[3]);
   EXPECT_NE(open_error(spec(graph_files()), {fields[0], fields[2]}, options)

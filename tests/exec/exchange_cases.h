@@ -11,4 +11,8 @@ namespace shardrun::testing {
 /// wrong.
 void check_exchanges(Communicator& world);
 
+/// Random numbers that name rows of random tensors, over the same meshes: row_route, then
+/// row_fetch, and row_add of sums, maxima and minima, with bounds that are just met. Collective.
+void check_row_exchanges(Communicator& world);
+
 }  // namespace shardrun::testing

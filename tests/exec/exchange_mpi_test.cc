@@ -1,4 +1,4 @@
-// The exchanges of halos and blocks, over MPI.
+// The exchanges of halos, blocks and rows, over MPI.
 #include <gtest/gtest.h>
 
 #include "tests/collectives/mpi_main.h"
@@ -8,6 +8,7 @@ namespace shardrun {
 namespace {
 
 TEST(MpiExchange, RandomWindowsAndBlocks) { testing::check_exchanges(testing::mpi_world()); }
+TEST(MpiExchange, RandomRows) { testing::check_row_exchanges(testing::mpi_world()); }
 
 }  // namespace
 }  // namespace shardrun

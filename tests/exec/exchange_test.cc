@@ -13,6 +13,71 @@ TEST(Exchange, RandomWindowsAndBlocks) {
   for (int ranks : {1, 2, 3, 4, 6, 8}) testing::run_ranks(ranks, testing::check_exchanges);
 }
 
+TEST(Exchange, RandomRows) {
+  for (int ranks : {1, 2, 3, 4, 6, 8}) testing::run_ranks(ranks, testing::check_row_exchanges);
+}
+
+/// Rows 0 … 9 of 3 over two ranks; rank 0 names 0, 2, 5, 2, rank 1 names 5, 7, 4.
+NodePlan two_ranks_name_rows(const Mesh& mesh, int64_t most_named, int64_t most_owned) {
+  NodePlan plan{{parse_sharding("[{e}, -]", mesh), parse_sharding("[{e}]", mesh)},
+                {parse_sharding("[{e}, -]", mesh)}};
+  plan.rows = {{{true, 0, 0}, {false, 1, 0}, ReduceOp::sum, most_named, most_owned}};
+  return plan;
+}
+const std::vector<Shape> kRowsIn = {{7, 3}, {7}}, kRowsOut = {{10, 3}};
+
+/// Two lists of 2 integers, 10 places and the most rows named take 64, 64, 128 and 8 bytes each;
+/// the sum two lists, one of 2 pointers, and 12 bytes for each of the most rows owned.
+TEST(Exchange, RowsReserveTheirBounds) {
+  const Mesh mesh = Mesh::parse("e=2");
+  const auto bytes = [&](int64_t named, int64_t owned) {
+    const NodePlan plan = two_ranks_name_rows(mesh, named, owned);
+    const Collective route = *route_of(plan, kRowsIn, kRowsOut, mesh, 0),
+                     add = *exchange_of(plan, kRowsIn, kRowsOut, true, 0, mesh, 0);
+    EXPECT_EQ(routing_size(route), 4 + owned);
+    return std::pair(CollectiveStep(route, DType::i64, 0).workspace_bytes(),
+                     CollectiveStep(add, DType::f32, 0).workspace_bytes());
+  };
+  EXPECT_EQ(bytes(1, 1), std::pair(int64_t{64 + 64 + 128 + 64}, int64_t{3 * 64 + 64}));
+  EXPECT_EQ(bytes(20, 100), std::pair(int64_t{64 + 64 + 128 + 192}, int64_t{3 * 64 + 1216}));
+}
+
+/// Where nobody names another's rows nothing is exchanged, but that is looked at.
+TEST(Exchange, RowsAtHomeStay) {
+  const Mesh mesh = Mesh::parse("e=2");
+  const NodePlan plan = two_ranks_name_rows(mesh, 0, 0);
+  EXPECT_TRUE(route_of(plan, kRowsIn, kRowsOut, mesh, 0).has_value());
+  EXPECT_FALSE(exchange_of(plan, kRowsIn, kRowsOut, true, 0, mesh, 0).has_value());
+}
+
+TEST(Exchange, MoreRowsThanPlannedAreRefused) {
+  const Mesh mesh = Mesh::parse("e=2");
+  for (const auto& [most_named, most_owned, told] :
+       {std::tuple{int64_t{0}, int64_t{0}, "the numbers of this rank name, of other ranks, 1 rows"},
+        std::tuple{int64_t{1}, int64_t{0},
+                   "the numbers of other ranks name, of this rank, 1 rows"}}) {
+    const NodePlan plan = two_ranks_name_rows(mesh, most_named, most_owned);
+    testing::run_ranks(2, [&, told = told](Communicator& world) {
+      const Collective route = *route_of(plan, kRowsIn, kRowsOut, mesh, world.rank());
+      const CollectiveStep step(route, DType::i64, world.rank());
+      const Tensor numbers = Tensor::vector_i64(world.rank() == 0 ? std::vector<int64_t>{0, 2, 5, 2}
+                                                                  : std::vector<int64_t>{5, 7, 4});
+      const Tensor renumbered(numbers.type()), routing({DType::i64, {routing_size(route)}});
+      const std::vector<TensorView> in = {numbers.view()},
+                                    out = {renumbered.view(), routing.view()};
+      std::vector<char> workspace(static_cast<size_t>(step.workspace_bytes()));
+      try {
+        step.run(in, out, workspace.data(), &world);
+        ADD_FAILURE() << "rank " << world.rank() << " routes more rows than there is room for";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
+        EXPECT_NE(std::string(e.what()).find(told), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("the plan has room for 0"), std::string::npos);
+      }
+    });
+  }
+}
+
 /// 8 rows of 6 x f32 over two ranks, a halo of 1 on each side: 24 bytes go each way, in 64.
 TEST(Exchange, StagingIsWhatIsMoved) {
   const Mesh mesh = Mesh::parse("h=2");

@@ -193,6 +193,86 @@ TEST_F(Graphs, SortedEdgesGiveTheSame) {
   EXPECT_LE(largest_difference(sorted, as_given), 1e-4) << describe(sorted.outcome);
 }
 
+/// 26 nodes in a ring, each with its neighbours; the edges in no order.
+std::string ring_npz() {
+  constexpr int kRing = 26;
+  std::vector<float> features;
+  std::vector<int64_t> labels, sources, targets;
+  std::string masks[3];
+  for (int i = 0; i < kRing; ++i) {
+    labels.push_back(i * kClasses / kRing);
+    for (int k = 0; k < kFeatures; ++k)
+      features.push_back(static_cast<float>((i * 7 + k * 3) % 5 + (k == labels.back() ? 4 : 0)));
+    for (int s = 0; s < 3; ++s)
+      masks[s] += static_cast<char>((i % 2 == 0 ? 0 : i % 4 / 2 + 1) == s);
+  }
+  for (int e = 0; e < 4 * kRing; ++e) {
+    const int mixed = e * 33 % (4 * kRing), target = mixed / 4;  // 33 and 104 have no common factor
+    sources.push_back((target + mixed % 4 + kRing - 1) % kRing);
+    targets.push_back(target);
+  }
+  sources.insert(sources.end(), targets.begin(), targets.end());
+  using testing::bytes_of, testing::npy;
+  return testing::npz({{"features", npy("<f4", "(26, 6)", bytes_of(features))},
+                       {"labels", npy("<i8", "(26,)", bytes_of(labels))},
+                       {"edge_index", npy("<i8", "(2, 104)", bytes_of(sources))},
+                       {"train_mask", npy("|b1", "(26,)", masks[0])},
+                       {"val_mask", npy("|b1", "(26,)", masks[1])},
+                       {"test_mask", npy("|b1", "(26,)", masks[2])}});
+}
+
+/// Bytes are dear and messages are not, so that what is planned does not depend on the machine.
+constexpr const char* kDearBytes =
+    R"({"name": "dear", "nodes": 1, "devices": 4, "memory_bytes": 1e9,
+        "flops": {"f32": {"peak": 1e9}}, "memory_bandwidth": {"peak": 1e8},
+        "kernel_latency": 1e-9,
+        "within": {"bandwidth": 1e7, "latency": 1e-9, "call_latency": 1e-9},
+        "between": {"bandwidth": 1e7, "latency": 1e-9}, "sources": {}})";
+
+/// Sorted edges meet few nodes of other ranks, and the planner lets only these change ranks.
+TEST_F(Graphs, SortedEdgesExchangeRows) {
+  at_->write("ring.npz", ring_npz());
+  at_->write("dear.json", kDearBytes);
+  const std::string data = " --data npz:ring.npz",
+                    job = "sparse.onnx --steps 12 --seed 3" + data + " --sort-edges";
+  const TrainingRun alone = train(*at_, threads(1), "sparse.onnx --steps 12 --seed 3" + data);
+  for (const Ranks& ranks : {threads(2), threads(3), threads(4), mpi(3)}) {
+    const std::string on = " --cluster ./dear.json --mesh nodes=" + std::to_string(ranks.count),
+                      plan = "plan sparse.onnx" + data + on + " --seed 3 -o rows.json";
+    const Outcome unsorted = at_->shardrun(plan);
+    ASSERT_EQ(unsorted.status, 0) << describe(unsorted);
+    const double all = nlohmann::json::parse(at_->read("rows.json"))["train"]["seconds"];
+    const Outcome sorted = at_->shardrun(plan + " --sort-edges");
+    ASSERT_EQ(sorted.status, 0) << describe(sorted);
+    const std::string text = at_->read("rows.json");
+    EXPECT_NE(text.find("most_named"), std::string::npos) << describe(sorted);
+    EXPECT_LT(nlohmann::json::parse(text)["train"]["seconds"], 0.95 * all);
+    const Outcome shown = at_->shardrun("explain rows.json");
+    EXPECT_NE(shown.out.find("> row_add of gather_grad"), std::string::npos) << describe(shown);
+    // Bytes that are allocated are those predicted, or train() fails.
+    const TrainingRun run = train(*at_, ranks, job + " --plan rows.json");
+    EXPECT_LE(largest_difference(run, alone), 1e-4) << describe(run.outcome);
+  }
+  const Outcome same = at_->shardrun(threads(4), "verify " + job + " --cluster ./dear.json");
+  EXPECT_EQ(same.status, 0) << describe(same);
+}
+
+/// Edges in another order name more rows than the plan has room for.
+TEST_F(Graphs, APlanForOtherEdgesIsRefused) {
+  at_->write("ring.npz", ring_npz());
+  at_->write("dear.json", kDearBytes);
+  const std::string job = "sparse.onnx --data npz:ring.npz";
+  const Outcome plan =
+      at_->shardrun("plan " + job + " --cluster ./dear.json --mesh nodes=3 --sort-edges -o o.json");
+  ASSERT_EQ(plan.status, 0) << describe(plan);
+  const Outcome run = at_->shardrun(threads(3), "train " + job + " --steps 2 --plan o.json");
+  EXPECT_EQ(run.status, 1) << describe(run);
+  EXPECT_EQ(messages(run), 1) << describe(run);
+  for (const char* told : {"--data npz:ring.npz: ", "row_route of node '",
+                           " rows, the plan has room for ", "in another order"})
+    EXPECT_NE(message(run).find(told), std::string::npos) << describe(run);
+}
+
 TEST_F(Graphs, SparseAndDenseAreOneModel) {
   const TrainingRun sparse = train(*at_, threads(1), std::string("sparse.onnx --steps 15") + kData),
                     dense = train(*at_, threads(1), std::string("dense.onnx --steps 15") + kData);

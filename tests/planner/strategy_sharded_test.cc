@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "planner/numbered_rows.h"
 #include "planner/strategy.h"
 #include "planner/trial.h"
 #include "tests/support/strategy_run.h"
@@ -23,13 +24,19 @@ TEST(StrategySharded, EveryStrategyOfEveryOpEqualsUnsharded) {
   RuleCache rules;
   size_t total = 0;
   for (const OpDef* def : all_ops()) {
-    size_t tested = 0, cut = 0, exchanged = 0;
+    size_t tested = 0, cut = 0, exchanged = 0, by_rows = 0;
     for (size_t k = 0; k < def->samples.size(); ++k) {
       const OpDef::Sample& sample = def->samples[k];
       Node node;
       node.op = def->name;
       node.attrs = sample.attrs;
-      const SpmdRule& rule = rules.rule(node, sample.in);
+      SpmdRule rule = rules.rule(node, sample.in);
+      if (const auto rows =
+              def->numbered_rows ? def->numbered_rows(node, sample.in) : std::nullopt) {
+        const std::vector<SpmdRule::Option> options = row_options(rule, *rows);
+        by_rows += options.size();
+        rule.options.insert(rule.options.end(), options.begin(), options.end());
+      }
       const SmallNode small = testing::in_f64(def->name, sample.attrs, sample.in);
       const std::vector<Tensor> operands =
           random_operands(small.node, small.in,
@@ -37,7 +44,13 @@ TEST(StrategySharded, EveryStrategyOfEveryOpEqualsUnsharded) {
       const std::vector<Tensor> wanted = run_reference(small.node, operands);
       for (const Mesh& mesh : meshes) {
         const std::vector<Strategy> strategies =
-            enumerate_strategies(small.node, small.in, small.out, rule, mesh, cluster);
+            enumerate_strategies(small.node, small.in, small.out, rule, mesh, cluster,
+                                 /*leave_empty=*/false, [&](NodePlan& plan) {
+                                   const Rows& first = plan.rows[0];
+                                   count_rows(operands[static_cast<size_t>(first.by.index)],
+                                              small.in, small.out, mesh, plan);
+                                   return int64_t{1};
+                                 });
         ASSERT_FALSE(strategies.empty());
         const size_t stride = mesh.axis_count() < 3 ? 1 : strategies.size() / kMostOnThreeAxes + 1;
         for (size_t i = k % stride; i < strategies.size(); i += stride) {
@@ -54,12 +67,13 @@ TEST(StrategySharded, EveryStrategyOfEveryOpEqualsUnsharded) {
                                << testing::describe(strategies[i].node_plan(), mesh);
           ++tested;
           cut += replicated ? 0 : 1;
-          exchanged += strategies[i].halos.empty() && strategies[i].blocks.empty() ? 0 : 1;
+          exchanged += strategies[i].node_plan().exchanges() ? 1 : 0;
         }
       }
     }
     std::printf("%-20s %3zu samples %5zu strategies, %5zu of them cut, %5zu with exchanges\n",
                 def->name.c_str(), def->samples.size(), tested, cut, exchanged);
+    EXPECT_EQ(by_rows > 0, bool(def->numbered_rows)) << def->name;
     EXPECT_GT(cut, 0u) << def->name << " has no strategy but replication";
     total += tested;
   }

@@ -1,11 +1,14 @@
 // Boxes, pieces and sums.
 #include "tests/support/strategy_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "kernels/kernel.h"
+#include "planner/halo.h"
 
 namespace shardrun::testing {
 namespace {
@@ -21,6 +24,10 @@ std::pair<int64_t, int64_t> partial_position(const Sharding& s, const Mesh& mesh
     count *= mesh.axis_size(p.axis);
   }
   return {index, count};
+}
+
+int64_t partial_count(const Sharding& s, const Mesh& mesh) {
+  return partial_position(s, mesh, Coordinates(static_cast<size_t>(mesh.axis_count()), 0)).second;
 }
 
 /// What tells a rank from its replicas: coordinates along the axes that cut the value or leave it
@@ -45,6 +52,74 @@ struct Joined {
   Tensor values;     // f64
   Tensor magnitude;  // f64: of the terms of each element
   Tensor seen;       // u8: how many ranks made an element
+};
+
+/// A rank's rows of a dim with named rows, in its order: its own, then those of others that its
+/// numbers name.
+class LocalRows {
+ public:
+  LocalRows(const Tensor& numbers, int64_t extent, const std::vector<int>& axes, const Mesh& mesh,
+            int64_t rank) {
+    std::vector<bool> named(static_cast<size_t>(extent), false);
+    for (int64_t row : numbers.to_ints()) {
+      if (row >= 0 && row < extent) named[static_cast<size_t>(row)] = true;
+    }
+    std::vector<int64_t> others;
+    for (int64_t member : mesh.group(rank, axes)) {
+      const Range range = local_box({extent}, {{axes}, {}}, mesh, mesh.coordinates(member))[0];
+      for (int64_t row = range.begin; row < range.end(); ++row) {
+        if (member == rank) rows_.push_back(row);
+        if (member != rank && named[static_cast<size_t>(row)]) others.push_back(row);
+      }
+    }
+    rows_.insert(rows_.end(), others.begin(), others.end());
+  }
+
+  /// These rows, the dim `dim`, out of a tensor with all of them; garbage behind them up to
+  /// `count`.
+  Tensor taken(const Tensor& all, int dim, int64_t count) const {
+    Shape shape = all.shape();
+    shape[static_cast<size_t>(dim)] = count;
+    Tensor out({all.dtype(), shape});
+    if (out.count() > 0) std::memset(out.data(), 0x7f, static_cast<size_t>(byte_size(out.type())));
+    const int64_t bytes = row_bytes(all, dim);
+    for (size_t i = 0; i < rows_.size(); ++i)
+      std::memcpy(out.as<char>() + static_cast<int64_t>(i) * bytes,
+                  all.as<char>() + rows_[i] * bytes, static_cast<size_t>(bytes));
+    return out;
+  }
+
+  Tensor renumbered(const Tensor& numbers) const {
+    std::vector<int64_t> values = numbers.to_ints();
+    for (int64_t& v : values) {
+      const auto found = std::find(rows_.begin(), rows_.end(), v);
+      v = found == rows_.end() ? -1 : found - rows_.begin();
+    }
+    return convert(Tensor::from(numbers.shape(), values, DType::i64), numbers.dtype());
+  }
+
+  /// Reduces what a rank made of its rows into the sum of all ranks'.
+  void reduce_into(const Tensor& local, int dim, ReduceOp op, Tensor& sum,
+                   std::vector<bool>& made) const {
+    const int64_t width = row_bytes(sum, dim) / size_of(sum.dtype());
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      for (int64_t k = 0; k < width; ++k) {
+        const double term = local.at(static_cast<int64_t>(i) * width + k);
+        double& to = sum.as<double>()[rows_[i] * width + k];
+        to = !made[static_cast<size_t>(rows_[i])] ? term
+             : op == ReduceOp::sum                ? to + term
+             : op == ReduceOp::max                ? std::max(to, term)
+                                                  : std::min(to, term);
+      }
+      made[static_cast<size_t>(rows_[i])] = true;
+    }
+  }
+
+ private:
+  static int64_t row_bytes(const Tensor& t, int dim) {
+    return row_major_strides(t.shape())[static_cast<size_t>(dim)] * size_of(t.dtype());
+  }
+  std::vector<int64_t> rows_;
 };
 
 class Join {
@@ -125,8 +200,7 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
   for (size_t i = 0; i < operands.size(); ++i) {
     const Sharding& s = plan.in[i];
     if (s.partial.empty()) continue;
-    const int64_t parts =
-        partial_position(s, mesh, Coordinates(static_cast<size_t>(mesh.axis_count()), 0)).second;
+    const int64_t parts = partial_count(s, mesh);
     summands[i] = split_value(operands[i], s.partial[0].op, parts, Evidence::Data::mixed, seed + i);
   }
   std::vector<Join> joins;
@@ -136,6 +210,13 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
       adds = adds || (halo.of.result && halo.of.index == static_cast<int>(r));
     joins.emplace_back(wanted[r].type(), adds);
   }
+  // Results with rows, by the box of the ranks that reduce together: their other dims.
+  struct Reduced {
+    Tensor sum;
+    Box box;
+    std::vector<bool> made;  // per row
+  };
+  std::vector<std::map<Coordinates, Reduced>> reduced(wanted.size());
   std::vector<std::map<Coordinates, Tensor>> replicas(wanted.size());
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     const Coordinates at = mesh.coordinates(rank);
@@ -146,7 +227,26 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
       const Tensor& whole =
           s.partial.empty() ? operands[i]
                             : summands[i][static_cast<size_t>(partial_position(s, mesh, at).first)];
-      local.push_back(cut_tensor(whole, boxes.in[i]));
+      Box box = boxes.in[i];
+      const Rows* rows = rows_of(plan, false, static_cast<int>(i));
+      if (rows != nullptr) {
+        const auto d = static_cast<size_t>(rows->of.dim);
+        box[d] = {0, whole.shape()[d]};
+      }
+      local.push_back(cut_tensor(whole, box));
+    }
+    std::optional<LocalRows> rows_here;
+    for (const Rows& rows : plan.rows) {
+      const auto of = static_cast<size_t>(rows.of.index), d = static_cast<size_t>(rows.of.dim);
+      const Sharding& s = (rows.of.result ? plan.out : plan.in)[of];
+      rows_here.emplace(local[static_cast<size_t>(rows.by.index)],
+                        (rows.of.result ? out_shapes : in_shapes)[of][d], s.dims[d], mesh, rank);
+      if (!rows.of.result)
+        local[of] = rows_here->taken(local[of], rows.of.dim, boxes.in[of][d].size);
+    }
+    if (rows_here) {
+      Tensor& numbers = local[static_cast<size_t>(plan.rows[0].by.index)];
+      numbers = rows_here->renumbered(numbers);
     }
     Node node = small.node;
     if (def.localise != nullptr)
@@ -157,6 +257,20 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
       if (results[r].shape() != box_shape(box)) {
         return str("result ", r, " of rank ", rank, " has shape ", to_string(results[r].shape()),
                    ", wanted ", to_string(box_shape(box)));
+      }
+      if (const Rows* rows = rows_of(plan, true, static_cast<int>(r))) {
+        Box whole = box;
+        const auto d = static_cast<size_t>(rows->of.dim);
+        whole[d] = {0, out_shapes[r][d]};
+        Sharding others = plan.out[r];
+        others.dims[d].clear();
+        if (!replicas[r].emplace(essential(plan.out[r], at), Tensor()).second) continue;
+        const auto [it, first] = reduced[r].try_emplace(
+            essential(others, at),
+            Reduced{Tensor({DType::f64, box_shape(whole)}), whole,
+                    std::vector<bool>(static_cast<size_t>(whole[d].size), false)});
+        rows_here->reduce_into(results[r], rows->of.dim, rows->op, it->second.sum, it->second.made);
+        continue;
       }
       const auto [replica, fresh] = replicas[r].emplace(essential(plan.out[r], at), results[r]);
       if (!fresh) {
@@ -182,6 +296,19 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
     }
   }
   for (size_t r = 0; r < wanted.size(); ++r) {
+    std::map<Coordinates, std::vector<Tensor>> summands;  // along the axes where it stays partial
+    for (const auto& [place, part] : reduced[r]) {
+      Coordinates begin;
+      for (const Range& range : part.box) begin.push_back(range.begin);
+      summands[begin].push_back(convert(part.sum, wanted[r].dtype()));
+      if (summands[begin].size() < static_cast<size_t>(partial_count(plan.out[r], mesh))) continue;
+      const Tensor got = plan.out[r].partial.empty()
+                             ? summands[begin][0]
+                             : reduce_tensors(summands[begin], plan.out[r].partial[0].op);
+      if (!same_values(got, cut_tensor(wanted[r], part.box), 1e-9))
+        return str("result ", r, " differs in a row");
+    }
+    if (!reduced[r].empty()) continue;
     const std::string wrong = joins[r].check(wanted[r], plan.out[r]);
     if (!wrong.empty()) return str("result ", r, ": ", wrong);
   }

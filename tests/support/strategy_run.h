@@ -12,7 +12,8 @@ namespace shardrun::testing {
 
 /// Cuts the operands (partial ones into random summands), runs the shares with the reference
 /// kernel, puts the results together and compares them with `wanted`, in f64 to 1e-9 of the terms.
-/// Returns what is wrong, or "".
+/// Where rows are named, a rank has its own and those, and garbage behind them. Returns what is
+/// wrong, or "".
 std::string run_strategy(const SmallNode& small, std::span<const Tensor> operands,
                          std::span<const Tensor> wanted, const NodePlan& plan, const Mesh& mesh,
                          uint64_t seed);

@@ -98,7 +98,10 @@ struct ModelOptions {
   uint64_t seed = 0;   // fresh weights and dropout masks follow from it
 
   /// TrainOptions::data: binds symbolic dims that nothing else binds to the sizes of its arrays.
+  /// The integers of one batch that is the same in every step are known to the planner, in the
+  /// order that TrainOptions::sort_edges gives them.
   std::string data;
+  bool sort_edges = false;
 };
 
 /// One line of the table of parameters.
