@@ -7,9 +7,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "base/clock.h"
+#include "batches.h"
 #include "cluster.h"
 #include "exec/data.h"
 #include "planner/cluster_file.h"
@@ -63,6 +65,19 @@ int64_t memory_limit(const PlanRequest& request, const Cluster& cluster, const W
   return cluster.memory_bytes > 0 ? std::min(share, cluster.memory_bytes) : share;
 }
 
+/// What inputs hold in every step. Not targets, of which masks leave out some.
+InputContents contents_of(const Model::Impl& model) {
+  if (model.options.data.empty()) return nullptr;
+  std::set<std::string> inputs;
+  for (const BatchField& field : batch_fields(model.train)) {
+    if (field.role == BatchField::Role::input) inputs.insert(field.name);
+  }
+  return [&options = model.options, inputs](const std::string& name) {
+    return inputs.count(name) > 0 ? data_contents(options.data, name, options.sort_edges)
+                                  : std::nullopt;
+  };
+}
+
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
                          Measures& measures) {
   PlanOptions options;
@@ -71,11 +86,7 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
-  if (!model.options.data.empty()) {
-    options.contents = [&model](const std::string& input) {
-      return data_contents(model.options.data, input, model.options.sort_edges);
-    };
-  }
+  options.contents = contents_of(model);
   options.arena_use = [&, limit](const Plan& candidate) {
     return arena_use(measures.train.of(candidate)->fullest(limit), model.train);
   };
