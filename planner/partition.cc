@@ -78,8 +78,8 @@ NodeShapes shapes_of(const Graph& graph, const Node& node) {
   return out;
 }
 
-/// Of the numbers that name rows, their routing. nullopt: chunks are what the node takes or makes, on
-/// every rank.
+/// Of the numbers that name rows, their routing. nullopt: chunks are what the node takes or makes,
+/// on every rank.
 std::optional<Collective> exchange_of(const Partition::Skeleton& skeleton, const NodeSide& side,
                                       int64_t rank) {
   const NodePlan& np = *skeleton.node_plans[static_cast<size_t>(side.node)];
@@ -363,8 +363,8 @@ class Partitioner {
                dim = static_cast<size_t>(rows.of.dim);
     const Sharding& table = (rows.of.result ? np.out : np.in)[of];
     const Shape& shape = graph_.type((rows.of.result ? node.outputs : node.inputs)[of]).shape;
-    const auto [it, fresh] = routes_.try_emplace(std::make_tuple(
-        numbers, shape[dim], table.dims[dim], rows.most_named, rows.most_owned));
+    const auto [it, fresh] = routes_.try_emplace(
+        std::make_tuple(numbers, shape[dim], table.dims[dim], rows.most_named, rows.most_owned));
     if (!fresh) return it->second;
     const ValueId value = node.inputs[by];
     const NodeSide side{id, false, rows.by.index};
@@ -399,25 +399,28 @@ class Partitioner {
     step.phase = node.phase;
     step.source = node.name;
     for (ValueId in : node.inputs) drop_copies(in);
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      step.in.push_back(buffer_in(node.inputs[i], &np.in[i]));
+    const auto exchange_operand = [&](size_t i, BufferId buffer, BufferId routing) {
+      const NodeSide side{id, false, static_cast<int>(i)};
+      const auto exchange = exchange_of(out_, side, 0);
+      if (!exchange || exchange->kind == Collective::Kind::row_route) return buffer;
+      const BufferId widened = new_exchanged(node.inputs[i], np.in[i], side);
+      add_exchange(node.inputs[i], exchange->kind, side, buffer, widened, routing);
+      return widened;
+    };
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const BufferId buffer = buffer_in(node.inputs[i], &np.in[i]);
+      const bool by_rows = rows_of(np, false, static_cast<int>(i)) != nullptr;
+      step.in.push_back(by_rows ? buffer : exchange_operand(i, buffer, -1));
+    }
     Route rows;
     if (!np.rows.empty()) {
       BufferId& numbers = step.in[static_cast<size_t>(np.rows[0].by.index)];
       rows = route(id, numbers);
       numbers = rows.numbers;
     }
-    const auto routing = [&](const NodeSide& side) {
-      return rows_of(np, side.result, side.index) != nullptr ? rows.routing : -1;
-    };
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const ValueId value = node.inputs[i];
-      const NodeSide side{id, false, static_cast<int>(i)};
-      const auto exchange = exchange_of(out_, side, 0);
-      if (!exchange || exchange->kind == Collective::Kind::row_route) continue;
-      const BufferId widened = new_exchanged(value, np.in[i], side);
-      add_exchange(value, exchange->kind, side, step.in[i], widened, routing(side));
-      step.in[i] = widened;
+    for (const Rows& fetched : np.rows) {
+      const auto i = static_cast<size_t>(fetched.of.index);
+      if (!fetched.of.result) step.in[i] = exchange_operand(i, step.in[i], rows.routing);
     }
     struct After {
       ValueId value;
@@ -442,8 +445,10 @@ class Partitioner {
     StepForm form;
     form.kernel = id;
     steps_.push_back({std::move(step), form});
-    for (const After& a : after)
-      add_exchange(a.value, a.kind, a.side, a.from, a.to, routing(a.side));
+    for (const After& a : after) {
+      const bool by_rows = rows_of(np, true, a.side.index) != nullptr;
+      add_exchange(a.value, a.kind, a.side, a.from, a.to, by_rows ? rows.routing : -1);
+    }
     for (ValueId out : node.outputs) reshard_early(out);
   }
 

@@ -28,24 +28,31 @@ struct RowExchange::Workspace {
 
 RowExchange::Workspace RowExchange::parts(void* workspace) const {
   Workspace w;
-  const auto take = [&]<class T>(int64_t count, T*) {
+  const auto take = [&](int64_t bytes) {
     char* at = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + w.bytes;
-    w.bytes += round_up_64(count * static_cast<int64_t>(sizeof(T)));
-    return std::span<T>(reinterpret_cast<T*>(at), at == nullptr ? 0 : static_cast<size_t>(count));
+    w.bytes += round_up_64(bytes);
+    return at;
+  };
+  const auto integers = [&](int64_t count) {
+    auto* at = reinterpret_cast<int64_t*>(take(count * static_cast<int64_t>(sizeof(int64_t))));
+    return std::span<int64_t>(at, at == nullptr ? 0 : static_cast<size_t>(count));
   };
   const auto members = static_cast<int64_t>(owned_.size());
-  w.sent = take(members, static_cast<int64_t*>(nullptr));
-  w.received = take(members, static_cast<int64_t*>(nullptr));
+  w.sent = integers(members);
+  w.received = integers(members);
   if (kind_ == Collective::Kind::row_route) {
     int64_t rows = 0;
     for (const Range& range : owned_) rows = std::max(rows, range.end());
-    w.places = take(rows, static_cast<int64_t*>(nullptr));
-    w.named_rows = take(most_named_, static_cast<int64_t*>(nullptr)).data();
+    w.places = integers(rows);
+    w.named_rows = integers(most_named_).data();
     return w;
   }
-  if (kind_ == Collective::Kind::row_add)
-    w.terms = take(members, static_cast<const void**>(nullptr));
-  w.rows = take(most_owned_ * row_elements_ * size_of(dtype_), static_cast<char*>(nullptr)).data();
+  if (kind_ == Collective::Kind::row_add) {
+    auto* at =
+        reinterpret_cast<const void**>(take(members * static_cast<int64_t>(sizeof(const void*))));
+    w.terms = {at, at == nullptr ? 0 : owned_.size()};
+  }
+  w.rows = take(most_owned_ * row_elements_ * size_of(dtype_));
   return w;
 }
 
@@ -96,7 +103,11 @@ void RowExchange::run(std::span<const TensorView> in, std::span<const TensorView
     w.sent[j] = (fetches ? r.owned : r.named)[j] * row_elements_;
     w.received[j] = (fetches ? r.named : r.owned)[j] * row_elements_;
   }
-  fetches ? fetch(from, to, r, w, group) : add(from, to, r, w, group);
+  if (fetches) {
+    fetch(from, to, r, w, group);
+  } else {
+    add(from, to, r, w, group);
+  }
 }
 
 void RowExchange::route(const TensorView& numbers, const TensorView& renumbered, const Routing& r,
@@ -110,8 +121,11 @@ void RowExchange::route(const TensorView& numbers, const TensorView& renumbered,
     return inside ? &w.places[static_cast<size_t>(number)] : nullptr;
   };
   const auto with_type = [&](const auto& f) {
-    numbers.type.dtype == DType::i32 ? f(numbers.as<int32_t>(), renumbered.as<int32_t>())
-                                     : f(numbers.as<int64_t>(), renumbered.as<int64_t>());
+    if (numbers.type.dtype == DType::i32) {
+      f(numbers.as<int32_t>(), renumbered.as<int32_t>());
+    } else {
+      f(numbers.as<int64_t>(), renumbered.as<int64_t>());
+    }
   };
   with_type([&](const auto* number, auto*) {
     for (int64_t i = 0; i < numbers.count(); ++i) {
