@@ -90,7 +90,7 @@ NumberedRows::NumberedRows(const Graph& graph, const InputContents& contents)
 std::optional<OpDef::NumberedRows> NumberedRows::of(const Node& node) {
   const OpDef& def = op_def(node.op);
   if (!def.numbered_rows) return std::nullopt;
-  const auto rows = def.numbered_rows(node, graph_.types(node.inputs));
+  auto rows = def.numbered_rows(node, graph_.types(node.inputs));
   if (!rows || !is_known(node.inputs[at(rows->numbers)])) return std::nullopt;
   return rows;
 }
