@@ -18,7 +18,7 @@
 namespace shardrun {
 namespace {
 
-constexpr int kMemoryRounds = 8, kMostHalvings = 2;
+constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
@@ -259,10 +259,122 @@ class Planner {
     return plan;
   }
 
+  int64_t bytes_of(const TensorType& type, const Sharding& sharding) const {
+    return max_local_count(type.shape, sharding, mesh_) * size_of(type.dtype);
+  }
+
+  /// A resharding between two nodes of the problem: by the choice at each, the Shardings.
+  struct Passage {
+    int from = 0, to = 0;
+    std::function<const Sharding&(size_t choice)> have, want;
+  };
+
+  /// Those that may run in front of a node, by operand: from what its readers are handed to what
+  /// this one wants; from what it was made as to what they are handed, if this is the first.
+  std::vector<std::pair<ValueId, Passage>> passages(const SearchSpace& space,
+                                                    const JointProblem& joint, NodeId node) const {
+    std::vector<std::pair<ValueId, Passage>> out;
+    const auto reader = static_cast<size_t>(folding_.class_of_node[static_cast<size_t>(node)]);
+    const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const auto from = origin(inputs[k]);
+      for (const Hub& hub : joint.hubs) {
+        if (origin(hub.value) != from) continue;
+        const auto handed = [this, &hub](size_t choice) -> const Sharding& {
+          return times_.sharding(hub.shardings[choice]);
+        };
+        const auto wanted = [&space, reader, k](size_t choice) -> const Sharding& {
+          return space.strategies[reader][choice].in[k];
+        };
+        out.push_back({inputs[k], {hub.node, static_cast<int>(reader), handed, wanted}});
+        if (graph_.value(inputs[k]).role != Role::computed || !is_first_reader(node, inputs[k]))
+          continue;
+        const auto made = [&space, from](size_t choice) -> const Sharding& {
+          return space.strategies[static_cast<size_t>(from.first)][choice]
+              .out[static_cast<size_t>(from.second)];
+        };
+        out.push_back({inputs[k], {from.first, hub.node, made, handed}});
+      }
+    }
+    return out;
+  }
+
+  bool is_first_reader(NodeId node, ValueId value) const {
+    for (NodeId n = graph_.value(value).producer + 1; n < node; ++n) {
+      const std::vector<ValueId>& inputs = graph_.node(n).inputs;
+      if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return false;
+    }
+    return true;
+  }
+
+  /// Forbids to bring a value from `before` bytes or more to `after` or more in another Sharding.
+  /// False if that was so already.
+  bool forbid(FactoredProblem& problem, const TensorType& type, const Passage& passage,
+              int64_t before, int64_t after) const {
+    bool any = false;
+    for (FactoredProblem::Edge& edge : problem.edges) {
+      if (edge.from != passage.from || edge.to != passage.to) continue;
+      auto matrix = std::make_shared<FactoredProblem::Matrix>(*edge.matrix);
+      for (size_t a = 0; a < edge.row.size(); ++a) {
+        const Sharding& have = passage.have(a);
+        if (bytes_of(type, have) < before) continue;
+        for (size_t b = 0; b < edge.column.size(); ++b) {
+          const Sharding& want = passage.want(b);
+          if (have == want || bytes_of(type, want) < after) continue;
+          any = any || edge.cost(a, b) < kInfeasible;
+          matrix->set(edge.row[a], edge.column[b], kInfeasible);
+        }
+      }
+      matrix->forbids = true;
+      edge.matrix = std::move(matrix);
+    }
+    return any;
+  }
+
+  /// What is too much at a node may be what is there for a moment in front of it: a value, the copy
+  /// that it is brought into, and staging. The claims know of one of the two. Forbids such
+  /// reshardings there, and of values of the same type wherever there is no more room beside the
+  /// claims. False if there are none.
+  bool forbid_reshardings(const SearchSpace& space, JointProblem& joint, const Solution& solution,
+                          const ArenaUse& use) const {
+    const int64_t limit = options_.memory_limit;
+    const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
+    const std::vector<int64_t> claims = bytes_over_time(joint.problem, solution);
+    const size_t times = std::min(use.alive.size(), claims.size());
+    bool any = false;
+    for (size_t t = 0; t < times; ++t) {
+      const int64_t excess = use.alive[t] + gaps - limit, beside = use.alive[t] + gaps - claims[t];
+      if (excess <= 0) continue;
+      for (const auto& [value, passage] : passages(space, joint, static_cast<NodeId>(t))) {
+        const auto choice = [&](int node) {
+          return static_cast<size_t>(solution[static_cast<size_t>(node)]);
+        };
+        const TensorType& type = graph_.type(value);
+        const Sharding &have = passage.have(choice(passage.from)),
+                       &want = passage.want(choice(passage.to));
+        const int64_t before = bytes_of(type, have), after = bytes_of(type, want);
+        if (have == want || 2 * (before + after) < excess) continue;
+        for (size_t other = 0; other < times; ++other) {
+          const std::vector<ValueId>& inputs = graph_.nodes()[other].inputs;
+          if (claims[other] + beside <= limit ||
+              std::none_of(inputs.begin(), inputs.end(),
+                           [&](ValueId id) { return graph_.type(id) == type; }))
+            continue;
+          for (const auto& [id, alike] : passages(space, joint, static_cast<NodeId>(other))) {
+            if (graph_.type(id) == type)
+              any = forbid(joint.problem, type, alike, before, after) || any;
+          }
+        }
+      }
+    }
+    return any;
+  }
+
   /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
-  /// cannot know how buffers share an arena. So a solution's arena is looked at, and where that
-  /// does not fit, the next solution must leave as much room beside its claims, node by node, as
-  /// this one took. nullopt if nothing that was found fits.
+  /// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
+  /// not fit for something large that is made for one reader, that is forbidden; else the next
+  /// solution must leave as much room beside its claims, node by node, as this one took. nullopt if
+  /// nothing that was found fits.
   std::optional<Plan> solve(SearchSpace space, PlanReport& report) {
     auto begin = thread_seconds();
     if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
@@ -270,7 +382,7 @@ class Planner {
     add_value_strategies(space, graph_, folding_, constraints_.pinned());
     constraints_.restrict_held(space, folding_);
     drop_avoided(space);
-    const JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
+    JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
     const FactoredProblem& problem = joint.problem;
     report.build_seconds += since(begin);
     begin = thread_seconds();
@@ -283,6 +395,8 @@ class Planner {
     std::optional<Solution> start;
     std::optional<Plan> best;
     int halvings = 0;
+    std::vector<FactoredProblem::Edge> allowed;
+    bool may_forbid = true, forbade = false;
     const auto offer = [&](std::optional<Plan> plan, const Solution& solution) {
       if (!plan || (best && best->seconds <= plan->seconds)) return;
       best = std::move(plan);
@@ -292,9 +406,15 @@ class Planner {
       if (round > 0 && end.passed()) break;
       const LimitedResult found = search.run(room, start ? &*start : nullptr, end.left());
       report.solver = found.solver;
-      // What the first two rounds know holds for all plans.
-      if (round <= 1) report.lower_bound = std::max(report.lower_bound, found.lower_bound);
+      // What the first two rounds know holds for all plans, while nothing is forbidden.
+      if (round <= 1 && !forbade)
+        report.lower_bound = std::max(report.lower_bound, found.lower_bound);
       report.solve_seconds = since(begin);
+      if (!found.solution && forbade) {  // too much
+        may_forbid = forbade = false;
+        joint.problem.edges = allowed;
+        continue;
+      }
       const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
       if (!solution) {
         SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
@@ -313,8 +433,12 @@ class Planner {
       offer(std::move(plan), *solution);
       if (fits && found.solution) break;
       start = solution;
+      const bool forbidden =
+          may_forbid && !fits && found.solution && forbid_reshardings(space, joint, *solution, use);
       if (round == 0) {
         room = feasible;
+      } else if (forbidden) {
+        continue;
       } else if (found.solution) {
         feasible = room;
         const std::vector<int64_t> claims = bytes_over_time(problem, *solution);

@@ -172,6 +172,35 @@ TEST(Planner, TheLimitIsAppliedToTheArena) {
   EXPECT_EQ(plan.bytes, persistent_bytes(g, plan) + 1'000'000);
 }
 
+/// h comes out of its product cut by columns, as the weights are held, and a softmax over them
+/// wants rows: 1 MB of exchange, where gathering the weights for rows at once takes 4 MB. If there
+/// is no room for h in both Shardings at a time, the weights are gathered.
+TEST(Planner, WhatHasNoRoomToBeReshardedIsMadeAsItIsRead) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {64, 256}}, Role::batch);
+  const ValueId w = g.add_persistent("w", {DType::f32, {256, 4096}}, Role::parameter, Source{});
+  const ValueId h = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, "product");
+  const ValueId s = g.add("softmax", {h}, {{"axis", int64_t{1}}}, "softmax");
+  const std::vector<int64_t> all{0, 1};
+  g.outputs = {
+      g.add("reduce_sum", {g.add("mul", {h, s})}, {{"axes", all}, {"keepdims", int64_t{0}}})};
+  const std::string name = g.value(h).name;
+  PlanOptions options;
+  options.requests = {"w=[-,data]"};
+  const auto stays = [&](const Plan& plan) {
+    return plan.nodes.at("softmax").in[0] == value(plan, name);
+  };
+  EXPECT_FALSE(stays(plan_of(g, "data=2", options)));
+  options.memory_limit = 8'000'000;
+  options.arena_use = [&](const Plan& plan) {
+    const int64_t bytes = stays(plan) ? 7'000'000 : 8'500'000;
+    ArenaUse use{bytes, std::vector<int64_t>(g.nodes().size(), 6'000'000)};
+    use.alive[1] = bytes;
+    return use;
+  };
+  EXPECT_TRUE(stays(plan_of(g, "data=2", options)));
+}
+
 TEST(Planner, WhatDoesNotFitIsRefusedWithTheNumbers) {
   const Graph g = mlp(256, 256, 2);
   PlanOptions options;
