@@ -54,6 +54,7 @@ struct ImportReport {
     std::string why;  // "PARAMETER in the export's metadata", "matches --freeze '…'"
   };
   std::vector<Parameter> parameters;
+  std::vector<Parameter> constants;          // floats that the gradient reaches, but nothing trains
   std::vector<std::string> inputs, outputs;  // names, in the file's order (and Graph::outputs')
   std::vector<std::string> notes;            // what was assumed, recognised or repaired
   int64_t ir_version = 0, opset = 0;
@@ -66,10 +67,10 @@ struct ImportReport {
 
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
 /// become Role::parameter with a Source that points into the file, so that a rank reads only its
-/// shard; integer and single-element initialisers and buffers become constants, and the running
-/// statistics of batch normalisations Role::state with an update. graph.loss is set if the first
-/// output is a floating scalar. Throws invalid_input for a malformed file and unsupported for what
-/// has no lowering, naming file, node, operator and opset.
+/// shard; integers, buffers and single numbers that are no weights become constants, and the
+/// running statistics of batch normalisations Role::state with an update. graph.loss is set if the
+/// first output is a floating scalar. Throws invalid_input for a malformed file and unsupported for
+/// what has no lowering, naming file, node, operator and opset.
 Graph import_onnx(const std::string& path, const ImportOptions& options,
                   ImportReport* report = nullptr);
 

@@ -141,6 +141,13 @@ bool named_as_weight(const std::string& name) {
   return last.find("weight") != std::string::npos || last.find("bias") != std::string::npos;
 }
 
+/// 'head.temperature': what belongs to a module has its name and the module's; 'Constant.3' has
+/// none of its own.
+bool named_as_member(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot != std::string::npos && !is_generated(name.substr(dot + 1));
+}
+
 /// "slice_3" -> "slice".
 std::string op_of(const std::string& name) {
   const size_t end = name.find_last_not_of("0123456789");
@@ -353,7 +360,9 @@ class Decider {
     read_metadata();
     for (const StoredTensor& tensor : model_.initialisers) add(tensor.name, tensor);
     split_identities();
+    find_uses();
     refuse_or_split_merged();
+    find_uses();
     const std::set<std::string> reached = reached_names(nodes_, model_.proto.graph());
     for (const FlatNode& node : nodes_) {
       for (const std::string& name : node.proto.output()) made_.insert(name);
@@ -361,6 +370,7 @@ class Decider {
     find_statistics();
     for (const std::string& name : out_.order) decide(name, reached);
     note_unsure();
+    note_single();
     find_ties();
     drop_unused();
     note_folding();
@@ -390,8 +400,106 @@ class Decider {
     }
   }
 
+  using Use = std::pair<size_t, int>;  // node, which of its inputs
+
+  void find_uses() {
+    uses_.clear();
+    maker_.clear();
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      const auto& node = nodes_[n].proto;
+      for (int i = 0; i < node.input_size(); ++i) uses_[node.input(i)].emplace_back(n, i);
+      for (const std::string& name : node.output()) maker_[name] = n;
+    }
+  }
+
+  /// Where the numbers of an initialiser arrive, moved or converted on the way. One that is
+  /// repeated (Expand) is another tensor: PyTorch's newer exporter writes zeros so where a
+  /// convolution has no bias.
+  std::vector<Use> final_uses(const std::string& name) const {
+    static const std::set<std::string> movers = {"Cast", "Identity", "Reshape", "Squeeze",
+                                                 "Unsqueeze"};
+    std::vector<Use> out;
+    std::vector<std::string> names = {name};
+    std::set<std::string> seen = {name};
+    while (!names.empty()) {
+      const auto found = uses_.find(names.back());
+      names.pop_back();
+      if (found == uses_.end()) continue;
+      for (const Use& use : found->second) {
+        const auto& node = nodes_[use.first].proto;
+        if (use.second > 0 || movers.count(node.op_type()) == 0) {
+          out.push_back(use);
+        } else if (seen.insert(node.output(0)).second) {
+          names.push_back(node.output(0));
+        }
+      }
+    }
+    return out;
+  }
+
+  bool is_initialiser(const std::string& name) const { return out_.by_name.count(name) > 0; }
+
+  /// What a layer computes from a weight: x W, a convolution.
+  bool is_product_with_weight(const std::string& name) const {
+    const auto made = maker_.find(name);
+    if (made == maker_.end()) return false;
+    const auto& node = nodes_[made->second].proto;
+    if (node.op_type() == "Gemm" || node.op_type() == "Conv" || node.op_type() == "ConvTranspose")
+      return true;
+    if (node.op_type() != "MatMul") return false;
+    return std::any_of(node.input().begin(), node.input().end(), [&](const std::string& operand) {
+      const auto transpose = maker_.find(operand);
+      return is_initialiser(operand) || (transpose != maker_.end() &&
+                                         nodes_[transpose->second].proto.op_type() == "Transpose" &&
+                                         is_initialiser(nodes_[transpose->second].proto.input(0)));
+    });
+  }
+
+  /// Does a layer keep its weight, bias or scale there? A scalar that is added is no bias, which
+  /// has a dim for its channels.
+  bool is_learned_operand(const Use& use, const StoredTensor& tensor) const {
+    static const std::map<std::string, std::set<int>> learned = {{"BatchNormalization", {1, 2}},
+                                                                 {"Conv", {1, 2}},
+                                                                 {"ConvTranspose", {1, 2}},
+                                                                 {"Gemm", {1, 2}},
+                                                                 {"GroupNormalization", {1, 2}},
+                                                                 {"InstanceNormalization", {1, 2}},
+                                                                 {"LayerNormalization", {1, 2}},
+                                                                 {"MatMul", {0, 1}},
+                                                                 {"PRelu", {1}},
+                                                                 {"RMSNormalization", {1}}};
+    const auto& node = nodes_[use.first].proto;
+    if (node.op_type() == "Add") {
+      return node.input_size() == 2 && !tensor.type.shape.empty() &&
+             is_product_with_weight(node.input(1 - use.second));
+    }
+    const auto found = learned.find(node.op_type());
+    return found != learned.end() && found->second.count(use.second) > 0;
+  }
+  bool is_learned_operand(const std::vector<Use>& uses, const StoredTensor& tensor) const {
+    return std::any_of(uses.begin(), uses.end(),
+                       [&](const Use& use) { return is_learned_operand(use, tensor); });
+  }
+
+  /// What a use says of a number that nobody trains; empty if it says nothing.
+  const char* fixed_as(const Use& use) const {
+    static const std::set<std::string> guarded = {"Log", "Pow", "Reciprocal", "Sqrt"};
+    const auto& node = nodes_[use.first].proto;
+    const std::string& op = node.op_type();
+    if (op == "Where" && use.second > 0) return "what a mask fills in";
+    if (op == "Pow" && use.second == 1) return "an exponent";
+    if (op != "Add" && op != "Max") return "";
+    const auto readers = uses_.find(node.output(0));
+    const bool guards =
+        readers != uses_.end() &&
+        std::any_of(readers->second.begin(), readers->second.end(), [&](const Use& reader) {
+          return guarded.count(nodes_[reader.first].proto.op_type()) > 0;
+        });
+    return guards ? "an epsilon" : "";
+  }
+
   bool is_weight_like(const StoredTensor& tensor) const {
-    return is_float(tensor.type.dtype) && tensor.count() > 1;
+    return is_float(tensor.type.dtype) && tensor.count() > 0;
   }
 
   /// Identity(l1.bias) -> l2.bias of equal numbers was two biases before the export.
@@ -418,11 +526,11 @@ class Decider {
 
   /// What a batch normalisation reads there: fresh scales and variances are all ones, fresh biases
   /// and means all zeros, so that weights and running statistics can have been merged.
-  std::string kind_in_batch_norm(const std::pair<size_t, int>& use) const {
+  std::string kind_in_batch_norm(const Use& use) const {
     if (nodes_[use.first].proto.op_type() != "BatchNormalization" || use.second == 0) return "";
     return use.second < 3 ? "PARAMETER" : "BUFFER";
   }
-  std::string kind_after(const std::pair<size_t, int>& use, const std::string& otherwise) const {
+  std::string kind_after(const Use& use, const std::string& otherwise) const {
     const std::string kind = kind_in_batch_norm(use);
     return kind.empty() ? otherwise : kind;
   }
@@ -430,17 +538,12 @@ class Decider {
   /// One vector of equal numbers that feeds several nodes of an optimised export.
   void refuse_or_split_merged() {
     if (options_.shared == ImportOptions::Shared::keep || !optimised_ || !options_.training) return;
-    std::map<std::string, std::vector<std::pair<size_t, int>>> uses;
-    for (size_t n = 0; n < nodes_.size(); ++n) {
-      for (int i = 0; i < nodes_[n].proto.input_size(); ++i)
-        uses[nodes_[n].proto.input(i)].emplace_back(n, i);
-    }
     const std::vector<std::string> names = out_.order;
     for (const std::string& name : names) {
       const StoredTensor tensor = out_.by_name[name].tensor;
-      const auto& users = uses[name];
+      const auto& users = uses_[name];
       if (users.size() < 2 || !is_weight_like(tensor) || tensor.type.shape.size() != 1 ||
-          !is_uniform(tensor))
+          !is_uniform(tensor) || (tensor.count() == 1 && !is_learned_operand(users, tensor)))
         continue;
       const bool normalises = std::any_of(users.begin(), users.end(), [&](const auto& use) {
         return !kind_in_batch_norm(use).empty();
@@ -480,6 +583,7 @@ class Decider {
     Weight& w = out_.by_name[name];
     const std::string kind = kinds_.count(name) > 0 ? kinds_[name] : "";
     const bool is_reached = reached.count(name) > 0;
+    bool single = false;
     if (!is_float(w.tensor.type.dtype)) {
       w.why = "integers or booleans";
       return;
@@ -500,10 +604,10 @@ class Decider {
       w.trainable = is_reached;
       w.why = is_reached ? "PARAMETER in the export's metadata"
                          : "PARAMETER, but no gradient of the first output reaches it";
-    } else if (w.tensor.count() <= 1 && !may_be_weight(name)) {
-      w.why = "a single number";
     } else if (!is_reached) {
       w.why = "no gradient of the first output reaches it";
+    } else if (w.tensor.count() <= 1 && !is_single_weight(name, w)) {
+      single = true;
     } else {
       w.is_parameter = w.trainable = true;
       w.why = "a float initialiser that the gradient reaches";
@@ -513,17 +617,37 @@ class Decider {
         matches_any(name, options_.train, pattern) || matches_any(name, options_.freeze, pattern);
     if (w.is_parameter && kind.empty()) doubt(w, name, chosen);
     apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
+    if (!is_reached || w.is_parameter || !options_.training) return;
+    report_.constants.push_back({name, w.tensor.type, false, w.why});
+    // The exporter's own constants need no word; of a user's number it may be a wrong guess.
+    if (single && kinds_.empty() && !is_made_up(name)) single_.push_back(name);
   }
 
-  /// A single number is a constant as a rule. PyTorch's legacy exporter writes constants as nodes,
-  /// so that its named initialisers are a module's own (a learned temperature); what the other one
-  /// folded is looked at.
-  bool may_be_weight(const std::string& name) const {
-    if (!options_.training) return false;
-    if (folded_.count(name) > 0) return true;
-    return kinds_.empty() && !optimised_ && !is_generated(name) &&
-           name.find("mask") == std::string::npos && name.find('/') == std::string::npos &&
-           model_.proto.producer_name() == "pytorch";
+  /// A name that the exporter made up, or took from one of its steps ('/attn/Constant_output_0').
+  static bool is_made_up(const std::string& name) {
+    return is_generated(name) || name.find('/') != std::string::npos;
+  }
+
+  /// Is one number a weight? By its use: a layer's operand is, a fill value, an exponent or an
+  /// epsilon is not. Else by its name: PyTorch's legacy exporter writes constants as nodes, so that
+  /// its named initialisers are a module's own (a learned temperature); elsewhere those are taken
+  /// that are named as a module's. What the other exporter of PyTorch folded is looked at by doubt.
+  bool is_single_weight(const std::string& name, Weight& w) const {
+    w.why = "a single number";
+    if (!options_.training || w.tensor.count() == 0) return false;
+    const std::vector<Use> uses = final_uses(name);
+    if (folded_.count(name) > 0 || is_learned_operand(uses, w.tensor)) return true;
+    const std::string fixed = uses.empty() ? "" : fixed_as(uses[0]);
+    if (!fixed.empty() && std::none_of(uses.begin(), uses.end(), [&](const Use& use) {
+          return std::string(fixed_as(use)).empty();
+        })) {
+      w.why = "a single number, " + fixed;
+      return false;
+    }
+    w.why = "a single number, which neither its use nor its name shows to be a weight";
+    if (!kinds_.empty() || optimised_ || is_made_up(name)) return false;
+    return model_.proto.producer_name() == "pytorch" || named_as_weight(name) ||
+           named_as_member(name);
   }
 
   /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
@@ -600,6 +724,19 @@ class Decider {
     report_.notes.push_back(str("this exporter does not tell parameters from buffers: ", names,
                                 unsure_.size() == 1 ? " trains" : " train",
                                 "; name what is a buffer with --freeze"));
+  }
+
+  void note_single() {
+    if (single_.empty()) return;
+    constexpr size_t kShown = 8;
+    std::string names;
+    for (size_t i = 0; i < std::min(single_.size(), kShown); ++i)
+      names += (i == 0 ? "'" : ", '") + single_[i] + "'";
+    if (single_.size() > kShown) names += str(" and ", single_.size() - kShown, " more");
+    report_.notes.push_back(str(
+        names, single_.size() == 1 ? " is a single number that is" : " are single numbers that are",
+        " taken for constants and not trained (--verbose says why); --train REGEX trains what "
+        "it matches"));
   }
 
   void tie(const std::string& copy, const std::string& original, bool transposed, const char* how) {
@@ -719,6 +856,9 @@ class Decider {
   std::set<std::string> made_;  // by nodes
   std::set<std::string> statistics_;
   std::vector<std::string> unsure_;  // trained, though nothing says that they are parameters
+  std::vector<std::string> single_;  // single numbers that are not trained
+  std::map<std::string, std::vector<Use>> uses_;
+  std::map<std::string, size_t> maker_;  // the node that makes a value
   bool optimised_ = false;
 };
 

@@ -187,6 +187,8 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
                                reached ? p.why : "the loss does not depend on it",
                                p.trainable && reached});
   }
+  for (const ImportReport::Parameter& p : report.constants)
+    impl.parameters.push_back({p.name, to_string(p.type), p.why, false});
 }
 
 std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options) {

@@ -201,6 +201,118 @@ TEST_F(OnnxImport, WhatTrainsIsWhatTheGradientReaches) {
   EXPECT_NE(refusal(weights_model()).find("is not a regular expression"), std::string::npos);
 }
 
+/// A layer's one-element operand is a weight, whatever it is called and whoever wrote the file.
+TEST_F(OnnxImport, SingleNumbersThatLayersUseTrain) {
+  for (const char* producer : {"", "pytorch"}) {
+    SCOPED_TRACE(producer);
+    ModelBuilder b;
+    b.model.set_producer_name(producer);
+    b.input("image", {2, 1, 3, 3});
+    b.floats("kernel", {1, 1, 1, 1}, {2});
+    b.floats("k/b", {1}, {0});
+    b.floats("scale", {1}, {1});
+    b.floats("shift", {1}, {0.5f});
+    b.floats("mean", {1}, {0});
+    b.floats("var", {1}, {1});
+    b.floats("slope", {1, 1, 1}, {0.25f});
+    b.floats("flat", {9, 3}, std::vector<float>(27, 0.5f));
+    b.floats("mask", {1}, {0});
+    b.floats("head", {3, 1}, {1, 2, 3});
+    b.floats("mask_head", {1}, {0});
+    b.floats("last", {1, 1}, {2});
+    b.ints("rows", {2, 9});
+    b.node("Conv", {"image", "kernel", "k/b"}, {"c"});
+    b.node("BatchNormalization", {"c", "scale", "shift", "mean", "var"}, {"n"});
+    b.node("PRelu", {"n", "slope"}, {"p"});
+    b.node("Reshape", {"p", "rows"}, {"r"});
+    b.node("MatMul", {"r", "flat"}, {"m"});
+    b.node("Add", {"mask", "m"}, {"h"});
+    b.node("Gemm", {"h", "head", "mask_head"}, {"g"});
+    b.node("MatMul", {"g", "last"}, {"y"});
+    testing::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+    b.output("loss");
+    import(b);
+    for (const char* name :
+         {"kernel", "k/b", "scale", "shift", "slope", "mask", "mask_head", "last"}) {
+      ASSERT_NE(parameter(name), nullptr) << name;
+      EXPECT_TRUE(parameter(name)->trainable) << name;
+    }
+    EXPECT_TRUE(report.constants.empty());
+  }
+}
+
+/// x / sqrt(mean(x^2) + eps), times two numbers, where a mask lets it through.
+TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
+  for (const char* producer : {"", "pytorch"}) {
+    SCOPED_TRACE(producer);
+    ModelBuilder b;
+    b.model.set_producer_name(producer);
+    b.input("x", {2, 3});
+    b.floats("two.weight", {}, {2});
+    b.floats("norm.eps", {}, {1e-5f});
+    b.floats("attn.masked_bias", {}, {-1e4f});
+    b.floats("head.temperature", {}, {3});
+    b.floats("factor", {}, {3});
+    b.floats("onnx::Mul_7", {}, {3});
+    b.node("Pow", {"x", "two.weight"}, {"squares"});
+    testing::set_ints(b.node("ReduceMean", {"squares"}, {"m"}), "axes", {1});
+    b.node("Add", {"m", "norm.eps"}, {"e"});
+    b.node("Sqrt", {"e"}, {"s"});
+    b.node("Div", {"x", "s"}, {"d"});
+    b.node("Mul", {"d", "head.temperature"}, {"t"});
+    b.node("Mul", {"t", "factor"}, {"f"});
+    b.node("Mul", {"f", "onnx::Mul_7"}, {"g"});
+    b.node("Greater", {"x", "m"}, {"mask"});
+    b.node("Identity", {"attn.masked_bias"}, {"fill"});
+    b.node("Where", {"mask", "g", "fill"}, {"y"});
+    testing::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+    b.output("loss");
+    import(b);
+    std::map<std::string, std::string> why;
+    for (const auto& p : report.constants) why[p.name] = p.why;
+    EXPECT_EQ(why["two.weight"], "a single number, an exponent");
+    EXPECT_EQ(why["norm.eps"], "a single number, an epsilon");
+    EXPECT_EQ(why["attn.masked_bias"], "a single number, what a mask fills in");
+    EXPECT_EQ(why.count("onnx::Mul_7"), 1u);
+    EXPECT_TRUE(parameter("head.temperature") != nullptr &&
+                parameter("head.temperature")->trainable);
+    // PyTorch's legacy exporter names nothing but what a module has.
+    const bool modules_own = std::string(producer) == "pytorch";
+    EXPECT_EQ(parameter("factor") != nullptr, modules_own);
+    EXPECT_EQ(noted("'factor'"), true);
+    EXPECT_TRUE(noted("'norm.eps'") && noted("'attn.masked_bias'"));
+    EXPECT_FALSE(noted("onnx::Mul_7"));
+    EXPECT_TRUE(noted("taken for constants and not trained"));
+
+    options.train = {"^factor$", "^norm"};
+    options.freeze = {"temperature"};
+    import(b);
+    EXPECT_TRUE(parameter("factor")->trainable && parameter("norm.eps")->trainable);
+    EXPECT_FALSE(parameter("head.temperature")->trainable);
+    EXPECT_FALSE(noted("'norm.eps'"));
+    options = {};
+    options.evaluate = run_reference;
+  }
+}
+
+/// Two heads of one output each, whose fresh biases an exporter made one.
+TEST_F(OnnxImport, SingleBiasesThatWereMergedAreTwoAgain) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {2, 2});
+  b.floats("a.weight", {2, 1}, {1, 2});
+  b.floats("b.weight", {2, 1}, {3, 5});
+  b.floats("a.bias", {1}, {0});
+  b.node("Identity", {"a.bias"}, {"b.bias"});
+  b.node("Gemm", {"x", "a.weight", "a.bias"}, {"p"});
+  b.node("Gemm", {"x", "b.weight", "b.bias"}, {"q"});
+  b.node("Mul", {"p", "q"}, {"y"});
+  b.output("y", {2, 1});
+  import(b);
+  EXPECT_TRUE(parameter("a.bias") != nullptr && parameter("b.bias") != nullptr);
+  EXPECT_TRUE(noted("two weights again"));
+}
+
 TEST_F(OnnxImport, MetadataDecidesWhereItExists) {
   ModelBuilder b = weights_model();
   for (const auto& [name, kind] :

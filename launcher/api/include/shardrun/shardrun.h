@@ -104,7 +104,7 @@ struct ModelOptions {
   bool sort_edges = false;
 };
 
-/// One line of the table of parameters.
+/// One line of the table of parameters, or of the constants that look like some, behind them.
 struct ParameterInfo {
   std::string name, type, why;
   bool trainable = false;
