@@ -78,6 +78,9 @@ struct Evidence {
   };
   std::vector<Data> data = {Data::mixed, Data::negative, Data::positive, Data::grid, Data::wide};
   std::vector<int64_t> shards = {2, 3};
+  /// Also, where pieces' attributes depend on their place: 11 rows in 2 or 3 are cut at even ones
+  /// alone, and windows of two rows with a stride of two are never cut through.
+  std::vector<int64_t> shards_by_place = {4, 5};
   std::vector<int> size_sets = {0, 1};  // which of the two sets of small sizes
   double tolerance = 1e-9;              // relative, float64
 };

@@ -219,6 +219,11 @@ std::vector<int64_t> Trials::shard_counts(int64_t size) const {
   for (int64_t p : evidence_.shards) {
     if (no_empty_shard(size, p)) counts.push_back(p);
   }
+  if (def_.localise != nullptr) {
+    for (int64_t p : evidence_.shards_by_place) {
+      if (no_empty_shard(size, p)) counts.push_back(p);
+    }
+  }
   // Sizes that the op insists on: 4 is cut in 2 and 4 instead of 2 and 3.
   if (counts.size() < evidence_.shards.size() && no_empty_shard(size, 4)) counts.push_back(4);
   return counts;

@@ -79,14 +79,14 @@ Attrs with_pads(const Attrs& attrs, const std::vector<Window>& windows) {
 SmallWindow shrink_window(const Window& window, int64_t in, int64_t out, int64_t proposed) {
   if (in <= 1 || out <= 1) return {in, out};
   const int64_t high = window.high_for(in, out);
-  // Three windows that padding does not clip: from those one sees the window.
+  // Three windows or more that padding does not clip: from those one sees the window. Two proposals
+  // that differ make two sizes.
   const int64_t clipped = std::max<int64_t>(0, ceil_div(window.low, window.stride)) +
                           std::max<int64_t>(0, ceil_div(high, window.stride));
-  // More of them for some proposals: two that differ make two sizes.
-  int64_t small_out = std::max<int64_t>(proposed, clipped + 3 + proposed % 3);
+  int64_t small_out = clipped + std::max<int64_t>(proposed, 3);
   auto size = [&] { return (small_out - 1) * window.stride + window.span() - window.low - high; };
   // Chunks of different sizes do not line up; where the small ones are equal they would seem to.
-  while (size() < 2 || (in != out && size() == small_out)) ++small_out;
+  while (size() < 2 || (in != out && size() == small_out)) small_out += 3;
   return {size(), small_out};
 }
 

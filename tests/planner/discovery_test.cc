@@ -470,6 +470,20 @@ TEST(DiscoveryFakes, SmallImagesOfEqualSizes) {
   EXPECT_EQ(rules.count("[S3{halo 3,-4 stride 2}, S3] -> [P(sum)]"), 1u);
 }
 
+/// Summed places of maxima are right where no window is cut through.
+TEST(DiscoveryFakes, CutsBetweenWindows) {
+  const Attrs attrs{{"kernel", Ints{2}},
+                    {"strides", Ints{2}},
+                    {"dilations", Ints{1}},
+                    {"pads_low", Ints{2}},
+                    {"pads_high", Ints{2}}};
+  for (int64_t size : {5, 7, 11, 12, 24}) {
+    const Rules rules = cuts("max_pool", attrs, {f32({1, 2, size})});
+    EXPECT_EQ(rules.count("[S2] -> [P(max), P(sum)]"), 0u) << size;
+    EXPECT_EQ(rules.count("[S2{halo 2,-2 stride 2}] -> [S2, S2]"), 1u) << size;
+  }
+}
+
 TEST(DiscoveryFakes, ScalarsAreLookedAtOften) {
   // round(a) + round(b) = round(a + b) for some pairs of numbers.
   EXPECT_EQ(sums("round", {}, {f32({})}), Rules{});
