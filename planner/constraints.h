@@ -26,8 +26,7 @@ class Constraints {
 
   /// Values whose whole Sharding is fixed.
   const std::map<std::string, Sharding>& pinned() const { return pinned_; }
-  /// May a strategy leave a rank without a share of a dim? Where a request or a small batch needs
-  /// it.
+  /// May a strategy leave a rank without a share of a dim? Where a request or the batch needs it.
   bool leaves_empty() const { return leaves_empty_; }
   /// May an update be made in another Sharding than its parameter is held in?
   bool reshards_updates() const;

@@ -22,6 +22,8 @@ constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
+/// Where memory leaves more than this unproven, the known parallelisms are tried as well.
+constexpr double kWideGap = 1e-2;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -39,7 +41,8 @@ class Planner {
         numbered_(graph, options.contents),
         constraints_(graph, mesh, options.planner, options.requests, options.pinned) {}
 
-  Plan run(PlanReport& report) {
+  /// nullopt if none that was found fits.
+  std::optional<Plan> run(PlanReport& report) {
     std::map<std::string, Sharding> apart = constraints_.pinned();
     apart.insert(options_.avoided.begin(), options_.avoided.end());
     folding_ = fold(graph_, apart);
@@ -58,13 +61,15 @@ class Planner {
     constraints_.apply(folding_, class_rules_, all);
     drop_avoided(all);
     report.build_seconds = since(begin);
-    const std::optional<Plan> plan = solve(std::move(all), report);
-    SR_REQUIRE(plan, out_of_memory, "model '", graph_.name, "' on mesh ", mesh_.to_string(),
-               ": the smallest plan found needs ", least_bytes_, " bytes a rank, the limit is ",
-               options_.memory_limit, " (what any plan keeps comes to ", needed_bytes_,
-               "); allow more memory, use more ranks or a smaller batch");
-    return *plan;
+    return solve(std::move(all), report);
   }
+
+  /// Of the plans that were laid out.
+  int64_t least_bytes() const { return least_bytes_; }
+  /// Of all plans, whatever they need.
+  double unlimited_bound() const { return unlimited_bound_; }
+  /// Of values alone, in any plan of this search.
+  int64_t needed_bytes() const { return needed_bytes_; }
 
  private:
   void drop_avoided(SearchSpace& space) const {
@@ -406,6 +411,7 @@ class Planner {
       if (round > 0 && end.passed()) break;
       const LimitedResult found = search.run(room, start ? &*start : nullptr, end.left());
       report.solver = found.solver;
+      if (round == 0) unlimited_bound_ = found.lower_bound;
       // What the first two rounds know holds for all plans, while nothing is forbidden.
       if (round <= 1 && !forbade)
         report.lower_bound = std::max(report.lower_bound, found.lower_bound);
@@ -466,9 +472,28 @@ class Planner {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
+  double unlimited_bound_ = 0;
   int64_t needed_bytes_ = 0;  // by any plan, beside workspaces
   int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
 };
+
+bool is_free(const PlanOptions& options) {
+  return options.planner == "auto" || options.planner == "ilp";
+}
+
+/// Those that spare memory come first.
+std::vector<std::string> known_parallelisms(const Mesh& mesh) {
+  if (mesh.size() == 1) return {};
+  std::vector<std::string> names = {"fsdp", "zero2", "zero1", "megatron-sp", "megatron", "dp"};
+  if (mesh.axis_count() != 2) return names;
+  for (const char* data : {"fsdp", "zero2"}) {
+    for (const char* model : {"megatron-sp", "megatron"}) {
+      names.push_back(str(data, "+", model));
+      names.push_back(str(model, "+", data));
+    }
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -482,9 +507,40 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
       "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
   PlanReport unused;
   PlanReport& filled = report != nullptr ? *report : unused;
-  Plan plan = Planner(graph, mesh, cluster, options, rules).run(filled);
+  Planner planner(graph, mesh, cluster, options, rules);
+  std::optional<Plan> plan = planner.run(filled);
+  int64_t least = planner.least_bytes(), needed = planner.needed_bytes();
+  const double gap = plan && filled.cost > 0 ? 1 - filled.lower_bound / filled.cost : 1;
+  if (is_free(options) && options.memory_limit > 0 && !graph.updates.empty() && gap > kWideGap) {
+    for (const std::string& name : known_parallelisms(mesh)) {
+      PlanOptions other = options;
+      other.planner = name;
+      PlanReport its;
+      try {
+        Planner known(graph, mesh, cluster, other, rules);
+        std::optional<Plan> found = known.run(its);
+        least = std::min(least, known.least_bytes());
+        needed = std::min(needed, known.needed_bytes());
+        if (found && (!plan || found->seconds < plan->seconds)) {
+          plan = std::move(found);
+          filled.cost = its.cost;
+          filled.solver = its.solver;
+          filled.lower_bound = planner.unlimited_bound();
+        }
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
+      }
+      filled.build_seconds += its.build_seconds;
+      filled.solve_seconds += its.solve_seconds;
+    }
+    filled.lower_bound = std::min(filled.lower_bound, filled.cost);
+  }
+  SR_REQUIRE(plan, out_of_memory, "model '", graph.name, "' on mesh ", mesh.to_string(),
+             ": the smallest plan found needs ", least, " bytes a rank, the limit is ",
+             options.memory_limit, " (the values alone come to ", needed,
+             " at least); allow more memory, use more ranks or a smaller batch");
   filled.distinct_rules = rules.distinct_rules();
-  return plan;
+  return *plan;
 }
 
 }  // namespace shardrun

@@ -121,5 +121,36 @@ TEST(PlannersOfSmallModels, OursIsNeverWorse) {
   std::filesystem::remove(path);
 }
 
+/// What fits one of them fits ours: here fsdp needs less than any plan that the free search finds.
+TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
+  World world = World::threads(1);
+  const std::string path = (std::filesystem::temp_directory_path() / "planners_fit.onnx").string();
+  GptModel gpt;
+  gpt.layers = 2;
+  gpt.hidden = 64;
+  gpt.heads = 4;
+  gpt.context = 64;
+  gpt.vocab = 5003;
+  gpt.weights = false;
+  write_gpt(gpt, path);
+  ModelOptions options;
+  options.batch = 4;
+  const Model model = load_model(world, path, options);
+  std::filesystem::remove(path);
+  for (const char* mesh : {"4", "2x2"}) {
+    PlanRequest request;
+    request.ranks = 4;
+    request.mesh = mesh;
+    request.with_evaluation = false;
+    request.planner = "fsdp";
+    const TrainingPlan known = make_plan(world, model, request);
+    request.planner = "auto";
+    request.memory_bytes = known.predicted_bytes()[0];
+    const TrainingPlan own = make_plan(world, model, request);
+    EXPECT_LE(own.predicted_bytes()[0], known.predicted_bytes()[0]) << mesh;
+    EXPECT_LE(own.predicted_seconds(), known.predicted_seconds()) << mesh;
+  }
+}
+
 }  // namespace
 }  // namespace shardrun

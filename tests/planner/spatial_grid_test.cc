@@ -244,33 +244,31 @@ void check_case(Family family, const Setting& s, int64_t height, int64_t width, 
   }
 }
 
-TEST(SpatialGrid, EveryOfferedStrategyEqualsTheWhole) {
+void check_family(Family family) {
   const char* const wanted = std::getenv("SHARDRUN_SPATIAL_GRID");
   const bool all = wanted != nullptr && std::string_view(wanted) == "all";
   std::printf("seed %u, %s\n", kSeed, all ? "the whole grid" : "a sample of the grid");
   std::mt19937 random(kSeed);
   std::map<std::pair<std::string, std::string>, Tally> tallies;
   size_t cases = 0;
-  for (Family family : {Family::conv, Family::max_pool, Family::sum_pool}) {
-    std::vector<Setting> grid = settings(family);
+  std::vector<Setting> grid = settings(family);
+  if (!all) {
+    std::shuffle(grid.begin(), grid.end(), random);
+    grid.resize(family == Family::conv ? kSampled : kSampled / 2);
+  }
+  for (const Setting& s : grid) {
+    RuleCache rules;
+    std::vector<int64_t> images;
+    for (int64_t size = 5; size <= 17; ++size) images.push_back(size);
     if (!all) {
-      std::shuffle(grid.begin(), grid.end(), random);
-      grid.resize(family == Family::conv ? kSampled : kSampled / 2);
+      std::shuffle(images.begin(), images.end(), random);
+      images.resize(kImages);
     }
-    for (const Setting& s : grid) {
-      RuleCache rules;
-      std::vector<int64_t> images;
-      for (int64_t size = 5; size <= 17; ++size) images.push_back(size);
-      if (!all) {
-        std::shuffle(images.begin(), images.end(), random);
-        images.resize(kImages);
-      }
-      for (int64_t height : images) {
-        // The width runs through the sizes in another order.
-        check_case(family, s, height, 5 + (height * 5 + 3) % 13, rules, tallies);
-        ++cases;
-        if (HasFatalFailure()) return;
-      }
+    for (int64_t height : images) {
+      // The width runs through the sizes in another order.
+      check_case(family, s, height, 5 + (height * 5 + 3) % 13, rules, tallies);
+      ++cases;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
   std::printf("%zu settings with images; cases where each rank has a row of the result:\n", cases);
@@ -296,9 +294,14 @@ TEST(SpatialGrid, EveryOfferedStrategyEqualsTheWhole) {
               static_cast<long long>(total), static_cast<long long>(offered),
               100.0 * static_cast<double>(offered) / static_cast<double>(total),
               static_cast<long long>(strategies));
-  EXPECT_GT(total, 500);
-  EXPECT_GT(strategies, 5000);
+  EXPECT_GT(total, 300);
+  EXPECT_GT(strategies, 2000);
 }
+
+// Every strategy that is offered equals the whole.
+TEST(SpatialGrid, Convolution) { check_family(Family::conv); }
+TEST(SpatialGrid, MaxPool) { check_family(Family::max_pool); }
+TEST(SpatialGrid, SumPool) { check_family(Family::sum_pool); }
 
 }  // namespace
 }  // namespace shardrun
