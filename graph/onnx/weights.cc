@@ -39,6 +39,13 @@ bool is_floating(int64_t onnx_type) {
          onnx_type == ::onnx::TensorProto::FLOAT16 || onnx_type == ::onnx::TensorProto::BFLOAT16;
 }
 
+/// Operands that say what an operator does, such as the scales of a Resize, and are no numbers that
+/// it computes with: import has to know them.
+bool is_setting(const ::onnx::NodeProto& node, int i) {
+  static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot", "Pad", "Resize"};
+  return i > 0 && operators.count(node.op_type()) > 0;
+}
+
 /// Does a gradient at the node's results flow on to its floating input `i`?
 bool passes_gradient(const ::onnx::NodeProto& node, int i) {
   static const std::set<std::string> stop = {"Shape",
@@ -61,7 +68,7 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
                                              "ConstantOfShape",
                                              "Not",
                                              "SequenceLength"};
-  if (stop.count(node.op_type()) > 0) return false;
+  if (stop.count(node.op_type()) > 0 || is_setting(node, i)) return false;
   // Class weights are chosen, not trained: PyTorch too has no gradient for them.
   if (node.op_type() == "SoftmaxCrossEntropyLoss" || node.op_type() == "NegativeLogLikelihoodLoss")
     return i == 0;
@@ -597,7 +604,12 @@ class Decider {
       w.why = "a running statistic";
       return;
     }
-    if (!kind.empty() && kind != "PARAMETER") {
+    const std::vector<Use> uses = final_uses(name);
+    if (std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+          return is_setting(nodes_[use.first].proto, use.second);
+        })) {
+      w.why = "what an operator is to do";
+    } else if (!kind.empty() && kind != "PARAMETER") {
       w.why = kind + " in the export's metadata";
     } else if (kind == "PARAMETER") {
       w.is_parameter = true;
@@ -606,7 +618,7 @@ class Decider {
                          : "PARAMETER, but no gradient of the first output reaches it";
     } else if (!is_reached) {
       w.why = "no gradient of the first output reaches it";
-    } else if (w.tensor.count() <= 1 && !is_single_weight(name, w)) {
+    } else if (w.tensor.count() <= 1 && !is_single_weight(name, uses, w)) {
       single = true;
     } else {
       w.is_parameter = w.trainable = true;
@@ -632,10 +644,9 @@ class Decider {
   /// epsilon is not. Else by its name: PyTorch's legacy exporter writes constants as nodes, so that
   /// its named initialisers are a module's own (a learned temperature); elsewhere those are taken
   /// that are named as a module's. What the other exporter of PyTorch folded is looked at by doubt.
-  bool is_single_weight(const std::string& name, Weight& w) const {
+  bool is_single_weight(const std::string& name, const std::vector<Use>& uses, Weight& w) const {
     w.why = "a single number";
     if (!options_.training || w.tensor.count() == 0) return false;
-    const std::vector<Use> uses = final_uses(name);
     if (folded_.count(name) > 0 || is_learned_operand(uses, w.tensor)) return true;
     const std::string fixed = uses.empty() ? "" : fixed_as(uses[0]);
     if (!fixed.empty() && std::none_of(uses.begin(), uses.end(), [&](const Use& use) {

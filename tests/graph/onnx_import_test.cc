@@ -295,6 +295,33 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
   }
 }
 
+/// An exporter may have merged them with numbers that the gradient reaches.
+TEST_F(OnnxImport, WhatOperatorsHaveToKnowIsConstant) {
+  for (const bool shared : {false, true}) {
+    ModelBuilder b(18);
+    b.input("x", {1, 2, 4, 4});
+    b.floats("w", {3, 2, 1, 1}, {1, 2, 3, 4, 5, 6});
+    b.floats("scales", {4}, {1, 1, 2, 2});
+    b.floats("pad.weight", {}, {0.5f});
+    b.floats("low.weight", {}, {-1});
+    b.floats("high.weight", {}, {1});
+    b.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1});
+    b.node("Conv", {"x", "w"}, {"c"});
+    testing::set_string(b.node("Resize", {"c", "", "scales"}, {"r"}), "mode", "nearest");
+    b.node("Pad", {"r", "pads", "pad.weight"}, {"p"});
+    b.node("Clip", {"p", "low.weight", "high.weight"}, {"y"});
+    if (shared) b.node("Mul", {"scales", "scales"}, {"squares"});
+    b.output("y");
+    if (shared) b.node("ReduceSum", {"squares"}, {"sum"});
+    if (shared) b.node("Mul", {"y", "sum"}, {"product"});
+    if (shared) b.graph().mutable_output(0)->set_name("product");
+    const Graph graph = import(b);
+    EXPECT_EQ(graph.type(graph.outputs[0]).shape, (Shape{1, 3, 10, 10}));
+    ASSERT_EQ(report.parameters.size(), 1u);
+    EXPECT_EQ(report.parameters[0].name, "w");
+  }
+}
+
 /// Two heads of one output each, whose fresh biases an exporter made one.
 TEST_F(OnnxImport, SingleBiasesThatWereMergedAreTwoAgain) {
   ModelBuilder b;
