@@ -131,8 +131,10 @@ void add_train_options(CLI::App& app, Arguments& args) {
                  "Batches a validation (default: all, at most 200)");
   app.add_option("--validation", o.validation, "Share of the data kept for validation")
       ->capture_default_str();
-  app.add_option("--patience", o.patience,
-                 "Stop after so many validations without a better one (default: never)");
+  app.add_option(
+      "--patience", o.patience,
+      "Stop after so many validations with neither a lower loss nor a higher accuracy than "
+      "all before (default: never)");
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
 }
 

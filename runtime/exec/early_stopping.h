@@ -6,10 +6,11 @@
 
 namespace shardrun {
 
-/// As in Veličković et al., "Graph Attention Networks", 2018, section 3.3: a validation is a step
-/// forward if its loss is at most the least so far or its accuracy at least the greatest so far.
-/// The best so far is the one of the least loss: their code wants both, which with 500 labels may
-/// hold for the last time when training has hardly begun.
+/// On loss and accuracy, as in Veličković et al., "Graph Attention Networks", 2018, section 3.3: a
+/// validation is a step forward if its loss is below the least so far or its accuracy above the
+/// greatest so far. Their code takes one that is equal too, with which an accuracy that moves no
+/// more would go on for ever. The best so far is the first one of the least loss: their code wants
+/// both, which with 500 labels may hold for the last time when training has hardly begun.
 class EarlyStopping {
  public:
   /// `patience`: validations without a step forward after which to stop; 0: never.

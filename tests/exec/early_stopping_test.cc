@@ -13,11 +13,26 @@ TEST(EarlyStopping, TheLossAloneDecidesWithoutAccuracies) {
   EXPECT_TRUE(stopping.take(1.0, {}));
   EXPECT_FALSE(stopping.take(1.5, {}));
   EXPECT_FALSE(stopping.exhausted());
-  EXPECT_TRUE(stopping.take(1.0, {}));  // as good is good enough, and patience begins anew
+  EXPECT_TRUE(stopping.take(0.9, {}));  // patience begins anew
   EXPECT_FALSE(stopping.take(1.1, {}));
   EXPECT_FALSE(stopping.exhausted());
-  EXPECT_FALSE(stopping.take(1.2, {}));
+  EXPECT_FALSE(stopping.take(0.9, {}));  // as good is not better
   EXPECT_TRUE(stopping.exhausted());
+}
+
+/// What stays as it was does not keep a run going, whatever the other one does.
+TEST(EarlyStopping, ConstantsAreNoProgress) {
+  for (const double rise : {0.0, 0.1}) {
+    for (const double fall : {0.0, 0.1}) {
+      EarlyStopping stopping(3);
+      stopping.take(1.0, 0.5);
+      for (int i = 1; i <= 3; ++i) {
+        EXPECT_FALSE(stopping.exhausted());
+        EXPECT_FALSE(stopping.take(1.0 + i * rise, 0.5 - i * fall));
+      }
+      EXPECT_TRUE(stopping.exhausted());
+    }
+  }
 }
 
 /// Either one keeps it going; the least loss is the best.
@@ -28,7 +43,7 @@ TEST(EarlyStopping, LossOrAccuracyGoesOnAndTheLeastLossIsBest) {
   EXPECT_TRUE(stopping.take(0.9, 0.5));   // loss alone
   EXPECT_FALSE(stopping.exhausted());
   EXPECT_FALSE(stopping.take(0.95, 0.55));  // neither
-  EXPECT_TRUE(stopping.take(0.9, 0.6));
+  EXPECT_FALSE(stopping.take(0.9, 0.7));
   EXPECT_FALSE(stopping.take(1.0, 0.1));
   EXPECT_FALSE(stopping.take(1.0, 0.1));
   EXPECT_TRUE(stopping.exhausted());

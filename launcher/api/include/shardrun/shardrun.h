@@ -233,9 +233,10 @@ struct TrainOptions {
   int64_t eval_every = 0;             // 0: only at the end if there is validation data
   int64_t eval_batches = 0;           // 0: all of the validation data, at most 200 batches
   double validation = 0.1;            // share of the data kept for validation
-  int64_t patience = 0;               // stop after so many validations without a better one; 0: off
-  uint64_t seed = 0;                  // the order of batches
-  std::string metrics;                // JSON lines file; "": none
+  /// Stop after so many validations with neither a lower loss nor a higher accuracy; 0: off.
+  int64_t patience = 0;
+  uint64_t seed = 0;                               // the order of batches
+  std::string metrics;                             // JSON lines file; "": none
   std::function<void(const StepReport&)> on_step;  // called on the leader
   std::function<void(const EvalReport&)> on_eval;  // called on the leader
 };
