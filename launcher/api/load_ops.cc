@@ -32,6 +32,9 @@ void load_ops(const std::string& library) {
       entry();
     } catch (const std::exception& e) {
       fail(ErrorKind::invalid_input, library, ": ", e.what());
+    } catch (...) {
+      fail(ErrorKind::invalid_input, library, ": ", kEntry,
+           "() throws what is no std::exception; let it throw one that says what is wrong");
     }
     loaded.insert(path.get());
   });

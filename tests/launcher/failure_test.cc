@@ -97,6 +97,11 @@ TEST_F(Failures, BadData) {
   expect_refused("gpt.onnx --data npy:x.npy,x.npy", {"x.npy"});
 }
 
+TEST_F(Failures, LibrariesOfOpsThatThrowAnything) {
+  expect_refused("gpt.onnx --ops " SHARDRUN_THROWING_OPS,
+                 {SHARDRUN_THROWING_OPS, "shardrun_ops() throws what is no std::exception"}, true);
+}
+
 TEST_F(Failures, BadMeshesAndPlanners) {
   expect_refused("gpt.onnx --mesh 2xx", {"mesh", "2xx"});
   expect_refused("gpt.onnx --mesh 4", {"mesh", "4 ranks", "has 2"}, true);
