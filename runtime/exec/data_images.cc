@@ -1,4 +1,5 @@
 // Images: random crops and flips, and scaling, element by element of the box that is asked for.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -206,6 +207,36 @@ void check_transforms(const DataOptions& options) {
   parse_augmentation(options.augment);
   if (!is_off(options.normalise) && options.normalise != "rows" && options.normalise != "data")
     parse_scaling(options.normalise);
+}
+
+bool takes_images(const BatchField& field) {
+  return is_float(field.type.dtype) && field.type.shape.size() == 4;
+}
+
+bool takes_rows(const BatchField& field) {
+  return field.role == BatchField::Role::input && is_float(field.type.dtype) &&
+         field.type.shape.size() == 2;
+}
+
+void check_transforms(const std::string& spec, const std::vector<BatchField>& fields,
+                      const DataOptions& options) {
+  std::string inputs;
+  for (const BatchField& field : fields) {
+    if (field.role == BatchField::Role::input)
+      inputs += str(inputs.empty() ? "" : ", ", "'", field.name, "' ", field.type);
+  }
+  SR_REQUIRE(!normalises_rows(options) || std::any_of(fields.begin(), fields.end(), takes_rows),
+             invalid_input, "--data ", spec,
+             ": normalise 'rows' is for floating matrices [samples, ", "values]; the model takes ",
+             inputs,
+             "; images are normalised by data or "
+             "MEAN/DEVIATION");
+  SR_REQUIRE(!changes_images(options) || std::any_of(fields.begin(), fields.end(), takes_images),
+             invalid_input, "--data ", spec, ": augment '", options.augment, "', normalise '",
+             options.normalise,
+             "' are for floating images [samples, channels, height, width]; the "
+             "model takes ",
+             inputs, "; matrices are normalised by rows");
 }
 
 std::unique_ptr<SampleReader> image_reader(const Samples& samples, const BatchField& field,

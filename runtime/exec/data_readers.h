@@ -41,5 +41,11 @@ bool normalises_rows(const DataOptions& options);
 bool changes_images(const DataOptions& options);  // augments them or scales their channels
 /// Throws invalid_input if an option cannot be read.
 void check_transforms(const DataOptions& options);
+/// Floating images [samples, channels, height, width]; floating inputs [samples, values].
+bool takes_images(const BatchField& field);
+bool takes_rows(const BatchField& field);
+/// Throws invalid_input if no field takes what options.augment and options.normalise ask for.
+void check_transforms(const std::string& spec, const std::vector<BatchField>& fields,
+                      const DataOptions& options);
 
 }  // namespace shardrun

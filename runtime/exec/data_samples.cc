@@ -26,13 +26,12 @@ class SampleSource : public DataSource {
  public:
   SampleSource(ArrayData data, std::vector<BatchField> fields, const DataOptions& options)
       : spec_(data.spec), fields_(std::move(fields)), order_(make_order(data, options)) {
+    check_transforms(spec_, fields_, options);
     for (size_t i = 0; i < fields_.size(); ++i) {
       const BatchField& field = fields_[i];
-      const bool floating = is_float(field.type.dtype);
-      const size_t rank = field.type.shape.size();
-      if (is_image(field) && (data.images || changes_images(options))) {
+      if (takes_images(field) && (data.images || changes_images(options))) {
         readers_.push_back(image_reader(data.arrays[i], field, order_.split(), options));
-      } else if (floating && rank == 2 && normalises_rows(options)) {
+      } else if (takes_rows(field) && normalises_rows(options)) {
         readers_.push_back(row_reader(data.arrays[i], field));
       } else {
         readers_.push_back(plain_reader(data.arrays[i], field));
@@ -70,14 +69,11 @@ class SampleSource : public DataSource {
     const int64_t train = split.size(Split::training), validate = split.size(Split::validation),
                   test = split.size(Split::test);
     return str(spec_, ": ", train + validate + test, " samples, ", train, " to train, ", validate,
-               " to validate", test > 0 ? str(", ", test, " to test") : "");
+               " to validate", test > 0 ? str(", ", test, " to test") : "",
+               without_validation(validate, test));
   }
 
  private:
-  static bool is_image(const BatchField& field) {
-    return is_float(field.type.dtype) && field.type.shape.size() == 4;
-  }
-
   SampleOrder make_order(const ArrayData& data, const DataOptions& options) {
     const bool image = data.images || changes_images(options);
     bool pad = false, labelled = true;

@@ -113,7 +113,13 @@ std::optional<std::array<std::vector<int64_t>, 3>> read_masks(const NpzSpec& npz
     SR_REQUIRE(mask.shape == masks[0]->shape, invalid_input, mask.name, ": has ", mask.shape[0],
                " elements, but ", masks[0]->name, " has ", masks[0]->shape[0]);
     for (int64_t i = 0; i < mask.shape[0]; ++i) {
-      if (mask.data[i] != 0) out[s].push_back(i);
+      if (mask.data[i] == 0) continue;
+      for (size_t other = 0; other < s; ++other) {
+        SR_REQUIRE(masks[other]->data[i] == 0, invalid_input, mask.name, ": has sample ", i,
+                   ", and so has array '", kMaskNames[other],
+                   "'; a sample is to be trained, validated or tested");
+      }
+      out[s].push_back(i);
     }
   }
   SR_REQUIRE(!out[0].empty(), invalid_input, masks[0]->name,

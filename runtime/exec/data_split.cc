@@ -19,6 +19,11 @@ int64_t SampleSplit::sample(Split split, int64_t i) const {
   return lists_[s].empty() ? begins_[s] + i : lists_[s][static_cast<size_t>(i)];
 }
 
+std::string without_validation(int64_t validation, int64_t test) {
+  if (validation > 0) return "";
+  return test > 0 ? " (without a validation the test part is not evaluated)" : " (no validation)";
+}
+
 SampleOrder::SampleOrder(SampleSplit split, int64_t batch, bool pad, const DataOptions& options)
     : split_(std::move(split)), batch_(std::max<int64_t>(1, batch)), seed_(options.seed) {
   for (Split held : {Split::validation, Split::test}) {

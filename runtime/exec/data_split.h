@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "exec/data.h"
@@ -25,6 +26,9 @@ class SampleSplit {
   std::array<int64_t, 3> sizes_{}, begins_{};
   std::array<std::vector<int64_t>, 3> lists_;  // empty: from begins_ on
 };
+
+/// What to say behind the sizes of the parts: a test is of the best validation's weights.
+std::string without_validation(int64_t validation, int64_t test);
 
 /// Batches of `batch` samples. Training takes the samples in a shuffled order, another one each
 /// epoch, without end. The other splits are seen in order: with `pad` each sample once, the last

@@ -16,6 +16,7 @@ class WholeSource : public DataSource {
       : spec_(data.spec), masked_(data.masks.has_value()) {
     SR_REQUIRE(!changes_images(options), invalid_input, "--data ", spec_,
                ": augment and normalise are for batches of samples (rows, for matrices)");
+    check_transforms(spec_, fields, options);
     for (size_t i = 0; i < fields.size(); ++i) add(data, i, fields[i], options);
     if (options.sort_edges) sort_edges();
     if (masked_) place_masks(*data.masks);
@@ -54,7 +55,8 @@ class WholeSource : public DataSource {
   std::string describe() const override {
     if (!masked_) return str(spec_, ": one batch, the same each step");
     return str(spec_, ": one batch, the same each step; ", sizes_[0], " targets to train, ",
-               sizes_[1], " to validate, ", sizes_[2], " to test");
+               sizes_[1], " to validate, ", sizes_[2], " to test",
+               without_validation(sizes_[1], sizes_[2]));
   }
 
  private:
@@ -71,8 +73,7 @@ class WholeSource : public DataSource {
     Part part{field, data.arrays[i], nullptr, field.type.shape.empty(), {}, {}};
     if (part.samples.empty()) {
       list_edges(*data.edges, field);
-    } else if (is_float(field.type.dtype) && field.type.shape.size() == 2 &&
-               normalises_rows(options)) {
+    } else if (takes_rows(field) && normalises_rows(options)) {
       part.reader = row_reader(part.samples, field);
     } else {
       part.reader = plain_reader(part.samples, field);

@@ -296,6 +296,22 @@ TEST_F(Images, BadFilesAreRefusedWithTheirNames) {
   }
 }
 
+TEST_F(Images, RowsAreForMatrices) {
+  DataOptions options;
+  options.normalise = "rows";
+  const std::string pixels = npy("<f4", "(2, 1, 1, 2)", bytes_of<float>({1, 2, 3, 4}));
+  const std::string archive =
+      "npz:" + write("i.npz", npz({{"images", pixels},
+                                   {"target", npy("<i8", "(2,)", bytes_of<int64_t>({0, 1}))}}));
+  const std::vector<BatchField> small{field("images", DType::f32, {1, 1, 1, 2}),
+                                      field("target", DType::i64, {1}, 2, BatchRole::target)};
+  for (const std::string& what :
+       {open_error(idx_spec(), image_fields(), options), open_error(archive, small, options)}) {
+    EXPECT_NE(what.find("normalise 'rows' is for floating matrices"), std::string::npos) << what;
+    EXPECT_NE(what.find("images are normalised by data or MEAN/DEVIATION"), std::string::npos);
+  }
+}
+
 /// Elements of several bytes are big-endian in the file.
 TEST_F(Images, IdxOfOtherTypes) {
   const std::vector<BatchField> fields{field("images", DType::f32, {1, 1, 1, 2}),

@@ -173,6 +173,10 @@ TEST_F(Graphs, BadArchivesAreRefusedWithFileArrayAndReason) {
   refused(with("train_mask", mask("00000")), "array 'train_mask': is false everywhere");
   refused(with("test_mask", npy("<i8", "(5,)", bytes_of(kLabels))),
           "array 'test_mask': is [5] of '<i8', wanted booleans");
+  refused(with("val_mask", mask("01110")),
+          "array 'val_mask': has sample 1, and so has array 'train_mask'");
+  refused(with("test_mask", mask("00011")),
+          "array 'test_mask': has sample 3, and so has array 'val_mask'");
   refused(with("val_mask", mask("0110")), "array 'val_mask': has 4 elements, but");
   refused(with("labels", npy("<i8", "(5,)", bytes_of<int64_t>({0, 1, 2, 3, 0}))),
           "array 'labels': element 3 is 3, but the model's input 'target' takes 0 to 2");
@@ -195,6 +199,41 @@ TEST_F(Graphs, BadArchivesAreRefusedWithFileArrayAndReason) {
   std::vector<BatchField> counting = sparse_fields();
   counting[2].ignore.reset();
   refused(graph_files(), "masks leave targets out", counting);
+}
+
+/// A test is of the best validation's weights: without a validation there is none.
+TEST_F(Graphs, WithoutAValidationTheTestIsNotEvaluated) {
+  const std::string none = spec(with("val_mask", mask("00000")));
+  const std::string why =
+      "0 to validate, 1 to test (without a validation the test part is not evaluated)";
+  const auto whole = open_data(none, sparse_fields(), {});
+  EXPECT_NE(whole->describe().find(why), std::string::npos) << whole->describe();
+  const std::vector<BatchField> fields{field("features", DType::f32, {2, 2}),
+                                       field("target", DType::i64, {2}, 3, BatchRole::target)};
+  const auto samples = open_data(none, fields, {});
+  EXPECT_NE(samples->describe().find(why), std::string::npos) << samples->describe();
+  EXPECT_EQ(open_data(spec(graph_files()), fields, {})->describe().find("without"),
+            std::string::npos);
+}
+
+/// Targets are what they are.
+TEST_F(Graphs, RowsOfInputsAreScaledAndTargetsAreNot) {
+  const Files files{{"x", npy("<f4", "(2, 2)", bytes_of<float>({1, 3, 1, 3}))},
+                    {"y", npy("<f4", "(2, 1)", bytes_of<float>({5, 5}))}};
+  DataOptions options;
+  options.validation_fraction = 0;
+  for (const int64_t batch : {1, 2}) {  // samples, and all at once
+    const std::vector<BatchField> fields{field("x", DType::f32, {batch, 2}),
+                                         field("y", DType::f32, {batch, 1}, 0, BatchRole::target)};
+    options.normalise = "rows";
+    const auto data = open_data(spec(files), fields, options);
+    const std::vector<float> x = read_all<float>(*data, 0, fields[0]);
+    EXPECT_EQ(std::vector<float>(x.begin(), x.begin() + 2), (std::vector<float>{0.25F, 0.75F}));
+    EXPECT_EQ(read_all<float>(*data, 0, fields[1]),
+              std::vector<float>(static_cast<size_t>(batch), 5));
+    options.normalise = "data";
+    EXPECT_NE(open_error(spec(files), fields, options), "");
+  }
 }
 
 /// The masks of samples, which are not one batch.

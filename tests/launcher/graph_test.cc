@@ -288,13 +288,14 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
   for (int i = 0; i < 34; ++i) edges.push_back(i * 3 % 11);
   for (int i = 0; i < 34; ++i) edges.push_back(i * i % 11);  // seven loops: i % 11 is 0 or 3
   for (int i = 0; i < 11; ++i) labels.push_back(i % 4);
-  const std::string all(11, 1), half = std::string(5, 0) + std::string(6, 1);
-  at_->write("loops.npz", testing::npz({{"x", npy("<f4", "(11, 6)", bytes_of(x))},
-                                        {"edge_index", npy("<i8", "(2, 34)", bytes_of(edges))},
-                                        {"labels", npy("<i8", "(11,)", bytes_of(labels))},
-                                        {"train_mask", npy("|b1", "(11,)", all)},
-                                        {"val_mask", npy("|b1", "(11,)", half)},
-                                        {"test_mask", npy("|b1", "(11,)", half)}}));
+  const std::string on(3, 1), off(3, 0), last(2, 0);
+  at_->write("loops.npz",
+             testing::npz({{"x", npy("<f4", "(11, 6)", bytes_of(x))},
+                           {"edge_index", npy("<i8", "(2, 34)", bytes_of(edges))},
+                           {"labels", npy("<i8", "(11,)", bytes_of(labels))},
+                           {"train_mask", npy("|b1", "(11,)", on + off + on + last)},
+                           {"val_mask", npy("|b1", "(11,)", off + on + off + last)},
+                           {"test_mask", npy("|b1", "(11,)", off + off + off + "\1\1")}}));
   const std::string model = SHARDRUN_GOLDEN "/gat_loops.dynamo.onnx --loss cross-entropy",
                     job = model + " --data npz:loops.npz --steps 8 --lr 0.05";
   const TrainingRun alone = train(*at_, threads(1), job);
