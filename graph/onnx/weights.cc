@@ -635,9 +635,12 @@ class Decider {
     if (single && kinds_.empty() && !is_made_up(name)) single_.push_back(name);
   }
 
-  /// A name that the exporter made up, or took from one of its steps ('/attn/Constant_output_0').
+  /// A name that the exporter made up, or took from one of its steps: '/attn/Constant_output_0',
+  /// 'const_5'.
   static bool is_made_up(const std::string& name) {
-    return is_generated(name) || name.find('/') != std::string::npos;
+    static const std::set<std::string> numbered = {"Const", "Constant", "const", "constant"};
+    return is_generated(name) || name.find('/') != std::string::npos ||
+           numbered.count(op_of(name)) > 0;
   }
 
   /// Is one number a weight? By its use: a layer's operand is, a fill value, an exponent or an

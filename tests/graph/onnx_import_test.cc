@@ -254,6 +254,7 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
     b.floats("head.temperature", {}, {3});
     b.floats("factor", {}, {3});
     b.floats("onnx::Mul_7", {}, {3});
+    b.floats("const_8", {}, {3});
     b.node("Pow", {"x", "two.weight"}, {"squares"});
     testing::set_ints(b.node("ReduceMean", {"squares"}, {"m"}), "axes", {1});
     b.node("Add", {"m", "norm.eps"}, {"e"});
@@ -261,7 +262,8 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
     b.node("Div", {"x", "s"}, {"d"});
     b.node("Mul", {"d", "head.temperature"}, {"t"});
     b.node("Mul", {"t", "factor"}, {"f"});
-    b.node("Mul", {"f", "onnx::Mul_7"}, {"g"});
+    b.node("Mul", {"f", "onnx::Mul_7"}, {"f7"});
+    b.node("Mul", {"f7", "const_8"}, {"g"});
     b.node("Greater", {"x", "m"}, {"mask"});
     b.node("Identity", {"attn.masked_bias"}, {"fill"});
     b.node("Where", {"mask", "g", "fill"}, {"y"});
@@ -273,7 +275,7 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
     EXPECT_EQ(why["two.weight"], "a single number, an exponent");
     EXPECT_EQ(why["norm.eps"], "a single number, an epsilon");
     EXPECT_EQ(why["attn.masked_bias"], "a single number, what a mask fills in");
-    EXPECT_EQ(why.count("onnx::Mul_7"), 1u);
+    EXPECT_EQ(why.count("onnx::Mul_7") + why.count("const_8"), 2u);
     EXPECT_TRUE(parameter("head.temperature") != nullptr &&
                 parameter("head.temperature")->trainable);
     // PyTorch's legacy exporter names nothing but what a module has.
@@ -281,7 +283,7 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
     EXPECT_EQ(parameter("factor") != nullptr, modules_own);
     EXPECT_EQ(noted("'factor'"), true);
     EXPECT_TRUE(noted("'norm.eps'") && noted("'attn.masked_bias'"));
-    EXPECT_FALSE(noted("onnx::Mul_7"));
+    EXPECT_FALSE(noted("onnx::Mul_7") || noted("const_8"));
     EXPECT_TRUE(noted("taken for constants and not trained"));
 
     options.train = {"^factor$", "^norm"};
