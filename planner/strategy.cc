@@ -79,6 +79,41 @@ bool shape_rule_agrees(const OpDef& def, const Node& node, std::span<const Tenso
 
 }  // namespace
 
+std::optional<NodePlan> composed(const Node& node, std::span<const TensorType> in,
+                                 std::span<const TensorType> out,
+                                 const std::vector<const SpmdRule::Option*>& along,
+                                 const Mesh& mesh, bool leave_empty) {
+  NodePlan plan = replicated_node(in, out);
+  for (size_t axis = 0; axis < along.size(); ++axis) {
+    if (along[axis] != nullptr)
+      place(plan, along[axis]->in, along[axis]->out, static_cast<int>(axis));
+  }
+  if (!halos_agree(plan)) return std::nullopt;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!sensible(plan, false, i, in[i], mesh, leave_empty)) return std::nullopt;
+  }
+  for (size_t r = 0; r < out.size(); ++r) {
+    if (!sensible(plan, true, r, out[r], mesh, leave_empty)) return std::nullopt;
+  }
+  for (const SpmdRule::Option* option : along) {
+    if (option != nullptr &&
+        !(cuts_agree(plan, *option) && divides(*option, plan.in, plan.out, mesh)))
+      return std::nullopt;
+  }
+  const OpDef& def = op_def(node.op);
+  if (def.foreign && !shape_rule_agrees(def, node, in, out, plan, mesh, leave_empty))
+    return std::nullopt;
+  return plan;
+}
+
+bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts) {
+  for (size_t axis = chosen.size(); axis-- > 0;) {
+    if (++chosen[axis] < counts[axis]) return true;
+    chosen[axis] = 0;
+  }
+  return false;
+}
+
 bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh) {
   std::vector<int64_t> extents = {size};
   for (int axis : axes) {
@@ -100,59 +135,37 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
                                            const Mesh& mesh, const Cluster& cluster,
                                            bool leave_empty,
                                            const std::function<int64_t(NodePlan&)>& count_rows) {
-  const OpDef& def = op_def(node.op);
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
-  // chosen[axis]: 0 replicates, k takes option k - 1. The last axis turns fastest.
-  std::vector<size_t> chosen(static_cast<size_t>(mesh.axis_count()), 0);
-  while (true) {
-    NodePlan plan = replicated_node(in, out);
-    for (size_t axis = 0; axis < chosen.size(); ++axis) {
-      if (chosen[axis] == 0) continue;
-      const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
-      place(plan, option.in, option.out, static_cast<int>(axis));
+  // chosen[axis]: 0 replicates, k takes option k - 1. An axis of one rank cuts nothing.
+  std::vector<size_t> chosen(static_cast<size_t>(mesh.axis_count()), 0), counts;
+  for (int axis = 0; axis < mesh.axis_count(); ++axis)
+    counts.push_back(mesh.axis_size(axis) > 1 ? rule.options.size() + 1 : 1);
+  do {
+    std::vector<const SpmdRule::Option*> along;
+    for (size_t choice : chosen) along.push_back(choice == 0 ? nullptr : &rule.options[choice - 1]);
+    std::optional<NodePlan> plan = composed(node, in, out, along, mesh, leave_empty);
+    if (!plan) continue;
+    const int64_t sharers = plan->rows.empty() ? 1 : count_rows(*plan);
+    const NodeTypes local = largest_types(*plan, in, out, mesh);
+    Strategy s;
+    s.exchange_seconds =
+        exchange_seconds(*plan, in, out, mesh, cluster) +
+        route_seconds(*plan, in, out, mesh, cluster) / static_cast<double>(sharers);
+    s.seconds = kernel_seconds(node, local.in, local.out, cluster) + s.exchange_seconds;
+    s.in = std::move(plan->in);
+    s.out = std::move(plan->out);
+    s.halos = std::move(plan->halos);
+    s.blocks = std::move(plan->blocks);
+    s.rows = std::move(plan->rows);
+    auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
+    if (fresh) {
+      strategies.push_back(std::move(s));
+    } else if (s.seconds < strategies[it->second].seconds) {
+      strategies[it->second] = std::move(s);
     }
-    bool good = halos_agree(plan);
-    for (size_t i = 0; good && i < in.size(); ++i)
-      good = sensible(plan, false, i, in[i], mesh, leave_empty);
-    for (size_t r = 0; good && r < out.size(); ++r)
-      good = sensible(plan, true, r, out[r], mesh, leave_empty);
-    for (size_t axis = 0; good && axis < chosen.size(); ++axis) {
-      if (chosen[axis] == 0) continue;
-      const SpmdRule::Option& option = rule.options[chosen[axis] - 1];
-      good = cuts_agree(plan, option) && divides(option, plan.in, plan.out, mesh);
-    }
-    if (good && def.foreign) good = shape_rule_agrees(def, node, in, out, plan, mesh, leave_empty);
-    if (good) {
-      const int64_t sharers = plan.rows.empty() ? 1 : count_rows(plan);
-      const NodeTypes local = largest_types(plan, in, out, mesh);
-      Strategy s;
-      s.exchange_seconds =
-          exchange_seconds(plan, in, out, mesh, cluster) +
-          route_seconds(plan, in, out, mesh, cluster) / static_cast<double>(sharers);
-      s.seconds = kernel_seconds(node, local.in, local.out, cluster) + s.exchange_seconds;
-      s.in = std::move(plan.in);
-      s.out = std::move(plan.out);
-      s.halos = std::move(plan.halos);
-      s.blocks = std::move(plan.blocks);
-      s.rows = std::move(plan.rows);
-      auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
-      if (fresh) {
-        strategies.push_back(std::move(s));
-      } else if (s.seconds < strategies[it->second].seconds) {
-        strategies[it->second] = std::move(s);
-      }
-    }
-    size_t axis = chosen.size();
-    while (axis-- > 0) {
-      // An axis of one rank cuts nothing.
-      if (mesh.axis_size(static_cast<int>(axis)) > 1 && ++chosen[axis] <= rule.options.size())
-        break;
-      chosen[axis] = 0;
-      if (axis == 0) return strategies;
-    }
-    if (chosen.empty()) return strategies;
-  }
+  } while (next_choice(chosen, counts));
+  return strategies;
 }
 
 }  // namespace shardrun

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "planner/cluster.h"
@@ -23,6 +24,18 @@ struct Strategy {
 /// Does every rank get something of a dim that `axes` cut one after the other? 5 over axes of 2 and
 /// 2: 3, 2, then 2, 1, 1, 1.
 bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh);
+
+/// The node with an option of its rule along each mesh axis (null: replicated), in mesh order.
+/// nullopt if the options cannot stand together, or if a rank is left without a part of a dim
+/// (unless `leave_empty`).
+std::optional<NodePlan> composed(const Node& node, std::span<const TensorType> in,
+                                 std::span<const TensorType> out,
+                                 const std::vector<const SpmdRule::Option*>& along,
+                                 const Mesh& mesh, bool leave_empty);
+
+/// Counts on: the next choice, each below its count, the last turning fastest. False after the
+/// last, and all are 0 again.
+bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts);
 
 /// Every combination of one option (or replication) per mesh axis, less those that leave a rank
 /// without a part of a dim (unless `leave_empty`) and those that another strategy with the same in

@@ -15,6 +15,7 @@
 #include "cluster.h"
 #include "exec/data.h"
 #include "planner/cluster_file.h"
+#include "planner/plan_check.h"
 #include "text.h"
 #include "world.h"
 
@@ -189,29 +190,52 @@ void check_evaluation(const Model::Impl& model, const TrainingPlan::Impl& plan) 
   }
 }
 
-void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks,
-           const std::string& origin) {
-  const auto guarded = [&](const char* part, const auto& f) {
-    try {
-      f();
-    } catch (const Error& e) {
-      throw origin.empty() ? e : e.with_context(origin + part);
-    }
-  };
-  guarded(": train", [&] {
+/// An error names the plan's file and the part of it, "train" or "evaluation", that is wrong.
+template <class F>
+void within(const std::string& context, F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    throw context.empty() ? e : e.with_context(context);
+  }
+}
+
+void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks) {
+  within("train", [&] {
     const Mesh& mesh = plan.train.mesh;
     SR_REQUIRE(mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ", mesh.to_string(),
                ", ", mesh.size(), " ranks; the job has ", ranks, "; run it on ", mesh.size(),
                ", or plan for ", ranks);
     check_plan(plan.train, model.train);
   });
-  if (plan.with_evaluation) guarded(": evaluation", [&] { check_evaluation(model, plan); });
+  if (plan.with_evaluation) within("evaluation", [&] { check_evaluation(model, plan); });
+}
+
+/// What was planned here runs its nodes as their rules allow; what a file says may be otherwise.
+void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  RuleCache rules;
+  within("train", [&] { check_strategies(plan.train, model.train, rules); });
+  if (!plan.with_evaluation) return;
+  within("evaluation", [&] { check_strategies(plan.evaluation, model.evaluation, rules); });
+}
+
+/// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
+/// cores and its backend, nothing else does. `persistent`: of the rank with the least.
+void check_bytes(const Plan& plan, const Program& program, int64_t persistent, int64_t limit) {
+  constexpr int64_t kMostWorkspace = int64_t{1} << 40;
+  int64_t most = kMostWorkspace;
+  for (const Buffer& buffer : program.buffers) most += byte_size(buffer.type);
+  if (limit > 0) most = std::min(most, limit);
+  SR_REQUIRE(plan.bytes > 0 && plan.bytes >= persistent && plan.bytes <= most, invalid_input,
+             "plan: field 'bytes' is ", plan.bytes, ", wanted what weights and state take, ",
+             persistent, ", or more, up to ",
+             most == limit ? "the request's limit, " : "all buffers beside each other, ", most,
+             "; on this machine it is ", program.arena_bytes);
 }
 
 /// A plan from a file is counted anew: workspaces depend on the machine's cores.
-void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bool from_file) {
   const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
-  plan.train.bytes = train->fullest(0).arena_bytes;
   const std::shared_ptr<PlanPrograms> evaluation =
       plan.with_evaluation ? measures.evaluation.of(plan.evaluation, train) : nullptr;
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
@@ -223,6 +247,17 @@ void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
                plan.bytes.back(), " bytes (training ", training.arena_bytes, "), the limit is ",
                limit, "; use more ranks, a smaller batch or bf16");
   }
+  if (from_file) {
+    const int64_t least =
+        *std::min_element(plan.persistent_bytes.begin(), plan.persistent_bytes.end());
+    const int64_t made_for = plan.request.memory_bytes;
+    within("train", [&] { check_bytes(plan.train, train->fullest(0), least, made_for); });
+    if (evaluation) {
+      within("evaluation",
+             [&] { check_bytes(plan.evaluation, evaluation->fullest(0), least, made_for); });
+    }
+  }
+  plan.train.bytes = train->fullest(0).arena_bytes;
 }
 
 std::string describe_held(const Graph& graph, const Plan& plan) {
@@ -285,8 +320,12 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       search(model.impl(), request, ranks, limit, measures, *impl);
     }
     impl->memory_limit = limit;
-    check(model.impl(), *impl, ranks, request.plan_file);
-    count_bytes(measures, *impl, limit);
+    within(request.plan_file, [&] {
+      const bool from_file = !request.plan_file.empty();
+      check(model.impl(), *impl, ranks);
+      if (from_file) check_strategies(model.impl(), *impl);
+      count_bytes(measures, *impl, limit, from_file);
+    });
     impl->planning_seconds = thread_seconds() - begin - impl->report.discovery_seconds;
     if (!world.impl().mpi) return std::string();  // nobody to tell
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
@@ -300,7 +339,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       const nlohmann::json told = nlohmann::json::parse(text);
       impl->bytes = told["bytes"].get<std::vector<int64_t>>();
       impl->persistent_bytes = told["persistent_bytes"].get<std::vector<int64_t>>();
-      check(model.impl(), *impl, ranks, "");
+      check(model.impl(), *impl, ranks);
     });
   }
   impl->held = describe_held(model.impl().train, impl->train);
