@@ -18,6 +18,7 @@ namespace shardrun {
 namespace {
 
 constexpr double kForbidden = 1e18;           // the contest's: this much or more
+constexpr double kExact = 1LL << 53;          // every whole number up to this is a double
 constexpr size_t kArraysBetweenLooks = 1024;  // at the clock
 constexpr size_t kDeepest = 64;               // levels of lists and objects
 constexpr int kManyTimes =
@@ -30,7 +31,8 @@ class Scanner {
   Scanner(const std::string& text, const std::string& name, const std::function<bool()>& late)
       : name_(name), late_(late), begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
 
-  [[noreturn]] void fail(const std::string& what) const {
+  /// "problem.nodes.costs[3][1]".
+  std::string place() const {
     std::string place;
     for (const Step& step : path_) {
       if (!step.key.empty()) {
@@ -39,7 +41,11 @@ class Scanner {
         place += "[" + std::to_string(step.index) + "]";
       }
     }
-    throw Error(ErrorKind::invalid_input, name_ + ": " + place + (place.empty() ? "" : " ") +
+    return place;
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    const std::string here = place();
+    throw Error(ErrorKind::invalid_input, name_ + ": " + here + (here.empty() ? "" : " ") +
                                               "at byte " + std::to_string(at_ - begin_) + ": " +
                                               what);
   }
@@ -118,6 +124,23 @@ class Scanner {
     at_ = rest;
     return value;
   }
+  /// A cost of `forbidden` or more is infinite. The first that a double rounds is remembered.
+  double cost(double forbidden) {
+    peek();
+    const char* begin = at_;
+    const double value = number();
+    if (value >= forbidden) return kInfeasible;
+    if (std::abs(value) < kExact || !rounded_.empty()) return value;
+    int64_t whole = 0;
+    const auto [rest, error] = std::from_chars(begin, at_, whole);
+    if (rest == at_ && (error != std::errc() || static_cast<int64_t>(value) != whole)) {
+      char held[40];
+      *std::to_chars(held, held + sizeof held - 1, value, std::chars_format::fixed, 0).ptr = '\0';
+      rounded_ = place() + " is " + std::string(begin, at_) + " and is taken as " + held;
+    }
+    return value;
+  }
+  const std::string& rounded() const { return rounded_; }
   int64_t integer() {
     peek();
     int64_t value = 0;
@@ -165,6 +188,10 @@ class Scanner {
     if (!list.empty()) fail("the field is there twice");
     array(visit);
   }
+  /// For a key of our own form, whose misspelling must not pass for its absence.
+  [[noreturn]] void fail_key(const char* wanted) {
+    fail(std::string("there is no such field, wanted ") + wanted);
+  }
   void skip() {
     switch (peek()) {
       case '{': return object([&](const std::string&) { skip(); });
@@ -176,12 +203,9 @@ class Scanner {
       default: number();
     }
   }
-  std::vector<double> numbers(double forbidden = kInfeasible) {
+  std::vector<double> costs(double forbidden = kInfeasible) {
     std::vector<double> result;
-    array([&] {
-      const double value = number();
-      result.push_back(value >= forbidden ? kInfeasible : value);
-    });
+    array([&] { result.push_back(cost(forbidden)); });
     result.shrink_to_fit();
     return result;
   }
@@ -215,6 +239,7 @@ class Scanner {
   const std::string& name_;
   const std::function<bool()>& late_;
   size_t arrays_ = 0;
+  std::string rounded_;
   std::vector<Step> path_;
   const char* begin_;
   const char* at_;
@@ -239,7 +264,7 @@ void read_contest(Scanner& scan, Problem& problem) {
           scan.list_once(intervals, [&] { intervals.push_back(scan.pair()); });
         } else if (part == "costs") {
           scan.list_once(problem.nodes, [&] {
-            problem.nodes.push_back({"", scan.numbers(kForbidden), {}});
+            problem.nodes.push_back({"", scan.costs(kForbidden), {}});
           });
         } else if (part == "usages") {
           scan.list_once(usages, [&] { usages.push_back(scan.integers()); });
@@ -256,7 +281,7 @@ void read_contest(Scanner& scan, Problem& problem) {
         if (part == "nodes") {
           scan.list_once(ends, [&] { ends.push_back(scan.pair()); });
         } else if (part == "costs") {
-          scan.list_once(costs, [&] { costs.push_back(scan.numbers(kForbidden)); });
+          scan.list_once(costs, [&] { costs.push_back(scan.costs(kForbidden)); });
         } else {
           scan.skip();
         }
@@ -294,7 +319,7 @@ void read_own_node(Scanner& scan, Problem::Node& node) {
     if (key == "name") {
       node.name = scan.string();
     } else if (key == "cost") {
-      node.cost = scan.numbers();
+      node.cost = scan.costs();
     } else if (key == "claims") {
       scan.array([&] {
         Problem::Claim& claim = node.claims.emplace_back();
@@ -307,14 +332,38 @@ void read_own_node(Scanner& scan, Problem::Node& node) {
               claim.live.push_back({first, last});
             });
           } else {
-            scan.skip();
+            scan.fail_key("'bytes' or 'live'");
           }
         });
       });
     } else {
-      scan.skip();
+      scan.fail_key("'name', 'cost' or 'claims'");
     }
   });
+}
+
+void read_own_edge(Scanner& scan, Problem::Edge& edge) {
+  bool has_from = false, has_to = false, has_cost = false;
+  scan.object([&](const std::string& key) {
+    const auto once = [&](bool& has) {
+      if (has) scan.fail("the field is there twice");
+      has = true;
+    };
+    if (key == "from" || key == "to") {
+      once(key == "from" ? has_from : has_to);
+      const int64_t node = scan.integer();
+      if (node < 0 || node > std::numeric_limits<int>::max())
+        scan.fail("node " + std::to_string(node) + " is out of range");
+      (key == "from" ? edge.from : edge.to) = static_cast<int>(node);
+    } else if (key == "cost") {
+      once(has_cost);
+      edge.cost = scan.costs();
+    } else {
+      scan.fail_key("'from', 'to' or 'cost'");
+    }
+  });
+  const char* missing = !has_from ? "from" : !has_to ? "to" : !has_cost ? "cost" : nullptr;
+  if (missing != nullptr) scan.fail(std::string("the edge has no field '") + missing + "'");
 }
 
 /// Edges from a node to itself are node costs; a strategy too large by itself is forbidden.
@@ -411,10 +460,12 @@ void print_list(std::string& out, const List& list, Visit&& visit) {
 
 namespace {
 
-Problem parse(const std::string& text, const std::string& name, const std::function<bool()>& late) {
+Problem parse(const std::string& text, const std::string& name, const std::function<bool()>& late,
+              std::string* rounded) {
   Scanner scan(text, name, late);
   Problem problem;
   bool contest = false, has_nodes = false, has_edges = false;
+  std::string unknown;  // the contest's files may say more than we read
   scan.object([&](const std::string& key) {
     if (key == "problem") {
       if (contest || has_nodes || has_edges) scan.fail("a problem is there twice");
@@ -425,24 +476,11 @@ Problem parse(const std::string& text, const std::string& name, const std::funct
       scan.list_once(problem.nodes, [&] { read_own_node(scan, problem.nodes.emplace_back()); });
     } else if (!contest && key == "edges") {
       has_edges = true;
-      scan.list_once(problem.edges, [&] {
-        Problem::Edge& edge = problem.edges.emplace_back();
-        scan.object([&](const std::string& part) {
-          if (part == "from" || part == "to") {
-            const int64_t node = scan.integer();
-            if (node < 0 || node > std::numeric_limits<int>::max())
-              scan.fail("node " + std::to_string(node) + " is out of range");
-            (part == "from" ? edge.from : edge.to) = static_cast<int>(node);
-          } else if (part == "cost") {
-            edge.cost = scan.numbers();
-          } else {
-            scan.skip();
-          }
-        });
-      });
+      scan.list_once(problem.edges, [&] { read_own_edge(scan, problem.edges.emplace_back()); });
     } else if (!contest && key == "memory_limit" && scan.peek() != 'n') {
       problem.memory_limit = read_limit(scan);
     } else {
+      if (key != "memory_limit" && unknown.empty()) unknown = key;
       scan.skip();
     }
   });
@@ -451,6 +489,9 @@ Problem parse(const std::string& text, const std::string& name, const std::funct
     scan.fail(std::string("there is no field '") +
               (has_nodes ? "edges'" : "problem' (the contest's form) or 'nodes' (our own)"));
   }
+  if (!contest && !unknown.empty())
+    scan.fail("there is no field '" + unknown + "', wanted 'nodes', 'edges' or 'memory_limit'");
+  if (rounded != nullptr) *rounded = scan.rounded();
   settle(problem, name);
   compress_times(problem);
   return problem;
@@ -459,10 +500,11 @@ Problem parse(const std::string& text, const std::string& name, const std::funct
 }  // namespace
 
 Problem parse_problem(const std::string& text, const std::string& name) {
-  return parse(text, name, nullptr);
+  return parse(text, name, nullptr, nullptr);
 }
 
-std::optional<Problem> read_problem(const std::string& path, const std::function<bool()>& late) {
+std::optional<Problem> read_problem(const std::string& path, const std::function<bool()>& late,
+                                    std::string* rounded) {
   // zlib reads a file that is not gzipped as it is.
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   SR_REQUIRE(file, invalid_input, path, ": cannot open the file");
@@ -480,7 +522,7 @@ std::optional<Problem> read_problem(const std::string& path, const std::function
   }
   text.resize(filled);
   try {
-    return parse(text, path, late);
+    return parse(text, path, late, rounded);
   } catch (const TooLate&) {
     return std::nullopt;
   }

@@ -22,9 +22,9 @@ SolveReport solve_problem(const SolveRequest& request) {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     };
     const double seconds = request.seconds - reserve(request.seconds);
-    const std::optional<Problem> read =
-        read_problem(request.file, [&] { return elapsed() >= seconds; });
     SolveReport report;
+    const std::optional<Problem> read = read_problem(
+        request.file, [&] { return elapsed() >= seconds; }, &report.rounded);
     if (!read) {
       report.solver = "reading";
       report.lower_bound = -kInfeasible;

@@ -154,6 +154,10 @@ int run_solve(const SolveRequest& request) {
     line += (i == 0 ? "" : ", ") + std::to_string(report.choices[i]);
   std::printf("%s]\n", line.c_str());
   std::fflush(stdout);
+  if (!report.rounded.empty()) {
+    std::fprintf(stderr, "%s: %s, as 64-bit floating point has it; costs are not exact\n",
+                 request.file.c_str(), report.rounded.c_str());
+  }
   std::fprintf(stderr, "nodes %lld, after reduction %lld\n", static_cast<long long>(report.nodes),
                static_cast<long long>(report.core_nodes));
   if (report.found) {
@@ -164,8 +168,10 @@ int run_solve(const SolveRequest& request) {
                  report.cost, report.lower_bound, 100 * gap, report.solver.c_str(), report.seconds);
     return 0;
   }
-  std::fprintf(stderr, "%s; lower bound %.17g, solver %s, %.2f s\n", why_none(report).c_str(),
-               report.lower_bound, report.solver.c_str(), report.seconds);
+  std::fprintf(stderr, "%s; ", why_none(report).c_str());
+  if (!report.infeasible && std::isfinite(report.lower_bound))
+    std::fprintf(stderr, "lower bound %.17g, ", report.lower_bound);
+  std::fprintf(stderr, "solver %s, %.2f s\n", report.solver.c_str(), report.seconds);
   return 1;
 }
 

@@ -2,6 +2,10 @@
 #include "planner/problem_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
 
 #include "base/error.h"
 
@@ -63,6 +67,51 @@ TEST(ProblemFile, OwnFormComesBackEqual) {
   EXPECT_EQ(problem_json(parse_problem(printed)), printed);
 }
 
+/// An edge that says no node is no edge of node 0, a limit that is misspelt no absence of one.
+TEST(ProblemFile, OwnFormHasNoOtherFieldsAndWholeEdges) {
+  const auto own = [](const std::string& node, const std::string& edge, const std::string& rest) {
+    return R"({"nodes": [{"name": "a", "cost": [1, 2]}, {"cost": [3, 4])" + node +
+           R"(}], "edges": [{"from": 0, "to": 1, "cost": [0, 1, 2, 3]}, {)" + edge + "}]" + rest +
+           "}";
+  };
+  const std::string edge = R"("from": 1, "to": 0, "cost": [0, 0, 0, 0])";
+  EXPECT_EQ(message(own("", edge, "")), "");
+  EXPECT_EQ(message(own("", edge, R"(, "memory_limit": null)")), "");
+  expect_said(own("", R"("from": 1, "cost": [0, 0, 0, 0])", ""), "edges[1] ");
+  expect_said(own("", R"("from": 1, "cost": [0, 0, 0, 0])", ""), "the edge has no field 'to'");
+  expect_said(own("", R"("to": 1, "cost": [0, 0, 0, 0])", ""), "the edge has no field 'from'");
+  expect_said(own("", R"("from": 1, "to": 0)", ""), "the edge has no field 'cost'");
+  expect_said(own("", edge + R"(, "from": 0)", ""), "edges[1].from at byte");
+  expect_said(own("", edge + R"(, "form": 0)", ""), "edges[1].form at byte");
+  expect_said(own(R"(, "claim": [])", edge, ""), "nodes[1].claim at byte");
+  expect_said(own(R"(, "claims": [{"byte": [1, 2]}])", edge, ""), "nodes[1].claims[0].byte");
+  expect_said(own("", edge, R"(, "memory_limitt": 8)"), "no field 'memory_limitt', wanted 'nodes'");
+  EXPECT_EQ(message(replaced("\"usage_limit\"", "\"source\": {\"by\": [1]}, \"usage_limit\"")), "");
+}
+
+/// 2^53 + 1 lies between two doubles. Above 2^53 those that are doubles are exact as well.
+TEST(ProblemFile, SaysWhichCostIsRounded) {
+  const std::string path = ::testing::TempDir() + "rounded_" + std::to_string(::getpid()) + ".json";
+  const auto rounded = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    std::string said = "?";
+    EXPECT_TRUE(read_problem(path, nullptr, &said));
+    std::remove(path.c_str());
+    return said;
+  };
+  EXPECT_EQ(rounded(kContest), "");
+  EXPECT_EQ(rounded(replaced("[1, 5]", "[1, 9007199254740992]")), "");
+  EXPECT_EQ(rounded(replaced("[1, 5]", "[1, 9007199254740994]")), "");
+  EXPECT_EQ(rounded(replaced("[1, 5]", "[1, 1152921504606846977]")), "");  // forbidden
+  EXPECT_EQ(rounded(replaced("[1, 5]", "[1, 9007199254740993]")),
+            "problem.nodes.costs[0][1] is 9007199254740993 and is taken as 9007199254740992");
+  EXPECT_EQ(rounded(replaced("[0, 1, 2, 3]", "[0, 1, 2, -100000000000000001]")),
+            "problem.edges.costs[0][3] is -100000000000000001 and is taken as -100000000000000000");
+  EXPECT_EQ(rounded(R"({"nodes": [{"cost": [123456789012345678901234567890]}], "edges": []})"),
+            "nodes[0].cost[0] is 123456789012345678901234567890 and is taken as "
+            "123456789012345677877719597056");
+}
+
 TEST(ProblemFile, NamesFieldAndValueOfWhatIsWrong) {
   expect_said("", "at byte 0: got the end, wanted '{'");
   expect_said("  \n", "got the end, wanted '{'");
@@ -94,7 +143,8 @@ TEST(ProblemFile, NamesFieldAndValueOfWhatIsWrong) {
   expect_said(replaced("15", "\"15\""), "problem.usage_limit at byte");
   expect_said(replaced("\"edges\"", "\"edge\""), "the problem has no field 'edges'");
   expect_said(replaced("\"usages\"", "\"costs\""), "problem.nodes.costs at byte");
-  expect_said(R"({"nodes": [{"costs": [1]}], "edges": []})", "has no strategy");
+  expect_said(R"({"nodes": [{"costs": [1]}], "edges": []})", "nodes[0].costs at byte");
+  expect_said(R"({"nodes": [{"name": "a"}], "edges": []})", "has no strategy");
   expect_said(R"({"nodes": [{"cost": [1]}], "edges": [{"from": 0, "to": 4, "cost": [1]}]})",
               "joins nodes 0 and 4 of 1");
   expect_said("{\"a\": " + std::string(1000000, '['), "levels deep");

@@ -295,6 +295,8 @@ struct SolveReport {
   std::string solver;                 // which part finished
   double seconds = 0;                 // with the reading
   int64_t nodes = 0, core_nodes = 0;  // before and after the exact reductions
+  /// The file's first cost that 64-bit floating point rounds, and to what; "": all are exact.
+  std::string rounded;
 };
 SolveReport solve_problem(const SolveRequest& request);
 
