@@ -190,9 +190,9 @@ bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& s
 
 LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solution* start,
                                  double seconds) {
-  const Deadline end(seconds, Deadline::Clock::work);
-  double lower_bound = -kInfeasible;
   const bool plainly = options_.method == LimitedOptions::Method::plain;
+  const Deadline end(seconds, plainly ? Deadline::Clock::wall : Deadline::Clock::work);
+  double lower_bound = -kInfeasible;
   LimitedResult found;
   FactoredProblem now;  // with the times that are known
   int64_t limit = 0;
@@ -209,7 +209,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
       const Solution* from = start != nullptr ? &known : nullptr;
       if (!plainly) narrowed = narrow(now, {gap_at(limit), seconds, limit, from});
     }
-    found = plainly     ? plain(now, limit, seconds)
+    found = plainly     ? plain(now, limit, end.left())
             : !narrowed ? LimitedResult()
             : polish    ? polished(now, limit, *narrowed, seconds)
                         : result_of(*narrowed);

@@ -3,6 +3,7 @@
 #include "planner/planner.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -391,7 +392,9 @@ class Planner {
     const FactoredProblem& problem = joint.problem;
     report.build_seconds += since(begin);
     begin = thread_seconds();
-    const Deadline end(options_.solve_seconds, Deadline::Clock::work);
+    const Deadline end(options_.solve_seconds, method() == LimitedOptions::Method::plain
+                                                   ? Deadline::Clock::wall
+                                                   : Deadline::Clock::work);
     const int64_t limit = options_.memory_limit;
     needed_bytes_ = least_peak(problem);
     LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
@@ -535,6 +538,11 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
     }
     filled.lower_bound = std::min(filled.lower_bound, filled.cost);
   }
+  SR_REQUIRE(plan || least < std::numeric_limits<int64_t>::max(), out_of_memory, "model '",
+             graph.name, "' on mesh ", mesh.to_string(), ": the search ended after ",
+             options.solve_seconds, " s without a plan that fits; the limit is ",
+             options.memory_limit, " bytes a rank (the values alone come to ", needed,
+             " at least); allow more memory, or a longer search with --plan-seconds");
   SR_REQUIRE(plan, out_of_memory, "model '", graph.name, "' on mesh ", mesh.to_string(),
              ": the smallest plan found needs ", least, " bytes a rank, the limit is ",
              options.memory_limit, " (the values alone come to ", needed,
