@@ -54,6 +54,19 @@ int baseline_names(const std::string& planner) {
   return static_cast<int>(names_in(planner).size());
 }
 
+std::vector<std::string> baselines_of(const Mesh& mesh) {
+  std::vector<std::string> out;
+  if (mesh.size() == 1) return out;
+  for (const auto& [name, kind] : known()) out.push_back(name);
+  if (mesh.axis_count() != 2) return out;
+  for (const auto& [name, kind] : known()) {
+    for (const auto& [other, its] : known()) {
+      if (on_model(kind) != on_model(its)) out.push_back(name + "+" + other);
+    }
+  }
+  return out;
+}
+
 BaselineDemands::BaselineDemands(const Graph& graph, const Mesh& mesh, std::vector<Baseline> kinds,
                                  const std::function<const SpmdRule&(NodeId)>& rule_of)
     : graph_(graph),

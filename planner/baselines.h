@@ -32,6 +32,10 @@ std::optional<std::vector<Baseline>> parse_baselines(const std::string& planner,
 /// How many names: the axes that a mesh needs; 1 fits any mesh, 0 is no baseline.
 int baseline_names(const std::string& planner);
 
+/// What there is to try on a mesh: each name for all axes, and on two axes each that cuts the batch
+/// beside each that cuts the model, in both orders.
+std::vector<std::string> baselines_of(const Mesh& mesh);
+
 /// How a value may lie along one mesh axis, as a set.
 using Placements = uint64_t;
 inline constexpr Placements kReplicated = 1, kPartial = 2, kAnyPlacement = ~Placements{0};

@@ -23,7 +23,7 @@ constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
-/// Where memory leaves more than this unproven, the known parallelisms are tried as well.
+/// Where memory leaves more than this unproven, the baselines are tried as well.
 constexpr double kWideGap = 1e-2;
 
 double since(double begin) { return thread_seconds() - begin; }
@@ -484,20 +484,6 @@ bool is_free(const PlanOptions& options) {
   return options.planner == "auto" || options.planner == "ilp";
 }
 
-/// Those that spare memory come first.
-std::vector<std::string> known_parallelisms(const Mesh& mesh) {
-  if (mesh.size() == 1) return {};
-  std::vector<std::string> names = {"fsdp", "zero2", "zero1", "megatron-sp", "megatron", "dp"};
-  if (mesh.axis_count() != 2) return names;
-  for (const char* data : {"fsdp", "zero2"}) {
-    for (const char* model : {"megatron-sp", "megatron"}) {
-      names.push_back(str(data, "+", model));
-      names.push_back(str(model, "+", data));
-    }
-  }
-  return names;
-}
-
 }  // namespace
 
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
@@ -515,15 +501,15 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
   int64_t least = planner.least_bytes(), needed = planner.needed_bytes();
   const double gap = plan && filled.cost > 0 ? 1 - filled.lower_bound / filled.cost : 1;
   if (is_free(options) && options.memory_limit > 0 && !graph.updates.empty() && gap > kWideGap) {
-    for (const std::string& name : known_parallelisms(mesh)) {
+    for (const std::string& name : baselines_of(mesh)) {
       PlanOptions other = options;
       other.planner = name;
       PlanReport its;
       try {
-        Planner known(graph, mesh, cluster, other, rules);
-        std::optional<Plan> found = known.run(its);
-        least = std::min(least, known.least_bytes());
-        needed = std::min(needed, known.needed_bytes());
+        Planner baseline(graph, mesh, cluster, other, rules);
+        std::optional<Plan> found = baseline.run(its);
+        least = std::min(least, baseline.least_bytes());
+        needed = std::min(needed, baseline.needed_bytes());
         if (found && (!plan || found->seconds < plan->seconds)) {
           plan = std::move(found);
           filled.cost = its.cost;

@@ -14,7 +14,6 @@ namespace shardrun::cpu {
 namespace {
 
 constexpr int64_t kTile = 64;  // queries
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -221,20 +220,13 @@ void forward(const Setup& s, const KernelArgs& args) {
         const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
         float* row = scores + r * s.S;
         const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, row, nullptr);
-        float top = kNever, sum = 0;
+        float top = kNever;
 #pragma omp simd reduction(max : top)
         for (int64_t i = 0; i < seen; ++i) top = row[i] > top ? row[i] : top;
-        const float shift = top == kNever ? 0.0f : top;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < seen; ++i) {
-          row[i] = exp(row[i] - shift);
-          sum += row[i];
-        }
-        // With everything masked exp(-inf - 0) is 0 throughout (or denormal), and so is y.
-        const float inv = top == kNever ? 0.0f : 1.0f / sum;
-        lse[r] = top == kNever ? kNever : top + std::log(sum);
+        const ExpRow sums = exp_row(row, seen, top);
+        lse[r] = sums.lse;
 #pragma omp simd
-        for (int64_t i = 0; i < seen; ++i) row[i] *= inv;
+        for (int64_t i = 0; i < seen; ++i) row[i] *= sums.inverse;
         std::fill(row + seen, row + tile.keys, 0.0f);
         if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, seen, row);
         if (s.dtype == DType::bf16) narrow_row(row, tile.keys, narrow + r * s.S);

@@ -10,8 +10,6 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// One in eight.
@@ -202,23 +200,17 @@ template <class WidthD, class WidthDv>
 void attend(const Head& head, WidthD D, WidthDv width, float* y, float* lse) {
   const int64_t Dv = width.get();
   head.for_each_query([&](int64_t t, const int32_t* keys, int64_t n, float* p, const float* keep) {
-    float top = kNever, sum = 0;
+    float top = kNever;
     for (int64_t i = 0; i < n; ++i) {
       const float raw = head.raw_score(D, t, keys[i]);
       p[i] = raw > 0 ? raw : head.slope * raw;
       top = p[i] > top ? p[i] : top;
     }
-    const float shift = top == kNever ? 0.0f : top;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) {
-      p[i] = exp(p[i] - shift);
-      sum += p[i];
-    }
-    const float inv = top == kNever ? 0.0f : 1.0f / sum;
-    lse[t] = top == kNever ? kNever : top + std::log(sum);
+    const ExpRow row = exp_row(p, n, top);
+    lse[t] = row.lse;
     std::fill_n(y + t * Dv, Dv, 0.0f);
     for (int64_t i = 0; i < n; ++i)
-      width.add_scaled(p[i] * inv * keep[i], head.v + keys[i] * Dv, y + t * Dv);
+      width.add_scaled(p[i] * row.inverse * keep[i], head.v + keys[i] * Dv, y + t * Dv);
   });
 }
 

@@ -93,7 +93,8 @@ class Analyst {
     line.value = step.source;
     line.of = value;
     line.exchange = CollectiveStep::is_exchange(step.collective->kind);
-    if (CollectiveStep::is_exchange(step.collective->kind)) {
+    line.follows = CollectiveStep::follows_node(step.collective->kind);
+    if (line.exchange) {
       add_exchange(index, line);
     } else {
       const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
@@ -121,7 +122,7 @@ class Analyst {
   /// The exchange before or after a node: which operand or result it is for, and its time.
   void add_exchange(size_t index, PlannedCollective& line) const {
     const Step& step = program_.steps[index];
-    const bool result = !CollectiveStep::feeds_node(step.collective->kind);
+    const bool result = line.follows;
     const auto find = [](const std::vector<BufferId>& ids, BufferId id) {
       return static_cast<int>(std::find(ids.begin(), ids.end(), id) - ids.begin());
     };

@@ -19,7 +19,8 @@ struct PlannedCollective {
   ValueId of = kNoValue;
   NodeId reader = -1;     // the Graph node that it is for; -1: none
   NodeId before = -1;     // the Graph node in front of which it runs; -1: at a phase's end
-  bool exchange = false;  // before or after a node that works in windows or blocks
+  bool exchange = false;  // before or after a node that works in windows, blocks or named rows
+  bool follows = false;   // such an exchange after its node, of what that made
   double seconds = 0;
 };
 

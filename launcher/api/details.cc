@@ -164,12 +164,11 @@ class Reasons {
   }
 
   std::string of_exchange(const PlannedCollective& c) {
-    const bool before = c.kind != "halo_add" && c.kind != "block_exchange" && c.kind != "row_add";
-    const NodeId id = before ? c.reader : graph_.value(c.of).producer;
+    const NodeId id = c.follows ? graph_.value(c.of).producer : c.reader;
     const Node& node = graph_.node(id);
-    std::string out =
-        row(before ? "wanted by" : "left by",
-            str(node.op, " '", node.name, "', which works on ", before ? c.to : c.from, " of it"));
+    std::string out = row(
+        c.follows ? "left by" : "wanted by",
+        str(node.op, " '", node.name, "', which works on ", c.follows ? c.from : c.to, " of it"));
     const auto without = changes_.cheapest(id, [](const NodePlan& np) { return !np.exchanges(); });
     return out + row("instead", without ? cost(*without) + " if it ran without exchange"
                                         : "it has no way to run without exchange");

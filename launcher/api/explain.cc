@@ -142,8 +142,7 @@ class Table {
     for (; next_ < collectives_.size() && collectives_[next_].before == before; ++next_) {
       const PlannedCollective& c = collectives_[next_];
       const NodeId maker = graph_.value(c.of).producer;
-      const bool behind = c.kind == "halo_add" || c.kind == "block_exchange" || c.kind == "row_add";
-      const NodeId with = c.reader >= 0 && !behind ? c.reader : maker >= 0 ? maker : last;
+      const NodeId with = c.reader >= 0 && !c.follows ? c.reader : maker >= 0 ? maker : last;
       const std::string& name = layers_of_[static_cast<size_t>(with)];
       Layer& l = layer(name);
       add(l, {section_of(with), "> " + c.kind + " " + value_title(c.of, name),

@@ -223,7 +223,7 @@ class Leader {
       return;  // a rank's own and named rows: their node's result is compared
     const Sharding after = sharding_after(step, act_->graph.value(value).name);
     std::string where = str(to_string(kind), " to ", to_string(after, act_->plan.mesh));
-    if (is_behind_node(kind)) {
+    if (CollectiveStep::follows_node(kind)) {
       const Node& node = act_->graph.node(act_->graph.value(value).producer);
       where = str(node.op, " '", node.name, "' and its ", to_string(kind));
     }
@@ -240,17 +240,13 @@ class Leader {
     compare(value, after, boxes, shards(0), wanted, where);
   }
 
-  static bool is_behind_node(Collective::Kind kind) {
-    return CollectiveStep::is_exchange(kind) && !CollectiveStep::feeds_node(kind);
-  }
-
   /// Does an exchange take what step `index` of the ranks leaves as its result `r`?
   bool is_exchanged_after(size_t index, size_t r) const {
     const std::vector<Step>& steps = first_program().steps;
     const BufferId made = steps[index].out[r];
     for (size_t s = index + 1; s < steps.size() && steps[s].kind == Step::Kind::collective; ++s) {
       if (steps[s].in[0] == made) {
-        return is_behind_node(steps[s].collective->kind);
+        return CollectiveStep::follows_node(steps[s].collective->kind);
       }
     }
     return false;

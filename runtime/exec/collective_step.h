@@ -43,11 +43,13 @@ class CollectiveStep {
     return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::halo_add ||
            kind == Collective::Kind::block_exchange || is_of_rows(kind);
   }
-  /// Exchanges before a node; the others come after it.
+  /// Exchanges before a node, of what it takes.
   static bool feeds_node(Collective::Kind kind) {
     return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::row_route ||
            kind == Collective::Kind::row_fetch;
   }
+  /// Exchanges after a node, of what it made.
+  static bool follows_node(Collective::Kind kind) { return is_exchange(kind) && !feeds_node(kind); }
   static bool is_of_rows(Collective::Kind kind) {
     return kind == Collective::Kind::row_route || kind == Collective::Kind::row_fetch ||
            kind == Collective::Kind::row_add;

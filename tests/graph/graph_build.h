@@ -99,6 +99,9 @@ inline NamedTensors feeds_for(const Graph& graph, uint64_t seed = 1) {
   return out;
 }
 
+/// Of what two spellings compute: constants are written with 8 digits.
+inline double tolerance(DType dtype) { return dtype == DType::f64 ? 1e-7 : 3e-5; }
+
 /// Both graphs' outputs, element by element.
 inline void expect_same_outputs(const Graph& a, const Graph& b, double tolerance,
                                 NamedTensors feeds = {}) {

@@ -1,0 +1,177 @@
+// Names as PyTorch's exporters make them.
+#include "graph/onnx/exporter_names.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+namespace shardrun::importer {
+
+bool is_generated(const std::string& name) {
+  return name.rfind("onnx::", 0) == 0 || name.rfind("val_", 0) == 0 ||
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char ch) { return std::isdigit(ch) != 0; });
+}
+
+bool named_as_weight(const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return last.find("weight") != std::string::npos || last.find("bias") != std::string::npos;
+}
+
+bool named_as_member(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot != std::string::npos && !is_generated(name.substr(dot + 1));
+}
+
+std::string op_of(const std::string& name) {
+  const size_t end = name.find_last_not_of("0123456789");
+  return end != std::string::npos && end + 1 < name.size() && name[end] == '_' ? name.substr(0, end)
+                                                                               : name;
+}
+
+bool is_traced(const std::string& name) {
+  static const std::set<std::string> ops = {"abs",
+                                            "acos",
+                                            "add",
+                                            "addmm",
+                                            "alias",
+                                            "all",
+                                            "any",
+                                            "arange",
+                                            "asin",
+                                            "atan",
+                                            "atan2",
+                                            "baddbmm",
+                                            "bmm",
+                                            "cat",
+                                            "ceil",
+                                            "chunk",
+                                            "clamp",
+                                            "clamp_max",
+                                            "clamp_min",
+                                            "clone",
+                                            "constant",
+                                            "contiguous",
+                                            "copy",
+                                            "cos",
+                                            "cumsum",
+                                            "detach",
+                                            "diagonal",
+                                            "div",
+                                            "einsum",
+                                            "embedding",
+                                            "empty",
+                                            "empty_like",
+                                            "eq",
+                                            "exp",
+                                            "expand",
+                                            "expand_as",
+                                            "eye",
+                                            "fill",
+                                            "flatten",
+                                            "flip",
+                                            "floor",
+                                            "floor_divide",
+                                            "fmod",
+                                            "full",
+                                            "full_like",
+                                            "gather",
+                                            "ge",
+                                            "getitem",
+                                            "gt",
+                                            "index",
+                                            "index_select",
+                                            "isinf",
+                                            "isnan",
+                                            "le",
+                                            "lift_fresh_copy",
+                                            "linspace",
+                                            "log",
+                                            "lt",
+                                            "masked_fill",
+                                            "matmul",
+                                            "maximum",
+                                            "mean",
+                                            "minimum",
+                                            "mm",
+                                            "mul",
+                                            "ne",
+                                            "neg",
+                                            "new_full",
+                                            "new_ones",
+                                            "new_zeros",
+                                            "ones",
+                                            "ones_like",
+                                            "outer",
+                                            "permute",
+                                            "pow",
+                                            "reciprocal",
+                                            "remainder",
+                                            "repeat",
+                                            "repeat_interleave",
+                                            "reshape",
+                                            "roll",
+                                            "round",
+                                            "rsqrt",
+                                            "rsub",
+                                            "scalar_tensor",
+                                            "select",
+                                            "sigmoid",
+                                            "sign",
+                                            "sin",
+                                            "slice",
+                                            "split",
+                                            "sqrt",
+                                            "squeeze",
+                                            "stack",
+                                            "sub",
+                                            "sum",
+                                            "t",
+                                            "tanh",
+                                            "tensor",
+                                            "transpose",
+                                            "tril",
+                                            "triu",
+                                            "type_as",
+                                            "unbind",
+                                            "unsqueeze",
+                                            "val",
+                                            "view",
+                                            "view_as",
+                                            "where",
+                                            "zeros",
+                                            "zeros_like",
+                                            "_to_copy",
+                                            "to",
+                                            "unsafe_view",
+                                            "_unsafe_view",
+                                            "logical_and",
+                                            "logical_or",
+                                            "logical_not",
+                                            "logical_xor",
+                                            "bitwise_and",
+                                            "bitwise_or",
+                                            "bitwise_not",
+                                            "sym_size",
+                                            "softmax",
+                                            "softplus"};
+  return ops.count(op_of(name.substr(0, name.find('/')))) > 0;
+}
+
+bool moves_only(const std::string& name) {
+  static const std::set<std::string> ops = {
+      "alias",   "chunk",     "clone",   "contiguous", "detach",       "embedding",   "expand",
+      "flatten", "gather",    "getitem", "index",      "index_select", "permute",     "reshape",
+      "select",  "slice",     "split",   "_to_copy",   "squeeze",      "t",           "transpose",
+      "unbind",  "unsqueeze", "val",     "view",       "unsafe_view",  "_unsafe_view"};
+  return !is_traced(name) || ops.count(op_of(name)) > 0;
+}
+
+bool computes(const std::string& name) {
+  static const std::set<std::string> ops = {"exp",   "log",     "neg",      "pow",    "sqrt",
+                                            "rsqrt", "sigmoid", "softplus", "tanh",   "softmax",
+                                            "mm",    "matmul",  "div",      "einsum", "reciprocal"};
+  return ops.count(op_of(name)) > 0;
+}
+
+}  // namespace shardrun::importer
