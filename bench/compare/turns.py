@@ -1,0 +1,130 @@
+"""Two training processes that take turns, and what their pairs of turns are worth.
+
+A contestant is a process that writes a line of JSON to a pipe after each step. It is stopped (SIGSTOP) but in its own
+turn, so that never both compute, and a change of the machine's load meets both:
+
+    with Contestant("ours", command, environment) as a, Contestant("PyTorch", ...) as b:
+        pairs = alternate(a, b, pairs=7, least=0.5)  # turns of half a second in the order ab ba ab ...
+        statistics.median(p.ratio for p in pairs)
+
+Time is the driver's, from the moment a process may run to the arrival of its line.
+"""
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+
+
+class Contestant:
+    """Runs `command` with `--metrics PIPE` appended; stopped until its first turn."""
+
+    def __init__(self, name, command, environment=None):
+        self.name = name
+        self.folder = tempfile.TemporaryDirectory()
+        pipe = os.path.join(self.folder.name, "metrics")
+        os.mkfifo(pipe)
+        self.pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # both ends: it may be opened and closed at will
+        self.log = open(os.path.join(self.folder.name, "log"), "w+")
+        self.rest = b""
+        self.owed = 0.0  # what it ran between its line's arrival and its stop
+        self.started = time.monotonic()
+        self.process = subprocess.Popen([*command, "--metrics", pipe], stdout=self.log, stderr=self.log,
+                                        env={**os.environ, **(environment or {})}, start_new_session=True)
+        self._stop()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self.pipe)
+        self.log.close()
+        self.folder.cleanup()
+
+    def _stop(self):
+        """Returns when it has stopped, or ended."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def output(self):
+        self.log.flush()
+        with open(self.log.name) as log:
+            return log.read()
+
+    def _lines(self, patience):
+        """Those that have come, waiting so many seconds for the first."""
+        if select.select([self.pipe], [], [], patience)[0]:
+            self.rest += os.read(self.pipe, 1 << 16)
+        elif patience > 0 and self.process.poll() is not None:
+            raise SystemExit(f"compare: {self.name} ended with status {self.process.returncode}:\n{self.output()}")
+        *lines, self.rest = self.rest.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def turn(self, least=0.0):
+        """Lets it run until it writes a line after `least` seconds or more. The seconds a line, and the lines."""
+        start, lines = time.monotonic(), []
+        os.killpg(self.process.pid, signal.SIGCONT)
+        while not lines or time.monotonic() - start < least:
+            lines += self._lines(1)
+        end = time.monotonic()
+        self._stop()
+        more = self._lines(0)  # of steps that ended before the stop
+        if more:
+            end = time.monotonic()
+        seconds = (end - start + self.owed) / len(lines + more)
+        self.owed = time.monotonic() - end
+        return seconds, lines + more
+
+    def processor_seconds(self):
+        with open(f"/proc/{self.process.pid}/stat") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Pair:
+    ours: float  # seconds a step
+    theirs: float
+    others: float  # processors that other programs kept busy meanwhile
+
+    @property
+    def ratio(self):
+        return self.theirs / self.ours
+
+
+def machine_seconds():
+    """Of all processors together, not idle."""
+    with open("/proc/stat") as f:
+        user, nice, system, _, _, irq, softirq, steal = map(int, f.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def warm_up(contestant, steps):
+    """So many steps or more, which do not count: their losses."""
+    losses = []
+    while len(losses) < steps:
+        losses += [line["loss"] for line in contestant.turn()[1]]
+    return losses
+
+
+def alternate(ours, theirs, pairs, least):
+    """So many pairs of turns of `least` seconds or more, who begins changing from pair to pair. A generator of Pair."""
+    for i in range(pairs):
+        busy, start = machine_seconds(), time.monotonic()
+        own = ours.processor_seconds() + theirs.processor_seconds()
+        order = [ours, theirs] if i % 2 == 0 else [theirs, ours]
+        took = {c: c.turn(least)[0] for c in order}
+        own = ours.processor_seconds() + theirs.processor_seconds() - own
+        others = max(0.0, machine_seconds() - busy - own) / (time.monotonic() - start)
+        yield Pair(took[ours], took[theirs], others)
+
+
+def spread(values):
+    return f"{statistics.median(values):.3f} (from {min(values):.3f} to {max(values):.3f})"
