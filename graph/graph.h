@@ -27,7 +27,7 @@ inline constexpr ValueId kNoValue = -1;
 enum class Role { computed, batch, scalar, parameter, state, constant };
 
 /// A training step with gradient accumulation runs its micro nodes once per micro-batch, then its
-/// update nodes once. In Graph::nodes every micro node stands before every update node.
+/// update nodes once; in Graph::nodes every micro node then stands before every update node.
 enum class Phase { micro, update };
 
 struct Value {

@@ -105,15 +105,13 @@ class Partitioner {
   void run() {
     collect_wants();
     make_bindings();
-    const bool has_update = std::any_of(graph_.nodes().begin(), graph_.nodes().end(),
-                                        [](const Node& n) { return n.phase == Phase::update; });
-    last_phase_ = has_update ? Phase::update : Phase::micro;
-    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-      const Node& node = graph_.nodes()[n];
-      if (node.phase == Phase::micro) {
-        SR_REQUIRE(phase_ == Phase::micro, internal, "node '", node.name,
-                   "': a micro node stands behind an update node");
-      } else if (phase_ == Phase::micro) {
+    const std::vector<Node>& nodes = graph_.nodes();
+    // Where update nodes stand among the others there is one micro-batch, and all is of it.
+    one_phase_ = !std::is_sorted(nodes.begin(), nodes.end(),
+                                 [](const Node& a, const Node& b) { return a.phase < b.phase; });
+    if (!nodes.empty()) last_phase_ = phase_of(nodes.back());
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      if (phase_of(nodes[n]) != phase_) {
         finish_phase();
         phase_ = Phase::update;
       }
@@ -147,9 +145,10 @@ class Partitioner {
   int64_t bytes_of(ValueId id, const Sharding& sharding) const {
     return max_local_count(graph_.type(id).shape, sharding, mesh_) * size_of(graph_.type(id).dtype);
   }
+  Phase phase_of(const Node& node) const { return one_phase_ ? Phase::micro : node.phase; }
   Phase phase_of(ValueId id) const {
     const Value& value = graph_.value(id);
-    return value.producer < 0 ? last_phase_ : graph_.node(value.producer).phase;
+    return value.producer < 0 ? last_phase_ : phase_of(graph_.node(value.producer));
   }
   const NodePlan& node_plan(const Node& node) const {
     const auto it = plan_.nodes.find(node.name);
@@ -396,7 +395,7 @@ class Partitioner {
     const Node& node = graph_.node(id);
     const NodePlan& np = *out_.node_plans[static_cast<size_t>(id)];
     Step step;
-    step.phase = node.phase;
+    step.phase = phase_;
     step.source = node.name;
     for (ValueId in : node.inputs) drop_copies(in);
     const auto exchange_operand = [&](size_t i, BufferId buffer, BufferId routing) {
@@ -660,6 +659,7 @@ class Partitioner {
   /// By the numbers, the extent and axes of the rows, and the bounds.
   std::map<std::tuple<BufferId, int64_t, std::vector<int>, int64_t, int64_t>, Route> routes_;
   Phase phase_ = Phase::micro, last_phase_ = Phase::micro;
+  bool one_phase_ = false;
 };
 
 /// Fills in what of a Program depends on the rank.

@@ -9,6 +9,7 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fuse.h"
+#include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 #include "kernels/kernel.h"
 #include "user_op.h"
@@ -179,6 +180,8 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   mask_before_dropout(impl.train);
   merge_equal_nodes(impl.train);
   merge_equal_nodes(impl.evaluation);
+  order_for_memory(impl.train);
+  order_for_memory(impl.evaluation);
   for (std::string& note : check_user_ops(impl.train)) impl.notes.push_back(std::move(note));
 
   for (const ImportReport::Parameter& p : report.parameters) {
