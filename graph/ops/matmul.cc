@@ -51,18 +51,30 @@ std::map<char, int64_t> Einsum::sizes(const Shape& a_shape, const Shape& b_shape
 
 namespace {
 
+bool is_mixed(std::span<const TensorType> in) {
+  return (in[0].dtype == DType::f32 && in[1].dtype == DType::bf16) ||
+         (in[0].dtype == DType::bf16 && in[1].dtype == DType::f32);
+}
+
+// An f32 operand beside a bf16 one is rounded to bf16.
+DType product_dtype(std::span<const TensorType> in) {
+  return is_mixed(in) ? DType::bf16 : in[0].dtype;
+}
+
 std::vector<TensorType> matmul_infer(const Node& node, std::span<const TensorType> in) {
   SR_REQUIRE(in.size() == 2, invalid_input, "matmul takes 2 operands, got ", in.size());
-  SR_REQUIRE(is_float(in[0].dtype) && in[0].dtype == in[1].dtype, invalid_input,
-             "matmul wants two operands of one floating type, got ", in[0], " and ", in[1]);
+  SR_REQUIRE(is_float(in[0].dtype) && (in[0].dtype == in[1].dtype || is_mixed(in)), invalid_input,
+             "matmul wants two operands of one floating type, or f32 and bf16, got ", in[0],
+             " and ", in[1]);
   const Einsum e = Einsum::parse(node.attrs.s("equation"));
   const auto size = e.sizes(in[0].shape, in[1].shape);
-  TensorType out{in[0].dtype, {}};
+  const DType dtype = product_dtype(in);
+  TensorType out{dtype, {}};
   for (char c : e.out) out.shape.push_back(size.at(c));
   if (node.attrs.has("out_dtype")) {
     out.dtype = parse_dtype(node.attrs.s("out_dtype"));
-    SR_REQUIRE(out.dtype == in[0].dtype || (out.dtype == DType::f32 && in[0].dtype == DType::bf16),
-               invalid_input, "matmul of ", in[0].dtype, " cannot have out_dtype ", out.dtype,
+    SR_REQUIRE(out.dtype == dtype || (out.dtype == DType::f32 && dtype == DType::bf16),
+               invalid_input, "matmul of ", dtype, " cannot have out_dtype ", out.dtype,
                "; only bf16 operands may have an f32 result");
   }
   return {out};
@@ -70,20 +82,24 @@ std::vector<TensorType> matmul_infer(const Node& node, std::span<const TensorTyp
 
 // d(a): the letters of dout and b that are not in a are summed. "bij,jk->bik" gives da =
 // "bik,jk->bij" and db = "bij,bik->jk". dout is cast to the operands' type when out_dtype widened
-// it.
+// it, and an f32 operand's gradient is f32.
 std::vector<ValueId> matmul_gradient(GradientContext& c) {
   const Einsum e = Einsum::parse(c.node.attrs.s("equation"));
   const ValueId a = c.node.inputs[0], b = c.node.inputs[1];
-  const DType dtype = c.in_type(0).dtype;
+  const DType dtype = product_dtype(std::vector{c.in_type(0), c.in_type(1)});
   ValueId dout = c.out_grads[0];
   if (c.graph.type(dout).dtype != dtype) {
     dout = c.graph.add("cast", {dout}, {{"to", std::string(to_string(dtype))}});
   }
   std::vector<ValueId> grads = {kNoValue, kNoValue};
-  if (c.needs[0])
-    grads[0] = c.graph.add("matmul", {dout, b}, {{"equation", e.out + "," + e.b + "->" + e.a}});
-  if (c.needs[1])
-    grads[1] = c.graph.add("matmul", {a, dout}, {{"equation", e.a + "," + e.out + "->" + e.b}});
+  auto product = [&](size_t of, ValueId left, ValueId right, const std::string& equation) {
+    Attrs attrs = {{"equation", equation}};
+    if (c.in_type(of).dtype != dtype)
+      attrs.set("out_dtype", std::string(to_string(c.in_type(of).dtype)));
+    if (c.needs[of]) grads[of] = c.graph.add("matmul", {left, right}, attrs);
+  };
+  product(0, dout, b, e.out + "," + e.b + "->" + e.a);
+  product(1, a, dout, e.a + "," + e.out + "->" + e.b);
   return grads;
 }
 
@@ -130,6 +146,11 @@ std::vector<OpDef> matmul_ops() {
   for (TensorType& t : widened.in) t.dtype = DType::bf16;
   widened.attrs.set("out_dtype", std::string("f32"));
   op.samples.push_back(widened);
+  for (const size_t f32 : {0, 1}) {
+    OpDef::Sample mixed = sample("bij,kj->bik", {2, 3, 5}, {7, 5});
+    mixed.in[1 - f32].dtype = DType::bf16;
+    op.samples.push_back(mixed);
+  }
   return {op};
 }
 

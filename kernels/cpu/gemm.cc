@@ -1,6 +1,8 @@
 // One oneDNN matmul.
 #include "kernels/cpu/gemm.h"
 
+#include <optional>
+
 #include "kernels/cpu/onednn.h"
 
 namespace shardrun::cpu {
@@ -8,8 +10,9 @@ namespace {
 
 class DnnlGemm : public Gemm {
  public:
-  DnnlGemm(dnnl::matmul::primitive_desc pd, bool one_thread)
+  DnnlGemm(dnnl::matmul::primitive_desc pd, bool one_thread, BlockLayout blocks)
       : one_thread_(one_thread),
+        blocks_(blocks),
         pd_(std::move(pd)),
         primitive_(pd_),
         src_(pd_.src_desc()),
@@ -18,6 +21,8 @@ class DnnlGemm : public Gemm {
         scratch_(pd_.scratchpad_desc()) {}
 
   int64_t scratch_bytes() const override { return static_cast<int64_t>(scratch_.get_size()); }
+
+  BlockLayout blocks() const override { return blocks_; }
 
   void run(const void* a, const void* b, void* c, void* scratch) const override {
     const ThreadCount threads(one_thread_ && !omp_in_parallel());
@@ -33,10 +38,31 @@ class DnnlGemm : public Gemm {
 
  private:
   bool one_thread_;
+  BlockLayout blocks_;
   dnnl::matmul::primitive_desc pd_;
   dnnl::matmul primitive_;
   dnnl::memory::desc src_, weights_, dst_, scratch_;
 };
+
+/// The layout that oneDNN chose for b[k, n], if it is of the kind that pack_blocks makes.
+std::optional<BlockLayout> blocks_of(const dnnl::memory::desc& b, DType dtype) {
+  const dnnl_memory_desc_t& d = b.data;
+  const dnnl_blocking_desc_t& f = d.format_desc.blocking;
+  const int64_t pair = dtype == DType::bf16 ? 2 : 1;
+  if (d.ndims != 2 || d.format_kind != dnnl_blocked || d.extra.flags != 0 || d.offset0 != 0 ||
+      f.inner_nblks != (pair == 2 ? 3 : 2) || f.inner_idxs[0] != 0 || f.inner_blks[0] != 16 ||
+      f.inner_idxs[1] != 1 || f.inner_blks[1] % 16 != 0 ||
+      (pair == 2 && (f.inner_idxs[2] != 0 || f.inner_blks[2] != 2))) {
+    return std::nullopt;
+  }
+  const BlockLayout out{f.inner_blks[1], 16 * pair};
+  const int64_t block = out.width * out.depth;
+  if (f.strides[0] != block || f.strides[1] != d.padded_dims[0] / out.depth * block ||
+      static_cast<int64_t>(b.get_size()) != out.bytes(d.dims[0], d.dims[1], dtype)) {
+    return std::nullopt;
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -49,16 +75,23 @@ std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
       ops.append_sum(1.0f);
       attr.set_post_ops(ops);
     }
-    const dnnl::matmul::desc desc(describe(s.a, s.a_strides, s.in),
-                                  describe(s.b, s.b_strides, s.in),
-                                  describe(s.c, s.c_strides, s.out));
+    const dnnl::matmul::desc desc(
+        describe(s.a, s.a_strides, s.in),
+        s.b_in_blocks ? dnnl::memory::desc(s.b, onednn_type(s.in), dnnl::memory::format_tag::any)
+                      : describe(s.b, s.b_strides, s.in),
+        describe(s.c, s.c_strides, s.out));
     dnnl::matmul::primitive_desc pd(desc, attr, cpu_engine());
     const std::string impl = pd.impl_info_str();
     if (impl.starts_with("ref")) {
       *why = "oneDNN has only its slow reference for these strides";
       return nullptr;
     }
-    return std::make_shared<DnnlGemm>(std::move(pd), s.one_thread);
+    std::optional<BlockLayout> blocks;
+    if (s.b_in_blocks && !(blocks = blocks_of(pd.weights_desc(), s.in))) {
+      *why = "oneDNN's layout for the second operand is not one of blocks of 16 rows";
+      return nullptr;
+    }
+    return std::make_shared<DnnlGemm>(std::move(pd), s.one_thread, blocks.value_or(BlockLayout{}));
   } catch (const dnnl::error& e) {
     *why = std::string("oneDNN refuses: ") + e.what();
     return nullptr;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/shape.h"
+#include "kernels/cpu/pack.h"
 
 namespace shardrun::cpu {
 
@@ -14,7 +15,8 @@ struct GemmShape {
   Shape a, a_strides, b, b_strides, c, c_strides;
   DType in = DType::f32, out = DType::f32;  // f32 -> f32, bf16 -> bf16 or f32
   bool accumulate = false;
-  bool one_thread = false;  // for use inside a parallel region
+  bool one_thread = false;   // for use inside a parallel region
+  bool b_in_blocks = false;  // b[k, n] lies as blocks() says, b_strides is not asked
 };
 
 class Gemm {
@@ -25,6 +27,7 @@ class Gemm {
   virtual ~Gemm() = default;
 
   virtual int64_t scratch_bytes() const = 0;
+  virtual BlockLayout blocks() const = 0;  // of b, where GemmShape::b_in_blocks
   /// Safe to call from several threads at once, each with its own scratch (64-byte aligned).
   virtual void run(const void* a, const void* b, void* c, void* scratch) const = 0;
 };

@@ -1,11 +1,13 @@
 // matmul by oneDNN: the letters of the einsum fall into batch, m, n and k; where each group is one
-// strided dim in every operand, oneDNN reads the operands as they lie, else they are transposed
-// into the workspace first.
+// strided dim in every operand, large products are packed in chunks (packed_product.h), and of
+// small ones and batches oneDNN reads the operands as they lie, else they are transposed into the
+// workspace first.
 #include <map>
 
 #include "graph/ops/einsum.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
 
@@ -56,6 +58,42 @@ std::optional<Merged> merge(const std::string& group, const std::map<char, int64
     }
   }
   return out;
+}
+
+// Packing an operand of a product costs about as much as 64 rows of it, and saves a tenth of each.
+constexpr int64_t kRowsThatPay = 512;
+
+struct Types {
+  DType a, b;     // of the operands
+  DType in, out;  // of the product: bf16 if one of the operands is
+};
+
+// The terms without batch, packed, or null and why not.
+std::shared_ptr<const PackedProduct> packed(const Einsum& e, const Sizes& size, const Types& types,
+                                            std::string* why) {
+  const std::string m = common(e.out, e.a, true), n = common(e.out, e.b, true),
+                    k = common(e.a, e.out, false);
+  if (m + n != e.out || common(m, e.b, true) != "") {
+    *why = "the result is not rows of one operand by columns of the other";
+    return nullptr;
+  }
+  const auto sa = strides_of(e.a, size), sb = strides_of(e.b, size);
+  const auto am = merge(m, sa, size), ak = merge(k, sa, size), bk = merge(k, sb, size),
+             bn = merge(n, sb, size);
+  if (!am || !ak || !bk || !bn || (am->stride != 1 && ak->stride != 1) ||
+      (bk->stride != 1 && bn->stride != 1)) {
+    *why = "letters of one group are not adjacent";
+    return nullptr;
+  }
+  if (types.a == types.b && am->size < kRowsThatPay) {
+    *why = "too few rows for packing";
+    return nullptr;
+  }
+  ProductShape s;
+  s.m = am->size, s.n = bn->size, s.k = ak->size;
+  s.a_row = am->stride, s.a_col = ak->stride, s.b_row = bk->stride, s.b_col = bn->stride;
+  s.a = types.a, s.b = types.b, s.in = types.in, s.out = types.out;
+  return PackedProduct::make(s, why);
 }
 
 // The terms as dense operands without copies, or null and why not.
@@ -109,10 +147,18 @@ std::shared_ptr<const Gemm> direct(const Einsum& e, const Sizes& size, DType in,
 }
 
 struct Plan {
-  std::shared_ptr<const Gemm> gemm;  // null: the result is empty, or zero because k is
-  bool swapped = false;              // b is the left operand
+  std::shared_ptr<const PackedProduct> packed;  // or
+  std::shared_ptr<const Gemm> gemm;         // both null: the result is empty, or zero because k is
+  bool swapped = false;                     // b is the left operand
+  bool narrow_a = false, narrow_b = false;  // f32 beside bf16: rounded into the workspace first
   std::optional<StridedCopy> copy_a, copy_b, copy_out;
   int64_t bytes_a = 0, bytes_b = 0, bytes_out = 0;  // of the copies, rounded up to 64
+  int64_t bytes_narrow = 0;
+
+  int64_t workspace_bytes() const {
+    if (packed) return packed->workspace_bytes();
+    return bytes_narrow + bytes_a + bytes_b + bytes_out + (gemm ? gemm->scratch_bytes() : 0);
+  }
 };
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -134,7 +180,17 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
   }
   const Einsum e{common(whole.a, trivial, false), common(whole.b, trivial, false),
                  common(whole.out, trivial, false)};
-  const DType in = call.in[0].dtype, out = call.out[0].dtype;
+  const DType a = call.in[0].dtype, b = call.in[1].dtype, out = call.out[0].dtype,
+              in = a == b ? a : DType::bf16;
+  for (bool swapped : {false, true}) {
+    const Einsum oriented = swapped ? Einsum{e.b, e.a, e.out} : e;
+    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, why);
+    p.swapped = swapped;
+    if (p.packed) return p;
+  }
+  p.narrow_a = a != in, p.narrow_b = b != in;
+  if (p.narrow_a) p.bytes_narrow = round64(element_count(call.in[0].shape) * size_of(in));
+  if (p.narrow_b) p.bytes_narrow = round64(element_count(call.in[1].shape) * size_of(in));
   const std::string m = common(common(e.out, e.a, true), e.b, false),
                     n = common(common(e.out, e.b, true), e.a, false);
   const std::string k = common(common(e.a, e.b, true), e.out, false);
@@ -157,12 +213,12 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
       if (bits & 1) {
         p.copy_a =
             StridedCopy::transpose(dims_of(e.a, size), permutation(e.a, local.a), size_of(in));
-        p.bytes_a = round64(byte_size(call.in[0]));
+        p.bytes_a = round64(element_count(call.in[0].shape) * size_of(in));
       }
       if (bits & 2) {
         p.copy_b =
             StridedCopy::transpose(dims_of(e.b, size), permutation(e.b, local.b), size_of(in));
-        p.bytes_b = round64(byte_size(call.in[1]));
+        p.bytes_b = round64(element_count(call.in[1].shape) * size_of(in));
       }
       if (bits & 4) {
         p.copy_out = StridedCopy::transpose(dims_of(local.out, size), permutation(local.out, e.out),
@@ -173,6 +229,11 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
     }
   }
   return std::nullopt;
+}
+
+void narrow(const TensorView& from, void* to) {
+  const int64_t count = from.count();
+  pack_rows({from.data, from.type.dtype, 1, count, count, 1}, DType::bf16, to);
 }
 
 std::optional<std::string> refuses(const KernelCall& call) {
@@ -186,24 +247,30 @@ PreparedKernel prepare(const KernelCall& call) {
   std::string why;
   std::optional<Plan> p = plan(call, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
-  const int64_t copies = p->bytes_a + p->bytes_b + p->bytes_out;
-  const int64_t workspace = copies + (p->gemm ? p->gemm->scratch_bytes() : 0);
-  return {[p = *p, copies](const KernelArgs& args) {
+  return {[p = *p](const KernelArgs& args) {
             const TensorView& out = args.out[0];
+            const void *a = args.in[0].data, *b = args.in[1].data;
+            char* work = static_cast<char*>(args.workspace);
+            if (p.packed)
+              return p.packed->run(p.swapped ? b : a, p.swapped ? a : b, out.data, work);
             if (!p.gemm) {
               if (out.count() > 0)
                 std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
               return;
             }
-            char* work = static_cast<char*>(args.workspace);
-            const void *a = args.in[0].data, *b = args.in[1].data;
+            if (p.narrow_a) narrow(args.in[0], work), a = work;
+            if (p.narrow_b) narrow(args.in[1], work), b = work;
+            work += p.bytes_narrow;
             if (p.copy_a) p.copy_a->run(a, work), a = work;
-            if (p.copy_b) p.copy_b->run(b, work + p.bytes_a), b = work + p.bytes_a;
-            void* c = p.copy_out ? work + p.bytes_a + p.bytes_b : out.data;
-            p.gemm->run(p.swapped ? b : a, p.swapped ? a : b, c, work + copies);
+            work += p.bytes_a;
+            if (p.copy_b) p.copy_b->run(b, work), b = work;
+            work += p.bytes_b;
+            void* c = p.copy_out ? work : out.data;
+            work += p.bytes_out;
+            p.gemm->run(p.swapped ? b : a, p.swapped ? a : b, c, work);
             if (p.copy_out) p.copy_out->run(c, out.data);
           },
-          workspace, "cpu:onednn"};
+          p->workspace_bytes(), "cpu:onednn"};
 }
 
 }  // namespace

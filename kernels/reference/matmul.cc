@@ -38,6 +38,14 @@ std::vector<int64_t> strides_of(const std::string& loop, const std::string& term
   return out;
 }
 
+// An operand of another type than the other one is rounded to the narrower.
+void round_to(DType dtype, Doubles& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  Tensor rounded(TensorType{dtype, {count}});
+  convert(values.data(), DType::f64, rounded.data(), dtype, count);
+  convert(rounded.data(), dtype, values.data(), DType::f64, count);
+}
+
 void matmul(const Node& node, const KernelArgs& args) {
   const Einsum e = Einsum::parse(node.attrs.s("equation"));
   const auto size = e.sizes(args.in[0].type.shape, args.in[1].type.shape);
@@ -51,7 +59,9 @@ void matmul(const Node& node, const KernelArgs& args) {
   const size_t kept = e.out.size();
   int64_t inner = 1;
   for (size_t i = kept; i < loop.size(); ++i) inner *= size.at(loop[i]);
-  const Doubles a = load(args.in[0]), b = load(args.in[1]);
+  Doubles a = load(args.in[0]), b = load(args.in[1]);
+  const bool mixed = args.in[0].type.dtype != args.in[1].type.dtype;
+  if (mixed) round_to(DType::bf16, args.in[0].type.dtype == DType::f32 ? a : b);
   Doubles out(static_cast<size_t>(args.out[0].count()));
   std::vector<int64_t> index(loop.size(), 0);
   int64_t pa = 0, pb = 0;

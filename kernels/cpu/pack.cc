@@ -1,0 +1,194 @@
+// Tiles of 16 x 16 units go through registers: a unit is an f32, or a pair of bf16 that are
+// neighbours along k. Where k runs the other way than the target wants it, the tile is transposed.
+#include "kernels/cpu/pack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+constexpr int64_t kTile = 16;
+using Units = uint32_t __attribute__((vector_size(64)));
+using Halves = uint16_t __attribute__((vector_size(32)));
+
+template <class V>
+V load(const void* from) {
+  V v;
+  std::memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+/// f32 as the bf16 nearest to it, in the low half: round_to_bf16 of simd.h.
+Units narrow(Units u) {
+  const Units rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+  return (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+}
+
+template <int... I>
+Units even(Units a, Units b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (2 * I)...);
+}
+template <int... I>
+Units odd(Units a, Units b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (2 * I + 1)...);
+}
+
+/// Swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block.
+template <int kStep, int... I>
+void swap_blocks(Units* tile, std::integer_sequence<int, I...>) {
+  for (int i = 0; i < kTile; ++i) {
+    if (i & kStep) continue;
+    const Units a = tile[i], b = tile[i + kStep];
+    tile[i] = __builtin_shufflevector(a, b, (I & kStep ? 16 + I - kStep : I)...);
+    tile[i + kStep] = __builtin_shufflevector(a, b, (I & kStep ? 16 + I : I + kStep)...);
+  }
+}
+
+using Lanes = std::make_integer_sequence<int, kTile>;
+
+void transpose(Units* tile) {
+  swap_blocks<8>(tile, Lanes{});
+  swap_blocks<4>(tile, Lanes{});
+  swap_blocks<2>(tile, Lanes{});
+  swap_blocks<1>(tile, Lanes{});
+}
+
+/// The lines of a matrix, along which it is contiguous.
+struct Lines {
+  const char* data;
+  int64_t lines, length, stride;  // stride in bytes
+};
+
+/// Reads the units of one tile. kFrom, kTo: element types; kAcross: k runs across lines, so that a
+/// unit's pair is taken from two of them.
+template <DType kFrom, DType kTo, bool kAcross>
+struct Reader {
+  static constexpr int64_t kBytes = kFrom == DType::f32 ? 4 : 2, kPair = kTo == DType::f32 ? 1 : 2;
+  static constexpr int64_t kLines = kAcross ? kTile * kPair : kTile,
+                           kLength = kAcross ? kTile : kTile * kPair;
+
+  static Units widened(const char* from) {  // 16 elements, bf16 in the low half
+    if constexpr (kFrom == DType::f32) {
+      return narrow(load<Units>(from));
+    } else {
+      return __builtin_convertvector(load<Halves>(from), Units);
+    }
+  }
+
+  static void read(const char* from, int64_t stride, Units* tile) {
+    for (int64_t i = 0; i < kTile; ++i) {
+      const char* at = from + i * stride;
+      if constexpr (kTo == DType::f32 || (!kAcross && kFrom == DType::bf16)) {
+        tile[i] = load<Units>(at);
+      } else if constexpr (kAcross) {
+        tile[i] = widened(at + i * stride) | widened(at + (i + 1) * stride) << 16;
+      } else {
+        const Units a = widened(at), b = widened(at + kTile * kBytes);
+        tile[i] = even(a, b, Lanes{}) | odd(a, b, Lanes{}) << 16;
+      }
+    }
+  }
+
+  /// The tile whose first element is (line, at); what is not there is zero.
+  static void read(const Lines& m, int64_t line, int64_t at, Units* tile) {
+    const char* from = m.data + line * m.stride + at * kBytes;
+    const int64_t lines = std::min(kLines, m.lines - line),
+                  bytes = std::min(kLength, m.length - at) * kBytes;
+    if (lines == kLines && bytes == kLength * kBytes) return read(from, m.stride, tile);
+    alignas(64) char stage[kLines * kLength * kBytes] = {};
+    for (int64_t i = 0; i < lines; ++i)
+      std::memcpy(stage + i * kLength * kBytes, from + i * m.stride, static_cast<size_t>(bytes));
+    read(stage, kLength * kBytes, tile);
+  }
+};
+
+Lines lines_of(const MatrixView& m, bool along_rows) {
+  return {static_cast<const char*>(m.data), along_rows ? m.rows : m.cols,
+          along_rows ? m.cols : m.rows, (along_rows ? m.row_stride : m.col_stride) *
+                                            size_of(m.dtype)};
+}
+
+/// Calls store(unit along k, other index, tile) for every tile, the tile's rows along k if
+/// kRowsAlongK, else along the other dim.
+template <DType kFrom, DType kTo, bool kAcross, bool kRowsAlongK, class Store>
+void for_tiles(const Lines& m, Store&& store) {
+  using R = Reader<kFrom, kTo, kAcross>;
+  constexpr int64_t kSegment = 32;  // tiles in a row of which one thread takes so many
+  const int64_t rows = (m.lines + R::kLines - 1) / R::kLines,
+                cols = (m.length + R::kLength - 1) / R::kLength,
+                segments = (cols + kSegment - 1) / kSegment;
+  parallel_ranges(rows * segments, 1, [&](int64_t begin, int64_t end) {
+    Units tile[kTile];
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t r = item / segments, from = item % segments * kSegment;
+      for (int64_t c = from; c < std::min(from + kSegment, cols); ++c) {
+        R::read(m, r * R::kLines, c * R::kLength, tile);
+        if (kAcross != kRowsAlongK) transpose(tile);
+        store((kAcross ? r : c) * kTile, (kAcross ? c : r) * kTile, tile);
+      }
+    }
+  });
+}
+
+template <bool kRowsAlongK, class Store>
+void for_tiles(const MatrixView& from, DType to, bool across, const Lines& m, Store&& store) {
+  SR_REQUIRE(from.dtype == to || (from.dtype == DType::f32 && to == DType::bf16), internal,
+             "packs ", from.dtype, " as ", to);
+  const auto run = [&]<DType kFrom, DType kTo>() {
+    if (across) {
+      for_tiles<kFrom, kTo, true, kRowsAlongK>(m, store);
+    } else {
+      for_tiles<kFrom, kTo, false, kRowsAlongK>(m, store);
+    }
+  };
+  if (to == DType::f32) return run.template operator()<DType::f32, DType::f32>();
+  if (from.dtype == DType::f32) return run.template operator()<DType::f32, DType::bf16>();
+  run.template operator()<DType::bf16, DType::bf16>();
+}
+
+}  // namespace
+
+void pack_blocks(const MatrixView& from, DType to, const BlockLayout& layout, void* out) {
+  const bool across = from.col_stride == 1;  // k runs along rows: a line is a row
+  const int64_t pair = to == DType::f32 ? 1 : 2, depth = layout.depth / pair;  // in units
+  const int64_t deep = (from.rows + layout.depth - 1) / layout.depth * depth;
+  for_tiles<true>(from, to, across, lines_of(from, across), [&](int64_t k, int64_t n, Units* tile) {
+    // Panel n / width holds all of k, `width` units for each.
+    auto* at = static_cast<Units*>(out) +
+               (n / layout.width * deep * layout.width + k * layout.width + n % layout.width) /
+                   kTile;
+    for (int64_t i = 0; i < kTile; ++i) at[i * layout.width / kTile] = tile[i];
+  });
+  // Columns up to the panel's end that no tile reached.
+  const int64_t begin = (from.cols + kTile - 1) / kTile * kTile,
+                end = (from.cols + layout.width - 1) / layout.width * layout.width;
+  for (int64_t n = begin; n < end; n += kTile) {
+    auto* at = static_cast<Units*>(out) +
+               (n / layout.width * deep * layout.width + n % layout.width) / kTile;
+    for (int64_t k = 0; k < deep; ++k) at[k * layout.width / kTile] = Units{};
+  }
+}
+
+void pack_rows(const MatrixView& from, DType to, void* out) {
+  const bool across = from.row_stride == 1 && from.col_stride != 1;
+  const int64_t pair = to == DType::f32 ? 1 : 2, size = size_of(to);
+  for_tiles<false>(from, to, across, lines_of(from, !across),
+                   [&](int64_t k, int64_t m, Units* tile) {
+                     char* at = static_cast<char*>(out) + (m * from.cols + k * pair) * size;
+                     const int64_t rows = std::min(kTile, from.rows - m),
+                                   cols = std::min(kTile * pair, from.cols - k * pair);
+                     for (int64_t i = 0; i < rows; ++i, at += from.cols * size) {
+                       if (cols == kTile * pair) {
+                         std::memcpy(at, &tile[i], sizeof(Units));
+                       } else {
+                         std::memcpy(at, &tile[i], static_cast<size_t>(cols * size));
+                       }
+                     }
+                   });
+}
+
+}  // namespace shardrun::cpu

@@ -1,0 +1,35 @@
+// Packing: a matrix laid out anew for a product, and narrowed from f32 to bf16 on the way where the
+// product wants that.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace shardrun::cpu {
+
+/// A matrix of f32 or bf16 as it lies. One of the strides is 1, the other any.
+struct MatrixView {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t rows = 0, cols = 0;
+  int64_t row_stride = 0, col_stride = 0;  // elements
+};
+
+/// b[k, n] in blocks, as oneDNN's fast products read it: [n / width][k / depth][depth / pair][width]
+/// [pair], zeros behind the last row and column. bf16 stands in pairs along k, f32 alone.
+/// Example: bf16[768, 3072] with width 64 and depth 32 is [48][24][16][64][2].
+struct BlockLayout {
+  int64_t width = 0, depth = 0;
+  int64_t bytes(int64_t k, int64_t n, DType dtype) const {
+    return (n + width - 1) / width * width * ((k + depth - 1) / depth * depth) * size_of(dtype);
+  }
+};
+
+/// On all threads of the caller. `to`: f32 (from f32) or bf16 (from either).
+void pack_blocks(const MatrixView& from, DType to, const BlockLayout& layout, void* out);
+
+/// Row-major and dense.
+void pack_rows(const MatrixView& from, DType to, void* out);
+
+}  // namespace shardrun::cpu
