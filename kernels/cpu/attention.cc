@@ -1,6 +1,12 @@
 // Attention in tiles of queries: each thread holds the scores of one tile of one head, never more.
 // The products are oneDNN matmuls of fixed shape, one set for each tile position, since with a
 // causal mask a tile needs only the keys up to its last query.
+//
+// Threads share out the tiles of all heads. In the backward pass, where tiles add to the same dk
+// and dv, they share out the heads, and where these are few, blocks of a head's keys: given each
+// query's log-sum-exp and delta, keys have nothing to do with one another but in dq, which is
+// summed at the end. What is cut follows from the shapes, so results do not depend on the number of
+// threads.
 #include "graph/ops/attention.h"
 
 #include <map>
@@ -13,17 +19,25 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kTile = 64;  // queries
+constexpr int64_t kTile = 64;     // queries
+constexpr int64_t kFewHeads = 8;  // below, blocks of keys make up for heads
+constexpr int64_t kKeyBlock = 128;
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 using GemmPtr = std::shared_ptr<const Gemm>;
 
-// Tile i covers queries [begin, begin + rows) and keys [0, keys).
+// Queries [begin, begin + rows) and the first `keys` of a block of keys.
 struct Tile {
   int64_t begin = 0, rows = 0, keys = 0;
   GemmPtr scores, values;  // q k^T; p v (forward only)
   GemmPtr dp, dv, dk, dq;  // backward only
+};
+
+// Keys [begin, begin + keys) of a head. Forward: all of them, one block.
+struct KeyBlock {
+  int64_t begin = 0, keys = 0;
+  std::vector<Tile> tiles;
 };
 
 struct Setup {
@@ -32,11 +46,12 @@ struct Setup {
   DType dtype = DType::f32;
   bool boolean_mask = false;
   int64_t mask_stride[4] = {0, 0, 0, 0};
-  std::vector<Tile> tiles;
+  std::vector<KeyBlock> blocks;
   int threads = 1;
   int64_t scratch = 0;  // the largest of all gemms
 
   int64_t tile_rows() const { return std::min(kTile, T); }
+  int64_t block_keys() const { return blocks.empty() ? 0 : blocks[0].keys; }  // at most
 };
 
 // Row-major [rows, cols] with cols contiguous, or its transpose.
@@ -79,46 +94,56 @@ std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why)
     const Shape strides = row_major_strides(mask.shape);
     for (size_t d = 0; d < 4; ++d) s.mask_stride[d] = mask.shape[d] == 1 ? 0 : strides[d];
   }
-  s.threads =
-      static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(omp_get_max_threads(), s.B * s.H)));
+  const int64_t width = grad && s.B * s.H < kFewHeads ? kKeyBlock : std::max<int64_t>(s.S, 1);
   const DType d = s.dtype, f32 = DType::f32;
   std::map<std::vector<int64_t>, GemmPtr> made;
-  for (int64_t begin = 0; begin < s.T; begin += kTile) {
-    Tile t;
-    t.begin = begin, t.rows = std::min(kTile, s.T - begin), t.keys = s.S;
-    if (s.attrs.causal) t.keys = std::clamp<int64_t>(begin + t.rows + s.attrs.q_offset, 0, s.S);
-    if (t.keys > 0) {
-      const int64_t R = t.rows, K = t.keys, S = s.S;
-      t.scores = product(made, R, s.D, K, {s.D, 1}, {1, s.D}, S, d, f32, false, why);
-      if (!t.scores) return std::nullopt;
-      std::vector<GemmPtr> all = {t.scores};
-      if (!grad) {
-        t.values = product(made, R, K, s.Dv, {S, 1}, {s.Dv, 1}, s.Dv, d, d, false, why);
-        all.push_back(t.values);
-      } else {
-        t.dp = product(made, R, s.Dv, K, {s.Dv, 1}, {1, s.Dv}, S, d, f32, false, why);
-        t.dv = product(made, K, R, s.Dv, {1, S}, {s.Dv, 1}, s.Dv, d, f32, true, why);
-        t.dk = product(made, K, R, s.D, {1, S}, {s.D, 1}, s.D, d, f32, true, why);
-        t.dq = product(made, R, K, s.D, {S, 1}, {s.D, 1}, s.D, d, d, false, why);
-        all.insert(all.end(), {t.dp, t.dv, t.dk, t.dq});
+  for (int64_t first_key = 0; first_key == 0 || first_key < s.S; first_key += width) {
+    KeyBlock block;
+    block.begin = first_key, block.keys = std::min(width, s.S - first_key);
+    for (int64_t begin = 0; begin < s.T; begin += kTile) {
+      Tile t;
+      t.begin = begin, t.rows = std::min(kTile, s.T - begin), t.keys = block.keys;
+      if (s.attrs.causal) {
+        const int64_t seen = begin + t.rows + s.attrs.q_offset - first_key;
+        t.keys = std::clamp<int64_t>(seen, 0, block.keys);
       }
-      for (const GemmPtr& gemm : all) {
-        if (!gemm) return std::nullopt;
-        s.scratch = std::max(s.scratch, round64(gemm->scratch_bytes()));
+      if (t.keys > 0) {
+        const int64_t R = t.rows, K = t.keys, W = std::min(width, s.S);
+        t.scores = product(made, R, s.D, K, {s.D, 1}, {1, s.D}, W, d, f32, false, why);
+        if (!t.scores) return std::nullopt;
+        std::vector<GemmPtr> all = {t.scores};
+        if (!grad) {
+          t.values = product(made, R, K, s.Dv, {W, 1}, {s.Dv, 1}, s.Dv, d, d, false, why);
+          all.push_back(t.values);
+        } else {
+          const DType sum = width < s.S ? f32 : d;  // dq of some keys, or of all
+          t.dp = product(made, R, s.Dv, K, {s.Dv, 1}, {1, s.Dv}, W, d, f32, false, why);
+          t.dv = product(made, K, R, s.Dv, {1, W}, {s.Dv, 1}, s.Dv, d, f32, true, why);
+          t.dk = product(made, K, R, s.D, {1, W}, {s.D, 1}, s.D, d, f32, true, why);
+          t.dq = product(made, R, K, s.D, {W, 1}, {s.D, 1}, s.D, d, sum, false, why);
+          all.insert(all.end(), {t.dp, t.dv, t.dk, t.dq});
+        }
+        for (const GemmPtr& gemm : all) {
+          if (!gemm) return std::nullopt;
+          s.scratch = std::max(s.scratch, round64(gemm->scratch_bytes()));
+        }
       }
+      block.tiles.push_back(t);
     }
-    s.tiles.push_back(t);
+    s.blocks.push_back(std::move(block));
   }
+  const auto each = static_cast<int64_t>(grad ? s.blocks.size() : s.blocks[0].tiles.size());
+  s.threads = static_cast<int>(std::clamp<int64_t>(s.B * s.H * each, 1, omp_get_max_threads()));
   return s;
 }
 
-// Turns raw scores of one query into scale * score, activated, + mask over [0, keys), and returns
-// how many leading keys it sees; those behind are not touched. Where scores are activated, `slopes`
-// receives the slopes, unless it is null.
+// Turns raw scores of one query into scale * score, activated, + mask over keys [first, first +
+// keys), and returns how many leading ones of them it sees; those behind are not touched. Where
+// scores are activated, `slopes` receives the slopes, unless it is null.
 int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t h, int64_t t,
-                      int64_t keys, float* row, float* slopes) {
+                      int64_t first, int64_t keys, float* row, float* slopes) {
   const int64_t seen =
-      s.attrs.causal ? std::clamp<int64_t>(t + s.attrs.q_offset + 1, 0, keys) : keys;
+      s.attrs.causal ? std::clamp<int64_t>(t + s.attrs.q_offset + 1 - first, 0, keys) : keys;
   const auto scale = static_cast<float>(s.attrs.scale);
 #pragma omp simd
   for (int64_t i = 0; i < seen; ++i) row[i] *= scale;
@@ -132,8 +157,9 @@ int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t
     for (int64_t i = 0; i < seen; ++i) row[i] = row[i] > 0 ? row[i] : slope * row[i];
   }
   if (mask != nullptr) {
-    const int64_t at = b * s.mask_stride[0] + h * s.mask_stride[1] + t * s.mask_stride[2],
-                  step = s.mask_stride[3];
+    const int64_t step = s.mask_stride[3];
+    const int64_t at =
+        b * s.mask_stride[0] + h * s.mask_stride[1] + t * s.mask_stride[2] + first * step;
     if (s.boolean_mask) {
       const bool* m = mask->as<bool>() + at;
       for (int64_t i = 0; i < seen; ++i) row[i] = m[i * step] ? row[i] : kNever;
@@ -153,12 +179,12 @@ int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t
   return seen;
 }
 
-// Multiplies row[0, n) by the dropout's keep factors of query (b, h, t).
+// Multiplies row[0, n) by the dropout's keep factors of query (b, h, t) and keys from `first` on.
 void apply_dropout(const Setup& s, const RandomStream& stream, int64_t b, int64_t h, int64_t t,
-                   int64_t n, float* row) {
+                   int64_t first, int64_t n, float* row) {
   alignas(64) float keep[kBlock];
   const auto factor = static_cast<float>(1 / (1 - s.attrs.dropout));
-  const uint64_t position = s.attrs.dropout_row(b, h, t);
+  const uint64_t position = s.attrs.dropout_row(b, h, t) + static_cast<uint64_t>(first);
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t count = std::min(kBlock, n - i);
     draw_keep(stream, position + static_cast<uint64_t>(i), count, s.attrs.dropout, factor, keep);
@@ -178,11 +204,13 @@ RandomStream stream_of(const Setup& s, const KernelArgs& args) {
   return {s.attrs.seed, s.attrs.key, static_cast<uint64_t>(*args.in.back().as<int64_t>())};
 }
 
+// Calls f(head, part, thread) for each of `parts` parts of each head.
 template <class F>
-void for_each_head(const Setup& s, F&& f) {
-  const int64_t heads = s.B * s.H;
-#pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
-  for (int64_t head = 0; head < heads; ++head) f(head, omp_get_thread_num());
+void for_each_part(const Setup& s, size_t parts, F&& f) {
+  const int64_t each = static_cast<int64_t>(parts), all = s.B * s.H * each;
+#pragma omp parallel for num_threads(s.threads) schedule(dynamic) if (s.threads > 1)
+  for (int64_t i = 0; i < all; ++i)
+    f(i / each, static_cast<size_t>(i % each), omp_get_thread_num());
 }
 
 // Per thread: scores f32 [tile, S]; for bf16 the probabilities again, rounded; oneDNN's scratch.
@@ -191,7 +219,7 @@ struct ForwardSpace {
   explicit ForwardSpace(const Setup& s)
       : scores(round64(s.tile_rows() * s.S * 4)),
         narrow(s.dtype == DType::bf16 ? round64(s.tile_rows() * s.S * 2) : 0),
-        total(scores + narrow + s.scratch) {}
+        total((scores + narrow + s.scratch) * s.threads) {}
 };
 
 void forward(const Setup& s, const KernelArgs& args) {
@@ -199,67 +227,111 @@ void forward(const Setup& s, const KernelArgs& args) {
   const int64_t bytes = size_of(s.dtype);
   const TensorView* mask = s.attrs.has_mask ? &args.in[3] : nullptr;
   const RandomStream stream = stream_of(s, args);
-  for_each_head(s, [&](int64_t head, int thread) {
-    char* work = static_cast<char*>(args.workspace) + thread * space.total;
+  const std::vector<Tile>& tiles = s.blocks[0].tiles;
+  for_each_part(s, tiles.size(), [&](int64_t head, size_t part, int thread) {
+    const Tile& tile = tiles[part];
+    char* work = static_cast<char*>(args.workspace) + thread * (space.total / s.threads);
     auto* scores = reinterpret_cast<float*>(work);
     auto* narrow = reinterpret_cast<uint16_t*>(work + space.scores);
     char* scratch = work + space.scores + space.narrow;
-    const char* q = args.in[0].as<char>() + head * s.T * s.D * bytes;
+    const char* q = args.in[0].as<char>() + (head * s.T + tile.begin) * s.D * bytes;
     const char* k = args.in[1].as<char>() + head * s.S * s.D * bytes;
     const char* v = args.in[2].as<char>() + head * s.S * s.Dv * bytes;
-    for (const Tile& tile : s.tiles) {
-      char* y = args.out[0].as<char>() + (head * s.T + tile.begin) * s.Dv * bytes;
-      float* lse = args.out[1].as<float>() + head * s.T + tile.begin;
-      if (!tile.scores) {
-        std::memset(y, 0, static_cast<size_t>(tile.rows * s.Dv * bytes));
-        std::fill_n(lse, tile.rows, kNever);
-        continue;
-      }
-      tile.scores->run(q + tile.begin * s.D * bytes, k, scores, scratch);
-      for (int64_t r = 0; r < tile.rows; ++r) {
-        const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
-        float* row = scores + r * s.S;
-        const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, row, nullptr);
-        float top = kNever;
+    char* y = args.out[0].as<char>() + (head * s.T + tile.begin) * s.Dv * bytes;
+    float* lse = args.out[1].as<float>() + head * s.T + tile.begin;
+    if (!tile.scores) {
+      std::memset(y, 0, static_cast<size_t>(tile.rows * s.Dv * bytes));
+      std::fill_n(lse, tile.rows, kNever);
+      return;
+    }
+    tile.scores->run(q, k, scores, scratch);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
+      float* row = scores + r * s.S;
+      const int64_t seen = finish_scores(s, mask, b, h, t, 0, tile.keys, row, nullptr);
+      float top = kNever;
 #pragma omp simd reduction(max : top)
-        for (int64_t i = 0; i < seen; ++i) top = row[i] > top ? row[i] : top;
-        const ExpRow sums = exp_row(row, seen, top);
-        lse[r] = sums.lse;
+      for (int64_t i = 0; i < seen; ++i) top = row[i] > top ? row[i] : top;
+      const ExpRow sums = exp_row(row, seen, top);
+      lse[r] = sums.lse;
 #pragma omp simd
-        for (int64_t i = 0; i < seen; ++i) row[i] *= sums.inverse;
-        std::fill(row + seen, row + tile.keys, 0.0f);
-        if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, seen, row);
-        if (s.dtype == DType::bf16) narrow_row(row, tile.keys, narrow + r * s.S);
+      for (int64_t i = 0; i < seen; ++i) row[i] *= sums.inverse;
+      std::fill(row + seen, row + tile.keys, 0.0f);
+      if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, 0, seen, row);
+      if (s.dtype == DType::bf16) narrow_row(row, tile.keys, narrow + r * s.S);
+    }
+    const void* p = s.dtype == DType::bf16 ? static_cast<const void*>(narrow) : scores;
+    tile.values->run(p, v, y, scratch);
+  });
+}
+
+// For all: each query's delta, and where keys are in blocks each block's dq. Per thread: p and dp
+// f32 [tile, keys]; for bf16 both again, rounded, and f32 sums of dk and dv; the slopes of one
+// query's scores.
+struct BackwardSpace {
+  int64_t delta, dq, scores, narrow, dk, dv, slopes, per_thread, total;
+  explicit BackwardSpace(const Setup& s) {
+    const bool bf16 = s.dtype == DType::bf16;
+    const int64_t keys = s.block_keys(), count = static_cast<int64_t>(s.blocks.size());
+    delta = round64(s.B * s.H * s.T * 4);
+    dq = count > 1 ? round64(s.B * s.H * count * s.T * s.D * 4) : 0;
+    scores = round64(s.tile_rows() * keys * 4);
+    narrow = bf16 ? round64(s.tile_rows() * keys * 2) : 0;
+    dk = bf16 ? round64(keys * s.D * 4) : 0;
+    dv = bf16 ? round64(keys * s.Dv * 4) : 0;
+    slopes = s.attrs.slope != 1 ? round64(keys * 4) : 0;
+    per_thread = 2 * scores + 2 * narrow + dk + dv + slopes + s.scratch;
+    total = delta + dq + s.threads * per_thread;
+  }
+};
+
+// Of each query: dy . y.
+void find_deltas(const Setup& s, const KernelArgs& args, float* delta) {
+  parallel_ranges(s.B * s.H * s.T, row_grain(s.Dv), [&](int64_t begin, int64_t end) {
+    alignas(64) float dy_buffer[kBlock], y_buffer[kBlock];
+    for (int64_t row = begin; row < end; ++row) {
+      float sum = 0;
+      for (int64_t d = 0; d < s.Dv; d += kBlock) {
+        const int64_t n = std::min(kBlock, s.Dv - d);
+        const float* a = floats(args.in[0], row * s.Dv + d, n, dy_buffer);
+        const float* c = floats(args.in[4], row * s.Dv + d, n, y_buffer);
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; ++i) sum += a[i] * c[i];
       }
-      const void* p = s.dtype == DType::bf16 ? static_cast<const void*>(narrow) : scores;
-      tile.values->run(p, v, y, scratch);
+      delta[row] = sum;
     }
   });
 }
 
-// Per thread: p and dp f32 [tile, S]; for bf16 both again, rounded, and f32 sums of dk and dv; the
-// slopes of one query's scores.
-struct BackwardSpace {
-  int64_t scores, narrow, dk, dv, slopes, total;
-  explicit BackwardSpace(const Setup& s) : scores(round64(s.tile_rows() * s.S * 4)) {
-    const bool bf16 = s.dtype == DType::bf16;
-    narrow = bf16 ? round64(s.tile_rows() * s.S * 2) : 0;
-    dk = bf16 ? round64(s.S * s.D * 4) : 0;
-    dv = bf16 ? round64(s.S * s.Dv * 4) : 0;
-    slopes = s.attrs.slope != 1 ? round64(s.S * 4) : 0;
-    total = 2 * scores + 2 * narrow + dk + dv + slopes + s.scratch;
-  }
-};
+// dq of all blocks [heads, blocks, T, D], added in their order.
+void sum_blocks(const Setup& s, const float* parts, const TensorView& dq) {
+  const int64_t each = s.T * s.D, count = static_cast<int64_t>(s.blocks.size());
+  parallel_ranges(s.B * s.H * s.T, row_grain(s.D * count), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* first = parts + row / s.T * count * each + row % s.T * s.D;
+      for (int64_t d = 0; d < s.D; ++d) {
+        float sum = 0;
+        for (int64_t block = 0; block < count; ++block) sum += first[block * each + d];
+        set(dq, row * s.D + d, sum);
+      }
+    }
+  });
+}
 
 void backward(const Setup& s, const KernelArgs& args) {
   const BackwardSpace space(s);
-  const int64_t bytes = size_of(s.dtype);
-  const bool bf16 = s.dtype == DType::bf16;
+  const int64_t bytes = size_of(s.dtype), W = s.block_keys();
+  const bool bf16 = s.dtype == DType::bf16, whole = s.blocks.size() == 1;
   const TensorView* mask = s.attrs.has_mask ? &args.in[6] : nullptr;
   const RandomStream stream = stream_of(s, args);
   const auto scale = static_cast<float>(s.attrs.scale);
-  for_each_head(s, [&](int64_t head, int thread) {
-    char* work = static_cast<char*>(args.workspace) + thread * space.total;
+  auto* deltas = static_cast<float*>(args.workspace);
+  auto* dq_parts = reinterpret_cast<float*>(static_cast<char*>(args.workspace) + space.delta);
+  find_deltas(s, args, deltas);
+  for_each_part(s, s.blocks.size(), [&](int64_t head, size_t part, int thread) {
+    const KeyBlock& block = s.blocks[part];
+    char* work =
+        static_cast<char*>(args.workspace) + space.delta + space.dq + thread * space.per_thread;
     auto* p = reinterpret_cast<float*>(work);
     auto* dp = reinterpret_cast<float*>(work + space.scores);
     auto* p_narrow = reinterpret_cast<uint16_t*>(work + 2 * space.scores);
@@ -267,72 +339,67 @@ void backward(const Setup& s, const KernelArgs& args) {
     char* sums = work + 2 * space.scores + 2 * space.narrow;
     auto* slopes = reinterpret_cast<float*>(sums + space.dk + space.dv);
     char* scratch = sums + space.dk + space.dv + space.slopes;
-    const char* q = args.in[1].as<char>() + head * s.T * s.D * bytes;
-    const char* k = args.in[2].as<char>() + head * s.S * s.D * bytes;
-    const char* v = args.in[3].as<char>() + head * s.S * s.Dv * bytes;
-    float* dk = bf16 ? reinterpret_cast<float*>(sums) : args.out[1].as<float>() + head * s.S * s.D;
-    float* dv = bf16 ? reinterpret_cast<float*>(sums + space.dk)
-                     : args.out[2].as<float>() + head * s.S * s.Dv;
-    std::fill_n(dk, s.S * s.D, 0.0f);
-    std::fill_n(dv, s.S * s.Dv, 0.0f);
-    for (const Tile& tile : s.tiles) {
+    const int64_t key = head * s.S + block.begin;
+    const char* k = args.in[2].as<char>() + key * s.D * bytes;
+    const char* v = args.in[3].as<char>() + key * s.Dv * bytes;
+    float* dk = bf16 ? reinterpret_cast<float*>(sums) : args.out[1].as<float>() + key * s.D;
+    float* dv =
+        bf16 ? reinterpret_cast<float*>(sums + space.dk) : args.out[2].as<float>() + key * s.Dv;
+    std::fill_n(dk, block.keys * s.D, 0.0f);
+    std::fill_n(dv, block.keys * s.Dv, 0.0f);
+    for (const Tile& tile : block.tiles) {
       const int64_t at = head * s.T + tile.begin;
-      char* dq = args.out[0].as<char>() + at * s.D * bytes;
+      const int64_t blocks = static_cast<int64_t>(s.blocks.size());
+      char* dq = whole
+                     ? args.out[0].as<char>() + at * s.D * bytes
+                     : reinterpret_cast<char*>(
+                           dq_parts +
+                           ((head * blocks + static_cast<int64_t>(part)) * s.T + tile.begin) * s.D);
       if (!tile.scores) {
-        std::memset(dq, 0, static_cast<size_t>(tile.rows * s.D * bytes));
+        std::memset(dq, 0, static_cast<size_t>(tile.rows * s.D * (whole ? bytes : 4)));
         continue;
       }
-      const char* q_tile = q + tile.begin * s.D * bytes;
+      const char* q = args.in[1].as<char>() + at * s.D * bytes;
       const char* dy = args.in[0].as<char>() + at * s.Dv * bytes;
-      tile.scores->run(q_tile, k, p, scratch);
+      tile.scores->run(q, k, p, scratch);
       tile.dp->run(dy, v, dp, scratch);
       for (int64_t r = 0; r < tile.rows; ++r) {
         const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
-        float *p_row = p + r * s.S, *dp_row = dp + r * s.S;
-        const int64_t seen = finish_scores(s, mask, b, h, t, tile.keys, p_row, slopes);
-        const float lse = args.in[5].as<float>()[at + r];
-        float delta = 0;
-        alignas(64) float dy_buffer[kBlock], y_buffer[kBlock];
-        for (int64_t d = 0; d < s.Dv; d += kBlock) {
-          const int64_t n = std::min(kBlock, s.Dv - d);
-          const float* a = floats(args.in[0], (at + r) * s.Dv + d, n, dy_buffer);
-          const float* c = floats(args.in[4], (at + r) * s.Dv + d, n, y_buffer);
-#pragma omp simd reduction(+ : delta)
-          for (int64_t i = 0; i < n; ++i) delta += a[i] * c[i];
-        }
+        float *p_row = p + r * W, *dp_row = dp + r * W;
+        const int64_t seen = finish_scores(s, mask, b, h, t, block.begin, tile.keys, p_row, slopes);
+        const float lse = args.in[5].as<float>()[at + r], delta = deltas[at + r];
         // A query that sees nothing has lse = -inf; its probabilities are 0.
         const float shift = lse == kNever ? std::numeric_limits<float>::infinity() : lse;
 #pragma omp simd
         for (int64_t i = 0; i < seen; ++i)
           p_row[i] = p_row[i] == kNever ? 0.0f : exp(p_row[i] - shift);
-        if (s.attrs.dropout > 0) {
-          apply_dropout(s, stream, b, h, t, seen, dp_row);
-        }
+        if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, block.begin, seen, dp_row);
 #pragma omp simd
         for (int64_t i = 0; i < seen; ++i) dp_row[i] = p_row[i] * (dp_row[i] - delta) * scale;
         if (s.attrs.slope != 1) {
 #pragma omp simd
           for (int64_t i = 0; i < seen; ++i) dp_row[i] *= slopes[i];
         }
-        if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, seen, p_row);
+        if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, block.begin, seen, p_row);
         std::fill(p_row + seen, p_row + tile.keys, 0.0f);
         std::fill(dp_row + seen, dp_row + tile.keys, 0.0f);
         if (bf16) {
-          narrow_row(p_row, tile.keys, p_narrow + r * s.S);
-          narrow_row(dp_row, tile.keys, ds_narrow + r * s.S);
+          narrow_row(p_row, tile.keys, p_narrow + r * W);
+          narrow_row(dp_row, tile.keys, ds_narrow + r * W);
         }
       }
       const void* probs = bf16 ? static_cast<const void*>(p_narrow) : p;
       const void* ds = bf16 ? static_cast<const void*>(ds_narrow) : dp;
       tile.dv->run(probs, dy, dv, scratch);
-      tile.dk->run(ds, q_tile, dk, scratch);
+      tile.dk->run(ds, q, dk, scratch);
       tile.dq->run(ds, k, dq, scratch);
     }
     if (bf16) {
-      put(args.out[1], head * s.S * s.D, s.S * s.D, dk);
-      put(args.out[2], head * s.S * s.Dv, s.S * s.Dv, dv);
+      put(args.out[1], key * s.D, block.keys * s.D, dk);
+      put(args.out[2], key * s.Dv, block.keys * s.Dv, dv);
     }
   });
+  if (!whole) sum_blocks(s, dq_parts, args.out[0]);
 }
 
 template <bool kGrad>
@@ -348,9 +415,9 @@ PreparedKernel prepare(const KernelCall& call) {
   std::string why;
   auto s = set_up(call, kGrad, &why);
   SR_REQUIRE(s.has_value(), internal, call.node.op, " '", call.node.name, "' was refused: ", why);
-  const int64_t per_thread = kGrad ? BackwardSpace(*s).total : ForwardSpace(*s).total;
-  return {[s = *s](const KernelArgs& args) { kGrad ? backward(s, args) : forward(s, args); },
-          s->threads * per_thread, "cpu:tiled"};
+  const int64_t space = kGrad ? BackwardSpace(*s).total : ForwardSpace(*s).total;
+  return {[s = *s](const KernelArgs& args) { kGrad ? backward(s, args) : forward(s, args); }, space,
+          "cpu:tiled"};
 }
 
 }  // namespace
