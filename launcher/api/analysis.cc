@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "exec/collective_step.h"
-#include "planner/collective_cost.h"
-#include "planner/halo.h"
-#include "planner/kernel_cost.h"
+#include "planned_steps.h"
 #include "text.h"
 
 namespace shardrun {
@@ -33,11 +31,11 @@ class Analyst {
       out_.forward.push_back(std::any_of(node.outputs.begin(), node.outputs.end(),
                                          [&](ValueId id) { return needed.count(id) > 0; }));
     }
-    find_shardings();
+    const PlannedSteps planned(graph_, plan_.train, plan_.cluster, program_);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
-      if (step.kind == Step::Kind::kernel) add_kernel(step);
-      if (step.kind == Step::Kind::collective) add_collective(s);
+      if (step.kind == Step::Kind::kernel) add_kernel(step, planned.of(s).seconds);
+      if (step.kind == Step::Kind::collective) add_collective(s, planned.of(s));
     }
     const auto fullest = std::max_element(plan_.bytes.begin(), plan_.bytes.end());
     out_.rank = fullest == plan_.bytes.end() ? 0 : fullest - plan_.bytes.begin();
@@ -49,12 +47,6 @@ class Analyst {
  private:
   const Buffer& buffer(BufferId id) const { return program_.buffers[static_cast<size_t>(id)]; }
 
-  std::vector<TensorType> types(const std::vector<BufferId>& ids) const {
-    std::vector<TensorType> out;
-    for (BufferId id : ids) out.push_back(buffer(id).type);
-    return out;
-  }
-
   /// The value that a buffer holds a form of; a resharded copy is called value@[sharding].
   ValueId value_of(const std::string& name) const {
     if (const auto it = values_.find(name); it != values_.end()) return it->second;
@@ -62,30 +54,14 @@ class Analyst {
     return it == values_.end() ? kNoValue : it->second;
   }
 
-  void find_shardings() {
-    shardings_.resize(program_.buffers.size());
-    for (size_t b = 0; b < program_.buffers.size(); ++b) {
-      const std::string& name = program_.buffers[b].name;
-      if (values_.count(name) > 0) {
-        shardings_[b] = plan_.train.values.at(name);
-      } else if (const size_t at = name.rfind("@["); at != std::string::npos) {
-        const size_t end = name.find("@halo", at);
-        shardings_[b] =
-            parse_sharding(std::string_view(name).substr(at + 1, end - at - 1), plan_.train.mesh);
-      }
-    }
-  }
-
-  void add_kernel(const Step& step) {
-    const double seconds =
-        kernel_seconds(step.node, types(step.in), types(step.out), plan_.cluster);
+  void add_kernel(const Step& step, double seconds) {
     out_.compute[step.node.op] += seconds;
     ++out_.calls[step.node.op];
     if (const auto it = nodes_.find(step.node.name); it != nodes_.end())
       out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
   }
 
-  void add_collective(size_t index) {
+  void add_collective(size_t index, const PlannedStep& planned) {
     const Step& step = program_.steps[index];
     PlannedCollective line;
     const ValueId value = values_.at(step.source);
@@ -94,17 +70,9 @@ class Analyst {
     line.of = value;
     line.exchange = CollectiveStep::is_exchange(step.collective->kind);
     line.follows = CollectiveStep::follows_node(step.collective->kind);
-    if (line.exchange) {
-      add_exchange(index, line);
-    } else {
-      const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
-                     &to = shardings_[static_cast<size_t>(step.out[0])];
-      line.from = to_string(from, plan_.train.mesh);
-      line.to = to_string(to, plan_.train.mesh);
-      line.seconds = collective_seconds(step.collective->kind, graph_.type(value), from, to,
-                                        step.collective->dim, step.collective->to_dim,
-                                        step.collective->axes, plan_.train.mesh, plan_.cluster);
-    }
+    line.seconds = planned.seconds;
+    line.from = planned.in.at(0);
+    line.to = planned.out.at(0);
     line.producer = maker(value);
     line.consumer = reader(step.out[0], index, line.reader);
     for (size_t s = index + 1; s < program_.steps.size(); ++s) {
@@ -117,38 +85,6 @@ class Analyst {
     out_.communication[line.kind] += line.seconds;
     ++out_.calls[line.kind];
     out_.collectives.push_back(std::move(line));
-  }
-
-  /// The exchange before or after a node: which operand or result it is for, and its time.
-  void add_exchange(size_t index, PlannedCollective& line) const {
-    const Step& step = program_.steps[index];
-    const bool result = line.follows;
-    const auto find = [](const std::vector<BufferId>& ids, BufferId id) {
-      return static_cast<int>(std::find(ids.begin(), ids.end(), id) - ids.begin());
-    };
-    for (const Step& kernel : program_.steps) {
-      if (kernel.kind != Step::Kind::kernel) continue;
-      const std::vector<BufferId>& ids = result ? kernel.out : kernel.in;
-      const int at = find(ids, result ? step.in[0] : step.out[0]);
-      if (at == static_cast<int>(ids.size())) continue;
-      const Node& node = graph_.node(nodes_.at(kernel.node.name));
-      const NodePlan& np = plan_.train.nodes.at(node.name);
-      const Mesh& mesh = plan_.train.mesh;
-      const std::string chunks =
-          to_string((result ? np.out : np.in)[static_cast<size_t>(at)], mesh);
-      const std::string exchanged = to_string(np, result, at, mesh);
-      line.from = result ? exchanged : chunks;
-      line.to = result ? chunks : exchanged;
-      if (step.collective->kind == Collective::Kind::row_route) {
-        line.to = str(exchanged, " renumbered");
-        line.seconds = route_seconds(np, graph_.types(node.inputs), graph_.types(node.outputs),
-                                     mesh, plan_.cluster);
-        return;
-      }
-      line.seconds = exchange_seconds(np, graph_.types(node.inputs), graph_.types(node.outputs),
-                                      result, at, mesh, plan_.cluster);
-      return;
-    }
   }
 
   std::string maker(ValueId id) const {
@@ -289,7 +225,6 @@ class Analyst {
   Program program_;
   std::map<std::string, ValueId> values_;
   std::map<std::string, NodeId> nodes_;
-  std::vector<Sharding> shardings_;  // per buffer
   PlanAnalysis out_;
 };
 

@@ -1,0 +1,97 @@
+// A Program's steps, seen from the plan.
+#include "planned_steps.h"
+
+#include <algorithm>
+
+#include "exec/collective_step.h"
+#include "planner/collective_cost.h"
+#include "planner/halo.h"
+#include "planner/kernel_cost.h"
+
+namespace shardrun {
+
+PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
+                           const Program& program)
+    : graph_(graph), plan_(plan), cluster_(cluster), program_(program) {
+  for (size_t v = 0; v < graph_.values().size(); ++v)
+    values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
+  for (size_t n = 0; n < graph_.nodes().size(); ++n)
+    nodes_.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
+  for (const Buffer& buffer : program_.buffers) {
+    const std::string& name = buffer.name;
+    Sharding sharding;
+    if (values_.count(name) > 0) {
+      sharding = plan_.values.at(name);
+    } else if (const size_t at = name.rfind("@["); at != std::string::npos) {
+      const size_t end = name.find("@halo", at);
+      sharding = parse_sharding(std::string_view(name).substr(at + 1, end - at - 1), plan_.mesh);
+    }
+    shardings_.push_back(std::move(sharding));
+  }
+}
+
+PlannedStep PlannedSteps::of(size_t step) const {
+  const Step& s = program_.steps[step];
+  if (s.kind == Step::Kind::kernel) return of_kernel(s);
+  return CollectiveStep::is_exchange(s.collective->kind) ? of_exchange(s) : of_collective(s);
+}
+
+std::vector<TensorType> PlannedSteps::types(const std::vector<BufferId>& ids) const {
+  std::vector<TensorType> out;
+  for (BufferId id : ids) out.push_back(program_.buffers[static_cast<size_t>(id)].type);
+  return out;
+}
+
+PlannedStep PlannedSteps::of_kernel(const Step& step) const {
+  PlannedStep out;
+  out.seconds = kernel_seconds(step.node, types(step.in), types(step.out), cluster_);
+  const auto np = plan_.nodes.find(step.node.name);
+  for (const bool result : {false, true}) {
+    const std::vector<BufferId>& ids = result ? step.out : step.in;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      (result ? out.out : out.in)
+          .push_back(np == plan_.nodes.end()  // a copy
+                         ? to_string(shardings_[static_cast<size_t>(ids[i])], plan_.mesh)
+                         : to_string(np->second, result, static_cast<int>(i), plan_.mesh));
+    }
+  }
+  return out;
+}
+
+PlannedStep PlannedSteps::of_collective(const Step& step) const {
+  const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
+                 &to = shardings_[static_cast<size_t>(step.out[0])];
+  const Collective& c = *step.collective;
+  return {collective_seconds(c.kind, graph_.type(values_.at(step.source)), from, to, c.dim,
+                             c.to_dim, c.axes, plan_.mesh, cluster_),
+          {to_string(from, plan_.mesh)},
+          {to_string(to, plan_.mesh)}};
+}
+
+/// The exchange before or after a node: which operand or result it is for, and its time.
+PlannedStep PlannedSteps::of_exchange(const Step& step) const {
+  const bool result = CollectiveStep::follows_node(step.collective->kind);
+  const BufferId exchanged = result ? step.in[0] : step.out[0];
+  for (const Step& kernel : program_.steps) {
+    if (kernel.kind != Step::Kind::kernel) continue;
+    const std::vector<BufferId>& ids = result ? kernel.out : kernel.in;
+    const auto found = std::find(ids.begin(), ids.end(), exchanged);
+    if (found == ids.end()) continue;
+    const auto at = static_cast<int>(found - ids.begin());
+    const Node& node = graph_.node(nodes_.at(kernel.node.name));
+    const NodePlan& np = plan_.nodes.at(node.name);
+    const std::string chunks =
+        to_string((result ? np.out : np.in)[static_cast<size_t>(at)], plan_.mesh);
+    std::string other = to_string(np, result, at, plan_.mesh);
+    const std::vector<TensorType> in = graph_.types(node.inputs), out = graph_.types(node.outputs);
+    if (step.collective->kind == Collective::Kind::row_route) {
+      return {route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
+    }
+    const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
+    return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
+                  : PlannedStep{seconds, {chunks}, {std::move(other)}};
+  }
+  return {};
+}
+
+}  // namespace shardrun
