@@ -1,7 +1,12 @@
 // The training loop of every rank.
+#include "train.h"
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <mutex>
 #include <tuple>
 
@@ -32,10 +37,14 @@ Schedule make_schedule(const TrainOptions& options) {
   return schedule;
 }
 
+constexpr int64_t kMostProfiled = 1000;  // steps
+
 void check_options(const TrainOptions& o) {
   SR_REQUIRE(o.steps >= 1, invalid_input, "steps is ", o.steps, ", wanted 1 or more");
   SR_REQUIRE(o.eval_every >= 0 && o.eval_batches >= 0, invalid_input,
              "eval-every and eval-batches cannot be negative");
+  SR_REQUIRE(o.profile_steps >= 1 && o.profile_steps <= kMostProfiled, invalid_input,
+             "profile-steps is ", o.profile_steps, ", wanted 1 to ", kMostProfiled);
   SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
   SR_REQUIRE(o.validation >= 0 && o.validation < 1, invalid_input, "validation is ", o.validation,
              ", wanted 0 to below 1");
@@ -45,7 +54,7 @@ void check_options(const TrainOptions& o) {
 class RankTrainer {
  public:
   RankTrainer(Communicator& comm, const Model::Impl& model, const TrainingPlan::Impl& plan,
-              const TrainOptions& options)
+              const TrainOptions& options, bool recorded)
       : model_(model),
         programs_(compile_for_rank(model, plan, comm.rank())),
         arena_(std::make_shared<Arena>(programs_.arena_bytes())),
@@ -59,13 +68,18 @@ class RankTrainer {
       evaluation_.emplace(*programs_.evaluation, backend_kernels(), comm, model.options.seed,
                           arena_, /*initialise=*/false);
     }
+    if (recorded)
+      profiler_.emplace(model, plan, options, train_, evaluation_ ? &*evaluation_ : nullptr);
     if (!fields_.empty() && !fields_[0].type.shape.empty()) samples_ = fields_[0].type.shape[0];
   }
 
   int64_t allocated_bytes() const { return arena_->bytes(); }
 
+  const Profiler* profiler() const { return profiler_ ? &*profiler_ : nullptr; }
+
   StepReport step(int64_t number) {
     const auto start = Clock::now();
+    if (profiler_) profiler_->training.begin_run(number);
     const double comm_before = train_.comm_seconds();
     const int accumulate = model_.options.accumulate;
     const double lr = schedule_.lr_at(number);
@@ -75,7 +89,7 @@ class RankTrainer {
     for (int micro = 0; micro < accumulate; ++micro) {
       const int64_t batch = (number - 1) * accumulate + micro;
       train_.set_scalar(kRandomStep, batch);
-      fill(train_, batch, Split::training);
+      fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
       run_micro(train_);
     }
     train_.run_update();
@@ -83,6 +97,7 @@ class RankTrainer {
     report.step = number;
     report.loss = train_.metric("loss");
     report.grad_norm = train_.metric("grad_norm");
+    if (profiler_) profiler_->training.end_run();
     report.lr = lr;
     report.step_ms = milliseconds_since(start);
     report.comm_ms = (train_.comm_seconds() - comm_before) * 1e3;
@@ -148,12 +163,16 @@ class RankTrainer {
   }
 
   void pass(int64_t batch, Split split) {
+    Timeline* const timeline = profiler_ ? &profiler_->validation : nullptr;
+    if (timeline) timeline->begin_run(++passes_);
     evaluation_->begin_step();
-    fill(*evaluation_, batch, split);
+    fill(*evaluation_, batch, split, timeline);
     run_micro(*evaluation_);
+    if (timeline) timeline->end_run();
   }
 
-  void fill(Executor& executor, int64_t batch, Split split) {
+  void fill(Executor& executor, int64_t batch, Split split, Timeline* timeline) {
+    const double start = timeline ? Timeline::now() : 0;
     const auto read = [&](const std::string& name, Split from, const BatchField& field) {
       const Binding* binding = executor.find(name);
       if (binding) data_->read(batch, from, field, binding->box, executor.view(*binding).data);
@@ -162,6 +181,7 @@ class RankTrainer {
       read(field.name, split, field);
       read(kTestPrefix + field.name, Split::test, field);
     }
+    if (timeline) timeline->add(Timeline::kReading, 1, start, Timeline::now());
   }
 
   /// A plan may not fit the data's numbers, which only a step finds out.
@@ -184,6 +204,8 @@ class RankTrainer {
   std::string spec_;
   Schedule schedule_;
   int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch
+  int64_t passes_ = 0;                // over batches of validation, in all
+  std::optional<Profiler> profiler_;
 };
 
 StepMetrics metrics_of(const StepReport& r) {
@@ -266,12 +288,22 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
                options.data.empty() ? "synthetic batches" : "--data " + options.data,
                " have no validation part; give data with val_mask, or --validation above 0");
     if (!options.metrics.empty()) MetricsWriter(options.metrics, /*append=*/true);
+    if (!options.profile.empty()) {
+      const std::ofstream file(options.profile, std::ios::binary | std::ios::app);
+      SR_REQUIRE(file.good(), invalid_input, "--profile ", options.profile,
+                 ": cannot write the trace: ", std::strerror(errno));
+    }
     return data->describe();
   });
 }
 
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options) {
+  return train(world, model, plan, options, nullptr);
+}
+
+TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
+                  const TrainOptions& options, const std::function<void(const RankProfile&)>& see) {
   std::optional<MetricsWriter> metrics;  // the leader's
   check_training(world, model, options);
   decide_on_rank0(world, [&] {
@@ -284,7 +316,8 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
   std::mutex mutex;  // thread ranks share the report
   run_ranks(world, [&](Communicator& comm) {
     const bool leader = comm.rank() == 0;
-    RankTrainer trainer(comm, model.impl(), plan.impl(), options);
+    const bool recorded = see || !options.profile.empty() || options.profile_summary;
+    RankTrainer trainer(comm, model.impl(), plan.impl(), options, recorded);
     const auto start = Clock::now();
     Validation validation(trainer, options);
     for (int64_t step = 1; step <= options.steps && !validation.stopped(); ++step) {
@@ -306,10 +339,18 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
     std::vector<int64_t> allocated(static_cast<size_t>(comm.size()));
     const int64_t mine = trainer.allocated_bytes();
     comm.all_gather(&mine, allocated.data(), std::vector<int64_t>(allocated.size(), 1), DType::i64);
+    const double seconds = milliseconds_since(start) / 1e3;
+    std::string profile;
+    if (const Profiler* profiler = trainer.profiler()) {
+      const RankProfile own = profiler->of_rank(comm.rank());
+      profile = profiler->tell(comm, own);
+      if (see) see(own);
+    }
     const std::lock_guard lock(mutex);
     if (leader) {
+      report.profile = std::move(profile);
       report.allocated_bytes = allocated;
-      report.seconds = milliseconds_since(start) / 1e3;
+      report.seconds = seconds;
     }
   });
   return report;

@@ -49,7 +49,9 @@ void run_train(World& world, Arguments& args) {
   args.train.on_step = [&](const StepReport& step) { progress.step(step); };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
   const TrainReport report = train(world, model, plan, args.train);
-  if (world.leader()) progress.finish(report);
+  if (!world.leader()) return;
+  progress.finish(report);
+  std::printf("%s", report.profile.c_str());
 }
 
 void run_plan(World& world, Arguments& args) {
@@ -188,6 +190,7 @@ int run(int argc, char** argv) {
   add_model_options(*train_command, args);
   add_plan_options(*train_command, args);
   add_train_options(*train_command, args);
+  add_profile_options(*train_command, args);
   CLI::App* plan_command =
       app.add_subcommand("plan", "Plan only, for --ranks or as many as --mesh has");
   add_model_options(*plan_command, args);

@@ -138,6 +138,16 @@ void add_train_options(CLI::App& app, Arguments& args) {
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
 }
 
+void add_profile_options(CLI::App& app, Arguments& args) {
+  TrainOptions& o = args.train;
+  app.add_option("--profile", o.profile,
+                 "Write a trace of every rank's steps to this file, for https://ui.perfetto.dev");
+  app.add_flag("--profile-summary", o.profile_summary,
+               "Print where a step's time goes: by op, and the dearest calls");
+  app.add_option("--profile-steps", args.profile_steps,
+                 "Record the last so many steps, and batches of validation (default 10)");
+}
+
 void finish_arguments(Arguments& args) {
   for (const std::string& dim : args.dims) {
     const size_t equals = dim.find('=');
@@ -159,6 +169,10 @@ void finish_arguments(Arguments& args) {
   const double seconds = args.plan.solve_seconds;
   wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds),
          "a number of at least 0");
+  wanted(!args.profile_steps || !args.train.profile.empty() || args.train.profile_summary,
+         "--profile-steps", std::to_string(args.profile_steps.value_or(0)),
+         "--profile or --profile-summary with it");
+  if (args.profile_steps) args.train.profile_steps = *args.profile_steps;
   args.model_options.batch = args.batch;
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;

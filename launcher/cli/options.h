@@ -20,6 +20,7 @@ struct Arguments {
   ModelOptions model_options;
   PlanRequest plan;
   TrainOptions train;
+  std::optional<int64_t> profile_steps;
   SolveRequest solve;
 };
 
@@ -28,6 +29,7 @@ inline constexpr const char* kSortEdges = "A graph's edges in the order of their
 void add_model_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
+void add_profile_options(CLI::App& app, Arguments& args);
 
 /// Turns the texts of --dim, --batch and --memory into options and checks what no other part of the
 /// program would. Throws Failure(call).

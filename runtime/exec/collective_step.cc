@@ -239,6 +239,20 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
   }
 }
 
+int64_t CollectiveStep::bytes_sent() const {
+  const Collective& c = *collective_;
+  if (rows_) return rows_->bytes_sent();
+  const auto ranks = static_cast<int64_t>(c.group.size());
+  int64_t elements = 0;
+  if (c.kind == Collective::Kind::all_gather) elements = (ranks - 1) * count_of(c.in_boxes[me_]);
+  if (c.kind == Collective::Kind::all_reduce)
+    elements = 2 * (ranks - 1) * count_of(c.in_boxes[me_]) / ranks;
+  for (size_t j = 0; j < send_counts_.size(); ++j) {
+    if (j != me_) elements += send_counts_[j];
+  }
+  return elements * size_of(dtype_);
+}
+
 void CollectiveStep::pack(const void* in, char* packed) const {
   for (size_t j = 0; j < send_boxes_.size(); ++j) {
     copy_box(in, collective_->in_boxes[me_], packed, send_boxes_[j], send_boxes_[j],

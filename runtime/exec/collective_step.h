@@ -34,6 +34,11 @@ class CollectiveStep {
   }
   /// The same of a step that is not there: nothing is prepared for each member.
   static int64_t workspace_bytes(const Collective& collective, DType dtype, int64_t rank);
+  /// What this rank gives to the others, in bytes, each piece once for every rank that needs it; an
+  /// all_reduce counts as a reduce_scatter and an all_gather. Of rows that change ranks by number,
+  /// the most that the plan has room for.
+  int64_t bytes_sent() const;
+
   /// slice and keep_first move no data between ranks.
   bool is_local() const { return is_local(collective_->kind); }
   static bool is_local(Collective::Kind kind) {

@@ -3,16 +3,11 @@
 
 #include <sys/mman.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
 namespace shardrun {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
   std::vector<TensorType> types;
@@ -125,7 +120,6 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
   } catch (const Error& e) {
     throw e.with_context(str("rank ", program_.rank));
   }
-  step_seconds_.assign(program_.steps.size(), 0.0);
 }
 
 Executor::~Executor() = default;
@@ -226,25 +220,27 @@ void Executor::initialise_persistent(uint64_t seed) {
 }
 
 void Executor::begin_step() {
+  const double start = timeline_ ? Timeline::now() : 0;
   for (const Binding& b : program_.bindings) {
     if (!b.zeroed_each_step) continue;
     const TensorView shard = view(b);
     if (shard.count() > 0) std::memset(shard.data, 0, static_cast<size_t>(byte_size(shard.type)));
   }
+  if (timeline_) timeline_->add(Timeline::kZeroing, 1, start, Timeline::now());
 }
 
 void Executor::run_micro() { run(Phase::micro); }
 void Executor::run_update() { run(Phase::update); }
 
 void Executor::run(Phase phase) {
-  double start = now_seconds();
+  double start = Timeline::now();
   for (size_t s = 0; s < ready_.size(); ++s) {
     const Ready& ready = ready_[s];
     if (ready.phase != phase) continue;
     if (const auto chain = chains_.find(s); chain != chains_.end() && !hook_) {
       chain->second.run();
-      const double end = now_seconds();
-      step_seconds_[s] += end - start;
+      const double end = Timeline::now();
+      if (timeline_) timeline_->add(s, chain->second.size(), start, end);
       start = end;
       s += chain->second.size() - 1;
       continue;
@@ -259,13 +255,13 @@ void Executor::run(Phase phase) {
       throw e.with_context(
           str("rank ", program_.rank, ": step '", program_.steps[s].node.name, "'"));
     }
-    const double end = now_seconds();
-    step_seconds_[s] += end - start;
+    const double end = Timeline::now();
     if (ready.group != nullptr) comm_seconds_ += end - start;
+    if (timeline_) timeline_->add(s, 1, start, end);
     start = end;
     if (hook_) {
       hook_(s, ready.out);
-      start = now_seconds();
+      start = Timeline::now();
     }
   }
 }
@@ -333,6 +329,10 @@ double Executor::metric(std::string_view name) const {
 
 std::string_view Executor::implementation(size_t step) const {
   return ready_.at(step).kernel ? ready_[step].kernel->impl : std::string_view();
+}
+
+int64_t Executor::bytes_sent(size_t step) const {
+  return ready_.at(step).collective ? ready_[step].collective->bytes_sent() : 0;
 }
 
 }  // namespace shardrun

@@ -13,6 +13,7 @@
 #include "collectives/communicator.h"
 #include "exec/collective_step.h"
 #include "exec/row_chain.h"
+#include "exec/timeline.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"
 
@@ -78,6 +79,9 @@ class Executor {
   using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
   void on_step(StepHook hook) { hook_ = std::move(hook); }
 
+  /// From now on tells `timeline` when each step ran; null: no more.
+  void record(Timeline* timeline) { timeline_ = timeline; }
+
   /// Returns false if the program has no such scalar (a model without dropout has no random_step).
   bool set_scalar(std::string_view name, double value);
   bool set_scalar(std::string_view name, int64_t value);
@@ -102,10 +106,10 @@ class Executor {
 
   /// Seconds in communication, packing included, since construction (slices are compute).
   double comm_seconds() const { return comm_seconds_; }
-  /// The same by step of the program, all steps; steps that ran as a chain count as the first.
-  const std::vector<double>& step_seconds() const { return step_seconds_; }
   /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
   std::string_view implementation(size_t step) const;
+  /// Bytes that this rank sends in a step (CollectiveStep); 0 for kernels.
+  int64_t bytes_sent(size_t step) const;
 
  private:
   struct Ready;  // a step with its pointers
@@ -122,8 +126,8 @@ class Executor {
   std::vector<Ready> ready_;
   std::map<size_t, RowChain> chains_;  // by their first step
   double comm_seconds_ = 0;
-  std::vector<double> step_seconds_;
   StepHook hook_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace shardrun

@@ -235,8 +235,11 @@ struct TrainOptions {
   double validation = 0.1;            // share of the data kept for validation
   /// Stop after so many validations with neither a lower loss nor a higher accuracy; 0: off.
   int64_t patience = 0;
-  uint64_t seed = 0;                               // the order of batches
-  std::string metrics;                             // JSON lines file; "": none
+  uint64_t seed = 0;             // the order of batches
+  std::string metrics;           // JSON lines file; "": none
+  std::string profile;           // a trace of all ranks for Chrome's viewer or Perfetto; "": none
+  bool profile_summary = false;  // TrainReport::profile
+  int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded
   std::function<void(const StepReport&)> on_step;  // called on the leader
   std::function<void(const EvalReport&)> on_eval;  // called on the leader
 };
@@ -247,6 +250,7 @@ struct TrainReport {
   std::vector<int64_t> predicted_bytes;  // per rank
   std::vector<int64_t> allocated_bytes;  // per rank
   double seconds = 0;
+  std::string profile;  // on the leader: where a step's time goes, as a table
 };
 
 /// What train() checks before it starts (options, the data, the metrics file's folder), so that a
