@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -18,6 +19,12 @@ enum class Reduction { sum, max, min };
 ///   all_reduce: the same on every rank.
 int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype, int rank);
 int64_t all_reduce_staging_bytes(int64_t count, DType dtype, int ranks);
+
+/// What Communicator::allocate gives.
+struct Memory {
+  std::shared_ptr<char> data;  // zeroed, touched, aligned to a page; null for 0 bytes
+  std::string why_private;  // why peers on this machine cannot reach it; "": they can, or are none
+};
 
 /// Counts are elements. Calls are collective: every rank of the group makes the same calls in the
 /// same order, and a call returns when this rank's result is complete and its input may be reused.
@@ -56,6 +63,14 @@ class Communicator {
   virtual void recv(void* data, int64_t bytes, int from) = 0;
   virtual void barrier() = 0;
 
+  /// Memory for buffers, of any size on each rank; collective. Peers on the same machine read and
+  /// write in place what lies in it, so no byte of a call is copied on its way:
+  ///   Memory arena = world.allocate(bytes);        // on every rank
+  ///   group->all_reduce(arena.data.get() + offset, …);
+  /// Calls on other memory work too, and slower. It may outlive the communicator. Throws
+  /// out_of_memory.
+  virtual Memory allocate(int64_t bytes) = 0;
+
   int64_t reduce_scatter_staging(std::span<const int64_t> counts, DType dtype) const {
     return reduce_scatter_staging_bytes(counts, dtype, rank());
   }
@@ -84,10 +99,13 @@ class Communicator {
 /// < 1.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n);
 
-/// All of MPI_COMM_WORLD (collectives/mpi). Initialises MPI on first use; finalize_mpi() ends it
-/// after the last communicator is destroyed (and does nothing where MPI was never used). Throws
-/// Error(comm), also if a launcher started several processes but MPI connects none of them.
-std::unique_ptr<Communicator> make_mpi_communicator();
+/// All of MPI_COMM_WORLD (collectives/mpi). Ranks of one machine exchange through shared memory,
+/// where they can have it. `ranks_per_node`: only so many consecutive ones of a machine share
+/// memory, as if each such group had a machine of its own; 0: all of them. Initialises MPI on first
+/// use; finalize_mpi() ends it after the last communicator is destroyed (and does nothing where MPI
+/// was never used). Throws Error(comm), also if a launcher started several processes but MPI
+/// connects none of them.
+std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node = 0);
 void finalize_mpi() noexcept;
 /// Is this process started by mpirun or srun (from the environment; does not initialise MPI)?
 bool launched_by_mpi();

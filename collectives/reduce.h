@@ -1,5 +1,5 @@
 // What the backends of Communicator share: the reduction in rank order, the sizes of the chunks in
-// which it is done, and checks of arguments.
+// which it is done, memory, and checks of arguments.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,18 @@
 
 namespace shardrun {
 
-/// out[i] = in[0][i] op in[1][i] op …, from left to right; bf16 in f32 and rounded once. `out` may
-/// be one of the inputs. max and min: a NaN wins. Throws unsupported for f16.
-void reduce_in_rank_order(std::span<const void* const> in, void* out, int64_t count, DType dtype,
-                          Reduction op);
+/// out[o][i] = in[0][i] op in[1][i] op …, from left to right, for each o; bf16 in f32 and rounded
+/// once. Outputs may be inputs. max and min: a NaN wins. Throws unsupported for f16.
+void reduce_in_rank_order(std::span<const void* const> in, std::span<void* const> out,
+                          int64_t count, DType dtype, Reduction op);
+inline void reduce_in_rank_order(std::span<const void* const> in, void* out, int64_t count,
+                                 DType dtype, Reduction op) {
+  reduce_in_rank_order(in, std::span<void* const>(&out, 1), count, dtype, op);
+}
+
+/// Memory of this process alone, for Communicator::allocate: on huge pages where there are any.
+/// Throws out_of_memory.
+std::shared_ptr<char> private_memory(int64_t bytes);
 
 /// Reductions go chunk by chunk of this many bytes a peer, so that what arrives stays in cache.
 inline constexpr int64_t kReduceChunkBytes = 256 << 10;

@@ -357,6 +357,8 @@ class LocalCommunicator : public Communicator {
         [](auto& c) { c.state = State::done; });
   }
 
+  Memory allocate(int64_t bytes) override { return {private_memory(bytes), ""}; }
+
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
     check_groups(groups, rank_, size_);
     enter({.operation = "split", .groups = &groups});

@@ -1,6 +1,7 @@
-// The MPI backend: ranks are processes. Everything is built from nonblocking point-to-point
-// messages, for three reasons: reductions stay in rank order, any count fits (MPI 3.1's collectives
-// count in int), and a wait can be watched and end with a sentence instead of a hang.
+// The MPI backend by messages: ranks are processes. Everything is built from nonblocking
+// point-to-point messages, for three reasons: reductions stay in rank order, any count fits (MPI
+// 3.1's collectives count in int), and a wait can be watched and end with a sentence instead of a
+// hang. Ranks that share memory use it instead where they can (node_communicator.cc).
 #include <mpi.h>
 #include <sched.h>
 #include <time.h>
@@ -13,10 +14,21 @@
 #include <string>
 
 #include "base/shape.h"
-#include "collectives/communicator.h"
+#include "collectives/mpi/node.h"
 #include "collectives/reduce.h"
 
 namespace shardrun {
+namespace mpi {
+
+// Also make_mpi_communicator's, below.
+static int64_t env_int(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return otherwise;
+  char* end = nullptr;
+  const long long value = std::strtoll(text, &end, 10);
+  return end == text ? otherwise : value;
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -27,31 +39,11 @@ constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
 constexpr int kCollectiveTag = 1;
 constexpr int kPointToPointTag = 2;
 
-int64_t env_int(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return otherwise;
-  char* end = nullptr;
-  const long long value = std::strtoll(text, &end, 10);
-  return end == text ? otherwise : value;
-}
-
-/// More ranks on this host than cores: whoever waits must let the others run.
-bool oversubscribed() {
-  const int64_t local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", env_int("MPI_LOCALNRANKS", 1));
-  return local > static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-std::string mpi_error_string(int code) {
-  char text[MPI_MAX_ERROR_STRING + 1] = {};
-  int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return str("MPI error ", code);
-  return std::string(text, static_cast<size_t>(length));
-}
-
 class MpiCommunicator : public Communicator {
  public:
   /// Takes over `comm`.
-  MpiCommunicator(MPI_Comm comm, double timeout) : comm_(comm), timeout_(timeout) {
+  MpiCommunicator(MPI_Comm comm, std::shared_ptr<Node> node, double timeout)
+      : comm_(comm), node_(std::move(node)), timeout_(timeout) {
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
     operation_ = "set-up";
@@ -193,7 +185,13 @@ class MpiCommunicator : public Communicator {
     MPI_Comm part = MPI_COMM_NULL;
     check(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
     if (part == MPI_COMM_NULL) return nullptr;
-    return std::make_unique<MpiCommunicator>(part, timeout_);
+    return communicate(part, node_, timeout_);
+  }
+
+  Memory allocate(int64_t bytes) override {
+    begin("allocate");
+    synchronise();  // as in split
+    return node_->allocate(comm_, bytes);
   }
 
   void set_timeout(double seconds) override { timeout_ = seconds; }
@@ -215,8 +213,7 @@ class MpiCommunicator : public Communicator {
   void begin(const char* operation) { operation_ = operation; }
 
   void check(int code, const char* function) const {
-    SR_REQUIRE(code == MPI_SUCCESS, comm, name(), ": ", function,
-               " failed: ", mpi_error_string(code));
+    SR_REQUIRE(code == MPI_SUCCESS, comm, name(), ": ", function, " failed: ", error_string(code));
   }
 
   void post_send(const void* data, int64_t bytes, int to, int tag = kCollectiveTag) {
@@ -317,14 +314,14 @@ class MpiCommunicator : public Communicator {
   }
 
   [[noreturn]] void fail_transfer(int code) {
-    std::string what = mpi_error_string(code);
+    std::string what = error_string(code);
     if (code == MPI_ERR_IN_STATUS) {
       for (size_t i = 0; i < transfers_.size(); ++i) {
         const int error = statuses_[i].MPI_ERROR;
         if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
         what = str(transfers_[i].receives ? "receiving " : "sending ", transfers_[i].bytes,
                    transfers_[i].receives ? " bytes from rank " : " bytes to rank ",
-                   transfers_[i].peer, ": ", mpi_error_string(error));
+                   transfers_[i].peer, ": ", error_string(error));
         break;
       }
     }
@@ -419,6 +416,7 @@ class MpiCommunicator : public Communicator {
   }
 
   MPI_Comm comm_;
+  std::shared_ptr<Node> node_;
   double timeout_;
   int rank_ = 0;
   int size_ = 1;
@@ -430,16 +428,32 @@ class MpiCommunicator : public Communicator {
   std::vector<MPI_Status> statuses_;
 };
 
+}  // namespace
+
+bool oversubscribed() {
+  const int64_t local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", env_int("MPI_LOCALNRANKS", 1));
+  return local > static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::unique_ptr<Communicator> communicate_by_messages(MPI_Comm comm, std::shared_ptr<Node> node,
+                                                      double timeout) {
+  return std::make_unique<MpiCommunicator>(comm, std::move(node), timeout);
+}
+
+}  // namespace mpi
+
+namespace {
+
 /// How many processes the launcher says there are; 0 if no launcher is known.
 int64_t launched_processes() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_WORLD_SIZE"}) {
-    if (const int64_t n = env_int(name, 0); n > 0) return n;
+    if (const int64_t n = mpi::env_int(name, 0); n > 0) return n;
   }
   if (std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr) {
-    return std::max<int64_t>(1, env_int("SLURM_STEP_NUM_TASKS", 1));
+    return std::max<int64_t>(1, mpi::env_int("SLURM_STEP_NUM_TASKS", 1));
   }
   if (std::getenv("SLURM_PROCID") != nullptr) {
-    const int64_t n = env_int("SLURM_STEP_NUM_TASKS", 1);
+    const int64_t n = mpi::env_int("SLURM_STEP_NUM_TASKS", 1);
     return n > 1 ? n : 0;
   }
   return 0;
@@ -447,16 +461,16 @@ int64_t launched_processes() {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator() {
+std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node) {
   const auto check = [](int code, const char* function) {
     SR_REQUIRE(code == MPI_SUCCESS, comm, "starting MPI: ", function,
-               " failed: ", mpi_error_string(code));
+               " failed: ", mpi::error_string(code));
   };
   int initialized = 0;
   check(MPI_Initialized(&initialized), "MPI_Initialized");
   if (!initialized) {
     // Open MPI spins inside its own calls (start, split, end) unless told that cores are scarce.
-    if (oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
+    if (mpi::oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     SR_REQUIRE(
@@ -472,7 +486,8 @@ std::unique_ptr<Communicator> make_mpi_communicator() {
              "--mpi=pmix");
   MPI_Comm comm = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  return std::make_unique<MpiCommunicator>(comm, Communicator::kDefaultTimeout);
+  return mpi::communicate(comm, std::make_shared<mpi::Node>(comm, ranks_per_node),
+                          Communicator::kDefaultTimeout);
 }
 
 void finalize_mpi() noexcept {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "calibrate.h"
-#include "exec/collective_step.h"
+#include "exec/executor.h"
 #include "planner/reshard.h"
 
 namespace shardrun {
@@ -78,24 +78,28 @@ double measure(Communicator& world, const Groups& groups, const Case& c, int64_t
   step.after = parse_sharding(c.after, mesh);
   const Collective collective = collective_of(step, shape, before, mesh, group.rank());
   const CollectiveStep run(collective, DType::f32, group.rank());
-  const auto tensor = [&](const Box& box) {
-    Tensor t({DType::f32, box_shape(box)});
-    for (int64_t i = 0; i < t.count(); ++i) t.as<float>()[i] = static_cast<float>(i % 7);
-    return t;
-  };
   const auto me = static_cast<size_t>(group.rank());
-  const Tensor in = tensor(collective.in_boxes[me]), out = tensor(collective.out_boxes[me]),
-               workspace({DType::u8, {run.workspace_bytes() + 64}});
+  const int64_t in_count = element_count(box_shape(collective.in_boxes[me])),
+                out_count = element_count(box_shape(collective.out_boxes[me]));
+  const auto padded = [](int64_t floats) {
+    return (floats * 4 + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  };
+  // As in a step, all of it lies in an arena.
+  const Arena arena(padded(in_count) + padded(out_count) + run.workspace_bytes(), world);
+  float* in = reinterpret_cast<float*>(arena.data());
+  char* out = arena.data() + padded(in_count);
+  char* workspace = out + padded(out_count);
+  for (int64_t i = 0; i < in_count; ++i) in[i] = static_cast<float>(i % 7);
   // In a step the operand was just written, and lies in its writer's cache.
   const auto write = [&] {
-    for (int64_t i = 0; i < in.count(); i += 16) in.as<float>()[i] += 1;
+    for (int64_t i = 0; i < in_count; i += 16) in[i] += 1;
   };
   const auto call = [&] {
     if (!groups.across) {
       write();
       world.barrier();
       const double begin = now_seconds();
-      run.run(in.data(), out.data(), workspace.data(), &group);
+      run.run(in, out, workspace, &group);
       return now_seconds() - begin;
     }
     world.barrier();
@@ -103,7 +107,7 @@ double measure(Communicator& world, const Groups& groups, const Case& c, int64_t
     for (int i = 0; i < kAlternations; ++i) {
       for (Communicator* axis : {groups.along.get(), groups.across.get()}) {
         write();
-        run.run(in.data(), out.data(), workspace.data(), axis);
+        run.run(in, out, workspace, axis);
       }
     }
     return (now_seconds() - begin) / (2 * kAlternations);

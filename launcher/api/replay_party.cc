@@ -22,7 +22,7 @@ Party::Party(const std::vector<ReplayAct>& acts, const std::vector<const Program
     : acts_(acts), options_(options) {
   int64_t bytes = 0;
   for (const Program* program : programs) bytes = std::max(bytes, program->arena_bytes);
-  const auto arena = std::make_shared<Arena>(bytes);
+  const auto arena = std::make_shared<Arena>(bytes, comm);
   for (const Program* program : programs) {
     const bool first = executors_.empty();
     executors_.push_back(

@@ -57,7 +57,7 @@ class RankTrainer {
               const TrainOptions& options, bool recorded)
       : model_(model),
         programs_(compile_for_rank(model, plan, comm.rank())),
-        arena_(std::make_shared<Arena>(programs_.arena_bytes())),
+        arena_(std::make_shared<Arena>(programs_.arena_bytes(), comm)),
         train_(programs_.train, backend_kernels(), comm, model.options.seed, arena_),
         fields_(batch_fields(model.train)),
         data_(open_batches(model.train, options)),
@@ -73,7 +73,7 @@ class RankTrainer {
     if (!fields_.empty() && !fields_[0].type.shape.empty()) samples_ = fields_[0].type.shape[0];
   }
 
-  int64_t allocated_bytes() const { return arena_->bytes(); }
+  const Arena& arena() const { return *arena_; }
 
   const Profiler* profiler() const { return profiler_ ? &*profiler_ : nullptr; }
 
@@ -103,7 +103,7 @@ class RankTrainer {
     report.comm_ms = (train_.comm_seconds() - comm_before) * 1e3;
     report.samples_per_s = static_cast<double>(samples_ * accumulate) / report.step_ms * 1e3;
     report.tokens_per_s = static_cast<double>(tokens_ * accumulate) / report.step_ms * 1e3;
-    report.peak_bytes = allocated_bytes();
+    report.peak_bytes = arena_->bytes();
     if (!std::isfinite(report.loss) ||
         !std::isfinite(report.grad_norm)) {  // the same numbers on every rank
       throw Failure(Failure::Kind::run,
@@ -318,6 +318,10 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
     const bool leader = comm.rank() == 0;
     const bool recorded = see || !options.profile.empty() || options.profile_summary;
     RankTrainer trainer(comm, model.impl(), plan.impl(), options, recorded);
+    if (leader && options.on_note && !trainer.arena().why_private().empty()) {
+      options.on_note("ranks of this machine exchange by messages, for they cannot share memory: " +
+                      trainer.arena().why_private());
+    }
     const auto start = Clock::now();
     Validation validation(trainer, options);
     for (int64_t step = 1; step <= options.steps && !validation.stopped(); ++step) {
@@ -337,7 +341,7 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
       if (options.on_eval) options.on_eval(eval);
     }
     std::vector<int64_t> allocated(static_cast<size_t>(comm.size()));
-    const int64_t mine = trainer.allocated_bytes();
+    const int64_t mine = trainer.arena().bytes();
     comm.all_gather(&mine, allocated.data(), std::vector<int64_t>(allocated.size(), 1), DType::i64);
     const double seconds = milliseconds_since(start) / 1e3;
     std::string profile;

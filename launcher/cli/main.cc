@@ -47,6 +47,7 @@ void run_train(World& world, Arguments& args) {
   if (world.leader()) std::printf("%s", plan.summary().c_str());
   Progress progress(args.train.steps);
   args.train.on_step = [&](const StepReport& step) { progress.step(step); };
+  args.train.on_note = [](const std::string& note) { std::printf("note: %s\n", note.c_str()); };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
   const TrainReport report = train(world, model, plan, args.train);
   if (!world.leader()) return;

@@ -1,9 +1,6 @@
 // The arena, preparation of every step, and the loop that runs them.
 #include "exec/executor.h"
 
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <cstring>
 
 namespace shardrun {
@@ -60,21 +57,6 @@ const Binding* find_in(const std::vector<Binding>& bindings, std::string_view na
 
 }  // namespace
 
-Arena::Arena(int64_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  constexpr size_t kHugePage = size_t{2} << 20;
-  void* data = nullptr;
-  SR_REQUIRE(posix_memalign(&data, kHugePage, static_cast<size_t>(bytes)) == 0, out_of_memory,
-             "the arena of ", bytes,
-             " bytes could not be allocated; use more ranks or a smaller batch");
-  data_ = static_cast<char*>(data);
-  // A hint: without it the arena works as well, on small pages.
-  madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  std::memset(data, 0, static_cast<size_t>(bytes));
-}
-
-Arena::~Arena() { std::free(data_); }
-
 StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
     : lists_(lists.begin(), lists.end()),
       known_(std::make_shared<std::map<std::string, int64_t>>()) {}
@@ -109,7 +91,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
   SR_REQUIRE(world.size() == program_.mesh.size() && world.rank() == program_.rank, internal,
              "program is for rank ", program_.rank, " of ", program_.mesh.size(),
              ", the communicator is rank ", world.rank(), " of ", world.size());
-  if (!arena_) arena_ = std::make_shared<Arena>(program_.arena_bytes);
+  if (!arena_) arena_ = std::make_shared<Arena>(program_.arena_bytes, world);
   SR_REQUIRE(arena_->bytes() >= program_.arena_bytes, internal, "the shared arena has ",
              arena_->bytes(), " bytes, the program needs ", program_.arena_bytes);
   try {

@@ -19,19 +19,20 @@
 
 namespace shardrun {
 
-/// One zeroed allocation, aligned to 2 MiB and touched, so that no page is missing later. Programs
+/// One zeroed allocation, aligned to a page and touched, so that no page is missing later. Programs
 /// that share persistent values (training and evaluation) share one, as large as the larger needs.
+/// It is of the world's memory: peers on the same machine reach collectives' buffers directly.
 class Arena {
  public:
-  explicit Arena(int64_t bytes);  // throws out_of_memory with the bytes
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-  char* data() const { return data_; }
+  /// Collective. Throws out_of_memory with the bytes.
+  Arena(int64_t bytes, Communicator& world) : memory_(world.allocate(bytes)), bytes_(bytes) {}
+  char* data() const { return memory_.data.get(); }
   int64_t bytes() const { return bytes_; }
+  /// Why peers on this machine cannot reach it; "": they can, or there are none.
+  const std::string& why_private() const { return memory_.why_private; }
 
  private:
-  char* data_ = nullptr;
+  Memory memory_;
   int64_t bytes_ = 0;
 };
 

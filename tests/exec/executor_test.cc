@@ -226,7 +226,7 @@ TEST(Executor, ProgramsShareAnArena) {
     place_memory(t, StepWorkspaces(lists));
     place_memory(e, StepWorkspaces(lists), &t);
     check_memory(e);
-    const auto arena = std::make_shared<Arena>(std::max(t.arena_bytes, e.arena_bytes));
+    const auto arena = std::make_shared<Arena>(std::max(t.arena_bytes, e.arena_bytes), world);
     Executor training(t, lists, world, kSeed, arena),
         evaluation(e, lists, world, kSeed, arena, /*initialise=*/false);
     auto feed = [&](Executor& exec) {

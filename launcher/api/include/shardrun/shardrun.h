@@ -242,6 +242,8 @@ struct TrainOptions {
   int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded
   std::function<void(const StepReport&)> on_step;  // called on the leader
   std::function<void(const EvalReport&)> on_eval;  // called on the leader
+  /// Called on the leader with what makes the run slower than it could be, before the first step.
+  std::function<void(const std::string&)> on_note;
 };
 
 struct TrainReport {

@@ -1,0 +1,108 @@
+// InSharedMemory: a Communicator whose buffers all lie in memory that its ranks share.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+#include "collectives/communicator.h"
+
+namespace shardrun::testing {
+
+/// Copies every call's buffers into Communicator::allocate's memory and the results back, so that
+/// whatever holds for a Communicator can be asked of its ways through shared memory too.
+class InSharedMemory : public Communicator {
+ public:
+  /// `room`: bytes of a call's buffers, at most.
+  InSharedMemory(Communicator& over, int64_t room)
+      : over_(over), room_(room), memory_(over.allocate(room)) {}
+
+  int rank() const override { return over_.rank(); }
+  int size() const override { return over_.size(); }
+
+  void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                  DType dtype) override {
+    begin();
+    const int64_t element = size_of(dtype);
+    const auto mine = static_cast<size_t>(rank());
+    const int64_t all = sum(counts) * element;
+    const int64_t own = mine < counts.size() ? counts[mine] * element : 0;
+    char* shared_recv = in(recv, all);
+    const auto at = static_cast<const char*>(send) - static_cast<const char*>(recv);
+    const bool in_place = at >= 0 && at + own <= all && own > 0;
+    over_.all_gather(in_place ? shared_recv + at : in(send, own), shared_recv, counts, dtype);
+    out(shared_recv, recv, all);
+  }
+  void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
+                      Reduction op, void* staging) override {
+    begin();
+    const int64_t element = size_of(dtype);
+    const int64_t own = counts[static_cast<size_t>(rank())] * element;
+    char* shared_send = in(send, sum(counts) * element);
+    char* shared_recv = in(recv, own);
+    over_.reduce_scatter(shared_send, shared_recv, counts, dtype, op, staging);
+    out(shared_recv, recv, own);
+  }
+  void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
+    begin();
+    char* shared = in(data, count * size_of(dtype));
+    over_.all_reduce(shared, count, dtype, op, staging);
+    out(shared, data, count * size_of(dtype));
+  }
+  void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
+                  std::span<const int64_t> recv_counts, DType dtype) override {
+    begin();
+    const int64_t element = size_of(dtype), received = sum(recv_counts) * element;
+    char* shared_send = in(send, sum(send_counts) * element);
+    char* shared_recv = in(recv, received);
+    over_.all_to_all(shared_send, send_counts, shared_recv, recv_counts, dtype);
+    out(shared_recv, recv, received);
+  }
+  void broadcast(void* data, int64_t bytes, int root) override {
+    begin();
+    char* shared = in(data, bytes);
+    over_.broadcast(shared, bytes, root);
+    out(shared, data, bytes);
+  }
+  void send(const void* data, int64_t bytes, int to) override { over_.send(data, bytes, to); }
+  void recv(void* data, int64_t bytes, int from) override { over_.recv(data, bytes, from); }
+  void barrier() override { over_.barrier(); }
+  Memory allocate(int64_t bytes) override { return over_.allocate(bytes); }
+  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
+    auto part = over_.split(groups);
+    if (!part) return nullptr;
+    auto shared = std::make_unique<InSharedMemory>(*part, int64_t{64} << 10);
+    shared->owned_ = std::move(part);
+    return shared;
+  }
+  void set_timeout(double seconds) override { over_.set_timeout(seconds); }
+  void abort() noexcept override { over_.abort(); }
+
+ private:
+  static int64_t sum(std::span<const int64_t> counts) {
+    int64_t s = 0;
+    for (int64_t n : counts) s += n;
+    return s;
+  }
+  void begin() { used_ = 0; }
+  char* in(const void* data, int64_t bytes) {
+    SR_REQUIRE(used_ + bytes <= room_, internal, "a test's buffers have more than ", room_,
+               " bytes");
+    char* at = memory_.data.get() + used_;
+    if (bytes > 0) std::memcpy(at, data, static_cast<size_t>(bytes));
+    used_ += (bytes + 63) / 64 * 64;
+    return at;
+  }
+  static void out(const char* shared, void* data, int64_t bytes) {
+    if (bytes > 0) std::memcpy(data, shared, static_cast<size_t>(bytes));
+  }
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator& over_;
+  int64_t room_;
+  Memory memory_;
+  int64_t used_ = 0;
+};
+
+}  // namespace shardrun::testing
