@@ -2,7 +2,6 @@
 #include "world.h"
 
 #include <omp.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "threads.h"
 
 namespace shardrun {
 namespace {
@@ -80,6 +80,11 @@ World World::threads(int ranks) {
   return World(std::move(impl));
 }
 
+void World::use_threads(int threads_per_rank) {
+  impl_->asked = threads_per_rank;
+  impl_->kernel_threads = 0;
+}
+
 int World::size() const { return impl_->size(); }
 bool World::leader() const { return !impl_->mpi || impl_->mpi->rank() == 0; }
 
@@ -142,34 +147,66 @@ int local_ranks(const World::Impl& world) {
 
 namespace {
 
-int own_share(const World::Impl& world) {
-  if (std::getenv("OMP_NUM_THREADS")) return omp_get_max_threads();
-  cpu_set_t set;
-  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
-  const int own = known ? CPU_COUNT(&set) : 1;
-  const auto machine = static_cast<int>(std::thread::hardware_concurrency());
-  const bool bound = own < machine;  // mpirun bound this rank: the cores are its own
-  return std::max(1, bound && world.mpi ? own : own / local_ranks(world));
+/// Which processors a rank may use: those of mpirun's binding, or all of its machine's.
+struct Seat {
+  uint64_t host = 0;
+  cpu_set_t mask;
+  bool operator==(const Seat& o) const { return host == o.host && CPU_EQUAL(&mask, &o.mask); }
+};
+
+Seat own_seat() {
+  Seat seat;
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  seat.host = std::hash<std::string_view>{}(name);
+  seat.mask = own_mask();
+  return seat;
 }
 
 }  // namespace
 
 void share_cores(World::Impl& world) {
-  if (world.cores == 0) {
-    const int64_t own = own_share(world);
-    std::vector<int64_t> shares(static_cast<size_t>(world.mpi ? world.mpi->size() : 1), own);
-    if (world.mpi)
-      world.mpi->all_gather(&own, shares.data(), std::vector<int64_t>(shares.size(), 1),
-                            DType::i64);
-    world.cores = static_cast<int>(*std::min_element(shares.begin(), shares.end()));
+  if (world.kernel_threads == 0) {
+    const Seat own = own_seat();
+    std::vector<int> cores = cores_of(own.mask);
+    int before = 0, sharing = world.threads;
+    if (world.mpi) {
+      // Ranks with the same processors share them.
+      std::vector<Seat> seats(static_cast<size_t>(world.mpi->size()));
+      world.mpi->all_gather(&own, seats.data(), std::vector<int64_t>(seats.size(), sizeof own),
+                            DType::u8);
+      sharing = static_cast<int>(std::count(seats.begin(), seats.end(), own));
+      before = static_cast<int>(std::count(seats.begin(), seats.begin() + world.mpi->rank(), own));
+    }
+    // Every rank's cores and ranks that share them, so that all come to the same end.
+    const std::pair<int, int> mine(static_cast<int>(cores.size()), sharing);
+    std::vector<std::pair<int, int>> all = {mine};
+    if (world.mpi) {
+      all.resize(static_cast<size_t>(world.mpi->size()));
+      world.mpi->all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine),
+                            DType::u8);
+    }
+    int least = 0;
+    for (const auto& [count, ranks] : all) {
+      int threads = 0;
+      try {
+        threads = threads_for(count, ranks, world.asked, threads_of_environment());
+      } catch (const Error& e) {
+        throw Failure(Failure::Kind::call, e.what(), true);
+      }
+      least = least == 0 ? threads : std::min(least, threads);
+    }
+    world.kernel_threads = least;
+    world.cores = world.mpi ? part_of(cores, before, sharing) : std::move(cores);
   }
-  omp_set_num_threads(world.cores);
+  omp_set_num_threads(world.kernel_threads);
 }
 
 void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
   if (world.impl().mpi) {
     at_boundary([&] {
       share_cores(world.impl());
+      const Pinned pinned(world.impl().cores, world.impl().kernel_threads);
       body(*world.impl().mpi);
     });
     return;
@@ -182,6 +219,7 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
     const auto r = static_cast<size_t>(rank);
     try {
       share_cores(world.impl());
+      const Pinned pinned(part_of(world.impl().cores, rank, n), world.impl().kernel_threads);
       body(*communicators[r]);
     } catch (...) {
       errors[r] = std::current_exception();

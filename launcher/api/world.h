@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "collectives/communicator.h"
 #include "shardrun/shardrun.h"
@@ -13,7 +15,9 @@ namespace shardrun {
 struct World::Impl {
   std::unique_ptr<Communicator> mpi;  // under an MPI launcher; else null
   int threads = 1;                    // without one: ranks are threads of this process
-  int cores = 0;                      // threads of each rank's kernels; 0: not agreed yet
+  std::optional<int> asked;           // threads of each rank's kernels
+  int kernel_threads = 0;             // the same, agreed; 0: not yet
+  std::vector<int> cores;             // of this process, its own if mpi, else all ranks'; agreed
 
   int size() const { return mpi ? mpi->size() : threads; }
 };
@@ -25,10 +29,9 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
 /// Ranks of this job on this machine.
 int local_ranks(const World::Impl& world);
 
-/// Gives the calling thread's kernels one rank's share of the cores, never more runnable threads
-/// than cores; OMP_NUM_THREADS says otherwise. Every rank takes the smallest share of all ranks:
-/// workspaces depend on it, and rank 0 predicts everyone's. The first call on a World is
-/// collective.
+/// Gives the calling thread's kernels as many threads as a rank shall have (threads.h). Every rank
+/// takes the least of all ranks: workspaces depend on it, and rank 0 predicts everyone's. The first
+/// call on a World is collective.
 void share_cores(World::Impl& world);
 
 /// Runs `body` once per rank: as this MPI rank, or on a thread for each of the World's ranks.

@@ -22,7 +22,9 @@ struct Explain {
 };
 
 World make_world(const Arguments& args) {
-  return args.ranks ? World::threads(*args.ranks) : World::launched();
+  World world = args.ranks ? World::threads(*args.ranks) : World::launched();
+  if (args.threads) world.use_threads(*args.threads);
+  return world;
 }
 
 Model load(World& world, const Arguments& args) {

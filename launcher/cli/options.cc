@@ -113,6 +113,9 @@ void add_plan_options(CLI::App& app, Arguments& args) {
 
 void add_train_options(CLI::App& app, Arguments& args) {
   TrainOptions& o = args.train;
+  app.add_option("--threads", args.threads,
+                 "Threads of each rank's kernels (default: its share of the machine's cores, or "
+                 "OMP_NUM_THREADS if that is less)");
   app.add_option("--data", o.data,
                  "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE, idx:IMAGES,LABELS, "
                  "cifar:FOLDER (default: synthetic batches)");
@@ -166,6 +169,8 @@ void finish_arguments(Arguments& args) {
          "1 or more");
   wanted(!args.ranks || *args.ranks <= kMostRanks, "--ranks",
          std::to_string(args.ranks.value_or(1)), "at most 65536");
+  wanted(!args.threads || *args.threads >= 1, "--threads", std::to_string(args.threads.value_or(1)),
+         "1 or more");
   const double seconds = args.plan.solve_seconds;
   wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds),
          "a number of at least 0");

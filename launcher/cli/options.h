@@ -11,6 +11,7 @@ namespace shardrun::cli {
 struct Arguments {
   std::string model;
   std::optional<int> ranks;       // --ranks N: threads of this process
+  std::optional<int> threads;     // --threads N: of each rank's kernels
   std::vector<std::string> dims;  // NAME=SIZE
   std::optional<int64_t> batch;
   std::string memory;  // 16GiB

@@ -62,6 +62,11 @@ class World {
   World& operator=(World&&) noexcept;
   ~World();  // finalises MPI if launched() initialised it
 
+  /// Threads of each rank's kernels, if the ranks of each machine then have no more of them than it
+  /// has cores; else the next call throws Failure(call). Without this each has its share of the
+  /// cores, or OMP_NUM_THREADS if that is less.
+  void use_threads(int threads_per_rank);
+
   int size() const;
   bool leader() const;  // the process that talks: MPI's rank 0
   /// Prints the sentence of `error` once (to stderr, with the rank if it is not rank 0), ends all

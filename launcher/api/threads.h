@@ -1,0 +1,44 @@
+// How many threads each rank's kernels have, and on which cores they run.
+#pragma once
+
+#include <sched.h>
+
+#include <optional>
+#include <vector>
+
+namespace shardrun {
+
+/// The cores among `mask`'s processors: of a core's hardware threads the first.
+std::vector<int> cores_of(const cpu_set_t& mask);
+cpu_set_t own_mask();
+
+/// OMP_NUM_THREADS' first number, if it is one.
+std::optional<int> threads_of_environment();
+
+/// Threads of a rank that shares `cores` with others, `ranks` in all: as many as `asked`
+/// (--threads); else as `environment` says, but no more than its share; else its share. At least
+/// one. Never are there more threads than cores, but one of each rank. Throws invalid_input if that
+/// many were asked.
+///   4 cores, 2 ranks: 2 each; --threads 3 is refused; OMP_NUM_THREADS=3 makes 2, =1 makes 1.
+int threads_for(int cores, int ranks, std::optional<int> asked, std::optional<int> environment);
+
+/// The part of `cores` that the index-th of `ranks` has for itself; empty if there are fewer cores
+/// than ranks.
+std::vector<int> part_of(const std::vector<int>& cores, int index, int ranks);
+
+/// While it lives, the calling thread and those of its parallel regions run on `cores`: one thread
+/// on each, if there are as many, else all of them on any. Does nothing without cores, or where the
+/// environment binds threads itself (OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY).
+class Pinned {
+ public:
+  Pinned(const std::vector<int>& cores, int threads);
+  ~Pinned();
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+ private:
+  int threads_ = 0;  // 0: nothing was done
+  cpu_set_t before_ = {};
+};
+
+}  // namespace shardrun
