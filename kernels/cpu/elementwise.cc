@@ -114,27 +114,83 @@ void put_block(const TensorView& view, int64_t offset, int64_t n, const float* y
   }
 }
 
+/// Lines shorter than this are done several at a time.
+constexpr int64_t kShortLine = 64;
+
+/// y = each x `count` times, until n elements are written; the first one `skip` times fewer.
+/// kCount > 0: `count`, known to the compiler.
+template <int64_t kCount>
+void repeat_each(const float* x, int64_t count, int64_t skip, int64_t n, float* y) {
+  int64_t at = 0;
+  if (skip > 0) {
+    at = std::min(count - skip, n);
+    std::fill_n(y, at, *x++);
+  }
+  for (; at + count <= n; at += count, ++x) {
+    for (int64_t i = 0; i < (kCount > 0 ? kCount : count); ++i) y[at + i] = *x;
+  }
+  if (at < n) std::fill_n(y + at, n - at, *x);
+}
+
+/// n elements from place `start` on of lines of `length` elements, as floats. Operands lie densely,
+/// or have one element for each line (`steps`: from line to line, and within one).
+const float* gather_lines(const TensorView& view, int64_t offset, std::array<int64_t, 2> steps,
+                          int64_t length, int64_t start, int64_t n, float* buffer) {
+  if (steps[1] == 1 && steps[0] == length) return gather_block(view, offset + start, 1, n, buffer);
+  const int64_t line = start / length, skip = start % length;
+  alignas(64) float wide[kBlock];
+  const int64_t lines = (skip + n + length - 1) / length;
+  const float* x = gather_block(view, offset + line * steps[0], steps[0], lines, wide);
+  const auto repeat = length == 8    ? repeat_each<8>
+                      : length == 16 ? repeat_each<16>
+                      : length == 4  ? repeat_each<4>
+                                     : repeat_each<0>;
+  repeat(x, length, skip, n, buffer);
+  return buffer;
+}
+
+/// Can blocks span lines? Where these are short and every operand but a condition is dense over the
+/// last two dims of the layout, or has one element for each line.
+bool spans_lines(const Layout& layout, const Parameters& p) {
+  const size_t rank = layout.dims.size();
+  if (rank < 2 || layout.dims.back() >= kShortLine || p.condition) return false;
+  for (const Shape& strides : layout.strides) {
+    const bool dense = strides[rank - 1] == 1 && strides[rank - 2] == layout.dims.back();
+    const bool each = strides[rank - 1] == 0 && strides[rank - 2] <= 1;
+    if (!dense && !each) return false;
+  }
+  return true;
+}
+
 /// Elements [begin, end) of the result, in blocks that begin at `begin` or where a line of the
-/// layout does.
+/// layout does, or several lines.
 void run_elements(const Layout& layout, Loop loop, const Parameters& p, const KernelArgs& args,
                   int64_t begin, int64_t end) {
-  const int64_t length = layout.dims.back();
+  const bool lines = spans_lines(layout, p);
+  const size_t rank = layout.dims.size(), outer = rank - (lines ? 2 : 1);
+  const int64_t line = layout.dims.back();
+  const int64_t length = lines ? line * layout.dims[rank - 2] : line;
   const size_t operands = args.in.size();
   alignas(64) float buffers[3][kBlock], result[kBlock];
   const float* x[3] = {nullptr, nullptr, nullptr};
   for (int64_t at = begin; at < end;) {
     const int64_t start = at % length, n = std::min({kBlock, length - start, end - at});
-    int64_t offset[3];
-    for (size_t k = 0; k < operands; ++k) offset[k] = start * layout.strides[k].back();
+    int64_t offset[3] = {0, 0, 0};
     int64_t rest = at / length;
-    for (size_t d = layout.dims.size() - 1; d-- > 0;) {
+    for (size_t d = outer; d-- > 0;) {
       const int64_t index = rest % layout.dims[d];
       rest /= layout.dims[d];
       for (size_t k = 0; k < operands; ++k) offset[k] += index * layout.strides[k][d];
     }
     for (size_t k = 0; k < operands; ++k) {
+      const Shape& strides = layout.strides[k];
+      if (lines) {
+        x[k] = gather_lines(args.in[k], offset[k], {strides[rank - 2], strides[rank - 1]}, line,
+                            start, n, buffers[k]);
+        continue;
+      }
       const auto block = k == 0 && p.condition ? condition_block : gather_block;
-      x[k] = block(args.in[k], offset[k], layout.strides[k].back(), n, buffers[k]);
+      x[k] = block(args.in[k], offset[k] + start * strides.back(), strides.back(), n, buffers[k]);
     }
     float* y = place(args.out[0], at, result);
     loop(p, x, y, n);
@@ -144,6 +200,7 @@ void run_elements(const Layout& layout, Loop loop, const Parameters& p, const Ke
 }
 
 void run(const Layout& layout, Loop loop, const Parameters& p, const KernelArgs& args) {
+  // Parts end where lines do, or where blocks of long ones do.
   const int64_t length = layout.dims.back(), blocks = (length + kBlock - 1) / kBlock;
   const int64_t lines = length == 0 ? 0 : args.out[0].count() / length;
   const int64_t block_length = std::min(length, kBlock);

@@ -28,9 +28,17 @@ template <class Op, bool kSquare>
 double reduce_run(const TensorView& x, int64_t at, int64_t n) {
   constexpr int64_t kLanes = 16;
   alignas(64) float buffer[kBlock];
+  double tail = Op::kStart;
+  if (n < kLanes) {
+    const float* v = floats(x, at, n, buffer);
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = static_cast<double>(v[i]);
+      tail = Op::join(tail, kSquare ? value * value : value);
+    }
+    return tail;
+  }
   alignas(64) double lane[kLanes];
   std::fill_n(lane, kLanes, Op::kStart);
-  double tail = Op::kStart;
   for (int64_t done = 0; done < n; done += kBlock) {
     const int64_t count = std::min(kBlock, n - done);
     const float* v = floats(x, at + done, count, buffer);

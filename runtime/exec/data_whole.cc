@@ -10,6 +10,8 @@
 namespace shardrun {
 namespace {
 
+constexpr int64_t kLarge = 1 << 16;  // elements worth more threads than one
+
 class WholeSource : public DataSource {
  public:
   WholeSource(ArrayData data, std::vector<BatchField> fields, const DataOptions& options)
@@ -34,9 +36,12 @@ class WholeSource : public DataSource {
     if (part.scalar) return part.reader->read({}, {}, out);
     const Box inner(box.begin() + 1, box.end());
     const int64_t elements = element_count(box_shape(inner)), width = size_of(field.type.dtype);
-    auto* to = static_cast<char*>(out);
     const bool hidden = masked_ && field.role == BatchField::Role::target;
+    // Integers can be out of range, which throws.
+    const bool large = is_float(field.type.dtype) && elements * box[0].size > kLarge;
+#pragma omp parallel for schedule(static) if (large)
     for (int64_t row = box[0].begin; row < box[0].begin + box[0].size; ++row) {
+      char* to = static_cast<char*>(out) + (row - box[0].begin) * elements * width;
       if (hidden && splits_[static_cast<size_t>(split)][static_cast<size_t>(row)] == 0) {
         for (int64_t i = 0; i < elements; ++i)
           store_integer(to, field.type.dtype, i, *field.ignore);
@@ -44,7 +49,6 @@ class WholeSource : public DataSource {
         const int64_t at = part.rows.empty() ? row : part.rows[static_cast<size_t>(row)];
         part.reader->read({at, split, 0}, inner, to);
       }
-      to += elements * width;
     }
   }
 

@@ -305,6 +305,30 @@ TEST(CpuKernels, LargeMatmulsAndAttention) {
   }
 }
 
+// Lines of a few elements, several in a block: one operand with an element for each line, or one
+// for all.
+TEST(CpuKernels, ShortLines) {
+  std::mt19937_64 rng(kSeed + 5);
+  std::set<std::string> exercised;
+  for (const int64_t length : {2, 4, 7, 8, 16, 63}) {
+    for (const Shape& lines : {Shape{1201}, Shape{3, 401}, Shape{2, 3, 170}}) {
+      Shape whole = lines, each = lines;
+      whole.push_back(length), each.push_back(1);
+      for (const Shape& other : {each, Shape{1}, Shape{length}}) {
+        for (DType dtype : {DType::f32, DType::bf16}) {
+          for (const bool swapped : {false, true}) {
+            Case c{make("sub", {}),
+                   {{dtype, swapped ? other : whole}, {dtype, swapped ? whole : other}},
+                   {}};
+            c.out = infer_types(c.node, c.in);
+            EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Heads that are fewer than threads: their tiles and blocks of keys are shared out instead.
 TEST(CpuKernels, AttentionOfFewHeads) {
   std::mt19937_64 rng(kSeed + 4);
