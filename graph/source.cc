@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "base/philox.h"
 #include "graph/graph.h"
@@ -118,16 +120,20 @@ void read_stored(const Source& source, const TensorType& type, const Box& box,
     permute_into(direct.data(), stored_box, source.perm, box, width, raw.data());
 }
 
-/// Fills `out` (elements of `dtype`) in row-major order of the box from f(global element index) ->
-/// float.
+/// Fills `out` (elements of `dtype`) in row-major order of the box: f(first, n, to) makes floats of
+/// the global elements first, first + 1, …
 template <class F>
 void generate(const TensorType& type, const Box& box, void* out, F f) {
   dispatch_float(type.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     auto* to = static_cast<T*>(out);
+    float made[1024];
     for_each_run(type.shape, box, [&](int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i)
-        *to++ = static_cast<T>(f(static_cast<uint64_t>(first + i)));
+      for (int64_t n; count > 0; first += n, count -= n) {
+        n = std::min<int64_t>(count, std::size(made));
+        f(static_cast<uint64_t>(first), n, made);
+        to = std::transform(made, made + n, to, [](float x) { return static_cast<T>(x); });
+      }
     });
   });
 }
@@ -150,13 +156,17 @@ void read_source(const Source& source, const TensorType& type, const Box& box, u
       }
       return;
     case Source::Kind::normal:
-      return generate(type, box, out, [&](uint64_t i) {
-        return static_cast<float>(source.a + source.b * static_cast<double>(random.normal(i)));
+      return generate(type, box, out, [&](uint64_t first, int64_t n, float* to) {
+        random.normals(first, n, to);
+        for (int64_t i = 0; i < n; ++i)
+          to[i] = static_cast<float>(source.a + source.b * static_cast<double>(to[i]));
       });
     case Source::Kind::uniform:
-      return generate(type, box, out, [&](uint64_t i) {
-        return static_cast<float>(source.a +
-                                  (source.b - source.a) * static_cast<double>(random.uniform(i)));
+      return generate(type, box, out, [&](uint64_t first, int64_t n, float* to) {
+        for (int64_t i = 0; i < n; ++i) {
+          const double u = random.uniform(first + static_cast<uint64_t>(i));
+          to[i] = static_cast<float>(source.a + (source.b - source.a) * u);
+        }
       });
     case Source::Kind::data:
     case Source::Kind::file: {

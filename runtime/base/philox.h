@@ -4,9 +4,8 @@
 #pragma once
 
 #include <array>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <numbers>
 
 namespace shardrun {
 
@@ -42,18 +41,18 @@ struct RandomStream {
   float uniform(uint64_t index) const { return static_cast<float>(bits(index) >> 8) * 0x1p-24f; }
   /// Standard normal by Box-Muller from two words of the element's own block.
   float normal(uint64_t index) const {
-    const std::array<uint32_t, 4> w = block(index);
-    const double u1 = (static_cast<double>(w[0]) + 1.0) * 0x1p-32;
-    const double u2 = static_cast<double>(w[1]) * 0x1p-32;
-    return static_cast<float>(std::sqrt(-2.0 * std::log(u1)) *
-                              std::cos(2.0 * std::numbers::pi * u2));
+    float out = 0;
+    normals(index, 1, &out);
+    return out;
   }
+  /// out[i] = normal(first + i), several at a time.
+  void normals(uint64_t first, int64_t n, float* out) const;
 };
 
 /// FNV-1a, for streams named by strings.
-inline uint64_t hash_name(const char* data, size_t size) {
+inline uint64_t hash_name(const char* data, std::size_t size) {
   uint64_t h = 0xcbf29ce484222325ull;
-  for (size_t i = 0; i < size; ++i)
+  for (std::size_t i = 0; i < size; ++i)
     h = (h ^ static_cast<unsigned char>(data[i])) * 0x100000001b3ull;
   return h;
 }

@@ -2,6 +2,7 @@
 #include "exec/executor.h"
 
 #include <cstring>
+#include <exception>
 
 namespace shardrun {
 namespace {
@@ -53,6 +54,52 @@ const Binding* find_in(const std::vector<Binding>& bindings, std::string_view na
     if (b.name == name) return &b;
   }
   return nullptr;
+}
+
+/// Some rows of a persistent value's shard, and where they go.
+struct Piece {
+  const Binding* binding;
+  Box box;
+  char* to;
+};
+
+/// Random numbers take long enough to make them on all threads, some rows each.
+void add_pieces(const Binding& b, const TensorView& shard, std::vector<Piece>& pieces) {
+  auto* to = static_cast<char*>(shard.data);
+  if (b.source.kind != Source::Kind::normal || b.box.empty()) {
+    pieces.push_back({&b, b.box, to});
+    return;
+  }
+  constexpr int64_t kElements = int64_t{1} << 18;
+  const Range all = b.box[0];
+  const int64_t row = shard.count() / all.size, rows = std::max<int64_t>(1, kElements / row);
+  for (int64_t first = 0; first < all.size; first += rows) {
+    Piece piece{&b, b.box, to + first * row * size_of(shard.type.dtype)};
+    piece.box[0] = {all.begin + first, std::min(rows, all.size - first)};
+    pieces.push_back(std::move(piece));
+  }
+}
+
+/// On the threads of the calling rank. Of several failures throws the first piece's.
+void read_pieces(const std::vector<Piece>& pieces, uint64_t seed) {
+  std::exception_ptr failure;
+  size_t failed = pieces.size();
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Binding& b = *pieces[i].binding;
+    std::exception_ptr mine;
+    try {
+      read_source(b.source, b.global, pieces[i].box, seed, pieces[i].to);
+    } catch (const Error& e) {
+      mine = std::make_exception_ptr(e.with_context(str("'", b.name, "'")));
+    } catch (...) {
+      mine = std::current_exception();
+    }
+    if (!mine) continue;
+#pragma omp critical
+    if (i < failed) failed = i, failure = mine;
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -179,6 +226,7 @@ void Executor::make_chains() {
 
 void Executor::initialise_persistent(uint64_t seed) {
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
+  std::vector<Piece> pieces;
   for (const Binding& b : program_.bindings) {
     if (b.role == Role::batch || b.role == Role::scalar) continue;
     const TensorView shard = view(b);
@@ -189,16 +237,13 @@ void Executor::initialise_persistent(uint64_t seed) {
     for (const auto& p : b.sharding.partial) {
       if (p.op == ReduceOp::sum && at[static_cast<size_t>(p.axis)] != 0) holds = false;
     }
-    try {
-      if (holds) {
-        read_source(b.source, b.global, b.box, seed, shard.data);
-      } else {
-        fill_identity(shard.data, shard.count(), shard.type.dtype, ReduceOp::sum);
-      }
-    } catch (const Error& e) {
-      throw e.with_context(str("'", b.name, "'"));
+    if (holds) {
+      add_pieces(b, shard, pieces);
+    } else {
+      fill_identity(shard.data, shard.count(), shard.type.dtype, ReduceOp::sum);
     }
   }
+  read_pieces(pieces, seed);
 }
 
 void Executor::begin_step() {
