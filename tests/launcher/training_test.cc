@@ -173,6 +173,22 @@ TEST_F(Training, ThreadsAndProcessesGiveTheSameBits) {
   EXPECT_EQ(train(*at_, mpi(2), job).loss_texts, train(*at_, threads(2), job).loss_texts);
 }
 
+/// An MPI without shared windows: a note, the same bits.
+TEST_F(Training, WithoutSharedMemoryRanksSendMessages) {
+  const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 3";
+  const Outcome shared = at_->sh(Workspace::line(mpi(2), job)),
+                sent = at_->sh("export OMPI_MCA_osc=^sm; " + Workspace::line(mpi(2), job));
+  const std::string note = "note: ranks of this machine exchange by messages";
+  EXPECT_EQ(shared.out.find(note), std::string::npos) << describe(shared);
+  EXPECT_NE(sent.out.find(note), std::string::npos) << describe(sent);
+  const auto last = [](const Outcome& run) {
+    const size_t line = run.out.find("step 3/3  loss ");
+    EXPECT_NE(line, std::string::npos) << describe(run);
+    return run.out.substr(line, run.out.find("lr", line) - line);
+  };
+  EXPECT_EQ(last(shared), last(sent));
+}
+
 TEST_F(Training, SeedsDiffer) {
   const std::string job = "even.onnx --data text:text.txt --steps 3 --seed ";
   EXPECT_NE(train(*at_, threads(1), job + "1").loss_texts,
