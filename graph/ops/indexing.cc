@@ -1,4 +1,5 @@
-// Indexing: gather and its gradient, gather_elements, gather_nd, scatter_elements, scatter_nd.
+// Indexing: gather and its gradient, add_rows, gather_elements, gather_nd, scatter_elements,
+// scatter_nd.
 //
 // Indices are not negative: import normalises them. An index outside the operand reads zeros and
 // writes nowhere, so a rank that holds some rows of a table makes its part of a sum. `offset` is
@@ -87,6 +88,30 @@ Attrs shrink_gather(const Node& node, InTypes, std::vector<TensorType>&) {
 
 Grads gather_grad_gradient(GradientContext& c) {
   return {c.graph.add("gather", {c.out_grads[0], c.node.inputs[1]},
+                      {{"axis", c.node.attrs.i("axis")}, {"offset", c.node.attrs.i("offset", 0)}}),
+          kNoValue};
+}
+
+// ---- add_rows(x, dy, indices): x + gather_grad(dy, indices) ----
+
+Types infer_add_rows(const Node& node, InTypes in) {
+  require_operands(in, 3);
+  require_float(in[0], "x");
+  require_same_dtype(in[0], in[1]);
+  require_index(in[2], "indices");
+  require_axis(node.attrs.i("axis"), in[0].shape.size());
+  const auto axis = static_cast<size_t>(node.attrs.i("axis"));
+  const Shape& x = in[0].shape;
+  SR_REQUIRE(
+      (in[1].shape == joined(joined(x, axis, in[2].shape), axis + in[2].shape.size(), x, axis + 1)),
+      invalid_input, "x is ", in[0], ", indices are ", in[2], ", dy is ", in[1],
+      "; dy must have the dims of x with those of indices in place of dim ", axis);
+  return {in[0]};
+}
+
+Grads add_rows_gradient(GradientContext& c) {
+  return {c.out_grads[0],
+          c.graph.add("gather", {c.out_grads[0], c.node.inputs[2]},
                       {{"axis", c.node.attrs.i("axis")}, {"offset", c.node.attrs.i("offset", 0)}}),
           kNoValue};
 }
@@ -341,6 +366,25 @@ std::vector<OpDef> indexing_ops() {
                          {{f({2, 4, 3}), i({2, 4}, DType::i32)}, axis_size(0, 6)},
                          {{f({3, 4, 2}), i({4})}, axis_size(1, 5)}};
   ops.push_back(std::move(gather_grad));
+
+  OpDef add_rows;
+  add_rows.name = "add_rows";
+  add_rows.infer = infer_add_rows;
+  add_rows.gradient = add_rows_gradient;
+  add_rows.flops = [](const Node&, InTypes in, InTypes) {
+    return static_cast<double>(element_count(in[1].shape));
+  };
+  add_rows.localise = localise_gather;
+  add_rows.shrink = shrink_gather;
+  add_rows.index_bound = [](const Node& node, InTypes in, size_t operand) {
+    return operand == 2 ? std::optional(in[0].shape[static_cast<size_t>(node.attrs.i("axis"))])
+                        : std::nullopt;
+  };
+  add_rows.in_place = {{0, 0}};
+  add_rows.samples = {{{f({5, 4}), f({3, 4}), i({3})}, axis(0)},
+                      {{f({6, 3}), f({2, 4, 3}), i({2, 4}, DType::i32)}, axis(0)},
+                      {{f({3, 5, 2}), f({3, 4, 2}), i({4})}, axis(1)}};
+  ops.push_back(std::move(add_rows));
 
   OpDef elements;
   elements.name = "gather_elements";

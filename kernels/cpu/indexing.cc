@@ -1,6 +1,6 @@
-// gather copies rows; gather_grad sorts the rows by where they go, so that each destination row is
-// summed once, in f32, in the order of the indices, by one thread. gather_elements and
-// scatter_elements walk the indices in order.
+// gather copies rows; gather_grad and add_rows sort the rows by where they go, so that each
+// destination row is summed once, in f32, in the order of the indices, by one thread.
+// gather_elements and scatter_elements walk the indices in order.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 
@@ -55,47 +55,104 @@ std::optional<std::string> grad_refuses(const KernelCall& call) {
   return refuse_other_floats(call);
 }
 
+/// The indices of row r stand in order[first[r], first[r + 1]): a counting sort.
+struct SortedRows {
+  int32_t *first, *order;
+
+  static int64_t bytes(int64_t extent, int64_t count) { return (extent + 2 + count) * 4; }
+
+  SortedRows(void* workspace, const TensorView& indices, int64_t offset, int64_t extent)
+      : first(static_cast<int32_t*>(workspace)), order(first + extent + 2) {
+    const int64_t count = indices.count();
+    std::fill_n(first, extent + 2, 0);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = index_at(indices, i) - offset;
+      if (row >= 0 && row < extent) ++first[row + 2];
+    }
+    for (int64_t r = 2; r <= extent + 1; ++r) first[r] += first[r - 1];
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = index_at(indices, i) - offset;
+      if (row >= 0 && row < extent) order[first[row + 1]++] = static_cast<int32_t>(i);
+    }
+  }
+};
+
+/// Calls f(sum, element, n) with the sums of what goes to elements [element, element + n) of row
+/// `item` of [outer * extent].
+template <class F>
+void sum_row(const Geometry& g, const SortedRows& rows, const TensorView& dy, int64_t count,
+             int64_t item, F&& f) {
+  alignas(64) float sum[kBlock], buffer[kBlock];
+  const int64_t o = item / g.extent, row = item % g.extent;
+  for (int64_t c = 0; c < g.inner; c += kBlock) {
+    const int64_t n = std::min(kBlock, g.inner - c);
+    std::fill_n(sum, n, 0.0f);
+    for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k) {
+      const float* v = floats(dy, (o * count + rows.order[k]) * g.inner + c, n, buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) sum[i] += v[i];
+    }
+    f(sum, item * g.inner + c, n);
+  }
+}
+
 PreparedKernel gather_grad(const KernelCall& call) {
   const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
   const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[1].shape);
   return {
       [=](const KernelArgs& args) {
-        const TensorView &dy = args.in[0], &indices = args.in[1], &out = args.out[0];
+        const TensorView& out = args.out[0];
         if (out.count() == 0) return;
-        // Counting sort: the indices of row r stand in order[first[r], first[r + 1]).
-        auto* first = static_cast<int32_t*>(args.workspace);
-        int32_t* order = first + g.extent + 2;
-        std::fill_n(first, g.extent + 2, 0);
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t row = index_at(indices, i) - offset;
-          if (row >= 0 && row < g.extent) ++first[row + 2];
-        }
-        for (int64_t r = 2; r <= g.extent + 1; ++r) first[r] += first[r - 1];
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t row = index_at(indices, i) - offset;
-          if (row >= 0 && row < g.extent) order[first[row + 1]++] = static_cast<int32_t>(i);
-        }
+        const SortedRows rows(args.workspace, args.in[1], offset, g.extent);
         parallel_ranges(g.outer * g.extent, row_grain(g.inner), [&](int64_t begin, int64_t end) {
-          alignas(64) float sum[kBlock], buffer[kBlock];
           for (int64_t item = begin; item < end; ++item) {
-            const int64_t o = item / g.extent, row = item % g.extent;
-            for (int64_t c = 0; c < g.inner; c += kBlock) {
-              const int64_t n = std::min(kBlock, g.inner - c);
-              std::fill_n(sum, n, 0.0f);
-              for (int32_t k = first[row]; k < first[row + 1]; ++k) {
-                const float* v = floats(dy, (o * count + order[k]) * g.inner + c, n, buffer);
-#pragma omp simd
-                for (int64_t i = 0; i < n; ++i) sum[i] += v[i];
-              }
-              const int64_t at = item * g.inner + c;
+            sum_row(g, rows, args.in[0], count, item, [&](const float* sum, int64_t at, int64_t n) {
               if (out.type.dtype == DType::f32)
                 std::memcpy(out.as<float>() + at, sum, static_cast<size_t>(n) * 4);
               put(out, at, n, sum);
-            }
+            });
           }
         });
       },
-      (g.extent + 2 + count) * 4, "cpu:sort"};
+      SortedRows::bytes(g.extent, count), "cpu:sort"};
+}
+
+std::optional<std::string> add_rows_refuses(const KernelCall& call) {
+  if (element_count(call.in[2].shape) > std::numeric_limits<int32_t>::max())
+    return "sorts fewer than 2^31 indices";
+  return refuse_other_floats(call);
+}
+
+PreparedKernel add_rows(const KernelCall& call) {
+  const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
+  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[2].shape),
+                size = size_of(call.in[0].dtype);
+  return {
+      [=](const KernelArgs& args) {
+        const TensorView &x = args.in[0], &out = args.out[0];
+        if (out.count() == 0) return;
+        const SortedRows rows(args.workspace, args.in[2], offset, g.extent);
+        parallel_ranges(g.outer * g.extent, row_grain(g.inner), [&](int64_t begin, int64_t end) {
+          if (x.data != out.data) {
+            std::memcpy(out.as<char>() + begin * g.inner * size,
+                        x.as<char>() + begin * g.inner * size,
+                        static_cast<size_t>((end - begin) * g.inner * size));
+          }
+          alignas(64) float buffer[kBlock], result[kBlock];
+          for (int64_t item = begin; item < end; ++item) {
+            const int64_t row = item % g.extent;
+            if (rows.first[row] == rows.first[row + 1]) continue;
+            sum_row(g, rows, args.in[1], count, item, [&](const float* sum, int64_t at, int64_t n) {
+              const float* was = floats(out, at, n, buffer);
+              float* is = place(out, at, result);
+#pragma omp simd
+              for (int64_t i = 0; i < n; ++i) is[i] = was[i] + sum[i];
+              put(out, at, n, is);
+            });
+          }
+        });
+      },
+      SortedRows::bytes(g.extent, count), "cpu:sort"};
 }
 
 // ---- gather_elements, scatter_elements: indices [outer, count, inner], data [outer, extent,
@@ -169,6 +226,7 @@ PreparedKernel scatter_elements(const KernelCall& call) {
 KernelList indexing_kernels() {
   return {{"gather", "cpu:copy", [](const KernelCall&) { return std::nullopt; }, gather},
           {"gather_grad", "cpu:sort", grad_refuses, gather_grad},
+          {"add_rows", "cpu:sort", add_rows_refuses, add_rows},
           {"gather_elements", "cpu:walk", elements_refuse, gather_elements},
           {"scatter_elements", "cpu:walk", elements_refuse, scatter_elements}};
 }

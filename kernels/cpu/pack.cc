@@ -108,8 +108,8 @@ struct Reader {
 
 Lines lines_of(const MatrixView& m, bool along_rows) {
   return {static_cast<const char*>(m.data), along_rows ? m.rows : m.cols,
-          along_rows ? m.cols : m.rows, (along_rows ? m.row_stride : m.col_stride) *
-                                            size_of(m.dtype)};
+          along_rows ? m.cols : m.rows,
+          (along_rows ? m.row_stride : m.col_stride) * size_of(m.dtype)};
 }
 
 /// Calls store(unit along k, other index, tile) for every tile, the tile's rows along k if
@@ -158,9 +158,9 @@ void pack_blocks(const MatrixView& from, DType to, const BlockLayout& layout, vo
   const int64_t deep = (from.rows + layout.depth - 1) / layout.depth * depth;
   for_tiles<true>(from, to, across, lines_of(from, across), [&](int64_t k, int64_t n, Units* tile) {
     // Panel n / width holds all of k, `width` units for each.
-    auto* at = static_cast<Units*>(out) +
-               (n / layout.width * deep * layout.width + k * layout.width + n % layout.width) /
-                   kTile;
+    auto* at =
+        static_cast<Units*>(out) +
+        (n / layout.width * deep * layout.width + k * layout.width + n % layout.width) / kTile;
     for (int64_t i = 0; i < kTile; ++i) at[i * layout.width / kTile] = tile[i];
   });
   // Columns up to the panel's end that no tile reached.

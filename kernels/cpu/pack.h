@@ -16,9 +16,9 @@ struct MatrixView {
   int64_t row_stride = 0, col_stride = 0;  // elements
 };
 
-/// b[k, n] in blocks, as oneDNN's fast products read it: [n / width][k / depth][depth / pair][width]
-/// [pair], zeros behind the last row and column. bf16 stands in pairs along k, f32 alone.
-/// Example: bf16[768, 3072] with width 64 and depth 32 is [48][24][16][64][2].
+/// b[k, n] in blocks, as oneDNN's fast products read it: [n / width][k / depth][depth /
+/// pair][width] [pair], zeros behind the last row and column. bf16 stands in pairs along k, f32
+/// alone. Example: bf16[768, 3072] with width 64 and depth 32 is [48][24][16][64][2].
 struct BlockLayout {
   int64_t width = 0, depth = 0;
   int64_t bytes(int64_t k, int64_t n, DType dtype) const {

@@ -66,8 +66,8 @@ class Chunked : public PackedProduct {
       scratch_ = std::max(scratch_, gemm->scratch_bytes());
       // What is packed for one chunk of rows serves all of them.
       const auto [it, fresh] = layouts_.try_emplace({c.n, c.k}, gemm->blocks());
-      if (!fresh && (it->second.width != gemm->blocks().width ||
-                     it->second.depth != gemm->blocks().depth)) {
+      if (!fresh &&
+          (it->second.width != gemm->blocks().width || it->second.depth != gemm->blocks().depth)) {
         *why = "oneDNN lays out the second operand otherwise for other rows";
         good = false;
       }

@@ -47,14 +47,15 @@ void run_gather(const Node& node, const KernelArgs& args) {
   }
 }
 
-void run_gather_grad(const Node& node, const KernelArgs& args) {
-  const TensorView &dy = args.in[0], &out = args.out[0];
+/// Onto `sum`, which has the result's elements.
+void add_rows(const Node& node, const TensorView& dy, const TensorView& rows, const TensorView& out,
+              std::vector<double> sum) {
   const Shape& shape = out.type.shape;
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
   const int64_t offset = node.attrs.i("offset", 0), extent = shape[axis];
   const int64_t outer = product(shape, 0, axis), inner = product(shape, axis + 1, shape.size());
-  const Ints indices = load_ints(args.in[1]);
-  std::vector<double> sum(static_cast<size_t>(out.count())), row(static_cast<size_t>(inner));
+  const Ints indices = load_ints(rows);
+  std::vector<double> row(static_cast<size_t>(inner));
   int64_t from = 0;
   for (int64_t o = 0; o < outer; ++o) {
     for (int64_t index : indices) {
@@ -68,6 +69,17 @@ void run_gather_grad(const Node& node, const KernelArgs& args) {
     }
   }
   store_all(out, sum);
+}
+
+void run_gather_grad(const Node& node, const KernelArgs& args) {
+  add_rows(node, args.in[0], args.in[1], args.out[0],
+           std::vector<double>(static_cast<size_t>(args.out[0].count())));
+}
+
+void run_add_rows(const Node& node, const KernelArgs& args) {
+  std::vector<double> x(static_cast<size_t>(args.in[0].count()));
+  load(args.in[0], 0, 1, args.in[0].count(), x.data());
+  add_rows(node, args.in[1], args.in[2], args.out[0], std::move(x));
 }
 
 /// For each element of indices, where in data (offset in elements) it points; -1: outside.
@@ -182,6 +194,7 @@ void scatter_slices(const Node& node, const KernelArgs& args, const Ints& positi
 KernelList indexing_kernels() {
   return {kernel("gather", run_gather),
           kernel("gather_grad", run_gather_grad),
+          kernel("add_rows", run_add_rows),
           kernel("gather_elements",
                  [](const Node& node, const KernelArgs& args) {
                    gather_slices(args, element_positions(node, args.in[0], args.in[1]), 1);

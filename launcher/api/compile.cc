@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "exec/executor.h"
+#include "planner/join_steps.h"
 
 namespace shardrun {
 namespace {
@@ -21,8 +22,9 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
 }  // namespace
 
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
-                const Program* beside) {
+                const Program* beside, Steps steps) {
   Program program = Partition(graph, plan, cluster).program(rank);
+  if (steps == Steps::joined) join_steps(program);
   place_memory(program, workspace_bytes, beside);
   return program;
 }
@@ -40,6 +42,7 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
   if (!program) {
     program = partition_.program(rank);
+    join_steps(*program);
     place_memory(*program, workspace_bytes, beside_ ? &beside_->of_rank(rank) : nullptr);
   }
   return *program;

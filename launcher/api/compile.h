@@ -12,9 +12,11 @@
 namespace shardrun {
 
 /// One rank's Program under a plan, every buffer at its place. `beside`: a Program whose persistent
-/// memory it shares.
+/// memory it shares. Steps are joined (planner/join_steps.h), but for a replay, which looks at what
+/// every node of the Graph makes.
+enum class Steps { joined, all };
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
-                const Program* beside = nullptr);
+                const Program* beside = nullptr, Steps steps = Steps::joined);
 
 /// The Programs of all ranks under a plan, as far as their bytes go: one of each class of ranks,
 /// made when it is asked for.

@@ -46,13 +46,16 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
   PlannedStep out;
   out.seconds = kernel_seconds(step.node, types(step.in), types(step.out), cluster_);
   const auto np = plan_.nodes.find(step.node.name);
+  const auto node = nodes_.find(step.node.name);
+  // A copy has no node, and joined steps take what several nodes did.
+  const bool planned = np != plan_.nodes.end() && node != nodes_.end() &&
+                       graph_.node(node->second).op == step.node.op;
   for (const bool result : {false, true}) {
     const std::vector<BufferId>& ids = result ? step.out : step.in;
     for (size_t i = 0; i < ids.size(); ++i) {
       (result ? out.out : out.in)
-          .push_back(np == plan_.nodes.end()  // a copy
-                         ? to_string(shardings_[static_cast<size_t>(ids[i])], plan_.mesh)
-                         : to_string(np->second, result, static_cast<int>(i), plan_.mesh));
+          .push_back(planned ? to_string(np->second, result, static_cast<int>(i), plan_.mesh)
+                             : to_string(shardings_[static_cast<size_t>(ids[i])], plan_.mesh));
     }
   }
   return out;

@@ -40,7 +40,7 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
                                const std::function<bool(int64_t)>& needed) {
   std::vector<ReplayAct> acts;
   const auto whole = [&](const Graph& graph, const Program* beside) {
-    return compile(graph, whole_plan(graph), plan.cluster, 0, beside);
+    return compile(graph, whole_plan(graph), plan.cluster, 0, beside, Steps::all);
   };
   acts.push_back({model.train, plan.train, {}, whole(model.train, nullptr), true});
   if (plan.with_evaluation) {
@@ -48,11 +48,16 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
         {model.evaluation, plan.evaluation, {}, whole(model.evaluation, &acts[0].whole), false});
   }
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
-    RankPrograms programs;
-    if (needed(rank)) programs = compile_for_rank(model, plan, rank);
-    acts[0].programs.push_back(std::move(programs.train));
-    if (plan.with_evaluation)
-      acts[1].programs.push_back(programs.evaluation ? std::move(*programs.evaluation) : Program());
+    Program train, evaluation;
+    if (needed(rank)) {
+      train = compile(model.train, plan.train, plan.cluster, rank, nullptr, Steps::all);
+      if (plan.with_evaluation) {
+        evaluation =
+            compile(model.evaluation, plan.evaluation, plan.cluster, rank, &train, Steps::all);
+      }
+    }
+    acts[0].programs.push_back(std::move(train));
+    if (plan.with_evaluation) acts[1].programs.push_back(std::move(evaluation));
   }
   return acts;
 }

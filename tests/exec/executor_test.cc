@@ -8,6 +8,7 @@
 
 #include "base/philox.h"
 #include "kernels/reference/interpreter.h"
+#include "planner/join_steps.h"
 #include "planner/partition.h"
 #include "tests/collectives/ranks.h"
 #include "tests/exec/random_plan.h"
@@ -81,6 +82,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
   testing::run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
     Program program = Partition(g, plan, Cluster{}).program(world.rank());
+    join_steps(program);
     place_memory(program, StepWorkspaces(lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;

@@ -1,4 +1,6 @@
 // Packed layouts element by element, and products in chunks against plain sums.
+#include "kernels/cpu/packed_product.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pack.h"
-#include "kernels/cpu/packed_product.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -79,8 +80,8 @@ TEST(Pack, BlocksHoldEveryElementAndZerosBehind) {
             const double want =
                 i < k && j < n ? as(to, b.values[static_cast<size_t>(i * row + j * col)]) : 0.0;
             ASSERT_EQ(element(out.data, to, at), want)
-                << from << " to " << to << " " << k << "x" << n << " width " << width << " at "
-                << i << ", " << j;
+                << from << " to " << to << " " << k << "x" << n << " width " << width << " at " << i
+                << ", " << j;
           }
           ASSERT_EQ(static_cast<const unsigned char*>(out.data)[bytes], 0xff) << "wrote behind";
         }
@@ -118,8 +119,10 @@ TEST(PackedProduct, EqualsPlainSumsInAnyChunks) {
     DType a, b, in, out;
   };
   const DType f32 = DType::f32, bf16 = DType::bf16;
-  for (const Types& t : {Types{f32, f32, f32, f32}, {bf16, bf16, bf16, bf16},
-                         {bf16, bf16, bf16, f32}, {bf16, f32, bf16, bf16},
+  for (const Types& t : {Types{f32, f32, f32, f32},
+                         {bf16, bf16, bf16, bf16},
+                         {bf16, bf16, bf16, f32},
+                         {bf16, f32, bf16, bf16},
                          {f32, bf16, bf16, f32}}) {
     for (const auto& [m, n, k] : {std::tuple{65, 70, 81}, {64, 600, 100}, {80, 64, 1100}}) {
       for (int order = 0; order < 4; ++order) {
@@ -159,8 +162,8 @@ TEST(PackedProduct, EqualsPlainSumsInAnyChunks) {
           }
         }
         EXPECT_LT(std::sqrt(error / norm), t.out == bf16 ? 3e-3 : 1e-5)
-            << t.a << " " << t.b << " -> " << t.out << " " << m << "x" << k << "x" << n
-            << " order " << order;
+            << t.a << " " << t.b << " -> " << t.out << " " << m << "x" << k << "x" << n << " order "
+            << order;
         ASSERT_EQ(static_cast<const unsigned char*>(workspace.data)[product->workspace_bytes()],
                   0xff)
             << "wrote past its workspace";
@@ -177,9 +180,10 @@ TEST(PackedProduct, RunsLargeMatmuls) {
     const char* equation;
     Shape a, b;
   };
-  for (const auto& [equation, a_shape, b_shape] :
-       {Call{"bij,jk->bik", {2, 300, 70}, {70, 90}}, {"bij,kj->bik", {2, 300, 70}, {90, 70}},
-        {"bij,bik->jk", {2, 40, 520}, {2, 40, 70}}, {"bij,bik->kj", {2, 40, 70}, {2, 40, 520}}}) {
+  for (const auto& [equation, a_shape, b_shape] : {Call{"bij,jk->bik", {2, 300, 70}, {70, 90}},
+                                                   {"bij,kj->bik", {2, 300, 70}, {90, 70}},
+                                                   {"bij,bik->jk", {2, 40, 520}, {2, 40, 70}},
+                                                   {"bij,bik->kj", {2, 40, 70}, {2, 40, 520}}}) {
     for (const auto& [a_type, b_type] :
          {std::pair{f32, f32}, {bf16, bf16}, {bf16, f32}, {f32, bf16}}) {
       Node node;

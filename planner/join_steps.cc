@@ -1,0 +1,163 @@
+// Patterns over the steps of one rank.
+#include "planner/join_steps.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/op_def.h"
+
+namespace shardrun {
+namespace {
+
+/// Who makes and reads each buffer.
+class Uses {
+ public:
+  explicit Uses(const Program& program)
+      : program_(program), makers_(program.buffers.size()), readers_(program.buffers.size()) {
+    for (size_t s = 0; s < program.steps.size(); ++s) {
+      for (BufferId b : program.steps[s].in) readers_[static_cast<size_t>(b)].push_back(s);
+      for (BufferId b : program.steps[s].out) makers_[static_cast<size_t>(b)].push_back(s);
+    }
+    for (const auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
+      for (const Binding& b : *list) bound_.insert(b.buffer);
+    }
+  }
+
+  const std::vector<size_t>& makers(BufferId b) const { return makers_[static_cast<size_t>(b)]; }
+  const std::vector<size_t>& readers(BufferId b) const { return readers_[static_cast<size_t>(b)]; }
+  /// Made by one step, for other steps alone.
+  bool passing(BufferId b) const { return makers(b).size() == 1 && bound_.count(b) == 0; }
+  /// Does the host or another step write it after step `from` and before step `to`?
+  bool written_between(BufferId b, size_t from, size_t to) const {
+    return std::any_of(makers(b).begin(), makers(b).end(),
+                       [&](size_t s) { return s > from && s < to; });
+  }
+
+ private:
+  const Program& program_;
+  std::vector<std::vector<size_t>> makers_, readers_;
+  std::set<BufferId> bound_;
+};
+
+const TensorType& type_of(const Program& program, BufferId b) {
+  return program.buffers[static_cast<size_t>(b)].type;
+}
+
+bool is_kernel(const Step& step, std::string_view op) {
+  return step.kind == Step::Kind::kernel && step.node.op == op;
+}
+
+/// The sum then takes the rows itself. It stays where it stands.
+void join_rows(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
+  Step& sum = program.steps[s];
+  if (!is_kernel(sum, "add")) return;
+  for (const size_t i : {0, 1}) {
+    const BufferId rows = sum.in[i], other = sum.in[1 - i];
+    if (rows == other || !uses.passing(rows) || uses.readers(rows).size() != 1) continue;
+    const size_t made = uses.makers(rows)[0];
+    const Step& scatter = program.steps[made];
+    const TensorType& type = type_of(program, sum.out[0]);
+    if (!is_kernel(scatter, "gather_grad") || scatter.phase != sum.phase ||
+        type_of(program, rows) != type || type_of(program, other) != type) {
+      continue;
+    }
+    const std::vector<BufferId> in = {other, scatter.in[0], scatter.in[1]};
+    if (uses.written_between(in[1], made, s) || uses.written_between(in[2], made, s)) continue;
+    sum.node.op = "add_rows";
+    sum.node.attrs = {{"axis", scatter.node.attrs.i("axis")},
+                      {"offset", scatter.node.attrs.i("offset", 0)}};
+    sum.in = sum.node.inputs = in;
+    gone.insert(made);
+    return;
+  }
+}
+
+/// Rows of a product: of what it multiplies with operand `i`.
+int64_t rows_beside(const Program& program, const Step& product, size_t i) {
+  const auto flops =
+      node_flops(product.node,
+                 std::vector{type_of(program, product.in[0]), type_of(program, product.in[1])}, {});
+  const auto elements = static_cast<double>(element_count(type_of(program, product.in[i]).shape));
+  return elements == 0 ? 0 : static_cast<int64_t>(flops / 2 / elements);
+}
+
+/// The products that read a weight's cast then read the weight.
+void join_cast(Program& program, const Uses& uses, const std::set<BufferId>& weights, size_t s,
+               std::set<size_t>& gone) {
+  const Step& cast = program.steps[s];
+  if (!is_kernel(cast, "cast") || weights.count(cast.in[0]) == 0) return;
+  const BufferId weight = cast.in[0], narrow = cast.out[0];
+  if (type_of(program, weight).dtype != DType::f32 ||
+      type_of(program, narrow).dtype != DType::bf16 || !uses.passing(narrow)) {
+    return;
+  }
+  const auto operand = [&](const Step& step) { return step.in[0] == narrow ? size_t{0} : 1; };
+  for (size_t r : uses.readers(narrow)) {
+    const Step& product = program.steps[r];
+    if (!is_kernel(product, "matmul") || product.phase != cast.phase ||
+        product.in[0] == product.in[1] ||
+        type_of(program, product.in[1 - operand(product)]).dtype != DType::bf16 ||
+        rows_beside(program, product, operand(product)) < kManyRows ||
+        uses.written_between(weight, s, r)) {
+      return;
+    }
+  }
+  for (size_t r : uses.readers(narrow)) {
+    Step& product = program.steps[r];
+    product.in[operand(product)] = weight;
+    product.node.inputs = product.in;
+  }
+  gone.insert(s);
+}
+
+/// Takes out steps, and the buffers that no step or binding knows any more.
+void remove_gone(Program& program, const std::set<size_t>& gone) {
+  std::vector<Step> steps;
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (gone.count(s) == 0) steps.push_back(std::move(program.steps[s]));
+  }
+  program.steps = std::move(steps);
+  std::vector<BufferId> renamed(program.buffers.size(), -1);
+  const auto visit = [&](auto&& f) {
+    for (Step& step : program.steps) {
+      for (auto* list : {&step.in, &step.out}) {
+        for (BufferId& b : *list) f(b);
+      }
+    }
+    for (auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
+      for (Binding& b : *list) f(b.buffer);
+    }
+  };
+  visit([&](BufferId& b) { renamed[static_cast<size_t>(b)] = 0; });
+  std::vector<Buffer> buffers;
+  for (size_t b = 0; b < renamed.size(); ++b) {
+    if (renamed[b] < 0) continue;
+    renamed[b] = static_cast<BufferId>(buffers.size());
+    buffers.push_back(std::move(program.buffers[b]));
+  }
+  program.buffers = std::move(buffers);
+  visit([&](BufferId& b) { b = renamed[static_cast<size_t>(b)]; });
+  for (Step& step : program.steps) {
+    if (step.kind != Step::Kind::kernel) continue;
+    step.node.inputs = step.in;
+    step.node.outputs = step.out;
+  }
+}
+
+}  // namespace
+
+void join_steps(Program& program) {
+  const Uses uses(program);
+  std::set<BufferId> weights;
+  for (const Binding& b : program.bindings) {
+    if (b.role == Role::parameter) weights.insert(b.buffer);
+  }
+  std::set<size_t> gone;
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    join_rows(program, uses, s, gone);
+    join_cast(program, uses, weights, s, gone);
+  }
+  if (!gone.empty()) remove_gone(program, gone);
+}
+
+}  // namespace shardrun

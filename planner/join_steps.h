@@ -1,0 +1,22 @@
+// Steps of one rank's Program that run as one where a plan leaves nothing between them.
+#pragma once
+
+#include "graph/program.h"
+
+namespace shardrun {
+
+/// Joins steps of a Program that has not been placed yet; what stood between them, and nobody else
+/// reads, is no buffer any more. Plans are made of whole nodes, so this takes no cut from them: a
+/// sum that is still partial behind a step, or gathered behind it, is simply not joined.
+///
+///   add(gather_grad(dy, rows), x)   becomes add_rows(x, dy, rows): where an embedding is the head
+///       too, the table's gradient is not made a second time, only the rows that were looked up
+///       are added.
+///   matmul(x, cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
+///       cast are products of kManyRows rows or more, which pack their operand anyway: no bf16 copy
+///       of the weight lives through the step.
+void join_steps(Program& program);
+
+inline constexpr int64_t kManyRows = 1024;
+
+}  // namespace shardrun
