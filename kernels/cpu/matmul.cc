@@ -7,6 +7,7 @@
 #include "graph/ops/einsum.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/nonzeros.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
@@ -275,6 +276,9 @@ PreparedKernel prepare(const KernelCall& call) {
 
 }  // namespace
 
-KernelList matmul_kernels() { return {{"matmul", "cpu:onednn", refuses, prepare}}; }
+KernelList matmul_kernels() {
+  const KernelImpl dense{"matmul", "cpu:onednn", refuses, prepare};
+  return {by_nonzeros(dense), dense};
+}
 
 }  // namespace shardrun::cpu

@@ -192,10 +192,12 @@ int check(const Case& c, std::mt19937_64& rng, std::set<std::string>& exercised)
       SCOPED_TRACE("result " + std::to_string(i));
       expect_close(got[i], want[i], bf16 ? 2e-2 : 1e-4);
     }
-    // Run to run the same bits, and with another number of threads too (but oneDNN promises only
-    // the former; attention's products are made for one thread).
+    // Run to run the same bits, and with another number of threads too (but oneDNN, which does
+    // dense operands for by_nonzeros, promises only the former; attention's products are made for
+    // one thread).
     const int threads = omp_get_max_threads();
-    if (impl.name != "cpu:onednn") omp_set_num_threads(threads == 3 ? 2 : 3);
+    const bool onednn = impl.name == "cpu:onednn" || impl.name == "cpu:nonzeros";
+    if (!onednn) omp_set_num_threads(threads == 3 ? 2 : 3);
     const std::vector<Tensor> again = run_impl(impl, c, in);
     omp_set_num_threads(threads);
     for (size_t i = 0; i < got.size(); ++i) {
@@ -303,6 +305,51 @@ TEST(CpuKernels, LargeMatmulsAndAttention) {
       }
     }
   }
+}
+
+// A left operand of few nonzeros: the same as the reference, and the same bits with any number of
+// threads. Dense ones and infinities on the right are oneDNN's.
+TEST(CpuKernels, ProductsOfFewNonzeros) {
+  std::mt19937_64 rng(kSeed + 6);
+  const KernelImpl* impl = nullptr;
+  for (const KernelImpl& each : cpu_kernels()) {
+    if (each.name == "cpu:nonzeros") impl = &each;
+  }
+  ASSERT_NE(impl, nullptr);
+  for (const char* equation : {"ij,jk->ik", "ij,ik->jk"}) {
+    const bool of_columns = equation[3] == 'i';
+    Case c{make("matmul", {{"equation", std::string(equation)}}),
+           {{DType::f32, {301, 333}}, {DType::f32, {of_columns ? 301 : 333, 7}}},
+           {}};
+    c.out = infer_types(c.node, c.in);
+    ASSERT_EQ(impl->refuses({c.node, c.in, c.out}), std::nullopt);
+    for (const bool infinite : {false, true}) {
+      SCOPED_TRACE(str(equation, infinite ? ", an infinity on the right" : ""));
+      std::vector<Tensor> in = random_operands(c, rng);
+      for (int64_t i = 0; i < in[0].count(); ++i) {
+        if (rng() % 40 != 0) in[0].as<float>()[i] = i % 2 == 0 ? 0.0f : -0.0f;
+      }
+      if (infinite) in[1].as<float>()[5] = INFINITY;
+      const Tensor want = run_reference(c.node, in)[0];
+      const Tensor got = run_impl(*impl, c, in)[0];
+      expect_close(got, want, 1e-5);
+      if (infinite) continue;
+      const int threads = omp_get_max_threads();
+      omp_set_num_threads(threads == 3 ? 2 : 3);
+      const Tensor again = run_impl(*impl, c, in)[0];
+      omp_set_num_threads(threads);
+      EXPECT_EQ(std::memcmp(got.data(), again.data(), static_cast<size_t>(byte_size(got.type()))),
+                0);
+    }
+  }
+  const auto refuse = [&](const char* equation, const Shape& a, const Shape& b, DType dtype) {
+    Case c{make("matmul", {{"equation", std::string(equation)}}), {{dtype, a}, {dtype, b}}, {}};
+    c.out = infer_types(c.node, c.in);
+    return impl->refuses({c.node, c.in, c.out}).has_value();
+  };
+  EXPECT_TRUE(refuse("ij,jk->ki", {300, 300}, {300, 7}, DType::f32));
+  EXPECT_TRUE(refuse("ij,kj->ik", {300, 300}, {7, 300}, DType::f32));
+  EXPECT_TRUE(refuse("ij,jk->ik", {300, 300}, {300, 7}, DType::bf16));
 }
 
 // Lines of a few elements, several in a block: one operand with an element for each line, or one
