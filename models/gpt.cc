@@ -16,12 +16,18 @@ constexpr int kFloat = 1, kInt64 = 7;  // TensorProto.DataType
 struct Preset {
   const char* name;
   int64_t layers, heads, hidden, vocab, context;
+  std::optional<int64_t> batch = {};
 };
-constexpr Preset kGpt2[] = {{"tiny", 4, 4, 128, 256, 64},
-                            {"gpt2-124m", 12, 12, 768, 50257, 1024},
-                            {"gpt2-350m", 24, 16, 1024, 50257, 1024},
-                            {"gpt2-774m", 36, 20, 1280, 50257, 1024},
-                            {"gpt2-1558m", 48, 25, 1600, 50257, 1024}};
+// MetaDist's Table 2 gives no vocabulary and no length: 512 tokens and no vocabulary fit its TFLOP.
+constexpr Preset kPresets[] = {{"tiny", 4, 4, 128, 256, 64},
+                               {"gpt2-124m", 12, 12, 768, 50257, 1024},
+                               {"gpt2-350m", 24, 16, 1024, 50257, 1024},
+                               {"gpt2-774m", 36, 20, 1280, 50257, 1024},
+                               {"gpt2-1558m", 48, 25, 1600, 50257, 1024},
+                               {"metadist-1", 1, 40, 10240, 256, 512, 8},
+                               {"metadist-2", 2, 40, 10240, 256, 512, 8},
+                               {"metadist-4", 4, 40, 10240, 256, 512, 8},
+                               {"metadist-8", 4, 56, 14336, 256, 512, 8}};
 
 /// LLaMA 3's 8B (Grattafiori et al., 2024, table 3), trained at a context of 4096.
 GptOptions llama_8b() {
@@ -254,7 +260,7 @@ void check_choice(const char* name, const std::string& got, const std::vector<st
 
 std::vector<std::string> gpt_presets() {
   std::vector<std::string> out;
-  for (const Preset& preset : kGpt2) out.push_back(preset.name);
+  for (const Preset& preset : kPresets) out.push_back(preset.name);
   out.insert(out.end(), {"llama-8b", "t7b"});
   return out;
 }
@@ -262,7 +268,7 @@ std::vector<std::string> gpt_presets() {
 GptOptions gpt_preset(const std::string& name) {
   if (name == "llama-8b") return llama_8b();
   if (name == "t7b") return t7b();
-  for (const Preset& preset : kGpt2) {
+  for (const Preset& preset : kPresets) {
     if (name != preset.name) continue;
     GptOptions options;
     options.layers = preset.layers;
@@ -270,6 +276,7 @@ GptOptions gpt_preset(const std::string& name) {
     options.hidden = preset.hidden;
     options.vocab = preset.vocab;
     options.context = preset.context;
+    options.batch = preset.batch;
     return options;
   }
   std::string all;

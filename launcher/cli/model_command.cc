@@ -30,7 +30,9 @@ ModelCommand::ModelCommand(CLI::App& app) {
   app.require_subcommand(1);
   gpt_command_ =
       add_model(app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
-                "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b", output_);
+                "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b, metadist-1, -2, "
+                "-4, -8 (MetaDist's Table 2)",
+                output_);
   gpt_command_->add_option("--layers", gpt_.layers);
   gpt_command_->add_option("--hidden", gpt_.hidden);
   gpt_command_->add_option("--heads", gpt_.heads);
