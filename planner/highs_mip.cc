@@ -276,4 +276,6 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
   return result;
 }
 
+std::string highs_version() { return highsVersion(); }
+
 }  // namespace shardrun

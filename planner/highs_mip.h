@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "planner/deadline.h"
@@ -28,5 +29,7 @@ double mip_size(const Problem& problem);
 /// optimal.
 MipResult solve_mip(const Problem& problem, const Solution* start, const Deadline& deadline,
                     uint64_t seed, double gap = 1e-9, const std::vector<size_t>& times = {});
+
+std::string highs_version();  // "1.11.0"
 
 }  // namespace shardrun

@@ -11,4 +11,6 @@ namespace shardrun {
 /// bit.
 const KernelList& cpu_kernels();
 
+std::string onednn_version();  // "2.6.3"
+
 }  // namespace shardrun

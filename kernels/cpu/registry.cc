@@ -1,6 +1,7 @@
 // The CPU kernels' families put together.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/onednn.h"
 
 namespace shardrun {
 
@@ -17,6 +18,11 @@ const KernelList& cpu_kernels() {
     return all;
   }();
   return list;
+}
+
+std::string onednn_version() {
+  const dnnl::version_t& v = *dnnl::version();
+  return str(v.major, ".", v.minor, ".", v.patch);
 }
 
 }  // namespace shardrun

@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "analysis.h"
-#include "graph/op_def.h"
+#include "arithmetic.h"
 #include "local_changes.h"
 #include "names.h"
 #include "text.h"
@@ -63,16 +63,6 @@ std::string gap_text(const PlanReport& report) {
 
 std::string operations(double flops) {
   return flops < 1e11 ? format("%.4g GFLOP", flops / 1e9) : format("%.4g TFLOP", flops / 1e12);
-}
-
-/// Floating-point operations of the whole step, on all ranks together, by op.
-std::map<std::string, double> arithmetic(const Graph& graph, int accumulate) {
-  std::map<std::string, double> out;
-  for (const Node& node : graph.nodes()) {
-    const double times = node.phase == Phase::micro ? accumulate : 1;
-    out[node.op] += times * node_flops(node, graph.types(node.inputs), graph.types(node.outputs));
-  }
-  return out;
 }
 
 int64_t parameter_count(const Graph& graph) {
@@ -195,7 +185,7 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << part_rows(timed(a.communication, a.calls), whole, ms);
 
     const Graph& graph = model.impl().train;
-    const auto flops = arithmetic(graph, model.impl().options.accumulate);
+    const auto flops = arithmetic(model.impl());
     std::vector<Part> work;
     for (const auto& [op, part] : flops) work.push_back({op, "", part});
     out << part_row(0, "arithmetic of a step", operations(total(flops)), "",

@@ -86,6 +86,4 @@ void write_wide_resnet(const WideResNetModel& model, const std::string& path) {
   });
 }
 
-std::string version() { return SHARDRUN_VERSION; }
-
 }  // namespace shardrun

@@ -2,16 +2,19 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 
+#include "bench.h"
 #include "model_command.h"
 #include "options.h"
 #include "recipe.h"
 #include "report.h"
+#include "run_report.h"
 
 namespace shardrun::cli {
 namespace {
@@ -41,20 +44,37 @@ void write_text(const std::string& path, const std::string& text) {
   if (!out) throw Failure(Failure::Kind::call, path + ": cannot write the file");
 }
 
-void run_train(World& world, Arguments& args) {
+void run_train(World& world, Arguments& args, RunReport& told) {
   const Model model = load(world, args);
   const std::string data = check_training(world, model, args.train);
   if (world.leader()) std::printf("data: %s\n", data.c_str());
+  const auto start = std::chrono::steady_clock::now();
   const TrainingPlan plan = make_plan(world, model, args.plan);
+  const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - start;
+  if (!args.report.empty()) told.add(plan, plan_figures(world, model, plan), planning.count());
   if (world.leader()) std::printf("%s", plan.summary().c_str());
   Progress progress(args.train.steps);
-  args.train.on_step = [&](const StepReport& step) { progress.step(step); };
+  args.train.on_step = [&](const StepReport& step) {
+    told.add(step);
+    progress.step(step);
+  };
   args.train.on_note = [](const std::string& note) { std::printf("note: %s\n", note.c_str()); };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
   const TrainReport report = train(world, model, plan, args.train);
+  told.finish(report);
   if (!world.leader()) return;
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
+}
+
+void run_train(World& world, Arguments& args) {
+  RunReport told(world.leader() ? args.report : "");
+  try {
+    run_train(world, args, told);
+  } catch (const std::exception& e) {
+    told.fail(e);
+    throw;
+  }
 }
 
 void run_plan(World& world, Arguments& args) {
@@ -238,10 +258,13 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   ModelCommand write_model(*model_command);
+  CLI::App* bench_command = app.add_subcommand("bench", "Measure, so that anybody can repeat it");
+  BenchCommand bench(*bench_command);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan",      "verify", "explain", "model",
-                                        "solve", "calibrate", "-h",     "--help",  "--version"};
+  const std::vector<std::string> own = {"train", "plan",   "verify",    "explain",
+                                        "model", "solve",  "calibrate", "bench",
+                                        "-h",    "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -277,7 +300,7 @@ int run(int argc, char** argv) {
     if (app.get_subcommands().empty()) {
       throw Failure(Failure::Kind::call,
                     "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-                    "explain, model, solve, calibrate; --help tells more");
+                    "explain, model, solve, calibrate, bench; --help tells more");
     }
     if (runs_on_all && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call,
@@ -289,14 +312,16 @@ int run(int argc, char** argv) {
     if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
     return 2;
   }
-  if (!runs_on_all && !is_first_process()) return 0;  // work for one
-  if (model_command->parsed() || solve_command->parsed()) {
+  const bool bench_on_all = bench.chosen() != nullptr && bench.chosen()->on_all;
+  if (!runs_on_all && !bench_on_all && !is_first_process()) return 0;  // work for one
+  if (model_command->parsed() || solve_command->parsed() || bench.chosen()) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
-      write_model.run();
+      if (model_command->parsed()) write_model.run();
+      if (bench.chosen()) return bench.chosen()->run();
       return 0;
     } catch (const Failure& e) {
-      std::fprintf(stderr, "shardrun: %s\n", e.what());
+      if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
       return e.kind() == Failure::Kind::call ? 2 : 1;
     }
   }

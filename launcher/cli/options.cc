@@ -18,8 +18,9 @@ int64_t parse_count(const std::string& text, const std::string& flag) {
 
 constexpr int kMostRanks = 65536;
 
-/// "16GiB", "512MiB", "1.5GB", "1000000".
-int64_t parse_bytes(const std::string& text) {
+}  // namespace
+
+int64_t parse_bytes(const std::string& text, const std::string& flag) {
   static const std::map<std::string, double> kUnits = {
       {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
       {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
@@ -29,12 +30,10 @@ int64_t parse_bytes(const std::string& text) {
   if (ec != std::errc() || unit == kUnits.end() || !(value > 0) || !std::isfinite(value) ||
       value * unit->second >= 0x1p62) {
     throw Failure(Failure::Kind::call,
-                  "--memory: '" + text + "' is not a size such as 16GiB, 512MiB or 2GB");
+                  flag + ": '" + text + "' is not a size such as 16GiB, 512MiB or 2GB");
   }
   return static_cast<int64_t>(value * unit->second);
 }
-
-}  // namespace
 
 void add_model_options(CLI::App& app, Arguments& args) {
   ModelOptions& o = args.model_options;
@@ -139,6 +138,9 @@ void add_train_options(CLI::App& app, Arguments& args) {
       "Stop after so many validations with neither a lower loss nor a higher accuracy than "
       "all before (default: never)");
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
+  app.add_option("--report", args.report,
+                 "Write what the run was to this file when it ends, one JSON object: plan, bytes, "
+                 "times of all steps");
 }
 
 void add_profile_options(CLI::App& app, Arguments& args) {
@@ -181,7 +183,7 @@ void finish_arguments(Arguments& args) {
   args.model_options.batch = args.batch;
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;
-  if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory);
+  if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory, "--memory");
   args.plan.seed = args.model_options.seed = args.train.seed;
 }
 

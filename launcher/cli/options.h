@@ -18,6 +18,7 @@ struct Arguments {
   bool verbose = false;
   std::string recipe;  // what the model's file adds to the call, for people
   std::string output;  // -o
+  std::string report;  // --report: a file, what a training run was
   ModelOptions model_options;
   PlanRequest plan;
   TrainOptions train;
@@ -26,6 +27,9 @@ struct Arguments {
 };
 
 inline constexpr const char* kSortEdges = "A graph's edges in the order of their targets";
+
+/// "16GiB", "512MiB", "1.5GB", "1000000". Throws Failure(call) naming `flag`.
+int64_t parse_bytes(const std::string& text, const std::string& flag);
 
 void add_model_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);

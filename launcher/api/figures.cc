@@ -1,0 +1,55 @@
+// What a plan comes to, in numbers.
+#include <algorithm>
+
+#include "arithmetic.h"
+#include "exec/collective_step.h"
+#include "graph/op_def.h"
+#include "plan.h"
+#include "shardrun/bench.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+/// What a step of this Program gives to other ranks.
+int64_t sent_bytes(const Program& program, int accumulate) {
+  int64_t sum = 0;
+  for (const Step& step : program.steps) {
+    if (step.kind != Step::Kind::collective) continue;
+    const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
+    const int64_t once = CollectiveStep(step.collective, dtype, program.rank).bytes_sent();
+    sum += (step.phase == Phase::micro ? accumulate : 1) * once;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::map<std::string, double> arithmetic(const Model::Impl& model) {
+  const Graph& graph = model.train;
+  std::map<std::string, double> out;
+  for (const Node& node : graph.nodes()) {
+    const double times = node.phase == Phase::micro ? model.options.accumulate : 1;
+    out[node.op] += times * node_flops(node, graph.types(node.inputs), graph.types(node.outputs));
+  }
+  return out;
+}
+
+PlanFigures plan_figures(World& world, const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    const TrainingPlan::Impl& impl = plan.impl();
+    PlanFigures out;
+    out.mesh = impl.train.mesh.to_string();
+    out.planner = impl.train.planner;
+    for (const auto& [op, part] : arithmetic(model.impl())) out.flops += part;
+    share_cores(world.impl());
+    out.threads = world.impl().kernel_threads;
+    for (int64_t rank = 0; rank < impl.train.mesh.size(); ++rank) {
+      const Program program = compile(model.impl().train, impl.train, impl.cluster, rank);
+      out.sent_bytes.push_back(sent_bytes(program, model.impl().options.accumulate));
+    }
+    return out;
+  });
+}
+
+}  // namespace shardrun

@@ -1,0 +1,18 @@
+// The list of bench's subcommands.
+#include "bench.h"
+
+namespace shardrun::cli {
+
+BenchCommand::BenchCommand(CLI::App& app) {
+  app.require_subcommand(1);
+  benches_ = {add_bench_weak_scaling(app), add_bench_collectives(app)};
+}
+
+const Bench* BenchCommand::chosen() const {
+  for (const Bench& bench : benches_) {
+    if (bench.command->parsed()) return &bench;
+  }
+  return nullptr;
+}
+
+}  // namespace shardrun::cli

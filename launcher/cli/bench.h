@@ -1,0 +1,36 @@
+// shardrun bench: measurements that anybody can repeat.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <vector>
+
+namespace shardrun::cli {
+
+/// How benches start ranks of MPI, unless --mpirun says otherwise.
+inline constexpr const char* kMpirun = "mpirun --oversubscribe --bind-to none";
+
+/// One of bench's subcommands, and what it does if the call names it: returns the exit status or
+/// throws Failure.
+struct Bench {
+  CLI::App* command;
+  std::function<int()> run;
+  bool on_all = false;  // under mpirun it runs on every process, else on the first
+};
+
+Bench add_bench_weak_scaling(CLI::App& bench);
+Bench add_bench_collectives(CLI::App& bench);
+
+/// All of them.
+class BenchCommand {
+ public:
+  /// Adds them to `app`. Must outlive the parsing.
+  explicit BenchCommand(CLI::App& app);
+  /// The one that was asked for; null: none.
+  const Bench* chosen() const;
+
+ private:
+  std::vector<Bench> benches_;
+};
+
+}  // namespace shardrun::cli

@@ -1,0 +1,374 @@
+// shardrun bench weak-scaling: MetaDist's figure 8 on the machine at hand. Each row is a run of
+// `shardrun train` of its own, under mpirun or on threads, so that one that fails costs only its
+// row; its --report says what it was.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "bench.h"
+#include "bench_models.h"
+#include "child.h"
+#include "machine.h"
+#include "options.h"
+#include "plot.h"
+#include "report.h"
+#include "table.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr int kWarmUp = 2;  // steps that do not count: first touch, caches
+
+struct Options {
+  std::string model, scale = "small", launcher, mpirun = kMpirun;
+  std::vector<int> ranks = {1, 2, 4, 8};
+  std::vector<std::string> planners = {"auto", "beam", "dp", "fsdp", "megatron"};
+  int steps = 10;
+  std::optional<int> threads;
+  std::string dtype = "f32", memory, cluster;
+  double plan_seconds = 10;
+  uint64_t seed = 0;
+  std::string json, plot, folder;
+};
+
+struct Row {
+  enum class State { measured, out_of_memory, refused, failed };
+  int ranks = 1;
+  std::string planner, command;
+  State state = State::failed;
+  std::string why;        // a sentence, where nothing was measured
+  nlohmann::json report;  // the run's own
+  std::vector<double> step_ms;
+  double load = 0;
+  double efficiency = 0;  // FLOP/s a rank, of those of the planner's row with the fewest ranks
+
+  double number(const char* field) const { return report.value(field, 0.0); }
+  double most(const char* field) const {
+    const auto all = report.value(field, std::vector<double>());
+    return all.empty() ? 0 : *std::max_element(all.begin(), all.end());
+  }
+  double flops_per_s(double q = 0.5) const { return number("flops") / quantile(step_ms, q) * 1e3; }
+};
+
+const char* to_string(Row::State state) {
+  switch (state) {
+    case Row::State::measured: return "measured";
+    case Row::State::out_of_memory: return "out of memory";
+    case Row::State::refused: return "refused";
+    case Row::State::failed: return "failed";
+  }
+  return "failed";
+}
+
+class WeakScaling {
+ public:
+  explicit WeakScaling(const Options& options) : o_(options) {
+    check();
+    if (o_.folder.empty()) folder_.emplace();
+  }
+
+  int run() {
+    head();
+    for (const int ranks : o_.ranks) {
+      const BenchModel model = bench_model(o_.model, o_.scale, ranks);
+      const std::string file = folder() + "/" + o_.model + "-" + std::to_string(ranks) + ".onnx";
+      model.write(file);
+      std::printf("%d rank%s: %s\n", ranks, ranks == 1 ? "" : "s", model.size.c_str());
+      for (const std::string& planner : o_.planners) {
+        rows_.push_back(measure(model, file, ranks, planner));
+        rate(rows_.back());
+        print(rows_.back());
+        write();  // what is there stays, whatever becomes of the rest
+      }
+    }
+    return 0;
+  }
+
+ private:
+  const std::string& folder() const { return folder_ ? folder_->path() : o_.folder; }
+
+  static void refuse(const std::string& sentence) { throw Failure(Failure::Kind::call, sentence); }
+
+  void check() {
+    if (launched_processes() > 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+      refuse(
+          "bench weak-scaling starts its ranks itself; run it without mpirun, and say with "
+          "--mpirun how ranks are started, as --mpirun 'mpirun --hostfile hosts'");
+    }
+    for (const int ranks : o_.ranks) {
+      if (ranks < 1 || ranks > 65536)
+        refuse("--ranks: got " + std::to_string(ranks) + ", wanted 1 to 65536");
+    }
+    std::sort(o_.ranks.begin(), o_.ranks.end());
+    o_.ranks.erase(std::unique(o_.ranks.begin(), o_.ranks.end()), o_.ranks.end());
+    for (const int ranks : o_.ranks) bench_model(o_.model, o_.scale, ranks);
+    if (!o_.memory.empty()) parse_bytes(o_.memory, "--memory");
+    mpirun_ = shell_words(o_.mpirun, "--mpirun");
+    const bool found = program_exists(mpirun_[0]);
+    if (o_.launcher == "mpirun" && !found)
+      refuse("--mpirun: there is no program '" + mpirun_[0] +
+             "'; install MPI, or give --launcher threads");
+    if (o_.launcher.empty()) o_.launcher = found ? "mpirun" : "threads";
+    machine_ = this_machine();
+    if (!o_.threads) o_.threads = std::max(1, machine_.cores / o_.ranks.back());
+    for (const std::string* path : {&o_.json, &o_.plot}) {  // before it takes long
+      if (!path->empty()) write_file(*path, "");
+    }
+  }
+
+  void head() const {
+    std::printf(
+        "weak scaling of %s (%s), %s, %d thread%s a rank, %d steps a row after %d, seed %llu\n",
+        o_.model.c_str(), o_.scale.c_str(), o_.dtype.c_str(), *o_.threads,
+        *o_.threads == 1 ? "" : "s", o_.steps, kWarmUp, static_cast<unsigned long long>(o_.seed));
+    std::printf("ranks started by: %s\n",
+                o_.launcher == "mpirun" ? shell_line(mpirun_).c_str() : "threads of one process");
+    std::printf("%s\n%s", describe(machine_).c_str(), table_.head().c_str());
+    std::fflush(stdout);
+  }
+
+  Row measure(const BenchModel& model, const std::string& file, int ranks,
+              const std::string& planner) const {
+    const std::string report = folder() + "/report.json";
+    std::vector<std::string> words;
+    const auto add = [&](std::initializer_list<std::string> more) {
+      words.insert(words.end(), more);
+    };
+    const std::string count = std::to_string(ranks);
+    if (o_.launcher == "mpirun") {
+      words = mpirun_;
+      add({"-np", count});
+    }
+    add({own_program(), "train", file});
+    if (o_.launcher == "threads") add({"--ranks", count});
+    add({"--threads", std::to_string(*o_.threads), "--planner", planner, "--steps",
+         std::to_string(o_.steps + kWarmUp), "--validation", "0", "--dtype", o_.dtype, "--seed",
+         std::to_string(o_.seed), "--report", report});
+    words.insert(words.end(), model.train.begin(), model.train.end());
+    if (!o_.memory.empty()) add({"--memory", o_.memory});
+    if (!o_.cluster.empty()) add({"--cluster", o_.cluster});
+    add({"--plan-seconds", cli::number(o_.plan_seconds, "%g")});
+
+    Row row;
+    row.ranks = ranks;
+    row.planner = planner;
+    row.command = shell_line(words);
+    row.load = this_machine().load;
+    std::remove(report.c_str());
+    const ChildResult child = run_child(words);
+    std::ifstream in(report, std::ios::binary);
+    row.report = nlohmann::json::parse(in, nullptr, false);
+    if (!row.report.is_object()) row.report = nlohmann::json::object();
+    judge(child, row);
+    return row;
+  }
+
+  void judge(const ChildResult& child, Row& row) const {
+    const auto steps = row.report.value("step_ms", std::vector<double>());
+    if (child.status == 0 && steps.size() == static_cast<size_t>(o_.steps + kWarmUp)) {
+      row.state = Row::State::measured;
+      row.step_ms.assign(steps.begin() + kWarmUp, steps.end());
+      return;
+    }
+    row.why = row.report.value("failure", sentence_of(child));
+    // What planning and laying out say of memory, and nothing else does.
+    const bool memory = row.why.find(" bytes") != std::string::npos &&
+                        row.why.find(", the limit is ") != std::string::npos;
+    row.state = child.status != 2 ? Row::State::failed
+                : memory          ? Row::State::out_of_memory
+                                  : Row::State::refused;
+  }
+
+  void rate(Row& row) const {
+    if (row.state != Row::State::measured) return;
+    for (const Row& first : rows_) {
+      if (first.planner != row.planner || first.state != Row::State::measured) continue;
+      row.efficiency = row.flops_per_s() / row.ranks / (first.flops_per_s() / first.ranks);
+      return;
+    }
+  }
+
+  void print(const Row& row) const {
+    if (row.state != Row::State::measured) {
+      std::printf("%5d  %-9s  %s: %s\n", row.ranks, row.planner.c_str(), to_string(row.state),
+                  row.why.c_str());
+    } else {
+      const auto mib = [](double bytes) { return cli::number(bytes / 0x1p20, "%.1f"); };
+      const auto ms = [&](double q) { return cli::number(quantile(row.step_ms, q), "%.1f"); };
+      std::printf("%s", table_
+                            .row({std::to_string(row.ranks), row.planner,
+                                  row.report.value("mesh", ""), ms(0.5), ms(0.25) + "-" + ms(0.75),
+                                  cli::number(row.number("predicted_ms"), "%.1f"),
+                                  cli::number(row.flops_per_s() / 1e9, "%.1f"),
+                                  cli::number(100 * row.efficiency, "%.0f %%"),
+                                  mib(row.most("allocated_bytes")), mib(row.most("sent_bytes")),
+                                  cli::number(row.number("planning_seconds"), "%.2f")})
+                            .c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  static void write_file(const std::string& path, const std::string& text) {
+    std::ofstream out(path, std::ios::binary);
+    out << text;
+    out.close();
+    if (!out) refuse(path + ": cannot write the file");
+  }
+
+  void write() const {
+    if (!o_.json.empty()) write_file(o_.json, json().dump(1) + "\n");
+    if (!o_.plot.empty()) write_file(o_.plot, svg(plot()));
+  }
+
+  nlohmann::json json() const {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const Row& row : rows_) {
+      nlohmann::json r = {{"ranks", row.ranks},
+                          {"planner", row.planner},
+                          {"state", to_string(row.state)},
+                          {"command", row.command},
+                          {"load", row.load}};
+      if (row.state != Row::State::measured) {
+        r["why"] = row.why;
+      } else {
+        r["mesh"] = row.report.value("mesh", "");
+        r["threads"] = row.report.value("threads", 0);
+        r["step_ms"] = row.step_ms;
+        r["median_ms"] = quantile(row.step_ms, 0.5);
+        r["quartiles_ms"] = {quantile(row.step_ms, 0.25), quantile(row.step_ms, 0.75)};
+        r["predicted_ms"] = row.number("predicted_ms");
+        r["flops"] = row.number("flops");
+        r["flops_per_s"] = row.flops_per_s();
+        r["efficiency"] = row.efficiency;
+        r["bytes"] = row.report.value("allocated_bytes", std::vector<int64_t>());
+        r["sent_bytes"] = row.report.value("sent_bytes", std::vector<int64_t>());
+        r["planning_seconds"] = row.number("planning_seconds");
+      }
+      rows.push_back(std::move(r));
+    }
+    return {{"bench", "weak-scaling"},
+            {"model", o_.model},
+            {"scale", o_.scale},
+            {"dtype", o_.dtype},
+            {"steps", o_.steps},
+            {"threads", *o_.threads},
+            {"launcher", o_.launcher},
+            {"memory", o_.memory},
+            {"seed", o_.seed},
+            {"machine", to_json(machine_)},
+            {"rows", rows}};
+  }
+
+  /// Aggregated FLOP/s by ranks, and what the slowest of the first rows would be without loss.
+  Plot plot() const {
+    Plot plot;
+    plot.title = "Weak scaling of " + o_.model + ", " + o_.dtype + ", " +
+                 std::to_string(*o_.threads) + (*o_.threads == 1 ? " thread" : " threads") +
+                 " a rank";
+    plot.x_label = "ranks (the model grows with them)";
+    plot.y_label = "GFLOP/s of all ranks, median step";
+    plot.missing_label = "out of memory, refused or failed";
+    double first = 0;
+    for (const std::string& planner : o_.planners) {
+      Plot::Line line;
+      line.name = planner;
+      for (const Row& row : rows_) {
+        if (row.planner != planner) continue;
+        if (row.state != Row::State::measured) {
+          line.missing.push_back(row.ranks);
+          continue;
+        }
+        line.points.push_back({static_cast<double>(row.ranks), row.flops_per_s() / 1e9,
+                               row.flops_per_s(0.75) / 1e9, row.flops_per_s(0.25) / 1e9});
+        if (row.ranks == o_.ranks.front()) first = std::max(first, line.points.back().y);
+      }
+      plot.lines.push_back(std::move(line));
+    }
+    if (first > 0 && o_.ranks.size() > 1) {
+      Plot::Line line;
+      line.name = "without loss";
+      line.dashed = true;
+      for (const int ranks : o_.ranks)
+        line.points.push_back({static_cast<double>(ranks), first * ranks / o_.ranks.front()});
+      plot.lines.push_back(std::move(line));
+    }
+    return plot;
+  }
+
+  Options o_;
+  std::vector<std::string> mpirun_;
+  Machine machine_;
+  std::optional<TemporaryFolder> folder_;
+  std::vector<Row> rows_;
+  Table table_{{{"ranks", 5},
+                {"planner", 9, true},
+                {"mesh", 10, true},
+                {"step, ms", 9},
+                {"quartiles", 11},
+                {"predicted", 9},
+                {"GFLOP/s", 8},
+                {"a rank", 6},
+                {"MiB a rank", 10},
+                {"MiB sent", 8},
+                {"plan, s", 7}}};
+};
+
+}  // namespace
+
+Bench add_bench_weak_scaling(CLI::App& bench) {
+  auto options = std::make_shared<Options>();
+  Options& o = *options;
+  CLI::App* app = bench.add_subcommand(
+      "weak-scaling",
+      "Train a model that grows with the number of ranks, by several planners (MetaDist's figure "
+      "8): step time, FLOP/s, bytes");
+  const auto names = bench_models();
+  app->add_option("--model", o.model, "gpt, wide-resnet or gat")
+      ->required()
+      ->check(CLI::IsMember(names));
+  app->add_option("--ranks", o.ranks, "How many, with commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option(
+         "--scale", o.scale,
+         "tiny: to see that it works; small: models that a machine of two cores can train; "
+         "paper: MetaDist's, for 1, 2, 4 and 8 ranks of a cluster")
+      ->check(CLI::IsMember(bench_scales()))
+      ->capture_default_str();
+  app->add_option("--planners", o.planners, "With commas; whatever train's --planner takes")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--steps", o.steps, "Of each row, after two that do not count")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app->add_option("--threads", o.threads,
+                  "Of each rank, the same in all rows (default: the cores over the most ranks)")
+      ->check(CLI::Range(1, 4096));
+  app->add_option("--dtype", o.dtype, "f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  app->add_option("--memory", o.memory, "Limit of a rank's arena, as 2GiB");
+  app->add_option("--cluster", o.cluster, "What to plan for (train's --cluster)");
+  app->add_option("--plan-seconds", o.plan_seconds, "Work of each search (train's --plan-seconds)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--seed", o.seed)->capture_default_str();
+  app->add_option("--launcher", o.launcher,
+                  "mpirun or threads (default: mpirun where there is one)")
+      ->check(CLI::IsMember({"mpirun", "threads"}));
+  app->add_option("--mpirun", o.mpirun, "The command that starts ranks; -np N comes behind it")
+      ->capture_default_str();
+  app->add_option("--json", o.json, "Write everything to this file, all steps too");
+  app->add_option("--plot", o.plot, "Write an SVG of FLOP/s by ranks to this file");
+  app->add_option("--folder", o.folder,
+                  "Where models and reports go; a folder that all nodes see (default: a temporary "
+                  "one)")
+      ->check(CLI::ExistingDirectory);
+  return {app, [options] { return WeakScaling(*options).run(); }};
+}
+
+}  // namespace shardrun::cli

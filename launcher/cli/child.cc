@@ -1,0 +1,156 @@
+// fork, exec, and a pipe for what it complains of.
+#include "child.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun::cli {
+namespace {
+
+[[noreturn]] void fail_to_run(const std::string& what) {
+  throw Failure(Failure::Kind::run, what + ": " + std::strerror(errno));
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  char part[4096];
+  while (true) {
+    const ssize_t n = ::read(fd, part, sizeof part);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return text;
+    text.append(part, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+ChildResult run_child(const std::vector<std::string>& words) {
+  // All that allocates is done before the fork.
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) != 0) fail_to_run("pipe");
+  const pid_t child = ::fork();
+  if (child < 0) fail_to_run("fork");
+  if (child == 0) {
+    const int nothing = ::open("/dev/null", O_RDWR);
+    ::dup2(nothing, STDIN_FILENO);
+    ::dup2(nothing, STDOUT_FILENO);
+    ::dup2(pipe[1], STDERR_FILENO);
+    ::execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  ::close(pipe[1]);
+  ChildResult result;
+  result.errors = read_all(pipe[0]);
+  ::close(pipe[0]);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) fail_to_run("waitpid");
+  }
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+bool program_exists(const std::string& name) {
+  if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((folder + "/" + name).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+std::string sentence_of(const ChildResult& child) {
+  constexpr std::string_view kOwn = "shardrun: ";
+  std::istringstream lines(child.errors);
+  std::string first;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(kOwn, 0) == 0) return line.substr(kOwn.size());
+    if (first.empty() && line.find_first_not_of("- \t") != std::string::npos) first = line;
+  }
+  if (child.status > 128 && first.empty())
+    return "ended by signal " + std::to_string(child.status - 128);
+  return (first.empty() ? "it said nothing" : first) + " (status " + std::to_string(child.status) +
+         ")";
+}
+
+std::string own_program() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw Failure(Failure::Kind::run, "/proc/self/exe: " + error.message());
+  return path.string();
+}
+
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    if (!line.empty()) line += " ";
+    const bool plain =
+        !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?[]{}#~`!") == std::string::npos;
+    if (plain) {
+      line += word;
+      continue;
+    }
+    line += "'";
+    for (const char c : word) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    line += "'";
+  }
+  return line;
+}
+
+std::vector<std::string> shell_words(const std::string& text, const std::string& flag) {
+  std::vector<std::string> words;
+  std::string word;
+  char quote = 0;
+  bool open = false;  // has a word begun?
+  for (const char c : text) {
+    if (quote != 0) {
+      if (c == quote) {
+        quote = 0;
+      } else {
+        word += c;
+      }
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+      open = true;
+    } else if (c == ' ' || c == '\t') {
+      if (open) words.push_back(word);
+      word.clear();
+      open = false;
+    } else {
+      word += c;
+      open = true;
+    }
+  }
+  if (quote != 0)
+    throw Failure(Failure::Kind::call, flag + ": '" + text + "' has a quote that does not end");
+  if (open) words.push_back(word);
+  if (words.empty())
+    throw Failure(Failure::Kind::call, flag + ": got nothing, wanted a command such as mpirun");
+  return words;
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "shardrun-bench-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) fail_to_run(pattern);
+  path_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,46 @@
+// Running another program and hearing what became of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shardrun::cli {
+
+struct ChildResult {
+  int status = 0;      // of exit, or 128 + the signal that ended it
+  std::string errors;  // its stderr
+};
+
+/// Runs words[0], looked for in PATH. It reads nothing and its stdout goes nowhere. Throws
+/// Failure(run) if it cannot be started.
+ChildResult run_child(const std::vector<std::string>& words);
+
+/// Why a child failed: what it said as shardrun's sentence, or the first line that says something.
+std::string sentence_of(const ChildResult& child);
+
+/// Is there such a program, in PATH or by its path?
+bool program_exists(const std::string& name);
+
+/// This program's own file.
+std::string own_program();
+
+/// Words as a shell takes them, to be typed again.
+std::string shell_line(const std::vector<std::string>& words);
+/// A text of words with blanks between them; quotes keep blanks. Throws Failure(call) naming
+/// `flag`.
+std::vector<std::string> shell_words(const std::string& text, const std::string& flag);
+
+/// A folder of its own below the system's temporary one, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace shardrun::cli

@@ -1,0 +1,52 @@
+// Gathering the fields, and the file.
+#include "run_report.h"
+
+#include <fstream>
+
+namespace shardrun::cli {
+
+RunReport::RunReport(std::string path) : path_(std::move(path)) {
+  json_ = {{"step_ms", nlohmann::json::array()},
+           {"comm_ms", nlohmann::json::array()},
+           {"losses", nlohmann::json::array()}};
+  write();
+}
+
+void RunReport::add(const TrainingPlan& plan, const PlanFigures& figures, double seconds) {
+  json_["mesh"] = figures.mesh;
+  json_["planner"] = figures.planner;
+  json_["flops"] = figures.flops;
+  json_["sent_bytes"] = figures.sent_bytes;
+  json_["threads"] = figures.threads;
+  json_["planning_seconds"] = seconds;
+  json_["predicted_ms"] = plan.predicted_seconds() * 1e3;
+  json_["predicted_bytes"] = plan.predicted_bytes();
+  json_["ranks"] = plan.predicted_bytes().size();
+}
+
+void RunReport::add(const StepReport& step) {
+  json_["step_ms"].push_back(step.step_ms);
+  json_["comm_ms"].push_back(step.comm_ms);
+  json_["losses"].push_back(step.loss);
+}
+
+void RunReport::finish(const TrainReport& report) {
+  json_["allocated_bytes"] = report.allocated_bytes;
+  json_["seconds"] = report.seconds;
+  write();
+}
+
+void RunReport::fail(const std::exception& error) {
+  json_["failure"] = error.what();
+  write();
+}
+
+void RunReport::write() const {
+  if (path_.empty()) return;
+  std::ofstream out(path_, std::ios::binary);
+  out << json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  out.close();
+  if (!out) throw Failure(Failure::Kind::call, "--report: " + path_ + ": cannot write the file");
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,33 @@
+// --report: what a training run was, as one JSON object.
+#pragma once
+
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "shardrun/bench.h"
+
+namespace shardrun::cli {
+
+/// Fields: mesh, planner, planning_seconds (wall clock, discovery too),
+/// predicted_ms, flops (of a step, all ranks); ranks, threads (of each); predicted_bytes,
+/// allocated_bytes, sent_bytes (by rank); step_ms, comm_ms, losses (by step). Of a run that failed,
+/// what was known by then and "failure": the sentence.
+class RunReport {
+ public:
+  /// "": none is wanted. Throws Failure(call) if the file cannot be written, before anything runs.
+  explicit RunReport(std::string path);
+
+  /// `seconds`: of planning.
+  void add(const TrainingPlan& plan, const PlanFigures& figures, double seconds);
+  void add(const StepReport& step);
+  void finish(const TrainReport& report);
+  void fail(const std::exception& error);
+
+ private:
+  void write() const;
+  std::string path_;
+  nlohmann::json json_;
+};
+
+}  // namespace shardrun::cli
