@@ -4,6 +4,7 @@
 #   make run         the same, then trains a small GPT on this repository's own prose with two ranks
 #   make test        builds and runs every test
 #   make install PREFIX=/opt/shardrun
+#   make bench       measures and writes bench/RESULTS.md (docs/performance.md); BENCH=collectives for a part of it
 #   make format      clang-format in place        make lint    clang-format and clang-tidy, changing nothing
 #
 # Build type and options: make CMAKE_FLAGS='-DSHARDRUN_NATIVE=OFF'. Tests by name or label: make test CTEST='-L unit'.
@@ -13,6 +14,7 @@ CMAKE_FLAGS ?=
 CTEST ?=
 JOBS ?= $(shell nproc)
 STEPS ?= 400
+BENCH ?=
 
 # A container's root may run MPI, and more ranks than cores; each rank may use every core it is given.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -45,6 +47,9 @@ test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --no-label-summary -j $(JOBS) $(CTEST)
 
+bench: build
+	@bench/run --shardrun $(BUILD)/shardrun $(BENCH)
+
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
@@ -57,4 +62,4 @@ lint: configure
 clean:
 	@rm -rf $(BUILD)
 
-.PHONY: all setup configure build run test install format lint clean
+.PHONY: all setup configure build run test bench install format lint clean
