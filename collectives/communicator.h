@@ -100,11 +100,11 @@ class Communicator {
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n);
 
 /// All of MPI_COMM_WORLD (collectives/mpi). Ranks of one machine exchange through shared memory,
-/// where they can have it. `ranks_per_node`: only so many consecutive ones of a machine share
-/// memory, as if each such group had a machine of its own; 0: all of them. Initialises MPI on first
-/// use; finalize_mpi() ends it after the last communicator is destroyed (and does nothing where MPI
-/// was never used). Throws Error(comm), also if a launcher started several processes but MPI
-/// connects none of them.
+/// where they can have it, and an all_reduce of several machines in each of them. `ranks_per_node`:
+/// only so many consecutive ones of a machine share memory, as if each such group had a machine of
+/// its own; 0: all of them. Initialises MPI on first use; finalize_mpi() ends it after the last
+/// communicator is destroyed (and does nothing where MPI was never used). Throws Error(comm), also
+/// if a launcher started several processes but MPI connects none of them.
 std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node = 0);
 void finalize_mpi() noexcept;
 /// Is this process started by mpirun or srun (from the environment; does not initialise MPI)?

@@ -64,6 +64,17 @@ void reduce_typed(std::span<const void* const> in, std::span<void* const> out, i
   reduce_block<T>(in, out, begin, count - begin, combine);
 }
 
+/// Calls f(combine) with what `op` does to two accumulators.
+template <class A, class F>
+void with_combine(Reduction op, F&& f) {
+  switch (op) {
+    case Reduction::sum: return f([](A a, A b) { return static_cast<A>(a + b); });
+    // `a != a` keeps a NaN of the left side; a NaN of the right side fails the comparison.
+    case Reduction::max: return f([](A a, A b) { return a >= b || a != a ? a : b; });
+    case Reduction::min: return f([](A a, A b) { return a <= b || a != a ? a : b; });
+  }
+}
+
 }  // namespace
 
 void reduce_in_rank_order(std::span<const void* const> in, std::span<void* const> out,
@@ -72,17 +83,37 @@ void reduce_in_rank_order(std::span<const void* const> in, std::span<void* const
   dispatch(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = typename Accumulator<T>::type;
-    switch (op) {
-      case Reduction::sum:
-        reduce_typed<T>(in, out, count, [](A a, A b) { return static_cast<A>(a + b); });
-        break;
-      // `a != a` keeps a NaN of the left side; a NaN of the right side fails the comparison.
-      case Reduction::max:
-        reduce_typed<T>(in, out, count, [](A a, A b) { return a >= b || a != a ? a : b; });
-        break;
-      case Reduction::min:
-        reduce_typed<T>(in, out, count, [](A a, A b) { return a <= b || a != a ? a : b; });
-        break;
+    with_combine<A>(op, [&](auto combine) { reduce_typed<T>(in, out, count, combine); });
+  });
+}
+
+DType accumulated_type(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
+
+void accumulate_in_rank_order(void* acc, bool fresh, std::span<const void* const> in, int64_t count,
+                              DType dtype, Reduction op) {
+  dispatch(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = typename Accumulator<T>::type;
+    A* sum = static_cast<A*>(acc);
+    with_combine<A>(op, [&](auto combine) {
+      for (size_t r = 0; r < in.size(); ++r) {
+        const T* next = static_cast<const T*>(in[r]);
+        for (int64_t i = 0; i < count; ++i) {
+          const A x = static_cast<A>(next[i]);
+          sum[i] = fresh && r == 0 ? x : combine(sum[i], x);
+        }
+      }
+    });
+  });
+}
+
+void round_accumulated(const void* acc, std::span<void* const> out, int64_t count, DType dtype) {
+  dispatch(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = typename Accumulator<T>::type;
+    const A* sum = static_cast<const A*>(acc);
+    for (void* to : out) {
+      for (int64_t i = 0; i < count; ++i) static_cast<T*>(to)[i] = static_cast<T>(sum[i]);
     }
   });
 }

@@ -20,6 +20,15 @@ inline void reduce_in_rank_order(std::span<const void* const> in, void* out, int
   reduce_in_rank_order(in, std::span<void* const>(&out, 1), count, dtype, op);
 }
 
+/// The same in parts, for ranks that cannot see all inputs: `acc`, of accumulated_type(dtype),
+/// holds what the ranks before have made (nothing if `fresh`), and takes on `in` from left to
+/// right. round_accumulated then gives every `out` the bits that one reduction of all would have
+/// given.
+DType accumulated_type(DType dtype);
+void accumulate_in_rank_order(void* acc, bool fresh, std::span<const void* const> in, int64_t count,
+                              DType dtype, Reduction op);
+void round_accumulated(const void* acc, std::span<void* const> out, int64_t count, DType dtype);
+
 /// Memory of this process alone, for Communicator::allocate: on huge pages where there are any.
 /// Throws out_of_memory.
 std::shared_ptr<char> private_memory(int64_t bytes);

@@ -68,11 +68,24 @@ std::string error_string(int code);
 /// More ranks on this host than cores: whoever waits must let the others run.
 bool oversubscribed();
 
+/// Ranks of one node that share memory (node_communicator.cc).
+class NodeCommunicator : public Communicator {
+ public:
+  /// Collective: where each rank's buffer of `bytes` lies. Empty if one is not in shared memory.
+  /// Good until this rank's next call.
+  virtual std::vector<void*> reach(void* data, int64_t bytes) = 0;
+};
+
 /// Point-to-point messages alone (mpi_communicator.cc). Takes over `comm`.
 std::unique_ptr<Communicator> communicate_by_messages(MPI_Comm comm, std::shared_ptr<Node> node,
                                                       double timeout);
-/// Through shared memory if the ranks of `comm` are of one node, else by messages; collective
-/// (node_communicator.cc). Takes over `comm`.
+/// Null, on every rank, where windows are refused. `messages` serves the same ranks, all of this
+/// node, in the same order.
+std::unique_ptr<NodeCommunicator> share_memory(MPI_Comm comm, std::shared_ptr<Node> node,
+                                               std::unique_ptr<Communicator>& messages,
+                                               double timeout);
+/// Through shared memory where the ranks of `comm` have it, else by messages; collective
+/// (nodes_communicator.cc). Takes over `comm`.
 std::unique_ptr<Communicator> communicate(MPI_Comm comm, std::shared_ptr<Node> node,
                                           double timeout);
 

@@ -89,12 +89,12 @@ void wake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-class NodeCommunicator : public Communicator {
+class SharingCommunicator : public NodeCommunicator {
  public:
   /// `slots`: this rank's memory for its Slot; `places`: every rank's; `ranks`: in the world.
-  NodeCommunicator(std::unique_ptr<Communicator> messages, std::shared_ptr<Node> node,
-                   std::vector<int> ranks, Memory slots, const std::vector<Place>& places,
-                   double timeout)
+  SharingCommunicator(std::unique_ptr<Communicator> messages, std::shared_ptr<Node> node,
+                      std::vector<int> ranks, Memory slots, const std::vector<Place>& places,
+                      double timeout)
       : messages_(std::move(messages)),
         node_(std::move(node)),
         ranks_(std::move(ranks)),
@@ -211,6 +211,15 @@ class NodeCommunicator : public Communicator {
     if (rank_ != root && bytes > 0)
       std::memcpy(data, small ? call_of(root).small : theirs(root), static_cast<size_t>(bytes));
     if (!small) meet();
+  }
+
+  std::vector<void*> reach(void* data, int64_t bytes) override {
+    Call& call = begin(Operation::all_reduce, DType::u8);
+    show(call, data, bytes, false);
+    if (!enter()) return {};
+    std::vector<void*> all;
+    for (int r = 0; r < size_; ++r) all.push_back(r == rank_ ? data : theirs(r));
+    return all;
   }
 
   void barrier() override {
@@ -354,37 +363,31 @@ class NodeCommunicator : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> communicate(MPI_Comm comm, std::shared_ptr<Node> node,
-                                          double timeout) {
-  int size = 1;
-  MPI_Comm_size(comm, &size);
-  auto messages = communicate_by_messages(comm, node, timeout);
-  if (size == 1) return messages;
-  const auto gather = [&](auto& own, auto& all) {
-    all.resize(static_cast<size_t>(size));
-    const int bytes = static_cast<int>(sizeof own);
-    SR_REQUIRE(
-        MPI_Allgather(&own, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm) == MPI_SUCCESS,
-        comm, "sharing memory: MPI_Allgather failed");
-  };
-  struct Member {
-    int node, rank;
-  } own{node->name(), node->world_rank()};
-  std::vector<Member> members;
-  gather(own, members);
-  std::vector<int> ranks;
-  for (const Member& member : members) {
-    if (member.node != own.node) return messages;
-    ranks.push_back(member.rank);
-  }
+std::unique_ptr<NodeCommunicator> share_memory(MPI_Comm comm, std::shared_ptr<Node> node,
+                                               std::unique_ptr<Communicator>& messages,
+                                               double timeout) {
+  const int size = messages->size();
   Memory slots = node->allocate(comm, slot_bytes(size));
-  if (!slots.why_private.empty()) return messages;
-  Place place = node->find(slots.data.get(), slot_bytes(size)).value();
-  std::vector<Place> places;
+  if (!slots.why_private.empty()) return nullptr;
   new (slots.data.get()) Slot;
-  gather(place, places);
-  return std::make_unique<NodeCommunicator>(std::move(messages), std::move(node), std::move(ranks),
-                                            std::move(slots), places, timeout);
+  struct Member {
+    int rank;
+    Place place;
+  };
+  const Member own{node->world_rank(), node->find(slots.data.get(), slot_bytes(size)).value()};
+  std::vector<Member> members(static_cast<size_t>(size));
+  const int bytes = static_cast<int>(sizeof own);
+  SR_REQUIRE(
+      MPI_Allgather(&own, bytes, MPI_BYTE, members.data(), bytes, MPI_BYTE, comm) == MPI_SUCCESS,
+      comm, "sharing memory: MPI_Allgather failed");
+  std::vector<int> ranks;
+  std::vector<Place> places;
+  for (const Member& member : members) {
+    ranks.push_back(member.rank);
+    places.push_back(member.place);
+  }
+  return std::make_unique<SharingCommunicator>(std::move(messages), std::move(node),
+                                               std::move(ranks), std::move(slots), places, timeout);
 }
 
 }  // namespace shardrun::mpi
