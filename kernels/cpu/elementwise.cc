@@ -334,6 +334,32 @@ KernelImpl copy_kernel(const char* op) {
           }};
 }
 
+// f32 to bf16 without a stop in between: what a step spends on its weights' casts is memory's time.
+KernelImpl narrowing_kernel() {
+  KernelImpl impl;
+  impl.op = "cast";
+  impl.name = "cpu:narrow";
+  impl.refuses = [](const KernelCall& call) -> std::optional<std::string> {
+    if (call.in[0].dtype == DType::f32 && call.out[0].dtype == DType::bf16) return std::nullopt;
+    return str("rounds f32 to bf16, not ", call.in[0].dtype, " to ", call.out[0].dtype);
+  };
+  impl.prepare = [](const KernelCall& call) {
+    const int64_t columns = call.out[0].shape.empty() ? 1 : call.out[0].shape.back();
+    const auto narrow = [](const KernelArgs& args, int64_t begin, int64_t end) {
+      put(args.out[0], begin, end - begin, args.in[0].as<float>() + begin);
+    };
+    return PreparedKernel{[=](const KernelArgs& args) {
+                            parallel_ranges(args.out[0].count(), 16384,
+                                            [&](int64_t b, int64_t e) { narrow(args, b, e); });
+                          },
+                          0, "cpu:narrow",
+                          [=](const KernelArgs& args, int64_t begin, int64_t end) {
+                            narrow(args, begin * columns, end * columns);
+                          }};
+  };
+  return impl;
+}
+
 }  // namespace
 
 KernelList elementwise_kernels() {
@@ -417,6 +443,7 @@ KernelList elementwise_kernels() {
         if (is_f32_or_bf16(d) || d == DType::boolean) return std::nullopt;
         return str("computes in f32 and bf16, not ", d);
       }));
+  list.push_back(narrowing_kernel());
   list.push_back(elementwise("cast", loop1<[](float x) { return x; }>, nullptr, cast_refuses));
   return list;
 }

@@ -39,8 +39,10 @@ double reduce_run(const TensorView& x, int64_t at, int64_t n) {
   }
   alignas(64) double lane[kLanes];
   std::fill_n(lane, kLanes, Op::kStart);
-  for (int64_t done = 0; done < n; done += kBlock) {
-    const int64_t count = std::min(kBlock, n - done);
+  const int64_t block =
+      x.type.dtype == DType::f32 ? std::max<int64_t>(n, 1) : kBlock;  // as it lies
+  for (int64_t done = 0; done < n; done += block) {
+    const int64_t count = std::min(block, n - done);
     const float* v = floats(x, at + done, count, buffer);
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
