@@ -9,7 +9,7 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr double kWidth = 760, kHeight = 440;
+constexpr double kWidth = 840, kHeight = 440;
 constexpr double kLeft = 80, kRight = 560, kTop = 48, kBottom = 380;  // of the axes
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000"};  // Okabe and Ito's
