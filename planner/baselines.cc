@@ -180,8 +180,9 @@ void BaselineDemands::find_stream(const std::function<const SpmdRule&(NodeId)>& 
   }
   for (size_t n = 0; n < product.size(); ++n) {
     const Node& node = graph_.nodes()[n];
-    if (!forward_[n] || node.op != "add") continue;
-    const ValueId sum = node.outputs[0], a = node.inputs[0], b = node.inputs[1];
+    const bool normalised = node.op == "batch_norm" && node.inputs.size() == 6;  // and then added
+    if (!forward_[n] || !(normalised || node.op == "add")) continue;
+    const ValueId sum = node.outputs[0], a = node.inputs[0], b = node.inputs[normalised ? 5 : 1];
     const TensorType& type = graph_.type(sum);
     if (type.shape.size() < 2 || !is_float(type.dtype) || graph_.type(a) != type ||
         graph_.type(b) != type || !(passes_product(a, b, product) || passes_product(b, a, product)))

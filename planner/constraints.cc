@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <regex>
 
+#include "graph/passes/channels_last.h"
+
 namespace shardrun {
 namespace {
 
@@ -153,6 +155,7 @@ void Constraints::request(const std::string& text) {
          error.what(), ")");
   }
   bool found = false;
+  const std::vector<std::vector<int64_t>> moved = moved_channels(graph_);
   for (size_t v = 0; v < graph_.values().size(); ++v) {
     const Value& value = graph_.values()[v];
     const bool computed = value.role == Role::computed;
@@ -169,7 +172,10 @@ void Constraints::request(const std::string& text) {
                "' is made by no node, so it cannot be partial");
     SR_REQUIRE(value.role != Role::scalar || sharding.is_replicated(), invalid_input, by,
                ": value '", value.name, "' is one number, which every rank has");
-    pin(static_cast<ValueId>(v), {sharding, by, true});
+    Sharding as_it_lies = sharding;
+    for (size_t d = 0; d < moved[v].size(); ++d)
+      as_it_lies.dims[d] = sharding.dims[static_cast<size_t>(moved[v][d])];
+    pin(static_cast<ValueId>(v), {as_it_lies, by, true});
   }
   SR_REQUIRE(found, invalid_input, by, ": no value's whole name matches; near are ",
              near_names(graph_, regex, pattern));

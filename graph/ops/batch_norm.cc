@@ -6,21 +6,27 @@
 //       mean; one reduction over the ranks serves both.
 //   batch_statistics(moments){count} -> mean [C], variance [C] (population), f32 (f64 where
 //       `dtype` says so); count = N · … of the whole batch
-//   batch_norm(x, mean, variance, scale, bias){eps} -> (x - mean) / sqrt(variance + eps) * scale +
-//       bias
+//   batch_norm(x, mean, variance, scale, bias[, residual]){eps, relu} ->
+//       (x - mean) / sqrt(variance + eps) * scale + bias [+ residual], with relu=1 at least 0
 //   running_statistics(mean, variance, new_mean, new_variance){momentum, unbias} -> the averages
 //       after the step: old + momentum * (new - old); the new variance is multiplied by `unbias`
 //       first (count / (count - 1) for PyTorch's, 1 for ONNX's)
-//   batch_norm_reduce_grad(dy, x, mean, variance){eps} -> [2, C] f64: the sums of dy and of dy * h,
+//   batch_norm_reduce_grad(dy, x, mean, variance[, scale, bias]){eps, relu} -> [2, C] f64: the sums
+//   of dy and of dy * h,
 //       h the normalised x; these are the gradients of bias and scale. In f64 because dx of every
 //       element follows from them: what is lost in adding the ranks' sums would be in all of them.
-//   batch_norm_grad(dy, x, mean, variance, scale, sums){eps, count} -> dx, dscale [C], dbias [C].
-//       count > 0: mean and variance are those of x itself and dx holds what goes through them
-//       (Ioffe and Szegedy, "Batch Normalization", 2015, section 3); 0: they are given.
+//   batch_norm_grad(dy, x, mean, variance, scale, sums[, bias]){eps, count, relu} -> dx, dscale
+//   [C],
+//       dbias [C]. count > 0: mean and variance are those of x itself and dx holds what goes
+//       through them (Ioffe and Szegedy, "Batch Normalization", 2015, section 3); 0: they are
+//       given.
 //
-// Scale, bias and statistics are f32 where x is bf16.
+// The gradients with relu=1 take dy as 0 where the result was not above 0, which they find out from
+// x; behind a residual dy is made so beforehand. With channels_last=1 x is [N, …, C]. Scale, bias
+// and statistics are f32 where x is bf16.
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
+#include "graph/ops/window.h"
 
 namespace shardrun {
 namespace {
@@ -31,20 +37,27 @@ using Grads = std::vector<ValueId>;
 
 DType wide(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
 
-/// [C] in the type of statistics.
-TensorType channels_of(const TensorType& x) {
-  require_float(x, "x");
-  SR_REQUIRE(x.shape.size() >= 2, invalid_input, "x is ", x, ", wanted [N, C, …]");
-  return {wide(x.dtype), {x.shape[1]}};
+size_t channel_dim(const Node& node, const Shape& x) {
+  return channels_last(node) ? x.size() - 1 : 1;
 }
+
+/// [C] in the type of statistics.
+TensorType channels_of(const Node& node, const TensorType& x) {
+  require_float(x, "x");
+  SR_REQUIRE(x.shape.size() >= 2, invalid_input, "x is ", x, ", wanted ",
+             channels_last(node) ? "[N, …, C]" : "[N, C, …]");
+  return {wide(x.dtype), {x.shape[channel_dim(node, x.shape)]}};
+}
+
+bool has_relu(const Node& node) { return node.attrs.i("relu", 0) != 0; }
 
 void require_type(const TensorType& got, const TensorType& want, const char* who) {
   SR_REQUIRE(got == want, invalid_input, who, " is ", got, ", wanted ", want);
 }
 
-Types infer_moments(const Node&, InTypes in) {
+Types infer_moments(const Node& node, InTypes in) {
   require_operands(in, 1);
-  return {{DType::f64, {2, channels_of(in[0]).shape[0]}}};
+  return {{DType::f64, {2, channels_of(node, in[0]).shape[0]}}};
 }
 
 Types infer_statistics(const Node& node, InTypes in) {
@@ -57,11 +70,12 @@ Types infer_statistics(const Node& node, InTypes in) {
   return {type, type};
 }
 
-Types infer_batch_norm(const Node&, InTypes in) {
-  require_operands(in, 5);
-  const TensorType channels = channels_of(in[0]);
+Types infer_batch_norm(const Node& node, InTypes in) {
+  require_operands(in, 5, 6);
+  const TensorType channels = channels_of(node, in[0]);
   const char* names[] = {"x", "mean", "variance", "scale", "bias"};
   for (size_t i = 1; i < 5; ++i) require_type(in[i], channels, names[i]);
+  if (in.size() > 5) require_type(in[5], in[0], "residual");
   return {in[0]};
 }
 
@@ -72,22 +86,28 @@ Types infer_running(const Node&, InTypes in) {
   return {in[0], in[0]};
 }
 
-Types infer_reduce_grad(const Node&, InTypes in) {
-  require_operands(in, 4);
-  const TensorType channels = channels_of(in[1]);
+/// dy, x, mean, variance: [2, C] f64.
+TensorType gradient_sums(const Node& node, InTypes in) {
+  const TensorType channels = channels_of(node, in[1]);
   require_type(in[0], in[1], "dy");
   require_type(in[2], channels, "mean");
   require_type(in[3], channels, "variance");
-  return {{DType::f64, {2, channels.shape[0]}}};
+  return {DType::f64, {2, channels.shape[0]}};
+}
+
+Types infer_reduce_grad(const Node& node, InTypes in) {
+  require_operands(in, has_relu(node) ? 6 : 4);
+  const TensorType sums = gradient_sums(node, in);
+  for (size_t i = 4; i < in.size(); ++i) require_type(in[i], in[2], i == 4 ? "scale" : "bias");
+  return {sums};
 }
 
 Types infer_batch_norm_grad(const Node& node, InTypes in) {
-  require_operands(in, 6);
-  const TensorType sums = infer_reduce_grad(node, in.first(4))[0];
-  const TensorType channels = channels_of(in[1]);
-  require_type(in[4], channels, "scale");
-  require_type(in[5], sums, "sums");
-  return {in[1], channels, channels};
+  require_operands(in, has_relu(node) ? 7 : 6);
+  require_type(in[5], gradient_sums(node, in), "sums");
+  require_type(in[4], in[2], "scale");
+  if (has_relu(node)) require_type(in[6], in[2], "bias");
+  return {in[1], in[2], in[2]};
 }
 
 // ---- gradients ----
@@ -110,8 +130,9 @@ ValueId as(Graph& g, ValueId value, DType dtype) {
 Grads moments_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId x = c.node.inputs[0];
+  const size_t dim = channel_dim(c.node, c.in_shape(0));
   Shape per_channel(c.in_shape(0).size() - 1, 1);
-  per_channel[0] = c.in_shape(0)[1];
+  per_channel[dim - 1] = c.in_shape(0)[dim];
   auto channel = [&](int64_t index) {
     return g.add("reshape", {as(g, row(g, c.out_grads[0], index), c.in_type(0).dtype)},
                  {{"shape", per_channel}});
@@ -169,15 +190,28 @@ int64_t own_count(const GradientContext& c) {
 Grads batch_norm_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId x = c.node.inputs[0], mean = c.node.inputs[1], variance = c.node.inputs[2];
-  const ValueId gain = c.node.inputs[3], dy = c.out_grads[0];
-  const Attrs eps{{"eps", c.node.attrs.f("eps")}};
+  const ValueId gain = c.node.inputs[3], bias = c.node.inputs[4], y = c.node.outputs[0];
+  const bool adds = c.node.inputs.size() > 5, relu = has_relu(c.node);
+  ValueId dy = c.out_grads[0];
+  if (relu && adds) {
+    const ValueId zero = scalar(g, c.in_type(0).dtype, 0);
+    dy = g.add("where", {g.add("greater", {y, zero}), dy, zero});
+  }
+  Attrs attrs{{"eps", c.node.attrs.f("eps")}};
+  if (channels_last(c.node)) attrs.set("channels_last", int64_t{1});
+  std::vector<ValueId> to_sum = {dy, x, mean, variance};
+  if (relu && !adds) {
+    attrs.set("relu", int64_t{1});
+    to_sum.insert(to_sum.end(), {gain, bias});
+  }
+  const ValueId sums = g.add("batch_norm_reduce_grad", to_sum, attrs);
   const int64_t count = own_count(c);
-  Attrs both = eps;
-  both.set("count", count);
-  const ValueId sums = g.add("batch_norm_reduce_grad", {dy, x, mean, variance}, eps);
-  const std::vector<ValueId> made =
-      g.add_node("batch_norm_grad", {dy, x, mean, variance, gain, sums}, both);
+  attrs.set("count", count);
+  std::vector<ValueId> from = {dy, x, mean, variance, gain, sums};
+  if (relu && !adds) from.push_back(bias);
+  const std::vector<ValueId> made = g.add_node("batch_norm_grad", from, attrs);
   Grads grads = {made[0], kNoValue, kNoValue, made[1], made[2]};
+  if (adds) grads.push_back(dy);
   if (count > 0 || !(c.needs[1] || c.needs[2])) return grads;
   // dmean = -scale inv Σdy, dvariance = -scale inv² Σ(dy h) / 2.
   const ValueId inv2 = g.add("reciprocal", {shift(g, variance, c.node.attrs.f("eps"))});
@@ -194,23 +228,30 @@ double flops(const Node&, InTypes in, InTypes) {
 
 // ---- samples ----
 
-/// Operands by letter: x, c [C], M [2, C] f64.
+/// Operands by letter: x, c [C], M [2, C] f64. In both places of the channels.
 std::vector<OpDef::Sample> samples(const std::string& operands, const Attrs& attrs) {
   std::vector<OpDef::Sample> out;
-  for (const Shape& shape : {Shape{4, 3, 2, 5}, {3, 4, 5}, {6, 2}}) {
+  for (const Shape& shape : {Shape{4, 3, 2, 5}, {3, 4, 5}, {6, 2}, {4, 3, 2, 5}}) {
     OpDef::Sample s;
+    const bool last = out.size() == 3;
+    if (last && operands.find('x') == std::string::npos) break;
+    const int64_t channels = last ? shape.back() : shape[1];
     for (char kind : operands) {
-      const int64_t channels = shape[1];
       s.in.push_back({kind == 'M' ? DType::f64 : DType::f32, kind == 'x'   ? shape
                                                              : kind == 'c' ? Shape{channels}
                                                                            : Shape{2, channels}});
     }
     s.attrs = attrs;
+    if (last) s.attrs.set("channels_last", int64_t{1});
     // A variance that batch_statistics makes of these with count 4 is well above 0.
     s.low = 0.4, s.high = 1;
     out.push_back(std::move(s));
   }
   return out;
+}
+
+void append(std::vector<OpDef::Sample>& to, std::vector<OpDef::Sample> more) {
+  for (OpDef::Sample& s : more) to.push_back(std::move(s));
 }
 
 /// What f32 becomes of statistics where a test widens samples.
@@ -219,12 +260,20 @@ Attrs f32_statistics(int64_t count) { return {{"count", count}, {"dtype", std::s
 }  // namespace
 
 std::vector<OpDef> batch_norm_ops() {
-  const Attrs eps{{"eps", 1e-5}};
-  Attrs fixed = eps, own = eps;
+  const Attrs eps{{"eps", 1e-5}}, relu{{"eps", 1e-5}, {"relu", int64_t{1}}};
+  Attrs fixed = eps, own = eps, own_relu = relu;
   fixed.set("count", int64_t{0});
   own.set("count", int64_t{12});
+  own_relu.set("count", int64_t{12});
+  std::vector<OpDef::Sample> norm_samples = samples("xcccc", eps);
+  append(norm_samples, samples("xcccc", relu));
+  append(norm_samples, samples("xccccx", relu));
+  append(norm_samples, samples("xccccx", eps));
+  std::vector<OpDef::Sample> sum_samples = samples("xxcc", eps);
+  append(sum_samples, samples("xxcccc", relu));
   std::vector<OpDef::Sample> grad_samples = samples("xxcccM", own);
-  for (OpDef::Sample& s : samples("xxcccM", fixed)) grad_samples.push_back(std::move(s));
+  append(grad_samples, samples("xxcccM", fixed));
+  append(grad_samples, samples("xxcccMc", own_relu));
   return {
       {.name = "batch_moments",
        .infer = infer_moments,
@@ -239,8 +288,8 @@ std::vector<OpDef> batch_norm_ops() {
        .infer = infer_batch_norm,
        .gradient = batch_norm_gradient,
        .flops = flops<4, 0>,
-       .in_place = {{0, 0}},
-       .samples = samples("xcccc", eps)},
+       .in_place = {{0, 0}, {0, 5}},
+       .samples = norm_samples},
       {.name = "running_statistics",
        .infer = infer_running,
        .gradient = running_gradient,
@@ -249,7 +298,7 @@ std::vector<OpDef> batch_norm_ops() {
       {.name = "batch_norm_reduce_grad",
        .infer = infer_reduce_grad,
        .flops = flops<5, 0>,
-       .samples = samples("xxcc", eps)},
+       .samples = sum_samples},
       {.name = "batch_norm_grad",
        .infer = infer_batch_norm_grad,
        .flops = flops<8, 0>,

@@ -8,6 +8,8 @@
 //
 //   conv(x [N, G, C, …in], w [G, O, C, …kernel]) -> y [N, G, O, …out]     C, O: of one group
 //
+// With channels_last=1 the channels of images stand at the end (window.h, ImageDims).
+//
 // Attributes, one entry per spatial dim: strides, dilations, pads_low; conv has pads_high, which
 // fixes the result's size; conv_data_grad has `size` and conv_weight_grad `kernel` instead.
 // window.h says which positions meet and what the padding of a part is. conv_data_grad is also a
@@ -27,24 +29,12 @@ using InTypes = std::span<const TensorType>;
 using Grads = std::vector<ValueId>;
 using Ints = std::vector<int64_t>;
 
-/// Dims of an operand taken apart.
-struct Dims {
-  size_t spatial = 0;  // how many spatial dims
-  size_t lead = 0;     // dims before them: 2, with groups 3
-};
-
-Shape head(const Shape& shape, const Dims& d) {
-  return Shape(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(d.lead));
-}
-Shape tail(const Shape& shape, const Dims& d) {
-  return Shape(shape.begin() + static_cast<std::ptrdiff_t>(d.lead), shape.end());
-}
-Shape joined(Shape head, const Shape& tail) {
-  head.insert(head.end(), tail.begin(), tail.end());
-  return head;
+ImageDims dims_of(const Node& node, size_t rank) {
+  const size_t spatial = node.attrs.ints("strides").size();
+  return {spatial, rank == spatial + 3, channels_last(node)};
 }
 
-Dims dims_of(const Node& node, InTypes in) {
+ImageDims dims_of(const Node& node, InTypes in) {
   require_operands(in, 2);
   require_float(in[0], "first operand");
   require_same_dtype(in[0], in[1]);
@@ -54,7 +44,7 @@ Dims dims_of(const Node& node, InTypes in) {
       spatial >= 1 && in[1].shape.size() == rank && (rank == spatial + 2 || rank == spatial + 3),
       invalid_input, "operands are ", in[0], " and ", in[1], "; with ", spatial,
       " strides both need rank ", spatial + 2, ", or ", spatial + 3, " with groups");
-  return {spatial, rank - spatial};
+  return dims_of(node, rank);
 }
 
 void require_dim(InTypes in, size_t a, size_t b, const char* what) {
@@ -62,41 +52,49 @@ void require_dim(InTypes in, size_t a, size_t b, const char* what) {
              " in ", in[0], " and ", in[1].shape[b], " in ", in[1]);
 }
 
+/// The image with other channels and sizes.
+Shape image_like(Shape image, const ImageDims& d, int64_t channels, const Shape& sizes) {
+  image[d.channel()] = channels;
+  for (size_t s = 0; s < d.spatial; ++s) image[d.at(s)] = sizes[s];
+  return image;
+}
+
+/// Where weights have their channels out, [.., O, C, …kernel]; those in stand behind them.
+size_t channels_out(const ImageDims& d) { return d.kernel_at(0) - 2; }
+
 Types infer_conv(const Node& node, InTypes in) {
-  const Dims d = dims_of(node, in);
-  if (d.lead == 3) require_dim(in, 1, 0, "groups");
-  require_dim(in, d.lead - 1, d.lead - 1, "channels");
-  const std::vector<Window> windows = windows_of(node, tail(in[1].shape, d));
-  Shape out = head(in[0].shape, d);
-  out[d.lead - 1] = in[1].shape[d.lead - 2];
-  for (size_t s = 0; s < d.spatial; ++s) out.push_back(windows[s].count(in[0].shape[d.lead + s]));
-  return {{in[0].dtype, out}};
+  const ImageDims d = dims_of(node, in);
+  if (d.groups) require_dim(in, d.group(), 0, "groups");
+  require_dim(in, d.channel(), channels_out(d) + 1, "channels");
+  const std::vector<Window> windows = windows_of(node, d.kernel_sizes(in[1].shape));
+  Shape sizes = d.sizes(in[0].shape);
+  for (size_t s = 0; s < d.spatial; ++s) sizes[s] = windows[s].count(sizes[s]);
+  return {{in[0].dtype, image_like(in[0].shape, d, in[1].shape[channels_out(d)], sizes)}};
 }
 
 Types infer_data_grad(const Node& node, InTypes in) {
-  const Dims d = dims_of(node, in);
-  if (d.lead == 3) require_dim(in, 1, 0, "groups");
-  require_dim(in, d.lead - 1, d.lead - 2, "channels of the result");
-  windows_of(node, tail(in[1].shape, d));
+  const ImageDims d = dims_of(node, in);
+  if (d.groups) require_dim(in, d.group(), 0, "groups");
+  require_dim(in, d.channel(), channels_out(d), "channels of the result");
+  windows_of(node, d.kernel_sizes(in[1].shape));
   const Ints& size = node.attrs.ints("size");
   SR_REQUIRE(size.size() == d.spatial, invalid_input, "size is ", to_string(size), ", wanted ",
              d.spatial, " entries");
-  Shape out = head(in[0].shape, d);
-  out[d.lead - 1] = in[1].shape[d.lead - 1];
-  return {{in[0].dtype, joined(out, size)}};
+  return {{in[0].dtype, image_like(in[0].shape, d, in[1].shape[channels_out(d) + 1], size)}};
 }
 
 Types infer_weight_grad(const Node& node, InTypes in) {
-  const Dims d = dims_of(node, in);
+  const ImageDims d = dims_of(node, in);
   require_dim(in, 0, 0, "batch sizes");
-  if (d.lead == 3) require_dim(in, 1, 1, "groups");
+  if (d.groups) require_dim(in, d.group(), d.group(), "groups");
   const Ints& kernel = node.attrs.ints("kernel");
   windows_of(node, kernel);
   Shape out;
-  if (d.lead == 3) out.push_back(in[0].shape[1]);
-  out.push_back(in[1].shape[d.lead - 1]);
-  out.push_back(in[0].shape[d.lead - 1]);
-  TensorType type{in[0].dtype, joined(out, kernel)};
+  if (d.groups) out.push_back(in[0].shape[d.group()]);
+  out.push_back(in[1].shape[d.channel()]);
+  out.push_back(in[0].shape[d.channel()]);
+  out.insert(out.end(), kernel.begin(), kernel.end());
+  TensorType type{in[0].dtype, out};
   if (node.attrs.has("out_dtype")) {
     type.dtype = parse_dtype(node.attrs.s("out_dtype"));
     SR_REQUIRE(
@@ -128,18 +126,17 @@ Attrs without(const Attrs& attrs, std::initializer_list<const char*> names) {
 
 Grads conv_gradient(GradientContext& c) {
   const ValueId x = c.node.inputs[0], w = c.node.inputs[1], dy = c.out_grads[0];
-  const Dims d{c.node.attrs.ints("strides").size(),
-               c.in_shape(0).size() - c.node.attrs.ints("strides").size()};
+  const ImageDims d = dims_of(c.node, c.in_shape(0).size());
   const Attrs shared = without(c.node.attrs, {"pads_high"});
   Grads grads = {kNoValue, kNoValue};
   if (c.needs[0]) {
     Attrs attrs = shared;
-    attrs.set("size", tail(c.in_shape(0), d));
+    attrs.set("size", d.sizes(c.in_shape(0)));
     grads[0] = c.graph.add("conv_data_grad", {dy, w}, attrs);
   }
   if (c.needs[1]) {
     Attrs attrs = shared;
-    attrs.set("kernel", tail(c.in_shape(1), d));
+    attrs.set("kernel", d.kernel_sizes(c.in_shape(1)));
     grads[1] = c.graph.add("conv_weight_grad", {x, dy}, attrs);
   }
   return grads;
@@ -149,16 +146,15 @@ Grads conv_gradient(GradientContext& c) {
 /// conv(g, w), and that of w what w would get as the weights of that convolution.
 Grads data_grad_gradient(GradientContext& c) {
   const ValueId dy = c.node.inputs[0], w = c.node.inputs[1], g = c.out_grads[0];
-  const Dims d{c.node.attrs.ints("strides").size(),
-               c.in_shape(0).size() - c.node.attrs.ints("strides").size()};
-  const Shape kernel = tail(c.in_shape(1), d);
+  const ImageDims d = dims_of(c.node, c.in_shape(0).size());
+  const Shape kernel = d.kernel_sizes(c.in_shape(1));
   const Attrs shared = without(c.node.attrs, {"size"});
   Grads grads = {kNoValue, kNoValue};
   if (c.needs[0]) {
     Attrs attrs = shared;
     attrs.set("pads_high", Ints(d.spatial, 0));
     attrs = with_pads(
-        attrs, exact_windows(c.node, kernel, c.node.attrs.ints("size"), tail(c.in_shape(0), d)));
+        attrs, exact_windows(c.node, kernel, c.node.attrs.ints("size"), d.sizes(c.in_shape(0))));
     grads[0] = c.graph.add("conv", {g, w}, attrs);
   }
   if (c.needs[1]) {
@@ -171,24 +167,23 @@ Grads data_grad_gradient(GradientContext& c) {
 
 double conv_flops(const Node& node, InTypes in, InTypes out) {
   // Every element of y meets every channel and kernel offset of w.
-  const Dims d{node.attrs.ints("strides").size(),
-               in[0].shape.size() - node.attrs.ints("strides").size()};
+  const ImageDims d = dims_of(node, in[0].shape.size());
   const Shape& y = node.op == "conv"             ? out[0].shape
                    : node.op == "conv_data_grad" ? in[0].shape
                                                  : in[1].shape;
   const Shape& w = node.op == "conv_weight_grad" ? out[0].shape : in[1].shape;
   double flops = 2 * static_cast<double>(element_count(y));
-  for (size_t i = d.lead - 1; i < w.size(); ++i) flops *= static_cast<double>(w[i]);
+  for (size_t i = channels_out(d) + 1; i < w.size(); ++i) flops *= static_cast<double>(w[i]);
   return flops;
 }
 
 // ---- parts ----
 
 Attrs localise_conv(const Node& node, InTypes in, LocalBoxes boxes) {
-  const Dims d = dims_of(node, in);
-  std::vector<Window> windows = windows_of(node, tail(in[1].shape, d));
+  const ImageDims d = dims_of(node, in);
+  std::vector<Window> windows = windows_of(node, d.kernel_sizes(in[1].shape));
   for (size_t s = 0; s < d.spatial; ++s) {
-    const Range x = boxes.in[0][d.lead + s], y = boxes.out[0][d.lead + s];
+    const Range x = boxes.in[0][d.at(s)], y = boxes.out[0][d.at(s)];
     windows[s].low = windows[s].local_low(x, y);
     windows[s].high = windows[s].high_for(x.size, y.size);
   }
@@ -196,49 +191,47 @@ Attrs localise_conv(const Node& node, InTypes in, LocalBoxes boxes) {
 }
 
 Attrs localise_data_grad(const Node& node, InTypes in, LocalBoxes boxes) {
-  const Dims d = dims_of(node, in);
-  std::vector<Window> windows = windows_of(node, tail(in[1].shape, d));
+  const ImageDims d = dims_of(node, in);
+  std::vector<Window> windows = windows_of(node, d.kernel_sizes(in[1].shape));
   for (size_t s = 0; s < d.spatial; ++s)
-    windows[s].low = windows[s].local_low(boxes.out[0][d.lead + s], boxes.in[0][d.lead + s]);
+    windows[s].low = windows[s].local_low(boxes.out[0][d.at(s)], boxes.in[0][d.at(s)]);
   Attrs attrs = with_pads(node.attrs, windows);
-  attrs.set("size", tail(box_shape(boxes.out[0]), d));
+  attrs.set("size", d.sizes(box_shape(boxes.out[0])));
   return attrs;
 }
 
 Attrs localise_weight_grad(const Node& node, InTypes in, LocalBoxes boxes) {
-  const Dims d = dims_of(node, in);
+  const ImageDims d = dims_of(node, in);
   std::vector<Window> windows = windows_of(node, node.attrs.ints("kernel"));
   for (size_t s = 0; s < d.spatial; ++s)
-    windows[s].low = windows[s].local_low(boxes.in[0][d.lead + s], boxes.in[1][d.lead + s]);
+    windows[s].low = windows[s].local_low(boxes.in[0][d.at(s)], boxes.in[1][d.at(s)]);
   return with_pads(node.attrs, windows);
 }
 
 // ---- small shapes: the kernel, strides and padding stay, so that halos stay as wide ----
 
-void set_tail(Shape& shape, const Dims& d, size_t s, int64_t size) { shape[d.lead + s] = size; }
-
 Attrs shrink_conv(const Node& node, InTypes original, Types& in) {
-  const Dims d = dims_of(node, original);
-  const std::vector<Window> windows = windows_of(node, tail(original[1].shape, d));
+  const ImageDims d = dims_of(node, original);
+  const std::vector<Window> windows = windows_of(node, d.kernel_sizes(original[1].shape));
   for (size_t s = 0; s < d.spatial; ++s) {
-    const int64_t size = original[0].shape[d.lead + s];
-    set_tail(in[0].shape, d, s,
-             shrink_window(windows[s], size, windows[s].count(size), in[0].shape[d.lead + s]).in);
-    set_tail(in[1].shape, d, s, original[1].shape[d.lead + s]);
+    const int64_t size = original[0].shape[d.at(s)];
+    int64_t& small = in[0].shape[d.at(s)];
+    small = shrink_window(windows[s], size, windows[s].count(size), small).in;
+    in[1].shape[d.kernel_at(s)] = original[1].shape[d.kernel_at(s)];
   }
   return node.attrs;
 }
 
 Attrs shrink_data_grad(const Node& node, InTypes original, Types& in) {
-  const Dims d = dims_of(node, original);
-  const std::vector<Window> windows = windows_of(node, tail(original[1].shape, d));
+  const ImageDims d = dims_of(node, original);
+  const std::vector<Window> windows = windows_of(node, d.kernel_sizes(original[1].shape));
   Ints size = node.attrs.ints("size");
   for (size_t s = 0; s < d.spatial; ++s) {
     const SmallWindow small =
-        shrink_window(windows[s], size[s], original[0].shape[d.lead + s], in[0].shape[d.lead + s]);
+        shrink_window(windows[s], size[s], original[0].shape[d.at(s)], in[0].shape[d.at(s)]);
     size[s] = small.in;
-    set_tail(in[0].shape, d, s, small.out);
-    set_tail(in[1].shape, d, s, original[1].shape[d.lead + s]);
+    in[0].shape[d.at(s)] = small.out;
+    in[1].shape[d.kernel_at(s)] = original[1].shape[d.kernel_at(s)];
   }
   Attrs attrs = node.attrs;
   attrs.set("size", size);
@@ -246,13 +239,13 @@ Attrs shrink_data_grad(const Node& node, InTypes original, Types& in) {
 }
 
 Attrs shrink_weight_grad(const Node& node, InTypes original, Types& in) {
-  const Dims d = dims_of(node, original);
+  const ImageDims d = dims_of(node, original);
   const std::vector<Window> windows = windows_of(node, node.attrs.ints("kernel"));
   for (size_t s = 0; s < d.spatial; ++s) {
-    const SmallWindow small = shrink_window(windows[s], original[0].shape[d.lead + s],
-                                            original[1].shape[d.lead + s], in[1].shape[d.lead + s]);
-    set_tail(in[0].shape, d, s, small.in);
-    set_tail(in[1].shape, d, s, small.out);
+    const SmallWindow small = shrink_window(windows[s], original[0].shape[d.at(s)],
+                                            original[1].shape[d.at(s)], in[1].shape[d.at(s)]);
+    in[0].shape[d.at(s)] = small.in;
+    in[1].shape[d.at(s)] = small.out;
   }
   return node.attrs;
 }
@@ -281,28 +274,37 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-OpDef::Sample sample(const char* op, const Case& c, DType dtype = DType::f32) {
-  const Dims d{c.strides.size(), c.x.size() - c.strides.size()};
+/// [N, C, …] -> [N, …, C].
+Shape with_channels_last(Shape image, const ImageDims& d) {
+  std::rotate(image.begin() + 1, image.begin() + static_cast<std::ptrdiff_t>(d.kernel_at(0)),
+              image.end());
+  return image;
+}
+
+OpDef::Sample sample(const char* op, const Case& c, bool last = false, DType dtype = DType::f32) {
   Attrs attrs{{"strides", c.strides}, {"dilations", c.dilations}, {"pads_low", c.low}};
+  if (last) attrs.set("channels_last", int64_t{1});
   Attrs whole = attrs;
   whole.set("pads_high", c.high);
   Node node;
   node.op = "conv";
   node.attrs = whole;
-  const TensorType x{dtype, c.x}, w{dtype, c.w};
+  const ImageDims d = dims_of(node, c.x.size());
+  const TensorType x{dtype, last ? with_channels_last(c.x, d) : c.x}, w{dtype, c.w};
   const TensorType y = infer_conv(node, Types{x, w})[0];
   if (op == node.op) return {{x, w}, whole};
   if (op == std::string("conv_data_grad")) {
-    attrs.set("size", tail(c.x, d));
+    attrs.set("size", d.sizes(x.shape));
     return {{y, w}, attrs};
   }
-  attrs.set("kernel", tail(c.w, d));
+  attrs.set("kernel", d.kernel_sizes(c.w));
   return {{x, y}, attrs};
 }
 
 std::vector<OpDef::Sample> samples(const char* op) {
   std::vector<OpDef::Sample> out;
   for (const Case& c : cases()) out.push_back(sample(op, c));
+  for (size_t i = 0; i < cases().size(); i += 2) out.push_back(sample(op, cases()[i], true));
   return out;
 }
 
@@ -334,7 +336,7 @@ std::vector<OpDef> conv_ops() {
     op.flops = conv_flops;
     op.samples = samples(op.name.c_str());
   }
-  OpDef::Sample widened = sample("conv_weight_grad", cases()[0], DType::bf16);
+  OpDef::Sample widened = sample("conv_weight_grad", cases()[0], false, DType::bf16);
   widened.attrs.set("out_dtype", std::string("f32"));
   ops[2].samples.push_back(widened);
   return ops;

@@ -9,6 +9,8 @@
 //   sum_pool(x […, in]) -> y […, out]; padding counts as 0
 //   sum_pool_grad(dy […, out]) -> dx […, size]
 //
+// With channels_last=1 the last dim is not pooled: x […, in, C], y […, out, C].
+//
 // Attributes, one entry per pooled dim: kernel, strides, dilations, pads_low; the pools have
 // pads_high and their gradients `size`. See window.h. An average is sum_pool times a constant of
 // the inverse counts, so that a cut inside the image does not change what is divided by.
@@ -32,14 +34,16 @@ DType which_type(const Ints& kernel) {
 
 /// How many dims stand before the pooled ones.
 size_t lead_of(const Node& node, const TensorType& x) {
-  const size_t spatial = node.attrs.ints("kernel").size();
-  SR_REQUIRE(x.shape.size() >= spatial, invalid_input, "operand is ", x, "; a kernel of ", spatial,
-             " dims needs at least that rank");
-  return x.shape.size() - spatial;
+  const size_t pooled = node.attrs.ints("kernel").size(), behind = channels_last(node) ? 1 : 0;
+  SR_REQUIRE(x.shape.size() >= pooled + behind, invalid_input, "operand is ", x, "; a kernel of ",
+             pooled, " dims needs at least rank ", pooled + behind);
+  return x.shape.size() - pooled - behind;
 }
 
-Shape tail(const Shape& shape, size_t lead) {
-  return Shape(shape.begin() + static_cast<std::ptrdiff_t>(lead), shape.end());
+/// Sizes of the pooled dims.
+Shape pooled(const Node& node, const Shape& shape, size_t lead) {
+  const auto first = shape.begin() + static_cast<std::ptrdiff_t>(lead);
+  return Shape(first, first + static_cast<std::ptrdiff_t>(node.attrs.ints("kernel").size()));
 }
 
 Types infer_pool(const Node& node, InTypes in) {
@@ -73,7 +77,8 @@ Attrs gradient_attrs(const GradientContext& c) {
   Attrs attrs;
   for (const char* name : {"kernel", "strides", "dilations", "pads_low"})
     attrs.set(name, c.node.attrs.ints(name));
-  attrs.set("size", tail(c.in_shape(0), lead_of(c.node, c.in_type(0))));
+  attrs.set("size", pooled(c.node, c.in_shape(0), lead_of(c.node, c.in_type(0))));
+  if (channels_last(c.node)) attrs.set("channels_last", int64_t{1});
   return attrs;
 }
 
@@ -110,7 +115,7 @@ Attrs localise_pool_grad(const Node& node, InTypes in, LocalBoxes boxes) {
   for (size_t s = 0; s < windows.size(); ++s)
     windows[s].low = windows[s].local_low(boxes.out[0][lead + s], boxes.in[0][lead + s]);
   Attrs attrs = with_pads(node.attrs, windows);
-  attrs.set("size", tail(box_shape(boxes.out[0]), lead));
+  attrs.set("size", pooled(node, box_shape(boxes.out[0]), lead));
   return attrs;
 }
 
@@ -183,32 +188,32 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-std::vector<OpDef::Sample> samples(const std::string& op) {
+OpDef::Sample sample(const std::string& op, const Case& c, bool last) {
   const bool gradient = op.ends_with("_grad"), max = op.starts_with("max");
+  Attrs attrs{{"kernel", c.kernel},
+              {"strides", c.strides},
+              {"dilations", c.dilations},
+              {"pads_low", c.low}};
+  if (last) attrs.set("channels_last", int64_t{1});
+  Attrs whole = attrs;
+  whole.set("pads_high", c.high);
+  TensorType x{DType::f32, c.x};
+  if (last) x.shape.push_back(3);
+  if (!gradient) return {{x}, whole};
+  Node node;
+  node.op = "max_pool";
+  node.attrs = whole;
+  Types operands = infer_pool(node, Types{x});
+  if (!max) operands.pop_back();
+  attrs.set("size", pooled(node, x.shape, lead_of(node, x)));
+  return {operands, attrs};
+}
+
+std::vector<OpDef::Sample> samples(const std::string& op) {
   std::vector<OpDef::Sample> out;
-  for (const Case& c : cases()) {
-    Attrs attrs{{"kernel", c.kernel},
-                {"strides", c.strides},
-                {"dilations", c.dilations},
-                {"pads_low", c.low},
-                {"pads_high", c.high}};
-    const TensorType x{DType::f32, c.x};
-    if (!gradient) {
-      out.push_back({{x}, attrs});
-      continue;
-    }
-    Node node;
-    node.op = "max_pool";
-    node.attrs = attrs;
-    Types operands = infer_pool(node, Types{x});
-    if (!max) operands.pop_back();
-    Attrs local;
-    for (const auto& [name, value] : attrs.all()) {
-      if (name != "pads_high") local.set(name, value);
-    }
-    local.set("size", tail(c.x, c.x.size() - c.kernel.size()));
-    out.push_back({operands, local});
-  }
+  for (const Case& c : cases()) out.push_back(sample(op, c, false));
+  for (size_t i = 0; i < cases().size(); i += 2) out.push_back(sample(op, cases()[i], true));
+  out.push_back(sample(op, cases()[1], true));
   return out;
 }
 

@@ -41,6 +41,20 @@ Range Window::inside(int64_t k, int64_t size, int64_t count) const {
   return clamped(ceil_div(shift, stride), ceil_div(size + shift, stride), count);
 }
 
+Shape ImageDims::sizes(const Shape& image) const {
+  Shape out(spatial);
+  for (size_t s = 0; s < spatial; ++s) out[s] = image[at(s)];
+  return out;
+}
+
+Shape ImageDims::kernel_sizes(const Shape& weights) const {
+  Shape out(spatial);
+  for (size_t s = 0; s < spatial; ++s) out[s] = weights[kernel_at(s)];
+  return out;
+}
+
+bool channels_last(const Node& node) { return node.attrs.i("channels_last", 0) != 0; }
+
 std::vector<Window> windows_of(const Node& node, const Shape& kernel) {
   const std::vector<int64_t>&strides = node.attrs.ints("strides"),
         &dilations = node.attrs.ints("dilations");

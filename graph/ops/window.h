@@ -41,6 +41,25 @@ struct Window {
   int64_t local_low(Range in, Range out) const { return low + in.begin - out.begin * stride; }
 };
 
+/// Where the dims of an image stand: [N, C, …spatial], with groups [N, G, C, …spatial]; with the
+/// attribute channels_last=1, which is how kernels like them best, [N, …spatial, C] or
+/// [N, …spatial, G, C]. Weights are [O, C, …kernel] or [G, O, C, …kernel] always.
+struct ImageDims {
+  size_t spatial = 0;  // how many spatial dims
+  bool groups = false;
+  bool channels_last = false;
+
+  size_t rank() const { return spatial + (groups ? 3 : 2); }
+  size_t at(size_t s) const { return s + (channels_last ? 1 : rank() - spatial); }  // of an image
+  size_t group() const { return channels_last ? rank() - 2 : 1; }
+  size_t channel() const { return channels_last ? rank() - 1 : rank() - spatial - 1; }
+  size_t kernel_at(size_t s) const { return s + rank() - spatial; }  // of weights
+
+  Shape sizes(const Shape& image) const;  // of the spatial dims
+  Shape kernel_sizes(const Shape& weights) const;
+};
+bool channels_last(const Node& node);
+
 /// One per spatial dim, from the attributes strides, dilations, pads_low and, where there is one,
 /// pads_high. Throws invalid_input where their lengths differ or a stride, dilation or kernel is
 /// below 1.

@@ -229,6 +229,7 @@ FusionCounts fuse(Graph& graph) {
   fold_transposes(graph);
   merge_equal_nodes(graph);
   counts.projections = split_projections(graph);
+  counts.batch_norm = fuse_batch_norm(graph);
   return counts;
 }
 

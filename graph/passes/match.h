@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -26,6 +27,9 @@ bool same_factors(const Monomial& a, const Monomial& b);
 /// The one factor of a Monomial c * v, else nullopt.
 std::optional<ValueId> sole_factor(const Monomial& m);
 bool close(double a, double b);  // to 1e-4 relative: people write constants with five digits
+
+/// By value: how often nodes, outputs, loss, updates and metrics use it.
+std::vector<int> use_counts(const Graph& graph);
 
 /// The node that makes `id` if its op is `op`, else null.
 const Node* made_by(const Graph& graph, ValueId id, std::string_view op);

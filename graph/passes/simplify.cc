@@ -10,18 +10,6 @@ namespace {
 
 constexpr int64_t kMergedBytes = 4096;  // of equal constants
 
-std::vector<int> use_counts(const Graph& graph) {
-  std::vector<int> uses(graph.values().size(), 0);
-  for (const Node& node : graph.nodes()) {
-    for (ValueId id : node.inputs) ++uses[static_cast<size_t>(id)];
-  }
-  for (ValueId id : graph.outputs) ++uses[static_cast<size_t>(id)];
-  if (graph.loss != kNoValue) ++uses[static_cast<size_t>(graph.loss)];
-  for (const auto& [persistent, next] : graph.updates) ++uses[static_cast<size_t>(next)];
-  for (const auto& [name, id] : graph.metrics) ++uses[static_cast<size_t>(id)];
-  return uses;
-}
-
 bool is_identity_perm(const std::vector<int64_t>& perm) {
   for (size_t i = 0; i < perm.size(); ++i) {
     if (perm[i] != static_cast<int64_t>(i)) return false;
@@ -44,6 +32,18 @@ std::string after_transpose(const std::string& letters, const std::vector<int64_
 }
 
 }  // namespace
+
+std::vector<int> use_counts(const Graph& graph) {
+  std::vector<int> uses(graph.values().size(), 0);
+  for (const Node& node : graph.nodes()) {
+    for (ValueId id : node.inputs) ++uses[static_cast<size_t>(id)];
+  }
+  for (ValueId id : graph.outputs) ++uses[static_cast<size_t>(id)];
+  if (graph.loss != kNoValue) ++uses[static_cast<size_t>(graph.loss)];
+  for (const auto& [persistent, next] : graph.updates) ++uses[static_cast<size_t>(next)];
+  for (const auto& [name, id] : graph.metrics) ++uses[static_cast<size_t>(id)];
+  return uses;
+}
 
 int remove_no_ops(Graph& graph) {
   int count = 0;

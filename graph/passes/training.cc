@@ -230,6 +230,9 @@ Graph in_bf16(const Graph& graph) {
     } else if (any_bf16 && !normalises && node.op != "cast") {
       all_to(DType::f32, DType::bf16);
     }
+    constexpr size_t kResidual = 5;
+    if (node.op == "batch_norm" && inputs.size() > kResidual)
+      inputs[kResidual] = cast_to(g, inputs[kResidual], dtype(inputs[0]));
     const std::vector<ValueId> made = g.add_node(node.op, inputs, node.attrs, node.name);
     for (size_t i = 0; i < made.size(); ++i) {
       r.copied[node.outputs[i]] = made[i];

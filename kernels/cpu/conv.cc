@@ -27,15 +27,16 @@ ConvolutionShape shape_of(const KernelCall& call) {
   const TensorType& y = s.pass == Pass::forward ? call.out[0]
                         : s.pass == Pass::data  ? call.in[0]
                                                 : call.in[1];
-  const size_t lead = x.shape.size() - call.node.attrs.ints("strides").size();
-  const auto first = static_cast<std::ptrdiff_t>(lead);
+  const size_t spatial = call.node.attrs.ints("strides").size();
+  const ImageDims d{spatial, x.shape.size() == spatial + 3, channels_last(call.node)};
+  s.channels_last = d.channels_last;
   s.batch = x.shape[0];
-  if (lead == 3) s.groups = x.shape[1];
-  s.in_channels = x.shape[lead - 1];
-  s.out_channels = y.shape[lead - 1];
-  s.in.assign(x.shape.begin() + first, x.shape.end());
-  s.out.assign(y.shape.begin() + first, y.shape.end());
-  s.kernel.assign(w.shape.begin() + first, w.shape.end());
+  if (d.groups) s.groups = x.shape[d.group()];
+  s.in_channels = x.shape[d.channel()];
+  s.out_channels = y.shape[d.channel()];
+  s.in = d.sizes(x.shape);
+  s.out = d.sizes(y.shape);
+  s.kernel = d.kernel_sizes(w.shape);
   s.strides = call.node.attrs.ints("strides");
   s.dilations = call.node.attrs.ints("dilations");
   s.low = call.node.attrs.ints("pads_low");
@@ -57,6 +58,7 @@ bool is_zero(const ConvolutionShape& s) {
 /// A kernel of 1 that steps through every position: a product of [O, C] with [C, positions] for
 /// each image and group, without a change of layout.
 bool is_product(const ConvolutionShape& s) {
+  if (s.channels_last) return false;  // a convolution needs none there either
   for (size_t d = 0; d < s.in.size(); ++d) {
     if (s.kernel[d] != 1 || s.strides[d] != 1 || s.low[d] != 0 || s.in[d] != s.out[d]) return false;
   }

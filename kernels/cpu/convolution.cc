@@ -1,10 +1,12 @@
 // oneDNN's convolutions: the primitive in the layouts that it likes best, with reorders around it.
+// Images with their channels last are read and written as they are: at equal speed.
 #include "kernels/cpu/convolution.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "kernels/cpu/onednn.h"
 
@@ -22,6 +24,16 @@ Shape with_channels(int64_t a, int64_t b, const Shape& spatial) {
   return dims;
 }
 
+/// Strides of dense memory for dims [batch, channels, …spatial].
+Shape image_strides(const Shape& dims, bool channels_last) {
+  if (!channels_last) return row_major_strides(dims);
+  Shape strides(dims.size(), 1);
+  int64_t step = dims[1];
+  for (size_t d = dims.size(); d-- > 2; step *= dims[d]) strides[d] = step;
+  strides[0] = step;
+  return strides;
+}
+
 /// One tensor of the primitive: as the caller has it, and in the layout that the primitive wants.
 struct Side {
   Desc outside, inside;
@@ -35,11 +47,12 @@ enum { kX, kW, kY };  // the sides of a convolution
 
 class DnnlConvolution : public Convolution {
  public:
-  explicit DnnlConvolution(const ConvolutionShape& s) {
+  /// `in_place`: images are taken in the layout that they have.
+  DnnlConvolution(const ConvolutionShape& s, bool in_place) {
     const dnnl::memory::dims strides = s.strides;
     dnnl::memory::dims dilates, low, high, in = s.in;
     const Shape whole = with_channels(s.batch, s.groups * s.in_channels, s.in);
-    const Shape whole_strides = row_major_strides(whole);
+    const Shape whole_strides = image_strides(whole, s.channels_last);
     for (size_t d = 0; d < s.in.size(); ++d) {
       const int64_t crop = std::max<int64_t>(0, -s.low[d]);
       low.push_back(s.low[d] + crop);
@@ -58,12 +71,16 @@ class DnnlConvolution : public Convolution {
     const DType w_type = s.pass == Pass::weights ? s.weights_dtype : s.dtype;
     sides_[kX].outside = describe(x, whole_strides, s.dtype);
     sides_[kW].outside = describe(w, row_major_strides(w), w_type);
-    sides_[kY].outside = describe(y, row_major_strides(y), s.dtype);
+    sides_[kY].outside = describe(y, image_strides(y, s.channels_last), s.dtype);
     if (s.pass == Pass::data && in != s.in)
       zeroed_ = static_cast<size_t>(byte_size({s.dtype, whole}));
 
     const auto any = dnnl::memory::format_tag::any;
-    const Desc x_any(x, onednn_type(s.dtype), any), y_any(y, onednn_type(s.dtype), any);
+    const auto image = [&](const Shape& dims) {
+      return in_place ? describe(dims, image_strides(dims, s.channels_last), s.dtype)
+                      : Desc(dims, onednn_type(s.dtype), any);
+    };
+    const Desc x_any = image(x), y_any = image(y);
     const Desc w_any(w, onednn_type(w_type), any), w_hint(w, onednn_type(s.dtype), any);
     const auto direct = dnnl::algorithm::convolution_direct;
     const dnnl::primitive_attr attr = caller_scratch();
@@ -92,6 +109,7 @@ class DnnlConvolution : public Convolution {
   }
 
   int64_t scratch_bytes() const override { return scratch_bytes_; }
+  bool plain_loops() const { return plain_loops_; }
 
   void run(const void* a, const void* b, void* result, void* scratch) const override {
     auto* work = static_cast<char*>(scratch);
@@ -124,6 +142,7 @@ class DnnlConvolution : public Convolution {
             std::array<int, 3> arguments, std::array<Desc, 3> inside) {
     primitive_ = std::move(primitive);
     primitive_scratch_ = pd.scratchpad_desc();
+    plain_loops_ = std::string_view(pd.impl_info_str()).starts_with("ref");
     order_ = order;
     arguments_ = arguments;
     int64_t shared = aligned(primitive_scratch_.get_size()), copies = 0;
@@ -160,6 +179,7 @@ class DnnlConvolution : public Convolution {
   dnnl::primitive primitive_;
   Desc primitive_scratch_;
   int64_t scratch_bytes_ = 0;
+  bool plain_loops_ = false;  // oneDNN's reference: it has nothing better for these layouts
 };
 
 }  // namespace
@@ -167,7 +187,11 @@ class DnnlConvolution : public Convolution {
 std::shared_ptr<const Convolution> Convolution::make(const ConvolutionShape& shape,
                                                      std::string* why) {
   try {
-    return std::make_shared<DnnlConvolution>(shape);
+    if (shape.channels_last) {
+      auto made = std::make_shared<DnnlConvolution>(shape, true);
+      if (!made->plain_loops()) return made;
+    }
+    return std::make_shared<DnnlConvolution>(shape, false);
   } catch (const dnnl::error& e) {
     *why = std::string("oneDNN refuses: ") + e.what();
     return nullptr;

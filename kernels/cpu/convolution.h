@@ -9,15 +9,17 @@
 namespace shardrun::cpu {
 
 /// Tensors are dense: x [batch, groups * in_channels, …in], w [groups, out_channels, in_channels,
-/// …kernel], y [batch, groups * out_channels, …out]; channels are those of one group. Result
-/// position o meets operand position o * stride + k * dilation - low; low may be negative, and rows
-/// of x may be left over (window.h).
+/// …kernel], y [batch, groups * out_channels, …out], or with channels_last x [batch, …in, groups *
+/// in_channels] and y alike; channels are those of one group. Result position o meets operand
+/// position o * stride + k * dilation - low; low may be negative, and rows of x may be left over
+/// (window.h).
 struct ConvolutionShape {
   enum class Pass { forward, data, weights };
   Pass pass = Pass::forward;
   int64_t batch = 1, groups = 1, in_channels = 1, out_channels = 1;
   Shape in, out, kernel;  // one entry per spatial dim, 1 to 3 of them
   Shape strides, dilations, low;
+  bool channels_last = false;        // x and y need no change of layout then
   DType dtype = DType::f32;          // of operands and results: f32, bf16
   DType weights_dtype = DType::f32;  // of the weights' gradient
 };

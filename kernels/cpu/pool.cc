@@ -1,4 +1,5 @@
-// Pools and their gradients: planes over threads, a row of results at a time.
+// Pools and their gradients: planes over threads, a row of results at a time; where the channels
+// are last, positions over threads, and all channels of one at a time.
 #include <limits>
 
 #include "graph/ops/window.h"
@@ -176,6 +177,140 @@ void max_pool_grad(const Pool& p, const KernelArgs& args) {
   });
 }
 
+// ---- channels last ----
+
+/// What meets a position of the result, by dim: window offset k and the other tensor's index.
+struct Meeting {
+  int64_t k, at;
+};
+
+/// A pool or gradient of [lead, …from, channels] to [lead, …to, channels].
+struct ChannelsLastPool {
+  Shape from, to, kernel;
+  int64_t lead = 1, channels = 1;
+  std::vector<std::vector<std::vector<Meeting>>> meetings;  // by dim and index of the result
+
+  ChannelsLastPool(const Node& node, const Shape& in, const Shape& out) {
+    kernel = node.attrs.ints("kernel");
+    const bool gradient = node.op.ends_with("_grad");
+    const std::vector<Window> windows = windows_of(node, kernel);
+    const auto pooled = static_cast<std::ptrdiff_t>(kernel.size());
+    const auto first = static_cast<std::ptrdiff_t>(in.size()) - pooled - 1;
+    lead = element_count(Shape(in.begin(), in.begin() + first));
+    channels = in.back();
+    from.assign(in.begin() + first, in.begin() + first + pooled);
+    to.assign(out.begin() + first, out.begin() + first + pooled);
+    for (size_t d = 0; d < kernel.size(); ++d) {
+      const Window& w = windows[d];
+      const Shape& images = gradient ? to : from;
+      const Shape& results = gradient ? from : to;
+      meetings.emplace_back(static_cast<size_t>(to[d]));
+      for (int64_t o = 0; o < results[d]; ++o) {
+        for (int64_t k = 0; k < kernel[d]; ++k) {
+          const int64_t i = o * w.stride + k * w.dilation - w.low;
+          if (i < 0 || i >= images[d]) continue;
+          meetings[d][static_cast<size_t>(gradient ? i : o)].push_back({k, gradient ? o : i});
+        }
+      }
+    }
+  }
+
+  /// Calls f(offset, element) for what meets position `at` of the result: the window's offset and
+  /// where the other tensor's channels begin. Forward the offsets come in row-major order.
+  template <class F>
+  void each_meeting(int64_t at, F&& f) const {
+    constexpr size_t kMost = 8;  // pooled dims
+    const std::vector<Meeting>* lists[kMost];
+    size_t step[kMost] = {};
+    const size_t dims = kernel.size();
+    for (size_t d = dims; d-- > 0; at /= to[d]) {
+      lists[d] = &meetings[d][static_cast<size_t>(at % to[d])];
+      if (lists[d]->empty()) return;
+    }
+    for (bool more = true; more;) {
+      int64_t offset = 0, other = at;
+      for (size_t d = 0; d < dims; ++d) {
+        const Meeting& m = (*lists[d])[step[d]];
+        offset = offset * kernel[d] + m.k;
+        other = other * from[d] + m.at;
+      }
+      f(offset, other * channels);
+      more = false;
+      for (size_t d = dims; d-- > 0 && !more;) {
+        more = ++step[d] < lists[d]->size();
+        if (!more) step[d] = 0;
+      }
+    }
+  }
+
+  /// Calls f(position, first channel, count, first element) for blocks of the result, in parallel.
+  template <class F>
+  void each_block(F&& f) const {
+    const int64_t positions = lead * element_count(to);
+    parallel_ranges(positions, row_grain(channels * element_count(kernel)),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t at = begin; at < end; ++at) {
+                        for (int64_t c = 0; c < channels; c += kBlock)
+                          f(at, c, std::min(kBlock, channels - c), at * channels + c);
+                      }
+                    });
+  }
+};
+
+template <class T, class Which>
+void max_pool_last(const ChannelsLastPool& p, const KernelArgs& args) {
+  const T* x = args.in[0].as<T>();
+  p.each_block([&](int64_t at, int64_t c, int64_t n, int64_t y) {
+    alignas(64) float best[kBlock];
+    alignas(64) int32_t offsets[kBlock];
+    std::fill_n(best, n, kNever);
+    std::fill_n(offsets, n, -1);
+    p.each_meeting(at, [&](int64_t offset, int64_t element) {
+      const T* from = x + element + c;
+      const auto mine = static_cast<int32_t>(offset);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        const float v = from[i];
+        const bool takes = offsets[i] < 0 || v > best[i] || v != v;
+        best[i] = takes ? v : best[i];
+        offsets[i] = takes ? mine : offsets[i];
+      }
+    });
+    T* to = args.out[0].as<T>() + y;
+    Which* which = args.out[1].as<Which>() + y;
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = T(best[i]);
+      which[i] = static_cast<Which>(std::max(offsets[i], 0));
+    }
+  });
+}
+
+/// Sums of operand 0 over what meets a position; `chosen`: where operand 1 has the offset alone.
+template <class T, class Which>
+void sum_last(const ChannelsLastPool& p, const KernelArgs& args, bool chosen) {
+  const T* from = args.in[0].as<T>();
+  const Which* which = chosen ? args.in[1].as<Which>() : nullptr;
+  p.each_block([&](int64_t at, int64_t c, int64_t n, int64_t y) {
+    alignas(64) float sums[kBlock];
+    std::fill_n(sums, n, 0.0f);
+    p.each_meeting(at, [&](int64_t offset, int64_t element) {
+      const T* values = from + element + c;
+      if (!chosen) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<float>(values[i]);
+        return;
+      }
+      const Which* taken = which + element + c;
+      const auto mine = static_cast<Which>(offset);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i)
+        sums[i] += taken[i] == mine ? static_cast<float>(values[i]) : 0.0f;
+    });
+    T* to = args.out[0].as<T>() + y;
+    for (int64_t i = 0; i < n; ++i) to[i] = T(sums[i]);
+  });
+}
+
 /// Runs f with the C++ types of a tensor and of `which`.
 template <class F>
 void with_types(DType dtype, DType which, F&& f) {
@@ -193,13 +328,31 @@ void with_types(DType dtype, DType which, F&& f) {
   }
 }
 
+PreparedKernel prepare_last(const KernelCall& call, DType which) {
+  const bool gradient = call.node.op.ends_with("_grad"), max = call.node.op.starts_with("max");
+  const ChannelsLastPool p(call.node, call.in[0].shape, call.out[0].shape);
+  return {[=, dtype = call.in[0].dtype](const KernelArgs& args) {
+            with_types(dtype, which, [&](auto tag, auto which_tag) {
+              using T = typename decltype(tag)::type;
+              using Which = typename decltype(which_tag)::type;
+              if (max && !gradient) {
+                max_pool_last<T, Which>(p, args);
+              } else {
+                sum_last<T, Which>(p, args, max);
+              }
+            });
+          },
+          0, "cpu:simd"};
+}
+
 PreparedKernel prepare(const KernelCall& call) {
   const std::string& op = call.node.op;
   const bool gradient = op.ends_with("_grad"), max = op.starts_with("max");
+  const DType which = !max ? DType::u8 : gradient ? call.in[1].dtype : call.out[1].dtype;
+  if (channels_last(call.node)) return prepare_last(call, which);
   const Pool p(call.node, (gradient ? call.out : call.in)[0].shape,
                (gradient ? call.in : call.out)[0].shape);
   const DType dtype = call.in[0].dtype;
-  const DType which = !max ? DType::u8 : gradient ? call.in[1].dtype : call.out[1].dtype;
   int64_t workspace = 0;
   if (gradient || !max) workspace = sums_bytes(dtype, gradient ? p.in_count() : p.out_count());
   return {[=](const KernelArgs& args) {

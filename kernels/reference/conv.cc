@@ -11,20 +11,22 @@ struct Geometry {
   int64_t batch = 1, groups = 1, out_channels = 1, in_channels = 1;
   Shape in, out, kernel;
   std::vector<Window> windows;
+  bool channels_last = false;
 };
 
 Geometry geometry(const Node& node, const Shape& x, const Shape& w, const Shape& y) {
   Geometry g;
-  const size_t lead = x.size() - node.attrs.ints("strides").size();
+  const size_t spatial = node.attrs.ints("strides").size();
+  const ImageDims d{spatial, x.size() == spatial + 3, channels_last(node)};
   g.batch = x[0];
-  if (lead == 3) g.groups = x[1];
-  g.in_channels = x[lead - 1];
-  g.out_channels = y[lead - 1];
-  const auto first = static_cast<std::ptrdiff_t>(lead);
-  g.in.assign(x.begin() + first, x.end());
-  g.out.assign(y.begin() + first, y.end());
-  g.kernel.assign(w.begin() + first, w.end());
+  if (d.groups) g.groups = x[d.group()];
+  g.in_channels = x[d.channel()];
+  g.out_channels = y[d.channel()];
+  g.in = d.sizes(x);
+  g.out = d.sizes(y);
+  g.kernel = d.kernel_sizes(w);
   g.windows = windows_of(node, g.kernel);
+  g.channels_last = d.channels_last;
   return g;
 }
 
@@ -70,22 +72,34 @@ std::vector<Row> rows_of(const Geometry& g) {
   return rows;
 }
 
-/// Every product of the convolution: calls f(w, x, y, n, stride) for n neighbouring results y + j
-/// that weight w meets at x + j * stride; all are positions in dense tensors. For each result the
-/// weights come in row-major order.
+/// n neighbouring results that one weight makes: y + j * y_stride from x + j * x_stride.
+struct Products {
+  int64_t w, x, y, n, x_stride, y_stride;
+};
+
+/// Every product of the convolution: calls f(Products) with positions in dense tensors. For each
+/// result the weights come in row-major order.
 template <class F>
 void each_row(const Geometry& g, F&& f) {
   const std::vector<Row> rows = rows_of(g);
   const int64_t in_count = element_count(g.in), out_count = element_count(g.out);
   const int64_t offsets = element_count(g.kernel), stride = g.windows.back().stride;
+  const int64_t in_all = g.groups * g.in_channels, out_all = g.groups * g.out_channels;
+  // Steps from position to position, and from channel to channel.
+  const int64_t x_step = g.channels_last ? in_all : 1, y_step = g.channels_last ? out_all : 1;
+  const int64_t x_channel = g.channels_last ? 1 : in_count;
+  const int64_t y_channel = g.channels_last ? 1 : out_count;
   for (int64_t n = 0; n < g.batch; ++n) {
     for (int64_t group = 0; group < g.groups; ++group) {
       for (int64_t o = 0; o < g.out_channels; ++o) {
-        const int64_t y0 = ((n * g.groups + group) * g.out_channels + o) * out_count;
+        const int64_t y0 = n * out_all * out_count + (group * g.out_channels + o) * y_channel;
         for (int64_t c = 0; c < g.in_channels; ++c) {
-          const int64_t x0 = ((n * g.groups + group) * g.in_channels + c) * in_count;
+          const int64_t x0 = n * in_all * in_count + (group * g.in_channels + c) * x_channel;
           const int64_t w0 = ((group * g.out_channels + o) * g.in_channels + c) * offsets;
-          for (const Row& row : rows) f(w0 + row.offset, x0 + row.x, y0 + row.y, row.n, stride);
+          for (const Row& row : rows) {
+            f(Products{w0 + row.offset, x0 + row.x * x_step, y0 + row.y * y_step, row.n,
+                       stride * x_step, y_step});
+          }
         }
       }
     }
@@ -96,11 +110,11 @@ void conv(const Node& node, const KernelArgs& args) {
   const Doubles x = load(args.in[0]), w = load(args.in[1]);
   Doubles y(static_cast<size_t>(args.out[0].count()));
   each_row(geometry(node, args.in[0].type.shape, args.in[1].type.shape, args.out[0].type.shape),
-           [&](int64_t wi, int64_t xi, int64_t yi, int64_t n, int64_t stride) {
-             const double weight = w[static_cast<size_t>(wi)];
-             const double* from = x.data() + xi;
-             double* to = y.data() + yi;
-             for (int64_t j = 0; j < n; ++j) to[j] += weight * from[j * stride];
+           [&](const Products& p) {
+             const double weight = w[static_cast<size_t>(p.w)];
+             const double* from = x.data() + p.x;
+             double* to = y.data() + p.y;
+             for (int64_t j = 0; j < p.n; ++j) to[j * p.y_stride] += weight * from[j * p.x_stride];
            });
   store(y, args.out[0]);
 }
@@ -109,11 +123,11 @@ void data_grad(const Node& node, const KernelArgs& args) {
   const Doubles dy = load(args.in[0]), w = load(args.in[1]);
   Doubles dx(static_cast<size_t>(args.out[0].count()));
   each_row(geometry(node, args.out[0].type.shape, args.in[1].type.shape, args.in[0].type.shape),
-           [&](int64_t wi, int64_t xi, int64_t yi, int64_t n, int64_t stride) {
-             const double weight = w[static_cast<size_t>(wi)];
-             const double* from = dy.data() + yi;
-             double* to = dx.data() + xi;
-             for (int64_t j = 0; j < n; ++j) to[j * stride] += weight * from[j];
+           [&](const Products& p) {
+             const double weight = w[static_cast<size_t>(p.w)];
+             const double* from = dy.data() + p.y;
+             double* to = dx.data() + p.x;
+             for (int64_t j = 0; j < p.n; ++j) to[j * p.x_stride] += weight * from[j * p.y_stride];
            });
   store(dx, args.out[0]);
 }
@@ -122,11 +136,11 @@ void weight_grad(const Node& node, const KernelArgs& args) {
   const Doubles x = load(args.in[0]), dy = load(args.in[1]);
   Doubles dw(static_cast<size_t>(args.out[0].count()));
   each_row(geometry(node, args.in[0].type.shape, args.out[0].type.shape, args.in[1].type.shape),
-           [&](int64_t wi, int64_t xi, int64_t yi, int64_t n, int64_t stride) {
-             const double *a = x.data() + xi, *b = dy.data() + yi;
+           [&](const Products& p) {
+             const double *a = x.data() + p.x, *b = dy.data() + p.y;
              double sum = 0;
-             for (int64_t j = 0; j < n; ++j) sum += a[j * stride] * b[j];
-             dw[static_cast<size_t>(wi)] += sum;
+             for (int64_t j = 0; j < p.n; ++j) sum += a[j * p.x_stride] * b[j * p.y_stride];
+             dw[static_cast<size_t>(p.w)] += sum;
            });
   store(dw, args.out[0]);
 }

@@ -17,9 +17,12 @@ void each_offset(const Node& node, const Shape& x_shape, const Shape& y_shape, F
   const Shape& kernel = node.attrs.ints("kernel");
   const std::vector<Window> windows = windows_of(node, kernel);
   const size_t dims = kernel.size();
-  const auto lead = static_cast<std::ptrdiff_t>(x_shape.size() - dims);
-  const Shape in(x_shape.begin() + lead, x_shape.end()), out(y_shape.begin() + lead, y_shape.end());
-  const int64_t planes = element_count(Shape(x_shape.begin(), x_shape.begin() + lead));
+  const int64_t channels = channels_last(node) ? x_shape.back() : 1;  // behind the pooled dims
+  const auto pooled = static_cast<std::ptrdiff_t>(dims);
+  const auto lead = static_cast<std::ptrdiff_t>(x_shape.size()) - pooled - channels_last(node);
+  const auto in_at = x_shape.begin() + lead, out_at = y_shape.begin() + lead;
+  const Shape in(in_at, in_at + pooled), out(out_at, out_at + pooled);
+  const int64_t planes = element_count(Shape(x_shape.begin(), in_at));
   const int64_t in_count = element_count(in), out_count = element_count(out);
   const int64_t offsets = element_count(kernel);
   const Shape in_strides = row_major_strides(in), out_strides = row_major_strides(out);
@@ -42,7 +45,11 @@ void each_offset(const Node& node, const Shape& x_shape, const Shape& y_shape, F
     }
   }
   for (int64_t plane = 0; plane < planes; ++plane) {
-    for (const Place& p : places) f(p.offset, plane * in_count + p.x, plane * out_count + p.y);
+    for (const Place& p : places) {
+      const int64_t x = (plane * in_count + p.x) * channels,
+                    y = (plane * out_count + p.y) * channels;
+      for (int64_t c = 0; c < channels; ++c) f(p.offset, x + c, y + c);
+    }
   }
 }
 

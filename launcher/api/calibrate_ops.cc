@@ -165,11 +165,13 @@ std::vector<CalibrationOp> movement_calls() {
   return out;
 }
 
-/// A 3 x 3 convolution of 28 x 28 images with as many channels in and out, and pools.
+/// A 3 x 3 convolution of 28 x 28 images with as many channels in and out, and pools; channels
+/// last.
 std::vector<CalibrationOp> window_calls() {
   const Ints one = {1, 1}, two = {2, 2}, none = {0, 0}, three = {3, 3}, large = {28, 28};
+  const std::pair<const std::string, Attr> last{"channels_last", int64_t{1}};
   const auto image = [](DType t, double channels, int64_t side) {
-    return TensorType{t, {4, whole(channels), side, side}};
+    return TensorType{t, {4, side, side, whole(channels)}};
   };
   const auto weights = [](DType t, double c) { return TensorType{t, {whole(c), whole(c), 3, 3}}; };
   const std::vector<double> sizes = {1e6, 1e7, 1e8, 1e9};
@@ -177,29 +179,33 @@ std::vector<CalibrationOp> window_calls() {
   out.push_back(by_flops(
       "conv", "",
       [=](DType t, double c) {
-        return call("conv",
-                    {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"pads_high", one}},
-                    {image(t, c, 28), weights(t, c)});
+        return call(
+            "conv",
+            {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"pads_high", one}, last},
+            {image(t, c, 28), weights(t, c)});
       },
       sizes));
   out.push_back(by_flops(
       "conv_data_grad", "",
       [=](DType t, double c) {
-        return call("conv_data_grad",
-                    {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"size", large}},
-                    {image(t, c, 28), weights(t, c)});
+        return call(
+            "conv_data_grad",
+            {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"size", large}, last},
+            {image(t, c, 28), weights(t, c)});
       },
       sizes));
   out.push_back(by_flops(
       "conv_weight_grad", "",
       [=](DType t, double c) {
-        return call("conv_weight_grad",
-                    {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"kernel", three}},
-                    {image(t, c, 28), image(t, c, 28)});
+        return call(
+            "conv_weight_grad",
+            {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"kernel", three}, last},
+            {image(t, c, 28), image(t, c, 28)});
       },
       sizes));
   for (const char* op : {"max_pool", "sum_pool"}) {
-    const Attrs attrs = {{"strides", two}, {"dilations", one}, {"pads_low", none}, {"kernel", two}};
+    const Attrs attrs = {
+        {"strides", two}, {"dilations", one}, {"pads_low", none}, {"kernel", two}, last};
     Attrs forward = attrs, backward = attrs;
     forward.set("pads_high", none);
     backward.set("size", large);

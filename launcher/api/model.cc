@@ -8,6 +8,7 @@
 #include "exec/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
+#include "graph/passes/channels_last.h"
 #include "graph/passes/fuse.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
@@ -145,6 +146,7 @@ std::string fusion_note(const FusionCounts& counts) {
   add(counts.layer_norm, "layer norm");
   add(counts.gelu, "gelu");
   add(counts.projections, "fused projections");
+  add(counts.batch_norm, "batch norm with relu");
   return out;
 }
 
@@ -159,6 +161,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   impl.notes.insert(impl.notes.end(), report.notes.begin(), report.notes.end());
   const FusionCounts fused = fuse(graph);
   if (const std::string note = fusion_note(fused); !note.empty()) impl.notes.push_back(note);
+  put_channels_last(graph);
   if (const std::string note = attach_loss(graph, impl.options.loss); !note.empty())
     impl.notes.push_back(note);
   const std::vector<std::string> unreached = freeze_unreached(graph);
