@@ -19,6 +19,7 @@ if(TARGET shardrun)
   install(TARGETS shardrun EXPORT shardrun LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/shardrun.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/bench.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/op.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardrun)
   install(EXPORT shardrun NAMESPACE shardrun:: FILE shardrun-config.cmake

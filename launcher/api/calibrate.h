@@ -1,6 +1,7 @@
 // Measuring this machine: kernels as ranks run them, collectives between them.
 #pragma once
 
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -56,8 +57,20 @@ struct CalibrationOp {
   std::function<CalibrationCall(DType dtype, double size)> call;
   std::vector<double> sizes;
 };
-/// Every op of the registry that can be called at any size, in the order of their importance.
+/// Every op of the registry that can be called at any size, in the order of their importance; not
+/// those that have grids.
 std::vector<CalibrationOp> calibration_ops();
+
+/// What has grids: matmul of m, n and k, where `layout` says which operands lie transposed (nn, nt,
+/// tn, tt); attention or attention_grad, causal, of heads, length and width.
+CalibrationCall matmul_call(DType dtype, const std::string& layout,
+                            const std::array<int64_t, 3>& size);
+CalibrationCall attention_call(DType dtype, const std::string& op,
+                               const std::array<int64_t, 3>& size);
+
+/// Seconds of the call, alone, on every rank of the team at once. Throws Error if there is no
+/// kernel for it.
+double measure_call(Team& team, const CalibrationCall& call);
 
 /// Measures until `deadline` (of steady_clock, in seconds since its epoch). Larger sizes are left
 /// out where smaller ones take long already.

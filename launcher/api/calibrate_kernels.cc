@@ -115,21 +115,48 @@ class Operands {
 };
 
 /// Seconds of a call, or none if there is no kernel for it.
-std::optional<double> measure_call(Team& team, const CalibrationCall& call) {
+std::optional<double> measure_if_any(Team& team, const CalibrationCall& call) {
   try {
-    const std::vector<TensorType> out = infer_types(call.node, call.in);
-    return team.measure(
-        [&](Team::Scratch& scratch) -> Team::Work {
-          auto kernel = std::make_shared<PreparedKernel>(
-              select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}));
-          auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes, scratch);
-          return [kernel, operands](int64_t run) { kernel->run(operands->args(run)); };
-        },
-        kBudget);
+    return measure_call(team, call);
   } catch (const Error&) {
     return std::nullopt;
   }
 }
+
+/// Every point of the grid. One that is too large or too late is put as what one step back along
+/// the first dim that has one takes, as many times more to the given power.
+Grid measure_grid(Team& team, const std::array<std::vector<double>, 3>& sizes,
+                  const std::array<double, 3>& powers, double deadline,
+                  const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
+  Grid grid{sizes, {}};
+  const std::array<size_t, 3> step = {sizes[1].size() * sizes[2].size(), sizes[2].size(), 1};
+  for (size_t i = 0; i < sizes[0].size() * step[0]; ++i) {
+    const std::array<size_t, 3> at = {i / step[0], i / step[1] % sizes[1].size(),
+                                      i % sizes[2].size()};
+    std::array<int64_t, 3> size{};
+    for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int64_t>(sizes[d][at[d]]);
+    const CalibrationCall call = make(size);
+    std::optional<double> seconds;
+    const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
+    if (flops <= kMostFlops && now_seconds() < deadline) seconds = measure_if_any(team, call);
+    for (size_t d = 0; d < 3 && !seconds; ++d) {
+      if (at[d] == 0) continue;
+      seconds =
+          grid.seconds[i - step[d]] * std::pow(sizes[d][at[d]] / sizes[d][at[d] - 1], powers[d]);
+    }
+    if (!seconds) return {};
+    grid.seconds.push_back(rounded(*seconds));
+  }
+  for (size_t i = grid.seconds.size(); i-- > 0;) {  // as make_monotone
+    for (size_t d = 0; d < 3; ++d) {
+      if (i / step[d] % sizes[d].size() + 1 < sizes[d].size())
+        grid.seconds[i] = std::min(grid.seconds[i], grid.seconds[i + step[d]]);
+    }
+  }
+  return grid;
+}
+
+}  // namespace
 
 CalibrationCall matmul_call(DType dtype, const std::string& layout,
                             const std::array<int64_t, 3>& size) {
@@ -155,40 +182,17 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
   return call;
 }
 
-/// Every point of the grid. One that is too large or too late is put as what one step back along
-/// the first dim that has one takes, as many times more to the given power.
-Grid measure_grid(Team& team, const std::array<std::vector<double>, 3>& sizes,
-                  const std::array<double, 3>& powers, double deadline,
-                  const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
-  Grid grid{sizes, {}};
-  const std::array<size_t, 3> step = {sizes[1].size() * sizes[2].size(), sizes[2].size(), 1};
-  for (size_t i = 0; i < sizes[0].size() * step[0]; ++i) {
-    const std::array<size_t, 3> at = {i / step[0], i / step[1] % sizes[1].size(),
-                                      i % sizes[2].size()};
-    std::array<int64_t, 3> size{};
-    for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int64_t>(sizes[d][at[d]]);
-    const CalibrationCall call = make(size);
-    std::optional<double> seconds;
-    const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
-    if (flops <= kMostFlops && now_seconds() < deadline) seconds = measure_call(team, call);
-    for (size_t d = 0; d < 3 && !seconds; ++d) {
-      if (at[d] == 0) continue;
-      seconds =
-          grid.seconds[i - step[d]] * std::pow(sizes[d][at[d]] / sizes[d][at[d] - 1], powers[d]);
-    }
-    if (!seconds) return {};
-    grid.seconds.push_back(rounded(*seconds));
-  }
-  for (size_t i = grid.seconds.size(); i-- > 0;) {  // as make_monotone
-    for (size_t d = 0; d < 3; ++d) {
-      if (i / step[d] % sizes[d].size() + 1 < sizes[d].size())
-        grid.seconds[i] = std::min(grid.seconds[i], grid.seconds[i + step[d]]);
-    }
-  }
-  return grid;
+double measure_call(Team& team, const CalibrationCall& call) {
+  const std::vector<TensorType> out = infer_types(call.node, call.in);
+  return team.measure(
+      [&](Team::Scratch& scratch) -> Team::Work {
+        auto kernel = std::make_shared<PreparedKernel>(
+            select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}));
+        auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes, scratch);
+        return [kernel, operands](int64_t run) { kernel->run(operands->args(run)); };
+      },
+      kBudget);
 }
-
-}  // namespace
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -308,7 +312,7 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
         } catch (const Error&) {
           break;
         }
-        const std::optional<double> seconds = measure_call(team, call);
+        const std::optional<double> seconds = measure_if_any(team, call);
         if (!seconds) break;
         const KernelWork work = work_of(call.node, call.in, infer_types(call.node, call.in));
         const double size = std::round(op.by_flops ? work.flops : work.bytes);

@@ -37,11 +37,6 @@ std::vector<std::string> described(const std::vector<TensorType>& types,
   return out;
 }
 
-bool in_place(const Program& program, const Step& step) {
-  return program.buffers[static_cast<size_t>(step.in[0])].offset ==
-         program.buffers[static_cast<size_t>(step.out[0])].offset;
-}
-
 std::string place_of(const Mesh& mesh, int64_t rank) {
   std::string out;
   const std::vector<int64_t> at = mesh.coordinates(rank);
@@ -153,7 +148,7 @@ std::vector<StepFacts> facts_of(const Graph& graph, const Plan& plan, const Clus
       facts.kernel = executor.implementation(s);
       const KernelWork work = work_of(step.node, in, results);
       facts.flops = work.flops;
-      facts.bytes = step.node.op == "reshape" && in_place(program, step) ? 0 : work.bytes;
+      facts.bytes = stays_in_place(program, step) ? 0 : work.bytes;
     }
     out.push_back(std::move(facts));
   }

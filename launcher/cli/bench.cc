@@ -5,7 +5,8 @@ namespace shardrun::cli {
 
 BenchCommand::BenchCommand(CLI::App& app) {
   app.require_subcommand(1);
-  benches_ = {add_bench_weak_scaling(app), add_bench_collectives(app)};
+  benches_ = {add_bench_weak_scaling(app), add_bench_collectives(app), add_bench_ops(app),
+              add_bench_step(app)};
 }
 
 const Bench* BenchCommand::chosen() const {

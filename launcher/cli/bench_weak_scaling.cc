@@ -14,6 +14,7 @@
 #include "child.h"
 #include "machine.h"
 #include "options.h"
+#include "output_file.h"
 #include "plot.h"
 #include "report.h"
 #include "table.h"
@@ -210,13 +211,6 @@ class WeakScaling {
                             .c_str());
     }
     std::fflush(stdout);
-  }
-
-  static void write_file(const std::string& path, const std::string& text) {
-    std::ofstream out(path, std::ios::binary);
-    out << text;
-    out.close();
-    if (!out) refuse(path + ": cannot write the file");
   }
 
   void write() const {

@@ -5,13 +5,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <sstream>
 
 #include "bench.h"
 #include "model_command.h"
 #include "options.h"
+#include "output_file.h"
 #include "recipe.h"
 #include "report.h"
 #include "run_report.h"
@@ -35,13 +35,6 @@ Model load(World& world, const Arguments& args) {
   if (world.leader() && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
   if (world.leader()) print_model(model, args.verbose);
   return model;
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw Failure(Failure::Kind::call, path + ": cannot write the file");
 }
 
 void run_train(World& world, Arguments& args, RunReport& told) {
@@ -86,7 +79,7 @@ void run_plan(World& world, Arguments& args) {
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());
   std::printf("%s", plan_details(model, plan).c_str());
-  if (!args.output.empty()) write_text(args.output, plan.json());
+  if (!args.output.empty()) write_file(args.output, plan.json());
 }
 
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where

@@ -36,8 +36,12 @@ int64_t parse_bytes(const std::string& text, const std::string& flag) {
 }
 
 void add_model_options(CLI::App& app, Arguments& args) {
-  ModelOptions& o = args.model_options;
   app.add_option("model", args.model, "The model, an ONNX file")->required();
+  add_step_options(app, args);
+}
+
+void add_step_options(CLI::App& app, Arguments& args) {
+  ModelOptions& o = args.model_options;
   app.add_option("--dim", args.dims, "Bind a symbolic dim: NAME=SIZE (repeatable)")
       ->allow_extra_args(false);
   app.add_option("--batch", args.batch,

@@ -32,6 +32,8 @@ inline constexpr const char* kSortEdges = "A graph's edges in the order of their
 int64_t parse_bytes(const std::string& text, const std::string& flag);
 
 void add_model_options(CLI::App& app, Arguments& args);
+/// The same without the model itself.
+void add_step_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
 void add_profile_options(CLI::App& app, Arguments& args);

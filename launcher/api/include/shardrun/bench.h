@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,5 +47,59 @@ struct CollectiveTimes {
 /// in turns. Between ranks of MPI or threads, as the World is. Every rank gets the same.
 std::vector<CollectiveTimes> measure_collective_calls(World& world,
                                                       const CollectivesRequest& request);
+
+/// What this machine reaches at best, one rank with all its threads: the rate of a large matmul by
+/// type, and bytes a second of a large add, from memory and back to it.
+struct Ceilings {
+  int threads = 1;
+  std::map<std::string, double> flops;  // FLOP/s: f32, bf16
+  double bandwidth = 0;                 // bytes/s
+};
+
+/// A call of a kernel, alone, beside the ceilings.
+struct KernelTime {
+  std::string op, kernel, dtype;     // kernel: the implementation
+  std::vector<std::string> in, out;  // types
+  std::string node;                  // of a model: the first that makes this call
+  int64_t calls = 1;                 // of a model: in a step
+  double seconds = 0;                // of one call
+  double bytes = 0, flops = 0;       // of one call, read and written
+  double least = 0;  // s: the FLOPs at their ceiling or the bytes at theirs, whatever takes longer
+  double lost() const { return static_cast<double>(calls) * (seconds - least); }
+};
+struct KernelBench {
+  Ceilings ceilings;
+  std::vector<KernelTime> kernels;  // worst first: by lost()
+};
+/// Every op of the registry that can be called at any size, in f32 and bf16, on 16 MiB.
+KernelBench bench_kernels(World& world);
+/// Every different call of a step of the model on one rank.
+KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& plan);
+
+/// A step beside the sum of its matmuls, convolutions and attentions, each run alone, and of the
+/// bytes that all else reads and writes at the memory's bandwidth.
+struct StepBench {
+  struct Part {
+    std::string op;
+    int64_t calls = 0;              // in a step
+    double alone = 0, in_step = 0;  // s a step: medians of the rounds; mean
+    double bytes = 0;               // a step
+    bool product = false;           // else its bytes count
+  };
+  struct Round {
+    double step = 0, products = 0;  // s, measured one after the other
+  };
+  Ceilings ceilings;
+  std::vector<Part> parts;  // the dearest in the step first
+  std::vector<Round> rounds;
+  double traffic_bytes = 0;  // of all else, a step
+  double limit(const Round& round) const {
+    return round.products + traffic_bytes / ceilings.bandwidth;
+  }
+};
+/// Trains `rounds` steps on one rank, after three to warm up, and measures the products alone
+/// between them.
+StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
+                     const TrainOptions& options, int rounds);
 
 }  // namespace shardrun

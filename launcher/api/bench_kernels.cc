@@ -1,0 +1,140 @@
+// Kernels alone, beside what the machine reaches at best.
+#include "bench_kernels.h"
+
+#include <algorithm>
+#include <map>
+
+#include "backend.h"
+#include "graph/op_def.h"
+#include "plan.h"
+#include "planned_steps.h"
+#include "planner/kernel_cost.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kMemory = 192 << 20;  // bytes of the add that measures memory: beyond all caches
+
+KernelTime time_of(const CalibrationCall& call, const Ceilings& ceilings) {
+  const std::vector<TensorType> out = infer_types(call.node, call.in);
+  const KernelWork work = work_of(call.node, call.in, out);
+  KernelTime time;
+  time.op = call.node.op;
+  time.dtype = to_string(work.dtype);
+  time.kernel = select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}).impl;
+  for (const TensorType& t : call.in) time.in.push_back(str(t));
+  for (const TensorType& t : out) time.out.push_back(str(t));
+  time.bytes = work.bytes;
+  time.flops = work.flops;
+  const auto rate = ceilings.flops.find(time.dtype);
+  const double flops = rate == ceilings.flops.end() ? ceilings.flops.at("f32") : rate->second;
+  time.least = std::max(work.flops / flops, work.bytes / ceilings.bandwidth);
+  return time;
+}
+
+void sort_worst_first(std::vector<KernelTime>& kernels) {
+  std::stable_sort(kernels.begin(), kernels.end(),
+                   [](const KernelTime& a, const KernelTime& b) { return a.lost() > b.lost(); });
+}
+
+}  // namespace
+
+Team own_team(World& world) {
+  SR_REQUIRE(world.size() == 1, invalid_input,
+             "kernels are measured on one rank with all its threads, not on ", world.size());
+  share_cores(world.impl());
+  return {1, world.impl().kernel_threads};
+}
+
+Ceilings measure_ceilings(Team& team) {
+  Ceilings out;
+  out.threads = team.threads();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    double& best = out.flops[std::string(to_string(dtype))];
+    for (const int64_t n : {1024, 2048}) {
+      const double flops = 2.0 * static_cast<double>(n * n * n);
+      best = std::max(best, flops / measure_call(team, matmul_call(dtype, "nn", {n, n, n})));
+    }
+  }
+  const auto elements = static_cast<int64_t>(kMemory / 3 / sizeof(float));
+  CalibrationCall add;
+  add.node.op = add.node.name = "add";
+  add.in.assign(2, {DType::f32, {elements / 512, 512}});
+  out.bandwidth = kMemory / measure_call(team, add);
+  return out;
+}
+
+std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches) {
+  std::vector<ProgramCall> out;
+  std::map<std::string, size_t> known;
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    if (step.kind != Step::Kind::kernel) continue;
+    ProgramCall call;
+    call.call.node = step.node;
+    std::string key = str(step.node.op, "|", to_string(step.node.attrs));
+    for (const BufferId id : step.in) {
+      call.call.in.push_back(program.buffers[static_cast<size_t>(id)].type);
+      key += str("|", call.call.in.back());
+    }
+    call.stays = stays_in_place(program, step);
+    const auto [at, fresh] = known.emplace(key + (call.stays ? "|stays" : ""), out.size());
+    if (fresh) out.push_back(std::move(call));
+    out[at->second].calls += step.phase == Phase::micro ? micro_batches : 1;
+  }
+  return out;
+}
+
+KernelBench bench_kernels(World& world) {
+  return at_boundary([&] {
+    Team team = own_team(world);
+    KernelBench out{measure_ceilings(team), {}};
+    const auto add = [&](const CalibrationCall& call) {
+      KernelTime time = time_of(call, out.ceilings);
+      time.seconds = measure_call(team, call);
+      out.kernels.push_back(std::move(time));
+    };
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const char* layout : {"nn", "nt", "tn"})
+        add(matmul_call(dtype, layout, {256, 2048, 1024}));
+      for (const char* op : {"attention", "attention_grad"})
+        add(attention_call(dtype, op, {12, 512, 64}));
+      for (const CalibrationOp& op : calibration_ops()) {
+        CalibrationCall call;
+        try {  // not every op is there in every type
+          call = op.call(dtype, op.by_flops ? 1e9 : 0x1p24);
+          infer_types(call.node, call.in);
+        } catch (const Error&) {
+          continue;
+        }
+        add(call);
+      }
+    }
+    sort_worst_first(out.kernels);
+    return out;
+  });
+}
+
+KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    Team team = own_team(world);
+    KernelBench out{measure_ceilings(team), {}};
+    const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
+    for (const ProgramCall& call : calls_of(program, model.impl().options.accumulate)) {
+      KernelTime time = time_of(call.call, out.ceilings);
+      time.node = call.call.node.name;
+      time.calls = call.calls;
+      if (call.stays) {
+        time.bytes = time.least = 0;
+      } else {
+        time.seconds = measure_call(team, call.call);
+      }
+      out.kernels.push_back(std::move(time));
+    }
+    sort_worst_first(out.kernels);
+    return out;
+  });
+}
+
+}  // namespace shardrun

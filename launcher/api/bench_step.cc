@@ -1,0 +1,108 @@
+// A step beside its own products run alone, and its memory-bound traffic at measured bandwidth.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "bench_kernels.h"
+#include "plan.h"
+#include "train.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int64_t kWarmUp = 3;  // steps
+
+/// What is made of products of matrices, and is run alone. All else goes through memory.
+bool is_product(const std::string& op) {
+  return op == "matmul" || op.starts_with("conv") || op.starts_with("attention");
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// Bytes that an event's steps take from memory and leave there. In a chain what one step leaves
+/// the next one finds in cache.
+std::map<size_t, double> bytes_of(const Timeline::Event& event, const RankProfile& profile,
+                                  const Program& program) {
+  std::map<size_t, double> out;
+  std::set<BufferId> made;
+  for (size_t s = event.step; s < event.step + event.count; ++s) {
+    double bytes = profile.training[s].bytes;
+    for (const BufferId id : program.steps[s].in) {
+      if (made.count(id) > 0)
+        bytes -= static_cast<double>(byte_size(program.buffers[static_cast<size_t>(id)].type));
+    }
+    out[s] = std::max(bytes, 0.0);
+    made.insert(program.steps[s].out.begin(), program.steps[s].out.end());
+  }
+  return out;
+}
+
+}  // namespace
+
+StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
+                     const TrainOptions& options, int rounds) {
+  return at_boundary([&] {
+    SR_REQUIRE(rounds >= 1, invalid_input, "rounds is ", rounds, ", wanted 1 or more");
+    Team team = own_team(world);
+    StepBench out;
+    out.ceilings = measure_ceilings(team);
+    const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
+    std::vector<ProgramCall> products = calls_of(program, model.impl().options.accumulate);
+    std::erase_if(products, [](const ProgramCall& c) { return !is_product(c.call.node.op); });
+    std::map<std::string, std::vector<double>> alone;  // per op and round
+    TrainOptions timed = options;
+    timed.steps = kWarmUp + rounds;
+    timed.profile_steps = rounds;
+    timed.on_step = [&](const StepReport& step) {
+      if (step.step <= kWarmUp) return;
+      StepBench::Round round{step.step_ms / 1e3, 0};
+      std::map<std::string, double> now;
+      for (const ProgramCall& product : products) {
+        now[product.call.node.op] +=
+            static_cast<double>(product.calls) * measure_call(team, product.call);
+      }
+      for (const auto& [op, seconds] : now) {
+        alone[op].push_back(seconds);
+        round.products += seconds;
+      }
+      out.rounds.push_back(round);
+    };
+    std::map<std::string, StepBench::Part> parts;
+    train(world, model, plan, timed, [&](const RankProfile& profile) {
+      const auto runs = static_cast<double>(profile.steps.size());
+      for (const Timeline::Run& run : profile.steps) {
+        for (const Timeline::Event& e : run.events) {
+          if (e.step >= profile.training.size()) continue;  // not of the Program
+          const auto bytes = bytes_of(e, profile, program);
+          for (size_t s = e.step; s < e.step + e.count; ++s) {
+            StepBench::Part& part = parts[profile.training[s].op];
+            ++part.calls;
+            part.in_step += share_of(s, e, profile.training) * (e.end - e.begin) / runs;
+            part.bytes += bytes.at(s) / runs;
+          }
+        }
+      }
+      for (auto& [op, part] : parts) part.calls /= static_cast<int64_t>(profile.steps.size());
+    });
+    for (auto& [op, part] : parts) {
+      part.op = op;
+      part.product = is_product(op);
+      if (part.product) {
+        part.alone = median(alone.at(op));
+      } else {
+        out.traffic_bytes += part.bytes;
+      }
+      out.parts.push_back(part);
+    }
+    std::stable_sort(out.parts.begin(), out.parts.end(),
+                     [](const auto& a, const auto& b) { return a.in_step > b.in_step; });
+    return out;
+  });
+}
+
+}  // namespace shardrun

@@ -1,0 +1,30 @@
+// A model on one rank with all its threads, as `bench ops` and `bench step` measure it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "child.h"
+#include "options.h"
+#include "shardrun/bench.h"
+
+namespace shardrun::cli {
+
+/// What a step computes: flags of the model, and of the data that bind its dims. The model itself
+/// is not among them.
+void add_one_rank_options(CLI::App& app, Arguments& args);
+
+struct OneRank {
+  TemporaryFolder folder;  // for a model that is named
+  World world;
+  Model model;
+  TrainingPlan plan;
+  /// args.model is a file, or one of bench_models(). What a file's recipe says counts where `app`,
+  /// which has been parsed, was not told otherwise.
+  OneRank(const CLI::App& app, Arguments& args);
+};
+
+/// "ceilings of 2 threads: matmul f32 270 GFLOP/s, bf16 1800 GFLOP/s; memory 25.1 GB/s".
+std::string describe(const Ceilings& ceilings);
+nlohmann::json to_json(const Ceilings& ceilings);
+
+}  // namespace shardrun::cli
