@@ -213,7 +213,8 @@ std::string to_json(const Plan& plan) {
                     {"values", values},
                     {"nodes", nodes},
                     {"handed", handed},
-                    {"regathered", plan.regathered}};
+                    {"regathered", plan.regathered},
+                    {"recompute", plan.recompute}};
   return out.dump(1) + "\n";
 }
 
@@ -246,6 +247,8 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       plan.handed[name] = sharding_from(sharding, plan.mesh, "field handed['" + name + "']");
     for (const std::string& name : get<std::vector<std::string>>(root, "regathered", "plan"))
       plan.regathered.insert(name);
+    for (const std::string& name : get<std::vector<std::string>>(root, "recompute", "plan"))
+      plan.recompute.insert(name);
     for (const auto& [name, node] : object_of(root, "nodes", "plan").items()) {
       plan.nodes[name] = node_from(node, plan.mesh, "field nodes['" + name + "']");
     }

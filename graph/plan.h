@@ -23,6 +23,9 @@ struct Plan {
   /// Values whose readers' copies serve one node only and are made anew for the next: weights that
   /// are gathered forward and again backward.
   std::set<std::string> regathered;
+  /// Nodes of the model's step that run again in the backward pass (graph/passes/recompute.h). All
+  /// else here is of the step with these.
+  std::set<std::string> recompute;
   std::string planner;      // which planner made it
   uint64_t model_hash = 0;  // structural hash of the Graph it is for
   double seconds = 0;       // predicted time of a step

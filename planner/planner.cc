@@ -8,10 +8,12 @@
 #include <set>
 
 #include "base/clock.h"
+#include "graph/passes/recompute.h"
 #include "planner/constraints.h"
 #include "planner/deadline.h"
 #include "planner/limited_search.h"
 #include "planner/partial_kinds.h"
+#include "planner/recompute.h"
 #include "planner/reshard.h"
 #include "planner/roles.h"
 #include "planner/search_space.h"
@@ -25,6 +27,10 @@ constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
 /// Where memory leaves more than this unproven, the baselines are tried as well.
 constexpr double kWideGap = 1e-2;
+/// Where memory costs more than this, recomputing is tried as well, a few times with what was
+/// beside the values the last time.
+constexpr double kWorthRecomputing = 1e-3;
+constexpr int kRecomputeRounds = 6;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -69,6 +75,10 @@ class Planner {
   int64_t least_bytes() const { return least_bytes_; }
   /// Of all plans, whatever they need.
   double unlimited_bound() const { return unlimited_bound_; }
+  /// Does what would be the best if memory were no matter not fit?
+  bool limited() const { return limited_; }
+  /// Of the nodes under the plan that was made last, without what brings their operands to them.
+  const std::vector<double>& node_seconds() const { return node_seconds_; }
   /// Of values alone, in any plan of this search.
   int64_t needed_bytes() const { return needed_bytes_; }
 
@@ -148,6 +158,8 @@ class Planner {
     plan.mesh = mesh_;
     plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
     plan.model_hash = structural_hash(graph_);
+    plan.recompute = options_.recomputed;
+    node_seconds_.clear();
     std::vector<std::vector<int>> wanted(graph_.values().size());  // in the order of use
     const auto want = [&](ValueId id, int sharding) {
       wanted[static_cast<size_t>(id)].push_back(sharding);
@@ -162,6 +174,7 @@ class Planner {
       const size_t c = static_cast<size_t>(folding_.class_of_node[n]);
       const Strategy& s = space.strategies[c][static_cast<size_t>(solution[c])];
       plan.nodes[node.name] = s.node_plan();
+      node_seconds_.push_back(s.seconds);
       plan.compute_seconds += s.seconds - s.exchange_seconds;
       plan.comm_seconds += s.exchange_seconds;
       for (size_t r = 0; r < node.outputs.size(); ++r)
@@ -434,6 +447,7 @@ class Planner {
       }
       if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {
         room = feasible;
+        limited_ = true;
         continue;
       }
       ArenaUse use;
@@ -446,6 +460,7 @@ class Planner {
           may_forbid && !fits && found.solution && forbid_reshardings(space, joint, *solution, use);
       if (round == 0) {
         room = feasible;
+        limited_ = true;
       } else if (forbidden) {
         continue;
       } else if (found.solution) {
@@ -475,13 +490,140 @@ class Planner {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
+  std::vector<double> node_seconds_;
+  bool limited_ = false;
   double unlimited_bound_ = 0;
   int64_t needed_bytes_ = 0;  // by any plan, beside workspaces
   int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
 };
 
+/// A search's plan, if it found one that fits, and what it knows if not.
+struct Found {
+  std::optional<Plan> plan;
+  int64_t least_bytes = std::numeric_limits<int64_t>::max();  // of plans that were laid out
+  int64_t needed_bytes = std::numeric_limits<int64_t>::max();
+  bool limited = false;  // by memory
+  double unlimited_bound = 0;
+
+  void saw(const Planner& planner) {
+    least_bytes = std::min(least_bytes, planner.least_bytes());
+    needed_bytes = std::min(needed_bytes, planner.needed_bytes());
+  }
+};
+
 bool is_free(const PlanOptions& options) {
   return options.planner == "auto" || options.planner == "ilp";
+}
+
+/// The planner's own search; where memory leaves much unproven, the baselines as well.
+Found search(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
+             const PlanOptions& options, RuleCache& rules, PlanReport& filled) {
+  Found found;
+  Planner planner(graph, mesh, cluster, options, rules);
+  std::optional<Plan>& plan = found.plan;
+  plan = planner.run(filled);
+  found.saw(planner);
+  found.limited = planner.limited();
+  found.unlimited_bound = planner.unlimited_bound();
+  const double gap = plan && filled.cost > 0 ? 1 - filled.lower_bound / filled.cost : 1;
+  if (is_free(options) && options.memory_limit > 0 && !graph.updates.empty() && gap > kWideGap) {
+    for (const std::string& name : baselines_of(mesh)) {
+      PlanOptions other = options;
+      other.planner = name;
+      PlanReport its;
+      try {
+        Planner baseline(graph, mesh, cluster, other, rules);
+        std::optional<Plan> its_plan = baseline.run(its);
+        found.saw(baseline);
+        if (its_plan && (!plan || its_plan->seconds < plan->seconds)) {
+          plan = std::move(its_plan);
+          filled.cost = its.cost;
+          filled.solver = its.solver;
+          filled.lower_bound = planner.unlimited_bound();
+        }
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
+      }
+      filled.build_seconds += its.build_seconds;
+      filled.solve_seconds += its.solve_seconds;
+    }
+    filled.lower_bound = std::min(filled.lower_bound, filled.cost);
+  }
+  return found;
+}
+
+/// As a rank holds them under a plan.
+ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
+  ValueBytes out = whole_bytes(graph);
+  for (size_t v = 0; v < out.size(); ++v) {
+    const Value& value = graph.values()[v];
+    const auto lies = plan.values.find(value.name);
+    if (out[v] == 0 || lies == plan.values.end()) continue;
+    out[v] = max_local_count(value.type.shape, lies->second, plan.mesh) * size_of(value.type.dtype);
+  }
+  return out;
+}
+
+/// Plans that compute some of the forward pass again, instead of what was found if that does not
+/// fit, or takes longer. What to compute again is chosen under the plan that takes the least time
+/// if memory is no matter; the step with it is planned like any other.
+void try_recomputing(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
+                     const PlanOptions& options, RuleCache& rules, Found& found,
+                     PlanReport& filled) {
+  const auto add_time = [&](const PlanReport& its) {
+    filled.kernel_runs += its.kernel_runs;
+    filled.discovery_seconds += its.discovery_seconds;
+    filled.build_seconds += its.build_seconds;
+    filled.solve_seconds += its.solve_seconds;
+  };
+  const int64_t limit = options.memory_limit;
+  PlanOptions free = options;
+  free.memory_limit = 0;
+  Planner unlimited(graph, mesh, cluster, free, rules);
+  PlanReport its;
+  const std::optional<Plan> loose = unlimited.run(its);
+  add_time(its);
+  const auto is_fast = [&](const std::optional<Plan>& plan) {
+    return plan && plan->seconds <= loose->seconds * (1 + kWorthRecomputing);
+  };
+  if (!loose || is_fast(found.plan)) return;
+  const ValueBytes bytes = local_bytes(graph, *loose);
+  const std::vector<int64_t> alive = bytes_alive(graph, bytes);
+  // What persists, workspaces, and the gaps between buffers.
+  int64_t beside = loose->bytes - *std::max_element(alive.begin(), alive.end());
+  PlanOptions again = options;
+  // The plan's bytes where it does not fit.
+  const auto attempt = [&](std::set<std::string> chosen,
+                           bool always_least) -> std::optional<int64_t> {
+    again.recomputed = std::move(chosen);
+    const Graph recomputing = with_recomputed(graph, again.recomputed);
+    Planner planner(recomputing, mesh, cluster, again, rules);
+    its = {};
+    std::optional<Plan> plan = planner.run(its);
+    add_time(its);
+    if (plan || always_least) found.saw(planner);
+    if (!plan) return planner.least_bytes();
+    if (found.plan && found.plan->seconds <= plan->seconds) return std::nullopt;
+    found.plan = std::move(plan);
+    filled.nodes = its.nodes;
+    filled.folded_nodes = its.folded_nodes;
+    filled.solver = its.solver;
+    filled.cost = its.cost;
+    filled.lower_bound = std::min(found.unlimited_bound, its.cost);
+    return std::nullopt;
+  };
+  for (int round = 0; round < kRecomputeRounds; ++round) {
+    std::set<std::string> chosen =
+        choose_recomputed(graph, bytes, unlimited.node_seconds(), limit - beside);
+    if (chosen.empty() || chosen == again.recomputed) break;
+    const std::optional<int64_t> needed = attempt(std::move(chosen), false);
+    if (!needed) return;
+    if (*needed <= limit || *needed == std::numeric_limits<int64_t>::max()) break;
+    beside += *needed - limit;
+  }
+  if (found.plan) return;
+  // What does not depend on the limit: so the least that is told is a limit that will do.
+  attempt(recompute_for_least_bytes(graph, bytes, unlimited.node_seconds()), true);
 }
 
 }  // namespace
@@ -496,34 +638,12 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
       "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
   PlanReport unused;
   PlanReport& filled = report != nullptr ? *report : unused;
-  Planner planner(graph, mesh, cluster, options, rules);
-  std::optional<Plan> plan = planner.run(filled);
-  int64_t least = planner.least_bytes(), needed = planner.needed_bytes();
-  const double gap = plan && filled.cost > 0 ? 1 - filled.lower_bound / filled.cost : 1;
-  if (is_free(options) && options.memory_limit > 0 && !graph.updates.empty() && gap > kWideGap) {
-    for (const std::string& name : baselines_of(mesh)) {
-      PlanOptions other = options;
-      other.planner = name;
-      PlanReport its;
-      try {
-        Planner baseline(graph, mesh, cluster, other, rules);
-        std::optional<Plan> found = baseline.run(its);
-        least = std::min(least, baseline.least_bytes());
-        needed = std::min(needed, baseline.needed_bytes());
-        if (found && (!plan || found->seconds < plan->seconds)) {
-          plan = std::move(found);
-          filled.cost = its.cost;
-          filled.solver = its.solver;
-          filled.lower_bound = planner.unlimited_bound();
-        }
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
-      }
-      filled.build_seconds += its.build_seconds;
-      filled.solve_seconds += its.solve_seconds;
-    }
-    filled.lower_bound = std::min(filled.lower_bound, filled.cost);
-  }
+  Found found = search(graph, mesh, cluster, options, rules, filled);
+  const bool dear = !found.plan || found.unlimited_bound < filled.cost * (1 - kWorthRecomputing);
+  if (options.recompute && found.limited && dear && !graph.updates.empty())
+    try_recomputing(graph, mesh, cluster, options, rules, found, filled);
+  const std::optional<Plan>& plan = found.plan;
+  const int64_t least = found.least_bytes, needed = found.needed_bytes;
   SR_REQUIRE(plan || least < std::numeric_limits<int64_t>::max(), out_of_memory, "model '",
              graph.name, "' on mesh ", mesh.to_string(), ": the search ended after ",
              options.solve_seconds, " s without a plan that fits; the limit is ",

@@ -32,6 +32,11 @@ struct PlanOptions {
   /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
   /// with the backend's workspaces. Given by the caller, because the planner knows no backend.
   std::function<ArenaUse(const Plan&)> arena_use = nullptr;
+  /// May results of the forward pass be computed again in the backward pass, where what is kept is
+  /// too much, or where that takes less time than cutting it (planner/recompute.h)?
+  bool recompute = false;
+  /// What the graph already computes again, for the plan to say: Plan::recompute.
+  std::set<std::string> recomputed = {};
   /// Of this mesh and cluster, with what another plan has found out already.
   ReshardTimes* reshard_times = nullptr;
 };

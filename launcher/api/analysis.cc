@@ -15,7 +15,7 @@ namespace {
 class Analyst {
  public:
   Analyst(const Model::Impl& model, const TrainingPlan::Impl& plan)
-      : graph_(model.train), plan_(plan), model_(model) {
+      : graph_(step_of(model, plan)), plan_(plan), model_(model) {
     for (size_t v = 0; v < graph_.values().size(); ++v)
       values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
     for (size_t n = 0; n < graph_.nodes().size(); ++n)

@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "exec/executor.h"
+#include "graph/passes/recompute.h"
 #include "planner/join_steps.h"
 
 namespace shardrun {
@@ -31,8 +32,13 @@ Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, in
 
 PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
                            std::shared_ptr<PlanPrograms> beside)
-    : plan_(std::move(plan)), partition_(graph, plan_, cluster), beside_(std::move(beside)) {
-  classes_ = rank_classes(graph, plan_, partition_.cuts(), workspace_bytes);
+    : plan_(std::move(plan)),
+      graph_(plan_.recompute.empty()
+                 ? graph
+                 : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
+      partition_(graph_, plan_, cluster),
+      beside_(std::move(beside)) {
+  classes_ = rank_classes(graph_, plan_, partition_.cuts(), workspace_bytes);
   if (beside_) classes_ = joined(classes_, beside_->classes_);
   programs_.resize(classes_.first.size());
 }
@@ -63,7 +69,8 @@ std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
   const bool same = last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
                     last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
                     last_->plan().handed == plan.handed &&
-                    last_->plan().regathered == plan.regathered;
+                    last_->plan().regathered == plan.regathered &&
+                    last_->plan().recompute == plan.recompute;
   if (!same) {
     last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, beside);
     last_beside_ = std::move(beside);

@@ -30,13 +30,16 @@ class PlanPrograms {
   PlanPrograms& operator=(const PlanPrograms&) = delete;
 
   const Plan& plan() const { return plan_; }
+  const Graph& graph() const { return graph_; }  // with what the plan computes again
   const Program& of_rank(int64_t rank);
   /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).
   const Program& fullest(int64_t limit);
 
  private:
   Plan plan_;
-  Partition partition_;  // of it
+  std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
+  const Graph& graph_;
+  Partition partition_;
   std::shared_ptr<PlanPrograms> beside_;
   RankClasses classes_;
   std::vector<std::optional<Program>> programs_;  // by class

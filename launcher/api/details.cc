@@ -184,7 +184,7 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << part_row(2, "communication", ms(communication), percent(communication, whole));
     out << part_rows(timed(a.communication, a.calls), whole, ms);
 
-    const Graph& graph = model.impl().train;
+    const Graph& graph = step_of(model.impl(), impl);
     const auto flops = arithmetic(model.impl());
     std::vector<Part> work;
     for (const auto& [op, part] : flops) work.push_back({op, "", part});
@@ -204,14 +204,14 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     const std::vector<Group> groups = dearest(collectives);
     if (groups.empty()) return out.str();
     out << "dearest collectives:\n";
-    Reasons reasons(model.impl().train, impl);
+    Reasons reasons(graph, impl);
     for (const Group& group : groups) {
       const PlannedCollective& c = *group.first;
       const std::string times =
           group.times > 1 ? str(group.times, " x ", c.kind, ", one of '") : c.kind + " of '";
-      out << wrapped(right(ms(group.seconds), 10) + " ",
-                     str(times, c.value, "' ", to_string(model.impl().train.type(c.of)), ": ",
-                         c.from, " -> ", c.to));
+      out << wrapped(
+          right(ms(group.seconds), 10) + " ",
+          str(times, c.value, "' ", to_string(graph.type(c.of)), ": ", c.from, " -> ", c.to));
       out << reasons.of(c);
     }
     out << "('instead': what the step would take more, all else as planned)\n";

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "analysis.h"
+#include "graph/passes/recompute.h"
 #include "names.h"
 #include "text.h"
 #include "world.h"
@@ -119,10 +120,11 @@ class Table {
   std::string title(NodeId node) const {
     const std::string& subject = subjects_[static_cast<size_t>(node)];
     const std::string& name = layers_of_[static_cast<size_t>(node)];
-    if (subject.empty()) return graph_.node(node).op;
+    const bool again = graph_.node(node).name.rfind(kAgain, 0) == 0;
+    const std::string op = (again ? "again " : "") + graph_.node(node).op;
+    if (subject.empty()) return op;
     const bool gradient = subject.rfind("d ", 0) == 0;
-    return str(graph_.node(node).op, gradient ? " d " : " ",
-               within(gradient ? subject.substr(2) : subject, name));
+    return str(op, gradient ? " d " : " ", within(gradient ? subject.substr(2) : subject, name));
   }
 
   void add_node(NodeId id) {
@@ -338,8 +340,9 @@ std::string explain_plan(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const PlanAnalysis analysis = analyse(model.impl(), impl);
-    std::vector<Layer> layers = Table(model.impl().train, impl.train, analysis).layers();
+    std::vector<Layer> layers = Table(step_of(model.impl(), impl), impl.train, analysis).layers();
     return wrapped("", plan_line(impl.train)) +
+           (impl.recomputed.empty() ? "" : wrapped("", impl.recomputed)) +
            "(times of one rank, as predicted; rows with > move data, for the row below)\n" +
            Explanation(std::move(layers)).text();
   });

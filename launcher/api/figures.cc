@@ -45,7 +45,7 @@ PlanFigures plan_figures(World& world, const Model& model, const TrainingPlan& p
     share_cores(world.impl());
     out.threads = world.impl().kernel_threads;
     for (int64_t rank = 0; rank < impl.train.mesh.size(); ++rank) {
-      const Program program = compile(model.impl().train, impl.train, impl.cluster, rank);
+      const Program program = compile(step_of(model.impl(), impl), impl.train, impl.cluster, rank);
       out.sent_bytes.push_back(sent_bytes(program, model.impl().options.accumulate));
     }
     return out;

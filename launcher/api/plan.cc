@@ -14,8 +14,10 @@
 #include "batches.h"
 #include "cluster.h"
 #include "exec/data.h"
+#include "graph/passes/recompute.h"
 #include "planner/cluster_file.h"
 #include "planner/plan_check.h"
+#include "recomputed.h"
 #include "text.h"
 #include "world.h"
 
@@ -89,7 +91,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   options.memory_limit = limit;
   options.contents = contents_of(model);
   options.arena_use = [&, limit](const Plan& candidate) {
-    return arena_use(measures.train.of(candidate)->fullest(limit), model.train);
+    const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
+    return arena_use(programs->fullest(limit), programs->graph());
   };
   return options;
 }
@@ -97,11 +100,14 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
 void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit,
             Measures& measures, TrainingPlan::Impl& out) {
+  SR_REQUIRE(request.recompute == "auto" || request.recompute == "never", invalid_input,
+             "--recompute is '", request.recompute, "', wanted auto or never");
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
   PlanOptions options = plan_options(model, request, limit, measures);
+  options.recompute = request.recompute == "auto";
   std::optional<ReshardTimes> times;  // of training and validation
   if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
@@ -153,6 +159,7 @@ void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
   refuse(request.planner != "auto", "--planner " + request.planner,
          "planner, " + plan.train.planner);
   refuse(!request.cluster.empty(), "--cluster " + request.cluster, "cluster, " + plan.cluster.name);
+  refuse(request.recompute != "auto", "--recompute " + request.recompute, "recomputation");
   refuse(!request.shard.empty(),
          "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
 }
@@ -200,13 +207,21 @@ void within(const std::string& context, F&& f) {
   }
 }
 
-void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ranks) {
+/// The step with what the plan computes again.
+void recompute(const Model::Impl& model, TrainingPlan::Impl& plan) {
+  if (plan.train.recompute.empty()) return;
+  within("train: plan: field 'recompute'",
+         [&] { plan.recomputing = with_recomputed(model.train, plan.train.recompute); });
+}
+
+void check(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t ranks) {
+  recompute(model, plan);
   within("train", [&] {
     const Mesh& mesh = plan.train.mesh;
     SR_REQUIRE(mesh.size() == ranks, invalid_input, "plan: field 'mesh' is ", mesh.to_string(),
                ", ", mesh.size(), " ranks; the job has ", ranks, "; run it on ", mesh.size(),
                ", or plan for ", ranks);
-    check_plan(plan.train, model.train);
+    check_plan(plan.train, step_of(model, plan));
   });
   if (plan.with_evaluation) within("evaluation", [&] { check_evaluation(model, plan); });
 }
@@ -214,7 +229,7 @@ void check(const Model::Impl& model, const TrainingPlan::Impl& plan, int64_t ran
 /// What was planned here runs its nodes as their rules allow; what a file says may be otherwise.
 void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   RuleCache rules;
-  within("train", [&] { check_strategies(plan.train, model.train, rules); });
+  within("train", [&] { check_strategies(plan.train, step_of(model, plan), rules); });
   if (!plan.with_evaluation) return;
   within("evaluation", [&] { check_strategies(plan.evaluation, model.evaluation, rules); });
 }
@@ -275,6 +290,10 @@ std::string describe_held(const Graph& graph, const Plan& plan) {
 
 }  // namespace
 
+const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  return plan.recomputing ? *plan.recomputing : model.train;
+}
+
 int64_t RankPrograms::arena_bytes() const {
   return std::max(train.arena_bytes, evaluation ? evaluation->arena_bytes : 0);
 }
@@ -282,7 +301,7 @@ int64_t RankPrograms::arena_bytes() const {
 RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
                               int64_t rank) {
   RankPrograms out;
-  out.train = compile(model.train, plan.train, plan.cluster, rank);
+  out.train = compile(step_of(model, plan), plan.train, plan.cluster, rank);
   if (plan.with_evaluation)
     out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &out.train);
   const int64_t predicted = plan.bytes.at(static_cast<size_t>(rank));
@@ -326,6 +345,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       if (from_file) check_strategies(model.impl(), *impl);
       count_bytes(measures, *impl, limit, from_file);
     });
+    impl->recomputed = recomputed_text(model.impl(), *impl);
     impl->planning_seconds = thread_seconds() - begin - impl->report.discovery_seconds;
     if (!world.impl().mpi) return std::string();  // nobody to tell
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
@@ -366,8 +386,9 @@ Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
   options.avoided = {{value, sharding}};
+  options.recomputed = plan.train.recompute;
   RuleCache rules;
-  return plan_shardings(model.train, plan.train.mesh, plan.cluster, options, rules);
+  return plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
 }
 
 TrainingPlan::TrainingPlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -409,6 +430,7 @@ std::string TrainingPlan::summary() const {
                                format("%.2f", impl_->planning_seconds), " (search ",
                                format("%.2f", r.build_seconds + r.solve_seconds), ")"));
   }
+  if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += wrapped(indent, "weights and state: " + impl_->held);
   const auto most =
       std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();

@@ -14,7 +14,8 @@ namespace shardrun {
 
 struct TrainingPlan::Impl {
   Plan train;
-  Plan evaluation;  // parameters lie as in `train`
+  Plan evaluation;                   // parameters lie as in `train`
+  std::optional<Graph> recomputing;  // the model's step with what `train` computes again, if any
   bool with_evaluation = true;
   PlanReport report;              // of this process's planning; empty on ranks that were told
   std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
@@ -26,8 +27,12 @@ struct TrainingPlan::Impl {
   std::vector<int64_t> persistent_bytes;
   PlannedModel origin;     // the model's path and options
   PlannedRequest request;  // under which it was made
+  std::string recomputed;  // what is computed again and what that costs and saves; "": nothing
   std::string held;        // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
+
+/// The step that the plan is for.
+const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan);
 
 /// What one rank runs: the training step, and validation in the same arena.
 struct RankPrograms {

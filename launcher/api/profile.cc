@@ -179,7 +179,7 @@ RankProfile Profiler::of_rank(int64_t rank) const {
   RankProfile own;
   own.rank = rank;
   own.place = place_of(plan_.train.mesh, own.rank);
-  own.training = facts_of(model_.train, plan_.train, plan_.cluster, training_executor_);
+  own.training = facts_of(step_of(model_, plan_), plan_.train, plan_.cluster, training_executor_);
   own.steps = training.runs();
   if (validation_executor_) {
     own.validation =

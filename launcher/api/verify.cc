@@ -42,7 +42,8 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
   const auto whole = [&](const Graph& graph, const Program* beside) {
     return compile(graph, whole_plan(graph), plan.cluster, 0, beside, Steps::all);
   };
-  acts.push_back({model.train, plan.train, {}, whole(model.train, nullptr), true});
+  const Graph& step = step_of(model, plan);
+  acts.push_back({step, plan.train, {}, whole(step, nullptr), true});
   if (plan.with_evaluation) {
     acts.push_back(
         {model.evaluation, plan.evaluation, {}, whole(model.evaluation, &acts[0].whole), false});
@@ -50,7 +51,7 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
     Program train, evaluation;
     if (needed(rank)) {
-      train = compile(model.train, plan.train, plan.cluster, rank, nullptr, Steps::all);
+      train = compile(step, plan.train, plan.cluster, rank, nullptr, Steps::all);
       if (plan.with_evaluation) {
         evaluation =
             compile(model.evaluation, plan.evaluation, plan.cluster, rank, &train, Steps::all);

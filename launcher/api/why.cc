@@ -119,7 +119,7 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
                         const PlanRequest& request) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
-    const Graph& graph = model.impl().train;
+    const Graph& graph = step_of(model.impl(), impl);
     const Mesh& mesh = impl.train.mesh;
     const ValueId id = value_named(graph, impl.train, value);
     const std::string& name = graph.value(id).name;

@@ -104,6 +104,10 @@ void add_plan_options(CLI::App& app, Arguments& args) {
       "--memory", args.memory,
       "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices have; where it "
       "runs also its share of the machine)");
+  app.add_option("--recompute", o.recompute,
+                 "auto: compute results of the forward pass again in the backward pass where a "
+                 "rank's memory cannot keep them, if that takes the least time; or never")
+      ->capture_default_str();
   app.add_option("--cluster", o.cluster,
                  "What to plan for: host (this machine), v100-32, a100-80, h100 or h200 (a node of "
                  "8), h100:4 (4 nodes), or a JSON file");

@@ -1,9 +1,10 @@
-// The training step of a small GPT, as the command would make it.
+// The training step of a small model, as the command would make it.
 #pragma once
 
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
@@ -14,19 +15,18 @@
 
 namespace shardrun::testing {
 
-/// Through a file, which is removed again. `options.batch` must be set.
-inline Graph gpt_step(const GptOptions& options, const OptimizerOptions& optimizer = {},
-                      bool bf16 = false) {
+/// Of the model that `write` writes to a file, which is removed again. All sizes must be set.
+inline Graph written_step(const std::function<void(const std::string& path)>& write,
+                          const std::string& loss, const OptimizerOptions& optimizer = {},
+                          bool bf16 = false) {
   const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / str("shardrun_gpt_step_", getpid(), ".onnx");
-  write_gpt(options, path.string());
+      std::filesystem::temp_directory_path() / str("shardrun_step_", getpid(), ".onnx");
+  write(path.string());
   ImportOptions import;
   import.evaluate = run_reference;
   Graph graph = import_onnx(path.string(), import);
-  std::filesystem::remove(path);
-  graph.name = "gpt";
   fuse(graph);
-  attach_loss(graph, "");
+  attach_loss(graph, loss);
   graph.outputs.clear();
   graph.metrics = {{"loss", graph.loss}};
   remove_dead_nodes(graph);
@@ -34,6 +34,23 @@ inline Graph gpt_step(const GptOptions& options, const OptimizerOptions& optimiz
   attach_optimizer(graph, optimizer);
   fold_casts(graph);
   merge_equal_nodes(graph);
+  for (auto& [id, source] : graph.sources) {
+    if (source.kind != Source::Kind::file) continue;
+    Tensor data(graph.type(id));
+    read_source(source, data.type(), full_box(data.shape()), 0, data.data());
+    source = Source{};
+    source.kind = Source::Kind::data;
+    source.data = data;
+  }
+  std::filesystem::remove(path);
+  return graph;
+}
+
+inline Graph gpt_step(const GptOptions& options, const OptimizerOptions& optimizer = {},
+                      bool bf16 = false) {
+  Graph graph =
+      written_step([&](const std::string& path) { write_gpt(options, path); }, "", optimizer, bf16);
+  graph.name = "gpt";
   return graph;
 }
 

@@ -152,6 +152,9 @@ struct PlanRequest {
   std::string cluster;       // host, h100, h100:4, a file; "": host
   int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have and,
                              // without `ranks`, its share of this machine's memory
+  /// auto: results of the forward pass may be computed again in the backward pass where keeping
+  /// them is too much for the limit; never.
+  std::string recompute = "auto";
   double solve_seconds = 10;
   uint64_t seed = 0;
   bool with_evaluation = true;  // the arena also serves validation

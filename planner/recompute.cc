@@ -1,0 +1,239 @@
+// Greedy choice among ways to save values, each judged by the bytes alive.
+#include "planner/recompute.h"
+
+#include <algorithm>
+#include <map>
+
+#include "graph/passes/recompute.h"
+
+namespace shardrun {
+namespace {
+
+constexpr size_t kLongestWay = 64;  // nodes that run again for one value
+constexpr size_t kJudged = 8;       // ways of which the best is taken
+constexpr int kHalvings = 7;
+constexpr double kLeastSeconds = 1e-9;  // of a node, so that ratios exist
+
+size_t at(int32_t id) { return static_cast<size_t>(id); }
+
+/// Nodes that run again together.
+using Way = std::vector<NodeId>;
+
+class Chooser {
+ public:
+  Chooser(const Graph& graph, const ValueBytes& bytes, const std::vector<double>& seconds,
+          int64_t room)
+      : graph_(graph),
+        recomputation_(graph),
+        seconds_(seconds),
+        room_(room),
+        values_(live_values(graph, bytes)),
+        saved_(graph.values().size(), false),
+        again_(graph.nodes().size(), false) {
+    for (size_t n = 0; n < graph.nodes().size(); ++n) {
+      ops_.push_back(&op_def(graph.nodes()[n].op));
+      if (!recomputation_.is_late(static_cast<NodeId>(n))) continue;
+      for (ValueId in : graph.nodes()[n].inputs) saved_[at(in)] = true;
+    }
+    // Behind the values their second ones.
+    const size_t count = graph.values().size();
+    values_.bytes.insert(values_.bytes.end(), bytes.begin(), bytes.end());
+    values_.given.resize(2 * count, false);
+    values_.kept.resize(2 * count, false);
+    values_.becomes.resize(2 * count, kNoValue);
+  }
+
+  std::set<std::string> run() {
+    double above = excess();
+    std::vector<Way> taken;
+    while (above > 0) {
+      std::vector<Way> best;
+      double best_above = above, best_ratio = 0;
+      size_t judged = 0;
+      for (const Group& group : groups()) {
+        const std::vector<bool> before = again_;
+        double cost = 0;
+        for (const Way& way : group.ways) {
+          for (NodeId node : way) {
+            if (!again_[at(node)]) cost += seconds(node);
+            again_[at(node)] = true;
+          }
+        }
+        const double now = excess();
+        again_ = before;
+        if (now >= above) continue;
+        const double ratio = (above - now) / cost;
+        if (ratio > best_ratio) {
+          best_ratio = ratio;
+          best_above = now;
+          best = group.ways;
+        }
+        if (++judged == kJudged) break;
+      }
+      if (best.empty()) break;
+      for (const Way& way : best) {
+        for (NodeId node : way) again_[at(node)] = true;
+      }
+      taken.insert(taken.end(), best.begin(), best.end());
+      above = best_above;
+    }
+    if (above == 0) drop_needless(taken);
+    reached_ = above == 0;
+    std::set<std::string> names;
+    for (size_t n = 0; n < again_.size(); ++n) {
+      if (again_[n]) names.insert(graph_.nodes()[n].name);
+    }
+    return names;
+  }
+  bool reached() const { return reached_; }
+
+ private:
+  /// Ways that are alike: in every layer the same.
+  struct Group {
+    double ratio = 0;
+    std::vector<Way> ways;
+  };
+
+  double seconds(NodeId node) const { return std::max(seconds_[at(node)], kLeastSeconds); }
+
+  /// Bytes above the room, added up over all nodes.
+  double excess() {
+    const std::vector<Recomputation::Run> runs = recomputation_.order(again_);
+    const auto count = static_cast<ValueId>(graph_.values().size());
+    operands_.clear();
+    for (const auto& [n, again] : runs) {
+      const Node& node = graph_.node(n);
+      const bool second = again || recomputation_.is_late(n);
+      for (ValueId in : node.inputs) {
+        const NodeId maker = graph_.value(in).producer;
+        operands_.push_back(second && maker >= 0 && again_[at(maker)] ? in + count : in);
+      }
+      for (ValueId out : node.outputs) operands_.push_back(again ? out + count : out);
+    }
+    steps_.clear();
+    size_t next = 0;
+    for (const auto& [n, again] : runs) {
+      const Node& node = graph_.node(n);
+      const std::span<const ValueId> all(operands_);
+      steps_.push_back({all.subspan(next, node.inputs.size()),
+                        all.subspan(next + node.inputs.size(), node.outputs.size()), ops_[at(n)]});
+      next += node.inputs.size() + node.outputs.size();
+    }
+    double out = 0;
+    for (int64_t alive : bytes_alive(steps_, values_))
+      out += static_cast<double>(std::max<int64_t>(0, alive - room_));
+    return out;
+  }
+
+  /// What a way takes that would have to be kept for it: made by nodes that do not run again, and
+  /// read by nobody late.
+  std::vector<ValueId> kept_for(const Way& way) const {
+    std::vector<ValueId> out;
+    for (NodeId node : way) {
+      for (ValueId in : graph_.node(node).inputs) {
+        const NodeId maker = graph_.value(in).producer;
+        if (maker < 0 || saved_[at(in)] || again_[at(maker)] ||
+            std::find(way.begin(), way.end(), maker) != way.end() ||
+            std::find(out.begin(), out.end(), in) != out.end())
+          continue;
+        out.push_back(in);
+      }
+    }
+    return out;
+  }
+
+  std::vector<Group> groups() const {
+    std::map<std::string, Group> alike;
+    for (size_t n = 0; n < again_.size(); ++n) {
+      const auto node = static_cast<NodeId>(n);
+      const std::vector<ValueId>& results = graph_.nodes()[n].outputs;
+      if (again_[n] || !recomputation_.may_run_again(node) ||
+          std::none_of(results.begin(), results.end(), [&](ValueId id) { return saved_[at(id)]; }))
+        continue;
+      Way way{node};
+      std::string key = graph_.nodes()[n].op;
+      while (way.size() <= kLongestWay) {
+        int64_t gain = 0;
+        double cost = 0;
+        for (NodeId member : way) {
+          cost += seconds(member);
+          for (ValueId id : graph_.node(member).outputs)
+            gain += saved_[at(id)] ? values_.bytes[at(id)] : 0;
+        }
+        const std::vector<ValueId> kept = kept_for(way);
+        for (ValueId id : kept) gain -= values_.bytes[at(id)];
+        if (gain > 0) {
+          Group& group = alike[str(key, " ", gain, " ", cost)];
+          group.ratio = static_cast<double>(gain) / cost;
+          group.ways.push_back(way);
+        }
+        bool further = !kept.empty();
+        for (ValueId id : kept) {
+          const NodeId maker = graph_.value(id).producer;
+          further = further && recomputation_.may_run_again(maker);
+          if (std::find(way.begin(), way.end(), maker) == way.end()) way.push_back(maker);
+        }
+        if (!further) break;
+        key += "," + graph_.node(way.back()).op;
+      }
+    }
+    std::vector<Group> out;
+    for (auto& [key, group] : alike) out.push_back(std::move(group));
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Group& a, const Group& b) { return a.ratio > b.ratio; });
+    return out;
+  }
+
+  /// The last taken first: they saved the least per second, and of equal layers the last run again
+  /// when the most is alive.
+  void drop_needless(const std::vector<Way>& taken) {
+    std::vector<int> uses(again_.size(), 0);
+    for (const Way& way : taken) {
+      for (NodeId node : way) ++uses[at(node)];
+    }
+    for (size_t w = taken.size(); w-- > 0;) {
+      for (NodeId node : taken[w]) again_[at(node)] = --uses[at(node)] > 0;
+      if (excess() == 0) continue;
+      for (NodeId node : taken[w]) {
+        ++uses[at(node)];
+        again_[at(node)] = true;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  Recomputation recomputation_;
+  const std::vector<double>& seconds_;
+  int64_t room_;
+  bool reached_ = false;
+  LiveValues values_;
+  std::vector<bool> saved_;  // by value: somebody reads it late
+  std::vector<bool> again_;  // by node
+  std::vector<const OpDef*> ops_;
+  std::vector<ValueId> operands_;
+  std::vector<LiveStep> steps_;
+};
+
+}  // namespace
+
+std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
+                                        const std::vector<double>& seconds, int64_t room) {
+  return Chooser(graph, bytes, seconds, room).run();
+}
+
+std::set<std::string> recompute_for_least_bytes(const Graph& graph, const ValueBytes& bytes,
+                                                const std::vector<double>& seconds) {
+  const std::vector<int64_t> alive = bytes_alive(graph, bytes);
+  int64_t low = 0, high = *std::max_element(alive.begin(), alive.end());
+  std::set<std::string> out;
+  for (int round = 0; round < kHalvings; ++round) {
+    const int64_t room = (low + high) / 2;
+    Chooser chooser(graph, bytes, seconds, room);
+    std::set<std::string> names = chooser.run();
+    (chooser.reached() ? high : low) = room;
+    if (chooser.reached()) out = std::move(names);
+  }
+  return out;
+}
+
+}  // namespace shardrun

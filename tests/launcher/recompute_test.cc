@@ -1,0 +1,191 @@
+// Training in less memory than the step takes: through the public header, on one rank and on two.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+namespace {
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::temp_directory_path() /
+          ("recompute_test_" + std::to_string(::getpid()) + name))
+      .string();
+}
+
+struct Case {
+  const char* name;
+  std::function<void(const std::string&)> write;
+  int batch;
+  const char* loss;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all{
+      {"gpt",
+       [](const std::string& path) {
+         GptModel model;
+         model.layers = 3;
+         model.hidden = 64;
+         model.heads = 4;
+         model.vocab = 128;
+         model.context = 64;
+         model.dropout = 0.1;
+         write_gpt(model, path);
+       },
+       8, ""},
+      {"wide-resnet",
+       [](const std::string& path) {
+         WideResNetModel model;
+         model.family = "cifar";
+         model.layers = 10;
+         model.width = 2;
+         model.image = 16;
+         model.classes = 5;
+         model.dropout = 0.2;
+         write_wide_resnet(model, path);
+       },
+       8, "cross-entropy"},
+      {"gat",
+       [](const std::string& path) {
+         GatModel model;
+         model.dense = true;
+         model.layers = 5;
+         model.nodes = 128;
+         model.features = 64;
+         model.heads = 4;
+         model.dropout = model.attention_dropout = 0.3;
+         write_gat(model, path);
+       },
+       0, "cross-entropy"},
+  };
+  return all;
+}
+
+class Recompute : public ::testing::TestWithParam<size_t> {
+ protected:
+  Recompute() : which_(cases()[GetParam()]), path_(temporary(std::string(which_.name) + ".onnx")) {
+    which_.write(path_);
+  }
+  ~Recompute() override {
+    std::filesystem::remove(path_);
+    std::filesystem::remove(plan_file_);
+  }
+
+  Model load(World& world) const {
+    ModelOptions options;
+    if (which_.batch > 0) options.batch = which_.batch;
+    options.loss = which_.loss;
+    options.seed = 4;
+    return load_model(world, path_, options);
+  }
+  /// Of the training step alone: validation has nothing that could be computed again.
+  static PlanRequest asked() {
+    PlanRequest request;
+    request.with_evaluation = false;
+    return request;
+  }
+  /// What the refusal of so few bytes says that it would take.
+  static int64_t least(World& world, const Model& model, PlanRequest request, int64_t limit) {
+    request.memory_bytes = limit;
+    try {
+      make_plan(world, model, request);
+      ADD_FAILURE() << "fits into " << limit;
+    } catch (const Failure& e) {
+      const std::string text = e.what(), before = "the smallest plan found needs ";
+      const size_t at = text.find(before);
+      if (at != std::string::npos) return std::stoll(text.substr(at + before.size()));
+      ADD_FAILURE() << text;
+    }
+    return 0;
+  }
+  static TrainReport trained(World& world, const Model& model, const TrainingPlan& plan) {
+    TrainOptions options;
+    options.steps = 3;
+    return train(world, model, plan, options);
+  }
+
+  const Case& which_;
+  std::string path_, plan_file_ = temporary(".json");
+};
+
+TEST_P(Recompute, OneRankTrainsInLessToTheSameLosses) {
+  World world = World::threads(1);
+  const Model model = load(world);
+  const TrainingPlan free = make_plan(world, model, asked());
+  EXPECT_EQ(free.summary().find("computed again"), std::string::npos);
+  PlanRequest request = asked();
+  const int64_t all = free.predicted_bytes()[0], smallest = least(world, model, asked(), all / 50);
+  EXPECT_LT(smallest, all * 95 / 100);
+  request.memory_bytes = (smallest + all) / 2;
+  const TrainingPlan plan = make_plan(world, model, request);
+  EXPECT_LE(plan.predicted_bytes()[0], request.memory_bytes);
+  EXPECT_GT(plan.predicted_seconds(), free.predicted_seconds());
+  EXPECT_NE(plan.summary().find("computed again in the backward pass: "), std::string::npos)
+      << plan.summary();
+  EXPECT_NE(explain_plan(model, plan).find("computed again"), std::string::npos);
+
+  const TrainReport wanted = trained(world, model, free), got = trained(world, model, plan);
+  EXPECT_EQ(got.losses, wanted.losses);
+  EXPECT_EQ(got.allocated_bytes, plan.predicted_bytes());
+
+  // A file reproduces it, and says what it computes again.
+  std::ofstream(plan_file_) << plan.json();
+  PlanRequest from_file = asked();
+  from_file.plan_file = plan_file_;
+  const TrainingPlan read = make_plan(world, model, from_file);
+  EXPECT_EQ(read.json(), plan.json());
+  EXPECT_EQ(read.predicted_bytes(), plan.predicted_bytes());
+  EXPECT_NE(read.summary().find("computed again"), std::string::npos);
+  EXPECT_EQ(trained(world, model, read).losses, wanted.losses);
+  const VerifyReport report = verify(world, model, read, {});
+  EXPECT_TRUE(report.verified) << report.mismatch;
+}
+
+TEST_P(Recompute, NeverIsOutOfMemoryAndTheLeastCountsIt) {
+  World world = World::threads(1);
+  const Model model = load(world);
+  const int64_t all = make_plan(world, model, asked()).predicted_bytes()[0];
+  PlanRequest never = asked();
+  never.recompute = "never";
+  EXPECT_EQ(least(world, model, never, all - 1), all);
+  const int64_t smallest = least(world, model, asked(), all / 50);
+  PlanRequest request = asked();
+  request.memory_bytes = smallest;
+  EXPECT_LE(make_plan(world, model, request).predicted_bytes()[0], smallest);
+}
+
+class RecomputeOnTwoRanks : public Recompute {};
+
+TEST_P(RecomputeOnTwoRanks, Verifies) {
+  World world = World::threads(2);
+  const Model model = load(world);
+  PlanRequest request = asked();
+  request.planner = "dp";
+  const TrainingPlan free = make_plan(world, model, request);
+  const int64_t all = free.predicted_bytes()[0];
+  request.memory_bytes = (least(world, model, request, all / 50) + all) / 2;
+  const TrainingPlan plan = make_plan(world, model, request);
+  const std::vector<int64_t> bytes = plan.predicted_bytes();
+  EXPECT_LE(*std::max_element(bytes.begin(), bytes.end()), request.memory_bytes);
+  const VerifyReport report = verify(world, model, plan, {});
+  EXPECT_TRUE(report.verified) << report.mismatch;
+  EXPECT_EQ(trained(world, model, plan).allocated_bytes, plan.predicted_bytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnTwoRanks, ::testing::Values(size_t{0}));
+INSTANTIATE_TEST_SUITE_P(Models, Recompute, ::testing::Range(size_t{0}, cases().size()),
+                         [](const auto& info) {
+                           std::string name = cases()[info.param].name;
+                           name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace shardrun
