@@ -122,13 +122,13 @@ Cluster Cluster::along(const Mesh& mesh, int axis) const {
   return alone;
 }
 
-Cluster Cluster::for_ranks(int64_t ranks, const std::string& backend) const {
+Cluster Cluster::for_ranks(int64_t ranks, const std::string& backend, int64_t threads) const {
   SR_REQUIRE(ranks <= size() || oversubscribes, invalid_input, "cluster '", name, "' has ", size(),
              " devices (", nodes, nodes == 1 ? " node" : " nodes", " of ", devices, "), wanted ",
              ranks, " for as many ranks; take more nodes ('", name.substr(0, name.find(':')), ":",
              (ranks + devices - 1) / devices, "')");
   Cluster shared = *this;
-  shared.measured = measured.for_ranks(ranks, size(), backend);
+  shared.measured = measured.for_ranks(ranks, size(), backend, threads);
   if (ranks <= size()) return shared;
   const double share = static_cast<double>(size()) / static_cast<double>(ranks);
   for (auto& [dtype, rate] : shared.flops) rate.reached *= share;

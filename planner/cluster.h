@@ -77,9 +77,11 @@ struct Cluster {
   /// spans nodes as the axis does here.
   Cluster along(const Mesh& mesh, int axis) const;
   /// What a job of so many ranks sees, whose collectives are by `backend` (threads, mpi): where
-  /// several ranks share a device, their share of it; of what was measured, what holds for them.
+  /// several ranks share a device, their share of it; of what was measured, what holds for them,
+  /// each with so many threads (0: as many as it likes).
   /// Throws invalid_input if the cluster has fewer devices and does not share them.
-  Cluster for_ranks(int64_t ranks, const std::string& backend = "threads") const;
+  Cluster for_ranks(int64_t ranks, const std::string& backend = "threads",
+                    int64_t threads = 0) const;
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 

@@ -67,11 +67,16 @@ double Grid::at(const std::array<double, 3>& size, const std::array<double, 3>& 
   return result;
 }
 
-Measured Measured::for_ranks(int64_t ranks, int64_t devices, const std::string& backend) const {
+Measured Measured::for_ranks(int64_t ranks, int64_t devices, const std::string& backend,
+                             int64_t threads) const {
   Measured out;
   if (!kernels.empty()) {
+    const auto no_more_threads = [&](const MeasuredKernels& k) { return k.threads <= threads; };
+    const bool all = threads == 0 || std::none_of(kernels.begin(), kernels.end(), no_more_threads);
     std::vector<int64_t> known;
-    for (const MeasuredKernels& k : kernels) known.push_back(k.ranks);
+    for (const MeasuredKernels& k : kernels) {
+      if (all || no_more_threads(k)) known.push_back(k.ranks);
+    }
     const int64_t as = nearest(known, ranks);
     for (const MeasuredKernels& k : kernels) {
       if (k.ranks == as && out.kernels.empty()) out.kernels.push_back(k);

@@ -66,11 +66,13 @@ struct Measured {
   std::vector<MeasuredCollective> collectives;
 
   /// What holds for a job of `ranks` ranks on `devices` devices: kernels as measured with the
-  /// fewest ranks that are no fewer, or with the most; where more ranks run than were measured and
-  /// than there are devices, they take turns, and each takes as many times longer. Of the
+  /// fewest ranks that are no fewer, or with the most, and, where it is said, with no more than
+  /// `threads` threads each, if some were; where more ranks run than were measured and than there
+  /// are devices, they take turns, and each takes as many times longer. Of the
   /// collectives those of the backend (if it was measured, else any) and, likewise, of as many
   /// ranks.
-  Measured for_ranks(int64_t ranks, int64_t devices, const std::string& backend) const;
+  Measured for_ranks(int64_t ranks, int64_t devices, const std::string& backend,
+                     int64_t threads = 0) const;
   const MeasuredKernels* kernels_now() const { return kernels.empty() ? nullptr : &kernels[0]; }
   friend bool operator==(const Measured&, const Measured&) = default;
 };

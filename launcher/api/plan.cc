@@ -324,8 +324,11 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
-      impl->cluster =
-          find_cluster(request.cluster).for_ranks(ranks, world.impl().mpi ? "mpi" : "threads");
+      // Those of this World, or as many as were asked for.
+      const int threads = ranks == world.size() ? world.impl().kernel_threads
+                                                : world.impl().asked.value_or(0);
+      impl->cluster = find_cluster(request.cluster)
+                          .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
     } else {
       read_plans(read_text(request.plan_file), request.plan_file, *impl);
       check_request(request, *impl);

@@ -68,6 +68,23 @@ TEST(Measured, AJobSeesWhatWasMeasuredMostLikeIt) {
   EXPECT_TRUE(Measured().for_ranks(2, 2, "mpi").kernels.empty());
 }
 
+TEST(Measured, AJobOfFewThreadsSeesWhatFewThreadsDid) {
+  Measured all;
+  all.kernels = {kernels(1, 1e-6), kernels(2, 2e-6), kernels(4, 4e-6)};
+  for (MeasuredKernels& k : all.kernels) k.threads = 4 / k.ranks;
+  const auto seconds = [&](int64_t ranks, int64_t threads) {
+    return add_seconds(all.for_ranks(ranks, 4, "threads", threads));
+  };
+  EXPECT_DOUBLE_EQ(seconds(1, 0), 1e-6);
+  EXPECT_DOUBLE_EQ(seconds(1, 4), 1e-6);
+  EXPECT_DOUBLE_EQ(seconds(1, 3), 2e-6);
+  EXPECT_DOUBLE_EQ(seconds(1, 1), 4e-6);
+  EXPECT_DOUBLE_EQ(seconds(2, 1), 4e-6);
+  EXPECT_DOUBLE_EQ(seconds(2, 2), 2e-6);
+  all.kernels.pop_back();
+  EXPECT_DOUBLE_EQ(seconds(1, 1), 1e-6);  // never measured
+}
+
 TEST(Measured, CollectivesAreThoseOfTheBackend) {
   Measured all;
   const auto add = [&](const std::string& backend, int64_t ranks) {
