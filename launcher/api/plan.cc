@@ -325,8 +325,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
       // Those of this World, or as many as were asked for.
-      const int threads = ranks == world.size() ? world.impl().kernel_threads
-                                                : world.impl().asked.value_or(0);
+      const int threads =
+          ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
       impl->cluster = find_cluster(request.cluster)
                           .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
     } else {

@@ -47,6 +47,7 @@ TEST_P(Planners, OursIsNeverWorse) {
     request.cluster = "v100-32";
     request.ranks = row.gpus;
     request.with_evaluation = false;
+    request.recompute = "never";  // as the paper's
     try {
       return make_plan(world, model, request).predicted_seconds();
     } catch (const Failure& failure) {

@@ -20,8 +20,9 @@ struct Way {
 std::string flags_of(const Way& way, const TrainingRun& alone) {
   std::string flags = std::string(" ") + way.flags;
   if (way.memory > 0) {
-    flags += " --memory " + std::to_string(static_cast<int64_t>(
-                                way.memory * static_cast<double>(alone.allocated.at(0))));
+    flags += " --recompute never --memory " +
+             std::to_string(
+                 static_cast<int64_t>(way.memory * static_cast<double>(alone.allocated.at(0))));
   }
   return flags;
 }

@@ -1,7 +1,7 @@
 // Convolution and pooling cut in space, over a grid of kernels, strides, paddings, dilations,
-// groups and images: every strategy that is offered equals the whole, forward and all gradients,
-// and which are offered is printed. A sample of the grid, or with SHARDRUN_SPATIAL_GRID=all (the
-// target spatial_grid) all of it.
+// groups, images and both layouts of them: every strategy that is offered equals the whole, forward
+// and all gradients, and which are offered is printed. A sample of the grid, or with
+// SHARDRUN_SPATIAL_GRID=all (the target spatial_grid) all of it.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -28,6 +28,7 @@ enum class Family { conv, max_pool, sum_pool };
 struct Setting {
   int64_t kernel, stride, low, high, dilation;
   int64_t groups;  // 1, 2, or 3: as many as channels
+  bool last;       // the images' channels
 };
 
 std::vector<Setting> settings(Family family) {
@@ -38,8 +39,9 @@ std::vector<Setting> settings(Family family) {
       for (const auto& [low, high] : paddings) {
         for (int64_t dilation : {1, 2}) {
           for (int64_t groups : {1, 2, 3}) {
-            if (groups == 1 || family == Family::conv)
-              out.push_back({kernel, stride, low, high, dilation, groups});
+            if (groups > 1 && family != Family::conv) continue;
+            for (bool last : {false, true})
+              out.push_back({kernel, stride, low, high, dilation, groups, last});
           }
         }
       }
@@ -79,14 +81,15 @@ std::vector<Op> ops_of(Family family, const Setting& s, int64_t height, int64_t 
   Attrs shared{{"strides", Ints{s.stride, s.stride}},
                {"dilations", Ints{s.dilation, s.dilation}},
                {"pads_low", Ints{s.low, s.low}}};
+  if (s.last) shared.set("channels_last", int64_t{1});
   const auto with = [&](const Attrs& attrs, const char* name, Ints value) {
     Attrs out = attrs;
     out.set(name, std::move(value));
     return out;
   };
+  const auto height_of = [&](const Shape& lead) { return s.last ? size_t{1} : lead.size(); };
   const auto image = [&](Shape lead, int64_t h, int64_t w) {
-    lead.push_back(h);
-    lead.push_back(w);
+    lead.insert(lead.begin() + static_cast<std::ptrdiff_t>(height_of(lead)), {h, w});
     return TensorType{DType::f64, lead};
   };
   std::vector<Op> ops;
@@ -100,14 +103,18 @@ std::vector<Op> ops_of(Family family, const Setting& s, int64_t height, int64_t 
     const Shape w_lead = s.groups == 1   ? Shape{3, 2}
                          : s.groups == 2 ? Shape{2, 1, 2}
                                          : Shape{3, 1, 1};
+    const auto weights = [&](Shape lead) {
+      lead.insert(lead.end(), {s.kernel, s.kernel});
+      return TensorType{DType::f64, lead};
+    };
     const TensorType x = image(x_lead, height, width), y = image(y_lead, out_height, out_width),
-                     w = image(w_lead, s.kernel, s.kernel);
+                     w = weights(w_lead);
     ops = {
         {"conv", with(shared, "pads_high", {s.high, s.high}), {x, w}, {}, {0}, {0}},
         {"conv_data_grad", with(shared, "size", {height, width}), {y, w}, {}, {0}, {0}},
         {"conv_weight_grad", with(shared, "kernel", {s.kernel, s.kernel}), {x, y}, {}, {0, 1}, {}}};
     for (Op& op : ops) {
-      op.height = static_cast<int>(x_lead.size());
+      op.height = static_cast<int>(height_of(x_lead));
       op.operands = random_data(op.name, op.attrs, op.in, seed);
     }
     return ops;
@@ -129,6 +136,7 @@ std::vector<Op> ops_of(Family family, const Setting& s, int64_t height, int64_t 
     backward.images_in = {0, 1};
     forward.images_out = {0, 1};
   }
+  forward.height = backward.height = static_cast<int>(height_of({1, 2}));
   return {forward, backward};
 }
 
@@ -137,7 +145,7 @@ SpmdRule spatial(const SpmdRule& rule, int height) {
   SpmdRule out;
   for (const SpmdRule::Option& option : rule.options) {
     const auto cuts = [&](const Placement& p) {
-      return p.kind == Placement::Kind::shard && p.dim >= height;
+      return p.kind == Placement::Kind::shard && (p.dim == height || p.dim == height + 1);
     };
     const bool partial_in = std::any_of(option.in.begin(), option.in.end(), [](const Placement& p) {
       return p.kind == Placement::Kind::partial;
@@ -213,9 +221,9 @@ void check_case(Family family, const Setting& s, int64_t height, int64_t width, 
                 std::map<std::pair<std::string, std::string>, Tally>& tallies) {
   static const std::vector<Cut> cuts = all_cuts();
   if (results_of(s, height) < 1 || results_of(s, width) < 1) return;
-  const std::string text =
-      str("kernel ", s.kernel, " stride ", s.stride, " padding ", s.low, ",", s.high, " dilation ",
-          s.dilation, " groups ", s.groups, " image ", height, "x", width);
+  const std::string text = str("kernel ", s.kernel, " stride ", s.stride, " padding ", s.low, ",",
+                               s.high, " dilation ", s.dilation, " groups ", s.groups,
+                               s.last ? " channels last" : "", " image ", height, "x", width);
   for (const Op& op : ops_of(family, s, height, width, kSeed)) {
     SmallNode node = testing::in_f64(op.name, op.attrs, op.in);
     const SpmdRule rule = spatial(rules.rule(node.node, node.in), op.height);
