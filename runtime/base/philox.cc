@@ -31,7 +31,18 @@ inline double cos_of_turns(double t) {
   return x * p;
 }
 
+inline float normal_of(uint32_t first, uint32_t second) {
+  const double u1 = (static_cast<double>(first) + 1.0) * 0x1p-32;
+  const double u2 = static_cast<double>(second) * 0x1p-32;
+  return static_cast<float>(std::sqrt(-2.0 * log_of(u1)) * cos_of_turns(u2));
+}
+
 }  // namespace
+
+float RandomStream::normal(uint64_t index) const {
+  const std::array<uint32_t, 4> words = block(index);
+  return normal_of(words[0], words[1]);
+}
 
 void RandomStream::normals(uint64_t first, int64_t n, float* out) const {
   alignas(64) uint32_t c[4][kPhiloxBlocks];
@@ -40,11 +51,7 @@ void RandomStream::normals(uint64_t first, int64_t n, float* out) const {
         *this, [&](int64_t b) { return first + static_cast<uint64_t>(done + b); }, c);
     alignas(64) float made[kPhiloxBlocks];
 #pragma omp simd
-    for (int64_t b = 0; b < kPhiloxBlocks; ++b) {
-      const double u1 = (static_cast<double>(c[0][b]) + 1.0) * 0x1p-32;
-      const double u2 = static_cast<double>(c[1][b]) * 0x1p-32;
-      made[b] = static_cast<float>(std::sqrt(-2.0 * log_of(u1)) * cos_of_turns(u2));
-    }
+    for (int64_t b = 0; b < kPhiloxBlocks; ++b) made[b] = normal_of(c[0][b], c[1][b]);
     std::copy_n(made, std::min(kPhiloxBlocks, n - done), out + done);
   }
 }

@@ -40,11 +40,7 @@ struct RandomStream {
   /// In [0, 1), 24 bits.
   float uniform(uint64_t index) const { return static_cast<float>(bits(index) >> 8) * 0x1p-24f; }
   /// Standard normal by Box-Muller from two words of the element's own block.
-  float normal(uint64_t index) const {
-    float out = 0;
-    normals(index, 1, &out);
-    return out;
-  }
+  float normal(uint64_t index) const;
   /// out[i] = normal(first + i), several at a time.
   void normals(uint64_t first, int64_t n, float* out) const;
 };

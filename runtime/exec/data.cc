@@ -124,8 +124,19 @@ class SyntheticSource : public DataSource {
     if (is_float(dtype)) {
       dispatch_float(dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
-        for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
-          static_cast<T*>(out)[i] = static_cast<T>(stream.normal(static_cast<uint64_t>(index)));
+        Shape rows = field.type.shape;
+        Box own = box;
+        if (rows.empty()) rows.push_back(1), own.push_back({0, 1});
+        const int64_t width = rows.back();
+        const Range line = own.back();
+        rows.pop_back(), own.pop_back();
+        std::vector<float> numbers(static_cast<size_t>(line.size));
+        auto* to = static_cast<T*>(out);
+        for_box(rows, own, [&](int64_t row, int64_t) {
+          stream.normals(static_cast<uint64_t>(row * width + line.begin), line.size,
+                         numbers.data());
+          to = std::transform(numbers.begin(), numbers.end(), to,
+                              [](float x) { return static_cast<T>(x); });
         });
       });
       return;
