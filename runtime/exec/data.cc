@@ -1,4 +1,4 @@
-// Data sources: the specification, synthetic batches, and what all sources share.
+// Data sources: the specification, and what all sources share.
 #include "exec/data.h"
 
 #include <fcntl.h>
@@ -100,67 +100,6 @@ void store_integer(void* out, DType dtype, int64_t i, int64_t value) {
 
 namespace {
 
-/// A few batches tell how the loss on unseen noise stands.
-constexpr int64_t kSyntheticValidationBatches = 8;
-
-class SyntheticSource : public DataSource {
- public:
-  SyntheticSource(const std::vector<BatchField>& fields, const DataOptions& options)
-      : options_(options) {
-    for (const BatchField& field : fields) {
-      const bool known =
-          is_float(field.type.dtype) || field.type.dtype == DType::boolean || field.bound > 0;
-      SR_REQUIRE(known, invalid_input, "synthetic batches: the range of input '", field.name, "' (",
-                 field.type, ") is not known; give --data");
-    }
-  }
-
-  void read(int64_t batch, Split split, const BatchField& field, const Box& box,
-            void* out) const override {
-    const char* use = split == Split::training ? "batch:" : "validation:";
-    const RandomStream stream{options_.seed, data_stream(use + field.name),
-                              static_cast<uint64_t>(batch)};
-    const DType dtype = field.type.dtype;
-    if (is_float(dtype)) {
-      dispatch_float(dtype, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        Shape rows = field.type.shape;
-        Box own = box;
-        if (rows.empty()) rows.push_back(1), own.push_back({0, 1});
-        const int64_t width = rows.back();
-        const Range line = own.back();
-        rows.pop_back(), own.pop_back();
-        std::vector<float> numbers(static_cast<size_t>(line.size));
-        auto* to = static_cast<T*>(out);
-        for_box(rows, own, [&](int64_t row, int64_t) {
-          stream.normals(static_cast<uint64_t>(row * width + line.begin), line.size,
-                         numbers.data());
-          to = std::transform(numbers.begin(), numbers.end(), to,
-                              [](float x) { return static_cast<T>(x); });
-        });
-      });
-      return;
-    }
-    const uint64_t bound = dtype == DType::boolean ? 2 : static_cast<uint64_t>(field.bound);
-    for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
-      const auto words = stream.block(static_cast<uint64_t>(index));
-      const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32) | words[1];
-      const auto scaled = static_cast<unsigned __int128>(bits) * bound >> 64;
-      store_integer(out, dtype, i, static_cast<int64_t>(scaled));
-    });
-  }
-
-  int64_t batches(Split split) const override {
-    if (options_.validation_fraction <= 0 || split != Split::validation) return 0;
-    return std::min(kSyntheticValidationBatches, options_.max_validation_batches);
-  }
-
-  std::string describe() const override { return str("synthetic batches, seed ", options_.seed); }
-
- private:
-  DataOptions options_;
-};
-
 bool take_suffix(std::string& text, std::string_view suffix) {
   if (!text.ends_with(suffix)) return false;
   text.resize(text.size() - suffix.size());
@@ -198,7 +137,7 @@ std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<Batch
                invalid_input, "--data ", spec,
                ": sort-edges, augment and normalise are for arrays (npz:, idx:, cifar:)");
   }
-  if (spec.empty()) return std::make_unique<SyntheticSource>(fields, options);
+  if (spec.empty()) return make_synthetic_source(fields, options);
   const bool known = tokens || kind == "npy" || kind == "npz" || kind == "idx" || kind == "cifar" ||
                      kind == "cifar100";
   SR_REQUIRE(known && !rest.empty(), invalid_input, "--data ", spec,

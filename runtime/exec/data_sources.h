@@ -16,6 +16,10 @@ std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::stri
                                         int token_bytes, std::vector<BatchField> fields,
                                         const DataOptions& options);
 
+/// Random numbers. Throws invalid_input where the range of an integer field is not known.
+std::unique_ptr<DataSource> make_synthetic_source(const std::vector<BatchField>& fields,
+                                                  const DataOptions& options);
+
 /// What an array data set holds.
 struct ArrayData {
   std::string spec;

@@ -119,11 +119,14 @@ TEST_F(DataTest, AnyBoxIsACutOfTheGlobalBatch) {
   const auto text_data = open_data("text:" + write("a.txt", text), tokens, {});
   for (const BatchField& f : tokens) expect_boxes_cut_the_batch<int64_t>(*text_data, f);
 
-  const std::vector<BatchField> synthetic{field("x", DType::f32, {7, 5, 2}),
-                                          field("n", DType::i64, {7, 5}, 50257)};
+  const std::vector<BatchField> synthetic{
+      field("x", DType::f32, {7, 5, 2}), field("n", DType::i64, {7, 5}, 50257),
+      field("wide", DType::f32, {150, 3, 60}), field("m", DType::boolean, {40, 90})};
   const auto noise = open_data("", synthetic, {});
   expect_boxes_cut_the_batch<float>(*noise, synthetic[0]);
   expect_boxes_cut_the_batch<int64_t>(*noise, synthetic[1]);
+  expect_boxes_cut_the_batch<float>(*noise, synthetic[2]);
+  expect_boxes_cut_the_batch<uint8_t>(*noise, synthetic[3]);
 
   const std::vector<BatchField> arrays{field("x", DType::f32, {3, 4}),
                                        field("y", DType::i64, {3}, 3)};
@@ -140,10 +143,16 @@ TEST_F(DataTest, SyntheticBatchesLieInTheirRangesAndDiffer) {
       field("m", DType::boolean, {1000}), field("h", DType::bf16, {100, 100})};
   const auto data = open_data("", fields, {});
   const auto x = read_all<float>(*data, 5, fields[0]);
-  double sum = 0, squares = 0;
+  double sum = 0, squares = 0, beside = 0;
   for (float v : x) sum += v, squares += v * v;
   EXPECT_NEAR(sum / 1e4, 0, 0.05);
   EXPECT_NEAR(squares / 1e4, 1, 0.06);
+  for (size_t i = 64; i < x.size(); ++i) beside += x[i] * x[i - 64];  // made of the same word
+  EXPECT_NEAR(beside / 1e4, 0, 0.05);
+  for (const auto& [below, share] : {std::pair(-2.0, 0.0228), {-1.0, 0.1587}, {0.5, 0.6915}}) {
+    const auto count = std::count_if(x.begin(), x.end(), [&](float v) { return v < below; });
+    EXPECT_NEAR(static_cast<double>(count) / 1e4, share, 0.02) << below;
+  }
   std::map<int32_t, int> histogram;
   for (int32_t v : read_all<int32_t>(*data, 5, fields[1])) ++histogram[v];
   EXPECT_EQ(histogram.size(), 7u);
