@@ -85,10 +85,13 @@ KernelWork work_of(const Node& node, std::span<const TensorType> in,
   KernelWork work;
   double written = 0, read = 0;
   for (const TensorType& t : out) written += static_cast<double>(byte_size(t));
+  if (node.op == "add_rows")  // in place: rows of the table are read and written, the rest stays
+    written = std::min(written, static_cast<double>(byte_size(in[1])));
   for (size_t i = 0; i < in.size(); ++i) {
     const double bytes = static_cast<double>(byte_size(in[i]));
-    const bool taken_from = i == 0 && (node.op == "gather" || node.op == "gather_elements" ||
-                                       node.op == "gather_nd" || node.op == "slice");
+    const bool taken_from =
+        i == 0 && (node.op == "gather" || node.op == "gather_elements" || node.op == "gather_nd" ||
+                   node.op == "slice" || node.op == "add_rows");
     read += taken_from ? std::min(bytes, written) : bytes;
   }
   work.bytes = read + written;

@@ -11,7 +11,7 @@ namespace shardrun {
 
 /// What there is to do in a call, as far as its time depends on it.
 struct KernelWork {
-  double bytes = 0, flops = 0;  // read and written; of a table that is looked up in, what is taken
+  double bytes = 0, flops = 0;  // read and written; of a table, the rows that are taken or added to
   DType dtype = DType::f32;     // of the first floating operand
   std::string variant;          // MeasuredKernels::ops
 };

@@ -76,8 +76,14 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
     train(world, model, plan, timed, [&](const RankProfile& profile) {
       const auto runs = static_cast<double>(profile.steps.size());
       for (const Timeline::Run& run : profile.steps) {
+        double outside = run.end - run.begin;
         for (const Timeline::Event& e : run.events) {
-          if (e.step >= profile.training.size()) continue;  // not of the Program
+          outside -= e.end - e.begin;
+          if (const std::string host = host_work(e.step); !host.empty()) {
+            ++parts[host].calls;
+            parts[host].in_step += (e.end - e.begin) / runs;
+            continue;
+          }
           const auto bytes = bytes_of(e, profile, program);
           for (size_t s = e.step; s < e.step + e.count; ++s) {
             StepBench::Part& part = parts[profile.training[s].op];
@@ -86,6 +92,8 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
             part.bytes += bytes.at(s) / runs;
           }
         }
+        ++parts[kOutside].calls;
+        parts[kOutside].in_step += outside / runs;
       }
       for (auto& [op, part] : parts) part.calls /= static_cast<int64_t>(profile.steps.size());
     });

@@ -98,11 +98,11 @@ class Operands {
       uint32_t state = 12345;
       for (int64_t i = 0; i < operand.count(); ++i) {
         state = state * 1664525u + 1013904223u;
-        const uint32_t random = state >> 8;
+        const uint32_t random = state >> 8;  // 24 bits; the low ones repeat soon
         if constexpr (std::is_same_v<T, bool>) {
-          operand.as<T>()[i] = (random & 1) != 0;
+          operand.as<T>()[i] = random >> 23 != 0;
         } else if constexpr (std::is_integral_v<T>) {
-          operand.as<T>()[i] = static_cast<T>(static_cast<int64_t>(random) % bound);
+          operand.as<T>()[i] = static_cast<T>((random * bound) >> 24);
         } else {
           operand.as<T>()[i] = static_cast<T>(0.1f + 0.8f * static_cast<float>(random) / 0x1p24f);
         }

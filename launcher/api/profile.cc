@@ -155,6 +155,12 @@ std::vector<StepFacts> facts_of(const Graph& graph, const Plan& plan, const Clus
   return out;
 }
 
+std::string host_work(size_t step) {
+  return step == Timeline::kReading   ? "reading a batch"
+         : step == Timeline::kZeroing ? "zeroing gradients"
+                                      : "";
+}
+
 double share_of(size_t s, const Timeline::Event& event, const std::vector<StepFacts>& facts) {
   double bytes = 0;
   for (size_t other = event.step; other < event.step + event.count; ++other)

@@ -33,6 +33,11 @@ struct RankProfile {
   std::vector<Timeline::Run> steps, passes;
 };
 
+/// What an event is called that is no step of the Program: "reading a batch"; "" if it is one.
+std::string host_work(size_t step);
+/// What a step of training takes besides its events.
+inline constexpr char kOutside[] = "outside of all these";
+
 /// The share of step `s` in an event's time: by bytes, where several ran interleaved.
 double share_of(size_t s, const Timeline::Event& event, const std::vector<StepFacts>& facts);
 

@@ -102,8 +102,7 @@ std::string profile_table(const RankProfile& profile) {
   for (const Timeline::Run& run : runs) {
     whole.seconds += run.end - run.begin;
     for (const Timeline::Event& e : run.events) {
-      if (e.step == Timeline::kReading || e.step == Timeline::kZeroing) {
-        const char* name = e.step == Timeline::kReading ? "reading a batch" : "zeroing gradients";
+      if (const std::string name = host_work(e.step); !name.empty()) {
         const Row row{name, 1, e.end - e.begin};
         host[name].name = name;
         host[name].add(row);
@@ -138,7 +137,7 @@ std::string profile_table(const RankProfile& profile) {
   table.head("op");
   table.rows(values(ops), ops.size());
   table.rows(values(host), host.size());
-  table.row(outside, "outside of all these");
+  table.row(outside, kOutside);
   table.row(whole, "the step");
   table.line("");
   table.head(str("the dearest calls; the same in several layers on one line"));

@@ -180,5 +180,16 @@ TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreTold) {
   EXPECT_EQ(variant("add", {}, {4, 8}, {4, 8}), "");
 }
 
+TEST(KernelCost, OfATableOnlyTheRowsAreCharged) {
+  const TensorType table{DType::f32, {1000, 10}}, rows{DType::f32, {3, 10}}, which{DType::i64, {3}};
+  Node node;
+  node.op = "gather";
+  const std::vector<TensorType> taken = {table, which}, of_them = {rows};
+  EXPECT_EQ(work_of(node, taken, of_them).bytes, 120 + 24 + 120);
+  node.op = "add_rows";  // rows and their numbers, and rows of the table before and after
+  const std::vector<TensorType> added = {table, rows, which}, sum = {table};
+  EXPECT_EQ(work_of(node, added, sum).bytes, 120 + 120 + 24 + 120);
+}
+
 }  // namespace
 }  // namespace shardrun
