@@ -10,7 +10,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -123,10 +122,9 @@ class Group {
     int64_t wanted = 0;
   };
   /// Waits until the channel is in a state for which `ready` holds. Runs `then` under the lock.
-  Wake channel_wait(
-      int from, int to, double timeout, bool interruptible,
-      const std::function<bool(const Channel&)>& ready, const std::function<void(Channel&)>& then,
-      const std::function<void(Channel&)>& withdraw = [](Channel&) {}) {
+  template <class Ready, class Then, class Withdraw>
+  Wake channel_wait(int from, int to, double timeout, bool interruptible, const Ready& ready,
+                    const Then& then, const Withdraw& withdraw) {
     std::unique_lock lock(channel_mutex_);
     Channel& channel = channels_[{from, to}];
     const Clock::time_point deadline = deadline_after(timeout);
@@ -214,7 +212,11 @@ void Job::abort() noexcept {
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<Group> group, int rank, int size, double timeout)
-      : group_(std::move(group)), rank_(rank), size_(size), timeout_(timeout) {}
+      : group_(std::move(group)),
+        rank_(rank),
+        size_(size),
+        parts_(static_cast<size_t>(size)),
+        timeout_(timeout) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -315,8 +317,9 @@ class LocalCommunicator : public Communicator {
                 rank_, to, timeout_, true, [](const auto& c) { return c.state == State::empty; },
                 [&](auto& c) {
                   c = {State::offered, data, bytes, 0};
-                }),
-            "send", {to});
+                },
+                keep),
+            "send", std::span(&to, 1));
     bool wrong_size = false;
     int64_t wanted = 0;
     require(
@@ -329,7 +332,7 @@ class LocalCommunicator : public Communicator {
               c = {};
             },
             [](auto& c) { c = {}; }),
-        "send", {to});
+        "send", std::span(&to, 1));
     SR_REQUIRE(!wrong_size, comm, call_name("send", rank_, size_), ": sends ", bytes,
                " bytes to rank ", to, ", which expects ", wanted);
   }
@@ -347,14 +350,15 @@ class LocalCommunicator : public Communicator {
               offered = c.bytes;
               c.wanted = bytes;
               c.state = offered == bytes ? State::taking : State::wrong_size;
-            }),
-        "recv", {from});
+            },
+            keep),
+        "recv", std::span(&from, 1));
     SR_REQUIRE(offered == bytes, comm, call_name("recv", rank_, size_), ": expects ", bytes,
                " bytes from rank ", from, ", which sends ", offered);
     if (bytes > 0) std::memcpy(data, source, static_cast<size_t>(bytes));
     group_->channel_wait(
         from, rank_, 0, false, [](const auto&) { return true; },
-        [](auto& c) { c.state = State::done; });
+        [](auto& c) { c.state = State::done; }, keep);
   }
 
   Memory allocate(int64_t bytes) override { return {private_memory(bytes), ""}; }
@@ -388,9 +392,12 @@ class LocalCommunicator : public Communicator {
   void abort() noexcept override { group_->job->abort(); }
 
  private:
+  /// Leaves a channel as it is.
+  static constexpr auto keep = [](Group::Channel&) {};
+
   const Slot& slot(int r) const { return group_->slots[static_cast<size_t>(r)]; }
 
-  void require(Wake wake, std::string_view operation, const std::vector<int>& missing) const {
+  void require(Wake wake, std::string_view operation, std::span<const int> missing) const {
     SR_REQUIRE(wake != Wake::aborted, comm, call_name(operation, rank_, size_),
                ": another rank ended the job");
     if (wake == Wake::done) return;
@@ -405,7 +412,8 @@ class LocalCommunicator : public Communicator {
   void enter(const Slot& call) {
     group_->slots[static_cast<size_t>(rank_)] = call;
     std::vector<int> missing;
-    require(group_->enter(rank_, timeout_, &missing), call.operation, missing);
+    const Wake wake = group_->enter(rank_, timeout_, &missing);
+    require(wake, call.operation, missing);
     const std::string wrong = disagreement();
     if (wrong.empty()) return;
     group_->meet();
@@ -417,29 +425,29 @@ class LocalCommunicator : public Communicator {
     const Slot& first = slot(0);
     for (int r = 0; r < size_; ++r) {
       const Slot& s = slot(r);
-      const std::string who = str("rank ", r, " of ", size_);
+      const auto who = [&] { return str("rank ", r, " of ", size_); };
       if (s.operation != first.operation) {
-        return str(who, " calls ", s.operation, " where rank 0 calls ", first.operation);
+        return str(who(), " calls ", s.operation, " where rank 0 calls ", first.operation);
       }
       if (s.dtype != first.dtype || s.op != first.op || s.root != first.root) {
-        return str(who, " differs from rank 0 in dtype, reduction or root");
+        return str(who(), " differs from rank 0 in dtype, reduction or root");
       }
       if (s.count != first.count) {
-        return str(who, " has count ", s.count, " where rank 0 has ", first.count);
+        return str(who(), " has count ", s.count, " where rank 0 has ", first.count);
       }
       if (s.groups != nullptr && *s.groups != *first.groups) {
-        return str(who, " splits into other groups than rank 0");
+        return str(who(), " splits into other groups than rank 0");
       }
       if (s.operation == "all_to_all") {
         for (int p = 0; p < size_; ++p) {
           const int64_t sent = s.counts[static_cast<size_t>(p)];
           const int64_t wanted = slot(p).other_counts[static_cast<size_t>(r)];
           if (sent != wanted)
-            return str(who, " sends ", sent, " to rank ", p, ", which expects ", wanted);
+            return str(who(), " sends ", sent, " to rank ", p, ", which expects ", wanted);
         }
       } else if (!std::equal(s.counts.begin(), s.counts.end(), first.counts.begin(),
                              first.counts.end())) {
-        return str(who, " has other counts than rank 0");
+        return str(who(), " has other counts than rank 0");
       }
     }
     return "";
@@ -447,17 +455,17 @@ class LocalCommunicator : public Communicator {
 
   template <class Pointer>
   void reduce_slice(Pointer pointer, int64_t byte_offset, void* out, int64_t count, DType dtype,
-                    Reduction op) const {
-    std::vector<const void*> in;
+                    Reduction op) {
     for (int r = 0; r < size_; ++r) {
-      in.push_back(static_cast<const char*>(pointer(slot(r))) + byte_offset);
+      parts_[static_cast<size_t>(r)] = static_cast<const char*>(pointer(slot(r))) + byte_offset;
     }
-    reduce_in_rank_order(in, out, count, dtype, op);
+    reduce_in_rank_order(parts_, out, count, dtype, op);
   }
 
   std::shared_ptr<Group> group_;
   const int rank_;
   const int size_;
+  std::vector<const void*> parts_;  // of the call in progress, by rank
   double timeout_;
 };
 

@@ -48,6 +48,8 @@ class MpiCommunicator : public Communicator {
     MPI_Comm_size(comm_, &size_);
     operation_ = "set-up";
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    const auto ranks = static_cast<size_t>(size_);
+    counts_.resize(ranks), offsets_.resize(ranks), in_.resize(ranks);
   }
   ~MpiCommunicator() override {
     int finalized = 0;
@@ -83,9 +85,8 @@ class MpiCommunicator : public Communicator {
     begin("reduce_scatter");
     check_counts(operation_, counts, rank_, size_);
     check_reducible(operation_, dtype, rank_, size_);
-    std::vector<int64_t> offsets;
-    for (int r = 0; r < size_; ++r) offsets.push_back(offset_of(counts, r));
-    reduce_parts(send, recv, counts, offsets, dtype, op, staging, nullptr);
+    for (int r = 0; r < size_; ++r) offsets_[static_cast<size_t>(r)] = offset_of(counts, r);
+    reduce_parts(send, recv, counts, dtype, op, staging, nullptr);
   }
 
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
@@ -96,15 +97,14 @@ class MpiCommunicator : public Communicator {
       all_reduce_small(data, count, dtype, op, static_cast<char*>(staging));
       return;
     }
-    std::vector<int64_t> counts, offsets;
     for (int r = 0; r < size_; ++r) {
       const Range part = chunk(count, size_, r);
-      counts.push_back(part.size);
-      offsets.push_back(part.begin);
+      counts_[static_cast<size_t>(r)] = part.size;
+      offsets_[static_cast<size_t>(r)] = part.begin;
     }
     char* bytes = static_cast<char*>(data);
-    reduce_parts(data, bytes + offsets[static_cast<size_t>(rank_)] * size_of(dtype), counts,
-                 offsets, dtype, op, staging, bytes);
+    reduce_parts(data, bytes + offsets_[static_cast<size_t>(rank_)] * size_of(dtype), counts_,
+                 dtype, op, staging, bytes);
   }
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
@@ -351,25 +351,24 @@ class MpiCommunicator : public Communicator {
 
   void all_reduce_small(void* data, int64_t count, DType dtype, Reduction op, char* staging) {
     const int64_t bytes = count * size_of(dtype);
-    std::vector<const void*> in(static_cast<size_t>(size_), data);
+    in_[static_cast<size_t>(rank_)] = data;
     for (int i = 1; i < size_; ++i) {
       const int from = (rank_ + size_ - i) % size_;
       char* place = slot(staging, from, round_up_64(bytes));
-      in[static_cast<size_t>(from)] = place;
+      in_[static_cast<size_t>(from)] = place;
       post_recv(place, bytes, from);
     }
     for (int i = 1; i < size_; ++i) post_send(data, bytes, (rank_ + i) % size_);
     wait();
-    reduce_in_rank_order(in, data, count, dtype, op);
+    reduce_in_rank_order(in_, data, count, dtype, op);
   }
 
-  /// Part r is counts[r] elements from offsets[r] of `send`; part `rank` is reduced into `out`,
+  /// Part r is counts[r] elements from offsets_[r] of `send`; part `rank` is reduced into `out`,
   /// which may be its place in `send`. In round c each rank sends its contribution to chunk c of
   /// every part to the part's owner, which reduces. With `gathered` the owners hand the reduced
   /// chunk c to everybody during round c + 1, while it is in cache.
-  void reduce_parts(const void* send, void* out, std::span<const int64_t> counts,
-                    std::span<const int64_t> offsets, DType dtype, Reduction op, void* staging,
-                    char* gathered) {
+  void reduce_parts(const void* send, void* out, std::span<const int64_t> counts, DType dtype,
+                    Reduction op, void* staging, char* gathered) {
     const int64_t element = size_of(dtype);
     const int64_t step = kReduceChunkBytes / element;
     const int64_t rounds = (*std::max_element(counts.begin(), counts.end()) + step - 1) / step;
@@ -377,18 +376,17 @@ class MpiCommunicator : public Communicator {
       return std::clamp(counts[static_cast<size_t>(part)] - round * step, int64_t{0}, step);
     };
     const auto byte_offset = [&](int part, int64_t round) {
-      return (offsets[static_cast<size_t>(part)] + round * step) * element;
+      return (offsets_[static_cast<size_t>(part)] + round * step) * element;
     };
     const int64_t slot_bytes =
         round_up_64(std::min(counts[static_cast<size_t>(rank_)], step) * element);
-    std::vector<const void*> in(static_cast<size_t>(size_));
     for (int64_t round = 0; round < rounds + (gathered != nullptr ? 1 : 0); ++round) {
       const int64_t mine = count_of(rank_, round);
       for (int i = 1; i < size_; ++i) {
         const int peer = (rank_ + size_ - i) % size_;
         if (mine > 0) {
           char* place = slot(staging, peer, slot_bytes);
-          in[static_cast<size_t>(peer)] = place;
+          in_[static_cast<size_t>(peer)] = place;
           post_recv(place, mine * element, peer);
         }
         if (gathered != nullptr && round > 0) {
@@ -409,8 +407,10 @@ class MpiCommunicator : public Communicator {
       }
       wait();
       if (mine > 0) {
-        in[static_cast<size_t>(rank_)] = static_cast<const char*>(send) + byte_offset(rank_, round);
-        reduce_in_rank_order(in, static_cast<char*>(out) + round * step * element, mine, dtype, op);
+        in_[static_cast<size_t>(rank_)] =
+            static_cast<const char*>(send) + byte_offset(rank_, round);
+        reduce_in_rank_order(in_, static_cast<char*>(out) + round * step * element, mine, dtype,
+                             op);
       }
     }
   }
@@ -426,6 +426,8 @@ class MpiCommunicator : public Communicator {
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> transfers_;
   std::vector<MPI_Status> statuses_;
+  std::vector<int64_t> counts_, offsets_;  // of the parts of the call in progress, by rank
+  std::vector<const void*> in_;
 };
 
 }  // namespace

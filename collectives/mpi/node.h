@@ -73,7 +73,7 @@ class NodeCommunicator : public Communicator {
  public:
   /// Collective: where each rank's buffer of `bytes` lies. Empty if one is not in shared memory.
   /// Good until this rank's next call.
-  virtual std::vector<void*> reach(void* data, int64_t bytes) = 0;
+  virtual std::span<void* const> reach(void* data, int64_t bytes) = 0;
 };
 
 /// Point-to-point messages alone (mpi_communicator.cc). Takes over `comm`.

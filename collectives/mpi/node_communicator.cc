@@ -106,6 +106,8 @@ class SharingCommunicator : public NodeCommunicator {
       slots_.push_back(reinterpret_cast<Slot*>(
           node_->at(ranks_[static_cast<size_t>(r)], places[static_cast<size_t>(r)])));
     }
+    parts_.resize(slots_.size());
+    in_.resize(slots_.size());
   }
 
   int rank() const override { return rank_; }
@@ -142,10 +144,11 @@ class SharingCommunicator : public NodeCommunicator {
     show(call, send, sum_of(counts) * element, false);
     if (!enter()) return messages_->reduce_scatter(send, recv, counts, dtype, op, staging);
     const int64_t offset = offset_of(counts, rank_) * element;
-    std::vector<const void*> in;
-    for (int r = 0; r < size_; ++r) in.push_back(r == rank_ ? send : theirs(r));
-    for (const void*& from : in) from = static_cast<const char*>(from) + offset;
-    reduce_in_rank_order(in, recv, counts[static_cast<size_t>(rank_)], dtype, op);
+    for (int r = 0; r < size_; ++r) {
+      const void* from = r == rank_ ? send : theirs(r);
+      in_[static_cast<size_t>(r)] = static_cast<const char*>(from) + offset;
+    }
+    reduce_in_rank_order(in_, recv, counts[static_cast<size_t>(rank_)], dtype, op);
     meet();
   }
 
@@ -159,20 +162,15 @@ class SharingCommunicator : public NodeCommunicator {
     call.count = count;
     show(call, data, count * element, small);
     if (!enter()) return messages_->all_reduce(data, count, dtype, op, staging);
-    std::vector<void*> all;
-    for (int r = 0; r < size_; ++r)
-      all.push_back(small ? call_of(r).small : r == rank_ ? data : theirs(r));
-    const std::vector<const void*> in(all.begin(), all.end());
-    if (small) return reduce_in_rank_order(in, data, count, dtype, op);
-    const Range mine = chunk(count, size_, rank_);
-    std::vector<const void*> from;
-    std::vector<void*> to;
-    for (void* buffer : all) {
-      char* slice = static_cast<char*>(buffer) + mine.begin * element;
-      from.push_back(slice);
-      to.push_back(slice);
+    const Range mine = small ? Range{0, count} : chunk(count, size_, rank_);
+    for (int r = 0; r < size_; ++r) {
+      void* buffer = small ? call_of(r).small : r == rank_ ? data : theirs(r);
+      void*& slice = parts_[static_cast<size_t>(r)];
+      slice = static_cast<char*>(buffer) + mine.begin * element;
+      in_[static_cast<size_t>(r)] = slice;
     }
-    reduce_in_rank_order(from, to, mine.size, dtype, op);
+    if (small) return reduce_in_rank_order(in_, data, count, dtype, op);
+    reduce_in_rank_order(in_, parts_, mine.size, dtype, op);
     meet();
   }
 
@@ -213,13 +211,12 @@ class SharingCommunicator : public NodeCommunicator {
     if (!small) meet();
   }
 
-  std::vector<void*> reach(void* data, int64_t bytes) override {
+  std::span<void* const> reach(void* data, int64_t bytes) override {
     Call& call = begin(Operation::all_reduce, DType::u8);
     show(call, data, bytes, false);
     if (!enter()) return {};
-    std::vector<void*> all;
-    for (int r = 0; r < size_; ++r) all.push_back(r == rank_ ? data : theirs(r));
-    return all;
+    for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = r == rank_ ? data : theirs(r);
+    return parts_;
   }
 
   void barrier() override {
@@ -353,6 +350,8 @@ class SharingCommunicator : public NodeCommunicator {
   std::vector<int> ranks_;
   Memory memory_;
   std::vector<Slot*> slots_;
+  std::vector<void*> parts_;     // of the call in progress, by rank
+  std::vector<const void*> in_;  // the same, to be read
   const int rank_;
   const int size_;
   const bool oversubscribed_ = oversubscribed();

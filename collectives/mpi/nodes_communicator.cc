@@ -27,7 +27,11 @@ class NodesCommunicator : public Communicator {
       : messages_(std::move(messages)),
         here_(std::move(here)),
         lane_(std::move(lane)),
-        lanes_(lanes) {}
+        lanes_(lanes) {
+    const auto ranks = static_cast<size_t>(here_ ? here_->size() : 1);
+    all_.resize(ranks), out_.resize(ranks), in_.resize(ranks);
+    if (lane_) staging_.resize(static_cast<size_t>(lane_->all_reduce_staging(1, DType::i64)));
+  }
 
   int rank() const override { return messages_->rank(); }
   int size() const override { return messages_->size(); }
@@ -37,13 +41,15 @@ class NodesCommunicator : public Communicator {
     const int64_t bytes = count * size_of(dtype);
     if (bytes <= kSmallAllReduceBytes)
       return messages_->all_reduce(data, count, dtype, op, staging);
-    std::vector<void*> all = here_ ? here_->reach(data, bytes) : std::vector<void*>{data};
+    const std::span<void* const> all =
+        here_ ? here_->reach(data, bytes) : std::span<void* const>(&data, 1);
     if (!everywhere(!all.empty())) return messages_->all_reduce(data, count, dtype, op, staging);
     if (lane_) {
       const Range slice = chunk(count, lanes_, lane_place());
-      for (void*& buffer : all) buffer = static_cast<char*>(buffer) + slice.begin * size_of(dtype);
+      for (size_t r = 0; r < all.size(); ++r)
+        all_[r] = static_cast<char*>(all[r]) + slice.begin * size_of(dtype);
       const int64_t room = all_reduce_staging_bytes(count, dtype, size());
-      reduce_slice(all, here_ ? here_->rank() : 0, slice.size, dtype, op, staging, room);
+      reduce_slice(lane_place(), slice.size, dtype, op, staging, room);
     }
     if (here_) here_->barrier();
   }
@@ -84,44 +90,41 @@ class NodesCommunicator : public Communicator {
   bool everywhere(bool holds) {
     int64_t all = holds ? 1 : 0;
     if (lane_ && lane_place() == 0) {
-      std::vector<char> staging(static_cast<size_t>(lane_->all_reduce_staging(1, DType::i64)));
-      lane_->all_reduce(&all, 1, DType::i64, Reduction::min, staging.data());
+      lane_->all_reduce(&all, 1, DType::i64, Reduction::min, staging_.data());
     }
     if (here_) here_->broadcast(&all, sizeof all, 0);
     return all == 1;
   }
 
-  /// `all`: this slice of each of the node's ranks, `own` this rank's.
-  void reduce_slice(const std::vector<void*>& all, int own, int64_t count, DType dtype,
-                    Reduction op, void* staging, int64_t room) {
+  /// all_: this slice of each of the node's ranks, `own` this rank's.
+  void reduce_slice(int own, int64_t count, DType dtype, Reduction op, void* staging,
+                    int64_t room) {
     const int node = lane_->rank(), last = lane_->size() - 1;
     const int64_t element = size_of(dtype), wide = size_of(accumulated_type(dtype));
     const int64_t step = std::min(room, kReduceChunkBytes) / wide;
-    const auto part = [&](int64_t at) {
-      std::vector<void*> parts;
-      for (void* buffer : all) parts.push_back(static_cast<char*>(buffer) + at * element);
-      return parts;
+    const auto turn_to = [&](int64_t at) {
+      for (size_t r = 0; r < all_.size(); ++r)
+        in_[r] = out_[r] = static_cast<char*>(all_[r]) + at * element;
     };
     for (int64_t at = 0; at < count; at += step) {
       const int64_t n = std::min(step, count - at);
-      const std::vector<void*> out = part(at);
-      const std::vector<const void*> in(out.begin(), out.end());
+      turn_to(at);
       if (node > 0) lane_->recv(staging, n * wide, node - 1);
-      accumulate_in_rank_order(staging, node == 0, in, n, dtype, op);
+      accumulate_in_rank_order(staging, node == 0, in_, n, dtype, op);
       if (node < last) {
         lane_->send(staging, n * wide, node + 1);
       } else {
-        round_accumulated(staging, out, n, dtype);
+        round_accumulated(staging, out_, n, dtype);
       }
     }
     for (int64_t at = 0; at < count; at += step) {
       const int64_t bytes = std::min(step, count - at) * element;
-      const std::vector<void*> out = part(at);
-      void* result = out[static_cast<size_t>(own)];
+      turn_to(at);
+      void* result = out_[static_cast<size_t>(own)];
       if (node < last) lane_->recv(result, bytes, node + 1);
       if (node > 0) lane_->send(result, bytes, node - 1);
       if (node == last) continue;
-      for (void* buffer : out) {
+      for (void* buffer : out_) {
         if (buffer != result) std::memcpy(buffer, result, static_cast<size_t>(bytes));
       }
     }
@@ -131,6 +134,9 @@ class NodesCommunicator : public Communicator {
   std::unique_ptr<NodeCommunicator> here_;
   std::unique_ptr<Communicator> lane_;
   const int lanes_;
+  std::vector<void*> all_, out_;  // of the call in progress, by rank of the node
+  std::vector<const void*> in_;
+  std::vector<char> staging_;  // of everywhere
 };
 
 void check(int code, const char* function) {

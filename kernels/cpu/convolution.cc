@@ -39,8 +39,7 @@ struct Side {
   Desc outside, inside;
   int64_t offset = 0;  // bytes into the caller's memory
   int64_t at = 0;      // of the copy in scratch, if there is a reorder
-  std::optional<dnnl::reorder> reorder;
-  Desc reorder_scratch;
+  std::optional<Execution> reorder;
 };
 
 enum { kX, kW, kY };  // the sides of a convolution
@@ -113,50 +112,51 @@ class DnnlConvolution : public Convolution {
 
   void run(const void* a, const void* b, void* result, void* scratch) const override {
     auto* work = static_cast<char*>(scratch);
-    dnnl::stream stream(cpu_engine());
     if (zeroed_ > 0) std::memset(result, 0, zeroed_);
     const void* data[] = {a, b, result};
-    dnnl::memory outside[3], inside[3];
-    for (int i = 0; i < 3; ++i) {
+    const void *outside[3], *inside[3];
+    for (size_t i = 0; i < 3; ++i) {
       const Side& side = sides_[order_[i]];
-      char* at = static_cast<char*>(const_cast<void*>(data[i])) + side.offset;
-      outside[i] = dnnl::memory(side.outside, cpu_engine(), at);
-      inside[i] =
-          side.reorder ? dnnl::memory(side.inside, cpu_engine(), work + side.at) : outside[i];
-      if (i < 2) reorder(stream, side, outside[i], inside[i], work);
+      outside[i] = static_cast<const char*>(data[i]) + side.offset;
+      inside[i] = side.reorder ? work + side.at : outside[i];
+      if (i < 2 && side.reorder) side.reorder->run({outside[i], inside[i], work});
     }
-    primitive_.execute(
-        stream, {{arguments_[order_[0]], inside[0]},
-                 {arguments_[order_[1]], inside[1]},
-                 {arguments_[order_[2]], inside[2]},
-                 {DNNL_ARG_SCRATCHPAD, dnnl::memory(primitive_scratch_, cpu_engine(), work)}});
-    reorder(stream, sides_[order_[2]], inside[2], outside[2], work);
-    stream.wait();
+    execution_->run({inside[0], inside[1], inside[2], work});
+    const Side& made = sides_[order_[2]];
+    if (made.reorder) made.reorder->run({inside[2], outside[2], work});
   }
 
  private:
   /// `order`: the sides that are read first, second, and made. Scratch begins with what one
   /// primitive at a time needs for itself.
   template <class PrimitiveDesc>
-  void keep(const PrimitiveDesc& pd, dnnl::primitive primitive, std::array<int, 3> order,
+  void keep(const PrimitiveDesc& pd, const dnnl::primitive& primitive, std::array<int, 3> order,
             std::array<int, 3> arguments, std::array<Desc, 3> inside) {
-    primitive_ = std::move(primitive);
-    primitive_scratch_ = pd.scratchpad_desc();
     plain_loops_ = std::string_view(pd.impl_info_str()).starts_with("ref");
     order_ = order;
-    arguments_ = arguments;
-    int64_t shared = aligned(primitive_scratch_.get_size()), copies = 0;
+    const Desc scratch = pd.scratchpad_desc();
+    const auto argument = [&](int i) {
+      const auto side = static_cast<size_t>(order[static_cast<size_t>(i)]);
+      return std::pair(arguments[side], inside[side]);
+    };
+    execution_.emplace(primitive,
+                       std::vector<std::pair<int, Desc>>{
+                           argument(0), argument(1), argument(2), {DNNL_ARG_SCRATCHPAD, scratch}});
+    int64_t shared = aligned(scratch.get_size()), copies = 0;
     for (int i = 0; i < 3; ++i) {
       Side& side = sides_[order[i]];
       side.inside = inside[static_cast<size_t>(order[i])];
       if (side.inside == side.outside) continue;
       const bool made = i == 2;
-      const dnnl::reorder::primitive_desc change(cpu_engine(), made ? side.inside : side.outside,
-                                                 cpu_engine(), made ? side.outside : side.inside,
+      const Desc &from = made ? side.inside : side.outside, &to = made ? side.outside : side.inside;
+      const dnnl::reorder::primitive_desc change(cpu_engine(), from, cpu_engine(), to,
                                                  caller_scratch());
-      side.reorder = dnnl::reorder(change);
-      side.reorder_scratch = change.scratchpad_desc();
-      shared = std::max(shared, aligned(side.reorder_scratch.get_size()));
+      const Desc own = change.scratchpad_desc();
+      side.reorder.emplace(
+          dnnl::reorder(change),
+          std::vector<std::pair<int, Desc>>{
+              {DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, own}});
+      shared = std::max(shared, aligned(own.get_size()));
       side.at = copies;
       copies += aligned(side.inside.get_size());
     }
@@ -164,20 +164,10 @@ class DnnlConvolution : public Convolution {
     scratch_bytes_ = shared + copies;
   }
 
-  static void reorder(dnnl::stream& stream, const Side& side, const dnnl::memory& from,
-                      const dnnl::memory& to, char* work) {
-    if (!side.reorder) return;
-    side.reorder->execute(
-        stream, {{DNNL_ARG_FROM, from},
-                 {DNNL_ARG_TO, to},
-                 {DNNL_ARG_SCRATCHPAD, dnnl::memory(side.reorder_scratch, cpu_engine(), work)}});
-  }
-
   Side sides_[3];
-  std::array<int, 3> order_{}, arguments_{};
+  std::array<int, 3> order_{};
   size_t zeroed_ = 0;  // bytes of dx where some rows are out of every window's reach
-  dnnl::primitive primitive_;
-  Desc primitive_scratch_;
+  std::optional<Execution> execution_;
   int64_t scratch_bytes_ = 0;
   bool plain_loops_ = false;  // oneDNN's reference: it has nothing better for these layouts
 };

@@ -10,38 +10,38 @@ namespace {
 
 class DnnlGemm : public Gemm {
  public:
-  DnnlGemm(dnnl::matmul::primitive_desc pd, bool one_thread, BlockLayout blocks)
+  /// `at_once`: threads of a parallel region that may run it at once.
+  DnnlGemm(const dnnl::matmul::primitive_desc& pd, bool one_thread, int at_once, BlockLayout blocks)
       : one_thread_(one_thread),
         blocks_(blocks),
-        pd_(std::move(pd)),
-        primitive_(pd_),
-        src_(pd_.src_desc()),
-        weights_(pd_.weights_desc()),
-        dst_(pd_.dst_desc()),
-        scratch_(pd_.scratchpad_desc()) {}
+        scratch_bytes_(static_cast<int64_t>(pd.scratchpad_desc().get_size())) {
+    const dnnl::matmul primitive(pd);
+    for (int i = 0; i < at_once; ++i) {
+      executions_.emplace_back(primitive, std::vector<std::pair<int, dnnl::memory::desc>>{
+                                              {DNNL_ARG_SRC, pd.src_desc()},
+                                              {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                              {DNNL_ARG_DST, pd.dst_desc()},
+                                              {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
+    }
+  }
 
-  int64_t scratch_bytes() const override { return static_cast<int64_t>(scratch_.get_size()); }
+  int64_t scratch_bytes() const override { return scratch_bytes_; }
 
   BlockLayout blocks() const override { return blocks_; }
 
   void run(const void* a, const void* b, void* c, void* scratch) const override {
     const ThreadCount threads(one_thread_ && !omp_in_parallel());
-    const dnnl::engine& engine = cpu_engine();
-    dnnl::stream stream(engine);
-    primitive_.execute(stream,
-                       {{DNNL_ARG_SRC, dnnl::memory(src_, engine, const_cast<void*>(a))},
-                        {DNNL_ARG_WEIGHTS, dnnl::memory(weights_, engine, const_cast<void*>(b))},
-                        {DNNL_ARG_DST, dnnl::memory(dst_, engine, c)},
-                        {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratch_, engine, scratch)}});
-    stream.wait();
+    const auto thread = static_cast<size_t>(one_thread_ ? omp_get_thread_num() : 0);
+    SR_REQUIRE(thread < executions_.size(), internal, "a product made for ", executions_.size(),
+               " threads runs on thread ", thread);
+    executions_[thread].run({a, b, c, scratch});
   }
 
  private:
   bool one_thread_;
   BlockLayout blocks_;
-  dnnl::matmul::primitive_desc pd_;
-  dnnl::matmul primitive_;
-  dnnl::memory::desc src_, weights_, dst_, scratch_;
+  int64_t scratch_bytes_;
+  std::vector<Execution> executions_;  // one for each thread
 };
 
 /// The layout that oneDNN chose for b[k, n], if it is of the kind that pack_blocks makes.
@@ -67,6 +67,7 @@ std::optional<BlockLayout> blocks_of(const dnnl::memory::desc& b, DType dtype) {
 }  // namespace
 
 std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
+  const int at_once = s.one_thread ? omp_get_max_threads() : 1;
   const ThreadCount threads(s.one_thread);
   try {
     dnnl::primitive_attr attr = caller_scratch();
@@ -80,7 +81,7 @@ std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
         s.b_in_blocks ? dnnl::memory::desc(s.b, onednn_type(s.in), dnnl::memory::format_tag::any)
                       : describe(s.b, s.b_strides, s.in),
         describe(s.c, s.c_strides, s.out));
-    dnnl::matmul::primitive_desc pd(desc, attr, cpu_engine());
+    const dnnl::matmul::primitive_desc pd(desc, attr, cpu_engine());
     const std::string impl = pd.impl_info_str();
     if (impl.starts_with("ref")) {
       *why = "oneDNN has only its slow reference for these strides";
@@ -91,7 +92,7 @@ std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
       *why = "oneDNN's layout for the second operand is not one of blocks of 16 rows";
       return nullptr;
     }
-    return std::make_shared<DnnlGemm>(std::move(pd), s.one_thread, blocks.value_or(BlockLayout{}));
+    return std::make_shared<DnnlGemm>(pd, s.one_thread, at_once, blocks.value_or(BlockLayout{}));
   } catch (const dnnl::error& e) {
     *why = std::string("oneDNN refuses: ") + e.what();
     return nullptr;

@@ -1,4 +1,4 @@
-// Gemm: one oneDNN matmul with its strides fixed, made once and run by any thread.
+// Gemm: one oneDNN matmul with its strides fixed, made once and run often.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ struct GemmShape {
   Shape a, a_strides, b, b_strides, c, c_strides;
   DType in = DType::f32, out = DType::f32;  // f32 -> f32, bf16 -> bf16 or f32
   bool accumulate = false;
-  bool one_thread = false;   // for use inside a parallel region
+  bool one_thread = false;   // for use inside parallel regions of as many threads as there are now
   bool b_in_blocks = false;  // b[k, n] lies as blocks() says, b_strides is not asked
 };
 
@@ -28,7 +28,8 @@ class Gemm {
 
   virtual int64_t scratch_bytes() const = 0;
   virtual BlockLayout blocks() const = 0;  // of b, where GemmShape::b_in_blocks
-  /// Safe to call from several threads at once, each with its own scratch (64-byte aligned).
+  /// Scratch is 64-byte aligned. Where GemmShape::one_thread the threads of a parallel region may
+  /// run it at once, each with scratch of its own; else one run at a time.
   virtual void run(const void* a, const void* b, void* c, void* scratch) const = 0;
 };
 

@@ -165,7 +165,7 @@ std::optional<std::string> elements_refuse(const KernelCall& call) {
     if (d != axis && data[d] != indices[d])
       return "indices as large as data along all dims but the axis";
   }
-  if (call.in[0].dtype != DType::f32) return "only f32";
+  if (!is_f32_or_bf16(call.in[0].dtype)) return "only f32 and bf16";
   return std::nullopt;
 }
 
@@ -189,10 +189,13 @@ PreparedKernel gather_elements(const KernelCall& call) {
   const Geometry g(call.in[0].shape, axis);
   const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
   return {[=](const KernelArgs& args) {
-            const float* data = args.in[0].as<float>();
-            float* out = args.out[0].as<float>();
-            for_elements(g, args.in[1], count, offset,
-                         [&](int64_t i, int64_t from) { out[i] = from >= 0 ? data[from] : 0.0F; });
+            const auto run_as = [&]<class T>(const T* data, T* out) {
+              for_elements(g, args.in[1], count, offset,
+                           [&](int64_t i, int64_t from) { out[i] = from >= 0 ? data[from] : T{}; });
+            };
+            if (args.in[0].type.dtype == DType::f32)
+              return run_as(args.in[0].as<float>(), args.out[0].as<float>());
+            run_as(args.in[0].as<uint16_t>(), args.out[0].as<uint16_t>());
           },
           0, "cpu:walk"};
 }
@@ -202,15 +205,18 @@ PreparedKernel scatter_elements(const KernelCall& call) {
   const Geometry g(call.in[0].shape, axis);
   const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
   const std::string reduction = call.node.attrs.s("reduction", "none");
+  const int64_t elements = element_count(call.out[0].shape);
+  // bf16 is reduced in f32 and rounded once.
+  const int64_t bytes = call.out[0].dtype == DType::f32 ? 0 : elements * 4;
   return {[=](const KernelArgs& args) {
-            const float* updates = args.in[2].as<float>();
-            float* out = args.out[0].as<float>();
-            if (args.in[0].data != args.out[0].data)
-              std::memcpy(out, args.in[0].data, static_cast<size_t>(args.out[0].count()) * 4);
+            float* out = place(args.out[0], 0, static_cast<float*>(args.workspace));
+            const float* data = floats(args.in[0], 0, elements, out);
+            if (data != out) std::memcpy(out, data, static_cast<size_t>(elements) * 4);
             const auto walk = [&](auto&& reduce) {
               for_elements(g, args.in[1], count, offset, [&](int64_t i, int64_t to) {
-                if (to >= 0) out[to] = reduce(out[to], updates[i]);
+                if (to >= 0) out[to] = reduce(out[to], get(args.in[2], i));
               });
+              put(args.out[0], 0, elements, out);
             };
             if (reduction == "add") return walk([](float a, float b) { return a + b; });
             if (reduction == "mul") return walk([](float a, float b) { return a * b; });
@@ -218,7 +224,7 @@ PreparedKernel scatter_elements(const KernelCall& call) {
             if (reduction == "min") return walk([](float a, float b) { return std::min(a, b); });
             walk([](float, float b) { return b; });
           },
-          0, "cpu:walk"};
+          bytes, "cpu:walk"};
 }
 
 }  // namespace

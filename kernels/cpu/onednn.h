@@ -1,9 +1,13 @@
-// What the files that know oneDNN share: the engine, and the thread count that scratch is made for.
+// What the files that know oneDNN share: the engine, the thread count that scratch is made for, and
+// primitives that run without making anything.
 #pragma once
 
 #include <omp.h>
 
 #include <dnnl.hpp>
+#include <initializer_list>
+#include <utility>
+#include <vector>
 
 #include "base/shape.h"
 
@@ -42,6 +46,40 @@ class ThreadCount {
  private:
   bool one_;
   int before_;
+};
+
+/// A primitive with its stream and the memories of its arguments, made once: a run sets where they
+/// lie, and of what is ours allocates nothing. For one thread at a time.
+///
+///   Execution product(matmul, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}});
+///   product.run({a_data, b_data, c_data});
+class Execution {
+ public:
+  Execution(dnnl::primitive primitive,
+            const std::vector<std::pair<int, dnnl::memory::desc>>& arguments)
+      : primitive_(std::move(primitive)), stream_(cpu_engine()) {
+    for (const auto& [name, desc] : arguments) {
+      memories_.push_back(dnnl::memory(desc, cpu_engine(), DNNL_MEMORY_NONE));
+      arguments_.push_back({name, memories_.back().get()});
+    }
+  }
+
+  /// `data`: of each argument, in their order.
+  void run(std::initializer_list<const void*> data) const {
+    auto memory = memories_.begin();
+    for (const void* at : data) (memory++)->set_data_handle(const_cast<void*>(at));
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()),
+                               arguments_.data()),
+        "could not execute a primitive");
+    dnnl::error::wrap_c_api(dnnl_stream_wait(stream_.get()), "could not wait for a primitive");
+  }
+
+ private:
+  dnnl::primitive primitive_;
+  dnnl::stream stream_;
+  std::vector<dnnl::memory> memories_;
+  std::vector<dnnl_exec_arg_t> arguments_;
 };
 
 }  // namespace shardrun::cpu

@@ -2,6 +2,7 @@
 // are last, positions over threads, and all channels of one at a time.
 #include <limits>
 
+#include "base/short_array.h"
 #include "graph/ops/window.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
@@ -13,6 +14,7 @@ namespace {
 struct Pool {
   std::vector<Window> windows;
   Shape in, out, kernel;
+  Shape in_strides, kernel_strides;
   int64_t planes = 1;
 
   Pool(const Node& node, const Shape& x, const Shape& y) {
@@ -22,6 +24,8 @@ struct Pool {
     planes = element_count(Shape(x.begin(), x.begin() + lead));
     in.assign(x.begin() + lead, x.end());
     out.assign(y.begin() + lead, y.end());
+    in_strides = row_major_strides(in);
+    kernel_strides = row_major_strides(kernel);
   }
 
   int64_t in_count() const { return element_count(in); }
@@ -36,8 +40,7 @@ struct Pool {
   void each_row(F&& f) const {
     const size_t dims = kernel.size(), last = dims - 1;
     const int64_t count = offsets(), rows = out_count() / std::max<int64_t>(row(), 1);
-    const Shape in_strides = row_major_strides(in);
-    std::vector<int64_t> at(dims), k(dims);
+    ShortArray<int64_t> at(dims), k(dims);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t d = static_cast<int64_t>(last), rest = r; d-- > 0;) {
         const auto dim = static_cast<size_t>(d);
@@ -153,20 +156,19 @@ template <class T, class Which>
 void max_pool_grad(const Pool& p, const KernelArgs& args) {
   const int64_t in = p.in_count(), out = p.out_count();
   const size_t dims = p.kernel.size();
-  const Shape in_strides = row_major_strides(p.in), kernel_strides = row_major_strides(p.kernel);
   sum_planes(args, p.planes, in, row_grain(out), [&](int64_t plane, float* sums) {
     const T* dy = args.in[0].as<T>() + plane * out;
     const Which* which = args.in[1].as<Which>() + plane * out;
-    Shape at(dims, 0);
+    ShortArray<int64_t> at(dims);
     for (int64_t y = 0; y < out; ++y) {
       int64_t x = 0, k = which[y];
       bool inside = true;
       for (size_t d = 0; d < dims; ++d) {
         const Window& w = p.windows[d];
-        const int64_t i = at[d] * w.stride + k / kernel_strides[d] * w.dilation - w.low;
-        k %= kernel_strides[d];
+        const int64_t i = at[d] * w.stride + k / p.kernel_strides[d] * w.dilation - w.low;
+        k %= p.kernel_strides[d];
         inside = inside && i >= 0 && i < p.in[d];
-        x += i * in_strides[d];
+        x += i * p.in_strides[d];
       }
       if (inside) sums[x] += static_cast<float>(dy[y]);
       for (size_t d = dims; d-- > 0;) {

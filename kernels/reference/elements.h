@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/short_array.h"
 #include "graph/op_def.h"
 #include "kernels/kernel.h"
 
@@ -43,17 +44,17 @@ class Walk {
   template <class F>
   void rows(F&& f) const {
     if (empty_) return;
-    std::vector<int64_t> index(outer_.size(), 0), offsets(inner_.size(), 0);
+    ShortArray<int64_t> index(outer_.size()), offsets(inner_.size());
     while (true) {
-      f(static_cast<const int64_t*>(offsets.data()));
+      f(static_cast<const int64_t*>(&offsets[0]));
       size_t d = outer_.size();
       while (d > 0) {
         --d;
         if (++index[d] < outer_[d]) {
-          for (size_t k = 0; k < offsets.size(); ++k) offsets[k] += strides_[k][d];
+          for (size_t k = 0; k < inner_.size(); ++k) offsets[k] += strides_[k][d];
           break;
         }
-        for (size_t k = 0; k < offsets.size(); ++k) offsets[k] -= strides_[k][d] * (outer_[d] - 1);
+        for (size_t k = 0; k < inner_.size(); ++k) offsets[k] -= strides_[k][d] * (outer_[d] - 1);
         index[d] = 0;
         if (d == 0) return;
       }

@@ -210,11 +210,8 @@ void pair_loop(bool flag, const T* a, const T* b, T* y, int64_t n) {
 }
 
 template <class T, class Loop>
-void run_pairs(const KernelArgs& args, bool flag, Loop loop) {
+void run_pairs(const Walk& walk, const KernelArgs& args, bool flag, Loop loop) {
   const TensorView &a = args.in[0], &b = args.in[1], &y = args.out[0];
-  const Walk walk(y.type.shape,
-                  {broadcast_strides(a.type.shape, y.type.shape),
-                   broadcast_strides(b.type.shape, y.type.shape), row_major_strides(y.type.shape)});
   T left[kBlock], right[kBlock], result[kBlock];
   walk.rows([&](const int64_t* offset) {
     for (int64_t i = 0; i < walk.length(); i += kBlock) {
@@ -234,12 +231,14 @@ KernelImpl binary(const char* op, FloatPair floats, IntPair ints, const char* fl
   impl.prepare = [=](const KernelCall& call) {
     const bool flag = flag_name != nullptr && call.node.attrs.i(flag_name, 0) != 0;
     const bool use_ints = !is_float(call.in[0].dtype);
+    const Shape &a = call.in[0].shape, &b = call.in[1].shape, &y = call.out[0].shape;
+    const Walk walk(y, {broadcast_strides(a, y), broadcast_strides(b, y), row_major_strides(y)});
     PreparedKernel prepared;
     prepared.run = [=](const KernelArgs& args) {
       if (use_ints) {
-        run_pairs<int64_t>(args, flag, ints);
+        run_pairs<int64_t>(walk, args, flag, ints);
       } else {
-        run_pairs<double>(args, flag, floats);
+        run_pairs<double>(walk, args, flag, floats);
       }
     };
     return prepared;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/short_array.h"
+
 namespace shardrun {
 
 int64_t element_count(const Shape& shape) {
@@ -74,8 +76,9 @@ std::string to_string(const TensorType& type) {
 void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box, const Box& region,
               int64_t element_bytes) {
   if (is_empty(region)) return;
-  const Shape src_strides = row_major_strides(box_shape(src_box));
-  const Shape dst_strides = row_major_strides(box_shape(dst_box));
+  ShortArray<int64_t> src_strides(region.size()), dst_strides(region.size());
+  row_major_strides(src_box, src_strides);
+  row_major_strides(dst_box, dst_strides);
   const auto* from = static_cast<const char*>(src);
   auto* to = static_cast<char*>(dst);
   int64_t run = element_bytes;  // bytes contiguous on both sides
@@ -90,7 +93,7 @@ void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box
     if (region[outer].size != src_box[outer].size || region[outer].size != dst_box[outer].size)
       break;
   }
-  std::vector<int64_t> index(outer, 0);
+  ShortArray<int64_t> index(outer);
   while (true) {
     std::memcpy(to, from, static_cast<size_t>(run));
     size_t d = outer;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/short_array.h"
+
 namespace shardrun {
 namespace {
 
@@ -13,7 +15,11 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-int64_t count_of(const Box& box) { return element_count(box_shape(box)); }
+int64_t count_of(const Box& box) {
+  int64_t count = 1;
+  for (const Range& range : box) count *= range.size;
+  return count;
+}
 
 /// Are the pieces of a dense tensor holding `box`, cut along `dim`, dense one after the other?
 bool dense_along(const Box& box, int dim) {
@@ -26,9 +32,10 @@ bool dense_along(const Box& box, int dim) {
 void add_box(const void* from, const Box& from_box, void* to, const Box& to_box, const Box& region,
              DType dtype) {
   if (is_empty(region)) return;
-  const Shape from_strides = row_major_strides(box_shape(from_box)),
-              to_strides = row_major_strides(box_shape(to_box));
   const size_t rank = region.size();
+  ShortArray<int64_t> from_strides(rank), to_strides(rank);
+  row_major_strides(from_box, from_strides);
+  row_major_strides(to_box, to_strides);
   dispatch(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* source = static_cast<const T*>(from);
@@ -38,7 +45,7 @@ void add_box(const void* from, const Box& from_box, void* to, const Box& to_box,
       target += (region[d].begin - to_box[d].begin) * to_strides[d];
     }
     const int64_t run = rank == 0 ? 1 : region[rank - 1].size;
-    std::vector<int64_t> at(rank, 0);
+    ShortArray<int64_t> at(rank);
     while (true) {
       for (int64_t i = 0; i < run; ++i) target[i] = static_cast<T>(target[i] + source[i]);
       size_t d = rank == 0 ? 0 : rank - 1;

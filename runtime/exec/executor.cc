@@ -250,8 +250,7 @@ void Executor::begin_step() {
   const double start = timeline_ ? Timeline::now() : 0;
   for (const Binding& b : program_.bindings) {
     if (!b.zeroed_each_step) continue;
-    const TensorView shard = view(b);
-    if (shard.count() > 0) std::memset(shard.data, 0, static_cast<size_t>(byte_size(shard.type)));
+    if (void* data = data_of(b)) std::memset(data, 0, static_cast<size_t>(byte_size(type_of(b))));
   }
   if (timeline_) timeline_->add(Timeline::kZeroing, 1, start, Timeline::now());
 }
@@ -301,16 +300,14 @@ const Binding* Executor::scalar(std::string_view name) const {
 bool Executor::set_scalar(std::string_view name, double value) {
   const Binding* b = scalar(name);
   if (b == nullptr) return false;
-  const TensorView target = view(*b);
-  convert(&value, DType::f64, target.data, target.type.dtype, 1);
+  convert(&value, DType::f64, data_of(*b), type_of(*b).dtype, 1);
   return true;
 }
 
 bool Executor::set_scalar(std::string_view name, int64_t value) {
   const Binding* b = scalar(name);
   if (b == nullptr) return false;
-  const TensorView target = view(*b);
-  convert(&value, DType::i64, target.data, target.type.dtype, 1);
+  convert(&value, DType::i64, data_of(*b), type_of(*b).dtype, 1);
   return true;
 }
 
@@ -324,9 +321,17 @@ const Binding* Executor::find_metric(std::string_view name) const {
   return find_in(program_.metrics, name);
 }
 
-TensorView Executor::view(const Binding& binding) const {
+const TensorType& Executor::type_of(const Binding& binding) const {
+  return program_.buffers[static_cast<size_t>(binding.buffer)].type;
+}
+
+void* Executor::data_of(const Binding& binding) const {
   const Buffer& b = program_.buffers[static_cast<size_t>(binding.buffer)];
-  return {byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
+  return byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset;
+}
+
+TensorView Executor::view(const Binding& binding) const {
+  return {data_of(binding), type_of(binding)};
 }
 
 void Executor::write(std::string_view name, const Tensor& shard) {
@@ -351,7 +356,9 @@ Tensor Executor::read(const Binding& binding) const {
 double Executor::metric(std::string_view name) const {
   const Binding* b = find_metric(name);
   SR_REQUIRE(b != nullptr, invalid_input, "the program has no metric '", name, "'");
-  return read(*b).at(0);
+  double value = 0;
+  convert(data_of(*b), type_of(*b).dtype, &value, DType::f64, 1);
+  return value;
 }
 
 std::string_view Executor::implementation(size_t step) const {

@@ -57,6 +57,9 @@ class StepWorkspaces {
 ///
 /// Every method that runs steps, and the constructor, is collective over `world`. An exception
 /// leaves the peers waiting: whoever catches it calls world.abort().
+///
+/// From the second step on nothing of ours that a step calls allocates: kernels, collectives,
+/// begin_step, set_scalar and metric. (oneDNN does, a list of arguments for each primitive.)
 class Executor {
  public:
   /// `program` has been placed; the world has as many ranks as its mesh and this one is
@@ -120,6 +123,8 @@ class Executor {
   void initialise_persistent(uint64_t seed);
   void run(Phase phase);
   const Binding* scalar(std::string_view name) const;
+  const TensorType& type_of(const Binding& binding) const;
+  void* data_of(const Binding& binding) const;  // null if it is empty
 
   Program program_;
   std::shared_ptr<Arena> arena_;

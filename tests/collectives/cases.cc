@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/shape.h"
+#include "tests/support/allocations.h"
 
 namespace shardrun::testing {
 namespace {
@@ -399,6 +400,38 @@ void timeout_names_the_missing_rank(Communicator& c) {
   }
 }
 
+/// From their second time on, of any size.
+void calls_allocate_nothing(Communicator& c) {
+  const auto ranks = static_cast<size_t>(c.size());
+  for (const int64_t count : {1, 1000, 100000}) {
+    const int64_t all = count * c.size();
+    std::vector<float> one(static_cast<size_t>(count)), many(static_cast<size_t>(all)),
+        more(static_cast<size_t>(all));
+    const std::vector<int64_t> counts(ranks, count);
+    std::vector<char> memory(
+        static_cast<size_t>(64 + std::max(c.all_reduce_staging(all, DType::f32),
+                                          c.reduce_scatter_staging(counts, DType::f32))));
+    char* staging = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+    int64_t allocated = 0;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      c.barrier();
+      const int64_t before = allocations();
+      c.barrier();
+      c.all_reduce(many.data(), all, DType::f32, Reduction::sum, staging);
+      c.all_gather(one.data(), many.data(), counts, DType::f32);
+      c.reduce_scatter(many.data(), one.data(), counts, DType::f32, Reduction::max, staging);
+      c.all_to_all(many.data(), counts, more.data(), counts, DType::f32);
+      c.broadcast(one.data(), count * 4, 0);
+      if (c.size() > 1 && c.rank() == 0) c.send(one.data(), count * 4, 1);
+      if (c.rank() == 1) c.recv(one.data(), count * 4, 0);
+      c.barrier();
+      allocated = allocations() - before;
+      c.barrier();
+    }
+    EXPECT_EQ(allocated, 0) << count << " elements";
+  }
+}
+
 }  // namespace
 
 std::vector<Case> communicator_cases() {
@@ -414,6 +447,7 @@ std::vector<Case> communicator_cases() {
           {"split", split},
           {"big_messages", big_messages},
           {"calls_in_a_row", calls_in_a_row},
+          {"calls_allocate_nothing", calls_allocate_nothing},
           {"wrong_arguments", wrong_arguments},
           {"timeout_names_the_missing_rank", timeout_names_the_missing_rank}};
 }

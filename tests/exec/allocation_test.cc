@@ -1,0 +1,179 @@
+// A step allocates nothing: of each kind of model, in both types, on one rank, and on two.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "exec/executor.h"
+#include "graph/onnx/import.h"
+#include "graph/optimizer.h"
+#include "graph/passes/channels_last.h"
+#include "graph/passes/fuse.h"
+#include "graph/passes/training.h"
+#include "kernels/cpu/cpu.h"
+#include "models/gat.h"
+#include "models/gpt.h"
+#include "models/wide_resnet.h"
+#include "planner/join_steps.h"
+#include "planner/planner.h"
+#include "tests/exec/random_plan.h"
+#include "tests/support/allocations.h"
+
+namespace shardrun {
+namespace {
+
+struct Case {
+  const char* name;
+  void (*write)(const std::string& path);
+  const char* loss;
+  const char* dtype;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name << " " << c.dtype; }
+
+void gpt(const std::string& path) {
+  GptOptions o;
+  o.layers = 2, o.hidden = 64, o.heads = 4, o.vocab = 130, o.context = 32, o.batch = 4;
+  o.dropout = 0.1;
+  o.weights = false;
+  write_gpt(o, path);
+}
+void bottlenecks(const std::string& path) {
+  WideResNetOptions o;
+  o.layers = 50, o.width = 8, o.image = 32, o.classes = 10, o.batch = 2;
+  o.weights = false;
+  write_wide_resnet(o, path);
+}
+void cifar(const std::string& path) {
+  WideResNetOptions o;
+  o.family = WideResNetOptions::Family::cifar;
+  o.layers = 10, o.width = 2, o.image = 16, o.classes = 10, o.batch = 4, o.dropout = 0.1;
+  o.weights = false;
+  write_wide_resnet(o, path);
+}
+void dense_gat(const std::string& path) {
+  GatOptions o;
+  o.dense = true, o.nodes = 96, o.dropout = o.attention_dropout = 0.2;
+  o.weights = false;
+  write_gat(o, path);
+}
+void sparse_gat(const std::string& path) {
+  GatOptions o;
+  o.nodes = 96, o.edges = 300, o.dropout = o.attention_dropout = 0.2;
+  o.weights = false;
+  write_gat(o, path);
+}
+
+Graph training_graph(const Case& c) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / str("allocation_test_", ::getpid(), ".onnx"))
+          .string();
+  c.write(path);
+  ImportOptions import;
+  import.evaluate = run_reference;
+  Graph graph = import_onnx(path, import);
+  std::filesystem::remove(path);
+  fuse(graph);
+  put_channels_last(graph);
+  attach_loss(graph, c.loss);
+  freeze_unreached(graph);
+  graph.metrics = {{"loss", graph.loss}};
+  graph.outputs.clear();
+  remove_dead_nodes(graph);
+  if (std::string(c.dtype) == "bf16") graph = in_bf16(graph);
+  OptimizerOptions optimizer;
+  optimizer.clip_norm = 1;
+  optimizer.accumulate = 2;
+  attach_optimizer(graph, optimizer);
+  fold_casts(graph);
+  mask_before_dropout(graph);
+  merge_equal_nodes(graph);
+  return graph;
+}
+
+/// Steps on the ranks of `world`, of which this is one; how often the last one allocated.
+int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator& world) {
+  const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
+  Program program = Partition(graph, plan, host_cluster()).program(world.rank());
+  join_steps(program);
+  place_memory(program, StepWorkspaces(lists));
+  Executor executor(std::move(program), lists, world, 1);
+  std::vector<TensorView> batch;
+  for (const Binding& b : executor.program().bindings) {
+    if (b.role == Role::batch) batch.push_back(executor.view(b));
+  }
+  int64_t before = 0, after = 0;
+  double loss = 0;
+  for (int step = 1; step <= 4; ++step) {
+    world.barrier();
+    before = testing::allocations();
+    world.barrier();
+    executor.set_scalar(kLearningRate, 1e-3);
+    executor.set_scalar(kStep, step);
+    executor.set_scalar(kRandomStep, step);
+    executor.begin_step();
+    for (int micro = 0; micro < 2; ++micro) {
+      for (const TensorView& view : batch)
+        std::memset(view.data, 0, static_cast<size_t>(byte_size(view.type)));
+      executor.run_micro();
+    }
+    executor.run_update();
+    loss = executor.metric("loss");
+    world.barrier();
+    after = testing::allocations();
+    world.barrier();
+  }
+  EXPECT_GT(loss, 0);
+  return after - before;
+}
+
+class Allocation : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Allocation, NoneInAStep) {
+  const Graph graph = training_graph(GetParam());
+  const auto world = make_local_communicators(1);
+  EXPECT_EQ(allocations_of_a_step(graph, testing::replicated_plan(graph, Mesh()), *world[0]), 0);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* dtype : {"f32", "bf16"}) {
+    all.push_back({"gpt", gpt, "", dtype});
+    all.push_back({"bottlenecks", bottlenecks, "cross-entropy", dtype});
+    all.push_back({"cifar", cifar, "cross-entropy", dtype});
+    all.push_back({"dense_gat", dense_gat, "cross-entropy", dtype});
+    all.push_back({"sparse_gat", sparse_gat, "cross-entropy", dtype});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Allocation, ::testing::ValuesIn(cases()), [](const auto& info) {
+  return std::string(info.param.name) + "_" + info.param.dtype;
+});
+
+TEST(Allocation, NoneInAStepOfTwoRanks) {
+  const Graph graph = training_graph({"gpt", gpt, "", "f32"});
+  for (const char* planner : {"fsdp", "megatron"}) {
+    SCOPED_TRACE(planner);
+    PlanOptions options;
+    options.planner = planner;
+    RuleCache rules;
+    const Plan plan =
+        plan_shardings(graph, Mesh::parse("ranks=2"), host_cluster(), options, rules);
+    const auto world = make_local_communicators(2);
+    std::thread other([&] { allocations_of_a_step(graph, plan, *world[1]); });
+    EXPECT_EQ(allocations_of_a_step(graph, plan, *world[0]), 0);
+    other.join();
+  }
+}
+
+TEST(Allocation, IsCounted) {
+  const int64_t before = testing::allocations();
+  const Tensor tensor(TensorType{DType::f32, {3}});
+  EXPECT_EQ(tensor.count(), 3);
+  EXPECT_GT(testing::allocations(), before);
+}
+
+}  // namespace
+}  // namespace shardrun
