@@ -12,8 +12,8 @@
 namespace shardrun {
 
 /// One rank's Program under a plan, every buffer at its place. `beside`: a Program whose persistent
-/// memory it shares. Steps are joined (planner/join_steps.h), but for a replay, which looks at what
-/// every node of the Graph makes.
+/// memory it shares. Steps are joined (planner/join_steps.h), but for the one rank of a replay,
+/// which shows what every node of the Graph makes.
 enum class Steps { joined, all };
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const Program* beside = nullptr, Steps steps = Steps::joined);

@@ -108,17 +108,20 @@ class Leader {
     Party reference(acts_, whole_programs(acts_), lists_, *alone[0], options_);
     for (size_t a = 0; a < acts_.size(); ++a) {
       begin(acts_[a], reference.executor(a));
+      count_joined();
       training_ = acts_[a].training;
       const auto held = holds_;
       reference.executor(a).on_step(
-          [&](size_t s, std::span<const TensorView>) { after_reference(act_->whole.steps[s]); });
+          [&](size_t s, std::span<const TensorView>) { after_reference(s); });
       reference.play(a, [&](Phase phase) {
         phase_ = phase;
         if (phase == Phase::micro) {
           next_ = 0;
           holds_ = held;
+          made_.clear();
+          kept_.clear();
         }
-        follow_collectives();
+        follow();
       });
       compare_persistent(reference);
     }
@@ -141,6 +144,8 @@ class Leader {
     act_ = &act;
     executor_ = &executor;
     next_ = 0;
+    made_.clear();
+    kept_.clear();
     ids_.clear();
     nodes_.clear();
     scales_.clear();  // what persists is equal by now
@@ -154,66 +159,134 @@ class Leader {
     }
   }
 
+  void count_joined() {
+    std::set<ValueId> made;
+    for (const Step& step : first_program().steps) {
+      for (const ValueId value : values_of(step)) made.insert(value);
+    }
+    for (const Node& node : act_->graph.nodes()) {
+      result_.joined += std::none_of(node.outputs.begin(), node.outputs.end(),
+                                     [&](ValueId v) { return made.count(v) > 0; });
+    }
+  }
+
   bool is_node(const Step& step) const {
     return step.kind == Step::Kind::kernel && nodes_.count(step.node.name) > 0;
   }
   const Program& first_program() const { return act_->programs.at(0); }
 
-  /// After each of the reference's nodes the ranks' same node is compared, and then the collectives
-  /// up to the ranks' next node, while the reference still holds what they move.
-  void after_reference(const Step& step) {
-    if (!is_node(step)) {  // a copy of an update into its persistent value
+  /// Of each of the reference's nodes: what it made, how far that may be off, and the ranks as far
+  /// as the reference has come.
+  void after_reference(size_t s) {
+    const Step& step = act_->whole.steps[s];
+    if (is_node(step)) {
+      const Node& node = act_->graph.node(nodes_.at(step.node.name));
+      for (size_t r = 0; r < step.out.size(); ++r) {
+        for (auto it = holds_.begin(); it != holds_.end();) {  // what was there is gone
+          it = it->second == step.out[r] ? holds_.erase(it) : std::next(it);
+        }
+        holds_[node.outputs[r]] = step.out[r];
+      }
+      shadow_.wait();
+      for (size_t r = 0; r < step.out.size(); ++r)
+        learn_scale(node.outputs[r], view_of(step.out[r]), shadow_.views()[0][r]);
+      shadow_.release();  // which blurs its copy of what is right
+      made_.insert(node.outputs.begin(), node.outputs.end());
+      follow();
+      keep_for_later(node);
+    } else {  // a copy of an update into its persistent value
       const auto moved = std::find_if(holds_.begin(), holds_.end(),
                                       [&](const auto& h) { return h.second == step.in[0]; });
       if (moved != holds_.end()) moved->second = step.out[0];
-      return;
     }
-    const Node& node = act_->graph.node(nodes_.at(step.node.name));
-    for (size_t r = 0; r < step.out.size(); ++r) {
-      for (auto it = holds_.begin(); it != holds_.end();) {  // what was there is gone
-        it = it->second == step.out[r] ? holds_.erase(it) : std::next(it);
-      }
-      holds_[node.outputs[r]] = step.out[r];
-    }
-    shadow_.wait();
-    for (size_t r = 0; r < step.out.size(); ++r)
-      learn_scale(node.outputs[r], view_of(step.out[r]), shadow_.views()[0][r]);
-    shadow_.release();  // which blurs its copy of what is right
-
-    ranks_.wait();
-    const Step* theirs = ranks_.step() < first_program().steps.size()
-                             ? &first_program().steps[ranks_.step()]
-                             : nullptr;
-    SR_REQUIRE(ranks_.step() == next_ && theirs != nullptr && theirs->node.name == step.node.name,
-               internal, "replay: the ranks are at step '", theirs ? theirs->node.name : "the end",
-               "', one rank at '", step.node.name, "'");
-    const NodePlan& planned = act_->plan.nodes.at(node.name);
-    for (size_t r = 0; r < step.out.size(); ++r) {
-      // What it made in windows or blocks is compared when it has been put together.
-      if (is_exchanged_after(ranks_.step(), r)) continue;
-      compare(node.outputs[r], planned.out[r], shards(r), view_of(step.out[r]),
-              str(node.op, " '", node.name, "'"));
-    }
-    ranks_.release();
-    ++next_;
-    follow_collectives();
+    const bool last = s + 1 == act_->whole.steps.size() || act_->whole.steps[s + 1].phase != phase_;
+    const std::vector<Step>& theirs = first_program().steps;
+    SR_REQUIRE(!last || next_ == theirs.size() || theirs[next_].phase != phase_, internal,
+               "replay: the ranks are at step '", theirs[next_].node.name,
+               "', one rank at the end of its steps");
   }
 
-  /// The ranks' steps up to their next node or the end of the phase.
-  void follow_collectives() {
-    while (next_ < first_program().steps.size()) {
-      const Step& step = first_program().steps[next_];
-      if (step.phase != phase_ || is_node(step)) return;
+  /// The ranks' steps whose results the reference has made, and the collectives up to the next one.
+  /// Where steps are joined (planner/join_steps.h), a step of theirs may stand for several nodes:
+  /// of these the results that it has are compared, when the last of them is there.
+  void follow() {
+    const std::vector<Step>& theirs = first_program().steps;
+    for (; next_ < theirs.size() && theirs[next_].phase == phase_; ++next_) {
+      const Step& step = theirs[next_];
+      const std::vector<ValueId> values = values_of(step);
+      if (std::any_of(values.begin(), values.end(),
+                      [&](ValueId v) { return v >= 0 && made_.count(v) == 0; }))
+        return;
       ranks_.wait();
+      SR_REQUIRE(ranks_.step() == next_, internal, "replay: the ranks are at step ", ranks_.step(),
+                 ", wanted '", step.node.name, "'");
       if (step.kind == Step::Kind::collective) {
         const ValueId value = ids_.at(step.source);
-        const auto held = holds_.find(value);
-        if (held != holds_.end()) {
-          compare_collective(step, value, view_of(held->second));
-        }
+        if (const auto wanted = held(value)) compare_collective(step, value, *wanted);
+      }
+      for (size_t r = 0; r < values.size(); ++r) {
+        // What it made in windows or blocks is compared when it has been put together.
+        if (values[r] < 0 || is_exchanged_after(next_, r)) continue;
+        if (const auto wanted = held(values[r]))
+          compare(values[r], planned(values[r]), shards(r), *wanted,
+                  str(step.node.op, " '", step.node.name, "'"));
       }
       ranks_.release();
-      ++next_;
+    }
+  }
+
+  /// The Graph values that a kernel step of the ranks makes, by result: -1 where there is none, or
+  /// one of another phase (a copy for the next step).
+  std::vector<ValueId> values_of(const Step& step) const {
+    std::vector<ValueId> out;
+    if (step.kind != Step::Kind::kernel) return out;
+    const auto node = nodes_.find(step.node.name);
+    for (size_t r = 0; r < step.out.size(); ++r) {
+      const auto named = ids_.find(first_program().buffers[static_cast<size_t>(step.out[r])].name);
+      ValueId value = -1;
+      if (named != ids_.end() && act_->graph.value(named->second).producer >= 0) {
+        value = named->second;
+      } else if (node != nodes_.end()) {  // in windows, or in the place of what it replaces
+        const std::vector<ValueId>& outputs = act_->graph.node(node->second).outputs;
+        if (r < outputs.size()) value = outputs[r];
+      }
+      if (value >= 0 && producer(value).phase != step.phase) value = -1;
+      out.push_back(value);
+    }
+    return out;
+  }
+  const Node& producer(ValueId value) const {
+    return act_->graph.node(act_->graph.value(value).producer);
+  }
+  const Sharding& planned(ValueId value) const {
+    const Node& node = producer(value);
+    const auto r = std::find(node.outputs.begin(), node.outputs.end(), value);
+    return act_->plan.nodes.at(node.name).out[static_cast<size_t>(r - node.outputs.begin())];
+  }
+
+  /// What the reference has of a value now, or had when the ranks were behind.
+  std::optional<TensorView> held(ValueId value) {
+    if (const auto kept = kept_.find(value); kept != kept_.end()) return kept->second.view();
+    const auto it = holds_.find(value);
+    return it == holds_.end() ? std::nullopt : std::optional(view_of(it->second));
+  }
+
+  /// A step of the ranks waits for nodes to come: these results may be gone by then.
+  void keep_for_later(const Node& node) {
+    const std::vector<Step>& theirs = first_program().steps;
+    std::vector<ValueId> waiting;
+    if (next_ < theirs.size() && theirs[next_].phase == phase_) waiting = values_of(theirs[next_]);
+    if (std::none_of(waiting.begin(), waiting.end(),
+                     [&](ValueId v) { return made_.count(v) > 0; })) {
+      kept_.clear();
+      return;
+    }
+    for (const ValueId value : node.outputs) {
+      const TensorView now = view_of(holds_.at(value));
+      Tensor copy(now.type);
+      if (now.count() > 0)
+        std::memcpy(copy.data(), now.data, static_cast<size_t>(byte_size(now.type)));
+      kept_.insert_or_assign(value, std::move(copy));
     }
   }
 
@@ -438,7 +511,9 @@ class Leader {
   std::map<std::string, NodeId> nodes_;
   std::map<ValueId, BufferId> holds_;  // where the reference has each value now
   std::map<ValueId, Scale> scales_;
-  size_t next_ = 0;  // the ranks' next step
+  std::set<ValueId> made_;          // by the reference's nodes, in this pass
+  std::map<ValueId, Tensor> kept_;  // of these, while the ranks are behind
+  size_t next_ = 0;                 // the ranks' next step
   Phase phase_ = Phase::micro;
 };
 

@@ -14,13 +14,13 @@
 
 namespace shardrun {
 
-/// What is replayed: a Graph with its plan and the placed Programs. Several run one after the other
-/// in the arena of the first.
+/// What is replayed: a Graph with its plan and the placed Programs, the ranks' as they train.
+/// Several run one after the other in the arena of the first.
 struct ReplayAct {
   const Graph& graph;
   const Plan& plan;
   std::vector<Program> programs;  // of every rank of the plan's mesh, by rank
-  Program whole;                  // the same Graph's for one rank
+  Program whole;                  // the same Graph's for one rank, a step for every node
   bool training = true;           // else validation: the micro nodes once
 };
 
@@ -68,6 +68,8 @@ struct Replay {
   int64_t values = 0;  // distinct values of the Graphs that were compared
   int64_t comparisons =
       0;               // of them, of their resharded copies, and of what persists after each act
+  int64_t joined = 0;  // nodes that the ranks run as a part of another's step, whose results are
+                       // not there to be compared (planner/join_steps.h)
   double largest = 0;  // |got - wanted| / scale, over all of them, the mismatch apart
   std::optional<Mismatch> mismatch;
 };

@@ -51,10 +51,9 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
     Program train, evaluation;
     if (needed(rank)) {
-      train = compile(step, plan.train, plan.cluster, rank, nullptr, Steps::all);
+      train = compile(step, plan.train, plan.cluster, rank);
       if (plan.with_evaluation) {
-        evaluation =
-            compile(model.evaluation, plan.evaluation, plan.cluster, rank, &train, Steps::all);
+        evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &train);
       }
     }
     acts[0].programs.push_back(std::move(train));
@@ -67,6 +66,7 @@ VerifyReport to_report(const Replay& result) {
   VerifyReport report;
   report.values = result.values;
   report.comparisons = result.comparisons;
+  report.joined = result.joined;
   report.largest = result.largest;
   report.verified = !result.mismatch;
   if (result.mismatch) report.mismatch = mismatch_text(*result.mismatch);
@@ -76,15 +76,13 @@ VerifyReport to_report(const Replay& result) {
 /// What rank 0 found, on every rank.
 VerifyReport shared(World& world, const VerifyReport& mine) {
   const auto found = nlohmann::json::parse(decide_on_rank0(world, [&] {
-    return nlohmann::json{{"verified", mine.verified},
-                          {"values", mine.values},
-                          {"comparisons", mine.comparisons},
-                          {"largest", mine.largest},
-                          {"mismatch", mine.mismatch}}
+    return nlohmann::json{{"verified", mine.verified},       {"values", mine.values},
+                          {"comparisons", mine.comparisons}, {"joined", mine.joined},
+                          {"largest", mine.largest},         {"mismatch", mine.mismatch}}
         .dump();
   }));
-  return {found["verified"], found["values"], found["comparisons"], found["largest"],
-          found["mismatch"]};
+  return {found["verified"], found["values"],  found["comparisons"],
+          found["joined"],   found["largest"], found["mismatch"]};
 }
 
 }  // namespace

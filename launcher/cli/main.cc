@@ -116,9 +116,13 @@ void run_verify(World& world, Arguments& args) {
   const VerifyReport report = verify(world, model, plan, args.train);
   if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch, true);
   if (!world.leader()) return;
-  std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons)\n",
+  std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons%s)\n",
               static_cast<long long>(report.values), report.largest,
-              static_cast<long long>(report.comparisons));
+              static_cast<long long>(report.comparisons),
+              report.joined == 0 ? ""
+                                 : (", " + std::to_string(report.joined) +
+                                    " nodes run as a part of another's step")
+                                       .c_str());
 }
 
 void run_calibrate(World& world, const CalibrateRequest& request) {

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 #include <thread>
 
 #include "exec/executor.h"
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
+#include "planner/join_steps.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 
@@ -238,6 +240,96 @@ TEST(Replay, AScalarIsNamedWithoutElement) {
   ASSERT_TRUE(result.mismatch);
   EXPECT_EQ(result.mismatch->where, "reduce_sum 'total'") << describe(result);
   EXPECT_TRUE(result.mismatch->element.empty());
+}
+
+/// A table that is looked up in and is the head too: its two gradients are one joined step.
+Graph tied_model() {
+  Graph g;
+  Source source;
+  source.kind = Source::Kind::normal;
+  source.b = 0.5;
+  source.stream = "table";
+  const ValueId table = g.add_persistent("table", {DType::f32, {3, 8}}, Role::parameter, source);
+  g.trainable[table] = true;
+  const ValueId rows = g.add_input("rows", {DType::i64, {6}}, Role::batch),
+                labels = g.add_input("labels", {DType::i64, {6}}, Role::batch);
+  const ValueId x = g.add("gather", {table, rows}, {{"axis", int64_t{0}}}, "lookup");
+  const ValueId logits =
+      g.add("matmul", {x, table}, {{"equation", std::string("mk,nk->mn")}}, "head");
+  const ValueId losses = g.add_node("cross_entropy", {logits, labels}, {}, "losses")[0];
+  g.loss = g.add("reduce_sum", {losses},
+                 {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}}, "loss");
+  g.metrics["loss"] = g.loss;
+  g.outputs = {logits};
+  attach_optimizer(g, {});
+  remove_dead_nodes(g);
+  return g;
+}
+
+/// The ranks' steps are joined as in training, the reference's are not: what the joined step leaves
+/// is compared, and a wrong one is named.
+TEST(Replay, JoinedStepsAreCompared) {
+  const Graph graph = tied_model();
+  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const auto found = [&](const std::function<void(Step&)>& change) {
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(graph, plan, plan));
+    for (Program& program : acts[0].programs) {
+      program = Partition(graph, plan, host_cluster()).program(program.rank);
+      join_steps(program);
+      for (Step& step : program.steps) change(step);
+      place_memory(program, StepWorkspaces(lists()));
+    }
+    return replay(acts, lists(), options_for(graph, 1));
+  };
+  int joined = 0;
+  const Replay right = found([&](Step& step) { joined += step.node.op == "add_rows"; });
+  EXPECT_EQ(joined, 2);  // one on each rank
+  EXPECT_FALSE(right.mismatch) << describe(right);
+  EXPECT_EQ(right.joined, 1);
+  const Replay wrong = found([](Step& step) {
+    if (step.node.op == "add_rows") step.node.attrs.set("offset", int64_t{1});
+  });
+  ASSERT_TRUE(wrong.mismatch);
+  EXPECT_EQ(wrong.mismatch->where.substr(0, 9), "add_rows ") << describe(wrong);
+}
+
+/// One step for two nodes that others stand between: the ranks wait until both are there, and what
+/// the reference no longer has by then (neg takes the place of its operand) is compared too.
+TEST(Replay, AStepForSeveralNodesIsComparedWhenTheLastIsThere) {
+  using Ints = std::vector<int64_t>;
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f64, {4, 2}}, Role::batch);
+  const auto rows = [&](int64_t begin, const std::string& name) {
+    return g.add("slice", {x},
+                 {{"starts", Ints{begin, 0}}, {"ends", Ints{begin + 2, 2}}, {"steps", Ints{1, 1}}},
+                 name);
+  };
+  const ValueId low = g.add("neg", {rows(0, "low")}, {}, "neg");
+  g.outputs = {g.add("add", {low, rows(2, "high")}, {}, "sum")};
+  const Plan plan = testing::replicated_plan(g, Mesh::parse("2"));
+  for (const bool swapped : {false, true}) {
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(g, plan, plan));
+    ASSERT_EQ(acts[0].whole.steps.size(), 4u);
+    for (Program& program : acts[0].programs) {
+      Step& split = program.steps[0];
+      split.node.op = "split";
+      split.node.attrs = {{"axis", int64_t{0}}, {"sizes", Ints{2, 2}}};
+      split.out.push_back(program.steps[2].out[0]);
+      if (swapped) std::swap(split.out[0], split.out[1]);
+      split.node.outputs = split.out;
+      program.steps.erase(program.steps.begin() + 2);
+      place_memory(program, StepWorkspaces(lists()));
+    }
+    const Replay result = replay(acts, lists(), options_for(g, 1));
+    ASSERT_EQ(result.mismatch.has_value(), swapped) << describe(result);
+    if (swapped) {
+      EXPECT_EQ(result.mismatch->where, "split 'low'");
+    } else {
+      EXPECT_EQ(result.values, 4);
+    }
+  }
 }
 
 /// Programs of another plan than the one that they are compared by are refused with a sentence.
