@@ -71,16 +71,23 @@ Measured Measured::for_ranks(int64_t ranks, int64_t devices, const std::string& 
                              int64_t threads) const {
   Measured out;
   if (!kernels.empty()) {
-    const auto no_more_threads = [&](const MeasuredKernels& k) { return k.threads <= threads; };
-    const bool all = threads == 0 || std::none_of(kernels.begin(), kernels.end(), no_more_threads);
+    int64_t most = 0;  // threads, of those that have no more than asked for; 0: there are none
+    for (const MeasuredKernels& k : kernels) {
+      if (k.threads <= threads) most = std::max(most, k.threads);
+    }
+    const auto fits = [&](const MeasuredKernels& k) { return most == 0 || k.threads == most; };
     std::vector<int64_t> known;
     for (const MeasuredKernels& k : kernels) {
-      if (all || no_more_threads(k)) known.push_back(k.ranks);
+      if (fits(k)) known.push_back(k.ranks);
     }
     const int64_t as = nearest(known, ranks);
+    const MeasuredKernels* chosen = nullptr;  // of several the most threads, unless few are wanted
     for (const MeasuredKernels& k : kernels) {
-      if (k.ranks == as && out.kernels.empty()) out.kernels.push_back(k);
+      if (!fits(k) || k.ranks != as) continue;
+      if (!chosen || (threads == 0 ? k.threads > chosen->threads : k.threads < chosen->threads))
+        chosen = &k;
     }
+    out.kernels.push_back(*chosen);
     MeasuredKernels& now = out.kernels[0];
     now.ranks = ranks;
     const double turns = static_cast<double>(ranks) / static_cast<double>(std::max(as, devices));

@@ -62,15 +62,15 @@ struct MeasuredCollective {
 };
 
 struct Measured {
-  std::vector<MeasuredKernels> kernels;  // by ranks, ascending
+  std::vector<MeasuredKernels> kernels;  // by ranks and threads, ascending
   std::vector<MeasuredCollective> collectives;
 
   /// What holds for a job of `ranks` ranks on `devices` devices: kernels as measured with the
-  /// fewest ranks that are no fewer, or with the most, and, where it is said, with no more than
-  /// `threads` threads each, if some were; where more ranks run than were measured and than there
-  /// are devices, they take turns, and each takes as many times longer. Of the
-  /// collectives those of the backend (if it was measured, else any) and, likewise, of as many
-  /// ranks.
+  /// fewest ranks that are no fewer, or with the most. Where it is said how many `threads` each has
+  /// (not 0), those count that were measured with so many, or else with the most below, if some
+  /// were. Where more ranks run than were measured and than there are devices, they take turns, and
+  /// each takes as many times longer. Of the collectives those of the backend (if it was measured,
+  /// else any) and, likewise, of as many ranks.
   Measured for_ranks(int64_t ranks, int64_t devices, const std::string& backend,
                      int64_t threads = 0) const;
   const MeasuredKernels* kernels_now() const { return kernels.empty() ? nullptr : &kernels[0]; }

@@ -103,8 +103,11 @@ Measured read_measured(Fields fields) {
   for (const Fields& kernels : fields.objects("kernels")) {
     out.kernels.push_back(read_kernels(kernels));
     const size_t last = out.kernels.size() - 1;
-    if (last > 0 && out.kernels[last].ranks <= out.kernels[last - 1].ranks)
-      fields.wrong("kernels", fields.get("kernels"), "a list by ascending 'ranks'");
+    const auto order = [&](size_t i) {
+      return std::pair(out.kernels[i].ranks, out.kernels[i].threads);
+    };
+    if (last > 0 && order(last) <= order(last - 1))
+      fields.wrong("kernels", fields.get("kernels"), "a list by ascending 'ranks' and 'threads'");
   }
   for (const Fields& collective : fields.objects("collectives"))
     out.collectives.push_back(read_collective(collective));

@@ -152,12 +152,10 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
     return std::string();
   });
   std::vector<MeasuredCollective> between;
-  if (mpi) {
-    at_boundary([&] {
-      share_cores(world.impl());
-      between = measure_collectives(*world.impl().mpi, "mpi", end);
-    });
-  }
+  at_boundary([&] {
+    share_cores(world.impl());
+    if (mpi) between = measure_collectives(*world.impl().mpi, "mpi", end);
+  });
   decide_on_rank0(world, [&] {
     Cluster cluster = known(report.path);
     std::vector<MeasuredCollective>& collectives = cluster.measured.collectives;
@@ -166,17 +164,26 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       replace(collectives, "mpi", world.size(), std::move(between));
     } else {
       const int n = cores();
-      const std::vector<int> jobs = doubling(1, n), groups = doubling(2, 2 * n);
+      const std::optional<int> each = world.impl().asked;
+      const std::vector<int> jobs = doubling(1, std::max(1, n / each.value_or(1))),
+                             groups = doubling(2, 2 * n);
+      std::vector<MeasuredKernels> others = std::move(cluster.measured.kernels);
+      std::erase_if(others, [&](const MeasuredKernels& k) { return !each || k.threads == *each; });
       cluster = host_cluster();
       std::swap(cluster.measured.collectives, collectives);
       const auto parts = static_cast<double>(jobs.size());
       for (size_t i = 0; i < jobs.size(); ++i) {
         const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
-        Team team(jobs[i], std::max(1, n / jobs[i]));
+        Team team(jobs[i], each.value_or(std::max(1, n / jobs[i])));
         cluster.measured.kernels.push_back(measure_kernels(team, until));
         report.kernels += static_cast<int>(cluster.measured.kernels.back().ops.size() +
                                            cluster.measured.kernels.back().grids.size());
       }
+      std::vector<MeasuredKernels>& kernels = cluster.measured.kernels;
+      kernels.insert(kernels.end(), others.begin(), others.end());
+      std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
+      });
       replace(cluster.measured.collectives, "threads", 0, {});
       for (const int ranks : groups) {
         std::vector<MeasuredCollective> fresh = measure_threads(ranks, end);

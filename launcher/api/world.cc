@@ -34,13 +34,14 @@ Failure to_failure(const std::exception_ptr& error) {
   } catch (const Failure& e) {
     return e;
   } catch (const Error& e) {
-    const bool call = e.kind() == ErrorKind::invalid_input || e.kind() == ErrorKind::unsupported ||
-                      e.kind() == ErrorKind::out_of_memory;
+    const bool call = e.kind() == ErrorKind::invalid_input || e.kind() == ErrorKind::unsupported;
+    const bool memory = e.kind() == ErrorKind::out_of_memory;
     const bool peer = e.kind() == ErrorKind::comm &&
                       std::string_view(e.what()).find(kPeerFailed) != std::string_view::npos;
-    return Failure(call   ? Failure::Kind::call
-                   : peer ? Failure::Kind::peer
-                          : Failure::Kind::run,
+    return Failure(call     ? Failure::Kind::call
+                   : memory ? Failure::Kind::memory
+                   : peer   ? Failure::Kind::peer
+                            : Failure::Kind::run,
                    e.what());
   } catch (const std::bad_alloc&) {
     return Failure(Failure::Kind::run, "the machine is out of memory");
@@ -85,12 +86,15 @@ void World::use_threads(int threads_per_rank) {
   impl_->kernel_threads = 0;
 }
 
+void World::assume_threads(int threads_per_rank) {
+  impl_->asked = impl_->kernel_threads = threads_per_rank;
+}
+
 int World::size() const { return impl_->size(); }
 bool World::leader() const { return !impl_->mpi || impl_->mpi->rank() == 0; }
 
 int World::fail(const std::exception& error) noexcept {
   const auto* failure = dynamic_cast<const Failure*>(&error);
-  const bool call = failure && failure->kind() == Failure::Kind::call;
   const bool peer = failure && failure->kind() == Failure::Kind::peer;
   const int rank = impl_->mpi ? impl_->mpi->rank() : 0;
   std::fflush(stdout);
@@ -112,7 +116,7 @@ int World::fail(const std::exception& error) noexcept {
     if (peer && rank == 0) ::usleep(1500 * 1000);  // let the rank that knows why speak first
     impl_->mpi->abort();
   }
-  return call ? 2 : 1;
+  return failure ? failure->status() : 1;
 }
 
 std::string decide_on_rank0(World& world, const std::function<std::string()>& decide) {

@@ -17,6 +17,7 @@
 #include "output_file.h"
 #include "plot.h"
 #include "report.h"
+#include "run_report.h"
 #include "table.h"
 
 namespace shardrun::cli {
@@ -176,12 +177,9 @@ class WeakScaling {
       return;
     }
     row.why = row.report.value("failure", sentence_of(child));
-    // What planning and laying out say of memory, and nothing else does.
-    const bool memory = row.why.find(" bytes") != std::string::npos &&
-                        row.why.find(", the limit is ") != std::string::npos;
-    row.state = child.status != 2 ? Row::State::failed
-                : memory          ? Row::State::out_of_memory
-                                  : Row::State::refused;
+    row.state = child.status != 2                                      ? Row::State::failed
+                : row.report.value("failure_kind", "") == kOutOfMemory ? Row::State::out_of_memory
+                                                                       : Row::State::refused;
   }
 
   void rate(Row& row) const {

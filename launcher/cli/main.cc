@@ -251,6 +251,10 @@ int run(int argc, char** argv) {
       "Measure this machine for the planner; under mpirun, collectives between its processes");
   calibrate_command->add_option("-o,--output", measure.output,
                                 "Another cluster file than the one that plans read by themselves");
+  calibrate_command->add_option(
+      "--threads", args.threads,
+      "Measure ranks with so many threads each, beside what is known of others (default: the cores "
+      "shared out over 1, 2, 4 ... ranks)");
   calibrate_command->add_option("--seconds", measure.seconds, "How long it may take, about")
       ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
@@ -319,7 +323,7 @@ int run(int argc, char** argv) {
       return 0;
     } catch (const Failure& e) {
       if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
-      return e.kind() == Failure::Kind::call ? 2 : 1;
+      return e.status();
     }
   }
   if (explain_command->parsed()) {
@@ -328,7 +332,7 @@ int run(int argc, char** argv) {
       return 0;
     } catch (const Failure& e) {
       std::fprintf(stderr, "shardrun: %s\n", e.what());
-      return e.kind() == Failure::Kind::call ? 2 : 1;
+      return e.status();
     }
   }
   try {
@@ -340,7 +344,10 @@ int run(int argc, char** argv) {
                       : World::threads(args.ranks.value_or(std::max(1, launched_processes())));
     try {
       if (train_command->parsed()) run_train(world, args);
-      if (plan_command->parsed()) run_plan(world, args);
+      if (plan_command->parsed()) {
+        if (args.threads) world.assume_threads(*args.threads);
+        run_plan(world, args);
+      }
       if (verify_command->parsed()) run_verify(world, args);
       if (calibrate_command->parsed()) run_calibrate(world, measure);
       return 0;

@@ -90,6 +90,10 @@ void add_plan_options(CLI::App& app, Arguments& args) {
   PlanRequest& o = args.plan;
   app.add_option("--ranks", args.ranks,
                  "Without an MPI launcher: run this many ranks as threads (plan: plan for them)");
+  app.add_option(
+      "--threads", args.threads,
+      "Threads of each rank's kernels (default: its share of the machine's cores, or "
+      "OMP_NUM_THREADS if that is less; plan: what to plan for, whatever cores are here)");
   app.add_option("--mesh", o.mesh, "auto, named axes (data=2,model=4) or sizes (2x4)")
       ->capture_default_str();
   app.add_option(
@@ -120,9 +124,6 @@ void add_plan_options(CLI::App& app, Arguments& args) {
 
 void add_train_options(CLI::App& app, Arguments& args) {
   TrainOptions& o = args.train;
-  app.add_option("--threads", args.threads,
-                 "Threads of each rank's kernels (default: its share of the machine's cores, or "
-                 "OMP_NUM_THREADS if that is less)");
   app.add_option("--data", o.data,
                  "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE, idx:IMAGES,LABELS, "
                  "cifar:FOLDER (default: synthetic batches)");

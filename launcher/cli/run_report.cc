@@ -38,6 +38,11 @@ void RunReport::finish(const TrainReport& report) {
 
 void RunReport::fail(const std::exception& error) {
   json_["failure"] = error.what();
+  const auto* failure = dynamic_cast<const Failure*>(&error);
+  const Failure::Kind kind = failure ? failure->kind() : Failure::Kind::run;
+  json_["failure_kind"] = kind == Failure::Kind::call     ? "call"
+                          : kind == Failure::Kind::memory ? kOutOfMemory
+                                                          : "run";
   write();
 }
 

@@ -234,6 +234,9 @@ TEST(Report, SaysWhatTheRunWas) {
   const Outcome little = at.shardrun("train m.onnx --memory 1000 --report r.json");
   EXPECT_EQ(little.status, 2) << describe(little);
   EXPECT_EQ(parsed(at, "r.json")["failure"], message(little));
+  EXPECT_EQ(parsed(at, "r.json")["failure_kind"], "memory");
+  EXPECT_EQ(at.shardrun("train m.onnx --planner none --report r.json").status, 2);
+  EXPECT_EQ(parsed(at, "r.json")["failure_kind"], "call");
   const Outcome nowhere = at.shardrun("train m.onnx --report no/such/folder/r.json");
   EXPECT_EQ(nowhere.status, 2) << describe(nowhere);
   EXPECT_NE(message(nowhere).find("no/such/folder/r.json"), std::string::npos);

@@ -113,6 +113,31 @@ TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
   const Outcome plan = at_->shardrun("plan gpt.onnx --ranks 2 --cluster here/host.json");
   EXPECT_EQ(plan.status, 0) << describe(plan);
   EXPECT_NE(plan.out.find("measured on"), std::string::npos) << describe(plan);
+  // Ranks of one thread beside the others; a plan for one thread is predicted with them.
+  const Outcome one = at_->shardrun("calibrate --threads 1 --seconds 0.5 -o here/host.json");
+  ASSERT_EQ(one.status, 0) << describe(one);
+  nlohmann::json cluster = nlohmann::json::parse(at_->read("here/host.json"));
+  bool more = false;
+  for (nlohmann::json& kernels : cluster["measured"]["kernels"]) {
+    more = more || kernels["threads"] > 1;
+    if (kernels["threads"] > 1) continue;
+    for (nlohmann::json& grid : kernels["grids"]) {
+      for (nlohmann::json& seconds : grid["seconds"]) seconds = 1000;
+    }
+  }
+  at_->write("one.json", cluster.dump());
+  const auto predicted = [&](const std::string& flags) {
+    const Outcome run = at_->shardrun("plan gpt.onnx --ranks 1 --cluster one.json " + flags);
+    const std::string before = "predicted step ";
+    const size_t at = run.out.find(before);
+    EXPECT_NE(at, std::string::npos) << describe(run);
+    return at == std::string::npos ? -1 : std::stod(run.out.substr(at + before.size()));
+  };
+  EXPECT_GT(predicted("--threads 1"), 1000e3);
+  if (more) {
+    EXPECT_LT(predicted("--threads 64"), 1000e3);  // for another machine: nothing runs here
+  }
+  refused("calibrate --threads 4096 -o x.json", "--threads 4096: 1 rank has ");
   refused("calibrate -o /proc/none/host.json", "/proc/none/host.json: cannot write");
   refused("calibrate --seconds 0 -o x.json", "--seconds is 0");
 }

@@ -81,7 +81,13 @@ TEST(Measured, AJobOfFewThreadsSeesWhatFewThreadsDid) {
   EXPECT_DOUBLE_EQ(seconds(1, 1), 4e-6);
   EXPECT_DOUBLE_EQ(seconds(2, 1), 4e-6);
   EXPECT_DOUBLE_EQ(seconds(2, 2), 2e-6);
-  all.kernels.pop_back();
+  all.kernels.push_back(kernels(1, 8e-6));  // of one thread
+  EXPECT_DOUBLE_EQ(seconds(1, 0), 1e-6);
+  EXPECT_DOUBLE_EQ(seconds(1, 4), 1e-6);
+  EXPECT_DOUBLE_EQ(seconds(1, 2), 2e-6);
+  EXPECT_DOUBLE_EQ(seconds(1, 1), 8e-6);
+  EXPECT_DOUBLE_EQ(seconds(2, 1), 4e-6);
+  all.kernels.resize(2);
   EXPECT_DOUBLE_EQ(seconds(1, 1), 1e-6);  // never measured
 }
 

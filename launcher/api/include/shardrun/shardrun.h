@@ -38,12 +38,14 @@ namespace shardrun {
 /// found, what was wanted, what to do.
 class Failure : public std::runtime_error {
  public:
-  /// call: the call or its input was wrong (exit status 2). run: it failed while running (1).
-  /// peer: another rank failed and says why; nothing to add (1).
-  enum class Kind { call, run, peer };
+  /// call: the call or its input was wrong. memory: what was asked for does not fit. run: it failed
+  /// while running. peer: another rank failed and says why; nothing to add.
+  enum class Kind { call, memory, run, peer };
   Failure(Kind kind, const std::string& sentence, bool everywhere = false)
       : std::runtime_error(sentence), kind_(kind), everywhere_(everywhere) {}
   Kind kind() const { return kind_; }
+  /// The exit status of a command: 2 where another call would help, 1 where it failed.
+  int status() const { return kind_ == Kind::call || kind_ == Kind::memory ? 2 : 1; }
   /// Every rank throws this same failure, so each can end by itself; otherwise World::fail ends the
   /// others.
   bool everywhere() const { return everywhere_; }
@@ -66,6 +68,8 @@ class World {
   /// has cores; else the next call throws Failure(call). Without this each has its share of the
   /// cores, or OMP_NUM_THREADS if that is less.
   void use_threads(int threads_per_rank);
+  /// Plans are made for so many, whatever cores there are here. Nothing can run in this World.
+  void assume_threads(int threads_per_rank);
 
   int size() const;
   bool leader() const;  // the process that talks: MPI's rank 0
@@ -327,7 +331,8 @@ struct CalibrateReport {
 };
 /// Measures this machine: kernels as one, two … ranks run them at the same time, and collectives
 /// between threads; in a World of several MPI processes collectives between those alone, which adds
-/// to what one process has measured before.
+/// to what one process has measured before. Ranks have the cores shared out among them, or as many
+/// threads each as World::use_threads says: such kernels are added to those that are known.
 CalibrateReport calibrate(World& world, const CalibrateRequest& request);
 
 struct GptModel {
