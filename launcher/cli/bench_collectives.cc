@@ -11,6 +11,7 @@
 #include "child.h"
 #include "machine.h"
 #include "options.h"
+#include "output_file.h"
 #include "report.h"
 #include "shardrun/bench.h"
 #include "table.h"
@@ -184,15 +185,11 @@ class Collectives {
   }
 
   void write_json() const {
-    std::ofstream out(o_.json, std::ios::binary);
-    out << nlohmann::json{{"bench", "collectives"},
-                          {"repeats", o_.repeats},
-                          {"machine", to_json(machine_)},
-                          {"rows", rows_}}
-               .dump(1)
-        << "\n";
-    out.close();
-    if (!out) refuse("--json: " + o_.json + ": cannot write the file");
+    const nlohmann::json all = {{"bench", "collectives"},
+                                {"repeats", o_.repeats},
+                                {"machine", to_json(machine_)},
+                                {"rows", rows_}};
+    write_file(o_.json, all.dump(1) + "\n");
   }
 
   Options o_;

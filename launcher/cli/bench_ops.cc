@@ -79,11 +79,8 @@ int run(const CLI::App& app, Options& o) {
   if (o.json.empty()) return 0;
   nlohmann::json kernels = nlohmann::json::array();
   for (const KernelTime& k : bench.kernels) kernels.push_back(kernel_json(k));
-  const nlohmann::json all = {{"machine", to_json(machine)},
-                              {"model", o.args.model},
-                              {"dtype", o.args.model_options.dtype},
-                              {"ceilings", to_json(bench.ceilings)},
-                              {"kernels", kernels}};
+  nlohmann::json all = report_head("ops", machine, o.args, bench.ceilings);
+  all["kernels"] = kernels;
   write_file(o.json, all.dump(1) + "\n");
   return 0;
 }

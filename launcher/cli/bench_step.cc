@@ -77,15 +77,12 @@ int run(const CLI::App& app, Options& o) {
   std::printf("%s%s", describe(machine).c_str(), describe(bench.ceilings).c_str());
   print(bench, ratio);
   if (o.json.empty()) return 0;
-  const nlohmann::json all = {{"machine", to_json(machine)},
-                              {"model", o.args.model},
-                              {"dtype", o.args.model_options.dtype},
-                              {"ceilings", to_json(bench.ceilings)},
-                              {"traffic_bytes", bench.traffic_bytes},
-                              {"traffic_ms", bench.traffic_bytes / bench.ceilings.bandwidth * 1e3},
-                              {"parts", parts},
-                              {"rounds", rounds},
-                              {"ratio", ratio}};
+  nlohmann::json all = report_head("step", machine, o.args, bench.ceilings);
+  all["traffic_bytes"] = bench.traffic_bytes;
+  all["traffic_ms"] = bench.traffic_bytes / bench.ceilings.bandwidth * 1e3;
+  all["parts"] = parts;
+  all["rounds"] = rounds;
+  all["ratio"] = ratio;
   write_file(o.json, all.dump(1) + "\n");
   return 0;
 }

@@ -70,8 +70,14 @@ std::string describe(const Ceilings& c) {
   return out + "; memory " + number(c.bandwidth / 1e9, "%.3g") + " GB/s\n";
 }
 
-nlohmann::json to_json(const Ceilings& c) {
-  return {{"threads", c.threads}, {"flops_per_s", c.flops}, {"bytes_per_s", c.bandwidth}};
+nlohmann::json report_head(const char* bench, const Machine& machine, const Arguments& args,
+                           const Ceilings& c) {
+  return {{"bench", bench},
+          {"machine", to_json(machine)},
+          {"model", args.model},
+          {"dtype", args.model_options.dtype},
+          {"ceilings",
+           {{"threads", c.threads}, {"flops_per_s", c.flops}, {"bytes_per_s", c.bandwidth}}}};
 }
 
 }  // namespace shardrun::cli

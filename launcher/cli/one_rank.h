@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "child.h"
+#include "machine.h"
 #include "options.h"
 #include "shardrun/bench.h"
 
@@ -25,6 +26,8 @@ struct OneRank {
 
 /// "ceilings of 2 threads: matmul f32 270 GFLOP/s, bf16 1800 GFLOP/s; memory 25.1 GB/s".
 std::string describe(const Ceilings& ceilings);
-nlohmann::json to_json(const Ceilings& ceilings);
+/// What the JSON of a benchmark on one rank begins with.
+nlohmann::json report_head(const char* bench, const Machine& machine, const Arguments& args,
+                           const Ceilings& ceilings);
 
 }  // namespace shardrun::cli

@@ -9,12 +9,13 @@
 
 namespace shardrun::cli {
 
+/// A failure_kind.
+inline constexpr char kOutOfMemory[] = "memory";
+
 /// Fields: mesh, planner, planning_seconds (wall clock, discovery too),
 /// predicted_ms, flops (of a step, all ranks); ranks, threads (of each); predicted_bytes,
 /// allocated_bytes, sent_bytes (by rank); step_ms, comm_ms, losses (by step). Of a run that failed,
 /// what was known by then, "failure": the sentence, and "failure_kind": call, memory or run.
-inline constexpr char kOutOfMemory[] = "memory";
-
 class RunReport {
  public:
   /// "": none is wanted. Throws Failure(call) if the file cannot be written, before anything runs.
