@@ -110,6 +110,35 @@ void join_cast(Program& program, const Uses& uses, const std::set<BufferId>& wei
   gone.insert(s);
 }
 
+/// Those that read an expanded value then spread it themselves.
+void join_expand(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
+  static const std::set<std::string> kBroadcast = {"add", "sub", "mul", "div", "max", "min"};
+  const Step& expand = program.steps[s];
+  if (!is_kernel(expand, "expand")) return;
+  const BufferId narrow = expand.in[0], wide = expand.out[0];
+  if (!uses.passing(wide) || type_of(program, narrow) == type_of(program, wide)) return;
+  const auto operands = [&](const Step& step) {
+    std::vector<BufferId> in = step.in;
+    std::replace(in.begin(), in.end(), wide, narrow);
+    return in;
+  };
+  for (size_t r : uses.readers(wide)) {
+    const Step& reader = program.steps[r];
+    if (reader.kind != Step::Kind::kernel || kBroadcast.count(reader.node.op) == 0 ||
+        reader.phase != expand.phase || uses.written_between(narrow, s, r)) {
+      return;
+    }
+    std::vector<TensorType> in;
+    for (BufferId b : operands(reader)) in.push_back(type_of(program, b));
+    if (infer_types(reader.node, in)[0] != type_of(program, reader.out[0])) return;
+  }
+  for (size_t r : uses.readers(wide)) {
+    Step& reader = program.steps[r];
+    reader.in = reader.node.inputs = operands(reader);
+  }
+  gone.insert(s);
+}
+
 /// Takes out steps, and the buffers that no step or binding knows any more.
 void remove_gone(Program& program, const std::set<size_t>& gone) {
   std::vector<Step> steps;
@@ -156,6 +185,7 @@ void join_steps(Program& program) {
   for (size_t s = 0; s < program.steps.size(); ++s) {
     join_rows(program, uses, s, gone);
     join_cast(program, uses, weights, s, gone);
+    join_expand(program, uses, s, gone);
   }
   if (!gone.empty()) remove_gone(program, gone);
 }

@@ -15,6 +15,10 @@ namespace shardrun {
 ///   matmul(x, cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
 ///       cast are products of kManyRows rows or more, which pack their operand anyway: no bf16 copy
 ///       of the weight lives through the step.
+///   add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all
+///   who
+///       read the expanded value are such and have the same results: the gradient of a row's sum is
+///       not written out once for each of its elements.
 void join_steps(Program& program);
 
 inline constexpr int64_t kManyRows = 1024;
