@@ -49,11 +49,13 @@ double grid_seconds(const Node& node, std::span<const TensorType> in, DType dtyp
     const auto grid = measured.grids.find({node.op, "", dtype});
     if (grid == measured.grids.end()) return 0;
     const size_t first = node.op == "attention" ? 0 : 1;  // the gradient's comes before
-    const Shape &q = in[first].shape, &k = in[first + 1].shape;
+    const Shape &q = in[first].shape, &k = in[first + 1].shape, &v = in[first + 2].shape;
     const auto length = static_cast<double>(std::max<int64_t>(k[2], 1));
     // Fewer queries than keys, as when the queries are cut, are so many heads less.
     const double heads = static_cast<double>(q[0] * q[1] * q[2]) / length;
-    const double masked = grid->second.at({heads, length, static_cast<double>(q[3])}, {1, 2, 1});
+    // Values may be wider than queries: a pair costs a product over each width.
+    const double width = static_cast<double>(q[3] + v[3]) / 2;
+    const double masked = grid->second.at({heads, length, width}, {1, 2, 1});
     return node.attrs.i("causal", 0) != 0 ? masked : kUnmasked * masked;
   }
   return 0;

@@ -167,6 +167,26 @@ TEST(KernelCost, WhatIsMeasuredGoesBeforeTheRoofline) {
   EXPECT_DOUBLE_EQ(kernel_seconds(exp, half, half, cluster), 9e-6 * 4);
 }
 
+/// Queries and keys of 2, values of 126: a pair costs as one of 64 and 64.
+TEST(KernelCost, AttentionCostsByBothItsWidths) {
+  Cluster cluster;
+  MeasuredKernels measured;
+  measured.grids[{"attention", "", DType::f32}] = {{{{1}, {1024}, {2, 64}}}, {1, 10}};
+  measured.grids[{"attention_grad", "", DType::f32}] = {{{{1}, {1024}, {2, 64}}}, {3, 30}};
+  cluster.measured.kernels = {measured};
+  const TensorType narrow{DType::f32, {1, 1, 1024, 2}}, wide{DType::f32, {1, 1, 1024, 126}},
+      lse{DType::f32, {1, 1, 1024}};
+  Node node;
+  node.op = "attention";
+  node.attrs.set("causal", int64_t{1});
+  const std::vector<TensorType> in = {narrow, narrow, wide}, out = {wide, lse};
+  EXPECT_DOUBLE_EQ(kernel_seconds(node, in, out, cluster), 10);
+  node.op = "attention_grad";
+  const std::vector<TensorType> with = {wide, narrow, narrow, wide, wide, lse},
+                                grads = {narrow, narrow, wide};
+  EXPECT_DOUBLE_EQ(kernel_seconds(node, with, grads, cluster), 30);
+}
+
 TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreTold) {
   const auto variant = [](const std::string& op, Attrs attrs, Shape in, Shape out) {
     Node node;
