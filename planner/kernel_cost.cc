@@ -5,11 +5,20 @@
 
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
+#include "graph/ops/window.h"
 
 namespace shardrun {
 namespace {
 
 bool has(const std::string& term, char letter) { return term.find(letter) != std::string::npos; }
+
+/// Kernels of 3 x 3 without strides save multiplications, if channels come in sixteens.
+bool is_three_by_three(const Node& node, const Shape& weights) {
+  const std::vector<int64_t> ones = {1, 1};
+  return node.attrs.ints("strides") == ones && node.attrs.ints("dilations") == ones &&
+         channels_last(node) && weights.size() == 4 && weights[0] % 16 == 0 &&
+         weights[1] % 16 == 0 && weights[2] == 3 && weights[3] == 3;
+}
 
 /// Which dims a reduction sums and whether a transpose moves the last dim decide in what order they
 /// go through memory.
@@ -25,6 +34,10 @@ std::string variant_of(const Node& node, std::span<const TensorType> in,
     if (axes.size() == in[0].shape.size()) return "all";
     const auto last = static_cast<int64_t>(in[0].shape.size()) - 1;
     return std::find(axes.begin(), axes.end(), last) != axes.end() ? "columns" : "rows";
+  }
+  if (node.op == "conv" || node.op == "conv_data_grad" || node.op == "conv_weight_grad") {
+    const Shape& weights = node.op == "conv_weight_grad" ? out[0].shape : in[1].shape;
+    return is_three_by_three(node, weights) ? "3 x 3" : "";
   }
   if (node.op == "cast") return std::string(to_string(out[0].dtype));
   return "";

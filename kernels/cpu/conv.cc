@@ -1,4 +1,5 @@
-// conv and its gradients through oneDNN: as products where the kernel is 1, else as convolutions.
+// conv and its gradients: by Winograd's tiles, or through oneDNN, as products where the kernel is
+// 1, else as convolutions.
 #include <algorithm>
 #include <cstring>
 
@@ -7,6 +8,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/winograd.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -173,12 +175,41 @@ PreparedKernel prepare(const KernelCall& call) {
           p->workspace, "cpu:onednn"};
 }
 
+/// The convolution if there is one for Winograd's tiles.
+std::shared_ptr<const Convolution> tiled(const KernelCall& call, std::string* why) {
+  const ConvolutionShape shape = shape_of(call);
+  if (is_zero(shape)) {
+    *why = "nothing is computed";
+    return nullptr;
+  }
+  return Winograd::make(shape, why);
+}
+
+std::optional<std::string> refuses_tiles(const KernelCall& call) {
+  if (auto reason = refuse_other_floats(call)) return reason;
+  std::string why;
+  if (!tiled(call, &why)) return why;
+  return std::nullopt;
+}
+
+PreparedKernel prepare_tiles(const KernelCall& call) {
+  std::string why;
+  const std::shared_ptr<const Convolution> made = tiled(call, &why);
+  SR_REQUIRE(made, internal, call.node.op, " '", call.node.name, "' was refused: ", why);
+  return {[made](const KernelArgs& args) {
+            made->run(args.in[0].data, args.in[1].data, args.out[0].data, args.workspace);
+          },
+          made->scratch_bytes(), "cpu:winograd"};
+}
+
 }  // namespace
 
 KernelList conv_kernels() {
   KernelList list;
-  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"})
+  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"}) {
+    list.push_back({op, "cpu:winograd", refuses_tiles, prepare_tiles});
     list.push_back({op, "cpu:onednn", refuses, prepare});
+  }
   return list;
 }
 

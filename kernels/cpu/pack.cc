@@ -6,27 +6,13 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kTile = 16;
-using Units = uint32_t __attribute__((vector_size(64)));
-using Halves = uint16_t __attribute__((vector_size(32)));
-
-template <class V>
-V load(const void* from) {
-  V v;
-  std::memcpy(&v, from, sizeof(V));
-  return v;
-}
-
-/// f32 as the bf16 nearest to it, in the low half: round_to_bf16 of simd.h.
-Units narrow(Units u) {
-  const Units rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
-  return (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
-}
+constexpr int64_t kTile = kLanes;
 
 template <int... I>
 Units even(Units a, Units b, std::integer_sequence<int, I...>) {

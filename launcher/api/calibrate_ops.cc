@@ -165,44 +165,49 @@ std::vector<CalibrationOp> movement_calls() {
   return out;
 }
 
-/// A 3 x 3 convolution of 28 x 28 images with as many channels in and out, and pools; channels
-/// last.
+/// A convolution of 28 x 28 images with as many channels in and out, and its gradients. Of 3 x 3,
+/// channels come in sixteens.
+std::vector<CalibrationOp> convolutions(const std::string& variant, int64_t kernel,
+                                        const std::vector<double>& sizes) {
+  const Ints one = {1, 1}, pads = {kernel / 2, kernel / 2}, large = {28, 28};
+  const Attrs shared = {
+      {"strides", one}, {"dilations", one}, {"pads_low", pads}, {"channels_last", int64_t{1}}};
+  const auto channels = [=](double c) { return kernel == 3 ? whole(c / 16) * 16 : whole(c); };
+  const auto image = [=](DType t, double c) { return TensorType{t, {4, 28, 28, channels(c)}}; };
+  const auto weights = [=](DType t, double c) {
+    return TensorType{t, {channels(c), channels(c), kernel, kernel}};
+  };
+  Attrs forward = shared, data = shared, weight = shared;
+  forward.set("pads_high", pads);
+  data.set("size", large);
+  weight.set("kernel", Ints{kernel, kernel});
+  const auto with_weights = [=](const std::string& op, const Attrs& attrs) {
+    return by_flops(
+        op, variant,
+        [=](DType t, double c) {
+          return call(op, attrs, {image(t, c), weights(t, c)});
+        },
+        sizes);
+  };
+  return {with_weights("conv", forward), with_weights("conv_data_grad", data),
+          by_flops(
+              "conv_weight_grad", variant,
+              [=](DType t, double c) {
+                return call("conv_weight_grad", weight, {image(t, c), image(t, c)});
+              },
+              sizes)};
+}
+
+/// Convolutions, and pools of 2 x 2; channels last.
 std::vector<CalibrationOp> window_calls() {
-  const Ints one = {1, 1}, two = {2, 2}, none = {0, 0}, three = {3, 3}, large = {28, 28};
+  const Ints two = {2, 2}, one = {1, 1}, none = {0, 0}, large = {28, 28};
   const std::pair<const std::string, Attr> last{"channels_last", int64_t{1}};
   const auto image = [](DType t, double channels, int64_t side) {
     return TensorType{t, {4, side, side, whole(channels)}};
   };
-  const auto weights = [](DType t, double c) { return TensorType{t, {whole(c), whole(c), 3, 3}}; };
-  const std::vector<double> sizes = {1e6, 1e7, 1e8, 1e9};
-  std::vector<CalibrationOp> out;
-  out.push_back(by_flops(
-      "conv", "",
-      [=](DType t, double c) {
-        return call(
-            "conv",
-            {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"pads_high", one}, last},
-            {image(t, c, 28), weights(t, c)});
-      },
-      sizes));
-  out.push_back(by_flops(
-      "conv_data_grad", "",
-      [=](DType t, double c) {
-        return call(
-            "conv_data_grad",
-            {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"size", large}, last},
-            {image(t, c, 28), weights(t, c)});
-      },
-      sizes));
-  out.push_back(by_flops(
-      "conv_weight_grad", "",
-      [=](DType t, double c) {
-        return call(
-            "conv_weight_grad",
-            {{"strides", one}, {"dilations", one}, {"pads_low", one}, {"kernel", three}, last},
-            {image(t, c, 28), image(t, c, 28)});
-      },
-      sizes));
+  std::vector<CalibrationOp> out = convolutions("", 1, {1e6, 1e7, 1e8, 1e9});
+  for (CalibrationOp& op : convolutions("3 x 3", 3, {1.5e7, 6e7, 2.5e8, 1e9, 4e9}))
+    out.push_back(std::move(op));
   for (const char* op : {"max_pool", "sum_pool"}) {
     const Attrs attrs = {
         {"strides", two}, {"dilations", one}, {"pads_low", none}, {"kernel", two}, last};

@@ -206,6 +206,29 @@ TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreTold) {
   EXPECT_EQ(variant("add", {}, {4, 8}, {4, 8}), "");
 }
 
+TEST(KernelCost, ConvolutionsThatSaveMultiplicationsAreTold) {
+  using Ints = std::vector<int64_t>;
+  const auto variant = [](const std::string& op, Shape first, Shape second, Shape result,
+                          int64_t stride = 1) {
+    Node node;
+    node.op = op;
+    node.attrs = {{"strides", Ints{stride, stride}},
+                  {"dilations", Ints{1, 1}},
+                  {"channels_last", int64_t{1}}};
+    const std::vector<TensorType> in = {{DType::f32, std::move(first)},
+                                        {DType::f32, std::move(second)}},
+                                  out = {{DType::f32, std::move(result)}};
+    return work_of(node, in, out).variant;
+  };
+  const Shape x = {2, 8, 8, 32}, y = {2, 8, 8, 48}, w = {48, 32, 3, 3};
+  EXPECT_EQ(variant("conv", x, w, y), "3 x 3");
+  EXPECT_EQ(variant("conv_data_grad", y, w, x), "3 x 3");
+  EXPECT_EQ(variant("conv_weight_grad", x, y, w), "3 x 3");
+  EXPECT_EQ(variant("conv", x, w, {2, 4, 4, 48}, 2), "");
+  EXPECT_EQ(variant("conv", x, {48, 32, 1, 1}, y), "");
+  EXPECT_EQ(variant("conv", {2, 8, 8, 24}, {48, 24, 3, 3}, y), "");
+}
+
 TEST(KernelCost, OfATableOnlyTheRowsAreCharged) {
   const TensorType table{DType::f32, {1000, 10}}, rows{DType::f32, {3, 10}}, which{DType::i64, {3}};
   Node node;
