@@ -66,8 +66,10 @@ double grid_seconds(const Node& node, std::span<const TensorType> in, DType dtyp
     const auto length = static_cast<double>(std::max<int64_t>(k[2], 1));
     // Fewer queries than keys, as when the queries are cut, are so many heads less.
     const double heads = static_cast<double>(q[0] * q[1] * q[2]) / length;
-    // Values may be wider than queries: a pair costs a product over each width.
-    const double width = static_cast<double>(q[3] + v[3]) / 2;
+    // Values may be wider than queries. Of a pair's two products one is over each width, of the
+    // gradient's five two are over the values'.
+    const double width = first == 0 ? static_cast<double>(q[3] + v[3]) / 2
+                                    : static_cast<double>(3 * q[3] + 2 * v[3]) / 5;
     const double masked = grid->second.at({heads, length, width}, {1, 2, 1});
     return node.attrs.i("causal", 0) != 0 ? masked : kUnmasked * masked;
   }

@@ -293,7 +293,7 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
     }
     for (const std::string op : {"attention", "attention_grad"}) {
       add(op, "", dtype,
-          measure_grid(team, {{{2, 16}, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}}},
+          measure_grid(team, {{{1, 16}, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}}},
                        {1, 2, 1}, part,
                        [&](const auto& size) { return attention_call(dtype, op, size); }));
     }

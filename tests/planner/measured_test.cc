@@ -167,7 +167,8 @@ TEST(KernelCost, WhatIsMeasuredGoesBeforeTheRoofline) {
   EXPECT_DOUBLE_EQ(kernel_seconds(exp, half, half, cluster), 9e-6 * 4);
 }
 
-/// Queries and keys of 2, values of 126: a pair costs as one of 64 and 64.
+/// Queries and keys of 2, values of 126: a pair costs as one of 64 and 64. The gradient has three
+/// products over 2 and two over 157, which are five over 64.
 TEST(KernelCost, AttentionCostsByBothItsWidths) {
   Cluster cluster;
   MeasuredKernels measured;
@@ -182,8 +183,9 @@ TEST(KernelCost, AttentionCostsByBothItsWidths) {
   const std::vector<TensorType> in = {narrow, narrow, wide}, out = {wide, lse};
   EXPECT_DOUBLE_EQ(kernel_seconds(node, in, out, cluster), 10);
   node.op = "attention_grad";
-  const std::vector<TensorType> with = {wide, narrow, narrow, wide, wide, lse},
-                                grads = {narrow, narrow, wide};
+  const TensorType wider{DType::f32, {1, 1, 1024, 157}};
+  const std::vector<TensorType> with = {wider, narrow, narrow, wider, wider, lse},
+                                grads = {narrow, narrow, wider};
   EXPECT_DOUBLE_EQ(kernel_seconds(node, with, grads, cluster), 30);
 }
 
