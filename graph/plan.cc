@@ -214,7 +214,8 @@ std::string to_json(const Plan& plan) {
                     {"nodes", nodes},
                     {"handed", handed},
                     {"regathered", plan.regathered},
-                    {"recompute", plan.recompute}};
+                    {"recompute", plan.recompute},
+                    {"keep_casts", plan.keep_casts}};
   return out.dump(1) + "\n";
 }
 
@@ -249,6 +250,7 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       plan.regathered.insert(name);
     for (const std::string& name : get<std::vector<std::string>>(root, "recompute", "plan"))
       plan.recompute.insert(name);
+    plan.keep_casts = get<bool>(root, "keep_casts", "plan");
     for (const auto& [name, node] : object_of(root, "nodes", "plan").items()) {
       plan.nodes[name] = node_from(node, plan.mesh, "field nodes['" + name + "']");
     }

@@ -31,6 +31,44 @@ void print_buffers(std::ostream& out, const std::vector<BufferId>& ids, const Pr
   }
 }
 
+void print_step(std::ostream& out, std::string_view when, const Step& step,
+                const Program& program) {
+  out << "  " << when << " ";
+  print_buffers(out, step.out, program);
+  out << " = ";
+  if (step.kind == Step::Kind::kernel) {
+    out << step.node.op << "{" << to_string(step.node.attrs) << "}";
+  } else {
+    const Collective& c = *step.collective;
+    out << to_string(c.kind) << "{axes=";
+    for (size_t i = 0; i < c.axes.size(); ++i) {
+      out << (i ? "," : "") << program.mesh.axes()[static_cast<size_t>(c.axes[i])].name;
+    }
+    if (c.kind == Collective::Kind::halo_exchange || c.kind == Collective::Kind::halo_add) {
+      const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
+      out << " " << box_text(c.in_boxes.at(static_cast<size_t>(me))) << " -> "
+          << box_text(c.out_boxes.at(static_cast<size_t>(me)));
+    } else if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first) {
+      out << " dim=" << c.dim;
+    }
+    if (c.kind == Collective::Kind::all_to_all) out << " to_dim=" << c.to_dim;
+    if (c.kind == Collective::Kind::reduce_scatter || c.kind == Collective::Kind::all_reduce ||
+        c.kind == Collective::Kind::keep_first || c.kind == Collective::Kind::row_add) {
+      out << " op=" << to_string(c.op);
+    }
+    if (c.kind == Collective::Kind::row_route || c.kind == Collective::Kind::row_fetch ||
+        c.kind == Collective::Kind::row_add)
+      out << " most_named=" << c.most_named << " most_owned=" << c.most_owned;
+    out << "}";
+  }
+  out << "(";
+  print_buffers(out, step.in, program);
+  out << ")";
+  if (step.workspace_bytes > 0)
+    out << " workspace " << step.workspace_bytes << "@" << step.workspace_offset;
+  out << "  # " << step.node.name << "\n";
+}
+
 }  // namespace
 
 std::string_view to_string(Collective::Kind kind) {
@@ -60,42 +98,9 @@ std::string to_string(const Program& program) {
   out << "rank " << program.rank << " of mesh " << program.mesh.to_string() << ", arena "
       << program.arena_bytes << " bytes, " << program.persistent_bytes << " of them persistent\n";
   print_bindings(out, "bind", program.bindings, program);
-  for (const Step& step : program.steps) {
-    out << (step.phase == Phase::update ? "  update " : "  micro ");
-    print_buffers(out, step.out, program);
-    out << " = ";
-    if (step.kind == Step::Kind::kernel) {
-      out << step.node.op << "{" << to_string(step.node.attrs) << "}";
-    } else {
-      const Collective& c = *step.collective;
-      out << to_string(c.kind) << "{axes=";
-      for (size_t i = 0; i < c.axes.size(); ++i) {
-        out << (i ? "," : "") << program.mesh.axes()[static_cast<size_t>(c.axes[i])].name;
-      }
-      if (c.kind == Collective::Kind::halo_exchange || c.kind == Collective::Kind::halo_add) {
-        const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
-        out << " " << box_text(c.in_boxes.at(static_cast<size_t>(me))) << " -> "
-            << box_text(c.out_boxes.at(static_cast<size_t>(me)));
-      } else if (c.kind != Collective::Kind::all_reduce && c.kind != Collective::Kind::keep_first) {
-        out << " dim=" << c.dim;
-      }
-      if (c.kind == Collective::Kind::all_to_all) out << " to_dim=" << c.to_dim;
-      if (c.kind == Collective::Kind::reduce_scatter || c.kind == Collective::Kind::all_reduce ||
-          c.kind == Collective::Kind::keep_first || c.kind == Collective::Kind::row_add) {
-        out << " op=" << to_string(c.op);
-      }
-      if (c.kind == Collective::Kind::row_route || c.kind == Collective::Kind::row_fetch ||
-          c.kind == Collective::Kind::row_add)
-        out << " most_named=" << c.most_named << " most_owned=" << c.most_owned;
-      out << "}";
-    }
-    out << "(";
-    print_buffers(out, step.in, program);
-    out << ")";
-    if (step.workspace_bytes > 0)
-      out << " workspace " << step.workspace_bytes << "@" << step.workspace_offset;
-    out << "  # " << step.node.name << "\n";
-  }
+  for (const Step& step : program.setup) print_step(out, "setup", step, program);
+  for (const Step& step : program.steps)
+    print_step(out, step.phase == Phase::update ? "update" : "micro", step, program);
   print_bindings(out, "output", program.outputs, program);
   print_bindings(out, "metric", program.metrics, program);
   return out.str();

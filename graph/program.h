@@ -90,12 +90,15 @@ struct Program {
   Mesh mesh;
   int64_t rank = 0;
   std::vector<Buffer> buffers;
+  /// Kernels that run once, before the first step and whenever parameters have come from elsewhere.
+  /// What they make persists, and `steps` keep it up: weights' bf16 copies (planner/join_steps.h).
+  std::vector<Step> setup;
   std::vector<Step> steps;        // micro steps, then update steps
   std::vector<Binding> bindings;  // everything of role != computed
   std::vector<Binding> outputs;   // in the Graph's order; replicated
   std::vector<Binding> metrics;   // scalars, named as in Graph::metrics; replicated
   int64_t arena_bytes = 0;        // persistent and temporary together
-  int64_t persistent_bytes = 0;   // [0, persistent_bytes): parameters, state, constants
+  int64_t persistent_bytes = 0;   // [0, persistent_bytes): what lives from one step to the next
 };
 
 std::string to_string(const Program& program);

@@ -2,6 +2,7 @@
 #include "planner/join_steps.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "graph/op_def.h"
@@ -148,9 +149,11 @@ void remove_gone(Program& program, const std::set<size_t>& gone) {
   program.steps = std::move(steps);
   std::vector<BufferId> renamed(program.buffers.size(), -1);
   const auto visit = [&](auto&& f) {
-    for (Step& step : program.steps) {
-      for (auto* list : {&step.in, &step.out}) {
-        for (BufferId& b : *list) f(b);
+    for (auto* steps : {&program.setup, &program.steps}) {
+      for (Step& step : *steps) {
+        for (auto* list : {&step.in, &step.out}) {
+          for (BufferId& b : *list) f(b);
+        }
       }
     }
     for (auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
@@ -166,27 +169,85 @@ void remove_gone(Program& program, const std::set<size_t>& gone) {
   }
   program.buffers = std::move(buffers);
   visit([&](BufferId& b) { b = renamed[static_cast<size_t>(b)]; });
-  for (Step& step : program.steps) {
-    if (step.kind != Step::Kind::kernel) continue;
-    step.node.inputs = step.in;
-    step.node.outputs = step.out;
+  for (auto* list : {&program.setup, &program.steps}) {
+    for (Step& step : *list) {
+      if (step.kind != Step::Kind::kernel) continue;
+      step.node.inputs = step.in;
+      step.node.outputs = step.out;
+    }
   }
+}
+
+std::set<BufferId> buffers_of(const Program& program, Role role) {
+  std::set<BufferId> out;
+  for (const Binding& b : program.bindings) {
+    if (b.role == role) out.insert(b.buffer);
+  }
+  return out;
+}
+
+/// Is it the optimizer's update of `weight`, in its place?
+bool updates(const Step& step, BufferId weight) {
+  return (is_kernel(step, "adamw") || is_kernel(step, "sgd")) && step.in[0] == weight &&
+         step.out[0] == weight;
+}
+
+/// Makes what several casts of a weight leave one buffer that outlives the step.
+void keep_cast(Program& program, const Uses& uses, BufferId weight, const std::set<size_t>& casts,
+               std::set<size_t>& gone) {
+  const std::vector<size_t>& makers = uses.makers(weight);
+  if (makers.size() > 1 || (makers.size() == 1 && !updates(program.steps[makers[0]], weight)))
+    return;
+  const BufferId kept = program.steps[*casts.begin()].out[0];
+  for (size_t cast : casts) {
+    const BufferId narrow = program.steps[cast].out[0];
+    if (!uses.passing(narrow)) return;
+    for (size_t r : uses.readers(narrow)) {
+      if (!makers.empty() && r > makers[0]) return;  // it wants the old weight
+    }
+  }
+  for (size_t cast : casts) {
+    const BufferId narrow = program.steps[cast].out[0];
+    for (size_t r : uses.readers(narrow)) {
+      std::vector<BufferId>& in = program.steps[r].in;
+      std::replace(in.begin(), in.end(), narrow, kept);
+    }
+  }
+  if (!makers.empty()) {
+    Step& update = program.steps[makers[0]];
+    update.out.push_back(kept);
+    update.node.attrs.set("copy", std::string(to_string(type_of(program, kept).dtype)));
+  }
+  program.setup.push_back(program.steps[*casts.begin()]);
+  gone.insert(casts.begin(), casts.end());
 }
 
 }  // namespace
 
 void join_steps(Program& program) {
   const Uses uses(program);
-  std::set<BufferId> weights;
-  for (const Binding& b : program.bindings) {
-    if (b.role == Role::parameter) weights.insert(b.buffer);
-  }
+  const std::set<BufferId> weights = buffers_of(program, Role::parameter);
   std::set<size_t> gone;
   for (size_t s = 0; s < program.steps.size(); ++s) {
     join_rows(program, uses, s, gone);
     join_cast(program, uses, weights, s, gone);
     join_expand(program, uses, s, gone);
   }
+  if (!gone.empty()) remove_gone(program, gone);
+}
+
+void keep_casts(Program& program) {
+  const Uses uses(program);
+  const std::set<BufferId> weights = buffers_of(program, Role::parameter);
+  std::map<BufferId, std::set<size_t>> casts;  // by weight
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    if (is_kernel(step, "cast") && weights.count(step.in[0]) > 0 &&
+        type_of(program, step.out[0]).dtype == DType::bf16)
+      casts[step.in[0]].insert(s);
+  }
+  std::set<size_t> gone;
+  for (const auto& [weight, steps] : casts) keep_cast(program, uses, weight, steps, gone);
   if (!gone.empty()) remove_gone(program, gone);
 }
 

@@ -41,6 +41,9 @@ std::vector<Live> live_ranges(const Program& program) {
     if (b.role != Role::batch)
       l.last = end;  // scalars are set once a step, batches before each micro-batch
   }
+  for (const Step& step : program.setup) {
+    for (BufferId b : step.out) at(b) = {-1, end, true};
+  }
   for (int s = 0; s < end; ++s) {
     const Step& step = program.steps[static_cast<size_t>(s)];
     for (BufferId b : step.in) {
@@ -174,11 +177,16 @@ int64_t place_slots(std::vector<Slot>& slots, int steps) {
 void place_persistent(Program& program, const Program* like) {
   if (like == nullptr) {
     int64_t offset = 0;
-    for (const Binding& b : program.bindings) {
-      if (!is_persistent(b.role)) continue;
-      Buffer& buffer = program.buffers[static_cast<size_t>(b.buffer)];
+    const auto place = [&](BufferId id) {
+      Buffer& buffer = program.buffers[static_cast<size_t>(id)];
       buffer.offset = offset;
       offset += aligned(byte_size(buffer.type));
+    };
+    for (const Binding& b : program.bindings) {
+      if (is_persistent(b.role)) place(b.buffer);
+    }
+    for (const Step& step : program.setup) {
+      for (BufferId b : step.out) place(b);
     }
     program.persistent_bytes = offset;
     return;
@@ -224,6 +232,11 @@ void place_memory(Program& program, const WorkspaceBytes& workspace,
     slot = new_slot(l.first, l.last, bytes);
   };
   for (const Binding& b : program.bindings) give_slot(b.buffer);
+  for (Step& step : program.setup) {
+    SR_REQUIRE(!workspace || workspace(program, step) == 0, internal, "setup '", step.node.name,
+               "' wants a workspace");
+    step.workspace_bytes = step.workspace_offset = 0;
+  }
   std::vector<int> workspace_slot(program.steps.size(), -1);
   for (int s = 0; s < steps; ++s) {
     Step& step = program.steps[static_cast<size_t>(s)];

@@ -37,10 +37,10 @@ class Partition {
 using WorkspaceBytes = std::function<int64_t(const Program&, const Step&)>;
 
 /// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
-/// names' appearance; a result may take over a dying operand's memory where OpDef::in_place allows,
-/// and an update its parameter's. Temporary buffers: best fit over live ranges. `persistent_like`:
-/// lay persistent buffers out as that Program did (an eval Program beside its training Program),
-/// appending none.
+/// names' appearance, then what setup makes; a result may take over a dying operand's memory where
+/// OpDef::in_place allows, and an update its parameter's. Temporary buffers: best fit over live
+/// ranges. `persistent_like`: lay persistent buffers out as that Program did (an eval Program
+/// beside its training Program), appending none.
 void place_memory(Program& program, const WorkspaceBytes& workspace,
                   const Program* persistent_like = nullptr);
 

@@ -10,6 +10,8 @@
 // buffer'
 //   g = clip_scale * grad + weight_decay * param,  buffer = momentum * buffer + g  (buffer starts
 //   at zero) param -= lr * (nesterov ? g + momentum * buffer : buffer)
+//
+// With the attribute copy, a floating dtype, both have one result more: param' cast to that dtype.
 #include "graph/ops/families.h"
 
 namespace shardrun {
@@ -39,6 +41,11 @@ std::vector<TensorType> update_infer(const Node& node, std::span<const TensorTyp
   }
   SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op,
              " wants step as i64[], got ", step);
+  if (node.attrs.has("copy")) {
+    out.push_back({parse_dtype(node.attrs.s("copy")), param.shape});
+    SR_REQUIRE(is_float(out.back().dtype), invalid_input, node.op,
+               " copies the parameter in a floating dtype, got ", out.back());
+  }
   return out;
 }
 
@@ -62,6 +69,8 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
       if (i == 1 && shape.size() == 1) s.in[1].dtype = DType::bf16;
       s.attrs = attrs[i];
       s.low = 0.05;  // the second moment is not negative
+      out.push_back(s);
+      s.attrs.set("copy", std::string("bf16"));
       out.push_back(s);
     }
   }

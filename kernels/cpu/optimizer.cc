@@ -1,4 +1,5 @@
-// Fused updates of AdamW, Adam and SGD: one pass over memory. Formulas: graph/ops/optimizer.cc.
+// Fused updates of AdamW, Adam and SGD: one pass over memory, with the
+// parameter's bf16 copy where it is wanted. Formulas: graph/ops/optimizer.cc.
 #include <cmath>
 
 #include "kernels/cpu/families.h"
@@ -9,6 +10,8 @@ namespace {
 
 std::optional<std::string> refuses(const KernelCall& call) {
   if (call.in[0].dtype != DType::f32) return str("updates f32 parameters, not ", call.in[0].dtype);
+  if (call.node.attrs.has("copy") && call.out.back().dtype != DType::bf16)
+    return str("copies parameters in bf16, not ", call.out.back().dtype);
   return refuse_other_floats(call);
 }
 
@@ -46,6 +49,7 @@ void adamw(const Adam& a, double beta1, double beta2, const KernelArgs& args) {
         m_out[i + j] = m;
         v_out[i + j] = v;
       }
+      if (args.out.size() > 3) put(args.out[3], i, n, p_out + i);
     }
   });
 }
@@ -68,6 +72,7 @@ void sgd(float momentum, float decay, bool nesterov, const KernelArgs& args) {
         p_out[i + j] = p - lr * (from_g * g + from_buffer * b);
         b_out[i + j] = b;
       }
+      if (args.out.size() > 2) put(args.out[2], i, n, p_out + i);
     }
   });
 }

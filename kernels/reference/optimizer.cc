@@ -8,6 +8,10 @@
 namespace shardrun::reference {
 namespace {
 
+void store_copy(const TensorView& param, const TensorView& copy) {
+  convert(param.data, param.type.dtype, copy.data, copy.type.dtype, param.count());
+}
+
 void adamw(const Node& node, const KernelArgs& args) {
   const double beta1 = node.attrs.f("beta1"), beta2 = node.attrs.f("beta2"),
                eps = node.attrs.f("eps");
@@ -34,6 +38,7 @@ void adamw(const Node& node, const KernelArgs& args) {
   store(param, args.out[0]);
   store(m, args.out[1]);
   store(v, args.out[2]);
+  if (args.out.size() > 3) store_copy(args.out[0], args.out[3]);
 }
 
 void sgd(const Node& node, const KernelArgs& args) {
@@ -49,6 +54,7 @@ void sgd(const Node& node, const KernelArgs& args) {
   }
   store(param, args.out[0]);
   store(buffer, args.out[1]);
+  if (args.out.size() > 2) store_copy(args.out[0], args.out[2]);
 }
 
 }  // namespace

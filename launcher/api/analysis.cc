@@ -159,6 +159,12 @@ class Analyst {
                                             : "batches";
       if (persistent[at]) out_.bytes[kind[at]] += aligned(byte_size(buffer(b.buffer).type));
     }
+    for (const Step& step : program_.setup) {
+      for (BufferId b : step.out) {
+        persistent[static_cast<size_t>(b)] = true;
+        out_.bytes["weights in bf16"] += aligned(byte_size(buffer(b).type));
+      }
+    }
     for (int s = 0; s < end; ++s) {
       for (BufferId b : program_.steps[static_cast<size_t>(s)].in)
         last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);

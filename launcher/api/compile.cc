@@ -12,6 +12,11 @@
 namespace shardrun {
 namespace {
 
+void join(Program& program, const Plan& plan) {
+  join_steps(program);
+  if (plan.keep_casts) keep_casts(program);
+}
+
 /// What the backend's kernels and collectives need, remembered for as long as the process lives.
 int64_t workspace_bytes(const Program& program, const Step& step) {
   static const StepWorkspaces workspaces(backend_kernels());
@@ -25,7 +30,7 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const Program* beside, Steps steps) {
   Program program = Partition(graph, plan, cluster).program(rank);
-  if (steps == Steps::joined) join_steps(program);
+  if (steps == Steps::joined) join(program, plan);
   place_memory(program, workspace_bytes, beside);
   return program;
 }
@@ -48,7 +53,7 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
   if (!program) {
     program = partition_.program(rank);
-    join_steps(*program);
+    join(*program, plan_);
     place_memory(*program, workspace_bytes, beside_ ? &beside_->of_rank(rank) : nullptr);
   }
   return *program;
@@ -66,11 +71,11 @@ const Program& PlanPrograms::fullest(int64_t limit) {
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
                                                 std::shared_ptr<PlanPrograms> beside) {
-  const bool same = last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
-                    last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
-                    last_->plan().handed == plan.handed &&
-                    last_->plan().regathered == plan.regathered &&
-                    last_->plan().recompute == plan.recompute;
+  const bool same =
+      last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
+      last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
+      last_->plan().handed == plan.handed && last_->plan().regathered == plan.regathered &&
+      last_->plan().recompute == plan.recompute && last_->plan().keep_casts == plan.keep_casts;
   if (!same) {
     last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, beside);
     last_beside_ = std::move(beside);

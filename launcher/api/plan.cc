@@ -130,6 +130,19 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   out.report.distinct_rules = report.distinct_rules;
 }
 
+/// Is there anything to keep, and room for it in the fullest rank? Plans are the same with it, and
+/// no step is slower, so it takes what memory they leave.
+bool room_for_casts(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
+  Plan keeping = plan.train;
+  keeping.keep_casts = true;
+  const std::shared_ptr<PlanPrograms> train = measures.train.of(keeping);
+  const auto fits = [&](PlanPrograms& programs) {
+    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
+  };
+  return !train->of_rank(0).setup.empty() && fits(*train) &&
+         (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train)));
+}
+
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -273,6 +286,7 @@ void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bo
     }
   }
   plan.train.bytes = train->fullest(0).arena_bytes;
+  if (evaluation) plan.evaluation.bytes = evaluation->fullest(0).arena_bytes;
 }
 
 std::string describe_held(const Graph& graph, const Plan& plan) {
@@ -346,6 +360,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       const bool from_file = !request.plan_file.empty();
       check(model.impl(), *impl, ranks);
       if (from_file) check_strategies(model.impl(), *impl);
+      if (!from_file || impl->train.keep_casts)
+        impl->train.keep_casts = room_for_casts(measures, *impl, limit);
       count_bytes(measures, *impl, limit, from_file);
     });
     impl->recomputed = recomputed_text(model.impl(), *impl);

@@ -119,6 +119,7 @@ class Leader {
           next_ = 0;
           holds_ = held;
           made_.clear();
+          owed_.clear();
           kept_.clear();
         }
         follow();
@@ -145,7 +146,9 @@ class Leader {
     executor_ = &executor;
     next_ = 0;
     made_.clear();
+    owed_.clear();
     kept_.clear();
+    makes_.clear();
     ids_.clear();
     nodes_.clear();
     scales_.clear();  // what persists is equal by now
@@ -160,13 +163,12 @@ class Leader {
   }
 
   void count_joined() {
-    std::set<ValueId> made;
     for (const Step& step : first_program().steps) {
-      for (const ValueId value : values_of(step)) made.insert(value);
+      for (const ValueId value : values_of(step)) makes_.insert(value);
     }
     for (const Node& node : act_->graph.nodes()) {
       result_.joined += std::none_of(node.outputs.begin(), node.outputs.end(),
-                                     [&](ValueId v) { return made.count(v) > 0; });
+                                     [&](ValueId v) { return makes_.count(v) > 0; });
     }
   }
 
@@ -192,6 +194,9 @@ class Leader {
         learn_scale(node.outputs[r], view_of(step.out[r]), shadow_.views()[0][r]);
       shadow_.release();  // which blurs its copy of what is right
       made_.insert(node.outputs.begin(), node.outputs.end());
+      for (const ValueId value : node.outputs) {
+        if (makes_.count(value) > 0) owed_.insert(value);
+      }
       follow();
       keep_for_later(node);
     } else {  // a copy of an update into its persistent value
@@ -231,17 +236,26 @@ class Leader {
           compare(values[r], planned(values[r]), shards(r), *wanted,
                   str(step.node.op, " '", step.node.name, "'"));
       }
+      for (const ValueId value : values) owed_.erase(value);
       ranks_.release();
     }
   }
 
   /// The Graph values that a kernel step of the ranks makes, by result: -1 where there is none, or
-  /// one of another phase (a copy for the next step).
+  /// one of another phase, or a copy for the next step.
   std::vector<ValueId> values_of(const Step& step) const {
     std::vector<ValueId> out;
     if (step.kind != Step::Kind::kernel) return out;
     const auto node = nodes_.find(step.node.name);
+    const auto kept = [&](BufferId id) {
+      const std::vector<Step>& setup = first_program().setup;
+      return std::any_of(setup.begin(), setup.end(), [&](const Step& s) { return s.out[0] == id; });
+    };
     for (size_t r = 0; r < step.out.size(); ++r) {
+      if (kept(step.out[r])) {
+        out.push_back(-1);
+        continue;
+      }
       const auto named = ids_.find(first_program().buffers[static_cast<size_t>(step.out[r])].name);
       ValueId value = -1;
       if (named != ids_.end() && act_->graph.value(named->second).producer >= 0) {
@@ -271,13 +285,10 @@ class Leader {
     return it == holds_.end() ? std::nullopt : std::optional(view_of(it->second));
   }
 
-  /// A step of the ranks waits for nodes to come: these results may be gone by then.
+  /// The ranks are behind, as a step of theirs waits for nodes to come: these results may be gone
+  /// by the time they have them.
   void keep_for_later(const Node& node) {
-    const std::vector<Step>& theirs = first_program().steps;
-    std::vector<ValueId> waiting;
-    if (next_ < theirs.size() && theirs[next_].phase == phase_) waiting = values_of(theirs[next_]);
-    if (std::none_of(waiting.begin(), waiting.end(),
-                     [&](ValueId v) { return made_.count(v) > 0; })) {
+    if (owed_.empty()) {
       kept_.clear();
       return;
     }
@@ -512,7 +523,9 @@ class Leader {
   std::map<ValueId, BufferId> holds_;  // where the reference has each value now
   std::map<ValueId, Scale> scales_;
   std::set<ValueId> made_;          // by the reference's nodes, in this pass
-  std::map<ValueId, Tensor> kept_;  // of these, while the ranks are behind
+  std::set<ValueId> makes_;         // that steps of the ranks make
+  std::set<ValueId> owed_;          // of these, what the reference's nodes have made already
+  std::map<ValueId, Tensor> kept_;  // while the ranks are behind
   size_t next_ = 0;                 // the ranks' next step
   Phase phase_ = Phase::micro;
 };

@@ -178,7 +178,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
     return TensorView{byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
   };
   std::map<std::string, std::shared_ptr<PreparedKernel>> prepared;
-  for (const Step& step : program_.steps) {
+  const auto ready_of = [&](const Step& step) {
     Ready ready;
     ready.phase = step.phase;
     for (BufferId id : step.in) ready.in.push_back(view_of(id));
@@ -206,8 +206,16 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
     } catch (const Error& e) {
       throw e.with_context(str("step '", step.node.name, "'"));
     }
-    ready_.push_back(std::move(ready));
-  }
+    return ready;
+  };
+  for (const Step& step : program_.setup) setup_.push_back(ready_of(step));
+  for (const Step& step : program_.steps) ready_.push_back(ready_of(step));
+}
+
+void Executor::set_up() {
+  for (const Ready& ready : setup_)
+    ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace});
+  is_set_up_ = true;
 }
 
 void Executor::make_chains() {
@@ -247,6 +255,7 @@ void Executor::initialise_persistent(uint64_t seed) {
 }
 
 void Executor::begin_step() {
+  if (!is_set_up_) set_up();
   const double start = timeline_ ? Timeline::now() : 0;
   for (const Binding& b : program_.bindings) {
     if (!b.zeroed_each_step) continue;
@@ -343,6 +352,7 @@ void Executor::write(std::string_view name, const Tensor& shard) {
              " holds ", target.type, ", got ", shard.type());
   if (target.count() > 0)
     std::memcpy(target.data, shard.data(), static_cast<size_t>(byte_size(target.type)));
+  if (b->role == Role::parameter) is_set_up_ = false;
 }
 
 Tensor Executor::read(const Binding& binding) const {

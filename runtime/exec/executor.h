@@ -73,8 +73,10 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  void begin_step();  // zeroes what starts every step at zero (accumulated gradients)
-  void run_micro();   // throws Error with rank and step in front
+  /// Runs Program::setup before the first step and after write(); zeroes what starts every step at
+  /// zero (accumulated gradients). Who fills parameters through view() does so before the first.
+  void begin_step();
+  void run_micro();  // throws Error with rank and step in front
   void run_update();
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
@@ -119,6 +121,7 @@ class Executor {
   struct Ready;  // a step with its pointers
   void make_groups(Communicator& world);
   void prepare(std::span<const KernelList* const> lists);
+  void set_up();
   void make_chains();
   void initialise_persistent(uint64_t seed);
   void run(Phase phase);
@@ -129,7 +132,8 @@ class Executor {
   Program program_;
   std::shared_ptr<Arena> arena_;
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by mesh axes
-  std::vector<Ready> ready_;
+  std::vector<Ready> setup_, ready_;  // of Program::setup and Program::steps
+  bool is_set_up_ = false;
   std::map<size_t, RowChain> chains_;  // by their first step
   double comm_seconds_ = 0;
   StepHook hook_;

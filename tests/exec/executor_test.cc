@@ -24,9 +24,11 @@ constexpr int kSteps = 3;
 /// The micro-batch's global tensors: any numbers, the same for every mesh.
 NamedTensors feeds_of(const ModelOptions& o, int step, int micro) {
   const RandomStream random{kSeed, 1, static_cast<uint64_t>(step * 100 + micro)};
-  Tensor x({DType::f64, {o.batch, o.in}}), labels({DType::i64, {o.batch}});
-  for (int64_t i = 0; i < x.count(); ++i)
-    x.as<double>()[i] = random.normal(static_cast<uint64_t>(i));
+  Tensor x({o.dtype(), {o.batch, o.in}}), labels({DType::i64, {o.batch}});
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const double value = random.normal(static_cast<uint64_t>(i));
+    convert(&value, DType::f64, x.as<char>() + i * size_of(x.dtype()), x.dtype(), 1);
+  }
   for (int64_t i = 0; i < labels.count(); ++i) {
     labels.as<int64_t>()[i] =
         random.bits(static_cast<uint64_t>(1000 + i)) % static_cast<uint64_t>(o.classes);
@@ -74,7 +76,12 @@ Tensor cut(const Tensor& whole, const Box& box) {
   return out;
 }
 
-Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
+struct Casts {
+  bool keep = false;
+  bool rewrite = false;  // a weight is written after the first step
+};
+
+Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Casts casts = {}) {
   Outcome out;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   std::vector<std::vector<std::pair<Binding, Tensor>>> shards(ranks);
@@ -83,6 +90,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
     Program program = Partition(g, plan, Cluster{}).program(world.rank());
     join_steps(program);
+    if (casts.keep) keep_casts(program);
     place_memory(program, StepWorkspaces(lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
@@ -103,6 +111,10 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o) {
       mine.loss.push_back(exec.metric("loss"));
       mine.norm.push_back(exec.metric("grad_norm"));
       mine.logits.push_back(exec.read(exec.program().outputs[0]));
+      if (casts.rewrite && step == 1) {
+        const Binding& w2 = *exec.find("w2");
+        exec.write("w2", Tensor(exec.read(w2).type()));
+      }
     }
     for (const Binding& b : exec.program().bindings) {
       if (b.role == Role::parameter || b.role == Role::state)
@@ -191,19 +203,65 @@ TEST(Executor, EmptyShards) {
   run_mesh("2x3", o, 6);
 }
 
-TEST(Executor, RepeatsBitForBit) {
-  const ModelOptions o = options("adamw", 2, 0.1);
-  const Graph g = testing::small_model(o);
-  const Plan plan = testing::random_plan(g, Mesh::parse("2x2"), 5);
-  const Outcome a = run_sharded(g, plan, o), b = run_sharded(g, plan, o);
-  EXPECT_EQ(a.loss, b.loss);
-  EXPECT_EQ(a.norm, b.norm);
-  for (const auto& [name, tensor] : a.persistent) {
-    EXPECT_EQ(std::memcmp(tensor.data(), b.persistent.at(name).data(),
+void expect_same(const Outcome& got, const Outcome& want) {
+  EXPECT_EQ(got.loss, want.loss);
+  EXPECT_EQ(got.norm, want.norm);
+  for (const auto& [name, tensor] : want.persistent) {
+    EXPECT_EQ(std::memcmp(tensor.data(), got.persistent.at(name).data(),
                           static_cast<size_t>(byte_size(tensor.type()))),
               0)
         << name;
   }
+}
+
+TEST(Executor, RepeatsBitForBit) {
+  const ModelOptions o = options("adamw", 2, 0.1);
+  const Graph g = testing::small_model(o);
+  const Plan plan = testing::random_plan(g, Mesh::parse("2x2"), 5);
+  expect_same(run_sharded(g, plan, o), run_sharded(g, plan, o));
+}
+
+/// Casts of weights and their updates work on what a rank holds, as under fsdp.
+void follow_weights(const Graph& g, Plan& plan) {
+  for (const Node& node : g.nodes()) {
+    const bool update = node.op == "adamw" || node.op == "sgd";
+    if (!update && (node.op != "cast" || g.value(node.inputs[0]).role != Role::parameter)) continue;
+    const Sharding held = plan.values.at(g.value(node.inputs[0]).name);
+    NodePlan& np = plan.nodes.at(node.name);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (g.type(node.inputs[i]).shape != g.type(node.inputs[0]).shape) continue;
+      np.in[i] = held;
+      if (g.value(node.inputs[i]).role == Role::state)
+        plan.values[g.value(node.inputs[i]).name] = held;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      np.out[i] = plan.values[g.value(node.outputs[i]).name] = held;
+  }
+}
+
+/// bf16 copies that the update keeps up are those that casts would make, from the first step on,
+/// with accumulation, whatever is cut, and after a weight was written from outside.
+TEST(Executor, KeepsCopiesOfWeights) {
+  const auto compare = [&](const char* mesh, const char* kind, int accumulate, uint32_t seeds) {
+    ModelOptions o = options(kind, accumulate, 0.1);
+    o.bf16 = true;
+    const Graph g = testing::small_model(o);
+    for (uint32_t seed = 0; seed < seeds; ++seed) {
+      SCOPED_TRACE(str("mesh ", mesh, ", plan seed ", seed));
+      Plan plan = testing::random_plan(g, Mesh::parse(mesh), seed);
+      follow_weights(g, plan);
+      Program program = Partition(g, plan, Cluster{}).program(0);
+      keep_casts(program);
+      EXPECT_EQ(program.setup.size(), 3u);  // w1, b1, w2
+      for (const bool rewrite : {false, true}) {
+        expect_same(run_sharded(g, plan, o, {true, rewrite}),
+                    run_sharded(g, plan, o, {false, rewrite}));
+      }
+    }
+  };
+  compare("1", "adamw", 1, 1);
+  compare("2", "adamw", 2, 4);
+  compare("2x2", "sgd", 1, 4);
 }
 
 /// An evaluation program reads the parameters that a training program left in the arena both share.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "graph/optimizer.h"
+#include "graph/passes/training.h"
 #include "graph/plan.h"
 
 namespace shardrun::testing {
@@ -16,9 +17,11 @@ struct ModelOptions {
   int64_t batch = 6, in = 5, hidden = 7, classes = 3;
   OptimizerOptions optimizer;
   bool train = true;  // else the forward pass alone
+  bool bf16 = false;  // of f32 weights; else f64 throughout
+  DType dtype() const { return bf16 ? DType::f32 : DType::f64; }
 };
 
-/// relu(x w1 + b1) w2, cross entropy against labels, and the optimizer if asked for, in f64.
+/// relu(x w1 + b1) w2, cross entropy against labels, and the optimizer if asked for.
 inline Graph small_model(const ModelOptions& o) {
   Graph g;
   auto normal = [&](const std::string& name, Shape shape) {
@@ -27,11 +30,11 @@ inline Graph small_model(const ModelOptions& o) {
     source.b = 0.5;
     source.stream = name;
     const ValueId id =
-        g.add_persistent(name, {DType::f64, std::move(shape)}, Role::parameter, source);
+        g.add_persistent(name, {o.dtype(), std::move(shape)}, Role::parameter, source);
     g.trainable[id] = true;
     return id;
   };
-  const ValueId x = g.add_input("x", {DType::f64, {o.batch, o.in}}, Role::batch);
+  const ValueId x = g.add_input("x", {o.dtype(), {o.batch, o.in}}, Role::batch);
   const ValueId labels = g.add_input("labels", {DType::i64, {o.batch}}, Role::batch);
   const ValueId w1 = normal("w1", {o.in, o.hidden}), b1 = normal("b1", {o.hidden}),
                 w2 = normal("w2", {o.hidden, o.classes});
@@ -45,12 +48,13 @@ inline Graph small_model(const ModelOptions& o) {
             "total");
   const ValueId share = g.add("fill", {},
                               {{"shape", std::vector<int64_t>{}},
-                               {"dtype", std::string("f64")},
+                               {"dtype", std::string(to_string(o.dtype()))},
                                {"value", 1.0 / static_cast<double>(o.batch)}},
                               "share");
   g.loss = g.add("mul", {total, share}, {}, "loss");
   g.outputs = {logits};
   g.metrics["loss"] = g.loss;
+  if (o.bf16) g = in_bf16(g);
   if (o.train) attach_optimizer(g, o.optimizer);
   remove_dead_nodes(g);
   return g;

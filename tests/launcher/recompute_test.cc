@@ -161,6 +161,52 @@ TEST_P(Recompute, NeverIsOutOfMemoryAndTheLeastCountsIt) {
   EXPECT_LE(make_plan(world, model, request).predicted_bytes()[0], smallest);
 }
 
+/// The bf16 copies of weights: kept where there is room, from a plan file too, else cast anew.
+class KeptCasts : public Recompute {
+ protected:
+  Model load_bf16(World& world) const {
+    ModelOptions options;
+    options.batch = which_.batch;
+    options.seed = 4;
+    options.dtype = "bf16";
+    options.accumulate = 2;
+    return load_model(world, path_, options);
+  }
+  static bool keeps(const TrainingPlan& plan) {
+    return plan.json().find("\"keep_casts\": true") != std::string::npos;
+  }
+  static int64_t bytes(const TrainingPlan& plan) {
+    const std::vector<int64_t> all = plan.predicted_bytes();
+    return *std::max_element(all.begin(), all.end());
+  }
+};
+
+TEST_P(KeptCasts, WhereThereIsRoom) {
+  for (const char* planner : {"auto", "fsdp"}) {
+    World world = World::threads(planner == std::string("auto") ? 1 : 2);
+    const Model model = load_bf16(world);
+    PlanRequest request;
+    request.planner = planner;
+    const TrainingPlan plenty = make_plan(world, model, request);
+    EXPECT_TRUE(keeps(plenty));
+    request.memory_bytes = bytes(plenty) - 1;
+    const TrainingPlan tight = make_plan(world, model, request);
+    EXPECT_FALSE(keeps(tight));
+    EXPECT_LT(bytes(tight), bytes(plenty));
+    const TrainReport all = trained(world, model, plenty), less = trained(world, model, tight);
+    EXPECT_EQ(all.losses, less.losses);
+    EXPECT_EQ(all.allocated_bytes, plenty.predicted_bytes());
+    EXPECT_EQ(less.allocated_bytes, tight.predicted_bytes());
+
+    std::ofstream(plan_file_) << plenty.json();
+    PlanRequest from_file;
+    from_file.plan_file = plan_file_;
+    EXPECT_EQ(make_plan(world, model, from_file).json(), plenty.json());
+    from_file.memory_bytes = request.memory_bytes;
+    EXPECT_EQ(make_plan(world, model, from_file).predicted_bytes(), tight.predicted_bytes());
+  }
+}
+
 class RecomputeOnTwoRanks : public Recompute {};
 
 TEST_P(RecomputeOnTwoRanks, Verifies) {
@@ -179,6 +225,7 @@ TEST_P(RecomputeOnTwoRanks, Verifies) {
   EXPECT_EQ(trained(world, model, plan).allocated_bytes, plan.predicted_bytes());
 }
 
+INSTANTIATE_TEST_SUITE_P(Gpt, KeptCasts, ::testing::Values(size_t{0}));
 INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnTwoRanks, ::testing::Values(size_t{0}));
 INSTANTIATE_TEST_SUITE_P(Models, Recompute, ::testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) {
