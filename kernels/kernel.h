@@ -34,9 +34,9 @@ struct PreparedKernel {
   std::string_view impl;  // "cpu:onednn", "reference": for reports
 
   /// Rows [begin, end) of the result alone, on the calling thread, where all dims but the last
-  /// count as one. Row r of the result is made of row r of each operand that has the result's
-  /// shape, and of anything in the others. So several such steps can do a few rows after one
-  /// another, while these lie in cache. Null: the kernel has no such way.
+  /// count as one; of further results their r-th number. Row r is made of row r of each operand
+  /// that has the result's shape, and of anything in the others. So several such steps can do a few
+  /// rows after one another, while these lie in cache. Null: the kernel has no such way.
   std::function<void(const KernelArgs&, int64_t begin, int64_t end)> run_rows = nullptr;
 };
 

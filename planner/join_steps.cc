@@ -73,6 +73,30 @@ void join_rows(Program& program, const Uses& uses, size_t s, std::set<size_t>& g
   }
 }
 
+/// The norm's gradient then adds what the sum would. It stays where it stands.
+void join_residual(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
+  const Step& sum = program.steps[s];
+  if (!is_kernel(sum, "add") || !uses.passing(sum.out[0])) return;
+  for (const size_t i : {0, 1}) {
+    const BufferId dx = sum.in[i], other = sum.in[1 - i];
+    if (dx == other || !uses.passing(dx) || uses.readers(dx).size() != 1) continue;
+    const size_t made = uses.makers(dx)[0];
+    Step& norm = program.steps[made];
+    const bool layer = is_kernel(norm, "layer_norm_grad");
+    if ((!layer && !is_kernel(norm, "rms_norm_grad")) || norm.in.size() != (layer ? 5 : 4) ||
+        norm.out[0] != dx || norm.phase != sum.phase ||
+        type_of(program, other) != type_of(program, dx) ||
+        type_of(program, sum.out[0]) != type_of(program, dx) ||
+        uses.makers(other) == std::vector{made} || uses.written_between(other, made, s)) {
+      continue;
+    }
+    norm.in.push_back(other);
+    norm.out[0] = sum.out[0];
+    gone.insert(s);
+    return;
+  }
+}
+
 /// Rows of a product: of what it multiplies with operand `i`.
 int64_t rows_beside(const Program& program, const Step& product, size_t i) {
   const auto flops =
@@ -138,6 +162,72 @@ void join_expand(Program& program, const Uses& uses, size_t s, std::set<size_t>&
     reader.in = reader.node.inputs = operands(reader);
   }
   gone.insert(s);
+}
+
+/// Steps behind `s` and before `end` that take what it makes, or what these make.
+std::vector<size_t> dependents(const Program& program, size_t s, size_t end) {
+  std::set<BufferId> made(program.steps[s].out.begin(), program.steps[s].out.end());
+  std::vector<size_t> out;
+  for (size_t t = s + 1; t < end; ++t) {
+    const Step& step = program.steps[t];
+    if (std::none_of(step.in.begin(), step.in.end(), [&](BufferId b) { return made.count(b) > 0; }))
+      continue;
+    made.insert(step.out.begin(), step.out.end());
+    out.push_back(t);
+  }
+  return out;
+}
+
+/// May the steps `later`, in their order, run after step `end`? Not if a step that they then follow
+/// writes what they read or write.
+bool may_follow(const Program& program, const std::vector<size_t>& later, size_t end) {
+  for (size_t moved : later) {
+    const Step& step = program.steps[moved];
+    for (size_t t = moved + 1; t <= end; ++t) {
+      if (std::find(later.begin(), later.end(), t) != later.end()) continue;
+      for (BufferId b : program.steps[t].out) {
+        for (const auto* list : {&step.in, &step.out}) {
+          if (std::find(list->begin(), list->end(), b) != list->end()) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+/// The losses are then made where their gradient is, and what is made of them behind it.
+void join_loss(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
+  const Step& loss = program.steps[s];
+  const BufferId lse = loss.out[1];
+  if (!uses.passing(lse) || uses.readers(lse).size() != 1) return;
+  const size_t g = uses.readers(lse)[0];
+  const Step& grad = program.steps[g];
+  if (!is_kernel(grad, "cross_entropy_grad") || grad.phase != loss.phase ||
+      grad.in[1] != loss.in[0] || grad.in[2] != loss.in[1] || grad.in[3] != lse ||
+      grad.node.attrs.i("offset", 0) != 0) {
+    return;
+  }
+  std::vector<size_t> later = dependents(program, s, g);
+  const auto reads = [&](size_t t) {
+    const std::vector<BufferId>& out = program.steps[t].out;
+    return std::find(out.begin(), out.end(), grad.in[0]) != out.end();
+  };
+  if (std::any_of(later.begin(), later.end(), reads) || uses.written_between(loss.in[0], s, g) ||
+      uses.written_between(loss.in[1], s, g) || !may_follow(program, later, g))
+    return;
+  Step both = loss;
+  both.node.op = "cross_entropy_and_grad";
+  both.in = both.node.inputs = {grad.in[0], loss.in[0], loss.in[1]};
+  both.out = both.node.outputs = {loss.out[0], grad.out[0]};
+  std::vector<Step> order;
+  for (size_t t = s + 1; t < g; ++t) {
+    if (std::find(later.begin(), later.end(), t) == later.end())
+      order.push_back(std::move(program.steps[t]));
+  }
+  order.push_back(std::move(both));
+  for (size_t t : later) order.push_back(std::move(program.steps[t]));
+  gone.insert(g);
+  std::move(order.begin(), order.end(), program.steps.begin() + static_cast<std::ptrdiff_t>(s));
 }
 
 /// Takes out steps, and the buffers that no step or binding knows any more.
@@ -222,14 +312,26 @@ void keep_cast(Program& program, const Uses& uses, BufferId weight, const std::s
   gone.insert(casts.begin(), casts.end());
 }
 
+/// Each moves steps, so that uses are found anew.
+void join_losses(Program& program) {
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (!is_kernel(program.steps[s], "cross_entropy")) continue;
+    std::set<size_t> gone;
+    join_loss(program, Uses(program), s, gone);
+    if (!gone.empty()) remove_gone(program, gone);
+  }
+}
+
 }  // namespace
 
 void join_steps(Program& program) {
+  join_losses(program);
   const Uses uses(program);
   const std::set<BufferId> weights = buffers_of(program, Role::parameter);
   std::set<size_t> gone;
   for (size_t s = 0; s < program.steps.size(); ++s) {
     join_rows(program, uses, s, gone);
+    join_residual(program, uses, s, gone);
     join_cast(program, uses, weights, s, gone);
     join_expand(program, uses, s, gone);
   }

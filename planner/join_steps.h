@@ -12,7 +12,12 @@ namespace shardrun {
 ///   add(gather_grad(dy, rows), x)   becomes add_rows(x, dy, rows): where an embedding is the head
 ///       too, the table's gradient is not made a second time, only the rows that were looked up
 ///       are added.
-///   matmul(x, cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
+///   add(dx, r) of dx, … = layer_norm_grad(…) becomes dx, … = layer_norm_grad(…, r), where r is
+///   there by then, as the gradient that goes past a block is; of rms_norm_grad, too. losses, lse =
+///   cross_entropy(x, labels) and cross_entropy_grad(dlosses, x, labels, lse) become losses, dx =
+///   cross_entropy_and_grad(dlosses, x, labels) where dlosses is not made of the losses (a mean's
+///   is 1 / count): a row of logits is read from memory once, and dx written over it. matmul(x,
+///   cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
 ///       cast are products of kManyRows rows or more, which pack their operand anyway: no bf16 copy
 ///       of the weight lives through the step.
 ///   add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all

@@ -3,6 +3,9 @@
 // layer_norm(x, scale, bias?){axis, eps}: over dims [axis, rank): y = (x - mean) * inv_std * scale
 // + bias, inv_std = 1 / sqrt(variance + eps), population variance (Ba et al., "Layer
 // Normalization", 2016).
+//
+// layer_norm_grad(dy, x, scale, mean, inv_std, residual?) -> dx + residual, dscale, dbias. The
+// residual is the gradient of what passes x on unchanged beside the norm; Graphs add it behind.
 #include "graph/ops/families.h"
 
 namespace shardrun {
@@ -37,11 +40,13 @@ std::vector<TensorType> layer_norm_infer(const Node& node, std::span<const Tenso
 }
 
 std::vector<TensorType> layer_norm_grad_infer(const Node& node, std::span<const TensorType> in) {
-  SR_REQUIRE(in.size() == 5, invalid_input, "layer_norm_grad takes 5 operands, got ", in.size());
+  SR_REQUIRE(in.size() == 5 || in.size() == 6, invalid_input,
+             "layer_norm_grad takes 5 or 6 operands, got ", in.size());
   const TensorType statistics = check_norm(node, in[1], in[2]);
   check_same(node, "dy", in[0], in[1]);
   check_same(node, "mean", in[3], statistics);
   check_same(node, "inv_std", in[4], statistics);
+  if (in.size() == 6) check_same(node, "what is added to dx", in[5], in[1]);
   return {in[1], in[2], in[2]};
 }
 
@@ -51,10 +56,12 @@ std::vector<TensorType> rms_norm_infer(const Node& node, std::span<const TensorT
 }
 
 std::vector<TensorType> rms_norm_grad_infer(const Node& node, std::span<const TensorType> in) {
-  SR_REQUIRE(in.size() == 4, invalid_input, "rms_norm_grad takes 4 operands, got ", in.size());
+  SR_REQUIRE(in.size() == 4 || in.size() == 5, invalid_input,
+             "rms_norm_grad takes 4 or 5 operands, got ", in.size());
   const TensorType statistics = check_norm(node, in[1], in[2]);
   check_same(node, "dy", in[0], in[1]);
   check_same(node, "inv_std", in[3], statistics);
+  if (in.size() == 5) check_same(node, "what is added to dx", in[4], in[1]);
   return {in[1], in[2]};
 }
 
@@ -128,8 +135,8 @@ std::vector<OpDef> norm_ops() {
       {.name = "layer_norm_grad",
        .infer = layer_norm_grad_infer,
        .flops = flops<14>,
-       .in_place = {{0, 0}, {0, 1}},
-       .samples = samples("xxshh", false)},
+       .in_place = {{0, 0}, {0, 1}, {0, 5}},
+       .samples = joined(samples("xxshh", false), samples("xxshhx", false))},
       {.name = "rms_norm",
        .infer = rms_norm_infer,
        .gradient = rms_norm_gradient,
@@ -139,8 +146,8 @@ std::vector<OpDef> norm_ops() {
       {.name = "rms_norm_grad",
        .infer = rms_norm_grad_infer,
        .flops = flops<11>,
-       .in_place = {{0, 0}, {0, 1}},
-       .samples = samples("xxsh", false)},
+       .in_place = {{0, 0}, {0, 1}, {0, 4}},
+       .samples = joined(samples("xxsh", false), samples("xxshx", false))},
   };
 }
 

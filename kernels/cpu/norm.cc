@@ -21,53 +21,51 @@ void for_blocks(int64_t cols, F&& f) {
   for (int64_t c = 0; c < cols; c += kBlock) f(c, std::min(kBlock, cols - c));
 }
 
-void norm(bool center, Rows size, float eps, const KernelArgs& args) {
-  const auto [rows, cols] = size;
+void norm(bool center, int64_t cols, float eps, const KernelArgs& args, int64_t begin,
+          int64_t end) {
   const TensorView &x = args.in[0], &scale = args.in[1], &y = args.out[0];
   const bool has_bias = args.in.size() == 3;
   const TensorView& inv_stds = args.out[center ? 2 : 1];
-  parallel_ranges(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
-    alignas(64) float xb[kBlock], sb[kBlock], bb[kBlock], yb[kBlock];
-    for (int64_t r = begin; r < end; ++r) {
-      double total = 0;
-      if (center) {
-        for_blocks(cols, [&](int64_t c, int64_t n) {
-          const float* v = floats(x, r * cols + c, n, xb);
-          float sum = 0;
-#pragma omp simd reduction(+ : sum)
-          for (int64_t i = 0; i < n; ++i) sum += v[i];
-          total += static_cast<double>(sum);
-        });
-      }
-      const float mean = static_cast<float>(total / static_cast<double>(cols));
-      double squares = 0;
+  alignas(64) float xb[kBlock], sb[kBlock], bb[kBlock], yb[kBlock];
+  for (int64_t r = begin; r < end; ++r) {
+    double total = 0;
+    if (center) {
       for_blocks(cols, [&](int64_t c, int64_t n) {
         const float* v = floats(x, r * cols + c, n, xb);
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; ++i) sum += (v[i] - mean) * (v[i] - mean);
-        squares += static_cast<double>(sum);
+        for (int64_t i = 0; i < n; ++i) sum += v[i];
+        total += static_cast<double>(sum);
       });
-      const auto inv_std = static_cast<float>(
-          1 / std::sqrt(squares / static_cast<double>(cols) + static_cast<double>(eps)));
-      for_blocks(cols, [&](int64_t c, int64_t n) {
-        const float* v = floats(x, r * cols + c, n, xb);
-        const float* s = floats(scale, c, n, sb);
-        float* out = place(y, r * cols + c, yb);
-        if (has_bias) {
-          const float* b = floats(args.in[2], c, n, bb);
-#pragma omp simd
-          for (int64_t i = 0; i < n; ++i) out[i] = (v[i] - mean) * inv_std * s[i] + b[i];
-        } else {
-#pragma omp simd
-          for (int64_t i = 0; i < n; ++i) out[i] = (v[i] - mean) * inv_std * s[i];
-        }
-        put(y, r * cols + c, n, out);
-      });
-      if (center) args.out[1].as<float>()[r] = mean;
-      inv_stds.as<float>()[r] = inv_std;
     }
-  });
+    const float mean = static_cast<float>(total / static_cast<double>(cols));
+    double squares = 0;
+    for_blocks(cols, [&](int64_t c, int64_t n) {
+      const float* v = floats(x, r * cols + c, n, xb);
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < n; ++i) sum += (v[i] - mean) * (v[i] - mean);
+      squares += static_cast<double>(sum);
+    });
+    const auto inv_std = static_cast<float>(
+        1 / std::sqrt(squares / static_cast<double>(cols) + static_cast<double>(eps)));
+    for_blocks(cols, [&](int64_t c, int64_t n) {
+      const float* v = floats(x, r * cols + c, n, xb);
+      const float* s = floats(scale, c, n, sb);
+      float* out = place(y, r * cols + c, yb);
+      if (has_bias) {
+        const float* b = floats(args.in[2], c, n, bb);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = (v[i] - mean) * inv_std * s[i] + b[i];
+      } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = (v[i] - mean) * inv_std * s[i];
+      }
+      put(y, r * cols + c, n, out);
+    });
+    if (center) args.out[1].as<float>()[r] = mean;
+    inv_stds.as<float>()[r] = inv_std;
+  }
 }
 
 // Rows fall into at most kChunks chunks, however many threads there are, each with its own partial
@@ -78,11 +76,29 @@ int64_t grad_workspace(const Rows& size, bool center) {
   return std::min(kChunks, size.rows) * (center ? 2 : 1) * size.cols * 4;
 }
 
+/// y = d + other, `d` of y's dtype: what norm_grad leaves and an add behind it makes of that.
+void add_rounded(const TensorView& y, int64_t at, int64_t n, float* d, const TensorView& other) {
+  alignas(64) float rounded[kBlock], ob[kBlock];
+  if (y.type.dtype == DType::bf16) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i)
+      rounded[i] = std::bit_cast<float>(static_cast<uint32_t>(round_to_bf16(d[i])) << 16);
+    d = rounded;
+  }
+  const float* o = floats(other, at, n, ob);
+  float* out = place(y, at, rounded);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = d[i] + o[i];
+  put(y, at, n, out);
+}
+
 void norm_grad(bool center, Rows size, const KernelArgs& args) {
   const auto [rows, cols] = size;
   const TensorView &dy = args.in[0], &x = args.in[1], &scale = args.in[2], &dx = args.out[0];
   const float* means = center ? args.in[3].as<float>() : nullptr;
   const float* inv_stds = args.in[center ? 4 : 3].as<float>();
+  const size_t added = center ? 5 : 4;
+  const TensorView* other = args.in.size() > added ? &args.in[added] : nullptr;
   const int64_t chunks = std::min(kChunks, rows), parts = center ? 2 : 1;
   float* partial = static_cast<float*>(args.workspace);
   const auto n_inv = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(cols, 1)));
@@ -126,13 +142,18 @@ void norm_grad(bool center, Rows size, const KernelArgs& args) {
                           const float* d = floats(dy, r * cols + c, n, db);
                           const float* v = floats(x, r * cols + c, n, xb);
                           const float* s = floats(scale, c, n, sb);
-                          float* out = place(dx, r * cols + c, ob);
+                          // `other` may lie where dx does.
+                          float* out = other ? ob : place(dx, r * cols + c, ob);
 #pragma omp simd
                           for (int64_t i = 0; i < n; ++i) {
                             const float h = (v[i] - mean) * inv_std;
                             out[i] = inv_std * (d[i] * s[i] - g_mean - h * gh_mean);
                           }
-                          put(dx, r * cols + c, n, out);
+                          if (other) {
+                            add_rounded(dx, r * cols + c, n, out, *other);
+                          } else {
+                            put(dx, r * cols + c, n, out);
+                          }
                         });
                       }
                     }
@@ -154,8 +175,18 @@ KernelImpl forward(const char* op, bool center) {
   return {op, "cpu:simd", refuse_other_floats, [center](const KernelCall& call) {
             const Rows size(call.node, call.in[0].shape);
             const auto eps = static_cast<float>(call.node.attrs.f("eps"));
-            return PreparedKernel{[=](const KernelArgs& args) { norm(center, size, eps, args); }, 0,
-                                  "cpu:simd"};
+            const auto rows = [=](const KernelArgs& args, int64_t begin, int64_t end) {
+              norm(center, size.cols, eps, args, begin, end);
+            };
+            PreparedKernel out{[=](const KernelArgs& args) {
+                                 parallel_ranges(
+                                     size.rows, row_grain(size.cols),
+                                     [&](int64_t begin, int64_t end) { rows(args, begin, end); });
+                               },
+                               0, "cpu:simd"};
+            const auto rank = static_cast<int64_t>(call.in[0].shape.size());
+            if (call.node.attrs.i("axis") == rank - 1) out.run_rows = rows;
+            return out;
           }};
 }
 

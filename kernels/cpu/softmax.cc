@@ -129,60 +129,94 @@ int64_t label_at(const TensorView& labels, int64_t i) {
   return labels.type.dtype == DType::i64 ? labels.as<int64_t>()[i] : labels.as<int32_t>()[i];
 }
 
-void cross_entropy(int64_t ignore, const KernelArgs& args) {
-  const TensorView &logits = args.in[0], &labels = args.in[1];
+/// Of token t; sets `bad` if its label is out of range.
+struct Entropy {
+  float loss = 0, lse = 0;
+};
+Entropy entropy(const TensorView& logits, int64_t t, int64_t label, int64_t ignore,
+                std::atomic<int64_t>& bad) {
   const int64_t classes = logits.type.shape.back();
-  std::atomic<int64_t> bad{-1};  // a token whose label is out of range
-  parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const auto [top, sum] = scan_row(logits, t * classes, classes);
-      const double lse =
-          top == kNever ? static_cast<double>(kNever) : static_cast<double>(top) + std::log(sum);
-      args.out[1].as<float>()[t] = static_cast<float>(lse);
-      const int64_t label = label_at(labels, t);
-      float loss = 0;
-      if (label != ignore) {
-        if (label < 0 || label >= classes) {
-          bad = t;
-        } else {
-          loss = static_cast<float>(lse - static_cast<double>(get(logits, t * classes + label)));
-        }
-      }
-      args.out[0].as<float>()[t] = loss;
-    }
-  });
-  const int64_t token = bad;
+  const auto [top, sum] = scan_row(logits, t * classes, classes);
+  const double lse =
+      top == kNever ? static_cast<double>(kNever) : static_cast<double>(top) + std::log(sum);
+  Entropy out{0, static_cast<float>(lse)};
+  if (label == ignore) return out;
+  if (label < 0 || label >= classes) {
+    bad = t;
+  } else {
+    out.loss = static_cast<float>(lse - static_cast<double>(get(logits, t * classes + label)));
+  }
+  return out;
+}
+
+void require_no_bad(int64_t token, const TensorView& labels, int64_t classes) {
   SR_REQUIRE(token < 0, invalid_input, "label ", label_at(labels, token), " of token ", token,
              " is outside [0, ", classes, ")");
 }
 
-void cross_entropy_grad(int64_t ignore, int64_t offset, const KernelArgs& args) {
-  const TensorView &logits = args.in[1], &labels = args.in[2], &out = args.out[0];
-  const float *dloss = args.in[0].as<float>(), *lse = args.in[3].as<float>();
+void cross_entropy(int64_t ignore, const KernelArgs& args) {
+  const TensorView &logits = args.in[0], &labels = args.in[1];
   const int64_t classes = logits.type.shape.back();
+  std::atomic<int64_t> bad{-1};
   parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
-    alignas(64) float xb[kBlock], ob[kBlock];
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t label = label_at(labels, t), hit = label - offset;
-      const bool ignored = label == ignore;
-      const float d = dloss[t], l = lse[t];
-      for_blocks(classes, [&](int64_t c, int64_t n) {
-        const float* v = floats(logits, t * classes + c, n, xb);
-        float* y = place(out, t * classes + c, ob);
-        if (ignored) {
-          std::fill_n(y, n, 0.0f);
-        } else {
-          const int64_t at = hit - c;
-          const float at_hit =
-              at >= 0 && at < n ? d * (exp(v[at] - l) - 1.0f) : 0.0f;  // before y is written
-#pragma omp simd
-          for (int64_t i = 0; i < n; ++i) y[i] = d * exp(v[i] - l);
-          if (at >= 0 && at < n) y[at] = at_hit;
-        }
-        put(out, t * classes + c, n, y);
-      });
+      const Entropy e = entropy(logits, t, label_at(labels, t), ignore, bad);
+      args.out[0].as<float>()[t] = e.loss;
+      args.out[1].as<float>()[t] = e.lse;
     }
   });
+  require_no_bad(bad, labels, classes);
+}
+
+/// Row t of the logits' gradient. `hit`: the label's place in the row, if it is in it.
+void dlogits_row(const TensorView& logits, const TensorView& out, int64_t t, float dloss, float lse,
+                 int64_t hit, bool ignored) {
+  const int64_t classes = logits.type.shape.back();
+  alignas(64) float xb[kBlock], ob[kBlock];
+  for_blocks(classes, [&](int64_t c, int64_t n) {
+    const float* v = floats(logits, t * classes + c, n, xb);
+    float* y = place(out, t * classes + c, ob);
+    if (ignored) {
+      std::fill_n(y, n, 0.0f);
+    } else {
+      const int64_t at = hit - c;
+      const float at_hit =
+          at >= 0 && at < n ? dloss * (exp(v[at] - lse) - 1.0f) : 0.0f;  // before y is written
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) y[i] = dloss * exp(v[i] - lse);
+      if (at >= 0 && at < n) y[at] = at_hit;
+    }
+    put(out, t * classes + c, n, y);
+  });
+}
+
+void cross_entropy_grad(int64_t ignore, int64_t offset, const KernelArgs& args) {
+  const TensorView &logits = args.in[1], &labels = args.in[2];
+  const float *dloss = args.in[0].as<float>(), *lse = args.in[3].as<float>();
+  parallel_ranges(
+      labels.count(), row_grain(logits.type.shape.back()), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          const int64_t label = label_at(labels, t);
+          dlogits_row(logits, args.out[0], t, dloss[t], lse[t], label - offset, label == ignore);
+        }
+      });
+}
+
+/// A row of logits comes from memory once, and its gradient may be written over it.
+void cross_entropy_and_grad(int64_t ignore, const KernelArgs& args) {
+  const TensorView &logits = args.in[1], &labels = args.in[2];
+  const float* dloss = args.in[0].as<float>();
+  const int64_t classes = logits.type.shape.back();
+  std::atomic<int64_t> bad{-1};
+  parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t label = label_at(labels, t);
+      const Entropy e = entropy(logits, t, label, ignore, bad);
+      args.out[0].as<float>()[t] = e.loss;
+      dlogits_row(logits, args.out[1], t, dloss[t], e.lse, label, label == ignore);
+    }
+  });
+  require_no_bad(bad, labels, classes);
 }
 
 std::optional<std::string> refuses_inner_axis(const KernelCall& call) {
@@ -222,6 +256,13 @@ KernelList softmax_kernels() {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);
              return PreparedKernel{[=](const KernelArgs& args) { cross_entropy(ignore, args); }, 0,
                                    "cpu:simd"};
+           }},
+          {"cross_entropy_and_grad", "cpu:simd", refuse_other_floats,
+           [](const KernelCall& call) {
+             const int64_t ignore = call.node.attrs.i("ignore_index", -100);
+             return PreparedKernel{
+                 [=](const KernelArgs& args) { cross_entropy_and_grad(ignore, args); }, 0,
+                 "cpu:simd"};
            }},
           {"cross_entropy_grad", "cpu:simd", refuse_other_floats, [](const KernelCall& call) {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);

@@ -39,6 +39,13 @@ void layer_norm(const Node& node, const KernelArgs& args) {
   store(inv_stds, args.out[2]);
 }
 
+/// The operand behind the others, if there is one.
+void add_to(Doubles& dx, const KernelArgs& args, size_t operand) {
+  if (args.in.size() <= operand) return;
+  const Doubles other = load(args.in[operand]);
+  for (size_t i = 0; i < dx.size(); ++i) dx[i] += other[i];
+}
+
 // With h = (x - mean) * inv_std and g = dy * scale:
 //   dx = inv_std * (g - mean(g) - h * mean(g h)), dscale = sum over rows of dy h, dbias = of dy.
 void layer_norm_grad(const Node& node, const KernelArgs& args) {
@@ -62,6 +69,7 @@ void layer_norm_grad(const Node& node, const KernelArgs& args) {
           inv_stds[r] * (dy[r * cols + c] * scale[c] - g_sum / n - h[c] * gh_sum / n);
     }
   }
+  add_to(dx, args, 5);
   store(dx, args.out[0]);
   store(dscale, args.out[1]);
   store(dbias, args.out[2]);
@@ -101,6 +109,7 @@ void rms_norm_grad(const Node& node, const KernelArgs& args) {
           inv_stds[r] * (dy[r * cols + c] * scale[c] - h * gh_sum / static_cast<double>(cols));
     }
   }
+  add_to(dx, args, 4);
   store(dx, args.out[0]);
   store(dscale, args.out[1]);
 }

@@ -116,6 +116,16 @@ void cross_entropy_grad(const Node& node, const KernelArgs& args) {
   store(logits, args.out[0]);
 }
 
+void cross_entropy_and_grad(const Node& node, const KernelArgs& args) {
+  Tensor lse(args.in[0].type);
+  const TensorView lse_view{lse.data(), lse.type()};
+  const std::vector<TensorView> read = {args.in[1], args.in[2]}, left = {args.out[0], lse_view};
+  cross_entropy(node, {read, left});
+  const std::vector<TensorView> all = {args.in[0], args.in[1], args.in[2], lse_view},
+                                dlogits = {args.out[1]};
+  cross_entropy_grad(node, {all, dlogits});
+}
+
 }  // namespace
 
 KernelList softmax_kernels() {
@@ -124,7 +134,8 @@ KernelList softmax_kernels() {
           plain("log_softmax", log_softmax),
           plain("log_softmax_grad", log_softmax_grad),
           plain("cross_entropy", cross_entropy),
-          plain("cross_entropy_grad", cross_entropy_grad)};
+          plain("cross_entropy_grad", cross_entropy_grad),
+          plain("cross_entropy_and_grad", cross_entropy_and_grad)};
 }
 
 }  // namespace shardrun::reference

@@ -55,7 +55,8 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
   // A copy has no node, and joined steps take what several nodes did.
   const bool planned = np != plan_.nodes.end() && node != nodes_.end() &&
                        graph_.node(node->second).op == step.node.op &&
-                       graph_.node(node->second).outputs.size() == step.out.size();
+                       np->second.in.size() == step.in.size() &&
+                       np->second.out.size() == step.out.size();
   for (const bool result : {false, true}) {
     const std::vector<BufferId>& ids = result ? step.out : step.in;
     for (size_t i = 0; i < ids.size(); ++i) {

@@ -18,12 +18,12 @@ struct Access {
 
 std::vector<Access> accesses(const RowStep& step) {
   std::vector<Access> out;
-  const auto add = [&](const TensorView& view, bool write) {
-    out.push_back({static_cast<const char*>(view.data), byte_size(view.type), write,
-                   view.type.shape == step.out[0].type.shape});
+  const auto add = [&](const TensorView& view, bool write, bool by_rows) {
+    out.push_back({static_cast<const char*>(view.data), byte_size(view.type), write, by_rows});
   };
-  for (const TensorView& view : step.in) add(view, false);
-  for (const TensorView& view : step.out) add(view, true);
+  for (const TensorView& view : step.in)
+    add(view, false, view.type.shape == step.out[0].type.shape);
+  for (const TensorView& view : step.out) add(view, true, true);
   return out;
 }
 
@@ -56,8 +56,8 @@ size_t RowChain::length(std::span<const RowStep> steps) {
   std::vector<Access> before;
   for (size_t n = 0; n < steps.size(); ++n) {
     const RowStep& step = steps[n];
-    if (step.kernel == nullptr || step.kernel->run_rows == nullptr || step.out.size() != 1 ||
-        rows_of(step) == 0 || rows_of(step) != rows_of(steps[0]))
+    if (step.kernel == nullptr || step.kernel->run_rows == nullptr || rows_of(step) == 0 ||
+        rows_of(step) != rows_of(steps[0]))
       return n;
     const std::vector<Access> now = accesses(step);
     for (const Access& a : before) {

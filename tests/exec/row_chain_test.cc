@@ -24,7 +24,7 @@ class Steps {
   };
 
   void add(const std::string& op, const std::vector<Operand>& in, const Operand& out,
-           Attrs attrs = {}) {
+           Attrs attrs = {}, const std::vector<Operand>& further = {}) {
     Made& made = *made_.emplace_back(std::make_unique<Made>());
     made.node.op = op;
     made.node.attrs = std::move(attrs);
@@ -34,7 +34,11 @@ class Steps {
       made.in.push_back(view(o));
     }
     made.out = {view(out)};
-    const std::vector<TensorType> out_types = {{out.dtype, out.shape}};
+    std::vector<TensorType> out_types = {{out.dtype, out.shape}};
+    for (const Operand& o : further) {
+      out_types.push_back({o.dtype, o.shape});
+      made.out.push_back(view(o));
+    }
     const KernelList* lists[] = {&cpu_kernels(), &reference_kernels()};
     made.kernel = select_kernel(lists, KernelCall{made.node, in_types, out_types});
     rows_.push_back({&made.kernel, made.in, made.out});
@@ -96,6 +100,33 @@ TEST(RowChain, GivesWhatItsStepsGive) {
       differ += std::memcmp(&one_by_one.memory()[i], &chained.memory()[i], 4) != 0;
     EXPECT_EQ(differ, 0) << to_string(shape);
   }
+}
+
+/// bias, residual, and their layer norm, whose result lies where the bias's did.
+Steps residual_norm(const Shape& shape, bool reader) {
+  const int64_t size = element_count(shape) * 4, rows = shape[0], cols = shape[1];
+  const int64_t scale = 4 * size, mean = scale + cols * 4, inv_std = mean + rows * 4;
+  Steps s(inv_std + rows * 4);
+  s.add("add", {{0, shape}, {scale, {cols}}}, {size, shape});
+  s.add("add", {{size, shape}, {2 * size, shape}}, {3 * size, shape});
+  s.add("layer_norm", {{3 * size, shape}, {scale, {cols}}}, {size, shape},
+        {{"axis", int64_t{1}}, {"eps", 1e-5}}, {{mean, {rows}}, {inv_std, {rows}}});
+  if (reader) s.add("mul", {{size, shape}, {mean, {rows, 1}}}, {0, shape});
+  return s;
+}
+
+TEST(RowChain, TakesLayerNormWithItsResidual) {
+  const Shape shape = {300, 768};
+  Steps one_by_one = residual_norm(shape, false), chained = residual_norm(shape, false);
+  ASSERT_EQ(RowChain::length(chained.rows()), 3u);
+  one_by_one.run_one_by_one();
+  const auto rows = chained.rows();
+  RowChain({rows.begin(), rows.end()}).run();
+  EXPECT_EQ(
+      std::memcmp(one_by_one.memory().data(), chained.memory().data(), chained.memory().size() * 4),
+      0);
+  // Any row of the product may want all means.
+  EXPECT_EQ(RowChain::length(residual_norm(shape, true).rows()), 3u);
 }
 
 TEST(RowChain, EndsWhereMemoryIsUsedAnew) {

@@ -50,9 +50,9 @@ struct Fixture {
     const ValueId lr = g.add_input("lr", {DType::f32, {}}, Role::scalar),
                   step = g.add_input("step", {DType::i64, {}}, Role::scalar);
     g.phase = phase;
-    const auto next = g.add_node(
-        "sgd", {w, grad, buffer, lr, step, lr},
-        {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
+    const auto next =
+        g.add_node("sgd", {w, grad, buffer, lr, step, lr},
+                   {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
     g.phase = Phase::micro;
     g.updates[w] = next[0];
     g.updates[buffer] = next[1];
@@ -195,6 +195,96 @@ TEST(JoinSteps, WhatBroadcastsTakesTheOperandOfAnExpand) {
   EXPECT_EQ(kinds(f.joined()), "mul");
 }
 
+/// A norm's gradient and the sum behind it; `late`: what is added is made behind the norm.
+TEST(JoinSteps, NormsAddWhatPassesThemBy) {
+  const auto steps = [](bool first, bool late, bool shown) {
+    Fixture f;
+    const ValueId x = f.batch("x", {DType::f32, {6, 4}}), rows = f.batch("rows", {DType::f32, {6}});
+    ValueId other = kNoValue;
+    if (!late) other = f.g.add("neg", {x}, {}, "other");
+    const auto norm = f.g.add_node("layer_norm_grad", {x, x, f.weight("w", {4}), rows, rows},
+                                   {{"axis", int64_t{1}}}, "norm");
+    if (late) other = f.g.add("neg", {x}, {}, "other");
+    f.g.outputs = {norm[1], norm[2]};
+    if (shown) f.g.outputs.push_back(norm[0]);
+    const ValueId sum = f.g.add(
+        "add", first ? std::vector{norm[0], other} : std::vector{other, norm[0]}, {}, "sum");
+    f.g.outputs.push_back(f.g.add("neg", {sum}, {}, "out"));
+    f.start_plan();
+    const Program p = f.joined();
+    if (!late && !shown) {
+      const Step& joined = p.steps[1];
+      EXPECT_EQ(joined.in.size(), 6u);
+      EXPECT_EQ(joined.in.back(), p.steps[0].out[0]);
+      EXPECT_EQ(joined.out[0], p.steps[2].in[0]);
+      EXPECT_EQ(joined.node.inputs, joined.in);
+      EXPECT_EQ(joined.node.outputs, joined.out);
+    }
+    return kinds(p);
+  };
+  EXPECT_EQ(steps(true, false, false), "neg layer_norm_grad neg");
+  EXPECT_EQ(steps(false, false, false), "neg layer_norm_grad neg");
+  EXPECT_EQ(steps(true, true, false), "layer_norm_grad neg add neg");
+  EXPECT_EQ(steps(true, false, true), "neg layer_norm_grad add neg");
+}
+
+struct Loss : Fixture {
+  ValueId logits, labels, losses, lse;
+  Loss() {
+    logits = g.add("neg", {batch("x", {DType::bf16, {6, 9}})}, {}, "logits");
+    labels = batch("labels", {DType::i64, {6}});
+    const auto made = g.add_node("cross_entropy", {logits, labels}, {}, "losses");
+    losses = made[0];
+    lse = made[1];
+  }
+  void gradient(ValueId dlosses) {
+    g.outputs.push_back(g.add("cross_entropy_grad", {dlosses, logits, labels, lse}, {}, "dlogits"));
+  }
+};
+
+TEST(JoinSteps, MakesTheLossesWhereTheirGradientIs) {
+  Loss f;
+  const ValueId twice = f.g.add("add", {f.losses, f.losses}, {}, "twice");
+  f.gradient(f.g.add("neg", {f.batch("d", {DType::f32, {6}})}, {}, "dlosses"));
+  f.g.outputs.push_back(twice);
+  f.start_plan();
+  const Program p = f.joined();
+  ASSERT_EQ(kinds(p), "neg neg cross_entropy_and_grad add");
+  const Step& both = p.steps[2];
+  EXPECT_EQ(both.node.inputs, both.in);
+  EXPECT_EQ(both.in, (std::vector{p.steps[1].out[0], p.steps[0].out[0], both.in[2]}));
+  EXPECT_EQ(both.out, (std::vector{p.steps[3].in[0], p.outputs[0].buffer}));
+  for (const Buffer& b : p.buffers) EXPECT_NE(b.name, f.g.value(f.lse).name);
+  // The gradient takes the logits' memory.
+  EXPECT_EQ(p.buffers[static_cast<size_t>(both.in[1])].offset,
+            p.buffers[static_cast<size_t>(both.out[1])].offset);
+}
+
+TEST(JoinSteps, LeavesALossWhoseGradientIsMadeOfIt) {
+  Loss f;
+  f.gradient(f.g.add("neg", {f.losses}, {}, "dlosses"));
+  f.start_plan();
+  EXPECT_EQ(kinds(f.joined()), "neg cross_entropy neg cross_entropy_grad");
+  Loss shown;
+  shown.gradient(shown.batch("d", {DType::f32, {6}}));
+  shown.g.outputs.push_back(shown.lse);
+  shown.start_plan();
+  EXPECT_EQ(kinds(shown.joined()), "neg cross_entropy cross_entropy_grad");
+}
+
+/// `held` is read behind the losses and written before their gradient: it has its old value there.
+TEST(JoinSteps, LeavesALossThatWouldSeeALaterValue) {
+  Loss f;
+  const ValueId held = f.g.add_persistent("held", {DType::f32, {6}}, Role::state, Source{});
+  const ValueId sum = f.g.add("add", {f.losses, held}, {}, "sum"),
+                d = f.batch("d", {DType::f32, {6}});
+  f.g.updates[held] = f.g.add("neg", {d}, {}, "next");
+  f.gradient(d);
+  f.g.outputs.push_back(sum);
+  f.start_plan();
+  EXPECT_EQ(kinds(f.joined()), "neg cross_entropy add neg cross_entropy_grad");
+}
+
 /// Both casts, as where the second is computed again in the backward pass.
 TEST(KeepCasts, TheUpdateWritesTheCopy) {
   Fixture f;
@@ -233,8 +323,7 @@ TEST(KeepCasts, AFrozenWeightsCopyNeedsNoUpdate) {
 TEST(KeepCasts, CopiesShardsBeforeTheyAreGathered) {
   Fixture f;
   f.mesh = Mesh::parse("a=2");
-  const ValueId x = f.batch("x", {DType::bf16, {2, 4}}), w = f.weight("w", {4, 5}),
-                n = f.narrow(w);
+  const ValueId x = f.batch("x", {DType::bf16, {2, 4}}), w = f.weight("w", {4, 5}), n = f.narrow(w);
   f.g.outputs = {f.product(x, n, "p")};
   f.update(w);
   f.start_plan();
