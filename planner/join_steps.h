@@ -9,21 +9,26 @@ namespace shardrun {
 /// reads, is no buffer any more. Plans are made of whole nodes, so this takes no cut from them: a
 /// sum that is still partial behind a step, or gathered behind it, is simply not joined.
 ///
-///   add(gather_grad(dy, rows), x)   becomes add_rows(x, dy, rows): where an embedding is the head
-///       too, the table's gradient is not made a second time, only the rows that were looked up
-///       are added.
-///   add(dx, r) of dx, … = layer_norm_grad(…) becomes dx, … = layer_norm_grad(…, r), where r is
-///   there by then, as the gradient that goes past a block is; of rms_norm_grad, too. losses, lse =
-///   cross_entropy(x, labels) and cross_entropy_grad(dlosses, x, labels, lse) become losses, dx =
-///   cross_entropy_and_grad(dlosses, x, labels) where dlosses is not made of the losses (a mean's
-///   is 1 / count): a row of logits is read from memory once, and dx written over it. matmul(x,
-///   cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
-///       cast are products of kManyRows rows or more, which pack their operand anyway: no bf16 copy
-///       of the weight lives through the step.
-///   add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all
-///   who
-///       read the expanded value are such and have the same results: the gradient of a row's sum is
-///       not written out once for each of its elements.
+/// add(gather_grad(dy, rows), x) becomes add_rows(x, dy, rows): where an embedding is the head too,
+/// the table's gradient is not made a second time, only the rows that were looked up are added.
+///
+/// add(dx, r) of dx, … = layer_norm_grad(…) becomes dx, … = layer_norm_grad(…, r), where r is there
+/// by then, as the gradient that goes past a block is; of rms_norm_grad, too.
+///
+/// losses, lse = cross_entropy(x, labels) and cross_entropy_grad(dlosses, x, labels, lse) become
+/// losses, dx = cross_entropy_and_grad(dlosses, x, labels) where dlosses is not made of the losses
+/// (a mean's is 1 / count): a row of logits is read from memory once, and dx written over it.
+///
+/// reduce_sum_squares(g) and the update by g become one where the update does not wait for the norm
+/// of all gradients, that is without clipping: g is read from memory once.
+///
+/// matmul(x, cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
+/// cast are products of kManyRows rows or more, which pack their operand anyway: no bf16 copy of
+/// the weight lives through the step.
+///
+/// add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all who
+/// read the expanded value are such and have the same results: the gradient of a row's sum is not
+/// written out once for each of its elements.
 void join_steps(Program& program);
 
 inline constexpr int64_t kManyRows = 1024;

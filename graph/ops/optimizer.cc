@@ -11,7 +11,8 @@
 //   g = clip_scale * grad + weight_decay * param,  buffer = momentum * buffer + g  (buffer starts
 //   at zero) param -= lr * (nesterov ? g + momentum * buffer : buffer)
 //
-// With the attribute copy, a floating dtype, both have one result more: param' cast to that dtype.
+// With the attribute squares both have one result more, the sum of grad^2 as reduce_sum_squares
+// makes it; with copy, a floating dtype, one behind that: param' cast to that dtype.
 #include "graph/ops/families.h"
 
 namespace shardrun {
@@ -41,6 +42,8 @@ std::vector<TensorType> update_infer(const Node& node, std::span<const TensorTyp
   }
   SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op,
              " wants step as i64[], got ", step);
+  if (node.attrs.i("squares", 0) != 0)
+    out.push_back({in[1].dtype == DType::f64 ? DType::f64 : DType::f32, {}});
   if (node.attrs.has("copy")) {
     out.push_back({parse_dtype(node.attrs.s("copy")), param.shape});
     SR_REQUIRE(is_float(out.back().dtype), invalid_input, node.op,
@@ -71,6 +74,8 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
       s.low = 0.05;  // the second moment is not negative
       out.push_back(s);
       s.attrs.set("copy", std::string("bf16"));
+      out.push_back(s);
+      s.attrs.set("squares", int64_t{1});
       out.push_back(s);
     }
   }

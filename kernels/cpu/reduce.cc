@@ -1,15 +1,12 @@
 // Reductions over any dims, accumulated in f64 in an order that does not depend on the thread
 // count.
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/reduce_run.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 namespace {
 
-struct Sum {
-  static constexpr double kStart = 0;
-  static double join(double a, double b) { return a + b; }
-};
 struct Product {
   static constexpr double kStart = 1;
   static double join(double a, double b) { return a * b; }
@@ -23,52 +20,10 @@ struct Min {
   static double join(double a, double b) { return b < a || b != b ? b : a; }
 };
 
-// n contiguous elements; 8 lanes joined in a fixed order.
-template <class Op, bool kSquare>
-double reduce_run(const TensorView& x, int64_t at, int64_t n) {
-  constexpr int64_t kLanes = 16;
-  alignas(64) float buffer[kBlock];
-  double tail = Op::kStart;
-  if (n < kLanes) {
-    const float* v = floats(x, at, n, buffer);
-    for (int64_t i = 0; i < n; ++i) {
-      const double value = static_cast<double>(v[i]);
-      tail = Op::join(tail, kSquare ? value * value : value);
-    }
-    return tail;
-  }
-  alignas(64) double lane[kLanes];
-  std::fill_n(lane, kLanes, Op::kStart);
-  const int64_t block =
-      x.type.dtype == DType::f32 ? std::max<int64_t>(n, 1) : kBlock;  // as it lies
-  for (int64_t done = 0; done < n; done += block) {
-    const int64_t count = std::min(block, n - done);
-    const float* v = floats(x, at + done, count, buffer);
-    int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) {
-#pragma omp simd
-      for (int64_t j = 0; j < kLanes; ++j) {
-        const double value = static_cast<double>(v[i + j]);
-        lane[j] = Op::join(lane[j], kSquare ? value * value : value);
-      }
-    }
-    for (; i < count; ++i) {
-      const double value = static_cast<double>(v[i]);
-      tail = Op::join(tail, kSquare ? value * value : value);
-    }
-  }
-  for (int64_t j = 0; j < kLanes; ++j) tail = Op::join(tail, lane[j]);
-  return tail;
-}
-
-// Everything to one number: chunks of fixed size, one f64 each in the workspace.
-constexpr int64_t kChunk = 16384;
-
-int64_t full_workspace(int64_t count) { return (count + kChunk - 1) / kChunk * 8; }
-
+// Everything to one number.
 template <class Op, bool kSquare>
 void reduce_all(const KernelArgs& args) {
-  const int64_t count = args.in[0].count(), chunks = (count + kChunk - 1) / kChunk;
+  const int64_t count = args.in[0].count(), chunks = chunks_of(count);
   auto* partial = static_cast<double*>(args.workspace);
   parallel_ranges(chunks, 2, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
@@ -181,7 +136,7 @@ KernelImpl reduction(const char* op) {
             const Groups groups(call.in[0].shape, call.node.attrs.ints("axes"));
             const int64_t count = element_count(call.in[0].shape);
             if (groups.kept_count == 1 && count > kChunk) {
-              return PreparedKernel{reduce_all<Op, false>, full_workspace(count), "cpu:simd"};
+              return PreparedKernel{reduce_all<Op, false>, partials_bytes(count), "cpu:simd"};
             }
             return PreparedKernel{
                 [groups](const KernelArgs& args) { reduce_groups<Op>(groups, args); }, 0,
@@ -198,7 +153,7 @@ KernelList reduce_kernels() {
           reduction<Product>("reduce_prod"),
           {"reduce_sum_squares", "cpu:simd", refuses, [](const KernelCall& call) {
              return PreparedKernel{reduce_all<Sum, true>,
-                                   full_workspace(element_count(call.in[0].shape)), "cpu:simd"};
+                                   partials_bytes(element_count(call.in[0].shape)), "cpu:simd"};
            }}};
 }
 

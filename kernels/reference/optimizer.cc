@@ -8,7 +8,16 @@
 namespace shardrun::reference {
 namespace {
 
-void store_copy(const TensorView& param, const TensorView& copy) {
+/// What is wanted beside the new parameter and its `moments`.
+void store_extras(const Node& node, const Doubles& grad, const KernelArgs& args, size_t moments) {
+  size_t next = 1 + moments;
+  if (node.attrs.i("squares", 0) != 0) {
+    double total = 0;
+    for (double g : grad) total += g * g;
+    store({total}, args.out[next++]);
+  }
+  if (!node.attrs.has("copy")) return;
+  const TensorView &param = args.out[0], &copy = args.out[next];
   convert(param.data, param.type.dtype, copy.data, copy.type.dtype, param.count());
 }
 
@@ -38,7 +47,7 @@ void adamw(const Node& node, const KernelArgs& args) {
   store(param, args.out[0]);
   store(m, args.out[1]);
   store(v, args.out[2]);
-  if (args.out.size() > 3) store_copy(args.out[0], args.out[3]);
+  store_extras(node, grad, args, 2);
 }
 
 void sgd(const Node& node, const KernelArgs& args) {
@@ -54,7 +63,7 @@ void sgd(const Node& node, const KernelArgs& args) {
   }
   store(param, args.out[0]);
   store(buffer, args.out[1]);
-  if (args.out.size() > 2) store_copy(args.out[0], args.out[2]);
+  store_extras(node, grad, args, 1);
 }
 
 }  // namespace
