@@ -108,8 +108,9 @@ void join_squares(Program& program, const Uses& uses, size_t s, std::set<size_t>
   for (size_t u : uses.readers(grad)) {
     Step& update = program.steps[u];
     const std::vector<size_t>& readers = uses.readers(squares.out[0]);
-    if (u < s || !is_update(update) || update.in[1] != grad || update.phase != squares.phase ||
-        update.node.attrs.has("squares") || uses.written_between(grad, s, u) ||
+    if (!is_update(update) || update.in[1] != grad || update.phase != squares.phase ||
+        update.node.attrs.has("squares") ||
+        uses.written_between(grad, std::min(s, u), std::max(s, u)) ||
         std::any_of(readers.begin(), readers.end(), [&](size_t r) { return r <= u; }))
       continue;
     update.out.push_back(squares.out[0]);
