@@ -7,6 +7,7 @@
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/winograd.h"
 
@@ -57,10 +58,10 @@ bool is_zero(const ConvolutionShape& s) {
   return false;
 }
 
-/// A kernel of 1 that steps through every position: a product of [O, C] with [C, positions] for
-/// each image and group, without a change of layout.
+/// A kernel of 1 that steps through every position: with channels first a product of [O, C] with
+/// [C, positions] for each image and group, with channels last one of all images' positions, both
+/// without a change of layout.
 bool is_product(const ConvolutionShape& s) {
-  if (s.channels_last) return false;  // a convolution needs none there either
   for (size_t d = 0; d < s.in.size(); ++d) {
     if (s.kernel[d] != 1 || s.strides[d] != 1 || s.low[d] != 0 || s.in[d] != s.out[d]) return false;
   }
@@ -92,10 +93,36 @@ GemmShape product_of(const ConvolutionShape& s, bool accumulate) {
   return g;
 }
 
+/// With channels last. Null where it is no product, or not faster than oneDNN's convolutions: these
+/// fall back where channels are many beside positions, most of all in the gradient of the weights.
+std::shared_ptr<const PackedProduct> packed_product(const ConvolutionShape& s) {
+  const int64_t n = s.batch * element_count(s.in), c = s.in_channels, o = s.out_channels;
+  const bool weights = s.pass == Pass::weights;
+  if (!s.channels_last || s.groups != 1 || !is_product(s) || n > std::min(c, o) * (weights ? 4 : 1))
+    return nullptr;
+  ProductShape p;
+  p.a = p.b = p.in = s.dtype;
+  p.out = weights ? s.weights_dtype : s.dtype;
+  switch (s.pass) {
+    case Pass::forward:  // y [n, o] = x [n, c] w' [c, o]
+      p.m = n, p.k = c, p.n = o, p.a_row = c, p.a_col = 1, p.b_row = 1, p.b_col = c;
+      break;
+    case Pass::data:  // dx [n, c] = dy [n, o] w [o, c]
+      p.m = n, p.k = o, p.n = c, p.a_row = o, p.a_col = 1, p.b_row = c, p.b_col = 1;
+      break;
+    case Pass::weights:  // dw [o, c] = dy' [o, n] x [n, c]
+      p.m = o, p.k = n, p.n = c, p.a_row = 1, p.a_col = o, p.b_row = c, p.b_col = 1;
+      break;
+  }
+  std::string why;
+  return PackedProduct::make(p, &why);
+}
+
 struct Plan {
   ConvolutionShape shape;
   bool zero = false;
   std::shared_ptr<const Gemm> product, more;  // more: adds to the result of the first
+  std::shared_ptr<const PackedProduct> packed;
   std::shared_ptr<const Convolution> convolution;
   int64_t workspace = 0;
 };
@@ -107,7 +134,8 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
   if (p.zero) return p;
   // Sums over images in bf16 would be rounded each time.
   const bool sums = p.shape.pass == Pass::weights && p.shape.batch > 1;
-  if (is_product(p.shape) && !(sums && p.shape.weights_dtype != DType::f32)) {
+  if (!p.shape.channels_last && is_product(p.shape) &&
+      !(sums && p.shape.weights_dtype != DType::f32)) {
     p.product = Gemm::make(product_of(p.shape, false), why);
     if (p.product && sums) p.more = Gemm::make(product_of(p.shape, true), why);
     if (p.product && (!sums || p.more)) {
@@ -115,6 +143,11 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
       return p;
     }
     p.product = p.more = nullptr;
+  }
+  p.packed = packed_product(p.shape);
+  if (p.packed) {
+    p.workspace = p.packed->workspace_bytes();
+    return p;
   }
   if (p.shape.in.size() > 3) {
     *why = "oneDNN has at most 3 spatial dims";
@@ -168,6 +201,10 @@ PreparedKernel prepare(const KernelCall& call) {
                 std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
             } else if (p.product) {
               run_products(p, args);
+            } else if (p.packed) {
+              const bool weights = p.shape.pass == Pass::weights;
+              p.packed->run(args.in[weights ? 1 : 0].data, args.in[weights ? 0 : 1].data, out.data,
+                            args.workspace);
             } else {
               p.convolution->run(args.in[0].data, args.in[1].data, out.data, args.workspace);
             }

@@ -345,6 +345,34 @@ TEST(CpuKernels, TiledConvolutions) {
   EXPECT_EQ(exercised.size(), 6u);
 }
 
+// Kernels of 1 with channels last, where these are many beside positions, and where they are not.
+TEST(CpuKernels, PointwiseConvolutions) {
+  std::mt19937_64 rng(kSeed + 8);
+  std::set<std::string> exercised;
+  for (const int64_t batch : {2, 6, 12}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const Attrs shared = {{"strides", std::vector<int64_t>{1, 1}},
+                            {"dilations", std::vector<int64_t>{1, 1}},
+                            {"pads_low", std::vector<int64_t>{0, 0}},
+                            {"channels_last", int64_t{1}}};
+      const TensorType x{dtype, {batch, 5, 7, 96}}, y{dtype, {batch, 5, 7, 80}},
+          w{dtype, {80, 96, 1, 1}};
+      Case forward{make("conv", shared), {x, w}, {y}},
+          data{make("conv_data_grad", shared), {y, w}, {x}},
+          weights{make("conv_weight_grad", shared), {x, y}, {w}};
+      forward.node.attrs.set("pads_high", std::vector<int64_t>{0, 0});
+      data.node.attrs.set("size", std::vector<int64_t>{5, 7});
+      weights.node.attrs.set("kernel", std::vector<int64_t>{1, 1});
+      if (batch == 6) {
+        weights.node.attrs.set("out_dtype", std::string("f32"));
+        weights.out[0].dtype = DType::f32;
+      }
+      for (const Case& c : {forward, data, weights})
+        EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+    }
+  }
+}
+
 // A left operand of few nonzeros: the same as the reference, and the same bits with any number of
 // threads. Dense ones and infinities on the right are oneDNN's.
 TEST(CpuKernels, ProductsOfFewNonzeros) {
