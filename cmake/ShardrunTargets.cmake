@@ -47,8 +47,13 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND SHARDRUN_WARNINGS -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 
+# nvcc hands the host's code to the same compiler; -Wextra would warn of code that nvcc itself writes.
+set(SHARDRUN_CUDA_WARNINGS -Werror=all-warnings -Xcompiler=-Wall,-Werror --diag-suppress=177 -lineinfo)
+
 function(shardrun_compile_options target)
-  target_compile_options(${target} PRIVATE ${SHARDRUN_WARNINGS} ${SHARDRUN_NATIVE_OPTIONS})
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:${SHARDRUN_WARNINGS} ${SHARDRUN_NATIVE_OPTIONS}>
+    $<$<COMPILE_LANGUAGE:CUDA>:${SHARDRUN_CUDA_WARNINGS}>)
 endfunction()
 
 # Open MPI as a container's root, with more ranks than cores that then do not spin. AddressSanitizer sees Open MPI's own

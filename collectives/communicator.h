@@ -71,6 +71,11 @@ class Communicator {
   /// out_of_memory.
   virtual Memory allocate(int64_t bytes) = 0;
 
+  /// The same ranks, for memory of the host: this one, if it is of the host itself.
+  virtual Communicator& host() { return *this; }
+  /// Do its calls ask a device for work without waiting, so that Device::record can note them?
+  virtual bool recordable() const { return false; }
+
   int64_t reduce_scatter_staging(std::span<const int64_t> counts, DType dtype) const {
     return reduce_scatter_staging_bytes(counts, dtype, rank());
   }

@@ -24,6 +24,7 @@ struct KernelArgs {
   std::span<const TensorView> in;
   std::span<const TensorView> out;
   void* workspace = nullptr;  // PreparedKernel::workspace_bytes bytes, 64-byte aligned
+  void* stream = nullptr;     // of the device that all this memory is of (Device::stream)
 };
 
 /// A kernel with everything that does not change between steps done: primitives made, layouts
@@ -38,12 +39,16 @@ struct PreparedKernel {
   /// that has the result's shape, and of anything in the others. So several such steps can do a few
   /// rows after one another, while these lie in cache. Null: the kernel has no such way.
   std::function<void(const KernelArgs&, int64_t begin, int64_t end)> run_rows = nullptr;
+
+  /// Does `run` do nothing but ask the device for the same work each time? Then Device::record can
+  /// note it.
+  bool recordable = true;
 };
 
 /// `refuses` says why this implementation cannot run the call, or nullopt if it can. `prepare` may
 /// keep copies of the node and types, never references.
 struct KernelImpl {
-  std::string op;
+  std::string op;  // empty: any
   std::string name;
   std::function<std::optional<std::string>(const KernelCall&)> refuses;
   std::function<PreparedKernel(const KernelCall&)> prepare;

@@ -18,7 +18,7 @@ PreparedKernel select_kernel(std::span<const KernelList* const> lists, const Ker
   };
   for (const KernelList* list : lists) {
     for (const KernelImpl& impl : *list) {
-      if (impl.op != call.node.op) continue;
+      if (!impl.op.empty() && impl.op != call.node.op) continue;
       if (auto prepared = prepare(impl)) return *std::move(prepared);
     }
   }

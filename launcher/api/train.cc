@@ -175,7 +175,9 @@ class RankTrainer {
     const double start = timeline ? Timeline::now() : 0;
     const auto read = [&](const std::string& name, Split from, const BatchField& field) {
       const Binding* binding = executor.find(name);
-      if (binding) data_->read(batch, from, field, binding->box, executor.view(*binding).data);
+      if (!binding) return;
+      executor.fill(*binding,
+                    [&](void* shard) { data_->read(batch, from, field, binding->box, shard); });
     };
     for (const BatchField& field : fields_) {
       read(field.name, split, field);

@@ -2,7 +2,7 @@
 #include "exec/collective_step.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <limits>
 #include <type_traits>
 
@@ -28,41 +28,6 @@ bool dense_along(const Box& box, int dim) {
   return outer <= 1;
 }
 
-/// to[region] += from[region]; both dense over their boxes.
-void add_box(const void* from, const Box& from_box, void* to, const Box& to_box, const Box& region,
-             DType dtype) {
-  if (is_empty(region)) return;
-  const size_t rank = region.size();
-  ShortArray<int64_t> from_strides(rank), to_strides(rank);
-  row_major_strides(from_box, from_strides);
-  row_major_strides(to_box, to_strides);
-  dispatch(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const T* source = static_cast<const T*>(from);
-    T* target = static_cast<T*>(to);
-    for (size_t d = 0; d < rank; ++d) {
-      source += (region[d].begin - from_box[d].begin) * from_strides[d];
-      target += (region[d].begin - to_box[d].begin) * to_strides[d];
-    }
-    const int64_t run = rank == 0 ? 1 : region[rank - 1].size;
-    ShortArray<int64_t> at(rank);
-    while (true) {
-      for (int64_t i = 0; i < run; ++i) target[i] = static_cast<T>(target[i] + source[i]);
-      size_t d = rank == 0 ? 0 : rank - 1;
-      while (d-- > 0) {
-        source += from_strides[d];
-        target += to_strides[d];
-        if (++at[d] < region[d].size) break;
-        source -= from_strides[d] * region[d].size;
-        target -= to_strides[d] * region[d].size;
-        at[d] = 0;
-        if (d == 0) return;
-      }
-      if (rank <= 1) return;
-    }
-  });
-}
-
 }  // namespace
 
 Reduction reduction_of(ReduceOp op) {
@@ -74,10 +39,9 @@ Reduction reduction_of(ReduceOp op) {
   return Reduction::sum;
 }
 
-void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op) {
-  if (count == 0) return;
+void fill_identity(Device& device, void* data, int64_t count, DType dtype, ReduceOp op) {
   if (op == ReduceOp::sum) {
-    std::memset(data, 0, static_cast<size_t>(count * size_of(dtype)));
+    device.zero(data, count * size_of(dtype));
     return;
   }
   dispatch(dtype, [&](auto tag) {
@@ -92,7 +56,7 @@ void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op) {
       value = static_cast<T>(low ? -std::numeric_limits<float>::infinity()
                                  : std::numeric_limits<float>::infinity());
     }
-    std::fill_n(static_cast<T*>(data), count, value);
+    device.fill(data, count, &value, size_of(dtype));
   });
 }
 
@@ -142,8 +106,11 @@ int64_t CollectiveStep::workspace_bytes(const Collective& collective, DType dtyp
 }
 
 CollectiveStep::CollectiveStep(std::shared_ptr<const Collective> collective, DType dtype,
-                               int64_t rank)
-    : collective_(std::move(collective)), dtype_(dtype), me_(place_of(*collective_, rank)) {
+                               int64_t rank, Device& device)
+    : collective_(std::move(collective)),
+      device_(&device),
+      dtype_(dtype),
+      me_(place_of(*collective_, rank)) {
   const Collective& c = *collective_;
   if (is_of_rows(c.kind)) {
     rows_.emplace(c, dtype, me_);
@@ -225,21 +192,21 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
   for (size_t j = 0; j < sends_.size(); ++j) {
     if (j == me_) continue;
     for (const Piece& piece : sends_[j]) {
-      copy_box(in, piece.local, to, piece.region, piece.region, element);
+      device_->copy_box(in, piece.local, to, piece.region, piece.region, element);
       to += count_of(piece.region) * element;
     }
   }
   group->all_to_all(packed, send_counts_, received, recv_counts_, dtype_);
   const bool adds = collective_->kind == Collective::Kind::halo_add;
-  if (adds) fill_identity(out, count_of(box), dtype_, ReduceOp::sum);
+  if (adds) fill_identity(*device_, out, count_of(box), dtype_, ReduceOp::sum);
   for (size_t j = 0; j < recvs_.size(); ++j) {
     for (const Piece& piece : recvs_[j]) {
       const void* from = j == me_ ? in : received;
       const Box& local = j == me_ ? piece.local : piece.region;
       if (adds) {
-        add_box(from, local, out, box, piece.region, dtype_);
+        device_->add_box(from, local, out, box, piece.region, dtype_);
       } else {
-        copy_box(from, local, out, box, piece.region, element);
+        device_->copy_box(from, local, out, box, piece.region, element);
       }
       if (j != me_) received += count_of(piece.region) * element;
     }
@@ -262,27 +229,50 @@ int64_t CollectiveStep::bytes_sent() const {
 
 void CollectiveStep::pack(const void* in, char* packed) const {
   for (size_t j = 0; j < send_boxes_.size(); ++j) {
-    copy_box(in, collective_->in_boxes[me_], packed, send_boxes_[j], send_boxes_[j],
-             size_of(dtype_));
+    device_->copy_box(in, collective_->in_boxes[me_], packed, send_boxes_[j], send_boxes_[j],
+                      size_of(dtype_));
     packed += send_counts_[j] * size_of(dtype_);
   }
 }
 
 void CollectiveStep::unpack(const char* packed, void* out) const {
   for (size_t j = 0; j < recv_boxes_.size(); ++j) {
-    copy_box(packed, recv_boxes_[j], out, collective_->out_boxes[me_], recv_boxes_[j],
-             size_of(dtype_));
+    device_->copy_box(packed, recv_boxes_[j], out, collective_->out_boxes[me_], recv_boxes_[j],
+                      size_of(dtype_));
     packed += recv_counts_[j] * size_of(dtype_);
   }
 }
 
 void CollectiveStep::run(std::span<const TensorView> in, std::span<const TensorView> out,
                          void* workspace, Communicator* group) const {
-  if (rows_) {
+  if (rows_ && device_->is_host()) {
     rows_->run(in, out, workspace, *group);
+  } else if (rows_) {
+    run_rows_on_host(in, out, *group);
   } else {
     run(in[0].data, out[0].data, workspace, group);
   }
+}
+
+/// Which rows change ranks is known to those who read the numbers: the host does, with copies.
+void CollectiveStep::run_rows_on_host(std::span<const TensorView> in,
+                                      std::span<const TensorView> out, Communicator& group) const {
+  std::vector<Tensor> copies;
+  std::vector<TensorView> from, to;
+  for (const TensorView& view : in) {
+    copies.emplace_back(view.type);
+    device_->copy_out(copies.back().data(), view.data, byte_size(view.type));
+    from.push_back(copies.back().view());
+  }
+  for (const TensorView& view : out) {
+    copies.emplace_back(view.type);
+    to.push_back(copies.back().view());
+  }
+  std::vector<std::max_align_t> workspace(
+      static_cast<size_t>(rows_->workspace_bytes()) / sizeof(std::max_align_t) + 1);
+  rows_->run(from, to, workspace.data(), group.host());
+  for (size_t i = 0; i < out.size(); ++i)
+    device_->copy_in(out[i].data, to[i].data, byte_size(out[i].type));
 }
 
 void CollectiveStep::run(const void* in, void* out, void* workspace, Communicator* group) const {
@@ -308,21 +298,21 @@ void CollectiveStep::run(const void* in, void* out, void* workspace, Communicato
       group->reduce_scatter(send, recv, send_counts_, dtype_, reduction_of(c.op), staging);
       break;
     case Collective::Kind::all_reduce:
-      if (in != out && count > 0)
-        std::memcpy(out, in, static_cast<size_t>(count * size_of(dtype_)));
+      if (in != out) device_->copy(out, in, count * size_of(dtype_));
       group->all_reduce(out, count, dtype_, reduction_of(c.op), staging);
       break;
     case Collective::Kind::all_to_all:
       group->all_to_all(send, send_counts_, recv, recv_counts_, dtype_);
       break;
     case Collective::Kind::slice:
-      copy_box(in, c.in_boxes[me_], out, c.out_boxes[me_], c.out_boxes[me_], size_of(dtype_));
+      device_->copy_box(in, c.in_boxes[me_], out, c.out_boxes[me_], c.out_boxes[me_],
+                        size_of(dtype_));
       break;
     case Collective::Kind::keep_first:
       if (me_ > 0) {
-        fill_identity(out, count, dtype_, c.op);
-      } else if (in != out && count > 0) {
-        std::memcpy(out, in, static_cast<size_t>(count * size_of(dtype_)));
+        fill_identity(*device_, out, count, dtype_, c.op);
+      } else if (in != out) {
+        device_->copy(out, in, count * size_of(dtype_));
       }
       break;
     case Collective::Kind::halo_exchange:

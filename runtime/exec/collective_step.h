@@ -12,21 +12,24 @@
 #pragma once
 
 #include "collectives/communicator.h"
+#include "device/device.h"
 #include "exec/row_exchange.h"
 #include "graph/program.h"
 
 namespace shardrun {
 
 /// Fills with what changes no reduction: 0 for sum, the least value for max, the greatest for min.
-void fill_identity(void* data, int64_t count, DType dtype, ReduceOp op);
+void fill_identity(Device& device, void* data, int64_t count, DType dtype, ReduceOp op);
 Reduction reduction_of(ReduceOp op);
 
 class CollectiveStep {
  public:
-  /// `rank` (global) is in collective's group.
-  CollectiveStep(std::shared_ptr<const Collective> collective, DType dtype, int64_t rank);
-  CollectiveStep(Collective collective, DType dtype, int64_t rank)
-      : CollectiveStep(std::make_shared<const Collective>(std::move(collective)), dtype, rank) {}
+  /// `rank` (global) is in collective's group; buffers lie on `device`.
+  CollectiveStep(std::shared_ptr<const Collective> collective, DType dtype, int64_t rank,
+                 Device& device = host_device());
+  CollectiveStep(Collective collective, DType dtype, int64_t rank, Device& device = host_device())
+      : CollectiveStep(std::make_shared<const Collective>(std::move(collective)), dtype, rank,
+                       device) {}
 
   /// Packed copies and the communicator's own staging.
   int64_t workspace_bytes() const {
@@ -39,6 +42,8 @@ class CollectiveStep {
   /// the most that the plan has room for.
   int64_t bytes_sent() const;
 
+  /// Does `run` do nothing but ask the device and the group for the same work each time?
+  bool recordable() const { return !rows_; }
   /// slice and keep_first move no data between ranks.
   bool is_local() const { return is_local(collective_->kind); }
   static bool is_local(Collective::Kind kind) {
@@ -74,6 +79,8 @@ class CollectiveStep {
     Box local;   // the tensor's box, as far as this piece is concerned (blocks have one each)
   };
   void prepare_exchange();
+  void run_rows_on_host(std::span<const TensorView> in, std::span<const TensorView> out,
+                        Communicator& group) const;
   void run_exchange(const void* in, void* out, void* workspace, Communicator* group) const;
   std::vector<Piece> pieces(size_t from, size_t to) const;
 
@@ -88,6 +95,7 @@ class CollectiveStep {
   static Bytes bytes_of(const Collective& collective, DType dtype, size_t me);
 
   std::shared_ptr<const Collective> collective_;
+  Device* device_;  // packs and unpacks
   DType dtype_;
   size_t me_ = 0;                                   // in the group
   std::vector<int64_t> send_counts_, recv_counts_;  // elements, per member

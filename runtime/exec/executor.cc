@@ -1,7 +1,7 @@
 // The arena, preparation of every step, and the loop that runs them.
 #include "exec/executor.h"
 
-#include <cstring>
+#include <algorithm>
 #include <exception>
 
 namespace shardrun {
@@ -64,8 +64,7 @@ struct Piece {
 };
 
 /// Random numbers take long enough to make them on all threads, some rows each.
-void add_pieces(const Binding& b, const TensorView& shard, std::vector<Piece>& pieces) {
-  auto* to = static_cast<char*>(shard.data);
+void add_pieces(const Binding& b, const TensorView& shard, char* to, std::vector<Piece>& pieces) {
   if (b.source.kind != Source::Kind::normal || b.box.empty()) {
     pieces.push_back({&b, b.box, to});
     return;
@@ -102,6 +101,12 @@ void read_pieces(const std::vector<Piece>& pieces, uint64_t seed) {
   if (failure) std::rethrow_exception(failure);
 }
 
+void write_scalar(Device& device, void* to, DType dtype, DType from, const void* value) {
+  alignas(8) char rounded[8];
+  convert(value, from, rounded, dtype, 1);
+  device.copy_in(to, rounded, size_of(dtype));
+}
+
 }  // namespace
 
 StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
@@ -133,8 +138,8 @@ struct Executor::Ready {
 };
 
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
-                   uint64_t seed, std::shared_ptr<Arena> arena, bool initialise)
-    : program_(std::move(program)), arena_(std::move(arena)) {
+                   uint64_t seed, std::shared_ptr<Arena> arena, bool initialise, Device& device)
+    : program_(std::move(program)), device_(device), arena_(std::move(arena)) {
   SR_REQUIRE(world.size() == program_.mesh.size() && world.rank() == program_.rank, internal,
              "program is for rank ", program_.rank, " of ", program_.mesh.size(),
              ", the communicator is rank ", world.rank(), " of ", world.size());
@@ -171,24 +176,18 @@ void Executor::make_groups(Communicator& world) {
 }
 
 void Executor::prepare(std::span<const KernelList* const> lists) {
-  auto view_of = [&](BufferId id) {
-    const Buffer& b = program_.buffers[static_cast<size_t>(id)];
-    SR_REQUIRE(b.offset >= 0 && b.offset + byte_size(b.type) <= program_.arena_bytes, internal,
-               "buffer '", b.name, "' has not been placed");
-    return TensorView{byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
-  };
   std::map<std::string, std::shared_ptr<PreparedKernel>> prepared;
   const auto ready_of = [&](const Step& step) {
     Ready ready;
     ready.phase = step.phase;
-    for (BufferId id : step.in) ready.in.push_back(view_of(id));
-    for (BufferId id : step.out) ready.out.push_back(view_of(id));
+    for (BufferId id : step.in) ready.in.push_back(view(id));
+    for (BufferId id : step.out) ready.out.push_back(view(id));
     if (step.workspace_bytes > 0) ready.workspace = arena_->data() + step.workspace_offset;
     int64_t needed = 0;
     try {
       if (step.kind == Step::Kind::collective) {
         ready.collective = std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype,
-                                                            program_.rank);
+                                                            program_.rank, device_);
         needed = ready.collective->workspace_bytes();
         if (!ready.collective->is_local()) ready.group = groups_.at(step.collective->axes).get();
       } else {
@@ -219,6 +218,7 @@ void Executor::set_up() {
 }
 
 void Executor::make_chains() {
+  if (!device_.is_host()) return;
   std::vector<RowStep> steps;
   for (const Ready& ready : ready_) steps.push_back({ready.kernel.get(), ready.in, ready.out});
   for (size_t first = 0; first < steps.size(); ++first) {
@@ -235,9 +235,10 @@ void Executor::make_chains() {
 void Executor::initialise_persistent(uint64_t seed) {
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
   std::vector<Piece> pieces;
+  std::vector<std::pair<TensorView, Tensor>> beside;  // where the arena is not the host's
   for (const Binding& b : program_.bindings) {
     if (b.role == Role::batch || b.role == Role::scalar) continue;
-    const TensorView shard = view(b);
+    const TensorView shard = view(b.buffer);
     if (shard.count() == 0) continue;
     // A partial sum: the first rank along its axes holds the value, the others zero. A partial max
     // or min may be held by all.
@@ -245,13 +246,18 @@ void Executor::initialise_persistent(uint64_t seed) {
     for (const auto& p : b.sharding.partial) {
       if (p.op == ReduceOp::sum && at[static_cast<size_t>(p.axis)] != 0) holds = false;
     }
-    if (holds) {
-      add_pieces(b, shard, pieces);
+    if (!holds) {
+      device_.zero(shard.data, byte_size(shard.type));
+    } else if (device_.is_host()) {
+      add_pieces(b, shard, shard.as<char>(), pieces);
     } else {
-      fill_identity(shard.data, shard.count(), shard.type.dtype, ReduceOp::sum);
+      beside.emplace_back(shard, Tensor(shard.type));
+      add_pieces(b, shard, static_cast<char*>(beside.back().second.data()), pieces);
     }
   }
   read_pieces(pieces, seed);
+  for (const auto& [shard, numbers] : beside)
+    device_.copy_in(shard.data, numbers.data(), byte_size(shard.type));
 }
 
 void Executor::begin_step() {
@@ -259,7 +265,7 @@ void Executor::begin_step() {
   const double start = timeline_ ? Timeline::now() : 0;
   for (const Binding& b : program_.bindings) {
     if (!b.zeroed_each_step) continue;
-    if (void* data = data_of(b)) std::memset(data, 0, static_cast<size_t>(byte_size(type_of(b))));
+    device_.zero(data_of(b), byte_size(type_of(b)));
   }
   if (timeline_) timeline_->add(Timeline::kZeroing, 1, start, Timeline::now());
 }
@@ -267,7 +273,43 @@ void Executor::begin_step() {
 void Executor::run_micro() { run(Phase::micro); }
 void Executor::run_update() { run(Phase::update); }
 
+/// The first run of a phase goes step by step: libraries make up their minds then. After it the
+/// device may note the work and do it at one call.
 void Executor::run(Phase phase) {
+  const bool plain = hook_ || timeline_;
+  if (!plain && recorded_.count(phase) == 0 && warm_.count(phase) != 0) {
+    const bool recordable = std::all_of(ready_.begin(), ready_.end(), [&](const Ready& ready) {
+      if (ready.phase != phase) return true;
+      if (ready.kernel) return ready.kernel->recordable;
+      return ready.collective->recordable() && (!ready.group || ready.group->recordable());
+    });
+    recorded_[phase] = recordable ? device_.record([&] { run_steps(phase); }) : nullptr;
+  }
+  const auto recorded = recorded_.find(phase);
+  if (!plain && recorded != recorded_.end() && recorded->second) {
+    recorded->second->run();
+  } else {
+    run_steps(phase);
+  }
+  warm_.insert(phase);
+}
+
+void Executor::run_step(size_t step) {
+  const Ready& ready = ready_[step];
+  try {
+    if (ready.kernel) {
+      ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace, device_.stream()});
+    } else {
+      ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
+    }
+    if (timeline_ && !device_.is_host()) device_.synchronize();
+  } catch (const Error& e) {
+    throw e.with_context(
+        str("rank ", program_.rank, ": step '", program_.steps[step].node.name, "'"));
+  }
+}
+
+void Executor::run_steps(Phase phase) {
   double start = Timeline::now();
   for (size_t s = 0; s < ready_.size(); ++s) {
     const Ready& ready = ready_[s];
@@ -280,18 +322,9 @@ void Executor::run(Phase phase) {
       s += chain->second.size() - 1;
       continue;
     }
-    try {
-      if (ready.kernel) {
-        ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace});
-      } else {
-        ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
-      }
-    } catch (const Error& e) {
-      throw e.with_context(
-          str("rank ", program_.rank, ": step '", program_.steps[s].node.name, "'"));
-    }
+    run_step(s);
     const double end = Timeline::now();
-    if (ready.group != nullptr) comm_seconds_ += end - start;
+    if (ready.group != nullptr && (timeline_ || device_.is_host())) comm_seconds_ += end - start;
     if (timeline_) timeline_->add(s, 1, start, end);
     start = end;
     if (hook_) {
@@ -309,14 +342,14 @@ const Binding* Executor::scalar(std::string_view name) const {
 bool Executor::set_scalar(std::string_view name, double value) {
   const Binding* b = scalar(name);
   if (b == nullptr) return false;
-  convert(&value, DType::f64, data_of(*b), type_of(*b).dtype, 1);
+  write_scalar(device_, data_of(*b), type_of(*b).dtype, DType::f64, &value);
   return true;
 }
 
 bool Executor::set_scalar(std::string_view name, int64_t value) {
   const Binding* b = scalar(name);
   if (b == nullptr) return false;
-  convert(&value, DType::i64, data_of(*b), type_of(*b).dtype, 1);
+  write_scalar(device_, data_of(*b), type_of(*b).dtype, DType::i64, &value);
   return true;
 }
 
@@ -339,35 +372,52 @@ void* Executor::data_of(const Binding& binding) const {
   return byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset;
 }
 
-TensorView Executor::view(const Binding& binding) const {
-  return {data_of(binding), type_of(binding)};
+TensorView Executor::view(BufferId buffer) const {
+  const Buffer& b = program_.buffers[static_cast<size_t>(buffer)];
+  SR_REQUIRE(b.offset >= 0 && b.offset + byte_size(b.type) <= program_.arena_bytes, internal,
+             "buffer '", b.name, "' has not been placed");
+  return {byte_size(b.type) == 0 ? nullptr : arena_->data() + b.offset, b.type};
+}
+
+void* Executor::to_fill(const Binding& binding) {
+  if (device_.is_host()) return data_of(binding);
+  const auto bytes = static_cast<size_t>(byte_size(type_of(binding)));
+  if (beside_.size() < bytes) beside_.resize(bytes);
+  return bytes == 0 ? nullptr : beside_.data();
+}
+
+void Executor::filled(const Binding& binding) {
+  if (!device_.is_host())
+    device_.copy_in(data_of(binding), beside_.data(), byte_size(type_of(binding)));
 }
 
 void Executor::write(std::string_view name, const Tensor& shard) {
   const Binding* b = find(name);
   SR_REQUIRE(b != nullptr, invalid_input, "the program has no input or persistent value '", name,
              "'");
-  const TensorView target = view(*b);
+  const TensorView target = view(b->buffer);
   SR_REQUIRE(shard.type() == target.type, invalid_input, "'", name, "' on rank ", program_.rank,
              " holds ", target.type, ", got ", shard.type());
-  if (target.count() > 0)
-    std::memcpy(target.data, shard.data(), static_cast<size_t>(byte_size(target.type)));
+  device_.copy_in(target.data, shard.data(), byte_size(target.type));
   if (b->role == Role::parameter) is_set_up_ = false;
 }
 
-Tensor Executor::read(const Binding& binding) const {
-  const TensorView from = view(binding);
-  Tensor out(from.type);
-  if (from.count() > 0)
-    std::memcpy(out.data(), from.data, static_cast<size_t>(byte_size(from.type)));
+Tensor Executor::read(const Binding& binding) const { return read(view(binding.buffer)); }
+
+Tensor Executor::read(const TensorView& buffer) const {
+  Tensor out(buffer.type);
+  device_.copy_out(out.data(), buffer.data, byte_size(buffer.type));
   return out;
 }
 
 double Executor::metric(std::string_view name) const {
   const Binding* b = find_metric(name);
   SR_REQUIRE(b != nullptr, invalid_input, "the program has no metric '", name, "'");
+  const DType dtype = type_of(*b).dtype;
+  alignas(8) char element[8];
+  device_.copy_out(element, data_of(*b), size_of(dtype));
   double value = 0;
-  convert(data_of(*b), type_of(*b).dtype, &value, DType::f64, 1);
+  convert(element, dtype, &value, DType::f64, 1);
   return value;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "device/device.h"
 #include "exec/collective_step.h"
 #include "exec/row_chain.h"
 #include "exec/timeline.h"
@@ -66,9 +67,10 @@ class Executor {
   /// program.rank. Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or
   /// make every persistent value's shard from its Source (false: the arena holds them already).
   /// `lists` are tried in order, during construction; their names are seen through
-  /// implementation().
+  /// implementation(). Kernels and `world` are those of `device`, which the arena lies on.
   Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
-           uint64_t seed, std::shared_ptr<Arena> arena = nullptr, bool initialise = true);
+           uint64_t seed, std::shared_ptr<Arena> arena = nullptr, bool initialise = true,
+           Device& device = host_device());
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -100,17 +102,30 @@ class Executor {
   const Binding* find(std::string_view name) const;
   const Binding* find_output(std::string_view name) const;
   const Binding* find_metric(std::string_view name) const;
-  /// This rank's shard (binding.box) in the arena, to be filled or read in place.
-  TensorView view(const Binding& binding) const;
+  /// This rank's shard (binding.box) in the arena, which is the device's memory.
+  TensorView view(const Binding& binding) const { return view(binding.buffer); }
+  /// Has `write(void* shard)` fill this rank's shard (binding.box): in place, or beside it where the arena is
+  /// not the host's. Not called for an empty shard.
+  template <class Write>
+  void fill(const Binding& binding, const Write& write) {
+    if (void* shard = to_fill(binding)) {
+      write(shard);
+      filled(binding);
+    }
+  }
   /// Copies in or out. write throws invalid_input if the name or the shard's type is wrong.
   void write(std::string_view name, const Tensor& shard);
   Tensor read(const Binding& binding) const;
+  /// A buffer of the arena, as a step leaves it (StepHook).
+  Tensor read(const TensorView& buffer) const;
   double metric(std::string_view name) const;  // throws invalid_input if there is none
 
   int64_t allocated_bytes() const { return arena_->bytes(); }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  /// Seconds in communication, packing included, since construction (slices are compute).
+  /// Seconds in communication, packing included, since construction (slices are compute). On a
+  /// device that works behind the host they are known only while a timeline is recorded: the host
+  /// then waits for each step.
   double comm_seconds() const { return comm_seconds_; }
   /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
   std::string_view implementation(size_t step) const;
@@ -125,16 +140,25 @@ class Executor {
   void make_chains();
   void initialise_persistent(uint64_t seed);
   void run(Phase phase);
+  void run_steps(Phase phase);
+  void run_step(size_t step);
+  TensorView view(BufferId buffer) const;
+  void* to_fill(const Binding& binding);  // null if it is empty
+  void filled(const Binding& binding);
   const Binding* scalar(std::string_view name) const;
   const TensorType& type_of(const Binding& binding) const;
   void* data_of(const Binding& binding) const;  // null if it is empty
 
   Program program_;
+  Device& device_;
   std::shared_ptr<Arena> arena_;
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by mesh axes
   std::vector<Ready> setup_, ready_;  // of Program::setup and Program::steps
   bool is_set_up_ = false;
   std::map<size_t, RowChain> chains_;  // by their first step
+  std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
+  std::set<Phase> warm_;      // have run once, step by step
+  std::vector<char> beside_;  // what fill hands out where the arena is not the host's
   double comm_seconds_ = 0;
   StepHook hook_;
   Timeline* timeline_ = nullptr;

@@ -1,0 +1,10 @@
+// The CUDA kernels' families; registry.cc puts their lists together.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace shardrun::cuda {
+
+KernelList host_kernels();  // any op
+
+}  // namespace shardrun::cuda

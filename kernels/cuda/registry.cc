@@ -1,0 +1,18 @@
+// The CUDA kernels' families put together.
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/families.h"
+
+namespace shardrun {
+
+const KernelList& cuda_kernels() {
+  static const KernelList list = [] {
+    KernelList all;
+    for (auto family : {cuda::host_kernels}) {
+      for (KernelImpl& impl : family()) all.push_back(std::move(impl));
+    }
+    return all;
+  }();
+  return list;
+}
+
+}  // namespace shardrun

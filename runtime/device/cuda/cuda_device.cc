@@ -1,0 +1,223 @@
+// Streams, memory and copies of one GPU.
+#include <cstring>
+
+#include "base/error.h"
+#include "device/cuda/boxes.h"
+#include "device/cuda/cuda.h"
+
+namespace shardrun::cuda {
+
+void check(cudaError_t status, std::string_view operation) {
+  if (status == cudaSuccess) return;
+  const ErrorKind kind =
+      status == cudaErrorMemoryAllocation ? ErrorKind::out_of_memory : ErrorKind::device;
+  fail(kind, operation, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
+}
+
+int device_count(std::string* why) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return count;
+  cudaGetLastError();  // it would come again with the next call
+  if (why != nullptr)
+    *why = status == cudaSuccess ? "no GPU can be seen" : cudaGetErrorString(status);
+  return 0;
+}
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return Event(event);
+}
+
+Pinned make_pinned(int64_t bytes) {
+  void* data = nullptr;
+  check(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable), "cudaHostAlloc");
+  return Pinned(static_cast<char*>(data));
+}
+
+namespace {
+
+struct StreamDeleter {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+};
+using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, StreamDeleter>;
+
+struct GraphDeleter {
+  void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+};
+struct GraphExecDeleter {
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter>;
+using GraphExec = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphExecDeleter>;
+
+class RecordedGraph final : public RecordedWork {
+ public:
+  RecordedGraph(GraphExec graph, cudaStream_t stream) : graph_(std::move(graph)), stream_(stream) {}
+  void run() override { check(cudaGraphLaunch(graph_.get(), stream_), "cudaGraphLaunch"); }
+
+ private:
+  GraphExec graph_;
+  cudaStream_t stream_;
+};
+
+/// Small copies in, such as the learning rate's, must not wait for the GPU: each takes a slot of a
+/// ring of pinned memory that was last used long ago.
+class Staging {
+ public:
+  static constexpr int64_t kSlotBytes = 1 << 20;
+  static constexpr size_t kSlots = 8;
+
+  /// A slot that the GPU has read, and its event to be recorded after the copy.
+  struct Slot {
+    Pinned memory;
+    Event done;
+    bool used = false;
+  };
+  Slot& next() {
+    Slot& slot = slots_[at_++ % kSlots];
+    if (!slot.memory) slot.memory = make_pinned(kSlotBytes), slot.done = make_event();
+    if (slot.used) check(cudaEventSynchronize(slot.done.get()), "a copy to the GPU");
+    slot.used = true;
+    return slot;
+  }
+
+ private:
+  Slot slots_[kSlots];
+  size_t at_ = 0;
+};
+
+class OneDevice final : public CudaDevice {
+ public:
+  explicit OneDevice(int ordinal) : ordinal_(ordinal) {
+    use();
+    check(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    stream_.reset(stream);
+  }
+
+  std::string name() const override {
+    return str("cuda:", ordinal_, " (", static_cast<const char*>(properties_.name), ")");
+  }
+  bool is_host() const override { return false; }
+  void* stream() const override { return stream_.get(); }
+  cudaStream_t cuda_stream() const override { return stream_.get(); }
+  int ordinal() const override { return ordinal_; }
+  std::string uuid() const override {
+    return {properties_.uuid.bytes, sizeof properties_.uuid.bytes};
+  }
+  void use() const override { check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+
+  std::shared_ptr<char> allocate(int64_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail(ErrorKind::out_of_memory, name(), ": asked for ", bytes, " bytes, ", free_bytes(),
+           " are free");
+    }
+    check(status, "cudaMalloc");
+    std::shared_ptr<char> owned(static_cast<char*>(data), [](char* p) { cudaFree(p); });
+    zero(data, bytes);
+    synchronize();
+    return owned;
+  }
+
+  int64_t free_bytes() const override {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<int64_t>(free);
+  }
+
+  void copy_in(void* to, const void* from, int64_t bytes) override {
+    auto* target = static_cast<char*>(to);
+    const auto* source = static_cast<const char*>(from);
+    while (bytes > 0) {
+      const int64_t some = std::min(bytes, Staging::kSlotBytes);
+      Staging::Slot& slot = staging_.next();
+      std::memcpy(slot.memory.get(), source, static_cast<size_t>(some));
+      check(cudaMemcpyAsync(target, slot.memory.get(), static_cast<size_t>(some),
+                            cudaMemcpyHostToDevice, stream_.get()),
+            "a copy to the GPU");
+      check(cudaEventRecord(slot.done.get(), stream_.get()), "cudaEventRecord");
+      target += some, source += some, bytes -= some;
+    }
+  }
+
+  void copy_out(void* to, const void* from, int64_t bytes) override {
+    if (bytes > 0)
+      check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                            stream_.get()),
+            "a copy from the GPU");
+    synchronize();
+  }
+
+  void copy(void* to, const void* from, int64_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                          stream_.get()),
+          "a copy on the GPU");
+  }
+
+  void zero(void* to, int64_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream_.get()), "cudaMemset");
+  }
+
+  void fill(void* to, int64_t count, const void* element, int64_t element_bytes) override {
+    launch_fill(stream_.get(), to, count, element, element_bytes);
+  }
+  void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box,
+                const Box& region, int64_t element_bytes) override {
+    if (is_empty(region)) return;
+    launch_copy_box(stream_.get(), src, dst, loops_of(src_box, dst_box, region), element_bytes);
+  }
+  void add_box(const void* src, const Box& src_box, void* dst, const Box& dst_box,
+               const Box& region, DType dtype) override {
+    if (is_empty(region)) return;
+    launch_add_box(stream_.get(), src, dst, loops_of(src_box, dst_box, region), dtype);
+  }
+
+  void synchronize() override {
+    check(cudaStreamSynchronize(stream_.get()), "waiting for the GPU");
+  }
+
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override {
+    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+    cudaGraph_t noted = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(stream_.get(), &noted);
+      const Graph graph(noted);
+      throw;
+    }
+    check(cudaStreamEndCapture(stream_.get(), &noted), "cudaStreamEndCapture");
+    const Graph graph(noted);
+    cudaGraphExec_t ready = nullptr;
+    check(cudaGraphInstantiate(&ready, graph.get(), 0), "cudaGraphInstantiate");
+    return std::make_unique<RecordedGraph>(GraphExec(ready), stream_.get());
+  }
+
+ private:
+  int ordinal_;
+  cudaDeviceProp properties_{};
+  Stream stream_;
+  Staging staging_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaDevice> open_device(int ordinal) {
+  std::string why;
+  const int count = device_count(&why);
+  SR_REQUIRE(ordinal >= 0 && ordinal < count, invalid_input, "there is no GPU ", ordinal, ": ",
+             count == 0 ? why : str("this process sees ", count));
+  return std::make_unique<OneDevice>(ordinal);
+}
+
+}  // namespace shardrun::cuda

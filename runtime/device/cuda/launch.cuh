@@ -1,0 +1,29 @@
+// Grids for kernels that do one thing for each element.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device/cuda/cuda.h"
+
+namespace shardrun::cuda {
+
+/// A body for each i of [0, count): a functor, callable from host code too, so that tests without a
+/// GPU can run the same body.
+template <class Body>
+__global__ void for_each_kernel(int64_t count, Body body) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) body(i);
+}
+
+template <class Body>
+void for_each(cudaStream_t stream, int64_t count, const Body& body, std::string_view name) {
+  if (count == 0) return;
+  constexpr int kThreads = 256;
+  constexpr int64_t kMostBlocks = 132 * 32;  // enough for any GPU; the rest by the stride
+  const auto blocks = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
+  for_each_kernel<<<blocks, kThreads, 0, stream>>>(count, body);
+  check_launch(name);
+}
+
+}  // namespace shardrun::cuda

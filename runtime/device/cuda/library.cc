@@ -1,0 +1,55 @@
+// dlopen and dlsym, with sentences.
+#include "device/cuda/library.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace shardrun::cuda {
+
+/// Opened once a process and never closed: what it made may outlive everything of ours.
+void* Library::open() const {
+  static std::mutex mutex;
+  static std::map<std::string, void*> opened;
+  const std::lock_guard lock(mutex);
+  void*& handle = opened[file_];
+  if (handle == nullptr) {
+    // Beside the toolkit that this was built with, where the loader does not look by itself.
+    for (const std::string& path : {file_, std::string(SHARDRUN_CUDA_LIBRARIES) + "/" + file_}) {
+      handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle != nullptr) break;
+    }
+    SR_REQUIRE(handle != nullptr, device, file_, " cannot be loaded: ", dlerror(), "; install ",
+               package_, ", or run with --device cpu");
+  }
+  return handle;
+}
+
+void* Library::find(const char* function) const {
+  void* found = dlsym(open(), function);
+  SR_REQUIRE(found != nullptr, device, file_, " has no function ", function, "; install ",
+             package_);
+  return found;
+}
+
+const Library& cublas_lt() {
+  static const Library library("libcublasLt.so." SHARDRUN_CUDA_MAJOR, "cuBLAS of CUDA " SHARDRUN_CUDA_MAJOR);
+  return library;
+}
+const Library& cudnn() {
+  static const Library library("libcudnn.so.9", "cuDNN 9");
+  return library;
+}
+const Library& nccl() {
+  static const Library library("libnccl.so.2", "NCCL 2");
+  return library;
+}
+const Library& nvrtc() {
+  static const Library library("libnvrtc.so." SHARDRUN_CUDA_MAJOR, "NVRTC of CUDA " SHARDRUN_CUDA_MAJOR);
+  return library;
+}
+
+}  // namespace shardrun::cuda

@@ -1,0 +1,36 @@
+// Vendors' libraries, found when they are first needed: a build with CUDA also runs where they are
+// not installed, and a run on the CPU does not wait for half a gigabyte of them.
+#pragma once
+
+#include <string>
+
+namespace shardrun::cuda {
+
+/// A shared library, opened once. Headers give the types of its functions, so a call is checked as
+/// one that is linked:
+///   check(SR_VENDOR(cublas_lt(), cublasLtCreate)(&handle), "cublasLtCreate");
+class Library {
+ public:
+  /// `file` as the loader looks for it; `package`: what a user installs to have it.
+  Library(std::string file, std::string package)
+      : file_(std::move(file)), package_(std::move(package)) {}
+  /// Throws Error(device) naming the file, the loader's words and the package.
+  void* find(const char* function) const;
+
+ private:
+  void* open() const;
+  std::string file_, package_;
+};
+
+const Library& cublas_lt();
+const Library& cudnn();
+const Library& nccl();
+const Library& nvrtc();
+
+}  // namespace shardrun::cuda
+
+#define SR_VENDOR(library, function)                                                       \
+  ([]() -> decltype(&::function) {                                                         \
+    static const auto found = reinterpret_cast<decltype(&::function)>((library).find(#function)); \
+    return found;                                                                          \
+  }())
