@@ -5,6 +5,7 @@
 
 namespace shardrun::cuda {
 
+KernelList norm_kernels();
 KernelList host_kernels();  // any op
 
 }  // namespace shardrun::cuda

@@ -7,7 +7,10 @@ namespace shardrun {
 const KernelList& cuda_kernels() {
   static const KernelList list = [] {
     KernelList all;
-    for (auto family : {cuda::host_kernels}) {
+    for (auto family : {
+             cuda::norm_kernels,
+             cuda::host_kernels,  // accepts everything
+         }) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));
     }
     return all;

@@ -1,0 +1,95 @@
+// Elements of f32 and bf16 in kernels of our own: computed in f32, read and written 16 bytes at a
+// time where they lie so. For host and device code.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/cuda/index.h"
+
+namespace shardrun::cuda {
+
+/// bf16 as base/dtype.h's bfloat16, which device code cannot call.
+struct Bf16 {
+  uint16_t bits;
+};
+
+SR_HOST_DEVICE inline float as_float(float x) { return x; }
+SR_HOST_DEVICE inline float as_float(double x) { return static_cast<float>(x); }
+SR_HOST_DEVICE inline float as_float(Bf16 x) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+#else
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+#endif
+}
+
+SR_HOST_DEVICE inline void assign(float& to, float x) { to = x; }
+SR_HOST_DEVICE inline void assign(Bf16& to, float x) {
+#ifdef __CUDA_ARCH__
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
+#else
+  to.bits = bfloat16(x).bits;
+#endif
+}
+
+/// Calls f(T{}) with the element type: float or Bf16.
+template <class F>
+void with_element(DType dtype, F&& f) {
+  if (dtype == DType::f32) return f(float{});
+  if (dtype == DType::bf16) return f(Bf16{});
+  fail(ErrorKind::internal, "a GPU kernel for f32 and bf16 was given ", dtype);
+}
+
+/// Elements in 16 bytes.
+template <class T>
+inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+
+template <class T, int N>
+struct alignas(N * sizeof(T)) Pack {
+  T at[N];
+};
+
+template <class T, int N>
+SR_HOST_DEVICE bool is_aligned(const T* p) {
+  return reinterpret_cast<uintptr_t>(p) % (N * sizeof(T)) == 0;
+}
+
+/// N elements from p, at once if they lie on a boundary of that size.
+template <int N, class T>
+SR_HOST_DEVICE void read(const T* p, float (&to)[N]) {
+  if (N > 1 && is_aligned<T, N>(p)) {
+    const auto pack = *reinterpret_cast<const Pack<T, N>*>(p);
+    for (int i = 0; i < N; ++i) to[i] = as_float(pack.at[i]);
+  } else {
+    for (int i = 0; i < N; ++i) to[i] = as_float(p[i]);
+  }
+}
+
+template <int N, class T>
+SR_HOST_DEVICE void write(T* p, const float (&from)[N]) {
+  if (N > 1 && is_aligned<T, N>(p)) {
+    Pack<T, N> pack;
+    for (int i = 0; i < N; ++i) assign(pack.at[i], from[i]);
+    *reinterpret_cast<Pack<T, N>*>(p) = pack;
+  } else {
+    for (int i = 0; i < N; ++i) assign(p[i], from[i]);
+  }
+}
+
+/// The first `n` of N: 0 behind them, or left as they are.
+template <int N, class T>
+SR_HOST_DEVICE void read_some(const T* p, int64_t n, float (&to)[N]) {
+  if (n >= N) return read(p, to);
+  for (int i = 0; i < N; ++i) to[i] = i < n ? as_float(p[i]) : 0.0f;
+}
+template <int N, class T>
+SR_HOST_DEVICE void write_some(T* p, int64_t n, const float (&from)[N]) {
+  if (n >= N) return write(p, from);
+  for (int i = 0; i < N; ++i) {
+    if (i < n) assign(p[i], from[i]);
+  }
+}
+
+}  // namespace shardrun::cuda

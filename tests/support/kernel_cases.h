@@ -1,0 +1,200 @@
+// Calls of every op, as its samples and larger, smaller and empty ones of their kind, for tests
+// that hold the kernels of a backend to the reference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "graph/op_def.h"
+#include "kernels/kernel.h"
+
+namespace shardrun {
+
+struct Case {
+  Node node;
+  std::vector<TensorType> in, out;
+  double low = -1, high = 1;
+};
+
+inline std::string describe(const Case& c) {
+  std::string text = c.node.op + "(";
+  for (const TensorType& t : c.in) text += to_string(t) + " ";
+  return text + "){" + to_string(c.node.attrs) + "}";
+}
+
+// Dims of size n > 1 become `grow(n)`, equal sizes staying equal; attributes follow by the op's own
+// shrink rule. Nullopt where the op cannot follow.
+template <class Grow>
+std::optional<Case> resized(const OpDef& op, const OpDef::Sample& sample, Grow grow) {
+  Case c;
+  c.node.op = op.name;
+  c.node.name = "node";
+  c.node.attrs = sample.attrs;
+  c.in = sample.in;
+  c.low = sample.low, c.high = sample.high;
+  for (TensorType& t : c.in) {
+    for (int64_t& d : t.shape) d = d > 1 ? grow(d) : d;
+  }
+  try {
+    if (op.shrink) c.node.attrs = op.shrink(c.node, sample.in, c.in);
+    c.out = infer_types(c.node, c.in);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return c;
+}
+
+// An index into an empty dim has no valid value.
+inline bool has_valid_indices(const Case& c) {
+  const OpDef& op = op_def(c.node.op);
+  for (size_t k = 0; k < c.in.size(); ++k) {
+    if (is_float(c.in[k].dtype) || !op.index_bound || element_count(c.in[k].shape) == 0) continue;
+    if (op.index_bound(c.node, c.in, k).value_or(1) < 1) return false;
+  }
+  return true;
+}
+
+inline std::optional<Case> with_dtype(const Case& c, DType dtype) {
+  Case out = c;
+  for (TensorType& t : out.in) {
+    if (t.dtype == DType::f32 && !t.shape.empty()) t.dtype = dtype;
+  }
+  if (out.node.attrs.has("to") && is_float(parse_dtype(out.node.attrs.s("to")))) {
+    out.node.attrs.set("to", std::string(out.node.attrs.s("to") == "f32" ? "bf16" : "f32"));
+  }
+  if (out.in == c.in && out.node.attrs == c.node.attrs) return std::nullopt;
+  // Statistics and losses stay f32 in bf16 graphs: give those operands back their type if that
+  // helps.
+  try {
+    out.out = infer_types(out.node, out.in);
+    return out;
+  } catch (const Error&) {
+  }
+  for (uint32_t keep = 1; keep < (1u << c.in.size()); ++keep) {
+    Case mixed = out;
+    for (size_t i = 0; i < c.in.size(); ++i) {
+      if (keep >> i & 1) mixed.in[i].dtype = c.in[i].dtype;
+    }
+    if (mixed.in == c.in) continue;
+    try {
+      mixed.out = infer_types(mixed.node, mixed.in);
+      return mixed;
+    } catch (const Error&) {
+    }
+  }
+  return std::nullopt;
+}
+
+inline std::vector<Tensor> random_operands(const Case& c, std::mt19937_64& rng) {
+  std::vector<Tensor> in;
+  for (size_t k = 0; k < c.in.size(); ++k) {
+    const int64_t n = element_count(c.in[k].shape);
+    std::vector<double> values(static_cast<size_t>(n));
+    if (is_float(c.in[k].dtype)) {
+      std::uniform_real_distribution<double> draw(c.low, c.high);
+      for (double& v : values) v = draw(rng);
+    } else {
+      const OpDef& op = op_def(c.node.op);
+      std::optional<int64_t> bound;
+      if (op.index_bound) bound = op.index_bound(c.node, c.in, k);
+      const int64_t top =
+          c.in[k].dtype == DType::boolean ? 2 : std::max<int64_t>(1, bound.value_or(5));
+      std::uniform_int_distribution<int64_t> draw(0, top - 1);
+      for (double& v : values) v = static_cast<double>(draw(rng));
+    }
+    Tensor t(c.in[k]);
+    convert(values.data(), DType::f64, t.data(), c.in[k].dtype, n);
+    in.push_back(t);
+  }
+  return in;
+}
+
+// Runs the implementation with results and workspace full of garbage and guarded, so that reading
+// what was not written, or writing past the end, shows.
+inline std::vector<Tensor> run_impl(const KernelImpl& impl, const Case& c,
+                                    const std::vector<Tensor>& in) {
+  const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
+  EXPECT_EQ(kernel.impl, impl.name);
+  std::vector<TensorView> in_views, out_views;
+  for (const Tensor& t : in) in_views.push_back(t.view());
+  std::vector<Tensor> out;
+  for (const TensorType& t : c.out) {
+    out.emplace_back(t);
+    if (t.dtype != DType::boolean && byte_size(t) > 0) {
+      std::memset(out.back().data(), 0xff, static_cast<size_t>(byte_size(t)));
+    }
+    out_views.push_back(out.back().view());
+  }
+  constexpr size_t kGuard = 256;
+  const auto bytes = static_cast<size_t>(kernel.workspace_bytes);
+  auto* memory =
+      static_cast<unsigned char*>(std::aligned_alloc(64, (bytes + kGuard + 63) / 64 * 64));
+  std::memset(memory, 0xff, bytes + kGuard);
+  kernel.run({in_views, out_views, memory});
+  for (size_t i = bytes; i < bytes + kGuard; ++i) {
+    if (memory[i] != 0xff) {
+      ADD_FAILURE() << "wrote past its workspace of " << bytes << " bytes";
+      break;
+    }
+  }
+  std::free(memory);
+  return out;
+}
+
+inline void expect_close(const Tensor& got, const Tensor& want, double tolerance) {
+  if (!is_float(want.dtype())) {
+    for (int64_t i = 0; i < want.count(); ++i)
+      ASSERT_EQ(got.int_at(i), want.int_at(i)) << "element " << i;
+    return;
+  }
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < want.count(); ++i) {
+    const double g = got.at(i), w = want.at(i);
+    if (std::isnan(w) || std::isinf(w)) {
+      ASSERT_TRUE(std::isnan(w) ? std::isnan(g) : g == w)
+          << "element " << i << ": got " << g << ", want " << w;
+      continue;
+    }
+    ASSERT_FALSE(std::isnan(g)) << "element " << i << " is NaN, want " << w;
+    error += (g - w) * (g - w);
+    norm += w * w;
+  }
+  // Results whose exact value is near 0 are compared with the operands' size, about 1.
+  const double floor = 1e-2 * std::sqrt(static_cast<double>(std::max<int64_t>(want.count(), 1)));
+  EXPECT_LE(std::sqrt(error), tolerance * std::max(std::sqrt(norm), floor))
+      << "relative to " << std::sqrt(norm);
+}
+
+// The samples of an op as they are, larger, with sizes in another order, and with empty dims, each
+// in f32 and in bf16; what would take long to compute is left out.
+inline std::vector<Case> cases_of(const OpDef& op) {
+  std::vector<Case> out;
+  for (const OpDef::Sample& sample : op.samples) {
+    std::vector<std::optional<Case>> all = {
+        resized(op, sample, [](int64_t d) { return d; }),
+        resized(op, sample, [](int64_t d) { return 5 * d + 1; }),
+        resized(op, sample, [](int64_t d) { return d == 2   ? 3
+                                                   : d == 3 ? 2
+                                                            : 19 * d; }),
+        resized(op, sample, [](int64_t d) { return 141 * d; }),
+        resized(op, sample, [](int64_t d) { return d <= 4 ? 0 : d; }),
+        resized(op, sample, [](int64_t d) { return d > 4 ? 0 : d; }),
+    };
+    for (const auto& c : all) {
+      if (!c || !has_valid_indices(*c)) continue;
+      double elements = 1;
+      for (const auto& types : {c->in, c->out}) {
+        for (const TensorType& t : types) elements += static_cast<double>(element_count(t.shape));
+      }
+      if (elements > 3e6 || node_flops(c->node, c->in, c->out) > 4e7) continue;
+      out.push_back(*c);
+      if (const auto narrow = with_dtype(*c, DType::bf16)) out.push_back(*narrow);
+    }
+  }
+  return out;
+}
+
+}  // namespace shardrun
