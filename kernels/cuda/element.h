@@ -16,7 +16,6 @@ struct Bf16 {
 };
 
 SR_HOST_DEVICE inline float as_float(float x) { return x; }
-SR_HOST_DEVICE inline float as_float(double x) { return static_cast<float>(x); }
 SR_HOST_DEVICE inline float as_float(Bf16 x) {
 #ifdef __CUDA_ARCH__
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
@@ -25,6 +24,7 @@ SR_HOST_DEVICE inline float as_float(Bf16 x) {
 #endif
 }
 
+SR_HOST_DEVICE inline void assign(double& to, double x) { to = x; }
 SR_HOST_DEVICE inline void assign(float& to, float x) { to = x; }
 SR_HOST_DEVICE inline void assign(Bf16& to, float x) {
 #ifdef __CUDA_ARCH__

@@ -6,6 +6,8 @@
 namespace shardrun::cuda {
 
 KernelList norm_kernels();
+KernelList softmax_kernels();
+KernelList optimizer_kernels();
 KernelList host_kernels();  // any op
 
 }  // namespace shardrun::cuda

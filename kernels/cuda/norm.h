@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/chunks.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
 
@@ -95,19 +96,6 @@ struct NormGradRow {
   }
 };
 
-/// How rows of a [rows, cols] tensor fall into chunks whose sums are added in order afterwards.
-struct Chunks {
-  int64_t rows, each, count;
-
-  /// `groups`: threads that a chunk has.
-  static Chunks of(int64_t rows, int64_t groups) {
-    constexpr int64_t kThreads = 1 << 17, kMost = 512, kLeastRows = 8;
-    const int64_t wanted = std::clamp<int64_t>(kThreads / std::max<int64_t>(groups, 1), 1, kMost);
-    const int64_t each = std::max((rows + wanted - 1) / wanted, kLeastRows);
-    return {rows, each, (rows + each - 1) / each};
-  }
-};
-
 /// Sums over a chunk's rows of dy h and, with means, of dy, for kWide<T> columns.
 template <class T>
 struct NormGradColumns {
@@ -120,10 +108,8 @@ struct NormGradColumns {
   SR_HOST_DEVICE void operator()(int64_t i) const {
     constexpr int kN = kWide<T>;
     const int64_t chunk = i / groups, c = i % groups * kN, left = cols - c;
-    int64_t last = (chunk + 1) * chunks.each;
-    if (last > chunks.rows) last = chunks.rows;
     float dh_sum[kN] = {}, d_sum[kN] = {};
-    for (int64_t row = chunk * chunks.each; row < last; ++row) {
+    for (int64_t row = chunks.begin(chunk); row < chunks.end(chunk); ++row) {
       const float mean = means != nullptr ? means[row] : 0.0f, inv_std = inv_stds[row];
       float d[kN], v[kN];
       read_some(dy + row * cols + c, left, d);
@@ -135,22 +121,6 @@ struct NormGradColumns {
     }
     write_some(sums + chunk * cols + c, left, dh_sum);
     if (means != nullptr) write_some(sums + (chunks.count + chunk) * cols + c, left, d_sum);
-  }
-};
-
-/// The sum of a column over chunks.
-template <class T>
-struct SumChunks {
-  const float* sums;  // [chunks, cols]
-  T* to;
-  int64_t cols, chunks;
-
-  template <class Team>
-  SR_HOST_DEVICE void operator()(const Team& team, int64_t c) const {
-    float sum = 0;
-    for (int64_t k = team.rank(); k < chunks; k += team.size()) sum += sums[k * cols + c];
-    sum = team.sum(sum);
-    if (team.rank() == 0) assign(to[c], sum);
   }
 };
 
@@ -216,8 +186,9 @@ PreparedKernel prepare_norm_grad(const KernelCall& call, bool center) {
                                       partial, size.cols, size.groups(), chunks};
         On::each(args, chunks.count * size.groups(), sums, "norm_grad");
         for (size_t r = 1; r < args.out.size(); ++r) {
-          const SumChunks<S> add{partial + static_cast<int64_t>(r - 1) * chunks.count * size.cols,
-                                 args.out[r].as<S>(), size.cols, chunks.count};
+          const SumChunks<float, S> add{
+              partial + static_cast<int64_t>(r - 1) * chunks.count * size.cols, args.out[r].as<S>(),
+              size.cols, chunks.count};
           On::rows(args, size.cols, chunks.count, add, "norm_grad");
         }
         const NormGradRow<T, S> body{

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "kernels/kernel.h"
 
@@ -26,7 +25,7 @@ inline Refusal refuse_other_floats(const KernelCall& call) {
 /// What an op is given to do besides, as a step that several nodes became is, shows in its
 /// attributes or in the number of its operands and results.
 inline Refusal refuse_more(const KernelCall& call, size_t operands, size_t results,
-                           std::initializer_list<const char*> attrs) {
+                           const std::vector<const char*>& attrs) {
   if (call.in.size() > operands || call.out.size() > results)
     return str("takes at most ", operands, " operands and ", results, " results, not ",
                call.in.size(), " and ", call.out.size());

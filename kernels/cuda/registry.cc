@@ -8,7 +8,7 @@ const KernelList& cuda_kernels() {
   static const KernelList list = [] {
     KernelList all;
     for (auto family : {
-             cuda::norm_kernels,
+             cuda::norm_kernels, cuda::softmax_kernels, cuda::optimizer_kernels,
              cuda::host_kernels,  // accepts everything
          }) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));

@@ -29,6 +29,24 @@ struct Width {
   SR_HOST_DEVICE constexpr int operator()() const { return N; }
 };
 
+/// A team of one.
+struct Alone {
+  SR_HOST_DEVICE int rank() const { return 0; }
+  SR_HOST_DEVICE int size() const { return 1; }
+  template <class V>
+  SR_HOST_DEVICE V sum(V value) const {
+    return value;
+  }
+  SR_HOST_DEVICE float max(float value) const { return value; }
+};
+
+/// A body for teams as one for single threads.
+template <class Body>
+struct DoneAlone {
+  Body body;
+  SR_HOST_DEVICE void operator()(int64_t row) const { body(Alone{}, row); }
+};
+
 /// Calls f(n, c) for parts of a row, each for one thread of the team: n() columns from c on,
 /// kWide<T> of them where elements `at` + c of a tensor of T begin 16 bytes, else one. `at`: the
 /// row's first element.

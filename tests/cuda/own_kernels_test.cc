@@ -5,6 +5,8 @@
 #include <set>
 
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/softmax.h"
 #include "tests/cuda/on_host.h"
 #include "tests/support/kernel_cases.h"
 
@@ -16,7 +18,8 @@ constexpr uint64_t kSeed = 20261121;
 template <class On>
 KernelList own_kernels() {
   KernelList all;
-  for (auto family : {cuda::norm_kernels_on<On>}) {
+  for (auto family :
+       {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>}) {
     for (KernelImpl& impl : family()) all.push_back(std::move(impl));
   }
   return all;
