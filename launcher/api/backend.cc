@@ -1,15 +1,69 @@
-// The kernel lists of this build.
+// The CPU's backend, and the choice.
 #include "backend.h"
 
+#include <sys/sysinfo.h>
+
 #include <array>
+#include <atomic>
 
 #include "kernels/cpu/cpu.h"
+#include "shardrun/shardrun.h"
+#include "world.h"
 
 namespace shardrun {
+namespace {
 
-std::span<const KernelList* const> backend_kernels() {
-  static const std::array<const KernelList*, 2> lists = {&cpu_kernels(), &reference_kernels()};
-  return lists;
+int64_t machine_memory() {
+  struct sysinfo info {};
+  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit
+                             : int64_t{1} << 40;
 }
+
+class HostRank final : public RankDevice {
+ public:
+  explicit HostRank(Communicator& host) : host_(host) {}
+  Device& device() override { return host_device(); }
+  Communicator& comm() override { return host_; }
+
+ private:
+  Communicator& host_;
+};
+
+std::atomic<const Backend*> chosen{nullptr};
+
+}  // namespace
+
+const Backend& cpu_backend() {
+  static const std::array<const KernelList*, 2> lists = {&cpu_kernels(), &reference_kernels()};
+  static const Backend cpu = {"cpu", lists, [] { return std::string(); },
+                              [](int local_ranks) { return machine_memory() / local_ranks; },
+                              [](Communicator& host) -> std::unique_ptr<RankDevice> {
+                                return std::make_unique<HostRank>(host);
+                              }};
+  return cpu;
+}
+
+const Backend& backend() {
+  if (const Backend* backend = chosen) return *backend;
+  static const Backend& found = [&]() -> const Backend& {
+    const Backend* cuda = cuda_backend();
+    return cuda != nullptr && cuda->missing().empty() ? *cuda : cpu_backend();
+  }();
+  return found;
+}
+
+void use_backend(std::string_view name) {
+  const Backend* cuda = cuda_backend();
+  SR_REQUIRE(name == "cpu" || name == "cuda", invalid_input, "device '", name,
+             "': wanted cpu or cuda");
+  SR_REQUIRE(name == "cpu" || cuda != nullptr, invalid_input,
+             "device cuda: this build has no CUDA; configure it with SHARDRUN_CUDA=ON");
+  chosen = name == "cpu" ? &cpu_backend() : cuda;
+}
+
+void use_device(const std::string& name) {
+  at_boundary([&] { use_backend(name); });
+}
+std::string device_in_use() { return std::string(backend().name); }
 
 }  // namespace shardrun

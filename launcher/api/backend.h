@@ -1,12 +1,45 @@
-// The kernels that this build runs with, best first.
+// What ranks run on: kernels, a device, and collectives on it.
 #pragma once
 
+#include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
+#include "collectives/communicator.h"
+#include "device/device.h"
 #include "kernels/kernel.h"
 
 namespace shardrun {
 
-std::span<const KernelList* const> backend_kernels();
+/// One rank's device, and the communicator of all ranks for memory of it.
+class RankDevice {
+ public:
+  virtual ~RankDevice() = default;
+  virtual Device& device() = 0;
+  virtual Communicator& comm() = 0;
+};
+
+struct Backend {
+  std::string_view name;  // as --device has it
+  std::span<const KernelList* const> kernels;
+  /// "" or why nothing can run on it here. Plans can be made all the same.
+  std::string (*missing)();
+  /// Bytes that the arena of each of so many ranks of this machine can have. Throws invalid_input
+  /// where there is no device, out_of_memory where libraries alone fill it.
+  int64_t (*memory)(int local_ranks);
+  /// Collective over `host`, the ranks' communicator for memory of the host, which must outlive it.
+  /// On the thread that will run the rank. Throws device, or invalid_input.
+  std::unique_ptr<RankDevice> (*open)(Communicator& host);
+};
+
+const Backend& cpu_backend();
+const Backend* cuda_backend();  // null in a build without CUDA
+
+/// The backend of this process: what use_backend said, else CUDA's where there is a GPU, else the
+/// CPU's.
+const Backend& backend();
+/// Before the first plan. Throws invalid_input: no such backend, or not in this build.
+void use_backend(std::string_view name);
 
 }  // namespace shardrun

@@ -22,7 +22,7 @@ KernelTime time_of(const CalibrationCall& call, const Ceilings& ceilings) {
   KernelTime time;
   time.op = call.node.op;
   time.dtype = to_string(work.dtype);
-  time.kernel = select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}).impl;
+  time.kernel = select_kernel(backend().kernels, KernelCall{call.node, call.in, out}).impl;
   for (const TensorType& t : call.in) time.in.push_back(str(t));
   for (const TensorType& t : out) time.out.push_back(str(t));
   time.bytes = work.bytes;

@@ -187,7 +187,7 @@ double measure_call(Team& team, const CalibrationCall& call) {
   return team.measure(
       [&](Team::Scratch& scratch) -> Team::Work {
         auto kernel = std::make_shared<PreparedKernel>(
-            select_kernel(backend_kernels(), KernelCall{call.node, call.in, out}));
+            select_kernel(backend().kernels, KernelCall{call.node, call.in, out}));
         auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes, scratch);
         return [kernel, operands](int64_t run) { kernel->run(operands->args(run)); };
       },

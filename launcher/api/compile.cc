@@ -2,6 +2,7 @@
 #include "compile.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "backend.h"
@@ -19,10 +20,10 @@ void join(Program& program, const Plan& plan) {
 
 /// What the backend's kernels and collectives need, remembered for as long as the process lives.
 int64_t workspace_bytes(const Program& program, const Step& step) {
-  static const StepWorkspaces workspaces(backend_kernels());
+  static std::map<std::string_view, StepWorkspaces> of_backends;
   static std::mutex mutex;  // thread ranks compile at once
   const std::lock_guard lock(mutex);
-  return workspaces(program, step);
+  return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Planning: mesh, shardings, and the exact bytes of every rank.
 #include "plan.h"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "backend.h"
 #include "base/clock.h"
 #include "batches.h"
 #include "cluster.h"
@@ -31,12 +30,6 @@ std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
   SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
              " ranks, the job has ", ranks);
   return mesh;
-}
-
-int64_t machine_memory() {
-  struct sysinfo info {};
-  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit
-                             : int64_t{1} << 40;
 }
 
 /// What has been laid out, so that counting bytes is not laying out anew.
@@ -64,7 +57,7 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
 int64_t memory_limit(const PlanRequest& request, const Cluster& cluster, const World::Impl& world) {
   if (request.memory_bytes > 0) return request.memory_bytes;
   if (request.ranks > 0) return cluster.memory_bytes;
-  const int64_t share = machine_memory() / local_ranks(world);
+  const int64_t share = backend().memory(local_ranks(world));
   return cluster.memory_bytes > 0 ? std::min(share, cluster.memory_bytes) : share;
 }
 

@@ -53,20 +53,21 @@ void check_options(const TrainOptions& o) {
 /// One rank's executors over one arena.
 class RankTrainer {
  public:
-  RankTrainer(Communicator& comm, const Model::Impl& model, const TrainingPlan::Impl& plan,
+  RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
               const TrainOptions& options, bool recorded)
       : model_(model),
-        programs_(compile_for_rank(model, plan, comm.rank())),
-        arena_(std::make_shared<Arena>(programs_.arena_bytes(), comm)),
-        train_(programs_.train, backend_kernels(), comm, model.options.seed, arena_),
+        programs_(compile_for_rank(model, plan, on.comm().rank())),
+        arena_(std::make_shared<Arena>(programs_.arena_bytes(), on.comm())),
+        train_(programs_.train, backend().kernels, on.comm(), model.options.seed, arena_,
+               /*initialise=*/true, on.device()),
         fields_(batch_fields(model.train)),
         data_(open_batches(model.train, options)),
         spec_(options.data),
         schedule_(make_schedule(options)),
         tokens_(tokens_per_batch(fields_)) {
     if (programs_.evaluation) {
-      evaluation_.emplace(*programs_.evaluation, backend_kernels(), comm, model.options.seed,
-                          arena_, /*initialise=*/false);
+      evaluation_.emplace(*programs_.evaluation, backend().kernels, on.comm(), model.options.seed,
+                          arena_, /*initialise=*/false, on.device());
     }
     if (recorded)
       profiler_.emplace(model, plan, options, train_, evaluation_ ? &*evaluation_ : nullptr);
@@ -319,7 +320,9 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
   run_ranks(world, [&](Communicator& comm) {
     const bool leader = comm.rank() == 0;
     const bool recorded = see || !options.profile.empty() || options.profile_summary;
-    RankTrainer trainer(comm, model.impl(), plan.impl(), options, recorded);
+    const std::unique_ptr<RankDevice> on = backend().open(comm);
+    if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
+    RankTrainer trainer(*on, model.impl(), plan.impl(), options, recorded);
     if (leader && options.on_note && !trainer.arena().why_private().empty()) {
       options.on_note("ranks of this machine exchange by messages, for they cannot share memory: " +
                       trainer.arena().why_private());

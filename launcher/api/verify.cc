@@ -117,8 +117,8 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
         data->read(micro, kept ? split : Split::training, field, box, out);
       }
     };
-    return to_report(mpi ? replay_over(*mpi, acts, backend_kernels(), replay_options)
-                         : replay(acts, backend_kernels(), replay_options));
+    return to_report(mpi ? replay_over(*mpi, acts, backend().kernels, replay_options)
+                         : replay(acts, backend().kernels, replay_options));
   });
   return world.impl().mpi && world.size() > 1 ? shared(world, mine) : mine;
 }

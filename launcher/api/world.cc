@@ -90,6 +90,11 @@ void World::assume_threads(int threads_per_rank) {
   impl_->asked = impl_->kernel_threads = threads_per_rank;
 }
 
+void World::use_timeout(double seconds) {
+  impl_->timeout = seconds;
+  if (impl_->mpi) impl_->mpi->set_timeout(seconds);
+}
+
 int World::size() const { return impl_->size(); }
 bool World::leader() const { return !impl_->mpi || impl_->mpi->rank() == 0; }
 
@@ -218,6 +223,9 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
   const int n = world.impl().threads;
   at_boundary([&] { share_cores(world.impl()); });  // agreed before there are threads
   auto communicators = make_local_communicators(n);
+  for (const auto& communicator : communicators) {
+    if (world.impl().timeout) communicator->set_timeout(*world.impl().timeout);
+  }
   std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
   auto run = [&](int rank) {
     const auto r = static_cast<size_t>(rank);

@@ -15,6 +15,7 @@ namespace shardrun {
 struct World::Impl {
   std::unique_ptr<Communicator> mpi;  // under an MPI launcher; else null
   int threads = 1;                    // without one: ranks are threads of this process
+  std::optional<double> timeout;      // seconds that a rank waits for others
   std::optional<int> asked;           // threads of each rank's kernels
   int kernel_threads = 0;             // the same, agreed; 0: not yet
   std::vector<int> cores;             // of this process, its own if mpi, else all ranks'; agreed

@@ -27,6 +27,7 @@ struct Explain {
 World make_world(const Arguments& args) {
   World world = args.ranks ? World::threads(*args.ranks) : World::launched();
   if (args.threads) world.use_threads(*args.threads);
+  if (args.timeout) world.use_timeout(*args.timeout);
   return world;
 }
 

@@ -94,6 +94,7 @@ void add_plan_options(CLI::App& app, Arguments& args) {
       "--threads", args.threads,
       "Threads of each rank's kernels (default: its share of the machine's cores, or "
       "OMP_NUM_THREADS if that is less; plan: what to plan for, whatever cores are here)");
+  app.add_option("--device", args.device, "cpu or cuda (default: cuda where there is a GPU)");
   app.add_option("--mesh", o.mesh, "auto, named axes (data=2,model=4) or sizes (2x4)")
       ->capture_default_str();
   app.add_option(
@@ -124,6 +125,9 @@ void add_plan_options(CLI::App& app, Arguments& args) {
 
 void add_train_options(CLI::App& app, Arguments& args) {
   TrainOptions& o = args.train;
+  app.add_option("--timeout", args.timeout,
+                 "End the job when a rank has waited so many seconds for others; 0: never "
+                 "(default: 600)");
   app.add_option("--data", o.data,
                  "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE, idx:IMAGES,LABELS, "
                  "cifar:FOLDER (default: synthetic batches)");
@@ -182,6 +186,9 @@ void finish_arguments(Arguments& args) {
          std::to_string(args.ranks.value_or(1)), "at most 65536");
   wanted(!args.threads || *args.threads >= 1, "--threads", std::to_string(args.threads.value_or(1)),
          "1 or more");
+  wanted(!args.timeout || (*args.timeout >= 0 && std::isfinite(*args.timeout)), "--timeout",
+         std::to_string(args.timeout.value_or(0)), "a number of at least 0");
+  if (!args.device.empty()) use_device(args.device);
   const double seconds = args.plan.solve_seconds;
   wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds),
          "a number of at least 0");

@@ -23,6 +23,8 @@ struct Arguments {
   PlanRequest plan;
   TrainOptions train;
   std::optional<int64_t> profile_steps;
+  std::string device;  // --device
+  std::optional<double> timeout;
   SolveRequest solve;
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "base/philox.h"
 #include "kernels/reference/interpreter.h"
@@ -12,6 +13,7 @@
 #include "planner/partition.h"
 #include "tests/collectives/ranks.h"
 #include "tests/exec/random_plan.h"
+#include "tests/support/far_device.h"
 
 namespace shardrun {
 namespace {
@@ -81,20 +83,28 @@ struct Casts {
   bool rewrite = false;  // a weight is written after the first step
 };
 
-Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Casts casts = {}) {
+/// `far`: on a device whose memory the host cannot touch.
+Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Casts casts = {},
+                    bool far = false) {
   Outcome out;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   std::vector<std::vector<std::pair<Binding, Tensor>>> shards(ranks);
   std::vector<Outcome> metrics(ranks);
-  testing::run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
-    const std::vector<const KernelList*> lists = {&reference_kernels()};
+  testing::run_ranks(static_cast<int>(ranks), [&](Communicator& host) {
+    const KernelList beyond = testing::far_kernels(reference_kernels());
+    testing::FarDevice device;
+    const auto peers = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+    // A rank alone has nothing to wait for, and its steps can be noted.
+    Communicator& world = far ? *peers : host;
+    const std::vector<const KernelList*> lists = {far ? &beyond : &reference_kernels()};
     Program program = Partition(g, plan, Cluster{}).program(world.rank());
     join_steps(program);
     if (casts.keep) keep_casts(program);
     place_memory(program, StepWorkspaces(lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
-    Executor exec(std::move(program), lists, world, kSeed);
+    Executor exec(std::move(program), lists, world, kSeed, nullptr, true,
+                  far ? static_cast<Device&>(device) : host_device());
     EXPECT_EQ(exec.allocated_bytes(), predicted);
     Outcome& mine = metrics[static_cast<size_t>(world.rank())];
     for (int step = 1; step <= kSteps; ++step) {
@@ -116,6 +126,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
         exec.write("w2", Tensor(exec.read(w2).type()));
       }
     }
+    EXPECT_EQ(device.recordings, far && ranks == 1 ? 2 : 0);  // micro and update
     for (const Binding& b : exec.program().bindings) {
       if (b.role == Role::parameter || b.role == Role::state)
         shards[static_cast<size_t>(world.rank())].push_back({b, exec.read(b)});
@@ -193,6 +204,29 @@ TEST(Executor, TwoAxes) {
   run_mesh("2x3", options("sgd", 1, 0.1), 8);
 }
 TEST(Executor, ThreeAxes) { run_mesh("2x2x2", options("adamw", 2, 0.5), 10); }
+
+/// Nothing in the executor touches memory but through the device: the same numbers, bit for bit.
+TEST(Executor, RunsWhereTheHostCannotReach) {
+  for (const char* text : {"1", "2", "3x2"}) {
+    for (uint32_t seed = 0; seed < 4; ++seed) {
+      SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
+      const ModelOptions o = options("adamw", 2, 0.5);
+      const Graph g = testing::small_model(o);
+      const Plan plan = testing::random_plan(g, Mesh::parse(text), seed);
+      const Outcome here = run_sharded(g, plan, o), far = run_sharded(g, plan, o, {}, true);
+      EXPECT_EQ(here.loss, far.loss);
+      EXPECT_EQ(here.norm, far.norm);
+      for (const auto& [name, tensor] : here.persistent) {
+        const Tensor& other = far.persistent.at(name);
+        ASSERT_EQ(other.type(), tensor.type());
+        EXPECT_EQ(
+            std::memcmp(other.data(), tensor.data(), static_cast<size_t>(byte_size(tensor.type()))),
+            0)
+            << name;
+      }
+    }
+  }
+}
 
 TEST(Executor, EmptyShards) {
   ModelOptions o = options("adamw", 1, 0);

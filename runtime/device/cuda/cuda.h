@@ -16,7 +16,8 @@ void check(cudaError_t status, std::string_view operation);
 /// After a kernel's launch: was it one that this GPU can run?
 inline void check_launch(std::string_view kernel) { check(cudaGetLastError(), kernel); }
 
-/// GPUs that this process can use; 0 where there is none or no driver for it. `why`: then the reason.
+/// GPUs that this process can use; 0 where there is none or no driver for it. `why`: then the
+/// reason.
 int device_count(std::string* why = nullptr);
 
 /// A GPU with one stream. Makes it current for the calling thread; all calls must come from
@@ -29,6 +30,12 @@ class CudaDevice : public Device {
   /// Tells GPUs apart, also those of several processes and machines: the UUID's 16 bytes.
   virtual std::string uuid() const = 0;
   virtual void use() const = 0;
+
+  /// Called, with the seconds so far, while the host waits for the stream. May throw, and the wait
+  /// ends so: nothing else could tell that a peer never comes.
+  using Watch = std::function<void(double waited)>;
+  /// The watch goes with the returned object.
+  virtual std::shared_ptr<void> add_watch(Watch watch) = 0;
 };
 /// Throws invalid_input if there is no such GPU.
 std::unique_ptr<CudaDevice> open_device(int ordinal);

@@ -1,5 +1,10 @@
 // Streams, memory and copies of one GPU.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 #include "device/cuda/boxes.h"
@@ -182,7 +187,27 @@ class OneDevice final : public CudaDevice {
   }
 
   void synchronize() override {
-    check(cudaStreamSynchronize(stream_.get()), "waiting for the GPU");
+    const auto start = std::chrono::steady_clock::now();
+    double looked = 0;
+    while (true) {
+      const cudaError_t status = cudaStreamQuery(stream_.get());
+      if (status != cudaErrorNotReady) return check(status, "waiting for the GPU");
+      const double waited =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (waited > kSpinSeconds) usleep(50);  // long work: leave the core to others
+      if (waited - looked < kWatchSeconds) continue;
+      looked = waited;
+      for (const std::weak_ptr<Watch>& watch : std::vector(watches_)) {
+        if (const auto alive = watch.lock()) (*alive)(waited);
+      }
+    }
+  }
+
+  std::shared_ptr<void> add_watch(Watch watch) override {
+    std::erase_if(watches_, [](const auto& w) { return w.expired(); });
+    auto kept = std::make_shared<Watch>(std::move(watch));
+    watches_.push_back(kept);
+    return kept;
   }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override {
@@ -204,10 +229,13 @@ class OneDevice final : public CudaDevice {
   }
 
  private:
+  static constexpr double kSpinSeconds = 2e-3, kWatchSeconds = 20e-3;
+
   int ordinal_;
   cudaDeviceProp properties_{};
   Stream stream_;
   Staging staging_;
+  std::vector<std::weak_ptr<Watch>> watches_;
 };
 
 }  // namespace

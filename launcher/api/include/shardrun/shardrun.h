@@ -55,6 +55,13 @@ class Failure : public std::runtime_error {
   bool everywhere_;
 };
 
+/// What ranks of this process run on from now on: "cpu" or "cuda". Without this CUDA where there is
+/// a GPU, else the CPU. To be called before the first plan, which is made for one of them. A
+/// machine without a GPU can plan for "cuda" (PlanRequest::ranks). Throws Failure(call): another
+/// name, or a build without CUDA.
+void use_device(const std::string& name);
+std::string device_in_use();
+
 /// The ranks that work together.
 class World {
  public:
@@ -70,6 +77,9 @@ class World {
   void use_threads(int threads_per_rank);
   /// Plans are made for so many, whatever cores there are here. Nothing can run in this World.
   void assume_threads(int threads_per_rank);
+  /// Ranks that wait longer than this for others, in one collective, end the job with a sentence;
+  /// 0: they wait for ever. Without this 600 s.
+  void use_timeout(double seconds);
 
   int size() const;
   bool leader() const;  // the process that talks: MPI's rank 0

@@ -1,0 +1,17 @@
+// Sums of several ranks' memory on one GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <span>
+
+#include "collectives/communicator.h"
+
+namespace shardrun::cuda {
+
+/// out[i] = in[0][i] op in[1][i] op … as collectives/reduce.h's reduce_in_rank_order says. `out`
+/// may be one of `in`.
+void launch_reduce(cudaStream_t stream, std::span<const void* const> in, void* out, int64_t count,
+                   DType dtype, Reduction op);
+
+}  // namespace shardrun::cuda

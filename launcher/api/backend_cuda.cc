@@ -1,0 +1,79 @@
+// GPUs: a machine's ranks take them in turn.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "backend.h"
+#include "base/error.h"
+#include "collectives/nccl/cuda_communicator.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace shardrun {
+namespace {
+
+/// What a GPU's driver, cuBLASLt, cuDNN and NCCL keep for themselves, of every rank.
+constexpr int64_t kLibraryBytes = int64_t{1} << 30;
+
+std::string missing() {
+  std::string why;
+  cuda::device_count(&why);
+  return why;
+}
+
+/// GPUs of this machine; throws invalid_input if there is none.
+int gpus() {
+  std::string why;
+  const int count = cuda::device_count(&why);
+  SR_REQUIRE(count > 0, invalid_input, "device cuda: ", why, "; run with --device cpu");
+  return count;
+}
+
+/// Ranks that share a GPU share its memory.
+int64_t memory(int local_ranks) {
+  const int count = gpus(), sharing = (local_ranks + count - 1) / count;
+  const auto gpu = cuda::open_device(0);
+  const int64_t bytes = gpu->free_bytes() / sharing - kLibraryBytes;
+  SR_REQUIRE(bytes > 0, out_of_memory, gpu->name(), " has ", gpu->free_bytes(), " bytes free for ",
+             sharing, " ranks, of which each needs ", kLibraryBytes, " for CUDA's libraries alone");
+  return bytes;
+}
+
+/// This rank's number among those of its machine.
+int local_rank(Communicator& host) {
+  std::array<char, 256> mine{};
+  gethostname(mine.data(), mine.size() - 1);
+  std::vector<std::array<char, 256>> all(static_cast<size_t>(host.size()));
+  host.all_gather(mine.data(), all.data(), std::vector<int64_t>(all.size(), sizeof mine),
+                  DType::u8);
+  return static_cast<int>(std::count(all.begin(), all.begin() + host.rank(), mine));
+}
+
+class CudaRank final : public RankDevice {
+ public:
+  explicit CudaRank(Communicator& host)
+      : device_(cuda::open_device(local_rank(host) % gpus())),
+        comm_(cuda::make_cuda_communicator(host, *device_)) {}
+  Device& device() override { return *device_; }
+  Communicator& comm() override { return *comm_; }
+
+ private:
+  std::unique_ptr<cuda::CudaDevice> device_;
+  std::unique_ptr<Communicator> comm_;
+};
+
+}  // namespace
+
+const Backend* cuda_backend() {
+  static const std::array<const KernelList*, 1> lists = {&cuda_kernels()};
+  static const Backend cuda = {"cuda", lists, missing, memory,
+                               [](Communicator& host) -> std::unique_ptr<RankDevice> {
+                                 return std::make_unique<CudaRank>(host);
+                               }};
+  return &cuda;
+}
+
+}  // namespace shardrun

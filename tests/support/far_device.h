@@ -1,0 +1,184 @@
+// FarDevice: a device whose memory the host cannot touch, as a GPU's, for tests without one.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/error.h"
+#include "collectives/nccl/peer_communicator.h"
+#include "collectives/reduce.h"
+#include "device/device.h"
+#include "kernels/kernel.h"
+
+namespace shardrun::testing {
+
+/// All far memory of the process: closed, so that a read or write of it ends the test, but while
+/// somebody on a device works.
+class FarMemory {
+ public:
+  static FarMemory& all() {
+    static FarMemory memory;
+    return memory;
+  }
+
+  std::shared_ptr<char> allocate(int64_t bytes) {
+    if (bytes == 0) return nullptr;
+    const auto size = (static_cast<size_t>(bytes) + 4095) / 4096 * 4096;
+    const std::lock_guard lock(mutex_);
+    void* data =
+        mmap(nullptr, size, users_ > 0 ? kOpen : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    SR_REQUIRE(data != MAP_FAILED, out_of_memory, "mmap of ", size, " bytes");
+    parts_.push_back({static_cast<char*>(data), size});
+    return {static_cast<char*>(data), [this, size](char* p) {
+              const std::lock_guard unlock(mutex_);
+              std::erase_if(parts_, [&](const Part& part) { return part.data == p; });
+              munmap(p, size);
+            }};
+  }
+
+  /// Open as long as one of these lives.
+  class Use {
+   public:
+    Use() { all().count(1); }
+    ~Use() { all().count(-1); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+  };
+
+ private:
+  static constexpr int kOpen = PROT_READ | PROT_WRITE;
+  struct Part {
+    char* data;
+    size_t size;
+  };
+  void count(int change) {
+    const std::lock_guard lock(mutex_);
+    const bool was = users_ > 0;
+    users_ += change;
+    if ((users_ > 0) == was) return;
+    for (const Part& part : parts_) mprotect(part.data, part.size, was ? PROT_NONE : kOpen);
+  }
+  std::mutex mutex_;
+  int users_ = 0;
+  std::vector<Part> parts_;
+};
+
+class FarDevice final : public Device {
+ public:
+  std::string name() const override { return "far"; }
+  bool is_host() const override { return false; }
+  void* stream() const override { return const_cast<FarDevice*>(this); }
+  std::shared_ptr<char> allocate(int64_t bytes) override {
+    return FarMemory::all().allocate(bytes);
+  }
+  int64_t free_bytes() const override { return int64_t{1} << 40; }
+
+  void copy_in(void* to, const void* from, int64_t bytes) override {
+    SR_REQUIRE(noted_ == nullptr, internal, "a copy from the host cannot be noted");
+    const FarMemory::Use open;
+    host_device().copy_in(to, from, bytes);
+  }
+  void copy_out(void* to, const void* from, int64_t bytes) override {
+    SR_REQUIRE(noted_ == nullptr, internal, "a copy to the host cannot be noted");
+    const FarMemory::Use open;
+    host_device().copy_out(to, from, bytes);
+  }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    work([=] { host_device().copy(to, from, bytes); });
+  }
+  void zero(void* to, int64_t bytes) override {
+    work([=] { host_device().zero(to, bytes); });
+  }
+  void fill(void* to, int64_t count, const void* element, int64_t element_bytes) override {
+    std::vector<char> value(static_cast<const char*>(element),
+                            static_cast<const char*>(element) + element_bytes);
+    work([=] { host_device().fill(to, count, value.data(), element_bytes); });
+  }
+  void copy_box(const void* src, const Box& src_box, void* dst, const Box& dst_box,
+                const Box& region, int64_t element_bytes) override {
+    work([=] { host_device().copy_box(src, src_box, dst, dst_box, region, element_bytes); });
+  }
+  void add_box(const void* src, const Box& src_box, void* dst, const Box& dst_box,
+               const Box& region, DType dtype) override {
+    work([=] { host_device().add_box(src, src_box, dst, dst_box, region, dtype); });
+  }
+  void synchronize() override { SR_REQUIRE(noted_ == nullptr, internal, "a wait cannot be noted"); }
+
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& steps) override {
+    auto recorded = std::make_unique<Noted>();
+    noted_ = recorded.get();
+    steps();
+    noted_ = nullptr;
+    ++recordings;
+    return recorded;
+  }
+  int recordings = 0;
+
+  /// Done, with memory open, or noted.
+  void work(std::function<void()> piece) {
+    if (noted_ != nullptr) return noted_->pieces.push_back(std::move(piece));
+    const FarMemory::Use open;
+    piece();
+  }
+
+ private:
+  struct Noted final : RecordedWork {
+    void run() override {
+      const FarMemory::Use open;
+      for (const auto& piece : pieces) piece();
+    }
+    std::vector<std::function<void()>> pieces;
+  };
+  Noted* noted_ = nullptr;
+};
+
+/// `list`'s kernels, as work of the FarDevice that KernelArgs::stream is.
+inline KernelList far_kernels(const KernelList& list) {
+  KernelList far = list;
+  for (KernelImpl& impl : far) {
+    impl.prepare = [prepare = impl.prepare](const KernelCall& call) {
+      PreparedKernel prepared = prepare(call);
+      prepared.run_rows = nullptr;
+      prepared.run = [run = std::move(prepared.run)](const KernelArgs& args) {
+        const std::vector<TensorView> in(args.in.begin(), args.in.end()),
+            out(args.out.begin(), args.out.end());
+        static_cast<FarDevice*>(args.stream)->work([=, workspace = args.workspace] {
+          run({in, out, workspace, nullptr});
+        });
+      };
+      return prepared;
+    };
+  }
+  return far;
+}
+
+class FarAccess final : public PeerAccess {
+ public:
+  explicit FarAccess(FarDevice& device) : device_(device) {}
+  Device& device() override { return device_; }
+  std::string handle_of(const char* base) override {
+    std::string handle(sizeof base, '\0');
+    std::memcpy(handle.data(), &base, sizeof base);
+    return handle;
+  }
+  std::shared_ptr<char> open(const std::string& handle) override {
+    char* base = nullptr;
+    std::memcpy(&base, handle.data(), sizeof base);
+    return {base, [](char*) {}};
+  }
+  void reduce(std::span<const void* const> in, void* out, int64_t count, DType dtype,
+              Reduction op) override {
+    const std::vector<const void*> terms(in.begin(), in.end());
+    device_.work([=] { reduce_in_rank_order(terms, out, count, dtype, op); });
+  }
+
+ private:
+  FarDevice& device_;
+};
+
+}  // namespace shardrun::testing
