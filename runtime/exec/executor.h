@@ -104,8 +104,8 @@ class Executor {
   const Binding* find_metric(std::string_view name) const;
   /// This rank's shard (binding.box) in the arena, which is the device's memory.
   TensorView view(const Binding& binding) const { return view(binding.buffer); }
-  /// Has `write(void* shard)` fill this rank's shard (binding.box): in place, or beside it where the arena is
-  /// not the host's. Not called for an empty shard.
+  /// Has `write(void* shard)` fill this rank's shard (binding.box): in place, or beside it where
+  /// the arena is not the host's. Not called for an empty shard.
   template <class Write>
   void fill(const Binding& binding, const Write& write) {
     if (void* shard = to_fill(binding)) {
