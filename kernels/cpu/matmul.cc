@@ -2,8 +2,6 @@
 // strided dim in every operand, large products are packed in chunks (packed_product.h), and of
 // small ones and batches oneDNN reads the operands as they lie, else they are transposed into the
 // workspace first.
-#include <map>
-
 #include "graph/ops/einsum.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
@@ -11,55 +9,10 @@
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
+#include "kernels/einsum_product.h"
 
 namespace shardrun::cpu {
 namespace {
-
-using Sizes = std::map<char, int64_t>;
-
-// Letters of `term` that are in (or, if !inside, not in) `other`, in the order of `term`.
-std::string common(const std::string& term, const std::string& other, bool inside) {
-  std::string out;
-  for (char c : term) {
-    if ((other.find(c) != std::string::npos) == inside) out += c;
-  }
-  return out;
-}
-
-Shape dims_of(const std::string& term, const Sizes& size) {
-  Shape out;
-  for (char c : term) out.push_back(size.at(c));
-  return out;
-}
-
-// Strides by letter of a dense operand.
-std::map<char, int64_t> strides_of(const std::string& term, const Sizes& size) {
-  const Shape strides = row_major_strides(dims_of(term, size));
-  std::map<char, int64_t> out;
-  for (size_t i = 0; i < term.size(); ++i) out[term[i]] = strides[i];
-  return out;
-}
-
-struct Merged {
-  int64_t size = 1, stride = 1;
-};
-
-// A group of letters as one strided dim, or nullopt: "bi" of "bij" [2,3,5] has size 6 and stride 5.
-std::optional<Merged> merge(const std::string& group, const std::map<char, int64_t>& stride,
-                            const Sizes& size) {
-  Merged out;
-  for (size_t i = group.size(); i-- > 0;) {
-    const int64_t s = stride.at(group[i]), n = size.at(group[i]);
-    if (i + 1 == group.size()) {
-      out = {n, s};
-    } else if (s == out.stride * out.size) {
-      out.size *= n;
-    } else {
-      return std::nullopt;
-    }
-  }
-  return out;
-}
 
 // Packing an operand of a product costs about as much as 64 rows of it, and saves a tenth of each.
 constexpr int64_t kRowsThatPay = 512;
@@ -70,17 +23,17 @@ struct Types {
 };
 
 // The terms without batch, packed, or null and why not.
-std::shared_ptr<const PackedProduct> packed(const Einsum& e, const Sizes& size, const Types& types,
-                                            std::string* why) {
-  const std::string m = common(e.out, e.a, true), n = common(e.out, e.b, true),
-                    k = common(e.a, e.out, false);
-  if (m + n != e.out || common(m, e.b, true) != "") {
+std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& size,
+                                            const Types& types, std::string* why) {
+  const std::string m = common_letters(e.out, e.a, true), n = common_letters(e.out, e.b, true),
+                    k = common_letters(e.a, e.out, false);
+  if (m + n != e.out || common_letters(m, e.b, true) != "") {
     *why = "the result is not rows of one operand by columns of the other";
     return nullptr;
   }
   const auto sa = strides_of(e.a, size), sb = strides_of(e.b, size);
-  const auto am = merge(m, sa, size), ak = merge(k, sa, size), bk = merge(k, sb, size),
-             bn = merge(n, sb, size);
+  const auto am = merge_letters(m, sa, size), ak = merge_letters(k, sa, size),
+             bk = merge_letters(k, sb, size), bn = merge_letters(n, sb, size);
   if (!am || !ak || !bk || !bn || (am->stride != 1 && ak->stride != 1) ||
       (bk->stride != 1 && bn->stride != 1)) {
     *why = "letters of one group are not adjacent";
@@ -95,56 +48,6 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const Sizes& size, 
   s.a_row = am->stride, s.a_col = ak->stride, s.b_row = bk->stride, s.b_col = bn->stride;
   s.a = types.a, s.b = types.b, s.in = types.in, s.out = types.out;
   return PackedProduct::make(s, why);
-}
-
-// The terms as dense operands without copies, or null and why not.
-std::shared_ptr<const Gemm> direct(const Einsum& e, const Sizes& size, DType in, DType out,
-                                   std::string* why) {
-  const auto sa = strides_of(e.a, size), sb = strides_of(e.b, size), sc = strides_of(e.out, size);
-  const std::string m = common(common(e.out, e.a, true), e.b, false),
-                    n = common(common(e.out, e.b, true), e.a, false);
-  const std::string k = common(common(e.a, e.b, true), e.out, false);
-  const auto am = merge(m, sa, size), ak = merge(k, sa, size), bk = merge(k, sb, size),
-             bn = merge(n, sb, size);
-  const auto cm = merge(m, sc, size), cn = merge(n, sc, size);
-  if (!am || !ak || !bk || !bn || !cm || !cn) {
-    *why = "letters of one group are not adjacent";
-    return nullptr;
-  }
-  GemmShape g;
-  g.in = in, g.out = out;
-  const std::string batch = common(common(e.out, e.a, true), e.b, true);
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const char c = batch[i];
-    const int64_t s = size.at(c);
-    const bool joins = i > 0 && g.a_strides.back() == sa.at(c) * s &&
-                       g.b_strides.back() == sb.at(c) * s && g.c_strides.back() == sc.at(c) * s;
-    if (joins) {
-      for (Shape* dims : {&g.a, &g.b, &g.c}) dims->back() *= s;
-      g.a_strides.back() = sa.at(c), g.b_strides.back() = sb.at(c), g.c_strides.back() = sc.at(c);
-    } else {
-      for (Shape* dims : {&g.a, &g.b, &g.c}) dims->push_back(s);
-      g.a_strides.push_back(sa.at(c)), g.b_strides.push_back(sb.at(c)),
-          g.c_strides.push_back(sc.at(c));
-    }
-  }
-  auto append = [](Shape& dims, Shape& strides, const Merged& rows, const Merged& cols) {
-    dims.insert(dims.end(), {rows.size, cols.size});
-    // A dim of 1 may have any stride; oneDNN recognises the layout best by a dense one.
-    const int64_t row_stride =
-        rows.size == 1 ? std::max(cols.size * cols.stride, int64_t{1}) : rows.stride;
-    const int64_t col_stride =
-        cols.size == 1 ? (rows.stride == 1 && rows.size > 1 ? rows.size : 1) : cols.stride;
-    strides.insert(strides.end(), {row_stride, col_stride});
-  };
-  append(g.a, g.a_strides, *am, *ak);
-  append(g.b, g.b_strides, *bk, *bn);
-  append(g.c, g.c_strides, *cm, *cn);
-  if (g.c_strides.back() != 1) {
-    *why = "the result's last letter is not n";
-    return nullptr;
-  }
-  return Gemm::make(g, why);
 }
 
 struct Plan {
@@ -164,23 +67,14 @@ struct Plan {
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-std::vector<int64_t> permutation(const std::string& from, const std::string& to) {
-  std::vector<int64_t> perm;
-  for (char c : to) perm.push_back(static_cast<int64_t>(from.find(c)));
-  return perm;
-}
-
 std::optional<Plan> plan(const KernelCall& call, std::string* why) {
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
-  const Sizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
+  const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   Plan p;
-  std::string trivial;
   for (const auto& [letter, n] : size) {
     if (n == 0) return p;
-    if (n == 1) trivial += letter;
   }
-  const Einsum e{common(whole.a, trivial, false), common(whole.b, trivial, false),
-                 common(whole.out, trivial, false)};
+  const Einsum e = without_ones(whole, size);
   const DType a = call.in[0].dtype, b = call.in[1].dtype, out = call.out[0].dtype,
               in = a == b ? a : DType::bf16;
   for (bool swapped : {false, true}) {
@@ -192,44 +86,28 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
   p.narrow_a = a != in, p.narrow_b = b != in;
   if (p.narrow_a) p.bytes_narrow = round64(element_count(call.in[0].shape) * size_of(in));
   if (p.narrow_b) p.bytes_narrow = round64(element_count(call.in[1].shape) * size_of(in));
-  const std::string m = common(common(e.out, e.a, true), e.b, false),
-                    n = common(common(e.out, e.b, true), e.a, false);
-  const std::string k = common(common(e.a, e.b, true), e.out, false);
-  const std::string batch = common(common(e.out, e.a, true), e.b, true);
-  if (!batch.empty() && m.empty() && n.empty() && k.empty()) {
-    *why = "is an element-wise product";
-    return std::nullopt;
-  }
-  // As few transpositions as possible, in either order of the operands.
-  for (int bits : {0, 1, 2, 4, 3, 5, 6, 7}) {
-    for (bool swapped : {false, true}) {
-      Einsum local = e;
-      if (bits & 1) local.a = batch + m + k;
-      if (bits & 2) local.b = batch + k + n;
-      if (bits & 4) local.out = swapped ? batch + n + m : batch + m + n;
-      const Einsum oriented = swapped ? Einsum{local.b, local.a, local.out} : local;
-      p.gemm = direct(oriented, size, in, out, why);
-      if (!p.gemm) continue;
-      p.swapped = swapped;
-      if (bits & 1) {
-        p.copy_a =
-            StridedCopy::transpose(dims_of(e.a, size), permutation(e.a, local.a), size_of(in));
-        p.bytes_a = round64(element_count(call.in[0].shape) * size_of(in));
-      }
-      if (bits & 2) {
-        p.copy_b =
-            StridedCopy::transpose(dims_of(e.b, size), permutation(e.b, local.b), size_of(in));
-        p.bytes_b = round64(element_count(call.in[1].shape) * size_of(in));
-      }
-      if (bits & 4) {
-        p.copy_out = StridedCopy::transpose(dims_of(local.out, size), permutation(local.out, e.out),
-                                            size_of(out));
-        p.bytes_out = round64(byte_size(call.out[0]));
-      }
-      return p;
-    }
-  }
-  return std::nullopt;
+  const auto accepts = [&](const StridedProduct& product, std::string* reason) {
+    GemmShape g;
+    g.a = product.a, g.b = product.b, g.c = product.c;
+    g.a_strides = product.a_strides, g.b_strides = product.b_strides;
+    g.c_strides = product.c_strides;
+    g.in = in, g.out = out;
+    p.gemm = Gemm::make(g, reason);
+    return p.gemm != nullptr;
+  };
+  const std::optional<EinsumProduct> product = plan_product(e, size, accepts, why);
+  if (!product) return std::nullopt;
+  p.swapped = product->swapped;
+  const auto copy = [](const std::optional<EinsumProduct::Transposition>& of, DType dtype,
+                       int64_t* bytes) -> std::optional<StridedCopy> {
+    if (!of) return std::nullopt;
+    *bytes = round64(element_count(of->from) * size_of(dtype));
+    return StridedCopy::transpose(of->from, of->perm, size_of(dtype));
+  };
+  p.copy_a = copy(product->a, in, &p.bytes_a);
+  p.copy_b = copy(product->b, in, &p.bytes_b);
+  p.copy_out = copy(product->out, out, &p.bytes_out);
+  return p;
 }
 
 void narrow(const TensorView& from, void* to) {

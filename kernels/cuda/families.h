@@ -8,6 +8,8 @@ namespace shardrun::cuda {
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList optimizer_kernels();
+KernelList batch_norm_kernels();
+KernelList pool_kernels();
 KernelList host_kernels();  // any op
 
 }  // namespace shardrun::cuda

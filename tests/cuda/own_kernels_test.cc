@@ -4,8 +4,10 @@
 #include <iostream>
 #include <set>
 
+#include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/pool.h"
 #include "kernels/cuda/softmax.h"
 #include "tests/cuda/on_host.h"
 #include "tests/support/kernel_cases.h"
@@ -19,7 +21,8 @@ template <class On>
 KernelList own_kernels() {
   KernelList all;
   for (auto family :
-       {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>}) {
+       {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>,
+        cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>}) {
     for (KernelImpl& impl : family()) all.push_back(std::move(impl));
   }
   return all;
@@ -72,9 +75,9 @@ void check_all(const KernelList& kernels, double most_elements) {
     EXPECT_TRUE(exercised.count(impl.op)) << impl.op << " was never run";
 }
 
-TEST(OwnKernels, AgreeWithTheReference) { check_all(own_kernels<cuda::OnHost<1>>(), 3e6); }
+TEST(OwnKernels, AgreeWithTheReference) { check_all(own_kernels<cuda::OnHost<1>>(), 2e5); }
 
-TEST(OwnKernels, AgreeWithTheReferenceInTeams) { check_all(own_kernels<cuda::OnHost<3>>(), 500); }
+TEST(OwnKernels, AgreeWithTheReferenceInTeams) { check_all(own_kernels<cuda::OnHost<3>>(), 300); }
 
 }  // namespace
 }  // namespace shardrun

@@ -1,0 +1,211 @@
+// Pools and their gradients: a thread for each element of the result, which gathers what it needs,
+// so that the order of sums is fixed.
+#pragma once
+
+#include <cmath>
+
+#include "graph/ops/window.h"
+#include "kernels/cuda/refusals.h"
+#include "kernels/cuda/team.h"
+
+namespace shardrun::cuda {
+
+/// x [planes, …in, channels] and y [planes, …out, channels]; window.h says which positions meet.
+struct PoolWindows {
+  static constexpr int kMostDims = 3;
+  int dims = 0;
+  int64_t planes = 1, channels = 1, offsets = 1;
+  int64_t in[kMostDims] = {}, out[kMostDims] = {}, kernel[kMostDims] = {};
+  int64_t stride[kMostDims] = {}, dilation[kMostDims] = {}, low[kMostDims] = {};
+
+  static PoolWindows of(const Node& node, const Shape& x, const Shape& y) {
+    const Shape& kernel = node.attrs.ints("kernel");
+    const std::vector<Window> windows = windows_of(node, kernel);
+    PoolWindows p;
+    p.dims = static_cast<int>(kernel.size());
+    const size_t behind = channels_last(node) ? 1 : 0, lead = x.size() - kernel.size() - behind;
+    p.planes = element_count(Shape(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(lead)));
+    if (behind > 0) p.channels = x.back();
+    for (size_t d = 0; d < kernel.size(); ++d) {
+      p.in[d] = x[lead + d], p.out[d] = y[lead + d], p.kernel[d] = kernel[d];
+      p.stride[d] = windows[d].stride, p.dilation[d] = windows[d].dilation;
+      p.low[d] = windows[d].low;
+      p.offsets *= kernel[d];
+    }
+    return p;
+  }
+
+  /// An element of x or y: its plane, its position in `sizes`, its channel.
+  struct Place {
+    int64_t plane, at[kMostDims], channel;
+  };
+  SR_HOST_DEVICE Place place(int64_t i, const int64_t (&sizes)[kMostDims]) const {
+    Place p{};
+    p.channel = i % channels;
+    i /= channels;
+    for (int d = dims - 1; d >= 0; --d) {
+      p.at[d] = i % sizes[d];
+      i /= sizes[d];
+    }
+    p.plane = i;
+    return p;
+  }
+  SR_HOST_DEVICE int64_t element(const Place& p, const int64_t (&sizes)[kMostDims]) const {
+    int64_t i = p.plane;
+    for (int d = 0; d < dims; ++d) i = i * sizes[d] + p.at[d];
+    return i * channels + p.channel;
+  }
+
+  /// Calls f(offset, element of x) for the offsets of y's window that lie in the image, in order.
+  template <class F>
+  SR_HOST_DEVICE void window_of(int64_t y, const F& f) const {
+    const Place at = place(y, out);
+    for (int64_t offset = 0; offset < offsets; ++offset) {
+      Place from = at;
+      bool inside = true;
+      int64_t rest = offset;
+      for (int d = dims - 1; d >= 0; --d) {
+        const int64_t k = rest % kernel[d];
+        rest /= kernel[d];
+        from.at[d] = at.at[d] * stride[d] + k * dilation[d] - low[d];
+        inside = inside && from.at[d] >= 0 && from.at[d] < in[d];
+      }
+      if (inside) f(offset, element(from, in));
+    }
+  }
+
+  /// The other way round: calls f(offset, element of y) for the windows that x lies in.
+  template <class F>
+  SR_HOST_DEVICE void windows_with(int64_t x, const F& f) const {
+    const Place at = place(x, in);
+    for (int64_t offset = 0; offset < offsets; ++offset) {
+      Place to = at;
+      bool inside = true;
+      int64_t rest = offset;
+      for (int d = dims - 1; d >= 0; --d) {
+        const int64_t k = rest % kernel[d];
+        rest /= kernel[d];
+        const int64_t steps = at.at[d] + low[d] - k * dilation[d];
+        to.at[d] = steps / stride[d];
+        inside = inside && steps >= 0 && steps % stride[d] == 0 && to.at[d] < out[d];
+      }
+      if (inside) f(offset, element(to, out));
+    }
+  }
+};
+
+template <class T, class W>
+struct MaxPool {
+  PoolWindows windows;
+  const T* x;
+  T* y;
+  W* which;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    float best = -INFINITY;
+    int64_t found = -1;
+    windows.window_of(i, [&](int64_t offset, int64_t from) {
+      const float value = as_float(x[from]);
+      if (found >= 0 && !(value > best) && value == value) return;  // NaN wins
+      best = value;
+      found = offset;
+    });
+    assign(y[i], best);
+    which[i] = static_cast<W>(found < 0 ? 0 : found);
+  }
+};
+
+template <class T, class W>
+struct MaxPoolGrad {
+  PoolWindows windows;
+  const T* dy;
+  const W* which;
+  T* dx;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    float sum = 0;
+    windows.windows_with(i, [&](int64_t offset, int64_t from) {
+      if (static_cast<int64_t>(which[from]) == offset) sum += as_float(dy[from]);
+    });
+    assign(dx[i], sum);
+  }
+};
+
+template <class T>
+struct SumPool {
+  PoolWindows windows;
+  const T* x;
+  T* y;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    float sum = 0;
+    windows.window_of(i, [&](int64_t, int64_t from) { sum += as_float(x[from]); });
+    assign(y[i], sum);
+  }
+};
+
+template <class T>
+struct SumPoolGrad {
+  PoolWindows windows;
+  const T* dy;
+  T* dx;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    float sum = 0;
+    windows.windows_with(i, [&](int64_t, int64_t from) { sum += as_float(dy[from]); });
+    assign(dx[i], sum);
+  }
+};
+
+template <class On>
+PreparedKernel prepare_pool(const KernelCall& call) {
+  const bool grad = call.node.op.ends_with("_grad"), max = call.node.op.starts_with("max");
+  const TensorType &x = grad ? call.out[0] : call.in[0], &y = grad ? call.in[0] : call.out[0];
+  const PoolWindows windows = PoolWindows::of(call.node, x.shape, y.shape);
+  const bool narrow = max && (grad ? call.in[1] : call.out[1]).dtype == DType::u8;
+  const auto run = [=, dtype = x.dtype](const KernelArgs& args) {
+    const int64_t count = args.out[0].count();
+    with_element(dtype, [&](auto element) {
+      using T = decltype(element);
+      const T* from = args.in[0].as<T>();
+      T* to = args.out[0].as<T>();
+      const auto run_max = [&](auto offset) {
+        using W = decltype(offset);
+        if (grad) {
+          On::each(args, count, MaxPoolGrad<T, W>{windows, from, args.in[1].as<W>(), to},
+                   "max_pool_grad");
+        } else {
+          On::each(args, count, MaxPool<T, W>{windows, from, to, args.out[1].as<W>()}, "max_pool");
+        }
+      };
+      if (max && narrow) {
+        run_max(uint8_t{});
+      } else if (max) {
+        run_max(int32_t{});
+      } else if (grad) {
+        On::each(args, count, SumPoolGrad<T>{windows, from, to}, "sum_pool_grad");
+      } else {
+        On::each(args, count, SumPool<T>{windows, from, to}, "sum_pool");
+      }
+    });
+  };
+  return {run, 0, "cuda:own"};
+}
+
+template <class On>
+KernelList pool_kernels_on() {
+  const auto refuses = [](const KernelCall& call) -> Refusal {
+    if (auto reason = refuse_other_floats(call)) return reason;
+    if (call.node.attrs.ints("kernel").size() > PoolWindows::kMostDims)
+      return str("pools over at most ", PoolWindows::kMostDims, " dims");
+    return refuse_more(
+        call, 2, 2,
+        {"kernel", "strides", "dilations", "pads_low", "pads_high", "size", "channels_last"});
+  };
+  KernelList list;
+  for (const char* op : {"max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"})
+    list.push_back({op, "cuda:own", refuses, prepare_pool<On>});
+  return list;
+}
+
+}  // namespace shardrun::cuda
