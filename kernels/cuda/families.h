@@ -5,6 +5,7 @@
 
 namespace shardrun::cuda {
 
+KernelList elementwise_kernels();
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList optimizer_kernels();

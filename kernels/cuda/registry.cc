@@ -9,6 +9,7 @@ const KernelList& cuda_kernels() {
     KernelList all;
     for (auto family : {
              cuda::norm_kernels, cuda::softmax_kernels, cuda::optimizer_kernels,
+             cuda::elementwise_kernels,
              cuda::host_kernels,  // accepts everything
          }) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));

@@ -4,23 +4,18 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/cache_folder.h"
 #include "base/error.h"
 #include "planner/cluster_file.h"
 
 namespace shardrun {
 
 std::string calibration_path() {
-  const auto set = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  if (const std::string path = set("SHARDRUN_CALIBRATION"); !path.empty())
+  const char* set = std::getenv("SHARDRUN_CALIBRATION");
+  if (const std::string path = set == nullptr ? "" : set; !path.empty())
     return path == "none" ? "" : path;
-  if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty())
-    return cache + "/shardrun/host.json";
-  if (const std::string home = set("HOME"); !home.empty())
-    return home + "/.cache/shardrun/host.json";
-  return "";
+  const std::string folder = cache_folder();
+  return folder.empty() ? "" : folder + "/host.json";
 }
 
 Cluster find_cluster(const std::string& text) {

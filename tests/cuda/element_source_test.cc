@@ -1,0 +1,262 @@
+// Generated kernels: compiled for this machine and compared with the reference; compiled by NVRTC,
+// which needs no GPU; kept in a cache folder.
+#include "kernels/cuda/element_source.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <set>
+
+#include "device/cuda/library.h"
+#include "kernels/cuda/nvrtc.h"
+#include "tests/cuda/compiled_on_host.h"
+#include "tests/support/kernel_cases.h"
+
+namespace shardrun::cuda {
+namespace {
+
+/// Ops whose kernels have views of their own are tried on all cases, others on their samples.
+const std::set<std::string> kWithViews = {"add",   "where", "dropout", "expand",   "slice",
+                                          "trilu", "iota",  "fill",    "transpose"};
+
+std::vector<Case> chosen_cases(const std::string& op) {
+  std::vector<Case> chosen;
+  std::set<std::string> seen;
+  for (const Case& c : cases_of(op_def(op))) {
+    if (element_refuses({c.node, c.in, c.out})) continue;
+    if (element_count(c.out[0].shape) > 100000) continue;
+    // Else one of each number of elements and each type: views are not the op's affair.
+    if (!kWithViews.count(op)) {
+      const std::string kind = str(c.in[0].dtype, c.out[0].dtype, to_string(c.node.attrs), c.low,
+                                   element_count(c.out[0].shape) % 4 == 0);
+      if (!seen.insert(kind).second) continue;
+    }
+    chosen.push_back(c);
+  }
+  return chosen;
+}
+
+struct Planned {
+  Case c;
+  std::vector<std::pair<size_t, int64_t>> kernels;  // number and elements: wide and narrow
+};
+
+void run(const HostLibrary& library, const Planned& planned, std::mt19937_64& rng) {
+  SCOPED_TRACE(describe(planned.c));
+  const std::vector<Tensor> in = random_operands(planned.c, rng);
+  const Tensor want = run_reference(planned.c.node, in)[0];
+  for (const auto& [number, count] : planned.kernels) {
+    Tensor got(planned.c.out[0]);
+    std::vector<void*> pointers;
+    for (const Tensor& t : in) pointers.push_back(t.data());
+    pointers.push_back(got.data());
+    library.run(number, pointers, count);
+    expect_close(got, want, got.dtype() == DType::bf16 ? 4e-3 : 1e-6);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(ElementSource, AgreesWithTheReferenceOnEveryOp) {
+  ManySources sources;
+  std::vector<Planned> all;
+  for (const std::string& op : element_ops()) {
+    const std::vector<Case> cases = chosen_cases(op);
+    EXPECT_FALSE(cases.empty()) << op;
+    for (const Case& c : cases) {
+      Planned planned{c, {}};
+      for (int64_t widest : {16, 1}) {
+        const ElementSource source = element_source(chain_of({c.node, c.in, c.out}), widest);
+        planned.kernels.emplace_back(sources.add(source.text), source.count);
+      }
+      all.push_back(std::move(planned));
+    }
+  }
+  std::cout << all.size() << " calls, " << sources.size() << " kernels\n";
+  const HostLibrary library(sources);
+  std::mt19937_64 rng(20261122);
+  for (const Planned& planned : all) run(library, planned, rng);
+}
+
+Node make(const char* op, Attrs attrs) {
+  return {.op = op, .name = "node", .attrs = std::move(attrs), .inputs = {}, .outputs = {}};
+}
+
+/// Functions' corners: what the reference makes of NaN, infinities, both zeros and tiny numbers.
+TEST(ElementSource, KeepsNaNAndInfinity) {
+  const float inf = INFINITY, nan = NAN;
+  const Tensor x = Tensor::from<float>(
+      {12}, {nan, inf, -inf, 0.0f, -0.0f, 1e-40f, 88.0f, 89.0f, -104.0f, 3e38f, -3e38f, 1.0f},
+      DType::f32);
+  const Tensor y = Tensor::from<float>(
+      {12}, {1, nan, inf, inf, -inf, 2, 0, -2, 0.5f, 3e38f, 3e38f, nan}, DType::f32);
+  ManySources sources;
+  std::vector<Case> cases;
+  for (const char* op :
+       {"exp",   "log",  "tanh",       "erf",        "sigmoid",      "relu",  "sqrt",
+        "abs",   "neg",  "reciprocal", "softplus",   "sign",         "round", "isnan",
+        "isinf", "clip", "elu",        "leaky_relu", "add",          "mul",   "div",
+        "max",   "min",  "equal",      "less",       "greater_equal"}) {
+    Case c{make(op, {}), {x.type()}, {}};
+    if (op_def(op).samples[0].in.size() == 2) c.in.push_back(y.type());
+    c.out = infer_types(c.node, c.in);
+    cases.push_back(c);
+  }
+  std::vector<size_t> numbers;
+  for (const Case& c : cases)
+    numbers.push_back(sources.add(element_source(chain_of({c.node, c.in, c.out}), 16).text));
+  const HostLibrary library(sources);
+  for (size_t n = 0; n < cases.size(); ++n) {
+    SCOPED_TRACE(cases[n].node.op);
+    const std::vector<Tensor> in = cases[n].in.size() == 2 ? std::vector{x, y} : std::vector{x};
+    const Tensor want = run_reference(cases[n].node, in)[0];
+    Tensor got(want.type());
+    std::vector<void*> pointers;
+    for (const Tensor& t : in) pointers.push_back(t.data());
+    pointers.push_back(got.data());
+    library.run(numbers[n], pointers, 12);
+    for (int64_t i = 0; i < 12; ++i) {
+      const double g = got.at(i), w = want.at(i);
+      EXPECT_TRUE(std::isnan(w) ? std::isnan(g)
+                                : g == w || std::fabs(g - w) <= 1e-5 * std::fabs(w) + 1e-37)
+          << "(" << x.at(i) << ", " << y.at(i) << ") is " << g << ", want " << w;
+    }
+  }
+}
+
+Node gelu_node() { return make("gelu", {{"approximate", std::string("tanh")}}); }
+
+/// dropout(gelu(x + bias)) + x in bf16: what is between is rounded as if it had been stored.
+TEST(ElementSource, AChainGivesTheBitsOfItsCalls) {
+  const TensorType x{DType::bf16, {6, 40}}, bias{DType::bf16, {40}}, step{DType::i64, {}};
+  const Node dropout = make("dropout", {{"p", 0.4},
+                                        {"key", int64_t{11}},
+                                        {"seed", int64_t{3}},
+                                        {"global_shape", std::vector<int64_t>{12, 43}},
+                                        {"start", std::vector<int64_t>{3, 2}}});
+  ElementChain chain;
+  chain.values = {x, bias, step, x, x, x, x};
+  chain.calls = {{make("add", {}), {0, 1}, 3},
+                 {gelu_node(), {3}, 4},
+                 {dropout, {4, 2}, 5},
+                 {make("add", {}), {5, 0}, 6}};
+  chain.reads = {0, 1, 2};
+  chain.writes = {6, 4};
+  std::mt19937_64 rng(7);
+  const std::vector<Tensor> in = random_operands({make("add", {}), {x, bias, step}, {}}, rng);
+  ManySources sources;
+  std::vector<std::pair<size_t, int64_t>> numbers;
+  for (int64_t widest : {16, 1}) {
+    const ElementSource source = element_source(chain, widest);
+    EXPECT_EQ(source.alignment, widest == 16 ? 16 : 2);
+    EXPECT_EQ(source.threads, widest == 16 ? 30 : 240);
+    numbers.emplace_back(sources.add(source.text), source.count);
+  }
+  std::vector<size_t> singles;
+  for (const ElementChain::Call& call : chain.calls) {
+    std::vector<TensorType> types;
+    for (int place : call.in) types.push_back(chain.values[static_cast<size_t>(place)]);
+    singles.push_back(sources.add(element_source(chain_of({call.node, types, {&x, 1}}), 16).text));
+  }
+  const HostLibrary library(sources);
+  std::vector<Tensor> values = in;
+  for (int n = 0; n < 4; ++n) values.emplace_back(x);
+  for (size_t c = 0; c < chain.calls.size(); ++c) {
+    std::vector<void*> pointers;
+    for (int place : chain.calls[c].in)
+      pointers.push_back(values[static_cast<size_t>(place)].data());
+    pointers.push_back(values[static_cast<size_t>(chain.calls[c].out)].data());
+    library.run(singles[c], pointers, 240);
+  }
+  for (const auto& [number, count] : numbers) {
+    Tensor y(x), gelu(x);
+    library.run(number, {in[0].data(), in[1].data(), in[2].data(), y.data(), gelu.data()}, count);
+    EXPECT_EQ(std::memcmp(y.data(), values[6].data(), 480), 0);
+    EXPECT_EQ(std::memcmp(gelu.data(), values[4].data(), 480), 0);
+  }
+}
+
+bool no_nvrtc(std::string* why) {
+  try {
+    nvrtc().find("nvrtcVersion");
+    return false;
+  } catch (const Error& e) {
+    *why = e.what();
+    return true;
+  }
+}
+
+TEST(Nvrtc, CompilesEveryOpForAGpuThatIsNotThere) {
+  std::string why;
+  if (no_nvrtc(&why)) GTEST_SKIP() << why;
+  ManySources sources;
+  for (const std::string& op : element_ops()) {
+    std::set<std::string> seen;
+    for (const Case& c : cases_of(op_def(op))) {
+      if (!seen.insert(str(c.in.empty() ? DType::f32 : c.in[0].dtype, c.out[0].dtype)).second)
+        continue;
+      sources.add(element_source(chain_of({c.node, c.in, c.out}), 16).text);
+    }
+  }
+  const std::string code = compile_cuda(sources.text(), "sm_90");
+  EXPECT_EQ(code.substr(1, 3), "ELF");
+  for (size_t n = 0; n < sources.size(); ++n)
+    EXPECT_NE(code.find(str("kernel", n)), std::string::npos);
+}
+
+TEST(Nvrtc, NamesWhatDoesNotCompile) {
+  std::string why;
+  if (no_nvrtc(&why)) GTEST_SKIP() << why;
+  try {
+    compile_cuda("extern \"C\" __global__ void kernel() { nothing; }", "sm_90");
+    FAIL() << "compiled";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("\"nothing\" is undefined"), std::string::npos)
+        << e.what();
+  }
+}
+
+struct TestFolder {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / str("shardrun_cubins_", getpid());
+  ~TestFolder() { std::filesystem::remove_all(path); }
+  std::filesystem::path file() const {
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 1);
+    return std::filesystem::directory_iterator(path)->path();
+  }
+};
+
+TEST(Nvrtc, KeepsWhatItCompiled) {
+  std::string why;
+  if (no_nvrtc(&why)) GTEST_SKIP() << why;
+  const TestFolder folder;
+  const std::string source = "extern \"C\" __global__ void kernel(int* x) { *x = 42; }";
+  const std::string code = compile_cuda_cached(source, "sm_90", folder.path / "deep");
+  EXPECT_EQ(code, compile_cuda(source, "sm_90"));
+  std::filesystem::remove_all(folder.path / "deep");
+  EXPECT_EQ(code, compile_cuda_cached(source, "sm_90", folder.path));
+  // A file that is read is not written: the same one is still there.
+  const std::filesystem::path file = folder.file();
+  std::filesystem::last_write_time(file, std::filesystem::file_time_type{});
+  const auto before = std::filesystem::last_write_time(file);
+  EXPECT_EQ(code, compile_cuda_cached(source, "sm_90", folder.path));
+  EXPECT_EQ(std::filesystem::last_write_time(file), before);
+  // One that is cut off or altered is made again.
+  const auto whole = std::filesystem::file_size(file);
+  std::filesystem::resize_file(file, whole - 1);
+  EXPECT_EQ(code, compile_cuda_cached(source, "sm_90", folder.path));
+  EXPECT_EQ(std::filesystem::file_size(folder.file()), whole);
+  {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(-5, std::ios::end);
+    bytes << "?";
+  }
+  EXPECT_EQ(code, compile_cuda_cached(source, "sm_90", folder.path));
+  // Other GPUs have other files.
+  EXPECT_NE(code, compile_cuda_cached(source, "sm_80", folder.path));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path), {}), 2);
+}
+
+}  // namespace
+}  // namespace shardrun::cuda

@@ -1,0 +1,164 @@
+// Every kernel of the GPU against the reference, on every call that it accepts of every op's
+// samples, larger ones and empty ones.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <set>
+
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "tests/support/kernel_cases.h"
+
+namespace shardrun {
+namespace {
+
+constexpr uint64_t kSeed = 20261123;
+
+/// The GPU, or why there is none.
+class Gpu {
+ public:
+  Gpu() {
+    if (cuda::device_count(&why) > 0) device = cuda::open_device(0);
+  }
+  std::unique_ptr<cuda::CudaDevice> device;
+  std::string why;
+};
+
+/// Some bytes of the GPU's memory between bytes of a pattern, which it must still have at the end.
+class Guarded {
+ public:
+  /// `shift`: how far from a multiple of 256 bytes the memory begins.
+  Guarded(Device& device, int64_t bytes, int64_t shift)
+      : device_(device), bytes_(bytes), before_(kGuard + shift) {
+    memory_ = device.allocate(before_ + bytes + kGuard);
+    std::vector<char> garbage(static_cast<size_t>(before_ + bytes + kGuard), kPattern);
+    device.copy_in(memory_.get(), garbage.data(), before_ + bytes + kGuard);
+  }
+  void* data() const { return bytes_ == 0 ? nullptr : memory_.get() + before_; }
+  void expect_untouched() const {
+    std::vector<char> all(static_cast<size_t>(before_ + bytes_ + kGuard));
+    device_.copy_out(all.data(), memory_.get(), static_cast<int64_t>(all.size()));
+    const auto is_pattern = [](char c) { return c == kPattern; };
+    EXPECT_TRUE(std::all_of(all.begin(), all.begin() + before_, is_pattern)) << "wrote before it";
+    EXPECT_TRUE(std::all_of(all.end() - kGuard, all.end(), is_pattern)) << "wrote behind it";
+  }
+
+ private:
+  static constexpr int64_t kGuard = 512;
+  static constexpr char kPattern = '\xff';
+  Device& device_;
+  int64_t bytes_, before_;
+  std::shared_ptr<char> memory_;
+};
+
+/// `in_place`: the {result, operand} that share memory.
+std::vector<Tensor> run_on_gpu(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c,
+                               const std::vector<Tensor>& in, int64_t shift,
+                               std::optional<std::pair<int, int>> in_place = std::nullopt) {
+  const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
+  std::vector<Guarded> memory;
+  std::vector<TensorView> in_views, out_views;
+  for (const Tensor& t : in) {
+    memory.emplace_back(device, byte_size(t.type()), shift);
+    device.copy_in(memory.back().data(), t.data(), byte_size(t.type()));
+    in_views.push_back({memory.back().data(), t.type()});
+  }
+  for (const TensorType& t : c.out) {
+    if (in_place && in_place->first == static_cast<int>(out_views.size())) {
+      out_views.push_back(in_views[static_cast<size_t>(in_place->second)]);
+      continue;
+    }
+    memory.emplace_back(device, byte_size(t), shift);
+    out_views.push_back({memory.back().data(), t});
+  }
+  memory.emplace_back(device, kernel.workspace_bytes, 0);
+  kernel.run({in_views, out_views, memory.back().data(), device.stream()});
+  device.synchronize();
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < c.out.size(); ++i) {
+    out.emplace_back(c.out[i]);
+    device.copy_out(out.back().data(), out_views[i].data, byte_size(c.out[i]));
+  }
+  for (const Guarded& each : memory) each.expect_untouched();
+  return out;
+}
+
+double tolerance_of(const Case& c) {
+  for (const auto& types : {c.in, c.out}) {
+    for (const TensorType& t : types) {
+      if (t.dtype == DType::bf16) return 2e-2;
+    }
+  }
+  return 1e-4;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const auto bytes = static_cast<size_t>(byte_size(a.type()));
+  return bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0;
+}
+
+void check(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c, std::mt19937_64& rng) {
+  const std::vector<Tensor> in = random_operands(c, rng);
+  const std::vector<Tensor> want = run_reference(c.node, in);
+  const std::vector<Tensor> got = run_on_gpu(device, impl, c, in, 0);
+  const std::vector<Tensor> again = run_on_gpu(device, impl, c, in, 0);
+  // As far from 16 bytes as an element allows: a view of other memory.
+  const std::vector<Tensor> beside = run_on_gpu(device, impl, c, in, 8);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(str("result ", i));
+    expect_close(got[i], want[i], tolerance_of(c));
+    EXPECT_TRUE(same_bits(got[i], again[i])) << "differs from run to run";
+    expect_close(beside[i], want[i], tolerance_of(c));
+  }
+  for (const auto& pair : op_def(c.node.op).in_place) {
+    const auto result = static_cast<size_t>(pair.first), operand = static_cast<size_t>(pair.second);
+    if (result >= c.out.size() || operand >= c.in.size() || c.out[result] != c.in[operand])
+      continue;
+    SCOPED_TRACE(str("result ", result, " in place of operand ", operand));
+    const std::vector<Tensor> in_place = run_on_gpu(device, impl, c, in, 0, pair);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(same_bits(got[i], in_place[i]));
+  }
+}
+
+TEST(CudaKernels, AgreeWithTheReference) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::cout << "seed " << kSeed << " on " << gpu.device->name() << "\n";
+  std::mt19937_64 rng(kSeed);
+  std::set<std::string> exercised;
+  for (const KernelImpl& impl : cuda_kernels()) {
+    if (impl.op.empty()) continue;  // the host's kernels, tested as such
+    for (const Case& c : cases_of(op_def(impl.op))) {
+      if (impl.refuses && impl.refuses({c.node, c.in, c.out})) continue;
+      SCOPED_TRACE(str(impl.name, " ", describe(c)));
+      check(*gpu.device, impl, c, rng);
+      if (HasFatalFailure()) return;
+      exercised.insert(impl.op + " " + impl.name);
+    }
+  }
+  for (const KernelImpl& impl : cuda_kernels()) {
+    EXPECT_TRUE(impl.op.empty() || exercised.count(impl.op + " " + impl.name))
+        << impl.op << " " << impl.name << " was never run";
+  }
+}
+
+/// The last of the list takes what the others refuse, here all.
+TEST(CudaKernels, AnyOpRunsByWayOfTheHost) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::mt19937_64 rng(kSeed + 1);
+  const KernelImpl& impl = cuda_kernels().back();
+  ASSERT_EQ(impl.name, "cuda:host");
+  for (const char* op : {"add", "matmul", "cumsum", "split", "iota"}) {
+    const Case c = cases_of(op_def(op)).front();
+    SCOPED_TRACE(describe(c));
+    const std::vector<Tensor> in = random_operands(c, rng);
+    const std::vector<Tensor> want = run_reference(c.node, in);
+    const std::vector<Tensor> got = run_on_gpu(*gpu.device, impl, c, in, 0);
+    for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], tolerance_of(c));
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
