@@ -56,7 +56,7 @@ class CudaRank final : public RankDevice {
  public:
   explicit CudaRank(Communicator& host)
       : device_(cuda::open_device(local_rank(host) % gpus())),
-        comm_(cuda::make_cuda_communicator(host, *device_)) {}
+        comm_(cuda::make_cuda_communicator(host, *device_->side())) {}
   Device& device() override { return *device_; }
   Communicator& comm() override { return *comm_; }
 

@@ -54,6 +54,13 @@ class Device {
   /// Returns when all work that was asked for is done.
   virtual void synchronize() = 0;
 
+  /// A second order of work on the same memory, which goes on beside this one's; null: there is
+  /// none.
+  virtual Device* side() { return nullptr; }
+  /// Work that is asked of this device from now on waits for all that `other`, its side or the
+  /// device whose side it is, has been asked for so far.
+  virtual void wait_for(Device& other) { other.synchronize(); }
+
   /// What `work` asks this device for, not done but noted, so that it can be asked for again in one
   /// call: a CUDA graph. `work` may not wait, nor copy in or out. Null: this device notes nothing,
   /// and `work` was not called.

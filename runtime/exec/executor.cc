@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "exec/beside.h"
+
 namespace shardrun {
 namespace {
 
@@ -150,6 +152,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
     make_groups(world);
     prepare(lists);
     make_chains();
+    plan_waits();
     if (initialise) initialise_persistent(seed);
   } catch (const Error& e) {
     throw e.with_context(str("rank ", program_.rank));
@@ -186,10 +189,13 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
     int64_t needed = 0;
     try {
       if (step.kind == Step::Kind::collective) {
-        ready.collective = std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype,
-                                                            program_.rank, device_);
+        const bool local = CollectiveStep::is_local(step.collective->kind);
+        Device* const side = local ? nullptr : device_.side();
+        ready.collective =
+            std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype, program_.rank,
+                                             side != nullptr ? *side : device_);
         needed = ready.collective->workspace_bytes();
-        if (!ready.collective->is_local()) ready.group = groups_.at(step.collective->axes).get();
+        if (!local) ready.group = groups_.at(step.collective->axes).get();
       } else {
         const std::vector<TensorType> in = types_of(program_, step.in),
                                       out = types_of(program_, step.out);
@@ -229,6 +235,34 @@ void Executor::make_chains() {
     if (!RowChain::pays(chain)) continue;
     chains_.emplace(first, RowChain({chain.begin(), chain.end()}));
     first += chain.size() - 1;
+  }
+}
+
+/// Phases end with a wait, so each stands for itself.
+void Executor::plan_waits() {
+  waits_.assign(ready_.size(), false);
+  if (device_.side() == nullptr) return;
+  const auto range = [](const void* data, int64_t bytes) {
+    const auto* begin = static_cast<const char*>(data);
+    return StepMemory::Range(begin, begin == nullptr ? begin : begin + bytes);
+  };
+  for (const Phase phase : {Phase::micro, Phase::update}) {
+    std::vector<size_t> indices;
+    std::vector<StepMemory> steps;
+    for (size_t s = 0; s < ready_.size(); ++s) {
+      const Ready& ready = ready_[s];
+      if (ready.phase != phase) continue;
+      StepMemory memory;
+      for (const TensorView& v : ready.in) memory.reads.push_back(range(v.data, byte_size(v.type)));
+      for (const TensorView& v : ready.out)
+        memory.writes.push_back(range(v.data, byte_size(v.type)));
+      memory.writes.push_back(range(ready.workspace, program_.steps[s].workspace_bytes));
+      memory.beside = ready.group != nullptr;
+      steps.push_back(std::move(memory));
+      indices.push_back(s);
+    }
+    const std::vector<bool> waits = waits_for_beside(steps);
+    for (size_t i = 0; i < indices.size(); ++i) waits_[indices[i]] = waits[i];
   }
 }
 
@@ -296,12 +330,16 @@ void Executor::run(Phase phase) {
 
 void Executor::run_step(size_t step) {
   const Ready& ready = ready_[step];
+  Device* const side = ready.group != nullptr ? device_.side() : nullptr;
   try {
+    if (waits_[step]) device_.wait_for(*device_.side());
+    if (side != nullptr) side->wait_for(device_);
     if (ready.kernel) {
       ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace, device_.stream()});
     } else {
       ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
     }
+    if (side != nullptr && (timeline_ || hook_)) device_.wait_for(*side);
     if (timeline_ && !device_.is_host()) device_.synchronize();
   } catch (const Error& e) {
     throw e.with_context(
@@ -332,6 +370,7 @@ void Executor::run_steps(Phase phase) {
       start = Timeline::now();
     }
   }
+  if (device_.side() != nullptr) device_.wait_for(*device_.side());
 }
 
 const Binding* Executor::scalar(std::string_view name) const {

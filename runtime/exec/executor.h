@@ -67,7 +67,8 @@ class Executor {
   /// program.rank. Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or
   /// make every persistent value's shard from its Source (false: the arena holds them already).
   /// `lists` are tried in order, during construction; their names are seen through
-  /// implementation(). Kernels and `world` are those of `device`, which the arena lies on.
+  /// implementation(). Kernels and `world` are those of `device`, which the arena lies on. Where it
+  /// has a side, `world` is of that one: collectives run beside kernels that do not need them.
   Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
            uint64_t seed, std::shared_ptr<Arena> arena = nullptr, bool initialise = true,
            Device& device = host_device());
@@ -138,6 +139,7 @@ class Executor {
   void prepare(std::span<const KernelList* const> lists);
   void set_up();
   void make_chains();
+  void plan_waits();
   void initialise_persistent(uint64_t seed);
   void run(Phase phase);
   void run_steps(Phase phase);
@@ -157,6 +159,7 @@ class Executor {
   bool is_set_up_ = false;
   std::map<size_t, RowChain> chains_;  // by their first step
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
+  std::vector<bool> waits_;   // steps before which the device waits for its side
   std::set<Phase> warm_;      // have run once, step by step
   std::vector<char> beside_;  // what fill hands out where the arena is not the host's
   double comm_seconds_ = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/philox.h"
+#include "exec/beside.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/join_steps.h"
 #include "planner/partition.h"
@@ -83,18 +84,25 @@ struct Casts {
   bool rewrite = false;  // a weight is written after the first step
 };
 
-/// `far`: on a device whose memory the host cannot touch.
+/// far: on a device whose memory the host cannot touch; beside: where collectives run beside
+/// kernels, as late as they may.
+enum class On { host, far, beside };
 Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Casts casts = {},
-                    bool far = false) {
+                    On on = On::host) {
   Outcome out;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   std::vector<std::vector<std::pair<Binding, Tensor>>> shards(ranks);
   std::vector<Outcome> metrics(ranks);
   testing::run_ranks(static_cast<int>(ranks), [&](Communicator& host) {
     const KernelList beyond = testing::far_kernels(reference_kernels());
-    testing::FarDevice device;
-    const auto peers = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
-    // A rank alone has nothing to wait for, and its steps can be noted.
+    const bool far = on != On::host;
+    testing::FarDevice device(on == On::beside ? std::make_unique<testing::FarDevice>(nullptr, true)
+                                               : nullptr);
+    testing::FarDevice at_once;
+    std::unique_ptr<Communicator> peers =
+        make_peer_communicator(host, std::make_shared<testing::FarAccess>(at_once));
+    if (on == On::beside)
+      peers = std::make_unique<testing::LazyCommunicator>(std::move(peers), *device.side());
     Communicator& world = far ? *peers : host;
     const std::vector<const KernelList*> lists = {far ? &beyond : &reference_kernels()};
     Program program = Partition(g, plan, Cluster{}).program(world.rank());
@@ -206,14 +214,15 @@ TEST(Executor, TwoAxes) {
 TEST(Executor, ThreeAxes) { run_mesh("2x2x2", options("adamw", 2, 0.5), 10); }
 
 /// Nothing in the executor touches memory but through the device: the same numbers, bit for bit.
-TEST(Executor, RunsWhereTheHostCannotReach) {
+void run_far(On on) {
   for (const char* text : {"1", "2", "3x2"}) {
     for (uint32_t seed = 0; seed < 4; ++seed) {
       SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
       const ModelOptions o = options("adamw", 2, 0.5);
       const Graph g = testing::small_model(o);
       const Plan plan = testing::random_plan(g, Mesh::parse(text), seed);
-      const Outcome here = run_sharded(g, plan, o), far = run_sharded(g, plan, o, {}, true);
+      const Outcome here = run_sharded(g, plan, o, {true, false}),
+                    far = run_sharded(g, plan, o, {true, false}, on);
       EXPECT_EQ(here.loss, far.loss);
       EXPECT_EQ(here.norm, far.norm);
       for (const auto& [name, tensor] : here.persistent) {
@@ -226,6 +235,30 @@ TEST(Executor, RunsWhereTheHostCannotReach) {
       }
     }
   }
+}
+
+TEST(Executor, RunsWhereTheHostCannotReach) { run_far(On::far); }
+TEST(Executor, RunsCollectivesBesideKernels) { run_far(On::beside); }
+
+TEST(Executor, WaitsForWhatIsStillRunBeside) {
+  const char memory[64] = {};
+  const auto range = [&](int begin, int end) {
+    return StepMemory::Range(memory + begin, memory + end);
+  };
+  const std::vector<StepMemory> steps = {
+      {{range(0, 8)}, {range(8, 16)}, true},     // a collective
+      {{range(16, 24)}, {range(24, 32)}},        // has nothing to do with it
+      {{range(0, 8)}, {range(32, 40)}},          // reads what it reads
+      {{}, {range(4, 5)}},                       // writes what it reads
+      {{range(8, 9)}, {range(32, 40)}},          // by now it is done
+      {{range(40, 48)}, {range(40, 48)}, true},  // another, in place
+      {{range(47, 50)}, {}},                     // reads what it writes
+      {{}, {range(40, 41)}},                     // done too
+      {{range(0, 8)}, {range(8, 16)}, true},
+      {{range(7, 9)}, {range(3, 3)}},  // empty: but what it reads is written
+  };
+  EXPECT_EQ(waits_for_beside(steps),
+            (std::vector<bool>{false, false, false, true, false, false, true, false, false, true}));
 }
 
 TEST(Executor, EmptyShards) {

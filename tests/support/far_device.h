@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -68,8 +69,13 @@ class FarMemory {
   std::vector<Part> parts_;
 };
 
+/// `lazy`: does nothing before somebody waits for it, as a busy stream might.
 class FarDevice final : public Device {
  public:
+  explicit FarDevice(std::unique_ptr<FarDevice> side = nullptr, bool lazy = false)
+      : side_(std::move(side)), lazy_(lazy) {}
+  FarDevice* side() override { return side_.get(); }
+
   std::string name() const override { return "far"; }
   bool is_host() const override { return false; }
   void* stream() const override { return const_cast<FarDevice*>(this); }
@@ -79,12 +85,12 @@ class FarDevice final : public Device {
   int64_t free_bytes() const override { return int64_t{1} << 40; }
 
   void copy_in(void* to, const void* from, int64_t bytes) override {
-    SR_REQUIRE(noted_ == nullptr, internal, "a copy from the host cannot be noted");
+    synchronize();
     const FarMemory::Use open;
     host_device().copy_in(to, from, bytes);
   }
   void copy_out(void* to, const void* from, int64_t bytes) override {
-    SR_REQUIRE(noted_ == nullptr, internal, "a copy to the host cannot be noted");
+    synchronize();
     const FarMemory::Use open;
     host_device().copy_out(to, from, bytes);
   }
@@ -107,7 +113,11 @@ class FarDevice final : public Device {
                const Box& region, DType dtype) override {
     work([=] { host_device().add_box(src, src_box, dst, dst_box, region, dtype); });
   }
-  void synchronize() override { SR_REQUIRE(noted_ == nullptr, internal, "a wait cannot be noted"); }
+  void synchronize() override {
+    SR_REQUIRE(noted_ == nullptr, internal, "a wait cannot be noted");
+    const std::vector<std::function<void()>> pieces = std::exchange(queue_, {});
+    for (const auto& piece : pieces) piece();
+  }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& steps) override {
     auto recorded = std::make_unique<Noted>();
@@ -122,9 +132,14 @@ class FarDevice final : public Device {
   /// Done, with memory open, or noted.
   void work(std::function<void()> piece) {
     if (noted_ != nullptr) return noted_->pieces.push_back(std::move(piece));
-    const FarMemory::Use open;
-    piece();
+    auto open_and_do = [piece = std::move(piece)] {
+      const FarMemory::Use open;
+      piece();
+    };
+    lazy_ ? queue_.push_back(open_and_do) : open_and_do();
   }
+  /// The same for what opens memory by itself.
+  void later(std::function<void()> piece) { lazy_ ? queue_.push_back(piece) : piece(); }
 
  private:
   struct Noted final : RecordedWork {
@@ -135,6 +150,9 @@ class FarDevice final : public Device {
     std::vector<std::function<void()>> pieces;
   };
   Noted* noted_ = nullptr;
+  std::unique_ptr<FarDevice> side_;
+  bool lazy_;
+  std::vector<std::function<void()>> queue_;
 };
 
 /// `list`'s kernels, as work of the FarDevice that KernelArgs::stream is.
@@ -178,6 +196,60 @@ class FarAccess final : public PeerAccess {
   }
 
  private:
+  FarDevice& device_;
+};
+
+/// Calls that are asked of a lazy device and done when somebody waits for it.
+class LazyCommunicator final : public Communicator {
+ public:
+  LazyCommunicator(std::unique_ptr<Communicator> over, FarDevice& device)
+      : over_(std::move(over)), device_(device) {}
+  int rank() const override { return over_->rank(); }
+  int size() const override { return over_->size(); }
+  Communicator& host() override { return over_->host(); }
+  void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                  DType dtype) override {
+    device_.later([=, this, n = copy(counts)] { over_->all_gather(send, recv, n, dtype); });
+  }
+  void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
+                      Reduction op, void* staging) override {
+    device_.later(
+        [=, this, n = copy(counts)] { over_->reduce_scatter(send, recv, n, dtype, op, staging); });
+  }
+  void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
+    device_.later([=, this] { over_->all_reduce(data, count, dtype, op, staging); });
+  }
+  void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
+                  std::span<const int64_t> recv_counts, DType dtype) override {
+    device_.later([=, this, out = copy(send_counts), in = copy(recv_counts)] {
+      over_->all_to_all(send, out, recv, in, dtype);
+    });
+  }
+  void broadcast(void* data, int64_t bytes, int root) override {
+    device_.later([=, this] { over_->broadcast(data, bytes, root); });
+  }
+  void send(const void* data, int64_t bytes, int to) override {
+    device_.later([=, this] { over_->send(data, bytes, to); });
+  }
+  void recv(void* data, int64_t bytes, int from) override {
+    device_.later([=, this] { over_->recv(data, bytes, from); });
+  }
+  void barrier() override {
+    device_.synchronize();
+    over_->barrier();
+  }
+  Memory allocate(int64_t bytes) override { return over_->allocate(bytes); }
+  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
+    auto part = over_->split(groups);
+    if (!part) return nullptr;
+    return std::make_unique<LazyCommunicator>(std::move(part), device_);
+  }
+  void set_timeout(double seconds) override { over_->set_timeout(seconds); }
+  void abort() noexcept override { over_->abort(); }
+
+ private:
+  static std::vector<int64_t> copy(std::span<const int64_t> n) { return {n.begin(), n.end()}; }
+  std::unique_ptr<Communicator> over_;
   FarDevice& device_;
 };
 

@@ -27,6 +27,7 @@ class CudaDevice : public Device {
  public:
   virtual cudaStream_t cuda_stream() const = 0;
   virtual int ordinal() const = 0;
+  CudaDevice* side() override = 0;  // has none itself
   /// Tells GPUs apart, also those of several processes and machines: the UUID's 16 bytes.
   virtual std::string uuid() const = 0;
   virtual void use() const = 0;

@@ -95,12 +95,18 @@ class Staging {
 
 class OneDevice final : public CudaDevice {
  public:
-  explicit OneDevice(int ordinal) : ordinal_(ordinal) {
+  explicit OneDevice(int ordinal)
+      : OneDevice(ordinal, std::make_shared<std::vector<std::weak_ptr<Watch>>>()) {
+    side_.reset(new OneDevice(ordinal, watches_));
+  }
+  OneDevice(int ordinal, std::shared_ptr<std::vector<std::weak_ptr<Watch>>> watches)
+      : ordinal_(ordinal), watches_(std::move(watches)) {
     use();
     check(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
     cudaStream_t stream = nullptr;
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     stream_.reset(stream);
+    reached_ = make_event();
   }
 
   std::string name() const override {
@@ -112,6 +118,12 @@ class OneDevice final : public CudaDevice {
   int ordinal() const override { return ordinal_; }
   std::string uuid() const override {
     return {properties_.uuid.bytes, sizeof properties_.uuid.bytes};
+  }
+  CudaDevice* side() override { return side_.get(); }
+  void wait_for(Device& other) override {
+    check(cudaEventRecord(reached_.get(), static_cast<cudaStream_t>(other.stream())),
+          "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream_.get(), reached_.get(), 0), "cudaStreamWaitEvent");
   }
   void use() const override { check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
 
@@ -197,16 +209,16 @@ class OneDevice final : public CudaDevice {
       if (waited > kSpinSeconds) usleep(50);  // long work: leave the core to others
       if (waited - looked < kWatchSeconds) continue;
       looked = waited;
-      for (const std::weak_ptr<Watch>& watch : std::vector(watches_)) {
+      for (const std::weak_ptr<Watch>& watch : std::vector(*watches_)) {
         if (const auto alive = watch.lock()) (*alive)(waited);
       }
     }
   }
 
   std::shared_ptr<void> add_watch(Watch watch) override {
-    std::erase_if(watches_, [](const auto& w) { return w.expired(); });
+    std::erase_if(*watches_, [](const auto& w) { return w.expired(); });
     auto kept = std::make_shared<Watch>(std::move(watch));
-    watches_.push_back(kept);
+    watches_->push_back(kept);
     return kept;
   }
 
@@ -235,7 +247,9 @@ class OneDevice final : public CudaDevice {
   cudaDeviceProp properties_{};
   Stream stream_;
   Staging staging_;
-  std::vector<std::weak_ptr<Watch>> watches_;
+  std::shared_ptr<std::vector<std::weak_ptr<Watch>>> watches_;  // its side's are the same
+  Event reached_;
+  std::unique_ptr<OneDevice> side_;
 };
 
 }  // namespace
