@@ -18,7 +18,7 @@ if(SHARDRUN_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# scripts/setup puts HiGHS and onnx's data files into this folder, by version.
+# scripts/setup puts HiGHS, onnx's data files and cudnn-frontend's headers into this folder, by version.
 if(NOT DEFINED SHARDRUN_DEPS)
   if(DEFINED ENV{SHARDRUN_DEPS})
     set(SHARDRUN_DEPS $ENV{SHARDRUN_DEPS})
@@ -31,7 +31,7 @@ endif()
 function(pinned_folder variable name)
   set(file ${CMAKE_SOURCE_DIR}/scripts/requirements-${name}.txt)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-  file(STRINGS ${file} pin REGEX "^[a-z]+==")
+  file(STRINGS ${file} pin REGEX "^[a-z-]+==")
   string(REGEX MATCH "==([^ ]+)" _ "${pin}")
   set(folder ${SHARDRUN_DEPS}/${name}-${CMAKE_MATCH_1})
   if(NOT IS_DIRECTORY ${folder})

@@ -22,7 +22,9 @@ Pass pass_of(const Node& node) {
                                        : Pass::weights;
 }
 
-ConvolutionShape shape_of(const KernelCall& call) {
+}  // namespace
+
+ConvolutionShape convolution_shape(const KernelCall& call) {
   ConvolutionShape s;
   s.pass = pass_of(call.node);
   const TensorType& x = s.pass == Pass::data ? call.out[0] : call.in[0];
@@ -48,7 +50,6 @@ ConvolutionShape shape_of(const KernelCall& call) {
   return s;
 }
 
-/// Is every product with padding, or nothing there at all? Then the result is zero.
 bool is_zero(const ConvolutionShape& s) {
   if (s.batch == 0 || s.groups == 0 || s.in_channels == 0 || s.out_channels == 0) return true;
   for (size_t d = 0; d < s.in.size(); ++d) {
@@ -57,6 +58,8 @@ bool is_zero(const ConvolutionShape& s) {
   }
   return false;
 }
+
+namespace {
 
 /// A kernel of 1 that steps through every position: with channels first a product of [O, C] with
 /// [C, positions] for each image and group, with channels last one of all images' positions, both
@@ -129,7 +132,7 @@ struct Plan {
 
 std::optional<Plan> plan(const KernelCall& call, std::string* why) {
   Plan p;
-  p.shape = shape_of(call);
+  p.shape = convolution_shape(call);
   p.zero = is_zero(p.shape);
   if (p.zero) return p;
   // Sums over images in bf16 would be rounded each time.

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "base/shape.h"
+#include "kernels/kernel.h"
 
 namespace shardrun::cpu {
 
@@ -23,6 +23,11 @@ struct ConvolutionShape {
   DType dtype = DType::f32;          // of operands and results: f32, bf16
   DType weights_dtype = DType::f32;  // of the weights' gradient
 };
+
+/// What conv, conv_data_grad or conv_weight_grad is called with.
+ConvolutionShape convolution_shape(const KernelCall& call);
+/// Is every product with padding, or nothing there at all? Then the result is zero.
+bool is_zero(const ConvolutionShape& shape);
 
 class Convolution {
  public:

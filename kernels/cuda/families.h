@@ -6,6 +6,8 @@
 namespace shardrun::cuda {
 
 KernelList elementwise_kernels();
+KernelList matmul_kernels();
+KernelList conv_kernels();
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList optimizer_kernels();

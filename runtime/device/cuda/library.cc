@@ -11,7 +11,7 @@
 namespace shardrun::cuda {
 
 /// Opened once a process and never closed: what it made may outlive everything of ours.
-void* Library::open() const {
+void* Library::handle() const {
   static std::mutex mutex;
   static std::map<std::string, void*> opened;
   const std::lock_guard lock(mutex);
@@ -29,7 +29,7 @@ void* Library::open() const {
 }
 
 void* Library::find(const char* function) const {
-  void* found = dlsym(open(), function);
+  void* found = dlsym(handle(), function);
   SR_REQUIRE(found != nullptr, device, file_, " has no function ", function, "; install ",
              package_);
   return found;
@@ -37,6 +37,11 @@ void* Library::find(const char* function) const {
 
 const Library& cublas_lt() {
   static const Library library("libcublasLt.so." SHARDRUN_CUDA_MAJOR, "cuBLAS of CUDA " SHARDRUN_CUDA_MAJOR);
+  return library;
+}
+const Library& cuda_runtime() {
+  static const Library library("libcudart.so." SHARDRUN_CUDA_MAJOR,
+                               "the runtime of CUDA " SHARDRUN_CUDA_MAJOR);
   return library;
 }
 const Library& cudnn() {

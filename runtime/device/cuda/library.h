@@ -16,21 +16,23 @@ class Library {
       : file_(std::move(file)), package_(std::move(package)) {}
   /// Throws Error(device) naming the file, the loader's words and the package.
   void* find(const char* function) const;
+  /// As dlopen gives it, for headers that look functions up themselves. Throws like find.
+  void* handle() const;
 
  private:
-  void* open() const;
   std::string file_, package_;
 };
 
 const Library& cublas_lt();
+const Library& cuda_runtime();  // the shared one, which some of the others' headers open
 const Library& cudnn();
 const Library& nccl();
 const Library& nvrtc();
 
 }  // namespace shardrun::cuda
 
-#define SR_VENDOR(library, function)                                                       \
-  ([]() -> decltype(&::function) {                                                         \
+#define SR_VENDOR(library, function)                                                              \
+  ([]() -> decltype(&::function) {                                                                \
     static const auto found = reinterpret_cast<decltype(&::function)>((library).find(#function)); \
-    return found;                                                                          \
+    return found;                                                                                 \
   }())

@@ -1,0 +1,39 @@
+// Autotune: which of a library's algorithms was fastest for a call, measured once and kept on disk.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace shardrun::cuda {
+
+/// One file for a GPU's name and the libraries' versions. Several processes and threads may use it
+/// at once: whoever measured a call first decides for all, so that later runs, and other ranks'
+/// later calls, compute the same bits. A file that is damaged, or of another format, counts as
+/// empty and is written anew; one that cannot be written is done without.
+///
+///   Autotune tuned(folder, "NVIDIA H200, cublasLt 13.1.0");
+///   algorithm = tuned.find("m64 n64 k64 bf16");
+///   if (!algorithm) algorithm = tuned.keep("m64 n64 k64 bf16", measure());
+class Autotune {
+ public:
+  /// No folder: kept in this process alone.
+  Autotune(const std::string& folder, const std::string& of);
+
+  std::optional<std::string> find(const std::string& call);
+  /// What is kept for the call now: `algorithm`, or what another was first with. Neither text may
+  /// hold a tab or an end of line.
+  std::string keep(const std::string& call, const std::string& algorithm);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void read();
+
+  std::string of_, path_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> known_;
+};
+
+}  // namespace shardrun::cuda

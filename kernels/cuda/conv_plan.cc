@@ -1,0 +1,102 @@
+// From window.h's convolutions to cuDNN's.
+#include "kernels/cuda/conv_plan.h"
+
+#include <algorithm>
+
+#include "graph/ops/window.h"
+#include "kernels/cpu/convolution.h"
+
+namespace shardrun::cuda {
+namespace {
+
+using Pass = cpu::ConvolutionShape::Pass;
+
+/// Strides of [outer, channels, …sizes] with the channels at the end of memory, or as the dims
+/// stand.
+Shape strides_of(int64_t channels, const Shape& sizes, bool last) {
+  const int64_t inner = element_count(sizes);
+  Shape strides = {channels * inner, last ? 1 : inner};
+  for (int64_t s : row_major_strides(sizes)) strides.push_back(last ? s * channels : s);
+  return strides;
+}
+
+Shape dims_of(int64_t outer, int64_t channels, const Shape& sizes) {
+  Shape dims = {outer, channels};
+  dims.insert(dims.end(), sizes.begin(), sizes.end());
+  return dims;
+}
+
+}  // namespace
+
+std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string* why) {
+  cpu::ConvolutionShape s = cpu::convolution_shape(call);
+  ConvPlan plan;
+  plan.zero = cpu::is_zero(s);
+  if (plan.zero) return plan;
+  if (s.in.size() > 3) {
+    *why = "cuDNN has at most 3 spatial dims";
+    return std::nullopt;
+  }
+  if (s.in.size() == 1) {  // cuDNN has at least 2
+    for (Shape* sizes : {&s.in, &s.out, &s.kernel, &s.strides, &s.dilations})
+      sizes->insert(sizes->begin(), 1);
+    s.low.insert(s.low.begin(), 0);
+  }
+  CudnnConvolution& c = plan.convolution;
+  c.pass = s.pass == Pass::forward ? CudnnConvolution::Pass::forward
+           : s.pass == Pass::data  ? CudnnConvolution::Pass::data
+                                   : CudnnConvolution::Pass::weights;
+  c.dtype = s.dtype, c.weights_dtype = s.weights_dtype;
+  c.tf32 = tf32 && s.dtype == DType::f32;
+  c.strides = s.strides, c.dilations = s.dilations;
+  c.x_strides = strides_of(s.groups * s.in_channels, s.in, s.channels_last);
+  c.y_strides = strides_of(s.groups * s.out_channels, s.out, s.channels_last);
+  Shape in = s.in;
+  for (size_t d = 0; d < s.in.size(); ++d) {
+    const Window window{s.kernel[d], s.strides[d], s.dilations[d], s.low[d], 0};
+    const int64_t high = window.high_for(s.in[d], s.out[d]);
+    int64_t before = std::max<int64_t>(0, -s.low[d]), behind = 0;
+    // Rows at the end that are too few for a window cuDNN leaves out itself.
+    if (high < 0 &&
+        Window{s.kernel[d], s.strides[d], s.dilations[d], s.low[d], 0}.count(s.in[d]) != s.out[d])
+      behind = -high;
+    c.low.push_back(s.low[d] + before);
+    c.high.push_back(std::max<int64_t>(0, high));
+    in[d] -= before + behind;
+    if (in[d] < 1) {
+      *why = "reads no row of the image";
+      return std::nullopt;
+    }
+    plan.image_offset += before * c.x_strides[d + 2];
+    plan.clears_image = plan.clears_image || (s.pass == Pass::data && before + behind > 0);
+  }
+  if (plan.image_offset * size_of(s.dtype) % 16 != 0) {
+    *why = "the rows that are read do not begin on 16 bytes";
+    return std::nullopt;
+  }
+  c.x = dims_of(s.batch, s.groups * s.in_channels, in);
+  c.y = dims_of(s.batch, s.groups * s.out_channels, s.out);
+  c.w = dims_of(s.groups * s.out_channels, s.in_channels, s.kernel);
+  c.w_strides = strides_of(s.in_channels, s.kernel, s.channels_last);
+  const auto round256 = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const int64_t rows = c.w[0], channels = s.in_channels, offsets = element_count(s.kernel);
+  if (s.channels_last && offsets > 1 && channels > 1) {
+    const bool back = s.pass == Pass::weights;  // [O, …, C] to [O, C, …]
+    BoxLoops loops;
+    loops.dims = 3;
+    loops.count = rows * channels * offsets;
+    const int64_t middle = back ? channels : offsets, inner = back ? offsets : channels;
+    const int64_t size[] = {rows, middle, inner}, from[] = {channels * offsets, 1, middle},
+                  to[] = {channels * offsets, inner, 1};
+    std::copy(size, size + 3, loops.size);
+    std::copy(from, from + 3, loops.from);
+    std::copy(to, to + 3, loops.to);
+    plan.move_weights = loops;
+    plan.weights_bytes = round256(loops.count * size_of(s.weights_dtype));
+  }
+  if (s.weights_dtype != s.dtype)
+    plan.narrow_bytes = round256(rows * channels * offsets * size_of(s.dtype));
+  return plan;
+}
+
+}  // namespace shardrun::cuda

@@ -1,0 +1,305 @@
+// Descriptors of cuBLASLt, and the choice among its algorithms.
+#include "kernels/cuda/lt_product.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "base/cache_folder.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/library.h"
+#include "kernels/cuda/autotune.h"
+
+namespace shardrun::cuda {
+
+std::string LtShape::key() const {
+  std::string text = str("product ", rows, "x", cols, "x", depth, transpose_a ? " T" : " N",
+                         transpose_b ? "T " : "N ", in, "->", out, tf32 ? " tf32" : "", " ld ",
+                         a.ld, ",", b.ld, ",", d.ld, " on ", alignment());
+  if (batch > 1) text += str(" batch ", batch, " step ", a.step, ",", b.step, ",", d.step);
+  return text;
+}
+
+int64_t LtShape::workspace_bytes() const {
+  constexpr int64_t kMost = 32 << 20, kLeast = 1 << 20, kParts = 8;
+  const int64_t part = rows * cols * batch * 4;
+  return part > kMost / kParts ? kMost : std::min(kMost, kLeast + kParts * part);
+}
+
+int64_t LtShape::alignment() const {
+  int64_t all = 64;
+  for (const Start& s : starts)
+    all =
+        std::gcd(all, std::gcd(s.a * size_of(in), std::gcd(s.b * size_of(in), s.d * size_of(out))));
+  return all;
+}
+
+namespace {
+
+void check_lt(cublasStatus_t status, std::string_view operation) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail(ErrorKind::device, operation, ": ", SR_VENDOR(cublas_lt(), cublasLtGetStatusString)(status));
+}
+
+/// One a GPU and process, shared by all that runs on it; never destroyed, since what uses it may
+/// outlive main.
+cublasLtHandle_t handle_of(int device) {
+  static std::mutex mutex;
+  static std::map<int, cublasLtHandle_t> handles;
+  const std::lock_guard lock(mutex);
+  cublasLtHandle_t& handle = handles[device];
+  if (handle == nullptr)
+    check_lt(SR_VENDOR(cublas_lt(), cublasLtCreate)(&handle), "cublasLtCreate");
+  return handle;
+}
+
+Autotune& tuned_on(int device) {
+  static std::mutex mutex;
+  static std::map<int, std::unique_ptr<Autotune>> all;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Autotune>& tuned = all[device];
+  if (!tuned) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    tuned = std::make_unique<Autotune>(cache_folder(),
+                                       str(static_cast<const char*>(properties.name), ", cublasLt ",
+                                           SR_VENDOR(cublas_lt(), cublasLtGetVersion)()));
+  }
+  return *tuned;
+}
+
+struct DescDeleter {
+  void operator()(cublasLtMatmulDesc_t desc) const {
+    SR_VENDOR(cublas_lt(), cublasLtMatmulDescDestroy)(desc);
+  }
+};
+struct LayoutDeleter {
+  void operator()(cublasLtMatrixLayout_t layout) const {
+    SR_VENDOR(cublas_lt(), cublasLtMatrixLayoutDestroy)(layout);
+  }
+};
+struct PreferenceDeleter {
+  void operator()(cublasLtMatmulPreference_t preference) const {
+    SR_VENDOR(cublas_lt(), cublasLtMatmulPreferenceDestroy)(preference);
+  }
+};
+using Desc = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, DescDeleter>;
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, LayoutDeleter>;
+using Preference =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, PreferenceDeleter>;
+
+cudaDataType_t data_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+Layout make_layout(DType dtype, int64_t rows, int64_t cols, const LtShape::Operand& operand,
+                   int64_t batch) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check_lt(SR_VENDOR(cublas_lt(), cublasLtMatrixLayoutCreate)(
+               &made, data_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols),
+               operand.ld),
+           "cublasLtMatrixLayoutCreate");
+  Layout layout(made);
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+    check_lt(SR_VENDOR(cublas_lt(), cublasLtMatrixLayoutSetAttribute)(made, attribute, &value,
+                                                                      sizeof value),
+             "cublasLtMatrixLayoutSetAttribute");
+  };
+  if (batch > 1) {
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operand.step);
+  }
+  return layout;
+}
+
+/// Algorithms are 64 bytes that mean something to the version of cuBLASLt that made them.
+std::string to_text(const cublasLtMatmulAlgo_t& algo) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char* byte = reinterpret_cast<const unsigned char*>(&algo);
+       text.size() < 2 * sizeof algo; ++byte) {
+    text += kDigits[*byte / 16];
+    text += kDigits[*byte % 16];
+  }
+  return text;
+}
+
+std::optional<cublasLtMatmulAlgo_t> from_text(const std::string& text) {
+  cublasLtMatmulAlgo_t algo{};
+  if (text.size() != 2 * sizeof algo) return std::nullopt;
+  auto* bytes = reinterpret_cast<unsigned char*>(&algo);
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  for (size_t i = 0; i < sizeof algo; ++i) {
+    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes[i] = static_cast<unsigned char>(high * 16 + low);
+  }
+  return algo;
+}
+
+class Product final : public LtProduct {
+ public:
+  explicit Product(const LtShape& shape) : shape_(shape), workspace_(shape.workspace_bytes()) {}
+
+  void run(const void* a, const void* b, void* d, void* workspace, void* on) override {
+    const auto stream = static_cast<cudaStream_t>(on);
+    if (!desc_) prepare();
+    if (!chosen_) choose(a, b, d, workspace, stream);
+    for (const LtShape::Start& start : shape_.starts)
+      check_lt(multiply(start, a, b, d, workspace, stream, algorithm_), "cublasLtMatmul");
+  }
+
+ private:
+  void prepare() {
+    int device = 0;
+    cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+    handle_ = handle_of(device);
+    tuned_ = &tuned_on(device);
+    const LtShape& s = shape_;
+    const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasLtMatmulDesc_t made = nullptr;
+    check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulDescCreate)(&made, compute, CUDA_R_32F),
+             "cublasLtMatmulDescCreate");
+    Desc desc(made);
+    const auto transpose = [&](cublasLtMatmulDescAttributes_t attribute, bool is) {
+      const int32_t operation = is ? CUBLAS_OP_T : CUBLAS_OP_N;
+      check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulDescSetAttribute)(made, attribute, &operation,
+                                                                      sizeof operation),
+               "cublasLtMatmulDescSetAttribute");
+    };
+    transpose(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_a);
+    transpose(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_b);
+    a_ = s.transpose_a ? make_layout(s.in, s.depth, s.rows, s.a, s.batch)
+                       : make_layout(s.in, s.rows, s.depth, s.a, s.batch);
+    b_ = s.transpose_b ? make_layout(s.in, s.cols, s.depth, s.b, s.batch)
+                       : make_layout(s.in, s.depth, s.cols, s.b, s.batch);
+    d_ = make_layout(s.out, s.rows, s.cols, s.d, s.batch);
+    desc_ = std::move(desc);
+  }
+
+  cublasStatus_t multiply(const LtShape::Start& start, const void* a, const void* b, void* d,
+                          void* workspace, cudaStream_t stream, const cublasLtMatmulAlgo_t& algo) {
+    const float one = 1, zero = 0;
+    const auto at = [](auto* base, int64_t element, DType dtype) {
+      using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>,
+                                      const char, char>;
+      return static_cast<Byte*>(base) + element * size_of(dtype);
+    };
+    void* to = at(d, start.d, shape_.out);
+    return SR_VENDOR(cublas_lt(), cublasLtMatmul)(
+        handle_, desc_.get(), &one, at(a, start.a, shape_.in), a_.get(), at(b, start.b, shape_.in),
+        b_.get(), &zero, to, d_.get(), to, d_.get(), &algo, workspace,
+        static_cast<size_t>(workspace_), stream);
+  }
+
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates() const {
+    constexpr int kMost = 16;
+    cublasLtMatmulPreference_t made = nullptr;
+    check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulPreferenceCreate)(&made),
+             "cublasLtMatmulPreferenceCreate");
+    const Preference preference(made);
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulPreferenceSetAttribute)(made, attribute, &value,
+                                                                            sizeof value),
+               "cublasLtMatmulPreferenceSetAttribute");
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_));
+    const auto alignment = static_cast<uint32_t>(shape_.alignment());
+    for (auto which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      set(which, alignment);
+    std::vector<cublasLtMatmulHeuristicResult_t> found(kMost);
+    int count = 0;
+    const cublasStatus_t status = SR_VENDOR(cublas_lt(), cublasLtMatmulAlgoGetHeuristic)(
+        handle_, desc_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, kMost, found.data(),
+        &count);
+    SR_REQUIRE(status == CUBLAS_STATUS_SUCCESS && count > 0, device,
+               "cuBLASLt has no algorithm for ", shape_.key(), ": ",
+               SR_VENDOR(cublas_lt(), cublasLtGetStatusString)(status));
+    found.resize(static_cast<size_t>(count));
+    return found;
+  }
+
+  /// Does cuBLASLt still take an algorithm that was kept?
+  bool takes(const cublasLtMatmulAlgo_t& algo) const {
+    cublasLtMatmulHeuristicResult_t result{};
+    return SR_VENDOR(cublas_lt(), cublasLtMatmulAlgoCheck)(handle_, desc_.get(), a_.get(), b_.get(),
+                                                           d_.get(), d_.get(), &algo,
+                                                           &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<size_t>(workspace_);
+  }
+
+  void choose(const void* a, const void* b, void* d, void* workspace, cudaStream_t stream) {
+    const std::string key = shape_.key();
+    if (const auto kept = tuned_->find(key)) {
+      const auto algo = from_text(*kept);
+      if (algo && takes(*algo)) {
+        algorithm_ = *algo;
+        chosen_ = true;
+        return;
+      }
+    }
+    const std::vector<cublasLtMatmulHeuristicResult_t> found = candidates();
+    algorithm_ = found[0].algo;
+    cudaStreamCaptureStatus recording{};
+    cuda::check(cudaStreamIsCapturing(stream, &recording), "cudaStreamIsCapturing");
+    if (recording != cudaStreamCaptureStatusNone) return;  // nothing can be measured: the likeliest
+    if (found.size() > 1) algorithm_ = fastest(found, a, b, d, workspace, stream);
+    const auto kept = from_text(tuned_->keep(key, to_text(algorithm_)));
+    if (kept && takes(*kept)) algorithm_ = *kept;
+    chosen_ = true;
+  }
+
+  cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& found,
+                               const void* a, const void* b, void* d, void* workspace,
+                               cudaStream_t stream) {
+    constexpr int kRuns = 3;
+    const Event begin = make_timer(), end = make_timer();
+    size_t best = 0;
+    float least = -1;
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+      const auto once = [&] {
+        return multiply(shape_.starts[0], a, b, d, workspace, stream, found[i].algo);
+      };
+      if (once() != CUBLAS_STATUS_SUCCESS) continue;
+      cuda::check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
+      for (int run = 0; run < kRuns; ++run) check_lt(once(), "cublasLtMatmul");
+      cuda::check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
+      cuda::check(cudaEventSynchronize(end.get()), "a matrix product");
+      float milliseconds = 0;
+      cuda::check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
+                  "cudaEventElapsedTime");
+      if (least < 0 || milliseconds < least) least = milliseconds, best = i;
+    }
+    return found[best].algo;
+  }
+
+  static Event make_timer() {
+    cudaEvent_t event = nullptr;
+    cuda::check(cudaEventCreate(&event), "cudaEventCreate");
+    return Event(event);
+  }
+
+  LtShape shape_;
+  int64_t workspace_;
+  cublasLtHandle_t handle_ = nullptr;
+  Autotune* tuned_ = nullptr;
+  Desc desc_;
+  Layout a_, b_, d_;
+  cublasLtMatmulAlgo_t algorithm_{};
+  bool chosen_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LtProduct> make_lt_product(const LtShape& shape) {
+  return std::make_unique<Product>(shape);
+}
+
+}  // namespace shardrun::cuda

@@ -1,0 +1,32 @@
+// How a matmul runs on a GPU, decided by its shape: a product of cuBLASLt, with what has to be
+// rounded or transposed around it.
+#pragma once
+
+#include "device/cuda/boxes.h"
+#include "kernels/cuda/lt_product.h"
+#include "kernels/kernel.h"
+
+namespace shardrun::cuda {
+
+struct MatmulPlan {
+  std::optional<LtShape> product;  // none: the result is empty, or zero
+  bool first_is_a = false;         // the call's first operand is `a` of the product
+  bool narrow_first = false, narrow_second = false;  // f32 beside bf16: rounded first
+  std::optional<BoxLoops> move_first, move_second, move_result;
+  DType in = DType::f32;  // of the product's operands
+
+  /// Parts of the workspace, each on a boundary of 256 bytes: operands rounded, operands and result
+  /// moved, the product's own. 0 bytes where there is nothing to do.
+  int64_t narrow_first_bytes = 0, narrow_second_bytes = 0, move_first_bytes = 0,
+          move_second_bytes = 0, move_result_bytes = 0, product_bytes = 0;
+  int64_t workspace_bytes() const {
+    return narrow_first_bytes + narrow_second_bytes + move_first_bytes + move_second_bytes +
+           move_result_bytes + product_bytes;
+  }
+};
+
+/// Nullopt, with the reason in *why, if it cannot run there. Needs no GPU. `tf32`: f32 operands may
+/// be rounded to 10 bits.
+std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::string* why);
+
+}  // namespace shardrun::cuda

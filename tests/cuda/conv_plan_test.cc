@@ -1,0 +1,125 @@
+// What a convolution hands to cuDNN, done by plain loops in cuDNN's terms, against the reference.
+#include "kernels/cuda/conv_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "device/cuda/index.h"
+#include "tests/support/kernel_cases.h"
+
+namespace shardrun {
+namespace {
+
+using cuda::BoxLoops;
+using cuda::ConvPlan;
+using cuda::CudnnConvolution;
+using Numbers = std::vector<double>;
+
+Numbers numbers(const Tensor& t) {
+  Numbers values(static_cast<size_t>(t.count()));
+  for (int64_t i = 0; i < t.count(); ++i) values[static_cast<size_t>(i)] = t.at(i);
+  return values;
+}
+
+Numbers moved(const Numbers& from, const std::optional<BoxLoops>& loops) {
+  if (!loops) return from;
+  Numbers to(from.size());
+  for (int64_t i = 0; i < loops->count; ++i) {
+    const cuda::BoxPlace at = cuda::place_of(*loops, i);
+    to[static_cast<size_t>(at.to)] = from[static_cast<size_t>(at.from)];
+  }
+  return to;
+}
+
+/// Position `i` of a row-major walk over `dims`, as an index and where it lies by `strides`.
+Shape index_of(int64_t i, const Shape& dims) {
+  Shape index(dims.size());
+  for (size_t d = dims.size(); d-- > 0;) index[d] = i % dims[d], i /= dims[d];
+  return index;
+}
+size_t lies(const Shape& index, const Shape& strides) {
+  int64_t at = 0;
+  for (size_t d = 0; d < index.size(); ++d) at += index[d] * strides[d];
+  return static_cast<size_t>(at);
+}
+
+/// Calls f(x, w, y) with the places of every product.
+template <class F>
+void each_product(const CudnnConvolution& c, int64_t x_offset, F&& f) {
+  const int64_t groups = c.x[1] / c.w[1], per_group = c.y[1] / groups;
+  for (int64_t i = 0; i < element_count(c.y); ++i) {
+    const Shape y = index_of(i, c.y);
+    for (int64_t j = 0; j < element_count(c.w) / c.w[0]; ++j) {
+      Shape w = index_of(j, Shape(c.w.begin() + 1, c.w.end()));
+      w.insert(w.begin(), y[1]);
+      Shape x = {y[0], y[1] / per_group * c.w[1] + w[1]};
+      bool inside = true;
+      for (size_t d = 0; d < c.low.size(); ++d) {
+        x.push_back(y[d + 2] * c.strides[d] + w[d + 2] * c.dilations[d] - c.low[d]);
+        inside = inside && x.back() >= 0 && x.back() < c.x[d + 2];
+      }
+      if (inside)
+        f(static_cast<size_t>(x_offset) + lies(x, c.x_strides), lies(w, c.w_strides),
+          lies(y, c.y_strides));
+    }
+  }
+}
+
+/// cuDNN's own rule for sizes, and what it refuses.
+void expect_valid(const CudnnConvolution& c) {
+  ASSERT_GE(c.low.size(), 2u);
+  for (size_t d = 0; d < c.low.size(); ++d) {
+    EXPECT_GE(c.low[d], 0);
+    EXPECT_GE(c.high[d], 0);
+    const int64_t span = (c.w[d + 2] - 1) * c.dilations[d] + 1;
+    EXPECT_EQ((c.x[d + 2] + c.low[d] + c.high[d] - span) / c.strides[d] + 1, c.y[d + 2]);
+  }
+  EXPECT_LE(c.workspace_bytes(), 256 << 20);
+}
+
+TEST(ConvPlan, ConvolvesAsTheReferenceDoes) {
+  std::mt19937_64 rng(9);
+  int planned = 0, cropped = 0;
+  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"}) {
+    for (const Case& c : cases_of(op_def(op))) {
+      if (node_flops(c.node, c.in, c.out) > 3e5) continue;
+      SCOPED_TRACE(describe(c));
+      std::string why;
+      const std::optional<ConvPlan> plan = cuda::plan_conv({c.node, c.in, c.out}, false, &why);
+      if (!plan) {
+        EXPECT_NE(why.find("16 bytes"), std::string::npos) << why;
+        continue;
+      }
+      ++planned;
+      const std::vector<Tensor> in = random_operands(c, rng);
+      const Tensor want = run_reference(c.node, in)[0];
+      Tensor got(c.out[0]);
+      if (!plan->zero) {
+        expect_valid(plan->convolution);
+        cropped += plan->image_offset > 0;
+        const bool weights = plan->convolution.pass == CudnnConvolution::Pass::weights,
+                   forward = plan->convolution.pass == CudnnConvolution::Pass::forward;
+        const Numbers first = numbers(in[0]),
+                      second = weights ? numbers(in[1]) : moved(numbers(in[1]), plan->move_weights);
+        Numbers out(static_cast<size_t>(want.count()));
+        each_product(plan->convolution, plan->image_offset, [&](size_t x, size_t w, size_t y) {
+          if (forward) {
+            out[y] += first[x] * second[w];
+          } else if (weights) {
+            out[w] += first[x] * second[y];
+          } else {
+            out[x] += first[y] * second[w];
+          }
+        });
+        if (weights) out = moved(out, plan->move_weights);
+        convert(out.data(), DType::f64, got.data(), c.out[0].dtype, want.count());
+      }
+      expect_close(got, want, 1e-6);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_GT(planned, 50);
+  EXPECT_GT(cropped, 0);
+}
+
+}  // namespace
+}  // namespace shardrun
