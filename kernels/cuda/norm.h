@@ -56,12 +56,13 @@ struct NormRow {
 };
 
 /// With h = (x - mean) inv_std and g = dy scale: dx = inv_std (g - mean(g) - h mean(g h)), for
-/// rms_norm without the means.
+/// rms_norm without the means; with a residual, that is added.
 template <class T, class S>
 struct NormGradRow {
   const T *dy, *x;
   const S* scale;
   const float *means, *inv_stds;  // means: null for rms_norm
+  const T* residual;              // may be null
   T* dx;
   int64_t cols;
 
@@ -91,6 +92,10 @@ struct NormGradRow {
       read(scale + c, s);
       for (int i = 0; i < n(); ++i)
         d[i] = inv_std * (d[i] * s[i] - g_mean - (v[i] - mean) * inv_std * gh_mean);
+      if (residual != nullptr) {
+        read(residual + at + c, v);
+        for (int i = 0; i < n(); ++i) d[i] += v[i];
+      }
       write(dx + at + c, d);
     });
   }
@@ -191,8 +196,15 @@ PreparedKernel prepare_norm_grad(const KernelCall& call, bool center) {
               size.cols, chunks.count};
           On::rows(args, size.cols, chunks.count, add, "norm_grad");
         }
-        const NormGradRow<T, S> body{
-            dy, from, args.in[2].as<S>(), means, inv_stds, args.out[0].as<T>(), size.cols};
+        const size_t own = size.center ? 5 : 4;
+        const NormGradRow<T, S> body{dy,
+                                     from,
+                                     args.in[2].as<S>(),
+                                     means,
+                                     inv_stds,
+                                     args.in.size() > own ? args.in[own].as<T>() : nullptr,
+                                     args.out[0].as<T>(),
+                                     size.cols};
         On::rows(args, size.rows, size.groups(), body, "norm_grad");
       });
     });
@@ -211,9 +223,9 @@ KernelList norm_kernels_on() {
                       [=](const KernelCall& call) { return prepare(call, center); }};
   };
   return {impl("layer_norm", prepare_norm<On>, true, 3, 3),
-          impl("layer_norm_grad", prepare_norm_grad<On>, true, 5, 3),
+          impl("layer_norm_grad", prepare_norm_grad<On>, true, 6, 3),
           impl("rms_norm", prepare_norm<On>, false, 2, 2),
-          impl("rms_norm_grad", prepare_norm_grad<On>, false, 4, 2)};
+          impl("rms_norm_grad", prepare_norm_grad<On>, false, 5, 2)};
 }
 
 }  // namespace shardrun::cuda

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/chunks.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
 
@@ -21,6 +22,56 @@ struct Pieces {
   }
 };
 
+/// What is wanted beside the new parameter and its moments; null: not wanted.
+struct Extras {
+  float* squares = nullptr;  // the gradient's, a sum for each piece
+  Bf16* copy = nullptr;      // of the new parameter
+
+  template <int N>
+  SR_HOST_DEVICE void take(int64_t at, const float (&grad)[N], const float (&param)[N],
+                           float* sum) const {
+    if (squares != nullptr) {
+      for (float g : grad) *sum += g * g;
+    }
+    if (copy != nullptr) write(copy + at, param);
+  }
+  template <class Team>
+  SR_HOST_DEVICE void finish(const Team& team, int64_t row, float sum) const {
+    if (squares == nullptr) return;
+    sum = team.sum(sum);
+    if (team.rank() == 0) squares[row] = sum;
+  }
+};
+
+/// Which results these are; -1: not wanted.
+struct ExtraResults {
+  int64_t squares = -1, copy = -1;
+
+  ExtraResults(const KernelCall& call, int64_t moments) {
+    int64_t next = 1 + moments;
+    if (call.node.attrs.i("squares", 0) != 0) squares = next++;
+    if (call.node.attrs.has("copy")) copy = next;
+  }
+  Extras of(const KernelArgs& args) const {
+    Extras e;
+    if (squares >= 0) e.squares = static_cast<float*>(args.workspace);
+    if (copy >= 0) e.copy = args.out[static_cast<size_t>(copy)].as<Bf16>();
+    return e;
+  }
+  int64_t workspace_bytes(const Pieces& pieces) const {
+    return squares >= 0 ? pieces.rows() * 4 : 0;
+  }
+  /// Behind the pieces: one sum of all.
+  template <class On>
+  void add(const KernelArgs& args, const Pieces& pieces) const {
+    if (squares < 0) return;
+    const SumChunks<float, float> body{static_cast<float*>(args.workspace),
+                                       args.out[static_cast<size_t>(squares)].as<float>(), 1,
+                                       pieces.rows()};
+    On::rows(args, 1, pieces.rows(), body, "squares");
+  }
+};
+
 /// The logarithms of beta1 and beta2 give 1 - beta^step without cancellation.
 struct AdamConstants {
   double log_beta1, log_beta2;
@@ -35,6 +86,7 @@ struct AdamPiece {
   const G* grad;
   const int64_t* step;
   float *new_param, *new_m, *new_v;
+  Extras extras;
   Pieces pieces;
 
   template <class Team>
@@ -47,6 +99,7 @@ struct AdamPiece {
     const float keep = a.decoupled ? 1.0f - *lr * a.decay : 1.0f, scale = *clip;
     const bool l2 = !a.decoupled && a.decay != 0;  // 0 times an infinite parameter is NaN
     const int64_t at = row * Pieces::kSize;
+    float squares = 0;
     columns<float>(team, at, pieces.length(row), [&](auto n, int64_t c) {
       float p[n()], g[n()], mean[n()], square[n()];
       read(param + at + c, p);
@@ -63,7 +116,9 @@ struct AdamPiece {
       write(new_param + at + c, p);
       write(new_m + at + c, mean);
       write(new_v + at + c, square);
+      extras.take(at + c, g, p, &squares);
     });
+    extras.finish(team, row, squares);
   }
 };
 
@@ -74,12 +129,14 @@ struct SgdPiece {
   const float *param, *buffer, *lr, *clip;
   const G* grad;
   float *new_param, *new_buffer;
+  Extras extras;
   Pieces pieces;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
     const float rate = *lr, scale = *clip;
     const int64_t at = row * Pieces::kSize;
+    float squares = 0;
     columns<float>(team, at, pieces.length(row), [&](auto n, int64_t c) {
       float p[n()], g[n()], b[n()];
       read(param + at + c, p);
@@ -92,7 +149,9 @@ struct SgdPiece {
       }
       write(new_param + at + c, p);
       write(new_buffer + at + c, b);
+      extras.take(at + c, g, p, &squares);
     });
+    extras.finish(team, row, squares);
   }
 };
 
@@ -110,6 +169,7 @@ PreparedKernel prepare_adamw(const KernelCall& call) {
                         static_cast<float>(n.f("weight_decay", 0.0)),
                         n.i("decoupled", 1) != 0};
   const Pieces pieces{element_count(call.in[0].shape)};
+  const ExtraResults extras(call, 2);
   const auto run = [=, dtype = call.in[1].dtype](const KernelArgs& args) {
     with_element(dtype, [&](auto element) {
       using G = decltype(element);
@@ -125,11 +185,13 @@ PreparedKernel prepare_adamw(const KernelCall& call) {
                               out[0].as<float>(),
                               out[1].as<float>(),
                               out[2].as<float>(),
+                              extras.of(args),
                               pieces};
       On::rows(args, pieces.rows(), Pieces::work(), body, "adamw");
+      extras.template add<On>(args, pieces);
     });
   };
-  return {run, 0, "cuda:own"};
+  return {run, extras.workspace_bytes(pieces), "cuda:own"};
 }
 
 template <class On>
@@ -139,39 +201,37 @@ PreparedKernel prepare_sgd(const KernelCall& call) {
              decay = static_cast<float>(n.f("weight_decay", 0.0));
   const bool nesterov = n.i("nesterov", 0) != 0;
   const Pieces pieces{element_count(call.in[0].shape)};
+  const ExtraResults extras(call, 1);
   const auto run = [=, dtype = call.in[1].dtype](const KernelArgs& args) {
     with_element(dtype, [&](auto element) {
       using G = decltype(element);
       const auto &in = args.in, &out = args.out;
-      const SgdPiece<G> body{momentum,
-                             decay,
-                             nesterov,
-                             in[0].as<float>(),
-                             in[2].as<float>(),
-                             in[3].as<float>(),
-                             in[5].as<float>(),
-                             in[1].as<G>(),
-                             out[0].as<float>(),
-                             out[1].as<float>(),
-                             pieces};
+      const SgdPiece<G> body{momentum,           decay,
+                             nesterov,           in[0].as<float>(),
+                             in[2].as<float>(),  in[3].as<float>(),
+                             in[5].as<float>(),  in[1].as<G>(),
+                             out[0].as<float>(), out[1].as<float>(),
+                             extras.of(args),    pieces};
       On::rows(args, pieces.rows(), Pieces::work(), body, "sgd");
+      extras.template add<On>(args, pieces);
     });
   };
-  return {run, 0, "cuda:own"};
+  return {run, extras.workspace_bytes(pieces), "cuda:own"};
 }
 
 template <class On>
 KernelList optimizer_kernels_on() {
-  const auto adamw = [](const KernelCall& call) -> Refusal {
-    if (auto reason = refuse_other_floats(call)) return reason;
-    return refuse_more(call, 7, 3, {"beta1", "beta2", "eps", "weight_decay", "decoupled"});
+  const auto refuses = [](size_t operands, size_t results, std::vector<const char*> attrs) {
+    attrs.insert(attrs.end(), {"weight_decay", "squares", "copy"});
+    return [=](const KernelCall& call) -> Refusal {
+      if (auto reason = refuse_other_floats(call)) return reason;
+      if (call.node.attrs.s("copy", "bf16") != "bf16") return "copies parameters in bf16";
+      return refuse_more(call, operands, results, attrs);
+    };
   };
-  const auto sgd = [](const KernelCall& call) -> Refusal {
-    if (auto reason = refuse_other_floats(call)) return reason;
-    return refuse_more(call, 6, 2, {"momentum", "weight_decay", "nesterov"});
-  };
-  return {{"adamw", "cuda:own", adamw, prepare_adamw<On>},
-          {"sgd", "cuda:own", sgd, prepare_sgd<On>}};
+  return {{"adamw", "cuda:own", refuses(7, 5, {"beta1", "beta2", "eps", "decoupled"}),
+           prepare_adamw<On>},
+          {"sgd", "cuda:own", refuses(6, 4, {"momentum", "nesterov"}), prepare_sgd<On>}};
 }
 
 }  // namespace shardrun::cuda
