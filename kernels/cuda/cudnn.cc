@@ -3,6 +3,7 @@
 
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -87,34 +88,29 @@ class Graph final : public CudnnGraph {
   struct Setup {
     std::string key;
     int64_t workspace = 0;
-    int64_t candidates = 1;  // that are measured
-    bool tensor_cores = true;
+    int64_t candidates = 1;                     // that are measured
+    std::vector<fe::HeurMode_t> modes;          // where plans are asked for, in this order
+    std::vector<fe::NumericalNote_t> unwanted;  // plans that say so of themselves are left out
     std::function<void(fe::graph::Graph&)> build;
   };
   explicit Graph(Setup setup) : setup_(std::move(setup)) {}
 
   bool prepare(std::string* why) override {
     if (graph_) return true;
-    const cudnnHandle_t handle = handle_here();
     auto graph = std::make_unique<fe::graph::Graph>();
     graph->set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    setup_.build(*graph);
     try {
-      const auto good = [&](const fe::error_t& status) {
+      const cudnnHandle_t handle = handle_here();
+      setup_.build(*graph);
+      const auto good = [&](fe::error_t status) {
         if (status.is_bad()) *why = status.get_message();
         return status.is_good();
       };
       if (!good(graph->validate()) || !good(graph->build_operation_graph(handle)) ||
-          !good(graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK})))
+          !good(graph->create_execution_plans(setup_.modes)))
         return false;
-      std::vector<fe::NumericalNote_t> unwanted = {
-          fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
-      if (!setup_.tensor_cores) {
-        unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
-        unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
-      }
-      graph->deselect_numeric_notes(unwanted);
+      graph->deselect_numeric_notes(setup_.unwanted);
       graph->deselect_workspace_greater_than(setup_.workspace);
       if (!good(graph->check_support(handle))) return false;
       for (int64_t i = 0; i < graph->get_execution_plan_count() &&
@@ -154,7 +150,7 @@ class Graph final : public CudnnGraph {
     std::unordered_map<int64_t, void*> by_uid;
     for (size_t i = 0; i < tensors.size(); ++i)
       by_uid.emplace(static_cast<int64_t>(i) + 1, tensors[i]);
-    const fe::error_t status = graph_->execute_plan_at_index(handle, by_uid, workspace, plan);
+    fe::error_t status = graph_->execute_plan_at_index(handle, by_uid, workspace, plan);
     SR_REQUIRE(status.is_good(), device, "cuDNN's ", setup_.key, ": ", status.get_message());
   }
 
@@ -276,8 +272,18 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
     }
   };
   constexpr int64_t kCandidates = 6;
-  return std::make_unique<Graph>(Graph::Setup{c.key(), c.workspace_bytes(), kCandidates,
-                                              c.tf32 || c.dtype == DType::bf16, build});
+  std::vector<fe::NumericalNote_t> unwanted = {fe::NumericalNote_t::NONDETERMINISTIC,
+                                               fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
+  if (c.dtype == DType::f32 && !c.tf32) {
+    unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
+    unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
+  }
+  return std::make_unique<Graph>(Graph::Setup{c.key(),
+                                              c.workspace_bytes(),
+                                              kCandidates,
+                                              {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK},
+                                              unwanted,
+                                              build});
 }
 
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& a) {
@@ -317,7 +323,8 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& a) {
     out(dk, 7, a.keys, a.width, DType::bf16);
     out(dv, 8, a.keys, a.value_width, DType::bf16);
   };
-  return std::make_unique<Graph>(Graph::Setup{a.key(), a.workspace_bytes(), 1, true, build});
+  return std::make_unique<Graph>(
+      Graph::Setup{a.key(), a.workspace_bytes(), 1, {fe::HeurMode_t::A}, {}, build});
 }
 
 }  // namespace shardrun::cuda

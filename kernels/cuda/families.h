@@ -8,6 +8,8 @@ namespace shardrun::cuda {
 KernelList elementwise_kernels();
 KernelList matmul_kernels();
 KernelList conv_kernels();
+KernelList attention_kernels();
+KernelList attention_by_products();  // of attention_kernels' those without cuDNN
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList optimizer_kernels();

@@ -19,7 +19,7 @@ namespace shardrun::cuda {
 std::string LtShape::key() const {
   std::string text = str("product ", rows, "x", cols, "x", depth, transpose_a ? " T" : " N",
                          transpose_b ? "T " : "N ", in, "->", out, tf32 ? " tf32" : "", " ld ",
-                         a.ld, ",", b.ld, ",", d.ld, " on ", alignment());
+                         a.ld, ",", b.ld, ",", d.ld);
   if (batch > 1) text += str(" batch ", batch, " step ", a.step, ",", b.step, ",", d.step);
   return text;
 }
@@ -28,14 +28,6 @@ int64_t LtShape::workspace_bytes() const {
   constexpr int64_t kMost = 32 << 20, kLeast = 1 << 20, kParts = 8;
   const int64_t part = rows * cols * batch * 4;
   return part > kMost / kParts ? kMost : std::min(kMost, kLeast + kParts * part);
-}
-
-int64_t LtShape::alignment() const {
-  int64_t all = 64;
-  for (const Start& s : starts)
-    all =
-        std::gcd(all, std::gcd(s.a * size_of(in), std::gcd(s.b * size_of(in), s.d * size_of(out))));
-  return all;
 }
 
 namespace {
@@ -148,15 +140,34 @@ class Product final : public LtProduct {
   void run(const void* a, const void* b, void* d, void* workspace, void* on) override {
     const auto stream = static_cast<cudaStream_t>(on);
     if (!desc_) prepare();
-    if (!chosen_) choose(a, b, d, workspace, stream);
+    const int64_t alignment = alignment_of(a, b, d);
+    Choice& choice = choices_[alignment];
+    if (!choice.made) choose(choice, alignment, a, b, d, workspace, stream);
     for (const LtShape::Start& start : shape_.starts)
-      check_lt(multiply(start, a, b, d, workspace, stream, algorithm_), "cublasLtMatmul");
+      check_lt(multiply(start, a, b, d, workspace, stream, choice.algorithm), "cublasLtMatmul");
   }
 
  private:
+  struct Choice {
+    cublasLtMatmulAlgo_t algorithm{};
+    bool made = false;
+  };
+
+  /// On what boundary all operands of all starts lie, up to an arena's.
+  int64_t alignment_of(const void* a, const void* b, const void* d) const {
+    uint64_t all = 64;
+    for (const void* p : {a, b, d}) all = std::gcd(all, reinterpret_cast<uint64_t>(p));
+    const auto step = [&](int64_t elements, DType dtype) {
+      all = std::gcd(all, static_cast<uint64_t>(elements * size_of(dtype)));
+    };
+    for (const LtShape::Start& s : shape_.starts)
+      step(s.a, shape_.in), step(s.b, shape_.in), step(s.d, shape_.out);
+    return static_cast<int64_t>(all);
+  }
+
   void prepare() {
     int device = 0;
-    cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaGetDevice(&device), "cudaGetDevice");
     handle_ = handle_of(device);
     tuned_ = &tuned_on(device);
     const LtShape& s = shape_;
@@ -196,7 +207,7 @@ class Product final : public LtProduct {
         static_cast<size_t>(workspace_), stream);
   }
 
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates() const {
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(int64_t boundary) const {
     constexpr int kMost = 16;
     cublasLtMatmulPreference_t made = nullptr;
     check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulPreferenceCreate)(&made),
@@ -208,7 +219,7 @@ class Product final : public LtProduct {
                "cublasLtMatmulPreferenceSetAttribute");
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_));
-    const auto alignment = static_cast<uint32_t>(shape_.alignment());
+    const auto alignment = static_cast<uint32_t>(boundary);
     for (auto which :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -234,25 +245,25 @@ class Product final : public LtProduct {
            result.workspaceSize <= static_cast<size_t>(workspace_);
   }
 
-  void choose(const void* a, const void* b, void* d, void* workspace, cudaStream_t stream) {
-    const std::string key = shape_.key();
+  void choose(Choice& choice, int64_t alignment, const void* a, const void* b, void* d,
+              void* workspace, cudaStream_t stream) {
+    const std::string key = str(shape_.key(), " on ", alignment);
     if (const auto kept = tuned_->find(key)) {
       const auto algo = from_text(*kept);
       if (algo && takes(*algo)) {
-        algorithm_ = *algo;
-        chosen_ = true;
+        choice = {*algo, true};
         return;
       }
     }
-    const std::vector<cublasLtMatmulHeuristicResult_t> found = candidates();
-    algorithm_ = found[0].algo;
+    const std::vector<cublasLtMatmulHeuristicResult_t> found = candidates(alignment);
+    choice.algorithm = found[0].algo;
     cudaStreamCaptureStatus recording{};
-    cuda::check(cudaStreamIsCapturing(stream, &recording), "cudaStreamIsCapturing");
+    check(cudaStreamIsCapturing(stream, &recording), "cudaStreamIsCapturing");
     if (recording != cudaStreamCaptureStatusNone) return;  // nothing can be measured: the likeliest
-    if (found.size() > 1) algorithm_ = fastest(found, a, b, d, workspace, stream);
-    const auto kept = from_text(tuned_->keep(key, to_text(algorithm_)));
-    if (kept && takes(*kept)) algorithm_ = *kept;
-    chosen_ = true;
+    if (found.size() > 1) choice.algorithm = fastest(found, a, b, d, workspace, stream);
+    const auto kept = from_text(tuned_->keep(key, to_text(choice.algorithm)));
+    if (kept && takes(*kept)) choice.algorithm = *kept;
+    choice.made = true;
   }
 
   cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& found,
@@ -268,13 +279,12 @@ class Product final : public LtProduct {
         return multiply(shape_.starts[0], a, b, d, workspace, stream, found[i].algo);
       };
       if (once() != CUBLAS_STATUS_SUCCESS) continue;
-      cuda::check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
+      check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
       for (int run = 0; run < kRuns; ++run) check_lt(once(), "cublasLtMatmul");
-      cuda::check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
-      cuda::check(cudaEventSynchronize(end.get()), "a matrix product");
+      check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
+      check(cudaEventSynchronize(end.get()), "a matrix product");
       float milliseconds = 0;
-      cuda::check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
-                  "cudaEventElapsedTime");
+      check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
       if (least < 0 || milliseconds < least) least = milliseconds, best = i;
     }
     return found[best].algo;
@@ -282,7 +292,7 @@ class Product final : public LtProduct {
 
   static Event make_timer() {
     cudaEvent_t event = nullptr;
-    cuda::check(cudaEventCreate(&event), "cudaEventCreate");
+    check(cudaEventCreate(&event), "cudaEventCreate");
     return Event(event);
   }
 
@@ -292,8 +302,7 @@ class Product final : public LtProduct {
   Autotune* tuned_ = nullptr;
   Desc desc_;
   Layout a_, b_, d_;
-  cublasLtMatmulAlgo_t algorithm_{};
-  bool chosen_ = false;
+  std::map<int64_t, Choice> choices_;  // by alignment
 };
 
 }  // namespace

@@ -32,8 +32,6 @@ struct LtShape {
   std::string key() const;
   /// By the shape alone, at most 32 MiB: sums of a split depth lie there.
   int64_t workspace_bytes() const;
-  /// On what boundary all operands of all starts lie if the tensors do on 64 bytes.
-  int64_t alignment() const;
 };
 
 class LtProduct {

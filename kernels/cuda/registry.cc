@@ -8,9 +8,9 @@ const KernelList& cuda_kernels() {
   static const KernelList list = [] {
     KernelList all;
     for (auto family : {
-             cuda::matmul_kernels, cuda::conv_kernels, cuda::norm_kernels, cuda::softmax_kernels,
-             cuda::optimizer_kernels, cuda::batch_norm_kernels, cuda::pool_kernels,
-             cuda::elementwise_kernels,
+             cuda::matmul_kernels, cuda::conv_kernels, cuda::attention_kernels, cuda::norm_kernels,
+             cuda::softmax_kernels, cuda::optimizer_kernels, cuda::batch_norm_kernels,
+             cuda::pool_kernels, cuda::elementwise_kernels,
              cuda::host_kernels,  // accepts everything
          }) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));

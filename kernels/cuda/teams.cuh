@@ -80,12 +80,6 @@ struct OnGpu {
     rows_kernel<<<blocks, dim3(team, each), 0, static_cast<cudaStream_t>(args.stream)>>>(rows, body);
     check_launch(name);
   }
-
-  static void zero(const KernelArgs& args, void* to, int64_t bytes) {
-    if (bytes == 0) return;
-    check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(args.stream)),
-          "cudaMemset");
-  }
 };
 
 }  // namespace shardrun::cuda

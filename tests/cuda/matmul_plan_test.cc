@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "device/cuda/index.h"
+#include "graph/ops/einsum.h"
+#include "tests/cuda/lt_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -32,22 +34,11 @@ std::vector<double> operand(const Tensor& t, bool narrow, const std::optional<Bo
 std::vector<double> product(const LtShape& s, const std::vector<double>& a,
                             const std::vector<double>& b, int64_t count) {
   std::vector<double> d(static_cast<size_t>(count), NAN);
-  for (const LtShape::Start& start : s.starts) {
-    for (int64_t n = 0; n < s.batch; ++n) {
-      for (int64_t col = 0; col < s.cols; ++col) {
-        for (int64_t row = 0; row < s.rows; ++row) {
-          double sum = 0;
-          for (int64_t k = 0; k < s.depth; ++k) {
-            const int64_t in_a = s.transpose_a ? k + row * s.a.ld : row + k * s.a.ld;
-            const int64_t in_b = s.transpose_b ? col + k * s.b.ld : k + col * s.b.ld;
-            sum += a[static_cast<size_t>(start.a + n * s.a.step + in_a)] *
-                   b[static_cast<size_t>(start.b + n * s.b.step + in_b)];
-          }
-          d[static_cast<size_t>(start.d + n * s.d.step + row + col * s.d.ld)] = sum;
-        }
-      }
-    }
-  }
+  const auto of = [](const std::vector<double>& values) {
+    return [&](int64_t i) { return values[static_cast<size_t>(i)]; };
+  };
+  cuda::multiply_on_host(s, of(a), of(b),
+                         [&](int64_t i, double sum) { d[static_cast<size_t>(i)] = sum; });
   return d;
 }
 

@@ -1,52 +1,92 @@
-// OnHost: where tests run the bodies of the GPU's kernels, without one. Rows are done by one
-// thread, or by several that meet at barriers as a team of the GPU does.
+// OnHost: where tests run the bodies of the GPU's kernels, without one. Rows are done by teams of
+// one or several fibers, which meet at sums as the threads of a GPU's team do.
 #pragma once
 
-#include <algorithm>
-#include <barrier>
-#include <cstring>
-#include <thread>
+#include <ucontext.h>
+
+#include <functional>
 #include <vector>
 
 #include "kernels/cuda/team.h"
 #include "kernels/kernel.h"
+#include "tests/cuda/lt_on_host.h"
 
 namespace shardrun::cuda {
 
-/// One of several threads of the host.
+/// A team of fibers, which take turns in one thread: each goes on where the next must know its part
+/// of a sum.
 class HostTeam {
  public:
-  struct Shared {
-    explicit Shared(int size) : values(static_cast<size_t>(size)), meet(size) {}
-    std::vector<double> values;
-    std::barrier<> meet;
-  };
-  HostTeam(int rank, Shared& shared) : rank_(rank), shared_(shared) {}
+  explicit HostTeam(int size)
+      : fibers_(static_cast<size_t>(size)), values_(static_cast<size_t>(size)) {
+    for (Fiber& fiber : fibers_) fiber.stack.resize(1 << 18);
+  }
 
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(shared_.values.size()); }
-  template <class V>
-  V sum(V value) const {
-    return all(value, [](double a, double b) { return a + b; });
+  /// body(member) for each member.
+  template <class Body>
+  void run(const Body& body) {
+    if (fibers_.size() == 1) return body(Member(0, *this));
+    body_ = [&](int rank) { body(Member(rank, *this)); };
+    for (size_t rank = 0; rank < fibers_.size(); ++rank) {
+      ucontext_t& context = fibers_[rank].context;
+      getcontext(&context);
+      context.uc_stack.ss_sp = fibers_[rank].stack.data();
+      context.uc_stack.ss_size = fibers_[rank].stack.size();
+      context.uc_link = rank + 1 < fibers_.size() ? &fibers_[rank + 1].context : &caller_;
+      current_ = this;
+      makecontext(&context, reinterpret_cast<void (*)()>(start), 1, static_cast<int>(rank));
+    }
+    swapcontext(&caller_, &fibers_[0].context);
   }
-  float max(float value) const {
-    return all(value, [](double a, double b) { return a > b || b != b ? a : b; });
-  }
+
+  class Member {
+   public:
+    Member(int rank, HostTeam& team) : rank_(rank), team_(team) {}
+    int rank() const { return rank_; }
+    int size() const { return static_cast<int>(team_.fibers_.size()); }
+    template <class V>
+    V sum(V value) const {
+      return static_cast<V>(team_.all(rank_, value, [](double a, double b) { return a + b; }));
+    }
+    float max(float value) const {
+      const auto join = [](double a, double b) { return a > b || b != b ? a : b; };
+      return static_cast<float>(team_.all(rank_, value, join));
+    }
+
+   private:
+    int rank_;
+    HostTeam& team_;
+  };
 
  private:
-  template <class V, class F>
-  V all(V value, const F& join) const {
-    if (size() == 1) return value;
-    shared_.values[static_cast<size_t>(rank_)] = value;
-    shared_.meet.arrive_and_wait();
-    double joined = shared_.values[0];
-    for (size_t i = 1; i < shared_.values.size(); ++i) joined = join(joined, shared_.values[i]);
-    shared_.meet.arrive_and_wait();
-    return static_cast<V>(joined);
+  struct Fiber {
+    std::vector<char> stack;
+    ucontext_t context{};
+  };
+
+  static void start(int rank) { current_->body_(rank); }
+
+  void next(int rank) {
+    const auto at = static_cast<size_t>(rank);
+    if (fibers_.size() > 1)
+      swapcontext(&fibers_[at].context, &fibers_[(at + 1) % fibers_.size()].context);
+  }
+  /// The first turn leaves a value, the second takes them all.
+  template <class F>
+  double all(int rank, double value, const F& join) {
+    values_[static_cast<size_t>(rank)] = value;
+    next(rank);
+    double joined = values_[0];
+    for (size_t i = 1; i < values_.size(); ++i) joined = join(joined, values_[i]);
+    next(rank);
+    return joined;
   }
 
-  int rank_;
-  Shared& shared_;
+  std::vector<Fiber> fibers_;
+  std::vector<double> values_;
+  std::function<void(int)> body_;
+  ucontext_t caller_{};
+  static inline thread_local HostTeam* current_ = nullptr;
 };
 
 /// A kernel list's place to run, as OnGpu is.
@@ -59,19 +99,37 @@ struct OnHost {
 
   template <class Body>
   static void rows(const KernelArgs&, int64_t rows, int64_t, const Body& body, const char*) {
-    HostTeam::Shared shared(kTeam);
-    const auto run = [&](int rank) {
-      for (int64_t row = 0; row < rows; ++row) body(HostTeam(rank, shared), row);
-    };
-    std::vector<std::thread> others;
-    for (int rank = 1; rank < kTeam; ++rank) others.emplace_back(run, rank);
-    run(0);
-    for (std::thread& other : others) other.join();
+    HostTeam team(kTeam);
+    for (int64_t row = 0; row < rows; ++row)
+      team.run([&](const HostTeam::Member& member) { body(member, row); });
   }
 
-  static void zero(const KernelArgs&, void* to, int64_t bytes) {
-    if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
-  }
+  /// What cuBLASLt does on a GPU.
+  class Product {
+   public:
+    explicit Product(const LtShape& shape) : shape_(shape) {}
+    static int64_t workspace_bytes() { return 0; }
+    void run(const KernelArgs&, const void* a, const void* b, void* d, void*) const {
+      const auto of = [this](const void* values) {
+        return [this, values](int64_t i) {
+          return static_cast<double>(shape_.in == DType::f32
+                                         ? static_cast<const float*>(values)[i]
+                                         : as_float(static_cast<const Bf16*>(values)[i]));
+        };
+      };
+      multiply_on_host(shape_, of(a), of(b), [&](int64_t i, double sum) {
+        const auto value = static_cast<float>(sum);
+        if (shape_.out == DType::f32) {
+          static_cast<float*>(d)[i] = value;
+        } else {
+          assign(static_cast<Bf16*>(d)[i], value);
+        }
+      });
+    }
+
+   private:
+    LtShape shape_;
+  };
 };
 
 }  // namespace shardrun::cuda

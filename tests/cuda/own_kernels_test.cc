@@ -1,9 +1,10 @@
-// The bodies of the GPU's own kernels, run by threads of the host, against the reference.
+// The bodies of the GPU's own kernels, run by teams of the host, against the reference.
 #include <gtest/gtest.h>
 
 #include <iostream>
 #include <set>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
@@ -25,6 +26,7 @@ KernelList own_kernels() {
         cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>}) {
     for (KernelImpl& impl : family()) all.push_back(std::move(impl));
   }
+  for (KernelImpl& impl : cuda::attention_kernels_on<On>(false)) all.push_back(std::move(impl));
   return all;
 }
 
