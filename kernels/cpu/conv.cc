@@ -217,7 +217,7 @@ PreparedKernel prepare(const KernelCall& call) {
 
 /// The convolution if there is one for Winograd's tiles.
 std::shared_ptr<const Convolution> tiled(const KernelCall& call, std::string* why) {
-  const ConvolutionShape shape = shape_of(call);
+  const ConvolutionShape shape = convolution_shape(call);
   if (is_zero(shape)) {
     *why = "nothing is computed";
     return nullptr;
