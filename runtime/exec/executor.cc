@@ -219,7 +219,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
 
 void Executor::set_up() {
   for (const Ready& ready : setup_)
-    ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace});
+    ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace, device_.stream()});
   is_set_up_ = true;
 }
 
