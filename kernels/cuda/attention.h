@@ -179,7 +179,7 @@ struct AttentionSizes {
   DType dtype;
   int64_t mask_at = -1, step_at = -1;  // operands, or -1
 
-  AttentionSizes(const KernelCall& call) {  // NOLINT: one argument, and no conversion meant
+  explicit AttentionSizes(const KernelCall& call) {
     gradient = call.node.op == "attention_grad";
     const size_t first = gradient ? 1 : 0, rest = gradient ? 6 : 3;
     const Shape &q = call.in[first].shape, &v = call.in[first + 2].shape;

@@ -11,28 +11,37 @@
 namespace shardrun::cuda {
 
 /// x [planes, …in, channels] and y [planes, …out, channels]; window.h says which positions meet.
+/// Where fewer dims are pooled the first are of size 1, so that loops over dims can be unrolled.
 struct PoolWindows {
   static constexpr int kMostDims = 3;
-  int dims = 0;
   int64_t planes = 1, channels = 1, offsets = 1;
-  int64_t in[kMostDims] = {}, out[kMostDims] = {}, kernel[kMostDims] = {};
-  int64_t stride[kMostDims] = {}, dilation[kMostDims] = {}, low[kMostDims] = {};
+  int64_t in[kMostDims] = {1, 1, 1}, out[kMostDims] = {1, 1, 1}, kernel[kMostDims] = {1, 1, 1};
+  int64_t stride[kMostDims] = {1, 1, 1}, dilation[kMostDims] = {1, 1, 1}, low[kMostDims] = {};
 
   static PoolWindows of(const Node& node, const Shape& x, const Shape& y) {
     const Shape& kernel = node.attrs.ints("kernel");
     const std::vector<Window> windows = windows_of(node, kernel);
     PoolWindows p;
-    p.dims = static_cast<int>(kernel.size());
+    const size_t first = kMostDims - kernel.size();
     const size_t behind = channels_last(node) ? 1 : 0, lead = x.size() - kernel.size() - behind;
     p.planes = element_count(Shape(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(lead)));
     if (behind > 0) p.channels = x.back();
     for (size_t d = 0; d < kernel.size(); ++d) {
-      p.in[d] = x[lead + d], p.out[d] = y[lead + d], p.kernel[d] = kernel[d];
-      p.stride[d] = windows[d].stride, p.dilation[d] = windows[d].dilation;
-      p.low[d] = windows[d].low;
+      const size_t to = first + d;
+      p.in[to] = x[lead + d], p.out[to] = y[lead + d], p.kernel[to] = kernel[d];
+      p.stride[to] = windows[d].stride, p.dilation[to] = windows[d].dilation;
+      p.low[to] = windows[d].low;
       p.offsets *= kernel[d];
     }
     return p;
+  }
+
+  /// i % size, and i / size left in i.
+  SR_HOST_DEVICE static int64_t split(int64_t& i, int64_t size) {
+    if (size == 1) return 0;
+    const int64_t rest = i % size;
+    i /= size;
+    return rest;
   }
 
   /// An element of x or y: its plane, its position in `sizes`, its channel.
@@ -41,18 +50,14 @@ struct PoolWindows {
   };
   SR_HOST_DEVICE Place place(int64_t i, const int64_t (&sizes)[kMostDims]) const {
     Place p{};
-    p.channel = i % channels;
-    i /= channels;
-    for (int d = dims - 1; d >= 0; --d) {
-      p.at[d] = i % sizes[d];
-      i /= sizes[d];
-    }
+    p.channel = split(i, channels);
+    for (int d = kMostDims - 1; d >= 0; --d) p.at[d] = split(i, sizes[d]);
     p.plane = i;
     return p;
   }
   SR_HOST_DEVICE int64_t element(const Place& p, const int64_t (&sizes)[kMostDims]) const {
     int64_t i = p.plane;
-    for (int d = 0; d < dims; ++d) i = i * sizes[d] + p.at[d];
+    for (int d = 0; d < kMostDims; ++d) i = i * sizes[d] + p.at[d];
     return i * channels + p.channel;
   }
 
@@ -64,9 +69,8 @@ struct PoolWindows {
       Place from = at;
       bool inside = true;
       int64_t rest = offset;
-      for (int d = dims - 1; d >= 0; --d) {
-        const int64_t k = rest % kernel[d];
-        rest /= kernel[d];
+      for (int d = kMostDims - 1; d >= 0; --d) {
+        const int64_t k = split(rest, kernel[d]);
         from.at[d] = at.at[d] * stride[d] + k * dilation[d] - low[d];
         inside = inside && from.at[d] >= 0 && from.at[d] < in[d];
       }
@@ -82,12 +86,11 @@ struct PoolWindows {
       Place to = at;
       bool inside = true;
       int64_t rest = offset;
-      for (int d = dims - 1; d >= 0; --d) {
-        const int64_t k = rest % kernel[d];
-        rest /= kernel[d];
+      for (int d = kMostDims - 1; d >= 0; --d) {
+        const int64_t k = split(rest, kernel[d]);
         const int64_t steps = at.at[d] + low[d] - k * dilation[d];
-        to.at[d] = steps / stride[d];
-        inside = inside && steps >= 0 && steps % stride[d] == 0 && to.at[d] < out[d];
+        to.at[d] = stride[d] == 1 ? steps : steps / stride[d];
+        inside = inside && steps >= 0 && to.at[d] * stride[d] == steps && to.at[d] < out[d];
       }
       if (inside) f(offset, element(to, out));
     }
