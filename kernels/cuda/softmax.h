@@ -126,27 +126,42 @@ struct Labels {
   }
 };
 
+/// The log of the sum of exponentials; -inf for a line of -inf.
+SR_HOST_DEVICE inline float log_sum_of(const TopAndSum& of) {
+  return of.top == -INFINITY ? -INFINITY : of.top + logf(of.sum);
+}
+
 template <class T>
 struct CrossEntropyRow {
   const T* logits;
   Labels labels;
-  float *loss, *lse;
+  float *loss, *lse;  // lse: may be null
   Lines lines;
+  const float* dloss = nullptr;  // null: no gradient is wanted
+  T* dlogits = nullptr;          // may be logits
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
-    const TopAndSum of = top_and_sum(team, logits, lines, row);
-    if (team.rank() != 0) return;
-    const float log_sum = of.top == -INFINITY ? -INFINITY : of.top + logf(of.sum);
-    const int64_t label = labels[row];
-    lse[row] = log_sum;
-    if (label == labels.ignore) {
-      loss[row] = 0;
-    } else if (label < 0 || label >= lines.length) {
-      loss[row] = NAN;  // nobody can be told here; a step with such a loss is
-    } else {
-      loss[row] = log_sum - as_float(logits[lines.at(row) + label]);
+    const int64_t label = labels[row], first = lines.at(row);
+    const bool ignored = label == labels.ignore, known = label >= 0 && label < lines.length;
+    // Read before the sums, behind which dlogits may take its place.
+    const float hit = known ? as_float(logits[first + label]) : 0.0f;
+    const float log_sum = log_sum_of(top_and_sum(team, logits, lines, row));
+    if (team.rank() == 0) {
+      // Nobody can be told here that there is no such class; a step with such a loss is.
+      loss[row] = ignored ? 0.0f : known ? log_sum - hit : NAN;
+      if (lse != nullptr) lse[row] = log_sum;
     }
+    if (dlogits == nullptr) return;
+    const float d = dloss[row];
+    elements<T>(team, lines, row, [&](auto n, int64_t at) {
+      float v[n()];
+      read(logits + at, v);
+      for (int i = 0; i < n(); ++i)
+        v[i] =
+            ignored ? 0.0f : d * (expf(v[i] - log_sum) - (at + i == first + label ? 1.0f : 0.0f));
+      write(dlogits + at, v);
+    });
   }
 };
 
@@ -207,14 +222,15 @@ PreparedKernel prepare_softmax(const KernelCall& call) {
 
 template <class On>
 PreparedKernel prepare_cross_entropy(const KernelCall& call) {
-  const bool grad = call.in.size() == 4;
-  const TensorType& logits = call.in[grad ? 1 : 0];
+  const bool grad = call.in.size() == 4, both = call.in.size() == 3;
+  const size_t at = grad || both ? 1 : 0;  // of the logits; labels follow
+  const TensorType& logits = call.in[at];
   Lines lines = Lines::of(logits.shape, logits.shape.size() - 1);
-  lines.count = element_count(call.in[grad ? 2 : 1].shape);  // of no classes too
+  lines.count = element_count(call.in[at + 1].shape);  // of no classes too
   const int64_t ignore = call.node.attrs.i("ignore_index", -100),
                 offset = call.node.attrs.i("offset", 0);
   const auto run = [=, dtype = logits.dtype](const KernelArgs& args) {
-    const Labels labels(args.in[grad ? 2 : 1], ignore);
+    const Labels labels(args.in[at + 1], ignore);
     with_element(dtype, [&](auto element) {
       using T = decltype(element);
       if (grad) {
@@ -227,8 +243,13 @@ PreparedKernel prepare_cross_entropy(const KernelCall& call) {
                                           offset};
         run_lines<On>(args, lines, sizeof(T), body, "cross_entropy_grad");
       } else {
-        const CrossEntropyRow<T> body{args.in[0].as<T>(), labels, args.out[0].as<float>(),
-                                      args.out[1].as<float>(), lines};
+        const CrossEntropyRow<T> body{args.in[at].as<T>(),
+                                      labels,
+                                      args.out[0].as<float>(),
+                                      both ? nullptr : args.out[1].as<float>(),
+                                      lines,
+                                      both ? args.in[0].as<float>() : nullptr,
+                                      both ? args.out[1].as<T>() : nullptr};
         run_lines<On>(args, lines, sizeof(T), body, "cross_entropy");
       }
     });
@@ -252,6 +273,7 @@ KernelList softmax_kernels_on() {
   add("log_softmax_grad", prepare_softmax<On>, 2, 1);
   add("cross_entropy", prepare_cross_entropy<On>, 2, 2);
   add("cross_entropy_grad", prepare_cross_entropy<On>, 4, 1);
+  add("cross_entropy_and_grad", prepare_cross_entropy<On>, 3, 2);
   return list;
 }
 
