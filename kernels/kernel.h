@@ -27,6 +27,8 @@ struct KernelArgs {
   void* stream = nullptr;     // of the device that all this memory is of (Device::stream)
 };
 
+struct ElementChain;  // kernels/element_chain.h
+
 /// A kernel with everything that does not change between steps done: primitives made, layouts
 /// chosen.
 struct PreparedKernel {
@@ -43,6 +45,12 @@ struct PreparedKernel {
   /// Does `run` do nothing but ask the device for the same work each time? Then Device::record can
   /// note it.
   bool recordable = true;
+
+  /// Of a call that makes element i of its result from element i of its operands, or from operands
+  /// that do not depend on i along some dims: makes one kernel of consecutive calls that have this
+  /// same function. Its operands are chain.reads, its results chain.writes; it needs no workspace.
+  /// Null: the kernel is not joined with others.
+  PreparedKernel (*join)(const ElementChain& chain) = nullptr;
 };
 
 /// `refuses` says why this implementation cannot run the call, or nullopt if it can. `prepare` may

@@ -476,7 +476,7 @@ std::optional<std::string> element_refuses(const KernelCall& call) {
   return std::nullopt;
 }
 
-bool reads_own_element(const Node& node) {
+bool joins_chains(const Node& node) {
   return node.op != "reshape" && node.op != "slice" && node.op != "transpose" &&
          node.op != "expand";
 }

@@ -6,24 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "kernels/element_chain.h"
 
 namespace shardrun::cuda {
-
-/// Calls that are done together for each element of one shape. Example: gelu(a + b), of which the
-/// sum is nobody else's:
-///   values {a, b, sum, y}; calls {add, {0, 1}, 2}, {gelu, {2}, 3}; reads {0, 1}; writes {3}
-struct ElementChain {
-  struct Call {
-    Node node;
-    std::vector<int> in;  // places in values
-    int out = 0;
-  };
-  std::vector<TensorType> values;
-  std::vector<Call> calls;  // each result has the same shape
-  std::vector<int> reads;   // values that come from memory: the kernel's operands, in this order
-  std::vector<int> writes;  // values that go to memory: its results
-};
 
 /// One call, with its operands and result.
 ElementChain chain_of(const KernelCall& call);
@@ -34,10 +19,9 @@ std::vector<std::string> element_ops();
 /// Why no source can be made for the call of such an op; nullopt if it can.
 std::optional<std::string> element_refuses(const KernelCall& call);
 
-/// Does the call read element i of its operands to make element i of the result, or elements that
-/// do not depend on i along some dims? Only then can an operand be another call's result. A slice
-/// reads others.
-bool reads_own_element(const Node& node);
+/// Can the call be one of several in a chain, whatever its operands are? A slice reads other
+/// elements than its own.
+bool joins_chains(const Node& node);
 
 struct ElementSource {
   /// C++ with one kernel, `extern "C" __global__ kernel(operands…, results…, unsigned long long

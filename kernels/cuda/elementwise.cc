@@ -1,4 +1,5 @@
 // Element-wise calls: one generated kernel each.
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -19,12 +20,19 @@ class ElementKernel {
     if (!wide_) wide_ = made(16);
     const ElementSource* source = &wide_->source;
     if (source->threads == 0) return;
-    std::vector<void*> pointers;
+    // As many as fit into what a launch hands over; a step must not allocate.
+    constexpr size_t kMost = 128;
+    std::array<void*, kMost> pointers, arguments;
+    SR_REQUIRE(args.in.size() + args.out.size() < kMost, internal, "a kernel of ", args.in.size(),
+               " operands and ", args.out.size(), " results");
+    size_t n = 0;
     uintptr_t all = 0;
     for (const auto& views : {args.in, args.out}) {
       for (const TensorView& view : views) {
-        pointers.push_back(view.data);
+        pointers[n] = view.data;
+        arguments[n] = &pointers[n];
         all |= reinterpret_cast<uintptr_t>(view.data);
+        ++n;
       }
     }
     const bool aligned = all % static_cast<uintptr_t>(source->alignment) == 0;
@@ -32,9 +40,7 @@ class ElementKernel {
     Made& made = aligned ? *wide_ : *narrow_;
     if (made.kernel == nullptr) made.kernel = runtime_kernel(made.source.text);
     auto count = static_cast<unsigned long long>(made.source.count);  // NOLINT: the kernel's type
-    std::vector<void*> arguments;
-    for (void*& pointer : pointers) arguments.push_back(&pointer);
-    arguments.push_back(&count);
+    arguments[n] = &count;
     launch_runtime_kernel(made.kernel, made.source.threads, arguments.data(),
                           static_cast<cudaStream_t>(args.stream));
   }
@@ -53,14 +59,22 @@ class ElementKernel {
 /// Where result and operand hold the same bytes and may be the same memory.
 bool is_copy(const Node& node) { return node.op == "identity" || node.op == "reshape"; }
 
-PreparedKernel prepare(const KernelCall& call) {
-  const auto kernel = std::make_shared<ElementKernel>(chain_of(call));
+PreparedKernel join(const ElementChain& chain) {
+  const auto kernel = std::make_shared<ElementKernel>(chain);
   PreparedKernel prepared;
-  prepared.run = [kernel, copy = is_copy(call.node)](const KernelArgs& args) {
-    if (copy && args.in[0].data == args.out[0].data) return;
-    kernel->run(args);
-  };
+  prepared.run = [kernel](const KernelArgs& args) { kernel->run(args); };
   prepared.impl = "cuda:element";
+  return prepared;
+}
+
+PreparedKernel prepare(const KernelCall& call) {
+  PreparedKernel prepared = join(chain_of(call));
+  if (is_copy(call.node)) {
+    prepared.run = [run = std::move(prepared.run)](const KernelArgs& args) {
+      if (args.in[0].data != args.out[0].data) run(args);
+    };
+  }
+  if (joins_chains(call.node)) prepared.join = join;
   return prepared;
 }
 

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "exec/beside.h"
+#include "exec/joined_steps.h"
 
 namespace shardrun {
 namespace {
@@ -139,6 +140,14 @@ struct Executor::Ready {
   Communicator* group = nullptr;
 };
 
+/// Steps that one kernel of the device does.
+struct Executor::Joined {
+  size_t size = 0;
+  bool waits = false;  // for the device's side, as one of the steps would
+  PreparedKernel kernel;
+  std::vector<TensorView> in, out;
+};
+
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
                    uint64_t seed, std::shared_ptr<Arena> arena, bool initialise, Device& device)
     : program_(std::move(program)), device_(device), arena_(std::move(arena)) {
@@ -151,8 +160,8 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
   try {
     make_groups(world);
     prepare(lists);
-    make_chains();
     plan_waits();
+    make_chains();
     if (initialise) initialise_persistent(seed);
   } catch (const Error& e) {
     throw e.with_context(str("rank ", program_.rank));
@@ -224,9 +233,19 @@ void Executor::set_up() {
 }
 
 void Executor::make_chains() {
-  if (!device_.is_host()) return;
   std::vector<RowStep> steps;
   for (const Ready& ready : ready_) steps.push_back({ready.kernel.get(), ready.in, ready.out});
+  if (!device_.is_host()) {
+    for (auto& [first, joined] : joined_steps(program_, steps)) {
+      const size_t end = first + joined.size;
+      const bool waits = std::find(waits_.begin() + static_cast<int64_t>(first),
+                                   waits_.begin() + static_cast<int64_t>(end),
+                                   true) != waits_.begin() + static_cast<int64_t>(end);
+      joined_.emplace(first, Joined{joined.size, waits, ready_[first].kernel->join(joined.chain),
+                                    std::move(joined.in), std::move(joined.out)});
+    }
+    return;
+  }
   for (size_t first = 0; first < steps.size(); ++first) {
     size_t end = first;
     while (end < steps.size() && ready_[end].phase == ready_[first].phase) ++end;
@@ -347,6 +366,17 @@ void Executor::run_step(size_t step) {
   }
 }
 
+void Executor::run_joined(size_t first, const Joined& joined) {
+  try {
+    if (joined.waits) device_.wait_for(*device_.side());
+    joined.kernel.run(KernelArgs{joined.in, joined.out, nullptr, device_.stream()});
+    if (timeline_) device_.synchronize();
+  } catch (const Error& e) {
+    throw e.with_context(str("rank ", program_.rank, ": step '", program_.steps[first].node.name,
+                             "' and ", joined.size - 1, " behind it"));
+  }
+}
+
 void Executor::run_steps(Phase phase) {
   double start = Timeline::now();
   for (size_t s = 0; s < ready_.size(); ++s) {
@@ -358,6 +388,14 @@ void Executor::run_steps(Phase phase) {
       if (timeline_) timeline_->add(s, chain->second.size(), start, end);
       start = end;
       s += chain->second.size() - 1;
+      continue;
+    }
+    if (const auto joined = joined_.find(s); joined != joined_.end() && !hook_) {
+      run_joined(s, joined->second);
+      const double end = Timeline::now();
+      if (timeline_) timeline_->add(s, joined->second.size, start, end);
+      start = end;
+      s += joined->second.size - 1;
       continue;
     }
     run_step(s);

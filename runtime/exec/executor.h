@@ -84,7 +84,8 @@ class Executor {
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
   /// program().steps and what it has left in the arena. What it throws passes through run_*.
-  /// Steps that would run as a chain (row_chain.h) then run one by one, with the same results.
+  /// Steps that would run as a chain (row_chain.h) or joined (joined_steps.h) then run one by one,
+  /// with the same results.
   using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
   void on_step(StepHook hook) { hook_ = std::move(hook); }
 
@@ -134,7 +135,8 @@ class Executor {
   int64_t bytes_sent(size_t step) const;
 
  private:
-  struct Ready;  // a step with its pointers
+  struct Ready;   // a step with its pointers
+  struct Joined;  // several, done by one kernel
   void make_groups(Communicator& world);
   void prepare(std::span<const KernelList* const> lists);
   void set_up();
@@ -144,6 +146,7 @@ class Executor {
   void run(Phase phase);
   void run_steps(Phase phase);
   void run_step(size_t step);
+  void run_joined(size_t first, const Joined& joined);
   TensorView view(BufferId buffer) const;
   void* to_fill(const Binding& binding);  // null if it is empty
   void filled(const Binding& binding);
@@ -158,6 +161,7 @@ class Executor {
   std::vector<Ready> setup_, ready_;  // of Program::setup and Program::steps
   bool is_set_up_ = false;
   std::map<size_t, RowChain> chains_;  // by their first step
+  std::map<size_t, Joined> joined_;    // likewise: what chains_ are on the host, on a device
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
   std::vector<bool> waits_;   // steps before which the device waits for its side
   std::set<Phase> warm_;      // have run once, step by step

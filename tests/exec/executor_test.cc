@@ -135,6 +135,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
       }
     }
     EXPECT_EQ(device.recordings, far && ranks == 1 ? 2 : 0);  // micro and update
+    EXPECT_EQ(device.joined > 0, far);
     for (const Binding& b : exec.program().bindings) {
       if (b.role == Role::parameter || b.role == Role::state)
         shards[static_cast<size_t>(world.rank())].push_back({b, exec.read(b)});

@@ -15,6 +15,7 @@
 #include "collectives/reduce.h"
 #include "device/device.h"
 #include "kernels/kernel.h"
+#include "tests/support/chain_on_host.h"
 
 namespace shardrun::testing {
 
@@ -128,6 +129,7 @@ class FarDevice final : public Device {
     return recorded;
   }
   int recordings = 0;
+  int joined = 0;  // calls of kernels that do several steps
 
   /// Done, with memory open, or noted.
   void work(std::function<void()> piece) {
@@ -155,20 +157,38 @@ class FarDevice final : public Device {
   std::vector<std::function<void()>> queue_;
 };
 
-/// `list`'s kernels, as work of the FarDevice that KernelArgs::stream is.
+/// `run` as work of the FarDevice that KernelArgs::stream is.
+template <class Run>
+std::function<void(const KernelArgs&)> far_work(Run run) {
+  return [run = std::move(run)](const KernelArgs& args) {
+    const std::vector<TensorView> in(args.in.begin(), args.in.end()),
+        out(args.out.begin(), args.out.end());
+    static_cast<FarDevice*>(args.stream)->work([=, workspace = args.workspace] {
+      run(KernelArgs{in, out, workspace, nullptr});
+    });
+  };
+}
+
+inline PreparedKernel join_far(const ElementChain& chain) {
+  const auto run =
+      far_work([chain](const KernelArgs& args) { run_chain(chain, args.in, args.out); });
+  PreparedKernel prepared;
+  prepared.run = [run](const KernelArgs& args) {
+    ++static_cast<FarDevice*>(args.stream)->joined;
+    run(args);
+  };
+  return prepared;
+}
+
+/// `list`'s kernels on a FarDevice; some can be joined.
 inline KernelList far_kernels(const KernelList& list) {
   KernelList far = list;
   for (KernelImpl& impl : far) {
     impl.prepare = [prepare = impl.prepare](const KernelCall& call) {
       PreparedKernel prepared = prepare(call);
       prepared.run_rows = nullptr;
-      prepared.run = [run = std::move(prepared.run)](const KernelArgs& args) {
-        const std::vector<TensorView> in(args.in.begin(), args.in.end()),
-            out(args.out.begin(), args.out.end());
-        static_cast<FarDevice*>(args.stream)->work([=, workspace = args.workspace] {
-          run({in, out, workspace, nullptr});
-        });
-      };
+      prepared.run = far_work(std::move(prepared.run));
+      if (joins(call.node.op)) prepared.join = join_far;
       return prepared;
     };
   }
