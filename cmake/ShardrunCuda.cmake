@@ -11,9 +11,9 @@ endif()
 
 # What is missing, in words; empty if nothing is.
 set(missing "")
-find_package(CUDAToolkit 12.0 QUIET)
+find_package(CUDAToolkit 12.8 QUIET)  # the first whose runtime loads code that NVRTC makes
 if(NOT CUDAToolkit_FOUND)
-  set(missing "the CUDA toolkit, 12.0 or newer")
+  set(missing "the CUDA toolkit, 12.8 or newer")
 else()
   find_program(SHARDRUN_NVCC nvcc HINTS ${CUDAToolkit_BIN_DIR})
   if(NOT SHARDRUN_NVCC)
