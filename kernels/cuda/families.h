@@ -10,6 +10,9 @@ KernelList matmul_kernels();
 KernelList conv_kernels();
 KernelList attention_kernels();
 KernelList attention_by_products();  // of attention_kernels' those without cuDNN
+KernelList indexing_kernels();
+KernelList movement_kernels();
+KernelList reduce_kernels();
 KernelList norm_kernels();
 KernelList softmax_kernels();
 KernelList optimizer_kernels();

@@ -20,11 +20,13 @@ class GpuTeam {
 
   template <class V>
   SR_HOST_DEVICE V sum(V value) const {
-    return all(value, [](V a, V b) { return a + b; }, V{0});
+    return all(
+        value, [](V a, V b) { return a + b; }, V{0});
   }
   /// NaN counts as nothing.
   SR_HOST_DEVICE float max(float value) const {
-    return all(value, [](float a, float b) { return a > b || b != b ? a : b; }, -INFINITY);
+    return all(
+        value, [](float a, float b) { return a > b || b != b ? a : b; }, -INFINITY);
   }
 
  private:
@@ -59,6 +61,17 @@ __global__ void __launch_bounds__(1024) rows_kernel(int64_t rows, Body body) {
     body(team, row);
 }
 
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads) tiles_kernel(int64_t blocks, Body body) {
+  __shared__ typename Body::Element tile[Body::kTileElements];
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    body.load(block, static_cast<int>(threadIdx.x), tile);
+    __syncthreads();
+    body.store(block, static_cast<int>(threadIdx.x), tile);
+    __syncthreads();  // the next one is loaded there
+  }
+}
+
 /// Where the bodies of a kernel list run: on the stream of the arguments.
 struct OnGpu {
   /// body(i) for each i of [0, count).
@@ -77,8 +90,35 @@ struct OnGpu {
     while (team < 1024 && int64_t{team} * 8 < work) team *= 2;
     const unsigned each = team == 32 ? kThreads / 32 : 1;
     const auto blocks = static_cast<unsigned>(std::min((rows + each - 1) / each, kMostBlocks));
-    rows_kernel<<<blocks, dim3(team, each), 0, static_cast<cudaStream_t>(args.stream)>>>(rows, body);
+    rows_kernel<<<blocks, dim3(team, each), 0, static_cast<cudaStream_t>(args.stream)>>>(rows,
+                                                                                         body);
     check_launch(name);
+  }
+
+  /// For each block, body.load(block, thread, tile) by Body::kThreads threads, then body.store.
+  template <class Body>
+  static void tiles(const KernelArgs& args, int64_t blocks, const Body& body, const char* name) {
+    if (blocks == 0) return;
+    constexpr int64_t kMostBlocks = 132 * 64;
+    const auto grid = static_cast<unsigned>(std::min(blocks, kMostBlocks));
+    tiles_kernel<<<grid, Body::kThreads, 0, static_cast<cudaStream_t>(args.stream)>>>(blocks, body);
+    check_launch(name);
+  }
+
+  /// `rows` pieces of `bytes`, each a pitch behind the one before.
+  static void copy_rows(const KernelArgs& args, void* to, int64_t to_pitch, const void* from,
+                        int64_t from_pitch, int64_t bytes, int64_t rows) {
+    const auto stream = static_cast<cudaStream_t>(args.stream);
+    if (rows == 1 || (bytes == to_pitch && bytes == from_pitch)) {
+      check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes * rows), cudaMemcpyDeviceToDevice,
+                            stream),
+            "cudaMemcpy");
+    } else {
+      check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from,
+                              static_cast<size_t>(from_pitch), static_cast<size_t>(bytes),
+                              static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, stream),
+            "cudaMemcpy2D");
+    }
   }
 };
 

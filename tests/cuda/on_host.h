@@ -130,6 +130,23 @@ struct OnHost {
    private:
     LtShape shape_;
   };
+
+  template <class Body>
+  static void tiles(const KernelArgs&, int64_t blocks, const Body& body, const char*) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      typename Body::Element tile[Body::kTileElements];
+      for (int thread = 0; thread < Body::kThreads; ++thread) body.load(block, thread, tile);
+      for (int thread = 0; thread < Body::kThreads; ++thread) body.store(block, thread, tile);
+    }
+  }
+
+  static void copy_rows(const KernelArgs&, void* to, int64_t to_pitch, const void* from,
+                        int64_t from_pitch, int64_t bytes, int64_t rows) {
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                  static_cast<const char*>(from) + row * from_pitch, static_cast<size_t>(bytes));
+    }
+  }
 };
 
 }  // namespace shardrun::cuda

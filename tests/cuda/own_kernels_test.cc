@@ -6,9 +6,12 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/indexing.h"
+#include "kernels/cuda/movement.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/pool.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/cuda/softmax.h"
 #include "tests/cuda/on_host.h"
 #include "tests/support/kernel_cases.h"
@@ -23,7 +26,8 @@ KernelList own_kernels() {
   KernelList all;
   for (auto family :
        {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>,
-        cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>}) {
+        cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>, cuda::reduce_kernels_on<On>,
+        cuda::movement_kernels_on<On>, cuda::indexing_kernels_on<On>}) {
     for (KernelImpl& impl : family()) all.push_back(std::move(impl));
   }
   for (KernelImpl& impl : cuda::attention_kernels_on<On>(false)) all.push_back(std::move(impl));
@@ -80,6 +84,43 @@ void check_all(const KernelList& kernels, double most_elements) {
 TEST(OwnKernels, AgreeWithTheReference) { check_all(own_kernels<cuda::OnHost<1>>(), 2e5); }
 
 TEST(OwnKernels, AgreeWithTheReferenceInTeams) { check_all(own_kernels<cuda::OnHost<3>>(), 300); }
+
+/// Folds that are cut into parts: of long rows, of tall columns, of few parts and of many.
+TEST(OwnKernels, FoldInParts) {
+  std::mt19937_64 rng(kSeed + 1);
+  struct Fold {
+    Shape shape;
+    std::vector<int64_t> axes;
+  };
+  for (const Fold& fold : std::vector<Fold>{{{3000, 8}, {0}},
+                                            {{3000, 7}, {0}},
+                                            {{2, 40000}, {1}},
+                                            {{400001}, {0}},
+                                            {{5, 300, 6, 49}, {0, 2, 3}},
+                                            {{70, 3, 1001}, {0, 2}},
+                                            {{40, 3, 50, 5}, {0, 2}},
+                                            {{7, 33, 2}, {1}}}) {
+    for (const KernelImpl& impl : cuda::reduce_kernels_on<cuda::OnHost<1>>()) {
+      if (impl.name != "cuda:fold") continue;
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        Case c;
+        c.node.op = impl.op;
+        c.in = {{dtype, fold.shape}};
+        if (impl.op != "reduce_sum_squares")
+          c.node.attrs = {{"axes", fold.axes}, {"keepdims", int64_t{0}}};
+        c.out = infer_types(c.node, c.in);
+        SCOPED_TRACE(describe(c));
+        std::vector<Tensor> in = random_operands(c, rng);
+        const std::vector<Tensor> want = run_reference(c.node, in);
+        expect_close(run_impl(impl, c, in)[0], want[0], dtype == DType::bf16 ? 2e-2 : 1e-4);
+        // A NaN in the middle reaches its result alone.
+        if (dtype != DType::f32) continue;
+        in[0].as<float>()[in[0].count() / 2] = NAN;
+        expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace shardrun

@@ -1,0 +1,456 @@
+// gather copies rows. Whatever adds rows or elements sorts them first by where they go, so that
+// each place is summed once, in f32, in the order of the indices, by one thread: the same bits each
+// time, as on the CPU. The sort is a kernel a round, each element finding its place by itself.
+#pragma once
+
+#include <limits>
+
+#include "graph/attrs.h"
+#include "kernels/cuda/movement.h"
+#include "kernels/cuda/refusals.h"
+#include "kernels/cuda/team.h"
+
+namespace shardrun::cuda {
+
+/// Data as [outer, extent, inner] around the axis.
+struct Around {
+  int64_t outer = 1, extent = 0, inner = 1;
+  Around(const Shape& data, int64_t axis) {
+    for (int64_t d = 0; d < static_cast<int64_t>(data.size()); ++d) {
+      const int64_t size = data[static_cast<size_t>(d)];
+      if (d < axis) outer *= size;
+      if (d == axis) extent = size;
+      if (d > axis) inner *= size;
+    }
+  }
+};
+
+/// Indices as rows of [0, extent); what is outside is -1.
+struct Indices {
+  const void* data;
+  bool wide;  // i64, else i32
+  int64_t offset, extent;
+
+  Indices(const TensorView& view, int64_t from, int64_t size)
+      : data(view.data), wide(view.type.dtype == DType::i64), offset(from), extent(size) {}
+  SR_HOST_DEVICE int64_t row(int64_t i) const {
+    const int64_t at =
+        (wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i]) -
+        offset;
+    return at >= 0 && at < extent ? at : -1;
+  }
+};
+
+// ---- gather ----
+
+struct alignas(16) Sixteen {
+  uint64_t low, high;
+};
+
+/// Rows of `units` U each.
+template <class U>
+struct GatherUnit {
+  const U* from;
+  U* to;
+  Indices indices;
+  int64_t count, units;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t item = i / units, row = indices.row(item % count);
+    to[i] = row >= 0 ? from[(item / count * indices.extent + row) * units + i % units] : U{};
+  }
+};
+
+template <class On>
+PreparedKernel prepare_gather(const KernelCall& call) {
+  const Around g(call.in[0].shape, call.node.attrs.i("axis"));
+  const int64_t offset = call.node.attrs.i("offset", 0);
+  const int64_t bytes = g.inner * size_of(call.in[0].dtype);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    if (args.out[0].count() == 0) return;
+    const Indices indices(args.in[1], offset, g.extent);
+    const auto run = [&](auto unit) {
+      using U = decltype(unit);
+      const int64_t count = args.in[1].count(), units = bytes / static_cast<int64_t>(sizeof(U));
+      On::each(args, g.outer * count * units,
+               GatherUnit<U>{args.in[0].as<U>(), args.out[0].as<U>(), indices, count, units},
+               "gather");
+    };
+    const auto all = reinterpret_cast<uintptr_t>(args.in[0].data) |
+                     reinterpret_cast<uintptr_t>(args.out[0].data) | static_cast<uintptr_t>(bytes);
+    if (all % 16 == 0) return run(Sixteen{});
+    if (all % 4 == 0) return run(uint32_t{});
+    if (all % 2 == 0) return run(uint16_t{});
+    run(uint8_t{});
+  };
+  prepared.impl = "cuda:rows";
+  return prepared;
+}
+
+// ---- keys: where something goes, before which it is ----
+
+/// Sorted by place, then by number, since both are in a key and no two are equal.
+SR_HOST_DEVICE inline uint64_t key_of(int64_t place, int64_t number) {
+  return static_cast<uint64_t>(place) << 32 | static_cast<uint64_t>(number);
+}
+SR_HOST_DEVICE inline int64_t place_in(uint64_t key) { return static_cast<int64_t>(key >> 32); }
+SR_HOST_DEVICE inline int64_t number_in(uint64_t key) {
+  return static_cast<int64_t>(key & 0xffffffffu);
+}
+
+/// How many of sorted keys [0, n) are less than `key`.
+SR_HOST_DEVICE inline int64_t lower_bound(const uint64_t* keys, int64_t n, uint64_t key) {
+  int64_t low = 0;
+  while (n > 0) {
+    const int64_t half = n / 2;
+    if (keys[low + half] < key) {
+      low += half + 1;
+      n -= half + 1;
+    } else {
+      n = half;
+    }
+  }
+  return low;
+}
+
+/// By row: what is outside goes to `extent`, behind all.
+struct RowKey {
+  Indices indices;
+  uint64_t* keys;
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t row = indices.row(i);
+    keys[i] = key_of(row >= 0 ? row : indices.extent, i);
+  }
+};
+
+/// By element: index i of [outer, count, inner] goes to an element of [outer, extent, inner].
+struct ElementKey {
+  Indices indices;
+  uint64_t* keys;
+  int64_t outer, count, inner;
+  SR_HOST_DEVICE int64_t place(int64_t i) const {
+    const int64_t row = indices.row(i), o = i / (count * inner);
+    return row >= 0 ? (o * indices.extent + row) * inner + i % inner : -1;
+  }
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t at = place(i);
+    keys[i] = key_of(at >= 0 ? at : outer * indices.extent * inner, i);
+  }
+};
+
+/// Runs of kRun keys, each sorted: a key's place is how many of its run are less.
+struct SortRuns {
+  static constexpr int64_t kRun = 256;
+  const uint64_t* from;
+  uint64_t* to;
+  int64_t count;
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t begin = i / kRun * kRun, end = begin + kRun < count ? begin + kRun : count;
+    const uint64_t key = from[i];
+    int64_t less = begin;
+    for (int64_t k = begin; k < end; ++k) less += from[k] < key;
+    to[less] = key;
+  }
+};
+
+/// Two sorted runs of `run` keys become one.
+struct MergeRuns {
+  const uint64_t* from;
+  uint64_t* to;
+  int64_t count, run;
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t begin = i / (2 * run) * (2 * run);
+    const int64_t middle = begin + run < count ? begin + run : count;
+    const int64_t end = begin + 2 * run < count ? begin + 2 * run : count;
+    const uint64_t key = from[i];
+    to[i < middle ? i + lower_bound(from + middle, end - middle, key)
+                  : begin + (i - middle) + lower_bound(from + begin, middle - begin, key)] = key;
+  }
+};
+
+inline int64_t sort_bytes(int64_t count) {
+  return 2 * count * static_cast<int64_t>(sizeof(uint64_t));
+}
+
+/// The keys that `make` makes, sorted, in `memory` of sort_bytes(count).
+template <class On, class Make>
+const uint64_t* sorted_keys(const KernelArgs& args, void* memory, int64_t count, Make make) {
+  auto* keys = static_cast<uint64_t*>(memory);
+  uint64_t* other = keys + count;
+  make.keys = keys;
+  On::each(args, count, make, "keys");
+  On::each(args, count, SortRuns{keys, other, count}, "sort");
+  std::swap(keys, other);
+  for (int64_t run = SortRuns::kRun; run < count; run *= 2) {
+    On::each(args, count, MergeRuns{keys, other, count, run}, "sort");
+    std::swap(keys, other);
+  }
+  return keys;
+}
+
+// ---- gather_grad, add_rows ----
+
+/// first[row]: how many keys are of rows before it.
+struct FirstOfRow {
+  const uint64_t* keys;
+  int32_t* first;
+  int64_t count;
+  SR_HOST_DEVICE void operator()(int64_t row) const {
+    first[row] = static_cast<int32_t>(lower_bound(keys, count, key_of(row, 0)));
+  }
+};
+
+/// N neighbours of a row of the result: the sum of all that goes there.
+template <class T, int N>
+struct SumOfRow {
+  const T* dy;
+  T* out;
+  const uint64_t* keys;
+  const int32_t* first;
+  int64_t extent, inner, count;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t groups = inner / N, item = i / groups, column = i % groups * N;
+    const int64_t o = item / extent, row = item % extent;
+    float sum[N];
+    for (float& each : sum) each = 0;
+    for (int32_t k = first[row]; k < first[row + 1]; ++k) {
+      float v[N];
+      read(dy + (o * count + number_in(keys[k])) * inner + column, v);
+      for (int n = 0; n < N; ++n) sum[n] += v[n];
+    }
+    write(out + item * inner + column, sum);
+  }
+};
+
+/// The same onto what is there, and for rows that something goes to alone: the first key of a row
+/// does all.
+template <class T, int N>
+struct AddToRow {
+  const T* dy;
+  T* out;
+  const uint64_t* keys;
+  int64_t extent, inner, count;
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t groups = inner / N, item = i / groups, column = i % groups * N;
+    const int64_t o = item / count, row = place_in(keys[item % count]);
+    int64_t k = item % count;
+    if (row == extent || (k > 0 && place_in(keys[k - 1]) == row)) return;
+    float sum[N];
+    for (float& each : sum) each = 0;
+    for (; k < count && place_in(keys[k]) == row; ++k) {
+      float v[N];
+      read(dy + (o * count + number_in(keys[k])) * inner + column, v);
+      for (int n = 0; n < N; ++n) sum[n] += v[n];
+    }
+    T* to = out + (o * extent + row) * inner + column;
+    float was[N];
+    read(to, was);
+    for (int n = 0; n < N; ++n) was[n] += sum[n];
+    write(to, was);
+  }
+};
+
+/// Keys hold 32 bits of each.
+inline Refusal keys_refuse(int64_t places, int64_t numbers) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (places < kMost && numbers < kMost) return std::nullopt;
+  return "sorts fewer than 2^31 indices by fewer than 2^31 places";
+}
+
+inline Refusal add_refuses(const KernelCall& call) {
+  if (auto reason = refuse_other_floats(call)) return reason;
+  const TensorType& indices = call.in[call.node.op == "add_rows" ? 2 : 1];
+  return keys_refuse(Around(call.out[0].shape, call.node.attrs.i("axis")).extent,
+                     element_count(indices.shape));
+}
+
+/// Calls f with a Width of as many neighbours as 16 bytes hold, or of one.
+template <class T, class F>
+void with_width(int64_t inner, F&& f) {
+  if (inner % kWide<T> == 0) return f(Width<kWide<T>>{});
+  f(Width<1>{});
+}
+
+template <class On>
+PreparedKernel prepare_gather_grad(const KernelCall& call) {
+  const Around g(call.out[0].shape, call.node.attrs.i("axis"));
+  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[1].shape);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    if (args.out[0].count() == 0) return;
+    const uint64_t* keys = sorted_keys<On>(args, args.workspace, count,
+                                           RowKey{Indices(args.in[1], offset, g.extent), nullptr});
+    auto* first =
+        reinterpret_cast<int32_t*>(static_cast<char*>(args.workspace) + sort_bytes(count));
+    On::each(args, g.extent + 1, FirstOfRow{keys, first, count}, "rows");
+    with_element(args.out[0].type.dtype, [&](auto element) {
+      using T = decltype(element);
+      with_width<T>(g.inner, [&](auto width) {
+        const SumOfRow<T, width()> body{
+            args.in[0].as<T>(), args.out[0].as<T>(), keys, first, g.extent, g.inner, count};
+        On::each(args, g.outer * g.extent * (g.inner / width()), body, "gather_grad");
+      });
+    });
+  };
+  prepared.workspace_bytes = sort_bytes(count) + (g.extent + 1) * 4;
+  prepared.impl = "cuda:sort";
+  return prepared;
+}
+
+template <class On>
+void copy_unless_same(const KernelArgs& args) {
+  const int64_t bytes = byte_size(args.in[0].type);
+  if (args.in[0].data != args.out[0].data && bytes > 0)
+    On::copy_rows(args, args.out[0].data, bytes, args.in[0].data, bytes, bytes, 1);
+}
+
+template <class On>
+PreparedKernel prepare_add_rows(const KernelCall& call) {
+  const Around g(call.out[0].shape, call.node.attrs.i("axis"));
+  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[2].shape);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    copy_unless_same<On>(args);
+    if (args.out[0].count() == 0 || count == 0) return;
+    const uint64_t* keys = sorted_keys<On>(args, args.workspace, count,
+                                           RowKey{Indices(args.in[2], offset, g.extent), nullptr});
+    with_element(args.out[0].type.dtype, [&](auto element) {
+      using T = decltype(element);
+      with_width<T>(g.inner, [&](auto width) {
+        const AddToRow<T, width()> body{
+            args.in[1].as<T>(), args.out[0].as<T>(), keys, g.extent, g.inner, count};
+        On::each(args, g.outer * count * (g.inner / width()), body, "add_rows");
+      });
+    });
+  };
+  prepared.workspace_bytes = sort_bytes(count);
+  prepared.impl = "cuda:sort";
+  return prepared;
+}
+
+// ---- gather_elements, scatter_elements ----
+
+inline Refusal elements_refuse(const KernelCall& call) {
+  const Shape &data = call.in[0].shape, &indices = call.in[1].shape;
+  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
+  for (size_t d = 0; d < data.size(); ++d) {
+    if (d != axis && data[d] != indices[d])
+      return "indices as large as data along all dims but the axis";
+  }
+  if (call.node.op == "gather_elements") return std::nullopt;
+  if (!is_float(call.in[0].dtype)) return str("computes in f32, not ", call.in[0].dtype);
+  if (auto reason = refuse_other_floats(call)) return reason;
+  return keys_refuse(element_count(data), element_count(indices));
+}
+
+template <class U>
+struct GatherElement {
+  const U* from;
+  U* to;
+  ElementKey indices;
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t at = indices.place(i);
+    to[i] = at >= 0 ? from[at] : U{0};
+  }
+};
+
+inline ElementKey element_keys(const Around& g, const TensorView& indices, int64_t offset,
+                               int64_t count) {
+  return {Indices(indices, offset, g.extent), nullptr, g.outer, count, g.inner};
+}
+
+template <class On>
+PreparedKernel prepare_gather_elements(const KernelCall& call) {
+  const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
+  const Around g(call.in[0].shape, axis);
+  const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    with_bits(args.in[0].type.dtype, [&](auto bits) {
+      using U = decltype(bits);
+      On::each(args, args.out[0].count(),
+               GatherElement<U>{args.in[0].as<U>(), args.out[0].as<U>(),
+                                element_keys(g, args.in[1], offset, count)},
+               "gather_elements");
+    });
+  };
+  prepared.impl = "cuda:elements";
+  return prepared;
+}
+
+enum class Reduction { none, add, mul, max, min };
+
+/// What goes to one element of the result, in order; the first key of an element does all.
+template <class T>
+struct ScatterToElement {
+  const T* updates;
+  T* out;
+  const uint64_t* keys;
+  int64_t count, places;
+  Reduction reduction;
+
+  SR_HOST_DEVICE void operator()(int64_t k) const {
+    const int64_t place = place_in(keys[k]);
+    if (place == places || (k > 0 && place_in(keys[k - 1]) == place)) return;
+    float value = as_float(out[place]);
+    for (; k < count && place_in(keys[k]) == place; ++k) {
+      const float x = as_float(updates[number_in(keys[k])]);
+      switch (reduction) {
+        case Reduction::none: value = x; break;
+        case Reduction::add: value += x; break;
+        case Reduction::mul: value *= x; break;
+        case Reduction::max: value = value < x ? x : value; break;
+        case Reduction::min: value = x < value ? x : value; break;
+      }
+    }
+    assign(out[place], value);
+  }
+};
+
+template <class On>
+PreparedKernel prepare_scatter_elements(const KernelCall& call) {
+  const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
+  const Around g(call.in[0].shape, axis);
+  const int64_t along = call.in[1].shape[static_cast<size_t>(axis)];
+  const int64_t count = element_count(call.in[1].shape), places = element_count(call.in[0].shape);
+  const std::string name = call.node.attrs.s("reduction", "none");
+  const Reduction reduction = name == "add"   ? Reduction::add
+                              : name == "mul" ? Reduction::mul
+                              : name == "max" ? Reduction::max
+                              : name == "min" ? Reduction::min
+                                              : Reduction::none;
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    copy_unless_same<On>(args);
+    if (count == 0 || places == 0) return;
+    const uint64_t* keys =
+        sorted_keys<On>(args, args.workspace, count, element_keys(g, args.in[1], offset, along));
+    with_element(args.out[0].type.dtype, [&](auto element) {
+      using T = decltype(element);
+      const ScatterToElement<T> body{args.in[2].as<T>(), args.out[0].as<T>(), keys, count, places,
+                                     reduction};
+      On::each(args, count, body, "scatter_elements");
+    });
+  };
+  prepared.workspace_bytes = sort_bytes(count);
+  prepared.impl = "cuda:sort";
+  return prepared;
+}
+
+inline Refusal gather_refuses(const KernelCall& call) {
+  return refuse_more(call, 2, 1, {"axis", "offset"});
+}
+
+template <class On>
+KernelList indexing_kernels_on() {
+  return {{"gather", "cuda:rows", gather_refuses, prepare_gather<On>},
+          {"gather_grad", "cuda:sort", add_refuses, prepare_gather_grad<On>},
+          {"add_rows", "cuda:sort", add_refuses, prepare_add_rows<On>},
+          {"gather_elements", "cuda:elements", elements_refuse, prepare_gather_elements<On>},
+          {"scatter_elements", "cuda:sort", elements_refuse, prepare_scatter_elements<On>}};
+}
+
+}  // namespace shardrun::cuda

@@ -1,0 +1,272 @@
+// transpose by tiles, concat and split as copies with a pitch, pad and tile element by element.
+// What other movement there is (slice, expand, fill …) is generated (element_source.h).
+#pragma once
+
+#include <limits>
+
+#include "base/tensor.h"
+#include "graph/attrs.h"
+#include "kernels/cuda/refusals.h"
+#include "kernels/cuda/team.h"
+
+namespace shardrun::cuda {
+
+/// Calls f(U{}) with an unsigned integer as wide as elements of `dtype`.
+template <class F>
+void with_bits(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    default: return f(uint64_t{});
+  }
+}
+
+// ---- transpose ----
+
+/// to[…, c, …, r] = from[…, r, …, c]: r is the last dim there, c the last here. Tiles of 32 by 32
+/// elements, read along c and written along r; between the two they lie in `tile`, whose rows are
+/// one longer so that its columns are in different banks. One of 256 threads does load for all
+/// elements that are its own, then, when all have, store.
+template <class U>
+struct TransposeTiles {
+  using Element = U;
+  static constexpr int kTile = 32, kThreads = 256, kLines = kThreads / kTile;
+  static constexpr int kTileElements = kTile * (kTile + 1);
+  static constexpr int kMostBatch = 6;
+
+  const U* from;
+  U* to;
+  int64_t rows, cols;        // extents of r and c
+  int64_t from_row, to_col;  // steps of r here, of c there; c here and r there lie side by side
+  int batch_dims;
+  int64_t batch_size[kMostBatch], batch_from[kMostBatch], batch_to[kMostBatch];
+
+  struct Place {
+    int64_t from, to, row, col;  // of the tile's first element
+  };
+  SR_HOST_DEVICE Place place(int64_t block) const {
+    const int64_t col_tiles = (cols + kTile - 1) / kTile, row_tiles = (rows + kTile - 1) / kTile;
+    Place at{0, 0, 0, 0};
+    at.col = block % col_tiles * kTile;
+    block /= col_tiles;
+    at.row = block % row_tiles * kTile;
+    block /= row_tiles;
+    for (int d = batch_dims - 1; d >= 0; --d) {
+      at.from += block % batch_size[d] * batch_from[d];
+      at.to += block % batch_size[d] * batch_to[d];
+      block /= batch_size[d];
+    }
+    return at;
+  }
+
+  SR_HOST_DEVICE void load(int64_t block, int thread, U* tile) const {
+    const Place at = place(block);
+    const int64_t col = at.col + thread % kTile;
+    for (int line = thread / kTile; line < kTile; line += kLines) {
+      if (at.row + line < rows && col < cols)
+        tile[line * (kTile + 1) + thread % kTile] =
+            from[at.from + (at.row + line) * from_row + col];
+    }
+  }
+  SR_HOST_DEVICE void store(int64_t block, int thread, const U* tile) const {
+    const Place at = place(block);
+    const int64_t row = at.row + thread % kTile;
+    for (int line = thread / kTile; line < kTile; line += kLines) {
+      if (at.col + line < cols && row < rows)
+        to[at.to + (at.col + line) * to_col + row] = tile[thread % kTile * (kTile + 1) + line];
+    }
+  }
+};
+
+/// The result's dims, those that lie side by side in both as one.
+struct Permuted {
+  std::vector<int64_t> size, from, to;  // strides in elements
+
+  Permuted(const Shape& in, const std::vector<int64_t>& perm) {
+    const Shape strides = row_major_strides(in);
+    int64_t before = -1;
+    for (int64_t d : perm) {
+      const auto dim = static_cast<size_t>(d);
+      if (in[dim] == 1) continue;
+      if (before >= 0 && from.back() == strides[dim] * in[dim]) {
+        size.back() *= in[dim];
+        from.back() = strides[dim];
+      } else {
+        size.push_back(in[dim]);
+        from.push_back(strides[dim]);
+      }
+      before = d;
+    }
+    to = row_major_strides(size);
+  }
+  /// The dim whose elements are neighbours in the operand.
+  size_t near() const {
+    return static_cast<size_t>(std::find(from.begin(), from.end(), 1) - from.begin());
+  }
+};
+
+inline Refusal transpose_refuses(const KernelCall& call) {
+  const Permuted dims(call.in[0].shape, call.node.attrs.ints("perm"));
+  if (element_count(call.in[0].shape) == 0) return "moves elements";
+  if (dims.size.size() < 2 || dims.near() + 1 == dims.size.size())
+    return "turns the last dim to another place";
+  if (dims.size.size() > 2 + TransposeTiles<uint8_t>::kMostBatch) return "more dims than its loops";
+  return std::nullopt;
+}
+
+template <class On>
+PreparedKernel prepare_transpose(const KernelCall& call) {
+  const Permuted dims(call.in[0].shape, call.node.attrs.ints("perm"));
+  PreparedKernel prepared;
+  prepared.run = [dims, dtype = call.in[0].dtype](const KernelArgs& args) {
+    with_bits(dtype, [&](auto bits) {
+      using U = decltype(bits);
+      TransposeTiles<U> body{};
+      body.from = args.in[0].as<U>();
+      body.to = args.out[0].as<U>();
+      const size_t near = dims.near(), last = dims.size.size() - 1;
+      body.rows = dims.size[last], body.cols = dims.size[near];
+      body.from_row = dims.from[last], body.to_col = dims.to[near];
+      int64_t blocks =
+          (body.rows + body.kTile - 1) / body.kTile * ((body.cols + body.kTile - 1) / body.kTile);
+      for (size_t d = 0; d < last; ++d) {
+        if (d == near) continue;
+        body.batch_size[body.batch_dims] = dims.size[d];
+        body.batch_from[body.batch_dims] = dims.from[d];
+        body.batch_to[body.batch_dims++] = dims.to[d];
+        blocks *= dims.size[d];
+      }
+      On::tiles(args, blocks, body, "transpose");
+    });
+  };
+  prepared.impl = "cuda:tiles";
+  return prepared;
+}
+
+// ---- concat, split ----
+
+/// The whole as [outer, extent * inner] bytes, a part as some of each row.
+struct Part {
+  int64_t outer = 1, inner = 1;  // bytes
+  Part(const TensorType& whole, int64_t axis) : inner(size_of(whole.dtype)) {
+    for (int64_t d = 0; d < static_cast<int64_t>(whole.shape.size()); ++d) {
+      if (d < axis) outer *= whole.shape[static_cast<size_t>(d)];
+      if (d > axis) inner *= whole.shape[static_cast<size_t>(d)];
+    }
+  }
+};
+
+inline Refusal parts_refuse(const KernelCall& call) {
+  const int64_t axis = call.node.attrs.i("axis");
+  const TensorType& whole = call.node.op == "concat" ? call.out[0] : call.in[0];
+  const Part part(whole, axis);
+  if (part.outer > 1 &&
+      part.inner * whole.shape[static_cast<size_t>(axis)] > std::numeric_limits<int32_t>::max())
+    return "a row of more than 2^31 bytes";
+  return std::nullopt;
+}
+
+template <class On>
+PreparedKernel prepare_parts(const KernelCall& call) {
+  const int64_t axis = call.node.attrs.i("axis");
+  const bool joins = call.node.op == "concat";
+  const TensorType& whole = joins ? call.out[0] : call.in[0];
+  const Part part(whole, axis);
+  const int64_t pitch = part.inner * whole.shape[static_cast<size_t>(axis)];
+  std::vector<int64_t> widths;
+  for (const TensorType& type : joins ? call.in : call.out)
+    widths.push_back(part.inner * type.shape[static_cast<size_t>(axis)]);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (widths[i] > 0 && part.outer > 0) {
+        if (joins) {
+          On::copy_rows(args, args.out[0].as<char>() + begin, pitch, args.in[i].data, widths[i],
+                        widths[i], part.outer);
+        } else {
+          On::copy_rows(args, args.out[i].data, widths[i], args.in[0].as<char>() + begin, pitch,
+                        widths[i], part.outer);
+        }
+      }
+      begin += widths[i];
+    }
+  };
+  prepared.impl = "cuda:copies";
+  return prepared;
+}
+
+// ---- pad, tile ----
+
+/// Each element of the result from where it lies in the operand, or `outside`.
+template <class U>
+struct SpreadElement {
+  static constexpr int kMost = 8;
+  const U* from;
+  U* to;
+  U outside;
+  bool repeats;  // tile: else pad
+  int dims;
+  int64_t size[kMost], in_size[kMost], in_stride[kMost], before[kMost];
+
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    int64_t rest = i, at = 0;
+    bool inside = true;
+    for (int d = dims - 1; d >= 0; --d) {
+      int64_t here = rest % size[d];
+      rest /= size[d];
+      here = repeats ? here % in_size[d] : here - before[d];
+      inside = inside && here >= 0 && here < in_size[d];
+      at += here * in_stride[d];
+    }
+    to[i] = inside ? from[at] : outside;
+  }
+};
+
+inline Refusal spread_refuses(const KernelCall& call) {
+  if (call.in[0].shape.size() > SpreadElement<uint8_t>::kMost) return "more dims than its loops";
+  if (call.node.attrs.s("mode", "constant") != "constant" && element_count(call.in[0].shape) > 0)
+    return "pads with a constant";
+  return std::nullopt;
+}
+
+template <class On>
+PreparedKernel prepare_spread(const KernelCall& call) {
+  const TensorType in = call.in[0], out = call.out[0];
+  const bool repeats = call.node.op == "tile";
+  const std::vector<int64_t> before =
+      repeats ? std::vector<int64_t>(in.shape.size(), 0) : call.node.attrs.ints("before");
+  const double value = repeats ? 0 : call.node.attrs.f("value", 0);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    with_bits(in.dtype, [&](auto bits) {
+      using U = decltype(bits);
+      SpreadElement<U> body{};
+      convert(&value, DType::f64, &body.outside, in.dtype, 1);
+      body.from = args.in[0].as<U>();
+      body.to = args.out[0].as<U>();
+      body.repeats = repeats;
+      body.dims = static_cast<int>(in.shape.size());
+      const Shape strides = row_major_strides(in.shape);
+      for (size_t d = 0; d < in.shape.size(); ++d) {
+        body.size[d] = out.shape[d], body.in_size[d] = in.shape[d];
+        body.in_stride[d] = strides[d], body.before[d] = before[d];
+      }
+      On::each(args, args.out[0].count(), body, "spread");
+    });
+  };
+  prepared.impl = "cuda:spread";
+  return prepared;
+}
+
+template <class On>
+KernelList movement_kernels_on() {
+  return {{"transpose", "cuda:tiles", transpose_refuses, prepare_transpose<On>},
+          {"concat", "cuda:copies", parts_refuse, prepare_parts<On>},
+          {"split", "cuda:copies", parts_refuse, prepare_parts<On>},
+          {"pad", "cuda:spread", spread_refuses, prepare_spread<On>},
+          {"tile", "cuda:spread", spread_refuses, prepare_spread<On>}};
+}
+
+}  // namespace shardrun::cuda

@@ -1,0 +1,357 @@
+// Sums, maxima, minima and the sum of squares over any dims, in f32; argmax and argmin. Where
+// results are few, parts of what makes one are folded side by side and their results once more, in
+// an order that the shape alone decides.
+#pragma once
+
+#include <cmath>
+
+#include "graph/attrs.h"
+#include "kernels/cuda/refusals.h"
+#include "kernels/cuda/team.h"
+
+namespace shardrun::cuda {
+
+/// How elements become one. all(): of what each thread of a team has; every thread must call it.
+struct SumFold {
+  SR_HOST_DEVICE static float start() { return 0; }
+  SR_HOST_DEVICE static float each(float x) { return x; }
+  SR_HOST_DEVICE static float join(float a, float b) { return a + b; }
+  template <class Team>
+  SR_HOST_DEVICE static float all(const Team& team, float x) {
+    return team.sum(x);
+  }
+};
+struct SquaresFold : SumFold {
+  SR_HOST_DEVICE static float each(float x) { return x * x; }
+};
+struct MaxFold {  // NaN stays
+  SR_HOST_DEVICE static float start() { return -INFINITY; }
+  SR_HOST_DEVICE static float each(float x) { return x; }
+  SR_HOST_DEVICE static float join(float a, float b) { return a != a || a > b ? a : b; }
+  template <class Team>
+  SR_HOST_DEVICE static float all(const Team& team, float x) {
+    const float nans = team.sum(x != x ? 1.0f : 0.0f), most = team.max(x);
+    return nans > 0 ? NAN : most;
+  }
+};
+struct MinFold {
+  SR_HOST_DEVICE static float start() { return INFINITY; }
+  SR_HOST_DEVICE static float each(float x) { return x; }
+  SR_HOST_DEVICE static float join(float a, float b) { return a != a || a < b ? a : b; }
+  template <class Team>
+  SR_HOST_DEVICE static float all(const Team& team, float x) {
+    return -MaxFold::all(team, -x);
+  }
+};
+
+/// A tensor's dims, neighbours of one kind as one: those that stay and those that are folded.
+struct FoldedDims {
+  static constexpr int kMost = 4;
+  struct Loops {
+    int dims = 0;
+    int64_t size[kMost] = {}, stride[kMost] = {};
+    int64_t count = 1;
+
+    /// Where the i-th in row-major order lies.
+    SR_HOST_DEVICE int64_t place(int64_t i) const {
+      if (dims == 1) return i * stride[0];
+      int64_t at = 0;
+      for (int d = dims - 1; d >= 0; --d) {
+        at += i % size[d] * stride[d];
+        i /= size[d];
+      }
+      return at;
+    }
+  };
+  Loops kept, folded;
+  bool last_folded = false;
+
+  /// Nullopt if more than kMost of a kind are left.
+  static std::optional<FoldedDims> of(const Shape& shape, const std::vector<int64_t>& axes) {
+    FoldedDims out;
+    const Shape strides = row_major_strides(shape);
+    int before = -1;  // kind of the dim before: 1 is folded
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] == 1) continue;
+      const bool folds = std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
+      Loops& loops = folds ? out.folded : out.kept;
+      if (before != static_cast<int>(folds)) {
+        if (loops.dims == kMost) return std::nullopt;
+        loops.size[loops.dims++] = 1;
+      }
+      loops.size[loops.dims - 1] *= shape[d];
+      loops.stride[loops.dims - 1] = strides[d];
+      loops.count *= shape[d];
+      before = static_cast<int>(folds);
+    }
+    out.last_folded = before == 1;
+    return out;
+  }
+};
+
+/// Where results go: f32 or bf16.
+struct FoldSink {
+  void* to;
+  bool bf16;
+  SR_HOST_DEVICE void put(int64_t i, float x) const {
+    if (bf16) {
+      assign(static_cast<Bf16*>(to)[i], x);
+    } else {
+      static_cast<float*>(to)[i] = x;
+    }
+  }
+};
+
+/// The last dim is folded: a team for each result, or for each of `chunks` parts of it, which go to
+/// sink[chunk * results + result].
+template <class T, class Fold>
+struct FoldRows {
+  const T* x;
+  FoldSink sink;
+  FoldedDims dims;
+  int64_t piece;  // elements side by side that are folded in one go
+  int64_t pieces_per_chunk;
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
+    const int64_t result = row % dims.kept.count, chunk = row / dims.kept.count;
+    const int64_t base = dims.kept.place(result), length = dims.folded.count;
+    float value = Fold::start();
+    int64_t begin = chunk * pieces_per_chunk * piece, end = begin + pieces_per_chunk * piece;
+    if (end > length) end = length;
+    for (; begin < end; begin += piece) {
+      const int64_t at = base + dims.folded.place(begin);
+      columns<T>(team, at, end - begin < piece ? end - begin : piece, [&](auto n, int64_t c) {
+        float v[n()];
+        read(x + at + c, v);
+        for (float each : v) value = Fold::join(value, Fold::each(each));
+      });
+    }
+    value = Fold::all(team, value);
+    if (team.rank() == 0) sink.put(row, value);
+  }
+};
+
+/// One thread for N results side by side and one part of what they are made of.
+template <class T, class Fold, int N>
+struct FoldColumns {
+  const T* x;
+  FoldSink sink;
+  FoldedDims dims;
+  int64_t chunk_length;
+
+  SR_HOST_DEVICE void operator()(int64_t item) const {
+    const int64_t groups = dims.kept.count / N, chunk = item / groups;
+    const int64_t result = item % groups * N, base = dims.kept.place(result);
+    int64_t begin = chunk * chunk_length, end = begin + chunk_length;
+    if (end > dims.folded.count) end = dims.folded.count;
+    float value[N];
+    for (float& each : value) each = Fold::start();
+    for (; begin < end; ++begin) {
+      float v[N];
+      read(x + base + dims.folded.place(begin), v);
+      for (int i = 0; i < N; ++i) value[i] = Fold::join(value[i], Fold::each(v[i]));
+    }
+    for (int i = 0; i < N; ++i) sink.put(chunk * dims.kept.count + result + i, value[i]);
+  }
+};
+
+/// Parts [chunks, results] to results, by a thread each where parts are few, else by a team.
+template <class Fold>
+struct FoldParts {
+  const float* parts;
+  FoldSink sink;
+  int64_t results, chunks;
+
+  SR_HOST_DEVICE void operator()(int64_t result) const {
+    float value = Fold::start();
+    for (int64_t k = 0; k < chunks; ++k) value = Fold::join(value, parts[k * results + result]);
+    sink.put(result, value);
+  }
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t result) const {
+    float value = Fold::start();
+    for (int64_t k = team.rank(); k < chunks; k += team.size())
+      value = Fold::join(value, parts[k * results + result]);
+    value = Fold::all(team, value);
+    if (team.rank() == 0) sink.put(result, value);
+  }
+};
+
+/// How a fold is cut, by the shape alone.
+struct FoldPlan {
+  FoldedDims dims;
+  bool rows = false;
+  bool wide = false;  // of columns: 16 bytes of results at a time
+  int64_t chunks = 1;
+  int64_t piece = 1, pieces_per_chunk = 1;  // of rows
+  int64_t chunk_length = 1;                 // of columns
+
+  FoldPlan(FoldedDims from, DType dtype) : dims(from) {
+    const int64_t length = dims.folded.count, results = dims.kept.count;
+    rows = dims.last_folded && length > 32;
+    if (rows) {
+      constexpr int64_t kPiece = 2048, kTeams = 1024, kLeast = 8192;  // elements worth a team
+      piece =
+          dims.folded.dims == 1 ? std::min(kPiece, length) : dims.folded.size[dims.folded.dims - 1];
+      const int64_t pieces = (length + piece - 1) / piece;
+      const int64_t wanted = std::min({(kTeams + results - 1) / std::max<int64_t>(results, 1),
+                                       (length + kLeast - 1) / kLeast, pieces});
+      pieces_per_chunk = (pieces + wanted - 1) / std::max<int64_t>(wanted, 1);
+      chunks = (pieces + pieces_per_chunk - 1) / pieces_per_chunk;
+    } else {
+      const int64_t width = 16 / size_of(dtype);
+      wide = !dims.last_folded && dims.kept.dims > 0 &&
+             dims.kept.size[dims.kept.dims - 1] % width == 0;
+      constexpr int64_t kThreads = 131072, kLeast = 32, kMostChunks = 512;
+      const int64_t threads = std::max<int64_t>(1, wide ? results / width : results);
+      const int64_t wanted =
+          std::clamp<int64_t>(std::min(kThreads / threads, length / kLeast), 1, kMostChunks);
+      chunk_length = std::max<int64_t>(1, (length + wanted - 1) / wanted);
+      chunks = std::max<int64_t>(1, (length + chunk_length - 1) / chunk_length);
+    }
+  }
+
+  int64_t workspace_bytes() const {
+    return chunks == 1 ? 0 : chunks * dims.kept.count * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+/// `Second`: how parts that are folded already fold.
+template <class On, class Fold, class Second = Fold>
+void run_fold(const FoldPlan& plan, const KernelArgs& args, const char* name) {
+  const int64_t results = plan.dims.kept.count;
+  if (results == 0) return;
+  const FoldSink last{args.out[0].data, args.out[0].type.dtype == DType::bf16};
+  const FoldSink sink = plan.chunks == 1 ? last : FoldSink{args.workspace, false};
+  with_element(args.in[0].type.dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* x = args.in[0].as<T>();
+    if (plan.rows) {
+      const FoldRows<T, Fold> body{x, sink, plan.dims, plan.piece, plan.pieces_per_chunk};
+      On::rows(args, plan.chunks * results, plan.pieces_per_chunk * plan.piece, body, name);
+    } else if (plan.wide) {
+      constexpr int kN = kWide<T>;
+      const FoldColumns<T, Fold, kN> body{x, sink, plan.dims, plan.chunk_length};
+      On::each(args, plan.chunks * (results / kN), body, name);
+    } else {
+      const FoldColumns<T, Fold, 1> body{x, sink, plan.dims, plan.chunk_length};
+      On::each(args, plan.chunks * results, body, name);
+    }
+  });
+  if (plan.chunks == 1) return;
+  const FoldParts<Second> parts{static_cast<const float*>(args.workspace), last, results,
+                                plan.chunks};
+  if (plan.chunks <= 32) {
+    On::each(args, results, parts, name);
+  } else {
+    On::rows(args, results, plan.chunks, parts, name);
+  }
+}
+
+inline Refusal fold_refuses(const KernelCall& call) {
+  if (!is_float(call.in[0].dtype)) return str("computes in f32, not ", call.in[0].dtype);
+  if (auto reason = refuse_other_floats(call)) return reason;
+  if (auto reason = refuse_more(call, 1, 1, {"axes", "keepdims", "out_dtype"})) return reason;
+  if (call.node.op != "reduce_sum_squares" &&
+      !FoldedDims::of(call.in[0].shape, call.node.attrs.ints("axes")))
+    return "more dims than its loops have";
+  return std::nullopt;
+}
+
+template <class On, class Fold, class Second = Fold>
+PreparedKernel prepare_fold(const KernelCall& call) {
+  const TensorType& in = call.in[0];
+  const bool all = call.node.op == "reduce_sum_squares";
+  const FoldPlan plan(all ? *FoldedDims::of({element_count(in.shape)}, {0})
+                          : *FoldedDims::of(in.shape, call.node.attrs.ints("axes")),
+                      in.dtype);
+  PreparedKernel prepared;
+  prepared.run = [plan](const KernelArgs& args) {
+    run_fold<On, Fold, Second>(plan, args, "reduce");
+  };
+  prepared.workspace_bytes = plan.workspace_bytes();
+  prepared.impl = "cuda:fold";
+  return prepared;
+}
+
+// ---- argmax, argmin ----
+
+/// The place of a line's largest element, or of its smallest: the first of several, or the last.
+/// What is NaN is passed over, but for the first, which then stays the best: as the reference.
+template <class T>
+struct ArgRow {
+  const T* x;
+  int64_t* to;
+  int64_t extent, inner;
+  float sign;  // 1: largest, -1: smallest
+  bool last;
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t line) const {
+    const T* from = x + line / inner * extent * inner + line % inner;
+    float best = -INFINITY;
+    for (int64_t k = team.rank(); k < extent; k += team.size())
+      best = larger(sign * as_float(from[k * inner]), best);
+    best = team.max(best);
+    float place = -INFINITY;  // of the first: negated
+    for (int64_t k = team.rank(); k < extent; k += team.size()) {
+      const float mine = last ? static_cast<float>(k) : -static_cast<float>(k);
+      if (sign * as_float(from[k * inner]) == best && mine > place) place = mine;
+    }
+    place = team.max(place);
+    if (team.rank() == 0) {
+      const float first = extent > 0 ? as_float(from[0]) : 0;
+      const bool none = first != first || place == -INFINITY;
+      to[line] = none ? 0 : static_cast<int64_t>(last ? place : -place);
+    }
+  }
+
+  /// Where NaN is none.
+  SR_HOST_DEVICE static float larger(float a, float b) { return a > b ? a : b; }
+};
+
+inline Refusal arg_refuses(const KernelCall& call) {
+  if (!is_float(call.in[0].dtype)) return str("compares in f32, not ", call.in[0].dtype);
+  if (auto reason = refuse_other_floats(call)) return reason;
+  if (call.in[0].shape[static_cast<size_t>(call.node.attrs.i("axis"))] >= int64_t{1} << 24)
+    return "counts to 2^24";
+  return refuse_more(call, 1, 1, {"axis", "keepdims", "select_last_index"});
+}
+
+template <class On>
+PreparedKernel prepare_arg(const KernelCall& call) {
+  const Shape& shape = call.in[0].shape;
+  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
+  int64_t lines = 1, inner = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (d != axis) lines *= shape[d];
+    if (d > axis) inner *= shape[d];
+  }
+  const float sign = call.node.op == "argmax" ? 1.0f : -1.0f;
+  const bool last = call.node.attrs.i("select_last_index", 0) != 0;
+  PreparedKernel prepared;
+  prepared.run = [=, extent = shape[axis]](const KernelArgs& args) {
+    if (lines == 0) return;
+    with_element(args.in[0].type.dtype, [&](auto element) {
+      using T = decltype(element);
+      const ArgRow<T> body{
+          args.in[0].as<T>(), args.out[0].as<int64_t>(), extent, inner, sign, last};
+      On::rows(args, lines, extent, body, "argmax");
+    });
+  };
+  prepared.impl = "cuda:rows";
+  return prepared;
+}
+
+template <class On>
+KernelList reduce_kernels_on() {
+  return {{"reduce_sum", "cuda:fold", fold_refuses, prepare_fold<On, SumFold>},
+          {"reduce_max", "cuda:fold", fold_refuses, prepare_fold<On, MaxFold>},
+          {"reduce_min", "cuda:fold", fold_refuses, prepare_fold<On, MinFold>},
+          {"reduce_sum_squares", "cuda:fold", fold_refuses, prepare_fold<On, SquaresFold, SumFold>},
+          {"argmax", "cuda:rows", arg_refuses, prepare_arg<On>},
+          {"argmin", "cuda:rows", arg_refuses, prepare_arg<On>}};
+}
+
+}  // namespace shardrun::cuda
