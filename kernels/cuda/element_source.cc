@@ -8,8 +8,10 @@
 #include <limits>
 #include <map>
 
+#include "graph/op_def.h"
 #include "graph/ops/elementwise.h"
 #include "kernels/cuda/math_text.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 namespace {
@@ -393,9 +395,11 @@ class Writer {
       if (call.node.op == "iota" || call.node.op == "trilu")
         text += str("  const math::Int p", c, " = ", place_text(positions_[c]), ";\n");
       if (call.node.op == "dropout") {
+        const bool whole = width_ % 4 == 0 && is_wide(positions_[c]);
         text += str("  const math::Draw<V> p", c, "(", place_text(positions_[c]), ", ",
                     positions_[c].strides.back(), ", ", hexadecimal(call.node.attrs.i("seed", 0)),
-                    ", ", hexadecimal(call.node.attrs.i("key", 0)), ", ", operand(call, 1), ");\n");
+                    ", ", hexadecimal(call.node.attrs.i("key", 0)), ", ", operand(call, 1), ", ",
+                    whole ? "true" : "false", ");\n");
       }
     }
     for (size_t n = 0; n < chain_.writes.size(); ++n)
@@ -468,6 +472,34 @@ std::vector<std::string> element_ops() {
 }
 
 std::optional<std::string> element_refuses(const KernelCall& call) {
+  const size_t operands = op_def(call.node.op).samples.front().in.size();
+  if (auto reason = refuse_more(call, operands, 1, {"alpha",
+                                                    "beta",
+                                                    "gamma",
+                                                    "min",
+                                                    "max",
+                                                    "detect_negative",
+                                                    "detect_positive",
+                                                    "fmod",
+                                                    "approximate",
+                                                    "to",
+                                                    "shape",
+                                                    "perm",
+                                                    "starts",
+                                                    "ends",
+                                                    "steps",
+                                                    "axis",
+                                                    "start",
+                                                    "step",
+                                                    "dtype",
+                                                    "value",
+                                                    "upper",
+                                                    "k",
+                                                    "p",
+                                                    "key",
+                                                    "seed",
+                                                    "global_shape"}))
+    return reason;
   for (const auto& types : {call.in, call.out}) {
     for (const TensorType& type : types) {
       if (type.dtype == DType::f16) return "computes in no f16";

@@ -261,6 +261,7 @@ inline Refusal keys_refuse(int64_t places, int64_t numbers) {
 }
 
 inline Refusal add_refuses(const KernelCall& call) {
+  if (auto reason = refuse_more(call, 3, 1, {"axis", "offset", "size"})) return reason;
   if (auto reason = refuse_other_floats(call)) return reason;
   const TensorType& indices = call.in[call.node.op == "add_rows" ? 2 : 1];
   return keys_refuse(Around(call.out[0].shape, call.node.attrs.i("axis")).extent,
@@ -334,6 +335,7 @@ PreparedKernel prepare_add_rows(const KernelCall& call) {
 // ---- gather_elements, scatter_elements ----
 
 inline Refusal elements_refuse(const KernelCall& call) {
+  if (auto reason = refuse_more(call, 3, 1, {"axis", "offset", "reduction"})) return reason;
   const Shape &data = call.in[0].shape, &indices = call.in[1].shape;
   const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
   for (size_t d = 0; d < data.size(); ++d) {

@@ -417,12 +417,21 @@ SR_HOST_DEVICE inline Block philox(Wide block, Wide seed, Wide stream, Wide step
   return {{c0, c1, c2, c3}};
 }
 
-/// The random bits of V elements from `position` on, `stride` apart: one block for four neighbours.
+/// The random bits of V elements from `position` on, `stride` apart. Four neighbours share a block;
+/// `whole`: all positions come in such fours.
 template <int V>
 struct Draw {
   Word bits[V];
 
-  SR_HOST_DEVICE Draw(Wide position, Wide stride, Wide seed, Wide stream, Wide step) {
+  SR_HOST_DEVICE Draw(Wide position, Wide stride, Wide seed, Wide stream, Wide step,
+                      bool whole = false) {
+    if (whole && V % 4 == 0) {
+      for (int k = 0; k + 3 < V; k += 4) {
+        const Block block = philox((position + static_cast<Wide>(k)) / 4, seed, stream, step);
+        for (int word = 0; word < 4; ++word) bits[k + word] = block.word[word];
+      }
+      return;
+    }
     Wide known = position / 4;
     Block block = philox(known, seed, stream, step);
     for (int k = 0; k < V; ++k) {

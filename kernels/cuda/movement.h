@@ -107,6 +107,7 @@ struct Permuted {
 };
 
 inline Refusal transpose_refuses(const KernelCall& call) {
+  if (auto reason = refuse_more(call, 1, 1, {"perm"})) return reason;
   const Permuted dims(call.in[0].shape, call.node.attrs.ints("perm"));
   if (element_count(call.in[0].shape) == 0) return "moves elements";
   if (dims.size.size() < 2 || dims.near() + 1 == dims.size.size())
@@ -225,6 +226,8 @@ struct SpreadElement {
 };
 
 inline Refusal spread_refuses(const KernelCall& call) {
+  if (auto reason = refuse_more(call, 1, 1, {"before", "after", "mode", "value", "repeats"}))
+    return reason;
   if (call.in[0].shape.size() > SpreadElement<uint8_t>::kMost) return "more dims than its loops";
   if (call.node.attrs.s("mode", "constant") != "constant" && element_count(call.in[0].shape) > 0)
     return "pads with a constant";

@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/element_chain.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -142,6 +143,48 @@ TEST(CudaKernels, AgreeWithTheReference) {
   for (const KernelImpl& impl : cuda_kernels()) {
     EXPECT_TRUE(impl.op.empty() || exercised.count(impl.op + " " + impl.name))
         << impl.op << " " << impl.name << " was never run";
+  }
+}
+
+/// gelu(x + bias) in bf16, with both of them wanted: the bits of the two kernels one by one.
+TEST(CudaKernels, JoinedCallsGiveTheBitsOfEach) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  cuda::CudaDevice& device = *gpu.device;
+  const TensorType x{DType::bf16, {70, 40}}, bias{DType::bf16, {40}};
+  const auto node = [](const char* op) {
+    Node made;
+    made.op = op;
+    return made;
+  };
+  const KernelList* lists[] = {&cuda_kernels()};
+  const std::vector<TensorType> both = {x, bias}, one = {x};
+  const PreparedKernel add = select_kernel(lists, {node("add"), both, one});
+  const PreparedKernel gelu = select_kernel(lists, {node("gelu"), one, one});
+  ASSERT_NE(add.join, nullptr);
+  ASSERT_EQ(add.join, gelu.join);
+  const PreparedKernel joined = add.join(
+      {{x, bias, x, x}, {{node("add"), {0, 1}, 2}, {node("gelu"), {2}, 3}}, {0, 1}, {2, 3}});
+  std::mt19937_64 rng(kSeed + 2);
+  const std::vector<Tensor> in = random_operands({node("add"), both, one}, rng);
+  std::vector<std::shared_ptr<char>> memory;
+  std::vector<TensorView> views;  // x, bias, then sum and y of one way and of the other
+  for (const TensorType& type : {x, bias, x, x, x, x}) {
+    memory.push_back(device.allocate(byte_size(type)));
+    views.push_back({memory.back().get(), type});
+  }
+  for (size_t i = 0; i < 2; ++i)
+    device.copy_in(views[i].data, in[i].data(), byte_size(in[i].type()));
+  const std::span<const TensorView> all(views);
+  add.run({all.subspan(0, 2), all.subspan(2, 1), nullptr, device.stream()});
+  gelu.run({all.subspan(2, 1), all.subspan(3, 1), nullptr, device.stream()});
+  joined.run({all.subspan(0, 2), all.subspan(4, 2), nullptr, device.stream()});
+  for (size_t i = 2; i < 4; ++i) {
+    Tensor apart(x), together(x);
+    device.copy_out(apart.data(), views[i].data, byte_size(x));
+    device.copy_out(together.data(), views[i + 2].data, byte_size(x));
+    EXPECT_TRUE(same_bits(apart, together));
+    EXPECT_NE(apart.at(5), 0);
   }
 }
 
