@@ -19,16 +19,6 @@ int64_t machine_memory() {
                              : int64_t{1} << 40;
 }
 
-class HostRank final : public RankDevice {
- public:
-  explicit HostRank(Communicator& host) : host_(host) {}
-  Device& device() override { return host_device(); }
-  Communicator& comm() override { return host_; }
-
- private:
-  Communicator& host_;
-};
-
 std::atomic<const Backend*> chosen{nullptr};
 
 }  // namespace

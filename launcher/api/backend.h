@@ -6,19 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "collectives/communicator.h"
-#include "device/device.h"
 #include "kernels/kernel.h"
+#include "rank_device.h"
 
 namespace shardrun {
-
-/// One rank's device, and the communicator of all ranks for memory of it.
-class RankDevice {
- public:
-  virtual ~RankDevice() = default;
-  virtual Device& device() = 0;
-  virtual Communicator& comm() = 0;
-};
 
 struct Backend {
   std::string_view name;  // as --device has it
@@ -28,9 +19,7 @@ struct Backend {
   /// Bytes that the arena of each of so many ranks of this machine can have. Throws invalid_input
   /// where there is no device, out_of_memory where libraries alone fill it.
   int64_t (*memory)(int local_ranks);
-  /// Collective over `host`, the ranks' communicator for memory of the host, which must outlive it.
-  /// On the thread that will run the rank. Throws device, or invalid_input.
-  std::unique_ptr<RankDevice> (*open)(Communicator& host);
+  std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
 };
 
 const Backend& cpu_backend();

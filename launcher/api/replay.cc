@@ -106,8 +106,9 @@ class Leader {
   void run() {
     auto alone = make_local_communicators(1);
     Party reference(acts_, whole_programs(acts_), lists_, *alone[0], options_);
+    reference_ = &reference;
     for (size_t a = 0; a < acts_.size(); ++a) {
-      begin(acts_[a], reference.executor(a));
+      begin(acts_[a]);
       count_joined();
       training_ = acts_[a].training;
       const auto held = holds_;
@@ -124,7 +125,7 @@ class Leader {
         }
         follow();
       });
-      compare_persistent(reference);
+      compare_persistent();
     }
   }
 
@@ -141,9 +142,8 @@ class Leader {
   }
 
  private:
-  void begin(const ReplayAct& act, Executor& executor) {
+  void begin(const ReplayAct& act) {
     act_ = &act;
-    executor_ = &executor;
     next_ = 0;
     made_.clear();
     owed_.clear();
@@ -189,9 +189,10 @@ class Leader {
         }
         holds_[node.outputs[r]] = step.out[r];
       }
+      const HostViews made = shown(step.out);
       shadow_.wait();
       for (size_t r = 0; r < step.out.size(); ++r)
-        learn_scale(node.outputs[r], view_of(step.out[r]), shadow_.views()[0][r]);
+        learn_scale(node.outputs[r], made.views()[r], shadow_.views()[0][r]);
       shadow_.release();  // which blurs its copy of what is right
       made_.insert(node.outputs.begin(), node.outputs.end());
       for (const ValueId value : node.outputs) {
@@ -227,13 +228,13 @@ class Leader {
                  ", wanted '", step.node.name, "'");
       if (step.kind == Step::Kind::collective) {
         const ValueId value = ids_.at(step.source);
-        if (const auto wanted = held(value)) compare_collective(step, value, *wanted);
+        if (const auto wanted = held(value)) compare_collective(step, value, wanted->views()[0]);
       }
       for (size_t r = 0; r < values.size(); ++r) {
         // What it made in windows or blocks is compared when it has been put together.
         if (values[r] < 0 || is_exchanged_after(next_, r)) continue;
         if (const auto wanted = held(values[r]))
-          compare(values[r], planned(values[r]), shards(r), *wanted,
+          compare(values[r], planned(values[r]), shards(r), wanted->views()[0],
                   str(step.node.op, " '", step.node.name, "'"));
       }
       for (const ValueId value : values) owed_.erase(value);
@@ -279,10 +280,13 @@ class Leader {
   }
 
   /// What the reference has of a value now, or had when the ranks were behind.
-  std::optional<TensorView> held(ValueId value) {
-    if (const auto kept = kept_.find(value); kept != kept_.end()) return kept->second.view();
+  std::optional<HostViews> held(ValueId value) const {
+    if (const auto kept = kept_.find(value); kept != kept_.end()) {
+      const TensorView view = kept->second.view();
+      return HostViews(host_device(), {&view, 1});
+    }
     const auto it = holds_.find(value);
-    return it == holds_.end() ? std::nullopt : std::optional(view_of(it->second));
+    return it == holds_.end() ? std::nullopt : std::optional(shown({&it->second, 1}));
   }
 
   /// The ranks are behind, as a step of theirs waits for nodes to come: these results may be gone
@@ -293,7 +297,8 @@ class Leader {
       return;
     }
     for (const ValueId value : node.outputs) {
-      const TensorView now = view_of(holds_.at(value));
+      const HostViews held = shown({&holds_.at(value), 1});
+      const TensorView& now = held.views()[0];
       Tensor copy(now.type);
       if (now.count() > 0)
         std::memcpy(copy.data(), now.data, static_cast<size_t>(byte_size(now.type)));
@@ -349,12 +354,13 @@ class Leader {
   }
 
   /// Everything that lives on, after each act. The shadow gets a copy to go on from.
-  void compare_persistent(Party& reference) {
+  void compare_persistent() {
     const Graph& graph = acts_[0].graph;
-    begin(acts_[0], reference.executor(0));
+    begin(acts_[0]);
     for (const std::string& name : persistent_) {
       const ValueId value = ids_.at(name);
-      const TensorView wanted = reference.persistent(name);
+      const HostViews held = reference_->persistent(name);
+      const TensorView& wanted = held.views()[0];
       shadow_.wait();
       const bool exact = !training_ || graph.value(value).role == Role::constant;
       if (!exact) learn_scale(value, wanted, shadow_.views()[0][0]);
@@ -366,9 +372,15 @@ class Leader {
     }
   }
 
-  TensorView view_of(BufferId id) const {
-    const Buffer& b = act_->whole.buffers[static_cast<size_t>(id)];
-    return {byte_size(b.type) == 0 ? nullptr : executor_->arena()->data() + b.offset, b.type};
+  /// What the reference has in these buffers.
+  HostViews shown(std::span<const BufferId> ids) const {
+    std::vector<TensorView> views;
+    for (const BufferId id : ids) {
+      const Buffer& b = act_->whole.buffers[static_cast<size_t>(id)];
+      char* arena = reference_->executor(0).arena()->data();
+      views.push_back({byte_size(b.type) == 0 ? nullptr : arena + b.offset, b.type});
+    }
+    return reference_->shown(views);
   }
 
   std::vector<TensorView> shards(size_t r) const {
@@ -510,6 +522,7 @@ class Leader {
   const ReplayOptions& options_;
   Lockstep &ranks_, &shadow_;
   const std::vector<std::string> persistent_;
+  Party* reference_ = nullptr;                       // while it runs
   std::set<std::pair<bool, std::string>> compared_;  // validation?, the value's name
   Replay result_;
 
@@ -517,7 +530,6 @@ class Leader {
 
   // Of the act that is looked at: behind each one, the first, which holds everything.
   const ReplayAct* act_ = nullptr;
-  Executor* executor_ = nullptr;
   std::map<std::string, ValueId> ids_;
   std::map<std::string, NodeId> nodes_;
   std::map<ValueId, BufferId> holds_;  // where the reference has each value now
@@ -538,7 +550,10 @@ void play_shadow(const std::vector<ReplayAct>& acts, std::span<const KernelList*
   const std::vector<std::string> names = persistent_names(acts[0].whole);
   const auto blur_parameters = [&] {
     for (const Value& value : acts[0].graph.values()) {
-      if (value.role == Role::parameter) blur(party.persistent(value.name), value.name);
+      if (value.role != Role::parameter) continue;
+      HostViews held = party.persistent(value.name);
+      blur(held.views()[0], value.name);
+      held.put_back();
     }
   };
   for (size_t a = 0; a < acts.size(); ++a) {
@@ -549,14 +564,19 @@ void play_shadow(const std::vector<ReplayAct>& acts, std::span<const KernelList*
       const Step& step = party.program(a).steps[s];
       const auto node = nodes.find(step.node.name);
       if (step.kind != Step::Kind::kernel || node == nodes.end()) return;
-      lockstep.arrive(0, s, {{out.begin(), out.end()}});
+      HostViews left = party.shown(out);
+      lockstep.arrive(0, s, {{left.views().begin(), left.views().end()}});
       for (size_t r = 0; r < out.size(); ++r)
-        blur(out[r], acts[a].graph.value(node->second->outputs[r]).name);
+        blur(left.views()[r], acts[a].graph.value(node->second->outputs[r]).name);
+      left.put_back();
     });
     party.play(a, [](Phase) {});
     const size_t steps = party.program(a).steps.size();
-    for (size_t i = 0; i < names.size(); ++i)
-      lockstep.arrive(0, steps + i, {{party.persistent(names[i])}});
+    for (size_t i = 0; i < names.size(); ++i) {
+      HostViews held = party.persistent(names[i]);
+      lockstep.arrive(0, steps + i, {{held.views()[0]}});
+      held.put_back();
+    }
   }
 }
 

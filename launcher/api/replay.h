@@ -11,6 +11,7 @@
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"
+#include "rank_device.h"
 
 namespace shardrun {
 
@@ -34,6 +35,8 @@ struct ReplayOptions {
                      void* out)>
       fill;
   std::function<void()> on_thread = nullptr;  // called first on every thread that runs steps
+  /// What each rank, the one rank and its shadow run on; null: on the host.
+  OpenDevice open = nullptr;
 };
 
 /// The first value that differs, and there the first rank's first element.
@@ -76,7 +79,8 @@ struct Replay {
 
 /// Runs the acts' programs on as many threads as the plan has ranks, in lock-step with `whole`, and
 /// compares after every step of theirs. Partial values are combined first. Throws what a rank
-/// throws.
+/// throws. The one rank and its shadow run on devices like the ranks', with the same kernels: what
+/// is found is what cutting changed, and not how a GPU's sums round.
 Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
               const ReplayOptions& options);
 

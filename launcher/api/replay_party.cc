@@ -19,22 +19,25 @@ std::vector<std::string> persistent_names(const Program& whole) {
 Party::Party(const std::vector<ReplayAct>& acts, const std::vector<const Program*>& programs,
              std::span<const KernelList* const> lists, Communicator& comm,
              const ReplayOptions& options)
-    : acts_(acts), options_(options) {
+    : acts_(acts),
+      options_(options),
+      on_(options.open ? options.open(comm) : std::make_unique<HostRank>(comm)) {
   int64_t bytes = 0;
   for (const Program* program : programs) bytes = std::max(bytes, program->arena_bytes);
-  const auto arena = std::make_shared<Arena>(bytes, comm);
+  const auto arena = std::make_shared<Arena>(bytes, on_->comm());
   for (const Program* program : programs) {
     const bool first = executors_.empty();
-    executors_.push_back(
-        std::make_unique<Executor>(*program, lists, comm, options.seed, arena, first));
+    executors_.push_back(std::make_unique<Executor>(*program, lists, on_->comm(), options.seed,
+                                                    arena, first, on_->device()));
   }
 }
 
-TensorView Party::persistent(const std::string& name) {
+HostViews Party::persistent(const std::string& name) {
   const Binding* binding = executors_[0]->find(name);
   SR_REQUIRE(binding != nullptr, internal, "replay: rank ", program(0).rank, " does not hold '",
              name, "'");
-  return executors_[0]->view(*binding);
+  const TensorView shard = executors_[0]->view(*binding);
+  return shown({&shard, 1});
 }
 
 void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
@@ -48,8 +51,8 @@ void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
   for (int micro = 0; micro < (training ? options_.accumulate : 1); ++micro) {
     if (training) executor.set_scalar(kRandomStep, micro);
     for (const Binding& b : executor.program().bindings) {
-      if (b.role == Role::batch)
-        options_.fill(micro, !training, b.name, b.box, executor.view(b).data);
+      if (b.role != Role::batch) continue;
+      executor.fill(b, [&](void* shard) { options_.fill(micro, !training, b.name, b.box, shard); });
     }
     before_phase(Phase::micro);
     executor.run_micro();
@@ -67,13 +70,17 @@ void play_rank(const std::vector<ReplayAct>& acts, int64_t rank,
   Party party(acts, programs, lists, comm, options);
   const std::vector<std::string> names = persistent_names(acts[0].whole);
   for (size_t a = 0; a < acts.size(); ++a) {
-    party.executor(a).on_step(
-        [&, a](size_t step, std::span<const TensorView> left) { show(a, step, left); });
+    party.executor(a).on_step([&, a](size_t step, std::span<const TensorView> left) {
+      HostViews shown = party.shown(left);
+      show(a, step, shown.views());
+      shown.put_back();
+    });
     party.play(a, [](Phase) {});
     const size_t steps = party.program(a).steps.size();
     for (size_t i = 0; i < names.size(); ++i) {
-      const TensorView view = party.persistent(names[i]);
-      show(a, steps + i, {&view, 1});
+      HostViews shown = party.persistent(names[i]);
+      show(a, steps + i, shown.views());
+      shown.put_back();
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/executor.h"
+#include "rank_device.h"
 #include "replay.h"
 
 namespace shardrun {
@@ -15,17 +16,21 @@ namespace shardrun {
 /// rank's training step holds, and so every rank's (a Graph may have constants that nobody reads).
 std::vector<std::string> persistent_names(const Program& whole);
 
-/// Runs the acts' Programs in one arena, as a rank that trains and validates does.
+/// Runs the acts' Programs in one arena, as a rank that trains and validates does, on a device of
+/// its own.
 class Party {
  public:
-  /// `programs`: this party's, one per act. Collective over `comm`.
+  /// `programs`: this party's, one per act. Collective over `comm`, which is for memory of the
+  /// host.
   Party(const std::vector<ReplayAct>& acts, const std::vector<const Program*>& programs,
         std::span<const KernelList* const> lists, Communicator& comm, const ReplayOptions& options);
 
   Executor& executor(size_t act) { return *executors_[act]; }
   const Program& program(size_t act) { return executors_[act]->program(); }
-  /// This party's shard of a persistent value.
-  TensorView persistent(const std::string& name);
+  /// This party's shard of a persistent value, where the host sees it.
+  HostViews persistent(const std::string& name);
+  /// The same of buffers of an act's arena.
+  HostViews shown(std::span<const TensorView> buffers) { return {on_->device(), buffers}; }
 
   /// Runs one act. `before_phase` is called when inputs are there and the phase's first step is
   /// next.
@@ -34,11 +39,12 @@ class Party {
  private:
   const std::vector<ReplayAct>& acts_;
   const ReplayOptions& options_;
+  std::unique_ptr<RankDevice> on_;
   std::vector<std::unique_ptr<Executor>> executors_;
 };
 
-/// Called with what a step of an act has left; after the act's steps, once for each persistent
-/// value, the step then counts on from the number of steps.
+/// Called with what a step of an act has left, which it may change; after the act's steps, once for
+/// each persistent value, the step then counts on from the number of steps.
 using Show = std::function<void(size_t act, size_t step, std::span<const TensorView> left)>;
 
 /// All acts of one rank, everything shown. Throws what `show` throws.

@@ -106,6 +106,11 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
     replay_options.seed = model.impl().options.seed;
     replay_options.lr = options.lr;
     replay_options.accumulate = model.impl().options.accumulate;
+    replay_options.open = [&](Communicator& host) {
+      std::unique_ptr<RankDevice> on = backend().open(host);
+      if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
+      return on;
+    };
     replay_options.on_thread = [&] { share_cores(world.impl()); };
     replay_options.fill = [&](int64_t micro, bool validation, const std::string& name,
                               const Box& box, void* out) {

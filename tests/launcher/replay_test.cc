@@ -13,6 +13,7 @@
 #include "planner/join_steps.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
+#include "tests/support/far_device.h"
 
 namespace shardrun {
 namespace {
@@ -118,6 +119,56 @@ TEST(Replay, OneRankAgreesWithItself) {
   const Replay result = replay_step(graph, plan);
   EXPECT_FALSE(result.mismatch) << describe(result);
   EXPECT_EQ(result.largest, 0);
+}
+
+class FarRank final : public RankDevice {
+ public:
+  explicit FarRank(Communicator& host)
+      : comm_(make_peer_communicator(host, std::make_shared<testing::FarAccess>(device_))) {}
+  Device& device() override { return device_; }
+  Communicator& comm() override { return *comm_; }
+
+ private:
+  testing::FarDevice device_;
+  std::unique_ptr<Communicator> comm_;
+};
+
+/// The same, run on devices whose memory the host cannot touch.
+Replay replay_far(const Graph& graph, const std::vector<ReplayAct>& acts, int accumulate = 1) {
+  static const KernelList cpu = testing::far_kernels(cpu_kernels()),
+                          reference = testing::far_kernels(reference_kernels());
+  const std::vector<const KernelList*> far = {&cpu, &reference};
+  ReplayOptions options = options_for(graph, accumulate);
+  options.open = [](Communicator& host) { return std::make_unique<FarRank>(host); };
+  return replay(acts, far, options);
+}
+
+/// Nothing that is compared, blurred or corrected is touched where it lies.
+TEST(Replay, OnADeviceItIsTheSame) {
+  testing::ModelOptions small;
+  small.optimizer.accumulate = 2;
+  small.optimizer.clip_norm = 0.1;
+  const Graph graph = testing::small_model(small);
+  for (const char* mesh : {"1", "3", "2x2"}) {
+    const Plan plan = testing::random_plan(graph, Mesh::parse(mesh), 5);
+    const std::vector<ReplayAct> acts = {act(graph, plan, plan)};
+    const Replay far = replay_far(graph, acts, 2),
+                 near = replay(acts, lists(), options_for(graph, 2));
+    EXPECT_FALSE(far.mismatch) << mesh << ": " << describe(far);
+    EXPECT_EQ(far.comparisons, near.comparisons);
+    EXPECT_EQ(far.largest, near.largest);
+  }
+}
+
+TEST(Replay, OnADeviceAForgottenSumIsNamed) {
+  const Graph graph = testing::small_model({});
+  const Mesh mesh = Mesh::parse("2");
+  Plan plan = testing::replicated_plan(graph, mesh);
+  plan.nodes.at("fc1").in = {parse_sharding("[-, {a}]", mesh), parse_sharding("[{a}, -]", mesh)};
+  const Replay wrong = replay_far(graph, {act(graph, plan, plan)});
+  ASSERT_TRUE(wrong.mismatch);
+  EXPECT_EQ(wrong.mismatch->where, "matmul 'fc1'");
+  EXPECT_GT(std::abs(wrong.mismatch->got - wrong.mismatch->wanted), wrong.mismatch->allowed);
 }
 
 /// fc1's contraction is cut and its result called whole: each rank then holds only its own terms.
