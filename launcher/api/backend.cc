@@ -1,10 +1,14 @@
 // The CPU's backend, and the choice.
 #include "backend.h"
 
+#include <sched.h>
 #include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <thread>
+#include <vector>
 
 #include "kernels/cpu/cpu.h"
 #include "shardrun/shardrun.h"
@@ -19,18 +23,40 @@ int64_t machine_memory() {
                              : int64_t{1} << 40;
 }
 
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0
+             ? CPU_COUNT(&set)
+             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
 std::atomic<const Backend*> chosen{nullptr};
 
 }  // namespace
 
 const Backend& cpu_backend() {
   static const std::array<const KernelList*, 2> lists = {&cpu_kernels(), &reference_kernels()};
-  static const Backend cpu = {"cpu", lists, [] { return std::string(); },
+  static const Backend cpu = {"cpu",
+                              lists,
+                              [] { return std::string(); },
+                              cores,
+                              [](int64_t) { return host_cluster(); },
+                              "host",
                               [](int local_ranks) { return machine_memory() / local_ranks; },
                               [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                 return std::make_unique<HostRank>(host);
                               }};
   return cpu;
+}
+
+std::shared_ptr<Device> device_alone() {
+  struct Alone {
+    std::vector<std::unique_ptr<Communicator>> host = make_local_communicators(1);
+    std::unique_ptr<RankDevice> on = backend().open(*host[0]);
+  };
+  auto alone = std::make_shared<Alone>();
+  Device& device = alone->on->device();
+  return {std::move(alone), &device};
 }
 
 const Backend& backend() {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/kernel.h"
+#include "planner/cluster.h"
 #include "rank_device.h"
 
 namespace shardrun {
@@ -16,11 +17,20 @@ struct Backend {
   std::span<const KernelList* const> kernels;
   /// "" or why nothing can run on it here. Plans can be made all the same.
   std::string (*missing)();
+  /// This machine's: cores that the process may run on, or GPUs.
+  int (*devices)();
+  /// What to plan for where nothing was measured. Works without a device.
+  Cluster (*cluster)(int64_t ranks);
+  /// The name of a Cluster that was measured of it: no other backend is planned by that.
+  std::string_view measured_name;
   /// Bytes that the arena of each of so many ranks of this machine can have. Throws invalid_input
   /// where there is no device, out_of_memory where libraries alone fill it.
   int64_t (*memory)(int local_ranks);
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
 };
+
+/// One rank's device with nobody beside it, on the calling thread. Throws as open does.
+std::shared_ptr<Device> device_alone();
 
 const Backend& cpu_backend();
 const Backend* cuda_backend();  // null in a build without CUDA

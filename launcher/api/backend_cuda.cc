@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "collectives/nccl/cuda_communicator.h"
 #include "device/cuda/cuda.h"
+#include "gpu_cluster.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace shardrun {
@@ -52,6 +53,33 @@ int local_rank(Communicator& host) {
   return static_cast<int>(std::count(all.begin(), all.begin() + host.rank(), mine));
 }
 
+/// What CUDA tells of GPU 0.
+GpuFacts facts() {
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = 0;
+    cuda::check(cudaDeviceGetAttribute(&value, which, 0), "cudaDeviceGetAttribute");
+    return value;
+  };
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  GpuFacts out;
+  out.name = properties.name;
+  out.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  out.major = properties.major;
+  out.minor = properties.minor;
+  out.multiprocessors = properties.multiProcessorCount;
+  out.clock = 1e3 * attribute(cudaDevAttrClockRate);
+  // Of both edges of the clock, as many bits as the bus is wide.
+  out.memory_bandwidth =
+      2e3 * attribute(cudaDevAttrMemoryClockRate) * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
+  return out;
+}
+
+Cluster cluster(int64_t ranks) {
+  const int count = cuda::device_count();
+  return count > 0 ? gpu_cluster(facts(), count) : assumed_gpu_cluster(ranks);
+}
+
 class CudaRank final : public RankDevice {
  public:
   explicit CudaRank(Communicator& host)
@@ -69,7 +97,13 @@ class CudaRank final : public RankDevice {
 
 const Backend* cuda_backend() {
   static const std::array<const KernelList*, 1> lists = {&cuda_kernels()};
-  static const Backend cuda = {"cuda", lists, missing, memory,
+  static const Backend cuda = {"cuda",
+                               lists,
+                               missing,
+                               [] { return cuda::device_count(); },
+                               cluster,
+                               "cuda",
+                               memory,
                                [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                  return std::make_unique<CudaRank>(host);
                                }};

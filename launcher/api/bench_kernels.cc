@@ -14,7 +14,8 @@
 namespace shardrun {
 namespace {
 
-constexpr double kMemory = 192 << 20;  // bytes of the add that measures memory: beyond all caches
+constexpr double kMemory = 192 << 20;  // bytes of the add that measures memory of a core: beyond
+                                       // all caches
 
 KernelTime time_of(const CalibrationCall& call, const Ceilings& ceilings) {
   const std::vector<TensorType> out = infer_types(call.node, call.in);
@@ -44,24 +45,28 @@ Team own_team(World& world) {
   SR_REQUIRE(world.size() == 1, invalid_input,
              "kernels are measured on one rank with all its threads, not on ", world.size());
   share_cores(world.impl());
-  return {1, world.impl().kernel_threads};
+  return {device_alone(), world.impl().kernel_threads};
 }
 
 Ceilings measure_ceilings(Team& team) {
   Ceilings out;
   out.threads = team.threads();
+  out.device = team.device().name();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     double& best = out.flops[std::string(to_string(dtype))];
-    for (const int64_t n : {1024, 2048}) {
-      const double flops = 2.0 * static_cast<double>(n * n * n);
-      best = std::max(best, flops / measure_call(team, matmul_call(dtype, "nn", {n, n, n})));
-    }
+    const auto flops = [](int64_t n) {
+      const auto edge = static_cast<double>(n);
+      return 2 * edge * edge * edge;
+    };
+    for (int64_t n = 1024; n <= 2048 || flops(n) <= team.extent().flops(dtype); n *= 2)
+      best = std::max(best, flops(n) / measure_call(team, matmul_call(dtype, "nn", {n, n, n})));
   }
-  const auto elements = static_cast<int64_t>(kMemory / 3 / sizeof(float));
+  const double memory = kMemory * team.extent().times;
+  const auto elements = static_cast<int64_t>(memory / 3 / sizeof(float));
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {elements / 512, 512}});
-  out.bandwidth = kMemory / measure_call(team, add);
+  out.bandwidth = memory / measure_call(team, add);
   return out;
 }
 
@@ -103,7 +108,7 @@ KernelBench bench_kernels(World& world) {
       for (const CalibrationOp& op : calibration_ops()) {
         CalibrationCall call;
         try {  // not every op is there in every type
-          call = op.call(dtype, op.by_flops ? 1e9 : 0x1p24);
+          call = op.call(dtype, (op.by_flops ? 1e9 : 0x1p24) * op.times(team.extent(), dtype));
           infer_types(call.node, call.in);
         } catch (const Error&) {
           continue;

@@ -1,8 +1,6 @@
 // shardrun calibrate: what is measured, in what order, and the file that keeps it.
 #include "calibrate.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -10,8 +8,8 @@
 #include <fstream>
 #include <mutex>
 #include <sstream>
-#include <thread>
 
+#include "backend.h"
 #include "cluster.h"
 #include "planner/cluster_file.h"
 #include "shardrun/shardrun.h"
@@ -19,13 +17,6 @@
 
 namespace shardrun {
 namespace {
-
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0
-             ? CPU_COUNT(&set)
-             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
 
 std::string processor() {
   std::ifstream in("/proc/cpuinfo");
@@ -49,33 +40,68 @@ std::vector<MeasuredCollective> measure_threads(int ranks, double deadline) {
   std::mutex mutex;
   World world = World::threads(ranks);
   run_ranks(world, [&](Communicator& comm) {
-    std::vector<MeasuredCollective> own = measure_collectives(comm, "threads", deadline);
+    const std::unique_ptr<RankDevice> on = backend().open(comm);
+    std::vector<MeasuredCollective> own =
+        measure_collectives(on->comm(), on->device(), "threads", deadline);
     const std::lock_guard lock(mutex);
     if (comm.rank() == 0) out = std::move(own);
   });
   return out;
 }
 
-/// The figures of the formulas, from the measurements: those of ranks that have a core each.
-void summarise(Cluster& cluster) {
+/// Teams that measure kernels: on the CPU as many ranks as share its cores, each with so many
+/// threads if that was asked, of a GPU one.
+std::vector<Team> teams(std::optional<int> each) {
+  std::vector<Team> out;
+  const std::shared_ptr<Device> device = device_alone();
+  if (!device->is_host()) {
+    out.emplace_back(device, 1);
+    return out;
+  }
+  const int n = backend().devices();
+  for (const int jobs : doubling(1, std::max(1, n / each.value_or(1))))
+    out.emplace_back(jobs, each.value_or(std::max(1, n / jobs)));
+  return out;
+}
+
+/// "a processor, 2 cores"
+std::string measured_devices(const Team& team) {
+  const int n = backend().devices();
+  return team.device().is_host() ? str(processor(), ", ", n, n == 1 ? " core" : " cores")
+                                 : str(n, n == 1 ? " GPU, " : " GPUs, ", team.device().name());
+}
+
+/// The figures of the formulas, from the measurements: those of ranks that have a core each, or a
+/// GPU. `extent`: how large products were.
+void summarise(Cluster& cluster, const Extent& extent) {
   const std::string source = "shardrun calibrate";
   const MeasuredKernels& kernels = cluster.measured.kernels.back();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto grid = kernels.grids.find({"matmul", "nn", dtype});
     if (grid == kernels.grids.end()) continue;
-    cluster.flops[dtype] = {2 * 512.0 * 512 * 512 / grid->second.at({512, 512, 512}, {1, 1, 1})};
-    cluster.sources[str("flops.", to_string(dtype), ".peak")] = source + ": matmul of 512 cubed";
+    double edge = 0;
+    for (const double n : grid->second.sizes[0])
+      edge = 2 * n * n * n <= extent.flops(dtype) ? n : edge;
+    if (edge == 0) continue;
+    cluster.flops[dtype] = {2 * edge * edge * edge /
+                            grid->second.at({edge, edge, edge}, {1, 1, 1})};
+    cluster.sources.erase(str("flops.", to_string(dtype), ".reached"));
+    cluster.sources[str("flops.", to_string(dtype), ".peak")] =
+        str(source, ": matmul of ", edge, " cubed");
   }
   if (const auto add = kernels.ops.find({"add", "", DType::f32}); add != kernels.ops.end()) {
     const auto& [bytes, seconds] = add->second.curve.points.back();
     cluster.memory_bandwidth = {bytes / seconds};
     cluster.kernel_latency = add->second.curve.points.front().second;
+    cluster.sources.erase("memory_bandwidth.reached");
     cluster.sources["memory_bandwidth.peak"] = source + ": the largest add";
     cluster.sources["kernel_latency"] = source + ": the smallest add";
   }
   for (const MeasuredCollective& c : cluster.measured.collectives) {
     if (c.kind != Collective::Kind::all_gather || c.group != 2) continue;
     const auto &first = c.curve.points.front(), &last = c.curve.points.back();
+    cluster.sources.erase("within.call_latency");
+    cluster.sources.erase("within.reduce_bandwidth_by_ranks");
     cluster.within = {0.5 * last.first / last.second, first.second};
     cluster.sources["within.bandwidth"] = source + ": the largest all_gather of two ranks";
     cluster.sources["within.latency"] = source + ": the smallest all_gather of two ranks";
@@ -88,11 +114,12 @@ Cluster known(const std::string& path) {
   std::error_code missing;
   if (std::filesystem::exists(path, missing)) {
     try {
-      return read_cluster_file(path);
+      Cluster cluster = read_cluster_file(path);
+      if (cluster.name == backend().measured_name) return cluster;
     } catch (const Error&) {  // it will be written anew
     }
   }
-  return host_cluster();
+  return backend().cluster(1);
 }
 
 /// Next to the file; takes its place when it is whole.
@@ -140,6 +167,9 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   const bool mpi = world.impl().mpi && world.size() > 1;
   std::ofstream file;  // rank 0's
   decide_on_rank0(world, [&] {
+    const std::string missing = backend().missing();
+    SR_REQUIRE(missing.empty(), invalid_input, "device ", backend().name, ": ", missing,
+               "; run with --device cpu");
     SR_REQUIRE(!report.path.empty(), invalid_input,
                "there is no place for the calibration ($HOME is not set, or "
                "SHARDRUN_CALIBRATION=none); name a file with -o");
@@ -154,7 +184,9 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   std::vector<MeasuredCollective> between;
   at_boundary([&] {
     share_cores(world.impl());
-    if (mpi) between = measure_collectives(*world.impl().mpi, "mpi", end);
+    if (!mpi) return;
+    const std::unique_ptr<RankDevice> on = backend().open(*world.impl().mpi);
+    between = measure_collectives(on->comm(), on->device(), "mpi", end);
   });
   decide_on_rank0(world, [&] {
     Cluster cluster = known(report.path);
@@ -163,19 +195,20 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       report.collectives = static_cast<int>(between.size());
       replace(collectives, "mpi", world.size(), std::move(between));
     } else {
-      const int n = cores();
+      const int n = backend().devices();
       const std::optional<int> each = world.impl().asked;
-      const std::vector<int> jobs = doubling(1, std::max(1, n / each.value_or(1))),
-                             groups = doubling(2, 2 * n);
+      std::vector<Team> all = teams(each);
+      // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
+      const std::vector<int> groups = doubling(2, all[0].device().is_host() ? 2 * n : n);
       std::vector<MeasuredKernels> others = std::move(cluster.measured.kernels);
       std::erase_if(others, [&](const MeasuredKernels& k) { return !each || k.threads == *each; });
-      cluster = host_cluster();
-      std::swap(cluster.measured.collectives, collectives);
-      const auto parts = static_cast<double>(jobs.size());
-      for (size_t i = 0; i < jobs.size(); ++i) {
+      const std::vector<MeasuredCollective> before = std::move(collectives);
+      cluster = backend().cluster(1);
+      cluster.measured.collectives = before;
+      const auto parts = static_cast<double>(all.size());
+      for (size_t i = 0; i < all.size(); ++i) {
         const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
-        Team team(jobs[i], each.value_or(std::max(1, n / jobs[i])));
-        cluster.measured.kernels.push_back(measure_kernels(team, until));
+        cluster.measured.kernels.push_back(measure_kernels(all[i], until));
         report.kernels += static_cast<int>(cluster.measured.kernels.back().ops.size() +
                                            cluster.measured.kernels.back().grids.size());
       }
@@ -190,11 +223,13 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
         report.collectives += static_cast<int>(fresh.size());
         replace(cluster.measured.collectives, "threads", ranks, std::move(fresh));
       }
+      cluster.name = backend().measured_name;
       cluster.devices = n;
-      cluster.about =
-          str(processor(), ", ", n, n == 1 ? " core" : " cores", ", measured on ", today());
-      cluster.sources["devices"] = "the cores that the process may run on";
-      summarise(cluster);
+      cluster.about = str(measured_devices(all[0]), ", measured on ", today());
+      cluster.sources["devices"] = all[0].device().is_host()
+                                       ? "the cores that the process may run on"
+                                       : "the GPUs that the process sees";
+      summarise(cluster, all[0].extent());
     }
     finish_file(report.path, file, cluster_json(cluster));
     return std::string();

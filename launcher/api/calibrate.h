@@ -2,45 +2,70 @@
 #pragma once
 
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "device/device.h"
 #include "graph/graph.h"
 #include "planner/measured.h"
 
 namespace shardrun {
 
+/// What is worth measuring: as much as some milliseconds are enough for.
+struct Extent {
+  double rotation = 16 << 20;  // bytes that operands are taken from in turn: beyond caches
+  double times = 1;            // sizes of calls, in those for a core
+  double flops_f32 = 1.2e9, flops_bf16 = 1.2e9;  // of a call at most
+  double flops(DType dtype) const { return dtype == DType::bf16 ? flops_bf16 : flops_f32; }
+};
+
 /// What `work` takes undisturbed, in seconds, when `ranks` threads run it at the same time,
 /// each with `threads` threads of its own for kernels. Every rank makes its work on its thread;
-/// run i of a rank calls work(i). Runs for about `budget` seconds, longer where it is disturbed.
+/// run i of a rank calls work.run(i). Runs for about `budget` seconds, longer where it is
+/// disturbed.
+///
+/// A device that works behind the host is asked for many runs and waited for once, as in a step of
+/// training: noted by Device::record where that can be.
 class Team {
  public:
-  using Work = std::function<void(int64_t run)>;
+  struct Work {
+    std::function<void(int64_t run)> run;
+    bool recordable = false;
+  };
   /// Memory of one rank, kept from one measurement to the next with its pages touched.
   class Scratch {
    public:
-    char* bytes(int64_t count);  // uninitialised, and no longer what was given before
+    explicit Scratch(Device& device) : device_(&device) {}
+    Device& device() const { return *device_; }
+    char* bytes(int64_t count);  // with anything in it, and no longer what was given before
 
    private:
-    struct Free {
-      void operator()(char* data) const { std::free(data); }
-    };
-    std::unique_ptr<char, Free> data_;
+    Device* device_;
+    std::shared_ptr<char> data_;
     int64_t count_ = 0;
   };
 
-  Team(int ranks, int threads);
+  Team(int ranks, int threads);  // on the host
+  /// One rank with the device for itself.
+  Team(std::shared_ptr<Device> device, int threads);
   int ranks() const { return ranks_; }
   int threads() const { return threads_; }
+  Device& device() const { return *device_; }
+  /// Of a device found out by measuring, once.
+  const Extent& extent();
   double measure(const std::function<Work(Scratch&)>& make, double budget);
 
  private:
+  double measure_behind(const std::function<Work(Scratch&)>& make, double budget);
+
+  std::shared_ptr<Device> device_;
   int ranks_, threads_;
   std::vector<Scratch> scratch_;
+  std::optional<Extent> extent_;
 };
 
 /// One op called with these types; the curve that its time belongs to.
@@ -55,7 +80,9 @@ struct CalibrationOp {
   std::string op, variant;
   bool by_flops = false;
   std::function<CalibrationCall(DType dtype, double size)> call;
-  std::vector<double> sizes;
+  std::vector<double> sizes;  // for a core
+  /// What to multiply them by.
+  double times(const Extent& extent, DType dtype) const;
 };
 /// Every op of the registry that can be called at any size, in the order of their importance; not
 /// those that have grids.
@@ -77,9 +104,9 @@ double measure_call(Team& team, const CalibrationCall& call);
 MeasuredKernels measure_kernels(Team& team, double deadline);
 
 /// Every kind of collective in groups of every size that divides the ranks. Collective over
-/// `world`; every rank returns the same.
-std::vector<MeasuredCollective> measure_collectives(Communicator& world, const std::string& backend,
-                                                    double deadline);
+/// `world`, whose buffers lie on `device`; every rank returns the same.
+std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& device,
+                                                    const std::string& backend, double deadline);
 
 /// Less work never takes more time: what was disturbed is put right by what was not.
 void make_monotone(Curve& curve);

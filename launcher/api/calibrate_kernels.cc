@@ -6,8 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,17 +20,20 @@
 namespace shardrun {
 namespace {
 
-// Operands are taken in turn from copies of together so many bytes, so that they come from where
-// those of a step do: made a while ago, not by the call before.
-constexpr double kRotation = 16 << 20;
 constexpr double kMostCopies = 256;
-constexpr double kBudget = 1.2e-3;    // s of a measurement
-constexpr size_t kCloseCalls = 4;     // are wanted that take at most …
-constexpr double kClose = 1.25;       // times the least …
-constexpr double kPatience = 40e-3;   // s at the longest
-constexpr double kLongCall = 3e-3;    // s of a call; fewer such are made
-constexpr double kLongest = 80e-3;    // s of a call; larger ones are left out
-constexpr double kMostFlops = 1.2e9;  // of a measured product
+constexpr double kBudget = 1.2e-3;   // s of a measurement
+constexpr size_t kCloseCalls = 4;    // are wanted that take at most …
+constexpr double kClose = 1.25;      // times the least …
+constexpr double kPatience = 40e-3;  // s at the longest
+constexpr double kLongCall = 3e-3;   // s of a call; fewer such are made
+constexpr double kLongest = 80e-3;   // s of a call; larger ones are left out
+// A device that works behind the host:
+constexpr double kBehindBudget = 4e-3;     // s of a measurement
+constexpr int64_t kMostRecorded = 64;      // runs that are noted together
+constexpr size_t kBatches = 5;             // are timed, each of as many runs as take …
+constexpr double kCallSeconds = 10e-3;     // what the largest products may take
+constexpr double kRotationSeconds = 1e-4;  // what copying the rotating operands takes
+constexpr double kProbeSeconds = 2e-3;     // a call that is long enough to tell a rate from
 
 /// Lower quartile of the samples that are no outliers: within twice the least.
 double typical(std::vector<double> samples) {
@@ -41,16 +42,18 @@ double typical(std::vector<double> samples) {
   return samples[samples.size() / 4];
 }
 
-/// Operands and results of a call, several times, in a rank's scratch memory.
+/// Operands and results of a call, several times, in a rank's scratch memory: taken in turn, they
+/// come from where those of a step do: made a while ago, not by the call before.
 class Operands {
  public:
   Operands(const CalibrationCall& call, const std::vector<TensorType>& out, int64_t workspace,
-           Team::Scratch& scratch) {
+           double rotation, Team::Scratch& scratch)
+      : stream_(scratch.device().stream()) {
     double bytes = 0;
     for (const auto* types : {&call.in, &out}) {
       for (const TensorType& t : *types) bytes += static_cast<double>(aligned(byte_size(t)));
     }
-    const double copies = std::clamp(kRotation / std::max(bytes, 1.0), 1.0, kMostCopies);
+    const double copies = std::clamp(rotation / std::max(bytes, 1.0), 1.0, kMostCopies);
     sets_.resize(static_cast<size_t>(copies));
     const auto needed = static_cast<int64_t>(bytes) * static_cast<int64_t>(sets_.size());
     char* at = scratch.bytes(aligned(workspace) + needed);
@@ -60,9 +63,9 @@ class Operands {
       for (size_t i = 0; i < call.in.size(); ++i) {
         set.in.push_back({at, call.in[i]});
         if (&set == &sets_[0]) {
-          fill(set.in.back(), call, i);
+          fill(scratch.device(), set.in.back(), call, i);
         } else {
-          std::memcpy(at, sets_[0].in[i].data, static_cast<size_t>(byte_size(call.in[i])));
+          scratch.device().copy(at, sets_[0].in[i].data, byte_size(call.in[i]));
         }
         at += aligned(byte_size(call.in[i]));
       }
@@ -75,7 +78,7 @@ class Operands {
 
   KernelArgs args(int64_t run) {
     Set& set = sets_[static_cast<size_t>(run) % sets_.size()];
-    return {set.in, set.out, workspace_};
+    return {set.in, set.out, workspace_, stream_};
   }
 
  private:
@@ -85,6 +88,20 @@ class Operands {
 
   static int64_t aligned(int64_t bytes) {
     return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  }
+
+  /// Random elements, made on the host, and those over and over.
+  static void fill(Device& device, const TensorView& operand, const CalibrationCall& call,
+                   size_t index) {
+    const int64_t element = size_of(operand.type.dtype), count = operand.count(),
+                  made = std::min(count, kMade);
+    const Tensor some({operand.type.dtype, {made}});
+    fill(some.view(), call, index);
+    device.copy_in(operand.data, some.data(), made * element);
+    for (int64_t done = made; done < count; done *= 2) {
+      device.copy(operand.as<char>() + done * element, operand.data,
+                  std::min(done, count - done) * element);
+    }
   }
 
   static void fill(const TensorView& operand, const CalibrationCall& call, size_t index) {
@@ -110,8 +127,10 @@ class Operands {
     });
   }
 
+  static constexpr int64_t kMade = 1 << 18;
   std::vector<Set> sets_;
   char* workspace_ = nullptr;
+  void* stream_;
 };
 
 /// Seconds of a call, or none if there is no kernel for it.
@@ -138,7 +157,8 @@ Grid measure_grid(Team& team, const std::array<std::vector<double>, 3>& sizes,
     const CalibrationCall call = make(size);
     std::optional<double> seconds;
     const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
-    if (flops <= kMostFlops && now_seconds() < deadline) seconds = measure_if_any(team, call);
+    if (flops <= team.extent().flops(call.in[0].dtype) && now_seconds() < deadline)
+      seconds = measure_if_any(team, call);
     for (size_t d = 0; d < 3 && !seconds; ++d) {
       if (at[d] == 0) continue;
       seconds =
@@ -156,7 +176,20 @@ Grid measure_grid(Team& team, const std::array<std::vector<double>, 3>& sizes,
   return grid;
 }
 
+/// Of products, each four times the one before, to the first whose cube is beyond `flops`.
+std::vector<double> edges(double flops) {
+  std::vector<double> out = {8};
+  while (2 * out.back() * out.back() * out.back() < flops) out.push_back(4 * out.back());
+  constexpr size_t kMost = 6;
+  if (out.size() > kMost) out.erase(out.begin(), out.end() - kMost);
+  return out;
+}
+
 }  // namespace
+
+double CalibrationOp::times(const Extent& extent, DType dtype) const {
+  return by_flops ? extent.flops(dtype) / Extent().flops(dtype) : extent.times;
+}
 
 CalibrationCall matmul_call(DType dtype, const std::string& layout,
                             const std::array<int64_t, 3>& size) {
@@ -182,16 +215,56 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
   return call;
 }
 
-double measure_call(Team& team, const CalibrationCall& call) {
+namespace {
+
+double measure_rotating(Team& team, const CalibrationCall& call, double rotation) {
   const std::vector<TensorType> out = infer_types(call.node, call.in);
   return team.measure(
       [&](Team::Scratch& scratch) -> Team::Work {
         auto kernel = std::make_shared<PreparedKernel>(
             select_kernel(backend().kernels, KernelCall{call.node, call.in, out}));
-        auto operands = std::make_shared<Operands>(call, out, kernel->workspace_bytes, scratch);
-        return [kernel, operands](int64_t run) { kernel->run(operands->args(run)); };
+        auto operands =
+            std::make_shared<Operands>(call, out, kernel->workspace_bytes, rotation, scratch);
+        return {[kernel, operands](int64_t run) { kernel->run(operands->args(run)); },
+                kernel->recordable};
       },
-      kBudget);
+      team.device().is_host() ? kBudget : kBehindBudget);
+}
+
+/// FLOP/s of the first square product that takes long enough, or is as large as fits.
+double product_rate(Team& team, DType dtype, double memory) {
+  double rate = 0;
+  for (int64_t n = 256; 3.0 * 4 * static_cast<double>(n * n) < memory; n *= 2) {
+    const double seconds = measure_rotating(team, matmul_call(dtype, "nn", {n, n, n}), 0);
+    rate = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
+    if (seconds > kProbeSeconds) break;
+  }
+  return rate;
+}
+
+/// Bytes/s that a copy reads, which writes as many.
+double copy_rate(Team& team, double memory) {
+  double rate = 0;
+  for (int64_t bytes = 1 << 20; 2.0 * static_cast<double>(bytes) < memory; bytes *= 4) {
+    const double seconds = team.measure(
+        [&](Team::Scratch& scratch) -> Team::Work {
+          char* data = scratch.bytes(2 * bytes);
+          return {[&device = scratch.device(), data, bytes](int64_t) {
+                    device.copy(data + bytes, data, bytes);
+                  },
+                  true};
+        },
+        kBehindBudget);
+    rate = static_cast<double>(bytes) / seconds;
+    if (seconds > kProbeSeconds) break;
+  }
+  return rate;
+}
+
+}  // namespace
+
+double measure_call(Team& team, const CalibrationCall& call) {
+  return measure_rotating(team, call, team.extent().rotation);
 }
 
 double now_seconds() {
@@ -210,20 +283,44 @@ void make_monotone(Curve& curve) {
 
 char* Team::Scratch::bytes(int64_t count) {
   if (count > count_) {
+    count_ = 0;
+    data_.reset();  // first, so that there is room for the next
+    try {
+      data_ = device_->allocate(count);
+    } catch (const Error& e) {
+      throw e.with_context("scratch memory of a measurement");
+    }
     count_ = count;
-    data_.reset(static_cast<char*>(
-        std::aligned_alloc(4096, (static_cast<size_t>(count) + 4095) / 4096 * 4096)));
-    SR_REQUIRE(data_ != nullptr, out_of_memory, "calibrate needs ", count,
-               " bytes of scratch memory");
-    std::memset(data_.get(), 0, static_cast<size_t>(count));  // touches the pages
   }
   return data_.get();
 }
 
 Team::Team(int ranks, int threads)
-    : ranks_(ranks), threads_(threads), scratch_(static_cast<size_t>(ranks)) {}
+    : device_(std::shared_ptr<Device>(), &host_device()),
+      ranks_(ranks),
+      threads_(threads),
+      scratch_(static_cast<size_t>(ranks), Scratch(host_device())),
+      extent_(Extent()) {}
+
+Team::Team(std::shared_ptr<Device> device, int threads)
+    : device_(std::move(device)), ranks_(1), threads_(threads), scratch_(1, Scratch(*device_)) {
+  if (device_->is_host()) extent_ = Extent();
+}
+
+const Extent& Team::extent() {
+  if (extent_) return *extent_;
+  Extent found;
+  const double memory = static_cast<double>(device_->free_bytes()) / 16;
+  found.rotation = std::clamp(kRotationSeconds * copy_rate(*this, memory), found.rotation,
+                              std::max(memory, found.rotation));
+  found.times = std::exp2(std::floor(std::log2(found.rotation / Extent().rotation)));
+  found.flops_f32 = kCallSeconds * product_rate(*this, DType::f32, memory);
+  found.flops_bf16 = kCallSeconds * product_rate(*this, DType::bf16, memory);
+  return extent_.emplace(found);
+}
 
 double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
+  if (!device_->is_host()) return measure_behind(make, budget);
   std::vector<double> samples;
   std::exception_ptr error;
   std::mutex mutex;
@@ -235,9 +332,9 @@ double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
     try {
       const Work work = make(scratch_[static_cast<size_t>(rank)]);
       const double cold = now_seconds();
-      work(0);
+      work.run(0);
       const bool long_call = now_seconds() - cold > kLongCall;
-      if (!long_call) work(1);
+      if (!long_call) work.run(1);
       const size_t wanted = long_call ? kCloseCalls / 2 : kCloseCalls;
       ++ready;
       counted = true;
@@ -248,7 +345,7 @@ double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
       double least = 1e300;
       size_t close = 0;
       for (int64_t run = 2; last - begin < budget || close < wanted; ++run) {
-        work(run);
+        work.run(run);
         const double end = now_seconds();
         own.push_back(end - last);
         last = end;
@@ -275,6 +372,37 @@ double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
   return typical(std::move(samples));
 }
 
+double Team::measure_behind(const std::function<Work(Scratch&)>& make, double budget) {
+  const Work work = make(scratch_[0]);
+  work.run(0);  // libraries make up their minds
+  device_->synchronize();
+  int64_t run = 1;
+  const auto several = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i) work.run(run++);
+  };
+  const auto seconds_of = [&](const std::function<void()>& asked) {
+    const double begin = now_seconds();
+    asked();
+    device_->synchronize();
+    return now_seconds() - begin;
+  };
+  const double batch = budget / static_cast<double>(kBatches);
+  const double once = std::max(seconds_of([&] { several(1); }), 1e-7);
+  const auto together = std::clamp(static_cast<int64_t>(batch / once), int64_t{1}, kMostRecorded);
+  const std::unique_ptr<RecordedWork> noted =
+      work.recordable ? device_->record([&] { several(together); }) : nullptr;
+  const std::function<void(int64_t)> ask = [&](int64_t times) {
+    for (int64_t i = 0; i < times; ++i) noted ? noted->run() : several(together);
+  };
+  const double first = std::max(seconds_of([&] { ask(1); }), 1e-7);
+  const auto times = std::clamp(static_cast<int64_t>(batch / first), int64_t{1}, int64_t{1000});
+  std::vector<double> samples;
+  const double begin = now_seconds();
+  while (samples.size() < kBatches && (samples.empty() || now_seconds() - begin < kPatience))
+    samples.push_back(seconds_of([&] { ask(times); }) / static_cast<double>(times * together));
+  return typical(std::move(samples));
+}
+
 MeasuredKernels measure_kernels(Team& team, double deadline) {
   MeasuredKernels out;
   out.ranks = team.ranks();
@@ -284,8 +412,10 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
   const auto add = [&](const std::string& op, const std::string& variant, DType dtype, Grid grid) {
     if (!grid.seconds.empty()) out.grids[{op, variant, dtype}] = std::move(grid);
   };
+  std::vector<double> heads = {1, 16};
+  if (team.extent().times > 1) heads.push_back(16 * team.extent().times);
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const std::vector<double> matmul = {8, 32, 128, 512, 2048};
+    const std::vector<double> matmul = edges(team.extent().flops(dtype));
     for (const std::string layout : {"nn", "nt", "tn"}) {
       add("matmul", layout, dtype,
           measure_grid(team, {matmul, matmul, matmul}, {1, 1, 1}, part,
@@ -293,7 +423,7 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
     }
     for (const std::string op : {"attention", "attention_grad"}) {
       add(op, "", dtype,
-          measure_grid(team, {{{1, 16}, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}}},
+          measure_grid(team, {heads, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}},
                        {1, 2, 1}, part,
                        [&](const auto& size) { return attention_call(dtype, op, size); }));
     }
@@ -301,7 +431,8 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
   for (const CalibrationOp& op : calibration_ops()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       MeasuredKernels::Op measured{op.by_flops, {}};
-      for (const double wanted : op.sizes) {
+      for (const double of_a_core : op.sizes) {
+        const double wanted = of_a_core * op.times(team.extent(), dtype);
         const auto& points = measured.curve.points;
         if (now_seconds() > deadline ||
             (!points.empty() && points.back().second * wanted / points.back().first > kLongest))

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "backend.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
 #include "planner/cluster_file.h"
@@ -15,16 +16,34 @@ std::string calibration_path() {
   if (const std::string path = set == nullptr ? "" : set; !path.empty())
     return path == "none" ? "" : path;
   const std::string folder = cache_folder();
-  return folder.empty() ? "" : folder + "/host.json";
+  return folder.empty() ? "" : str(folder, "/", backend().measured_name, ".json");
 }
 
-Cluster find_cluster(const std::string& text) {
-  if (!text.empty() && text != "host") return load_cluster(text);
+namespace {
+
+/// A core's figures say nothing of a GPU, nor the other way round.
+Cluster measured_of_backend(Cluster cluster, const std::string& origin) {
+  for (const Backend* other : {&cpu_backend(), cuda_backend()}) {
+    SR_REQUIRE(other == nullptr || other == &backend() || cluster.name != other->measured_name,
+               invalid_input, origin, ": was measured with --device ", other->name,
+               " and this is --device ", backend().name);
+  }
+  return cluster;
+}
+
+}  // namespace
+
+Cluster find_cluster(const std::string& text, int64_t ranks) {
+  if (!text.empty() && text != "host") {
+    const Cluster named = load_cluster(text);
+    // Plans for GPUs are also looked at without one.
+    return backend().name == "cpu" ? named : measured_of_backend(named, text);
+  }
   const std::string path = calibration_path();
   std::error_code missing;
-  if (path.empty() || !std::filesystem::exists(path, missing)) return host_cluster();
+  if (path.empty() || !std::filesystem::exists(path, missing)) return backend().cluster(ranks);
   try {
-    return read_cluster_file(path);
+    return measured_of_backend(read_cluster_file(path), path);
   } catch (const Error& e) {
     throw Error(e.kind(), std::string(e.what()) +
                               "; 'shardrun calibrate' writes the file anew, and "

@@ -334,7 +334,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       // Those of this World, or as many as were asked for.
       const int threads =
           ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
-      impl->cluster = find_cluster(request.cluster)
+      impl->cluster = find_cluster(request.cluster, ranks)
                           .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
     } else {
       read_plans(read_text(request.plan_file), request.plan_file, *impl);

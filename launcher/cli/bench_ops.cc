@@ -68,6 +68,7 @@ int run(const CLI::App& app, Options& o) {
   const Machine machine = this_machine();
   KernelBench bench;
   if (o.args.model.empty()) {
+    finish_arguments(o.args);
     World world = World::threads(1);
     bench = bench_kernels(world);
   } else {

@@ -249,9 +249,12 @@ int run(int argc, char** argv) {
   CalibrateRequest measure;
   CLI::App* calibrate_command = app.add_subcommand(
       "calibrate",
-      "Measure this machine for the planner; under mpirun, collectives between its processes");
+      "Measure this machine's cores or GPUs for the planner; under mpirun, collectives between its "
+      "processes");
   calibrate_command->add_option("-o,--output", measure.output,
                                 "Another cluster file than the one that plans read by themselves");
+  calibrate_command->add_option("--device", args.device,
+                                "cpu or cuda (default: cuda where there is a GPU)");
   calibrate_command->add_option(
       "--threads", args.threads,
       "Measure ranks with so many threads each, beside what is known of others (default: the cores "

@@ -51,6 +51,7 @@ TrainingPlan plan_for_one(World& world, const Model& model, PlanRequest request)
 
 void add_one_rank_options(CLI::App& app, Arguments& args) {
   add_step_options(app, args);
+  app.add_option("--device", args.device, "cpu or cuda (default: cuda where there is a GPU)");
   app.add_option("--data", args.train.data,
                  "What a step reads, as train's (default: synthetic batches)");
   app.add_flag("--sort-edges", args.train.sort_edges, kSortEdges);
@@ -62,8 +63,11 @@ OneRank::OneRank(const CLI::App& app, Arguments& args)
       plan(plan_for_one(world, model, args.plan)) {}
 
 std::string describe(const Ceilings& c) {
-  std::string out = "ceilings of " + std::to_string(c.threads) +
-                    (c.threads == 1 ? " thread: matmul" : " threads: matmul");
+  std::string out =
+      "ceilings of " +
+      (c.device == "cpu" ? std::to_string(c.threads) + (c.threads == 1 ? " thread" : " threads")
+                         : c.device) +
+      ": matmul";
   for (const auto& [dtype, flops] : c.flops)
     out += (dtype == c.flops.begin()->first ? " " : ", ") + dtype + " " +
            number(flops / 1e9, "%.4g") + " GFLOP/s";
@@ -77,7 +81,10 @@ nlohmann::json report_head(const char* bench, const Machine& machine, const Argu
           {"model", args.model},
           {"dtype", args.model_options.dtype},
           {"ceilings",
-           {{"threads", c.threads}, {"flops_per_s", c.flops}, {"bytes_per_s", c.bandwidth}}}};
+           {{"device", c.device},
+            {"threads", c.threads},
+            {"flops_per_s", c.flops},
+            {"bytes_per_s", c.bandwidth}}}};
 }
 
 }  // namespace shardrun::cli

@@ -94,6 +94,42 @@ TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
       << describe(cut);
 }
 
+/// Builds differ: with CUDA a plan for GPUs needs no GPU, and a run says what is missing; without
+/// it --device says so.
+TEST_F(ClusterOption, ADeviceIsChosenByName) {
+  refused("plan gpt.onnx --ranks 2 --device tpu", "device 'tpu': wanted cpu or cuda");
+  refused("calibrate --device tpu -o x.json", "device 'tpu': wanted cpu or cuda");
+  const std::string uncached = "SHARDRUN_CALIBRATION=none CUDA_VISIBLE_DEVICES= ";
+  const Outcome plan =
+      at_->sh(uncached + Workspace::line(threads(2), "plan gpt.onnx --device cuda"));
+  if (plan.status == 2) {
+    EXPECT_NE(message(plan).find("device cuda: this build has no CUDA"), std::string::npos)
+        << describe(plan);
+    return;
+  }
+  ASSERT_EQ(plan.status, 0) << describe(plan);
+  EXPECT_NE(plan.out.find("cluster h100 (assumed, for this machine has no GPU; --cluster names"),
+            std::string::npos)
+      << describe(plan);
+  for (const char* call :
+       {"train gpt.onnx --device cuda --steps 1", "verify gpt.onnx --device cuda",
+        "calibrate --device cuda -o x.json", "bench ops --device cuda"}) {
+    const Outcome run = at_->sh(uncached + SHARDRUN_COMMAND + " " + call);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_NE(message(run).find("device cuda: "), std::string::npos) << describe(run);
+    EXPECT_NE(message(run).find("run with --device cpu"), std::string::npos) << describe(run);
+  }
+  // What was measured of cores says nothing of GPUs.
+  at_->write("host.json",
+             R"({"name": "host", "devices": 2, "flops": {"f32": {"peak": 1e9}},
+                 "memory_bandwidth": {"peak": 1e9}, "within": {"bandwidth": 1e9, "latency": 0}})");
+  refused("plan gpt.onnx --ranks 2 --device cuda --cluster ./host.json",
+          "./host.json: was measured with --device cpu and this is --device cuda");
+  const Outcome set = at_->sh("SHARDRUN_CALIBRATION=host.json " +
+                              Workspace::line(threads(2), "plan gpt.onnx --device cuda"));
+  EXPECT_EQ(set.status, 2) << describe(set);
+}
+
 /// With next to no time little is measured, but what is written is a cluster to plan for. Under
 /// mpirun it gets what MPI takes.
 TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {

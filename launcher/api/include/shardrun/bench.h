@@ -51,6 +51,7 @@ std::vector<CollectiveTimes> measure_collective_calls(World& world,
 /// What this machine reaches at best, one rank with all its threads: the rate of a large matmul by
 /// type, and bytes a second of a large add, from memory and back to it.
 struct Ceilings {
+  std::string device = "cpu";
   int threads = 1;
   std::map<std::string, double> flops;  // FLOP/s: f32, bf16
   double bandwidth = 0;                 // bytes/s

@@ -1,0 +1,144 @@
+// Measuring a device whose memory the host cannot touch, and the clusters of GPUs that were not
+// measured.
+#include "launcher/api/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+#include "kernels/cpu/cpu.h"
+#include "launcher/api/backend.h"
+#include "launcher/api/gpu_cluster.h"
+#include "planner/cluster_file.h"
+#include "tests/support/far_device.h"
+
+namespace shardrun {
+
+/// The one of this test.
+const Backend& backend() {
+  static const KernelList far = testing::far_kernels(cpu_kernels()),
+                          reference = testing::far_kernels(reference_kernels());
+  static const std::array<const KernelList*, 2> lists = {&far, &reference};
+  static const Backend backend = [] {
+    Backend made{};
+    made.name = "far";
+    made.kernels = lists;
+    return made;
+  }();
+  return backend;
+}
+
+namespace {
+
+TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
+  const auto device = std::make_shared<testing::FarDevice>();
+  Team team(device, 1);
+  CalibrationCall add;
+  add.node.op = add.node.name = "add";
+  add.in.assign(2, {DType::f32, {1024, 1024}});
+  const double seconds = measure_call(team, add);
+  EXPECT_GT(seconds, 0);
+  EXPECT_GT(device->recordings, 0);
+  // What is measured grows with the device: at least as much as for a core.
+  EXPECT_GE(team.extent().rotation, Extent().rotation);
+  EXPECT_GT(team.extent().flops(DType::f32), 0);
+  EXPECT_GT(team.extent().flops(DType::bf16), 0);
+  EXPECT_EQ(team.extent().times, std::exp2(std::round(std::log2(team.extent().times))));
+}
+
+/// Operands are made on the host and lie on the device: numbers, and indices within their bounds.
+TEST(Calibrate, OperandsLieOnTheDevice) {
+  Team team(std::make_shared<testing::FarDevice>(), 1);
+  EXPECT_GT(measure_call(team, matmul_call(DType::bf16, "nt", {512, 1024, 512})), 0);
+  int calls = 0;
+  for (const CalibrationOp& op : calibration_ops()) {
+    if (op.op != "gather" && op.op != "adamw" && op.op != "gather_grad") continue;
+    EXPECT_GT(measure_call(team, op.call(DType::f32, 0x1p22)), 0) << op.op;
+    ++calls;
+  }
+  EXPECT_GE(calls, 1);
+}
+
+/// Without time, nothing is measured and nothing is made up.
+TEST(Calibrate, EndsAtItsDeadline) {
+  Team team(std::make_shared<testing::FarDevice>(), 1);
+  const MeasuredKernels kernels = measure_kernels(team, now_seconds() - 1);
+  EXPECT_TRUE(kernels.grids.empty());
+  EXPECT_TRUE(kernels.ops.empty());
+}
+
+class FarRank final : public RankDevice {
+ public:
+  explicit FarRank(Communicator& host)
+      : comm_(make_peer_communicator(host, std::make_shared<testing::FarAccess>(device_))) {}
+  Device& device() override { return device_; }
+  Communicator& comm() override { return *comm_; }
+
+ private:
+  testing::FarDevice device_;
+  std::unique_ptr<Communicator> comm_;
+};
+
+TEST(Calibrate, CollectivesBetweenDevices) {
+  auto hosts = make_local_communicators(2);
+  std::vector<std::vector<MeasuredCollective>> found(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      FarRank on(*hosts[rank]);
+      found[rank] = measure_collectives(on.comm(), on.device(), "mpi", now_seconds() + 1);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found[0], found[1]);  // all ranks decide alike
+  if (found[0].empty()) GTEST_SKIP() << "no time to measure";
+  for (const MeasuredCollective& c : found[0]) {
+    EXPECT_EQ(c.ranks, 2);
+    EXPECT_EQ(c.group, 2);
+    for (const auto& [bytes, seconds] : c.curve.points) EXPECT_GT(seconds, 0);
+  }
+}
+
+TEST(GpuCluster, KnownGpusAreTakenByName) {
+  GpuFacts gpu;
+  gpu.name = "NVIDIA H200";
+  gpu.memory_bytes = 150'000'000'000;
+  const Cluster two = gpu_cluster(gpu, 2), built_in = builtin_cluster("h200");
+  EXPECT_EQ(two.flops, built_in.flops);
+  EXPECT_EQ(two.within, built_in.within);
+  EXPECT_EQ(two.devices, 2);
+  EXPECT_EQ(two.memory_bytes, gpu.memory_bytes);
+  EXPECT_TRUE(two.oversubscribes);  // several ranks on one GPU
+  EXPECT_NE(two.about.find("2 GPUs, NVIDIA H200"), std::string::npos) << two.about;
+  gpu.name = "NVIDIA A100-SXM4-80GB";
+  EXPECT_EQ(gpu_cluster(gpu, 1).flops, builtin_cluster("a100-80").flops);
+}
+
+/// 108 multiprocessors at 1.41 GHz of compute capability 8.0 are an A100's 19.5 and 312 TFLOP/s.
+TEST(GpuCluster, OthersByTheirProperties) {
+  GpuFacts gpu;
+  gpu.name = "NVIDIA Unheard-of";
+  gpu.major = 8;
+  gpu.multiprocessors = 108;
+  gpu.clock = 1.41e9;
+  gpu.memory_bandwidth = 2e12;
+  const Cluster cluster = gpu_cluster(gpu, 1);
+  EXPECT_NEAR(cluster.flops.at(DType::f32).peak, 19.5e12, 0.1e12);
+  EXPECT_NEAR(cluster.flops.at(DType::bf16).peak, 312e12, 1e12);
+  EXPECT_EQ(cluster.memory_bandwidth.peak, 2e12);
+  EXPECT_EQ(parse_cluster(cluster_json(cluster), "itself"), cluster);
+}
+
+TEST(GpuCluster, WithoutAGpuItSaysWhatItAssumes) {
+  const Cluster cluster = assumed_gpu_cluster(12);
+  EXPECT_EQ(cluster.nodes, 2);
+  EXPECT_EQ(cluster.about.rfind("assumed, for this machine has no GPU; --cluster names another", 0),
+            0u);
+  EXPECT_EQ(cluster.for_ranks(12, "threads", 0).nodes, 2);
+  EXPECT_EQ(assumed_gpu_cluster(8).name, "h100");
+}
+
+}  // namespace
+}  // namespace shardrun
