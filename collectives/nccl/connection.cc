@@ -7,8 +7,10 @@
 
 namespace shardrun::cuda {
 
-/// NCCL refuses two ranks on one GPU (before 2.30; later versions serve them slowly).
+/// A rank alone needs no NCCL. NCCL refuses two ranks on one GPU (before 2.30; later versions serve
+/// them slowly).
 Connection connection_of(const std::vector<Seat>& seats) {
+  if (seats.size() == 1) return Connection::peers;
   std::map<std::string, size_t> first;
   for (size_t r = 0; r < seats.size(); ++r) {
     const auto [found, fresh] = first.emplace(seats[r].gpu, r);

@@ -1,0 +1,76 @@
+// Every vendor function that the sources name is in the library that is installed: a run on a GPU
+// would find out only when it gets there.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "base/error.h"
+#include "device/cuda/library.h"
+
+namespace shardrun::cuda {
+namespace {
+
+using Functions = std::map<std::string, std::set<std::string>>;  // by library
+
+/// SR_VENDOR(nccl(), ncclSend), and by shorter names of one library's:
+///   #define SR_NCCL(function) SR_VENDOR(nccl(), function)
+Functions functions_of_sources() {
+  Functions out;
+  for (const char* folder : {"runtime/device/cuda", "kernels/cuda", "collectives/nccl"}) {
+    const auto root = std::filesystem::path(SHARDRUN_SOURCES) / folder;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
+      std::ifstream in(file.path());
+      const std::string text{std::istreambuf_iterator<char>(in), {}};
+      const auto each = [&](const std::string& pattern, auto&& found) {
+        const std::regex regex(pattern);
+        for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it)
+          found(*it);
+      };
+      each(R"(SR_VENDOR\(\s*(\w+)\(\),\s*(\w+)\))", [&](const std::smatch& use) {
+        if (use[2] != "function") out[use[1]].insert(use[2]);
+      });
+      each(R"(#define (SR_\w+)\(function\) SR_VENDOR\((\w+)\(\), function\))",
+           [&](const std::smatch& name) {
+             each(name[1].str() + R"(\(\s*(\w+)\))", [&](const std::smatch& use) {
+               if (use[1] != "function") out[name[2]].insert(use[1]);
+             });
+           });
+    }
+  }
+  return out;
+}
+
+class Vendor : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Vendor, HasEveryFunctionThatIsNamed) {
+  const std::map<std::string, const Library*> libraries = {{"nccl", &nccl()},
+                                                           {"cublas_lt", &cublas_lt()},
+                                                           {"cudnn", &cudnn()},
+                                                           {"nvrtc", &nvrtc()},
+                                                           {"cuda_runtime", &cuda_runtime()}};
+  const Functions used = functions_of_sources();
+  for (const auto& [library, functions] : used)
+    ASSERT_EQ(libraries.count(library), 1u) << library << "() is not a library";
+  const auto mine = used.find(GetParam());
+  if (mine == used.end()) GTEST_SKIP() << "no source names a function of " << GetParam();
+  for (const std::string& function : mine->second) {
+    try {
+      EXPECT_NE(libraries.at(GetParam())->find(function.c_str()), nullptr);
+    } catch (const Error& e) {
+      if (std::string(e.what()).find("cannot be loaded") != std::string::npos)
+        GTEST_SKIP() << e.what();
+      ADD_FAILURE() << e.what();
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, Vendor,
+                         ::testing::Values("nccl", "cublas_lt", "cudnn", "nvrtc", "cuda_runtime"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace shardrun::cuda
