@@ -18,6 +18,7 @@ def parse():
     parser.add_argument("--settings", default="{}", help="of the family, as JSON")
     parser.add_argument("--mode", choices=["eager", "compiled"], default="eager")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", choices=["adamw", "adam", "sgd"], default="adamw")
     parser.add_argument("--lr", type=float, default=3e-4)
@@ -48,7 +49,7 @@ def load(module, weights, rename=lambda name: name, transposed=lambda name: Fals
 
 
 def optimizer_of(torch, module, options):
-    """The fused kind, the fastest one on CPUs. Decay is on tensors of two or more dims alone, unless --decay-all."""
+    """The fused kind, the fastest one. Decay is on tensors of two or more dims alone, unless --decay-all."""
     groups = {True: [], False: []}
     for parameter in module.parameters():
         groups[options.decay_all or parameter.dim() > 1].append(parameter)
@@ -89,13 +90,16 @@ def main():
         return
     family = importlib.import_module(options.family)
     settings = json.loads(options.settings)
-    data = {name: torch.from_numpy(value) for name, value in numpy.load(options.data).items()}
+    torch.backends.cudnn.benchmark = True
+    data = {name: torch.from_numpy(value).to(options.device) for name, value in numpy.load(options.data).items()}
     module, loss_of = family.build(settings, weights_of(options.model), data)
-    module.train()
+    module.to(options.device).train()
     compute = torch.compile(loss_of) if options.mode == "compiled" else loss_of
     optimizer = optimizer_of(torch, module, options)
-    narrow = torch.autocast("cpu", torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
-    line = {"versions": f"PyTorch {torch.__version__}{family.version()}, oneDNN {torch.backends.mkldnn.is_available()}",
+    narrow = torch.autocast(options.device, torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
+    libraries = f"oneDNN {torch.backends.mkldnn.is_available()}" if options.device == "cpu" else \
+        f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}"
+    line = {"versions": f"PyTorch {torch.__version__}{family.version()}, {libraries}",
             "parameters": sum(p.numel() for p in module.parameters())}
     with open(options.metrics, "w") as metrics:
         while True:
