@@ -27,8 +27,10 @@ class CudaPeers final : public PeerAccess {
     handle.process = getpid();
     handle.base = const_cast<char*>(base);
     handle.ordinal = device_.ordinal();
-    if (base != nullptr)
-      check(cudaIpcGetMemHandle(&handle.shared, handle.base), "cudaIpcGetMemHandle");
+    // Refused in some containers: only another process would miss it.
+    handle.shareable =
+        base == nullptr ? cudaSuccess : cudaIpcGetMemHandle(&handle.shared, handle.base);
+    if (handle.shareable != cudaSuccess) cudaGetLastError();
     std::string bytes(sizeof handle, '\0');
     std::memcpy(bytes.data(), &handle, sizeof handle);
     return bytes;
@@ -42,6 +44,7 @@ class CudaPeers final : public PeerAccess {
       if (handle.ordinal != device_.ordinal()) enable_access(handle.ordinal);
       return {handle.base, [](char*) {}};
     }
+    check(handle.shareable, "cudaIpcGetMemHandle of a rank that shares this GPU");
     void* opened = nullptr;
     check(cudaIpcOpenMemHandle(&opened, handle.shared, cudaIpcMemLazyEnablePeerAccess),
           "cudaIpcOpenMemHandle");
@@ -59,6 +62,7 @@ class CudaPeers final : public PeerAccess {
     char* base;
     int ordinal;
     cudaIpcMemHandle_t shared;
+    cudaError_t shareable;
   };
 
   static void enable_access(int ordinal) {
