@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "graph/op_def.h"
+#include "graph/ops/post.h"
 
 namespace shardrun {
 namespace {
@@ -22,12 +24,26 @@ class Uses {
     for (const auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
       for (const Binding& b : *list) bound_.insert(b.buffer);
     }
+    for (const Binding& b : program.bindings) given_.insert(b.buffer);
   }
 
   const std::vector<size_t>& makers(BufferId b) const { return makers_[static_cast<size_t>(b)]; }
   const std::vector<size_t>& readers(BufferId b) const { return readers_[static_cast<size_t>(b)]; }
+  /// Made by one step, and not by the host before.
+  bool makes_alone(BufferId b) const { return makers(b).size() == 1 && given_.count(b) == 0; }
   /// Made by one step, for other steps alone.
   bool passing(BufferId b) const { return makers(b).size() == 1 && bound_.count(b) == 0; }
+  /// Is it there before step `s`, as it is at step `to`?
+  bool stands(BufferId b, size_t s, size_t to) const {
+    return (makers(b).empty() || bound_.count(b) > 0 || makers(b)[0] < s) &&
+           std::none_of(makers(b).begin(), makers(b).end(),
+                        [&](size_t m) { return m >= s && m < to; });
+  }
+  /// Does it live on to step `s` without it?
+  bool lives_to(BufferId b, size_t s, size_t except) const {
+    return bound_.count(b) > 0 || std::any_of(readers(b).begin(), readers(b).end(),
+                                              [&](size_t r) { return r >= s && r != except; });
+  }
   /// Does the host or another step write it after step `from` and before step `to`?
   bool written_between(BufferId b, size_t from, size_t to) const {
     return std::any_of(makers(b).begin(), makers(b).end(),
@@ -37,7 +53,7 @@ class Uses {
  private:
   const Program& program_;
   std::vector<std::vector<size_t>> makers_, readers_;
-  std::set<BufferId> bound_;
+  std::set<BufferId> bound_, given_;
 };
 
 const TensorType& type_of(const Program& program, BufferId b) {
@@ -253,6 +269,75 @@ void join_loss(Program& program, const Uses& uses, size_t s, std::set<size_t>& g
   std::move(order.begin(), order.end(), program.steps.begin() + static_cast<std::ptrdiff_t>(s));
 }
 
+std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
+  std::vector<TensorType> out;
+  for (BufferId b : ids) out.push_back(type_of(program, b));
+  return out;
+}
+
+/// The product and the one step that reads it become one, at the place of either: of the first
+/// where all that the second takes is there by then, else of the second where that keeps nothing
+/// alive for longer. Returns that place, or nullopt if they stay two.
+std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t p) {
+  const Uses uses(program);
+  const Step& product = program.steps[p];
+  const BufferId result = product.out[0];
+  if (!uses.passing(result) || uses.readers(result).size() != 1) return std::nullopt;
+  const size_t s = uses.readers(result)[0];
+  const Step& next = program.steps[s];
+  if (next.kind != Step::Kind::kernel || !is_post_op(next.node.op) || next.phase != product.phase ||
+      next.out.size() != 1 || type_of(program, next.out[0]).shape != type_of(program, result).shape)
+    return std::nullopt;
+  const BufferId out = next.out[0];
+  const auto found = std::find(next.in.begin(), next.in.end(), result);
+  const auto at = static_cast<size_t>(found - next.in.begin());
+  Step joined = product;
+  joined.in.insert(joined.in.end(), next.in.begin(), found);
+  joined.in.insert(joined.in.end(), found + 1, next.in.end());
+  // In place of an operand, or of what others still read, it stays as it is.
+  if (!uses.makes_alone(out) ||
+      std::find(joined.in.begin(), joined.in.end(), out) != joined.in.end())
+    return std::nullopt;
+  const auto all = [](auto begin, auto end, auto&& holds) {
+    return std::all_of(begin, end, holds);
+  };
+  const auto others = joined.in.begin() + static_cast<std::ptrdiff_t>(product.in.size());
+  size_t place = p;
+  if (!all(others, joined.in.end(), [&](BufferId b) { return uses.stands(b, p, s); })) {
+    place = s;
+    if (!all(product.in.begin(), product.in.end(),
+             [&](BufferId b) { return uses.lives_to(b, s, p) && !uses.written_between(b, p, s); }))
+      return std::nullopt;
+  }
+  joined.out = {out};
+  joined.node.inputs = joined.in;
+  Node follower = next.node;
+  follower.inputs = next.in;
+  add_post_op(joined.node, follower, at);
+  joined.node.outputs = joined.out;
+  const std::vector<TensorType> in = types_of(program, joined.in),
+                                types = types_of(program, joined.out);
+  if (takes && !takes(joined.node, in, types)) return std::nullopt;
+  program.steps[p] = program.steps[s] = Step();
+  program.steps[place] = std::move(joined);
+  return place;
+}
+
+/// Steps that join_next has emptied.
+bool is_gone(const Step& step) { return step.in.empty() && step.out.empty(); }
+
+void join_post_ops(Program& program, const TakesStep& takes, std::set<size_t>& gone) {
+  for (size_t first = 0; first < program.steps.size(); ++first) {
+    std::optional<size_t> at = first;
+    while (at && program.steps[*at].kind == Step::Kind::kernel && !is_gone(program.steps[*at]) &&
+           (takes_post_ops(program.steps[*at].node.op) || has_post_ops(program.steps[*at].node.op)))
+      at = join_next(program, takes, *at);
+  }
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (is_gone(program.steps[s])) gone.insert(s);
+  }
+}
+
 /// Takes out steps, and the buffers that no step or binding knows any more.
 void remove_gone(Program& program, const std::set<size_t>& gone) {
   std::vector<Step> steps;
@@ -346,7 +431,7 @@ void join_losses(Program& program) {
 
 }  // namespace
 
-void join_steps(Program& program) {
+void join_steps(Program& program, const TakesStep& takes) {
   join_losses(program);
   const Uses uses(program);
   const std::set<BufferId> weights = buffers_of(program, Role::parameter);
@@ -358,6 +443,9 @@ void join_steps(Program& program) {
     join_cast(program, uses, weights, s, gone);
     join_expand(program, uses, s, gone);
   }
+  if (!gone.empty()) remove_gone(program, gone);
+  gone.clear();
+  join_post_ops(program, takes, gone);
   if (!gone.empty()) remove_gone(program, gone);
 }
 

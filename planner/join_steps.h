@@ -1,9 +1,15 @@
 // Steps of one rank's Program that run as one where a plan leaves nothing between them.
 #pragma once
 
+#include <functional>
+
 #include "graph/program.h"
 
 namespace shardrun {
+
+/// Does the backend run a step of post-ops as well as the product alone? Null: any.
+using TakesStep = std::function<bool(const Node& node, const std::vector<TensorType>& in,
+                                     const std::vector<TensorType>& out)>;
 
 /// Joins steps of a Program that has not been placed yet; what stood between them, and nobody else
 /// reads, is no buffer any more. Plans are made of whole nodes, so this takes no cut from them: a
@@ -29,7 +35,12 @@ namespace shardrun {
 /// add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all who
 /// read the expanded value are such and have the same results: the gradient of a row's sum is not
 /// written out once for each of its elements.
-void join_steps(Program& program);
+///
+/// add(x, matmul(a, b)), and what else may follow a product element by element (graph/ops/post.h),
+/// becomes matmul_post(a, b, x) where nobody else reads the product and `takes` says so of the
+/// joined step. GELU's input is read again by its gradient: product and bias are joined then, and
+/// GELU is not.
+void join_steps(Program& program, const TakesStep& takes = nullptr);
 
 inline constexpr int64_t kManyRows = 1024;
 

@@ -5,6 +5,7 @@
 
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
+#include "graph/ops/post.h"
 #include "graph/ops/window.h"
 
 namespace shardrun {
@@ -147,6 +148,12 @@ MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
 
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
+  if (has_post_ops(node.op)) {  // what it takes more comes from memory once
+    double bytes = 0;
+    for (const TensorType& t : in.subspan(kOwnOperands)) bytes += static_cast<double>(byte_size(t));
+    return kernel_seconds(without_post_ops(node), in.first(kOwnOperands), out, cluster) +
+           bytes / cluster.memory_bandwidth.value();
+  }
   KernelWork work = work_of(node, in, out);
   if (node.op == "reshape") work.bytes = work.flops = 0;  // its result takes its operand's place
   if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {

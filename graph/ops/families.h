@@ -20,5 +20,6 @@ std::vector<OpDef> softmax_ops();
 std::vector<OpDef> attention_ops();
 std::vector<OpDef> dropout_ops();
 std::vector<OpDef> optimizer_ops();
+std::vector<OpDef> joined_ops();
 
 }  // namespace shardrun

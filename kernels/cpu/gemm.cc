@@ -1,6 +1,8 @@
 // One oneDNN matmul.
 #include "kernels/cpu/gemm.h"
 
+#include <algorithm>
+#include <map>
 #include <optional>
 
 #include "kernels/cpu/onednn.h"
@@ -11,30 +13,35 @@ namespace {
 class DnnlGemm : public Gemm {
  public:
   /// `at_once`: threads of a parallel region that may run it at once.
-  DnnlGemm(const dnnl::matmul::primitive_desc& pd, bool one_thread, int at_once, BlockLayout blocks)
+  DnnlGemm(const dnnl::matmul::primitive_desc& pd,
+           const std::vector<std::pair<int, dnnl::memory::desc>>& operands, bool one_thread,
+           int at_once, BlockLayout blocks)
       : one_thread_(one_thread),
         blocks_(blocks),
         scratch_bytes_(static_cast<int64_t>(pd.scratchpad_desc().get_size())) {
     const dnnl::matmul primitive(pd);
-    for (int i = 0; i < at_once; ++i) {
-      executions_.emplace_back(primitive, std::vector<std::pair<int, dnnl::memory::desc>>{
-                                              {DNNL_ARG_SRC, pd.src_desc()},
-                                              {DNNL_ARG_WEIGHTS, pd.weights_desc()},
-                                              {DNNL_ARG_DST, pd.dst_desc()},
-                                              {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
-    }
+    std::vector<std::pair<int, dnnl::memory::desc>> arguments = {
+        {DNNL_ARG_SRC, pd.src_desc()},
+        {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+        {DNNL_ARG_DST, pd.dst_desc()},
+        {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
+    arguments.insert(arguments.end(), operands.begin(), operands.end());
+    for (int i = 0; i < at_once; ++i) executions_.emplace_back(primitive, arguments);
   }
 
   int64_t scratch_bytes() const override { return scratch_bytes_; }
 
   BlockLayout blocks() const override { return blocks_; }
 
-  void run(const void* a, const void* b, void* c, void* scratch) const override {
+  void run(const void* a, const void* b, void* c, void* scratch,
+           std::span<const void* const> operands) const override {
     const ThreadCount threads(one_thread_ && !omp_in_parallel());
     const auto thread = static_cast<size_t>(one_thread_ ? omp_get_thread_num() : 0);
     SR_REQUIRE(thread < executions_.size(), internal, "a product made for ", executions_.size(),
                " threads runs on thread ", thread);
-    executions_[thread].run({a, b, c, scratch});
+    const void* data[4 + kMostPosts] = {a, b, c, scratch};
+    std::copy(operands.begin(), operands.end(), data + 4);
+    executions_[thread].run(std::span<const void* const>(data, 4 + operands.size()));
   }
 
  private:
@@ -64,6 +71,57 @@ std::optional<BlockLayout> blocks_of(const dnnl::memory::desc& b, DType dtype) {
   return out;
 }
 
+/// oneDNN's post-op for one of ours, if it computes the same: its relu, max and min make a number
+/// of NaN.
+bool append(const GemmPost& post, const dnnl::memory::desc& operand, dnnl::post_ops& ops) {
+  using dnnl::algorithm;
+  static const std::map<std::string, algorithm> pairs = {{"add", algorithm::binary_add},
+                                                         {"sub", algorithm::binary_sub},
+                                                         {"mul", algorithm::binary_mul},
+                                                         {"div", algorithm::binary_div}};
+  static const std::map<std::string, algorithm> single = {
+      {"gelu", algorithm::eltwise_gelu_erf}, {"gelu_tanh", algorithm::eltwise_gelu_tanh},
+      {"tanh", algorithm::eltwise_tanh},     {"sigmoid", algorithm::eltwise_logistic},
+      {"elu", algorithm::eltwise_elu},       {"exp", algorithm::eltwise_exp}};
+  if (post.count > 0) {
+    const auto found = pairs.find(post.op);
+    if (found == pairs.end()) return false;
+    ops.append_binary(found->second, operand);
+    return true;
+  }
+  const auto found = single.find(post.op);
+  if (found == single.end()) return false;
+  ops.append_eltwise(1.0f, found->second, static_cast<float>(post.alpha), 0.0f);
+  return true;
+}
+
+/// All of a shape's. Operands are described beside the number of the post-op that takes them.
+bool append(const GemmShape& s, dnnl::post_ops& ops,
+            std::vector<std::pair<int, dnnl::memory::desc>>& operands, std::string* why) {
+  SR_REQUIRE(s.post.size() <= kMostPosts, internal, "a product has ", s.post.size(), " post-ops");
+  for (const GemmPost& post : s.post) {
+    Shape dims(s.c.size(), 1), strides = row_major_strides(dims);
+    if (post.count == element_count(s.c)) {
+      dims = s.c, strides = s.c_strides;
+    } else if (post.count == s.c.back()) {
+      dims.back() = post.count;
+      strides = row_major_strides(dims);
+    } else if (post.count > 1) {
+      *why = post.op + " behind it has an operand that is neither the result's size nor a row's";
+      return false;
+    }
+    const dnnl::memory::desc operand = describe(dims, strides, post.dtype);
+    const int index = ops.len();
+    if (!append(post, operand, ops)) {
+      *why = "oneDNN has no post-op " + post.op;
+      return false;
+    }
+    if (post.count > 0)
+      operands.emplace_back(DNNL_ARG_ATTR_MULTIPLE_POST_OP(index) | DNNL_ARG_SRC_1, operand);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
@@ -71,11 +129,11 @@ std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
   const ThreadCount threads(s.one_thread);
   try {
     dnnl::primitive_attr attr = caller_scratch();
-    if (s.accumulate) {
-      dnnl::post_ops ops;
-      ops.append_sum(1.0f);
-      attr.set_post_ops(ops);
-    }
+    dnnl::post_ops ops;
+    std::vector<std::pair<int, dnnl::memory::desc>> operands;
+    if (s.accumulate) ops.append_sum(1.0f);
+    if (!append(s, ops, operands, why)) return nullptr;
+    attr.set_post_ops(ops);
     const dnnl::matmul::desc desc(
         describe(s.a, s.a_strides, s.in),
         s.b_in_blocks ? dnnl::memory::desc(s.b, onednn_type(s.in), dnnl::memory::format_tag::any)
@@ -92,7 +150,8 @@ std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
       *why = "oneDNN's layout for the second operand is not one of blocks of 16 rows";
       return nullptr;
     }
-    return std::make_shared<DnnlGemm>(pd, s.one_thread, at_once, blocks.value_or(BlockLayout{}));
+    return std::make_shared<DnnlGemm>(pd, operands, s.one_thread, at_once,
+                                      blocks.value_or(BlockLayout{}));
   } catch (const dnnl::error& e) {
     *why = std::string("oneDNN refuses: ") + e.what();
     return nullptr;

@@ -2,7 +2,12 @@
 // strided dim in every operand, large products are packed in chunks (packed_product.h), and of
 // small ones and batches oneDNN reads the operands as they lie, else they are transposed into the
 // workspace first.
+#include <algorithm>
+
 #include "graph/ops/einsum.h"
+#include "graph/ops/elementwise.h"
+#include "graph/ops/post.h"
+#include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/nonzeros.h"
@@ -24,7 +29,8 @@ struct Types {
 
 // The terms without batch, packed, or null and why not.
 std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& size,
-                                            const Types& types, std::string* why) {
+                                            const Types& types, const std::vector<GemmPost>& post,
+                                            std::string* why) {
   const std::string m = common_letters(e.out, e.a, true), n = common_letters(e.out, e.b, true),
                     k = common_letters(e.a, e.out, false);
   if (m + n != e.out || common_letters(m, e.b, true) != "") {
@@ -47,6 +53,7 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
   s.m = am->size, s.n = bn->size, s.k = ak->size;
   s.a_row = am->stride, s.a_col = ak->stride, s.b_row = bk->stride, s.b_col = bn->stride;
   s.a = types.a, s.b = types.b, s.in = types.in, s.out = types.out;
+  s.post = post;
   return PackedProduct::make(s, why);
 }
 
@@ -67,7 +74,8 @@ struct Plan {
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-std::optional<Plan> plan(const KernelCall& call, std::string* why) {
+std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& post,
+                         std::string* why) {
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   Plan p;
@@ -79,7 +87,7 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
               in = a == b ? a : DType::bf16;
   for (bool swapped : {false, true}) {
     const Einsum oriented = swapped ? Einsum{e.b, e.a, e.out} : e;
-    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, why);
+    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post, why);
     p.swapped = swapped;
     if (p.packed) return p;
   }
@@ -91,12 +99,16 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
     g.a = product.a, g.b = product.b, g.c = product.c;
     g.a_strides = product.a_strides, g.b_strides = product.b_strides;
     g.c_strides = product.c_strides;
-    g.in = in, g.out = out;
+    g.in = in, g.out = out, g.post = post;
     p.gemm = Gemm::make(g, reason);
     return p.gemm != nullptr;
   };
   const std::optional<EinsumProduct> product = plan_product(e, size, accepts, why);
   if (!product) return std::nullopt;
+  if (product->out && !post.empty()) {
+    *why = "operands of post-ops lie as the result does, which is transposed";
+    return std::nullopt;
+  }
   p.swapped = product->swapped;
   const auto copy = [](const std::optional<EinsumProduct::Transposition>& of, DType dtype,
                        int64_t* bytes) -> std::optional<StridedCopy> {
@@ -115,48 +127,141 @@ void narrow(const TensorView& from, void* to) {
   pack_rows({from.data, from.type.dtype, 1, count, count, 1}, DType::bf16, to);
 }
 
+void run(const Plan& p, const KernelArgs& args, std::span<const void* const> operands = {}) {
+  const TensorView& out = args.out[0];
+  const void *a = args.in[0].data, *b = args.in[1].data;
+  char* work = static_cast<char*>(args.workspace);
+  if (p.packed)
+    return p.packed->run(p.swapped ? b : a, p.swapped ? a : b, out.data, work, operands);
+  if (!p.gemm) {
+    if (out.count() > 0) std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
+    return;
+  }
+  if (p.narrow_a) narrow(args.in[0], work), a = work;
+  if (p.narrow_b) narrow(args.in[1], work), b = work;
+  work += p.bytes_narrow;
+  if (p.copy_a) p.copy_a->run(a, work), a = work;
+  work += p.bytes_a;
+  if (p.copy_b) p.copy_b->run(b, work), b = work;
+  work += p.bytes_b;
+  void* c = p.copy_out ? work : out.data;
+  work += p.bytes_out;
+  p.gemm->run(p.swapped ? b : a, p.swapped ? a : b, c, work, operands);
+  if (p.copy_out) p.copy_out->run(c, out.data);
+}
+
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!plan(call, &why)) return why;
+  if (!plan(call, {}, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<Plan> p = plan(call, &why);
+  std::optional<Plan> p = plan(call, {}, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
-  return {[p = *p](const KernelArgs& args) {
-            const TensorView& out = args.out[0];
-            const void *a = args.in[0].data, *b = args.in[1].data;
-            char* work = static_cast<char*>(args.workspace);
-            if (p.packed)
-              return p.packed->run(p.swapped ? b : a, p.swapped ? a : b, out.data, work);
-            if (!p.gemm) {
-              if (out.count() > 0)
-                std::memset(out.data, 0, static_cast<size_t>(byte_size(out.type)));
-              return;
-            }
-            if (p.narrow_a) narrow(args.in[0], work), a = work;
-            if (p.narrow_b) narrow(args.in[1], work), b = work;
-            work += p.bytes_narrow;
-            if (p.copy_a) p.copy_a->run(a, work), a = work;
-            work += p.bytes_a;
-            if (p.copy_b) p.copy_b->run(b, work), b = work;
-            work += p.bytes_b;
-            void* c = p.copy_out ? work : out.data;
-            work += p.bytes_out;
-            p.gemm->run(p.swapped ? b : a, p.swapped ? a : b, c, work);
-            if (p.copy_out) p.copy_out->run(c, out.data);
-          },
-          p->workspace_bytes(), "cpu:onednn"};
+  return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), "cpu:onednn"};
+}
+
+// ---- with post-ops ----
+
+// As large as the result, or as its last dims, or one number?
+bool lies_in_rows(const Shape& operand, const Shape& result) {
+  if (element_count(operand) == 1) return true;
+  const auto first = std::find_if(operand.begin(), operand.end(), [](int64_t n) { return n != 1; });
+  return std::equal(operand.rbegin(), std::make_reverse_iterator(first), result.rbegin());
+}
+
+// Post-ops as a Gemm takes them, or none if it does not take one of them.
+std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call) {
+  std::vector<GemmPost> out;
+  for (const PostOp& post : post_ops(call.node)) {
+    GemmPost g;
+    g.op = post.node.op;
+    if (g.op == "gelu" && post.node.attrs.s("approximate", "none") == "tanh") g.op = "gelu_tanh";
+    if (g.op == "elu") g.alpha = activation_attr(post.node, "alpha");
+    if (post.operands.size() > 1) return std::nullopt;
+    if (!post.operands.empty()) {
+      const TensorType& operand = call.in[post.operands[0]];
+      const bool turned = post.at == 1 && g.op != "add" && g.op != "mul";
+      if (turned || !is_f32_or_bf16(operand.dtype) ||
+          !lies_in_rows(operand.shape, call.out[0].shape))
+        return std::nullopt;
+      g.count = element_count(operand.shape);
+      g.dtype = operand.dtype;
+    }
+    out.push_back(g);
+  }
+  return out.size() <= kMostPosts ? std::optional(out) : std::nullopt;
+}
+
+/// A product that oneDNN ends with the post-ops, or one in f32, and they behind it.
+struct Posted {
+  Plan product;
+  std::vector<size_t> operands;              // of oneDNN's, among the call's
+  std::shared_ptr<const Epilogue> epilogue;  // or
+  int64_t bytes_sums = 0;                    // where the result is not f32 itself
+  TensorType sums;
+};
+
+std::optional<Posted> plan_posted(const KernelCall& call, std::string* why) {
+  const Node node = without_post_ops(call.node);
+  const std::span<const TensorType> own = call.in.first(kOwnOperands);
+  Posted out;
+  if (const auto posts = gemm_posts(call)) {
+    const auto product = plan({node, own, call.out}, *posts, why);
+    if (product && (product->packed || product->gemm)) {
+      out.product = *product;
+      for (const PostOp& post : post_ops(call.node))
+        out.operands.insert(out.operands.end(), post.operands.begin(), post.operands.end());
+      return out;
+    }
+  }
+  out.sums = {DType::f32, call.out[0].shape};
+  const auto product = plan({node, own, std::span(&out.sums, 1)}, {}, why);
+  if (!product) return std::nullopt;
+  out.product = *product;
+  out.epilogue = Epilogue::make(call, why);
+  if (!out.epilogue) return std::nullopt;
+  if (call.out[0].dtype != DType::f32) out.bytes_sums = round64(byte_size(out.sums));
+  return out;
+}
+
+std::optional<std::string> posted_refuses(const KernelCall& call) {
+  if (auto reason = refuse_other_floats(call)) return reason;
+  std::string why;
+  if (!plan_posted(call, &why)) return why;
+  return std::nullopt;
+}
+
+PreparedKernel prepare_posted(const KernelCall& call) {
+  std::string why;
+  const std::optional<Posted> p = plan_posted(call, &why);
+  SR_REQUIRE(p.has_value(), internal, "matmul_post '", call.node.name, "' was refused: ", why);
+  PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), "cpu:onednn"};
+  if (!p->epilogue) {
+    out.run = [p = *p](const KernelArgs& args) {
+      const void* operands[kMostPosts];
+      for (size_t i = 0; i < p.operands.size(); ++i) operands[i] = args.in[p.operands[i]].data;
+      run(p.product, args, std::span<const void* const>(operands, p.operands.size()));
+    };
+    return out;
+  }
+  out.run = [p = *p, sums = TensorView{nullptr, p->sums}](const KernelArgs& args) mutable {
+    sums.data = p.bytes_sums > 0 ? args.workspace : args.out[0].data;
+    run(p.product,
+        {args.in, std::span(&sums, 1), static_cast<char*>(args.workspace) + p.bytes_sums});
+    p.epilogue->run(args, sums.as<float>());
+  };
+  return out;
 }
 
 }  // namespace
 
 KernelList matmul_kernels() {
   const KernelImpl dense{"matmul", "cpu:onednn", refuses, prepare};
-  return {by_nonzeros(dense), dense};
+  return {by_nonzeros(dense), dense, {"matmul_post", "cpu:onednn", posted_refuses, prepare_posted}};
 }
 
 }  // namespace shardrun::cpu

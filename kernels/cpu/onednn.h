@@ -6,6 +6,7 @@
 
 #include <dnnl.hpp>
 #include <initializer_list>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,9 @@ class Execution {
 
   /// `data`: of each argument, in their order.
   void run(std::initializer_list<const void*> data) const {
+    run(std::span<const void* const>(data.begin(), data.size()));
+  }
+  void run(std::span<const void* const> data) const {
     auto memory = memories_.begin();
     for (const void* at : data) (memory++)->set_data_handle(const_cast<void*>(at));
     dnnl::error::wrap_c_api(

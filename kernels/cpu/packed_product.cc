@@ -48,6 +48,12 @@ class Chunked : public PackedProduct {
 
   bool prepare(std::string* why) {
     bool good = true;
+    for (const GemmPost& post : s_.post) {
+      if (post.count == s_.m * s_.n && nc_ < s_.n) {
+        *why = post.op + " behind it has an operand of which a chunk of columns is not dense";
+        return false;
+      }
+    }
     for_chunks([&](const Chunk& c) {
       if (!good) return;
       const Key key = key_of(c);
@@ -59,6 +65,7 @@ class Chunked : public PackedProduct {
       g.in = s_.in, g.out = kc_ < s_.k ? DType::f32 : s_.out;
       g.accumulate = c.k0 > 0;
       g.b_in_blocks = true;
+      if (is_last(c)) g.post = posts_of(c);
       gemm = Gemm::make(g, why);
       good = gemm != nullptr;
       if (!good) return;
@@ -77,7 +84,8 @@ class Chunked : public PackedProduct {
 
   int64_t workspace_bytes() const override { return bytes_a_ + bytes_b_ + bytes_c_ + scratch_; }
 
-  void run(const void* a, const void* b, void* c, void* workspace) const override {
+  void run(const void* a, const void* b, void* c, void* workspace,
+           std::span<const void* const> operands) const override {
     char* packed_a = static_cast<char*>(workspace);
     char *packed_b = packed_a + bytes_a_, *beside = packed_b + bytes_b_,
          *scratch = beside + bytes_c_;
@@ -91,11 +99,14 @@ class Chunked : public PackedProduct {
       const MatrixView of_a = part(a, s_.a, s_.a_row, s_.a_col, at.m0, at.k0, at.m, at.k);
       if (packs_a_) pack_rows(of_a, s_.in, packed_a);
       const void* left = packs_a_ ? packed_a : of_a.data;
+      const void* here[kMostPosts];
+      const size_t count = is_last(at) ? operands_of(at, operands, here) : 0;
+      const std::span<const void* const> post(here, count);
       char* to = result + (at.m0 * s_.n + at.n0) * size;
       if (at.n == s_.n) {
-        gemm.run(left, packed_b, to, scratch);
+        gemm.run(left, packed_b, to, scratch, post);
       } else {
-        gemm.run(left, packed_b, beside, scratch);
+        gemm.run(left, packed_b, beside, scratch, post);
         spread(beside, at, to);
       }
     });
@@ -106,8 +117,33 @@ class Chunked : public PackedProduct {
   struct Chunk {
     int64_t m0, n0, k0, m, n, k;
   };
-  using Key = std::tuple<int64_t, int64_t, int64_t, bool>;
-  static Key key_of(const Chunk& c) { return {c.m, c.n, c.k, c.k0 > 0}; }
+  using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool>;
+  Key key_of(const Chunk& c) const { return {c.m, c.n, c.k, c.k0 > 0, is_last(c)}; }
+  bool is_last(const Chunk& c) const { return c.k0 + c.k == s_.k; }
+
+  /// The post-ops on a chunk, and where their operands begin there.
+  std::vector<GemmPost> posts_of(const Chunk& c) const {
+    std::vector<GemmPost> out = s_.post;
+    for (GemmPost& post : out) {
+      if (post.count == s_.m * s_.n) {
+        post.count = c.m * c.n;
+      } else if (post.count > 1) {
+        post.count = c.n;
+      }
+    }
+    return out;
+  }
+  size_t operands_of(const Chunk& c, std::span<const void* const> operands,
+                     const void** here) const {
+    size_t count = 0;
+    for (const GemmPost& post : s_.post) {
+      if (post.count == 0) continue;
+      const int64_t at = post.count == s_.m * s_.n ? c.m0 * s_.n : post.count > 1 ? c.n0 : 0;
+      here[count] = static_cast<const char*>(operands[count]) + at * size_of(post.dtype);
+      ++count;
+    }
+    return count;
+  }
 
   template <class F>
   void for_chunks(F&& f) const {

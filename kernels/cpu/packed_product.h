@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/shape.h"
+#include "kernels/cpu/gemm.h"
 
 namespace shardrun::cpu {
 
@@ -16,6 +16,7 @@ struct ProductShape {
   int64_t a_row = 0, a_col = 0, b_row = 0, b_col = 0;
   DType a = DType::f32, b = DType::f32;
   DType in = DType::f32, out = DType::f32;  // of the product: f32 -> f32, bf16 -> bf16 or f32
+  std::vector<GemmPost> post = {};
   int64_t chunk_bytes = int64_t{12} << 20;  // at most so much of b is packed at a time
 };
 
@@ -27,7 +28,9 @@ class PackedProduct {
   virtual ~PackedProduct() = default;
 
   virtual int64_t workspace_bytes() const = 0;
-  virtual void run(const void* a, const void* b, void* c, void* workspace) const = 0;
+  /// `operands`: of those post-ops that have one.
+  virtual void run(const void* a, const void* b, void* c, void* workspace,
+                   std::span<const void* const> operands = {}) const = 0;
 };
 
 }  // namespace shardrun::cpu

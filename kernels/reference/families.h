@@ -18,5 +18,6 @@ KernelList softmax_kernels();
 KernelList attention_kernels();
 KernelList dropout_kernels();
 KernelList optimizer_kernels();
+KernelList post_kernels();
 
 }  // namespace shardrun::reference

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "bench_kernels.h"
+#include "graph/ops/post.h"
 #include "plan.h"
 #include "train.h"
 #include "world.h"
@@ -15,7 +16,7 @@ constexpr int64_t kWarmUp = 3;  // steps
 
 /// What is made of products of matrices, and is run alone. All else goes through memory.
 bool is_product(const std::string& op) {
-  return op == "matmul" || op.starts_with("conv") || op.starts_with("attention");
+  return op.starts_with("matmul") || op.starts_with("conv") || op.starts_with("attention");
 }
 
 double median(std::vector<double> values) {
@@ -42,6 +43,34 @@ std::map<size_t, double> bytes_of(const Timeline::Event& event, const RankProfil
   return out;
 }
 
+/// Of what follows a product in its step: operands of its own. The product is run alone without.
+double post_bytes(const Step& step, const Program& program) {
+  double bytes = 0;
+  for (size_t i = kOwnOperands; has_post_ops(step.node.op) && i < step.in.size(); ++i)
+    bytes += static_cast<double>(byte_size(program.buffers[static_cast<size_t>(step.in[i])].type));
+  return bytes;
+}
+
+/// One that is run alone, and the op that it is part of.
+struct Alone {
+  std::string op;
+  ProgramCall product;
+};
+std::vector<Alone> products_of(const Program& program, int64_t micro_batches) {
+  std::vector<Alone> out;
+  for (ProgramCall& call : calls_of(program, micro_batches)) {
+    Node& node = call.call.node;
+    if (!is_product(node.op)) continue;
+    Alone alone{node.op, std::move(call)};
+    if (has_post_ops(alone.op)) {
+      alone.product.call.node = without_post_ops(alone.product.call.node);
+      alone.product.call.in.resize(kOwnOperands);
+    }
+    out.push_back(std::move(alone));
+  }
+  return out;
+}
+
 }  // namespace
 
 StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
@@ -52,8 +81,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
     StepBench out;
     out.ceilings = measure_ceilings(team);
     const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
-    std::vector<ProgramCall> products = calls_of(program, model.impl().options.accumulate);
-    std::erase_if(products, [](const ProgramCall& c) { return !is_product(c.call.node.op); });
+    const std::vector<Alone> products = products_of(program, model.impl().options.accumulate);
     std::map<std::string, std::vector<double>> alone;  // per op and round
     TrainOptions timed = options;
     timed.steps = kWarmUp + rounds;
@@ -62,10 +90,8 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
       if (step.step <= kWarmUp) return;
       StepBench::Round round{step.step_ms / 1e3, 0};
       std::map<std::string, double> now;
-      for (const ProgramCall& product : products) {
-        now[product.call.node.op] +=
-            static_cast<double>(product.calls) * measure_call(team, product.call);
-      }
+      for (const auto& [op, product] : products)
+        now[op] += static_cast<double>(product.calls) * measure_call(team, product.call);
       for (const auto& [op, seconds] : now) {
         alone[op].push_back(seconds);
         round.products += seconds;
@@ -95,6 +121,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
             ++part.calls;
             part.in_step += share_of(s, e, profile.training) * (e.end - e.begin) / runs;
             part.bytes += bytes.at(s) / runs;
+            part.traffic_bytes += post_bytes(program.steps[s], program) / runs;
           }
         }
         ++parts[kOutside].calls;
@@ -108,8 +135,9 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
       if (part.product) {
         part.alone = median(alone.at(op));
       } else {
-        out.traffic_bytes += part.bytes;
+        part.traffic_bytes = part.bytes;
       }
+      out.traffic_bytes += part.traffic_bytes;
       out.parts.push_back(part);
     }
     std::stable_sort(out.parts.begin(), out.parts.end(),

@@ -4,6 +4,7 @@
 
 #include "calibrate.h"
 #include "graph/op_def.h"
+#include "graph/ops/post.h"
 #include "planner/kernel_cost.h"
 
 namespace shardrun {
@@ -235,7 +236,9 @@ std::vector<CalibrationOp> calibration_ops() {
   std::erase_if(out, [](const CalibrationOp& op) { return find_op(op.op) == nullptr; });
   std::vector<CalibrationOp> others;
   for (const OpDef* def : all_ops()) {
-    const bool written = def->name == "matmul" || def->name.starts_with("attention") ||
+    // What has post-ops takes as long as without, and what these read.
+    const bool written = def->name == "matmul" || has_post_ops(def->name) ||
+                         def->name.starts_with("attention") ||
                          std::any_of(out.begin(), out.end(),
                                      [&](const CalibrationOp& op) { return op.op == def->name; });
     if (written || !stretches(*def)) continue;

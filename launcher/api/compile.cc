@@ -7,16 +7,14 @@
 
 #include "backend.h"
 #include "exec/executor.h"
+#include "graph/op_def.h"
+#include "graph/ops/post.h"
 #include "graph/passes/recompute.h"
+#include "kernels/kernel.h"
 #include "planner/join_steps.h"
 
 namespace shardrun {
 namespace {
-
-void join(Program& program, const Plan& plan) {
-  join_steps(program);
-  if (plan.keep_casts) keep_casts(program);
-}
 
 /// What the backend's kernels and collectives need, remembered for as long as the process lives.
 int64_t workspace_bytes(const Program& program, const Step& step) {
@@ -24,6 +22,37 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
   static std::mutex mutex;  // thread ranks compile at once
   const std::lock_guard lock(mutex);
   return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
+}
+
+/// Is the joined step run by the same kernel as the product alone? Remembered, like the above.
+bool takes_step(const Node& node, const std::vector<TensorType>& in,
+                const std::vector<TensorType>& out) {
+  static std::map<std::string, bool> known;
+  static std::mutex mutex;
+  std::string key = str(backend().name, "|", node.op, "|", to_string(node.attrs));
+  for (const auto* types : {&in, &out}) {
+    for (const TensorType& type : *types) key += "|" + to_string(type);
+  }
+  const std::lock_guard lock(mutex);
+  const auto [it, fresh] = known.try_emplace(key, false);
+  if (!fresh) return it->second;
+  const auto impl = [](const KernelCall& call) -> std::string_view {
+    for (const KernelList* list : backend().kernels) {
+      for (const KernelImpl& k : *list) {
+        if (k.op == call.node.op && (!k.refuses || !k.refuses(call))) return k.name;
+      }
+    }
+    return "";
+  };
+  const Node alone = without_post_ops(node);
+  const std::span<const TensorType> own = std::span(in).first(kOwnOperands);
+  it->second = impl({node, in, out}) == impl({alone, own, infer_types(alone, own)});
+  return it->second;
+}
+
+void join(Program& program, const Plan& plan) {
+  join_steps(program, takes_step);
+  if (plan.keep_casts) keep_casts(program);
 }
 
 }  // namespace

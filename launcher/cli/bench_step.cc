@@ -71,7 +71,8 @@ int run(const CLI::App& app, Options& o) {
                      {"product", part.product},
                      {"in_step_ms", part.in_step * 1e3},
                      {"alone_ms", part.alone * 1e3},
-                     {"bytes", part.bytes}});
+                     {"bytes", part.bytes},
+                     {"traffic_bytes", part.traffic_bytes}});
   }
   const double ratio = quantile(ratios, 0.5);
   std::printf("%s%s", describe(machine).c_str(), describe(bench.ceilings).c_str());

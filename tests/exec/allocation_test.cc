@@ -159,8 +159,7 @@ TEST(Allocation, NoneInAStepOfTwoRanks) {
     PlanOptions options;
     options.planner = planner;
     RuleCache rules;
-    const Plan plan =
-        plan_shardings(graph, Mesh::parse("ranks=2"), host_cluster(), options, rules);
+    const Plan plan = plan_shardings(graph, Mesh::parse("ranks=2"), host_cluster(), options, rules);
     const auto world = make_local_communicators(2);
     std::thread other([&] { allocations_of_a_step(graph, plan, *world[1]); });
     EXPECT_EQ(allocations_of_a_step(graph, plan, *world[0]), 0);

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
+#include "graph/ops/post.h"
+#include "models/wide_resnet.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
+#include "tests/planner/gpt_step.h"
 
 namespace shardrun {
 namespace {
@@ -403,6 +406,145 @@ TEST(KeepCasts, LeavesWhatTheUpdateDoesNotWrite) {
               f.update(w);
             }),
             "cast matmul sgd");
+}
+
+TEST(JoinSteps, ProductsTakeWhatFollowsThem) {
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
+                b = f.weight("b", {5}), r = f.batch("r", {DType::f32, {6, 5}});
+  const ValueId biased = f.g.add("add", {f.product(x, w, "p"), b}, {}, "biased");
+  const ValueId active = f.g.add("leaky_relu", {biased}, {{"alpha", 0.25}}, "active");
+  const ValueId y = f.g.add("sub", {r, active}, {}, "y");
+  f.g.outputs = {y};
+  f.start_plan();
+  const Program p = f.joined();
+  ASSERT_EQ(kinds(p), "matmul_post");
+  const Step& step = p.steps[0];
+  EXPECT_EQ(step.node.name, "p");
+  EXPECT_EQ(step.node.attrs.s("post"), "add leaky_relu sub");
+  std::vector<std::string> names;
+  for (BufferId id : step.in) names.push_back(p.buffers[static_cast<size_t>(id)].name);
+  EXPECT_EQ(names, (std::vector<std::string>{"x", "w", "b", "r"}));
+  EXPECT_EQ(p.buffers[static_cast<size_t>(step.out[0])].name, f.g.value(y).name);
+  const std::vector<PostOp> posts = post_ops(step.node);
+  ASSERT_EQ(posts.size(), 3u);
+  EXPECT_EQ(posts[1].node.attrs.f("alpha"), 0.25);
+  EXPECT_EQ(posts[2].at, 1u);
+  EXPECT_EQ(posts[2].operands, std::vector<size_t>{3});
+}
+
+/// GELU's input is read again by its gradient: bias and product join, GELU does not.
+TEST(JoinSteps, LeavesWhatFollowsAResultThatOthersRead) {
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
+                b = f.weight("b", {5}), dy = f.batch("dy", {DType::f32, {6, 5}});
+  const ValueId biased = f.g.add("add", {f.product(x, w, "p"), b}, {}, "biased");
+  f.g.outputs = {f.g.add("gelu", {biased}, {}, "y"), f.g.add("gelu_grad", {biased, dy}, {}, "dx")};
+  f.start_plan();
+  EXPECT_EQ(kinds(f.joined()), "matmul_post gelu gelu_grad");
+}
+
+TEST(JoinSteps, LeavesProductsWhereTheyAreWanted) {
+  const auto steps = [](auto&& finish) {
+    Fixture f;
+    const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
+    finish(f, f.product(x, w, "p"));
+    f.start_plan();
+    return kinds(f.joined());
+  };
+  EXPECT_EQ(steps([](Fixture& f, ValueId p) {
+              f.g.outputs = {f.g.add("relu", {p}, {}, "y"), p};
+            }),
+            "matmul relu");
+  EXPECT_EQ(steps([](Fixture& f, ValueId p) {
+              f.g.outputs = {f.g.add("mul", {p, p}, {}, "y")};
+            }),
+            "matmul mul");
+  EXPECT_EQ(steps([](Fixture& f, ValueId p) {  // the result is larger than the product
+              const ValueId r = f.batch("r", {DType::f32, {2, 6, 5}});
+              f.g.outputs = {f.g.add("add", {p, r}, {}, "y")};
+            }),
+            "matmul add");
+}
+
+/// What the product reads would have to live on to where the sum stands.
+TEST(JoinSteps, KeepsNothingAliveForASumThatComesLate) {
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
+                r = f.batch("r", {DType::f32, {6, 5}});
+  const ValueId early = f.product(f.g.add("neg", {x}, {}, "a"), w, "p");
+  const ValueId late = f.g.add("exp", {r}, {}, "late");
+  f.g.outputs = {f.g.add("add", {early, late}, {}, "y")};
+  f.start_plan();
+  EXPECT_EQ(kinds(f.joined()), "neg matmul exp add");
+  Fixture lives;  // of what lives on anyway
+  const ValueId a = lives.batch("x", {DType::f32, {6, 3}}), v = lives.weight("w", {3, 5}),
+                q = lives.batch("r", {DType::f32, {6, 5}});
+  const ValueId n = lives.g.add("neg", {a}, {}, "a"), p = lives.product(n, v, "p");
+  const ValueId e = lives.g.add("exp", {q}, {}, "late");
+  lives.g.outputs = {lives.g.add("add", {p, e}, {}, "y"), lives.g.add("abs", {n}, {}, "z")};
+  lives.start_plan();
+  EXPECT_EQ(kinds(lives.joined()), "neg exp matmul_post abs");
+}
+
+TEST(JoinSteps, LeavesPartialProductsToTheirSum) {
+  Fixture f;
+  f.mesh = Mesh::parse("a=2");
+  const ValueId x = f.batch("x", {DType::f32, {6, 4}}), w = f.weight("w", {4, 5}),
+                b = f.weight("b", {5}), p = f.product(x, w, "p");
+  f.g.outputs = {f.g.add("add", {p, b}, {}, "y")};
+  f.start_plan();
+  NodePlan cut;
+  cut.in = {parse_sharding("[-, {a}]", f.mesh), parse_sharding("[{a}, -]", f.mesh)};
+  cut.out = {parse_sharding("[-, -] partial(sum: a)", f.mesh)};
+  f.plan.nodes["p"] = cut;
+  f.plan.values["x"] = cut.in[0];
+  f.plan.values["w"] = cut.in[1];
+  f.plan.values[f.g.value(p).name] = cut.out[0];
+  EXPECT_EQ(kinds(f.joined()), "matmul all_reduce add");
+}
+
+TEST(JoinSteps, AsksWhetherTheBackendTakesIt) {
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
+  f.g.outputs = {f.g.add("tanh", {f.g.add("relu", {f.product(x, w, "p")}, {}, "r")}, {}, "y")};
+  f.start_plan();
+  Program program = Partition(f.g, f.plan, Cluster{}).program(0);
+  join_steps(program, [](const Node& node, const auto&, const auto&) {
+    return post_ops(node).back().node.op != "tanh";
+  });
+  EXPECT_EQ(kinds(program), "matmul_post tanh");
+}
+
+/// How many steps of each kind a model's training step has.
+std::map<std::string, int> joined_kinds(const Graph& graph) {
+  Program program = Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
+  join_steps(program);
+  std::map<std::string, int> out;
+  for (const Step& s : program.steps) ++out[s.node.op];
+  return out;
+}
+
+TEST(JoinSteps, JoinsTheModelsProducts) {
+  GptOptions gpt;
+  gpt.layers = 2, gpt.hidden = 16, gpt.heads = 2, gpt.vocab = 11, gpt.context = 8, gpt.batch = 2;
+  const auto of_gpt = joined_kinds(testing::gpt_step(gpt));
+  // Forward qkv, projection with residual, fc and the second with residual; backward fc's gradient
+  // through GELU, of each layer.
+  EXPECT_GE(of_gpt.at("matmul_post"), 2 * 5);
+  EXPECT_EQ(of_gpt.count("gelu_grad"), 0u);
+  gpt.dropout = 0.1;
+  const auto dropped = joined_kinds(testing::gpt_step(gpt));
+  EXPECT_GE(dropped.at("matmul_post"), 2 * 5);
+  // Of the embedding and, backward, of each branch and the embedding.
+  EXPECT_LE(dropped.at("dropout"), 2 + 2 * 2);
+
+  WideResNetOptions images;
+  images.family = WideResNetOptions::Family::cifar;
+  images.layers = 10, images.width = 1, images.image = 8, images.classes = 4, images.batch = 2;
+  const auto of_images = joined_kinds(testing::written_step(
+      [&](const std::string& path) { write_wide_resnet(images, path); }, "cross-entropy"));
+  EXPECT_EQ(of_images.at("matmul_post"), 1);  // the head and its bias
 }
 
 }  // namespace

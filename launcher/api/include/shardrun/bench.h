@@ -85,7 +85,8 @@ struct StepBench {
     int64_t calls = 0;              // in a step
     double alone = 0, in_step = 0;  // s a step: medians of the rounds; mean
     double bytes = 0;               // a step
-    bool product = false;           // else its bytes count
+    double traffic_bytes = 0;  // of these, what the limit counts: of a product, what follows it
+    bool product = false;
   };
   struct Round {
     double step = 0, products = 0;  // s, measured one after the other
@@ -93,7 +94,7 @@ struct StepBench {
   Ceilings ceilings;
   std::vector<Part> parts;  // the dearest in the step first
   std::vector<Round> rounds;
-  double traffic_bytes = 0;  // of all else, a step
+  double traffic_bytes = 0;  // of all parts
   double limit(const Round& round) const {
     return round.products + traffic_bytes / ceilings.bandwidth;
   }

@@ -1,0 +1,181 @@
+// Post-ops: `post` names them, `post_places` says of each which operand the result so far is, and
+// how many others it has; attributes of the third are called `post2.…`.
+#include "graph/ops/post.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "graph/op_def.h"
+#include "graph/ops/families.h"
+
+namespace shardrun {
+namespace {
+
+constexpr const char* kSuffix = "_post";
+
+std::string prefix_of(size_t index) { return "post" + std::to_string(index) + "."; }
+
+/// Operand types of one, with what the result is so far among them.
+std::vector<TensorType> types_of(const PostOp& post, const TensorType& type,
+                                 std::span<const TensorType> in) {
+  std::vector<TensorType> out;
+  for (size_t i : post.operands) {
+    SR_REQUIRE(i < in.size(), invalid_input, post.node.op, " behind it lacks an operand");
+    out.push_back(in[i]);
+  }
+  out.insert(out.begin() + static_cast<std::ptrdiff_t>(post.at), type);
+  return out;
+}
+
+}  // namespace
+
+std::vector<PostOp> post_ops(const Node& node) {
+  std::vector<PostOp> out;
+  if (!node.attrs.has("post")) return out;
+  const std::vector<int64_t>& places = node.attrs.ints("post_places");
+  std::istringstream names(node.attrs.s("post"));
+  size_t operand = kOwnOperands;
+  for (std::string op; names >> op;) {
+    const size_t index = out.size();
+    PostOp post;
+    post.node.op = op;
+    post.node.name = node.name;
+    const std::string prefix = prefix_of(index);
+    for (const auto& [name, attr] : node.attrs.all()) {
+      if (name.starts_with(prefix)) post.node.attrs.set(name.substr(prefix.size()), attr);
+    }
+    post.at = static_cast<size_t>(places.at(2 * index));
+    for (int64_t i = 0; i < places.at(2 * index + 1); ++i) post.operands.push_back(operand++);
+    out.push_back(std::move(post));
+  }
+  return out;
+}
+
+void add_post_op(Node& node, const Node& next, size_t at) {
+  const size_t index = post_ops(node).size();
+  if (!has_post_ops(node.op)) node.op += kSuffix;
+  std::vector<int64_t> places;
+  if (index > 0) places = node.attrs.ints("post_places");
+  places.push_back(static_cast<int64_t>(at));
+  places.push_back(static_cast<int64_t>(next.inputs.size()) - 1);
+  node.attrs.set("post", index == 0 ? next.op : node.attrs.s("post") + " " + next.op);
+  node.attrs.set("post_places", places);
+  for (const auto& [name, attr] : next.attrs.all()) node.attrs.set(prefix_of(index) + name, attr);
+}
+
+Node without_post_ops(const Node& node) {
+  Node out = node;
+  if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kSuffix).size());
+  out.attrs = {};
+  for (const auto& [name, attr] : node.attrs.all()) {
+    if (!name.starts_with("post")) out.attrs.set(name, attr);
+  }
+  if (out.inputs.size() > kOwnOperands) out.inputs.resize(kOwnOperands);
+  return out;
+}
+
+bool is_post_op(const std::string& op) {
+  static constexpr std::array kOps = {
+      "abs",  "add",       "clip",       "div",      "dropout", "elu",  "exp",
+      "gelu", "gelu_grad", "leaky_relu", "max",      "min",     "mul",  "neg",
+      "relu", "sigmoid",   "silu",       "softplus", "sub",     "tanh", "where"};
+  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
+}
+
+bool has_post_ops(const std::string& op) { return op.ends_with(kSuffix); }
+
+bool takes_post_ops(const std::string& op) { return op == "matmul"; }
+
+namespace {
+
+using Types = std::vector<TensorType>;
+using InTypes = std::span<const TensorType>;
+
+/// The type of the result. `type`: before them.
+TensorType infer_behind(const Node& node, TensorType type, InTypes in) {
+  const std::vector<PostOp> posts = post_ops(node);
+  size_t wanted = kOwnOperands;
+  for (const PostOp& post : posts) wanted += post.operands.size();
+  SR_REQUIRE(in.size() == wanted, invalid_input, node.op, " takes ", wanted, " operands, got ",
+             in.size());
+  for (const PostOp& post : posts) {
+    const Types out = infer_types(post.node, types_of(post, type, in));
+    SR_REQUIRE(out.size() == 1 && out[0].shape == type.shape, invalid_input, post.node.op,
+               " behind it makes ", out[0], " of ", type);
+    type = out[0];
+  }
+  return type;
+}
+
+OpDef with_post_ops(const char* op) {
+  OpDef def;
+  def.name = std::string(op) + kSuffix;
+  def.infer = [](const Node& node, InTypes in) -> Types {
+    SR_REQUIRE(in.size() >= kOwnOperands, invalid_input, node.op, " takes ", kOwnOperands,
+               " operands or more, got ", in.size());
+    return {infer_behind(node, infer_types(without_post_ops(node), in.first(kOwnOperands))[0], in)};
+  };
+  def.flops = [](const Node& node, InTypes in, InTypes out) {
+    double flops = node_flops(without_post_ops(node), in.first(kOwnOperands), out);
+    for (const PostOp& post : post_ops(node))
+      flops += node_flops(post.node, types_of(post, out[0], in), out);
+    return flops;
+  };
+  return def;
+}
+
+/// `node` with these behind it: each a name, which operand the result so far is, and the types of
+/// the others.
+struct Behind {
+  const char* op;
+  Attrs attrs;
+  size_t at;
+  Types others;
+};
+OpDef::Sample sample(const char* op, Attrs attrs, Types own, const std::vector<Behind>& behind) {
+  Node node;
+  node.op = op;
+  node.attrs = std::move(attrs);
+  Types in = std::move(own);
+  for (const Behind& b : behind) {
+    Node next;
+    next.op = b.op;
+    next.attrs = b.attrs;
+    next.inputs.resize(b.others.size() + 1);
+    add_post_op(node, next, b.at);
+    in.insert(in.end(), b.others.begin(), b.others.end());
+  }
+  return {in, node.attrs};
+}
+
+TensorType f(Shape shape) { return {DType::f32, std::move(shape)}; }
+
+}  // namespace
+
+std::vector<OpDef> joined_ops() {
+  OpDef matmul = with_post_ops("matmul");
+  const Attrs product = {{"equation", std::string("bij,jk->bik")}};
+  const Types own = {f({2, 3, 5}), f({5, 4})};
+  const TensorType whole = f({2, 3, 4}), columns = f({4}), one = f({}), rows = f({2, 3, 1});
+  const auto add = [&](Attrs attrs, Types in, const std::vector<Behind>& behind) {
+    matmul.samples.push_back(sample("matmul", std::move(attrs), std::move(in), behind));
+  };
+  add(product, own, {{"add", {}, 0, {columns}}});
+  add(product, own, {{"add", {}, 1, {columns}}, {"relu", {}, 0, {}}});
+  add(product, own,
+      {{"add", {}, 0, {columns}},
+       {"gelu", {{"approximate", std::string("tanh")}}, 0, {}},
+       {"mul", {}, 0, {one}},
+       {"add", {}, 1, {whole}}});
+  add(product, own, {{"gelu", {}, 0, {}}, {"sub", {}, 1, {whole}}});
+  add(product, own, {{"gelu_grad", {}, 1, {whole}}});
+  add(product, own, {{"mul", {}, 0, {rows}}, {"max", {}, 0, {columns}}});
+  add({{"equation", std::string("ij,jk->ki")}}, {f({4, 6}), f({6, 3})},
+      {{"add", {}, 0, {f({4})}}, {"tanh", {}, 0, {}}, {"mul", {}, 0, {f({3, 4})}}});
+  add({{"equation", std::string("bhij,bhjk->bhik")}}, {f({2, 3, 4, 5}), f({2, 3, 5, 3})},
+      {{"leaky_relu", {{"alpha", 0.2}}, 0, {}}});
+  return {matmul};
+}
+
+}  // namespace shardrun

@@ -1,0 +1,39 @@
+// What follows a product or a convolution within its step: element-wise ops on the result.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// One of them. Steps are joined so (planner/join_steps.h): matmul becomes matmul_post. The result
+/// so far is in f32 (in f64 if the operands are), and rounded once, to the last one's type.
+///
+///   matmul_post(a, b, bias, x){equation=mk,kn->mn, post="add gelu_grad"}  is
+///   gelu_grad(x, matmul(a, b) + bias): the second takes the result so far as its operand 1.
+struct PostOp {
+  Node node;                     // op and attributes
+  size_t at = 0;                 // which of its operands the result so far is
+  std::vector<size_t> operands;  // of the step's: the others, in order
+};
+
+/// How many operands a product and a convolution have themselves.
+inline constexpr size_t kOwnOperands = 2;
+
+/// Those of a step; none if there are none.
+std::vector<PostOp> post_ops(const Node& node);
+/// Appends one; `node` may be a product or convolution alone. Its other operands are the next that
+/// the step takes.
+void add_post_op(Node& node, const Node& next, size_t at);
+/// The product or convolution alone.
+Node without_post_ops(const Node& node);
+/// Has the op post-ops (matmul_post), or can it get some (matmul)?
+bool has_post_ops(const std::string& op);
+bool takes_post_ops(const std::string& op);
+/// Is it an op that gives every element by the same element of its operands, where these have the
+/// result's shape?
+bool is_post_op(const std::string& op);
+
+}  // namespace shardrun

@@ -1,0 +1,47 @@
+// Reference products and convolutions with post-ops: one after another, all in f64.
+#include "graph/ops/post.h"
+
+#include "kernels/reference/families.h"
+
+namespace shardrun::reference {
+namespace {
+
+Tensor as_double(const TensorView& view) {
+  Tensor out(TensorType{is_float(view.type.dtype) ? DType::f64 : view.type.dtype, view.type.shape});
+  convert(view.data, view.type.dtype, out.data(), out.dtype(), view.count());
+  return out;
+}
+
+PreparedKernel prepare(const KernelCall& call) {
+  const Node node = without_post_ops(call.node);
+  const std::vector<TensorType> out = {{DType::f64, call.out[0].shape}};
+  const KernelList* lists[] = {&reference_kernels()};
+  const PreparedKernel product =
+      select_kernel(lists, KernelCall{node, call.in.first(kOwnOperands), out});
+  return {[product, posts = post_ops(call.node)](const KernelArgs& args) {
+            Tensor result(TensorType{DType::f64, args.out[0].type.shape});
+            const TensorView view = result.view();
+            product.run({args.in.first(kOwnOperands), std::span(&view, 1), args.workspace});
+            for (const PostOp& post : posts) {
+              std::vector<Tensor> in;
+              for (size_t i : post.operands) in.push_back(as_double(args.in[i]));
+              in.insert(in.begin() + static_cast<std::ptrdiff_t>(post.at), result);
+              result = run_reference(post.node, in)[0];
+            }
+            convert(result.data(), DType::f64, args.out[0].data, args.out[0].type.dtype,
+                    result.count());
+          },
+          product.workspace_bytes, "reference"};
+}
+
+}  // namespace
+
+KernelList post_kernels() {
+  KernelImpl matmul;
+  matmul.op = "matmul_post";
+  matmul.name = "reference";
+  matmul.prepare = prepare;
+  return {matmul};
+}
+
+}  // namespace shardrun::reference

@@ -1,0 +1,211 @@
+// Products with post-ops beside the same ops one after another: both ways of multiplying, both
+// ways of ending, in both types, at even and odd sizes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "graph/op_def.h"
+#include "graph/ops/post.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/packed_product.h"
+
+namespace shardrun {
+namespace {
+
+const std::vector<const KernelList*>& lists() {
+  static const std::vector<const KernelList*> all = {&cpu_kernels()};
+  return all;
+}
+
+/// An op behind the product: `others` are its other operands' shapes, by what they are over the
+/// result: "all", "columns", "one", "rows", "step".
+struct Behind {
+  std::string op;
+  Attrs attrs;
+  size_t at = 0;
+  std::vector<std::string> others;
+};
+struct Chain {
+  const char* name;
+  std::vector<Behind> behind;
+};
+
+std::vector<Chain> chains() {
+  const Attrs by_tanh = {{"approximate", std::string("tanh")}};
+  return {{"bias", {{"add", {}, 0, {"columns"}}}},
+          {"bias_gelu", {{"add", {}, 0, {"columns"}}, {"gelu", by_tanh, 0, {}}}},
+          {"bias_gelu_erf", {{"add", {}, 1, {"columns"}}, {"gelu", {}, 0, {}}}},
+          {"bias_relu", {{"add", {}, 0, {"columns"}}, {"relu", {}, 0, {}}}},
+          {"bias_residual", {{"add", {}, 0, {"columns"}}, {"add", {}, 1, {"all"}}}},
+          {"scale_residual", {{"mul", {}, 0, {"one"}}, {"add", {}, 0, {"all"}}}},
+          {"bias_dropout_residual",
+           {{"add", {}, 0, {"columns"}},
+            {"dropout", {{"p", 0.3}, {"seed", int64_t{4}}, {"key", int64_t{9}}}, 0, {"step"}},
+            {"add", {}, 1, {"all"}}}},
+          {"gelu_grad", {{"gelu_grad", by_tanh, 1, {"all"}}}},
+          {"rows_minus", {{"mul", {}, 0, {"rows"}}, {"sub", {}, 1, {"all"}}}},
+          {"tanh_leaky", {{"tanh", {}, 0, {}}, {"leaky_relu", {{"alpha", 0.1}}, 0, {}}}},
+          {"clip", {{"sub", {}, 0, {"columns"}}, {"clip", {{"min", -0.5}, {"max", 0.5}}, 0, {}}}}};
+}
+
+struct Size {
+  int64_t b, m, k, n;  // bmk,kn->bmn
+};
+
+Tensor random(const TensorType& type, std::mt19937_64& rng) {
+  std::normal_distribution<double> draw(0, 1);
+  std::vector<double> values(static_cast<size_t>(element_count(type.shape)));
+  for (double& v : values) v = draw(rng);
+  Tensor out(type);
+  convert(values.data(), DType::f64, out.data(), type.dtype, out.count());
+  return out;
+}
+
+Tensor run(const Node& node, const std::vector<Tensor>& in) {
+  std::vector<TensorType> types;
+  std::vector<TensorView> views;
+  for (const Tensor& t : in) types.push_back(t.type()), views.push_back(t.view());
+  const std::vector<TensorType> out = infer_types(node, types);
+  const PreparedKernel kernel = select_kernel(lists(), {node, types, out});
+  Tensor result(out[0]);
+  std::memset(result.data(), 0xff, static_cast<size_t>(byte_size(out[0])));
+  const TensorView view = result.view();
+  std::vector<char> workspace(static_cast<size_t>(kernel.workspace_bytes) + 64);
+  void* at = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+  kernel.run({views, std::span(&view, 1), at});
+  const Tensor first = result;
+  Tensor again(out[0]);
+  const TensorView second = again.view();
+  kernel.run({views, std::span(&second, 1), at});
+  EXPECT_EQ(std::memcmp(first.data(), again.data(), static_cast<size_t>(byte_size(out[0]))), 0)
+      << "a second run gives other bits";
+  return first;
+}
+
+double distance(const Tensor& got, const Tensor& want) {
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < got.count(); ++i) {
+    error += (got.at(i) - want.at(i)) * (got.at(i) - want.at(i));
+    norm += want.at(i) * want.at(i);
+  }
+  return std::sqrt(error / norm);
+}
+
+using Param = std::tuple<size_t, DType, Size>;
+class PostOps : public ::testing::TestWithParam<Param> {};
+
+TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
+  const auto& [which, dtype, size] = GetParam();
+  const Chain chain = chains()[which];
+  std::mt19937_64 rng(7);
+  const Shape all = {size.b, size.m, size.n};
+  Node product;
+  product.op = "matmul";
+  product.attrs.set("equation", std::string("bmk,kn->bmn"));
+  std::vector<Tensor> in = {random({dtype, {size.b, size.m, size.k}}, rng),
+                            random({dtype, {size.k, size.n}}, rng)};
+  {
+    const std::vector<TensorType> types = {in[0].type(), in[1].type()};
+    const std::vector<TensorType> out = infer_types(product, types);
+    for (const KernelImpl& impl : cpu_kernels()) {
+      if (impl.op == "matmul" && impl.name == "cpu:onednn" && impl.refuses({product, types, out}))
+        GTEST_SKIP() << "a processor without products of this type";
+    }
+  }
+  Tensor apart = run(product, in);
+  Node joined = product;
+  for (const Behind& b : chain.behind) {
+    Node next;
+    next.op = b.op;
+    next.attrs = b.attrs;
+    if (b.op == "dropout") {
+      next.attrs.set("global_shape", all);
+      next.attrs.set("start", std::vector<int64_t>{0, 0, 0});
+    }
+    std::vector<Tensor> operands;
+    for (const std::string& other : b.others) {
+      operands.push_back(other == "step"      ? Tensor::scalar_i64(3)
+                         : other == "all"     ? random({dtype, all}, rng)
+                         : other == "columns" ? random({dtype, {size.n}}, rng)
+                         : other == "rows"    ? random({dtype, {size.b, size.m, 1}}, rng)
+                                              : random({dtype, {}}, rng));
+      in.push_back(operands.back());
+    }
+    operands.insert(operands.begin() + static_cast<std::ptrdiff_t>(b.at), apart);
+    next.inputs.resize(operands.size());
+    apart = run(next, operands);
+    add_post_op(joined, next, b.at);
+  }
+  const Tensor got = run(joined, in), want = run_reference(joined, in)[0];
+  ASSERT_EQ(got.type(), apart.type());
+  EXPECT_LT(distance(got, want), dtype == DType::f32 ? 1e-5 : 4e-3);
+  if (dtype == DType::f32) {
+    EXPECT_LT(distance(got, apart), 1e-5);
+  } else {
+    EXPECT_LE(distance(got, want), 1.01 * distance(apart, want)) << "rounds worse than apart";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PostOps,
+    ::testing::Combine(::testing::Range(size_t{0}, chains().size()),
+                       ::testing::Values(DType::f32, DType::bf16),
+                       ::testing::Values(Size{2, 64, 64, 96}, Size{3, 21, 45, 77},  // as they lie
+                                         Size{2, 260, 70, 96}, Size{1, 513, 67, 131})),  // packed
+    [](const auto& info) {
+      const Size& s = std::get<2>(info.param);
+      return str(chains()[std::get<0>(info.param)].name, "_", std::get<1>(info.param), "_",
+                 s.b * s.m, "x", s.k, "x", s.n);
+    });
+
+/// Sums along k in parts, chunks of columns and of rows: the post-ops come once, at the end.
+TEST(PostOps, FollowTheLastPartOfAProduct) {
+  std::mt19937_64 rng(8);
+  for (const DType out : {DType::f32, DType::bf16}) {
+    for (const auto& [m, n, k] :
+         {std::tuple<int64_t, int64_t, int64_t>{65, 600, 100}, {600, 70, 65}, {80, 64, 1100}}) {
+      cpu::ProductShape s;
+      s.m = m, s.n = n, s.k = k, s.a_row = k, s.a_col = 1, s.b_row = n, s.b_col = 1;
+      s.a = s.b = s.in = s.out = out;
+      s.chunk_bytes = 64 << 10;
+      s.post = {{"add", 0, n, DType::f32}, {"tanh"}, {"mul", 0, 1, out}};
+      const bool whole = n <= 100;  // columns are not in chunks
+      if (whole) s.post.push_back({"add", 0, m * n, out});
+      std::string why;
+      const auto product = cpu::PackedProduct::make(s, &why);
+      if (!product && out == DType::bf16) GTEST_SKIP() << why;
+      ASSERT_TRUE(product) << why;
+      const Tensor a = random({out, {m, k}}, rng), b = random({out, {k, n}}, rng),
+                   bias = random({DType::f32, {n}}, rng), by = random({out, {}}, rng),
+                   more = random({out, {m, n}}, rng);
+      const std::vector<const void*> operands = {bias.data(), by.data(), more.data()};
+      std::vector<char> workspace(static_cast<size_t>(product->workspace_bytes()) + 64);
+      Tensor got(TensorType{out, {m, n}});
+      product->run(
+          a.data(), b.data(), got.data(),
+          workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64,
+          std::span(operands).first(whole ? 3 : 2));
+      Tensor want(TensorType{DType::f64, {m, n}});
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          double sum = 0;
+          for (int64_t l = 0; l < k; ++l) sum += a.at(i * k + l) * b.at(l * n + j);
+          want.as<double>()[i * n + j] =
+              std::tanh(sum + bias.at(j)) * by.at(0) + (whole ? more.at(i * n + j) : 0);
+        }
+      }
+      EXPECT_LT(distance(got, want), out == DType::f32 ? 1e-5 : 4e-3) << m << "x" << k << "x" << n;
+    }
+  }
+  cpu::ProductShape cut;  // a chunk of columns of a residual is not dense
+  cut.m = 80, cut.n = 600, cut.k = 100, cut.a_row = 100, cut.a_col = 1, cut.b_row = 600;
+  cut.b_col = 1, cut.chunk_bytes = 64 << 10, cut.post = {{"add", 0, 80 * 600, DType::f32}};
+  std::string why;
+  EXPECT_FALSE(cpu::PackedProduct::make(cut, &why));
+  EXPECT_NE(why.find("not dense"), std::string::npos) << why;
+}
+
+}  // namespace
+}  // namespace shardrun
