@@ -33,8 +33,7 @@ TEST(Philox, NormalsAreBoxAndMullers) {
   for (uint64_t i = 0; i < kCount; ++i) {
     const auto words = stream.block(i);
     const double u1 = (words[0] + 1.0) * 0x1p-32, u2 = words[1] * 0x1p-32;
-    const double wanted =
-        std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2);
+    const double wanted = std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2);
     const double x = stream.normal(i);
     ASSERT_NEAR(x, wanted, 1e-7 * std::max(1.0, std::abs(wanted))) << "seed 90210, " << i;
     sum += x, squares += x * x;

@@ -4,7 +4,8 @@
 namespace shardrun::cuda {
 
 BoxLoops loops_of(const Box& src_box, const Box& dst_box, const Box& region) {
-  const Shape src = row_major_strides(box_shape(src_box)), dst = row_major_strides(box_shape(dst_box));
+  const Shape src = row_major_strides(box_shape(src_box)),
+              dst = row_major_strides(box_shape(dst_box));
   BoxLoops loops;
   loops.count = 1;
   struct Loop {
@@ -17,7 +18,8 @@ BoxLoops loops_of(const Box& src_box, const Box& dst_box, const Box& region) {
     const int64_t size = region[d].size;
     loops.count *= size;
     if (size == 1) continue;
-    const bool joins = !all.empty() && all.back().from == src[d] * size && all.back().to == dst[d] * size;
+    const bool joins =
+        !all.empty() && all.back().from == src[d] * size && all.back().to == dst[d] * size;
     if (joins) {
       all.back() = {all.back().size * size, src[d], dst[d]};
     } else {

@@ -1,10 +1,9 @@
 // One thread an element.
-#include "device/cuda/boxes.h"
-
 #include <cuda_bf16.h>
 
 #include <cstring>
 
+#include "device/cuda/boxes.h"
 #include "device/cuda/index.h"
 #include "device/cuda/launch.cuh"
 

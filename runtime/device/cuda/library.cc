@@ -36,7 +36,8 @@ void* Library::find(const char* function) const {
 }
 
 const Library& cublas_lt() {
-  static const Library library("libcublasLt.so." SHARDRUN_CUDA_MAJOR, "cuBLAS of CUDA " SHARDRUN_CUDA_MAJOR);
+  static const Library library("libcublasLt.so." SHARDRUN_CUDA_MAJOR,
+                               "cuBLAS of CUDA " SHARDRUN_CUDA_MAJOR);
   return library;
 }
 const Library& cuda_runtime() {
@@ -53,7 +54,8 @@ const Library& nccl() {
   return library;
 }
 const Library& nvrtc() {
-  static const Library library("libnvrtc.so." SHARDRUN_CUDA_MAJOR, "NVRTC of CUDA " SHARDRUN_CUDA_MAJOR);
+  static const Library library("libnvrtc.so." SHARDRUN_CUDA_MAJOR,
+                               "NVRTC of CUDA " SHARDRUN_CUDA_MAJOR);
   return library;
 }
 
