@@ -36,4 +36,8 @@ class Autotune {
   std::map<std::string, std::string> known_;
 };
 
+/// The calling thread's GPU's, for a library and its version: one for the process, in the cache
+/// folder.
+Autotune& tuned_here(const std::string& library);
+
 }  // namespace shardrun::cuda

@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 
-#include "base/cache_folder.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/library.h"
 #include "kernels/cuda/autotune.h"
@@ -44,23 +43,6 @@ cudnnHandle_t handle_here() {
                "cudnnCreate: ", SR_VENDOR(cudnn(), cudnnGetErrorString)(status));
   }
   return handle;
-}
-
-Autotune& tuned_here() {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<Autotune>> all;
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Autotune>& tuned = all[device];
-  if (!tuned) {
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    tuned = std::make_unique<Autotune>(cache_folder(),
-                                       str(static_cast<const char*>(properties.name), ", cuDNN ",
-                                           SR_VENDOR(cudnn(), cudnnGetVersion)()));
-  }
-  return *tuned;
 }
 
 fe::DataType_t type_of(DType dtype) {
@@ -168,7 +150,7 @@ class Graph final : public CudnnGraph {
     const auto place = [&](const std::string& name) {
       return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
     };
-    Autotune& tuned = tuned_here();
+    Autotune& tuned = tuned_here(str("cuDNN ", SR_VENDOR(cudnn(), cudnnGetVersion)()));
     if (const auto kept = tuned.find(setup_.key); kept && place(*kept) < names.size()) {
       plan_ = place(*kept);
       chosen_ = true;

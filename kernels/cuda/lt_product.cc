@@ -9,7 +9,6 @@
 #include <mutex>
 #include <numeric>
 
-#include "base/cache_folder.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/library.h"
 #include "kernels/cuda/autotune.h"
@@ -47,21 +46,6 @@ cublasLtHandle_t handle_of(int device) {
   if (handle == nullptr)
     check_lt(SR_VENDOR(cublas_lt(), cublasLtCreate)(&handle), "cublasLtCreate");
   return handle;
-}
-
-Autotune& tuned_on(int device) {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<Autotune>> all;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Autotune>& tuned = all[device];
-  if (!tuned) {
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    tuned = std::make_unique<Autotune>(cache_folder(),
-                                       str(static_cast<const char*>(properties.name), ", cublasLt ",
-                                           SR_VENDOR(cublas_lt(), cublasLtGetVersion)()));
-  }
-  return *tuned;
 }
 
 struct DescDeleter {
@@ -169,7 +153,7 @@ class Product final : public LtProduct {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
     handle_ = handle_of(device);
-    tuned_ = &tuned_on(device);
+    tuned_ = &tuned_here(str("cublasLt ", SR_VENDOR(cublas_lt(), cublasLtGetVersion)()));
     const LtShape& s = shape_;
     const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasLtMatmulDesc_t made = nullptr;

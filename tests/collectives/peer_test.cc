@@ -2,32 +2,18 @@
 // host for a device, in memory that peers reach and in memory that they do not.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <set>
-
-#include "collectives/nccl/peer_communicator.h"
 #include "collectives/reduce.h"
 #include "tests/collectives/cases.h"
 #include "tests/collectives/in_shared_memory.h"
 #include "tests/collectives/ranks.h"
+#include "tests/support/pointer_access.h"
 
 namespace shardrun::testing {
 namespace {
 
-/// Threads of one process: a pointer is all that a peer needs.
-class HostAccess : public PeerAccess {
+class HostAccess : public PointerAccess {
  public:
-  Device& device() override { return host_device(); }
-  std::string handle_of(const char* base) override {
-    std::string handle(sizeof base, '\0');
-    std::memcpy(handle.data(), &base, sizeof base);
-    return handle;
-  }
-  std::shared_ptr<char> open(const std::string& handle) override {
-    char* base = nullptr;
-    std::memcpy(&base, handle.data(), sizeof base);
-    return {base, [](char*) {}};
-  }
+  HostAccess() : PointerAccess(host_device()) {}
   void reduce(std::span<const void* const> in, void* out, int64_t count, DType dtype,
               Reduction op) override {
     ++reductions;

@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,11 +10,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "collectives/nccl/peer_communicator.h"
 #include "collectives/reduce.h"
 #include "device/device.h"
 #include "kernels/kernel.h"
 #include "tests/support/chain_on_host.h"
+#include "tests/support/pointer_access.h"
 
 namespace shardrun::testing {
 
@@ -195,20 +194,9 @@ inline KernelList far_kernels(const KernelList& list) {
   return far;
 }
 
-class FarAccess final : public PeerAccess {
+class FarAccess final : public PointerAccess {
  public:
-  explicit FarAccess(FarDevice& device) : device_(device) {}
-  Device& device() override { return device_; }
-  std::string handle_of(const char* base) override {
-    std::string handle(sizeof base, '\0');
-    std::memcpy(handle.data(), &base, sizeof base);
-    return handle;
-  }
-  std::shared_ptr<char> open(const std::string& handle) override {
-    char* base = nullptr;
-    std::memcpy(&base, handle.data(), sizeof base);
-    return {base, [](char*) {}};
-  }
+  explicit FarAccess(FarDevice& device) : PointerAccess(device), device_(device) {}
   void reduce(std::span<const void* const> in, void* out, int64_t count, DType dtype,
               Reduction op) override {
     const std::vector<const void*> terms(in.begin(), in.end());
