@@ -12,7 +12,7 @@
 #include "launcher/api/backend.h"
 #include "launcher/api/gpu_cluster.h"
 #include "planner/cluster_file.h"
-#include "tests/support/far_device.h"
+#include "tests/launcher/far_rank.h"
 
 namespace shardrun {
 
@@ -69,25 +69,13 @@ TEST(Calibrate, EndsAtItsDeadline) {
   EXPECT_TRUE(kernels.ops.empty());
 }
 
-class FarRank final : public RankDevice {
- public:
-  explicit FarRank(Communicator& host)
-      : comm_(make_peer_communicator(host, std::make_shared<testing::FarAccess>(device_))) {}
-  Device& device() override { return device_; }
-  Communicator& comm() override { return *comm_; }
-
- private:
-  testing::FarDevice device_;
-  std::unique_ptr<Communicator> comm_;
-};
-
 TEST(Calibrate, CollectivesBetweenDevices) {
   auto hosts = make_local_communicators(2);
   std::vector<std::vector<MeasuredCollective>> found(2);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      FarRank on(*hosts[rank]);
+      testing::FarRank on(*hosts[rank]);
       found[rank] = measure_collectives(on.comm(), on.device(), "mpi", now_seconds() + 1);
     });
   }

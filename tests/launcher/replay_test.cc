@@ -13,7 +13,7 @@
 #include "planner/join_steps.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
-#include "tests/support/far_device.h"
+#include "tests/launcher/far_rank.h"
 
 namespace shardrun {
 namespace {
@@ -121,25 +121,13 @@ TEST(Replay, OneRankAgreesWithItself) {
   EXPECT_EQ(result.largest, 0);
 }
 
-class FarRank final : public RankDevice {
- public:
-  explicit FarRank(Communicator& host)
-      : comm_(make_peer_communicator(host, std::make_shared<testing::FarAccess>(device_))) {}
-  Device& device() override { return device_; }
-  Communicator& comm() override { return *comm_; }
-
- private:
-  testing::FarDevice device_;
-  std::unique_ptr<Communicator> comm_;
-};
-
 /// The same, run on devices whose memory the host cannot touch.
 Replay replay_far(const Graph& graph, const std::vector<ReplayAct>& acts, int accumulate = 1) {
   static const KernelList cpu = testing::far_kernels(cpu_kernels()),
                           reference = testing::far_kernels(reference_kernels());
   const std::vector<const KernelList*> far = {&cpu, &reference};
   ReplayOptions options = options_for(graph, accumulate);
-  options.open = [](Communicator& host) { return std::make_unique<FarRank>(host); };
+  options.open = [](Communicator& host) { return std::make_unique<testing::FarRank>(host); };
   return replay(acts, far, options);
 }
 

@@ -8,7 +8,7 @@
 namespace shardrun::cuda {
 
 /// A box of two dense tensors as loops: dims of size 1 left out, neighbours that lie dense in both
-/// joined. At most kMostLoops; shapes with more are split by the caller (device/cuda/boxes.cc).
+/// joined.
 struct BoxLoops {
   static constexpr int kMost = 8;
   int dims = 0;
