@@ -156,6 +156,7 @@ TensorType f(Shape shape) { return {DType::f32, std::move(shape)}; }
 std::vector<OpDef> joined_ops() {
   OpDef matmul = with_post_ops("matmul");
   const Attrs product = {{"equation", std::string("bij,jk->bik")}};
+  const Attrs by_tanh = {{"approximate", std::string("tanh")}};
   const Types own = {f({2, 3, 5}), f({5, 4})};
   const TensorType whole = f({2, 3, 4}), columns = f({4}), one = f({}), rows = f({2, 3, 1});
   const auto add = [&](Attrs attrs, Types in, const std::vector<Behind>& behind) {
@@ -165,11 +166,15 @@ std::vector<OpDef> joined_ops() {
   add(product, own, {{"add", {}, 1, {columns}}, {"relu", {}, 0, {}}});
   add(product, own,
       {{"add", {}, 0, {columns}},
-       {"gelu", {{"approximate", std::string("tanh")}}, 0, {}},
+       {"gelu", by_tanh, 0, {}},
        {"mul", {}, 0, {one}},
        {"add", {}, 1, {whole}}});
   add(product, own, {{"gelu", {}, 0, {}}, {"sub", {}, 1, {whole}}});
   add(product, own, {{"gelu_grad", {}, 1, {whole}}});
+  const Types wide = {f({2, 3, 5}), f({5, 8})};  // rows on boundaries of 8 elements
+  add(product, wide, {{"add", {}, 0, {f({8})}}, {"gelu", by_tanh, 0, {}}});
+  add(product, wide, {{"gelu_grad", by_tanh, 1, {f({2, 3, 8})}}});
+  add(product, own, {{"add", {}, 0, {columns}}, {"add", {}, 1, {whole}}});
   add(product, own, {{"mul", {}, 0, {rows}}, {"max", {}, 0, {columns}}});
   add({{"equation", std::string("ij,jk->ki")}}, {f({4, 6}), f({6, 3})},
       {{"add", {}, 0, {f({4})}}, {"tanh", {}, 0, {}}, {"mul", {}, 0, {f({3, 4})}}});

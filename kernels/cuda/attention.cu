@@ -14,7 +14,7 @@ struct OnGpuWithProducts : OnGpu {
         : bytes_(shape.workspace_bytes()), product_(make_lt_product(shape)) {}
     int64_t workspace_bytes() const { return bytes_; }
     void run(const KernelArgs& args, const void* a, const void* b, void* d, void* workspace) {
-      product_->run(a, b, d, workspace, args.stream);
+      product_->run({a, b, d}, workspace, args.stream);
     }
 
    private:

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "device/cuda/cuda.h"
+#include "kernels/cuda/element_kernel.h"
 #include "kernels/cuda/element_source.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/nvrtc.h"
@@ -59,26 +60,26 @@ class ElementKernel {
 /// Where result and operand hold the same bytes and may be the same memory.
 bool is_copy(const Node& node) { return node.op == "identity" || node.op == "reshape"; }
 
-PreparedKernel join(const ElementChain& chain) {
+PreparedKernel prepare(const KernelCall& call) {
+  PreparedKernel prepared = element_kernel(chain_of(call));
+  if (is_copy(call.node)) {
+    prepared.run = [run = std::move(prepared.run)](const KernelArgs& args) {
+      if (args.in[0].data != args.out[0].data) run(args);
+    };
+  }
+  if (joins_chains(call.node)) prepared.join = element_kernel;
+  return prepared;
+}
+
+}  // namespace
+
+PreparedKernel element_kernel(const ElementChain& chain) {
   const auto kernel = std::make_shared<ElementKernel>(chain);
   PreparedKernel prepared;
   prepared.run = [kernel](const KernelArgs& args) { kernel->run(args); };
   prepared.impl = "cuda:element";
   return prepared;
 }
-
-PreparedKernel prepare(const KernelCall& call) {
-  PreparedKernel prepared = join(chain_of(call));
-  if (is_copy(call.node)) {
-    prepared.run = [run = std::move(prepared.run)](const KernelArgs& args) {
-      if (args.in[0].data != args.out[0].data) run(args);
-    };
-  }
-  if (joins_chains(call.node)) prepared.join = join;
-  return prepared;
-}
-
-}  // namespace
 
 KernelList elementwise_kernels() {
   KernelList list;

@@ -11,7 +11,7 @@
 
 #include "device/cuda/cuda.h"
 #include "device/cuda/library.h"
-#include "kernels/cuda/autotune.h"
+#include "kernels/cuda/measure.h"
 
 namespace shardrun::cuda {
 
@@ -20,6 +20,14 @@ std::string LtShape::key() const {
                          transpose_b ? "T " : "N ", in, "->", out, tf32 ? " tf32" : "", " ld ",
                          a.ld, ",", b.ld, ",", d.ld);
   if (batch > 1) text += str(" batch ", batch, " step ", a.step, ",", b.step, ",", d.step);
+  if (adds_c) text += " + c";
+  if (adds_bias) text += " + bias";
+  switch (ending) {
+    case Ending::none: break;
+    case Ending::relu: text += " relu"; break;
+    case Ending::gelu: text += " gelu"; break;
+    case Ending::gelu_grad: text += " gelu_grad"; break;
+  }
   return text;
 }
 
@@ -117,18 +125,32 @@ std::optional<cublasLtMatmulAlgo_t> from_text(const std::string& text) {
   return algo;
 }
 
+/// The library says nothing of NaN: its relu may make a number of it.
+cublasLtEpilogue_t epilogue_of(const LtShape& s) {
+  switch (s.ending) {
+    case LtShape::Ending::none: break;
+    case LtShape::Ending::relu:
+      return s.adds_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case LtShape::Ending::gelu:
+      return s.adds_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case LtShape::Ending::gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return s.adds_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 class Product final : public LtProduct {
  public:
-  explicit Product(const LtShape& shape) : shape_(shape), workspace_(shape.workspace_bytes()) {}
+  explicit Product(const LtShape& shape) : LtProduct(shape), workspace_(shape.workspace_bytes()) {}
 
-  void run(const void* a, const void* b, void* d, void* workspace, void* on) override {
+  bool try_run(const LtOperands& operands, void* workspace, void* on) override {
     const auto stream = static_cast<cudaStream_t>(on);
     if (!desc_) prepare();
-    const int64_t alignment = alignment_of(a, b, d);
+    const int64_t alignment = alignment_of(operands);
     Choice& choice = choices_[alignment];
-    if (!choice.made) choose(choice, alignment, a, b, d, workspace, stream);
+    if (!choice.made && !choose(choice, alignment, operands, workspace, stream)) return false;
     for (const LtShape::Start& start : shape_.starts)
-      check_lt(multiply(start, a, b, d, workspace, stream, choice.algorithm), "cublasLtMatmul");
+      check_lt(multiply(start, operands, workspace, stream, choice.algorithm), "cublasLtMatmul");
+    return true;
   }
 
  private:
@@ -138,9 +160,10 @@ class Product final : public LtProduct {
   };
 
   /// On what boundary all operands of all starts lie, up to an arena's.
-  int64_t alignment_of(const void* a, const void* b, const void* d) const {
+  int64_t alignment_of(const LtOperands& o) const {
     uint64_t all = 64;
-    for (const void* p : {a, b, d}) all = std::gcd(all, reinterpret_cast<uint64_t>(p));
+    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, o.bias, o.x})
+      all = std::gcd(all, reinterpret_cast<uint64_t>(p));
     const auto step = [&](int64_t elements, DType dtype) {
       all = std::gcd(all, static_cast<uint64_t>(elements * size_of(dtype)));
     };
@@ -153,7 +176,7 @@ class Product final : public LtProduct {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
     handle_ = handle_of(device);
-    tuned_ = &tuned_here(str("cublasLt ", SR_VENDOR(cublas_lt(), cublasLtGetVersion)()));
+    tuned_ = &tuned_products();
     const LtShape& s = shape_;
     const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasLtMatmulDesc_t made = nullptr;
@@ -162,12 +185,15 @@ class Product final : public LtProduct {
     Desc desc(made);
     const auto transpose = [&](cublasLtMatmulDescAttributes_t attribute, bool is) {
       const int32_t operation = is ? CUBLAS_OP_T : CUBLAS_OP_N;
-      check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulDescSetAttribute)(made, attribute, &operation,
-                                                                      sizeof operation),
-               "cublasLtMatmulDescSetAttribute");
+      set(made, attribute, operation);
     };
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_a);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_b);
+    set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(s)));
+    if (s.ending == LtShape::Ending::gelu_grad) {
+      set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.d.ld);
+      if (s.batch > 1) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, s.d.step);
+    }
     a_ = s.transpose_a ? make_layout(s.in, s.depth, s.rows, s.a, s.batch)
                        : make_layout(s.in, s.rows, s.depth, s.a, s.batch);
     b_ = s.transpose_b ? make_layout(s.in, s.cols, s.depth, s.b, s.batch)
@@ -176,47 +202,62 @@ class Product final : public LtProduct {
     desc_ = std::move(desc);
   }
 
-  cublasStatus_t multiply(const LtShape::Start& start, const void* a, const void* b, void* d,
-                          void* workspace, cudaStream_t stream, const cublasLtMatmulAlgo_t& algo) {
-    const float one = 1, zero = 0;
-    const auto at = [](auto* base, int64_t element, DType dtype) {
-      using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>,
-                                      const char, char>;
-      return static_cast<Byte*>(base) + element * size_of(dtype);
-    };
-    void* to = at(d, start.d, shape_.out);
+  template <class Value>
+  static void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                  const Value& value) {
+    check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulDescSetAttribute)(desc, attribute, &value,
+                                                                    sizeof value),
+             "cublasLtMatmulDescSetAttribute");
+  }
+
+  static const void* at(const void* base, int64_t element, DType dtype) {
+    return static_cast<const char*>(base) + element * size_of(dtype);
+  }
+
+  /// The descriptor names the memory of what comes behind the sums, which heuristics look at, too.
+  void point(const LtShape::Start& start, const LtOperands& o) const {
+    if (shape_.adds_bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+    if (shape_.ending == LtShape::Ending::gelu_grad)
+      set(desc_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at(o.x, start.d, shape_.out));
+  }
+
+  cublasStatus_t multiply(const LtShape::Start& start, const LtOperands& o, void* workspace,
+                          cudaStream_t stream, const cublasLtMatmulAlgo_t& algo) const {
+    const float one = 1, beta = shape_.adds_c ? 1 : 0;
+    point(start, o);
+    void* d = static_cast<char*>(o.d) + start.d * size_of(shape_.out);
     return SR_VENDOR(cublas_lt(), cublasLtMatmul)(
-        handle_, desc_.get(), &one, at(a, start.a, shape_.in), a_.get(), at(b, start.b, shape_.in),
-        b_.get(), &zero, to, d_.get(), to, d_.get(), &algo, workspace,
+        handle_, desc_.get(), &one, at(o.a, start.a, shape_.in), a_.get(),
+        at(o.b, start.b, shape_.in), b_.get(), &beta,
+        shape_.adds_c ? at(o.c, start.d, shape_.out) : d, d_.get(), d, d_.get(), &algo, workspace,
         static_cast<size_t>(workspace_), stream);
   }
 
+  /// None, if cuBLASLt has no algorithm.
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(int64_t boundary) const {
     constexpr int kMost = 16;
     cublasLtMatmulPreference_t made = nullptr;
     check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulPreferenceCreate)(&made),
              "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
-    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       check_lt(SR_VENDOR(cublas_lt(), cublasLtMatmulPreferenceSetAttribute)(made, attribute, &value,
                                                                             sizeof value),
                "cublasLtMatmulPreferenceSetAttribute");
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_));
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_));
     const auto alignment = static_cast<uint32_t>(boundary);
     for (auto which :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      set(which, alignment);
+      prefer(which, alignment);
     std::vector<cublasLtMatmulHeuristicResult_t> found(kMost);
     int count = 0;
     const cublasStatus_t status = SR_VENDOR(cublas_lt(), cublasLtMatmulAlgoGetHeuristic)(
         handle_, desc_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, kMost, found.data(),
         &count);
-    SR_REQUIRE(status == CUBLAS_STATUS_SUCCESS && count > 0, device,
-               "cuBLASLt has no algorithm for ", shape_.key(), ": ",
-               SR_VENDOR(cublas_lt(), cublasLtGetStatusString)(status));
-    found.resize(static_cast<size_t>(count));
+    if (!shape_.ends()) check_lt(status, "cublasLtMatmulAlgoGetHeuristic");
+    found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(count) : 0);
     return found;
   }
 
@@ -229,58 +270,47 @@ class Product final : public LtProduct {
            result.workspaceSize <= static_cast<size_t>(workspace_);
   }
 
-  void choose(Choice& choice, int64_t alignment, const void* a, const void* b, void* d,
-              void* workspace, cudaStream_t stream) {
+  /// False if there is none.
+  bool choose(Choice& choice, int64_t alignment, const LtOperands& operands, void* workspace,
+              cudaStream_t stream) {
+    point(shape_.starts[0], operands);
     const std::string key = str(shape_.key(), " on ", alignment);
     if (const auto kept = tuned_->find(key)) {
       const auto algo = from_text(*kept);
       if (algo && takes(*algo)) {
         choice = {*algo, true};
-        return;
+        return true;
       }
     }
     const std::vector<cublasLtMatmulHeuristicResult_t> found = candidates(alignment);
+    if (found.empty()) return false;
     choice.algorithm = found[0].algo;
-    cudaStreamCaptureStatus recording{};
-    check(cudaStreamIsCapturing(stream, &recording), "cudaStreamIsCapturing");
-    if (recording != cudaStreamCaptureStatusNone) return;  // nothing can be measured: the likeliest
-    if (found.size() > 1) choice.algorithm = fastest(found, a, b, d, workspace, stream);
+    if (is_recorded(stream)) return true;  // nothing can be measured: the likeliest
+    const auto fastest = fastest_of(found, operands, workspace, stream);
+    if (!fastest) return false;
+    choice.algorithm = *fastest;
     const auto kept = from_text(tuned_->keep(key, to_text(choice.algorithm)));
     if (kept && takes(*kept)) choice.algorithm = *kept;
     choice.made = true;
+    return true;
   }
 
-  cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& found,
-                               const void* a, const void* b, void* d, void* workspace,
-                               cudaStream_t stream) {
-    constexpr int kRuns = 3;
-    const Event begin = make_timer(), end = make_timer();
-    size_t best = 0;
-    float least = -1;
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
-      const auto once = [&] {
-        return multiply(shape_.starts[0], a, b, d, workspace, stream, found[i].algo);
-      };
-      if (once() != CUBLAS_STATUS_SUCCESS) continue;
-      check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
-      for (int run = 0; run < kRuns; ++run) check_lt(once(), "cublasLtMatmul");
-      check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
-      check(cudaEventSynchronize(end.get()), "a matrix product");
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
-      if (least < 0 || milliseconds < least) least = milliseconds, best = i;
+  std::optional<cublasLtMatmulAlgo_t> fastest_of(
+      const std::vector<cublasLtMatmulHeuristicResult_t>& found, const LtOperands& operands,
+      void* workspace, cudaStream_t stream) const {
+    std::optional<cublasLtMatmulAlgo_t> best;
+    float least = 0;
+    for (const cublasLtMatmulHeuristicResult_t& result : found) {
+      if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+      const float time = measure(stream, "a matrix product", [&] {
+        return multiply(shape_.starts[0], operands, workspace, stream, result.algo) ==
+               CUBLAS_STATUS_SUCCESS;
+      });
+      if (time >= 0 && (!best || time < least)) least = time, best = result.algo;
     }
-    return found[best].algo;
+    return best;
   }
 
-  static Event make_timer() {
-    cudaEvent_t event = nullptr;
-    check(cudaEventCreate(&event), "cudaEventCreate");
-    return Event(event);
-  }
-
-  LtShape shape_;
   int64_t workspace_;
   cublasLtHandle_t handle_ = nullptr;
   Autotune* tuned_ = nullptr;
@@ -290,6 +320,15 @@ class Product final : public LtProduct {
 };
 
 }  // namespace
+
+Autotune& tuned_products() {
+  return tuned_here(str("cublasLt ", SR_VENDOR(cublas_lt(), cublasLtGetVersion)()));
+}
+
+void LtProduct::run(const LtOperands& operands, void* workspace, void* stream) {
+  SR_REQUIRE(try_run(operands, workspace, stream), device, "cuBLASLt has no algorithm for ",
+             shape_.key());
+}
 
 std::unique_ptr<LtProduct> make_lt_product(const LtShape& shape) {
   return std::make_unique<Product>(shape);

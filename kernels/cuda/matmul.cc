@@ -1,10 +1,13 @@
-// matmul through cuBLASLt.
+// matmul through cuBLASLt, and what is behind it as its epilogue.
 #include <memory>
 
 #include "device/cuda/cuda.h"
+#include "graph/ops/post.h"
 #include "kernels/cuda/convert.h"
+#include "kernels/cuda/element_kernel.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/measure.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/tf32.h"
 
@@ -13,13 +16,72 @@ namespace {
 
 Refusal refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
-  if (auto reason = refuse_more(call, 2, 1, {"equation", "out_dtype"})) return reason;
+  const Node alone = without_post_ops(call.node);
+  const KernelCall product{alone, call.in.first(kOwnOperands), call.out};
+  if (auto reason = refuse_more(product, kOwnOperands, 1, {"equation", "out_dtype"})) return reason;
   std::string why;
   if (!plan_matmul(call, tf32_wanted(), &why)) return why;
   return std::nullopt;
 }
 
-void run(const MatmulPlan& plan, LtProduct& product, const KernelArgs& args) {
+/// A product and what is behind it: cuBLASLt's epilogue, or a kernel of our own behind the product
+/// where the library has none for it, or is slower so.
+class Product {
+ public:
+  Product(const KernelCall& call, const LtShape& shape)
+      : shape_(shape), whole_(make_lt_product(shape)) {
+    if (!shape.ends()) return;
+    alone_ = make_lt_product(shape.alone());
+    const ElementChain chain = chain_behind(call);
+    behind_ = element_kernel(chain);
+    for (int value : chain.reads)
+      views_.push_back({nullptr, chain.values[static_cast<size_t>(value)]});
+  }
+
+  void run(const LtOperands& operands, void* workspace, const KernelArgs& args) {
+    if (!alone_) return whole_->run(operands, workspace, args.stream);
+    if (!chosen_) choose(operands, workspace, args);
+    if (apart_ || !whole_->try_run(operands, workspace, args.stream))
+      run_apart(operands, workspace, args);
+  }
+
+ private:
+  /// The product is rounded to the result's type, and lies where the result will.
+  void run_apart(const LtOperands& o, void* workspace, const KernelArgs& args) {
+    alone_->run({o.a, o.b, o.d}, workspace, args.stream);
+    views_[0].data = o.d;
+    for (size_t i = 1; i < views_.size(); ++i) views_[i].data = args.in[kOwnOperands + i - 1].data;
+    behind_.run({views_, args.out, nullptr, args.stream});
+  }
+
+  void choose(const LtOperands& operands, void* workspace, const KernelArgs& args) {
+    constexpr const char *kJoined = "joined", *kApart = "apart";
+    const std::string key = "end of " + shape_.key();
+    const auto stream = static_cast<cudaStream_t>(args.stream);
+    Autotune& tuned = tuned_products();
+    std::optional<std::string> way = tuned.find(key);
+    if (!way) {
+      if (is_recorded(stream)) return;  // nothing can be measured: joined, if that can be
+      const float joined =
+          measure(stream, key, [&] { return whole_->try_run(operands, workspace, args.stream); });
+      const float apart = measure(stream, key, [&] {
+        run_apart(operands, workspace, args);
+        return true;
+      });
+      way = tuned.keep(key, joined < 0 || apart < joined ? kApart : kJoined);
+    }
+    apart_ = *way == kApart;
+    chosen_ = true;
+  }
+
+  LtShape shape_;
+  std::unique_ptr<LtProduct> whole_, alone_;
+  PreparedKernel behind_;
+  std::vector<TensorView> views_;  // what it reads
+  bool chosen_ = false, apart_ = false;
+};
+
+void run(const MatmulPlan& plan, Product& product, const KernelArgs& args) {
   const auto stream = static_cast<cudaStream_t>(args.stream);
   char* work = static_cast<char*>(args.workspace);
   const auto take = [&](int64_t bytes) {
@@ -48,8 +110,11 @@ void run(const MatmulPlan& plan, LtProduct& product, const KernelArgs& args) {
       ready(args.in[1], plan.narrow_second_bytes, plan.move_second, plan.move_second_bytes);
   const TensorView& out = args.out[0];
   void* result = plan.move_result ? take(plan.move_result_bytes) : out.data;
-  product.run(plan.first_is_a ? first : second, plan.first_is_a ? second : first, result, work,
-              args.stream);
+  LtOperands operands{plan.first_is_a ? first : second, plan.first_is_a ? second : first, result};
+  if (plan.c > 0) operands.c = args.in[plan.c].data;
+  if (plan.bias > 0) operands.bias = args.in[plan.bias].data;
+  if (plan.x > 0) operands.x = args.in[plan.x].data;
+  product.run(operands, work, args);
   if (plan.move_result)
     launch_copy_box(stream, result, out.data, *plan.move_result, size_of(out.type.dtype));
 }
@@ -57,7 +122,8 @@ void run(const MatmulPlan& plan, LtProduct& product, const KernelArgs& args) {
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
   const std::optional<MatmulPlan> plan = plan_matmul(call, tf32_wanted(), &why);
-  SR_REQUIRE(plan.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
+  SR_REQUIRE(plan.has_value(), internal, call.node.op, " '", call.node.name,
+             "' was refused: ", why);
   if (!plan->product) {
     const auto zero = [](const KernelArgs& args) {
       const TensorView& out = args.out[0];
@@ -68,13 +134,16 @@ PreparedKernel prepare(const KernelCall& call) {
     };
     return {zero, 0, "cuda:cublaslt"};
   }
-  const std::shared_ptr<LtProduct> product = make_lt_product(*plan->product);
+  const auto product = std::make_shared<Product>(call, *plan->product);
   return {[plan = *plan, product](const KernelArgs& args) { run(plan, *product, args); },
           plan->workspace_bytes(), "cuda:cublaslt"};
 }
 
 }  // namespace
 
-KernelList matmul_kernels() { return {{"matmul", "cuda:cublaslt", refuses, prepare}}; }
+KernelList matmul_kernels() {
+  return {{"matmul", "cuda:cublaslt", refuses, prepare},
+          {"matmul_post", "cuda:cublaslt", refuses, prepare}};
+}
 
 }  // namespace shardrun::cuda

@@ -1,6 +1,8 @@
 // From row-major einsums to cuBLASLt's columns: the transposed product of transposed operands.
 #include "kernels/cuda/matmul_plan.h"
 
+#include "graph/op_def.h"
+#include "graph/ops/post.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/einsum_product.h"
 
@@ -78,9 +80,97 @@ BoxLoops moving(const EinsumProduct::Transposition& of) {
   return loops;
 }
 
-}  // namespace
+bool is_by_tanh(const Node& node) { return node.attrs.s("approximate", "none") == "tanh"; }
 
-std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::string* why) {
+/// Fills in the plan's epilogue; false, with the reason, if cuBLASLt has none that does these.
+class Ending {
+ public:
+  Ending(const KernelCall& call, MatmulPlan& plan, std::string* why)
+      : call_(call), plan_(plan), product_(*plan.product), why_(why) {}
+
+  bool take(const PostOp& post) {
+    const std::string& op = post.node.op;
+    if (product_.ending != LtShape::Ending::none) return refuse(op, " comes behind the last");
+    if (op == "add") return take_sum(post.operands.at(0));
+    if (op == "relu") return take_last(LtShape::Ending::relu);
+    if (op == "gelu" && is_by_tanh(post.node)) return take_last(LtShape::Ending::gelu);
+    if (op == "gelu_grad" && is_by_tanh(post.node)) return take_slope(post);
+    if (op.starts_with("gelu")) return refuse(op, " is by erf, cuBLASLt's is by tanh");
+    return refuse("cuBLASLt ends a product with sums, relu or gelu, not with ", op);
+  }
+
+ private:
+  template <class... Parts>
+  bool refuse(const Parts&... parts) {
+    *why_ = str(parts...);
+    return false;
+  }
+
+  bool take_last(LtShape::Ending ending) {
+    product_.ending = ending;
+    return true;
+  }
+
+  /// A row of the result is a column of cuBLASLt's, and the bias has one number for each of its
+  /// rows.
+  bool take_sum(size_t operand) {
+    const Shape &shape = call_.in[operand].shape, &result = call_.out[0].shape;
+    const auto first = std::find_if(shape.begin(), shape.end(), [](int64_t n) { return n != 1; });
+    const bool trails =
+        std::equal(shape.rbegin(), std::make_reverse_iterator(first), result.rbegin());
+    const int64_t count = element_count(shape);
+    if (trails && count == product_.rows && !product_.adds_bias) {
+      product_.adds_bias = true;
+      plan_.bias = operand;
+      return true;
+    }
+    if (trails && count == element_count(result) && !product_.adds_c) {
+      product_.adds_c = true;
+      plan_.c = operand;
+      return true;
+    }
+    return refuse("cuBLASLt adds one row and one operand of the result's shape, not also ",
+                  call_.in[operand]);
+  }
+
+  bool take_slope(const PostOp& post) {
+    if (post.at != 1) return refuse("the product is the argument of gelu_grad");
+    if (product_.ends()) return refuse("cuBLASLt multiplies no sum with a slope");
+    // What the library asks of a matrix that an epilogue reads beside d.
+    constexpr int64_t kBoundary = 8;
+    int64_t all = product_.d.ld | (product_.batch > 1 ? product_.d.step : 0);
+    for (const LtShape::Start& start : product_.starts) all |= start.d;
+    if (all % kBoundary != 0)
+      return refuse("rows of gelu_grad's argument lie ", product_.d.ld, " elements apart, not ",
+                    kBoundary, " or a multiple");
+    if (product_.depth == 1) return refuse("cuBLASLt multiplies no outer product with a slope");
+    plan_.x = post.operands.at(0);
+    return take_last(LtShape::Ending::gelu_grad);
+  }
+
+  const KernelCall& call_;
+  MatmulPlan& plan_;
+  LtShape& product_;
+  std::string* why_;
+};
+
+bool end_product(const KernelCall& call, MatmulPlan& plan, std::string* why) {
+  const std::vector<PostOp> posts = post_ops(call.node);
+  if (posts.empty()) return true;
+  if (!plan.product) {
+    *why = "nothing is multiplied";
+    return false;
+  }
+  if (plan.move_result) {
+    *why = "operands of what is behind it lie as the result does, which is transposed";
+    return false;
+  }
+  Ending ending(call, plan, why);
+  return std::all_of(posts.begin(), posts.end(),
+                     [&](const PostOp& post) { return ending.take(post); });
+}
+
+std::optional<MatmulPlan> plan_alone(const KernelCall& call, bool tf32, std::string* why) {
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   MatmulPlan plan;
@@ -123,6 +213,41 @@ std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::st
   }
   plan.product_bytes = plan.product->workspace_bytes();
   return plan;
+}
+
+}  // namespace
+
+std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::string* why) {
+  const Node alone = without_post_ops(call.node);
+  auto plan = plan_alone({alone, call.in.first(kOwnOperands), call.out}, tf32, why);
+  if (!plan || !end_product(call, *plan, why)) return std::nullopt;
+  return plan;
+}
+
+ElementChain chain_behind(const KernelCall& call) {
+  ElementChain chain;
+  const TensorType product =
+      infer_types(without_post_ops(call.node), call.in.first(kOwnOperands))[0];
+  chain.values = {product};
+  chain.reads = {0};
+  for (const TensorType& type : call.in.subspan(kOwnOperands)) {
+    chain.reads.push_back(static_cast<int>(chain.values.size()));
+    chain.values.push_back(type);
+  }
+  int so_far = 0;
+  for (const PostOp& post : post_ops(call.node)) {
+    ElementChain::Call next{post.node, {}, static_cast<int>(chain.values.size())};
+    std::vector<TensorType> in;
+    for (size_t operand : post.operands)
+      next.in.push_back(static_cast<int>(operand - kOwnOperands) + 1);
+    next.in.insert(next.in.begin() + static_cast<std::ptrdiff_t>(post.at), so_far);
+    for (int value : next.in) in.push_back(chain.values[static_cast<size_t>(value)]);
+    so_far = next.out;
+    chain.values.push_back(infer_types(post.node, in)[0]);
+    chain.calls.push_back(std::move(next));
+  }
+  chain.writes = {so_far};
+  return chain;
 }
 
 }  // namespace shardrun::cuda

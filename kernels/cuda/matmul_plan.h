@@ -1,10 +1,10 @@
 // How a matmul runs on a GPU, decided by its shape: a product of cuBLASLt, with what has to be
-// rounded or transposed around it.
+// rounded or transposed around it, and what is behind it as cuBLASLt's epilogue.
 #pragma once
 
 #include "device/cuda/boxes.h"
 #include "kernels/cuda/lt_product.h"
-#include "kernels/kernel.h"
+#include "kernels/element_chain.h"
 
 namespace shardrun::cuda {
 
@@ -14,6 +14,8 @@ struct MatmulPlan {
   bool narrow_first = false, narrow_second = false;  // f32 beside bf16: rounded first
   std::optional<BoxLoops> move_first, move_second, move_result;
   DType in = DType::f32;  // of the product's operands
+  /// Which of the call's operands are the product's others: 0 where it has none.
+  size_t c = 0, bias = 0, x = 0;
 
   /// Parts of the workspace, each on a boundary of 256 bytes: operands rounded, operands and result
   /// moved, the product's own. 0 bytes where there is nothing to do.
@@ -25,8 +27,12 @@ struct MatmulPlan {
   }
 };
 
-/// Nullopt, with the reason in *why, if it cannot run there. Needs no GPU. `tf32`: f32 operands may
-/// be rounded to 10 bits.
+/// Of a matmul or matmul_post. Nullopt, with the reason in *why, if it cannot run there. Needs no
+/// GPU. `tf32`: f32 operands may be rounded to 10 bits.
 std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::string* why);
+
+/// What a matmul_post does behind its product, element by element: reads the product and then the
+/// call's operands from the third on, writes the call's result.
+ElementChain chain_behind(const KernelCall& call);
 
 }  // namespace shardrun::cuda

@@ -7,10 +7,8 @@
 
 #include "backend.h"
 #include "exec/executor.h"
-#include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "graph/passes/recompute.h"
-#include "kernels/kernel.h"
+#include "kernels/joined_step.h"
 #include "planner/join_steps.h"
 
 namespace shardrun {
@@ -24,7 +22,7 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
   return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
 }
 
-/// Is the joined step run by the same kernel as the product alone? Remembered, like the above.
+/// Remembered, like the above.
 bool takes_step(const Node& node, const std::vector<TensorType>& in,
                 const std::vector<TensorType>& out) {
   static std::map<std::string, bool> known;
@@ -36,18 +34,7 @@ bool takes_step(const Node& node, const std::vector<TensorType>& in,
   const std::lock_guard lock(mutex);
   const auto [it, fresh] = known.try_emplace(key, false);
   if (!fresh) return it->second;
-  const auto impl = [](const KernelCall& call) -> std::string_view {
-    for (const KernelList* list : backend().kernels) {
-      for (const KernelImpl& k : *list) {
-        if (k.op == call.node.op && (!k.refuses || !k.refuses(call))) return k.name;
-      }
-    }
-    return "";
-  };
-  const Node alone = without_post_ops(node);
-  const std::span<const TensorType> own = std::span(in).first(kOwnOperands);
-  it->second = impl({node, in, out}) == impl({alone, own, infer_types(alone, own)});
-  return it->second;
+  return it->second = runs_joined(backend().kernels, {node, in, out});
 }
 
 void join(Program& program, const Plan& plan) {

@@ -5,7 +5,8 @@
 
 namespace shardrun::cuda {
 
-/// a(i), b(i): the i-th element of an operand; store(i, sum): that of the result.
+/// a(i), b(i): the i-th element of an operand; store(i, row, sum): that of the result, in a row of
+/// cuBLAS's.
 template <class A, class B, class Store>
 void multiply_on_host(const LtShape& s, const A& a, const B& b, const Store& store) {
   for (const LtShape::Start& start : s.starts) {
@@ -18,7 +19,7 @@ void multiply_on_host(const LtShape& s, const A& a, const B& b, const Store& sto
             const int64_t in_b = s.transpose_b ? col + k * s.b.ld : k + col * s.b.ld;
             sum += a(start.a + n * s.a.step + in_a) * b(start.b + n * s.b.step + in_b);
           }
-          store(start.d + n * s.d.step + row + col * s.d.ld, sum);
+          store(start.d + n * s.d.step + row + col * s.d.ld, row, sum);
         }
       }
     }

@@ -5,7 +5,9 @@
 
 #include "device/cuda/index.h"
 #include "graph/ops/einsum.h"
+#include "graph/ops/post.h"
 #include "tests/cuda/lt_on_host.h"
+#include "tests/support/chain_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -31,14 +33,37 @@ std::vector<double> operand(const Tensor& t, bool narrow, const std::optional<Bo
   return move ? moved(values, *move) : values;
 }
 
-std::vector<double> product(const LtShape& s, const std::vector<double>& a,
-                            const std::vector<double>& b, int64_t count) {
+double by_tanh(double x) { return std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)); }
+
+/// What cuBLASLt documents of its epilogues, in its order.
+double ended(const LtShape& s, double sum, double c, double bias, double x) {
+  if (s.adds_c) sum += c;
+  if (s.adds_bias) sum += bias;
+  switch (s.ending) {
+    case LtShape::Ending::none: return sum;
+    case LtShape::Ending::relu: return std::max(sum, 0.0);
+    case LtShape::Ending::gelu: return 0.5 * sum * (1 + by_tanh(sum));
+    case LtShape::Ending::gelu_grad: {
+      const double t = by_tanh(x);
+      return sum * 0.5 *
+             (1 + t + x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x));
+    }
+  }
+  return NAN;
+}
+
+std::vector<double> product(const MatmulPlan& plan, const std::vector<double>& a,
+                            const std::vector<double>& b, const std::vector<Tensor>& in,
+                            int64_t count) {
   std::vector<double> d(static_cast<size_t>(count), NAN);
   const auto of = [](const std::vector<double>& values) {
     return [&](int64_t i) { return values[static_cast<size_t>(i)]; };
   };
-  cuda::multiply_on_host(s, of(a), of(b),
-                         [&](int64_t i, double sum) { d[static_cast<size_t>(i)] = sum; });
+  const auto other = [&](size_t operand, int64_t i) { return operand > 0 ? in[operand].at(i) : 0; };
+  cuda::multiply_on_host(*plan.product, of(a), of(b), [&](int64_t i, int64_t row, double sum) {
+    d[static_cast<size_t>(i)] =
+        ended(*plan.product, sum, other(plan.c, i), other(plan.bias, row), other(plan.x, i));
+  });
   return d;
 }
 
@@ -48,14 +73,31 @@ void expect_valid(const LtShape& s) {
   EXPECT_GE(s.b.ld, s.transpose_b ? s.cols : s.depth);
   EXPECT_GE(s.d.ld, s.rows);
   EXPECT_LE(s.workspace_bytes(), 32 << 20);
+  EXPECT_EQ(s.workspace_bytes(), s.alone().workspace_bytes());
+  EXPECT_EQ(s.key() == s.alone().key(), !s.ends());
 }
 
-void check(const Case& c, std::mt19937_64& rng, bool expect_planned) {
+/// The other way: a kernel behind the product, which is rounded.
+void expect_apart(const Case& c, const std::vector<Tensor>& in, const Tensor& want) {
+  const Tensor product =
+      run_reference(without_post_ops(c.node), std::span(in).first(kOwnOperands))[0];
+  Tensor got(c.out[0]);
+  std::vector<TensorView> reads = {product.view()};
+  for (size_t i = kOwnOperands; i < in.size(); ++i) reads.push_back(in[i].view());
+  const TensorView write = got.view();
+  testing::run_chain(cuda::chain_behind({c.node, c.in, c.out}), reads, std::span(&write, 1));
+  expect_close(got, want, c.out[0].dtype == DType::bf16 ? 1e-2 : 1e-6);
+}
+
+/// Is it planned, and as the reference has it?
+bool check(const Case& c, std::mt19937_64& rng) {
   SCOPED_TRACE(describe(c));
   std::string why;
   const std::optional<MatmulPlan> plan = cuda::plan_matmul({c.node, c.in, c.out}, false, &why);
-  ASSERT_TRUE(plan.has_value() || !expect_planned) << why;
-  if (!plan) return;
+  if (!plan) {
+    EXPECT_NE(why, "");
+    return false;
+  }
   const std::vector<Tensor> in = random_operands(c, rng);
   const Tensor want = run_reference(c.node, in)[0];
   Tensor got(c.out[0]);
@@ -63,22 +105,28 @@ void check(const Case& c, std::mt19937_64& rng, bool expect_planned) {
     expect_valid(*plan->product);
     const auto first = operand(in[0], plan->narrow_first, plan->move_first),
                second = operand(in[1], plan->narrow_second, plan->move_second);
-    auto d = product(*plan->product, plan->first_is_a ? first : second,
-                     plan->first_is_a ? second : first, want.count());
+    auto d = product(*plan, plan->first_is_a ? first : second, plan->first_is_a ? second : first,
+                     in, want.count());
     if (plan->move_result) d = moved(d, *plan->move_result);
     convert(d.data(), DType::f64, got.data(), c.out[0].dtype, want.count());
   }
   expect_close(got, want, 1e-6);
+  if (has_post_ops(c.node.op)) expect_apart(c, in, want);
+  return true;
 }
 
 TEST(MatmulPlan, MultipliesAsTheReferenceDoes) {
   std::mt19937_64 rng(7);
-  for (const Case& c : cases_of(op_def("matmul"))) {
-    bool other = false;
-    for (const TensorType& t : c.in) other = other || t.dtype == DType::f64;
-    double products = 2 * node_flops(c.node, c.in, c.out);
-    if (!other && products < 4e5) check(c, rng, false);
+  int posted = 0;
+  for (const char* op : {"matmul", "matmul_post"}) {
+    for (const Case& c : cases_of(op_def(op))) {
+      bool other = false;
+      for (const TensorType& t : c.in) other = other || t.dtype == DType::f64;
+      double products = 2 * node_flops(c.node, c.in, c.out);
+      if (!other && products < 4e5 && check(c, rng) && has_post_ops(op)) ++posted;
+    }
   }
+  EXPECT_GE(posted, 20);
 }
 
 TEST(MatmulPlan, TakesEveryLayoutOfTheOperands) {
@@ -111,9 +159,95 @@ TEST(MatmulPlan, TakesEveryLayoutOfTheOperands) {
       c.node.attrs.set("equation", std::string(p.equation));
       c.in = {{a, p.a}, {b, p.b}};
       c.out = infer_types(c.node, c.in);
-      check(c, rng, true);
+      EXPECT_TRUE(check(c, rng)) << p.equation;
     }
   }
+}
+
+struct Behind {
+  const char* op;
+  size_t at = 0;
+  std::vector<Shape> others = {};
+  bool tanh = false;
+};
+
+/// A product with these behind it, each of the product's type.
+Case posted(const std::string& equation, Shape a, Shape b, const std::vector<Behind>& behind,
+            DType dtype = DType::f32) {
+  Case c;
+  c.node.op = "matmul", c.node.name = "node";
+  c.node.attrs.set("equation", equation);
+  c.in = {{dtype, std::move(a)}, {dtype, std::move(b)}};
+  for (const Behind& each : behind) {
+    Node next;
+    next.op = each.op;
+    if (each.tanh) next.attrs.set("approximate", std::string("tanh"));
+    next.inputs.resize(each.others.size() + 1);
+    add_post_op(c.node, next, each.at);
+    for (const Shape& other : each.others) c.in.push_back({dtype, other});
+  }
+  c.out = infer_types(c.node, c.in);
+  return c;
+}
+
+TEST(MatmulPlan, EndsAProductWhateverItsLayout) {
+  std::mt19937_64 rng(9);
+  struct Product {
+    const char* equation;
+    Shape a, b, out, row;
+  };
+  for (const Product& p :
+       std::vector<Product>{{"bij,jk->bik", {2, 6, 5}, {5, 8}, {2, 6, 8}, {8}},
+                            {"bij,kj->bik", {2, 6, 5}, {8, 5}, {2, 6, 8}, {1, 8}},
+                            {"ij,bkj->bki", {8, 5}, {3, 2, 5}, {3, 2, 8}, {8}},
+                            {"bij,jhd->bihd", {2, 6, 5}, {5, 2, 4}, {2, 6, 2, 4}, {2, 4}},
+                            {"bhij,bhjk->bhik", {2, 3, 6, 5}, {2, 3, 5, 8}, {2, 3, 6, 8}, {8}},
+                            {"bthd,bshd->bhts", {2, 5, 3, 4}, {2, 8, 3, 4}, {2, 3, 5, 8}, {8}},
+                            {"ij,jk->ki", {8, 5}, {5, 6}, {6, 8}, {8}},
+                            {"ij,j->i", {16, 5}, {5}, {16}, {16}}}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::vector<Behind>& behind : {std::vector<Behind>{{"add", 0, {p.row}}},
+                                                {{"add", 1, {p.out}}},
+                                                {{"add", 0, {p.out}}, {"add", 1, {p.row}}},
+                                                {{"add", 0, {p.row}}, {"relu"}},
+                                                {{"gelu", 0, {}, true}},
+                                                {{"add", 0, {p.row}}, {"gelu", 0, {}, true}},
+                                                {{"gelu_grad", 1, {p.out}, true}}})
+        EXPECT_TRUE(check(posted(p.equation, p.a, p.b, behind, dtype), rng)) << p.equation;
+    }
+  }
+}
+
+/// Why cuBLASLt's epilogues do not do it; "" if they do.
+std::string refusal(const Case& c) {
+  std::string why;
+  return cuda::plan_matmul({c.node, c.in, c.out}, false, &why) ? "" : why;
+}
+
+TEST(MatmulPlan, SaysWhatNoEpilogueDoes) {
+  const Shape a = {6, 5}, b = {5, 8}, out = {6, 8}, row = {8}, column = {6, 1};
+  const auto why = [&](const std::vector<Behind>& behind) {
+    return refusal(posted("ij,jk->ik", a, b, behind));
+  };
+  EXPECT_EQ(why({{"gelu"}}), "gelu is by erf, cuBLASLt's is by tanh");
+  EXPECT_EQ(why({{"gelu_grad", 1, {out}}}), "gelu_grad is by erf, cuBLASLt's is by tanh");
+  EXPECT_EQ(why({{"gelu_grad", 0, {out}, true}}), "the product is the argument of gelu_grad");
+  EXPECT_EQ(why({{"add", 0, {row}}, {"gelu_grad", 1, {out}, true}}),
+            "cuBLASLt multiplies no sum with a slope");
+  EXPECT_EQ(why({{"tanh"}}), "cuBLASLt ends a product with sums, relu or gelu, not with tanh");
+  EXPECT_EQ(why({{"relu"}, {"add", 0, {out}}}), "add comes behind the last");
+  const std::string sums = "cuBLASLt adds one row and one operand of the result's shape, not also ";
+  EXPECT_EQ(why({{"add", 0, {row}}, {"add", 0, {row}}}), sums + "f32[8]");
+  EXPECT_EQ(why({{"add", 0, {out}}, {"add", 0, {out}}}), sums + "f32[6, 8]");
+  EXPECT_EQ(why({{"add", 0, {column}}}), sums + "f32[6, 1]");
+  EXPECT_EQ(why({{"add", 0, {{}}}}), sums + "f32[]");
+  EXPECT_EQ(refusal(posted("ij,jk->ik", a, {5, 7}, {{"gelu_grad", 1, {{6, 7}}, true}})),
+            "rows of gelu_grad's argument lie 7 elements apart, not 8 or a multiple");
+  EXPECT_EQ(refusal(posted("i,j->ij", {6}, {8}, {{"gelu_grad", 1, {out}, true}})),
+            "cuBLASLt multiplies no outer product with a slope");
+  EXPECT_EQ(refusal(posted("ij,jk->ik", {6, 0}, {0, 8}, {{"relu"}})), "nothing is multiplied");
+  EXPECT_EQ(refusal(posted("jbi,kbj->ikb", {5, 3, 6}, {7, 3, 5}, {{"relu"}})),
+            "operands of what is behind it lie as the result does, which is transposed");
 }
 
 /// Nothing is moved where a product can be had as the operands lie.

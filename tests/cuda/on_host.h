@@ -117,7 +117,7 @@ struct OnHost {
                                          : as_float(static_cast<const Bf16*>(values)[i]));
         };
       };
-      multiply_on_host(shape_, of(a), of(b), [&](int64_t i, double sum) {
+      multiply_on_host(shape_, of(a), of(b), [&](int64_t i, int64_t, double sum) {
         const auto value = static_cast<float>(sum);
         if (shape_.out == DType::f32) {
           static_cast<float*>(d)[i] = value;

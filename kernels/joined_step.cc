@@ -1,0 +1,27 @@
+// The kernel of a step with post-ops beside that of the step without.
+#include "kernels/joined_step.h"
+
+#include "graph/op_def.h"
+#include "graph/ops/post.h"
+
+namespace shardrun {
+namespace {
+
+std::string_view impl_of(std::span<const KernelList* const> lists, const KernelCall& call) {
+  for (const KernelList* list : lists) {
+    for (const KernelImpl& k : *list) {
+      if (k.op == call.node.op && (!k.refuses || !k.refuses(call))) return k.name;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+bool runs_joined(std::span<const KernelList* const> lists, const KernelCall& call) {
+  const Node alone = without_post_ops(call.node);
+  const std::span<const TensorType> own = call.in.first(kOwnOperands);
+  return impl_of(lists, call) == impl_of(lists, {alone, own, infer_types(alone, own)});
+}
+
+}  // namespace shardrun

@@ -1,0 +1,12 @@
+// Whether a backend gains by a step that several nodes became (graph/ops/post.h).
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace shardrun {
+
+/// Is a call with post-ops run by the same implementation as the product or convolution alone would
+/// be? Else what would be saved behind it is lost in it.
+bool runs_joined(std::span<const KernelList* const> lists, const KernelCall& call);
+
+}  // namespace shardrun

@@ -1,0 +1,98 @@
+// What becomes one step of a GPT's program where GPUs run it, and that its losses stay.
+#include <gtest/gtest.h>
+
+#include "exec/executor.h"
+#include "graph/ops/post.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/joined_step.h"
+#include "planner/join_steps.h"
+#include "planner/partition.h"
+#include "tests/exec/random_plan.h"
+#include "tests/planner/gpt_step.h"
+
+namespace shardrun {
+namespace {
+
+Graph small_gpt(double dropout, bool bf16) {
+  GptOptions options;
+  options.layers = 2, options.hidden = 16, options.heads = 2, options.vocab = 24;
+  options.context = 8, options.batch = 2, options.dropout = dropout;
+  return testing::gpt_step(options, {}, bf16);
+}
+
+Program program_of(const Graph& graph) {
+  return Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
+}
+
+bool gpu_runs_joined(const Node& node, const std::vector<TensorType>& in,
+                     const std::vector<TensorType>& out) {
+  const KernelList* lists[] = {&cuda_kernels()};
+  return runs_joined(lists, {node, in, out});
+}
+
+/// How many products have these post-ops behind them.
+std::map<std::string, int> endings(const Program& program) {
+  std::map<std::string, int> out;
+  for (const Step& step : program.steps) {
+    if (has_post_ops(step.node.op)) ++out[step.node.attrs.s("post")];
+  }
+  return out;
+}
+
+using Endings = std::map<std::string, int>;
+
+TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
+  for (const bool bf16 : {false, true}) {
+    Program whole = program_of(small_gpt(0, bf16));
+    join_steps(whole, gpu_runs_joined);
+    // Of each layer qkv; both projections with the residual; fc, whose GELU stays apart, since its
+    // gradient reads the argument again; and fc's gradient through GELU.
+    EXPECT_EQ(endings(whole), (Endings{{"add", 4}, {"add add", 4}, {"gelu_grad", 2}})) << bf16;
+    Program dropped = program_of(small_gpt(0.1, bf16));
+    join_steps(dropped, gpu_runs_joined);
+    EXPECT_EQ(endings(dropped), (Endings{{"add", 8}, {"gelu_grad", 2}})) << bf16;
+  }
+}
+
+std::vector<double> losses(Program program) {
+  const std::vector<const KernelList*> lists = {&reference_kernels()};
+  place_memory(program, StepWorkspaces(lists));
+  check_memory(program);
+  const auto world = make_local_communicators(1);
+  Executor executor(program, lists, *world[0], 7);
+  std::vector<double> out;
+  for (int64_t step = 0; step < 3; ++step) {
+    executor.set_scalar(kLearningRate, 1e-2);
+    executor.set_scalar(kStep, step + 1);
+    executor.set_scalar(kRandomStep, step);
+    executor.begin_step();
+    for (const Binding& binding : executor.program().bindings) {
+      if (binding.role != Role::batch) continue;
+      Tensor tokens(TensorType{binding.global});
+      for (int64_t i = 0; i < tokens.count(); ++i)
+        tokens.as<int64_t>()[i] = (5 * i + 3 * step + static_cast<int64_t>(binding.name.size())) % 24;
+      executor.write(binding.name, tokens);
+    }
+    executor.run_micro();
+    executor.run_update();
+    out.push_back(executor.metric("loss"));
+  }
+  return out;
+}
+
+TEST(CudaJoins, LeaveTheLossesAsTheyAre) {
+  for (const bool bf16 : {false, true}) {
+    const Graph graph = small_gpt(0.1, bf16);
+    Program joined = program_of(graph);
+    const std::vector<double> apart = losses(joined);
+    join_steps(joined, gpu_runs_joined);
+    const std::vector<double> got = losses(joined);
+    ASSERT_EQ(got.size(), apart.size());
+    EXPECT_LT(apart.back(), apart.front());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], apart[i], (bf16 ? 1e-3 : 1e-6) * apart[i]) << "step " << i;
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
