@@ -275,15 +275,18 @@ std::vector<TensorType> types_of(const Program& program, const std::vector<Buffe
   return out;
 }
 
-/// The product and the one step that reads it become one, at the place of either: of the first
+/// The product and the first step that reads it become one, at the place of either: of the first
 /// where all that the second takes is there by then, else of the second where that keeps nothing
 /// alive for longer. Returns that place, or nullopt if they stay two.
 std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t p) {
   const Uses uses(program);
   const Step& product = program.steps[p];
   const BufferId result = product.out[0];
-  if (!uses.passing(result) || uses.readers(result).size() != 1) return std::nullopt;
-  const size_t s = uses.readers(result)[0];
+  const std::vector<size_t>& readers = uses.readers(result);
+  const bool keep = !uses.passing(result) || readers.size() != 1;
+  if (readers.empty() || !uses.makes_alone(result) || (keep && product.out.size() > 1))
+    return std::nullopt;
+  const size_t s = readers[0];
   const Step& next = program.steps[s];
   if (next.kind != Step::Kind::kernel || !is_post_op(next.node.op) || next.phase != product.phase ||
       next.out.size() != 1 || type_of(program, next.out[0]).shape != type_of(program, result).shape)
@@ -295,9 +298,10 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
   joined.in.insert(joined.in.end(), next.in.begin(), found);
   joined.in.insert(joined.in.end(), found + 1, next.in.end());
   // In place of an operand, or of what others still read, it stays as it is.
-  if (!uses.makes_alone(out) ||
-      std::find(joined.in.begin(), joined.in.end(), out) != joined.in.end())
-    return std::nullopt;
+  const auto takes_also = [&](BufferId b) {
+    return std::find(joined.in.begin(), joined.in.end(), b) != joined.in.end();
+  };
+  if (!uses.makes_alone(out) || takes_also(out) || takes_also(result)) return std::nullopt;
   const auto all = [](auto begin, auto end, auto&& holds) {
     return std::all_of(begin, end, holds);
   };
@@ -309,11 +313,12 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
              [&](BufferId b) { return uses.lives_to(b, s, p) && !uses.written_between(b, p, s); }))
       return std::nullopt;
   }
-  joined.out = {out};
+  joined.out[0] = out;
+  if (keep) joined.out.push_back(result);
   joined.node.inputs = joined.in;
   Node follower = next.node;
   follower.inputs = next.in;
-  add_post_op(joined.node, follower, at);
+  add_post_op(joined.node, follower, at, keep);
   joined.node.outputs = joined.out;
   const std::vector<TensorType> in = types_of(program, joined.in),
                                 types = types_of(program, joined.out);

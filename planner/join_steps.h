@@ -37,9 +37,9 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// written out once for each of its elements.
 ///
 /// add(x, matmul(a, b)), and what else may follow a product element by element (graph/ops/post.h),
-/// becomes matmul_post(a, b, x) where nobody else reads the product and `takes` says so of the
-/// joined step. GELU's input is read again by its gradient: product and bias are joined then, and
-/// GELU is not.
+/// becomes matmul_post(a, b, x) where `takes` says so of the joined step. What stood between and
+/// others read, too, is its second result then, as GELU's argument is for GELU's gradient; of one
+/// step, one.
 void join_steps(Program& program, const TakesStep& takes = nullptr);
 
 inline constexpr int64_t kManyRows = 1024;

@@ -151,7 +151,8 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
   if (has_post_ops(node.op)) {  // what it takes more comes from memory once
     double bytes = 0;
     for (const TensorType& t : in.subspan(kOwnOperands)) bytes += static_cast<double>(byte_size(t));
-    return kernel_seconds(without_post_ops(node), in.first(kOwnOperands), out, cluster) +
+    for (const TensorType& t : out.subspan(1)) bytes += static_cast<double>(byte_size(t));
+    return kernel_seconds(without_post_ops(node), in.first(kOwnOperands), out.first(1), cluster) +
            bytes / cluster.memory_bandwidth.value();
   }
   KernelWork work = work_of(node, in, out);

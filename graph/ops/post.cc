@@ -1,5 +1,5 @@
 // Post-ops: `post` names them, `post_places` says of each which operand the result so far is, and
-// how many others it has; attributes of the third are called `post2.…`.
+// how many others it has; attributes of the third are called `post2.…`. `post_keep`: kept_before.
 #include "graph/ops/post.h"
 
 #include <algorithm>
@@ -52,7 +52,12 @@ std::vector<PostOp> post_ops(const Node& node) {
   return out;
 }
 
-void add_post_op(Node& node, const Node& next, size_t at) {
+std::optional<size_t> kept_before(const Node& node) {
+  if (!node.attrs.has("post_keep")) return std::nullopt;
+  return static_cast<size_t>(node.attrs.i("post_keep"));
+}
+
+void add_post_op(Node& node, const Node& next, size_t at, bool keep) {
   const size_t index = post_ops(node).size();
   if (!has_post_ops(node.op)) node.op += kSuffix;
   std::vector<int64_t> places;
@@ -61,6 +66,7 @@ void add_post_op(Node& node, const Node& next, size_t at) {
   places.push_back(static_cast<int64_t>(next.inputs.size()) - 1);
   node.attrs.set("post", index == 0 ? next.op : node.attrs.s("post") + " " + next.op);
   node.attrs.set("post_places", places);
+  if (keep) node.attrs.set("post_keep", static_cast<int64_t>(index));
   for (const auto& [name, attr] : next.attrs.all()) node.attrs.set(prefix_of(index) + name, attr);
 }
 
@@ -92,20 +98,26 @@ namespace {
 using Types = std::vector<TensorType>;
 using InTypes = std::span<const TensorType>;
 
-/// The type of the result. `type`: before them.
-TensorType infer_behind(const Node& node, TensorType type, InTypes in) {
+/// The types of the results. `type`: before them.
+Types infer_behind(const Node& node, TensorType type, InTypes in) {
   const std::vector<PostOp> posts = post_ops(node);
   size_t wanted = kOwnOperands;
   for (const PostOp& post : posts) wanted += post.operands.size();
   SR_REQUIRE(in.size() == wanted, invalid_input, node.op, " takes ", wanted, " operands, got ",
              in.size());
+  const std::optional<size_t> keep = kept_before(node);
+  SR_REQUIRE(!keep || *keep < posts.size(), invalid_input, node.op, " keeps what its op ",
+             keep.value_or(0), " takes, of ", posts.size());
+  Types kept;
   for (const PostOp& post : posts) {
+    if (keep && &post == &posts[*keep]) kept = {type};
     const Types out = infer_types(post.node, types_of(post, type, in));
     SR_REQUIRE(out.size() == 1 && out[0].shape == type.shape, invalid_input, post.node.op,
                " behind it makes ", out[0], " of ", type);
     type = out[0];
   }
-  return type;
+  kept.insert(kept.begin(), type);
+  return kept;
 }
 
 OpDef with_post_ops(const char* op) {
@@ -114,12 +126,12 @@ OpDef with_post_ops(const char* op) {
   def.infer = [](const Node& node, InTypes in) -> Types {
     SR_REQUIRE(in.size() >= kOwnOperands, invalid_input, node.op, " takes ", kOwnOperands,
                " operands or more, got ", in.size());
-    return {infer_behind(node, infer_types(without_post_ops(node), in.first(kOwnOperands))[0], in)};
+    return infer_behind(node, infer_types(without_post_ops(node), in.first(kOwnOperands))[0], in);
   };
   def.flops = [](const Node& node, InTypes in, InTypes out) {
-    double flops = node_flops(without_post_ops(node), in.first(kOwnOperands), out);
+    double flops = node_flops(without_post_ops(node), in.first(kOwnOperands), out.first(1));
     for (const PostOp& post : post_ops(node))
-      flops += node_flops(post.node, types_of(post, out[0], in), out);
+      flops += node_flops(post.node, types_of(post, out[0], in), out.first(1));
     return flops;
   };
   return def;
@@ -132,6 +144,7 @@ struct Behind {
   Attrs attrs;
   size_t at;
   Types others;
+  bool keep = false;
 };
 OpDef::Sample sample(const char* op, Attrs attrs, Types own, const std::vector<Behind>& behind) {
   Node node;
@@ -143,7 +156,7 @@ OpDef::Sample sample(const char* op, Attrs attrs, Types own, const std::vector<B
     next.op = b.op;
     next.attrs = b.attrs;
     next.inputs.resize(b.others.size() + 1);
-    add_post_op(node, next, b.at);
+    add_post_op(node, next, b.at, b.keep);
     in.insert(in.end(), b.others.begin(), b.others.end());
   }
   return {in, node.attrs};
@@ -173,6 +186,8 @@ std::vector<OpDef> joined_ops() {
   add(product, own, {{"gelu_grad", {}, 1, {whole}}});
   const Types wide = {f({2, 3, 5}), f({5, 8})};  // rows on boundaries of 8 elements
   add(product, wide, {{"add", {}, 0, {f({8})}}, {"gelu", by_tanh, 0, {}}});
+  add(product, wide, {{"add", {}, 0, {f({8})}}, {"gelu", by_tanh, 0, {}, true}});
+  add(product, wide, {{"gelu", by_tanh, 0, {}, true}, {"add", {}, 0, {f({2, 3, 8})}}});
   add(product, wide, {{"gelu_grad", by_tanh, 1, {f({2, 3, 8})}}});
   add(product, own, {{"add", {}, 0, {columns}}, {"add", {}, 1, {whole}}});
   add(product, own, {{"mul", {}, 0, {rows}}, {"max", {}, 0, {columns}}});

@@ -1,6 +1,7 @@
 // What follows a product or a convolution within its step: element-wise ops on the result.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,10 @@ namespace shardrun {
 ///
 ///   matmul_post(a, b, bias, x){equation=mk,kn->mn, post="add gelu_grad"}  is
 ///   gelu_grad(x, matmul(a, b) + bias): the second takes the result so far as its operand 1.
+///
+/// What one of them takes may be a second result, rounded to its own type, for others to read:
+///
+///   y, x = matmul_post(a, b, bias){post="add gelu", post_keep=1}: x is matmul(a, b) + bias
 struct PostOp {
   Node node;                     // op and attributes
   size_t at = 0;                 // which of its operands the result so far is
@@ -24,9 +29,11 @@ inline constexpr size_t kOwnOperands = 2;
 
 /// Those of a step; none if there are none.
 std::vector<PostOp> post_ops(const Node& node);
+/// Which of them takes what is the second result.
+std::optional<size_t> kept_before(const Node& node);
 /// Appends one; `node` may be a product or convolution alone. Its other operands are the next that
-/// the step takes.
-void add_post_op(Node& node, const Node& next, size_t at);
+/// the step takes. `keep`: what it takes itself is the step's second result.
+void add_post_op(Node& node, const Node& next, size_t at, bool keep = false);
 /// The product or convolution alone.
 Node without_post_ops(const Node& node);
 /// Has the op post-ops (matmul_post), or can it get some (matmul)?

@@ -230,6 +230,8 @@ std::optional<Posted> plan_posted(const KernelCall& call, std::string* why) {
 
 std::optional<std::string> posted_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
+  // It would go through memory twice, as f32: post-ops by rows come when all is multiplied.
+  if (call.out.size() > 1) return "keeps nothing that stands between";
   std::string why;
   if (!plan_posted(call, &why)) return why;
   return std::nullopt;

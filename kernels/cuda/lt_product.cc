@@ -25,7 +25,7 @@ std::string LtShape::key() const {
   switch (ending) {
     case Ending::none: break;
     case Ending::relu: text += " relu"; break;
-    case Ending::gelu: text += " gelu"; break;
+    case Ending::gelu: text += keeps ? " gelu, kept" : " gelu"; break;
     case Ending::gelu_grad: text += " gelu_grad"; break;
   }
   return text;
@@ -132,6 +132,8 @@ cublasLtEpilogue_t epilogue_of(const LtShape& s) {
     case LtShape::Ending::relu:
       return s.adds_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     case LtShape::Ending::gelu:
+      if (s.keeps)
+        return s.adds_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
       return s.adds_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case LtShape::Ending::gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
   }
@@ -162,7 +164,7 @@ class Product final : public LtProduct {
   /// On what boundary all operands of all starts lie, up to an arena's.
   int64_t alignment_of(const LtOperands& o) const {
     uint64_t all = 64;
-    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, o.bias, o.x})
+    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, o.bias, beside(o)})
       all = std::gcd(all, reinterpret_cast<uint64_t>(p));
     const auto step = [&](int64_t elements, DType dtype) {
       all = std::gcd(all, static_cast<uint64_t>(elements * size_of(dtype)));
@@ -171,6 +173,10 @@ class Product final : public LtProduct {
       step(s.a, shape_.in), step(s.b, shape_.in), step(s.d, shape_.out);
     return static_cast<int64_t>(all);
   }
+
+  /// What an epilogue reads or writes beside d.
+  static const void* beside(const LtOperands& o) { return o.x != nullptr ? o.x : o.kept; }
+  bool has_beside() const { return shape_.keeps || shape_.ending == LtShape::Ending::gelu_grad; }
 
   void prepare() {
     int device = 0;
@@ -190,7 +196,7 @@ class Product final : public LtProduct {
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_a);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_b);
     set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(s)));
-    if (s.ending == LtShape::Ending::gelu_grad) {
+    if (has_beside()) {
       set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.d.ld);
       if (s.batch > 1) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, s.d.step);
     }
@@ -217,8 +223,9 @@ class Product final : public LtProduct {
   /// The descriptor names the memory of what comes behind the sums, which heuristics look at, too.
   void point(const LtShape::Start& start, const LtOperands& o) const {
     if (shape_.adds_bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
-    if (shape_.ending == LtShape::Ending::gelu_grad)
-      set(desc_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at(o.x, start.d, shape_.out));
+    if (has_beside())
+      set(desc_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+          at(beside(o), start.d, shape_.out));
   }
 
   cublasStatus_t multiply(const LtShape::Start& start, const LtOperands& o, void* workspace,

@@ -34,10 +34,11 @@ struct LtShape {
   /// each row of d, the same for a whole batch.
   bool adds_c = false, adds_bias = false;
   enum class Ending { none, relu, gelu, gelu_grad } ending = Ending::none;  // gelu: by tanh
+  bool keeps = false;  // gelu: its argument is written, too, as d lies
   bool ends() const { return adds_c || adds_bias || ending != Ending::none; }
   LtShape alone() const {
     LtShape out = *this;
-    out.adds_c = out.adds_bias = false, out.ending = Ending::none;
+    out.adds_c = out.adds_bias = out.keeps = false, out.ending = Ending::none;
     return out;
   }
 
@@ -47,12 +48,13 @@ struct LtShape {
   int64_t workspace_bytes() const;
 };
 
-/// Memory of one product. c, bias and x: where the shape has them. x: what gelu_grad is the slope
-/// at.
+/// Memory of one product. c, bias, x and kept: where the shape has them. x: what gelu_grad is the
+/// slope at.
 struct LtOperands {
   const void *a = nullptr, *b = nullptr;
   void* d = nullptr;
   const void *c = nullptr, *bias = nullptr, *x = nullptr;
+  void* kept = nullptr;
 };
 
 class LtProduct {

@@ -18,7 +18,7 @@ Refusal refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   const Node alone = without_post_ops(call.node);
   const KernelCall product{alone, call.in.first(kOwnOperands), call.out};
-  if (auto reason = refuse_more(product, kOwnOperands, 1, {"equation", "out_dtype"})) return reason;
+  if (auto reason = refuse_more(product, kOwnOperands, 2, {"equation", "out_dtype"})) return reason;
   std::string why;
   if (!plan_matmul(call, tf32_wanted(), &why)) return why;
   return std::nullopt;
@@ -34,6 +34,7 @@ class Product {
     alone_ = make_lt_product(shape.alone());
     const ElementChain chain = chain_behind(call);
     behind_ = element_kernel(chain);
+    writes_ = chain.writes.size();
     for (int value : chain.reads)
       views_.push_back({nullptr, chain.values[static_cast<size_t>(value)]});
   }
@@ -46,12 +47,13 @@ class Product {
   }
 
  private:
-  /// The product is rounded to the result's type, and lies where the result will.
+  /// The product is rounded to the result's type, and lies where what is kept will, or the result.
   void run_apart(const LtOperands& o, void* workspace, const KernelArgs& args) {
-    alone_->run({o.a, o.b, o.d}, workspace, args.stream);
-    views_[0].data = o.d;
+    void* product = o.kept != nullptr ? o.kept : o.d;
+    alone_->run({o.a, o.b, product}, workspace, args.stream);
+    views_[0].data = product;
     for (size_t i = 1; i < views_.size(); ++i) views_[i].data = args.in[kOwnOperands + i - 1].data;
-    behind_.run({views_, args.out, nullptr, args.stream});
+    behind_.run({views_, args.out.first(writes_), nullptr, args.stream});
   }
 
   void choose(const LtOperands& operands, void* workspace, const KernelArgs& args) {
@@ -78,6 +80,7 @@ class Product {
   std::unique_ptr<LtProduct> whole_, alone_;
   PreparedKernel behind_;
   std::vector<TensorView> views_;  // what it reads
+  size_t writes_ = 0;              // how many of the results it writes
   bool chosen_ = false, apart_ = false;
 };
 
@@ -114,6 +117,7 @@ void run(const MatmulPlan& plan, Product& product, const KernelArgs& args) {
   if (plan.c > 0) operands.c = args.in[plan.c].data;
   if (plan.bias > 0) operands.bias = args.in[plan.bias].data;
   if (plan.x > 0) operands.x = args.in[plan.x].data;
+  if (plan.product->keeps) operands.kept = args.out[1].data;
   product.run(operands, work, args);
   if (plan.move_result)
     launch_copy_box(stream, result, out.data, *plan.move_result, size_of(out.type.dtype));

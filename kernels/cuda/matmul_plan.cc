@@ -88,12 +88,16 @@ class Ending {
   Ending(const KernelCall& call, MatmulPlan& plan, std::string* why)
       : call_(call), plan_(plan), product_(*plan.product), why_(why) {}
 
-  bool take(const PostOp& post) {
+  bool take(const PostOp& post, bool keep) {
     const std::string& op = post.node.op;
+    if (keep && (op != "gelu" || !is_by_tanh(post.node)))
+      return refuse("cuBLASLt keeps only what its GELU, by tanh, takes, not what ", op, " does");
+    product_.keeps = product_.keeps || keep;
     if (product_.ending != LtShape::Ending::none) return refuse(op, " comes behind the last");
     if (op == "add") return take_sum(post.operands.at(0));
     if (op == "relu") return take_last(LtShape::Ending::relu);
-    if (op == "gelu" && is_by_tanh(post.node)) return take_last(LtShape::Ending::gelu);
+    if (op == "gelu" && is_by_tanh(post.node))
+      return (!keep || lies_well("what is kept")) && take_last(LtShape::Ending::gelu);
     if (op == "gelu_grad" && is_by_tanh(post.node)) return take_slope(post);
     if (op.starts_with("gelu")) return refuse(op, " is by erf, cuBLASLt's is by tanh");
     return refuse("cuBLASLt ends a product with sums, relu or gelu, not with ", op);
@@ -133,16 +137,20 @@ class Ending {
                   call_.in[operand]);
   }
 
-  bool take_slope(const PostOp& post) {
-    if (post.at != 1) return refuse("the product is the argument of gelu_grad");
-    if (product_.ends()) return refuse("cuBLASLt multiplies no sum with a slope");
-    // What the library asks of a matrix that an epilogue reads beside d.
+  /// As the library asks of a matrix that an epilogue reads or writes beside d, and that lies as d.
+  bool lies_well(const char* what) {
     constexpr int64_t kBoundary = 8;
     int64_t all = product_.d.ld | (product_.batch > 1 ? product_.d.step : 0);
     for (const LtShape::Start& start : product_.starts) all |= start.d;
-    if (all % kBoundary != 0)
-      return refuse("rows of gelu_grad's argument lie ", product_.d.ld, " elements apart, not ",
-                    kBoundary, " or a multiple");
+    if (all % kBoundary == 0) return true;
+    return refuse("rows of ", what, " lie ", product_.d.ld, " elements apart, not ", kBoundary,
+                  " or a multiple");
+  }
+
+  bool take_slope(const PostOp& post) {
+    if (post.at != 1) return refuse("the product is the argument of gelu_grad");
+    if (product_.ends()) return refuse("cuBLASLt multiplies no sum with a slope");
+    if (!lies_well("gelu_grad's argument")) return false;
     if (product_.depth == 1) return refuse("cuBLASLt multiplies no outer product with a slope");
     plan_.x = post.operands.at(0);
     return take_last(LtShape::Ending::gelu_grad);
@@ -165,9 +173,11 @@ bool end_product(const KernelCall& call, MatmulPlan& plan, std::string* why) {
     *why = "operands of what is behind it lie as the result does, which is transposed";
     return false;
   }
+  const std::optional<size_t> keep = kept_before(call.node);
   Ending ending(call, plan, why);
-  return std::all_of(posts.begin(), posts.end(),
-                     [&](const PostOp& post) { return ending.take(post); });
+  return std::all_of(posts.begin(), posts.end(), [&](const PostOp& post) {
+    return ending.take(post, keep && &post == &posts[*keep]);
+  });
 }
 
 std::optional<MatmulPlan> plan_alone(const KernelCall& call, bool tf32, std::string* why) {
@@ -234,8 +244,11 @@ ElementChain chain_behind(const KernelCall& call) {
     chain.reads.push_back(static_cast<int>(chain.values.size()));
     chain.values.push_back(type);
   }
-  int so_far = 0;
-  for (const PostOp& post : post_ops(call.node)) {
+  int so_far = 0, kept = 0;
+  const std::vector<PostOp> posts = post_ops(call.node);
+  const std::optional<size_t> keep = kept_before(call.node);
+  for (const PostOp& post : posts) {
+    if (keep && &post == &posts[*keep]) kept = so_far;
     ElementChain::Call next{post.node, {}, static_cast<int>(chain.values.size())};
     std::vector<TensorType> in;
     for (size_t operand : post.operands)
@@ -247,6 +260,7 @@ ElementChain chain_behind(const KernelCall& call) {
     chain.calls.push_back(std::move(next));
   }
   chain.writes = {so_far};
+  if (kept > 0) chain.writes.push_back(kept);
   return chain;
 }
 

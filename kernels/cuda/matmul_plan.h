@@ -32,7 +32,8 @@ struct MatmulPlan {
 std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::string* why);
 
 /// What a matmul_post does behind its product, element by element: reads the product and then the
-/// call's operands from the third on, writes the call's result.
+/// call's operands from the third on; writes the call's result, and the one that is kept where that
+/// is not the product itself.
 ElementChain chain_behind(const KernelCall& call);
 
 }  // namespace shardrun::cuda

@@ -18,18 +18,22 @@ PreparedKernel prepare(const KernelCall& call) {
   const KernelList* lists[] = {&reference_kernels()};
   const PreparedKernel product =
       select_kernel(lists, KernelCall{node, call.in.first(kOwnOperands), out});
-  return {[product, posts = post_ops(call.node)](const KernelArgs& args) {
+  return {[product, posts = post_ops(call.node),
+           keep = kept_before(call.node)](const KernelArgs& args) {
             Tensor result(TensorType{DType::f64, args.out[0].type.shape});
             const TensorView view = result.view();
             product.run({args.in.first(kOwnOperands), std::span(&view, 1), args.workspace});
+            const auto store = [&](const TensorView& out) {
+              convert(result.data(), DType::f64, out.data, out.type.dtype, result.count());
+            };
             for (const PostOp& post : posts) {
+              if (keep && &post == &posts[*keep]) store(args.out[1]);
               std::vector<Tensor> in;
               for (size_t i : post.operands) in.push_back(as_double(args.in[i]));
               in.insert(in.begin() + static_cast<std::ptrdiff_t>(post.at), result);
               result = run_reference(post.node, in)[0];
             }
-            convert(result.data(), DType::f64, args.out[0].data, args.out[0].type.dtype,
-                    result.count());
+            store(args.out[0]);
           },
           product.workspace_bytes, "reference"};
 }

@@ -43,11 +43,17 @@ std::map<size_t, double> bytes_of(const Timeline::Event& event, const RankProfil
   return out;
 }
 
-/// Of what follows a product in its step: operands of its own. The product is run alone without.
+/// Of what follows a product in its step: operands and a result of its own. The product is run
+/// alone without.
 double post_bytes(const Step& step, const Program& program) {
+  if (!has_post_ops(step.node.op)) return 0;
   double bytes = 0;
-  for (size_t i = kOwnOperands; has_post_ops(step.node.op) && i < step.in.size(); ++i)
-    bytes += static_cast<double>(byte_size(program.buffers[static_cast<size_t>(step.in[i])].type));
+  const auto add = [&](const std::vector<BufferId>& list, size_t first) {
+    for (size_t i = first; i < list.size(); ++i)
+      bytes += static_cast<double>(byte_size(program.buffers[static_cast<size_t>(list[i])].type));
+  };
+  add(step.in, kOwnOperands);
+  add(step.out, 1);
   return bytes;
 }
 

@@ -36,9 +36,10 @@ std::vector<double> operand(const Tensor& t, bool narrow, const std::optional<Bo
 double by_tanh(double x) { return std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)); }
 
 /// What cuBLASLt documents of its epilogues, in its order.
-double ended(const LtShape& s, double sum, double c, double bias, double x) {
+double ended(const LtShape& s, double sum, double c, double bias, double x, double* kept) {
   if (s.adds_c) sum += c;
   if (s.adds_bias) sum += bias;
+  *kept = sum;
   switch (s.ending) {
     case LtShape::Ending::none: return sum;
     case LtShape::Ending::relu: return std::max(sum, 0.0);
@@ -54,15 +55,16 @@ double ended(const LtShape& s, double sum, double c, double bias, double x) {
 
 std::vector<double> product(const MatmulPlan& plan, const std::vector<double>& a,
                             const std::vector<double>& b, const std::vector<Tensor>& in,
-                            int64_t count) {
+                            int64_t count, std::vector<double>& kept) {
+  kept.assign(static_cast<size_t>(count), NAN);
   std::vector<double> d(static_cast<size_t>(count), NAN);
   const auto of = [](const std::vector<double>& values) {
     return [&](int64_t i) { return values[static_cast<size_t>(i)]; };
   };
   const auto other = [&](size_t operand, int64_t i) { return operand > 0 ? in[operand].at(i) : 0; };
   cuda::multiply_on_host(*plan.product, of(a), of(b), [&](int64_t i, int64_t row, double sum) {
-    d[static_cast<size_t>(i)] =
-        ended(*plan.product, sum, other(plan.c, i), other(plan.bias, row), other(plan.x, i));
+    d[static_cast<size_t>(i)] = ended(*plan.product, sum, other(plan.c, i), other(plan.bias, row),
+                                      other(plan.x, i), &kept[static_cast<size_t>(i)]);
   });
   return d;
 }
@@ -77,16 +79,17 @@ void expect_valid(const LtShape& s) {
   EXPECT_EQ(s.key() == s.alone().key(), !s.ends());
 }
 
-/// The other way: a kernel behind the product, which is rounded.
-void expect_apart(const Case& c, const std::vector<Tensor>& in, const Tensor& want) {
-  const Tensor product =
-      run_reference(without_post_ops(c.node), std::span(in).first(kOwnOperands))[0];
-  Tensor got(c.out[0]);
-  std::vector<TensorView> reads = {product.view()};
+/// The other way: a kernel behind the product, which is rounded and lies where a result will.
+void expect_apart(const Case& c, const std::vector<Tensor>& in, const std::vector<Tensor>& want) {
+  std::vector<Tensor> got(c.out.begin(), c.out.end());
+  got.back() = run_reference(without_post_ops(c.node), std::span(in).first(kOwnOperands))[0];
+  std::vector<TensorView> reads = {got.back().view()}, writes;
   for (size_t i = kOwnOperands; i < in.size(); ++i) reads.push_back(in[i].view());
-  const TensorView write = got.view();
-  testing::run_chain(cuda::chain_behind({c.node, c.in, c.out}), reads, std::span(&write, 1));
-  expect_close(got, want, c.out[0].dtype == DType::bf16 ? 1e-2 : 1e-6);
+  for (const Tensor& t : got) writes.push_back(t.view());
+  const ElementChain chain = cuda::chain_behind({c.node, c.in, c.out});
+  testing::run_chain(chain, reads, std::span(writes).first(chain.writes.size()));
+  for (size_t i = 0; i < got.size(); ++i)
+    expect_close(got[i], want[i], c.out[0].dtype == DType::bf16 ? 1e-2 : 1e-6);
 }
 
 /// Is it planned, and as the reference has it?
@@ -99,18 +102,22 @@ bool check(const Case& c, std::mt19937_64& rng) {
     return false;
   }
   const std::vector<Tensor> in = random_operands(c, rng);
-  const Tensor want = run_reference(c.node, in)[0];
-  Tensor got(c.out[0]);
+  const std::vector<Tensor> want = run_reference(c.node, in);
+  std::vector<Tensor> got(c.out.begin(), c.out.end());
   if (plan->product) {
     expect_valid(*plan->product);
     const auto first = operand(in[0], plan->narrow_first, plan->move_first),
                second = operand(in[1], plan->narrow_second, plan->move_second);
+    std::vector<double> kept;
     auto d = product(*plan, plan->first_is_a ? first : second, plan->first_is_a ? second : first,
-                     in, want.count());
+                     in, want[0].count(), kept);
     if (plan->move_result) d = moved(d, *plan->move_result);
-    convert(d.data(), DType::f64, got.data(), c.out[0].dtype, want.count());
+    convert(d.data(), DType::f64, got[0].data(), c.out[0].dtype, want[0].count());
+    EXPECT_EQ(plan->product->keeps, got.size() > 1);
+    if (got.size() > 1)
+      convert(kept.data(), DType::f64, got[1].data(), c.out[1].dtype, want[1].count());
   }
-  expect_close(got, want, 1e-6);
+  for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], 1e-6);
   if (has_post_ops(c.node.op)) expect_apart(c, in, want);
   return true;
 }
@@ -168,7 +175,7 @@ struct Behind {
   const char* op;
   size_t at = 0;
   std::vector<Shape> others = {};
-  bool tanh = false;
+  bool tanh = false, keep = false;
 };
 
 /// A product with these behind it, each of the product's type.
@@ -183,7 +190,7 @@ Case posted(const std::string& equation, Shape a, Shape b, const std::vector<Beh
     next.op = each.op;
     if (each.tanh) next.attrs.set("approximate", std::string("tanh"));
     next.inputs.resize(each.others.size() + 1);
-    add_post_op(c.node, next, each.at);
+    add_post_op(c.node, next, each.at, each.keep);
     for (const Shape& other : each.others) c.in.push_back({dtype, other});
   }
   c.out = infer_types(c.node, c.in);
@@ -212,6 +219,8 @@ TEST(MatmulPlan, EndsAProductWhateverItsLayout) {
                                                 {{"add", 0, {p.row}}, {"relu"}},
                                                 {{"gelu", 0, {}, true}},
                                                 {{"add", 0, {p.row}}, {"gelu", 0, {}, true}},
+                                                {{"add", 0, {p.row}}, {"gelu", 0, {}, true, true}},
+                                                {{"gelu", 0, {}, true, true}},
                                                 {{"gelu_grad", 1, {p.out}, true}}})
         EXPECT_TRUE(check(posted(p.equation, p.a, p.b, behind, dtype), rng)) << p.equation;
     }
@@ -243,6 +252,10 @@ TEST(MatmulPlan, SaysWhatNoEpilogueDoes) {
   EXPECT_EQ(why({{"add", 0, {{}}}}), sums + "f32[]");
   EXPECT_EQ(refusal(posted("ij,jk->ik", a, {5, 7}, {{"gelu_grad", 1, {{6, 7}}, true}})),
             "rows of gelu_grad's argument lie 7 elements apart, not 8 or a multiple");
+  EXPECT_EQ(refusal(posted("ij,jk->ik", a, {5, 7}, {{"gelu", 0, {}, true, true}})),
+            "rows of what is kept lie 7 elements apart, not 8 or a multiple");
+  EXPECT_EQ(why({{"add", 0, {row}}, {"relu", 0, {}, false, true}}),
+            "cuBLASLt keeps only what its GELU, by tanh, takes, not what relu does");
   EXPECT_EQ(refusal(posted("i,j->ij", {6}, {8}, {{"gelu_grad", 1, {out}, true}})),
             "cuBLASLt multiplies no outer product with a slope");
   EXPECT_EQ(refusal(posted("ij,jk->ik", {6, 0}, {0, 8}, {{"relu"}})), "nothing is multiplied");

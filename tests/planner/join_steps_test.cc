@@ -433,15 +433,37 @@ TEST(JoinSteps, ProductsTakeWhatFollowsThem) {
   EXPECT_EQ(posts[2].operands, std::vector<size_t>{3});
 }
 
-/// GELU's input is read again by its gradient: bias and product join, GELU does not.
-TEST(JoinSteps, LeavesWhatFollowsAResultThatOthersRead) {
+/// GELU's argument is read again by its gradient: it is a second result.
+TEST(JoinSteps, KeepsWhatOthersRead) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
                 b = f.weight("b", {5}), dy = f.batch("dy", {DType::f32, {6, 5}});
   const ValueId biased = f.g.add("add", {f.product(x, w, "p"), b}, {}, "biased");
-  f.g.outputs = {f.g.add("gelu", {biased}, {}, "y"), f.g.add("gelu_grad", {biased, dy}, {}, "dx")};
+  const ValueId y = f.g.add("gelu", {biased}, {}, "y");
+  f.g.outputs = {f.g.add("neg", {y}, {}, "z"), f.g.add("gelu_grad", {biased, dy}, {}, "dx")};
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "matmul_post gelu gelu_grad");
+  const Program p = f.joined();
+  EXPECT_EQ(kinds(p), "matmul_post gelu_grad");
+  const Step& step = p.steps[0];
+  EXPECT_EQ(step.node.attrs.s("post"), "add gelu neg");
+  EXPECT_EQ(kept_before(step.node), std::optional<size_t>(1));
+  ASSERT_EQ(step.out.size(), 2u);
+  EXPECT_EQ(step.out[1], p.steps[1].in[0]);
+  EXPECT_EQ(p.buffers[static_cast<size_t>(step.out[1])].name, f.g.value(biased).name);
+  // Of a backend that keeps nothing, product and bias.
+  Program plain = Partition(f.g, f.plan, Cluster{}).program(0);
+  join_steps(plain, [](const Node& node, const auto&, const auto&) { return !kept_before(node); });
+  EXPECT_EQ(kinds(plain), "matmul_post gelu neg gelu_grad");
+}
+
+/// One of them is as much as a step keeps.
+TEST(JoinSteps, KeepsOneResultBesides) {
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
+  const ValueId p = f.product(x, w, "p"), r = f.g.add("relu", {p}, {}, "r");
+  f.g.outputs = {p, r, f.g.add("tanh", {r}, {}, "t")};
+  f.start_plan();
+  EXPECT_EQ(kinds(f.joined()), "matmul_post tanh");
 }
 
 TEST(JoinSteps, LeavesProductsWhereTheyAreWanted) {
@@ -452,10 +474,6 @@ TEST(JoinSteps, LeavesProductsWhereTheyAreWanted) {
     f.start_plan();
     return kinds(f.joined());
   };
-  EXPECT_EQ(steps([](Fixture& f, ValueId p) {
-              f.g.outputs = {f.g.add("relu", {p}, {}, "y"), p};
-            }),
-            "matmul relu");
   EXPECT_EQ(steps([](Fixture& f, ValueId p) {
               f.g.outputs = {f.g.add("mul", {p, p}, {}, "y")};
             }),
