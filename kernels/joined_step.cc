@@ -1,4 +1,4 @@
-// The kernel of a step with post-ops beside that of the step without.
+// The kernel of a joined step beside that of the step without what was joined.
 #include "kernels/joined_step.h"
 
 #include "graph/op_def.h"
@@ -21,7 +21,12 @@ std::string_view impl_of(std::span<const KernelList* const> lists, const KernelC
 bool runs_joined(std::span<const KernelList* const> lists, const KernelCall& call) {
   const Node alone = without_post_ops(call.node);
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
-  return impl_of(lists, call) == impl_of(lists, {alone, own, infer_types(alone, own)});
+  return runs_alike(lists, call, {alone, own, infer_types(alone, own)});
+}
+
+bool runs_alike(std::span<const KernelList* const> lists, const KernelCall& a,
+                const KernelCall& b) {
+  return impl_of(lists, a) == impl_of(lists, b);
 }
 
 }  // namespace shardrun

@@ -1,4 +1,4 @@
-// Whether a backend gains by a step that several nodes became (graph/ops/post.h).
+// Whether a backend gains by a step that several nodes became (planner/join_steps.h).
 #pragma once
 
 #include "kernels/kernel.h"
@@ -8,5 +8,8 @@ namespace shardrun {
 /// Is a call with post-ops run by the same implementation as the product or convolution alone would
 /// be? Else what would be saved behind it is lost in it.
 bool runs_joined(std::span<const KernelList* const> lists, const KernelCall& call);
+
+/// Does one implementation run both calls?
+bool runs_alike(std::span<const KernelList* const> lists, const KernelCall& a, const KernelCall& b);
 
 }  // namespace shardrun

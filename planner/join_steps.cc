@@ -8,61 +8,10 @@
 
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
+#include "planner/step_uses.h"
 
 namespace shardrun {
 namespace {
-
-/// Who makes and reads each buffer.
-class Uses {
- public:
-  explicit Uses(const Program& program)
-      : program_(program), makers_(program.buffers.size()), readers_(program.buffers.size()) {
-    for (size_t s = 0; s < program.steps.size(); ++s) {
-      for (BufferId b : program.steps[s].in) readers_[static_cast<size_t>(b)].push_back(s);
-      for (BufferId b : program.steps[s].out) makers_[static_cast<size_t>(b)].push_back(s);
-    }
-    for (const auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
-      for (const Binding& b : *list) bound_.insert(b.buffer);
-    }
-    for (const Binding& b : program.bindings) given_.insert(b.buffer);
-  }
-
-  const std::vector<size_t>& makers(BufferId b) const { return makers_[static_cast<size_t>(b)]; }
-  const std::vector<size_t>& readers(BufferId b) const { return readers_[static_cast<size_t>(b)]; }
-  /// Made by one step, and not by the host before.
-  bool makes_alone(BufferId b) const { return makers(b).size() == 1 && given_.count(b) == 0; }
-  /// Made by one step, for other steps alone.
-  bool passing(BufferId b) const { return makers(b).size() == 1 && bound_.count(b) == 0; }
-  /// Is it there before step `s`, as it is at step `to`?
-  bool stands(BufferId b, size_t s, size_t to) const {
-    return (makers(b).empty() || bound_.count(b) > 0 || makers(b)[0] < s) &&
-           std::none_of(makers(b).begin(), makers(b).end(),
-                        [&](size_t m) { return m >= s && m < to; });
-  }
-  /// Does it live on to step `s` without it?
-  bool lives_to(BufferId b, size_t s, size_t except) const {
-    return bound_.count(b) > 0 || std::any_of(readers(b).begin(), readers(b).end(),
-                                              [&](size_t r) { return r >= s && r != except; });
-  }
-  /// Does the host or another step write it after step `from` and before step `to`?
-  bool written_between(BufferId b, size_t from, size_t to) const {
-    return std::any_of(makers(b).begin(), makers(b).end(),
-                       [&](size_t s) { return s > from && s < to; });
-  }
-
- private:
-  const Program& program_;
-  std::vector<std::vector<size_t>> makers_, readers_;
-  std::set<BufferId> bound_, given_;
-};
-
-const TensorType& type_of(const Program& program, BufferId b) {
-  return program.buffers[static_cast<size_t>(b)].type;
-}
-
-bool is_kernel(const Step& step, std::string_view op) {
-  return step.kind == Step::Kind::kernel && step.node.op == op;
-}
 
 /// The sum then takes the rows itself. It stays where it stands.
 void join_rows(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
@@ -112,9 +61,6 @@ void join_residual(Program& program, const Uses& uses, size_t s, std::set<size_t
     return;
   }
 }
-
-/// Is it an optimizer's update?
-bool is_update(const Step& step) { return is_kernel(step, "adamw") || is_kernel(step, "sgd"); }
 
 /// The update then makes the sum of its gradient's squares.
 void join_squares(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
@@ -269,12 +215,6 @@ void join_loss(Program& program, const Uses& uses, size_t s, std::set<size_t>& g
   std::move(order.begin(), order.end(), program.steps.begin() + static_cast<std::ptrdiff_t>(s));
 }
 
-std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
-  std::vector<TensorType> out;
-  for (BufferId b : ids) out.push_back(type_of(program, b));
-  return out;
-}
-
 /// The product and the first step that reads it become one, at the place of either: of the first
 /// where all that the second takes is there by then, else of the second where that keeps nothing
 /// alive for longer. Returns that place, or nullopt if they stay two.
@@ -340,44 +280,6 @@ void join_post_ops(Program& program, const TakesStep& takes, std::set<size_t>& g
   }
   for (size_t s = 0; s < program.steps.size(); ++s) {
     if (is_gone(program.steps[s])) gone.insert(s);
-  }
-}
-
-/// Takes out steps, and the buffers that no step or binding knows any more.
-void remove_gone(Program& program, const std::set<size_t>& gone) {
-  std::vector<Step> steps;
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    if (gone.count(s) == 0) steps.push_back(std::move(program.steps[s]));
-  }
-  program.steps = std::move(steps);
-  std::vector<BufferId> renamed(program.buffers.size(), -1);
-  const auto visit = [&](auto&& f) {
-    for (auto* steps : {&program.setup, &program.steps}) {
-      for (Step& step : *steps) {
-        for (auto* list : {&step.in, &step.out}) {
-          for (BufferId& b : *list) f(b);
-        }
-      }
-    }
-    for (auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
-      for (Binding& b : *list) f(b.buffer);
-    }
-  };
-  visit([&](BufferId& b) { renamed[static_cast<size_t>(b)] = 0; });
-  std::vector<Buffer> buffers;
-  for (size_t b = 0; b < renamed.size(); ++b) {
-    if (renamed[b] < 0) continue;
-    renamed[b] = static_cast<BufferId>(buffers.size());
-    buffers.push_back(std::move(program.buffers[b]));
-  }
-  program.buffers = std::move(buffers);
-  visit([&](BufferId& b) { b = renamed[static_cast<size_t>(b)]; });
-  for (auto* list : {&program.setup, &program.steps}) {
-    for (Step& step : *list) {
-      if (step.kind != Step::Kind::kernel) continue;
-      step.node.inputs = step.in;
-      step.node.outputs = step.out;
-    }
   }
 }
 

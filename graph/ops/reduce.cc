@@ -63,9 +63,13 @@ Types infer_cumsum(const Node& node, InTypes in) {
 }
 
 Types infer_sum_squares(const Node&, InTypes in) {
-  require_operands(in, 1);
-  require_float(in[0], "operand");
-  return {{in[0].dtype == DType::f64 ? DType::f64 : DType::f32, {}}};
+  SR_REQUIRE(!in.empty(), invalid_input, "takes an operand or more, got none");
+  DType sum = DType::f32;
+  for (const TensorType& t : in) {
+    require_float(t, "operand");
+    if (t.dtype == DType::f64) sum = DType::f64;
+  }
+  return {{sum, {}}};
 }
 
 double one_per_operand_element(const Node&, InTypes in, InTypes) {
@@ -73,7 +77,9 @@ double one_per_operand_element(const Node&, InTypes in, InTypes) {
 }
 
 double two_per_operand_element(const Node&, InTypes in, InTypes) {
-  return 2 * static_cast<double>(element_count(in[0].shape));
+  double elements = 0;
+  for (const TensorType& t : in) elements += static_cast<double>(element_count(t.shape));
+  return 2 * elements;
 }
 
 // ---- gradients ----
@@ -133,10 +139,14 @@ Grads cumsum_gradient(GradientContext& c) {
 }
 
 Grads sum_squares_gradient(GradientContext& c) {
-  const std::string type(to_string(c.in_type(0).dtype));
-  ValueId dy = c.out_grads[0];
-  if (to_string(c.graph.type(dy).dtype) != type) dy = c.graph.add("cast", {dy}, {{"to", type}});
-  return {c.graph.add("mul", {c.node.inputs[0], scale(c.graph, dy, 2)})};
+  Grads grads;
+  for (size_t i = 0; i < c.node.inputs.size(); ++i) {
+    const std::string type(to_string(c.in_type(i).dtype));
+    ValueId dy = c.out_grads[0];
+    if (to_string(c.graph.type(dy).dtype) != type) dy = c.graph.add("cast", {dy}, {{"to", type}});
+    grads.push_back(c.graph.add("mul", {c.node.inputs[i], scale(c.graph, dy, 2)}));
+  }
+  return grads;
 }
 
 // ---- the list ----
@@ -206,7 +216,10 @@ std::vector<OpDef> reduce_ops() {
   squares.infer = infer_sum_squares;
   squares.gradient = sum_squares_gradient;
   squares.flops = two_per_operand_element;
-  squares.samples = {{{{DType::f32, {3, 5}}}}, {{{DType::f32, {7}}}}, {{{DType::bf16, {4, 3}}}}};
+  squares.samples = {{{{DType::f32, {3, 5}}}},
+                     {{{DType::f32, {7}}}},
+                     {{{DType::bf16, {4, 3}}}},
+                     {{{DType::f32, {3, 5}}, {DType::bf16, {7}}, {DType::f32, {}}}}};
   ops.push_back(std::move(squares));
   return ops;
 }

@@ -1,5 +1,7 @@
 // Fused updates of AdamW, Adam and SGD: one pass over memory, with the sum of the gradient's
 // squares and the parameter's bf16 copy where they are wanted. Formulas: graph/ops/optimizer.cc.
+#include "graph/ops/optimizer.h"
+
 #include <cmath>
 
 #include "kernels/cpu/families.h"
@@ -10,6 +12,7 @@ namespace shardrun::cpu {
 namespace {
 
 std::optional<std::string> refuses(const KernelCall& call) {
+  if (UpdateForm::of(call.node, call.in.size()).count > 1) return "updates one parameter at a time";
   if (call.in[0].dtype != DType::f32) return str("updates f32 parameters, not ", call.in[0].dtype);
   if (call.node.attrs.has("copy") && call.out.back().dtype != DType::bf16)
     return str("copies parameters in bf16, not ", call.out.back().dtype);

@@ -125,6 +125,7 @@ void reduce_groups(const Groups& g, const KernelArgs& args) {
 }
 
 std::optional<std::string> refuses(const KernelCall& call) {
+  if (call.in.size() > 1) return str("reduces one operand, not ", call.in.size());
   if (!is_f32_or_bf16(call.in[0].dtype))
     return str("computes in f32 and bf16, not ", call.in[0].dtype);
   return std::nullopt;

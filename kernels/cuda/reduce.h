@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/attrs.h"
+#include "kernels/cuda/many.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
 
@@ -14,19 +15,14 @@ namespace shardrun::cuda {
 /// How elements become one. all(): of what each thread of a team has; every thread must call it.
 struct SumFold {
   SR_HOST_DEVICE static float start() { return 0; }
-  SR_HOST_DEVICE static float each(float x) { return x; }
   SR_HOST_DEVICE static float join(float a, float b) { return a + b; }
   template <class Team>
   SR_HOST_DEVICE static float all(const Team& team, float x) {
     return team.sum(x);
   }
 };
-struct SquaresFold : SumFold {
-  SR_HOST_DEVICE static float each(float x) { return x * x; }
-};
 struct MaxFold {  // NaN stays
   SR_HOST_DEVICE static float start() { return -INFINITY; }
-  SR_HOST_DEVICE static float each(float x) { return x; }
   SR_HOST_DEVICE static float join(float a, float b) { return a != a || a > b ? a : b; }
   template <class Team>
   SR_HOST_DEVICE static float all(const Team& team, float x) {
@@ -36,7 +32,6 @@ struct MaxFold {  // NaN stays
 };
 struct MinFold {
   SR_HOST_DEVICE static float start() { return INFINITY; }
-  SR_HOST_DEVICE static float each(float x) { return x; }
   SR_HOST_DEVICE static float join(float a, float b) { return a != a || a < b ? a : b; }
   template <class Team>
   SR_HOST_DEVICE static float all(const Team& team, float x) {
@@ -124,7 +119,7 @@ struct FoldRows {
       columns<T>(team, at, end - begin < piece ? end - begin : piece, [&](auto n, int64_t c) {
         float v[n()];
         read(x + at + c, v);
-        for (float each : v) value = Fold::join(value, Fold::each(each));
+        for (float each : v) value = Fold::join(value, each);
       });
     }
     value = Fold::all(team, value);
@@ -150,7 +145,7 @@ struct FoldColumns {
     for (; begin < end; ++begin) {
       float v[N];
       read(x + base + dims.folded.place(begin), v);
-      for (int i = 0; i < N; ++i) value[i] = Fold::join(value[i], Fold::each(v[i]));
+      for (int i = 0; i < N; ++i) value[i] = Fold::join(value[i], v[i]);
     }
     for (int i = 0; i < N; ++i) sink.put(chunk * dims.kept.count + result + i, value[i]);
   }
@@ -217,8 +212,7 @@ struct FoldPlan {
   }
 };
 
-/// `Second`: how parts that are folded already fold.
-template <class On, class Fold, class Second = Fold>
+template <class On, class Fold>
 void run_fold(const FoldPlan& plan, const KernelArgs& args, const char* name) {
   const int64_t results = plan.dims.kept.count;
   if (results == 0) return;
@@ -240,8 +234,8 @@ void run_fold(const FoldPlan& plan, const KernelArgs& args, const char* name) {
     }
   });
   if (plan.chunks == 1) return;
-  const FoldParts<Second> parts{static_cast<const float*>(args.workspace), last, results,
-                                plan.chunks};
+  const FoldParts<Fold> parts{static_cast<const float*>(args.workspace), last, results,
+                              plan.chunks};
   if (plan.chunks <= 32) {
     On::each(args, results, parts, name);
   } else {
@@ -253,25 +247,82 @@ inline Refusal fold_refuses(const KernelCall& call) {
   if (!is_float(call.in[0].dtype)) return str("computes in f32, not ", call.in[0].dtype);
   if (auto reason = refuse_other_floats(call)) return reason;
   if (auto reason = refuse_more(call, 1, 1, {"axes", "keepdims", "out_dtype"})) return reason;
-  if (call.node.op != "reduce_sum_squares" &&
-      !FoldedDims::of(call.in[0].shape, call.node.attrs.ints("axes")))
+  if (!FoldedDims::of(call.in[0].shape, call.node.attrs.ints("axes")))
     return "more dims than its loops have";
   return std::nullopt;
 }
 
-template <class On, class Fold, class Second = Fold>
+template <class On, class Fold>
 PreparedKernel prepare_fold(const KernelCall& call) {
   const TensorType& in = call.in[0];
-  const bool all = call.node.op == "reduce_sum_squares";
-  const FoldPlan plan(all ? *FoldedDims::of({element_count(in.shape)}, {0})
-                          : *FoldedDims::of(in.shape, call.node.attrs.ints("axes")),
-                      in.dtype);
+  const FoldPlan plan(*FoldedDims::of(in.shape, call.node.attrs.ints("axes")), in.dtype);
   PreparedKernel prepared;
-  prepared.run = [plan](const KernelArgs& args) {
-    run_fold<On, Fold, Second>(plan, args, "reduce");
-  };
+  prepared.run = [plan](const KernelArgs& args) { run_fold<On, Fold>(plan, args, "reduce"); };
   prepared.workspace_bytes = plan.workspace_bytes();
   prepared.impl = "cuda:fold";
+  return prepared;
+}
+
+// ---- the sum of all squares ----
+
+/// A tensor of many.
+struct Summed {
+  const void* x;
+  int64_t count;
+  int32_t piece;
+  bool narrow;  // bf16, else f32
+};
+
+template <class Table>
+struct SquaresPiece {
+  float* sums;  // for each piece
+  Table all;
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
+    const Summed& of = all.of(row);
+    float sum = of.narrow ? squares<Bf16>(team, of, row) : squares<float>(team, of, row);
+    sum = team.sum(sum);
+    if (team.rank() == 0) sums[row] = sum;
+  }
+
+ private:
+  template <class T, class Team>
+  SR_HOST_DEVICE static float squares(const Team& team, const Summed& of, int64_t row) {
+    const T* from = static_cast<const T*>(of.x) + piece_begin(of, row);
+    float sum = 0;
+    columns<T>(team, 0, piece_length(of, row), [&](auto n, int64_t c) {
+      float v[n()];
+      read(from + c, v);
+      for (float each : v) sum += each * each;
+    });
+    return sum;
+  }
+};
+
+inline Refusal squares_refuse(const KernelCall& call) {
+  if (auto reason = refuse_other_floats(call)) return reason;
+  return refuse_more(call, call.in.size(), 1, {});
+}
+
+template <class On>
+PreparedKernel prepare_squares(const KernelCall& call) {
+  int64_t pieces = 0;
+  for (const TensorType& t : call.in) pieces += pieces_of(element_count(t.shape));
+  PreparedKernel prepared;
+  prepared.run = [pieces](const KernelArgs& args) {
+    auto* sums = static_cast<float*>(args.workspace);
+    std::vector<Summed> all;
+    for (const TensorView& x : args.in)
+      all.push_back({x.data, x.count(), 0, x.type.dtype == DType::bf16});
+    in_launches(all, [&](const auto& many, int64_t rows, int64_t before) {
+      using Table = std::remove_cvref_t<decltype(many)>;
+      On::rows(args, rows, kPieceWork, SquaresPiece<Table>{sums + before, many}, "squares");
+    });
+    add_pieces<On>(args, sums, pieces, args.out[0].as<float>());
+  };
+  prepared.workspace_bytes = pieces * 4;
+  prepared.impl = "cuda:pieces";
   return prepared;
 }
 
@@ -349,7 +400,7 @@ KernelList reduce_kernels_on() {
   return {{"reduce_sum", "cuda:fold", fold_refuses, prepare_fold<On, SumFold>},
           {"reduce_max", "cuda:fold", fold_refuses, prepare_fold<On, MaxFold>},
           {"reduce_min", "cuda:fold", fold_refuses, prepare_fold<On, MinFold>},
-          {"reduce_sum_squares", "cuda:fold", fold_refuses, prepare_fold<On, SquaresFold, SumFold>},
+          {"reduce_sum_squares", "cuda:pieces", squares_refuse, prepare_squares<On>},
           {"argmax", "cuda:rows", arg_refuses, prepare_arg<On>},
           {"argmin", "cuda:rows", arg_refuses, prepare_arg<On>}};
 }

@@ -1,4 +1,6 @@
 // Reference updates of AdamW, Adam and SGD; the formulas stand in graph/ops/optimizer.cc.
+#include "graph/ops/optimizer.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -8,62 +10,71 @@
 namespace shardrun::reference {
 namespace {
 
-/// What is wanted beside the new parameter and its `moments`.
-void store_extras(const Node& node, const Doubles& grad, const KernelArgs& args, size_t moments) {
-  size_t next = 1 + moments;
-  if (node.attrs.i("squares", 0) != 0) {
-    double total = 0;
-    for (double g : grad) total += g * g;
-    store({total}, args.out[next++]);
+double scalar(const KernelArgs& args, size_t operand) { return load(args.in[operand])[0]; }
+
+/// Calls update(p, param, grad, moments) of each, which changes its parameter and moments, and
+/// stores them and what is wanted beside them.
+template <class F>
+void for_each_parameter(const UpdateForm& form, const KernelArgs& args, const F& update) {
+  double squares = 0;
+  for (size_t p = 0; p < form.count; ++p) {
+    Doubles param = load(args.in[form.operand(p, 0)]);
+    const Doubles grad = load(args.in[form.operand(p, 1)]);
+    std::vector<Doubles> moments;
+    for (size_t i = 0; i < form.moments; ++i)
+      moments.push_back(load(args.in[form.operand(p, 2 + i)]));
+    update(p, param, grad, moments);
+    store(param, args.out[form.result(p, 0)]);
+    for (size_t i = 0; i < form.moments; ++i) store(moments[i], args.out[form.result(p, 1 + i)]);
+    for (double g : grad) squares += g * g;
+    if (!form.copy[p]) continue;
+    const TensorView &made = args.out[form.result(p, 0)], &copy = args.out[*form.copy[p]];
+    convert(made.data, made.type.dtype, copy.data, copy.type.dtype, made.count());
   }
-  if (!node.attrs.has("copy")) return;
-  const TensorView &param = args.out[0], &copy = args.out[next];
-  convert(param.data, param.type.dtype, copy.data, copy.type.dtype, param.count());
+  if (form.squares) store({squares}, args.out[*form.squares]);
 }
 
 void adamw(const Node& node, const KernelArgs& args) {
+  const UpdateForm form = UpdateForm::of(node, args.in.size());
   const double beta1 = node.attrs.f("beta1"), beta2 = node.attrs.f("beta2"),
                eps = node.attrs.f("eps");
-  const double decay = node.attrs.f("weight_decay", 0.0);
   const bool decoupled = node.attrs.i("decoupled", 1) != 0;
-  Doubles param = load(args.in[0]), m = load(args.in[2]), v = load(args.in[3]);
-  const Doubles grad = load(args.in[1]);
-  const double lr = load(args.in[4])[0], clip = load(args.in[6])[0];
-  const auto step = static_cast<double>(std::max<int64_t>(1, *args.in[5].as<int64_t>()));
+  const double lr = scalar(args, form.lr()), clip = scalar(args, form.clip_scale());
+  const auto step = static_cast<double>(std::max<int64_t>(1, *args.in[form.step()].as<int64_t>()));
   const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
-  for (size_t i = 0; i < param.size(); ++i) {
-    double g = clip * grad[i];
-    if (decoupled) {
-      param[i] *= 1 - lr * decay;
-    } else if (decay != 0) {  // a parameter may be infinite: a rank's part of a maximum
-      g += decay * param[i];
+  for_each_parameter(form, args, [&](size_t p, Doubles& param, const Doubles& grad, auto& moments) {
+    Doubles &m = moments[0], &v = moments[1];
+    const double decay = form.decay[p];
+    for (size_t i = 0; i < param.size(); ++i) {
+      double g = clip * grad[i];
+      if (decoupled) {
+        param[i] *= 1 - lr * decay;
+      } else if (decay != 0) {  // a parameter may be infinite: a rank's part of a maximum
+        g += decay * param[i];
+      }
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      // v is never negative in a real run; the clamp keeps arbitrary test data finite.
+      const double denominator = std::sqrt(std::max(v[i], 0.0)) / std::sqrt(correction2) + eps;
+      param[i] -= lr / correction1 * m[i] / denominator;
     }
-    m[i] = beta1 * m[i] + (1 - beta1) * g;
-    v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-    // v is never negative in a real run; the clamp keeps arbitrary test data finite.
-    const double denominator = std::sqrt(std::max(v[i], 0.0)) / std::sqrt(correction2) + eps;
-    param[i] -= lr / correction1 * m[i] / denominator;
-  }
-  store(param, args.out[0]);
-  store(m, args.out[1]);
-  store(v, args.out[2]);
-  store_extras(node, grad, args, 2);
+  });
 }
 
 void sgd(const Node& node, const KernelArgs& args) {
-  const double momentum = node.attrs.f("momentum"), decay = node.attrs.f("weight_decay", 0.0);
+  const UpdateForm form = UpdateForm::of(node, args.in.size());
+  const double momentum = node.attrs.f("momentum");
   const bool nesterov = node.attrs.i("nesterov", 0) != 0;
-  Doubles param = load(args.in[0]), buffer = load(args.in[2]);
-  const Doubles grad = load(args.in[1]);
-  const double lr = load(args.in[3])[0], clip = load(args.in[5])[0];
-  for (size_t i = 0; i < param.size(); ++i) {
-    const double g = clip * grad[i] + (decay == 0 ? 0 : decay * param[i]);
-    buffer[i] = momentum * buffer[i] + g;
-    param[i] -= lr * (nesterov ? g + momentum * buffer[i] : buffer[i]);
-  }
-  store(param, args.out[0]);
-  store(buffer, args.out[1]);
-  store_extras(node, grad, args, 1);
+  const double lr = scalar(args, form.lr()), clip = scalar(args, form.clip_scale());
+  for_each_parameter(form, args, [&](size_t p, Doubles& param, const Doubles& grad, auto& moments) {
+    Doubles& buffer = moments[0];
+    const double decay = form.decay[p];
+    for (size_t i = 0; i < param.size(); ++i) {
+      const double g = clip * grad[i] + (decay == 0 ? 0 : decay * param[i]);
+      buffer[i] = momentum * buffer[i] + g;
+      param[i] -= lr * (nesterov ? g + momentum * buffer[i] : buffer[i]);
+    }
+  });
 }
 
 }  // namespace

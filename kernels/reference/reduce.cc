@@ -142,11 +142,13 @@ void run_cumsum(const Node& node, const KernelArgs& args) {
 
 void run_sum_squares(const Node&, const KernelArgs& args) {
   double block[512], sum = 0;
-  const int64_t count = args.in[0].count();
-  for (int64_t i = 0; i < count; i += 512) {
-    const int64_t n = std::min<int64_t>(512, count - i);
-    load(args.in[0], i, 1, n, block);
-    for (int64_t j = 0; j < n; ++j) sum += block[j] * block[j];
+  for (const TensorView& in : args.in) {
+    const int64_t count = in.count();
+    for (int64_t i = 0; i < count; i += 512) {
+      const int64_t n = std::min<int64_t>(512, count - i);
+      load(in, i, 1, n, block);
+      for (int64_t j = 0; j < n; ++j) sum += block[j] * block[j];
+    }
   }
   store(args.out[0], 0, 1, 1, &sum);
 }

@@ -10,6 +10,7 @@
 #include "graph/passes/recompute.h"
 #include "kernels/joined_step.h"
 #include "planner/join_steps.h"
+#include "planner/join_updates.h"
 
 namespace shardrun {
 namespace {
@@ -20,6 +21,11 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
   static std::mutex mutex;  // thread ranks compile at once
   const std::lock_guard lock(mutex);
   return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
+}
+
+/// Is the step over many run by the kernel of the one over the first alone?
+bool takes_many(const KernelCall& many, const KernelCall& alone) {
+  return runs_alike(backend().kernels, many, alone);
 }
 
 /// Remembered, like the above.
@@ -40,6 +46,7 @@ bool takes_step(const Node& node, const std::vector<TensorType>& in,
 void join(Program& program, const Plan& plan) {
   join_steps(program, takes_step);
   if (plan.keep_casts) keep_casts(program);
+  join_updates(program, takes_many);
 }
 
 }  // namespace

@@ -265,6 +265,11 @@ class Leader {
         const std::vector<ValueId>& outputs = act_->graph.node(node->second).outputs;
         if (r < outputs.size()) value = outputs[r];
       }
+      if (value < 0 && named != ids_.end()) {  // of one of several nodes, likewise
+        const auto next = act_->graph.updates.find(named->second);
+        if (next != act_->graph.updates.end() && producer(next->second).op == step.node.op)
+          value = next->second;
+      }
       if (value >= 0 && producer(value).phase != step.phase) value = -1;
       out.push_back(value);
     }

@@ -101,7 +101,7 @@ TEST(OwnKernels, FoldInParts) {
                                             {{40, 3, 50, 5}, {0, 2}},
                                             {{7, 33, 2}, {1}}}) {
     for (const KernelImpl& impl : cuda::reduce_kernels_on<cuda::OnHost<1>>()) {
-      if (impl.name != "cuda:fold") continue;
+      if (impl.name == "cuda:rows") continue;  // argmax and argmin
       for (DType dtype : {DType::f32, DType::bf16}) {
         Case c;
         c.node.op = impl.op;
@@ -119,6 +119,77 @@ TEST(OwnKernels, FoldInParts) {
         expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
       }
     }
+  }
+}
+
+/// As many parameters as go in two launches, with pieces and rests of them, and empty ones.
+TEST(OwnKernels, UpdatesOfManyAreThoseOfEach) {
+  constexpr size_t kParameters = 400;
+  std::mt19937_64 rng(kSeed + 2);
+  for (const KernelImpl& impl : cuda::optimizer_kernels_on<cuda::OnHost<1>>()) {
+    Case many;
+    many.node.op = impl.op;
+    many.node.attrs = op_def(impl.op).samples[0].attrs;
+    many.low = 0.05;
+    std::vector<double> decays;
+    std::vector<int64_t> copies;
+    const size_t moments = impl.op == "adamw" ? 2 : 1;
+    for (size_t p = 0; p < kParameters; ++p) {
+      const TensorType type{DType::f32, {p % 50 == 3 ? 20001 : static_cast<int64_t>(p % 7)}};
+      many.in.insert(many.in.end(), 2 + moments, type);
+      if (p % 3 == 0) many.in[p * (2 + moments) + 1].dtype = DType::bf16;
+      if (p % 2 == 0) copies.push_back(static_cast<int64_t>(p));
+      decays.push_back(static_cast<double>(p % 4) / 10);
+    }
+    many.in.insert(many.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
+    many.node.attrs.set("weight_decays", decays);
+    many.node.attrs.set("squares", int64_t{1});
+    many.node.attrs.set("copy", std::string("bf16"));
+    many.node.attrs.set("copies", copies);
+    many.out = infer_types(many.node, many.in);
+    ASSERT_FALSE(impl.refuses({many.node, many.in, many.out}).has_value());
+    const std::vector<Tensor> in = random_operands(many, rng), got = run_impl(impl, many, in);
+    const UpdateForm form = UpdateForm::of(many.node, in.size());
+    double squares = 0;
+    for (size_t p = 0; p < kParameters; ++p) {
+      Case one;
+      one.node.op = impl.op;
+      one.node.attrs = op_def(impl.op).samples[0].attrs;
+      one.node.attrs.set("weight_decay", decays[p]);
+      one.node.attrs.set("squares", int64_t{1});
+      if (form.copy[p]) one.node.attrs.set("copy", std::string("bf16"));
+      std::vector<Tensor> own;
+      for (size_t i = 0; i < 2 + moments; ++i) own.push_back(in[form.operand(p, i)]);
+      for (size_t i : {form.lr(), form.step(), form.clip_scale()}) own.push_back(in[i]);
+      for (const Tensor& t : own) one.in.push_back(t.type());
+      one.out = infer_types(one.node, one.in);
+      const std::vector<Tensor> want = run_impl(impl, one, own);
+      const auto expect_same = [&](const Tensor& a, const Tensor& b) {
+        const auto bytes = static_cast<size_t>(byte_size(b.type()));
+        EXPECT_TRUE(bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0)
+            << impl.op << " of parameter " << p;
+      };
+      for (size_t i = 0; i < 1 + moments; ++i) expect_same(got[form.result(p, i)], want[i]);
+      if (form.copy[p]) expect_same(got[*form.copy[p]], want.back());
+      squares += want[1 + moments].at(0);
+    }
+    EXPECT_GT(squares, 0);
+    EXPECT_NEAR(got[*form.squares].at(0), squares, 1e-5 * squares);
+  }
+}
+
+/// More gradients than a launch has room for.
+TEST(OwnKernels, SumsTheSquaresOfMany) {
+  std::mt19937_64 rng(kSeed + 3);
+  for (const KernelImpl& impl : cuda::reduce_kernels_on<cuda::OnHost<1>>()) {
+    if (impl.op != "reduce_sum_squares") continue;
+    Case c;
+    c.node.op = impl.op;
+    for (int64_t i = 0; i < 3000; ++i)
+      c.in.push_back({i % 3 == 0 ? DType::bf16 : DType::f32, {i % 500 == 1 ? 20001 : i % 7}});
+    c.out = infer_types(c.node, c.in);
+    const std::vector<Tensor> in = random_operands(c, rng);
+    expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
   }
 }
 

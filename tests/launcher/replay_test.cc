@@ -11,6 +11,7 @@
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
 #include "planner/join_steps.h"
+#include "planner/join_updates.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/launcher/far_rank.h"
@@ -331,6 +332,33 @@ TEST(Replay, JoinedStepsAreCompared) {
   });
   ASSERT_TRUE(wrong.mismatch);
   EXPECT_EQ(wrong.mismatch->where.substr(0, 9), "add_rows ") << describe(wrong);
+}
+
+/// One update of all parameters, by the reference's kernels, which take it.
+TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
+  const Graph graph = testing::small_model({});
+  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const std::vector<const KernelList*> reference = {&reference_kernels()};
+  const auto found = [&](double decay) {
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(graph, plan, plan));
+    for (Program& program : acts[0].programs) {
+      program = Partition(graph, plan, host_cluster()).program(program.rank);
+      join_updates(program);
+      const auto update = std::find_if(program.steps.begin(), program.steps.end(),
+                                       [](const Step& step) { return step.node.op == "adamw"; });
+      EXPECT_EQ(update->out.size(), 9u);  // w1, b1, w2 and their moments
+      if (decay != 0) update->node.attrs.set("weight_decays", std::vector<double>{0, 0, decay});
+      place_memory(program, StepWorkspaces(reference));
+    }
+    return replay(acts, reference, options_for(graph, 1));
+  };
+  const Replay right = found(0);
+  EXPECT_FALSE(right.mismatch) << describe(right);
+  const Replay wrong = found(0.5);
+  ASSERT_TRUE(wrong.mismatch);
+  EXPECT_EQ(wrong.mismatch->where.substr(0, 6), "adamw ") << describe(wrong);
+  EXPECT_NE(wrong.mismatch->value.find("w2"), std::string::npos) << describe(wrong);
 }
 
 /// One step for two nodes that others stand between: the ranks wait until both are there, and what

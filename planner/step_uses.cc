@@ -1,0 +1,75 @@
+// Makers and readers of buffers, and taking steps out.
+#include "planner/step_uses.h"
+
+#include "graph/ops/optimizer.h"
+
+namespace shardrun {
+
+Uses::Uses(const Program& program)
+    : makers_(program.buffers.size()), readers_(program.buffers.size()) {
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    for (BufferId b : program.steps[s].in) readers_[static_cast<size_t>(b)].push_back(s);
+    for (BufferId b : program.steps[s].out) makers_[static_cast<size_t>(b)].push_back(s);
+  }
+  for (const auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
+    for (const Binding& b : *list) bound_.insert(b.buffer);
+  }
+  for (const Binding& b : program.bindings) given_.insert(b.buffer);
+}
+
+const TensorType& type_of(const Program& program, BufferId b) {
+  return program.buffers[static_cast<size_t>(b)].type;
+}
+
+std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
+  std::vector<TensorType> out;
+  for (BufferId b : ids) out.push_back(type_of(program, b));
+  return out;
+}
+
+bool is_kernel(const Step& step, std::string_view op) {
+  return step.kind == Step::Kind::kernel && step.node.op == op;
+}
+
+bool is_update(const Step& step) {
+  return step.kind == Step::Kind::kernel && is_update(step.node.op);
+}
+
+void remove_gone(Program& program, const std::set<size_t>& gone) {
+  std::vector<Step> steps;
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (gone.count(s) == 0) steps.push_back(std::move(program.steps[s]));
+  }
+  program.steps = std::move(steps);
+  std::vector<BufferId> renamed(program.buffers.size(), -1);
+  const auto visit = [&](auto&& f) {
+    for (auto* steps : {&program.setup, &program.steps}) {
+      for (Step& step : *steps) {
+        for (auto* list : {&step.in, &step.out}) {
+          for (BufferId& b : *list) f(b);
+        }
+      }
+    }
+    for (auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
+      for (Binding& b : *list) f(b.buffer);
+    }
+  };
+  visit([&](BufferId& b) { renamed[static_cast<size_t>(b)] = 0; });
+  std::vector<Buffer> buffers;
+  for (size_t b = 0; b < renamed.size(); ++b) {
+    if (renamed[b] < 0) continue;
+    renamed[b] = static_cast<BufferId>(buffers.size());
+    buffers.push_back(std::move(program.buffers[b]));
+  }
+  program.buffers = std::move(buffers);
+  visit([&](BufferId& b) { b = renamed[static_cast<size_t>(b)]; });
+  for (auto* list : {&program.setup, &program.steps}) {
+    for (Step& step : *list) {
+      if (step.kind != Step::Kind::kernel) continue;
+      step.node.inputs = step.in;
+      step.node.outputs = step.out;
+    }
+  }
+}
+
+}  // namespace shardrun

@@ -1,0 +1,55 @@
+// What passes that join the steps of one rank's Program ask of it.
+#pragma once
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "graph/program.h"
+
+namespace shardrun {
+
+/// Who makes and reads each buffer. Steps are counted as they stand when it is made.
+class Uses {
+ public:
+  explicit Uses(const Program& program);
+
+  const std::vector<size_t>& makers(BufferId b) const { return makers_[static_cast<size_t>(b)]; }
+  const std::vector<size_t>& readers(BufferId b) const { return readers_[static_cast<size_t>(b)]; }
+  /// Made by one step, and not by the host before.
+  bool makes_alone(BufferId b) const { return makers(b).size() == 1 && given_.count(b) == 0; }
+  /// Made by one step, for other steps alone.
+  bool passing(BufferId b) const { return makers(b).size() == 1 && bound_.count(b) == 0; }
+  /// Is it there before step `s`, as it is at step `to`?
+  bool stands(BufferId b, size_t s, size_t to) const {
+    return (makers(b).empty() || bound_.count(b) > 0 || makers(b)[0] < s) &&
+           std::none_of(makers(b).begin(), makers(b).end(),
+                        [&](size_t m) { return m >= s && m < to; });
+  }
+  /// Does it live on to step `s` without it?
+  bool lives_to(BufferId b, size_t s, size_t except) const {
+    return bound_.count(b) > 0 || std::any_of(readers(b).begin(), readers(b).end(),
+                                              [&](size_t r) { return r >= s && r != except; });
+  }
+  /// Does the host or another step write it after step `from` and before step `to`?
+  bool written_between(BufferId b, size_t from, size_t to) const {
+    return std::any_of(makers(b).begin(), makers(b).end(),
+                       [&](size_t s) { return s > from && s < to; });
+  }
+
+ private:
+  std::vector<std::vector<size_t>> makers_, readers_;
+  std::set<BufferId> bound_, given_;
+};
+
+const TensorType& type_of(const Program& program, BufferId b);
+std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids);
+bool is_kernel(const Step& step, std::string_view op);
+/// Is it an optimizer's?
+bool is_update(const Step& step);
+
+/// Takes out steps, and the buffers that no step or binding knows any more.
+void remove_gone(Program& program, const std::set<size_t>& gone);
+
+}  // namespace shardrun
