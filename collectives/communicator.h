@@ -14,10 +14,9 @@ namespace shardrun {
 enum class Reduction { sum, max, min };
 
 /// Bytes of scratch that a reduction needs, the same for every backend and a multiple of 64, so
-/// that a plan can account for them without a communicator. Zero for one rank.
-///   reduce_scatter: a chunk of this rank's part from each peer; ranks with small parts need less.
-///   all_reduce: the same on every rank.
-int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype, int rank);
+/// that a plan can account for them without a communicator. Zero for one rank, the same on all: a
+/// chunk of the largest part from each peer.
+int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype);
 int64_t all_reduce_staging_bytes(int64_t count, DType dtype, int ranks);
 
 /// What Communicator::allocate gives.
@@ -77,7 +76,7 @@ class Communicator {
   virtual bool recordable() const { return false; }
 
   int64_t reduce_scatter_staging(std::span<const int64_t> counts, DType dtype) const {
-    return reduce_scatter_staging_bytes(counts, dtype, rank());
+    return reduce_scatter_staging_bytes(counts, dtype);
   }
   int64_t all_reduce_staging(int64_t count, DType dtype) const {
     return all_reduce_staging_bytes(count, dtype, size());
@@ -105,7 +104,7 @@ class Communicator {
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n);
 
 /// All of MPI_COMM_WORLD (collectives/mpi). Ranks of one machine exchange through shared memory,
-/// where they can have it, and an all_reduce of several machines in each of them. `ranks_per_node`:
+/// where they can have it, and calls of several machines do in each of them. `ranks_per_node`:
 /// only so many consecutive ones of a machine share memory, as if each such group had a machine of
 /// its own; 0: all of them. Initialises MPI on first use; finalize_mpi() ends it after the last
 /// communicator is destroyed (and does nothing where MPI was never used). Throws Error(comm), also

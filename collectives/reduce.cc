@@ -131,8 +131,8 @@ std::shared_ptr<char> private_memory(int64_t bytes) {
   return {static_cast<char*>(data), std::free};
 }
 
-int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype, int rank) {
-  const int64_t part = counts[static_cast<size_t>(rank)] * size_of(dtype);
+int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtype) {
+  const int64_t part = *std::max_element(counts.begin(), counts.end()) * size_of(dtype);
   return (static_cast<int64_t>(counts.size()) - 1) * round_up_64(std::min(part, kReduceChunkBytes));
 }
 

@@ -35,7 +35,8 @@ std::shared_ptr<char> private_memory(int64_t bytes);
 
 /// Reductions go chunk by chunk of this many bytes a peer, so that what arrives stays in cache.
 inline constexpr int64_t kReduceChunkBytes = 256 << 10;
-/// An all_reduce up to this size is one exchange of everything with everybody.
+/// An all_reduce up to this size is one exchange of everything with everybody; between nodes every
+/// call is.
 inline constexpr int64_t kSmallAllReduceBytes = 16 << 10;
 
 inline int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }

@@ -39,7 +39,7 @@ constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
 constexpr int kCollectiveTag = 1;
 constexpr int kPointToPointTag = 2;
 
-class MpiCommunicator : public Communicator {
+class MpiCommunicator : public MessageCommunicator {
  public:
   /// Takes over `comm`.
   MpiCommunicator(MPI_Comm comm, std::shared_ptr<Node> node, double timeout)
@@ -163,6 +163,13 @@ class MpiCommunicator : public Communicator {
     begin("recv");
     check_peer(operation_, from, rank_, size_);
     post_recv(data, bytes, from, kPointToPointTag);
+    wait();
+  }
+
+  void exchange(std::span<const Sent> out, std::span<const Received> in) override {
+    begin("exchange");
+    for (const Received& message : in) post_recv(message.data, message.bytes, message.from);
+    for (const Sent& message : out) post_send(message.data, message.bytes, message.to);
     wait();
   }
 
@@ -437,8 +444,9 @@ bool oversubscribed() {
   return local > static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-std::unique_ptr<Communicator> communicate_by_messages(MPI_Comm comm, std::shared_ptr<Node> node,
-                                                      double timeout) {
+std::unique_ptr<MessageCommunicator> communicate_by_messages(MPI_Comm comm,
+                                                             std::shared_ptr<Node> node,
+                                                             double timeout) {
   return std::make_unique<MpiCommunicator>(comm, std::move(node), timeout);
 }
 

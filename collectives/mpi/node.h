@@ -73,12 +73,30 @@ class NodeCommunicator : public Communicator {
  public:
   /// Collective: where each rank's buffer of `bytes` lies. Empty if one is not in shared memory.
   /// Good until this rank's next call.
-  virtual std::span<void* const> reach(void* data, int64_t bytes) = 0;
+  virtual std::span<char* const> reach(const void* data, int64_t bytes) = 0;
 };
 
-/// Point-to-point messages alone (mpi_communicator.cc). Takes over `comm`.
-std::unique_ptr<Communicator> communicate_by_messages(MPI_Comm comm, std::shared_ptr<Node> node,
-                                                      double timeout);
+/// Point-to-point messages alone (mpi_communicator.cc).
+class MessageCommunicator : public Communicator {
+ public:
+  struct Sent {
+    int to;
+    const void* data;
+    int64_t bytes;
+  };
+  struct Received {
+    int from;
+    void* data;
+    int64_t bytes;
+  };
+  /// All of them at once; between two ranks they match in order.
+  virtual void exchange(std::span<const Sent> out, std::span<const Received> in) = 0;
+};
+
+/// Takes over `comm`.
+std::unique_ptr<MessageCommunicator> communicate_by_messages(MPI_Comm comm,
+                                                             std::shared_ptr<Node> node,
+                                                             double timeout);
 /// Null, on every rank, where windows are refused. `messages` serves the same ranks, all of this
 /// node, in the same order.
 std::unique_ptr<NodeCommunicator> share_memory(MPI_Comm comm, std::shared_ptr<Node> node,

@@ -33,10 +33,11 @@ enum class Operation : uint8_t {
   all_reduce,
   all_to_all,
   broadcast,
-  barrier
+  barrier,
+  reach
 };
-constexpr const char* kNames[] = {"all_gather", "reduce_scatter", "all_reduce",
-                                  "all_to_all", "broadcast",      "barrier"};
+constexpr const char* kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                  "broadcast",  "barrier",        "reach"};
 
 /// A buffer of at most so many bytes goes along in the slot.
 constexpr int64_t kSmallBytes = 512;
@@ -108,6 +109,7 @@ class SharingCommunicator : public NodeCommunicator {
     }
     parts_.resize(slots_.size());
     in_.resize(slots_.size());
+    reached_.resize(slots_.size());
   }
 
   int rank() const override { return rank_; }
@@ -211,12 +213,12 @@ class SharingCommunicator : public NodeCommunicator {
     if (!small) meet();
   }
 
-  std::span<void* const> reach(void* data, int64_t bytes) override {
-    Call& call = begin(Operation::all_reduce, DType::u8);
+  std::span<char* const> reach(const void* data, int64_t bytes) override {
+    Call& call = begin(Operation::reach, DType::u8);
     show(call, data, bytes, false);
     if (!enter()) return {};
-    for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = r == rank_ ? data : theirs(r);
-    return parts_;
+    for (int r = 0; r < size_; ++r) reached_[static_cast<size_t>(r)] = theirs(r);
+    return reached_;
   }
 
   void barrier() override {
@@ -352,6 +354,7 @@ class SharingCommunicator : public NodeCommunicator {
   std::vector<Slot*> slots_;
   std::vector<void*> parts_;     // of the call in progress, by rank
   std::vector<const void*> in_;  // the same, to be read
+  std::vector<char*> reached_;   // by the last reach
   const int rank_;
   const int size_;
   const bool oversubscribed_ = oversubscribed();

@@ -58,9 +58,8 @@ Buffers make_buffers(Communicator& world, int64_t bytes) {
   Buffers b;
   const int64_t count = std::max<int64_t>(1, bytes / size_of(kType) / n) * n;
   b.bytes = count * size_of(kType);
-  const int64_t staging =
-      std::max(all_reduce_staging_bytes(count, kType, n),
-               reduce_scatter_staging_bytes(shares(count, n, false), kType, n - 1));
+  const int64_t staging = std::max(all_reduce_staging_bytes(count, kType, n),
+                                   reduce_scatter_staging_bytes(shares(count, n, false), kType));
   b.memory = world.allocate(2 * round_up_64(b.bytes) + staging);
   b.in = b.memory.data.get();
   b.out = b.in + round_up_64(b.bytes);

@@ -80,9 +80,9 @@ CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype,
       break;
     case Collective::Kind::reduce_scatter: {
       if (!dense_along(in, c.dim)) bytes.pack = aligned(count_of(in) * element);
-      std::vector<int64_t> counts(c.group.size(), 0);
-      counts[me] = count_of(out);
-      bytes.staging = reduce_scatter_staging_bytes(counts, dtype, static_cast<int>(me));
+      std::vector<int64_t> counts;
+      for (const Box& part : c.out_boxes) counts.push_back(count_of(part));
+      bytes.staging = reduce_scatter_staging_bytes(counts, dtype);
       break;
     }
     case Collective::Kind::all_reduce:

@@ -121,10 +121,10 @@ TEST(Staging, IsTheSameForEveryBackendAndSmall) {
   // 1 MiB over 4 ranks: a chunk of 256 KiB from each of 3 peers, and no more for 1 GiB.
   EXPECT_EQ(all_reduce_staging_bytes(1 << 18, DType::f32, 4), 3 * (256 << 10));
   EXPECT_EQ(all_reduce_staging_bytes(1 << 28, DType::f32, 4), 3 * (256 << 10));
-  const std::vector<int64_t> counts{0, 10, 1 << 20};
-  EXPECT_EQ(reduce_scatter_staging_bytes(counts, DType::bf16, 0), 0);
-  EXPECT_EQ(reduce_scatter_staging_bytes(counts, DType::bf16, 1), 2 * 64);
-  EXPECT_EQ(reduce_scatter_staging_bytes(counts, DType::bf16, 2), 2 * (256 << 10));
+  EXPECT_EQ(reduce_scatter_staging_bytes(std::vector<int64_t>{5}, DType::bf16), 0);
+  EXPECT_EQ(reduce_scatter_staging_bytes(std::vector<int64_t>{0, 10, 3}, DType::bf16), 2 * 64);
+  EXPECT_EQ(reduce_scatter_staging_bytes(std::vector<int64_t>{0, 10, 1 << 20}, DType::bf16),
+            2 * (256 << 10));
 }
 
 TEST(Local, NoRanksIsRefused) { EXPECT_THROW(make_local_communicators(0), Error); }

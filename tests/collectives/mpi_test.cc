@@ -111,34 +111,6 @@ TEST(Mpi, SharedBuffersAreReducedWhereTheyLie) {
   EXPECT_EQ(staging, untouched);
 }
 
-/// Pretends that two ranks make a node: sums pass from node to node, and have the same bits.
-TEST(Mpi, NodesReduceInRankOrderToo) {
-  if (mpi_world().size() < 3) GTEST_SKIP() << "needs two nodes, one of them with two ranks";
-  const std::unique_ptr<Communicator> world = make_mpi_communicator(2);
-  world->set_timeout(30);
-  InSharedMemory shared(*world, int64_t{16} << 20);
-  for (const Case& test : communicator_cases()) {
-    SCOPED_TRACE(test.name);
-    if (test.name != "timeout_names_the_missing_rank") test.run(shared);
-  }
-  // One rank of a node speaks for it, so where the smallest node has one, what messages would pass
-  // through stays as it is on all others.
-  const int64_t count = 60000;
-  const Memory memory = world->allocate(count * 4);
-  ASSERT_EQ(memory.why_private, "");
-  const auto tail = static_cast<size_t>(world->all_reduce_staging(count, DType::f32));
-  ASSERT_GT(tail, size_t{128} << 10);
-  std::vector<char> staging(tail, 0x5a);
-  float* data = reinterpret_cast<float*>(memory.data.get());
-  std::fill_n(data, count, 1.0f);
-  world->all_reduce(data, count, DType::f32, Reduction::sum, staging.data());
-  EXPECT_EQ(std::count(data, data + count, static_cast<float>(world->size())), count);
-  if (world->size() == 3 && world->rank() == 1) {
-    EXPECT_EQ(std::count(staging.begin(), staging.end(), 0x5a), std::ptrdiff_t(tail));
-  }
-  mpi_world().barrier();
-}
-
 TEST(Mpi, MemoryGivenBackIsUsedAgain) {
   Communicator& world = mpi_world();
   for (int i = 0; i < 4; ++i) {
