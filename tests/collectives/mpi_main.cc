@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <sstream>
+#include <string>
 
 namespace shardrun::testing {
 
@@ -17,13 +18,15 @@ namespace {
 class FailurePrinter : public ::testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
+  /// GoogleTest does not say later which test runs: it holds its lock while it tells of a failure.
+  void OnTestStart(const ::testing::TestInfo& info) override {
+    test_ = std::string(info.test_suite_name()) + "." + info.name() + " ";
+  }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
     std::ostringstream out;
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    out << "[rank " << rank_ << "] ";
-    if (test != nullptr) out << test->test_suite_name() << "." << test->name() << " ";
-    out << (result.file_name() != nullptr ? result.file_name() : "?") << ":" << result.line_number()
+    out << "[rank " << rank_ << "] " << test_
+        << (result.file_name() != nullptr ? result.file_name() : "?") << ":" << result.line_number()
         << ": " << result.summary() << "\n";
     std::fputs(out.str().c_str(), stderr);
     std::fflush(stderr);
@@ -31,6 +34,7 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
 
  private:
   int rank_;
+  std::string test_;
 };
 
 }  // namespace
