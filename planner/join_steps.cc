@@ -215,9 +215,25 @@ void join_loss(Program& program, const Uses& uses, size_t s, std::set<size_t>& g
   std::move(order.begin(), order.end(), program.steps.begin() + static_cast<std::ptrdiff_t>(s));
 }
 
+/// Collects the steps between `p` and `s` that make a buffer of what stands at `p`: a bias in the
+/// shape and type that a sum wants. False if it is made otherwise.
+bool made_early(const Program& program, const Uses& uses, BufferId b, size_t p, size_t s,
+                std::set<size_t>& steps) {
+  if (uses.stands(b, p, s)) return true;
+  if (!uses.passing(b)) return false;
+  const size_t made = uses.makers(b)[0];
+  const Step& step = program.steps[made];
+  if (made <= p || made >= s || step.kind != Step::Kind::kernel || step.out.size() != 1 ||
+      step.phase != program.steps[p].phase)
+    return false;
+  steps.insert(made);
+  return std::all_of(step.in.begin(), step.in.end(),
+                     [&](BufferId in) { return made_early(program, uses, in, p, s, steps); });
+}
+
 /// The product and the first step that reads it become one, at the place of either: of the first
-/// where all that the second takes is there by then, else of the second where that keeps nothing
-/// alive for longer. Returns that place, or nullopt if they stay two.
+/// where all that the second takes is there by then, or is small and can be, else of the second
+/// where that keeps nothing alive for longer. Returns that place, or nullopt if they stay two.
 std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t p) {
   const Uses uses(program);
   const Step& product = program.steps[p];
@@ -247,8 +263,14 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
   };
   const auto others = joined.in.begin() + static_cast<std::ptrdiff_t>(product.in.size());
   size_t place = p;
-  if (!all(others, joined.in.end(), [&](BufferId b) { return uses.stands(b, p, s); })) {
+  std::set<size_t> early;
+  if (!all(others, joined.in.end(), [&](BufferId b) {
+        const bool small =
+            byte_size(type_of(program, b)) * 16 <= byte_size(type_of(program, result));
+        return small ? made_early(program, uses, b, p, s, early) : uses.stands(b, p, s);
+      })) {
     place = s;
+    early.clear();
     if (!all(product.in.begin(), product.in.end(),
              [&](BufferId b) { return uses.lives_to(b, s, p) && !uses.written_between(b, p, s); }))
       return std::nullopt;
@@ -265,6 +287,12 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
   if (takes && !takes(joined.node, in, types)) return std::nullopt;
   program.steps[p] = program.steps[s] = Step();
   program.steps[place] = std::move(joined);
+  for (const size_t step : early) {  // in their order, each to where the product stands
+    const auto at = program.steps.begin();
+    std::rotate(at + static_cast<std::ptrdiff_t>(place), at + static_cast<std::ptrdiff_t>(step),
+                at + static_cast<std::ptrdiff_t>(step) + 1);
+    ++place;
+  }
   return place;
 }
 

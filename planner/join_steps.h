@@ -37,9 +37,9 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// written out once for each of its elements.
 ///
 /// add(x, matmul(a, b)), and what else may follow a product element by element (graph/ops/post.h),
-/// becomes matmul_post(a, b, x) where `takes` says so of the joined step. What stood between and
-/// others read, too, is its second result then, as GELU's argument is for GELU's gradient; of one
-/// step, one.
+/// becomes matmul_post(a, b, x) where `takes` says so of the joined step; behind conv and
+/// conv_data_grad, too. What stood between and others read, too, is its second result then, as
+/// GELU's argument is for GELU's gradient; of one step, one.
 void join_steps(Program& program, const TakesStep& takes = nullptr);
 
 inline constexpr int64_t kManyRows = 1024;

@@ -91,7 +91,9 @@ bool is_post_op(const std::string& op) {
 
 bool has_post_ops(const std::string& op) { return op.ends_with(kSuffix); }
 
-bool takes_post_ops(const std::string& op) { return op == "matmul"; }
+bool takes_post_ops(const std::string& op) {
+  return op == "matmul" || op == "conv" || op == "conv_data_grad";
+}
 
 namespace {
 
@@ -120,19 +122,53 @@ Types infer_behind(const Node& node, TensorType type, InTypes in) {
   return kept;
 }
 
+/// An operand of post-ops over another result: what is not 1 is as large as the result's dim.
+Shape over_result(Shape operand, const Shape& result) {
+  for (size_t d = operand.size(), r = result.size(); d-- > 0;) {
+    --r;
+    if (operand[d] != 1) operand[d] = result[r];
+  }
+  return operand;
+}
+
+/// The result's type before post-ops.
+TensorType type_before(const Node& node, InTypes in) {
+  return infer_types(without_post_ops(node), in.first(kOwnOperands))[0];
+}
+
 OpDef with_post_ops(const char* op) {
   OpDef def;
   def.name = std::string(op) + kSuffix;
   def.infer = [](const Node& node, InTypes in) -> Types {
     SR_REQUIRE(in.size() >= kOwnOperands, invalid_input, node.op, " takes ", kOwnOperands,
                " operands or more, got ", in.size());
-    return infer_behind(node, infer_types(without_post_ops(node), in.first(kOwnOperands))[0], in);
+    return infer_behind(node, type_before(node, in), in);
   };
   def.flops = [](const Node& node, InTypes in, InTypes out) {
     double flops = node_flops(without_post_ops(node), in.first(kOwnOperands), out.first(1));
     for (const PostOp& post : post_ops(node))
       flops += node_flops(post.node, types_of(post, out[0], in), out.first(1));
     return flops;
+  };
+  return def;
+}
+
+/// Post-ops keep their attributes, and the convolution's depend on its own operands alone.
+OpDef convolution_with_post_ops(const char* op) {
+  OpDef def = with_post_ops(op);
+  def.localise = [](const Node& node, InTypes in, LocalBoxes boxes) {
+    return op_def(without_post_ops(node).op)
+        .localise(node, in.first(kOwnOperands), {boxes.in.first(kOwnOperands), boxes.out});
+  };
+  def.shrink = [](const Node& node, InTypes original, Types& in) {
+    Types own(in.begin(), in.begin() + kOwnOperands);
+    Node small = node;
+    small.attrs = op_def(without_post_ops(node).op).shrink(node, original.first(kOwnOperands), own);
+    std::copy(own.begin(), own.end(), in.begin());
+    const Shape result = type_before(small, in).shape;
+    for (size_t i = kOwnOperands; i < in.size(); ++i)
+      in[i].shape = over_result(original[i].shape, result);
+    return small.attrs;
   };
   return def;
 }
@@ -164,9 +200,7 @@ OpDef::Sample sample(const char* op, Attrs attrs, Types own, const std::vector<B
 
 TensorType f(Shape shape) { return {DType::f32, std::move(shape)}; }
 
-}  // namespace
-
-std::vector<OpDef> joined_ops() {
+OpDef matmul_post() {
   OpDef matmul = with_post_ops("matmul");
   const Attrs product = {{"equation", std::string("bij,jk->bik")}};
   const Attrs by_tanh = {{"approximate", std::string("tanh")}};
@@ -195,7 +229,58 @@ std::vector<OpDef> joined_ops() {
       {{"add", {}, 0, {f({4})}}, {"tanh", {}, 0, {}}, {"mul", {}, 0, {f({3, 4})}}});
   add({{"equation", std::string("bhij,bhjk->bhik")}}, {f({2, 3, 4, 5}), f({2, 3, 5, 3})},
       {{"leaky_relu", {{"alpha", 0.2}}, 0, {}}});
-  return {matmul};
+  return matmul;
+}
+
+/// Images of 3 channels and 5 x 6 become ones of 4 and 4 x 3, or with a kernel of 1 of 5 x 6; or
+/// the other way round.
+OpDef convolution_post(const char* op) {
+  using Ints = std::vector<int64_t>;
+  OpDef def = convolution_with_post_ops(op);
+  const bool back = op == std::string("conv_data_grad");
+  const auto add = [&](bool one_by_one, bool last, const auto& behind_of) {
+    const auto image = [&](int64_t c, int64_t h, int64_t w) {
+      return last ? f({2, h, w, c}) : f({2, c, h, w});
+    };
+    Attrs attrs = {{"strides", one_by_one ? Ints{1, 1} : Ints{1, 2}},
+                   {"dilations", Ints{1, 1}},
+                   {"pads_low", one_by_one ? Ints{0, 0} : Ints{1, 0}}};
+    if (last) attrs.set("channels_last", int64_t{1});
+    attrs.set(back ? "size" : "pads_high", back         ? Ints{5, 6}
+                                           : one_by_one ? Ints{0, 0}
+                                                        : Ints{0, 1});
+    const TensorType in = image(3, 5, 6), out = one_by_one ? image(4, 5, 6) : image(4, 4, 3),
+                     weights = one_by_one ? f({4, 3, 1, 1}) : f({4, 3, 3, 2});
+    const int64_t count = back ? 3 : 4;
+    def.samples.push_back(sample(op, attrs, {back ? out : in, weights},
+                                 behind_of(last ? f({count}) : f({count, 1, 1}), back ? in : out)));
+  };
+  using All = std::vector<Behind>;
+  const auto bias = [](const TensorType& channels, const TensorType&) {
+    return All{{"add", {}, 0, {channels}}};
+  };
+  const auto active = [](const TensorType& channels, const TensorType&) {
+    return All{{"add", {}, 1, {channels}}, {"relu", {}, 0, {}}};
+  };
+  const auto residual = [](const TensorType& channels, const TensorType& whole) {
+    return All{{"mul", {}, 0, {f({})}},
+               {"sub", {}, 0, {channels}},
+               {"tanh", {}, 0, {}},
+               {"add", {}, 1, {whole}}};
+  };
+  for (const bool last : {false, true}) {
+    add(false, last, bias);
+    add(false, last, active);
+    add(false, last, residual);
+  }
+  add(true, false, residual);
+  return def;
+}
+
+}  // namespace
+
+std::vector<OpDef> joined_ops() {
+  return {matmul_post(), convolution_post("conv"), convolution_post("conv_data_grad")};
 }
 
 }  // namespace shardrun

@@ -9,8 +9,9 @@
 
 namespace shardrun {
 
-/// One of them. Steps are joined so (planner/join_steps.h): matmul becomes matmul_post. The result
-/// so far is in f32 (in f64 if the operands are), and rounded once, to the last one's type.
+/// One of them. Steps are joined so (planner/join_steps.h): matmul becomes matmul_post, conv and
+/// conv_data_grad become conv_post and conv_data_grad_post. The result so far is in f32 (in f64 if
+/// the operands are), and rounded once, to the last one's type.
 ///
 ///   matmul_post(a, b, bias, x){equation=mk,kn->mn, post="add gelu_grad"}  is
 ///   gelu_grad(x, matmul(a, b) + bias): the second takes the result so far as its operand 1.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "graph/ops/post.h"
 #include "graph/ops/window.h"
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/families.h"
@@ -76,7 +77,7 @@ GemmShape product_of(const ConvolutionShape& s, bool accumulate) {
   const int64_t n = element_count(s.in), c = s.in_channels, o = s.out_channels;
   GemmShape g;
   g.in = s.dtype;
-  g.out = s.dtype;
+  g.out = s.epilogue ? DType::f32 : s.dtype;
   switch (s.pass) {
     case Pass::forward:  // y [o, n] = w [o, c] x [c, n]
       g.a = {o, c}, g.a_strides = {c, 1}, g.b = {c, n}, g.b_strides = {n, 1};
@@ -105,7 +106,8 @@ std::shared_ptr<const PackedProduct> packed_product(const ConvolutionShape& s) {
     return nullptr;
   ProductShape p;
   p.a = p.b = p.in = s.dtype;
-  p.out = weights ? s.weights_dtype : s.dtype;
+  p.out = s.epilogue ? DType::f32 : weights ? s.weights_dtype : s.dtype;
+  p.post = s.post;
   switch (s.pass) {
     case Pass::forward:  // y [n, o] = x [n, c] w' [c, o]
       p.m = n, p.k = c, p.n = o, p.a_row = c, p.a_col = 1, p.b_row = 1, p.b_col = c;
@@ -127,29 +129,37 @@ struct Plan {
   std::shared_ptr<const Gemm> product, more;  // more: adds to the result of the first
   std::shared_ptr<const PackedProduct> packed;
   std::shared_ptr<const Convolution> convolution;
-  int64_t workspace = 0;
+  int64_t bytes_sums = 0;  // of products that something follows, where the result is not f32 itself
+  int64_t workspace = 0;   // these included
 };
 
-std::optional<Plan> plan(const KernelCall& call, std::string* why) {
+std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
   Plan p;
-  p.shape = convolution_shape(call);
+  p.shape = shape;
   p.zero = is_zero(p.shape);
   if (p.zero) return p;
   // Sums over images in bf16 would be rounded each time.
   const bool sums = p.shape.pass == Pass::weights && p.shape.batch > 1;
-  if (!p.shape.channels_last && is_product(p.shape) &&
+  const auto bytes_sums = [&](int64_t images) {
+    if (!p.shape.epilogue || p.shape.dtype == DType::f32) return int64_t{0};
+    return (images * p.shape.made_channels() * element_count(p.shape.made()) * 4 + 63) / 64 * 64;
+  };
+  if (!p.shape.channels_last && is_product(p.shape) && p.shape.post.empty() &&
       !(sums && p.shape.weights_dtype != DType::f32)) {
     p.product = Gemm::make(product_of(p.shape, false), why);
     if (p.product && sums) p.more = Gemm::make(product_of(p.shape, true), why);
     if (p.product && (!sums || p.more)) {
-      p.workspace = std::max(p.product->scratch_bytes(), p.more ? p.more->scratch_bytes() : 0);
+      p.bytes_sums = bytes_sums(1);
+      p.workspace =
+          p.bytes_sums + std::max(p.product->scratch_bytes(), p.more ? p.more->scratch_bytes() : 0);
       return p;
     }
     p.product = p.more = nullptr;
   }
   p.packed = packed_product(p.shape);
   if (p.packed) {
-    p.workspace = p.packed->workspace_bytes();
+    p.bytes_sums = bytes_sums(p.shape.batch);
+    p.workspace = p.bytes_sums + p.packed->workspace_bytes();
     return p;
   }
   if (p.shape.in.size() > 3) {
@@ -171,19 +181,97 @@ void run_products(const Plan& p, const KernelArgs& args) {
   const auto* first = static_cast<const char*>(args.in[0].data);
   const auto* second = static_cast<const char*>(args.in[1].data);
   auto* out = static_cast<char*>(args.out[0].data);
+  char* work = static_cast<char*>(args.workspace) + p.bytes_sums;
+  const int64_t made = s.made_channels() * n;  // of an image
   for (int64_t image = 0; image < s.batch; ++image) {
+    char* result = p.bytes_sums > 0 ? static_cast<char*>(args.workspace)
+                                    : out + image * made * size_of(s.dtype);
     for (int64_t group = 0; group < s.groups; ++group) {
       const int64_t at = image * s.groups + group;
       if (s.pass == Pass::weights) {  // operands x, dy
         const Gemm& gemm = image == 0 ? *p.product : *p.more;
-        gemm.run(second + at * y, first + at * x, out + group * w, args.workspace);
+        gemm.run(second + at * y, first + at * x, out + group * w, work);
       } else {  // operands x, w or dy, w
-        const bool forward = s.pass == Pass::forward;
-        p.product->run(second + group * w, first + at * (forward ? x : y),
-                       out + at * (forward ? y : x), args.workspace);
+        p.product->run(second + group * w, first + at * (s.pass == Pass::forward ? x : y),
+                       result + group * (made / s.groups) * (s.epilogue ? 4 : in), work);
       }
     }
+    if (s.epilogue) {
+      const int64_t rows = s.epilogue->rows() / s.batch;
+      s.epilogue->run(args, reinterpret_cast<float*>(result) - image * made, image * rows,
+                      (image + 1) * rows);
+    }
   }
+}
+
+void run_packed(const Plan& p, const KernelArgs& args) {
+  const bool weights = p.shape.pass == Pass::weights;
+  void* result = p.bytes_sums > 0 ? args.workspace : args.out[0].data;
+  const void *a = args.in[weights ? 1 : 0].data, *b = args.in[weights ? 0 : 1].data;
+  char* work = static_cast<char*>(args.workspace) + p.bytes_sums;
+  if (p.shape.epilogue) {
+    p.packed->run(a, b, result, work);
+    p.shape.epilogue->run(args, static_cast<float*>(result), 0, p.shape.epilogue->rows());
+  } else {
+    p.packed->run(a, b, result, work, PostOperands(args).span());
+  }
+}
+
+/// As large as the result, or one number for each of its channels, or one?
+bool lies_in_channels(const Shape& operand, const Shape& result, size_t channel) {
+  if (operand == result || element_count(operand) == 1) return true;
+  const size_t lead = result.size() - operand.size();
+  for (size_t d = 0; d < operand.size(); ++d) {
+    if (operand[d] != (lead + d == channel ? result[channel] : 1)) return false;
+  }
+  return lead <= channel;
+}
+
+/// Makes one of a shape without post-ops what oneDNN ends with those of the call, or, if it cannot,
+/// what their own kernels end.
+template <class Make>
+auto with_posts(const KernelCall& call, ConvolutionShape shape, bool by_onednn, std::string* why,
+                Make&& make) -> decltype(make(shape)) {
+  if (!has_post_ops(call.node.op)) return make(shape);
+  if (call.out.size() > 1) {
+    *why = "keeps nothing that stands between";
+    return {};
+  }
+  if (is_zero(shape)) {
+    *why = "nothing is computed";
+    return {};
+  }
+  const Shape& result = call.out[0].shape;
+  const ImageDims d{shape.in.size(), result.size() == shape.in.size() + 3, shape.channels_last};
+  const auto posts = gemm_posts(call, [&](const Shape& operand) {
+    const bool one = element_count(operand) == 1;
+    return d.groups ? one || operand == result : lies_in_channels(operand, result, d.channel());
+  });
+  if (posts && by_onednn) {
+    shape.post = *posts;
+    if (auto made = make(shape)) return made;
+    shape.post.clear();
+  }
+  shape.epilogue = Epilogue::make(call, why);
+  if (!shape.epilogue) return {};
+  return make(shape);
+}
+
+ConvolutionShape own_shape(const KernelCall& call) {
+  const Node node = without_post_ops(call.node);
+  return convolution_shape({node, call.in.first(kOwnOperands), call.out});
+}
+
+std::optional<Plan> plan(const KernelCall& call, std::string* why) {
+  const ConvolutionShape shape = own_shape(call);
+  // oneDNN's gradients have no post-ops, but products do.
+  const bool packed = has_post_ops(call.node.op) && packed_product(shape);
+  return with_posts(call, shape, packed || shape.pass == Pass::forward, why,
+                    [&](const ConvolutionShape& s) -> std::optional<Plan> {
+                      auto made = plan(s, why);
+                      if (made && packed && !made->packed) return std::nullopt;
+                      return made;
+                    });
 }
 
 std::optional<std::string> refuses(const KernelCall& call) {
@@ -205,11 +293,9 @@ PreparedKernel prepare(const KernelCall& call) {
             } else if (p.product) {
               run_products(p, args);
             } else if (p.packed) {
-              const bool weights = p.shape.pass == Pass::weights;
-              p.packed->run(args.in[weights ? 1 : 0].data, args.in[weights ? 0 : 1].data, out.data,
-                            args.workspace);
+              run_packed(p, args);
             } else {
-              p.convolution->run(args.in[0].data, args.in[1].data, out.data, args.workspace);
+              p.convolution->run(args);
             }
           },
           p->workspace, "cpu:onednn"};
@@ -217,12 +303,13 @@ PreparedKernel prepare(const KernelCall& call) {
 
 /// The convolution if there is one for Winograd's tiles.
 std::shared_ptr<const Convolution> tiled(const KernelCall& call, std::string* why) {
-  const ConvolutionShape shape = convolution_shape(call);
+  const ConvolutionShape shape = own_shape(call);
   if (is_zero(shape)) {
     *why = "nothing is computed";
     return nullptr;
   }
-  return Winograd::make(shape, why);
+  return with_posts(call, shape, false, why,
+                    [&](const ConvolutionShape& s) { return Winograd::make(s, why); });
 }
 
 std::optional<std::string> refuses_tiles(const KernelCall& call) {
@@ -236,17 +323,16 @@ PreparedKernel prepare_tiles(const KernelCall& call) {
   std::string why;
   const std::shared_ptr<const Convolution> made = tiled(call, &why);
   SR_REQUIRE(made, internal, call.node.op, " '", call.node.name, "' was refused: ", why);
-  return {[made](const KernelArgs& args) {
-            made->run(args.in[0].data, args.in[1].data, args.out[0].data, args.workspace);
-          },
-          made->scratch_bytes(), "cpu:winograd"};
+  return {[made](const KernelArgs& args) { made->run(args); }, made->scratch_bytes(),
+          "cpu:winograd"};
 }
 
 }  // namespace
 
 KernelList conv_kernels() {
   KernelList list;
-  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"}) {
+  for (const char* op :
+       {"conv", "conv_post", "conv_data_grad", "conv_data_grad_post", "conv_weight_grad"}) {
     list.push_back({op, "cpu:winograd", refuses_tiles, prepare_tiles});
     list.push_back({op, "cpu:onednn", refuses, prepare});
   }

@@ -82,12 +82,18 @@ class DnnlConvolution : public Convolution {
     const Desc x_any = image(x), y_any = image(y);
     const Desc w_any(w, onednn_type(w_type), any), w_hint(w, onednn_type(s.dtype), any);
     const auto direct = dnnl::algorithm::convolution_direct;
-    const dnnl::primitive_attr attr = caller_scratch();
     const dnnl::engine& engine = cpu_engine();
-    const dnnl::convolution_forward::primitive_desc forward(
-        {dnnl::prop_kind::forward_training, direct, x_any, w_hint, y_any, strides, dilates, low,
-         high},
-        attr, engine);
+    const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, direct, x_any,
+                                               w_hint, y_any, strides, dilates, low, high);
+    dnnl::primitive_attr attr = caller_scratch();
+    dnnl::convolution_forward::primitive_desc forward(desc, attr, engine);
+    if (!s.post.empty()) {
+      const std::string alone = forward.impl_info_str();
+      takes_posts_ = append_posts(s, in_place, attr);
+      if (!takes_posts_) return;
+      forward = dnnl::convolution_forward::primitive_desc(desc, attr, engine);
+      takes_posts_ = forward.impl_info_str() == alone;  // no slower one for them
+    }
     if (s.pass == Pass::forward) {
       keep(forward, dnnl::convolution_forward(forward), {kX, kW, kY},
            {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
@@ -109,11 +115,12 @@ class DnnlConvolution : public Convolution {
 
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   bool plain_loops() const { return plain_loops_; }
+  bool takes_posts() const { return takes_posts_; }
 
-  void run(const void* a, const void* b, void* result, void* scratch) const override {
-    auto* work = static_cast<char*>(scratch);
-    if (zeroed_ > 0) std::memset(result, 0, zeroed_);
-    const void* data[] = {a, b, result};
+  void run(const KernelArgs& args) const override {
+    auto* work = static_cast<char*>(args.workspace);
+    if (zeroed_ > 0) std::memset(args.out[0].data, 0, zeroed_);
+    const void* data[] = {args.in[0].data, args.in[1].data, args.out[0].data};
     const void *outside[3], *inside[3];
     for (size_t i = 0; i < 3; ++i) {
       const Side& side = sides_[order_[i]];
@@ -121,12 +128,37 @@ class DnnlConvolution : public Convolution {
       inside[i] = side.reorder ? work + side.at : outside[i];
       if (i < 2 && side.reorder) side.reorder->run({outside[i], inside[i], work});
     }
-    execution_->run({inside[0], inside[1], inside[2], work});
+    const void* all[4 + kMostPosts] = {inside[0], inside[1], inside[2], work};
+    const PostOperands operands(args);
+    std::copy_n(operands.data, operands.count, all + 4);
+    execution_->run(std::span<const void* const>(all, 4 + operands.count));
     const Side& made = sides_[order_[2]];
     if (made.reorder) made.reorder->run({inside[2], outside[2], work});
   }
 
  private:
+  /// False if oneDNN has no such post-op, or an operand would lie otherwise than the result.
+  bool append_posts(const ConvolutionShape& s, bool in_place, dnnl::primitive_attr& attr) {
+    const Shape y = with_channels(s.batch, s.made_channels(), s.made());
+    dnnl::post_ops ops;
+    for (const GemmPost& post : s.post) {
+      Shape dims(y.size(), 1), strides = dims;
+      if (post.count == element_count(y)) {
+        if (!in_place) return false;
+        dims = y, strides = image_strides(y, s.channels_last);
+      } else if (post.count > 1) {
+        dims[1] = post.count, strides[0] = post.count;
+      }
+      const Desc operand = describe(dims, strides, post.dtype);
+      const int index = ops.len();
+      if (!append(post, operand, ops)) return false;
+      if (post.count > 0)
+        operands_.emplace_back(DNNL_ARG_ATTR_MULTIPLE_POST_OP(index) | DNNL_ARG_SRC_1, operand);
+    }
+    attr.set_post_ops(ops);
+    return true;
+  }
+
   /// `order`: the sides that are read first, second, and made. Scratch begins with what one
   /// primitive at a time needs for itself.
   template <class PrimitiveDesc>
@@ -139,9 +171,10 @@ class DnnlConvolution : public Convolution {
       const auto side = static_cast<size_t>(order[static_cast<size_t>(i)]);
       return std::pair(arguments[side], inside[side]);
     };
-    execution_.emplace(primitive,
-                       std::vector<std::pair<int, Desc>>{
-                           argument(0), argument(1), argument(2), {DNNL_ARG_SCRATCHPAD, scratch}});
+    std::vector<std::pair<int, Desc>> all = {
+        argument(0), argument(1), argument(2), {DNNL_ARG_SCRATCHPAD, scratch}};
+    all.insert(all.end(), operands_.begin(), operands_.end());
+    execution_.emplace(primitive, all);
     int64_t shared = aligned(scratch.get_size()), copies = 0;
     for (int i = 0; i < 3; ++i) {
       Side& side = sides_[order[i]];
@@ -169,6 +202,8 @@ class DnnlConvolution : public Convolution {
   size_t zeroed_ = 0;  // bytes of dx where some rows are out of every window's reach
   std::optional<Execution> execution_;
   int64_t scratch_bytes_ = 0;
+  std::vector<std::pair<int, Desc>> operands_;  // of post-ops
+  bool takes_posts_ = true;
   bool plain_loops_ = false;  // oneDNN's reference: it has nothing better for these layouts
 };
 
@@ -176,12 +211,19 @@ class DnnlConvolution : public Convolution {
 
 std::shared_ptr<const Convolution> Convolution::make(const ConvolutionShape& shape,
                                                      std::string* why) {
+  if (shape.epilogue) {
+    // Some images at a time, with what follows on each part in cache, took longer than all images
+    // and another pass over them.
+    *why = "oneDNN's convolution does not end with these post-ops";
+    return nullptr;
+  }
   try {
-    if (shape.channels_last) {
-      auto made = std::make_shared<DnnlConvolution>(shape, true);
-      if (!made->plain_loops()) return made;
-    }
-    return std::make_shared<DnnlConvolution>(shape, false);
+    std::shared_ptr<DnnlConvolution> made;
+    if (shape.channels_last) made = std::make_shared<DnnlConvolution>(shape, true);
+    if (!made || made->plain_loops()) made = std::make_shared<DnnlConvolution>(shape, false);
+    if (made->takes_posts()) return made;
+    *why = "oneDNN has no fast convolution that ends with these post-ops";
+    return nullptr;
   } catch (const dnnl::error& e) {
     *why = std::string("oneDNN refuses: ") + e.what();
     return nullptr;

@@ -1,10 +1,10 @@
-// Convolution: one oneDNN convolution or gradient with its shapes fixed, made once and run often.
+// Convolution: one convolution or gradient with its shapes fixed, made once and run often.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "kernels/kernel.h"
+#include "kernels/cpu/epilogue.h"
 
 namespace shardrun::cpu {
 
@@ -22,6 +22,15 @@ struct ConvolutionShape {
   bool channels_last = false;        // x and y need no change of layout then
   DType dtype = DType::f32;          // of operands and results: f32, bf16
   DType weights_dtype = DType::f32;  // of the weights' gradient
+  // What follows it within its step: as oneDNN's post-ops, or on rows of the result that are in
+  // cache still. At most one of the two.
+  std::vector<GemmPost> post = {};
+  std::shared_ptr<const Epilogue> epilogue = nullptr;
+
+  const Shape& made() const { return pass == Pass::data ? in : out; }  // of the result's positions
+  int64_t made_channels() const {
+    return groups * (pass == Pass::data ? in_channels : out_channels);
+  }
 };
 
 /// What conv, conv_data_grad or conv_weight_grad is called with.
@@ -31,14 +40,15 @@ bool is_zero(const ConvolutionShape& shape);
 
 class Convolution {
  public:
-  /// Null, with the reason in *why, if oneDNN cannot run it. Nothing may be empty, and at least one
-  /// window must meet the operand.
+  /// oneDNN's. Null, with the reason in *why, if it cannot run it. Nothing may be empty, and at
+  /// least one window must meet the operand.
   static std::shared_ptr<const Convolution> make(const ConvolutionShape& shape, std::string* why);
   virtual ~Convolution() = default;
 
   virtual int64_t scratch_bytes() const = 0;  // layouts and scratchpads, at most one run at a time
-  /// forward: x, w -> y. data: dy, w -> dx. weights: x, dy -> dw. Scratch is 64-byte aligned.
-  virtual void run(const void* a, const void* b, void* result, void* scratch) const = 0;
+  /// forward: x, w -> y. data: dy, w -> dx. weights: x, dy -> dw. Behind these operands stand those
+  /// of what follows.
+  virtual void run(const KernelArgs& args) const = 0;
 };
 
 }  // namespace shardrun::cpu

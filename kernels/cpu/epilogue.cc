@@ -1,6 +1,7 @@
 // Post-ops by rows that lie in cache.
 #include "kernels/cpu/epilogue.h"
 
+#include "graph/ops/elementwise.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
@@ -17,6 +18,31 @@ const KernelImpl* kernel_of(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call,
+                                                const std::function<bool(const Shape&)>& lies) {
+  std::vector<GemmPost> out;
+  for (const PostOp& post : post_ops(call.node)) {
+    GemmPost g;
+    g.op = post.node.op;
+    if (g.op == "gelu" && post.node.attrs.s("approximate", "none") == "tanh") g.op = "gelu_tanh";
+    if (g.op == "elu") g.alpha = activation_attr(post.node, "alpha");
+    if (post.operands.size() > 1) return std::nullopt;
+    if (!post.operands.empty()) {
+      const TensorType& operand = call.in[post.operands[0]];
+      const bool turned = post.at == 1 && g.op != "add" && g.op != "mul";
+      if (turned || !is_f32_or_bf16(operand.dtype) || !lies(operand.shape)) return std::nullopt;
+      g.count = element_count(operand.shape);
+      g.dtype = operand.dtype;
+    }
+    out.push_back(g);
+  }
+  return out.size() <= kMostPosts ? std::optional(out) : std::nullopt;
+}
+
+PostOperands::PostOperands(const KernelArgs& args) {
+  for (const TensorView& operand : args.in.subspan(kOwnOperands)) data[count++] = operand.data;
+}
 
 std::shared_ptr<const Epilogue> Epilogue::make(const KernelCall& call, std::string* why) {
   auto made = std::make_shared<Epilogue>();
@@ -46,7 +72,7 @@ std::shared_ptr<const Epilogue> Epilogue::make(const KernelCall& call, std::stri
   return made;
 }
 
-void Epilogue::run(const KernelArgs& args, float* sums) const {
+void Epilogue::run(const KernelArgs& args, float* sums, int64_t begin, int64_t end) const {
   for (Stage& stage : stages_) {
     size_t next = 0;
     for (size_t i = 0; i < stage.in.size(); ++i)
@@ -54,11 +80,11 @@ void Epilogue::run(const KernelArgs& args, float* sums) const {
     stage.out[0].data = &stage == &stages_.back() ? args.out[0].data : sums;
   }
   const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(columns_, 1));
-  parallel_ranges((rows_ + tile - 1) / tile, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
+  parallel_ranges((end - begin + tile - 1) / tile, 1, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
       for (const Stage& stage : stages_) {
-        stage.kernel.run_rows({stage.in, stage.out, nullptr}, t * tile,
-                              std::min((t + 1) * tile, rows_));
+        stage.kernel.run_rows({stage.in, stage.out, nullptr}, begin + t * tile,
+                              std::min(begin + (t + 1) * tile, end));
       }
     }
   });

@@ -71,30 +71,6 @@ std::optional<BlockLayout> blocks_of(const dnnl::memory::desc& b, DType dtype) {
   return out;
 }
 
-/// oneDNN's post-op for one of ours, if it computes the same: its relu, max and min make a number
-/// of NaN.
-bool append(const GemmPost& post, const dnnl::memory::desc& operand, dnnl::post_ops& ops) {
-  using dnnl::algorithm;
-  static const std::map<std::string, algorithm> pairs = {{"add", algorithm::binary_add},
-                                                         {"sub", algorithm::binary_sub},
-                                                         {"mul", algorithm::binary_mul},
-                                                         {"div", algorithm::binary_div}};
-  static const std::map<std::string, algorithm> single = {
-      {"gelu", algorithm::eltwise_gelu_erf}, {"gelu_tanh", algorithm::eltwise_gelu_tanh},
-      {"tanh", algorithm::eltwise_tanh},     {"sigmoid", algorithm::eltwise_logistic},
-      {"elu", algorithm::eltwise_elu},       {"exp", algorithm::eltwise_exp}};
-  if (post.count > 0) {
-    const auto found = pairs.find(post.op);
-    if (found == pairs.end()) return false;
-    ops.append_binary(found->second, operand);
-    return true;
-  }
-  const auto found = single.find(post.op);
-  if (found == single.end()) return false;
-  ops.append_eltwise(1.0f, found->second, static_cast<float>(post.alpha), 0.0f);
-  return true;
-}
-
 /// All of a shape's. Operands are described beside the number of the post-op that takes them.
 bool append(const GemmShape& s, dnnl::post_ops& ops,
             std::vector<std::pair<int, dnnl::memory::desc>>& operands, std::string* why) {
@@ -123,6 +99,29 @@ bool append(const GemmShape& s, dnnl::post_ops& ops,
 }
 
 }  // namespace
+
+// Its relu, max and min make a number of NaN.
+bool append(const GemmPost& post, const dnnl::memory::desc& operand, dnnl::post_ops& ops) {
+  using dnnl::algorithm;
+  static const std::map<std::string, algorithm> pairs = {{"add", algorithm::binary_add},
+                                                         {"sub", algorithm::binary_sub},
+                                                         {"mul", algorithm::binary_mul},
+                                                         {"div", algorithm::binary_div}};
+  static const std::map<std::string, algorithm> single = {
+      {"gelu", algorithm::eltwise_gelu_erf}, {"gelu_tanh", algorithm::eltwise_gelu_tanh},
+      {"tanh", algorithm::eltwise_tanh},     {"sigmoid", algorithm::eltwise_logistic},
+      {"elu", algorithm::eltwise_elu},       {"exp", algorithm::eltwise_exp}};
+  if (post.count > 0) {
+    const auto found = pairs.find(post.op);
+    if (found == pairs.end()) return false;
+    ops.append_binary(found->second, operand);
+    return true;
+  }
+  const auto found = single.find(post.op);
+  if (found == single.end()) return false;
+  ops.append_eltwise(1.0f, found->second, static_cast<float>(post.alpha), 0.0f);
+  return true;
+}
 
 std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
   const int at_once = s.one_thread ? omp_get_max_threads() : 1;

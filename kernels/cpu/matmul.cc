@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "graph/ops/einsum.h"
-#include "graph/ops/elementwise.h"
 #include "graph/ops/post.h"
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/families.h"
@@ -173,33 +172,9 @@ bool lies_in_rows(const Shape& operand, const Shape& result) {
   return std::equal(operand.rbegin(), std::make_reverse_iterator(first), result.rbegin());
 }
 
-// Post-ops as a Gemm takes them, or none if it does not take one of them.
-std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call) {
-  std::vector<GemmPost> out;
-  for (const PostOp& post : post_ops(call.node)) {
-    GemmPost g;
-    g.op = post.node.op;
-    if (g.op == "gelu" && post.node.attrs.s("approximate", "none") == "tanh") g.op = "gelu_tanh";
-    if (g.op == "elu") g.alpha = activation_attr(post.node, "alpha");
-    if (post.operands.size() > 1) return std::nullopt;
-    if (!post.operands.empty()) {
-      const TensorType& operand = call.in[post.operands[0]];
-      const bool turned = post.at == 1 && g.op != "add" && g.op != "mul";
-      if (turned || !is_f32_or_bf16(operand.dtype) ||
-          !lies_in_rows(operand.shape, call.out[0].shape))
-        return std::nullopt;
-      g.count = element_count(operand.shape);
-      g.dtype = operand.dtype;
-    }
-    out.push_back(g);
-  }
-  return out.size() <= kMostPosts ? std::optional(out) : std::nullopt;
-}
-
 /// A product that oneDNN ends with the post-ops, or one in f32, and they behind it.
 struct Posted {
   Plan product;
-  std::vector<size_t> operands;              // of oneDNN's, among the call's
   std::shared_ptr<const Epilogue> epilogue;  // or
   int64_t bytes_sums = 0;                    // where the result is not f32 itself
   TensorType sums;
@@ -209,12 +184,11 @@ std::optional<Posted> plan_posted(const KernelCall& call, std::string* why) {
   const Node node = without_post_ops(call.node);
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
   Posted out;
-  if (const auto posts = gemm_posts(call)) {
+  const auto lies = [&](const Shape& operand) { return lies_in_rows(operand, call.out[0].shape); };
+  if (const auto posts = gemm_posts(call, lies)) {
     const auto product = plan({node, own, call.out}, *posts, why);
     if (product && (product->packed || product->gemm)) {
       out.product = *product;
-      for (const PostOp& post : post_ops(call.node))
-        out.operands.insert(out.operands.end(), post.operands.begin(), post.operands.end());
       return out;
     }
   }
@@ -243,18 +217,14 @@ PreparedKernel prepare_posted(const KernelCall& call) {
   SR_REQUIRE(p.has_value(), internal, "matmul_post '", call.node.name, "' was refused: ", why);
   PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), "cpu:onednn"};
   if (!p->epilogue) {
-    out.run = [p = *p](const KernelArgs& args) {
-      const void* operands[kMostPosts];
-      for (size_t i = 0; i < p.operands.size(); ++i) operands[i] = args.in[p.operands[i]].data;
-      run(p.product, args, std::span<const void* const>(operands, p.operands.size()));
-    };
+    out.run = [p = *p](const KernelArgs& args) { run(p.product, args, PostOperands(args).span()); };
     return out;
   }
   out.run = [p = *p, sums = TensorView{nullptr, p->sums}](const KernelArgs& args) mutable {
     sums.data = p.bytes_sums > 0 ? args.workspace : args.out[0].data;
     run(p.product,
         {args.in, std::span(&sums, 1), static_cast<char*>(args.workspace) + p.bytes_sums});
-    p.epilogue->run(args, sums.as<float>());
+    p.epilogue->run(args, sums.as<float>(), 0, p.epilogue->rows());
   };
   return out;
 }

@@ -14,6 +14,10 @@
 
 namespace shardrun::cpu {
 
+struct GemmPost;
+/// Appends oneDNN's post-op for one of ours (gemm.cc); false if it has none that computes the same.
+bool append(const GemmPost& post, const dnnl::memory::desc& operand, dnnl::post_ops& ops);
+
 inline const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;

@@ -240,23 +240,28 @@ class Tiles : public Convolution {
     weights_ = kPlaces * weights_plane() * (chunks_ > 1 ? blocks() : grad ? 1 : threads_);
     image_ = kPlaces * image_plane();
     results_ = kPlaces * (grad ? results_grad_plane() : results_plane() * threads_);
+    // A chunk's rows of tiles, the first and the last in part.
+    if (s.epilogue && s.dtype != DType::f32)
+      sums_ = (rows_ / counted_.across + 2) * kOut * counted_.width * counted_.channels;
   }
 
   int64_t scratch_bytes() const override {
-    return (std::max(wide_.channels, counted_.channels) + weights_ + image_ + results_) * 4;
+    return (outside() + weights_ + image_ + results_ + sums_) * 4;
   }
 
-  void run(const void* a, const void* b, void* result, void* scratch) const override {
+  void run(const KernelArgs& args) const override {
+    const void *a = args.in[0].data, *b = args.in[1].data;
+    void* result = args.out[0].data;
+    auto* scratch = static_cast<float*>(args.workspace);
     const auto typed = [&]<class T>(T) {
       if (s_.pass != Pass::weights) {
-        convolve(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(result),
-                 static_cast<float*>(scratch));
+        convolve(static_cast<const T*>(a), static_cast<const T*>(b), args);
       } else if (s_.weights_dtype == DType::f32) {
         differentiate(static_cast<const T*>(a), static_cast<const T*>(b),
-                      static_cast<float*>(result), static_cast<float*>(scratch));
+                      static_cast<float*>(result), scratch);
       } else {
         differentiate(static_cast<const T*>(a), static_cast<const T*>(b),
-                      static_cast<uint16_t*>(result), static_cast<float*>(scratch));
+                      static_cast<uint16_t*>(result), scratch);
       }
     };
     if (s_.dtype == DType::f32) {
@@ -273,6 +278,8 @@ class Tiles : public Convolution {
     for (int64_t first = 0; first < tiles_; first += rows_)
       f(first, std::min(rows_, tiles_ - first));
   }
+  // Zeros that stand for what lies outside of an image.
+  int64_t outside() const { return std::max(wide_.channels, counted_.channels); }
   int64_t blocks() const { return divide_up(counted_.panels(), block_); }
   int64_t panels_of(int64_t block) const {
     return std::min(block_, counted_.panels() - block * block_);
@@ -285,11 +292,11 @@ class Tiles : public Convolution {
   int64_t results_grad_plane() const { return plane_of(counted_.channels * rows_); }
 
   template <class T>
-  void convolve(const T* x, const T* w, T* y, float* scratch) const {
-    float* nothing = scratch;
-    float* weights = nothing + std::max(wide_.channels, counted_.channels);
-    float *image = weights + weights_, *results = image + image_;
+  void convolve(const T* x, const T* w, const KernelArgs& args) const {
+    auto* nothing = static_cast<float*>(args.workspace);
+    float *weights = nothing + outside(), *image = weights + weights_, *results = image + image_;
     std::fill(nothing, weights, 0.0f);
+    Ending ending(*this, args, results + results_);
     const int64_t in = wide_.panels(), items = groups_ * blocks(), most = rows_ / groups_;
     if (chunks_ > 1) {
       for (int64_t b = 0; b < blocks(); ++b)
@@ -312,18 +319,59 @@ class Tiles : public Convolution {
                                     in, block + place * weights_plane(), panels,
                                     mine + place * results_plane(), most);
             }
-            write_tiles(y, first + from, count, b * block_, panels, mine);
+            if (s_.epilogue) {
+              write_tiles(ending.sums(), first + from, count, b * block_, panels, mine);
+            } else {
+              write_tiles(args.out[0].as<T>(), first + from, count, b * block_, panels, mine);
+            }
           }
         }
       });
+      if (s_.epilogue) ending.follow(first + tiles);
     });
   }
+
+  /// What follows a convolution, behind each chunk on the rows of tiles that are whole by then.
+  class Ending {
+   public:
+    /// `scratch`: for `sums_` numbers.
+    Ending(const Tiles& tiles, const KernelArgs& args, float* scratch)
+        : t_(tiles),
+          args_(args),
+          scratch_(tiles.sums_ > 0 ? scratch : nullptr),
+          sums_(scratch_ ? scratch_ : static_cast<float*>(args.out[0].data)) {}
+
+    /// Where the result's first number would lie.
+    float* sums() const { return sums_; }
+
+    /// `tiles` of them are made.
+    void follow(int64_t tiles) {
+      const int64_t begin = done_ * t_.counted_.width, rows = tiles / t_.counted_.across,
+                    image = rows / t_.counted_.down;
+      done_ = image * t_.counted_.height + rows % t_.counted_.down * kOut;
+      const int64_t end = done_ * t_.counted_.width;
+      t_.s_.epilogue->run(args_, sums_, begin, end);
+      if (!scratch_) return;
+      // The row of tiles that is made in part comes to the front.
+      const int64_t channels = t_.counted_.channels;
+      const float* rest = sums_ + end * channels;
+      sums_ = scratch_ - end * channels;
+      if (tiles % t_.counted_.across > 0)
+        std::memmove(scratch_, rest,
+                     static_cast<size_t>(kOut * t_.counted_.width * channels) * sizeof(float));
+    }
+
+   private:
+    const Tiles& t_;
+    const KernelArgs& args_;
+    float *scratch_, *sums_;
+    int64_t done_ = 0;  // rows of pixels
+  };
 
   template <class T, class W>
   void differentiate(const T* x, const T* dy, W* dw, float* scratch) const {
     float* nothing = scratch;
-    float* weights = nothing + std::max(wide_.channels, counted_.channels);
-    float *image = weights + weights_, *results = image + image_;
+    float *weights = nothing + outside(), *image = weights + weights_, *results = image + image_;
     std::fill(nothing, weights, 0.0f);
     const int64_t in = wide_.panels();
     for_chunks([&](int64_t first, int64_t tiles) {
@@ -478,10 +526,10 @@ class Tiles : public Convolution {
   ConvolutionShape s_;
   int64_t threads_;
   Tiled wide_, counted_;
-  int64_t tiles_ = 0, chunks_ = 0, groups_ = 0;    // groups: of a chunk's tiles
-  int64_t rows_ = 0;                               // that a chunk has room for
-  int64_t block_ = 0;                              // panels of result channels at a time
-  int64_t weights_ = 0, image_ = 0, results_ = 0;  // floats of scratch
+  int64_t tiles_ = 0, chunks_ = 0, groups_ = 0;               // groups: of a chunk's tiles
+  int64_t rows_ = 0;                                          // that a chunk has room for
+  int64_t block_ = 0;                                         // panels of result channels at a time
+  int64_t weights_ = 0, image_ = 0, results_ = 0, sums_ = 0;  // floats of scratch
 };
 
 /// Matrix units multiply bf16 sixteen times as fast as vectors multiply f32.

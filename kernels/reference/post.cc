@@ -41,11 +41,10 @@ PreparedKernel prepare(const KernelCall& call) {
 }  // namespace
 
 KernelList post_kernels() {
-  KernelImpl matmul;
-  matmul.op = "matmul_post";
-  matmul.name = "reference";
-  matmul.prepare = prepare;
-  return {matmul};
+  KernelList list;
+  for (const char* op : {"matmul_post", "conv_post", "conv_data_grad_post"})
+    list.push_back({op, "reference", nullptr, prepare});
+  return list;
 }
 
 }  // namespace shardrun::reference

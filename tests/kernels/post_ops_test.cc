@@ -1,6 +1,7 @@
-// Products with post-ops beside the same ops one after another: both ways of multiplying, both
-// ways of ending, in both types, at even and odd sizes.
+// Products and convolutions with post-ops beside the same ops one after another: all ways of
+// multiplying, both ways of ending, in both types, at even and odd sizes.
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 #include <cstring>
@@ -50,9 +51,71 @@ std::vector<Chain> chains() {
           {"clip", {{"sub", {}, 0, {"columns"}}, {"clip", {{"min", -0.5}, {"max", 0.5}}, 0, {}}}}};
 }
 
-struct Size {
-  int64_t b, m, k, n;  // bmk,kn->bmn
+/// What the ops follow, with a name for the test.
+struct Product {
+  std::string name;
+  Node node;
+  std::vector<Shape> in;
+  const char* impl;       // that runs f32
+  bool any_chain = true;  // does it take all chains, or only those that oneDNN has?
 };
+
+std::vector<Product> products() {
+  std::vector<Product> out;
+  for (const auto& [b, m, k, n] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{2, 64, 64, 96},
+                                   {3, 21, 45, 77},  // as they lie
+                                   {2, 260, 70, 96},
+                                   {1, 513, 67, 131}}) {  // packed
+    Product p{str("matmul_", b * m, "x", k, "x", n), {}, {{b, m, k}, {k, n}}, "cpu:onednn"};
+    p.node.op = "matmul";
+    p.node.attrs.set("equation", std::string("bmk,kn->bmn"));
+    out.push_back(p);
+  }
+  struct Convolution {
+    const char* name;
+    Shape x, w;
+    int64_t stride, pad, last;
+    const char* impl;
+    bool any_chain;
+  };
+  // Images that are no multiple of 4; one product of all positions, or one for each image and
+  // group.
+  const std::vector<Convolution> convolutions = {
+      {"tiles", {4, 12, 13, 64}, {64, 64, 3, 3}, 1, 1, 1, "cpu:winograd", true},
+      {"strided", {3, 9, 8, 16}, {24, 16, 3, 3}, 2, 1, 1, "cpu:onednn", false},
+      {"packed", {2, 6, 6, 80}, {96, 80, 1, 1}, 1, 0, 1, "cpu:onednn", true},
+      {"grouped", {2, 6, 5, 2, 8}, {2, 8, 8, 3, 3}, 1, 1, 1, "cpu:onednn", false},
+      {"first", {2, 5, 6, 7}, {4, 5, 2, 3}, 1, 0, 0, "cpu:onednn", false},
+      {"products", {2, 2, 5, 6, 7}, {2, 4, 5, 1, 1}, 1, 0, 0, "cpu:onednn", true}};
+  for (const Convolution& c : convolutions) {
+    const std::vector<int64_t> pads = {c.pad, c.pad};
+    Node forward;
+    forward.op = "conv";
+    forward.attrs = {{"strides", std::vector<int64_t>{c.stride, c.stride}},
+                     {"dilations", std::vector<int64_t>{1, 1}},
+                     {"pads_low", pads},
+                     {"pads_high", pads},
+                     {"channels_last", c.last}};
+    const std::vector<TensorType> types = {{DType::f32, c.x}, {DType::f32, c.w}};
+    Node back = forward;
+    back.op = "conv_data_grad";
+    const size_t at = c.last ? 1 : c.x.size() - 2;
+    back.attrs.set("size", std::vector<int64_t>{c.x[at], c.x[at + 1]});
+    out.push_back({str("conv_", c.name), forward, {c.x, c.w}, c.impl, c.any_chain});
+    out.push_back({str("data_grad_", c.name),
+                   back,
+                   {infer_types(forward, types)[0].shape, c.w},
+                   c.impl,
+                   c.any_chain});
+  }
+  return out;
+}
+
+/// The shape of an operand that is one number for each column, or channel.
+Shape columns_of(const Node& node, const Shape& result) {
+  if (node.op == "matmul" || node.attrs.i("channels_last") != 0) return {result.back()};
+  return {result[result.size() - 3], 1, 1};
+}
 
 Tensor random(const TensorType& type, std::mt19937_64& rng) {
   std::normal_distribution<double> draw(0, 1);
@@ -93,26 +156,27 @@ double distance(const Tensor& got, const Tensor& want) {
   return std::sqrt(error / norm);
 }
 
-using Param = std::tuple<size_t, DType, Size>;
+using Param = std::tuple<size_t, DType, size_t>;
 class PostOps : public ::testing::TestWithParam<Param> {};
 
 TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
-  const auto& [which, dtype, size] = GetParam();
+  const auto& [which, dtype, of] = GetParam();
   const Chain chain = chains()[which];
+  const Product what = products()[of];
+  const Node& product = what.node;
   std::mt19937_64 rng(7);
-  const Shape all = {size.b, size.m, size.n};
-  Node product;
-  product.op = "matmul";
-  product.attrs.set("equation", std::string("bmk,kn->bmn"));
-  std::vector<Tensor> in = {random({dtype, {size.b, size.m, size.k}}, rng),
-                            random({dtype, {size.k, size.n}}, rng)};
-  {
-    const std::vector<TensorType> types = {in[0].type(), in[1].type()};
-    const std::vector<TensorType> out = infer_types(product, types);
-    for (const KernelImpl& impl : cpu_kernels()) {
-      if (impl.op == "matmul" && impl.name == "cpu:onednn" && impl.refuses({product, types, out}))
-        GTEST_SKIP() << "a processor without products of this type";
-    }
+  std::vector<Tensor> in = {random({dtype, what.in[0]}, rng), random({dtype, what.in[1]}, rng)};
+  const std::vector<TensorType> types = {in[0].type(), in[1].type()};
+  const std::vector<TensorType> out = infer_types(product, types);
+  const Shape all = out[0].shape;
+  Shape rows = all;
+  rows.back() = 1;
+  for (const KernelImpl& impl : cpu_kernels()) {
+    if (impl.op == product.op && impl.name == "cpu:onednn" && impl.refuses({product, types, out}))
+      GTEST_SKIP() << "a processor without products of this type";
+  }
+  if (dtype == DType::f32) {
+    EXPECT_EQ(select_kernel(lists(), {product, types, out}).impl, what.impl);
   }
   Tensor apart = run(product, in);
   Node joined = product;
@@ -122,14 +186,14 @@ TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
     next.attrs = b.attrs;
     if (b.op == "dropout") {
       next.attrs.set("global_shape", all);
-      next.attrs.set("start", std::vector<int64_t>{0, 0, 0});
+      next.attrs.set("start", std::vector<int64_t>(all.size(), 0));
     }
     std::vector<Tensor> operands;
     for (const std::string& other : b.others) {
       operands.push_back(other == "step"      ? Tensor::scalar_i64(3)
                          : other == "all"     ? random({dtype, all}, rng)
-                         : other == "columns" ? random({dtype, {size.n}}, rng)
-                         : other == "rows"    ? random({dtype, {size.b, size.m, 1}}, rng)
+                         : other == "columns" ? random({dtype, columns_of(product, all)}, rng)
+                         : other == "rows"    ? random({dtype, rows}, rng)
                                               : random({dtype, {}}, rng));
       in.push_back(operands.back());
     }
@@ -137,6 +201,16 @@ TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
     next.inputs.resize(operands.size());
     apart = run(next, operands);
     add_post_op(joined, next, b.at);
+  }
+  {
+    std::vector<TensorType> all_types;
+    for (const Tensor& t : in) all_types.push_back(t.type());
+    const std::vector<TensorType> made = infer_types(joined, all_types);
+    const bool taken = std::any_of(cpu_kernels().begin(), cpu_kernels().end(), [&](const auto& k) {
+      return k.op == joined.op && k.name == what.impl && !k.refuses({joined, all_types, made});
+    });
+    EXPECT_TRUE(taken || !what.any_chain) << "refused";
+    if (!taken) return;
   }
   const Tensor got = run(joined, in), want = run_reference(joined, in)[0];
   ASSERT_EQ(got.type(), apart.type());
@@ -148,17 +222,55 @@ TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, PostOps,
-    ::testing::Combine(::testing::Range(size_t{0}, chains().size()),
-                       ::testing::Values(DType::f32, DType::bf16),
-                       ::testing::Values(Size{2, 64, 64, 96}, Size{3, 21, 45, 77},  // as they lie
-                                         Size{2, 260, 70, 96}, Size{1, 513, 67, 131})),  // packed
-    [](const auto& info) {
-      const Size& s = std::get<2>(info.param);
-      return str(chains()[std::get<0>(info.param)].name, "_", std::get<1>(info.param), "_",
-                 s.b * s.m, "x", s.k, "x", s.n);
-    });
+INSTANTIATE_TEST_SUITE_P(All, PostOps,
+                         ::testing::Combine(::testing::Range(size_t{0}, chains().size()),
+                                            ::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::Range(size_t{0}, products().size())),
+                         [](const auto& info) {
+                           return str(chains()[std::get<0>(info.param)].name, "_",
+                                      std::get<1>(info.param), "_",
+                                      products()[std::get<2>(info.param)].name);
+                         });
+
+/// On one thread chunks of tiles end within a row of tiles, and images are no multiple of 4 high.
+TEST(PostOps, FollowEachChunkOfTiles) {
+  std::mt19937_64 rng(9);
+  const Shape image = {3, 22, 30, 64};
+  const std::vector<int64_t> one = {1, 1};
+  Node conv;
+  conv.op = "conv";
+  conv.attrs = {{"strides", one},
+                {"dilations", one},
+                {"pads_low", one},
+                {"pads_high", one},
+                {"channels_last", int64_t{1}}};
+  Node bias, drop, sum;
+  bias.op = sum.op = "add";
+  drop.op = "dropout";
+  drop.attrs = {{"p", 0.3},
+                {"seed", int64_t{4}},
+                {"key", int64_t{9}},
+                {"global_shape", image},
+                {"start", std::vector<int64_t>(4, 0)}};
+  for (Node* node : {&bias, &drop, &sum}) node->inputs.resize(2);
+  Node joined = conv;
+  add_post_op(joined, bias, 0);
+  add_post_op(joined, drop, 0);
+  add_post_op(joined, sum, 1);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random({dtype, image}, rng), w = random({dtype, {64, 64, 3, 3}}, rng),
+                 b = random({dtype, {64}}, rng), r = random({dtype, image}, rng),
+                 step = Tensor::scalar_i64(3);
+    const Tensor apart = run(sum, {r, run(drop, {run(bias, {run(conv, {x, w}), b}), step})});
+    const int threads = omp_get_max_threads();
+    const Tensor got = run(joined, {x, w, b, step, r});
+    omp_set_num_threads(1);
+    const Tensor alone = run(joined, {x, w, b, step, r});
+    omp_set_num_threads(threads);
+    EXPECT_EQ(std::memcmp(got.data(), alone.data(), static_cast<size_t>(byte_size(got.type()))), 0);
+    EXPECT_LT(distance(got, apart), dtype == DType::f32 ? 1e-6 : 4e-3);
+  }
+}
 
 /// Sums along k in parts, chunks of columns and of rows: the post-ops come once, at the end.
 TEST(PostOps, FollowTheLastPartOfAProduct) {

@@ -16,9 +16,10 @@
 namespace shardrun::testing {
 
 /// Of the model that `write` writes to a file, which is removed again. All sizes must be set.
+/// `prepare`: further passes over the model.
 inline Graph written_step(const std::function<void(const std::string& path)>& write,
                           const std::string& loss, const OptimizerOptions& optimizer = {},
-                          bool bf16 = false) {
+                          bool bf16 = false, const std::function<void(Graph&)>& prepare = nullptr) {
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / str("shardrun_step_", getpid(), ".onnx");
   write(path.string());
@@ -26,6 +27,7 @@ inline Graph written_step(const std::function<void(const std::string& path)>& wr
   import.evaluate = run_reference;
   Graph graph = import_onnx(path.string(), import);
   fuse(graph);
+  if (prepare) prepare(graph);
   attach_loss(graph, loss);
   graph.outputs.clear();
   graph.metrics = {{"loss", graph.loss}};

@@ -433,6 +433,34 @@ TEST(JoinSteps, ProductsTakeWhatFollowsThem) {
   EXPECT_EQ(posts[2].operands, std::vector<size_t>{3});
 }
 
+/// A convolution with bias and activation, and one that a residual follows; backward, two gradients
+/// of one image.
+TEST(JoinSteps, ConvolutionsTakeWhatFollowsThem) {
+  const std::vector<int64_t> one = {1, 1};
+  const Attrs attrs = {
+      {"strides", one}, {"dilations", one}, {"pads_low", one}, {"channels_last", int64_t{1}}};
+  Attrs forward = attrs, back = attrs;
+  forward.set("pads_high", one);
+  back.set("size", std::vector<int64_t>{6, 5});
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::f32, {2, 6, 5, 4}}), w = f.weight("w", {4, 4, 3, 3}),
+                v = f.weight("v", {4, 4, 3, 3}), b = f.weight("b", {4});
+  const ValueId biased = f.g.add("add", {f.g.add("conv", {x, w}, forward, "p"), b}, {}, "biased");
+  const ValueId active = f.g.add("relu", {biased}, {}, "active");
+  const ValueId y = f.g.add("add", {x, f.g.add("conv", {active, v}, forward, "q")}, {}, "y");
+  const ValueId first = f.g.add("conv_data_grad", {y, v}, back, "d");
+  const ValueId second = f.g.add("conv_data_grad", {y, w}, back, "e");
+  f.g.outputs = {f.g.add("add", {first, second}, {}, "sum")};
+  f.start_plan();
+  const Program p = f.joined();
+  ASSERT_EQ(kinds(p), "conv_post conv_post conv_data_grad conv_data_grad_post");
+  EXPECT_EQ(p.steps[0].node.attrs.s("post"), "add relu");
+  EXPECT_EQ(p.steps[1].node.attrs.s("post"), "add");
+  EXPECT_EQ(post_ops(p.steps[1].node)[0].at, 1u);
+  EXPECT_EQ(p.steps[3].in.back(), p.steps[2].out[0]);
+  EXPECT_EQ(p.steps[3].node.attrs.ints("size"), (std::vector<int64_t>{6, 5}));
+}
+
 /// GELU's argument is read again by its gradient: it is a second result.
 TEST(JoinSteps, KeepsWhatOthersRead) {
   Fixture f;
@@ -505,6 +533,24 @@ TEST(JoinSteps, KeepsNothingAliveForASumThatComesLate) {
   EXPECT_EQ(kinds(lives.joined()), "neg exp matmul_post abs");
 }
 
+/// A bias is brought into shape behind the product, as importers write it: that is done before it.
+TEST(JoinSteps, TakesABiasThatIsShapedLate) {
+  const auto steps = [](Shape bias, Shape shaped) {
+    Fixture f;
+    const ValueId x = f.batch("x", {DType::f32, {16, 3}}), w = f.weight("w", {3, 5}),
+                  b = f.weight("b", std::move(bias));
+    const ValueId p = f.product(f.g.add("neg", {x}, {}, "a"), w, "p");
+    const ValueId row = f.g.add("reshape", {b}, {{"shape", std::move(shaped)}}, "row");
+    f.g.outputs = {f.g.add("add", {p, f.g.add("abs", {row}, {}, "late")}, {}, "y")};
+    f.start_plan();
+    const Program program = f.joined();
+    return kinds(program);
+  };
+  EXPECT_EQ(steps({1, 5}, {5}), "neg reshape abs matmul_post");
+  EXPECT_EQ(steps({80}, {16, 5}),
+            "neg matmul reshape abs add");  // it would live beside the product
+}
+
 TEST(JoinSteps, LeavesPartialProductsToTheirSum) {
   Fixture f;
   f.mesh = Mesh::parse("a=2");
@@ -563,6 +609,10 @@ TEST(JoinSteps, JoinsTheModelsProducts) {
   const auto of_images = joined_kinds(testing::written_step(
       [&](const std::string& path) { write_wide_resnet(images, path); }, "cross-entropy"));
   EXPECT_EQ(of_images.at("matmul_post"), 1);  // the head and its bias
+  // Each block's residual; backward, where the shortcut is a convolution, the sum of its gradient
+  // and the branch's, but for the first: its input is the stem's, of as many channels.
+  EXPECT_EQ(of_images.at("conv_post"), 3);
+  EXPECT_EQ(of_images.at("conv_data_grad_post"), 2);
 }
 
 }  // namespace
