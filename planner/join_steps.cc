@@ -311,6 +311,37 @@ void join_post_ops(Program& program, const TakesStep& takes, std::set<size_t>& g
   }
 }
 
+/// The product that multiplies away what is summed then makes the sum, too.
+void join_sum(Program& program, const Uses& uses, const TakesStep& takes, size_t s,
+              std::set<size_t>& gone) {
+  const Step& sum = program.steps[s];
+  if (!is_kernel(sum, "reduce_sum") || sum.node.attrs.i("keepdims", 1) != 0) return;
+  const BufferId of = sum.in[0], out = sum.out[0];
+  if (!uses.makes_alone(out)) return;
+  for (size_t p : uses.readers(of)) {
+    Step& product = program.steps[p];
+    const std::vector<size_t>& readers = uses.readers(out);
+    if (!is_kernel(product, "matmul") || product.in[0] == product.in[1] ||
+        product.phase != sum.phase || uses.written_between(of, std::min(s, p), std::max(s, p)) ||
+        std::any_of(readers.begin(), readers.end(), [&](size_t r) { return r <= p; }))
+      continue;
+    Step joined = product;
+    add_operand_sum(joined.node, product.in[0] == of ? 0 : 1);
+    const DType type = type_of(program, product.out[0]).dtype;
+    const Node same = operand_sum(joined.node, type_of(program, of).dtype, type);
+    if (type_of(program, out).dtype != type ||
+        same.attrs.ints("axes") != sum.node.attrs.ints("axes"))
+      continue;
+    joined.out.push_back(out);
+    joined.node.outputs = joined.out;
+    if (takes && !takes(joined.node, types_of(program, joined.in), types_of(program, joined.out)))
+      continue;
+    product = std::move(joined);
+    gone.insert(s);
+    return;
+  }
+}
+
 std::set<BufferId> buffers_of(const Program& program, Role role) {
   std::set<BufferId> out;
   for (const Binding& b : program.bindings) {
@@ -381,6 +412,10 @@ void join_steps(Program& program, const TakesStep& takes) {
   if (!gone.empty()) remove_gone(program, gone);
   gone.clear();
   join_post_ops(program, takes, gone);
+  if (!gone.empty()) remove_gone(program, gone);
+  gone.clear();
+  const Uses rest(program);
+  for (size_t s = 0; s < program.steps.size(); ++s) join_sum(program, rest, takes, s, gone);
   if (!gone.empty()) remove_gone(program, gone);
 }
 

@@ -40,6 +40,9 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// becomes matmul_post(a, b, x) where `takes` says so of the joined step; behind conv and
 /// conv_data_grad, too. What stood between and others read, too, is its second result then, as
 /// GELU's argument is for GELU's gradient; of one step, one.
+///
+/// dw = matmul(x, dy) and db = reduce_sum(dy) over the same dims, a bias's gradient beside its
+/// weight's, become dw, db = matmul_post(x, dy), where `takes` says so.
 void join_steps(Program& program, const TakesStep& takes = nullptr);
 
 inline constexpr int64_t kManyRows = 1024;

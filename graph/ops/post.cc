@@ -1,5 +1,6 @@
 // Post-ops: `post` names them, `post_places` says of each which operand the result so far is, and
-// how many others it has; attributes of the third are called `post2.…`. `post_keep`: kept_before.
+// how many others it has; attributes of the third are called `post2.…`. `post_keep`: kept_before;
+// `post_sum`: summed_operand.
 #include "graph/ops/post.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <sstream>
 
 #include "graph/op_def.h"
+#include "graph/ops/einsum.h"
 #include "graph/ops/families.h"
 
 namespace shardrun {
@@ -70,6 +72,31 @@ void add_post_op(Node& node, const Node& next, size_t at, bool keep) {
   for (const auto& [name, attr] : next.attrs.all()) node.attrs.set(prefix_of(index) + name, attr);
 }
 
+std::optional<size_t> summed_operand(const Node& node) {
+  if (!node.attrs.has("post_sum")) return std::nullopt;
+  return static_cast<size_t>(node.attrs.i("post_sum"));
+}
+
+void add_operand_sum(Node& node, size_t operand) {
+  if (!has_post_ops(node.op)) node.op += kSuffix;
+  node.attrs.set("post_sum", static_cast<int64_t>(operand));
+}
+
+Node operand_sum(const Node& node, DType operand, DType product) {
+  const Einsum e = Einsum::parse(node.attrs.s("equation"));
+  const std::string& term = *summed_operand(node) == 0 ? e.a : e.b;
+  std::vector<int64_t> axes;
+  for (size_t i = 0; i < term.size(); ++i) {
+    if (e.out.find(term[i]) == std::string::npos) axes.push_back(static_cast<int64_t>(i));
+  }
+  Node sum;
+  sum.op = "reduce_sum";
+  sum.name = node.name;
+  sum.attrs = {{"axes", axes}, {"keepdims", int64_t{0}}};
+  if (operand != product) sum.attrs.set("out_dtype", std::string(to_string(product)));
+  return sum;
+}
+
 Node without_post_ops(const Node& node) {
   Node out = node;
   if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kSuffix).size());
@@ -110,16 +137,22 @@ Types infer_behind(const Node& node, TensorType type, InTypes in) {
   const std::optional<size_t> keep = kept_before(node);
   SR_REQUIRE(!keep || *keep < posts.size(), invalid_input, node.op, " keeps what its op ",
              keep.value_or(0), " takes, of ", posts.size());
-  Types kept;
+  Types more;
+  const DType product = type.dtype;
   for (const PostOp& post : posts) {
-    if (keep && &post == &posts[*keep]) kept = {type};
+    if (keep && &post == &posts[*keep]) more = {type};
     const Types out = infer_types(post.node, types_of(post, type, in));
     SR_REQUIRE(out.size() == 1 && out[0].shape == type.shape, invalid_input, post.node.op,
                " behind it makes ", out[0], " of ", type);
     type = out[0];
   }
-  kept.insert(kept.begin(), type);
-  return kept;
+  if (const auto operand = summed_operand(node)) {
+    SR_REQUIRE(*operand < kOwnOperands, invalid_input, node.op, " sums its operand ", *operand);
+    const Types summed = {in[*operand]};
+    more.push_back(infer_types(operand_sum(node, summed[0].dtype, product), summed)[0]);
+  }
+  more.insert(more.begin(), type);
+  return more;
 }
 
 /// An operand of post-ops over another result: what is not 1 is as large as the result's dim.
@@ -227,6 +260,10 @@ OpDef matmul_post() {
   add(product, own, {{"mul", {}, 0, {rows}}, {"max", {}, 0, {columns}}});
   add({{"equation", std::string("ij,jk->ki")}}, {f({4, 6}), f({6, 3})},
       {{"add", {}, 0, {f({4})}}, {"tanh", {}, 0, {}}, {"mul", {}, 0, {f({3, 4})}}});
+  for (const int64_t operand : {0, 1}) {
+    matmul.samples.push_back({{f({2, 3, 4}), f({2, 3, 8})},
+                              {{"equation", std::string("abi,abk->ik")}, {"post_sum", operand}}});
+  }
   add({{"equation", std::string("bhij,bhjk->bhik")}}, {f({2, 3, 4, 5}), f({2, 3, 5, 3})},
       {{"leaky_relu", {{"alpha", 0.2}}, 0, {}}});
   return matmul;

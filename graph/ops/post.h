@@ -19,6 +19,11 @@ namespace shardrun {
 /// What one of them takes may be a second result, rounded to its own type, for others to read:
 ///
 ///   y, x = matmul_post(a, b, bias){post="add gelu", post_keep=1}: x is matmul(a, b) + bias
+///
+/// The last result may be the sum of one of the product's operands over what is multiplied away, of
+/// the product's type: the gradient of a bias beside that of its weight.
+///
+///   dw, db = matmul_post(x, dy){equation=bm,bn->mn, post_sum=1}: db [n] is dy [b, n] summed over b
 struct PostOp {
   Node node;                     // op and attributes
   size_t at = 0;                 // which of its operands the result so far is
@@ -35,6 +40,11 @@ std::optional<size_t> kept_before(const Node& node);
 /// Appends one; `node` may be a product or convolution alone. Its other operands are the next that
 /// the step takes. `keep`: what it takes itself is the step's second result.
 void add_post_op(Node& node, const Node& next, size_t at, bool keep = false);
+/// The product's operand whose sum is the last result.
+std::optional<size_t> summed_operand(const Node& node);
+void add_operand_sum(Node& node, size_t operand);
+/// That sum as a reduce_sum, of an operand and a product of these types.
+Node operand_sum(const Node& node, DType operand, DType product);
 /// The product or convolution alone.
 Node without_post_ops(const Node& node);
 /// Has the op post-ops (matmul_post), or can it get some (matmul)?

@@ -233,8 +233,8 @@ template <class Make>
 auto with_posts(const KernelCall& call, ConvolutionShape shape, bool by_onednn, std::string* why,
                 Make&& make) -> decltype(make(shape)) {
   if (!has_post_ops(call.node.op)) return make(shape);
-  if (call.out.size() > 1) {
-    *why = "keeps nothing that stands between";
+  if (auto reason = refuse_more_results(call)) {
+    *why = *reason;
     return {};
   }
   if (is_zero(shape)) {

@@ -19,6 +19,11 @@ const KernelImpl* kernel_of(const KernelCall& call) {
 
 }  // namespace
 
+std::optional<std::string> refuse_more_results(const KernelCall& call) {
+  if (call.out.size() == 1) return std::nullopt;
+  return "gives one result, not what stands between or beside it";
+}
+
 std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call,
                                                 const std::function<bool(const Shape&)>& lies) {
   std::vector<GemmPost> out;

@@ -14,6 +14,10 @@
 
 namespace shardrun::cpu {
 
+/// A second result would go through memory once more, as f32: where all is multiplied first, what
+/// stood between lies in no cache when the post-ops come.
+std::optional<std::string> refuse_more_results(const KernelCall& call);
+
 /// The post-ops of a call as oneDNN takes them, or none if one of them is of another kind. `lies`:
 /// can it take an operand of this shape?
 std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call,

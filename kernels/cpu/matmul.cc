@@ -204,8 +204,7 @@ std::optional<Posted> plan_posted(const KernelCall& call, std::string* why) {
 
 std::optional<std::string> posted_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
-  // It would go through memory twice, as f32: post-ops by rows come when all is multiplied.
-  if (call.out.size() > 1) return "keeps nothing that stands between";
+  if (auto reason = refuse_more_results(call)) return reason;
   std::string why;
   if (!plan_posted(call, &why)) return why;
   return std::nullopt;

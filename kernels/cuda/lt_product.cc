@@ -28,6 +28,7 @@ std::string LtShape::key() const {
     case Ending::gelu: text += keeps ? " gelu, kept" : " gelu"; break;
     case Ending::gelu_grad: text += " gelu_grad"; break;
   }
+  if (sums != Sums::none) text += sums == Sums::of_a ? ", sums of a" : ", sums of b";
   return text;
 }
 
@@ -137,6 +138,11 @@ cublasLtEpilogue_t epilogue_of(const LtShape& s) {
       return s.adds_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case LtShape::Ending::gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
   }
+  switch (s.sums) {
+    case LtShape::Sums::none: break;
+    case LtShape::Sums::of_a: return CUBLASLT_EPILOGUE_BGRADA;
+    case LtShape::Sums::of_b: return CUBLASLT_EPILOGUE_BGRADB;
+  }
   return s.adds_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -164,7 +170,7 @@ class Product final : public LtProduct {
   /// On what boundary all operands of all starts lie, up to an arena's.
   int64_t alignment_of(const LtOperands& o) const {
     uint64_t all = 64;
-    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, o.bias, beside(o)})
+    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, row(o), beside(o)})
       all = std::gcd(all, reinterpret_cast<uint64_t>(p));
     const auto step = [&](int64_t elements, DType dtype) {
       all = std::gcd(all, static_cast<uint64_t>(elements * size_of(dtype)));
@@ -174,7 +180,8 @@ class Product final : public LtProduct {
     return static_cast<int64_t>(all);
   }
 
-  /// What an epilogue reads or writes beside d.
+  /// What an epilogue reads or writes for each row or column of d, and for each element beside d.
+  static const void* row(const LtOperands& o) { return o.bias != nullptr ? o.bias : o.sums; }
   static const void* beside(const LtOperands& o) { return o.x != nullptr ? o.x : o.kept; }
   bool has_beside() const { return shape_.keeps || shape_.ending == LtShape::Ending::gelu_grad; }
 
@@ -222,7 +229,8 @@ class Product final : public LtProduct {
 
   /// The descriptor names the memory of what comes behind the sums, which heuristics look at, too.
   void point(const LtShape::Start& start, const LtOperands& o) const {
-    if (shape_.adds_bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+    if (shape_.adds_bias || shape_.sums != LtShape::Sums::none)
+      set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, row(o));
     if (has_beside())
       set(desc_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
           at(beside(o), start.d, shape_.out));

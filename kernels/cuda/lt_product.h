@@ -35,10 +35,14 @@ struct LtShape {
   bool adds_c = false, adds_bias = false;
   enum class Ending { none, relu, gelu, gelu_grad } ending = Ending::none;  // gelu: by tanh
   bool keeps = false;  // gelu: its argument is written, too, as d lies
-  bool ends() const { return adds_c || adds_bias || ending != Ending::none; }
+  /// The sum of an operand over `depth` is made, too, of d's type: of a for each row of d, of b for
+  /// each column.
+  enum class Sums { none, of_a, of_b } sums = Sums::none;
+  bool ends() const { return adds_c || adds_bias || ending != Ending::none || sums != Sums::none; }
   LtShape alone() const {
     LtShape out = *this;
-    out.adds_c = out.adds_bias = out.keeps = false, out.ending = Ending::none;
+    out.adds_c = out.adds_bias = out.keeps = false;
+    out.ending = Ending::none, out.sums = Sums::none;
     return out;
   }
 
@@ -48,13 +52,13 @@ struct LtShape {
   int64_t workspace_bytes() const;
 };
 
-/// Memory of one product. c, bias, x and kept: where the shape has them. x: what gelu_grad is the
+/// Memory of one product. c and what follows: where the shape has them. x: what gelu_grad is the
 /// slope at.
 struct LtOperands {
   const void *a = nullptr, *b = nullptr;
   void* d = nullptr;
   const void *c = nullptr, *bias = nullptr, *x = nullptr;
-  void* kept = nullptr;
+  void *kept = nullptr, *sums = nullptr;
 };
 
 class LtProduct {

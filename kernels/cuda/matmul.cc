@@ -14,6 +14,18 @@
 namespace shardrun::cuda {
 namespace {
 
+/// The sum of a call's operand as a call of its own.
+struct OperandSum {
+  explicit OperandSum(const KernelCall& whole)
+      : in(whole.in[*summed_operand(whole.node)]),
+        out(whole.out.back()),
+        node(operand_sum(whole.node, in.dtype, out.dtype)) {}
+  KernelCall call() const { return {node, std::span(&in, 1), std::span(&out, 1)}; }
+
+  TensorType in, out;
+  Node node;
+};
+
 Refusal refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   const Node alone = without_post_ops(call.node);
@@ -21,23 +33,38 @@ Refusal refuses(const KernelCall& call) {
   if (auto reason = refuse_more(product, kOwnOperands, 2, {"equation", "out_dtype"})) return reason;
   std::string why;
   if (!plan_matmul(call, tf32_wanted(), &why)) return why;
-  return std::nullopt;
+  if (!summed_operand(call.node)) return std::nullopt;
+  const OperandSum sum(call);
+  for (const KernelImpl& impl : reduce_kernels()) {
+    if (impl.op == sum.node.op) return impl.refuses(sum.call());
+  }
+  return "nothing else could sum the operand";
 }
 
-/// A product and what is behind it: cuBLASLt's epilogue, or a kernel of our own behind the product
-/// where the library has none for it, or is slower so.
+/// A product and what is behind it or beside it: cuBLASLt's epilogue, or a kernel of our own behind
+/// the product where the library has none for it, or is slower so.
 class Product {
  public:
   Product(const KernelCall& call, const LtShape& shape)
-      : shape_(shape), whole_(make_lt_product(shape)) {
+      : shape_(shape), whole_(make_lt_product(shape)), workspace_bytes_(shape.workspace_bytes()) {
     if (!shape.ends()) return;
     alone_ = make_lt_product(shape.alone());
+    if (const auto operand = summed_operand(call.node)) {
+      const KernelList list = reduce_kernels();
+      const KernelList* lists[] = {&list};
+      behind_ = select_kernel(lists, OperandSum(call).call());
+      summed_ = operand;
+      workspace_bytes_ = std::max(workspace_bytes_, behind_.workspace_bytes);
+      return;
+    }
     const ElementChain chain = chain_behind(call);
     behind_ = element_kernel(chain);
     writes_ = chain.writes.size();
     for (int value : chain.reads)
       views_.push_back({nullptr, chain.values[static_cast<size_t>(value)]});
   }
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
 
   void run(const LtOperands& operands, void* workspace, const KernelArgs& args) {
     if (!alone_) return whole_->run(operands, workspace, args.stream);
@@ -51,6 +78,10 @@ class Product {
   void run_apart(const LtOperands& o, void* workspace, const KernelArgs& args) {
     void* product = o.kept != nullptr ? o.kept : o.d;
     alone_->run({o.a, o.b, product}, workspace, args.stream);
+    if (summed_) {
+      behind_.run({args.in.subspan(*summed_, 1), args.out.last(1), workspace, args.stream});
+      return;
+    }
     views_[0].data = product;
     for (size_t i = 1; i < views_.size(); ++i) views_[i].data = args.in[kOwnOperands + i - 1].data;
     behind_.run({views_, args.out.first(writes_), nullptr, args.stream});
@@ -78,7 +109,9 @@ class Product {
 
   LtShape shape_;
   std::unique_ptr<LtProduct> whole_, alone_;
+  int64_t workspace_bytes_;
   PreparedKernel behind_;
+  std::optional<size_t> summed_;   // the operand that it sums, or
   std::vector<TensorView> views_;  // what it reads
   size_t writes_ = 0;              // how many of the results it writes
   bool chosen_ = false, apart_ = false;
@@ -118,6 +151,7 @@ void run(const MatmulPlan& plan, Product& product, const KernelArgs& args) {
   if (plan.bias > 0) operands.bias = args.in[plan.bias].data;
   if (plan.x > 0) operands.x = args.in[plan.x].data;
   if (plan.product->keeps) operands.kept = args.out[1].data;
+  if (plan.product->sums != LtShape::Sums::none) operands.sums = args.out.back().data;
   product.run(operands, work, args);
   if (plan.move_result)
     launch_copy_box(stream, result, out.data, *plan.move_result, size_of(out.type.dtype));
@@ -140,7 +174,8 @@ PreparedKernel prepare(const KernelCall& call) {
   }
   const auto product = std::make_shared<Product>(call, *plan->product);
   return {[plan = *plan, product](const KernelArgs& args) { run(plan, *product, args); },
-          plan->workspace_bytes(), "cuda:cublaslt"};
+          plan->workspace_bytes() - plan->product_bytes + product->workspace_bytes(),
+          "cuda:cublaslt"};
 }
 
 }  // namespace

@@ -162,22 +162,49 @@ class Ending {
   std::string* why_;
 };
 
+/// Of one matrix, the sums in the order of the result's rows or columns. Known to work is the
+/// operand whose columns, or rows, of d lie dense: each step along the depth is a whole vector.
+bool sum_operand(const KernelCall& call, MatmulPlan& plan, size_t operand, std::string* why) {
+  LtShape& s = *plan.product;
+  const Einsum e = Einsum::parse(call.node.attrs.s("equation"));
+  const std::string& term = operand == 0 ? e.a : e.b;
+  const bool is_a = plan.first_is_a == (operand == 0);
+  if (s.ends()) {
+    *why = "cuBLASLt sums an operand or ends the product, not both";
+  } else if (operand == 0 ? plan.narrow_first : plan.narrow_second) {
+    *why = "the operand that is summed is rounded first";
+  } else if (s.batch > 1 || s.starts.size() > 1) {
+    *why = "cuBLASLt sums no operand of several products";
+  } else if (common_letters(term, e.out, true) != common_letters(e.out, term, true)) {
+    *why = "the sum has its dims in another order than the result";
+  } else if (is_a ? s.transpose_a : !s.transpose_b) {
+    *why = "cuBLASLt sums an operand along the dim that does not lie dense";
+  } else {
+    s.sums = is_a ? LtShape::Sums::of_a : LtShape::Sums::of_b;
+    return true;
+  }
+  return false;
+}
+
 bool end_product(const KernelCall& call, MatmulPlan& plan, std::string* why) {
+  if (!has_post_ops(call.node.op)) return true;
   const std::vector<PostOp> posts = post_ops(call.node);
-  if (posts.empty()) return true;
   if (!plan.product) {
     *why = "nothing is multiplied";
     return false;
   }
-  if (plan.move_result) {
+  if (plan.move_result && !posts.empty()) {
     *why = "operands of what is behind it lie as the result does, which is transposed";
     return false;
   }
   const std::optional<size_t> keep = kept_before(call.node);
   Ending ending(call, plan, why);
-  return std::all_of(posts.begin(), posts.end(), [&](const PostOp& post) {
-    return ending.take(post, keep && &post == &posts[*keep]);
-  });
+  const auto summed = summed_operand(call.node);
+  return std::all_of(posts.begin(), posts.end(),
+                     [&](const PostOp& post) {
+                       return ending.take(post, keep && &post == &posts[*keep]);
+                     }) &&
+         (!summed || sum_operand(call, plan, *summed, why));
 }
 
 std::optional<MatmulPlan> plan_alone(const KernelCall& call, bool tf32, std::string* why) {

@@ -13,12 +13,12 @@ Tensor as_double(const TensorView& view) {
 }
 
 PreparedKernel prepare(const KernelCall& call) {
-  const Node node = without_post_ops(call.node);
+  const Node alone = without_post_ops(call.node);
   const std::vector<TensorType> out = {{DType::f64, call.out[0].shape}};
   const KernelList* lists[] = {&reference_kernels()};
   const PreparedKernel product =
-      select_kernel(lists, KernelCall{node, call.in.first(kOwnOperands), out});
-  return {[product, posts = post_ops(call.node),
+      select_kernel(lists, KernelCall{alone, call.in.first(kOwnOperands), out});
+  return {[product, node = call.node, posts = post_ops(call.node),
            keep = kept_before(call.node)](const KernelArgs& args) {
             Tensor result(TensorType{DType::f64, args.out[0].type.shape});
             const TensorView view = result.view();
@@ -34,6 +34,11 @@ PreparedKernel prepare(const KernelCall& call) {
               result = run_reference(post.node, in)[0];
             }
             store(args.out[0]);
+            if (const auto operand = summed_operand(node)) {
+              const Tensor summed[] = {as_double(args.in[*operand])};
+              result = run_reference(operand_sum(node, DType::f64, DType::f64), summed)[0];
+              store(args.out.back());
+            }
           },
           product.workspace_bytes, "reference"};
 }

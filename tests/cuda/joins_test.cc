@@ -34,12 +34,27 @@ bool gpu_runs_joined(const Node& node, const std::vector<TensorType>& in,
 std::map<std::string, int> endings(const Program& program) {
   std::map<std::string, int> out;
   for (const Step& step : program.steps) {
-    if (has_post_ops(step.node.op)) ++out[step.node.attrs.s("post")];
+    if (!post_ops(step.node).empty()) ++out[step.node.attrs.s("post")];
   }
   return out;
 }
 
 using Endings = std::map<std::string, int>;
+
+/// Each bias's gradient comes with its weight's.
+TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
+  for (const bool bf16 : {false, true}) {
+    Program program = program_of(small_gpt(0, bf16));
+    join_steps(program, gpu_runs_joined);
+    int sums = 0, apart = 0;
+    for (const Step& step : program.steps) {
+      if (summed_operand(step.node)) ++sums;
+      if (step.node.op == "reduce_sum") ++apart;
+    }
+    EXPECT_EQ(sums, 8) << bf16;   // of each layer four
+    EXPECT_EQ(apart, 3) << bf16;  // the loss, its count, and the positions' gradient
+  }
+}
 
 TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
   for (const bool bf16 : {false, true}) {

@@ -69,6 +69,23 @@ std::vector<double> product(const MatmulPlan& plan, const std::vector<double>& a
   return d;
 }
 
+/// The sums of an operand along the depth.
+std::vector<double> sums(const LtShape& s, const std::vector<double>& a,
+                         const std::vector<double>& b) {
+  const bool of_a = s.sums == LtShape::Sums::of_a;
+  std::vector<double> out(static_cast<size_t>(of_a ? s.rows : s.cols));
+  for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+    for (int64_t k = 0; k < s.depth; ++k) {
+      const auto at = [&](bool depth_dense, int64_t ld) {
+        return static_cast<size_t>(depth_dense ? k + i * ld : i + k * ld);
+      };
+      out[static_cast<size_t>(i)] +=
+          of_a ? a[at(s.transpose_a, s.a.ld)] : b[at(!s.transpose_b, s.b.ld)];
+    }
+  }
+  return out;
+}
+
 /// Leading dims that cuBLAS takes, for the matrices as they lie.
 void expect_valid(const LtShape& s) {
   EXPECT_GE(s.a.ld, s.transpose_a ? s.depth : s.rows);
@@ -109,16 +126,19 @@ bool check(const Case& c, std::mt19937_64& rng) {
     const auto first = operand(in[0], plan->narrow_first, plan->move_first),
                second = operand(in[1], plan->narrow_second, plan->move_second);
     std::vector<double> kept;
-    auto d = product(*plan, plan->first_is_a ? first : second, plan->first_is_a ? second : first,
-                     in, want[0].count(), kept);
+    const auto& a = plan->first_is_a ? first : second;
+    const auto& b = plan->first_is_a ? second : first;
+    auto d = product(*plan, a, b, in, want[0].count(), kept);
     if (plan->move_result) d = moved(d, *plan->move_result);
     convert(d.data(), DType::f64, got[0].data(), c.out[0].dtype, want[0].count());
-    EXPECT_EQ(plan->product->keeps, got.size() > 1);
+    const bool summed = plan->product->sums != LtShape::Sums::none;
+    EXPECT_EQ(plan->product->keeps + summed, got.size() - 1);
+    const std::vector<double> more = summed ? sums(*plan->product, a, b) : kept;
     if (got.size() > 1)
-      convert(kept.data(), DType::f64, got[1].data(), c.out[1].dtype, want[1].count());
+      convert(more.data(), DType::f64, got[1].data(), c.out[1].dtype, want[1].count());
   }
   for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], 1e-6);
-  if (has_post_ops(c.node.op)) expect_apart(c, in, want);
+  if (!post_ops(c.node).empty()) expect_apart(c, in, want);
   return true;
 }
 
@@ -261,6 +281,36 @@ TEST(MatmulPlan, SaysWhatNoEpilogueDoes) {
   EXPECT_EQ(refusal(posted("ij,jk->ik", {6, 0}, {0, 8}, {{"relu"}})), "nothing is multiplied");
   EXPECT_EQ(refusal(posted("jbi,kbj->ikb", {5, 3, 6}, {7, 3, 5}, {{"relu"}})),
             "operands of what is behind it lie as the result does, which is transposed");
+}
+
+TEST(MatmulPlan, SumsAnOperandBesideAWeightsGradient) {
+  std::mt19937_64 rng(10);
+  const auto summed = [&](const char* equation, Shape a, Shape b, int64_t operand, DType in,
+                          DType out) {
+    Case c = posted(equation, std::move(a), std::move(b), {}, in);
+    if (in != out) c.node.attrs.set("out_dtype", std::string(to_string(out)));
+    add_operand_sum(c.node, static_cast<size_t>(operand));
+    c.out = infer_types(c.node, c.in);
+    return c;
+  };
+  for (const auto& [in, out] :
+       {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}}) {
+    for (const int64_t operand : {0, 1}) {
+      for (const char* equation : {"btc,btd->cd", "btc,btd->dc"})
+        EXPECT_TRUE(check(summed(equation, {2, 6, 5}, {2, 6, 7}, operand, in, out), rng));
+      EXPECT_TRUE(check(summed("ri,rhd->ihd", {9, 5}, {9, 2, 3}, operand, in, out), rng));
+    }
+  }
+  const auto why = [&](const char* equation, Shape a, Shape b) {
+    return refusal(summed(equation, std::move(a), std::move(b), 1, DType::f32, DType::f32));
+  };
+  EXPECT_EQ(why("ij,jk->ik", {6, 5}, {5, 7}), "");
+  EXPECT_EQ(why("ij,kj->ik", {6, 5}, {7, 5}),
+            "cuBLASLt sums an operand along the dim that does not lie dense");
+  EXPECT_EQ(why("bri,brk->bik", {2, 9, 5}, {2, 9, 7}),
+            "cuBLASLt sums no operand of several products");
+  EXPECT_EQ(why("ri,rhd->idh", {9, 5}, {9, 2, 3}),
+            "the sum has its dims in another order than the result");
 }
 
 /// Nothing is moved where a product can be had as the operands lie.

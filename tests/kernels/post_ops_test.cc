@@ -319,5 +319,34 @@ TEST(PostOps, FollowTheLastPartOfAProduct) {
   EXPECT_NE(why.find("not dense"), std::string::npos) << why;
 }
 
+/// Steps of two results are joined where a backend gives both at once.
+TEST(PostOps, GiveOneResult) {
+  const Attrs window = {{"strides", std::vector<int64_t>{1, 1}},
+                        {"dilations", std::vector<int64_t>{1, 1}},
+                        {"pads_low", std::vector<int64_t>{0, 0}},
+                        {"pads_high", std::vector<int64_t>{0, 0}},
+                        {"channels_last", int64_t{1}}};
+  const TensorType x{DType::f32, {2, 9, 9, 32}}, w{DType::f32, {64, 32, 3, 3}},
+      a{DType::f32, {64, 32}}, b{DType::f32, {32, 64}};
+  Node relu;
+  relu.op = "relu";
+  relu.inputs.resize(1);
+  for (const bool conv : {false, true}) {
+    for (const bool keep : {false, true}) {
+      Node node;
+      node.op = conv ? "conv" : "matmul";
+      node.attrs = conv ? window : Attrs{{"equation", std::string("mk,kn->mn")}};
+      add_post_op(node, relu, 0, keep);
+      const std::vector<TensorType> in = conv ? std::vector{x, w} : std::vector{a, b};
+      const std::vector<TensorType> out = infer_types(node, in);
+      ASSERT_EQ(out.size(), keep ? 2u : 1u);
+      bool accepted = false;
+      for (const KernelImpl& impl : cpu_kernels())
+        accepted = accepted || (impl.op == node.op && !impl.refuses({node, in, out}));
+      EXPECT_EQ(accepted, !keep) << node.op;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -494,6 +494,43 @@ TEST(JoinSteps, KeepsOneResultBesides) {
   EXPECT_EQ(kinds(f.joined()), "matmul_post tanh");
 }
 
+/// A bias's gradient beside its weight's; nothing else that is a sum of the same.
+TEST(JoinSteps, SumsAnOperandWhereItIsMultiplied) {
+  const auto steps = [](const std::vector<int64_t>& axes, int64_t keepdims, bool early) {
+    Fixture f;
+    const ValueId x = f.batch("x", {DType::f32, {6, 3}}), dy = f.batch("dy", {DType::f32, {6, 5}});
+    const auto sum = [&] {
+      return f.g.add("reduce_sum", {dy}, {{"axes", axes}, {"keepdims", keepdims}}, "db");
+    };
+    ValueId db = early ? sum() : kNoValue;
+    const ValueId dw = f.g.add("matmul", {x, dy}, {{"equation", std::string("bm,bn->mn")}}, "dw");
+    if (!early) db = sum();
+    f.g.outputs = {dw, f.g.add("neg", {db}, {}, "z")};
+    f.start_plan();
+    const Program p = f.joined();
+    for (const Step& step : p.steps) {
+      if (const auto operand = summed_operand(step.node)) {
+        EXPECT_EQ(*operand, 1u);
+        EXPECT_EQ(step.out.size(), 2u);
+      }
+    }
+    return kinds(p);
+  };
+  EXPECT_EQ(steps({0}, 0, false), "matmul_post neg");
+  EXPECT_EQ(steps({0}, 0, true), "matmul_post neg");
+  EXPECT_EQ(steps({1}, 0, false), "matmul reduce_sum neg");
+  EXPECT_EQ(steps({0}, 1, false), "matmul reduce_sum neg");
+  EXPECT_EQ(steps({0, 1}, 0, false), "matmul reduce_sum neg");
+  Fixture late;  // its reader cannot wait for the product
+  const ValueId dy = late.batch("dy", {DType::f32, {6, 5}});
+  const ValueId db =
+      late.g.add("reduce_sum", {dy}, {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}});
+  const ValueId x = late.g.add("mul", {late.batch("x", {DType::f32, {6, 5}}), db}, {}, "scaled");
+  late.g.outputs = {late.g.add("matmul", {x, dy}, {{"equation", std::string("bm,bn->mn")}}, "dw")};
+  late.start_plan();
+  EXPECT_EQ(kinds(late.joined()), "reduce_sum mul matmul");
+}
+
 TEST(JoinSteps, LeavesProductsWhereTheyAreWanted) {
   const auto steps = [](auto&& finish) {
     Fixture f;
@@ -608,7 +645,7 @@ TEST(JoinSteps, JoinsTheModelsProducts) {
   images.layers = 10, images.width = 1, images.image = 8, images.classes = 4, images.batch = 2;
   const auto of_images = joined_kinds(testing::written_step(
       [&](const std::string& path) { write_wide_resnet(images, path); }, "cross-entropy"));
-  EXPECT_EQ(of_images.at("matmul_post"), 1);  // the head and its bias
+  EXPECT_EQ(of_images.at("matmul_post"), 2);  // the head and its bias, and their gradients
   // Each block's residual; backward, where the shortcut is a convolution, the sum of its gradient
   // and the branch's, but for the first: its input is the stem's, of as many channels.
   EXPECT_EQ(of_images.at("conv_post"), 3);
