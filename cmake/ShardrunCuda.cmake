@@ -2,9 +2,6 @@
 # needed for their headers; they are opened when a run asks for a GPU (runtime/device/cuda/library.h).
 set(SHARDRUN_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: ON, OFF, or AUTO where there is a toolkit")
 set_property(CACHE SHARDRUN_CUDA PROPERTY STRINGS AUTO ON OFF)
-# Machine code for these, PTX of the last for what is newer.
-set(SHARDRUN_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES")
-
 if(SHARDRUN_CUDA STREQUAL "OFF")
   return()
 endif()
@@ -37,6 +34,13 @@ endif()
 
 set(SHARDRUN_CUDA ON)
 set(CMAKE_CUDA_COMPILER ${SHARDRUN_NVCC})
+# Machine code for these, PTX of the last for what is newer. CUDA 13 no longer knows V100s.
+execute_process(COMMAND ${SHARDRUN_NVCC} --list-gpu-code OUTPUT_VARIABLE known_gpus)
+set(usual "80-real;90")
+if(known_gpus MATCHES "sm_70")
+  set(usual "70-real;${usual}")
+endif()
+set(SHARDRUN_CUDA_ARCHITECTURES "${usual}" CACHE STRING "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES")
 set(CMAKE_CUDA_ARCHITECTURES ${SHARDRUN_CUDA_ARCHITECTURES})
 if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})

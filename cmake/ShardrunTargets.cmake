@@ -48,7 +48,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # nvcc hands the host's code to the same compiler; -Wextra would warn of code that nvcc itself writes.
-set(SHARDRUN_CUDA_WARNINGS -Werror=all-warnings -Xcompiler=-Wall,-Werror --diag-suppress=177 -lineinfo)
+set(SHARDRUN_CUDA_WARNINGS -Werror=all-warnings -Xcompiler=-Wall,-Werror --diag-suppress=177 -lineinfo
+    -Wno-deprecated-gpu-targets)
 
 function(shardrun_compile_options target)
   target_compile_options(${target} PRIVATE

@@ -27,8 +27,12 @@ SR_HOST_DEVICE inline float as_float(Bf16 x) {
 SR_HOST_DEVICE inline void assign(double& to, double x) { to = x; }
 SR_HOST_DEVICE inline void assign(float& to, float x) { to = x; }
 SR_HOST_DEVICE inline void assign(Bf16& to, float x) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
+#elif defined(__CUDA_ARCH__)
+  const uint32_t u = __float_as_uint(x);
+  const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+  to.bits = static_cast<uint16_t>(nan ? (u >> 16) | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 #else
   to.bits = bfloat16(x).bits;
 #endif

@@ -84,7 +84,7 @@ struct Element<Bf16> {
   template <class X>
   SR_HOST_DEVICE static Bf16 of(X x) {
     Bf16 out;
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(static_cast<float>(x)));
 #else
     const Word u = bits_of(static_cast<float>(x));
