@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "device/cuda/faults.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
 
@@ -137,8 +138,9 @@ struct CrossEntropyRow {
   Labels labels;
   float *loss, *lse;  // lse: may be null
   Lines lines;
-  const float* dloss = nullptr;  // null: no gradient is wanted
-  T* dlogits = nullptr;          // may be logits
+  const float* dloss;  // null: no gradient is wanted
+  T* dlogits;          // may be logits
+  Fault* unknown;      // a label of no class
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
@@ -148,7 +150,7 @@ struct CrossEntropyRow {
     const float hit = known ? as_float(logits[first + label]) : 0.0f;
     const float log_sum = log_sum_of(top_and_sum(team, logits, lines, row));
     if (team.rank() == 0) {
-      // Nobody can be told here that there is no such class; a step with such a loss is.
+      if (!ignored && !known) report(unknown, label, row);
       loss[row] = ignored ? 0.0f : known ? log_sum - hit : NAN;
       if (lse != nullptr) lse[row] = log_sum;
     }
@@ -249,7 +251,8 @@ PreparedKernel prepare_cross_entropy(const KernelCall& call) {
                                       both ? nullptr : args.out[1].as<float>(),
                                       lines,
                                       both ? args.in[0].as<float>() : nullptr,
-                                      both ? args.out[1].as<T>() : nullptr};
+                                      both ? args.out[1].as<T>() : nullptr,
+                                      fault_of(args.stream, "label", "token", lines.length)};
         run_lines<On>(args, lines, sizeof(T), body, "cross_entropy");
       }
     });

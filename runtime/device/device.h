@@ -51,6 +51,10 @@ class Device {
   virtual void add_box(const void* src, const Box& src_box, void* dst, const Box& dst_box,
                        const Box& region, DType dtype) = 0;
 
+  /// Names the step that work is asked for from now on, for what is found wrong with what it was
+  /// given only when the host waits for the device: "rank 0: step 'loss'"; "" for none.
+  virtual void begins(const std::string& /*step*/) {}
+
   /// Returns when all work that was asked for is done.
   virtual void synchronize() = 0;
 

@@ -138,6 +138,7 @@ struct Executor::Ready {
   std::shared_ptr<PreparedKernel> kernel;  // or
   std::unique_ptr<CollectiveStep> collective;
   Communicator* group = nullptr;
+  std::string where;  // rank and step, for errors
 };
 
 /// Steps that one kernel of the device does.
@@ -192,6 +193,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
   const auto ready_of = [&](const Step& step) {
     Ready ready;
     ready.phase = step.phase;
+    ready.where = str("rank ", program_.rank, ": step '", step.node.name, "'");
     for (BufferId id : step.in) ready.in.push_back(view(id));
     for (BufferId id : step.out) ready.out.push_back(view(id));
     if (step.workspace_bytes > 0) ready.workspace = arena_->data() + step.workspace_offset;
@@ -351,6 +353,7 @@ void Executor::run_step(size_t step) {
   const Ready& ready = ready_[step];
   Device* const side = ready.group != nullptr ? device_.side() : nullptr;
   try {
+    device_.begins(ready.where);
     if (waits_[step]) device_.wait_for(*device_.side());
     if (side != nullptr) side->wait_for(device_);
     if (ready.kernel) {
@@ -361,13 +364,13 @@ void Executor::run_step(size_t step) {
     if (side != nullptr && (timeline_ || hook_)) device_.wait_for(*side);
     if (timeline_ && !device_.is_host()) device_.synchronize();
   } catch (const Error& e) {
-    throw e.with_context(
-        str("rank ", program_.rank, ": step '", program_.steps[step].node.name, "'"));
+    throw e.with_context(ready.where);
   }
 }
 
 void Executor::run_joined(size_t first, const Joined& joined) {
   try {
+    device_.begins(ready_[first].where);
     if (joined.waits) device_.wait_for(*device_.side());
     joined.kernel.run(KernelArgs{joined.in, joined.out, nullptr, device_.stream()});
     if (timeline_) device_.synchronize();
@@ -408,6 +411,7 @@ void Executor::run_steps(Phase phase) {
       start = Timeline::now();
     }
   }
+  device_.begins("");
   if (device_.side() != nullptr) device_.wait_for(*device_.side());
 }
 

@@ -411,5 +411,46 @@ TEST(Executor, AFailingStepIsNamed) {
   });
 }
 
+/// What a device behind the host finds wrong comes when the host waits for it, with the step that
+/// it was found in; also where that is one of recorded work.
+TEST(Executor, AStepThatIsFoundToFailLaterIsNamed) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
+  g.outputs = {
+      g.add("tanh", {g.add("softmax", {x}, {{"axis", int64_t{0}}}, "blk/act")}, {}, "blk/after")};
+  bool fails = false;
+  const KernelList failing = {
+      {"softmax", "broken", [](const KernelCall&) { return std::nullopt; },
+       [&](const KernelCall&) {
+         return PreparedKernel{
+             [&](const KernelArgs&) { SR_REQUIRE(!fails, invalid_input, "label 7 is outside"); }, 0,
+             "broken"};
+       }}};
+  KernelList far = testing::far_kernels(failing);
+  for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
+  const std::vector<const KernelList*> lists = {&far};
+  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+  place_memory(program, StepWorkspaces(lists));
+  for (const bool recorded : {false, true}) {
+    fails = false;
+    testing::run_ranks(1, [&](Communicator& host) {
+      testing::FarDevice device(nullptr, !recorded);
+      const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+      Executor exec(program, lists, *world, 0, nullptr, true, device);
+      if (recorded) exec.run_micro();
+      EXPECT_EQ(exec.read(exec.program().outputs[0]).count(), 4);
+      fails = true;
+      try {
+        exec.run_micro();
+        exec.read(exec.program().outputs[0]);
+        FAIL();
+      } catch (const Error& e) {
+        EXPECT_STREQ(e.what(), "rank 0: step 'blk/act': label 7 is outside");
+      }
+    });
+    EXPECT_TRUE(fails);
+  }
+}
+
 }  // namespace
 }  // namespace shardrun

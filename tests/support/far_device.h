@@ -113,6 +113,7 @@ class FarDevice final : public Device {
                const Box& region, DType dtype) override {
     work([=] { host_device().add_box(src, src_box, dst, dst_box, region, dtype); });
   }
+  void begins(const std::string& step) override { step_ = step; }
   void synchronize() override {
     SR_REQUIRE(noted_ == nullptr, internal, "a wait cannot be noted");
     const std::vector<std::function<void()>> pieces = std::exchange(queue_, {});
@@ -132,12 +133,23 @@ class FarDevice final : public Device {
 
   /// Done, with memory open, or noted.
   void work(std::function<void()> piece) {
-    if (noted_ != nullptr) return noted_->pieces.push_back(std::move(piece));
-    auto open_and_do = [piece = std::move(piece)] {
+    auto for_step = [piece, step = step_] {
+      try {
+        piece();
+      } catch (const Error& e) {
+        throw step.empty() ? e : e.with_context(step);
+      }
+    };
+    if (noted_ != nullptr) return noted_->pieces.push_back(std::move(for_step));
+    if (lazy_) {
+      queue_.push_back([for_step = std::move(for_step)] {
+        const FarMemory::Use open;
+        for_step();
+      });
+    } else {  // who asked for it adds the step
       const FarMemory::Use open;
       piece();
-    };
-    lazy_ ? queue_.push_back(open_and_do) : open_and_do();
+    }
   }
   /// The same for what opens memory by itself.
   void later(std::function<void()> piece) { lazy_ ? queue_.push_back(piece) : piece(); }
@@ -151,6 +163,7 @@ class FarDevice final : public Device {
     std::vector<std::function<void()>> pieces;
   };
   Noted* noted_ = nullptr;
+  std::string step_;  // that work is asked for now
   std::unique_ptr<FarDevice> side_;
   bool lazy_;
   std::vector<std::function<void()>> queue_;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/cuda/boxes.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/faults.h"
 
 namespace shardrun::cuda {
 
@@ -107,7 +108,11 @@ class OneDevice final : public CudaDevice {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     stream_.reset(stream);
     reached_ = make_event();
+    set_faults_of(stream, &faults_);
   }
+  ~OneDevice() override { set_faults_of(stream_.get(), nullptr); }
+  OneDevice(const OneDevice&) = delete;
+  OneDevice& operator=(const OneDevice&) = delete;
 
   std::string name() const override {
     return str("cuda:", ordinal_, " (", static_cast<const char*>(properties_.name), ")");
@@ -198,7 +203,14 @@ class OneDevice final : public CudaDevice {
     launch_add_box(stream_.get(), src, dst, loops_of(src_box, dst_box, region), dtype);
   }
 
+  void begins(const std::string& step) override { faults_.begins(step); }
+
   void synchronize() override {
+    wait();
+    faults_.check();
+  }
+
+  void wait() {
     const auto start = std::chrono::steady_clock::now();
     double looked = 0;
     while (true) {
@@ -249,6 +261,9 @@ class OneDevice final : public CudaDevice {
   Staging staging_;
   std::shared_ptr<std::vector<std::weak_ptr<Watch>>> watches_;  // its side's are the same
   Event reached_;
+  Faults faults_{[](int64_t bytes) {
+    return std::shared_ptr<char>(make_pinned(bytes).release(), PinnedDeleter());
+  }};
   std::unique_ptr<OneDevice> side_;
 };
 
