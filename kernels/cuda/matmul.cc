@@ -146,13 +146,7 @@ void run(const MatmulPlan& plan, Product& product, const KernelArgs& args) {
       ready(args.in[1], plan.narrow_second_bytes, plan.move_second, plan.move_second_bytes);
   const TensorView& out = args.out[0];
   void* result = plan.move_result ? take(plan.move_result_bytes) : out.data;
-  LtOperands operands{plan.first_is_a ? first : second, plan.first_is_a ? second : first, result};
-  if (plan.c > 0) operands.c = args.in[plan.c].data;
-  if (plan.bias > 0) operands.bias = args.in[plan.bias].data;
-  if (plan.x > 0) operands.x = args.in[plan.x].data;
-  if (plan.product->keeps) operands.kept = args.out[1].data;
-  if (plan.product->sums != LtShape::Sums::none) operands.sums = args.out.back().data;
-  product.run(operands, work, args);
+  product.run(plan.operands(args, first, second, result), work, args);
   if (plan.move_result)
     launch_copy_box(stream, result, out.data, *plan.move_result, size_of(out.type.dtype));
 }

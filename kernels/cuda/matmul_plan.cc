@@ -254,6 +254,17 @@ std::optional<MatmulPlan> plan_alone(const KernelCall& call, bool tf32, std::str
 
 }  // namespace
 
+LtOperands MatmulPlan::operands(const KernelArgs& args, const void* first, const void* second,
+                                void* result) const {
+  LtOperands o{first_is_a ? first : second, first_is_a ? second : first, result};
+  if (c > 0) o.c = args.in[c].data;
+  if (bias > 0) o.bias = args.in[bias].data;
+  if (x > 0) o.x = args.in[x].data;
+  if (product->keeps) o.kept = args.out[1].data;
+  if (product->sums != LtShape::Sums::none) o.sums = args.out.back().data;
+  return o;
+}
+
 std::optional<MatmulPlan> plan_matmul(const KernelCall& call, bool tf32, std::string* why) {
   const Node alone = without_post_ops(call.node);
   auto plan = plan_alone({alone, call.in.first(kOwnOperands), call.out}, tf32, why);

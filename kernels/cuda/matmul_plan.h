@@ -17,6 +17,10 @@ struct MatmulPlan {
   /// Which of the call's operands are the product's others: 0 where it has none.
   size_t c = 0, bias = 0, x = 0;
 
+  /// The product's, where these are the call's operands and its result as the product takes them.
+  LtOperands operands(const KernelArgs& args, const void* first, const void* second,
+                      void* result) const;
+
   /// Parts of the workspace, each on a boundary of 256 bytes: operands rounded, operands and result
   /// moved, the product's own. 0 bytes where there is nothing to do.
   int64_t narrow_first_bytes = 0, narrow_second_bytes = 0, move_first_bytes = 0,

@@ -10,6 +10,8 @@
 #include <set>
 
 #include "device/cuda/library.h"
+#include "graph/ops/post.h"
+#include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/nvrtc.h"
 #include "tests/cuda/compiled_on_host.h"
 #include "tests/support/kernel_cases.h"
@@ -174,6 +176,47 @@ TEST(ElementSource, AChainGivesTheBitsOfItsCalls) {
     library.run(number, {in[0].data(), in[1].data(), in[2].data(), y.data(), gelu.data()}, count);
     EXPECT_EQ(std::memcmp(y.data(), values[6].data(), 480), 0);
     EXPECT_EQ(std::memcmp(gelu.data(), values[4].data(), 480), 0);
+  }
+}
+
+/// Behind a product, in its memory: what runs where cuBLASLt has no epilogue.
+TEST(ElementSource, EndsProductsInPlace) {
+  ManySources sources;
+  std::vector<Planned> all;
+  std::set<std::string> seen;
+  for (const Case& c : cases_of(op_def("matmul_post"))) {
+    const KernelCall call{c.node, c.in, c.out};
+    std::string why;
+    const bool even = element_count(c.out[0].shape) % 8 == 0;
+    if (post_ops(c.node).empty() || !plan_matmul(call, false, &why) ||
+        element_count(c.out[0].shape) > 100000 ||
+        !seen.insert(str(to_string(c.node.attrs), c.out[0].dtype, even)).second)
+      continue;
+    Planned planned{c, {}};
+    for (int64_t widest : {16, 1}) {
+      const ElementSource source = element_source(chain_behind(call), widest);
+      planned.kernels.emplace_back(sources.add(source.text), source.count);
+    }
+    all.push_back(std::move(planned));
+  }
+  EXPECT_GE(all.size(), 10u);
+  const HostLibrary library(sources);
+  std::mt19937_64 rng(12);
+  for (const auto& [c, kernels] : all) {
+    SCOPED_TRACE(describe(c));
+    const std::vector<Tensor> in = random_operands(c, rng);
+    const std::vector<Tensor> want = run_reference(c.node, in);
+    for (const auto& [number, count] : kernels) {
+      std::vector<Tensor> got(c.out.begin(), c.out.end());
+      got.back() = run_reference(without_post_ops(c.node), std::span(in).first(kOwnOperands))[0];
+      std::vector<void*> pointers = {got.back().data()};
+      for (size_t i = kOwnOperands; i < in.size(); ++i) pointers.push_back(in[i].data());
+      const size_t writes = chain_behind({c.node, c.in, c.out}).writes.size();
+      for (size_t i = 0; i < writes; ++i) pointers.push_back(got[i].data());
+      library.run(number, pointers, count);
+      for (size_t i = 0; i < got.size(); ++i)
+        expect_close(got[i], want[i], got[i].dtype() == DType::bf16 ? 1e-2 : 1e-6);
+    }
   }
 }
 

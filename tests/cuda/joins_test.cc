@@ -51,6 +51,10 @@ TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
       if (summed_operand(step.node)) ++sums;
       if (step.node.op == "reduce_sum") ++apart;
     }
+    // All of it is prepared, and placed, without a GPU.
+    const std::vector<const KernelList*> lists = {&cuda_kernels()};
+    place_memory(program, StepWorkspaces(lists));
+    check_memory(program);
     EXPECT_EQ(sums, 8) << bf16;   // of each layer four
     EXPECT_EQ(apart, 3) << bf16;  // the loss, its count, and the positions' gradient
   }

@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/matmul_plan.h"
 #include "kernels/element_chain.h"
 #include "tests/support/kernel_cases.h"
 
@@ -144,6 +145,51 @@ TEST(CudaKernels, AgreeWithTheReference) {
     EXPECT_TRUE(impl.op.empty() || exercised.count(impl.op + " " + impl.name))
         << impl.op << " " << impl.name << " was never run";
   }
+}
+
+/// By the library itself, whatever is faster: a run may choose it for other shapes.
+TEST(CudaKernels, EpiloguesGiveWhatTheReferenceDoes) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  cuda::CudaDevice& device = *gpu.device;
+  std::mt19937_64 rng(kSeed + 3);
+  int run = 0;
+  for (const Case& c : cases_of(op_def("matmul_post"))) {
+    std::string why;
+    const auto plan = cuda::plan_matmul({c.node, c.in, c.out}, false, &why);
+    if (!plan || plan->workspace_bytes() != plan->product_bytes) continue;
+    SCOPED_TRACE(describe(c));
+    const std::vector<Tensor> in = random_operands(c, rng);
+    std::vector<std::shared_ptr<char>> memory = {device.allocate(plan->product_bytes)};
+    std::vector<TensorView> in_views, out_views;
+    for (const Tensor& t : in) {
+      memory.push_back(device.allocate(byte_size(t.type())));
+      device.copy_in(memory.back().get(), t.data(), byte_size(t.type()));
+      in_views.push_back({memory.back().get(), t.type()});
+    }
+    for (const TensorType& t : c.out) {
+      memory.push_back(device.allocate(byte_size(t)));
+      out_views.push_back({memory.back().get(), t});
+    }
+    const KernelArgs args{in_views, out_views, memory[0].get(), device.stream()};
+    const auto product = cuda::make_lt_product(*plan->product);
+    const auto operands =
+        plan->operands(args, in_views[0].data, in_views[1].data, out_views[0].data);
+    if (!product->try_run(operands, args.workspace, args.stream)) {
+      std::cout << "cuBLASLt has no " << plan->product->key() << "\n";
+      continue;
+    }
+    ++run;
+    device.synchronize();
+    const std::vector<Tensor> want = run_reference(c.node, in);
+    for (size_t i = 0; i < want.size(); ++i) {
+      SCOPED_TRACE(str("result ", i));
+      Tensor got(c.out[i]);
+      device.copy_out(got.data(), out_views[i].data, byte_size(c.out[i]));
+      expect_close(got, want[i], tolerance_of(c));
+    }
+  }
+  EXPECT_GT(run, 0);
 }
 
 /// gelu(x + bias) in bf16, with both of them wanted: the bits of the two kernels one by one.

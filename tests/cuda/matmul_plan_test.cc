@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "device/cuda/index.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
@@ -245,6 +247,35 @@ TEST(MatmulPlan, EndsAProductWhateverItsLayout) {
         EXPECT_TRUE(check(posted(p.equation, p.a, p.b, behind, dtype), rng)) << p.equation;
     }
   }
+}
+
+/// What was measured of one is not taken for another.
+TEST(MatmulPlan, TellsEpiloguesApart) {
+  const Shape a = {6, 5}, b = {5, 8}, out = {6, 8}, row = {8};
+  std::set<std::string> keys;
+  const std::vector<std::vector<Behind>> all = {{},
+                                                {{"add", 0, {row}}},
+                                                {{"add", 1, {out}}},
+                                                {{"add", 0, {out}}, {"add", 1, {row}}},
+                                                {{"relu"}},
+                                                {{"add", 0, {row}}, {"relu"}},
+                                                {{"gelu", 0, {}, true}},
+                                                {{"gelu", 0, {}, true, true}},
+                                                {{"add", 0, {row}}, {"gelu", 0, {}, true, true}},
+                                                {{"gelu_grad", 1, {out}, true}}};
+  std::string why;
+  const auto add = [&](const Case& c) {
+    keys.insert(cuda::plan_matmul({c.node, c.in, c.out}, false, &why)->product->key());
+  };
+  for (const std::vector<Behind>& behind : all) add(posted("ij,jk->ik", a, b, behind));
+  for (const size_t operand : {0, 1}) {
+    Case c = posted("ji,jk->ik", {5, 6}, b, {});
+    add(c);
+    add_operand_sum(c.node, operand);
+    c.out = infer_types(c.node, c.in);
+    add(c);
+  }
+  EXPECT_EQ(keys.size(), all.size() + 3);
 }
 
 /// Why cuBLASLt's epilogues do not do it; "" if they do.
