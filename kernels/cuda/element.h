@@ -38,12 +38,36 @@ SR_HOST_DEVICE inline void assign(Bf16& to, float x) {
 #endif
 }
 
+/// Elements as what is computed with: f32, or i64 for integers and booleans.
+SR_HOST_DEVICE inline float as_number(float x) { return x; }
+SR_HOST_DEVICE inline float as_number(Bf16 x) { return as_float(x); }
+SR_HOST_DEVICE inline int64_t as_number(int64_t x) { return x; }
+SR_HOST_DEVICE inline int64_t as_number(int32_t x) { return x; }
+SR_HOST_DEVICE inline int64_t as_number(bool x) { return x ? 1 : 0; }
+SR_HOST_DEVICE inline void assign(int64_t& to, int64_t x) { to = x; }
+SR_HOST_DEVICE inline void assign(int32_t& to, int64_t x) { to = static_cast<int32_t>(x); }
+SR_HOST_DEVICE inline void assign(bool& to, int64_t x) { to = x != 0; }
+
 /// Calls f(T{}) with the element type: float or Bf16.
 template <class F>
 void with_element(DType dtype, F&& f) {
   if (dtype == DType::f32) return f(float{});
   if (dtype == DType::bf16) return f(Bf16{});
   fail(ErrorKind::internal, "a GPU kernel for f32 and bf16 was given ", dtype);
+}
+
+template <class F>
+void with_integer(DType dtype, F&& f) {
+  if (dtype == DType::i64) return f(int64_t{});
+  if (dtype == DType::i32) return f(int32_t{});
+  if (dtype == DType::boolean) return f(bool{});
+  fail(ErrorKind::internal, "a GPU kernel for integers was given ", dtype);
+}
+/// With either.
+template <class F>
+void with_number(DType dtype, F&& f) {
+  if (is_float(dtype)) return with_element(dtype, f);
+  with_integer(dtype, f);
 }
 
 /// Elements in 16 bytes.

@@ -41,18 +41,57 @@ struct Indices {
   }
 };
 
-// ---- gather ----
+/// The slices of data that tuples of indices pick, counted over all of data; -1: outside.
+struct Tuples {
+  static constexpr int kMost = 8;
+  const void* data = nullptr;
+  bool wide = false;
+  int entries = 0;                   // of a tuple
+  int64_t size[kMost] = {};          // of the dims that they pick from
+  int64_t in_batch = 1, slices = 1;  // tuples, and slices of data, of each batch
+  int64_t extent = 0;                // slices in all
+
+  Tuples(const Shape& of, const TensorType& indices, int64_t batch_dims)
+      : wide(indices.dtype == DType::i64), entries(static_cast<int>(indices.shape.back())) {
+    for (int64_t d = batch_dims; d + 1 < static_cast<int64_t>(indices.shape.size()); ++d)
+      in_batch *= indices.shape[static_cast<size_t>(d)];
+    int64_t batches = 1;
+    for (int64_t d = 0; d < batch_dims; ++d) batches *= of[static_cast<size_t>(d)];
+    for (int e = 0; e < entries; ++e) slices *= size[e] = of[static_cast<size_t>(batch_dims + e)];
+    extent = batches * slices;
+  }
+  static int64_t count(const TensorType& indices) {
+    return element_count(Shape(indices.shape.begin(), indices.shape.end() - 1));
+  }
+  static int64_t slice(const Shape& of, const TensorType& indices, int64_t batch_dims) {
+    return element_count(Shape(of.begin() + batch_dims + indices.shape.back(), of.end()));
+  }
+
+  SR_HOST_DEVICE int64_t row(int64_t i) const {
+    int64_t at = 0;
+    for (int e = 0; e < entries; ++e) {
+      const int64_t k = i * entries + e;
+      const int64_t index =
+          wide ? static_cast<const int64_t*>(data)[k] : static_cast<const int32_t*>(data)[k];
+      if (index < 0 || index >= size[e]) return -1;
+      at = at * size[e] + index;
+    }
+    return i / in_batch * slices + at;
+  }
+};
+
+// ---- gather, gather_nd ----
 
 struct alignas(16) Sixteen {
   uint64_t low, high;
 };
 
 /// Rows of `units` U each.
-template <class U>
+template <class U, class Index>
 struct GatherUnit {
   const U* from;
   U* to;
-  Indices indices;
+  Index indices;
   int64_t count, units;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
@@ -61,6 +100,26 @@ struct GatherUnit {
   }
 };
 
+/// Rows of so many bytes, as `count` indices say, `outer` times.
+template <class On, class Index>
+void gather_rows(const KernelArgs& args, const Index& indices, int64_t count, int64_t outer,
+                 int64_t bytes) {
+  if (args.out[0].count() == 0) return;
+  const auto run = [&](auto unit) {
+    using U = decltype(unit);
+    const int64_t units = bytes / static_cast<int64_t>(sizeof(U));
+    On::each(args, outer * count * units,
+             GatherUnit<U, Index>{args.in[0].as<U>(), args.out[0].as<U>(), indices, count, units},
+             "gather");
+  };
+  const auto all = reinterpret_cast<uintptr_t>(args.in[0].data) |
+                   reinterpret_cast<uintptr_t>(args.out[0].data) | static_cast<uintptr_t>(bytes);
+  if (all % 16 == 0) return run(Sixteen{});
+  if (all % 4 == 0) return run(uint32_t{});
+  if (all % 2 == 0) return run(uint16_t{});
+  run(uint8_t{});
+}
+
 template <class On>
 PreparedKernel prepare_gather(const KernelCall& call) {
   const Around g(call.in[0].shape, call.node.attrs.i("axis"));
@@ -68,21 +127,25 @@ PreparedKernel prepare_gather(const KernelCall& call) {
   const int64_t bytes = g.inner * size_of(call.in[0].dtype);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    if (args.out[0].count() == 0) return;
-    const Indices indices(args.in[1], offset, g.extent);
-    const auto run = [&](auto unit) {
-      using U = decltype(unit);
-      const int64_t count = args.in[1].count(), units = bytes / static_cast<int64_t>(sizeof(U));
-      On::each(args, g.outer * count * units,
-               GatherUnit<U>{args.in[0].as<U>(), args.out[0].as<U>(), indices, count, units},
-               "gather");
-    };
-    const auto all = reinterpret_cast<uintptr_t>(args.in[0].data) |
-                     reinterpret_cast<uintptr_t>(args.out[0].data) | static_cast<uintptr_t>(bytes);
-    if (all % 16 == 0) return run(Sixteen{});
-    if (all % 4 == 0) return run(uint32_t{});
-    if (all % 2 == 0) return run(uint16_t{});
-    run(uint8_t{});
+    gather_rows<On>(args, Indices(args.in[1], offset, g.extent), args.in[1].count(), g.outer,
+                    bytes);
+  };
+  prepared.impl = "cuda:rows";
+  return prepared;
+}
+
+template <class On>
+PreparedKernel prepare_gather_nd(const KernelCall& call) {
+  const Shape& of = call.in[0].shape;
+  const int64_t batch_dims = call.node.attrs.i("batch_dims", 0);
+  Tuples tuples(of, call.in[1], batch_dims);
+  const int64_t count = Tuples::count(call.in[1]);
+  const int64_t bytes = Tuples::slice(of, call.in[1], batch_dims) * size_of(call.in[0].dtype);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    Tuples here = tuples;
+    here.data = args.in[1].data;
+    gather_rows<On>(args, here, count, 1, bytes);
   };
   prepared.impl = "cuda:rows";
   return prepared;
@@ -343,8 +406,7 @@ inline Refusal elements_refuse(const KernelCall& call) {
       return "indices as large as data along all dims but the axis";
   }
   if (call.node.op == "gather_elements") return std::nullopt;
-  if (!is_float(call.in[0].dtype)) return str("computes in f32, not ", call.in[0].dtype);
-  if (auto reason = refuse_other_floats(call)) return reason;
+  if (auto reason = refuse_other_numbers(call.in[0].dtype)) return reason;
   return keys_refuse(element_count(data), element_count(indices));
 }
 
@@ -383,23 +445,45 @@ PreparedKernel prepare_gather_elements(const KernelCall& call) {
   return prepared;
 }
 
+/// Slice by slice: what tuple i picks.
+struct TupleKey {
+  Tuples indices;
+  uint64_t* keys;
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t row = indices.row(i);
+    keys[i] = key_of(row >= 0 ? row : indices.extent, i);
+  }
+};
+
 enum class Reduction { none, add, mul, max, min };
 
-/// What goes to one element of the result, in order; the first key of an element does all.
+inline Reduction reduction_of(const Node& node) {
+  const std::string name = node.attrs.s("reduction", "none");
+  return name == "add"   ? Reduction::add
+         : name == "mul" ? Reduction::mul
+         : name == "max" ? Reduction::max
+         : name == "min" ? Reduction::min
+                         : Reduction::none;
+}
+
+/// What goes to one element of the result, in order; the first key of a slice of `inner` elements
+/// does all.
 template <class T>
 struct ScatterToElement {
   const T* updates;
   T* out;
   const uint64_t* keys;
-  int64_t count, places;
+  int64_t count, places, inner;
   Reduction reduction;
 
-  SR_HOST_DEVICE void operator()(int64_t k) const {
-    const int64_t place = place_in(keys[k]);
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    int64_t k = i / inner;
+    const int64_t column = i % inner, place = place_in(keys[k]);
     if (place == places || (k > 0 && place_in(keys[k - 1]) == place)) return;
-    float value = as_float(out[place]);
+    T& to = out[place * inner + column];
+    auto value = as_number(to);
     for (; k < count && place_in(keys[k]) == place; ++k) {
-      const float x = as_float(updates[number_in(keys[k])]);
+      const auto x = as_number(updates[number_in(keys[k]) * inner + column]);
       switch (reduction) {
         case Reduction::none: value = x; break;
         case Reduction::add: value += x; break;
@@ -408,9 +492,24 @@ struct ScatterToElement {
         case Reduction::min: value = x < value ? x : value; break;
       }
     }
-    assign(out[place], value);
+    assign(to, value);
   }
 };
+
+/// Keys of `count` updates to `places` slices of `inner` elements, sorted, and then done.
+template <class On, class Make>
+void scatter(const KernelArgs& args, int64_t count, int64_t places, int64_t inner,
+             Reduction reduction, const Make& make) {
+  copy_unless_same<On>(args);
+  if (count * inner == 0 || places == 0) return;
+  const uint64_t* keys = sorted_keys<On>(args, args.workspace, count, make);
+  with_number(args.out[0].type.dtype, [&](auto element) {
+    using T = decltype(element);
+    const ScatterToElement<T> body{
+        args.in[2].as<T>(), args.out[0].as<T>(), keys, count, places, inner, reduction};
+    On::each(args, count * inner, body, "scatter");
+  });
+}
 
 template <class On>
 PreparedKernel prepare_scatter_elements(const KernelCall& call) {
@@ -418,24 +517,35 @@ PreparedKernel prepare_scatter_elements(const KernelCall& call) {
   const Around g(call.in[0].shape, axis);
   const int64_t along = call.in[1].shape[static_cast<size_t>(axis)];
   const int64_t count = element_count(call.in[1].shape), places = element_count(call.in[0].shape);
-  const std::string name = call.node.attrs.s("reduction", "none");
-  const Reduction reduction = name == "add"   ? Reduction::add
-                              : name == "mul" ? Reduction::mul
-                              : name == "max" ? Reduction::max
-                              : name == "min" ? Reduction::min
-                                              : Reduction::none;
+  const Reduction reduction = reduction_of(call.node);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    copy_unless_same<On>(args);
-    if (count == 0 || places == 0) return;
-    const uint64_t* keys =
-        sorted_keys<On>(args, args.workspace, count, element_keys(g, args.in[1], offset, along));
-    with_element(args.out[0].type.dtype, [&](auto element) {
-      using T = decltype(element);
-      const ScatterToElement<T> body{args.in[2].as<T>(), args.out[0].as<T>(), keys, count, places,
-                                     reduction};
-      On::each(args, count, body, "scatter_elements");
-    });
+    scatter<On>(args, count, places, 1, reduction, element_keys(g, args.in[1], offset, along));
+  };
+  prepared.workspace_bytes = sort_bytes(count);
+  prepared.impl = "cuda:sort";
+  return prepared;
+}
+
+inline Refusal tuples_refuse(const KernelCall& call) {
+  if (call.in[1].shape.back() > Tuples::kMost) return "more dims than its loops";
+  if (call.node.op == "gather_nd") return refuse_more(call, 2, 1, {"batch_dims"});
+  if (auto reason = refuse_more(call, 3, 1, {"reduction"})) return reason;
+  if (auto reason = refuse_other_numbers(call.in[0].dtype)) return reason;
+  return keys_refuse(Tuples(call.in[0].shape, call.in[1], 0).extent, Tuples::count(call.in[1]));
+}
+
+template <class On>
+PreparedKernel prepare_scatter_nd(const KernelCall& call) {
+  const Tuples tuples(call.in[0].shape, call.in[1], 0);
+  const int64_t count = Tuples::count(call.in[1]),
+                inner = Tuples::slice(call.in[0].shape, call.in[1], 0);
+  const Reduction reduction = reduction_of(call.node);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    TupleKey make{tuples, nullptr};
+    make.indices.data = args.in[1].data;
+    scatter<On>(args, count, tuples.extent, inner, reduction, make);
   };
   prepared.workspace_bytes = sort_bytes(count);
   prepared.impl = "cuda:sort";
@@ -451,6 +561,8 @@ KernelList indexing_kernels_on() {
   return {{"gather", "cuda:rows", gather_refuses, prepare_gather<On>},
           {"gather_grad", "cuda:sort", add_refuses, prepare_gather_grad<On>},
           {"add_rows", "cuda:sort", add_refuses, prepare_add_rows<On>},
+          {"gather_nd", "cuda:rows", tuples_refuse, prepare_gather_nd<On>},
+          {"scatter_nd", "cuda:sort", tuples_refuse, prepare_scatter_nd<On>},
           {"gather_elements", "cuda:elements", elements_refuse, prepare_gather_elements<On>},
           {"scatter_elements", "cuda:sort", elements_refuse, prepare_scatter_elements<On>}};
 }

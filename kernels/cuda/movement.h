@@ -200,6 +200,10 @@ PreparedKernel prepare_parts(const KernelCall& call) {
 
 // ---- pad, tile ----
 
+/// What stands beside a row: the value `outside`, the row again, its ends, or the row mirrored at
+/// its first and last element.
+enum class Beyond { value, again, edge, mirrored };
+
 /// Each element of the result from where it lies in the operand, or `outside`.
 template <class U>
 struct SpreadElement {
@@ -207,7 +211,7 @@ struct SpreadElement {
   const U* from;
   U* to;
   U outside;
-  bool repeats;  // tile: else pad
+  Beyond beyond;
   int dims;
   int64_t size[kMost], in_size[kMost], in_stride[kMost], before[kMost];
 
@@ -217,20 +221,38 @@ struct SpreadElement {
     for (int d = dims - 1; d >= 0; --d) {
       int64_t here = rest % size[d];
       rest /= size[d];
-      here = repeats ? here % in_size[d] : here - before[d];
+      here = in_row(here - before[d], in_size[d]);
       inside = inside && here >= 0 && here < in_size[d];
       at += here * in_stride[d];
     }
     to[i] = inside ? from[at] : outside;
   }
+
+  /// Position `here`, maybe before or behind a row of n, in it.
+  SR_HOST_DEVICE int64_t in_row(int64_t here, int64_t n) const {
+    if (beyond == Beyond::again) return here % n;
+    if (beyond == Beyond::edge) return here < 0 ? 0 : here < n ? here : n - 1;
+    if (beyond != Beyond::mirrored) return here;
+    if (n == 1) return 0;
+    const int64_t period = 2 * (n - 1);
+    here = (here % period + period) % period;
+    return here < n ? here : period - here;
+  }
 };
+
+inline Beyond beyond_of(const KernelCall& call) {
+  if (call.node.op == "tile") return Beyond::again;
+  const std::string mode = call.node.attrs.s("mode", "constant");
+  if (mode == "constant" || element_count(call.in[0].shape) == 0) return Beyond::value;
+  return mode == "edge" ? Beyond::edge : Beyond::mirrored;
+}
 
 inline Refusal spread_refuses(const KernelCall& call) {
   if (auto reason = refuse_more(call, 1, 1, {"before", "after", "mode", "value", "repeats"}))
     return reason;
   if (call.in[0].shape.size() > SpreadElement<uint8_t>::kMost) return "more dims than its loops";
-  if (call.node.attrs.s("mode", "constant") != "constant" && element_count(call.in[0].shape) > 0)
-    return "pads with a constant";
+  const std::string mode = call.node.attrs.s("mode", "constant");
+  if (mode != "constant" && mode != "edge" && mode != "reflect") return "has no mode " + mode;
   return std::nullopt;
 }
 
@@ -241,6 +263,7 @@ PreparedKernel prepare_spread(const KernelCall& call) {
   const std::vector<int64_t> before =
       repeats ? std::vector<int64_t>(in.shape.size(), 0) : call.node.attrs.ints("before");
   const double value = repeats ? 0 : call.node.attrs.f("value", 0);
+  const Beyond beyond = beyond_of(call);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     with_bits(in.dtype, [&](auto bits) {
@@ -249,7 +272,7 @@ PreparedKernel prepare_spread(const KernelCall& call) {
       convert(&value, DType::f64, &body.outside, in.dtype, 1);
       body.from = args.in[0].as<U>();
       body.to = args.out[0].as<U>();
-      body.repeats = repeats;
+      body.beyond = beyond;
       body.dims = static_cast<int>(in.shape.size());
       const Shape strides = row_major_strides(in.shape);
       for (size_t d = 0; d < in.shape.size(); ++d) {

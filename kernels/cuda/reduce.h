@@ -1,9 +1,10 @@
-// Sums, maxima, minima and the sum of squares over any dims, in f32; argmax and argmin. Where
-// results are few, parts of what makes one are folded side by side and their results once more, in
-// an order that the shape alone decides.
+// Sums, products, maxima and minima over any dims, in f32 and of integers; the sum of squares;
+// argmax and argmin; cumsum. Where results are few, parts of what makes one are folded side by side
+// and their results once more, in an order that the shape alone decides.
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "graph/attrs.h"
 #include "kernels/cuda/many.h"
@@ -12,31 +13,22 @@
 
 namespace shardrun::cuda {
 
-/// How elements become one. all(): of what each thread of a team has; every thread must call it.
+/// How elements become one.
 struct SumFold {
   SR_HOST_DEVICE static float start() { return 0; }
-  SR_HOST_DEVICE static float join(float a, float b) { return a + b; }
-  template <class Team>
-  SR_HOST_DEVICE static float all(const Team& team, float x) {
-    return team.sum(x);
-  }
+  SR_HOST_DEVICE float operator()(float a, float b) const { return a + b; }
+};
+struct ProductFold {
+  SR_HOST_DEVICE static float start() { return 1; }
+  SR_HOST_DEVICE float operator()(float a, float b) const { return a * b; }
 };
 struct MaxFold {  // NaN stays
   SR_HOST_DEVICE static float start() { return -INFINITY; }
-  SR_HOST_DEVICE static float join(float a, float b) { return a != a || a > b ? a : b; }
-  template <class Team>
-  SR_HOST_DEVICE static float all(const Team& team, float x) {
-    const float nans = team.sum(x != x ? 1.0f : 0.0f), most = team.max(x);
-    return nans > 0 ? NAN : most;
-  }
+  SR_HOST_DEVICE float operator()(float a, float b) const { return a != a || a > b ? a : b; }
 };
 struct MinFold {
   SR_HOST_DEVICE static float start() { return INFINITY; }
-  SR_HOST_DEVICE static float join(float a, float b) { return a != a || a < b ? a : b; }
-  template <class Team>
-  SR_HOST_DEVICE static float all(const Team& team, float x) {
-    return -MaxFold::all(team, -x);
-  }
+  SR_HOST_DEVICE float operator()(float a, float b) const { return a != a || a < b ? a : b; }
 };
 
 /// A tensor's dims, neighbours of one kind as one: those that stay and those that are folded.
@@ -119,10 +111,10 @@ struct FoldRows {
       columns<T>(team, at, end - begin < piece ? end - begin : piece, [&](auto n, int64_t c) {
         float v[n()];
         read(x + at + c, v);
-        for (float each : v) value = Fold::join(value, each);
+        for (float each : v) value = Fold{}(value, each);
       });
     }
-    value = Fold::all(team, value);
+    value = team.fold(value, Fold{}, Fold::start());
     if (team.rank() == 0) sink.put(row, value);
   }
 };
@@ -145,7 +137,7 @@ struct FoldColumns {
     for (; begin < end; ++begin) {
       float v[N];
       read(x + base + dims.folded.place(begin), v);
-      for (int i = 0; i < N; ++i) value[i] = Fold::join(value[i], v[i]);
+      for (int i = 0; i < N; ++i) value[i] = Fold{}(value[i], v[i]);
     }
     for (int i = 0; i < N; ++i) sink.put(chunk * dims.kept.count + result + i, value[i]);
   }
@@ -160,15 +152,15 @@ struct FoldParts {
 
   SR_HOST_DEVICE void operator()(int64_t result) const {
     float value = Fold::start();
-    for (int64_t k = 0; k < chunks; ++k) value = Fold::join(value, parts[k * results + result]);
+    for (int64_t k = 0; k < chunks; ++k) value = Fold{}(value, parts[k * results + result]);
     sink.put(result, value);
   }
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t result) const {
     float value = Fold::start();
     for (int64_t k = team.rank(); k < chunks; k += team.size())
-      value = Fold::join(value, parts[k * results + result]);
-    value = Fold::all(team, value);
+      value = Fold{}(value, parts[k * results + result]);
+    value = team.fold(value, Fold{}, Fold::start());
     if (team.rank() == 0) sink.put(result, value);
   }
 };
@@ -241,6 +233,73 @@ void run_fold(const FoldPlan& plan, const KernelArgs& args, const char* name) {
   } else {
     On::rows(args, results, plan.chunks, parts, name);
   }
+}
+
+// ---- integers ----
+
+enum class Join { sum, product, max, min };
+
+/// In i64, a team for each result.
+template <class T>
+struct FoldIntegers {
+  const T* x;
+  T* to;
+  FoldedDims dims;
+  Join join;
+  int64_t start;
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t result) const {
+    const auto both = [this](int64_t a, int64_t b) {
+      switch (join) {
+        case Join::sum: return a + b;
+        case Join::product: return a * b;
+        case Join::max: return a > b ? a : b;
+        default: return a < b ? a : b;
+      }
+    };
+    const int64_t base = dims.kept.place(result);
+    int64_t value = start;
+    for (int64_t i = team.rank(); i < dims.folded.count; i += team.size())
+      value = both(value, as_number(x[base + dims.folded.place(i)]));
+    value = team.fold(value, both, start);
+    if (team.rank() == 0) assign(to[result], value);
+  }
+};
+
+/// The least or greatest number of an integer type, where a maximum or a minimum begins.
+inline int64_t integer_limit(DType dtype, bool greatest) {
+  if (dtype == DType::boolean) return greatest ? 1 : 0;
+  if (dtype == DType::i32)
+    return greatest ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int32_t>::min();
+  return greatest ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
+}
+
+template <class On, Join kJoin>
+PreparedKernel prepare_integers(const KernelCall& call) {
+  const TensorType& in = call.in[0];
+  const FoldedDims dims = *FoldedDims::of(in.shape, call.node.attrs.ints("axes"));
+  const int64_t start = kJoin == Join::sum       ? 0
+                        : kJoin == Join::product ? 1
+                                                 : integer_limit(in.dtype, kJoin == Join::min);
+  PreparedKernel prepared;
+  prepared.run = [=, dtype = in.dtype](const KernelArgs& args) {
+    with_integer(dtype, [&](auto element) {
+      using T = decltype(element);
+      const FoldIntegers<T> body{args.in[0].as<T>(), args.out[0].as<T>(), dims, kJoin, start};
+      On::rows(args, dims.kept.count, dims.folded.count, body, "reduce");
+    });
+  };
+  prepared.impl = "cuda:integers";
+  return prepared;
+}
+
+inline Refusal integers_refuse(const KernelCall& call) {
+  if (is_float(call.in[0].dtype)) return "folds integers";
+  if (auto reason = refuse_other_numbers(call.in[0].dtype)) return reason;
+  if (!FoldedDims::of(call.in[0].shape, call.node.attrs.ints("axes")))
+    return "more dims than its loops have";
+  return refuse_more(call, 1, 1, {"axes", "keepdims", "out_dtype"});
 }
 
 inline Refusal fold_refuses(const KernelCall& call) {
@@ -395,11 +454,68 @@ PreparedKernel prepare_arg(const KernelCall& call) {
   return prepared;
 }
 
+// ---- cumsum ----
+
+/// A thread for each line, one element after the other.
+template <class T>
+struct CumsumLine {
+  const T* x;
+  T* to;
+  int64_t extent, inner;
+  bool exclusive, reverse;
+
+  SR_HOST_DEVICE void operator()(int64_t line) const {
+    const int64_t base = line / inner * extent * inner + line % inner;
+    decltype(as_number(T{})) sum = 0;
+    for (int64_t k = 0; k < extent; ++k) {
+      const int64_t at = base + (reverse ? extent - 1 - k : k) * inner;
+      const auto before = sum;
+      sum += as_number(x[at]);
+      assign(to[at], exclusive ? before : sum);
+    }
+  }
+};
+
+inline Refusal cumsum_refuses(const KernelCall& call) {
+  if (auto reason = refuse_other_numbers(call.in[0].dtype)) return reason;
+  return refuse_more(call, 1, 1, {"axis", "exclusive", "reverse"});
+}
+
+template <class On>
+PreparedKernel prepare_cumsum(const KernelCall& call) {
+  const TensorType& in = call.in[0];
+  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
+  int64_t lines = 1, inner = 1;
+  for (size_t d = 0; d < in.shape.size(); ++d) {
+    if (d != axis) lines *= in.shape[d];
+    if (d > axis) inner *= in.shape[d];
+  }
+  const bool exclusive = call.node.attrs.i("exclusive", 0) != 0,
+             reverse = call.node.attrs.i("reverse", 0) != 0;
+  PreparedKernel prepared;
+  prepared.run = [=, dtype = in.dtype, extent = in.shape[axis]](const KernelArgs& args) {
+    with_number(dtype, [&](auto element) {
+      using T = decltype(element);
+      const CumsumLine<T> body{
+          args.in[0].as<T>(), args.out[0].as<T>(), extent, inner, exclusive, reverse};
+      On::each(args, lines, body, "cumsum");
+    });
+  };
+  prepared.impl = "cuda:lines";
+  return prepared;
+}
+
 template <class On>
 KernelList reduce_kernels_on() {
   return {{"reduce_sum", "cuda:fold", fold_refuses, prepare_fold<On, SumFold>},
           {"reduce_max", "cuda:fold", fold_refuses, prepare_fold<On, MaxFold>},
           {"reduce_min", "cuda:fold", fold_refuses, prepare_fold<On, MinFold>},
+          {"reduce_prod", "cuda:fold", fold_refuses, prepare_fold<On, ProductFold>},
+          {"reduce_sum", "cuda:integers", integers_refuse, prepare_integers<On, Join::sum>},
+          {"reduce_max", "cuda:integers", integers_refuse, prepare_integers<On, Join::max>},
+          {"reduce_min", "cuda:integers", integers_refuse, prepare_integers<On, Join::min>},
+          {"reduce_prod", "cuda:integers", integers_refuse, prepare_integers<On, Join::product>},
+          {"cumsum", "cuda:lines", cumsum_refuses, prepare_cumsum<On>},
           {"reduce_sum_squares", "cuda:pieces", squares_refuse, prepare_squares<On>},
           {"argmax", "cuda:rows", arg_refuses, prepare_arg<On>},
           {"argmin", "cuda:rows", arg_refuses, prepare_arg<On>}};

@@ -22,6 +22,14 @@ inline Refusal refuse_other_floats(const KernelCall& call) {
   return refuse_other_floats(call.out);
 }
 
+/// The element type must be one that with_number knows (element.h).
+inline Refusal refuse_other_numbers(DType dtype) {
+  for (DType known : {DType::f32, DType::bf16, DType::i64, DType::i32, DType::boolean}) {
+    if (dtype == known) return std::nullopt;
+  }
+  return str("has no arithmetic of ", dtype);
+}
+
 /// What an op is given to do besides, as a step that several nodes became is, shows in its
 /// attributes or in the number of its operands and results.
 inline Refusal refuse_more(const KernelCall& call, size_t operands, size_t results,

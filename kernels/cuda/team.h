@@ -38,6 +38,10 @@ struct Alone {
     return value;
   }
   SR_HOST_DEVICE float max(float value) const { return value; }
+  template <class V, class F>
+  SR_HOST_DEVICE V fold(V value, const F&, V) const {
+    return value;
+  }
 };
 
 /// A body for teams as one for single threads.

@@ -20,18 +20,17 @@ class GpuTeam {
 
   template <class V>
   SR_HOST_DEVICE V sum(V value) const {
-    return all(
+    return fold(
         value, [](V a, V b) { return a + b; }, V{0});
   }
   /// NaN counts as nothing.
   SR_HOST_DEVICE float max(float value) const {
-    return all(
+    return fold(
         value, [](float a, float b) { return a > b || b != b ? a : b; }, -INFINITY);
   }
-
- private:
+  /// join(join(a, b), …) of all; join(a, nothing) is a.
   template <class V, class F>
-  SR_HOST_DEVICE V all(V value, const F& join, [[maybe_unused]] V nothing) const {
+  SR_HOST_DEVICE V fold(V value, const F& join, [[maybe_unused]] V nothing) const {
 #ifdef __CUDA_ARCH__
     for (int k = 16; k > 0; k /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, k));
     if (size_ == 32) return value;
@@ -48,6 +47,7 @@ class GpuTeam {
     return value;
   }
 
+ private:
   int rank_, size_;
   double* shared_;  // [32]
 };

@@ -4,6 +4,8 @@
 
 #include <ucontext.h>
 
+#include <array>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -46,11 +48,15 @@ class HostTeam {
     int size() const { return static_cast<int>(team_.fibers_.size()); }
     template <class V>
     V sum(V value) const {
-      return static_cast<V>(team_.all(rank_, value, [](double a, double b) { return a + b; }));
+      return static_cast<V>(
+          team_.all(rank_, static_cast<double>(value), [](double a, double b) { return a + b; }));
     }
     float max(float value) const {
-      const auto join = [](double a, double b) { return a > b || b != b ? a : b; };
-      return static_cast<float>(team_.all(rank_, value, join));
+      return team_.all(rank_, value, [](float a, float b) { return a > b || b != b ? a : b; });
+    }
+    template <class V, class F>
+    V fold(V value, const F& join, V) const {
+      return team_.all(rank_, value, join);
     }
 
    private:
@@ -59,6 +65,7 @@ class HostTeam {
   };
 
  private:
+  using Value = std::array<char, 8>;
   struct Fiber {
     std::vector<char> stack;
     ucontext_t context{};
@@ -72,18 +79,24 @@ class HostTeam {
       swapcontext(&fibers_[at].context, &fibers_[(at + 1) % fibers_.size()].context);
   }
   /// The first turn leaves a value, the second takes them all.
-  template <class F>
-  double all(int rank, double value, const F& join) {
-    values_[static_cast<size_t>(rank)] = value;
+  template <class V, class F>
+  V all(int rank, V value, const F& join) {
+    static_assert(sizeof(V) <= sizeof(Value));
+    std::memcpy(&values_[static_cast<size_t>(rank)], &value, sizeof(V));
     next(rank);
-    double joined = values_[0];
-    for (size_t i = 1; i < values_.size(); ++i) joined = join(joined, values_[i]);
+    const auto of = [this](size_t i) {
+      V v;
+      std::memcpy(&v, &values_[i], sizeof(V));
+      return v;
+    };
+    V joined = of(0);
+    for (size_t i = 1; i < values_.size(); ++i) joined = join(joined, of(i));
     next(rank);
     return joined;
   }
 
   std::vector<Fiber> fibers_;
-  std::vector<double> values_;
+  std::vector<Value> values_;
   std::function<void(int)> body_;
   ucontext_t caller_{};
   static inline thread_local HostTeam* current_ = nullptr;
