@@ -92,8 +92,8 @@ int64_t rows_beside(const Program& program, const Step& product, size_t i) {
 }
 
 /// The products that read a weight's cast then read the weight.
-void join_cast(Program& program, const Uses& uses, const std::set<BufferId>& weights, size_t s,
-               std::set<size_t>& gone) {
+void join_cast(Program& program, const Uses& uses, const TakesStep& takes,
+               const std::set<BufferId>& weights, size_t s, std::set<size_t>& gone) {
   const Step& cast = program.steps[s];
   if (!is_kernel(cast, "cast") || weights.count(cast.in[0]) == 0) return;
   const BufferId weight = cast.in[0], narrow = cast.out[0];
@@ -111,6 +111,9 @@ void join_cast(Program& program, const Uses& uses, const std::set<BufferId>& wei
         uses.written_between(weight, s, r)) {
       return;
     }
+    std::vector<TensorType> in = types_of(program, product.in);
+    in[operand(product)] = type_of(program, weight);
+    if (takes && !takes(product.node, in, types_of(program, product.out))) return;
   }
   for (size_t r : uses.readers(narrow)) {
     Step& product = program.steps[r];
@@ -406,7 +409,7 @@ void join_steps(Program& program, const TakesStep& takes) {
     join_rows(program, uses, s, gone);
     join_residual(program, uses, s, gone);
     join_squares(program, uses, s, gone);
-    join_cast(program, uses, weights, s, gone);
+    join_cast(program, uses, takes, weights, s, gone);
     join_expand(program, uses, s, gone);
   }
   if (!gone.empty()) remove_gone(program, gone);

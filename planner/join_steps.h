@@ -7,7 +7,8 @@
 
 namespace shardrun {
 
-/// Does the backend run a step of post-ops as well as the product alone? Null: any.
+/// Does the backend run a joined step as well as what it is joined of? Asked of products. Null:
+/// any.
 using TakesStep = std::function<bool(const Node& node, const std::vector<TensorType>& in,
                                      const std::vector<TensorType>& out)>;
 
@@ -29,8 +30,8 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// of all gradients, that is without clipping: g is read from memory once.
 ///
 /// matmul(x, cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
-/// cast are products of kManyRows rows or more, which pack their operand anyway: no bf16 copy of
-/// the weight lives through the step.
+/// cast are products of kManyRows rows or more and `takes` says so: where they pack their operand
+/// anyway, no bf16 copy of the weight lives through the step.
 ///
 /// add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all who
 /// read the expanded value are such and have the same results: the gradient of a row's sum is not

@@ -38,6 +38,7 @@ const Backend& cpu_backend() {
   static const std::array<const KernelList*, 2> lists = {&cpu_kernels(), &reference_kernels()};
   static const Backend cpu = {"cpu",
                               lists,
+                              true,
                               [] { return std::string(); },
                               cores,
                               [](int64_t) { return host_cluster(); },

@@ -15,6 +15,8 @@ namespace shardrun {
 struct Backend {
   std::string_view name;  // as --device has it
   std::span<const KernelList* const> kernels;
+  /// Do large products copy their operands, packed, so that they round an f32 weight on the way?
+  bool packs_products;
   /// "" or why nothing can run on it here. Plans can be made all the same.
   std::string (*missing)();
   /// This machine's: cores that the process may run on, or GPUs.

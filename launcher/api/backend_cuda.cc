@@ -99,6 +99,7 @@ const Backend* cuda_backend() {
   static const std::array<const KernelList*, 1> lists = {&cuda_kernels()};
   static const Backend cuda = {"cuda",
                                lists,
+                               false,
                                missing,
                                [] { return cuda::device_count(); },
                                cluster,

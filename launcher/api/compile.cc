@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "exec/executor.h"
+#include "graph/ops/post.h"
 #include "graph/passes/recompute.h"
 #include "kernels/joined_step.h"
 #include "planner/join_steps.h"
@@ -40,7 +41,8 @@ bool takes_step(const Node& node, const std::vector<TensorType>& in,
   const std::lock_guard lock(mutex);
   const auto [it, fresh] = known.try_emplace(key, false);
   if (!fresh) return it->second;
-  return it->second = runs_joined(backend().kernels, {node, in, out});
+  return it->second = has_post_ops(node.op) ? runs_joined(backend().kernels, {node, in, out})
+                                            : backend().packs_products;
 }
 
 void join(Program& program, const Plan& plan) {

@@ -165,6 +165,26 @@ TEST(JoinSteps, KeepsTheCopyWhereItPays) {
   EXPECT_EQ(kinds(both.joined()), "cast matmul");
 }
 
+/// A backend that would round the weight in each product keeps the copy.
+TEST(JoinSteps, AsksWhetherProductsRoundForNothing) {
+  Fixture f;
+  const ValueId x = f.batch("x", {DType::bf16, {kRows, 3}}), w = f.weight("w", {3, 5});
+  f.g.outputs = {f.product(x, f.narrow(w), "p")};
+  f.start_plan();
+  Program program = Partition(f.g, f.plan, Cluster{}).program(0);
+  int asked = 0;
+  join_steps(program, [&](const Node& node, const auto& in, const auto& out) {
+    ++asked;
+    EXPECT_EQ(node.op, "matmul");
+    EXPECT_EQ(in[0].dtype, DType::bf16);
+    EXPECT_EQ(in[1], (TensorType{DType::f32, {3, 5}}));
+    EXPECT_EQ(out[0].dtype, DType::bf16);
+    return false;
+  });
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(kinds(program), "cast matmul");
+}
+
 /// x [4, 1] spread over [4, 6] where it is read.
 TEST(JoinSteps, WhatBroadcastsTakesTheOperandOfAnExpand) {
   const auto steps = [](const char* op, bool with_itself, bool other_reader, bool shown) {
