@@ -215,7 +215,8 @@ std::string to_json(const Plan& plan) {
                     {"handed", handed},
                     {"regathered", plan.regathered},
                     {"recompute", plan.recompute},
-                    {"keep_casts", plan.keep_casts}};
+                    {"keep_casts", plan.keep_casts},
+                    {"keep_packed", plan.keep_packed}};
   return out.dump(1) + "\n";
 }
 
@@ -251,6 +252,7 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
     for (const std::string& name : get<std::vector<std::string>>(root, "recompute", "plan"))
       plan.recompute.insert(name);
     plan.keep_casts = get<bool>(root, "keep_casts", "plan");
+    plan.keep_packed = get<bool>(root, "keep_packed", "plan");
     for (const auto& [name, node] : object_of(root, "nodes", "plan").items()) {
       plan.nodes[name] = node_from(node, plan.mesh, "field nodes['" + name + "']");
     }

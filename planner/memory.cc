@@ -175,22 +175,21 @@ int64_t place_slots(std::vector<Slot>& slots, int steps) {
 }
 
 void place_persistent(Program& program, const Program* like) {
-  if (like == nullptr) {
-    int64_t offset = 0;
-    const auto place = [&](BufferId id) {
-      Buffer& buffer = program.buffers[static_cast<size_t>(id)];
-      buffer.offset = offset;
-      offset += aligned(byte_size(buffer.type));
-    };
-    for (const Binding& b : program.bindings) {
-      if (is_persistent(b.role)) place(b.buffer);
-    }
-    for (const Step& step : program.setup) {
-      for (BufferId b : step.out) place(b);
-    }
-    program.persistent_bytes = offset;
-    return;
+  // What its own setup makes lies behind the other's: made anew when that has run.
+  int64_t offset = like != nullptr ? like->persistent_bytes : 0;
+  const auto place = [&](BufferId id) {
+    Buffer& buffer = program.buffers[static_cast<size_t>(id)];
+    buffer.offset = offset;
+    offset += aligned(byte_size(buffer.type));
+  };
+  for (const Binding& b : program.bindings) {
+    if (like == nullptr && is_persistent(b.role)) place(b.buffer);
   }
+  for (const Step& step : program.setup) {
+    for (BufferId b : step.out) place(b);
+  }
+  program.persistent_bytes = offset;
+  if (like == nullptr) return;
   std::map<std::string, const Binding*> theirs;
   for (const Binding& b : like->bindings) theirs[b.name] = &b;
   for (const Binding& b : program.bindings) {
@@ -207,7 +206,6 @@ void place_persistent(Program& program, const Program* like) {
     program.buffers[static_cast<size_t>(b.buffer)].offset =
         like->buffers[static_cast<size_t>(it->second->buffer)].offset;
   }
-  program.persistent_bytes = like->persistent_bytes;
 }
 
 }  // namespace

@@ -12,6 +12,11 @@
 //
 // Attributes, one entry per spatial dim: strides, dilations, pads_low; conv has pads_high, which
 // fixes the result's size; conv_data_grad has `size` and conv_weight_grad `kernel` instead.
+// pack_weights(w) lays weights out in blocks, as a kernel likes to read them
+// (planner/keep_packed.h): dims in `order`, the outermost first, and within them `blocks` of dim
+// `of[i]`, the innermost last; what a block lacks at the end of a dim is zero. w [O, C, h, w] with
+// order=0,2,3,1, blocks=32,2 and of=0,1 is [O / 32][h][w][C / 2][32][2].
+//
 // window.h says which positions meet and what the padding of a part is. conv_data_grad is also a
 // transposed convolution, with w [in channels, out channels, …], and is differentiable for that
 // use.
@@ -250,6 +255,21 @@ Attrs shrink_weight_grad(const Node& node, InTypes original, Types& in) {
   return node.attrs;
 }
 
+Types infer_pack(const Node& node, InTypes in) {
+  require_operands(in, 1);
+  const Ints &order = node.attrs.ints("order"), &blocks = node.attrs.ints("blocks"),
+             &of = node.attrs.ints("of");
+  Shape shape = in[0].shape;
+  SR_REQUIRE(order.size() == shape.size() && blocks.size() == of.size(), invalid_input, "order is ",
+             to_string(order), ", blocks are ", to_string(blocks), " of ", to_string(of), " for ",
+             in[0]);
+  Shape block(shape.size(), 1);
+  for (size_t i = 0; i < of.size(); ++i) block.at(static_cast<size_t>(of[i])) *= blocks[i];
+  for (size_t d = 0; d < shape.size(); ++d)
+    shape[d] = (shape[d] + block[d] - 1) / block[d] * block[d];
+  return {{in[0].dtype, {element_count(shape)}}};
+}
+
 // ---- samples ----
 
 struct Case {
@@ -339,6 +359,18 @@ std::vector<OpDef> conv_ops() {
   OpDef::Sample widened = sample("conv_weight_grad", cases()[0], false, DType::bf16);
   widened.attrs.set("out_dtype", std::string("f32"));
   ops[2].samples.push_back(widened);
+  OpDef pack;
+  pack.name = "pack_weights";
+  pack.infer = infer_pack;
+  pack.flops = [](const Node&, InTypes, InTypes) { return 0.0; };
+  const auto laid_out = [&](Shape shape, Ints order, Ints blocks, Ints of) {
+    pack.samples.push_back(
+        {{{DType::f32, std::move(shape)}},
+         {{"order", std::move(order)}, {"blocks", std::move(blocks)}, {"of", std::move(of)}}});
+  };
+  laid_out({20, 7, 3, 2}, {0, 2, 3, 1}, {16, 2}, {0, 1});
+  laid_out({16, 32, 3}, {1, 0, 2}, {8, 16, 2}, {0, 1, 0});
+  ops.push_back(pack);
   return ops;
 }
 

@@ -102,7 +102,7 @@ Node without_post_ops(const Node& node) {
   if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kSuffix).size());
   out.attrs = {};
   for (const auto& [name, attr] : node.attrs.all()) {
-    if (!name.starts_with("post")) out.attrs.set(name, attr);
+    if (!name.starts_with("post") && name != "packed") out.attrs.set(name, attr);
   }
   if (out.inputs.size() > kOwnOperands) out.inputs.resize(kOwnOperands);
   return out;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "graph/ops/window.h"
 #include "kernels/cpu/convolution.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_product.h"
@@ -162,6 +164,10 @@ std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
     p.workspace = p.bytes_sums + p.packed->workspace_bytes();
     return p;
   }
+  if (p.shape.packed && p.packed) {
+    *why = "packs its operand itself";
+    return std::nullopt;
+  }
   if (p.shape.in.size() > 3) {
     *why = "oneDNN has at most 3 spatial dims";
     return std::nullopt;
@@ -259,7 +265,9 @@ auto with_posts(const KernelCall& call, ConvolutionShape shape, bool by_onednn, 
 
 ConvolutionShape own_shape(const KernelCall& call) {
   const Node node = without_post_ops(call.node);
-  return convolution_shape({node, call.in.first(kOwnOperands), call.out});
+  ConvolutionShape shape = convolution_shape({node, call.in.first(kOwnOperands), call.out});
+  shape.packed = call.node.attrs.i("packed", 0) != 0;
+  return shape;
 }
 
 std::optional<Plan> plan(const KernelCall& call, std::string* why) {
@@ -327,6 +335,21 @@ PreparedKernel prepare_tiles(const KernelCall& call) {
           "cpu:winograd"};
 }
 
+std::optional<Attrs> packed_layout(const KernelCall& call) {
+  if (refuses(call) || !refuses_tiles(call)) return std::nullopt;  // those do it in cache
+  std::string why;
+  const std::optional<Plan> p = plan(call, &why);
+  if (!p->convolution) return std::nullopt;
+  std::optional<Attrs> layout = p->convolution->weights_layout();
+  if (!layout) return std::nullopt;
+  Node pack;
+  pack.op = "pack_weights";
+  pack.attrs = *layout;
+  const std::vector<TensorType> out = infer_types(pack, call.in.subspan(1, 1));
+  if (refuses_packing({pack, call.in.subspan(1, 1), out})) return std::nullopt;
+  return layout;
+}
+
 }  // namespace
 
 KernelList conv_kernels() {
@@ -336,7 +359,14 @@ KernelList conv_kernels() {
     list.push_back({op, "cpu:winograd", refuses_tiles, prepare_tiles});
     list.push_back({op, "cpu:onednn", refuses, prepare});
   }
+  list.push_back({"pack_weights", "cpu:onednn", refuses_packing, prepare_packing});
   return list;
 }
 
 }  // namespace shardrun::cpu
+
+namespace shardrun {
+
+std::optional<Attrs> packed_weights(const KernelCall& call) { return cpu::packed_layout(call); }
+
+}  // namespace shardrun

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -34,6 +35,52 @@ Shape image_strides(const Shape& dims, bool channels_last) {
   return strides;
 }
 
+/// Weights as attributes of pack_weights lay them out.
+Desc blocked(const Shape& dims, DType dtype, const Attrs& layout) {
+  const std::vector<int64_t>&order = layout.ints("order"), &blocks = layout.ints("blocks"),
+        &of = layout.ints("of");
+  Desc out(dims, onednn_type(dtype), row_major_strides(dims));
+  dnnl_blocking_desc_t& b = out.data.format_desc.blocking;
+  b.inner_nblks = static_cast<int>(blocks.size());
+  int64_t step = 1;
+  Shape block(dims.size(), 1);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    b.inner_blks[i] = blocks[i], b.inner_idxs[i] = of[i];
+    block[static_cast<size_t>(of[i])] *= blocks[i];
+    step *= blocks[i];
+  }
+  for (size_t i = order.size(); i-- > 0;) {
+    const auto d = static_cast<size_t>(order[i]);
+    const int64_t count = (dims[d] + block[d] - 1) / block[d];
+    b.strides[d] = step;
+    out.data.padded_dims[d] = count * block[d];
+    step *= count;
+  }
+  return out;
+}
+
+/// The other way round, if they can say it.
+std::optional<Attrs> layout_of(const Shape& dims, DType dtype, const Desc& desc) {
+  const dnnl_memory_desc_t& d = desc.data;
+  if (d.format_kind != dnnl_blocked) return std::nullopt;
+  const dnnl_blocking_desc_t& b = d.format_desc.blocking;
+  std::vector<int64_t> order(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) order[i] = static_cast<int64_t>(i);
+  // A dim of one block has any stride: as if it were the outermost.
+  const auto stride = [&](int64_t dim) {
+    int64_t block = 1;
+    for (int i = 0; i < b.inner_nblks; ++i) block *= b.inner_idxs[i] == dim ? b.inner_blks[i] : 1;
+    return std::pair(b.strides[dim], d.padded_dims[dim] / block);
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t i, int64_t j) { return stride(i) > stride(j); });
+  Attrs out;
+  out.set("order", order);
+  out.set("blocks", std::vector<int64_t>(b.inner_blks, b.inner_blks + b.inner_nblks));
+  out.set("of", std::vector<int64_t>(b.inner_idxs, b.inner_idxs + b.inner_nblks));
+  return blocked(dims, dtype, out) == desc ? std::optional(out) : std::nullopt;
+}
+
 /// One tensor of the primitive: as the caller has it, and in the layout that the primitive wants.
 struct Side {
   Desc outside, inside;
@@ -47,7 +94,7 @@ enum { kX, kW, kY };  // the sides of a convolution
 class DnnlConvolution : public Convolution {
  public:
   /// `in_place`: images are taken in the layout that they have.
-  DnnlConvolution(const ConvolutionShape& s, bool in_place) {
+  DnnlConvolution(const ConvolutionShape& s, bool in_place) : s_(s) {
     const dnnl::memory::dims strides = s.strides;
     dnnl::memory::dims dilates, low, high, in = s.in;
     const Shape whole = with_channels(s.batch, s.groups * s.in_channels, s.in);
@@ -117,7 +164,16 @@ class DnnlConvolution : public Convolution {
   bool plain_loops() const { return plain_loops_; }
   bool takes_posts() const { return takes_posts_; }
 
-  void run(const KernelArgs& args) const override {
+  std::optional<Attrs> weights_layout() const override {
+    const Side& w = sides_[kW];
+    if (order_[1] != kW || w.inside == w.outside) return std::nullopt;
+    const dnnl_memory_desc_t& d = w.outside.data;
+    return layout_of(Shape(d.dims, d.dims + d.ndims), s_.dtype, w.inside);
+  }
+
+  void run(const KernelArgs& all_args) const override {
+    KernelArgs args = all_args;
+    if (s_.packed) args.in = args.in.first(args.in.size() - 1);
     auto* work = static_cast<char*>(args.workspace);
     if (zeroed_ > 0) std::memset(args.out[0].data, 0, zeroed_);
     const void* data[] = {args.in[0].data, args.in[1].data, args.out[0].data};
@@ -126,6 +182,7 @@ class DnnlConvolution : public Convolution {
       const Side& side = sides_[order_[i]];
       outside[i] = static_cast<const char*>(data[i]) + side.offset;
       inside[i] = side.reorder ? work + side.at : outside[i];
+      if (s_.packed && order_[i] == kW) inside[i] = all_args.in.back().data;
       if (i < 2 && side.reorder) side.reorder->run({outside[i], inside[i], work});
     }
     const void* all[4 + kMostPosts] = {inside[0], inside[1], inside[2], work};
@@ -179,7 +236,7 @@ class DnnlConvolution : public Convolution {
     for (int i = 0; i < 3; ++i) {
       Side& side = sides_[order[i]];
       side.inside = inside[static_cast<size_t>(order[i])];
-      if (side.inside == side.outside) continue;
+      if (side.inside == side.outside || (s_.packed && order[i] == kW)) continue;
       const bool made = i == 2;
       const Desc &from = made ? side.inside : side.outside, &to = made ? side.outside : side.inside;
       const dnnl::reorder::primitive_desc change(cpu_engine(), from, cpu_engine(), to,
@@ -202,12 +259,42 @@ class DnnlConvolution : public Convolution {
   size_t zeroed_ = 0;  // bytes of dx where some rows are out of every window's reach
   std::optional<Execution> execution_;
   int64_t scratch_bytes_ = 0;
+  ConvolutionShape s_;
   std::vector<std::pair<int, Desc>> operands_;  // of post-ops
   bool takes_posts_ = true;
   bool plain_loops_ = false;  // oneDNN's reference: it has nothing better for these layouts
 };
 
+/// From weights as they are to a layout.
+dnnl::reorder::primitive_desc packing(const KernelCall& call) {
+  const auto& [dtype, dims] = call.in[0];
+  return {cpu_engine(), describe(dims, row_major_strides(dims), dtype), cpu_engine(),
+          blocked(dims, dtype, call.node.attrs), caller_scratch()};
+}
+
 }  // namespace
+
+std::optional<std::string> refuses_packing(const KernelCall& call) {
+  if (auto reason = refuse_other_floats(call)) return reason;
+  if (call.in[0].shape.empty() || element_count(call.in[0].shape) == 0) return "nothing to lay out";
+  try {
+    if (packing(call).scratchpad_desc().get_size() > 0) return "oneDNN wants a workspace";
+  } catch (const dnnl::error& e) {
+    return std::string("oneDNN refuses: ") + e.what();
+  }
+  return std::nullopt;
+}
+
+PreparedKernel prepare_packing(const KernelCall& call) {
+  const auto pd = packing(call);
+  const auto reorder = std::make_shared<const Execution>(
+      dnnl::reorder(pd), std::vector<std::pair<int, Desc>>{{DNNL_ARG_FROM, pd.src_desc()},
+                                                           {DNNL_ARG_TO, pd.dst_desc()}});
+  return {[reorder](const KernelArgs& args) {
+            reorder->run({args.in[0].data, args.out[0].data});
+          },
+          0, "cpu:onednn"};
+}
 
 std::shared_ptr<const Convolution> Convolution::make(const ConvolutionShape& shape,
                                                      std::string* why) {

@@ -26,6 +26,7 @@ struct ConvolutionShape {
   // cache still. At most one of the two.
   std::vector<GemmPost> post = {};
   std::shared_ptr<const Epilogue> epilogue = nullptr;
+  bool packed = false;  // weights lie as weights_layout() says, in the last operand
 
   const Shape& made() const { return pass == Pass::data ? in : out; }  // of the result's positions
   int64_t made_channels() const {
@@ -38,6 +39,10 @@ ConvolutionShape convolution_shape(const KernelCall& call);
 /// Is every product with padding, or nothing there at all? Then the result is zero.
 bool is_zero(const ConvolutionShape& shape);
 
+/// pack_weights, by oneDNN.
+std::optional<std::string> refuses_packing(const KernelCall& call);
+PreparedKernel prepare_packing(const KernelCall& call);
+
 class Convolution {
  public:
   /// oneDNN's. Null, with the reason in *why, if it cannot run it. Nothing may be empty, and at
@@ -45,6 +50,8 @@ class Convolution {
   static std::shared_ptr<const Convolution> make(const ConvolutionShape& shape, std::string* why);
   virtual ~Convolution() = default;
 
+  /// Attributes of pack_weights (graph/ops/conv.cc); none: as they are given.
+  virtual std::optional<Attrs> weights_layout() const { return std::nullopt; }
   virtual int64_t scratch_bytes() const = 0;  // layouts and scratchpads, at most one run at a time
   /// forward: x, w -> y. data: dy, w -> dx. weights: x, dy -> dw. Behind these operands stand those
   /// of what follows.

@@ -11,6 +11,11 @@ namespace shardrun {
 /// bit.
 const KernelList& cpu_kernels();
 
+/// How the kernel that runs a convolution lays its weights out first each time: attributes of
+/// pack_weights; none if it takes them as they lie. With the attribute packed=1 it takes them from
+/// one more operand, the last.
+std::optional<Attrs> packed_weights(const KernelCall& call);
+
 std::string onednn_version();  // "2.6.3"
 
 }  // namespace shardrun

@@ -543,6 +543,10 @@ std::shared_ptr<const Convolution> Winograd::make(const ConvolutionShape& s, std
     *why = "convolves 3 x 3, without strides, dilation and groups, with channels last";
     return nullptr;
   }
+  if (s.packed) {
+    *why = "transforms weights itself, in cache";
+    return nullptr;
+  }
   const int64_t least = s.dtype == DType::f32 ? 32 : 64;
   if (s.in_channels % kLanes != 0 || s.out_channels % kLanes != 0 ||
       std::min(s.in_channels, s.out_channels) < least) {

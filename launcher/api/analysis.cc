@@ -162,7 +162,8 @@ class Analyst {
     for (const Step& step : program_.setup) {
       for (BufferId b : step.out) {
         persistent[static_cast<size_t>(b)] = true;
-        out_.bytes["weights in bf16"] += aligned(byte_size(buffer(b).type));
+        out_.bytes[step.node.op == "cast" ? "weights in bf16" : "weights in kernels' layouts"] +=
+            aligned(byte_size(buffer(b).type));
       }
     }
     for (int s = 0; s < end; ++s) {

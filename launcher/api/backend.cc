@@ -46,7 +46,8 @@ const Backend& cpu_backend() {
                               [](int local_ranks) { return machine_memory() / local_ranks; },
                               [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                 return std::make_unique<HostRank>(host);
-                              }};
+                              },
+                              packed_weights};
   return cpu;
 }
 

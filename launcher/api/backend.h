@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ struct Backend {
   /// where there is no device, out_of_memory where libraries alone fill it.
   int64_t (*memory)(int local_ranks);
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
+  /// For keep_packed (planner/keep_packed.h). Null: kernels take all weights as they lie.
+  std::optional<Attrs> (*packed_weights)(const KernelCall& call) = nullptr;
 };
 
 /// One rank's device with nobody beside it, on the calling thread. Throws as open does.

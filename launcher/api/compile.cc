@@ -12,6 +12,7 @@
 #include "kernels/joined_step.h"
 #include "planner/join_steps.h"
 #include "planner/join_updates.h"
+#include "planner/keep_packed.h"
 
 namespace shardrun {
 namespace {
@@ -48,6 +49,11 @@ bool takes_step(const Node& node, const std::vector<TensorType>& in,
 void join(Program& program, const Plan& plan) {
   join_steps(program, takes_step);
   if (plan.keep_casts) keep_casts(program);
+  if (plan.keep_packed && backend().packed_weights != nullptr) {
+    keep_packed(program, [](const Node& node, const auto& in, const auto& out) {
+      return backend().packed_weights({node, in, out});
+    });
+  }
   join_updates(program, takes_many);
 }
 
@@ -101,7 +107,8 @@ std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
       last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
       last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
       last_->plan().handed == plan.handed && last_->plan().regathered == plan.regathered &&
-      last_->plan().recompute == plan.recompute && last_->plan().keep_casts == plan.keep_casts;
+      last_->plan().recompute == plan.recompute && last_->plan().keep_casts == plan.keep_casts &&
+      last_->plan().keep_packed == plan.keep_packed;
   if (!same) {
     last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, beside);
     last_beside_ = std::move(beside);

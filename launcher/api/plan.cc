@@ -136,6 +136,28 @@ bool room_for_casts(Measures& measures, const TrainingPlan::Impl& plan, int64_t 
          (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train)));
 }
 
+bool packs(const Program& program) {
+  return std::any_of(program.setup.begin(), program.setup.end(),
+                     [](const Step& step) { return step.node.op == "pack_weights"; });
+}
+
+/// The same of weights in kernels' own layouts. Validation, which updates none, then keeps bf16
+/// copies, too, to lay these out.
+void keep_packed_if_room(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  Plan train = plan.train, evaluation = plan.evaluation;
+  train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
+  const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
+  const std::shared_ptr<PlanPrograms> validation =
+      plan.with_evaluation ? measures.evaluation.of(evaluation, training) : nullptr;
+  const auto fits = [&](PlanPrograms& programs) {
+    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
+  };
+  const bool any = packs(training->of_rank(0)) || (validation && packs(validation->of_rank(0)));
+  if (!any || !fits(*training) || (validation && !fits(*validation))) return;
+  plan.train = std::move(train);
+  if (validation) plan.evaluation = std::move(evaluation);
+}
+
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -355,6 +377,11 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       if (from_file) check_strategies(model.impl(), *impl);
       if (!from_file || impl->train.keep_casts)
         impl->train.keep_casts = room_for_casts(measures, *impl, limit);
+      if (!from_file || impl->train.keep_packed) {
+        impl->train.keep_packed = impl->evaluation.keep_packed = impl->evaluation.keep_casts =
+            false;
+        keep_packed_if_room(measures, *impl, limit);
+      }
       count_bytes(measures, *impl, limit, from_file);
     });
     impl->recomputed = recomputed_text(model.impl(), *impl);

@@ -47,6 +47,7 @@ void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
     executor.set_scalar(kLearningRate, options_.lr);
     executor.set_scalar(kStep, 1);
   }
+  if (!training) executor.weights_changed();
   executor.begin_step();
   for (int micro = 0; micro < (training ? options_.accumulate : 1); ++micro) {
     if (training) executor.set_scalar(kRandomStep, micro);

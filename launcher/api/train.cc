@@ -125,6 +125,7 @@ class RankTrainer {
   };
   Evaluation evaluate(Split split) {
     Sums sums;
+    evaluation_->weights_changed();
     for (int64_t b = 0; b < data_->batches(split); ++b) {
       pass(b, split);
       add_metrics(sums, "");
@@ -139,6 +140,7 @@ class RankTrainer {
   /// Validation and test, where tests_beside().
   std::pair<Evaluation, Evaluation> evaluate_both() {
     Sums validation, test;
+    evaluation_->weights_changed();
     pass(0, Split::validation);
     add_metrics(validation, "");
     add_metrics(test, kTestPrefix);

@@ -121,6 +121,9 @@ class Executor {
   /// A buffer of the arena, as a step leaves it (StepHook).
   Tensor read(const TensorView& buffer) const;
   double metric(std::string_view name) const;  // throws invalid_input if there is none
+  /// Another Program that shares the arena has run: what Program::setup makes is made anew before
+  /// the next step.
+  void weights_changed() { is_set_up_ = false; }
 
   int64_t allocated_bytes() const { return arena_->bytes(); }
   const std::shared_ptr<Arena>& arena() const { return arena_; }

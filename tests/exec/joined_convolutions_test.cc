@@ -1,5 +1,5 @@
-// Training steps whose convolutions end with what follows them: which steps are joined, and the
-// losses of the same step apart.
+// Training steps whose convolutions end with what follows them, or read weights laid out before:
+// which steps are so, and the losses of the same step as it was.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "models/onnx_writer.h"
 #include "models/wide_resnet.h"
 #include "planner/join_steps.h"
+#include "planner/keep_packed.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
@@ -65,14 +66,23 @@ void write_residual(const std::string& path) {
 struct Outcome {
   std::map<std::string, int> joined;  // by op and what is behind it
   std::vector<double> losses;
+  std::set<std::string> packed;  // kernels of steps that read packed weights
 };
 
-Outcome train(void (*write)(const std::string& path), bool bf16, bool join) {
-  const Graph graph = testing::written_step(write, "cross-entropy", {.kind = "sgd"}, bf16,
-                                            [](Graph& g) { put_channels_last(g); });
+Outcome train(void (*write)(const std::string& path), bool bf16, bool join, int accumulate = 1,
+              bool keep = false) {
+  const Graph graph =
+      testing::written_step(write, "cross-entropy", {.kind = "sgd", .accumulate = accumulate}, bf16,
+                            [](Graph& g) { put_channels_last(g); });
   const auto world = make_local_communicators(1);
   Program program = Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
   if (join) join_steps(program, takes);
+  if (keep) {
+    keep_casts(program);
+    keep_packed(program, [](const Node& node, const auto& in, const auto& o) {
+      return packed_weights({node, in, o});
+    });
+  }
   Outcome out;
   for (const Step& step : program.steps) {
     if (step.node.op.starts_with("conv") && has_post_ops(step.node.op))
@@ -87,18 +97,26 @@ Outcome train(void (*write)(const std::string& path), bool bf16, bool join) {
     executor.set_scalar(kLearningRate, 0.005);
     executor.set_scalar(kStep, step);
     executor.begin_step();
-    for (const Binding& b : executor.program().bindings) {
-      if (b.role != Role::batch) continue;
-      const TensorView view = executor.view(b);
-      Tensor values(TensorType{DType::f64, view.type.shape});
-      for (int64_t i = 0; i < values.count(); ++i)
-        values.as<double>()[i] = b.name == "images" ? std::sin(0.37 * static_cast<double>(i + step))
-                                                    : static_cast<double>(i % 10);
-      convert(values.data(), DType::f64, view.data, view.type.dtype, values.count());
+    for (int micro = 0; micro < accumulate; ++micro) {
+      for (const Binding& b : executor.program().bindings) {
+        if (b.role != Role::batch) continue;
+        const TensorView view = executor.view(b);
+        Tensor values(TensorType{DType::f64, view.type.shape});
+        for (int64_t i = 0; i < values.count(); ++i)
+          values.as<double>()[i] = b.name == "images"
+                                       ? std::sin(0.37 * static_cast<double>(i + step))
+                                       : static_cast<double>(i % 10);
+        convert(values.data(), DType::f64, view.data, view.type.dtype, values.count());
+      }
+      executor.run_micro();
     }
-    executor.run_micro();
     executor.run_update();
     out.losses.push_back(executor.metric("loss"));
+  }
+  for (size_t s = 0; s < executor.program().steps.size(); ++s) {
+    const Step& step = executor.program().steps[s];
+    if (step.node.attrs.has("packed"))
+      out.packed.insert(str(step.node.op, " ", executor.implementation(s)));
   }
   return out;
 }
@@ -135,6 +153,21 @@ TEST(JoinedConvolutions, TakeResiduals) {
       EXPECT_EQ(joined.joined, (std::map<std::string, int>{{"conv_post: add", 3}}));
     }
     expect_same_losses(joined, apart, bf16 ? 4e-3 : 1e-6);
+  }
+}
+
+/// Bit for bit, over several micro-batches and updates.
+TEST(KeptWeights, GiveTheSameLosses) {
+  for (const bool bf16 : {false, true}) {
+    for (const bool join : {false, true}) {
+      SCOPED_TRACE(str(bf16 ? "bf16" : "f32", join ? " joined" : ""));
+      const Outcome kept = train(write_residual, bf16, join, 2, true),
+                    apart = train(write_residual, bf16, join, 2);
+      EXPECT_EQ(kept.losses, apart.losses);
+      EXPECT_TRUE(apart.packed.empty());
+      EXPECT_TRUE(kept.packed.count("conv cpu:onednn"));
+      EXPECT_TRUE(kept.packed.count("conv_data_grad cpu:onednn"));
+    }
   }
 }
 

@@ -207,6 +207,43 @@ TEST_P(KeptCasts, WhereThereIsRoom) {
   }
 }
 
+class KeptLayouts : public KeptCasts {};
+
+/// Weights in kernels' layouts are given up before their bf16 copies, and change no loss, of
+/// validation as well.
+TEST_P(KeptLayouts, WhereThereIsRoom) {
+  World world = World::threads(2);
+  ModelOptions options;
+  options.batch = which_.batch;
+  options.loss = which_.loss;
+  options.dtype = "bf16";
+  options.accumulate = 2;
+  const Model model = load_model(world, path_, options);
+  const auto packs = [](const TrainingPlan& plan) {
+    return plan.json().find("\"keep_packed\": true") != std::string::npos;
+  };
+  PlanRequest request;
+  request.planner = "dp";
+  const TrainingPlan plenty = make_plan(world, model, request);
+  EXPECT_TRUE(packs(plenty));
+  request.memory_bytes = bytes(plenty) - 1;
+  const TrainingPlan tight = make_plan(world, model, request);
+  EXPECT_FALSE(packs(tight));
+  EXPECT_TRUE(keeps(tight));
+  const auto train_with = [&](const TrainingPlan& plan) {
+    TrainOptions training;
+    training.steps = 3;
+    training.eval_every = 1;
+    const TrainReport report = train(world, model, plan, training);
+    EXPECT_EQ(report.allocated_bytes, plan.predicted_bytes());
+    std::vector<double> losses = report.losses;
+    for (const EvalReport& e : report.evals) losses.push_back(e.val_loss);
+    EXPECT_EQ(losses.size(), 6u);
+    return losses;
+  };
+  EXPECT_EQ(train_with(plenty), train_with(tight));
+}
+
 class RecomputeOnTwoRanks : public Recompute {};
 
 TEST_P(RecomputeOnTwoRanks, Verifies) {
@@ -226,6 +263,7 @@ TEST_P(RecomputeOnTwoRanks, Verifies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpt, KeptCasts, ::testing::Values(size_t{0}));
+INSTANTIATE_TEST_SUITE_P(WideResNet, KeptLayouts, ::testing::Values(size_t{1}));
 INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnTwoRanks, ::testing::Values(size_t{0}));
 INSTANTIATE_TEST_SUITE_P(Models, Recompute, ::testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) {
