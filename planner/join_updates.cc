@@ -18,23 +18,27 @@ bool is_taken(const Program& program, const Step& many, const Step& alone, const
   return !takes || takes({many.node, in, out}, {alone.node, own_in, own_out});
 }
 
-/// Is it the sum of two that only it reads?
-template <class Sums>
-bool adds(const Step& step, const Uses& uses, const Sums& sums) {
-  if (!is_kernel(step, "add") || step.in[0] == step.in[1]) return false;
-  return std::all_of(step.in.begin(), step.in.end(), [&](BufferId b) {
-    return sums.count(b) > 0 && uses.passing(b) && uses.readers(b).size() == 1;
-  });
+/// Is it a term that only one step reads?
+bool is_term(const Uses& uses, BufferId b) {
+  return uses.passing(b) && uses.readers(b).size() == 1;
 }
 
-/// What one number is the sum of squares of, and the steps that make it.
+/// A sum of squares and of other numbers, such as squares that ranks have added, and the steps that
+/// make it.
 struct SumOfSquares {
+  struct Add {
+    size_t step;
+    std::vector<BufferId> others;  // of what it adds: the other numbers, or their sums
+  };
   std::vector<BufferId> of;
-  std::vector<size_t> steps;
+  std::vector<size_t> squares;  // of[i] is what squares[i] sums
+  std::vector<Add> adds;        // the last makes the sum
+  std::optional<BufferId> others;
 
-  void take(const SumOfSquares& other) {
-    of.insert(of.end(), other.of.begin(), other.of.end());
-    steps.insert(steps.end(), other.steps.begin(), other.steps.end());
+  void take(const SumOfSquares& term) {
+    of.insert(of.end(), term.of.begin(), term.of.end());
+    squares.insert(squares.end(), term.squares.begin(), term.squares.end());
+    adds.insert(adds.end(), term.adds.begin(), term.adds.end());
   }
 };
 
@@ -46,20 +50,12 @@ class JoinSquares {
   void run() {
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
-      if (!sums_.empty() && step.phase != phase_) end();
+      if (step.phase != phase_) end();
       phase_ = step.phase;
-      if (is_kernel(step, "reduce_sum_squares")) {
-        sums_[step.out[0]] = {step.in, {s}};
-      } else if (adds(step, uses_, sums_)) {
-        SumOfSquares sum;
-        for (BufferId b : step.in) {
-          sum.take(sums_.at(b));
-          sums_.erase(b);
-        }
-        sum.steps.push_back(s);
-        sums_[step.out[0]] = std::move(sum);
-      } else {
-        end();
+      if (is_kernel(step, "reduce_sum_squares") && step.in.size() == 1) {
+        sums_[step.out[0]] = {step.in, {s}, {}, std::nullopt};
+      } else if (is_kernel(step, "add")) {
+        add(s);
       }
     }
     end();
@@ -67,20 +63,88 @@ class JoinSquares {
   }
 
  private:
+  bool is_sum(BufferId b) const { return sums_.count(b) > 0 && is_term(uses_, b); }
+
+  void add(size_t s) {
+    const Step& step = program_.steps[s];
+    const TensorType number{DType::f32, {}};
+    if (step.in[0] == step.in[1] || (!is_sum(step.in[0]) && !is_sum(step.in[1])) ||
+        type_of(program_, step.in[0]) != number || type_of(program_, step.in[1]) != number)
+      return;
+    SumOfSquares sum;
+    SumOfSquares::Add made{s, {}};
+    for (BufferId b : step.in) {
+      if (!is_sum(b)) {
+        if (!uses_.makes_alone(b)) return;
+        made.others.push_back(b);
+      } else if (sums_.at(b).others) {
+        made.others.push_back(*sums_.at(b).others);
+      }
+    }
+    for (BufferId b : step.in) {
+      if (!is_sum(b)) continue;
+      sum.take(sums_.at(b));
+      sums_.erase(b);
+    }
+    if (made.others.size() == 1) sum.others = made.others[0];
+    if (made.others.size() == 2) sum.others = step.out[0];
+    sum.adds.push_back(std::move(made));
+    sums_[step.out[0]] = std::move(sum);
+  }
+
   void end() {
     for (const auto& [buffer, sum] : sums_) {
-      if (sum.steps.size() == 1) continue;
-      const Step& first = program_.steps[sum.steps.front()];
-      Step joined = first;
-      joined.in = joined.node.inputs = sum.of;
-      joined.out = joined.node.outputs = {buffer};
-      joined.node.name = program_.steps[sum.steps.back()].node.name;
-      joined.source = program_.steps[sum.steps.back()].source;
-      if (!is_taken(program_, joined, first, takes_)) continue;
-      program_.steps[sum.steps.back()] = std::move(joined);
-      gone_.insert(sum.steps.begin(), sum.steps.end() - 1);
+      if (sum.squares.size() > 1 && uses_.makes_alone(buffer)) join(sum, buffer);
     }
     sums_.clear();
+  }
+
+  /// At the place of the last square, where what the others sum must be there for other steps
+  /// anyway; the last add then adds the other numbers.
+  void join(const SumOfSquares& sum, BufferId to) {
+    const size_t place = *std::max_element(sum.squares.begin(), sum.squares.end());
+    for (size_t i = 0; i < sum.of.size(); ++i) {
+      const size_t s = sum.squares[i];
+      if (s != place &&
+          (!uses_.lives_to(sum.of[i], place, s) || uses_.written_between(sum.of[i], s, place)))
+        return;
+    }
+    if (sum.adds.back().others.size() > 1) return;
+    const Step& first = program_.steps[sum.squares[0]];
+    Step& last = program_.steps[sum.adds.back().step];
+    Step joined = program_.steps[place];
+    if (!sum.others) {
+      joined.out = {to};
+      joined.node.name = last.node.name;
+      joined.source = last.source;
+    }
+    joined.in = joined.node.inputs = sum.of;
+    joined.node.outputs = joined.out;
+    if (!is_taken(program_, joined, first, takes_)) return;
+    gone_.insert(sum.squares.begin(), sum.squares.end());
+    for (const SumOfSquares::Add& add : sum.adds) {
+      if (add.others.size() < 2) {
+        gone_.insert(add.step);
+      } else {
+        Step& kept = program_.steps[add.step];
+        kept.in = add.others;
+        rename(kept);
+      }
+    }
+    gone_.erase(place);
+    if (sum.others) {
+      gone_.erase(sum.adds.back().step);
+      last.in = {*sum.others, joined.out[0]};
+      rename(joined);
+    }
+    program_.steps[place] = std::move(joined);
+  }
+
+  /// What it makes is no longer what the Graph's node of that name does.
+  void rename(Step& step) {
+    const std::string name = step.node.name + " and others";
+    step.node.name = name;
+    program_.buffers[static_cast<size_t>(step.out[0])].name = name;
   }
 
   Program& program_;
@@ -135,7 +199,9 @@ class JoinUpdates {
         updates_.push_back(s);
         if (form.squares) sums_.insert(step.out[*form.squares]);
       } else if (!updates_.empty() && step.phase == program_.steps[updates_[0]].phase &&
-                 adds(step, uses_, sums_)) {
+                 is_kernel(step, "add") && step.in[0] != step.in[1] &&
+                 std::all_of(step.in.begin(), step.in.end(),
+                             [&](BufferId b) { return sums_.count(b) > 0 && is_term(uses_, b); })) {
         for (BufferId b : step.in) sums_.erase(b);
         sums_.insert(step.out[0]);
         adds_.push_back(s);
