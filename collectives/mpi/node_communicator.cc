@@ -39,8 +39,9 @@ enum class Operation : uint8_t {
 constexpr const char* kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
                                   "broadcast",  "barrier",        "reach"};
 
-/// A buffer of at most so many bytes goes along in the slot.
-constexpr int64_t kSmallBytes = 512;
+/// A buffer of at most so many bytes goes along in the slot. Of an all_reduce more does, where that
+/// is so little for all ranks to read: they would write each other's buffers otherwise.
+constexpr int64_t kSmallBytes = 512, kSmallSumBytes = 8 << 10, kSmallSumsBytes = 16 << 10;
 
 /// What a rank shows its peers during a call.
 struct Call {
@@ -52,7 +53,7 @@ struct Call {
   int64_t count = 0;
   uint64_t counts = 0;  // the call's counts, hashed
   Place place;
-  alignas(64) char small[kSmallBytes] = {};
+  alignas(64) char small[kSmallSumBytes] = {};
 };
 
 /// A rank's part of the group's shared memory; behind it, for each parity of calls, one int64_t a
@@ -158,11 +159,13 @@ class SharingCommunicator : public NodeCommunicator {
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
     check_reducible("all_reduce", dtype, rank_, size_);
     const int64_t element = size_of(dtype);
-    const bool small = count * element <= kSmallBytes;
+    const int64_t bytes = count * element;
+    const bool small =
+        bytes <= kSmallBytes || (bytes <= kSmallSumBytes && bytes * size_ <= kSmallSumsBytes);
     Call& call = begin(Operation::all_reduce, dtype);
     call.reduction = op;
     call.count = count;
-    show(call, data, count * element, small);
+    show(call, data, bytes, small);
     if (!enter()) return messages_->all_reduce(data, count, dtype, op, staging);
     const Range mine = small ? Range{0, count} : chunk(count, size_, rank_);
     for (int r = 0; r < size_; ++r) {
