@@ -32,9 +32,11 @@ constexpr int kRows = 12, kRowsOfPanel = 8;
 #else
 constexpr int kRows = 2, kRowsOfPanel = 2;
 #endif
-constexpr int64_t kTilesOfThread = 108;  // transformed at a time
-constexpr int64_t kTilesOfGrad = 180;    // the same, by all threads: two panels stay in L1
-constexpr int64_t kPanelsOfThread = 4, kPanelsOfGrad = 8;  // of result channels at a time
+constexpr int64_t kTilesOfThread = 72;  // transformed at a time
+constexpr int64_t kTilesOfGrad = 180;   // the same, by all threads: two panels stay in L1
+// Of result channels at a time. A gradient from all tiles at once need not keep its sums for the
+// next: those of two panels are still near when they are gathered.
+constexpr int64_t kPanelsOfThread = 4, kPanelsOfGrad = 8, kPanelsOfWholeGrad = 2;
 
 /// Floats from one place to the next, for `floats` of each: not a whole number of pages, or all 36
 /// would meet in the same few lines of cache.
@@ -236,7 +238,10 @@ class Tiles : public Convolution {
     chunks_ = divide_up(tiles_, grad ? kTilesOfGrad : kTilesOfThread * groups_);
     rows_ = round_up(divide_up(tiles_, chunks_), kRows * groups_);
     chunks_ = divide_up(tiles_, rows_);
-    block_ = std::min(grad ? kPanelsOfGrad : kPanelsOfThread, counted_.panels());
+    block_ = std::min(!grad         ? kPanelsOfThread
+                      : chunks_ > 1 ? kPanelsOfGrad
+                                    : kPanelsOfWholeGrad,
+                      counted_.panels());
     weights_ = kPlaces * weights_plane() * (chunks_ > 1 ? blocks() : grad ? 1 : threads_);
     image_ = kPlaces * image_plane();
     results_ = kPlaces * (grad ? results_grad_plane() : results_plane() * threads_);
