@@ -1,7 +1,8 @@
-// Four elements a thread.
+// Four elements a thread, and lines of eights.
 #include "device/cuda/launch.cuh"
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/element.h"
+#include "kernels/cuda/evened.h"
 
 namespace shardrun::cuda {
 namespace {
@@ -28,6 +29,10 @@ void launch_narrow(cudaStream_t stream, const float* from, void* to_bf16, int64_
 void launch_widen(cudaStream_t stream, const void* from_bf16, float* to, int64_t count) {
   for_each(stream, (count + 3) / 4,
            Convert<Bf16, float>{static_cast<const Bf16*>(from_bf16), to, count}, "widen");
+}
+
+void launch_even_lines(cudaStream_t stream, const EvenLines& body, int64_t lines) {
+  for_each(stream, lines * body.groups, body, "even_lines");
 }
 
 }  // namespace shardrun::cuda

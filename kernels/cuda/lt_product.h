@@ -64,8 +64,8 @@ struct LtOperands {
 class LtProduct {
  public:
   virtual ~LtProduct() = default;
-  /// False if cuBLASLt has no algorithm for it. Measures candidates when it first runs, outside of
-  /// a recording, if nobody did before; `d` then is written several times.
+  /// False if cuBLASLt has no algorithm for it. c may be d. Measures candidates when it first runs,
+  /// outside of a recording, if nobody did before; `d` then is written several times.
   virtual bool try_run(const LtOperands& operands, void* workspace, void* stream) = 0;
   /// The same, but throws Error(device) if there is none.
   void run(const LtOperands& operands, void* workspace, void* stream);

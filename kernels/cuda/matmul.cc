@@ -5,6 +5,7 @@
 #include "graph/ops/post.h"
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/element_kernel.h"
+#include "kernels/cuda/evened.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/measure.h"
@@ -42,11 +43,16 @@ Refusal refuses(const KernelCall& call) {
 }
 
 /// A product and what is behind it or beside it: cuBLASLt's epilogue, or a kernel of our own behind
-/// the product where the library has none for it, or is slower so.
+/// the product where the library has none for it, or is slower so. And one whose lines lie badly:
+/// as they are, or evened.
 class Product {
  public:
   Product(const KernelCall& call, const LtShape& shape)
       : shape_(shape), whole_(make_lt_product(shape)), workspace_bytes_(shape.workspace_bytes()) {
+    if (const auto plan = evened(shape)) {
+      evened_.emplace(*plan);
+      workspace_bytes_ = std::max(workspace_bytes_, evened_->workspace_bytes());
+    }
     if (!shape.ends()) return;
     alone_ = make_lt_product(shape.alone());
     if (const auto operand = summed_operand(call.node)) {
@@ -67,7 +73,7 @@ class Product {
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
   void run(const LtOperands& operands, void* workspace, const KernelArgs& args) {
-    if (!alone_) return whole_->run(operands, workspace, args.stream);
+    if (!alone_ && !evened_) return whole_->run(operands, workspace, args.stream);
     if (!chosen_) choose(operands, workspace, args);
     if (apart_ || !whole_->try_run(operands, workspace, args.stream))
       run_apart(operands, workspace, args);
@@ -76,6 +82,7 @@ class Product {
  private:
   /// The product is rounded to the result's type, and lies where what is kept will, or the result.
   void run_apart(const LtOperands& o, void* workspace, const KernelArgs& args) {
+    if (evened_) return evened_->run(o, workspace, args.stream);
     void* product = o.kept != nullptr ? o.kept : o.d;
     alone_->run({o.a, o.b, product}, workspace, args.stream);
     if (summed_) {
@@ -89,7 +96,7 @@ class Product {
 
   void choose(const LtOperands& operands, void* workspace, const KernelArgs& args) {
     constexpr const char *kJoined = "joined", *kApart = "apart";
-    const std::string key = "end of " + shape_.key();
+    const std::string key = "way of " + shape_.key();
     const auto stream = static_cast<cudaStream_t>(args.stream);
     Autotune& tuned = tuned_products();
     std::optional<std::string> way = tuned.find(key);
@@ -110,6 +117,7 @@ class Product {
   LtShape shape_;
   std::unique_ptr<LtProduct> whole_, alone_;
   int64_t workspace_bytes_;
+  std::optional<EvenedProduct> evened_;
   PreparedKernel behind_;
   std::optional<size_t> summed_;   // the operand that it sums, or
   std::vector<TensorView> views_;  // what it reads

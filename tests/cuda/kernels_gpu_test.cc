@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/evened.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/element_chain.h"
 #include "tests/support/kernel_cases.h"
@@ -197,6 +198,42 @@ TEST(CudaKernels, EpiloguesGiveWhatTheReferenceDoes) {
     }
   }
   EXPECT_GT(run, 0);
+}
+
+/// In parts of a copy: x' dy, of which a line has 13 numbers, in two parts that add.
+TEST(CudaKernels, EvenedLinesGiveTheSameProduct) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  cuda::CudaDevice& device = *gpu.device;
+  cuda::LtShape s;
+  s.in = DType::bf16, s.rows = 16, s.cols = 13, s.depth = 300, s.transpose_b = true;
+  s.a.ld = 16, s.b.ld = 13, s.d.ld = 16;
+  const auto plan = cuda::evened(s, 0, 1);
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_EQ(plan->parts.size(), 2u);
+  Case c;
+  c.node.op = "matmul";
+  c.node.attrs = {{"equation", std::string("tn,tk->nk")}, {"out_dtype", std::string("f32")}};
+  c.in = {{DType::bf16, {300, 13}}, {DType::bf16, {300, 16}}};
+  c.out = infer_types(c.node, c.in);
+  std::mt19937_64 rng(kSeed + 4);
+  const std::vector<Tensor> in = random_operands(c, rng);
+  std::vector<std::shared_ptr<char>> memory;
+  for (const Tensor& t : in) {
+    memory.push_back(device.allocate(byte_size(t.type())));
+    device.copy_in(memory.back().get(), t.data(), byte_size(t.type()));
+  }
+  memory.push_back(device.allocate(byte_size(c.out[0])));
+  memory.push_back(device.allocate(plan->workspace_bytes()));
+  const cuda::EvenedProduct product(*plan);
+  for (int run = 0; run < 2; ++run) {
+    product.run({memory[1].get(), memory[0].get(), memory[2].get()}, memory[3].get(),
+                device.stream());
+    device.synchronize();
+    Tensor got(c.out[0]);
+    device.copy_out(got.data(), memory[2].get(), byte_size(c.out[0]));
+    expect_close(got, run_reference(c.node, in)[0], 1e-4);
+  }
 }
 
 /// gelu(x + bias) in bf16, with both of them wanted: the bits of the two kernels one by one.

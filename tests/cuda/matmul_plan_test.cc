@@ -8,6 +8,8 @@
 #include "device/cuda/index.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
+#include "kernels/cuda/evened.h"
+#include "kernels/cuda/families.h"
 #include "tests/cuda/lt_on_host.h"
 #include "tests/support/chain_on_host.h"
 #include "tests/support/kernel_cases.h"
@@ -312,6 +314,117 @@ TEST(MatmulPlan, SaysWhatNoEpilogueDoes) {
   EXPECT_EQ(refusal(posted("ij,jk->ik", {6, 0}, {0, 8}, {{"relu"}})), "nothing is multiplied");
   EXPECT_EQ(refusal(posted("jbi,kbj->ikb", {5, 3, 6}, {7, 3, 5}, {{"relu"}})),
             "operands of what is behind it lie as the result does, which is transposed");
+}
+
+/// A part's product, from the copy of its lines; `d` as it was before.
+void multiply_part(const cuda::EvenedPlan& plan, const cuda::EvenedPlan::Part& part,
+                   const std::vector<double>& a, const std::vector<double>& b,
+                   std::vector<double>& d) {
+  const std::vector<double>& odd = plan.of_a ? a : b;
+  const int64_t at = (plan.of_a ? part.a : part.b) + part.first * plan.from_pitch;
+  std::vector<uint16_t> lines;
+  for (size_t i = static_cast<size_t>(at); i < odd.size(); ++i)
+    lines.push_back(static_cast<uint16_t>(odd[i]));
+  const int64_t groups = plan.pitch / 8;
+  std::vector<cuda::EvenLines::Eight> copy(static_cast<size_t>(part.lines * groups));
+  const cuda::EvenLines body{lines.data(), copy.data(), plan.width, plan.from_pitch, groups};
+  for (int64_t i = 0; i < part.lines * groups; ++i) body(i);
+  EXPECT_LE(static_cast<int64_t>(copy.size() * sizeof copy[0]), plan.copy_bytes);
+  const auto copied = [&](int64_t i) {
+    return static_cast<double>(copy[static_cast<size_t>(i / 8)].element[i % 8]);
+  };
+  const auto from = [](const std::vector<double>& values, int64_t offset) {
+    return [&values, offset](int64_t i) { return values[static_cast<size_t>(offset + i)]; };
+  };
+  const auto store = [&](int64_t i, int64_t, double sum) {
+    double& to = d[static_cast<size_t>(part.d + i)];
+    to = part.shape.adds_c ? to + sum : sum;
+  };
+  if (plan.of_a) {
+    cuda::multiply_on_host(part.shape, copied, from(b, part.b), store);
+  } else {
+    cuda::multiply_on_host(part.shape, from(a, part.a), copied, store);
+  }
+}
+
+/// Integers below 10, so that sums are exact. Whole, and in parts of 256 lines and 44.
+TEST(MatmulPlan, EvensLinesThatBeginAnywhere) {
+  std::mt19937_64 rng(11);
+  std::uniform_int_distribution<int> draw(0, 9);
+  const auto values = [&](int64_t count) {
+    std::vector<double> out(static_cast<size_t>(count));
+    for (double& v : out) v = draw(rng);
+    return out;
+  };
+  const auto of = [](const std::vector<double>& v) {
+    return [&v](int64_t i) { return v[static_cast<size_t>(i)]; };
+  };
+  for (const auto& [odd_a, transpose_a, transpose_b] :
+       std::vector<std::tuple<bool, bool, bool>>{{false, false, false},
+                                                 {false, false, true},
+                                                 {false, true, false},
+                                                 {false, true, true},
+                                                 {true, false, false},
+                                                 {true, false, true},
+                                                 {true, true, false},
+                                                 {true, true, true}}) {
+    for (const int64_t most_bytes : {int64_t{1}, int64_t{1} << 20}) {
+      LtShape s;
+      s.in = DType::bf16, s.out = DType::f32;
+      s.transpose_a = transpose_a, s.transpose_b = transpose_b;
+      s.rows = 13, s.cols = 11, s.depth = 15;
+      const bool along_depth = odd_a ? !transpose_a : transpose_b;
+      (along_depth ? s.depth : odd_a ? s.rows : s.cols) = 300;
+      s.a.ld = transpose_a ? s.depth : s.rows, s.b.ld = transpose_b ? s.cols : s.depth;
+      int64_t &odd = odd_a ? s.a.ld : s.b.ld, &even = odd_a ? s.b.ld : s.a.ld;
+      odd += 2 - odd % 2 + 1, even = (even + 7) / 8 * 8;
+      s.d.ld = s.rows + 3;
+      SCOPED_TRACE(s.key());
+      const auto plan = cuda::evened(s, 0, most_bytes);
+      ASSERT_TRUE(plan.has_value());
+      EXPECT_EQ(plan->of_a, odd_a);
+      EXPECT_EQ(plan->parts.size(), most_bytes == 1 ? 2u : 1u);
+      const auto a = values(s.a.ld * (transpose_a ? s.rows : s.depth)),
+                 b = values(s.b.ld * (transpose_b ? s.depth : s.cols));
+      std::vector<double> want(static_cast<size_t>(s.d.ld * s.cols), -1), got = want;
+      cuda::multiply_on_host(s, of(a), of(b), [&](int64_t i, int64_t, double sum) {
+        want[static_cast<size_t>(i)] = sum;
+      });
+      for (const auto& part : plan->parts) multiply_part(*plan, part, a, b, got);
+      EXPECT_EQ(got, want);
+    }
+  }
+}
+
+/// GPT-2's head has 50257 columns.
+TEST(MatmulPlan, EvensWhereItMayPay) {
+  LtShape s;
+  s.in = DType::bf16, s.out = DType::f32;
+  s.rows = 768, s.cols = 50257, s.depth = 32768;
+  s.transpose_b = true;
+  s.a.ld = 768, s.b.ld = 50257, s.d.ld = 768;
+  const auto plan = cuda::evened(s);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->pitch, 50264);
+  EXPECT_EQ(plan->parts.size(), 7u);  // of 5120 lines
+  EXPECT_LE(plan->workspace_bytes(), int64_t{545} << 20);
+  EXPECT_FALSE(plan->parts[0].shape.adds_c);
+  EXPECT_TRUE(plan->parts[1].shape.adds_c);
+  LtShape rounded = s, even = s, small = s, wide = s;
+  rounded.out = DType::bf16;  // seven times
+  even.b.ld = 50264;
+  small.depth = 64;
+  wide.in = DType::f32;
+  for (const LtShape& other : {rounded, even, small, wide}) EXPECT_FALSE(cuda::evened(other));
+  // Its gradient's kernel has room for the copy.
+  Node node;
+  node.op = "matmul";
+  node.attrs.set("equation", std::string("tk,tn->nk"));
+  node.attrs.set("out_dtype", std::string("f32"));
+  const std::vector<TensorType> in = {{DType::bf16, {32768, 768}}, {DType::bf16, {32768, 50257}}};
+  const std::vector<TensorType> out = infer_types(node, in);
+  EXPECT_EQ(cuda::matmul_kernels()[0].prepare({node, in, out}).workspace_bytes,
+            plan->workspace_bytes());
 }
 
 TEST(MatmulPlan, SumsAnOperandBesideAWeightsGradient) {
