@@ -1,5 +1,5 @@
-// Pools and their gradients: a thread for each element of the result, which gathers what it needs,
-// so that the order of sums is fixed.
+// Pools and their gradients: a thread for each element of the result, or for as many channels of it
+// as 16 bytes hold, which gathers what it needs, so that the order of sums is fixed.
 #pragma once
 
 #include <cmath>
@@ -97,7 +97,30 @@ struct PoolWindows {
   }
 };
 
-template <class T, class W>
+// Each body does N channels that lie side by side, which the windows count as one.
+
+/// N offsets side by side.
+template <int N, class W>
+SR_HOST_DEVICE void read_offsets(const W* p, int64_t (&to)[N]) {
+  if (N > 1 && is_aligned<W, N>(p)) {
+    const auto pack = *reinterpret_cast<const Pack<W, N>*>(p);
+    for (int n = 0; n < N; ++n) to[n] = static_cast<int64_t>(pack.at[n]);
+  } else {
+    for (int n = 0; n < N; ++n) to[n] = static_cast<int64_t>(p[n]);
+  }
+}
+template <int N, class W>
+SR_HOST_DEVICE void write_offsets(W* p, const int64_t (&from)[N]) {
+  Pack<W, N> pack;
+  for (int n = 0; n < N; ++n) pack.at[n] = static_cast<W>(from[n]);
+  if (N > 1 && is_aligned<W, N>(p)) {
+    *reinterpret_cast<Pack<W, N>*>(p) = pack;
+  } else {
+    for (int n = 0; n < N; ++n) p[n] = pack.at[n];
+  }
+}
+
+template <class T, class W, int N>
 struct MaxPool {
   PoolWindows windows;
   const T* x;
@@ -105,20 +128,25 @@ struct MaxPool {
   W* which;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    float best = -INFINITY;
-    int64_t found = -1;
+    float best[N];
+    int64_t found[N];
+    for (int n = 0; n < N; ++n) best[n] = -INFINITY, found[n] = -1;
     windows.window_of(i, [&](int64_t offset, int64_t from) {
-      const float value = as_float(x[from]);
-      if (found >= 0 && !(value > best) && value == value) return;  // NaN wins
-      best = value;
-      found = offset;
+      float value[N];
+      read(x + from * N, value);
+      for (int n = 0; n < N; ++n) {
+        if (found[n] >= 0 && !(value[n] > best[n]) && value[n] == value[n]) continue;  // NaN wins
+        best[n] = value[n];
+        found[n] = offset;
+      }
     });
-    assign(y[i], best);
-    which[i] = static_cast<W>(found < 0 ? 0 : found);
+    for (int64_t& offset : found) offset = offset < 0 ? 0 : offset;
+    write(y + i * N, best);
+    write_offsets(which + i * N, found);
   }
 };
 
-template <class T, class W>
+template <class T, class W, int N>
 struct MaxPoolGrad {
   PoolWindows windows;
   const T* dy;
@@ -126,37 +154,46 @@ struct MaxPoolGrad {
   T* dx;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    float sum = 0;
+    float sum[N] = {};
     windows.windows_with(i, [&](int64_t offset, int64_t from) {
-      if (static_cast<int64_t>(which[from]) == offset) sum += as_float(dy[from]);
+      float d[N];
+      int64_t of[N];
+      read(dy + from * N, d);
+      read_offsets(which + from * N, of);
+      for (int n = 0; n < N; ++n) sum[n] += of[n] == offset ? d[n] : 0.0f;
     });
-    assign(dx[i], sum);
+    write(dx + i * N, sum);
   }
 };
 
-template <class T>
+template <class T, int N>
 struct SumPool {
   PoolWindows windows;
   const T* x;
   T* y;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    float sum = 0;
-    windows.window_of(i, [&](int64_t, int64_t from) { sum += as_float(x[from]); });
-    assign(y[i], sum);
+    float sum[N] = {};
+    windows.window_of(i, [&](int64_t, int64_t from) { add(x + from * N, sum); });
+    write(y + i * N, sum);
+  }
+  SR_HOST_DEVICE static void add(const T* from, float (&sum)[N]) {
+    float value[N];
+    read(from, value);
+    for (int n = 0; n < N; ++n) sum[n] += value[n];
   }
 };
 
-template <class T>
+template <class T, int N>
 struct SumPoolGrad {
   PoolWindows windows;
   const T* dy;
   T* dx;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    float sum = 0;
-    windows.windows_with(i, [&](int64_t, int64_t from) { sum += as_float(dy[from]); });
-    assign(dx[i], sum);
+    float sum[N] = {};
+    windows.windows_with(i, [&](int64_t, int64_t from) { SumPool<T, N>::add(dy + from * N, sum); });
+    write(dx + i * N, sum);
   }
 };
 
@@ -164,21 +201,25 @@ template <class On>
 PreparedKernel prepare_pool(const KernelCall& call) {
   const bool grad = call.node.op.ends_with("_grad"), max = call.node.op.starts_with("max");
   const TensorType &x = grad ? call.out[0] : call.in[0], &y = grad ? call.in[0] : call.out[0];
-  const PoolWindows windows = PoolWindows::of(call.node, x.shape, y.shape);
+  const PoolWindows whole = PoolWindows::of(call.node, x.shape, y.shape);
   const bool narrow = max && (grad ? call.in[1] : call.out[1]).dtype == DType::u8;
   const auto run = [=, dtype = x.dtype](const KernelArgs& args) {
-    const int64_t count = args.out[0].count();
-    with_element(dtype, [&](auto element) {
+    const auto run_packs = [&](auto element, auto width) {
       using T = decltype(element);
+      constexpr int kN = width();
+      PoolWindows windows = whole;
+      windows.channels /= kN;
+      const int64_t count = args.out[0].count() / kN;
       const T* from = args.in[0].as<T>();
       T* to = args.out[0].as<T>();
       const auto run_max = [&](auto offset) {
         using W = decltype(offset);
         if (grad) {
-          On::each(args, count, MaxPoolGrad<T, W>{windows, from, args.in[1].as<W>(), to},
+          On::each(args, count, MaxPoolGrad<T, W, kN>{windows, from, args.in[1].as<W>(), to},
                    "max_pool_grad");
         } else {
-          On::each(args, count, MaxPool<T, W>{windows, from, to, args.out[1].as<W>()}, "max_pool");
+          On::each(args, count, MaxPool<T, W, kN>{windows, from, to, args.out[1].as<W>()},
+                   "max_pool");
         }
       };
       if (max && narrow) {
@@ -186,10 +227,15 @@ PreparedKernel prepare_pool(const KernelCall& call) {
       } else if (max) {
         run_max(int32_t{});
       } else if (grad) {
-        On::each(args, count, SumPoolGrad<T>{windows, from, to}, "sum_pool_grad");
+        On::each(args, count, SumPoolGrad<T, kN>{windows, from, to}, "sum_pool_grad");
       } else {
-        On::each(args, count, SumPool<T>{windows, from, to}, "sum_pool");
+        On::each(args, count, SumPool<T, kN>{windows, from, to}, "sum_pool");
       }
+    };
+    with_element(dtype, [&](auto element) {
+      constexpr int kN = kWide<decltype(element)>;
+      if (whole.channels % kN == 0) return run_packs(element, Width<kN>{});
+      run_packs(element, Width<1>{});
     });
   };
   return {run, 0, "cuda:own"};

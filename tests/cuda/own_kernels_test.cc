@@ -136,6 +136,45 @@ TEST(OwnKernels, FoldInParts) {
   }
 }
 
+/// Channels that a thread does together, with NaN among them; the gradient of overlapping windows.
+TEST(OwnKernels, PoolsTakeChannelsTogether) {
+  std::mt19937_64 rng(kSeed + 4);
+  const auto ints = [](int64_t a, int64_t b) { return std::vector<int64_t>{a, b}; };
+  for (const KernelImpl& impl : cuda::pool_kernels_on<cuda::OnHost<1>>()) {
+    for (const int64_t channels : {16, 20, 3}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const bool grad = impl.op.ends_with("_grad"), max = impl.op.starts_with("max");
+        Case c;
+        c.node.op = impl.op;
+        c.node.attrs = {{"kernel", ints(3, 2)},
+                        {"strides", ints(2, 1)},
+                        {"dilations", ints(1, 2)},
+                        {"pads_low", ints(1, 0)},
+                        {"channels_last", int64_t{1}}};
+        if (grad) {
+          c.node.attrs.set("size", ints(7, 6));
+          c.in = {{dtype, {2, 4, 4, channels}}};
+          if (max) c.in.push_back({DType::u8, c.in[0].shape});
+        } else {
+          c.node.attrs.set("pads_high", ints(1, 0));
+          c.in = {{dtype, {2, 7, 6, channels}}};
+        }
+        c.out = infer_types(c.node, c.in);
+        ASSERT_FALSE(impl.refuses({c.node, c.in, c.out}).has_value());
+        SCOPED_TRACE(describe(c));
+        std::vector<Tensor> in = random_operands(c, rng);
+        if (!grad) {
+          const float nan = NAN;
+          convert(&nan, DType::f32, in[0].as<char>() + 37 * size_of(dtype), dtype, 1);
+        }
+        const std::vector<Tensor> want = run_reference(c.node, in), got = run_impl(impl, c, in);
+        for (size_t i = 0; i < want.size(); ++i)
+          expect_close(got[i], want[i], dtype == DType::bf16 ? 2e-2 : 1e-4);
+      }
+    }
+  }
+}
+
 /// As many parameters as go in two launches, with pieces and rests of them, and empty ones.
 TEST(OwnKernels, UpdatesOfManyAreThoseOfEach) {
   constexpr size_t kParameters = 400;
