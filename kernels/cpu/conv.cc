@@ -9,6 +9,7 @@
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/gathered_gradient.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
@@ -167,6 +168,11 @@ std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
   if (p.shape.packed && p.packed) {
     *why = "packs its operand itself";
     return std::nullopt;
+  }
+  p.convolution = GatheredGradient::make(p.shape, why);
+  if (p.convolution) {
+    p.workspace = p.convolution->scratch_bytes();
+    return p;
   }
   if (p.shape.in.size() > 3) {
     *why = "oneDNN has at most 3 spatial dims";

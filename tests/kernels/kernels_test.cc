@@ -13,6 +13,7 @@
 
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gathered_gradient.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -135,6 +136,44 @@ TEST(CpuKernels, LargeMatmulsAndAttention) {
 
 // Tiles of 4 x 4 that stick out of the image on any side, padding of any width and sign, more tiles
 // than are transformed at a time, odd numbers of panels.
+/// Few positions beside channels: strides, dilation, padding and cropping, one to three dims.
+TEST(CpuKernels, GatheredGradients) {
+  std::mt19937_64 rng(kSeed + 8);
+  std::set<std::string> exercised;
+  struct Image {
+    Shape x, y;
+    std::vector<int64_t> kernel, strides, dilations, low;
+  };
+  for (const Image& i :
+       {Image{{4, 9, 11, 72}, {4, 5, 6, 80}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+        Image{{3, 12, 9, 64}, {3, 6, 5, 96}, {1, 1}, {2, 2}, {1, 1}, {0, 0}},
+        Image{{5, 10, 9, 66}, {5, 4, 8, 64}, {3, 2}, {2, 1}, {2, 1}, {-1, 0}},
+        Image{{3, 70, 67}, {3, 24, 65}, {5}, {3}, {1}, {2}},
+        Image{{2, 5, 6, 7, 64}, {2, 3, 3, 4, 64}, {2, 3, 1}, {2, 2, 2}, {1, 1, 1}, {1, 1, 0}}}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool widened : {false, true}) {
+        if (widened && dtype == DType::f32) continue;
+        Case c{make("conv_weight_grad", {{"strides", i.strides},
+                                         {"dilations", i.dilations},
+                                         {"pads_low", i.low},
+                                         {"kernel", i.kernel},
+                                         {"channels_last", int64_t{1}}}),
+               {{dtype, i.x}, {dtype, i.y}},
+               {}};
+        if (widened) c.node.attrs.set("out_dtype", std::string("f32"));
+        c.out = infer_types(c.node, c.in);
+        std::string why;
+        if (dtype == DType::f32) {
+          EXPECT_TRUE(
+              cpu::GatheredGradient::make(cpu::convolution_shape({c.node, c.in, c.out}), &why))
+              << why;
+        }
+        EXPECT_GE(check(c, rng, exercised), dtype == DType::f32 ? 1 : 0) << describe(c);
+      }
+    }
+  }
+}
+
 TEST(CpuKernels, TiledConvolutions) {
   std::mt19937_64 rng(kSeed + 7);
   std::set<std::string> exercised;
