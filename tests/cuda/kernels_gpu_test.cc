@@ -11,6 +11,7 @@
 #include "kernels/cuda/evened.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/element_chain.h"
+#include "tests/cuda/many_cases.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -234,6 +235,74 @@ TEST(CudaKernels, EvenedLinesGiveTheSameProduct) {
     device.copy_out(got.data(), memory[2].get(), byte_size(c.out[0]));
     expect_close(got, run_reference(c.node, in)[0], 1e-4);
   }
+}
+
+/// By launches with as many parameters as there may be.
+TEST(CudaKernels, GoOverManyTensors) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::mt19937_64 rng(kSeed + 3);
+  for (const Case& c : {update_of_many("adamw"), update_of_many("sgd"), squares_of_many()}) {
+    SCOPED_TRACE(c.node.op);
+    const auto impl =
+        std::find_if(cuda_kernels().begin(), cuda_kernels().end(), [&](const KernelImpl& k) {
+          return k.op == c.node.op && !k.refuses({c.node, c.in, c.out});
+        });
+    ASSERT_NE(impl, cuda_kernels().end());
+    check(*gpu.device, *impl, c, rng);
+  }
+}
+
+/// A label of no class, found by a kernel, also by one of recorded work.
+TEST(CudaKernels, TellOfLabelsOutOfRange) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  cuda::CudaDevice& device = *gpu.device;
+  const std::vector<TensorType> in = {{DType::bf16, {4, 10}}, {DType::i64, {4}}},
+                                out = {{DType::f32, {4}}, {DType::f32, {4}}};
+  Node node;
+  node.op = "cross_entropy";
+  const KernelList* lists[] = {&cuda_kernels()};
+  const PreparedKernel kernel = select_kernel(lists, {node, in, out});
+  std::vector<std::shared_ptr<char>> memory;
+  std::vector<TensorView> views;
+  for (const auto& types : {in, out}) {
+    for (const TensorType& type : types) {
+      memory.push_back(device.allocate(byte_size(type)));
+      views.push_back({memory.back().get(), type});
+    }
+  }
+  const std::span<const TensorView> all(views);
+  const auto run = [&] {
+    device.begins("rank 0: step 'loss'");
+    kernel.run({all.first(2), all.subspan(2), nullptr, device.stream()});
+    device.begins("");
+  };
+  const auto label = [&](int64_t value) {
+    const int64_t labels[] = {1, 2, value, 3};
+    device.copy_in(views[1].data, labels, sizeof labels);
+  };
+  float losses[4];
+  const auto read = [&] { device.copy_out(losses, views[2].data, sizeof losses); };
+  label(9);
+  run();
+  read();
+  const auto recorded = device.record(run);
+  ASSERT_NE(recorded, nullptr);
+  for (const bool again : {false, true}) {
+    label(10);
+    again ? recorded->run() : run();
+    try {
+      read();
+      FAIL() << "nothing was told";
+    } catch (const Error& e) {
+      EXPECT_STREQ(e.what(), "rank 0: step 'loss': label 10 of token 2 is outside [0, 10)");
+    }
+  }
+  label(9);
+  recorded->run();
+  read();
+  EXPECT_GT(losses[2], 0);
 }
 
 /// gelu(x + bias) in bf16, with both of them wanted: the bits of the two kernels one by one.

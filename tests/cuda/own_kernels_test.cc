@@ -13,6 +13,7 @@
 #include "kernels/cuda/pool.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/softmax.h"
+#include "tests/cuda/many_cases.h"
 #include "tests/cuda/on_host.h"
 #include "tests/support/kernel_cases.h"
 
@@ -175,44 +176,23 @@ TEST(OwnKernels, PoolsTakeChannelsTogether) {
   }
 }
 
-/// As many parameters as go in two launches, with pieces and rests of them, and empty ones.
 TEST(OwnKernels, UpdatesOfManyAreThoseOfEach) {
-  constexpr size_t kParameters = 400;
   std::mt19937_64 rng(kSeed + 2);
   for (const KernelImpl& impl : cuda::optimizer_kernels_on<cuda::OnHost<1>>()) {
-    Case many;
-    many.node.op = impl.op;
-    many.node.attrs = op_def(impl.op).samples[0].attrs;
-    many.low = 0.05;
-    std::vector<double> decays;
-    std::vector<int64_t> copies;
-    const size_t moments = impl.op == "adamw" ? 2 : 1;
-    for (size_t p = 0; p < kParameters; ++p) {
-      const TensorType type{DType::f32, {p % 50 == 3 ? 20001 : static_cast<int64_t>(p % 7)}};
-      many.in.insert(many.in.end(), 2 + moments, type);
-      if (p % 3 == 0) many.in[p * (2 + moments) + 1].dtype = DType::bf16;
-      if (p % 2 == 0) copies.push_back(static_cast<int64_t>(p));
-      decays.push_back(static_cast<double>(p % 4) / 10);
-    }
-    many.in.insert(many.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
-    many.node.attrs.set("weight_decays", decays);
-    many.node.attrs.set("squares", int64_t{1});
-    many.node.attrs.set("copy", std::string("bf16"));
-    many.node.attrs.set("copies", copies);
-    many.out = infer_types(many.node, many.in);
+    const Case many = update_of_many(impl.op);
     ASSERT_FALSE(impl.refuses({many.node, many.in, many.out}).has_value());
     const std::vector<Tensor> in = random_operands(many, rng), got = run_impl(impl, many, in);
     const UpdateForm form = UpdateForm::of(many.node, in.size());
     double squares = 0;
-    for (size_t p = 0; p < kParameters; ++p) {
+    for (size_t p = 0; p < form.count; ++p) {
       Case one;
       one.node.op = impl.op;
       one.node.attrs = op_def(impl.op).samples[0].attrs;
-      one.node.attrs.set("weight_decay", decays[p]);
+      one.node.attrs.set("weight_decay", form.decay[p]);
       one.node.attrs.set("squares", int64_t{1});
       if (form.copy[p]) one.node.attrs.set("copy", std::string("bf16"));
       std::vector<Tensor> own;
-      for (size_t i = 0; i < 2 + moments; ++i) own.push_back(in[form.operand(p, i)]);
+      for (size_t i = 0; i < 2 + form.moments; ++i) own.push_back(in[form.operand(p, i)]);
       for (size_t i : {form.lr(), form.step(), form.clip_scale()}) own.push_back(in[i]);
       for (const Tensor& t : own) one.in.push_back(t.type());
       one.out = infer_types(one.node, one.in);
@@ -222,27 +202,22 @@ TEST(OwnKernels, UpdatesOfManyAreThoseOfEach) {
         EXPECT_TRUE(bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0)
             << impl.op << " of parameter " << p;
       };
-      for (size_t i = 0; i < 1 + moments; ++i) expect_same(got[form.result(p, i)], want[i]);
+      for (size_t i = 0; i < 1 + form.moments; ++i) expect_same(got[form.result(p, i)], want[i]);
       if (form.copy[p]) expect_same(got[*form.copy[p]], want.back());
-      squares += want[1 + moments].at(0);
+      squares += want[1 + form.moments].at(0);
     }
     EXPECT_GT(squares, 0);
     EXPECT_NEAR(got[*form.squares].at(0), squares, 1e-5 * squares);
   }
 }
 
-/// More gradients than a launch has room for.
 TEST(OwnKernels, SumsTheSquaresOfMany) {
   std::mt19937_64 rng(kSeed + 3);
+  const Case c = squares_of_many();
+  const std::vector<Tensor> in = random_operands(c, rng);
   for (const KernelImpl& impl : cuda::reduce_kernels_on<cuda::OnHost<1>>()) {
-    if (impl.op != "reduce_sum_squares") continue;
-    Case c;
-    c.node.op = impl.op;
-    for (int64_t i = 0; i < 3000; ++i)
-      c.in.push_back({i % 3 == 0 ? DType::bf16 : DType::f32, {i % 500 == 1 ? 20001 : i % 7}});
-    c.out = infer_types(c.node, c.in);
-    const std::vector<Tensor> in = random_operands(c, rng);
-    expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
+    if (impl.op == c.node.op)
+      expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
   }
 }
 
