@@ -31,6 +31,7 @@ class Analyst {
       out_.forward.push_back(std::any_of(node.outputs.begin(), node.outputs.end(),
                                          [&](ValueId id) { return needed.count(id) > 0; }));
     }
+    for (const Step& step : program_.steps) stepped_.insert(step.node.name);
     const PlannedSteps planned(graph_, plan_.train, plan_.cluster, program_);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
@@ -74,7 +75,7 @@ class Analyst {
     line.from = planned.in.at(0);
     line.to = planned.out.at(0);
     line.producer = maker(value);
-    line.consumer = reader(step.out[0], index, line.reader);
+    line.consumer = reader(step.out[0], index, value, line.reader);
     for (size_t s = index + 1; s < program_.steps.size(); ++s) {
       const auto node = nodes_.find(program_.steps[s].node.name);
       if (program_.steps[s].phase != step.phase) break;
@@ -96,14 +97,31 @@ class Analyst {
     return str(node.op, " '", node.name, "'");
   }
 
-  /// The first kernel that reads a buffer, through further collectives; `node` is the Graph's.
-  std::string reader(BufferId id, size_t after, NodeId& node) const {
+  /// The Graph's node that a step stands for where it reads `of`: one of those that were joined; -1
+  /// if there is none.
+  NodeId node_reading(const Step& step, ValueId of) const {
+    const auto reads = [&](const Node& node) {
+      return std::find(node.inputs.begin(), node.inputs.end(), of) != node.inputs.end();
+    };
+    const auto own = nodes_.find(step.node.name);
+    if (own != nodes_.end() && reads(graph_.node(own->second))) return own->second;
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      if (reads(node) && stepped_.count(node.name) == 0) return static_cast<NodeId>(n);
+    }
+    return -1;
+  }
+
+  /// The first kernel that reads a buffer with what was `of`, through further collectives; `node`
+  /// is the Graph's.
+  std::string reader(BufferId id, size_t after, ValueId of, NodeId& node) const {
     for (size_t s = after + 1; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
       if (std::find(step.in.begin(), step.in.end(), id) == step.in.end()) continue;
-      if (step.kind == Step::Kind::collective) return reader(step.out[0], s, node);
-      if (const auto it = nodes_.find(step.node.name); it != nodes_.end()) node = it->second;
-      return str(step.node.op, " '", step.node.name, "'");
+      if (step.kind == Step::Kind::collective) return reader(step.out[0], s, of, node);
+      node = node_reading(step, of);
+      const Node& shown = node < 0 ? step.node : graph_.node(node);
+      return str(shown.op, " '", shown.name, "'");
     }
     for (const auto* list : {&program_.outputs, &program_.metrics}) {
       for (const Binding& b : *list) {
@@ -232,6 +250,7 @@ class Analyst {
   Program program_;
   std::map<std::string, ValueId> values_;
   std::map<std::string, NodeId> nodes_;
+  std::set<std::string> stepped_;  // nodes whose name a step has
   PlanAnalysis out_;
 };
 

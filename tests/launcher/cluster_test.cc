@@ -111,6 +111,13 @@ TEST_F(ClusterOption, ADeviceIsChosenByName) {
   EXPECT_NE(plan.out.find("cluster h100 (assumed, for this machine has no GPU; --cluster names"),
             std::string::npos)
       << describe(plan);
+  // Of updates that became one step each gradient's own is named.
+  for (const std::string planner : {"dp", "fsdp"}) {
+    const std::string call = "plan gpt.onnx --device cuda --planner " + planner;
+    const Outcome of = at_->sh(uncached + Workspace::line(threads(2), call));
+    ASSERT_EQ(of.status, 0) << describe(of);
+    EXPECT_NE(of.out.find("wanted by"), std::string::npos) << describe(of);
+  }
   for (const char* call :
        {"train gpt.onnx --device cuda --steps 1", "verify gpt.onnx --device cuda",
         "calibrate --device cuda -o x.json", "bench ops --device cuda"}) {
