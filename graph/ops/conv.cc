@@ -369,7 +369,9 @@ std::vector<OpDef> conv_ops() {
          {{"order", std::move(order)}, {"blocks", std::move(blocks)}, {"of", std::move(of)}}});
   };
   laid_out({20, 7, 3, 2}, {0, 2, 3, 1}, {16, 2}, {0, 1});
-  laid_out({16, 32, 3}, {1, 0, 2}, {8, 16, 2}, {0, 1, 0});
+  laid_out({32, 64, 3, 3}, {0, 2, 3, 1}, {32, 2}, {0, 1});
+  laid_out({64, 32, 3}, {1, 0, 2}, {8, 16, 2}, {0, 1, 0});
+  laid_out({32, 64, 1, 2}, {0, 1, 2, 3}, {8, 16, 2}, {0, 1, 0});
   ops.push_back(pack);
   return ops;
 }

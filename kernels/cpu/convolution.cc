@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/weight_blocks.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -183,7 +184,12 @@ class DnnlConvolution : public Convolution {
       outside[i] = static_cast<const char*>(data[i]) + side.offset;
       inside[i] = side.reorder ? work + side.at : outside[i];
       if (s_.packed && order_[i] == kW) inside[i] = all_args.in.back().data;
-      if (i < 2 && side.reorder) side.reorder->run({outside[i], inside[i], work});
+      if (blocks_ && order_[i] == kW) {
+        blocks_->run(static_cast<const uint16_t*>(outside[i]),
+                     reinterpret_cast<uint16_t*>(work + side.at));
+      } else if (i < 2 && side.reorder) {
+        side.reorder->run({outside[i], inside[i], work});
+      }
     }
     const void* all[4 + kMostPosts] = {inside[0], inside[1], inside[2], work};
     const PostOperands operands(args);
@@ -251,6 +257,10 @@ class DnnlConvolution : public Convolution {
       copies += aligned(side.inside.get_size());
     }
     for (Side& side : sides_) side.at += shared;
+    if (const auto layout = weights_layout(); layout && !s_.packed) {
+      const dnnl_memory_desc_t& w = sides_[kW].outside.data;
+      blocks_ = WeightBlocks::make({s_.dtype, Shape(w.dims, w.dims + w.ndims)}, *layout);
+    }
     scratch_bytes_ = shared + copies;
   }
 
@@ -258,6 +268,7 @@ class DnnlConvolution : public Convolution {
   std::array<int, 3> order_{};
   size_t zeroed_ = 0;  // bytes of dx where some rows are out of every window's reach
   std::optional<Execution> execution_;
+  std::optional<WeightBlocks> blocks_;  // instead of the weights' reorder
   int64_t scratch_bytes_ = 0;
   ConvolutionShape s_;
   std::vector<std::pair<int, Desc>> operands_;  // of post-ops
@@ -286,6 +297,12 @@ std::optional<std::string> refuses_packing(const KernelCall& call) {
 }
 
 PreparedKernel prepare_packing(const KernelCall& call) {
+  if (const auto blocks = WeightBlocks::make(call.in[0], call.node.attrs)) {
+    return {[blocks = *blocks](const KernelArgs& args) {
+              blocks.run(args.in[0].as<uint16_t>(), args.out[0].as<uint16_t>());
+            },
+            0, "cpu:onednn"};
+  }
   const auto pd = packing(call);
   const auto reorder = std::make_shared<const Execution>(
       dnnl::reorder(pd), std::vector<std::pair<int, Desc>>{{DNNL_ARG_FROM, pd.src_desc()},

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace shardrun::cpu {
 
@@ -33,6 +34,26 @@ inline void store_lanes(float* to, const Lanes& v) { std::memcpy(to, &v, sizeof(
 inline void store_lanes(uint16_t* to, const Lanes& v) {
   const Halves halves = __builtin_convertvector(narrow(std::bit_cast<Units>(v)), Halves);
   std::memcpy(to, &halves, sizeof(halves));
+}
+
+/// Swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block.
+template <int kStep, int... I>
+void swap_blocks(Units* tile, std::integer_sequence<int, I...>) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & kStep) continue;
+    const Units a = tile[i], b = tile[i + kStep];
+    tile[i] = __builtin_shufflevector(a, b, (I & kStep ? 16 + I - kStep : I)...);
+    tile[i + kStep] = __builtin_shufflevector(a, b, (I & kStep ? 16 + I : I + kStep)...);
+  }
+}
+
+/// 16 x 16.
+inline void transpose(Units* tile) {
+  using Lane = std::make_integer_sequence<int, kLanes>;
+  swap_blocks<8>(tile, Lane{});
+  swap_blocks<4>(tile, Lane{});
+  swap_blocks<2>(tile, Lane{});
+  swap_blocks<1>(tile, Lane{});
 }
 
 }  // namespace shardrun::cpu

@@ -23,25 +23,7 @@ Units odd(Units a, Units b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (2 * I + 1)...);
 }
 
-/// Swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block.
-template <int kStep, int... I>
-void swap_blocks(Units* tile, std::integer_sequence<int, I...>) {
-  for (int i = 0; i < kTile; ++i) {
-    if (i & kStep) continue;
-    const Units a = tile[i], b = tile[i + kStep];
-    tile[i] = __builtin_shufflevector(a, b, (I & kStep ? 16 + I - kStep : I)...);
-    tile[i + kStep] = __builtin_shufflevector(a, b, (I & kStep ? 16 + I : I + kStep)...);
-  }
-}
-
-using Lanes = std::make_integer_sequence<int, kTile>;
-
-void transpose(Units* tile) {
-  swap_blocks<8>(tile, Lanes{});
-  swap_blocks<4>(tile, Lanes{});
-  swap_blocks<2>(tile, Lanes{});
-  swap_blocks<1>(tile, Lanes{});
-}
+using Lane = std::make_integer_sequence<int, kTile>;
 
 /// The lines of a matrix, along which it is contiguous.
 struct Lines {
@@ -74,7 +56,7 @@ struct Reader {
         tile[i] = widened(at + i * stride) | widened(at + (i + 1) * stride) << 16;
       } else {
         const Units a = widened(at), b = widened(at + kTile * kBytes);
-        tile[i] = even(a, b, Lanes{}) | odd(a, b, Lanes{}) << 16;
+        tile[i] = even(a, b, Lane{}) | odd(a, b, Lane{}) << 16;
       }
     }
   }

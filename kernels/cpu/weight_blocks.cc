@@ -1,0 +1,110 @@
+// 32 channels out by 32 in at a time: transposed so that channels out lie side by side, for each
+// channel in and tap, and from there to their places.
+#include "kernels/cpu/weight_blocks.h"
+
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/simd.h"
+
+namespace shardrun::cpu {
+namespace {
+
+constexpr int64_t kSquare = 32, kMostTaps = 9;
+
+/// Pairs of the low and of the high halves.
+Units low_halves(Units a, Units b) { return (a & 0xffffu) | (b << 16); }
+Units high_halves(Units a, Units b) { return (a >> 16) | (b & 0xffff0000u); }
+
+template <int... I>
+Units interleaved(Units a, Units b, int half, std::integer_sequence<int, I...>) {
+  return half == 0 ? __builtin_shufflevector(a, b, (I % 2 * 16 + I / 2)...)
+                   : __builtin_shufflevector(a, b, (I % 2 * 16 + I / 2 + 8)...);
+}
+
+void store(uint16_t* to, const Units& v) { std::memcpy(to, &v, sizeof(v)); }
+
+/// stage[c taps + tap]: 32 channels out, in order.
+void turn(const uint16_t* from, int64_t row, int64_t columns, Units* stage) {
+  for (int64_t first = 0; first < columns; first += kSquare) {
+    Units even[kLanes], odd[kLanes];
+    for (int64_t p = 0; p < kLanes; ++p) {
+      const uint16_t* at = from + 2 * p * row + first;
+      const Units a = load<Units>(at), b = load<Units>(at + row);
+      even[p] = low_halves(a, b);
+      odd[p] = high_halves(a, b);
+    }
+    transpose(even);
+    transpose(odd);
+    for (int64_t k = 0; k < kLanes; ++k) {
+      stage[first + 2 * k] = even[k];
+      stage[first + 2 * k + 1] = odd[k];
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights, const Attrs& layout) {
+  using Ints = std::vector<int64_t>;
+  const Shape& dims = weights.shape;
+  if (weights.dtype != DType::bf16 || dims.size() < 3) return std::nullopt;
+  WeightBlocks out;
+  out.out_ = dims[0], out.in_ = dims[1];
+  out.taps_ = element_count(dims) / std::max<int64_t>(out.out_ * out.in_, 1);
+  if (out.out_ == 0 || out.out_ % kSquare != 0 || out.in_ == 0 || out.in_ % kSquare != 0 ||
+      out.taps_ < 1 || out.taps_ > kMostTaps)
+    return std::nullopt;
+  Ints forward = {0}, back = {0, 1}, turned = {1, 0};
+  for (size_t d = 2; d < dims.size(); ++d) {
+    for (Ints* order : {&forward, &back, &turned}) order->push_back(static_cast<int64_t>(d));
+  }
+  forward.push_back(1);
+  const Ints &order = layout.ints("order"), &blocks = layout.ints("blocks"),
+             &of = layout.ints("of");
+  if (order == forward && of == Ints{0, 1} && blocks[1] == 2 && blocks[0] % kSquare == 0 &&
+      out.out_ % blocks[0] == 0) {
+    out.width_ = blocks[0];
+    return out;
+  }
+  out.in_first_ = order == turned;
+  if ((order == back || order == turned) && of == Ints{0, 1, 0} && blocks == Ints{8, 16, 2})
+    return out;
+  return std::nullopt;
+}
+
+void WeightBlocks::run(const uint16_t* from, uint16_t* to) const {
+  using Lane = std::make_integer_sequence<int, 16>;
+  const int64_t row = in_ * taps_, across = in_ / kSquare;
+  parallel_ranges(out_ / kSquare * across, 1, [&](int64_t begin, int64_t end) {
+    Units stage[kSquare * kMostTaps];
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t o = item / across * kSquare, c = item % across * kSquare;
+      turn(from + o * row + c * taps_, row, kSquare * taps_, stage);
+      for (int64_t tap = 0; tap < taps_; ++tap) {
+        if (width_ > 0) {  // [O / width][tap][C / 2][width][2]
+          uint16_t* at =
+              to + ((o / width_ * taps_ + tap) * (in_ / 2) + c / 2) * 2 * width_ + o % width_ * 2;
+          for (int64_t pair = 0; pair < kSquare / 2; ++pair, at += 2 * width_) {
+            const Units a = stage[2 * pair * taps_ + tap], b = stage[(2 * pair + 1) * taps_ + tap];
+            const Units low = low_halves(a, b), high = high_halves(a, b);
+            store(at, interleaved(low, high, 0, Lane{}));
+            store(at + kSquare, interleaved(low, high, 1, Lane{}));
+          }
+          continue;
+        }
+        for (int64_t half = 0; half < 2; ++half) {  // [O / 16][C / 16][tap][8][16][2], or C first
+          Units tile[kLanes];
+          for (int64_t b = 0; b < kLanes; ++b) tile[b] = stage[(half * kLanes + b) * taps_ + tap];
+          transpose(tile);
+          for (int64_t p = 0; p < kLanes; ++p) {
+            const int64_t outer = o / kLanes + p / 8, inner = c / kLanes + half;
+            const int64_t block =
+                in_first_ ? inner * (out_ / kLanes) + outer : outer * (in_ / kLanes) + inner;
+            store(to + (block * taps_ + tap) * 256 + p % 8 * 32, tile[p]);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace shardrun::cpu

@@ -1,0 +1,24 @@
+// bf16 weights laid out in the blocks that oneDNN's convolutions read most, at memory's speed.
+#pragma once
+
+#include <optional>
+
+#include "kernels/kernel.h"
+
+namespace shardrun::cpu {
+
+/// [O, C, …kernel] as attributes of pack_weights (graph/ops/conv.cc) say, where they are of these
+/// two kinds: AcdB32a2b or 64a (forward) and ABcd8a16b2a or BAcd (the gradient of the data).
+class WeightBlocks {
+ public:
+  /// None for other layouts, for channels not in 32s, and for more than 9 taps.
+  static std::optional<WeightBlocks> make(const TensorType& weights, const Attrs& layout);
+  void run(const uint16_t* from, uint16_t* to) const;
+
+ private:
+  int64_t out_ = 0, in_ = 0, taps_ = 0;
+  int64_t width_ = 0;      // forward: so many channels out in a block; else 0
+  bool in_first_ = false;  // backward: channels in are the outermost dim
+};
+
+}  // namespace shardrun::cpu
