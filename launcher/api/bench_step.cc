@@ -48,12 +48,13 @@ std::map<size_t, double> bytes_of(const Timeline::Event& event, const RankProfil
 double post_bytes(const Step& step, const Program& program) {
   if (!has_post_ops(step.node.op)) return 0;
   double bytes = 0;
-  const auto add = [&](const std::vector<BufferId>& list, size_t first) {
-    for (size_t i = first; i < list.size(); ++i)
+  const auto add = [&](const std::vector<BufferId>& list, size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i)
       bytes += static_cast<double>(byte_size(program.buffers[static_cast<size_t>(list[i])].type));
   };
-  add(step.in, kOwnOperands);
-  add(step.out, 1);
+  const size_t weights_again = step.node.attrs.has("packed") ? 1 : 0;
+  add(step.in, kOwnOperands, step.in.size() - weights_again);
+  add(step.out, 1, step.out.size());
   return bytes;
 }
 
