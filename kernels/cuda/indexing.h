@@ -178,8 +178,9 @@ SR_HOST_DEVICE inline int64_t lower_bound(const uint64_t* keys, int64_t n, uint6
 }
 
 /// By row: what is outside goes to `extent`, behind all.
+template <class Index>
 struct RowKey {
-  Indices indices;
+  Index indices;  // Indices, or Tuples
   uint64_t* keys;
   SR_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t row = indices.row(i);
@@ -345,8 +346,9 @@ PreparedKernel prepare_gather_grad(const KernelCall& call) {
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     if (args.out[0].count() == 0) return;
-    const uint64_t* keys = sorted_keys<On>(args, args.workspace, count,
-                                           RowKey{Indices(args.in[1], offset, g.extent), nullptr});
+    const uint64_t* keys =
+        sorted_keys<On>(args, args.workspace, count,
+                        RowKey<Indices>{Indices(args.in[1], offset, g.extent), nullptr});
     auto* first =
         reinterpret_cast<int32_t*>(static_cast<char*>(args.workspace) + sort_bytes(count));
     On::each(args, g.extent + 1, FirstOfRow{keys, first, count}, "rows");
@@ -379,8 +381,9 @@ PreparedKernel prepare_add_rows(const KernelCall& call) {
   prepared.run = [=](const KernelArgs& args) {
     copy_unless_same<On>(args);
     if (args.out[0].count() == 0 || count == 0) return;
-    const uint64_t* keys = sorted_keys<On>(args, args.workspace, count,
-                                           RowKey{Indices(args.in[2], offset, g.extent), nullptr});
+    const uint64_t* keys =
+        sorted_keys<On>(args, args.workspace, count,
+                        RowKey<Indices>{Indices(args.in[2], offset, g.extent), nullptr});
     with_element(args.out[0].type.dtype, [&](auto element) {
       using T = decltype(element);
       with_width<T>(g.inner, [&](auto width) {
@@ -444,16 +447,6 @@ PreparedKernel prepare_gather_elements(const KernelCall& call) {
   prepared.impl = "cuda:elements";
   return prepared;
 }
-
-/// Slice by slice: what tuple i picks.
-struct TupleKey {
-  Tuples indices;
-  uint64_t* keys;
-  SR_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t row = indices.row(i);
-    keys[i] = key_of(row >= 0 ? row : indices.extent, i);
-  }
-};
 
 enum class Reduction { none, add, mul, max, min };
 
@@ -543,7 +536,7 @@ PreparedKernel prepare_scatter_nd(const KernelCall& call) {
   const Reduction reduction = reduction_of(call.node);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    TupleKey make{tuples, nullptr};
+    RowKey<Tuples> make{tuples, nullptr};
     make.indices.data = args.in[1].data;
     scatter<On>(args, count, tuples.extent, inner, reduction, make);
   };
