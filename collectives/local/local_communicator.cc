@@ -18,6 +18,7 @@
 #include "base/shape.h"
 #include "collectives/communicator.h"
 #include "collectives/reduce.h"
+#include "collectives/wait.h"
 
 namespace shardrun {
 namespace {
@@ -70,7 +71,7 @@ class Group {
       : slots(static_cast<size_t>(size)),
         job(std::move(shared_job)),
         size_(size),
-        spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 0),
+        oversubscribed_(size > static_cast<int>(std::thread::hardware_concurrency())),
         here_(static_cast<size_t>(size), 0) {}
 
   std::vector<Slot> slots;
@@ -87,7 +88,7 @@ class Group {
     here_[static_cast<size_t>(rank)] = 1;
     const uint64_t generation = generation_;
     if (arrive()) return Wake::done;
-    spin(lock, generation);
+    stay_awake(lock, generation);
     const Clock::time_point deadline = deadline_after(timeout);
     while (generation_ == generation) {
       if (job->aborted) return Wake::aborted;
@@ -110,7 +111,7 @@ class Group {
     std::unique_lock lock(mutex_);
     const uint64_t generation = generation_;
     if (arrive()) return;
-    spin(lock, generation);
+    stay_awake(lock, generation);
     changed_.wait(lock, [&] { return generation_ != generation; });
   }
 
@@ -165,14 +166,12 @@ class Group {
     changed_.notify_all();
     return true;
   }
-  /// Short calls among as many threads as cores end before sleeping would pay.
-  void spin(std::unique_lock<std::mutex>& lock, uint64_t generation) {
-    if (spins_ == 0) return;
+  /// Before sleeping, where each thread has a core.
+  void stay_awake(std::unique_lock<std::mutex>& lock, uint64_t generation) {
+    if (oversubscribed_) return;
     lock.unlock();
-    for (int i = 0; i < spins_ && generation_ == generation; ++i) {
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
+    Wait wait;
+    while (generation_ == generation && !job->aborted && wait.stay_awake()) {
     }
     lock.lock();
   }
@@ -186,7 +185,7 @@ class Group {
   }
 
   const int size_;
-  const int spins_;
+  const bool oversubscribed_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<uint64_t> generation_{0};

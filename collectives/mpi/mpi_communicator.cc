@@ -16,6 +16,7 @@
 #include "base/shape.h"
 #include "collectives/mpi/node.h"
 #include "collectives/reduce.h"
+#include "collectives/wait.h"
 
 namespace shardrun {
 namespace mpi {
@@ -262,14 +263,14 @@ class MpiCommunicator : public MessageCommunicator {
     }
   }
 
-  /// Completes everything posted. Polls hard at first, since most calls end in microseconds, then
-  /// lets others run, then sleeps, so that a rank that is far ahead leaves its core to the rest.
-  /// Where ranks share cores it sleeps soon: who yields has to wait for a turn, which on a busy
-  /// machine comes milliseconds after the message.
+  /// Completes everything posted, and leaves the core to the rest where it takes long. Where ranks
+  /// share cores it sleeps soon: who yields has to wait for a turn, which on a busy machine comes
+  /// milliseconds after the message.
   void wait() {
     if (requests_.empty()) return;
     statuses_.resize(requests_.size());
-    const int spins = oversubscribed_ ? 16 : 2000;
+    constexpr int kFewPolls = 16;
+    Wait wait;
     Clock::time_point started{};
     for (int64_t polls = 0;; ++polls) {
       int done = 0;
@@ -277,20 +278,14 @@ class MpiCommunicator : public MessageCommunicator {
                                    statuses_.data());
       if (code != MPI_SUCCESS) fail_transfer(code);
       if (done) break;
-      if (polls < spins) continue;
-      if (!oversubscribed_) {
-        sched_yield();
-        if (polls % 16 != 0) continue;
-      }
+      if (oversubscribed_ ? polls < kFewPolls : wait.stay_awake()) continue;
       const Clock::time_point now = Clock::now();
       if (started == Clock::time_point{}) started = now;
       const double waited = std::chrono::duration<double>(now - started).count();
       if (timeout_ > 0 && waited > timeout_) fail_timeout();
-      if (oversubscribed_ || waited > 0.02) {
-        // An eighth of what it has waited makes a rank late by little.
-        const timespec pause{0, static_cast<long>(std::clamp(waited / 8, 20e-6, 2e-3) * 1e9)};
-        nanosleep(&pause, nullptr);
-      }
+      // An eighth of what it has waited makes a rank late by little.
+      const timespec pause{0, static_cast<long>(std::clamp(waited / 8, 20e-6, 2e-3) * 1e9)};
+      nanosleep(&pause, nullptr);
     }
     for (size_t i = 0; i < transfers_.size(); ++i) {
       if (!transfers_[i].receives) continue;

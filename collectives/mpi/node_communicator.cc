@@ -7,7 +7,6 @@
 // slots, and one meeting is enough. Where a buffer lies outside of memory that
 // Communicator::allocate gave, all ranks see it in the slots, and make the call by messages.
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "base/shape.h"
 #include "collectives/mpi/node.h"
 #include "collectives/reduce.h"
+#include "collectives/wait.h"
 
 namespace shardrun::mpi {
 namespace {
@@ -298,32 +298,22 @@ class SharingCommunicator : public NodeCommunicator {
     return reachable;
   }
 
-  /// Arrives, and waits until all have: spins at first, since most meetings end in microseconds,
-  /// then lets others run, then sleeps in the kernel. Where ranks share cores it sleeps at once:
-  /// whoever it waits for may want this core.
+  /// Arrives, and waits until all have. Where ranks share cores it sleeps at once: whoever it waits
+  /// for may want this core.
   void meet() {
     Slot& own = slot(rank_);
     const uint32_t meeting = ++meetings_;
     own.meetings.store(meeting);
     if (own.sleepers.load() > 0) wake(own.meetings);
-    int tries = 0;
-    Clock::time_point started{};
+    Wait wait;
+    Clock::time_point slept{};
     for (int i = 1; i < size_; ++i) {
       Slot& peer = slot((rank_ + i) % size_);
-      for (; !came(peer, meeting); ++tries) {
-        if (!oversubscribed_ && tries < kSpins) {
-#if defined(__x86_64__)
-          __builtin_ia32_pause();
-#endif
-          continue;
-        }
-        if (!oversubscribed_ && tries < kSpins + kYields) {
-          sched_yield();
-          continue;
-        }
+      while (!came(peer, meeting)) {
+        if (!oversubscribed_ && wait.stay_awake()) continue;
         const Clock::time_point now = Clock::now();
-        if (started == Clock::time_point{}) started = now;
-        const double waited = std::chrono::duration<double>(now - started).count();
+        if (slept == Clock::time_point{}) slept = now;
+        const double waited = std::chrono::duration<double>(now - slept).count();
         if (timeout_ > 0 && waited > timeout_) fail_timeout(meeting);
         ++peer.sleepers;
         const uint32_t seen = peer.meetings.load();
@@ -333,7 +323,6 @@ class SharingCommunicator : public NodeCommunicator {
       }
     }
   }
-  static constexpr int kSpins = 2000, kYields = 100;
 
   /// Counts wrap around.
   static bool came(const Slot& peer, uint32_t meeting) {
