@@ -1,6 +1,6 @@
-// shardrun bench weak-scaling: MetaDist's figure 8 on the machine at hand. Each row is a run of
-// `shardrun train` of its own, under mpirun or on threads, so that one that fails costs only its
-// row; its --report says what it was.
+// shardrun bench weak-scaling: MetaDist's figure 8 on the machine at hand. Each row of each round
+// is a run of `shardrun train` of its own, under mpirun or on threads, so that one that fails costs
+// only its row; its --report says what it was.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,7 +29,7 @@ struct Options {
   std::string model, scale = "small", launcher, mpirun = kMpirun;
   std::vector<int> ranks = {1, 2, 4, 8};
   std::vector<std::string> planners = {"auto", "beam", "dp", "fsdp", "megatron"};
-  int steps = 10;
+  int steps = 10, rounds = 1;
   std::optional<int> threads;
   std::string dtype = "f32", memory, cluster;
   double plan_seconds = 10;
@@ -42,18 +42,24 @@ struct Row {
   int ranks = 1;
   std::string planner, command;
   State state = State::failed;
-  std::string why;        // a sentence, where nothing was measured
-  nlohmann::json report;  // the run's own
-  std::vector<double> step_ms;
-  double load = 0;
-  double efficiency = 0;  // FLOP/s a rank, of those of the planner's row with the fewest ranks
+  std::string why;                           // a sentence, where nothing was measured
+  nlohmann::json report;                     // the run's own
+  std::vector<std::vector<double>> step_ms;  // by round
+  std::vector<double> load;                  // before each
 
   double number(const char* field) const { return report.value(field, 0.0); }
   double most(const char* field) const {
     const auto all = report.value(field, std::vector<double>());
     return all.empty() ? 0 : *std::max_element(all.begin(), all.end());
   }
-  double flops_per_s(double q = 0.5) const { return number("flops") / quantile(step_ms, q) * 1e3; }
+  std::vector<double> all_steps() const {
+    std::vector<double> all;
+    for (const auto& round : step_ms) all.insert(all.end(), round.begin(), round.end());
+    return all;
+  }
+  double flops_per_s(const std::vector<double>& steps, double q = 0.5) const {
+    return number("flops") / quantile(steps, q) * 1e3;
+  }
 };
 
 const char* to_string(Row::State state) {
@@ -75,17 +81,19 @@ class WeakScaling {
 
   int run() {
     head();
-    for (const int ranks : o_.ranks) {
-      const BenchModel model = bench_model(o_.model, o_.scale, ranks);
-      const std::string file = folder() + "/" + o_.model + "-" + std::to_string(ranks) + ".onnx";
-      model.write(file);
-      std::printf("%d rank%s: %s\n", ranks, ranks == 1 ? "" : "s", model.size.c_str());
-      for (const std::string& planner : o_.planners) {
-        rows_.push_back(measure(model, file, ranks, planner));
-        rate(rows_.back());
-        print(rows_.back());
+    for (int round = 0; round < o_.rounds; ++round) {
+      if (o_.rounds > 1) std::printf("round %d of %d\n", round + 1, o_.rounds);
+      each_row([&](const BenchModel& model, const std::string& file, Row& row) {
+        if (round == 0 || row.state == Row::State::measured) measure(model, file, row);
+        print(row, round);
         write();  // what is there stays, whatever becomes of the rest
-      }
+      });
+    }
+    if (o_.rounds > 1) {
+      std::printf(
+          "all %d rounds: all steps, the median of `a rank`, and from where to where it went\n",
+          o_.rounds);
+      each_row([&](const BenchModel&, const std::string&, Row& row) { print(row, std::nullopt); });
     }
     return 0;
   }
@@ -133,21 +141,41 @@ class WeakScaling {
     std::fflush(stdout);
   }
 
-  Row measure(const BenchModel& model, const std::string& file, int ranks,
-              const std::string& planner) const {
+  /// Calls f(model, file, row) for all rows in their order, which are made when first asked for.
+  template <class F>
+  void each_row(const F& f) {
+    size_t next = 0;
+    for (const int ranks : o_.ranks) {
+      const BenchModel model = bench_model(o_.model, o_.scale, ranks);
+      const std::string file = folder() + "/" + o_.model + "-" + std::to_string(ranks) + ".onnx";
+      if (next == rows_.size()) model.write(file);
+      std::printf("%d rank%s: %s\n", ranks, ranks == 1 ? "" : "s", model.size.c_str());
+      for (const std::string& planner : o_.planners) {
+        if (next == rows_.size()) {
+          Row& row = rows_.emplace_back();
+          row.ranks = ranks;
+          row.planner = planner;
+        }
+        f(model, file, rows_[next++]);
+      }
+    }
+  }
+
+  /// One more round of a row.
+  void measure(const BenchModel& model, const std::string& file, Row& row) const {
     const std::string report = folder() + "/report.json";
     std::vector<std::string> words;
     const auto add = [&](std::initializer_list<std::string> more) {
       words.insert(words.end(), more);
     };
-    const std::string count = std::to_string(ranks);
+    const std::string count = std::to_string(row.ranks);
     if (o_.launcher == "mpirun") {
       words = mpirun_;
       add({"-np", count});
     }
     add({own_program(), "train", file});
     if (o_.launcher == "threads") add({"--ranks", count});
-    add({"--threads", std::to_string(*o_.threads), "--planner", planner, "--steps",
+    add({"--threads", std::to_string(*o_.threads), "--planner", row.planner, "--steps",
          std::to_string(o_.steps + kWarmUp), "--validation", "0", "--dtype", o_.dtype, "--seed",
          std::to_string(o_.seed), "--report", report});
     words.insert(words.end(), model.train.begin(), model.train.end());
@@ -155,25 +183,21 @@ class WeakScaling {
     if (!o_.cluster.empty()) add({"--cluster", o_.cluster});
     add({"--plan-seconds", cli::number(o_.plan_seconds, "%g")});
 
-    Row row;
-    row.ranks = ranks;
-    row.planner = planner;
     row.command = shell_line(words);
-    row.load = this_machine().load;
+    row.load.push_back(this_machine().load);
     std::remove(report.c_str());
     const ChildResult child = run_child(words);
     std::ifstream in(report, std::ios::binary);
     row.report = nlohmann::json::parse(in, nullptr, false);
     if (!row.report.is_object()) row.report = nlohmann::json::object();
     judge(child, row);
-    return row;
   }
 
   void judge(const ChildResult& child, Row& row) const {
     const auto steps = row.report.value("step_ms", std::vector<double>());
     if (child.status == 0 && steps.size() == static_cast<size_t>(o_.steps + kWarmUp)) {
       row.state = Row::State::measured;
-      row.step_ms.assign(steps.begin() + kWarmUp, steps.end());
+      row.step_ms.emplace_back(steps.begin() + kWarmUp, steps.end());
       return;
     }
     row.why = row.report.value("failure", sentence_of(child));
@@ -182,31 +206,46 @@ class WeakScaling {
                                                                        : Row::State::refused;
   }
 
-  void rate(Row& row) const {
-    if (row.state != Row::State::measured) return;
-    for (const Row& first : rows_) {
-      if (first.planner != row.planner || first.state != Row::State::measured) continue;
-      row.efficiency = row.flops_per_s() / row.ranks / (first.flops_per_s() / first.ranks);
-      return;
-    }
+  /// FLOP/s a rank, of those of the planner's row with the fewest ranks, in each round that both
+  /// have.
+  std::vector<double> shares(const Row& row) const {
+    std::vector<double> shares;
+    const Row& first = *std::find_if(rows_.begin(), rows_.end(), [&](const Row& other) {
+      return other.planner == row.planner && !other.step_ms.empty();
+    });
+    for (size_t i = 0; i < std::min(row.step_ms.size(), first.step_ms.size()); ++i)
+      shares.push_back(row.flops_per_s(row.step_ms[i]) / row.ranks /
+                       (first.flops_per_s(first.step_ms[i]) / first.ranks));
+    return shares;
   }
 
-  void print(const Row& row) const {
+  /// A round of a row, or all of them.
+  void print(const Row& row, std::optional<size_t> round) const {
     if (row.state != Row::State::measured) {
       std::printf("%5d  %-9s  %s: %s\n", row.ranks, row.planner.c_str(), to_string(row.state),
                   row.why.c_str());
     } else {
+      const auto steps = round ? row.step_ms[*round] : row.all_steps();
       const auto mib = [](double bytes) { return cli::number(bytes / 0x1p20, "%.1f"); };
-      const auto ms = [&](double q) { return cli::number(quantile(row.step_ms, q), "%.1f"); };
-      std::printf("%s", table_
-                            .row({std::to_string(row.ranks), row.planner,
-                                  row.report.value("mesh", ""), ms(0.5), ms(0.25) + "-" + ms(0.75),
-                                  cli::number(row.number("predicted_ms"), "%.1f"),
-                                  cli::number(row.flops_per_s() / 1e9, "%.1f"),
-                                  cli::number(100 * row.efficiency, "%.0f %%"),
-                                  mib(row.most("allocated_bytes")), mib(row.most("sent_bytes")),
-                                  cli::number(row.number("planning_seconds"), "%.2f")})
-                            .c_str());
+      const auto ms = [&](double q) { return cli::number(quantile(steps, q), "%.1f"); };
+      auto of_first = shares(row);
+      if (round && *round < of_first.size()) of_first = {of_first[*round]};
+      const auto share = [&](double q) {
+        return cli::number(100 * quantile(of_first, q), "%.0f %%");
+      };
+      std::vector<std::string> cells = {std::to_string(row.ranks),
+                                        row.planner,
+                                        row.report.value("mesh", ""),
+                                        ms(0.5),
+                                        ms(0.25) + "-" + ms(0.75),
+                                        cli::number(row.number("predicted_ms"), "%.1f"),
+                                        cli::number(row.flops_per_s(steps) / 1e9, "%.1f"),
+                                        share(0.5),
+                                        mib(row.most("allocated_bytes")),
+                                        mib(row.most("sent_bytes")),
+                                        cli::number(row.number("planning_seconds"), "%.2f")};
+      if (!round) cells.push_back(share(0) + " to " + share(1));
+      std::printf("%s", table_.row(cells).c_str());
     }
     std::fflush(stdout);
   }
@@ -229,13 +268,15 @@ class WeakScaling {
       } else {
         r["mesh"] = row.report.value("mesh", "");
         r["threads"] = row.report.value("threads", 0);
+        const std::vector<double> steps = row.all_steps();
         r["step_ms"] = row.step_ms;
-        r["median_ms"] = quantile(row.step_ms, 0.5);
-        r["quartiles_ms"] = {quantile(row.step_ms, 0.25), quantile(row.step_ms, 0.75)};
+        r["median_ms"] = quantile(steps, 0.5);
+        r["quartiles_ms"] = {quantile(steps, 0.25), quantile(steps, 0.75)};
         r["predicted_ms"] = row.number("predicted_ms");
         r["flops"] = row.number("flops");
-        r["flops_per_s"] = row.flops_per_s();
-        r["efficiency"] = row.efficiency;
+        r["flops_per_s"] = row.flops_per_s(steps);
+        r["efficiencies"] = shares(row);  // by round
+        r["efficiency"] = quantile(shares(row), 0.5);
         r["bytes"] = row.report.value("allocated_bytes", std::vector<int64_t>());
         r["sent_bytes"] = row.report.value("sent_bytes", std::vector<int64_t>());
         r["planning_seconds"] = row.number("planning_seconds");
@@ -247,6 +288,7 @@ class WeakScaling {
             {"scale", o_.scale},
             {"dtype", o_.dtype},
             {"steps", o_.steps},
+            {"rounds", o_.rounds},
             {"threads", *o_.threads},
             {"launcher", o_.launcher},
             {"memory", o_.memory},
@@ -274,8 +316,9 @@ class WeakScaling {
           line.missing.push_back(row.ranks);
           continue;
         }
-        line.points.push_back({static_cast<double>(row.ranks), row.flops_per_s() / 1e9,
-                               row.flops_per_s(0.75) / 1e9, row.flops_per_s(0.25) / 1e9});
+        const auto gflops = [&](double q) { return row.flops_per_s(row.all_steps(), q) / 1e9; };
+        line.points.push_back(
+            {static_cast<double>(row.ranks), gflops(0.5), gflops(0.75), gflops(0.25)});
         if (row.ranks == o_.ranks.front()) first = std::max(first, line.points.back().y);
       }
       plot.lines.push_back(std::move(line));
@@ -336,6 +379,11 @@ Bench add_bench_weak_scaling(CLI::App& bench) {
       ->capture_default_str();
   app->add_option("--steps", o.steps, "Of each row, after two that do not count")
       ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app->add_option("--rounds", o.rounds,
+                  "So many times all rows, one after the other: what slows the machine for a while "
+                  "then slows all of them")
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app->add_option("--threads", o.threads,
                   "Of each rank, the same in all rows (default: the cores over the most ranks)")

@@ -66,8 +66,9 @@ TEST(WeakScaling, MeasuresEachPlannerOnEachNumberOfRanks) {
     ASSERT_EQ(row["state"], "measured") << row.dump(1);
     EXPECT_EQ(row["ranks"], i < 2 ? 1 : 2);
     EXPECT_EQ(row["planner"], i % 2 == 0 ? "auto" : "fsdp");
-    ASSERT_EQ(row["step_ms"].size(), 3u);
-    auto steps = row["step_ms"].get<std::vector<double>>();
+    ASSERT_EQ(row["step_ms"].size(), 1u);
+    auto steps = row["step_ms"][0].get<std::vector<double>>();
+    ASSERT_EQ(steps.size(), 3u);
     std::sort(steps.begin(), steps.end());
     EXPECT_DOUBLE_EQ(row["median_ms"], steps[1]);
     EXPECT_DOUBLE_EQ(row["flops_per_s"], row["flops"].get<double>() / steps[1] * 1e3);
@@ -89,6 +90,45 @@ TEST(WeakScaling, MeasuresEachPlannerOnEachNumberOfRanks) {
   EXPECT_EQ(count_of(svg, "<polyline"), 3) << "two planners and the line without loss";
   for (const char* text : {">auto<", ">fsdp<", ">without loss<", "GFLOP/s", ">ranks "})
     EXPECT_NE(svg.find(text), std::string::npos) << text << "\n" << svg;
+}
+
+TEST(WeakScaling, RoundsGoThroughAllRowsInTurn) {
+  const Workspace at;
+  const Outcome run = at.shardrun(
+      "bench weak-scaling --model gat --scale tiny --ranks 1,2 --planners dp,nonsense --steps 2 "
+      "--rounds 3 --launcher threads --json out.json");
+  ASSERT_EQ(run.status, 0) << describe(run);
+  const nlohmann::json rows = parsed(at, "out.json")["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  const auto median = [](std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const size_t half = values.size() / 2;
+    return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+  };
+  const nlohmann::json &one = rows[0], &two = rows[2];
+  std::vector<double> shares;
+  for (size_t i = 0; i < 3; ++i) {
+    const auto a_rank = [&](const nlohmann::json& row) {
+      return row["flops"].get<double>() / median(row["step_ms"][i]) / row["ranks"].get<int>();
+    };
+    shares.push_back(a_rank(two) / a_rank(one));
+    EXPECT_NEAR(two["efficiencies"][i], shares[i], 1e-12);
+  }
+  EXPECT_NEAR(two["efficiency"], median(shares), 1e-12);
+  std::vector<double> steps;
+  for (const auto& round : two["step_ms"]) steps.insert(steps.end(), round.begin(), round.end());
+  ASSERT_EQ(steps.size(), 6u);
+  EXPECT_DOUBLE_EQ(two["median_ms"], median(steps));
+  EXPECT_EQ(rows[1]["state"], "refused") << "and is not asked again";
+  // Each round has one rank's rows before two ranks'; the last table has the medians.
+  EXPECT_EQ(count_of(run.out, "1 rank: "), 4) << describe(run);
+  size_t last = 0;
+  for (const char* head : {"round 1 of 3", "round 2 of 3", "round 3 of 3", "all 3 rounds"}) {
+    const size_t found = run.out.find(head);
+    ASSERT_NE(found, std::string::npos) << head << "\n" << describe(run);
+    EXPECT_GT(found + 1, last) << head;
+    last = found + 1;
+  }
 }
 
 TEST(WeakScaling, UnderMpirunToo) {
@@ -144,6 +184,7 @@ TEST(Bench, RefusesWithASentence) {
            {"weak-scaling --model gpt --ranks 0", "--ranks"},
            {"weak-scaling --model gpt --ranks two", "two"},
            {"weak-scaling --model gpt --steps 0", "--steps"},
+           {"weak-scaling --model gpt --rounds 0", "--rounds"},
            {"weak-scaling --model gpt --memory much", "--memory"},
            {"weak-scaling --model gpt --ranks 3 --scale paper", "1, 2, 4 and 8"},
            {"weak-scaling --model gpt --mpirun no-such-program --launcher mpirun",
