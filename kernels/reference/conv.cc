@@ -1,4 +1,6 @@
-// Reference convolution and its gradients: three ways to run one walk over all products.
+// Reference convolution and its gradients: three products of the same lines of values.
+#include <algorithm>
+
 #include "graph/ops/window.h"
 #include "kernels/reference/doubles.h"
 #include "kernels/reference/families.h"
@@ -72,76 +74,169 @@ std::vector<Row> rows_of(const Geometry& g) {
   return rows;
 }
 
-/// n neighbouring results that one weight makes: y + j * y_stride from x + j * x_stride.
-struct Products {
-  int64_t w, x, y, n, x_stride, y_stride;
+/// Where an image's channels of one group lie: position i of channel c at first + c * channel +
+/// i * position.
+struct Planes {
+  int64_t first, channel, position;
 };
 
-/// Every product of the convolution: calls f(Products) with positions in dense tensors. For each
-/// result the weights come in row-major order.
-template <class F>
-void each_row(const Geometry& g, F&& f) {
-  const std::vector<Row> rows = rows_of(g);
-  const int64_t in_count = element_count(g.in), out_count = element_count(g.out);
-  const int64_t offsets = element_count(g.kernel), stride = g.windows.back().stride;
-  const int64_t in_all = g.groups * g.in_channels, out_all = g.groups * g.out_channels;
-  // Steps from position to position, and from channel to channel.
-  const int64_t x_step = g.channels_last ? in_all : 1, y_step = g.channels_last ? out_all : 1;
-  const int64_t x_channel = g.channels_last ? 1 : in_count;
-  const int64_t y_channel = g.channels_last ? 1 : out_count;
-  for (int64_t n = 0; n < g.batch; ++n) {
-    for (int64_t group = 0; group < g.groups; ++group) {
-      for (int64_t o = 0; o < g.out_channels; ++o) {
-        const int64_t y0 = n * out_all * out_count + (group * g.out_channels + o) * y_channel;
-        for (int64_t c = 0; c < g.in_channels; ++c) {
-          const int64_t x0 = n * in_all * in_count + (group * g.in_channels + c) * x_channel;
-          const int64_t w0 = ((group * g.out_channels + o) * g.in_channels + c) * offsets;
-          for (const Row& row : rows) {
-            f(Products{w0 + row.offset, x0 + row.x * x_step, y0 + row.y * y_step, row.n,
-                       stride * x_step, y_step});
-          }
-        }
-      }
+/// The convolution as products of planes. The values that one weight of a kernel meets, one for
+/// each result and zero outside of the image, are a line; a channel of an image makes a line for
+/// each offset of the kernel.
+class Lines {
+ public:
+  explicit Lines(const Geometry& g)
+      : g_(g),
+        rows_(rows_of(g)),
+        in_(element_count(g.in)),
+        out_(element_count(g.out)),
+        offsets_(element_count(g.kernel)),
+        lines_(static_cast<size_t>(offsets_ * out_)) {}
+
+  /// Calls f(planes of x, planes of y, the first weight) for each group of each image.
+  template <class F>
+  void each_group(const F& f) const {
+    const auto planes = [&](int64_t image, int64_t group, int64_t channels, int64_t count) {
+      const int64_t all = g_.groups * channels, channel = g_.channels_last ? 1 : count;
+      return Planes{image * all * count + group * channels * channel, channel,
+                    g_.channels_last ? all : 1};
+    };
+    const int64_t weights = g_.out_channels * g_.in_channels * offsets_;
+    for (int64_t n = 0; n < g_.batch; ++n) {
+      for (int64_t group = 0; group < g_.groups; ++group)
+        f(planes(n, group, g_.in_channels, in_), planes(n, group, g_.out_channels, out_),
+          group * weights);
     }
   }
+
+  void clear() { std::fill(lines_.begin(), lines_.end(), 0.0); }
+  /// The lines of an image's channel.
+  void take(const Doubles& x, const Planes& planes, int64_t channel) {
+    clear();
+    each(planes, channel, [&](size_t line, size_t at) { lines_[line] = x[at]; });
+  }
+  /// The other way round: adds the lines to an image's channel.
+  void add_to(Doubles& x, const Planes& planes, int64_t channel) const {
+    each(planes, channel, [&](size_t line, size_t at) { x[at] += lines_[line]; });
+  }
+
+  /// y's planes as they would lie with channels first.
+  Doubles results(const Doubles& y, const Planes& planes) const {
+    Doubles to(static_cast<size_t>(g_.out_channels * out_));
+    each_result(planes, [&](size_t i, size_t at) { to[i] = y[at]; });
+    return to;
+  }
+  void store_results(const Doubles& from, const Planes& planes, Doubles& y) const {
+    each_result(planes, [&](size_t i, size_t at) { y[at] = from[i]; });
+  }
+
+  /// Calls f(index of the weight, its line, the results' plane) for all weights of an input
+  /// channel, n values each.
+  template <class F>
+  void each_weight(int64_t first, int64_t channel, Doubles& results, const F& f) {
+    for (int64_t o = 0; o < g_.out_channels; ++o) {
+      for (int64_t k = 0; k < offsets_; ++k)
+        f(static_cast<size_t>(first + (o * g_.in_channels + channel) * offsets_ + k),
+          lines_.data() + k * out_, results.data() + o * out_, out_);
+    }
+  }
+
+ private:
+  template <class F>
+  void each(const Planes& planes, int64_t channel, const F& f) const {
+    const int64_t stride = g_.windows.back().stride * planes.position;
+    for (const Row& row : rows_) {
+      const int64_t line = row.offset * out_ + row.y;
+      const int64_t at = planes.first + channel * planes.channel + row.x * planes.position;
+      for (int64_t j = 0; j < row.n; ++j)
+        f(static_cast<size_t>(line + j), static_cast<size_t>(at + j * stride));
+    }
+  }
+  template <class F>
+  void each_result(const Planes& planes, const F& f) const {
+    for (int64_t o = 0; o < g_.out_channels; ++o) {
+      for (int64_t i = 0; i < out_; ++i)
+        f(static_cast<size_t>(o * out_ + i),
+          static_cast<size_t>(planes.first + o * planes.channel + i * planes.position));
+    }
+  }
+
+  const Geometry& g_;
+  const std::vector<Row> rows_;
+  const int64_t in_, out_, offsets_;
+  Doubles lines_;
+};
+
+void add_scaled(double scale, const double* from, double* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += scale * from[i];
+}
+
+/// In eight sums, which a compiler may keep side by side.
+double dot(const double* a, const double* b, int64_t n) {
+  constexpr int64_t kSums = 8;
+  double sums[kSums] = {}, all = 0;
+  int64_t i = 0;
+  for (; i + kSums <= n; i += kSums) {
+    for (int64_t s = 0; s < kSums; ++s) sums[s] += a[i + s] * b[i + s];
+  }
+  for (double sum : sums) all += sum;
+  for (; i < n; ++i) all += a[i] * b[i];
+  return all;
 }
 
 void conv(const Node& node, const KernelArgs& args) {
   const Doubles x = load(args.in[0]), w = load(args.in[1]);
   Doubles y(static_cast<size_t>(args.out[0].count()));
-  each_row(geometry(node, args.in[0].type.shape, args.in[1].type.shape, args.out[0].type.shape),
-           [&](const Products& p) {
-             const double weight = w[static_cast<size_t>(p.w)];
-             const double* from = x.data() + p.x;
-             double* to = y.data() + p.y;
-             for (int64_t j = 0; j < p.n; ++j) to[j * p.y_stride] += weight * from[j * p.x_stride];
-           });
+  const Geometry g =
+      geometry(node, args.in[0].type.shape, args.in[1].type.shape, args.out[0].type.shape);
+  Lines lines(g);
+  lines.each_group([&](const Planes& from, const Planes& to, int64_t first) {
+    Doubles results = lines.results(y, to);
+    for (int64_t c = 0; c < g.in_channels; ++c) {
+      lines.take(x, from, c);
+      lines.each_weight(first, c, results, [&](size_t i, double* line, double* plane, int64_t n) {
+        add_scaled(w[i], line, plane, n);
+      });
+    }
+    lines.store_results(results, to, y);
+  });
   store(y, args.out[0]);
 }
 
 void data_grad(const Node& node, const KernelArgs& args) {
   const Doubles dy = load(args.in[0]), w = load(args.in[1]);
   Doubles dx(static_cast<size_t>(args.out[0].count()));
-  each_row(geometry(node, args.out[0].type.shape, args.in[1].type.shape, args.in[0].type.shape),
-           [&](const Products& p) {
-             const double weight = w[static_cast<size_t>(p.w)];
-             const double* from = dy.data() + p.y;
-             double* to = dx.data() + p.x;
-             for (int64_t j = 0; j < p.n; ++j) to[j * p.x_stride] += weight * from[j * p.y_stride];
-           });
+  const Geometry g =
+      geometry(node, args.out[0].type.shape, args.in[1].type.shape, args.in[0].type.shape);
+  Lines lines(g);
+  lines.each_group([&](const Planes& to, const Planes& from, int64_t first) {
+    Doubles gradients = lines.results(dy, from);
+    for (int64_t c = 0; c < g.in_channels; ++c) {
+      lines.clear();
+      lines.each_weight(first, c, gradients, [&](size_t i, double* line, double* plane, int64_t n) {
+        add_scaled(w[i], plane, line, n);
+      });
+      lines.add_to(dx, to, c);
+    }
+  });
   store(dx, args.out[0]);
 }
 
 void weight_grad(const Node& node, const KernelArgs& args) {
   const Doubles x = load(args.in[0]), dy = load(args.in[1]);
   Doubles dw(static_cast<size_t>(args.out[0].count()));
-  each_row(geometry(node, args.in[0].type.shape, args.out[0].type.shape, args.in[1].type.shape),
-           [&](const Products& p) {
-             const double *a = x.data() + p.x, *b = dy.data() + p.y;
-             double sum = 0;
-             for (int64_t j = 0; j < p.n; ++j) sum += a[j * p.x_stride] * b[j * p.y_stride];
-             dw[static_cast<size_t>(p.w)] += sum;
-           });
+  const Geometry g =
+      geometry(node, args.in[0].type.shape, args.out[0].type.shape, args.in[1].type.shape);
+  Lines lines(g);
+  lines.each_group([&](const Planes& from, const Planes& to, int64_t first) {
+    Doubles gradients = lines.results(dy, to);
+    for (int64_t c = 0; c < g.in_channels; ++c) {
+      lines.take(x, from, c);
+      lines.each_weight(first, c, gradients, [&](size_t i, double* line, double* plane, int64_t n) {
+        dw[i] += dot(line, plane, n);
+      });
+    }
+  });
   store(dw, args.out[0]);
 }
 
