@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <sstream>
@@ -91,6 +92,29 @@ std::string Autotune::keep(const std::string& call, const std::string& algorithm
     write_cached(path_, text);
   }
   return it->second;
+}
+
+std::optional<size_t> fastest(Autotune& tuned, const std::string& call,
+                              const std::vector<std::string>& ways, bool may_measure,
+                              const std::function<float(size_t)>& time) {
+  const auto place = [&](const std::string& way) -> std::optional<size_t> {
+    const auto found = std::find(ways.begin(), ways.end(), way);
+    if (found == ways.end()) return std::nullopt;
+    return static_cast<size_t>(found - ways.begin());
+  };
+  if (const auto kept = tuned.find(call)) {
+    if (const auto at = place(*kept)) return at;
+  }
+  if (!may_measure) return std::nullopt;
+  std::optional<size_t> best;
+  float least = 0;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const float took = time(i);
+    if (took >= 0 && (!best || took < least)) least = took, best = i;
+  }
+  if (!best) return best;
+  const auto kept = place(tuned.keep(call, ways[*best]));
+  return kept ? kept : best;
 }
 
 }  // namespace shardrun::cuda

@@ -1,10 +1,12 @@
 // Autotune: which of a library's algorithms was fastest for a call, measured once and kept on disk.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace shardrun::cuda {
 
@@ -35,6 +37,13 @@ class Autotune {
   std::mutex mutex_;
   std::map<std::string, std::string> known_;
 };
+
+/// Which of several ways to do a call: the one that `tuned` keeps, else the fastest, which is kept
+/// for later. time(i): milliseconds of a way, negative where it cannot run; asked only if
+/// `may_measure`. Nullopt where nothing is known, or no way runs.
+std::optional<size_t> fastest(Autotune& tuned, const std::string& call,
+                              const std::vector<std::string>& ways, bool may_measure,
+                              const std::function<float(size_t)>& time);
 
 /// The calling thread's GPU's, for a library and its version: one for the process, in the cache
 /// folder.

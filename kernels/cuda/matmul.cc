@@ -95,25 +95,24 @@ class Product {
   }
 
   void choose(const LtOperands& operands, void* workspace, const KernelArgs& args) {
-    constexpr const char *kJoined = "joined", *kApart = "apart";
     const std::string key = "way of " + shape_.key();
     const auto stream = static_cast<cudaStream_t>(args.stream);
-    Autotune& tuned = tuned_products();
-    std::optional<std::string> way = tuned.find(key);
-    if (!way) {
-      if (is_recorded(stream)) return;  // nothing can be measured: joined, if that can be
-      const float joined =
-          measure(stream, key, [&] { return whole_->try_run(operands, workspace, args.stream); });
-      const float apart = measure(stream, key, [&] {
+    const auto time = [&](size_t way) {
+      return measure(stream, key, [&] {
+        if (way == kJoined) return whole_->try_run(operands, workspace, args.stream);
         run_apart(operands, workspace, args);
         return true;
       });
-      way = tuned.keep(key, joined < 0 || apart < joined ? kApart : kJoined);
-    }
-    apart_ = *way == kApart;
+    };
+    // While nothing can be measured: joined, if that can be.
+    const auto way =
+        fastest(tuned_products(), key, {"joined", "apart"}, !is_recorded(stream), time);
+    if (!way) return;
+    apart_ = *way != kJoined;
     chosen_ = true;
   }
 
+  static constexpr size_t kJoined = 0;
   LtShape shape_;
   std::unique_ptr<LtProduct> whole_, alone_;
   int64_t workspace_bytes_;

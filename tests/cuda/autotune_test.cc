@@ -103,5 +103,37 @@ TEST_F(AutotuneFile, LosesNothingWhenManyWrite) {
   }
 }
 
+TEST(Fastest, IsMeasuredOnceAndKept) {
+  Autotune tuned("", "GPU A");
+  std::vector<float> times = {3, 1, 2};
+  int asked = 0;
+  const auto time = [&](size_t way) {
+    ++asked;
+    return times[way];
+  };
+  const std::vector<std::string> ways = {"a", "b", "c"};
+  EXPECT_EQ(fastest(tuned, "call", ways, false, time), std::nullopt);
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(fastest(tuned, "call", ways, true, time), 1u);
+  EXPECT_EQ(asked, 3);
+  times = {1, 3, 2};
+  EXPECT_EQ(fastest(tuned, "call", ways, false, time), 1u);
+  EXPECT_EQ(asked, 3);
+  // What was kept is no way now: measured again, but what was first stays kept.
+  EXPECT_EQ(
+      fastest(tuned, "call", {"a", "c"}, true, [](size_t way) { return way == 1 ? 1.f : 2.f; }),
+      1u);
+  EXPECT_EQ(tuned.find("call"), "b");
+}
+
+TEST(Fastest, LeavesOutWhatCannotRun) {
+  Autotune tuned("", "GPU A");
+  const std::vector<std::string> ways = {"a", "b"};
+  EXPECT_EQ(fastest(tuned, "call", ways, true, [](size_t way) { return way == 0 ? -1.f : 5.f; }),
+            1u);
+  EXPECT_EQ(fastest(tuned, "other", ways, true, [](size_t) { return -1.f; }), std::nullopt);
+  EXPECT_EQ(tuned.find("other"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace shardrun::cuda
