@@ -1,8 +1,6 @@
 // cuDNN's graphs by way of its frontend, and the choice among their plans.
 #include "kernels/cuda/cudnn.h"
 
-#include <cudnn_frontend.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -10,7 +8,8 @@
 
 #include "device/cuda/cuda.h"
 #include "device/cuda/library.h"
-#include "kernels/cuda/autotune.h"
+#include "kernels/cuda/cudnn_resample.h"
+#include "kernels/cuda/measure.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // where the frontend finds cuDNN
@@ -19,20 +18,20 @@ void* cudnn_dlhandle = nullptr;  // where the frontend finds cuDNN
 namespace shardrun::cuda {
 namespace {
 
-namespace fe = cudnn_frontend;
-using fe::graph::Tensor_attributes;
-using Tensor = std::shared_ptr<Tensor_attributes>;
-
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-/// A thread's handle on a GPU: handles serve one thread at a time. Never destroyed, since what uses
-/// it may outlive main.
-cudnnHandle_t handle_here() {
+void open_libraries() {
   static std::once_flag opened;
   std::call_once(opened, [] {
     cuda_runtime().handle();  // by name, the frontend finds what is open already
     fe::cudnn_dlhandle = cudnn().handle();
   });
+}
+
+/// A thread's handle on a GPU: handles serve one thread at a time. Never destroyed, since what uses
+/// it may outlive main.
+cudnnHandle_t handle_here() {
+  open_libraries();
   static thread_local std::map<int, cudnnHandle_t> handles;
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -45,12 +44,16 @@ cudnnHandle_t handle_here() {
   return handle;
 }
 
+/// u8 as signed bytes: what cuDNN reads as indices.
 fe::DataType_t type_of(DType dtype) {
-  return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT;
+  return dtype == DType::bf16  ? fe::DataType_t::BFLOAT16
+         : dtype == DType::u8  ? fe::DataType_t::INT8
+         : dtype == DType::i32 ? fe::DataType_t::INT32
+                               : fe::DataType_t::FLOAT;
 }
 
 /// The tensor that run() is handed at `place`.
-Tensor input(fe::graph::Graph& graph, int64_t place, const Shape& dims, const Shape& strides,
+Tensor input(FrontendGraph& graph, int64_t place, const Shape& dims, const Shape& strides,
              DType dtype) {
   return graph.tensor(Tensor_attributes()
                           .set_name(str("t", place))
@@ -73,47 +76,55 @@ class Graph final : public CudnnGraph {
     int64_t candidates = 1;                     // that are measured
     std::vector<fe::HeurMode_t> modes;          // where plans are asked for, in this order
     std::vector<fe::NumericalNote_t> unwanted;  // plans that say so of themselves are left out
-    std::function<void(fe::graph::Graph&)> build;
+    std::function<void(FrontendGraph&)> build;
   };
   explicit Graph(Setup setup) : setup_(std::move(setup)) {}
 
   bool prepare(std::string* why) override {
     if (graph_) return true;
-    auto graph = std::make_unique<fe::graph::Graph>();
-    graph->set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
+    std::vector<int64_t> plans;
+    std::unique_ptr<FrontendGraph> graph;
     try {
       const cudnnHandle_t handle = handle_here();
-      setup_.build(*graph);
-      const auto good = [&](fe::error_t status) {
-        if (status.is_bad()) *why = status.get_message();
-        return status.is_good();
-      };
-      if (!good(graph->validate()) || !good(graph->build_operation_graph(handle)) ||
-          !good(graph->create_execution_plans(setup_.modes)))
-        return false;
-      graph->deselect_numeric_notes(setup_.unwanted);
-      graph->deselect_workspace_greater_than(setup_.workspace);
-      if (!good(graph->check_support(handle))) return false;
+      graph = with_candidates(handle, nullptr, why);
+      if (!graph) return false;
       for (int64_t i = 0; i < graph->get_execution_plan_count() &&
-                          static_cast<int64_t>(plans_.size()) < setup_.candidates;
+                          static_cast<int64_t>(plans.size()) < setup_.candidates;
            ++i) {
         if (graph->build_plan_at_index(handle, i).is_bad()) continue;
         int64_t bytes = 0;
         if (graph->get_workspace_size_plan_at_index(i, bytes).is_bad() || bytes > setup_.workspace)
           continue;
-        plans_.push_back(i);
+        plans.push_back(i);
       }
     } catch (const std::exception& e) {  // what the frontend throws where a library is missing
       *why = e.what();
       return false;
     }
-    if (plans_.empty()) {
+    if (plans.empty()) {
       *why = str("no plan fits ", setup_.workspace, " bytes");
       return false;
     }
     graph_ = std::move(graph);
+    plans_ = std::move(plans);
     return true;
+  }
+
+  bool has_plan_for(const std::string& gpu, std::string* why) const override {
+    try {
+      open_libraries();
+      std::vector<uint8_t> text(gpu.begin(), gpu.end());
+      text.push_back(0);
+      const auto device = std::make_shared<fe::DeviceProperties>();
+      if (const fe::error_t status = device->deserialize(text); status.is_bad()) {
+        *why = status.err_msg;
+        return false;
+      }
+      return with_candidates(nullptr, device, why) != nullptr;
+    } catch (const std::exception& e) {
+      *why = e.what();
+      return false;
+    }
   }
 
   void run(std::span<void* const> tensors, void* workspace, void* on) override {
@@ -127,6 +138,29 @@ class Graph final : public CudnnGraph {
   }
 
  private:
+  /// With the plans that cuDNN offers to the handle's GPU, or to the one described. Null, with the
+  /// reason in *why, if there are none.
+  std::unique_ptr<FrontendGraph> with_candidates(
+      cudnnHandle_t handle, const std::shared_ptr<const fe::DeviceProperties>& gpu,
+      std::string* why) const {
+    auto graph = std::make_unique<FrontendGraph>();
+    graph->set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    if (gpu) graph->set_device_properties(gpu);
+    setup_.build(*graph);
+    const auto good = [&](const fe::error_t& status) {
+      if (status.is_bad()) *why = status.err_msg;
+      return status.is_good();
+    };
+    if (!good(graph->validate()) || !good(graph->build_operation_graph(handle)) ||
+        !good(graph->create_execution_plans(setup_.modes)))
+      return nullptr;
+    graph->deselect_numeric_notes(setup_.unwanted);
+    graph->deselect_workspace_greater_than(setup_.workspace);
+    if (!good(graph->check_support())) return nullptr;
+    return graph;
+  }
+
   void execute(cudnnHandle_t handle, std::span<void* const> tensors, void* workspace,
                int64_t plan) const {
     std::unordered_map<int64_t, void*> by_uid;
@@ -147,40 +181,21 @@ class Graph final : public CudnnGraph {
     for (size_t i = 0; i < plans_.size(); ++i) {
       if (graph_->get_plan_name_at_index(plans_[i], names[i]).is_bad()) names[i] = str("plan ", i);
     }
-    const auto place = [&](const std::string& name) {
-      return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    const auto time = [&](size_t i) {
+      return measure(stream, setup_.key, [&] {
+        execute(handle, tensors, workspace, plans_[i]);
+        return true;
+      });
     };
-    Autotune& tuned = tuned_here(str("cuDNN ", SR_VENDOR(cudnn(), cudnnGetVersion)()));
-    if (const auto kept = tuned.find(setup_.key); kept && place(*kept) < names.size()) {
-      plan_ = place(*kept);
-      chosen_ = true;
-      return;
-    }
-    cudaStreamCaptureStatus recording{};
-    check(cudaStreamIsCapturing(stream, &recording), "cudaStreamIsCapturing");
-    if (recording != cudaStreamCaptureStatusNone) return;  // nothing can be measured: the likeliest
-    constexpr int kRuns = 3;
-    cudaEvent_t events[2] = {};
-    for (cudaEvent_t& event : events) check(cudaEventCreate(&event), "cudaEventCreate");
-    const Event begin(events[0]), end(events[1]);
-    float least = -1;
-    for (size_t i = 0; i < plans_.size(); ++i) {
-      execute(handle, tensors, workspace, plans_[i]);
-      check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
-      for (int run = 0; run < kRuns; ++run) execute(handle, tensors, workspace, plans_[i]);
-      check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
-      check(cudaEventSynchronize(end.get()), setup_.key);
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
-      if (least < 0 || milliseconds < least) least = milliseconds, plan_ = i;
-    }
-    const size_t kept = place(tuned.keep(setup_.key, names[plan_]));
-    if (kept < names.size()) plan_ = kept;
+    // While nothing can be measured: the likeliest.
+    const auto plan = fastest(tuned_graphs(), setup_.key, names, !is_recorded(stream), time);
+    if (!plan) return;
+    plan_ = *plan;
     chosen_ = true;
   }
 
   Setup setup_;
-  std::unique_ptr<fe::graph::Graph> graph_;
+  std::unique_ptr<FrontendGraph> graph_;
   std::vector<int64_t> plans_;  // indices of those that can run
   size_t plan_ = 0;
   bool chosen_ = false;
@@ -199,6 +214,22 @@ std::string CudnnConvolution::key() const {
              to_string(x), to_string(x_strides), " w ", to_string(w), to_string(w_strides), " y ",
              to_string(y), to_string(y_strides), " pads ", to_string(low), to_string(high),
              " strides ", to_string(strides), " dilations ", to_string(dilations));
+}
+
+std::string CudnnPool::key() const {
+  std::string text = str(max ? "max" : "mean", gradient ? " pool's gradient " : " pool ", dtype);
+  if (max) text += str(" which ", which);
+  return text + str(" x ", to_string(x), " y ", to_string(y), " kernel ", to_string(kernel),
+                    " strides ", to_string(strides), " pads ", to_string(low), to_string(high));
+}
+
+std::string CudnnBatchNorm::key() const {
+  return str("batch norm", gradient ? "'s gradient " : " ", dtype, " x ", to_string(x),
+             residual ? " + residual" : "", relu ? " relu" : "");
+}
+
+Autotune& tuned_graphs() {
+  return tuned_here(str("cuDNN ", SR_VENDOR(cudnn(), cudnnGetVersion)()));
 }
 
 /// Engines keep copies in other layouts, and parts of sums.
@@ -222,7 +253,7 @@ int64_t CudnnAttention::workspace_bytes() const {
 }
 
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
-  const auto build = [c](fe::graph::Graph& graph) {
+  const auto build = [c](FrontendGraph& graph) {
     const auto with = [&](auto attributes) {
       return attributes.set_pre_padding(c.low)
           .set_post_padding(c.high)
@@ -269,7 +300,7 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
 }
 
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& a) {
-  const auto build = [a](fe::graph::Graph& graph) {
+  const auto build = [a](FrontendGraph& graph) {
     // Heads as a batch.
     const auto dims = [&](int64_t rows, int64_t cols) { return Shape{a.heads, 1, rows, cols}; };
     const auto strides = [&](int64_t rows, int64_t cols) {
@@ -307,6 +338,109 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& a) {
   };
   return std::make_unique<Graph>(
       Graph::Setup{a.key(), a.workspace_bytes(), 1, {fe::HeurMode_t::A}, {}, build});
+}
+
+namespace {
+
+/// Of dims [N, C, …] whose channels are last in memory.
+Shape channels_last_strides(const Shape& dims) {
+  Shape strides(dims.size(), 1);
+  int64_t step = dims[1];
+  for (size_t d = dims.size(); d-- > 2;) strides[d] = step, step *= dims[d];
+  strides[0] = step;
+  return strides;
+}
+
+Tensor image(FrontendGraph& graph, int64_t place, const Shape& dims, DType dtype) {
+  return input(graph, place, dims, channels_last_strides(dims), dtype);
+}
+void image_output(const Tensor& tensor, int64_t place, const Shape& dims, DType dtype) {
+  output(tensor, place, dims, channels_last_strides(dims), dtype);
+}
+
+Tensor pointwise(FrontendGraph& graph, fe::PointwiseMode_t mode, const Tensor& a, const Tensor& b) {
+  return graph.pointwise(a, b, fe::graph::Pointwise_attributes().set_mode(mode));
+}
+
+/// Engines that are compiled at run time, which takes a while: the likeliest alone.
+std::unique_ptr<CudnnGraph> likeliest(const std::string& key,
+                                      std::function<void(FrontendGraph&)> build) {
+  return std::make_unique<Graph>(Graph::Setup{key,
+                                              0,
+                                              1,
+                                              {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK},
+                                              {fe::NumericalNote_t::NONDETERMINISTIC},
+                                              std::move(build)});
+}
+
+}  // namespace
+
+std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnPool& p) {
+  return likeliest(p.key(), [p](FrontendGraph& graph) {
+    const Shape &from = p.gradient ? p.y : p.x, &to = p.gradient ? p.x : p.y;
+    const Tensor in = image(graph, 0, from, p.dtype);
+    int64_t place = 1;
+    Tensor out;
+    if (p.gradient) {
+      const Tensor which = p.max ? image(graph, place++, p.y, p.which) : nullptr;
+      out = graph.resample_backward(p, in, which, channels_last_strides(to));
+    } else {
+      const auto [y, which] = graph.resample(in, fe::graph::Resample_attributes()
+                                                     .set_resampling_mode(mode_of(p))
+                                                     .set_padding_mode(padding_of(p))
+                                                     .set_window(p.kernel)
+                                                     .set_stride(p.strides)
+                                                     .set_pre_padding(p.low)
+                                                     .set_post_padding(p.high)
+                                                     .set_generate_index(p.max));
+      out = y;
+      if (p.max) image_output(which, 2, p.y, p.which);
+    }
+    if (!p.max) {
+      const auto offsets = static_cast<float>(element_count(p.kernel));
+      out->set_dim(to).set_stride(channels_last_strides(to));
+      out = pointwise(graph, fe::PointwiseMode_t::MUL, out, graph.tensor(offsets));
+    }
+    image_output(out, place, to, p.dtype);
+  });
+}
+
+std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnBatchNorm& n) {
+  return likeliest(n.key(), [n](FrontendGraph& graph) {
+    using Mode = fe::PointwiseMode_t;
+    int64_t place = 0;
+    const auto next_image = [&] { return image(graph, place++, n.x, n.dtype); };
+    const auto next_channels = [&] {
+      Shape dims(n.x.size(), 1);
+      dims[1] = n.x[1];
+      return image(graph, place++, dims, DType::f32);
+    };
+    // Whole images first, as cuDNN wants them.
+    const auto of = [&](Mode mode, const Tensor& a, const Tensor& b) {
+      return pointwise(graph, mode, a, b);
+    };
+    if (!n.gradient) {
+      const Tensor x = next_image(), mean = next_channels(), slope = next_channels(),
+                   bias = next_channels();
+      Tensor y = of(Mode::ADD, of(Mode::MUL, of(Mode::SUB, x, mean), slope), bias);
+      if (n.residual) y = of(Mode::ADD, y, next_image());
+      if (n.relu) {
+        y = graph.pointwise(y, fe::graph::Pointwise_attributes().set_mode(Mode::RELU_FWD));
+      }
+      image_output(y, place, n.x, n.dtype);
+      return;
+    }
+    const Tensor dy = next_image(), x = next_image(), mean = next_channels(),
+                 slope = next_channels(), offset = next_channels(), tilt = next_channels();
+    const Tensor centred = of(Mode::SUB, x, mean);
+    Tensor g = dy;
+    if (n.relu) {
+      const Tensor line = of(Mode::ADD, of(Mode::MUL, centred, slope), next_channels());
+      g = of(Mode::RELU_BWD, dy, line);
+    }
+    const Tensor rest = of(Mode::SUB, of(Mode::SUB, g, offset), of(Mode::MUL, centred, tilt));
+    image_output(of(Mode::MUL, rest, slope), place, n.x, n.dtype);
+  });
 }
 
 }  // namespace shardrun::cuda

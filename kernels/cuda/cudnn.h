@@ -1,5 +1,5 @@
-// CudnnGraph: one convolution or attention through cuDNN, its shapes fixed, its plan made when it
-// first runs. No types of cuDNN's here: its headers are read in one file.
+// CudnnGraph: one call of cuDNN, its shapes fixed, its plan made when it first runs. No types of
+// cuDNN's here: its headers are read in one file.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/shape.h"
+#include "kernels/cuda/autotune.h"
 
 namespace shardrun::cuda {
 
@@ -36,20 +37,61 @@ struct CudnnAttention {
   int64_t workspace_bytes() const;
 };
 
+/// A pool of images whose channels are last in memory: x and y [N, C, …] of 2 or 3 spatial dims. A
+/// sum is cuDNN's mean with padding counted, times the window's offsets, rounded once. Needs no
+/// workspace.
+struct CudnnPool {
+  bool max = false, gradient = false;
+  Shape x, y;
+  Shape kernel, strides, low, high;
+  DType dtype = DType::f32;
+  /// Of the offsets of maxima, row-major in the window with its padding, the first of equals: u8,
+  /// of which cuDNN reads all below 128, or i32.
+  DType which = DType::u8;
+
+  std::string key() const;
+};
+
+/// What batch norm does to each element of images x [N, C, …] of 2 or 3 spatial dims, whose
+/// channels are last in memory, with f32 numbers of channels. Needs no workspace.
+///   y  = (x - mean) slope + bias [+ residual], with relu at least 0
+///   dx = (g - offset - (x - mean) tilt) slope; g = dy, with relu 0 where (x - mean) slope + bias
+///        is not above 0
+/// Its relu makes the largest f32 of an infinity, and keeps NaN.
+struct CudnnBatchNorm {
+  bool gradient = false, relu = false, residual = false;
+  Shape x;
+  DType dtype = DType::f32;
+
+  std::string key() const;
+};
+
 class CudnnGraph {
  public:
   virtual ~CudnnGraph() = default;
   /// Makes the plan, if there is none: on the GPU that the thread uses. False, with cuDNN's reason
   /// in *why: it has none that fits the workspace.
   virtual bool prepare(std::string* why) = 0;
+  /// Whether cuDNN has a plan for a GPU that need not be there, which `gpu` describes as cuDNN does
+  /// (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION). It wants the driver's library, or CUDA's stub of
+  /// it, nevertheless. False, with the reason in *why.
+  virtual bool has_plan_for(const std::string& gpu, std::string* why) const = 0;
   /// After prepare. Convolutions: the two operands, the result. Attention: q, k, v, y, lse; its
-  /// gradient: q, k, v, y, dy, lse, dq, dk, dv. All on boundaries of 16 bytes. The first run
-  /// outside of a recording measures convolutions' candidates, and writes the result several times.
+  /// gradient: q, k, v, y, dy, lse, dq, dk, dv. Pools: x, y and with max which; their gradients:
+  /// dy, with max which, dx. Batch norm: x, mean, slope, bias, [residual,] y; its gradient: dy, x,
+  /// mean, slope, offset, tilt, [bias,] dx. All on boundaries of 16 bytes. The first run outside of
+  /// a recording measures convolutions' candidates, and writes the result several times.
   virtual void run(std::span<void* const> tensors, void* workspace, void* stream) = 0;
 };
 
 /// Need no GPU.
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& convolution);
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& attention);
+std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnPool& pool);
+std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnBatchNorm& norm);
+
+/// What was measured of cuDNN's calls on the calling thread's GPU. Throws Error(device) where cuDNN
+/// is not installed.
+Autotune& tuned_graphs();
 
 }  // namespace shardrun::cuda

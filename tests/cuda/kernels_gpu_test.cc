@@ -9,9 +9,11 @@
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/evened.h"
+#include "kernels/cuda/families.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/element_chain.h"
 #include "tests/cuda/many_cases.h"
+#include "tests/cuda/pool_cases.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -103,7 +105,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 void check(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c, std::mt19937_64& rng) {
-  const std::vector<Tensor> in = random_operands(c, rng);
+  const std::vector<Tensor> in = operands_of(c, rng);
   const std::vector<Tensor> want = run_reference(c.node, in);
   const std::vector<Tensor> got = run_on_gpu(device, impl, c, in, 0);
   const std::vector<Tensor> again = run_on_gpu(device, impl, c, in, 0);
@@ -123,7 +125,13 @@ void check(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c, std:
       continue;
     SCOPED_TRACE(str("result ", result, " in place of operand ", operand));
     const std::vector<Tensor> in_place = run_on_gpu(device, impl, c, in, 0, pair);
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(same_bits(got[i], in_place[i]));
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (impl.name == "cuda:cudnn") {  // in place it is our own kernel's
+        expect_close(in_place[i], want[i], tolerance_of(c));
+      } else {
+        EXPECT_TRUE(same_bits(got[i], in_place[i]));
+      }
+    }
   }
 }
 
@@ -199,6 +207,73 @@ TEST(CudaKernels, EpiloguesGiveWhatTheReferenceDoes) {
     }
   }
   EXPECT_GT(run, 0);
+}
+
+/// Runs cuDNN's, and again; false, with a word, where this GPU has no plan.
+bool check_cudnns(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c,
+                  const std::vector<Tensor>& in, std::vector<Tensor>* got) {
+  try {
+    *got = run_on_gpu(device, impl, c, in, 0);
+  } catch (const Error& e) {
+    if (!std::string(e.what()).starts_with("cuDNN has no ")) throw;
+    std::cout << e.what() << "\n";
+    return false;
+  }
+  const std::vector<Tensor> again = run_on_gpu(device, impl, c, in, 64);
+  for (size_t i = 0; i < again.size(); ++i)
+    EXPECT_TRUE(same_bits((*got)[i], again[i])) << "result " << i << " differs from run to run";
+  return true;
+}
+
+/// By cuDNN itself, whatever is faster.
+TEST(CudaKernels, CudnnsImagesAreTheReferences) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::mt19937_64 rng(kSeed + 5);
+  std::set<std::string> run;
+  const KernelList kernels = cuda::images_by_cudnn();
+  for (const KernelImpl& impl : kernels) {
+    std::vector<Case> cases = cases_of(op_def(impl.op));
+    if (impl.op.find("_pool") != std::string::npos) {
+      for (Case& c : more_pools(impl.op)) {
+        ASSERT_EQ(impl.refuses({c.node, c.in, c.out}), std::nullopt) << describe(c);
+        cases.push_back(std::move(c));
+      }
+    }
+    for (const Case& c : cases) {
+      if (impl.refuses({c.node, c.in, c.out})) continue;
+      SCOPED_TRACE(describe(c));
+      const std::vector<Tensor> in = operands_of(c, rng), want = run_reference(c.node, in);
+      std::vector<Tensor> got;
+      if (!check_cudnns(*gpu.device, impl, c, in, &got)) continue;
+      for (size_t i = 0; i < want.size(); ++i) {
+        SCOPED_TRACE(str("result ", i));
+        expect_close(got[i], want[i], tolerance_of(c));
+      }
+      run.insert(impl.op);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_EQ(run.size(), kernels.size()) << "some were never run";
+}
+
+/// Equal maxima: the first; NaN wins, and is found where one is.
+TEST(CudaKernels, CudnnsMaximaAreTheReferences) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::mt19937_64 rng(kSeed + 6);
+  for (const KernelImpl& impl : cuda::images_by_cudnn()) {
+    if (impl.op != "max_pool") continue;
+    for (const Case& c : more_pools(impl.op)) {
+      for (const bool has_nan : {false, true}) {
+        SCOPED_TRACE(str(describe(c), has_nan ? " with NaN" : " with ties"));
+        const std::vector<Tensor> in = {image_of_few(c.in[0], has_nan, rng)};
+        std::vector<Tensor> got;
+        if (!check_cudnns(*gpu.device, impl, c, in, &got)) continue;
+        expect_maxima(c, in[0], got);
+      }
+    }
+  }
 }
 
 /// In parts of a copy: x' dy, of which a line has 13 numbers, in two parts that add.
