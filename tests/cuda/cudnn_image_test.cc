@@ -1,15 +1,11 @@
 // What pools and batch norms hand to cuDNN, done by plain loops in cuDNN's terms, against the
-// reference; the choice between cuDNN and our own kernels; and that cuDNN has plans for them, asked
-// for GPUs that are not there.
+// reference; and the choice between cuDNN and our own kernels.
 #include "kernels/cuda/cudnn_image.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <set>
 
-#include "device/cuda/library.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "tests/cuda/on_host.h"
 #include "tests/cuda/pool_cases.h"
@@ -387,64 +383,6 @@ TEST(CudnnImages, ComeBeforeOurOwn) {
     }
     EXPECT_GE(least, 0) << op << " is never planned";
   }
-}
-
-/// As cuDNN describes GPUs itself.
-std::string described(const char* name, int capability, int processors, int64_t shared,
-                      int64_t l2) {
-  return str(R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], )",
-             R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "warpSize": 32, )",
-             R"("regsPerBlock": 65536, "maxRegistersPerSM": 65536, )",
-             R"("maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, )",
-             R"("smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "pciDeviceId": 0, )",
-             R"("maxCtasPerSM": 32, "driverVer": 13000, "cudaDeviceId": 0, "isTccDriver": 0, )",
-             R"("totalGlobalMem": 85899345920, "supportCoopLaunch": 1, "deviceName": ")", name,
-             R"(", "deviceVer": )", capability, R"(, "multiProcessorCount": )", processors,
-             R"(, "maxSharedMemoryPerBlockOptin": )", shared, R"(, "l2CacheSize": )", l2, "}");
-}
-
-/// Asked of cuDNN itself, which compiles nothing and needs no GPU for the answer.
-TEST(CudnnImages, HavePlansOnGpusThatAreNotHere) {
-  try {
-    cuda::cudnn().handle();
-  } catch (const Error& e) {
-    GTEST_SKIP() << e.what();
-  }
-  // cuDNN looks for the driver's library by name: CUDA's stub of it will do.
-  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
-      dlopen(SHARDRUN_CUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    GTEST_SKIP() << dlerror();
-  const std::map<std::string, std::string> gpus = {
-      {"A100", described("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040)},
-      {"H100", described("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800)}};
-  std::map<std::string, std::unique_ptr<cuda::CudnnGraph>> graphs;
-  const auto add = [&](const auto& plan) {
-    if (plan) graphs.emplace(plan->key(), make_cudnn_graph(*plan));
-  };
-  std::string why;
-  for (const char* op : {"max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"}) {
-    for (const Case& c : cases_of(op_def(op))) add(cuda::plan_pool({c.node, c.in, c.out}, &why));
-    for (const Case& c : more_pools(op)) add(cuda::plan_pool({c.node, c.in, c.out}, &why));
-  }
-  for (const char* op : {"batch_norm", "batch_norm_grad"}) {
-    for (const Case& c : cases_of(op_def(op)))
-      add(cuda::plan_batch_norm({c.node, c.in, c.out}, &why));
-  }
-  ASSERT_GT(graphs.size(), 20u);
-  for (const auto& [name, gpu] : gpus) {
-    for (const auto& [key, graph] : graphs) {
-      why.clear();
-      EXPECT_TRUE(graph->has_plan_for(gpu, &why)) << name << ": " << key << ": " << why;
-    }
-  }
-  std::cout << graphs.size() << " calls on each of " << gpus.size() << " GPUs\n";
-  const Case c = uneven_pool("max_pool", 8);
-  CudnnPool pool = *cuda::plan_pool({c.node, c.in, c.out}, &why);
-  EXPECT_FALSE(make_cudnn_graph(pool)->has_plan_for("{}", &why));
-  pool.y[2] += 1;  // a row that its windows do not make
-  why.clear();
-  EXPECT_FALSE(make_cudnn_graph(pool)->has_plan_for(gpus.at("H100"), &why));
-  EXPECT_NE(why, "");
 }
 
 }  // namespace

@@ -1,0 +1,113 @@
+// That cuDNN has plans for what it is given, asked for GPUs that are not there: nothing else does a
+// convolution on a GPU, and pools and batch norms that cuDNN has not are ours.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "device/cuda/library.h"
+#include "kernels/cuda/conv_plan.h"
+#include "kernels/cuda/image_plan.h"
+#include "tests/cuda/pool_cases.h"
+
+namespace shardrun {
+namespace {
+
+/// As cuDNN describes GPUs itself, in the names that it gives where one is missing.
+std::string described(const char* name, int capability, int processors, int64_t shared,
+                      int64_t l2) {
+  return str(R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], )",
+             R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "warpSize": 32, )",
+             R"("regsPerBlock": 65536, "maxRegistersPerSM": 65536, )",
+             R"("maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, )",
+             R"("smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "pciDeviceId": 0, )",
+             R"("maxCtasPerSM": 32, "driverVer": 13000, "cudaDeviceId": 0, "isTccDriver": 0, )",
+             R"("totalGlobalMem": 85899345920, "supportCoopLaunch": 1, "deviceName": ")", name,
+             R"(", "deviceVer": )", capability, R"(, "multiProcessorCount": )", processors,
+             R"(, "maxSharedMemoryPerBlockOptin": )", shared, R"(, "l2CacheSize": )", l2, "}");
+}
+
+class CudnnPlans : public testing::Test {
+ protected:
+  /// cuDNN looks for the driver's library by name: CUDA's stub of it will do.
+  void SetUp() override {
+    try {
+      const auto version = reinterpret_cast<size_t (*)()>(cuda::cudnn().find("cudnnGetVersion"))();
+      if (version < 90800)
+        GTEST_SKIP() << "cuDNN " << version << " is asked for GPUs that are here";
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
+        dlopen(SHARDRUN_CUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      GTEST_SKIP() << dlerror();
+  }
+
+  const std::map<std::string, std::string> gpus_ = {
+      {"A100", described("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040)},
+      {"H100", described("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800)}};
+};
+
+TEST_F(CudnnPlans, AreThereForConvolutions) {
+  std::map<std::string, cuda::ConvPlan> plans;
+  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"}) {
+    for (const Case& c : cases_of(op_def(op))) {
+      std::string why;
+      const auto plan = cuda::plan_conv({c.node, c.in, c.out}, false, &why);
+      if (plan && !plan->zero) plans.emplace(plan->convolution.key(), *plan);
+    }
+  }
+  ASSERT_GT(plans.size(), 50u);
+  for (const auto& [name, gpu] : gpus_) {
+    for (const auto& [key, plan] : plans) {
+      std::string why;
+      bool has = make_cudnn_graph(plan.convolution)->has_plan_for(gpu, &why);
+      if (!has && plan.narrow_bytes > 0) {  // made in bf16, and widened
+        cuda::CudnnConvolution narrow = plan.convolution;
+        narrow.weights_dtype = narrow.dtype;
+        has = make_cudnn_graph(narrow)->has_plan_for(gpu, &why);
+      }
+      EXPECT_TRUE(has) << name << ": " << key << ": " << why;
+    }
+  }
+  std::cout << plans.size() << " convolutions on each of " << gpus_.size() << " GPUs\n";
+}
+
+TEST_F(CudnnPlans, AreThereForPoolsAndBatchNorms) {
+  std::map<std::string, std::unique_ptr<cuda::CudnnGraph>> graphs;
+  const auto add = [&](const auto& plan) {
+    if (plan) graphs.emplace(plan->key(), make_cudnn_graph(*plan));
+  };
+  std::string why;
+  for (const char* op : {"max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"}) {
+    for (const Case& c : cases_of(op_def(op))) add(cuda::plan_pool({c.node, c.in, c.out}, &why));
+    for (const Case& c : more_pools(op)) add(cuda::plan_pool({c.node, c.in, c.out}, &why));
+  }
+  for (const char* op : {"batch_norm", "batch_norm_grad"}) {
+    for (const Case& c : cases_of(op_def(op)))
+      add(cuda::plan_batch_norm({c.node, c.in, c.out}, &why));
+  }
+  ASSERT_GT(graphs.size(), 50u);
+  for (const auto& [name, gpu] : gpus_) {
+    for (const auto& [key, graph] : graphs) {
+      why.clear();
+      EXPECT_TRUE(graph->has_plan_for(gpu, &why)) << name << ": " << key << ": " << why;
+    }
+  }
+  std::cout << graphs.size() << " calls on each of " << gpus_.size() << " GPUs\n";
+}
+
+TEST_F(CudnnPlans, AreMissingWhereCudnnSaysSo) {
+  std::string why;
+  const Case c = more_pools("max_pool").front();
+  cuda::CudnnPool pool = *cuda::plan_pool({c.node, c.in, c.out}, &why);
+  EXPECT_TRUE(make_cudnn_graph(pool)->has_plan_for(gpus_.at("H100"), &why)) << why;
+  EXPECT_FALSE(make_cudnn_graph(pool)->has_plan_for("{}", &why));
+  pool.y[2] += 1;  // a row that its windows do not make
+  why.clear();
+  EXPECT_FALSE(make_cudnn_graph(pool)->has_plan_for(gpus_.at("H100"), &why));
+  EXPECT_NE(why, "");
+}
+
+}  // namespace
+}  // namespace shardrun
