@@ -607,7 +607,10 @@ class Decider {
              "', which is also used itself: the two would train apart; export with optimize=False");
       }
     }
-    // Equal matrices, or one the transpose of the other, of more than equal numbers.
+    // Matrices of more than equal numbers, one the transpose of the other; or equal, where one has
+    // lost its name. Two that are equal under names of their own are two weights: layers that were
+    // made as copies of one begin so (nn.TransformerEncoder's), and what is tied is one
+    // initialiser.
     std::map<Shape, std::vector<std::string>> groups;
     for (const std::string& name : out_.order) {
       const Weight& w = out_.by_name[name];
@@ -624,6 +627,7 @@ class Decider {
           if (!a.tied_to.empty() || !b.tied_to.empty()) continue;
           const bool equal =
               a.tensor.type.shape == b.tensor.type.shape && equal_contents(a.tensor, b.tensor);
+          if (equal && is_generated(names[i]) == is_generated(names[j])) continue;
           const bool transposed = !equal && transposed_contents(a.tensor, b.tensor);
           if ((!equal && !transposed) || is_uniform(a.tensor)) continue;
           const bool first_is_copy = is_generated(names[i]) && !is_generated(names[j]);

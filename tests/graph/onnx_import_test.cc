@@ -381,6 +381,28 @@ TEST_F(OnnxImport, TransposedCopiesAreTiedAgain) {
   EXPECT_EQ(report.parameters.size(), 2u);
 }
 
+/// Two layers whose matrices are equal, as those of a fresh nn.TransformerEncoder.
+ModelBuilder copied_layers(const std::string& first, const std::string& second) {
+  ModelBuilder b;
+  b.input("x", {5, 2});
+  b.floats(first, {2, 2}, {1, 2, 3, 4});
+  b.floats(second, {2, 2}, {1, 2, 3, 4});
+  b.node("MatMul", {"x", first}, {"h"});
+  b.node("MatMul", {"h", second}, {"y"});
+  b.output("y", {5, 2});
+  return b;
+}
+
+TEST_F(OnnxImport, EqualLayersAreTiedOnlyWhereOneLostItsName) {
+  import(copied_layers("layers.0.weight", "layers.1.weight"));
+  EXPECT_EQ(report.parameters.size(), 2u);
+  import(copied_layers("onnx::MatMul_7", "onnx::MatMul_9"));  // the transposes of two such layers
+  EXPECT_EQ(report.parameters.size(), 2u);
+  import(copied_layers("onnx::MatMul_7", "layers.1.weight"));
+  ASSERT_EQ(report.parameters.size(), 1u);
+  EXPECT_EQ(report.parameters[0].name, "layers.1.weight");
+}
+
 TEST_F(OnnxImport, FoldedFromAWeightThatIsUsedItselfMustMatchIt) {
   ModelBuilder b = tied_model("val_7");
   auto* info = b.graph().add_value_info();
