@@ -45,6 +45,61 @@ void rms_norm(NodeContext& c) {
                 {{"axis", axis}, {"eps", c.attr_f("epsilon", 1e-5)}})[0]);
 }
 
+/// x [N, C, …] less its mean over each of `groups` equal runs of a sample's channels, over their
+/// deviation; then scaled and shifted by one number a channel, [C].
+V group_norm(NodeContext& c, V x, int64_t groups, V scale, V bias) {
+  Builder& b = c.b;
+  const Shape shape = b.shape(x);
+  const int64_t channels = shape[1];
+  const int64_t size = element_count(Shape(shape.begin() + 2, shape.end())) * (channels / groups);
+  const V rows = b.reshape(x, {shape[0], groups, size});
+  const V ones = b.fill(1, b.dtype(x), {size});
+  const V y = b.reshape(b.add_n("layer_norm", {rows, ones},
+                                {{"axis", int64_t{2}}, {"eps", c.attr_f("epsilon", 1e-5)}})[0],
+                        shape);
+  Shape along(shape.size() - 1, 1);
+  along[0] = channels;
+  return b.add("add", {b.add("mul", {y, b.reshape(scale, along)}), b.reshape(bias, along)});
+}
+
+void check_channels(NodeContext& c, const Shape& wanted) {
+  Builder& b = c.b;
+  for (size_t i = 1; i < 3; ++i) {
+    SR_REQUIRE(b.shape(c.in(i)) == wanted, invalid_input, i == 1 ? "scale is " : "bias is ",
+               b.type(c.in(i)), ", wanted ", to_string(wanted), " for x of ", b.type(c.in(0)));
+  }
+}
+
+void require_channels(NodeContext& c) {
+  const TensorType& x = c.b.type(c.in(0));
+  SR_REQUIRE(x.shape.size() >= 3 && is_float(x.dtype) && element_count(x.shape) > 0, invalid_input,
+             "wants a floating [N, C, d…] with elements, got ", x);
+}
+
+void instance_normalization(NodeContext& c) {
+  require_channels(c);
+  const int64_t channels = c.b.shape(c.in(0))[1];
+  check_channels(c, {channels});
+  c.out(group_norm(c, c.in(0), channels, c.in(1), c.in(2)));
+}
+
+/// Until opset 21 a scale and a bias per group, then per channel.
+void group_normalization(NodeContext& c) {
+  Builder& b = c.b;
+  c.ignore("stash_type");
+  require_channels(c);
+  const int64_t channels = b.shape(c.in(0))[1], groups = c.attr_i("num_groups", 0);
+  SR_REQUIRE(groups > 0 && channels % groups == 0, invalid_input, "num_groups is ", groups,
+             ", which does not divide the ", channels, " channels of x, ", b.type(c.in(0)));
+  const bool by_group = c.opset < 21;
+  check_channels(c, {by_group ? groups : channels});
+  auto per_channel = [&](V v) {
+    if (!by_group) return v;
+    return b.reshape(b.expand(b.unsqueeze(v, 1), {groups, channels / groups}), {channels});
+  };
+  c.out(group_norm(c, c.in(0), groups, per_channel(c.in(1)), per_channel(c.in(2))));
+}
+
 /// Active only where the export says training_mode=true and the import is for training.
 void dropout(NodeContext& c) {
   Builder& b = c.b;
@@ -180,6 +235,8 @@ void negative_log_likelihood(NodeContext& c) {
 
 constexpr Lowering kTable[] = {{"LayerNormalization", 17, layer_norm},
                                {"RMSNormalization", 23, rms_norm},
+                               {"InstanceNormalization", 6, instance_normalization},
+                               {"GroupNormalization", 18, group_normalization},
                                {"Dropout", 7, dropout},
                                {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
                                {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};

@@ -213,12 +213,37 @@ std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
   return out;
 }
 
-/// Nearest neighbours: a look-up along each axis that changes.
+/// Results along one axis, each mixed of two neighbours: x[low] + weight * (x[high] - x[low]).
+/// Nearest neighbours have one, low, and no weight.
+struct Samples {
+  Ints low, high;
+  std::vector<double> weight;
+};
+
+V sampled(Builder& b, V x, int64_t axis, const Samples& samples) {
+  const auto count = static_cast<int64_t>(samples.low.size());
+  const int64_t from = b.shape(x)[static_cast<size_t>(axis)];
+  auto taken = [&](const Ints& rows) {
+    bool same = count == from;
+    for (int64_t i = 0; i < count && same; ++i) same = rows[static_cast<size_t>(i)] == i;
+    return same ? x : b.add("gather", {x, b.ints(rows)}, {{"axis", axis}});
+  };
+  const V low = taken(samples.low);
+  if (std::all_of(samples.weight.begin(), samples.weight.end(), [](double w) { return w == 0; }))
+    return low;
+  Shape along(b.shape(x).size(), 1);
+  along[static_cast<size_t>(axis)] = count;
+  const V weight =
+      b.constant(convert(Tensor::from<double>(along, samples.weight, DType::f64), b.dtype(x)));
+  return b.add("add", {low, b.add("mul", {b.add("sub", {taken(samples.high), low}), weight})});
+}
+
+/// Nearest neighbours, or the linear interpolation of two: look-ups along each axis that changes.
 void resize(NodeContext& c) {
   Builder& b = c.b;
-  if (c.attr_s("mode", "nearest") != "nearest")
-    c.refuse_attr("mode",
-                  "supported is nearest; enlarge with it, or with a transposed convolution");
+  const std::string mode = c.attr_s("mode", "nearest");
+  if (mode != "nearest" && mode != "linear")
+    c.refuse_attr("mode", "supported are nearest and linear");
   const std::string coordinates = c.attr_s("coordinate_transformation_mode", "half_pixel");
   const bool known = coordinates == "half_pixel" || coordinates == "pytorch_half_pixel" ||
                      coordinates == "asymmetric" || coordinates == "align_corners" ||
@@ -245,16 +270,20 @@ void resize(NodeContext& c) {
   const std::vector<Resized> resized = resized_axes(c, axes);
   for (size_t a = 0; a < axes.size(); ++a) {
     const int64_t from = b.shape(x)[static_cast<size_t>(axes[a])];
-    Ints taken;
-    bool same = resized[a].to == from;
+    Samples samples;
     for (int64_t i = 0; i < resized[a].to; ++i) {
-      const double position =
-          rounded(nearest, source_position(coordinates, static_cast<double>(i), resized[a].scale,
-                                           from, resized[a].to));
-      taken.push_back(std::clamp<int64_t>(static_cast<int64_t>(position), 0, from - 1));
-      same = same && taken.back() == i;
+      const double position = source_position(coordinates, static_cast<double>(i), resized[a].scale,
+                                              from, resized[a].to);
+      const double first = mode == "nearest" ? rounded(nearest, position) : std::floor(position);
+      auto inside = [&](double at) {
+        return static_cast<int64_t>(std::clamp<double>(at, 0, static_cast<double>(from - 1)));
+      };
+      samples.low.push_back(inside(first));
+      samples.high.push_back(inside(first + 1));
+      samples.weight.push_back(
+          mode == "nearest" || samples.low.back() == samples.high.back() ? 0 : position - first);
     }
-    if (!same) x = b.add("gather", {x, b.ints(taken)}, {{"axis", axes[a]}});
+    x = sampled(b, x, axes[a], samples);
   }
   c.out(x);
 }

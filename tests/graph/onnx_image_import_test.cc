@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/onnx/import.h"
 #include "kernels/reference/interpreter.h"
@@ -148,12 +149,48 @@ TEST_F(OnnxImageImport, RefusesOtherImages) {
   flat.output("y");
   expect_refusal(flat, "wants [N, C, d…], got f32[4, 4]");
 
-  ModelBuilder linear(17);
-  linear.input("x", {1, 1, 4, 4});
-  linear.floats("scales", {4}, {1, 1, 2, 2});
-  set_string(linear.node("Resize", {"x", "", "scales"}, {"y"}), "mode", "linear");
-  linear.output("y");
-  expect_refusal(linear, "attribute mode='linear' is not supported; supported is nearest");
+  ModelBuilder cubic(17);
+  cubic.input("x", {1, 1, 4, 4});
+  cubic.floats("scales", {4}, {1, 1, 2, 2});
+  set_string(cubic.node("Resize", {"x", "", "scales"}, {"y"}), "mode", "cubic");
+  cubic.output("y");
+  expect_refusal(cubic,
+                 "attribute mode='cubic' is not supported; supported are nearest and linear");
+
+  ModelBuilder groups(18);
+  groups.input("x", {2, 6, 4});
+  groups.floats("w", {4}, {1, 1, 1, 1});
+  set_int(groups.node("GroupNormalization", {"x", "w", "w"}, {"y"}), "num_groups", 4);
+  groups.output("y");
+  expect_refusal(groups,
+                 "num_groups is 4, which does not divide the 6 channels of x, f32[2, 6, 4]");
+
+  ModelBuilder instance(18);
+  instance.input("x", {2, 6, 4});
+  instance.floats("w", {4}, {1, 1, 1, 1});
+  instance.node("InstanceNormalization", {"x", "w", "w"}, {"y"});
+  instance.output("y");
+  expect_refusal(instance, "scale is f32[4], wanted [6] for x of f32[2, 6, 4]");
+}
+
+/// Group normalisation of one sample [1, 2, 2] in one group, scaled by a number for each group
+/// before opset 21, for each channel from then on: 1, 2, 3, 4 have mean 2.5 and variance 1.25.
+TEST_F(OnnxImageImport, GroupNormalizationScalesByGroupThenByChannel) {
+  for (const int64_t opset : {int64_t{18}, int64_t{21}}) {
+    ModelBuilder b(opset);
+    b.input("x", {1, 2, 2});
+    const std::vector<float> scale = opset < 21 ? std::vector<float>{2} : std::vector<float>{2, 4};
+    b.floats("w", {static_cast<int64_t>(scale.size())}, scale);
+    b.floats("b", {static_cast<int64_t>(scale.size())}, std::vector<float>(scale.size(), 1));
+    set_int(b.node("GroupNormalization", {"x", "w", "b"}, {"y"}), "num_groups", 1);
+    b.output("y");
+    const Tensor x = Tensor::from<float>(Shape{1, 2, 2}, {1, 2, 3, 4}, DType::f32);
+    const Tensor y = evaluate_graph(import(b), {{"x", x}})[0];
+    for (int64_t i = 0; i < 4; ++i) {
+      const double z = (static_cast<double>(i) - 1.5) / std::sqrt(1.25 + 1e-5);
+      EXPECT_NEAR(y.at(i), 1 + (i < 2 || opset < 21 ? 2 : 4) * z, 1e-6) << "opset " << opset;
+    }
+  }
 }
 
 /// BatchNormalization of x [4, 2, 3], with its five vectors; `uses` nodes in a row.
