@@ -1,4 +1,7 @@
 // Lowering of indexing: Gather, Scatter and their relatives, OneHot.
+#include <optional>
+#include <regex>
+
 #include "graph/onnx/lowering.h"
 
 namespace shardrun::importer {
@@ -43,11 +46,26 @@ V normalise_indices(NodeContext& c, V indices, int64_t size) {
 
 namespace {
 
+/// The row of an embedding's table that is not trained. PyTorch's newer exporter drops it, but
+/// keeps the call: "…aten.embedding.default](args = (%weight, %tokens, 0), kwargs…".
+std::optional<int64_t> padding_of(const ::onnx::NodeProto& node) {
+  static const std::regex call(
+      R"(aten\.embedding\.default\]\(args = \([^,()]*, [^,()]*, (\d{1,18})[,)])");
+  for (const auto& entry : node.metadata_props()) {
+    std::smatch found;
+    if (entry.key() == "pkg.torch.onnx.fx_node" && std::regex_search(entry.value(), found, call))
+      return std::stoll(found[1]);
+  }
+  return std::nullopt;
+}
+
 void gather(NodeContext& c) {
   const V data = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
-  c.out(c.b.add("gather", {data, indices}, {{"axis", axis}}));
+  Attrs attrs = {{"axis", axis}};
+  if (const std::optional<int64_t> padding = padding_of(c.proto)) attrs.set("padding", *padding);
+  c.out(c.b.add("gather", {data, indices}, attrs));
 }
 
 /// rows_of for constant indices: their elements are compared.

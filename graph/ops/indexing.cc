@@ -3,7 +3,8 @@
 //
 // Indices are not negative: import normalises them. An index outside the operand reads zeros and
 // writes nowhere, so a rank that holds some rows of a table makes its part of a sum. `offset` is
-// the index of the operand's first row along `axis`.
+// the index of the operand's first row along `axis`. A gather with `padding` learns nothing at that
+// index: the row is read, but gets no gradient.
 #include <algorithm>
 
 #include "graph/ops/families.h"
@@ -44,7 +45,15 @@ Attrs localise_gather(const Node& node, InTypes, LocalBoxes boxes) {
 
 Grads gather_gradient(GradientContext& c) {
   const int64_t axis = c.node.attrs.i("axis");
-  const ValueId dx = c.graph.add("gather_grad", {c.out_grads[0], c.node.inputs[1]},
+  ValueId indices = c.node.inputs[1];
+  if (c.node.attrs.has("padding")) {
+    const TensorType type = c.in_type(1);
+    const ValueId padded = c.graph.add(
+        "equal",
+        {indices, scalar(c.graph, type.dtype, static_cast<double>(c.node.attrs.i("padding")))});
+    indices = c.graph.add("where", {padded, scalar(c.graph, type.dtype, -1), indices});
+  }
+  const ValueId dx = c.graph.add("gather_grad", {c.out_grads[0], indices},
                                  {{"axis", axis},
                                   {"size", c.in_shape(0)[static_cast<size_t>(axis)]},
                                   {"offset", c.node.attrs.i("offset", 0)}});

@@ -79,13 +79,13 @@ bool looks_like_language_model(const Graph& g) {
 }  // namespace
 
 std::string attach_loss(Graph& graph, const std::string& kind) {
-  SR_REQUIRE(!graph.outputs.empty(), invalid_input, graph.name, ": the model has no output");
+  SR_REQUIRE(!graph.outputs.empty(), invalid_input, "the model has no output");
   SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '",
              kind, "' is not one of cross-entropy, mse");
   const ValueId first = graph.outputs[0];
   const TensorType& type = graph.type(first);
   if (is_float(type.dtype) && element_count(type.shape) == 1) {
-    SR_REQUIRE(kind.empty(), invalid_input, graph.name, ": first output '", graph.value(first).name,
+    SR_REQUIRE(kind.empty(), invalid_input, "first output '", graph.value(first).name,
                "' is a scalar and so the loss already; leave --loss ", kind, " out");
     graph.loss = type.shape.empty()
                      ? first
@@ -96,8 +96,8 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
     attach_mse(graph);
     return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
   }
-  SR_REQUIRE(kind == "cross-entropy" || looks_like_language_model(graph), invalid_input, graph.name,
-             ": first output '", graph.value(first).name, "' is ", type,
+  SR_REQUIRE(kind == "cross-entropy" || looks_like_language_model(graph), invalid_input,
+             "first output '", graph.value(first).name, "' is ", type,
              ", no loss; say --loss cross-entropy or --loss mse");
   attach_cross_entropy(graph);
   return "loss: cross-entropy of '" + graph.value(first).name + "' against the target" +

@@ -65,6 +65,22 @@ TEST(Differentiate, AddsUpOverUses) {
   EXPECT_EQ(got[2].at(0), 1);
 }
 
+TEST(Differentiate, ThePaddingRowOfATableIsReadButNotTrained) {
+  Build b;
+  const ValueId table = b.in("table", {3, 2}), tokens = b.ints("tokens", {4});
+  const ValueId y =
+      b.g.add("gather", {table, tokens}, {{"axis", int64_t{0}}, {"padding", int64_t{1}}});
+  const std::vector<ValueId> wrt = {table};
+  const std::vector<ValueId> grads = differentiate(b.g, sum_all(b, y), wrt);
+  check_graph(b.g);
+  const Tensor rows = Tensor::from<double>(Shape{3, 2}, {1, 2, 3, 4, 5, 6}, DType::f64);
+  const NamedTensors feeds = {{"table", rows}, {"tokens", Tensor::vector_i64({1, 0, 0, 1})}};
+  const std::vector<Tensor> got = evaluate_graph(b.g, feeds, std::vector<ValueId>{y, grads[0]});
+  EXPECT_EQ(got[0].at(0), 3);
+  const double want[] = {2, 2, 0, 0, 0, 0};
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(got[1].at(i), want[i]);
+}
+
 TEST(Differentiate, GivesNothingWhereTheLossDoesNotDepend) {
   Build b;
   const ValueId x = b.in("x", {3}), beside = b.in("beside", {3}), scores = b.in("scores", {3, 3});

@@ -122,8 +122,9 @@ inline void set_string(::onnx::NodeProto& node, const std::string& name, const s
   attribute->set_s(value);
 }
 
-inline void add_metadata(::onnx::ValueInfoProto* info, const std::string& key,
-                         const std::string& value) {
+/// Of a ValueInfoProto or a NodeProto.
+template <class Proto>
+void add_metadata(Proto* info, const std::string& key, const std::string& value) {
   auto* entry = info->add_metadata_props();
   entry->set_key(key);
   entry->set_value(value);

@@ -355,6 +355,28 @@ TEST_F(OnnxImport, MetadataDecidesWhereItExists) {
   EXPECT_TRUE(parameter("b")->trainable && parameter("gain")->trainable);
 }
 
+TEST_F(OnnxImport, AnEmbeddingsPaddingIsReadFromTheCallItCameFrom) {
+  auto padding = [&](const std::string& call) -> int64_t {
+    ModelBuilder b;
+    b.input("t", {5}, kInt64);
+    b.floats("e", {4, 3}, std::vector<float>(12, 0.5F));
+    add_metadata(&b.node("Gather", {"e", "t"}, {"y"}), "pkg.torch.onnx.fx_node",
+                 "%embedding : [num_users=1] = call_function[target=torch.ops.aten." + call +
+                     ", kwargs = {})");
+    b.output("y", {5, 3});
+    const Graph graph = import(b);
+    for (const Node& node : graph.nodes()) {
+      if (node.op == "gather") return node.attrs.i("padding", -1);
+    }
+    return -2;
+  };
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, 2)"), 2);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, 1, False, False)"), 1);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, -1, False)"), -1);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t)"), -1);
+  EXPECT_EQ(padding("index_select.default](args = (%p_e, 0, %t)"), -1);
+}
+
 /// An embedding e [4, 3] whose transpose is stored again as the head.
 ModelBuilder tied_model(const std::string& copy) {
   ModelBuilder b;
