@@ -294,7 +294,9 @@ TEST(AttachLoss, TakesTheModelsOwn) {
 TEST(AttachLoss, Refusals) {
   Graph g = logits_model(false);
   expect_mentions(message_of([&] { attach_loss(g, ""); }),
-                  {"m.onnx", "f32[2, 3, 5]", "--loss cross-entropy", "mse"});
+                  {"f32[2, 3, 5]", "--loss cross-entropy", "mse"});
+  EXPECT_EQ(message_of([&] { attach_loss(g, ""); }).find("m.onnx"), std::string::npos)
+      << "who loads the model names the file";
   expect_mentions(message_of([&] { attach_loss(g, "hinge"); }), {"'hinge'", "cross-entropy, mse"});
   Build scalar(DType::f32);
   scalar.g.outputs = {scalar.sum(scalar.in("x", {3}), {0}, false)};
@@ -310,8 +312,7 @@ TEST(AttachLoss, Refusals) {
   expect_mentions(message_of([&] { attach_loss(ints.g, "cross-entropy"); }),
                   {"i64[3, 4]", "floating logits"});
   Graph empty;
-  empty.name = "e.onnx";
-  expect_mentions(message_of([&] { attach_loss(empty, ""); }), {"e.onnx", "no output"});
+  expect_mentions(message_of([&] { attach_loss(empty, ""); }), {"no output"});
 }
 
 TEST(FreezeUnreached, NamesWhatNothingTrains) {
