@@ -66,8 +66,9 @@ class Device {
   virtual void wait_for(Device& other) { other.synchronize(); }
 
   /// What `work` asks this device for, not done but noted, so that it can be asked for again in one
-  /// call: a CUDA graph. `work` may not wait, nor copy in or out. Null: this device notes nothing,
-  /// and `work` was not called.
+  /// call: a CUDA graph. `work` may not wait, nor copy in or out; its wait_for may be for what it
+  /// asked of the other device itself, and for nothing before. Null: this device notes nothing, and
+  /// `work` was not called.
   virtual std::unique_ptr<RecordedWork> record(const std::function<void()>& work) = 0;
 };
 

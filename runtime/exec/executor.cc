@@ -259,7 +259,7 @@ void Executor::make_chains() {
   }
 }
 
-/// Phases end with a wait, so each stands for itself.
+/// Phases that ask the side for anything end with a wait, so each stands for itself.
 void Executor::plan_waits() {
   waits_.assign(ready_.size(), false);
   if (device_.side() == nullptr) return;
@@ -382,9 +382,11 @@ void Executor::run_joined(size_t first, const Joined& joined) {
 
 void Executor::run_steps(Phase phase) {
   double start = Timeline::now();
+  bool beside = false;
   for (size_t s = 0; s < ready_.size(); ++s) {
     const Ready& ready = ready_[s];
     if (ready.phase != phase) continue;
+    beside = beside || ready.group != nullptr;
     if (const auto chain = chains_.find(s); chain != chains_.end() && !hook_) {
       chain->second.run();
       const double end = Timeline::now();
@@ -412,7 +414,7 @@ void Executor::run_steps(Phase phase) {
     }
   }
   device_.begins("");
-  if (device_.side() != nullptr) device_.wait_for(*device_.side());
+  if (beside && device_.side() != nullptr) device_.wait_for(*device_.side());
 }
 
 const Binding* Executor::scalar(std::string_view name) const {

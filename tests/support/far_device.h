@@ -120,6 +120,13 @@ class FarDevice final : public Device {
     for (const auto& piece : pieces) piece();
   }
 
+  /// As a stream that is captured: what is noted waits for nothing that is not, and nothing that is
+  /// asked of another device is.
+  void wait_for(Device& other) override {
+    SR_REQUIRE(noted_ == nullptr, internal, "noted work waits for work that is not");
+    other.synchronize();
+  }
+
   std::unique_ptr<RecordedWork> record(const std::function<void()>& steps) override {
     auto recorded = std::make_unique<Noted>();
     noted_ = recorded.get();
