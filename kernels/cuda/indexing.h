@@ -546,7 +546,7 @@ PreparedKernel prepare_scatter_nd(const KernelCall& call) {
 }
 
 inline Refusal gather_refuses(const KernelCall& call) {
-  return refuse_more(call, 2, 1, {"axis", "offset"});
+  return refuse_more(call, 2, 1, {"axis", "offset", "padding"});  // padding: of its gradient
 }
 
 template <class On>

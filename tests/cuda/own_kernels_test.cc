@@ -137,6 +137,22 @@ TEST(OwnKernels, FoldInParts) {
   }
 }
 
+/// A row that is not trained is read like every other.
+TEST(OwnKernels, GatherTakesAnEmbeddingWithPadding) {
+  std::mt19937_64 rng(kSeed + 5);
+  Case c;
+  c.node.op = "gather";
+  c.node.attrs = {{"axis", int64_t{0}}, {"padding", int64_t{1}}};
+  c.in = {{DType::f32, {5, 8}}, {DType::i64, {7}}};
+  c.out = infer_types(c.node, c.in);
+  for (const KernelImpl& impl : cuda::indexing_kernels_on<cuda::OnHost<1>>()) {
+    if (impl.op != c.node.op) continue;
+    ASSERT_EQ(impl.refuses({c.node, c.in, c.out}), std::nullopt);
+    const std::vector<Tensor> in = random_operands(c, rng);
+    expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 0);
+  }
+}
+
 /// Channels that a thread does together, with NaN among them; the gradient of overlapping windows.
 TEST(OwnKernels, PoolsTakeChannelsTogether) {
   std::mt19937_64 rng(kSeed + 4);
