@@ -75,7 +75,7 @@ class Staging {
   static constexpr int64_t kSlotBytes = 1 << 20;
   static constexpr size_t kSlots = 8;
 
-  /// A slot that the GPU has read, and its event to be recorded after the copy.
+  /// Memory, and the event to be recorded after the copy from it. `used`: there was one before.
   struct Slot {
     Pinned memory;
     Event done;
@@ -84,8 +84,6 @@ class Staging {
   Slot& next() {
     Slot& slot = slots_[at_++ % kSlots];
     if (!slot.memory) slot.memory = make_pinned(kSlotBytes), slot.done = make_event();
-    if (slot.used) check(cudaEventSynchronize(slot.done.get()), "a copy to the GPU");
-    slot.used = true;
     return slot;
   }
 
@@ -160,6 +158,9 @@ class OneDevice final : public CudaDevice {
     while (bytes > 0) {
       const int64_t some = std::min(bytes, Staging::kSlotBytes);
       Staging::Slot& slot = staging_.next();
+      if (slot.used)
+        wait_until([&] { return cudaEventQuery(slot.done.get()); }, "a copy to the GPU");
+      slot.used = true;
       std::memcpy(slot.memory.get(), source, static_cast<size_t>(some));
       check(cudaMemcpyAsync(target, slot.memory.get(), static_cast<size_t>(some),
                             cudaMemcpyHostToDevice, stream_.get()),
@@ -169,7 +170,10 @@ class OneDevice final : public CudaDevice {
     }
   }
 
+  /// A copy to memory that is not pinned returns when it is done, and nobody watches meanwhile:
+  /// what is before it is waited for first.
   void copy_out(void* to, const void* from, int64_t bytes) override {
+    wait();
     if (bytes > 0)
       check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
                             stream_.get()),
@@ -211,11 +215,17 @@ class OneDevice final : public CudaDevice {
   }
 
   void wait() {
+    wait_until([&] { return cudaStreamQuery(stream_.get()); }, "waiting for the GPU");
+  }
+
+  /// While `query` says cudaErrorNotReady.
+  template <class Query>
+  void wait_until(const Query& query, std::string_view operation) {
     const auto start = std::chrono::steady_clock::now();
     double looked = 0;
     while (true) {
-      const cudaError_t status = cudaStreamQuery(stream_.get());
-      if (status != cudaErrorNotReady) return check(status, "waiting for the GPU");
+      const cudaError_t status = query();
+      if (status != cudaErrorNotReady) return check(status, operation);
       const double waited =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (waited > kSpinSeconds) usleep(50);  // long work: leave the core to others
