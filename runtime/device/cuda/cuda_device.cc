@@ -133,7 +133,7 @@ class OneDevice final : public CudaDevice {
   std::shared_ptr<char> allocate(int64_t bytes) override {
     if (bytes == 0) return nullptr;
     void* data = nullptr;
-    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(whole_blocks(bytes)));
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       fail(ErrorKind::out_of_memory, name(), ": asked for ", bytes, " bytes, ", free_bytes(),
@@ -264,6 +264,13 @@ class OneDevice final : public CudaDevice {
 
  private:
   static constexpr double kSpinSeconds = 2e-3, kWatchSeconds = 20e-3;
+
+  /// Another process opens whole blocks by CUDA IPC, and cudaMalloc puts several small pieces into
+  /// one; so none is smaller (CUDA Programming Guide, "Interprocess Communication").
+  static int64_t whole_blocks(int64_t bytes) {
+    constexpr int64_t kBlock = 2 << 20;
+    return (bytes + kBlock - 1) / kBlock * kBlock;
+  }
 
   int ordinal_;
   cudaDeviceProp properties_{};
