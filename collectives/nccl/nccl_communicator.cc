@@ -9,7 +9,10 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "collectives/nccl/reduce_peers.h"
@@ -85,18 +88,17 @@ class NcclCommunicator final : public Communicator {
 
   ~NcclCommunicator() override {
     watch_.reset();
-    if (comm_ == nullptr) return;
     // After a failure there is nothing to wait for.
-    if (broken_ || job_->ended) {
-      SR_NCCL(ncclCommAbort)(comm_);
-    } else {
+    if (comm_ != nullptr && !broken_ && !job_->ended) {
       ncclResult_t state = SR_NCCL(ncclCommFinalize)(comm_);
       const auto start = Clock::now();
       while (state == ncclInProgress && seconds_since(start) < kFinalizeSeconds) {
         if (SR_NCCL(ncclCommGetAsyncError)(comm_, &state) != ncclSuccess) break;
       }
-      state == ncclSuccess ? SR_NCCL(ncclCommDestroy)(comm_) : SR_NCCL(ncclCommAbort)(comm_);
+      if (state == ncclSuccess) SR_NCCL(ncclCommDestroy)(std::exchange(comm_, nullptr));
     }
+    quit();
+    if (gone_.valid()) gone_.wait_for(std::chrono::duration<double>(kFinalizeSeconds));
   }
 
   int rank() const override { return host_.rank(); }
@@ -291,8 +293,9 @@ class NcclCommunicator final : public Communicator {
     settle(call(), operation);
   }
 
+  /// The rank's other communicators see that the job has ended.
   [[noreturn]] void broken(std::string_view operation, const std::string& what) {
-    broken_ = true;
+    broken_ = job_->ended = true;
     fail(ErrorKind::comm, name(operation), ": ", what);
   }
 
@@ -319,9 +322,22 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
+  /// Ends the call that the stream is in. NCCL then waits, from 2.26 on, until all CUDA graphs that
+  /// hold calls of the communicator are destroyed, and that is done by whom the error reaches: so
+  /// another thread waits.
+  void quit() {
+    if (comm_ == nullptr) return;
+    std::packaged_task<void()> abort([comm = std::exchange(comm_, nullptr)] {
+      SR_NCCL(ncclCommAbort)(comm);
+    });
+    gone_ = abort.get_future();
+    std::thread(std::move(abort)).detach();
+  }
+
   /// While the host waits for the stream. What this throws leaves the stream blocked in a call that
   /// will never end, so the communicator goes first.
   void look(double waited) {
+    if (comm_ == nullptr) return;
     ncclResult_t state = ncclSuccess;
     if (SR_NCCL(ncclCommGetAsyncError)(comm_, &state) != ncclSuccess) return;
     std::string what;
@@ -334,8 +350,7 @@ class NcclCommunicator final : public Communicator {
     } else {
       return;
     }
-    SR_NCCL(ncclCommAbort)(comm_);
-    comm_ = nullptr;
+    quit();
     broken(last_, what);
   }
 
@@ -344,7 +359,8 @@ class NcclCommunicator final : public Communicator {
   CudaDevice& device_;
   std::shared_ptr<Job> job_;
   double timeout_;
-  ncclComm_t comm_ = nullptr;
+  ncclComm_t comm_ = nullptr;  // null when it has been aborted
+  std::future<void> gone_;     // then
   bool broken_ = false;
   const char* last_ = "a collective";  // the last call that was begun
   std::shared_ptr<void> watch_;

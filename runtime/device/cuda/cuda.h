@@ -32,8 +32,8 @@ class CudaDevice : public Device {
   virtual std::string uuid() const = 0;
   virtual void use() const = 0;
 
-  /// Called, with the seconds so far, while the host waits for the stream. May throw, and the wait
-  /// ends so: nothing else could tell that a peer never comes.
+  /// Called, with the seconds so far, while the host waits for the stream. May throw, and when all
+  /// watches have been called the wait ends so: nothing else could tell that a peer never comes.
   using Watch = std::function<void(double waited)>;
   /// The watch goes with the returned object.
   virtual std::shared_ptr<void> add_watch(Watch watch) = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "base/error.h"
@@ -231,10 +232,21 @@ class OneDevice final : public CudaDevice {
       if (waited > kSpinSeconds) usleep(50);  // long work: leave the core to others
       if (waited - looked < kWatchSeconds) continue;
       looked = waited;
-      for (const std::weak_ptr<Watch>& watch : std::vector(*watches_)) {
+      look(waited);
+    }
+  }
+
+  /// All watches, also where one throws: the call that blocks the stream may be another's.
+  void look(double waited) {
+    std::exception_ptr first;
+    for (const std::weak_ptr<Watch>& watch : std::vector(*watches_)) {
+      try {
         if (const auto alive = watch.lock()) (*alive)(waited);
+      } catch (...) {
+        if (!first) first = std::current_exception();
       }
     }
+    if (first) std::rethrow_exception(first);
   }
 
   std::shared_ptr<void> add_watch(Watch watch) override {
