@@ -325,6 +325,10 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& a) {
       out(lse, 4, a.queries, 1, DType::f32);
       return;
     }
+    // There the frontend copies lengths of keys from its own stack to the GPU, which a recorded
+    // step would do again when they are gone (run_auxiliary_kernels of its graph_interface.h).
+    SR_REQUIRE(a.keys % 128 == 0 || fe::detail::get_backend_version() > 91500, unsupported,
+               "before cuDNN 9.15.1, gradients want keys in multiples of 128, not ", a.keys);
     const Tensor y = in(3, a.queries, a.value_width, DType::bf16),
                  dy = in(4, a.queries, a.value_width, DType::bf16),
                  lse = in(5, a.queries, 1, DType::f32);
