@@ -1,5 +1,6 @@
 // The CUDA kernels' families put together.
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/even_workspace.h"
 #include "kernels/cuda/families.h"
 
 namespace shardrun {
@@ -14,7 +15,12 @@ const KernelList& cuda_kernels() {
              cuda::reduce_kernels, cuda::indexing_kernels,
              cuda::host_kernels,  // accepts everything
          }) {
-      for (KernelImpl& impl : family()) all.push_back(std::move(impl));
+      for (KernelImpl& impl : family()) {
+        impl.prepare = [prepare = std::move(impl.prepare)](const KernelCall& call) {
+          return cuda::with_even_workspace(prepare(call));
+        };
+        all.push_back(std::move(impl));
+      }
     }
     return all;
   }();

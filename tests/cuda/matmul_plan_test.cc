@@ -8,6 +8,8 @@
 #include "device/cuda/index.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/even_workspace.h"
 #include "kernels/cuda/evened.h"
 #include "kernels/cuda/families.h"
 #include "tests/cuda/lt_on_host.h"
@@ -425,6 +427,33 @@ TEST(MatmulPlan, EvensWhereItMayPay) {
   const std::vector<TensorType> out = infer_types(node, in);
   EXPECT_EQ(cuda::matmul_kernels()[0].prepare({node, in, out}).workspace_bytes,
             plan->workspace_bytes());
+}
+
+/// cublasLtMatmul asks for a workspace on 256 bytes; an arena gives it one on 64.
+TEST(MatmulPlan, HasAWorkspaceOnTheLibrarysBoundary) {
+  std::vector<char> memory(4096);
+  const char* begin = nullptr;
+  PreparedKernel kernel;
+  kernel.workspace_bytes = 1000;
+  kernel.run = [&](const KernelArgs& args) { begin = static_cast<const char*>(args.workspace); };
+  const PreparedKernel even = cuda::with_even_workspace(kernel);
+  for (int64_t at = 0; at < 512; at += 16) {
+    even.run({{}, {}, memory.data() + at, nullptr});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % 256, 0);
+    EXPECT_GE(begin, memory.data() + at);
+    EXPECT_LE(begin + kernel.workspace_bytes, memory.data() + at + even.workspace_bytes);
+  }
+  kernel.workspace_bytes = 0;
+  EXPECT_EQ(cuda::with_even_workspace(kernel).workspace_bytes, 0);
+  // And the kernels that are chosen from are such ones.
+  Node node;
+  node.op = "matmul";
+  node.attrs.set("equation", std::string("tk,tn->nk"));
+  const std::vector<TensorType> in = {{DType::bf16, {64, 32}}, {DType::bf16, {64, 48}}};
+  const std::vector<TensorType> out = infer_types(node, in);
+  const KernelList* lists[] = {&cuda_kernels()};
+  EXPECT_EQ(select_kernel(lists, {node, in, out}).workspace_bytes,
+            cuda::matmul_kernels()[0].prepare({node, in, out}).workspace_bytes + 256);
 }
 
 TEST(MatmulPlan, SumsAnOperandBesideAWeightsGradient) {
