@@ -24,6 +24,7 @@
 
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
+#include "graph/ops/post.h"
 #include "graph/ops/window.h"
 
 namespace shardrun {
@@ -40,7 +41,7 @@ ImageDims dims_of(const Node& node, size_t rank) {
 }
 
 ImageDims dims_of(const Node& node, InTypes in) {
-  require_operands(in, 2);
+  require_operands(in, 2 + packed_operands(node));
   require_float(in[0], "first operand");
   require_same_dtype(in[0], in[1]);
   const size_t spatial = node.attrs.ints("strides").size();

@@ -97,6 +97,8 @@ Node operand_sum(const Node& node, DType operand, DType product) {
   return sum;
 }
 
+size_t packed_operands(const Node& node) { return node.attrs.has("packed") ? 1 : 0; }
+
 Node without_post_ops(const Node& node) {
   Node out = node;
   if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kSuffix).size());
@@ -130,7 +132,7 @@ using InTypes = std::span<const TensorType>;
 /// The types of the results. `type`: before them.
 Types infer_behind(const Node& node, TensorType type, InTypes in) {
   const std::vector<PostOp> posts = post_ops(node);
-  size_t wanted = kOwnOperands;
+  size_t wanted = kOwnOperands + packed_operands(node);
   for (const PostOp& post : posts) wanted += post.operands.size();
   SR_REQUIRE(in.size() == wanted, invalid_input, node.op, " takes ", wanted, " operands, got ",
              in.size());

@@ -52,8 +52,7 @@ double post_bytes(const Step& step, const Program& program) {
     for (size_t i = first; i < end; ++i)
       bytes += static_cast<double>(byte_size(program.buffers[static_cast<size_t>(list[i])].type));
   };
-  const size_t weights_again = step.node.attrs.has("packed") ? 1 : 0;
-  add(step.in, kOwnOperands, step.in.size() - weights_again);
+  add(step.in, kOwnOperands, step.in.size() - packed_operands(step.node));
   add(step.out, 1, step.out.size());
   return bytes;
 }

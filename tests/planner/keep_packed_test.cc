@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
+#include "graph/ops/post.h"
 #include "planner/partition.h"
+#include "planner/step_uses.h"
 #include "tests/exec/random_plan.h"
 
 namespace shardrun {
@@ -59,6 +61,10 @@ std::string kinds(const std::vector<Step>& steps) {
   return out;
 }
 
+std::vector<TensorType> types_made(const Program& p, const Node& node) {
+  return infer_types(node, types_of(p, node.inputs));
+}
+
 TEST(KeepPacked, OnceForAllThatReadWeightsThatNobodyWrites) {
   const Program p = Fixture(Phase::update, false).packed();
   check_memory(p);
@@ -70,6 +76,17 @@ TEST(KeepPacked, OnceForAllThatReadWeightsThatNobodyWrites) {
     EXPECT_EQ(p.steps[s].in.back(), packed);
     EXPECT_EQ(p.steps[s].node.inputs, p.steps[s].in);
     EXPECT_EQ(p.steps[s].node.attrs.i("packed"), 1);
+    EXPECT_EQ(types_made(p, p.steps[s].node), types_of(p, p.steps[s].out));
+    // With a bias behind it; the weights come behind that.
+    Node post = p.steps[s].node, bias;
+    bias.op = "add";
+    bias.inputs.resize(2);
+    const BufferId x = post.inputs[0];
+    add_post_op(post, bias, 0);
+    post.inputs = {x, post.inputs[1], x, packed};
+    EXPECT_EQ(types_made(p, post), types_of(p, p.steps[s].out));
+    post.inputs.pop_back();
+    EXPECT_THROW(types_made(p, post), Error);
   }
   EXPECT_EQ(p.steps[2].in.size(), 2u);
   // 4 channels out become 8: 8 x 4 x 9 numbers, behind w's 4 x 4 x 9.
