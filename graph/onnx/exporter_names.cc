@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <set>
+#include <string_view>
 
 namespace shardrun::importer {
 
@@ -155,7 +156,10 @@ bool is_traced(const std::string& name) {
                                             "sym_size",
                                             "softmax",
                                             "softplus"};
-  return ops.count(op_of(name.substr(0, name.find('/')))) > 0;
+  std::string op = op_of(name.substr(0, name.find('/')));
+  constexpr std::string_view kOverload = "_default";  // "scalar_tensor_default_2"
+  if (op.ends_with(kOverload)) op.resize(op.size() - kOverload.size());
+  return ops.count(op) > 0;
 }
 
 bool moves_only(const std::string& name) {

@@ -140,6 +140,13 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   expect_refused(b, "node 1 'Loop_1': op Loop (opset 17) is not supported (control flow)",
                  ErrorKind::unsupported);
   expect_refused(b, "supported are Abs Acos", ErrorKind::unsupported);
+  ModelBuilder recurrent;
+  recurrent.input("x", {3, 2, 4});
+  recurrent.floats("w", {1, 4, 4}, std::vector<float>(16, 0.5F));
+  recurrent.node("LSTM", {"x", "w", "w"}, {"y"});
+  recurrent.output("y");
+  expect_refused(recurrent, "op LSTM (opset 17) is not supported (recurrent); write the steps out",
+                 ErrorKind::unsupported);
   ModelBuilder foreign = adder();
   foreign.graph().mutable_node(0)->set_domain("com.microsoft");
   expect_refused(foreign, "op com.microsoft::Add is not supported", ErrorKind::unsupported);

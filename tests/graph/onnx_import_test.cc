@@ -436,6 +436,23 @@ TEST_F(OnnxImport, FoldedFromAWeightThatIsUsedItselfMustMatchIt) {
   EXPECT_NE(refusal(b).find("the two would train apart"), std::string::npos);
 }
 
+TEST_F(OnnxImport, WhatIsFoldedOfTheExportersOwnStepsIsNotTrained) {
+  ModelBuilder b;
+  b.input("x", {5, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  b.floats("cos", {5, 2}, std::vector<float>(10, 0.5F));
+  b.node("MatMul", {"x", "w"}, {"h"});
+  b.node("Mul", {"h", "cos"}, {"y"});
+  b.output("y", {5, 2});
+  auto* info = b.graph().add_value_info();
+  info->set_name("cos");
+  add_metadata(info, "pkg.onnxscript.optimizer.folded_from",
+               "['scalar_tensor_default_2', 'val_1']");
+  import(b);
+  ASSERT_EQ(report.parameters.size(), 1u);
+  EXPECT_EQ(report.parameters[0].name, "w");
+}
+
 /// Two layer norms that share one vector of ones.
 ModelBuilder merged_model(bool optimised, bool identity) {
   ModelBuilder b;

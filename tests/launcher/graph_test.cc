@@ -306,6 +306,8 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
   const Outcome without = at_->shardrun("train " + model);
   EXPECT_EQ(without.status, 2) << describe(without);
   EXPECT_NE(message(without).find("depends on data"), std::string::npos) << describe(without);
+  EXPECT_NE(message(without).find("--data npz:FILE, with train_mask"), std::string::npos)
+      << describe(without);
 }
 
 /// MetaDist's Table 4: 0.6 billion parameters, 2.63 TFLOP. By products alone, with 1024 nodes and
