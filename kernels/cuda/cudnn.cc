@@ -134,7 +134,8 @@ class Graph final : public CudnnGraph {
     SR_REQUIRE(status == CUDNN_STATUS_SUCCESS, device,
                "cudnnSetStream: ", SR_VENDOR(cudnn(), cudnnGetErrorString)(status));
     if (!chosen_) choose(handle, tensors, workspace, stream);
-    execute(handle, tensors, workspace, plans_[plan_]);
+    const fe::error_t done = execute(handle, tensors, workspace, plans_[plan_]);
+    SR_REQUIRE(done.is_good(), device, "cuDNN's ", setup_.key, ": ", done.err_msg);
   }
 
  private:
@@ -161,13 +162,12 @@ class Graph final : public CudnnGraph {
     return graph;
   }
 
-  void execute(cudnnHandle_t handle, std::span<void* const> tensors, void* workspace,
-               int64_t plan) const {
+  fe::error_t execute(cudnnHandle_t handle, std::span<void* const> tensors, void* workspace,
+                      int64_t plan) const {
     std::unordered_map<int64_t, void*> by_uid;
     for (size_t i = 0; i < tensors.size(); ++i)
       by_uid.emplace(static_cast<int64_t>(i) + 1, tensors[i]);
-    fe::error_t status = graph_->execute_plan_at_index(handle, by_uid, workspace, plan);
-    SR_REQUIRE(status.is_good(), device, "cuDNN's ", setup_.key, ": ", status.get_message());
+    return graph_->execute_plan_at_index(handle, by_uid, workspace, plan);
   }
 
   /// Of several plans the fastest, or the one that was before.
@@ -183,8 +183,7 @@ class Graph final : public CudnnGraph {
     }
     const auto time = [&](size_t i) {
       return measure(stream, setup_.key, [&] {
-        execute(handle, tensors, workspace, plans_[i]);
-        return true;
+        return execute(handle, tensors, workspace, plans_[i]).is_good();
       });
     };
     // While nothing can be measured: the likeliest.
