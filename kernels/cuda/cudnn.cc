@@ -182,9 +182,8 @@ class Graph final : public CudnnGraph {
       if (graph_->get_plan_name_at_index(plans_[i], names[i]).is_bad()) names[i] = str("plan ", i);
     }
     const auto time = [&](size_t i) {
-      return measure(stream, setup_.key, [&] {
-        return execute(handle, tensors, workspace, plans_[i]).is_good();
-      });
+      return measure(stream, setup_.key,
+                     [&] { return execute(handle, tensors, workspace, plans_[i]).is_good(); });
     };
     // While nothing can be measured: the likeliest.
     const auto plan = fastest(tuned_graphs(), setup_.key, names, !is_recorded(stream), time);

@@ -38,6 +38,10 @@ Refusal refuses(const KernelCall& call) {
     if (width % 8 != 0 || width > 128)
       return str("has heads of 8 to 128 in steps of 8, not ", width);
   }
+  const CudnnAttention a = attention_of(call);
+  if (a.heads < size.heads && a.heads * a.queries * 4 % 16 != 0)
+    return str("has groups of ", a.heads, " heads whose sums of ", a.queries,
+               " queries do not begin on 16 bytes");
   return std::nullopt;
 }
 

@@ -456,6 +456,24 @@ TEST(MatmulPlan, HasAWorkspaceOnTheLibrarysBoundary) {
             cuda::matmul_kernels()[0].prepare({node, in, out}).workspace_bytes + 256);
 }
 
+/// cuDNN's tensors begin on 16 bytes, those of a group of heads too.
+TEST(Attention, LeavesGroupsThatBeginAnywhereToProducts) {
+  Node node;
+  node.op = "attention_grad";
+  node.attrs.set("scale", 0.125);
+  const auto refused = [&](int64_t heads, int64_t queries) {
+    const TensorType q{DType::bf16, {1, heads, queries, 64}}, lse{DType::f32, {1, heads, queries}};
+    const std::vector<TensorType> in = {q, q, q, q, q, lse}, out = {q, q, q};
+    return cuda::attention_kernels()[1].refuses({node, in, out});
+  };
+  EXPECT_EQ(cuda::attention_kernels()[1].name, "cuda:cudnn");
+  EXPECT_FALSE(refused(202, 1024));
+  EXPECT_FALSE(refused(2, 1025));  // all at once
+  const auto reason = refused(202, 1025);
+  ASSERT_TRUE(reason);
+  EXPECT_NE(reason->find("101 heads"), std::string::npos) << *reason;
+}
+
 TEST(MatmulPlan, SumsAnOperandBesideAWeightsGradient) {
   std::mt19937_64 rng(10);
   const auto summed = [&](const char* equation, Shape a, Shape b, int64_t operand, DType in,
