@@ -104,7 +104,8 @@ double measure_call(Team& team, const CalibrationCall& call);
 MeasuredKernels measure_kernels(Team& team, double deadline);
 
 /// Every kind of collective in groups of every size that divides the ranks. Collective over
-/// `world`, whose buffers lie on `device`; every rank returns the same.
+/// `world`, whose buffers lie on `device`, and whose work is its side's, where it has one, as in a
+/// step; every rank returns the same.
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& device,
                                                     const std::string& backend, double deadline);
 

@@ -131,8 +131,9 @@ double measure(Communicator& world, Device& device, const Groups& groups, const 
 
 }  // namespace
 
-std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& device,
+std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& of,
                                                     const std::string& backend, double deadline) {
+  Device& device = of.side() != nullptr ? *of.side() : of;
   const int64_t most_rows = device.is_host() ? kMostRows : kMostRowsOfDevice;
   std::vector<MeasuredCollective> out;
   for (int size = world.size(); size >= 2; --size) {

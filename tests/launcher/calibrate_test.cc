@@ -69,6 +69,26 @@ TEST(Calibrate, EndsAtItsDeadline) {
   EXPECT_TRUE(kernels.ops.empty());
 }
 
+/// What is timed has been waited for: a GPU does collectives in a second order of work.
+TEST(Calibrate, WaitsForCollectivesThatADeviceDoesBeside) {
+  auto hosts = make_local_communicators(2);
+  std::vector<size_t> left(2, 1), found(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      testing::FarDevice device(std::make_unique<testing::FarDevice>(nullptr, true)), at_once;
+      testing::LazyCommunicator comm(
+          make_peer_communicator(*hosts[rank], std::make_shared<testing::FarAccess>(at_once)),
+          *device.side());
+      found[rank] = measure_collectives(comm, device, "mpi", now_seconds() + 0.2).size();
+      left[rank] = device.side()->asked();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(left, std::vector<size_t>(2, 0));
+  EXPECT_GE(found[0], 1U);
+}
+
 TEST(Calibrate, CollectivesBetweenDevices) {
   auto hosts = make_local_communicators(2);
   std::vector<std::vector<MeasuredCollective>> found(2);

@@ -135,6 +135,7 @@ class FarDevice final : public Device {
     ++recordings;
     return recorded;
   }
+  size_t asked() const { return queue_.size(); }  // and not done yet
   int recordings = 0;
   int joined = 0;  // calls of kernels that do several steps
 
