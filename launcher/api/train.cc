@@ -109,7 +109,9 @@ class RankTrainer {
         !std::isfinite(report.grad_norm)) {  // the same numbers on every rank
       throw Failure(Failure::Kind::run,
                     str("step ", number, ": the loss is ", report.loss, " and the gradients' norm ",
-                        report.grad_norm, "; lower --lr, or clip gradients with --clip"),
+                        report.grad_norm,
+                        number == 1 ? "; no update was made yet: look at the weights and the data"
+                                    : "; lower --lr, or clip gradients with --clip"),
                     true);
     }
     return report;

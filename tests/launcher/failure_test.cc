@@ -71,6 +71,23 @@ class Failures : public testing::Test {
 
 Workspace* Failures::at_ = nullptr;
 
+TEST_F(Failures, NumbersThatAreNone) {
+  std::string model = at_->read("gpt.onnx");
+  const auto sixteen = [](const std::string& bytes) {
+    std::string all;
+    for (int i = 0; i < 16; ++i) all += bytes;
+    return all;
+  };
+  const size_t ones = model.find(sixteen({"\0\0\x80\x3f", 4}));  // a norm's scale
+  ASSERT_NE(ones, std::string::npos);
+  at_->write("nan.onnx", model.replace(ones, 64, sixteen({"\0\0\xc0\x7f", 4})));
+  const std::string data = " --data text:text.txt --batch 2 --steps 4 ";
+  expect_refused("nan.onnx" + data, {"step 1: the loss is ", "no update was made yet", "weights"},
+                 false, 1);
+  expect_refused("gpt.onnx --optimizer sgd --lr 1e30" + data, {"the loss is ", "lower --lr"}, false,
+                 1);
+}
+
 TEST_F(Failures, BadModels) {
   expect_refused("none.onnx", {"none.onnx", "No such file"}, true);
   expect_refused("empty.onnx", {"empty.onnx", "empty"});
