@@ -2,7 +2,12 @@
 // frontend's own kind. Read by cudnn.cc alone.
 #pragma once
 
+#include <dlfcn.h>
+
+#include "device/cuda/library.h"
+#define dlopen ::shardrun::cuda::open_as_ours
 #include <cudnn_frontend.h>
+#undef dlopen
 
 #include "kernels/cuda/cudnn.h"
 

@@ -1,5 +1,6 @@
 // Every vendor function that the sources name is in the library that is installed: a run on a GPU
 // would find out only when it gets there.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -71,6 +72,24 @@ TEST_P(Vendor, HasEveryFunctionThatIsNamed) {
 INSTANTIATE_TEST_SUITE_P(All, Vendor,
                          ::testing::Values("nccl", "cublas_lt", "cudnn", "nvrtc", "cuda_runtime"),
                          [](const auto& info) { return std::string(info.param); });
+
+/// cuDNN's frontend looks for the runtimes of CUDA 12 and 13, and gives up where both are there.
+TEST(OpenAsOurs, GivesOneRuntime) {
+  int found = 0;
+  for (const char* file : {"libcudart.so", "libcudart.so.11", "libcudart.so.12", "libcudart.so.13",
+                           "libcudart.so.14"}) {
+    try {
+      if (void* handle = open_as_ours(file, RTLD_NOW)) {
+        EXPECT_EQ(handle, cuda_runtime().handle()) << file;
+        ++found;
+      }
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(open_as_ours("libno such library.so", RTLD_NOW), nullptr);
+}
 
 }  // namespace
 }  // namespace shardrun::cuda

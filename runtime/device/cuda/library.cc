@@ -5,6 +5,7 @@
 
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -48,6 +49,12 @@ const Library& cuda_runtime() {
 const Library& cudnn() {
   static const Library library("libcudnn.so.9", "cuDNN 9");
   return library;
+}
+void* open_as_ours(const char* file, int flags) {
+  const std::string_view name = file;
+  if (name.starts_with("libcudart.so"))
+    return name == "libcudart.so." SHARDRUN_CUDA_MAJOR ? cuda_runtime().handle() : nullptr;
+  return dlopen(name == "libcuda.so" ? "libcuda.so.1" : file, flags);
 }
 const Library& nccl() {
   static const Library library("libnccl.so.2", "NCCL 2");
