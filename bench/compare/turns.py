@@ -8,6 +8,10 @@ turn, so that never both compute, and a change of the machine's load meets both:
         statistics.median(p.ratio for p in pairs)
 
 Time is the driver's, from the moment a process may run to the arrival of its line.
+
+A GPU does not stop with the process: it goes on with the step that it has been handed, a whole one where that is a CUDA
+graph. So the turn of a contestant that computes there (`on_gpu`) is over only when such a step can have ended, and its
+time is from its first line on, for that may be of a step that was done before it may run.
 """
 import json
 import os
@@ -21,10 +25,12 @@ from dataclasses import dataclass
 
 
 class Contestant:
-    """Runs `command` with `--metrics PIPE` appended; stopped until its first turn."""
+    """Runs `command` with `--metrics PIPE` appended; stopped until its first turn. It writes a step's line when the step
+    has ended."""
 
-    def __init__(self, name, command, environment=None):
-        self.name = name
+    def __init__(self, name, command, environment=None, on_gpu=False):
+        self.name, self.on_gpu = name, on_gpu
+        self.before = 0  # turns
         self.folder = tempfile.TemporaryDirectory()
         pipe = os.path.join(self.folder.name, "metrics")
         os.mkfifo(pipe)
@@ -69,13 +75,24 @@ class Contestant:
 
     def turn(self, least=0.0):
         """Lets it run until it writes a line after `least` seconds or more. The seconds a line, and the lines."""
-        start, lines = time.monotonic(), []
+        start, lines, uncounted = time.monotonic(), [], 0
         os.killpg(self.process.pid, signal.SIGCONT)
-        while not lines or time.monotonic() - start < least:
+        ahead = self.on_gpu and self.before > 0
+        self.before += 1
+        if ahead:
+            while not lines:
+                lines += self._lines(1)
+            start, uncounted = time.monotonic(), len(lines)
+        while len(lines) == uncounted or time.monotonic() - start < least:
             lines += self._lines(1)
         end = time.monotonic()
         self._stop()
         more = self._lines(0)  # of steps that ended before the stop
+        if self.on_gpu:
+            seconds = (end - start) / (len(lines) - uncounted)
+            if ahead:  # else it is the first step's, which lasts long
+                time.sleep(seconds)
+            return seconds, lines + more
         if more:
             end = time.monotonic()
         seconds = (end - start + self.owed) / len(lines + more)

@@ -1,7 +1,10 @@
 """Turns are real: of two processes that note every step in one file, neither notes anything in the other's turn."""
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "compare"))
@@ -16,6 +19,31 @@ with open(sys.argv[1], "a") as notes, open(sys.argv[4], "w") as metrics:
         step += 1
         print(sys.argv[2], step, file=notes, flush=True)
         print(json.dumps({"loss": float(step)}), file=metrics, flush=True)
+"""
+
+
+# A device that is no part of the contestant: a step for each byte that it is sent, noted when it has ended.
+STEP = 0.2
+DEVICE = """
+import os, sys, time
+asked, done = os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[2], os.O_RDWR)
+while os.read(asked, 1):
+    time.sleep(float(sys.argv[4]))
+    with open(sys.argv[3], "w") as note:
+        note.write(str(time.monotonic()))
+    os.write(done, b".")
+"""
+
+# Hands over the next step before it writes the line of the last. Arguments: its two pipes; then --metrics PIPE.
+AHEAD = """
+import json, os, sys
+asked, done = os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[2], os.O_RDWR)
+os.write(asked, b".")
+with open(sys.argv[4], "w") as metrics:
+    while True:
+        os.read(done, 1)
+        os.write(asked, b".")
+        print(json.dumps({"loss": 1.0}), file=metrics, flush=True)
 """
 
 
@@ -54,6 +82,25 @@ class Turns(unittest.TestCase):
                 steps = [int(line[2:]) for line in lines if line[0] == letter]
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
                 self.assertGreater(len(steps), 2)
+
+    def test_what_a_device_was_handed_is_no_turns_gain_and_nobodys_loss(self):
+        with tempfile.TemporaryDirectory() as folder:
+            asked, done, note = (str(pathlib.Path(folder) / name) for name in ("asked", "done", "note"))
+            os.mkfifo(asked), os.mkfifo(done)
+            device = subprocess.Popen([sys.executable, "-c", DEVICE, asked, done, note, str(STEP)])
+            try:
+                with Contestant("a", [sys.executable, "-c", AHEAD, asked, done], on_gpu=True) as a:
+                    warm_up(a, 1)
+                    for _ in range(2):
+                        time.sleep(2 * STEP)  # another's turn
+                        seconds, _ = a.turn()
+                        over = time.monotonic()
+                        self.assertGreater(seconds, STEP / 2)  # though a step was done meanwhile
+                        time.sleep(2 * STEP)
+                        self.assertLess(float(pathlib.Path(note).read_text()), over + STEP / 2)
+            finally:
+                device.kill()
+                device.wait()
 
     def test_who_begins_changes(self):
         turns = []
