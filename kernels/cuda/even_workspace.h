@@ -15,8 +15,8 @@ inline PreparedKernel with_even_workspace(PreparedKernel kernel) {
   kernel.workspace_bytes += kBoundary;
   kernel.run = [run = std::move(kernel.run)](KernelArgs args) {
     const auto at = reinterpret_cast<uintptr_t>(args.workspace);
-    args.workspace =
-        static_cast<char*>(args.workspace) + (at + kBoundary - 1) / kBoundary * kBoundary - at;
+    const uintptr_t even = (at + kBoundary - 1) / kBoundary * kBoundary;
+    args.workspace = static_cast<char*>(args.workspace) + (even - at);
     run(args);
   };
   return kernel;
