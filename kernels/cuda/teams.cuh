@@ -33,7 +33,10 @@ class GpuTeam {
   SR_HOST_DEVICE V fold(V value, const F& join, [[maybe_unused]] V nothing) const {
 #ifdef __CUDA_ARCH__
     for (int k = 16; k > 0; k /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, k));
-    if (size_ == 32) return value;
+    if (size_ == 32) {
+      __syncwarp();  // as __syncthreads does: what was read before is written only behind it
+      return value;
+    }
     V* warps = reinterpret_cast<V*>(shared_);
     const int lane = rank_ % 32;
     if (lane == 0) warps[rank_ / 32] = value;
