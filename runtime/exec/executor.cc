@@ -349,12 +349,25 @@ void Executor::run(Phase phase) {
   warm_.insert(phase);
 }
 
+/// A kernel of the host's waits for the device, and so may any that first runs: it is loaded, and
+/// libraries measure. Nobody watches those waits, and CUDA may hold a lock meanwhile that a
+/// collective's own thread wants. So what was asked for before is waited for here, where a
+/// collective that does not end is found out; and ranks begin a collective's first run together.
+void Executor::wait_before(const Ready& ready, bool waits_for_side) {
+  const bool first = warm_.count(ready.phase) == 0;
+  if (device_.side() != nullptr && (waits_for_side || first)) device_.wait_for(*device_.side());
+  if (!first && (!ready.kernel || ready.kernel->recordable)) return;
+  device_.begins("");  // what is found now is of a step before
+  device_.synchronize();
+  if (ready.group != nullptr && !device_.is_host()) ready.group->host().barrier();
+}
+
 void Executor::run_step(size_t step) {
   const Ready& ready = ready_[step];
   Device* const side = ready.group != nullptr ? device_.side() : nullptr;
+  wait_before(ready, waits_[step]);
   try {
     device_.begins(ready.where);
-    if (waits_[step]) device_.wait_for(*device_.side());
     if (side != nullptr) side->wait_for(device_);
     if (ready.kernel) {
       ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace, device_.stream()});
@@ -369,9 +382,9 @@ void Executor::run_step(size_t step) {
 }
 
 void Executor::run_joined(size_t first, const Joined& joined) {
+  wait_before(ready_[first], joined.waits);
   try {
     device_.begins(ready_[first].where);
-    if (joined.waits) device_.wait_for(*device_.side());
     joined.kernel.run(KernelArgs{joined.in, joined.out, nullptr, device_.stream()});
     if (timeline_) device_.synchronize();
   } catch (const Error& e) {

@@ -148,6 +148,7 @@ class Executor {
   void initialise_persistent(uint64_t seed);
   void run(Phase phase);
   void run_steps(Phase phase);
+  void wait_before(const Ready& ready, bool waits_for_side);
   void run_step(size_t step);
   void run_joined(size_t first, const Joined& joined);
   TensorView view(BufferId buffer) const;

@@ -452,5 +452,44 @@ TEST(Executor, AStepThatIsFoundToFailLaterIsNamed) {
   }
 }
 
+/// A kernel that waits for the device itself would wait where nobody sees that a peer never comes:
+/// what is before it is done when it begins. So it is for every kernel's first run, when libraries
+/// measure; later ones are asked for while the device is busy.
+TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
+  const ValueId behind = g.add("sin", {g.add("cos", {x}, {}, "before")}, {}, "on_host");
+  g.outputs = {g.add("cos", {behind}, {}, "behind")};
+  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+  testing::FarDevice device(nullptr, true);
+  std::vector<std::pair<std::string, bool>> begun;  // op, and whether the device was busy
+  KernelList far;
+  for (const char* op : {"cos", "sin"}) {
+    far.push_back({op, "far", [](const KernelCall&) { return std::nullopt; },
+                   [&, op](const KernelCall&) {
+                     const auto run = [&, op](const KernelArgs&) {
+                       begun.emplace_back(op, device.asked() > 0);
+                       device.work([] {});
+                     };
+                     PreparedKernel kernel{run, 0, "far"};
+                     kernel.recordable = op != std::string("sin");
+                     return kernel;
+                   }});
+  }
+  const std::vector<const KernelList*> lists = {&far};
+  place_memory(program, StepWorkspaces(lists));
+  testing::run_ranks(1, [&](Communicator& host) {
+    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+    Executor exec(program, lists, *world, 0, nullptr, true, device);
+    using Begun = std::vector<std::pair<std::string, bool>>;
+    exec.run_micro();
+    EXPECT_EQ(begun, (Begun{{"cos", false}, {"sin", false}, {"cos", false}}));
+    device.synchronize();
+    begun.clear();
+    exec.run_micro();
+    EXPECT_EQ(begun, (Begun{{"cos", false}, {"sin", false}, {"cos", true}}));
+  });
+}
+
 }  // namespace
 }  // namespace shardrun
