@@ -117,4 +117,15 @@ std::optional<size_t> fastest(Autotune& tuned, const std::string& call,
   return kept ? kept : best;
 }
 
+float time_if_it_runs(const std::function<float()>& time, const std::function<void()>& settle) {
+  float took = -1;
+  try {
+    took = time();
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::device && e.kind() != ErrorKind::out_of_memory) throw;
+  }
+  if (took < 0) settle();
+  return took;
+}
+
 }  // namespace shardrun::cuda

@@ -45,6 +45,11 @@ std::optional<size_t> fastest(Autotune& tuned, const std::string& call,
                               const std::vector<std::string>& ways, bool may_measure,
                               const std::function<float(size_t)>& time);
 
+/// time(); negative where that says so or throws Error(device) or out_of_memory: a way that cannot
+/// run after all is left out. `settle` forgets its error, and throws where it has broken the device
+/// for all that comes after it.
+float time_if_it_runs(const std::function<float()>& time, const std::function<void()>& settle);
+
 /// The calling thread's GPU's, for a library and its version: one for the process, in the cache
 /// folder.
 Autotune& tuned_here(const std::string& library);

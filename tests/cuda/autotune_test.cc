@@ -135,5 +135,24 @@ TEST(Fastest, LeavesOutWhatCannotRun) {
   EXPECT_EQ(tuned.find("other"), std::nullopt);
 }
 
+TEST(Fastest, LeavesOutWhatFailsWhenItRuns) {
+  int settled = 0;
+  const auto with = [&](const std::function<float()>& time) {
+    return time_if_it_runs(time, [&] { ++settled; });
+  };
+  EXPECT_EQ(with([] { return 2.f; }), 2.f);
+  EXPECT_EQ(settled, 0);
+  EXPECT_LT(with([] { return -1.f; }), 0);
+  for (const ErrorKind kind : {ErrorKind::device, ErrorKind::out_of_memory})
+    EXPECT_LT(with([&]() -> float { fail(kind, "no such kernel image"); }), 0);
+  EXPECT_EQ(settled, 3);
+  EXPECT_THROW(with([]() -> float { fail(ErrorKind::internal, "ours"); }), Error);
+  const auto broken = [] { fail(ErrorKind::device, "an illegal memory access"); };
+  EXPECT_THROW(
+      time_if_it_runs([]() -> float { fail(ErrorKind::device, "an illegal access"); }, broken),
+      Error);
+  EXPECT_THROW(time_if_it_runs([] { return -1.f; }, broken), Error);
+}
+
 }  // namespace
 }  // namespace shardrun::cuda

@@ -110,12 +110,13 @@ void norm_by_loops(const CudnnBatchNorm& n, std::span<void* const> tensors) {
 
 /// Where these kernels run in these tests, and what the tests say of it.
 struct Here : cuda::OnHost<1> {
-  static inline bool has_plans, may_be_measured;
+  static inline bool has_plans, may_be_measured, cudnn_fails, own_fails, broken;
   static inline float cudnn_takes, own_takes;
   static inline int cudnn_runs, measured;
   static inline std::unique_ptr<cuda::Autotune> known;
   static void reset() {
     has_plans = may_be_measured = true;
+    cudnn_fails = own_fails = broken = false;
     cudnn_takes = 1, own_takes = 2;
     cudnn_runs = measured = 0;
     known = std::make_unique<cuda::Autotune>("", "a GPU");
@@ -130,6 +131,7 @@ struct Here : cuda::OnHost<1> {
     }
     bool has_plan_for(const std::string&, std::string*) const override { return has_plans; }
     void run(std::span<void* const> tensors, void*, void*) override {
+      SR_REQUIRE(!cudnn_fails, device, "cuDNN's engine fails");
       ++cudnn_runs;
       cuda::with_element(call.dtype, [&](auto element) {
         using T = decltype(element);
@@ -153,9 +155,17 @@ struct Here : cuda::OnHost<1> {
   template <class Once>
   static float time(const KernelArgs&, const std::string&, const Once& once) {
     ++measured;
-    const int before = cudnn_runs;
-    once();
-    return cudnn_runs > before ? cudnn_takes : own_takes;
+    const auto take = [&] {
+      const int before = cudnn_runs;
+      once();
+      return cudnn_runs > before ? cudnn_takes : own_takes;
+    };
+    return cuda::time_if_it_runs(take, [] { SR_REQUIRE(!broken, device, "the GPU is gone"); });
+  }
+  template <class Body>
+  static void each(const KernelArgs& args, int64_t count, const Body& body, const char* name) {
+    SR_REQUIRE(!own_fails, device, "our own fails");
+    OnHost<1>::each(args, count, body, name);
   }
 };
 
@@ -348,6 +358,30 @@ TEST(CudnnImages, AreDoneByWhoeverIsFaster) {
   Here::reset();
   Here::known = nullptr;  // no cuDNN
   EXPECT_EQ(runs_by(prepared(), c), "own own ");
+}
+
+TEST(CudnnImages, AreDoneByWhoeverCanRun) {
+  Here::reset();
+  const Case c = uneven_pool("sum_pool", 8);
+  const KernelCall call{c.node, c.in, c.out};
+  const auto prepared = [&] { return kernel_of(kernels(false), "sum_pool").prepare(call); };
+  Here::cudnn_fails = true;  // its plan is made, and does not run
+  EXPECT_EQ(runs_by(prepared(), c), "measures own own ");
+  Here::reset();
+  Here::own_fails = true, Here::own_takes = 0.5;
+  EXPECT_EQ(runs_by(prepared(), c), "measures cuDNN cuDNN ");
+  const auto error = [&]() -> std::string {
+    try {
+      return runs_by(prepared(), c);
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  Here::reset();
+  Here::cudnn_fails = Here::own_fails = true;
+  EXPECT_EQ(error(), "our own fails");
+  Here::own_fails = false, Here::broken = true;  // cuDNN's failure was no refusal
+  EXPECT_EQ(error(), "the GPU is gone");
 }
 
 TEST(CudnnImages, AreOursInPlace) {
