@@ -3,10 +3,13 @@
 #include "kernels/cuda/element_source.h"
 
 #include <gtest/gtest.h>
+#include <nvrtc.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <set>
 
 #include "device/cuda/library.h"
@@ -230,22 +233,105 @@ bool no_nvrtc(std::string* why) {
   }
 }
 
-TEST(Nvrtc, CompilesEveryOpForAGpuThatIsNotThere) {
+/// The GPUs that builds have machine code for, and the oldest that NVRTC knows.
+std::set<int> architectures() {
+  int count = 0;
+  EXPECT_EQ(SR_VENDOR(nvrtc(), nvrtcGetNumSupportedArchs)(&count), NVRTC_SUCCESS);
+  std::vector<int> known(static_cast<size_t>(count));
+  EXPECT_EQ(SR_VENDOR(nvrtc(), nvrtcGetSupportedArchs)(known.data()), NVRTC_SUCCESS);
+  std::set<int> chosen = {80, 90};
+  if (!known.empty()) chosen.insert(known.front());
+  return chosen;
+}
+
+/// One call of each op that joins others, as many in a chain as have results of one shape; they
+/// read each other's results where the types allow it.
+std::vector<ElementChain> chains_of_all_ops() {
+  constexpr size_t kMost = 12;
+  std::map<Shape, std::vector<ElementChain>> by_shape;
+  for (const std::string& op : element_ops()) {
+    std::set<Shape> seen;
+    for (const Case& c : cases_of(op_def(op))) {
+      if (!joins_chains(c.node) || element_refuses({c.node, c.in, c.out}) ||
+          !seen.insert(c.out[0].shape).second)
+        continue;
+      std::vector<ElementChain>& chains = by_shape[c.out[0].shape];
+      if (chains.empty() || chains.back().calls.size() == kMost) chains.emplace_back();
+      ElementChain& chain = chains.back();
+      ElementChain::Call call{c.node, {}, 0};
+      for (const TensorType& type : c.in) {
+        const auto made = std::find_if(
+            chain.calls.rbegin(), chain.calls.rend(),
+            [&](const auto& m) { return chain.values[static_cast<size_t>(m.out)] == type; });
+        if (made == chain.calls.rend()) {
+          chain.reads.push_back(static_cast<int>(chain.values.size()));
+          chain.values.push_back(type);
+        }
+        call.in.push_back(made == chain.calls.rend() ? chain.reads.back() : made->out);
+      }
+      call.out = static_cast<int>(chain.values.size());
+      chain.values.push_back(c.out[0]);
+      chain.writes.push_back(call.out);
+      chain.calls.push_back(std::move(call));
+    }
+  }
+  // Chains that join an op, or one of its types, which none before has joined.
+  std::vector<ElementChain> all;
+  std::set<std::pair<std::string, DType>> joined;
+  for (auto& [shape, chains] : by_shape) {
+    for (ElementChain& chain : chains) {
+      const size_t before = joined.size();
+      if (chain.calls.size() == 1) continue;
+      for (const ElementChain::Call& call : chain.calls)
+        joined.emplace(call.node.op, chain.values[static_cast<size_t>(call.out)].dtype);
+      if (joined.size() > before) all.push_back(std::move(chain));
+    }
+  }
+  return all;
+}
+
+/// Whatever source a step may ask for: single calls of each type, what runs behind products, and
+/// joined steps.
+TEST(Nvrtc, CompilesEverySourceForGpusThatAreNotThere) {
   std::string why;
   if (no_nvrtc(&why)) GTEST_SKIP() << why;
   ManySources sources;
+  const auto add = [&](const ElementChain& chain) {
+    for (int64_t widest : {16, 1}) sources.add(element_source(chain, widest).text);
+  };
   for (const std::string& op : element_ops()) {
     std::set<std::string> seen;
     for (const Case& c : cases_of(op_def(op))) {
-      if (!seen.insert(str(c.in.empty() ? DType::f32 : c.in[0].dtype, c.out[0].dtype)).second)
-        continue;
-      sources.add(element_source(chain_of({c.node, c.in, c.out}), 16).text);
+      if (seen.insert(str(c.in.empty() ? DType::f32 : c.in[0].dtype, c.out[0].dtype)).second)
+        add(chain_of({c.node, c.in, c.out}));
     }
   }
-  const std::string code = compile_cuda(sources.text(), "sm_90");
-  EXPECT_EQ(code.substr(1, 3), "ELF");
-  for (size_t n = 0; n < sources.size(); ++n)
-    EXPECT_NE(code.find(str("kernel", n)), std::string::npos);
+  std::set<std::string> seen;
+  for (const Case& c : cases_of(op_def("matmul_post"))) {
+    const KernelCall call{c.node, c.in, c.out};
+    if (post_ops(c.node).empty() || !plan_matmul(call, false, &why) ||
+        !seen.insert(str(to_string(c.node.attrs), c.out[0].dtype)).second)
+      continue;
+    add(chain_behind(call));
+  }
+  EXPECT_GE(seen.size(), 5u);
+  const std::vector<ElementChain> chains = chains_of_all_ops();
+  std::set<std::string> joined;
+  for (const ElementChain& chain : chains) {
+    for (const ElementChain::Call& call : chain.calls) joined.insert(call.node.op);
+    add(chain);
+  }
+  for (const std::string& op : element_ops()) {
+    EXPECT_EQ(joined.count(op) > 0, joins_chains(make(op.c_str(), {}))) << op;
+  }
+  std::cout << sources.size() << " kernels, " << chains.size() << " of joined steps\n";
+  for (int number : architectures()) {
+    SCOPED_TRACE(str("sm_", number));
+    const std::string code = compile_cuda(sources.text(), str("sm_", number));
+    EXPECT_EQ(code.substr(1, 3), "ELF");
+    for (size_t n = 0; n < sources.size(); ++n)
+      EXPECT_NE(code.find(str("kernel", n)), std::string::npos);
+  }
 }
 
 TEST(Nvrtc, NamesWhatDoesNotCompile) {
