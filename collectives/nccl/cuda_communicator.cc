@@ -10,6 +10,7 @@
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/peer_communicator.h"
 #include "collectives/nccl/reduce_peers.h"
+#include "collectives/nccl/this_process.h"
 
 namespace shardrun::cuda {
 namespace {
@@ -24,7 +25,7 @@ class CudaPeers final : public PeerAccess {
 
   std::string handle_of(const char* base) override {
     Handle handle{};
-    handle.process = getpid();
+    handle.process = this_process();
     handle.base = const_cast<char*>(base);
     handle.ordinal = device_.ordinal();
     // Refused in some containers: only another process would miss it.
@@ -40,7 +41,7 @@ class CudaPeers final : public PeerAccess {
     Handle handle{};
     std::memcpy(&handle, bytes.data(), sizeof handle);
     if (handle.base == nullptr) return nullptr;
-    if (handle.process == getpid()) {
+    if (handle.process == this_process()) {
       if (handle.ordinal != device_.ordinal()) enable_access(handle.ordinal);
       return {handle.base, [](char*) {}};
     }
@@ -58,7 +59,7 @@ class CudaPeers final : public PeerAccess {
 
  private:
   struct Handle {
-    int64_t process;
+    uint64_t process;
     char* base;
     int ordinal;
     cudaIpcMemHandle_t shared;

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "collectives/nccl/reduce_peers.h"
+#include "collectives/nccl/this_process.h"
 #include "collectives/reduce.h"
 #include "device/cuda/library.h"
 
@@ -27,25 +28,23 @@ namespace {
 /// What the ranks of one process share: threads cannot be ended from outside, so they look.
 struct Job {
   std::atomic<bool> ended{false};
+  bool shared = false;  // by several ranks
 };
 
 /// One Job for all ranks of a process. Collective.
 std::shared_ptr<Job> share_job(Communicator& host) {
   struct Offer {
-    int64_t process;
+    uint64_t process;
     std::shared_ptr<Job>* job;
   };
   auto job = std::make_shared<Job>();
-  const Offer mine{getpid(), &job};
+  const Offer mine{this_process(), &job};
   std::vector<Offer> offers(static_cast<size_t>(host.size()));
   host.all_gather(&mine, offers.data(), std::vector<int64_t>(offers.size(), sizeof mine),
                   DType::u8);
-  std::shared_ptr<Job> shared = job;
-  for (const Offer& offer : offers) {
-    if (offer.process != mine.process) continue;
-    shared = *offer.job;  // the first of this process
-    break;
-  }
+  std::erase_if(offers, [&](const Offer& offer) { return offer.process != mine.process; });
+  const std::shared_ptr<Job> shared = *offers[0].job;  // the first of this process
+  if (shared == job) job->shared = offers.size() > 1;
   host.barrier();  // everybody has taken it
   return shared;
 }
@@ -104,7 +103,9 @@ class NcclCommunicator final : public Communicator {
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   Communicator& host() override { return host_; }
-  bool recordable() const override { return true; }
+  /// One process that launches graphs on several GPUs may wait for itself (NCCL's user guide,
+  /// "Using NCCL with CUDA Graphs").
+  bool recordable() const override { return !job_->shared; }
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
@@ -369,6 +370,8 @@ class NcclCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, CudaDevice& device) {
+  device.use();
+  load_reduce();
   return std::make_unique<NcclCommunicator>(host, nullptr, device, share_job(host),
                                             Communicator::kDefaultTimeout);
 }

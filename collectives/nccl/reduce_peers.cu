@@ -42,15 +42,32 @@ struct ReduceElement {
   }
 };
 
+template <class F>
+void with_element(DType dtype, const F& f) {
+  dispatch(dtype, [&](auto tag) {
+    using Host = typename decltype(tag)::type;
+    f(std::conditional_t<std::is_same_v<Host, bfloat16>, __nv_bfloat16, Host>());
+  });
+}
+
 }  // namespace
+
+void load_reduce() {
+  for (int dtype = 0; dtype <= static_cast<int>(DType::boolean); ++dtype) {
+    with_element(static_cast<DType>(dtype), [](auto element) {
+      cudaFuncAttributes ignored{};
+      check(cudaFuncGetAttributes(&ignored, for_each_kernel<ReduceElement<decltype(element)>>),
+            "loading the reductions of ranks' memory");
+    });
+  }
+}
 
 void launch_reduce(cudaStream_t stream, std::span<const void* const> in, void* out, int64_t count,
                    DType dtype, Reduction op) {
   SR_REQUIRE(in.size() <= kMost, unsupported, in.size(), " ranks share memory, wanted at most ",
              kMost);
-  dispatch(dtype, [&](auto tag) {
-    using Host = typename decltype(tag)::type;
-    using T = std::conditional_t<std::is_same_v<Host, bfloat16>, __nv_bfloat16, Host>;
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
     ReduceElement<T> body{};
     for (size_t r = 0; r < in.size(); ++r) body.in[r] = static_cast<const T*>(in[r]);
     body.out = static_cast<T*>(out);

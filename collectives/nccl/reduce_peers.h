@@ -14,4 +14,9 @@ namespace shardrun::cuda {
 void launch_reduce(cudaStream_t stream, std::span<const void* const> in, void* out, int64_t count,
                    DType dtype, Reduction op);
 
+/// Loads launch_reduce's kernels on the calling thread's GPU. When they were first launched CUDA
+/// might wait for all that the GPU does, such as a collective that waits for a peer (CUDA's
+/// programming guide, "Lazy Loading").
+void load_reduce();
+
 }  // namespace shardrun::cuda

@@ -11,7 +11,8 @@ namespace {
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// A kernel of the host and the memory that it works on, pinned.
+/// A kernel of the host and the memory that it works on, pinned. It waits for its own copies alone:
+/// who runs it has waited for the stream, as before all kernels that cannot be recorded.
 struct OnHost {
   PreparedKernel kernel;
   std::vector<TensorType> in, out;

@@ -161,6 +161,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
   try {
     make_groups(world);
     prepare(lists);
+    agree_on_recording(world);
     plan_waits();
     make_chains();
     if (initialise) initialise_persistent(seed);
@@ -226,6 +227,23 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
   };
   for (const Step& step : program_.setup) setup_.push_back(ready_of(step));
   for (const Step& step : program_.steps) ready_.push_back(ready_of(step));
+}
+
+/// All ranks record a phase or none: NCCL wants a collective recorded by all that take part in it
+/// (its user guide, "Using NCCL with CUDA Graphs"), and kernels may differ, as those of an image's
+/// first and last rows.
+void Executor::agree_on_recording(Communicator& world) {
+  if (device_.is_host()) return;
+  for (const Phase phase : {Phase::micro, Phase::update}) {
+    const uint8_t mine = std::all_of(ready_.begin(), ready_.end(), [&](const Ready& ready) {
+      if (ready.phase != phase) return true;
+      if (ready.kernel) return ready.kernel->recordable;
+      return ready.collective->recordable() && (!ready.group || ready.group->recordable());
+    });
+    std::vector<uint8_t> all(static_cast<size_t>(world.size()));
+    world.host().all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DType::u8);
+    if (std::find(all.begin(), all.end(), 0) == all.end()) recordable_.insert(phase);
+  }
 }
 
 void Executor::set_up() {
@@ -333,11 +351,7 @@ void Executor::run_update() { run(Phase::update); }
 void Executor::run(Phase phase) {
   const bool plain = hook_ || timeline_;
   if (!plain && recorded_.count(phase) == 0 && warm_.count(phase) != 0) {
-    const bool recordable = std::all_of(ready_.begin(), ready_.end(), [&](const Ready& ready) {
-      if (ready.phase != phase) return true;
-      if (ready.kernel) return ready.kernel->recordable;
-      return ready.collective->recordable() && (!ready.group || ready.group->recordable());
-    });
+    const bool recordable = recordable_.count(phase) != 0;
     recorded_[phase] = recordable ? device_.record([&] { run_steps(phase); }) : nullptr;
   }
   const auto recorded = recorded_.find(phase);

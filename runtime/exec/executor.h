@@ -142,6 +142,7 @@ class Executor {
   struct Joined;  // several, done by one kernel
   void make_groups(Communicator& world);
   void prepare(std::span<const KernelList* const> lists);
+  void agree_on_recording(Communicator& world);
   void set_up();
   void make_chains();
   void plan_waits();
@@ -166,6 +167,7 @@ class Executor {
   bool is_set_up_ = false;
   std::map<size_t, RowChain> chains_;  // by their first step
   std::map<size_t, Joined> joined_;    // likewise: what chains_ are on the host, on a device
+  std::set<Phase> recordable_;         // on every rank
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
   std::vector<bool> waits_;   // steps before which the device waits for its side
   std::set<Phase> warm_;      // have run once, step by step

@@ -491,5 +491,33 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
   });
 }
 
+/// A rank whose kernel runs on the host keeps the others from recording what they could.
+TEST(Executor, IsRecordedByAllRanksOrNone) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
+  g.outputs = {g.add("cos", {x}, {}, "y")};
+  const Plan plan = testing::replicated_plan(g, Mesh({{"data", 2}}));
+  for (const bool one_cannot : {false, true}) {
+    testing::run_ranks(2, [&](Communicator& host) {
+      testing::FarDevice device;
+      const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+      KernelList far = testing::far_kernels(reference_kernels());
+      for (KernelImpl& impl : far) {
+        impl.prepare = [&, prepare = impl.prepare](const KernelCall& call) {
+          PreparedKernel kernel = prepare(call);
+          kernel.recordable = !one_cannot || world->rank() == 0;
+          return kernel;
+        };
+      }
+      const std::vector<const KernelList*> lists = {&far};
+      Program program = Partition(g, plan, Cluster{}).program(world->rank());
+      place_memory(program, StepWorkspaces(lists));
+      Executor exec(program, lists, *world, 0, nullptr, true, device);
+      for (int run = 0; run < 3; ++run) exec.run_micro();
+      EXPECT_EQ(device.recordings, one_cannot ? 0 : 1) << "rank " << world->rank();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
