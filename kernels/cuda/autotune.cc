@@ -83,15 +83,43 @@ std::string Autotune::keep(const std::string& call, const std::string& algorithm
   const FileLock alone(path_);
   read();
   const auto [it, first] = known_.emplace(call, algorithm);
-  if (first && !path_.empty()) {
-    std::string text = of_ + "\n";
-    for (const auto& [key, value] : known_) {
-      const std::string line = key + "\t" + value;
-      text += line + "\t" + sum_of(line) + "\n";
-    }
-    write_cached(path_, text);
-  }
+  if (first) write();
   return it->second;
+}
+
+void Autotune::write() const {
+  if (path_.empty()) return;
+  std::string text = of_ + "\n";
+  for (const auto& [key, value] : known_) {
+    const std::string line = key + "\t" + value;
+    text += line + "\t" + sum_of(line) + "\n";
+  }
+  write_cached(path_, text);
+}
+
+std::string Autotune::tell() {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const auto& [call, algorithm] : known_) text += of_ + "\t" + call + "\t" + algorithm + "\n";
+  return text;
+}
+
+void Autotune::take(std::span<const std::string> told) {
+  const std::string ours = of_ + "\t";
+  std::map<std::string, std::string> agreed;
+  for (const std::string& text : told) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with(ours)) continue;
+      const size_t call = ours.size(), tab = line.find('\t', call);
+      agreed.emplace(line.substr(call, tab - call), line.substr(tab + 1));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  const FileLock alone(path_);
+  read();
+  for (const auto& [call, algorithm] : agreed) known_[call] = algorithm;
+  write();
 }
 
 std::optional<size_t> fastest(Autotune& tuned, const std::string& call,

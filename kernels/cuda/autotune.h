@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,17 @@ class Autotune {
   /// hold a tab or an end of line.
   std::string keep(const std::string& call, const std::string& algorithm);
 
+  /// A line for each call that is known.
+  std::string tell();
+  /// What ranks have told of their own: the first one's for each call is everybody's from now on,
+  /// and what is kept.
+  void take(std::span<const std::string> told);
+
   const std::string& path() const { return path_; }
 
  private:
   void read();
+  void write() const;
 
   std::string of_, path_;
   std::mutex mutex_;
@@ -53,5 +61,12 @@ float time_if_it_runs(const std::function<float()>& time, const std::function<vo
 /// The calling thread's GPU's, for a library and its version: one for the process, in the cache
 /// folder.
 Autotune& tuned_here(const std::string& library);
+
+/// Of all that tuned_here has given on the calling thread's GPU: Autotune's tell and take.
+std::string choices_here();
+void take_choices_here(std::span<const std::string> told);
+/// This machine's cache folder, which all its processes that name it share; empty if it cannot be
+/// written.
+std::string place_of_choices();
 
 }  // namespace shardrun::cuda

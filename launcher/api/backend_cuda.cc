@@ -6,11 +6,13 @@
 #include <cstring>
 #include <vector>
 
+#include "agreement.h"
 #include "backend.h"
 #include "base/error.h"
 #include "collectives/nccl/cuda_communicator.h"
 #include "device/cuda/cuda.h"
 #include "gpu_cluster.h"
+#include "kernels/cuda/autotune.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace shardrun {
@@ -83,12 +85,18 @@ Cluster cluster(int64_t ranks) {
 class CudaRank final : public RankDevice {
  public:
   explicit CudaRank(Communicator& host)
-      : device_(cuda::open_device(local_rank(host) % gpus())),
+      : host_(host),
+        device_(cuda::open_device(local_rank(host) % gpus())),
         comm_(cuda::make_cuda_communicator(host, *device_->side())) {}
   Device& device() override { return *device_; }
   Communicator& comm() override { return *comm_; }
+  void agree(const std::function<void()>& rehearse) override {
+    shardrun::agree(host_, {cuda::place_of_choices(), cuda::choices_here, cuda::take_choices_here},
+                    rehearse);
+  }
 
  private:
+  Communicator& host_;
   std::unique_ptr<cuda::CudaDevice> device_;
   std::unique_ptr<Communicator> comm_;
 };

@@ -18,6 +18,9 @@ class RankDevice {
   virtual ~RankDevice() = default;
   virtual Device& device() = 0;
   virtual Communicator& comm() = 0;
+  /// Before the first step: has the ranks' kernels choose alike among ways to do a call, where they
+  /// would measure for themselves; `rehearse` runs every step once. Collective.
+  virtual void agree(const std::function<void()>& /*rehearse*/) {}
 };
 
 /// Collective over `host`, the ranks' communicator for memory of the host, which must outlive what

@@ -117,6 +117,15 @@ class RankTrainer {
     return report;
   }
 
+  /// The first step and a validation, for what a device finds out when steps first run.
+  void rehearse() {
+    step(1);
+    if (!has(Split::validation)) return;
+    pass(0, Split::validation);
+    Sums done;
+    add_metrics(done, "");
+  }
+
   bool has(Split split) const { return evaluation_ && data_->batches(split) > 0; }
 
   /// Mean loss over a split, each batch weighing as many labels as count in it, and the share of
@@ -329,6 +338,7 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
     const bool recorded = see || !options.profile.empty() || options.profile_summary;
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
+    on->agree([&] { RankTrainer(*on, model.impl(), plan.impl(), options, false).rehearse(); });
     RankTrainer trainer(*on, model.impl(), plan.impl(), options, recorded);
     if (leader && options.on_note && !trainer.arena().why_private().empty()) {
       options.on_note("ranks of this machine exchange by messages, for they cannot share memory: " +

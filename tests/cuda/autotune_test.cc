@@ -37,6 +37,28 @@ TEST_F(AutotuneFile, KeepsTheFirstAnswerForAll) {
   EXPECT_EQ(later.find("more"), "9");
 }
 
+TEST_F(AutotuneFile, TakesWhatRanksHaveAgreedOn) {
+  Autotune first("", "GPU A"), second("", "GPU A"), other("", "GPU B"), mine(folder_, "GPU A");
+  first.keep("call", "7");
+  second.keep("call", "8");
+  second.keep("more", "9");
+  other.keep("others", "1");
+  mine.keep("call", "5");
+  mine.keep("own", "6");
+  mine.take(std::vector{first.tell(), second.tell(), other.tell(), mine.tell()});
+  const auto expect = [](Autotune& tuned) {
+    EXPECT_EQ(tuned.find("call"), "7");
+    EXPECT_EQ(tuned.find("more"), "9");
+    EXPECT_EQ(tuned.find("own"), "6");
+    EXPECT_EQ(tuned.find("others"), std::nullopt);
+  };
+  expect(mine);
+  mine.keep("later", "2");  // which reads the file anew
+  expect(mine);
+  Autotune later(folder_, "GPU A");
+  expect(later);
+}
+
 TEST_F(AutotuneFile, IsOneForEachGpuAndVersion) {
   Autotune a(folder_, "GPU A, cublasLt 1"), b(folder_, "GPU B, cublasLt 1"),
       newer(folder_, "GPU A, cublasLt 2");
