@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/shape.h"
@@ -13,6 +14,18 @@ class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
   virtual void run() = 0;
+};
+
+/// Notes when work on a device was done, without changing its order.
+class Marks {
+ public:
+  virtual ~Marks() = default;
+  /// Waits for the device; the first mark is here, and all before are forgotten.
+  virtual void begin() = 0;
+  /// Another one, behind all that the device has been asked for.
+  virtual void add() = 0;
+  /// Waits, and returns the seconds of steady_clock at which what stands before each mark was done.
+  virtual std::span<const double> times() = 0;
 };
 
 /// Work on one device happens in the order of the calls. The host has done what a call asked for
@@ -57,6 +70,9 @@ class Device {
 
   /// Returns when all work that was asked for is done.
   virtual void synchronize() = 0;
+
+  /// Without a clock of the device's own it is the host's, which then waits at each mark.
+  virtual std::unique_ptr<Marks> marks();
 
   /// A second order of work on the same memory, which goes on beside this one's; null: there is
   /// none.

@@ -1,8 +1,10 @@
 // The host as a device: plain loops on the calling thread.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 #include "base/short_array.h"
@@ -95,7 +97,28 @@ class HostDevice final : public Device {
   std::unique_ptr<RecordedWork> record(const std::function<void()>&) override { return nullptr; }
 };
 
+class HostMarks final : public Marks {
+ public:
+  explicit HostMarks(Device& device) : device_(device) {}
+  void begin() override {
+    times_.clear();
+    add();
+  }
+  void add() override {
+    device_.synchronize();
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    times_.push_back(std::chrono::duration<double>(now).count());
+  }
+  std::span<const double> times() override { return times_; }
+
+ private:
+  Device& device_;
+  std::vector<double> times_;
+};
+
 }  // namespace
+
+std::unique_ptr<Marks> Device::marks() { return std::make_unique<HostMarks>(*this); }
 
 Device& host_device() {
   static HostDevice device;

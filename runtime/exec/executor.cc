@@ -151,7 +151,10 @@ struct Executor::Joined {
 
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
                    uint64_t seed, std::shared_ptr<Arena> arena, bool initialise, Device& device)
-    : program_(std::move(program)), device_(device), arena_(std::move(arena)) {
+    : program_(std::move(program)),
+      device_(device),
+      arena_(std::move(arena)),
+      marks_(device.marks()) {
   SR_REQUIRE(world.size() == program_.mesh.size() && world.rank() == program_.rank, internal,
              "program is for rank ", program_.rank, " of ", program_.mesh.size(),
              ", the communicator is rank ", world.rank(), " of ", world.size());
@@ -389,7 +392,6 @@ void Executor::run_step(size_t step) {
       ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
     }
     if (side != nullptr && (timeline_ || hook_)) device_.wait_for(*side);
-    if (timeline_ && !device_.is_host()) device_.synchronize();
   } catch (const Error& e) {
     throw e.with_context(ready.where);
   }
@@ -400,7 +402,6 @@ void Executor::run_joined(size_t first, const Joined& joined) {
   try {
     device_.begins(ready_[first].where);
     joined.kernel.run(KernelArgs{joined.in, joined.out, nullptr, device_.stream()});
-    if (timeline_) device_.synchronize();
   } catch (const Error& e) {
     throw e.with_context(str("rank ", program_.rank, ": step '", program_.steps[first].node.name,
                              "' and ", joined.size - 1, " behind it"));
@@ -408,40 +409,49 @@ void Executor::run_joined(size_t first, const Joined& joined) {
 }
 
 void Executor::run_steps(Phase phase) {
-  double start = Timeline::now();
+  const bool timed = timeline_ || device_.is_host();
+  if (timed) marks_->begin();
+  timed_.clear();
+  size_t before = 0;  // the last mark
+  const auto mark = [&] {
+    if (timed) marks_->add();
+    ++before;
+  };
   bool beside = false;
   for (size_t s = 0; s < ready_.size(); ++s) {
     const Ready& ready = ready_[s];
     if (ready.phase != phase) continue;
     beside = beside || ready.group != nullptr;
+    size_t count = 1;
     if (const auto chain = chains_.find(s); chain != chains_.end() && !hook_) {
       chain->second.run();
-      const double end = Timeline::now();
-      if (timeline_) timeline_->add(s, chain->second.size(), start, end);
-      start = end;
-      s += chain->second.size() - 1;
-      continue;
-    }
-    if (const auto joined = joined_.find(s); joined != joined_.end() && !hook_) {
+      count = chain->second.size();
+    } else if (const auto joined = joined_.find(s); joined != joined_.end() && !hook_) {
       run_joined(s, joined->second);
-      const double end = Timeline::now();
-      if (timeline_) timeline_->add(s, joined->second.size, start, end);
-      start = end;
-      s += joined->second.size - 1;
-      continue;
+      count = joined->second.size;
+    } else {
+      run_step(s);
     }
-    run_step(s);
-    const double end = Timeline::now();
-    if (ready.group != nullptr && (timeline_ || device_.is_host())) comm_seconds_ += end - start;
-    if (timeline_) timeline_->add(s, 1, start, end);
-    start = end;
+    timed_.push_back({s, count, before});
+    mark();
     if (hook_) {
       hook_(s, ready.out);
-      start = Timeline::now();
+      mark();
     }
+    s += count - 1;
   }
   device_.begins("");
   if (beside && device_.side() != nullptr) device_.wait_for(*device_.side());
+  if (timed) tell_times();
+}
+
+void Executor::tell_times() {
+  const std::span<const double> at = marks_->times();
+  for (const Timed& t : timed_) {
+    const double begin = at[t.begin], end = at[t.begin + 1];
+    if (ready_[t.step].group != nullptr) comm_seconds_ += end - begin;
+    if (timeline_) timeline_->add(t.step, t.count, begin, end);
+  }
 }
 
 const Binding* Executor::scalar(std::string_view name) const {

@@ -129,8 +129,7 @@ class Executor {
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
   /// Seconds in communication, packing included, since construction (slices are compute). On a
-  /// device that works behind the host they are known only while a timeline is recorded: the host
-  /// then waits for each step.
+  /// device that works behind the host they are known only while a timeline is recorded.
   double comm_seconds() const { return comm_seconds_; }
   /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
   std::string_view implementation(size_t step) const;
@@ -152,6 +151,7 @@ class Executor {
   void wait_before(const Ready& ready, bool waits_for_side);
   void run_step(size_t step);
   void run_joined(size_t first, const Joined& joined);
+  void tell_times();
   TensorView view(BufferId buffer) const;
   void* to_fill(const Binding& binding);  // null if it is empty
   void filled(const Binding& binding);
@@ -172,6 +172,12 @@ class Executor {
   std::vector<bool> waits_;   // steps before which the device waits for its side
   std::set<Phase> warm_;      // have run once, step by step
   std::vector<char> beside_;  // what fill hands out where the arena is not the host's
+  struct Timed {
+    size_t step = 0, count = 1;  // from the first of so many
+    size_t begin = 0;            // the mark before them; the next one is behind
+  };
+  std::unique_ptr<Marks> marks_;
+  std::vector<Timed> timed_;  // of the run that goes on
   double comm_seconds_ = 0;
   StepHook hook_;
   Timeline* timeline_ = nullptr;

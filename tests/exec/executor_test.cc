@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "base/philox.h"
 #include "exec/beside.h"
@@ -517,6 +518,49 @@ TEST(Executor, IsRecordedByAllRanksOrNone) {
       EXPECT_EQ(device.recordings, one_cannot ? 0 : 1) << "rank " << world->rank();
     });
   }
+}
+
+/// A device behind the host is asked for all steps at once while a timeline is recorded, and its
+/// own clock says how long each took.
+TEST(Executor, ATimelineHasTheDevicesTimes) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
+  g.outputs = {g.add("tanh", {g.add("softmax", {x}, {{"axis", int64_t{0}}}, "slow")}, {}, "fast")};
+  testing::FarDevice device(nullptr, /*lazy=*/true);
+  constexpr double kSeconds = 0.05;
+  const KernelList slow = {{"softmax", "slow", [](const KernelCall&) { return std::nullopt; },
+                            [&](const KernelCall&) {
+                              return PreparedKernel{[&](const KernelArgs&) {
+                                                      std::this_thread::sleep_for(
+                                                          std::chrono::duration<double>(kSeconds));
+                                                    },
+                                                    0, "slow"};
+                            }}};
+  KernelList far = testing::far_kernels(slow);
+  for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
+  const std::vector<const KernelList*> lists = {&far};
+  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+  place_memory(program, StepWorkspaces(lists));
+  testing::run_ranks(1, [&](Communicator& host) {
+    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+    Executor exec(program, lists, *world, 0, nullptr, true, device);
+    Timeline timeline(2, 10);
+    exec.record(&timeline);
+    for (int64_t number = 1; number <= 2; ++number) {
+      timeline.begin_run(number);
+      exec.run_micro();
+      timeline.end_run();
+    }
+    ASSERT_EQ(timeline.runs().size(), 2u);
+    for (const Timeline::Run& run : timeline.runs()) {
+      ASSERT_EQ(run.events.size(), 2u);
+      EXPECT_LE(run.begin, run.events[0].begin);
+      EXPECT_GE(run.events[0].end - run.events[0].begin, kSeconds);
+      EXPECT_EQ(run.events[1].begin, run.events[0].end);
+      EXPECT_LT(run.events[1].end - run.events[1].begin, kSeconds);
+      EXPECT_LE(run.events[1].end, run.end);
+    }
+  });
 }
 
 }  // namespace

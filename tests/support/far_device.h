@@ -3,9 +3,11 @@
 
 #include <sys/mman.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -135,6 +137,9 @@ class FarDevice final : public Device {
     ++recordings;
     return recorded;
   }
+  /// A clock of its own: marks are work like any other.
+  std::unique_ptr<Marks> marks() override { return std::make_unique<FarMarks>(*this); }
+
   size_t asked() const { return queue_.size(); }  // and not done yet
   int recordings = 0;
   int joined = 0;  // calls of kernels that do several steps
@@ -163,6 +168,26 @@ class FarDevice final : public Device {
   void later(std::function<void()> piece) { lazy_ ? queue_.push_back(piece) : piece(); }
 
  private:
+  struct FarMarks final : Marks {
+    explicit FarMarks(FarDevice& device) : device(device) {}
+    void begin() override {
+      device.synchronize();
+      at.clear();
+      add();
+    }
+    void add() override {
+      device.later([this] {
+        const auto now = std::chrono::steady_clock::now().time_since_epoch();
+        at.push_back(std::chrono::duration<double>(now).count());
+      });
+    }
+    std::span<const double> times() override {
+      device.synchronize();
+      return at;
+    }
+    FarDevice& device;
+    std::vector<double> at;
+  };
   struct Noted final : RecordedWork {
     void run() override {
       const FarMemory::Use open;

@@ -93,6 +93,44 @@ class Staging {
   size_t at_ = 0;
 };
 
+/// Events between pieces of work, which the GPU goes on with meanwhile.
+class EventMarks final : public Marks {
+ public:
+  explicit EventMarks(CudaDevice& device) : device_(device) {}
+  void begin() override {
+    device_.synchronize();
+    marks_ = 0;
+    add();
+    begun_ =
+        std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  void add() override {
+    if (marks_ == events_.size()) {
+      cudaEvent_t event = nullptr;
+      check(cudaEventCreate(&event), "cudaEventCreate");
+      events_.emplace_back(event);
+    }
+    check(cudaEventRecord(events_[marks_++].get(), device_.cuda_stream()), "cudaEventRecord");
+  }
+  std::span<const double> times() override {
+    device_.synchronize();
+    times_.resize(marks_);
+    for (size_t i = 0; i < marks_; ++i) {
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, events_[0].get(), events_[i].get()), "cudaEventElapsedTime");
+      times_[i] = begun_ + 1e-3 * static_cast<double>(ms);
+    }
+    return times_;
+  }
+
+ private:
+  CudaDevice& device_;
+  std::vector<Event> events_;  // those of earlier runs are used again
+  size_t marks_ = 0;
+  double begun_ = 0;
+  std::vector<double> times_;
+};
+
 class OneDevice final : public CudaDevice {
  public:
   explicit OneDevice(int ordinal)
@@ -209,6 +247,7 @@ class OneDevice final : public CudaDevice {
   }
 
   void begins(const std::string& step) override { faults_.begins(step); }
+  std::unique_ptr<Marks> marks() override { return std::make_unique<EventMarks>(*this); }
 
   void synchronize() override {
     wait();
