@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "arithmetic.h"
 #include "bench_kernels.h"
 #include "graph/ops/post.h"
 #include "plan.h"
@@ -86,6 +87,8 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
     Team team = own_team(world);
     StepBench out;
     out.ceilings = measure_ceilings(team);
+    for (const auto& [op, flops] : arithmetic(model.impl()))
+      if (is_product(op)) out.flops += flops;
     const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
     const std::vector<Alone> products = products_of(program, model.impl().options.accumulate);
     std::map<std::string, std::vector<double>> alone;  // per op and round
@@ -114,6 +117,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
       const auto runs = static_cast<double>(profile.steps.size());
       for (const Timeline::Run& run : profile.steps) {
         double outside = run.end - run.begin;
+        out.recorded += outside / runs;
         for (const Timeline::Event& e : run.events) {
           outside -= e.end - e.begin;
           if (const std::string host = host_work(e.step); !host.empty()) {
@@ -126,6 +130,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
             StepBench::Part& part = parts[profile.training[s].op];
             ++part.calls;
             part.in_step += share_of(s, e, profile.training) * (e.end - e.begin) / runs;
+            part.flops += profile.training[s].flops / runs;
             part.bytes += bytes.at(s) / runs;
             part.traffic_bytes += post_bytes(program.steps[s], program) / runs;
           }

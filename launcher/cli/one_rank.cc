@@ -55,6 +55,7 @@ void add_one_rank_options(CLI::App& app, Arguments& args) {
   app.add_option("--data", args.train.data,
                  "What a step reads, as train's (default: synthetic batches)");
   app.add_flag("--sort-edges", args.train.sort_edges, kSortEdges);
+  app.add_option("--lr", args.train.lr, "Learning rate")->capture_default_str();
 }
 
 OneRank::OneRank(const CLI::App& app, Arguments& args)

@@ -79,9 +79,10 @@ TEST_F(BenchOps, ComparesAStepWithItsPartsAlone) {
   const Json report = Json::parse(folder_.read("step.json"));
   const std::map<std::string, int> expected = calls("--batch 2");
   std::map<std::string, int> counted;
-  double traffic = 0;
+  double traffic = 0, in_parts = 0, in_steps = 0;
   std::set<std::string> host;
   for (const Json& part : report.at("parts")) {
+    in_steps += part.at("in_step_ms").get<double>();
     const std::string op = part.at("op");
     if (op.find(' ') != std::string::npos) {
       host.insert(op);
@@ -92,6 +93,7 @@ TEST_F(BenchOps, ComparesAStepWithItsPartsAlone) {
     const bool product = op == "matmul" || op == "matmul_post" || op.starts_with("attention");
     EXPECT_EQ(part.at("product"), product) << part;
     EXPECT_EQ(part.at("alone_ms") > 0.0, product) << part;
+    if (product) in_parts += part.at("flops").get<double>();
     // Of a product what is read for what follows it: bias, residual.
     const double counted_bytes = part.at("traffic_bytes");
     const bool reads_more = op == "matmul_post";
@@ -115,6 +117,17 @@ TEST_F(BenchOps, ComparesAStepWithItsPartsAlone) {
   }
   EXPECT_NEAR(report.at("ratio"), sum / 2, 1e-6);
   EXPECT_TRUE(says(run.out, "a step takes ")) << run.out;
+  EXPECT_NEAR(report.at("recorded_ms"), in_steps, 1e-6 * in_steps);
+  // 32 tokens by 12 x 32 x 32 weights in each of two layers and 64 x 32 of the head, thrice, and
+  // attention: seven products of 16 x 16 pairs, half of them seen, in 4 heads of 16 in each layer.
+  const double flops = 6 * 32 * (2 * 12 * 32 * 32 + 64 * 32) + 2 * 7 * (16 * 16 * 4 * 16);
+  EXPECT_EQ(report.at("flops"), flops);
+  EXPECT_GE(in_parts, flops);  // with what follows products in their steps
+  EXPECT_LT(in_parts, 1.01 * flops);
+  const double rate = flops / report.at("step_ms").get<double>() * 1e3;
+  const double ceiling = report.at("ceilings").at("flops_per_s").at("f32").get<double>();
+  EXPECT_NEAR(report.at("of_ceiling"), rate / ceiling, 1e-9);
+  EXPECT_TRUE(says(run.out, " of the matmul's ceiling in f32")) << run.out;
 }
 
 TEST_F(BenchOps, RefusesWhatCannotBe) {

@@ -84,7 +84,7 @@ struct StepBench {
     std::string op;
     int64_t calls = 0;              // in a step
     double alone = 0, in_step = 0;  // s a step: medians of the rounds; mean
-    double bytes = 0;               // a step
+    double flops = 0, bytes = 0;    // a step
     double traffic_bytes = 0;  // of these, what the limit counts: of a product, what follows it
     bool product = false;
   };
@@ -94,6 +94,8 @@ struct StepBench {
   Ceilings ceilings;
   std::vector<Part> parts;  // the dearest in the step first
   std::vector<Round> rounds;
+  double recorded = 0;       // s: the step that `in_step` sums up to
+  double flops = 0;          // of the model's products, a step; computing some again adds nothing
   double traffic_bytes = 0;  // of all parts
   double limit(const Round& round) const {
     return round.products + traffic_bytes / ceilings.bandwidth;
