@@ -98,7 +98,8 @@ def main():
     optimizer = optimizer_of(torch, module, options)
     narrow = torch.autocast(options.device, torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
     libraries = f"oneDNN {torch.backends.mkldnn.is_available()}" if options.device == "cpu" else \
-        f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}"
+        f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}, " \
+        f"flash attention {torch.backends.cuda.flash_sdp_enabled()}"
     line = {"versions": f"PyTorch {torch.__version__}{family.version()}, {libraries}",
             "parameters": sum(p.numel() for p in module.parameters())}
     with open(options.metrics, "w") as metrics:
@@ -110,6 +111,8 @@ def main():
                 torch.nn.utils.clip_grad_norm_(module.parameters(), options.clip, foreach=True)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+            if line and options.device == "cuda":
+                line["bytes"] = torch.cuda.max_memory_allocated()
             print(json.dumps({**line, "loss": loss.item()}), file=metrics, flush=True)
             line = {}
 

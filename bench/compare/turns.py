@@ -1,4 +1,4 @@
-"""Two training processes that take turns, and what their pairs of turns are worth.
+"""Two training processes, step by step, and what their pairs of turns are worth.
 
 A contestant is a process that writes a line of JSON to a pipe after each step. It is stopped (SIGSTOP) but in its own
 turn, so that never both compute, and a change of the machine's load meets both:
@@ -9,9 +9,12 @@ turn, so that never both compute, and a change of the machine's load meets both:
 
 Time is the driver's, from the moment a process may run to the arrival of its line.
 
-A GPU does not stop with the process: it goes on with the step that it has been handed, a whole one where that is a CUDA
-graph. So the turn of a contestant that computes there (`on_gpu`) is over only when such a step can have ended, and its
-time is from its first line on, for that may be of a step that was done before it may run.
+A GPU does not stop with the process, and a step may want all of its memory. There one contestant follows the other:
+
+    with Contestant("ours", ...) as a:
+        ours = list(a.laps(7, least=0.5))
+    with Contestant("PyTorch", ...) as b:
+        pairs = pair_up(ours, b.laps(7, least=0.5))
 """
 import json
 import os
@@ -28,9 +31,8 @@ class Contestant:
     """Runs `command` with `--metrics PIPE` appended; stopped until its first turn. It writes a step's line when the step
     has ended."""
 
-    def __init__(self, name, command, environment=None, on_gpu=False):
-        self.name, self.on_gpu = name, on_gpu
-        self.before = 0  # turns
+    def __init__(self, name, command, environment=None):
+        self.name = name
         self.folder = tempfile.TemporaryDirectory()
         pipe = os.path.join(self.folder.name, "metrics")
         os.mkfifo(pipe)
@@ -75,29 +77,32 @@ class Contestant:
 
     def turn(self, least=0.0):
         """Lets it run until it writes a line after `least` seconds or more. The seconds a line, and the lines."""
-        start, lines, uncounted = time.monotonic(), [], 0
+        start, lines = time.monotonic(), []
         os.killpg(self.process.pid, signal.SIGCONT)
-        ahead = self.on_gpu and self.before > 0
-        self.before += 1
-        if ahead:
-            while not lines:
-                lines += self._lines(1)
-            start, uncounted = time.monotonic(), len(lines)
-        while len(lines) == uncounted or time.monotonic() - start < least:
+        while not lines or time.monotonic() - start < least:
             lines += self._lines(1)
         end = time.monotonic()
         self._stop()
         more = self._lines(0)  # of steps that ended before the stop
-        if self.on_gpu:
-            seconds = (end - start) / (len(lines) - uncounted)
-            if ahead:  # else it is the first step's, which lasts long
-                time.sleep(seconds)
-            return seconds, lines + more
         if more:
             end = time.monotonic()
         seconds = (end - start + self.owed) / len(lines + more)
         self.owed = time.monotonic() - end
         return seconds, lines + more
+
+    def laps(self, count, least):
+        """So many turns without a stop between them, from a line's arrival on. A generator of Lap."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+        while not self._lines(1):  # of a step that began before: it does not count
+            pass
+        load = Load(self)
+        for _ in range(count):
+            lines = []
+            while not lines or load.seconds() < least:
+                lines += self._lines(1)
+            lap, load = Lap(load.seconds() / len(lines), load.others()), Load(self)
+            yield lap
+        self._stop()
 
     def processor_seconds(self):
         with open(f"/proc/{self.process.pid}/stat") as f:
@@ -105,22 +110,46 @@ class Contestant:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass
-class Pair:
-    ours: float  # seconds a step
-    theirs: float
-    others: float  # processors that other programs kept busy meanwhile
-
-    @property
-    def ratio(self):
-        return self.theirs / self.ours
-
-
 def machine_seconds():
     """Of all processors together, not idle."""
     with open("/proc/stat") as f:
         user, nice, system, _, _, irq, softirq, steal = map(int, f.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class Load:
+    """What other programs than these contestants take of the machine, from now on."""
+
+    def __init__(self, *contestants):
+        self.contestants, self.begin = contestants, time.monotonic()
+        self.machine, self.own = machine_seconds(), self._own()
+
+    def _own(self):
+        return sum(c.processor_seconds() for c in self.contestants)
+
+    def seconds(self):
+        return time.monotonic() - self.begin
+
+    def others(self):
+        """Processors that they kept busy."""
+        return max(0.0, machine_seconds() - self.machine - (self._own() - self.own)) / self.seconds()
+
+
+@dataclass
+class Lap:
+    seconds: float  # a step
+    others: float   # processors that other programs kept busy meanwhile
+
+
+@dataclass
+class Pair:
+    ours: float  # seconds a step
+    theirs: float
+    others: float  # as a Lap's
+
+    @property
+    def ratio(self):
+        return self.theirs / self.ours
 
 
 def warm_up(contestant, steps):
@@ -134,13 +163,16 @@ def warm_up(contestant, steps):
 def alternate(ours, theirs, pairs, least):
     """So many pairs of turns of `least` seconds or more, who begins changing from pair to pair. A generator of Pair."""
     for i in range(pairs):
-        busy, start = machine_seconds(), time.monotonic()
-        own = ours.processor_seconds() + theirs.processor_seconds()
+        load = Load(ours, theirs)
         order = [ours, theirs] if i % 2 == 0 else [theirs, ours]
         took = {c: c.turn(least)[0] for c in order}
-        own = ours.processor_seconds() + theirs.processor_seconds() - own
-        others = max(0.0, machine_seconds() - busy - own) / (time.monotonic() - start)
-        yield Pair(took[ours], took[theirs], others)
+        yield Pair(took[ours], took[theirs], load.others())
+
+
+def pair_up(ours, theirs):
+    """Of laps, first with first and so on. A generator of Pair."""
+    for a, b in zip(ours, theirs):
+        yield Pair(a.seconds, b.seconds, max(a.others, b.others))
 
 
 def spread(values):

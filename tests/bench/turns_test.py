@@ -1,4 +1,5 @@
-"""Turns are real: of two processes that note every step in one file, neither notes anything in the other's turn."""
+"""Turns are real: of two processes that note every step in one file, neither notes anything in the other's turn. Laps
+are whole steps."""
 import os
 import pathlib
 import subprocess
@@ -8,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "compare"))
-from turns import Contestant, Pair, alternate, warm_up  # noqa: E402
+from turns import Contestant, Lap, Pair, alternate, pair_up, warm_up  # noqa: E402
 
 # Argument 1: the file; argument 2: a letter; then --metrics PIPE.
 PROGRAM = """
@@ -83,24 +84,28 @@ class Turns(unittest.TestCase):
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
                 self.assertGreater(len(steps), 2)
 
-    def test_what_a_device_was_handed_is_no_turns_gain_and_nobodys_loss(self):
+    def test_a_lap_counts_whole_steps_of_a_device(self):
         with tempfile.TemporaryDirectory() as folder:
             asked, done, note = (str(pathlib.Path(folder) / name) for name in ("asked", "done", "note"))
             os.mkfifo(asked), os.mkfifo(done)
             device = subprocess.Popen([sys.executable, "-c", DEVICE, asked, done, note, str(STEP)])
             try:
-                with Contestant("a", [sys.executable, "-c", AHEAD, asked, done], on_gpu=True) as a:
+                with Contestant("a", [sys.executable, "-c", AHEAD, asked, done]) as a:
                     warm_up(a, 1)
-                    for _ in range(2):
-                        time.sleep(2 * STEP)  # another's turn
-                        seconds, _ = a.turn()
-                        over = time.monotonic()
-                        self.assertGreater(seconds, STEP / 2)  # though a step was done meanwhile
-                        time.sleep(2 * STEP)
-                        self.assertLess(float(pathlib.Path(note).read_text()), over + STEP / 2)
+                    time.sleep(2 * STEP)  # a step is done while it is stopped
+                    for least in (0.0, 2.5 * STEP):
+                        laps = list(a.laps(2, least))
+                        self.assertEqual(len(laps), 2)
+                        for lap in laps:
+                            self.assertGreater(lap.seconds, 0.9 * STEP)
+                            self.assertGreaterEqual(lap.others, 0)
             finally:
                 device.kill()
                 device.wait()
+
+    def test_laps_pair_up_in_order(self):
+        pairs = list(pair_up([Lap(1.0, 0.5), Lap(2.0, 0.0)], iter([Lap(3.0, 0.25), Lap(5.0, 0.75)])))
+        self.assertEqual([(p.ours, p.theirs, p.others) for p in pairs], [(1.0, 3.0, 0.5), (2.0, 5.0, 0.75)])
 
     def test_who_begins_changes(self):
         turns = []

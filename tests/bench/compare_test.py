@@ -1,0 +1,128 @@
+"""What bench/compare/compare and scripts/gpu-check say of steps whose times are known: those of programs that stand for
+shardrun and for PyTorch, sleep that long and write what the others would."""
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OURS, THEIRS = 0.02, 0.05  # seconds a step
+FLOPS, CEILING = 1e12, 1e14
+
+SHARDRUN = f"""#!{sys.executable}
+import json, os, pathlib, sys, time
+args, here = sys.argv[1:], pathlib.Path(__file__).parent
+after = lambda name: args[args.index(name) + 1]
+if args[0] == "model":
+    pathlib.Path(after("-o")).write_text("a model")
+elif args[:2] == ["bench", "step"]:
+    if (here / "fails").exists():
+        sys.exit("shardrun: no such step")
+    print("ms in the step  op\\n  12.5  matmul")
+    pathlib.Path(after("--json")).write_text(json.dumps(
+        {{"flops": {FLOPS}, "ceilings": {{"flops_per_s": {{"bf16": {CEILING}, "f32": {CEILING}}}}}}}))
+else:
+    (here / "ours").write_text(str(os.getpid()))
+    print("w  f32[3, 4]  yes  a parameter", flush=True)
+    with open(after("--metrics"), "w") as metrics:
+        while True:
+            time.sleep({OURS})
+            print(json.dumps({{"loss": 1.0}}), file=metrics, flush=True)
+"""
+
+PEER = f"""#!{sys.executable}
+import json, os, pathlib, sys, time
+if "-c" in sys.argv:
+    sys.exit(print("9.9"))
+here = pathlib.Path(__file__).parent
+ours = int((here / "ours").read_text())
+(here / "together").write_text(str(os.path.exists(f"/proc/{{ours}}/exe")))
+with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
+    line = {{"versions": "PyTorch 9.9", "parameters": 12, "bytes": 3 << 30}}
+    while True:
+        time.sleep({THEIRS})
+        print(json.dumps({{**line, "loss": 1.0}}), file=metrics, flush=True)
+        line = {{}}
+"""
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.here = pathlib.Path(self.folder.name)
+        for name, text in (("shardrun", SHARDRUN), ("python", PEER)):
+            path = self.here / name
+            path.write_text(text)
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def call(self, script, *args):
+        return subprocess.run([sys.executable, "-B", ROOT / script, *map(str, args)], capture_output=True, text=True, check=False,
+                              env={**os.environ, "SHARDRUN_PEER_PYTHON": str(self.here / "python")})
+
+    def compare(self, *args):
+        told = self.call("bench/compare/compare", "--shardrun", self.here / "shardrun", "--pairs", 3, "--turn", 0.2, "--json",
+                         self.here / "json", *args)
+        return told, json.loads((self.here / "json").read_text())
+
+    def check(self, result, tokens):
+        self.assertGreater(result["ours"], OURS / 2)  # it may sleep while the other has its turn
+        self.assertGreater(result["theirs"], THEIRS / 2)
+        self.assertEqual(result["rate"], tokens / result["ours"])
+        self.assertAlmostEqual(result["of_ceiling"], FLOPS / result["ours"] / CEILING)
+        self.assertEqual(len(result["pairs"]), 3)
+
+    def test_on_a_gpu_one_follows_the_other(self):
+        told, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
+        self.check(result, 32 * 1024)
+        self.assertGreater(result["theirs"], THEIRS)
+        self.assertEqual((self.here / "together").read_text(), "False")
+        for words in ("; 3.0 GiB", "12.5  matmul", "32768 tokens a step: ours ", " tokens/s, wanted 480000: reached",
+                      "1000 GFLOP of products a step: ours ", " of a large matmul's 1e+05 in bf16"):
+            self.assertIn(words, told.stdout)
+        self.assertEqual(told.returncode, 0, told.stderr)
+
+    def test_on_a_cpu_they_take_turns(self):
+        told, (result,) = self.compare("--modes", "eager", "gat-dense")
+        self.check(result, 1024)
+        self.assertEqual((self.here / "together").read_text(), "True")
+        self.assertIn("1024 nodes a step: ours ", told.stdout)
+
+    def test_without_pytorch(self):
+        told, (result,) = self.compare("--alone", "gat-dense")
+        self.assertAlmostEqual(result["of_ceiling"], FLOPS / result["ours"] / CEILING)
+        self.assertEqual(told.returncode, 0, told.stderr)
+
+    def test_it_goes_on_without_bench_step(self):
+        (self.here / "fails").touch()
+        told, (result,) = self.compare("--alone", "gat-dense")
+        self.assertIn("  shardrun: no such step", told.stdout)
+        self.assertGreater(result["ours"], OURS)
+        self.assertNotIn("of_ceiling", result)
+
+    def gpu_check(self):
+        return self.call("scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out", self.here / "out", "gat-dense",
+                         "gpt-1558m")
+
+    def test_a_part_of_gpu_check_shows_it_as_it_comes(self):
+        told = self.gpu_check()
+        self.assertIn("\n  pair 5: ours ", told.stdout)
+        self.assertRegex(told.stdout, r"gat-dense: passed: .* items/s, \d+% of the matmul's rate, .* times PyTorch's speed")
+        self.assertIn("gpt-1558m: left out: there is no such comparison on cpu", told.stdout)
+        self.assertEqual(told.returncode, 0, told.stdout)
+
+    def test_a_part_of_gpu_check_fails_with_what_it_found(self):
+        (self.here / "fails").touch()
+        told = self.gpu_check()
+        self.assertRegex(told.stdout, r"gat-dense: FAILED: .* items/s.*; shardrun: no such step")
+        self.assertEqual(told.returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
