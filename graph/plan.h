@@ -28,7 +28,7 @@ struct Plan {
   std::set<std::string> recompute;
   /// The step keeps bf16 copies of weights from one step to the next (planner/join_steps.h).
   bool keep_casts = false;
-  /// It keeps weights that lie as kernels like to read them, too (planner/keep_packed.h).
+  /// It keeps them in the layouts that kernels read, too (planner/keep_packed.h).
   bool keep_packed = false;
   std::string planner;      // which planner made it
   uint64_t model_hash = 0;  // structural hash of the Graph it is for

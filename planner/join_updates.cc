@@ -5,18 +5,9 @@
 #include <optional>
 
 #include "graph/ops/optimizer.h"
-#include "planner/step_uses.h"
 
 namespace shardrun {
 namespace {
-
-/// Has the backend a kernel for `many` as for `alone`?
-bool is_taken(const Program& program, const Step& many, const Step& alone, const TakesMany& takes) {
-  const std::vector<TensorType> in = types_of(program, many.in), out = types_of(program, many.out);
-  const std::vector<TensorType> own_in = types_of(program, alone.in),
-                                own_out = types_of(program, alone.out);
-  return !takes || takes({many.node, in, out}, {alone.node, own_in, own_out});
-}
 
 /// Is it a term that only one step reads?
 bool is_term(const Uses& uses, BufferId b) {
@@ -44,7 +35,7 @@ struct SumOfSquares {
 
 class JoinSquares {
  public:
-  JoinSquares(Program& program, const TakesMany& takes)
+  JoinSquares(Program& program, const RunsAlike& takes)
       : program_(program), uses_(program), takes_(takes) {}
 
   void run() {
@@ -120,7 +111,7 @@ class JoinSquares {
     }
     joined.in = joined.node.inputs = sum.of;
     joined.node.outputs = joined.out;
-    if (!is_taken(program_, joined, first, takes_)) return;
+    if (!runs_alike(program_, joined, first, takes_)) return;
     gone_.insert(sum.squares.begin(), sum.squares.end());
     for (const SumOfSquares::Add& add : sum.adds) {
       if (add.others.size() < 2) {
@@ -149,15 +140,18 @@ class JoinSquares {
 
   Program& program_;
   const Uses uses_;
-  const TakesMany& takes_;
+  const RunsAlike& takes_;
   std::map<BufferId, SumOfSquares> sums_;  // of the steps up to here
   Phase phase_ = Phase::micro;
   std::set<size_t> gone_;
 };
 
-/// Does each result take its operand's place? The update is of one parameter.
+/// Does each result take its operand's place? The update is of one parameter that it lays out in no
+/// way.
 bool stays_in_place(const Step& step, const UpdateForm& form) {
-  if (form.count > 1 || step.out[form.result(0, 0)] != step.in[form.operand(0, 0)]) return false;
+  if (form.count > 1 || !form.layouts.empty() ||
+      step.out[form.result(0, 0)] != step.in[form.operand(0, 0)])
+    return false;
   for (size_t i = 0; i < form.moments; ++i) {
     if (step.out[form.result(0, 1 + i)] != step.in[form.operand(0, 2 + i)]) return false;
   }
@@ -183,7 +177,7 @@ bool go_together(const Step& a, const Step& b, const UpdateForm& form) {
 
 class JoinUpdates {
  public:
-  JoinUpdates(Program& program, const TakesMany& takes)
+  JoinUpdates(Program& program, const RunsAlike& takes)
       : program_(program), uses_(program), takes_(takes) {}
 
   void run() {
@@ -245,7 +239,7 @@ class JoinUpdates {
     joined.node = joined_update(nodes, !sums_.empty());
     joined.node.inputs = joined.in;
     joined.node.outputs = joined.out;
-    if (!is_taken(program_, joined, first, takes_)) return;
+    if (!runs_alike(program_, joined, first, takes_)) return;
     gone_.insert(updates_.begin() + 1, updates_.end());
     gone_.insert(adds_.begin(), adds_.end());
     program_.steps[updates_[0]] = std::move(joined);
@@ -253,7 +247,7 @@ class JoinUpdates {
 
   Program& program_;
   const Uses uses_;
-  const TakesMany& takes_;
+  const RunsAlike& takes_;
   // Of the steps up to here: updates that go together, the adds among them, and of what these make
   // of their sums of squares that which is left.
   std::vector<size_t> updates_, adds_;
@@ -263,7 +257,7 @@ class JoinUpdates {
 
 }  // namespace
 
-void join_updates(Program& program, const TakesMany& takes) {
+void join_updates(Program& program, const RunsAlike& takes) {
   JoinSquares(program, takes).run();
   JoinUpdates(program, takes).run();
 }

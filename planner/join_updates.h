@@ -1,16 +1,9 @@
 // The optimizer's steps of one rank's Program as one over all parameters.
 #pragma once
 
-#include <functional>
-
-#include "graph/program.h"
-#include "kernels/kernel.h"
+#include "planner/step_uses.h"
 
 namespace shardrun {
-
-/// Does the backend run a step over many tensors by the kernel that runs one over `alone`, the
-/// first of them? Null: it does.
-using TakesMany = std::function<bool(const KernelCall& many, const KernelCall& alone)>;
 
 /// Joins steps of a Program that has not been placed yet, behind join_steps and keep_casts
 /// (planner/join_steps.h). Nothing lives longer by it.
@@ -26,6 +19,6 @@ using TakesMany = std::function<bool(const KernelCall& many, const KernelCall& a
 ///
 /// where updates stand beside each other, have equal attributes but for weight_decay and copy, and
 /// write what they read; of sums of squares that they make, where adds among them leave one of all.
-void join_updates(Program& program, const TakesMany& takes = nullptr);
+void join_updates(Program& program, const RunsAlike& takes = nullptr);
 
 }  // namespace shardrun

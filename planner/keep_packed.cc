@@ -4,44 +4,43 @@
 #include <algorithm>
 #include <map>
 
-#include "graph/op_def.h"
+#include "graph/ops/optimizer.h"
 #include "graph/ops/post.h"
-#include "planner/step_uses.h"
 
 namespace shardrun {
 namespace {
 
-/// Do the weights that step `s` reads stay from one of its runs to the next? With the step of the
-/// update phase that writes them between steps, if one does.
-struct Kept {
-  bool stays = false;
-  std::optional<size_t> writer;
-};
-Kept kept(const Program& program, const Uses& uses, const std::set<BufferId>& persistent,
-          size_t s) {
-  const BufferId weights = program.steps[s].in[1];
-  const std::vector<size_t>& makers = uses.makers(weights);
-  if (persistent.count(weights) == 0 || makers.size() > 1) return {};
-  if (makers.empty()) return {true, std::nullopt};
-  const bool between =
-      program.steps[s].phase == Phase::micro && program.steps[makers[0]].phase == Phase::update;
-  return {between, makers[0]};
-}
-
-Step packing(const Program& program, BufferId weights, BufferId packed, const Attrs& layout) {
+Step packing(const Program& program, BufferId weights, BufferId packed,
+             const WeightLayout& layout) {
   Step out;
   out.node.op = "pack_weights";
   out.node.name = str(program.buffers[static_cast<size_t>(weights)].name, "/packed", packed);
-  out.node.attrs = layout;
+  out.node.attrs.set("layout", layout.to_string());
   out.in = out.node.inputs = {weights};
   out.out = out.node.outputs = {packed};
   out.source = out.node.name;
   return out;
 }
 
+/// The update that also lays out `weights`, which it makes; none if that is not its kernel's way.
+std::optional<Step> update_packing(const Program& program, const Step& update, BufferId weights,
+                                   BufferId packed, const WeightLayout& layout,
+                                   const RunsAlike& takes) {
+  if (!is_update(update)) return std::nullopt;
+  const UpdateForm form = UpdateForm::of(update.node, update.in.size());
+  if (form.count > 1 || update.out[form.laid_out()] != weights) return std::nullopt;
+  Step out = update;
+  out.out.push_back(packed);
+  out.node.outputs = out.out;
+  const std::string before = form.layouts.empty() ? "" : update.node.attrs.s("layouts") + " ";
+  out.node.attrs.set("layouts", before + layout.to_string());
+  if (!runs_alike(program, out, update, takes)) return std::nullopt;
+  return out;
+}
+
 }  // namespace
 
-void keep_packed(Program& program, const PackedWeights& layout_of) {
+void keep_packed(Program& program, const PackedWeights& layout_of, const RunsAlike& takes) {
   const Uses uses(program);
   std::set<BufferId> persistent;
   for (const Binding& b : program.bindings) {
@@ -55,24 +54,30 @@ void keep_packed(Program& program, const PackedWeights& layout_of) {
     const bool convolution = step.node.op.starts_with("conv") &&
                              (takes_post_ops(step.node.op) || has_post_ops(step.node.op));
     if (step.kind != Step::Kind::kernel || !convolution) continue;
-    const Kept k = kept(program, uses, persistent, s);
-    if (!k.stays) continue;
-    const std::optional<Attrs> layout =
-        layout_of(step.node, types_of(program, step.in), types_of(program, step.out));
-    if (!layout) continue;
     const BufferId weights = step.in[1];
-    const auto [it, fresh] = known.try_emplace({weights, to_string(*layout)}, -1);
+    const std::vector<size_t>& writers = uses.makers(weights);
+    if (persistent.count(weights) == 0 || writers.size() > 1) continue;
+    const std::vector<TensorType> in = types_of(program, step.in),
+                                  out = types_of(program, step.out);
+    const std::optional<WeightLayout> layout = layout_of({step.node, in, out});
+    if (!layout) continue;
+    const auto [it, fresh] = known.try_emplace({weights, layout->to_string()}, -1);
     if (fresh) {
       it->second = static_cast<BufferId>(program.buffers.size());
       Step pack = packing(program, weights, it->second, *layout);
       Buffer buffer;
       buffer.name = pack.node.name;
-      buffer.type = infer_types(pack.node, std::vector{type_of(program, weights)})[0];
+      buffer.type = layout->type(in[1]);
       program.buffers.push_back(std::move(buffer));
       program.setup.push_back(pack);
-      if (k.writer) {
-        pack.phase = Phase::update;
-        behind[*k.writer].push_back(std::move(pack));
+      if (!writers.empty()) {
+        Step& writer = program.steps[writers[0]];
+        if (auto update = update_packing(program, writer, weights, it->second, *layout, takes)) {
+          writer = std::move(*update);
+        } else {
+          pack.phase = writer.phase;
+          behind[writers[0]].push_back(std::move(pack));
+        }
       }
     }
     step.node.attrs.set("packed", int64_t{1});

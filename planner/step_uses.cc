@@ -35,6 +35,15 @@ bool is_update(const Step& step) {
   return step.kind == Step::Kind::kernel && is_update(step.node.op);
 }
 
+bool runs_alike(const Program& program, const Step& more, const Step& alone,
+                const RunsAlike& asked) {
+  if (!asked) return true;
+  const std::vector<TensorType> in = types_of(program, more.in), out = types_of(program, more.out),
+                                own_in = types_of(program, alone.in),
+                                own_out = types_of(program, alone.out);
+  return asked({more.node, in, out}, {alone.node, own_in, own_out});
+}
+
 void remove_gone(Program& program, const std::set<size_t>& gone) {
   std::vector<Step> steps;
   for (size_t s = 0; s < program.steps.size(); ++s) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <string_view>
 #include <vector>
 
 #include "graph/program.h"
+#include "kernels/kernel.h"
 
 namespace shardrun {
 
@@ -48,6 +50,12 @@ std::vector<TensorType> types_of(const Program& program, const std::vector<Buffe
 bool is_kernel(const Step& step, std::string_view op);
 /// Is it an optimizer's?
 bool is_update(const Step& step);
+
+/// Does the backend run a step that does more by the kernel that runs `alone`, what it was made of?
+/// Null: it does.
+using RunsAlike = std::function<bool(const KernelCall& more, const KernelCall& alone)>;
+bool runs_alike(const Program& program, const Step& more, const Step& alone,
+                const RunsAlike& asked);
 
 /// Takes out steps, and the buffers that no step or binding knows any more.
 void remove_gone(Program& program, const std::set<size_t>& gone);

@@ -12,10 +12,7 @@
 //
 // Attributes, one entry per spatial dim: strides, dilations, pads_low; conv has pads_high, which
 // fixes the result's size; conv_data_grad has `size` and conv_weight_grad `kernel` instead.
-// pack_weights(w) lays weights out in blocks, as a kernel likes to read them
-// (planner/keep_packed.h): dims in `order`, the outermost first, and within them `blocks` of dim
-// `of[i]`, the innermost last; what a block lacks at the end of a dim is zero. w [O, C, h, w] with
-// order=0,2,3,1, blocks=32,2 and of=0,1 is [O / 32][h][w][C / 2][32][2].
+// pack_weights(w){layout} lays weights out as a kernel likes to read them (weight_layout.h).
 //
 // window.h says which positions meet and what the padding of a part is. conv_data_grad is also a
 // transposed convolution, with w [in channels, out channels, …], and is differentiable for that
@@ -25,6 +22,7 @@
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
 #include "graph/ops/post.h"
+#include "graph/ops/weight_layout.h"
 #include "graph/ops/window.h"
 
 namespace shardrun {
@@ -258,17 +256,7 @@ Attrs shrink_weight_grad(const Node& node, InTypes original, Types& in) {
 
 Types infer_pack(const Node& node, InTypes in) {
   require_operands(in, 1);
-  const Ints &order = node.attrs.ints("order"), &blocks = node.attrs.ints("blocks"),
-             &of = node.attrs.ints("of");
-  Shape shape = in[0].shape;
-  SR_REQUIRE(order.size() == shape.size() && blocks.size() == of.size(), invalid_input, "order is ",
-             to_string(order), ", blocks are ", to_string(blocks), " of ", to_string(of), " for ",
-             in[0]);
-  Shape block(shape.size(), 1);
-  for (size_t i = 0; i < of.size(); ++i) block.at(static_cast<size_t>(of[i])) *= blocks[i];
-  for (size_t d = 0; d < shape.size(); ++d)
-    shape[d] = (shape[d] + block[d] - 1) / block[d] * block[d];
-  return {{in[0].dtype, {element_count(shape)}}};
+  return {WeightLayout::parse(node.attrs.s("layout")).type(in[0])};
 }
 
 // ---- samples ----
@@ -364,15 +352,13 @@ std::vector<OpDef> conv_ops() {
   pack.name = "pack_weights";
   pack.infer = infer_pack;
   pack.flops = [](const Node&, InTypes, InTypes) { return 0.0; };
-  const auto laid_out = [&](Shape shape, Ints order, Ints blocks, Ints of) {
-    pack.samples.push_back(
-        {{{DType::f32, std::move(shape)}},
-         {{"order", std::move(order)}, {"blocks", std::move(blocks)}, {"of", std::move(of)}}});
+  const auto laid_out = [&](Shape shape, const char* layout) {
+    pack.samples.push_back({{{DType::f32, std::move(shape)}}, {{"layout", std::string(layout)}}});
   };
-  laid_out({20, 7, 3, 2}, {0, 2, 3, 1}, {16, 2}, {0, 1});
-  laid_out({32, 64, 3, 3}, {0, 2, 3, 1}, {32, 2}, {0, 1});
-  laid_out({64, 32, 3}, {1, 0, 2}, {8, 16, 2}, {0, 1, 0});
-  laid_out({32, 64, 1, 2}, {0, 1, 2, 3}, {8, 16, 2}, {0, 1, 0});
+  laid_out({20, 7, 3, 2}, "AcdB16a2b");
+  laid_out({32, 64, 3, 3}, "AcdB32a2b");
+  laid_out({64, 32, 3}, "BAc8a16b2a");
+  laid_out({32, 64, 1, 2}, "ABcd8a16b2a");
   ops.push_back(pack);
   return ops;
 }

@@ -12,12 +12,14 @@
 //   at zero) param -= lr * (nesterov ? g + momentum * buffer : buffer)
 //
 // With the attribute squares both have one result more, the sum of grad^2 as reduce_sum_squares
-// makes it; with copy, a floating dtype, one behind that: param' cast to that dtype.
+// makes it; with copy, a floating dtype, one behind that: param' cast to that dtype; with layouts
+// one behind that for each of them (weight_layout.h): the copy, or param' where there is none, laid
+// out so.
 //
 // Both also update several parameters at once: param, grad and moments of the first, of the second
 // and so on, then lr, step and clip_scale; results likewise. weight_decays then has one for each,
 // squares is one sum of all, and copies says for which parameters there is a copy (without: of
-// all).
+// all). There are no layouts then.
 #include "graph/ops/optimizer.h"
 
 #include <algorithm>
@@ -31,7 +33,7 @@ bool is_update(const std::string& op) { return op == "adamw" || op == "sgd"; }
 
 size_t UpdateForm::results() const {
   const auto copies = std::count_if(copy.begin(), copy.end(), [](const auto& c) { return !!c; });
-  return result(count, 0) + (squares ? 1 : 0) + static_cast<size_t>(copies);
+  return result(count, 0) + (squares ? 1 : 0) + static_cast<size_t>(copies) + layouts.size();
 }
 
 UpdateForm UpdateForm::of(const Node& node, size_t operands) {
@@ -52,14 +54,21 @@ UpdateForm UpdateForm::of(const Node& node, size_t operands) {
   size_t next = form.result(form.count, 0);
   if (attrs.i("squares", 0) != 0) form.squares = next++;
   form.copy.resize(form.count);
-  if (!attrs.has("copy")) return form;
-  std::vector<int64_t> copied(form.count);
-  std::iota(copied.begin(), copied.end(), 0);
-  if (attrs.has("copies")) copied = attrs.ints("copies");
-  for (int64_t p : copied) {
-    SR_REQUIRE(p >= 0 && static_cast<size_t>(p) < form.count, invalid_input, node.op,
-               " wants a copy of parameter ", p, " of ", form.count);
-    form.copy[static_cast<size_t>(p)] = next++;
+  if (attrs.has("copy")) {
+    std::vector<int64_t> copied(form.count);
+    std::iota(copied.begin(), copied.end(), 0);
+    if (attrs.has("copies")) copied = attrs.ints("copies");
+    for (int64_t p : copied) {
+      SR_REQUIRE(p >= 0 && static_cast<size_t>(p) < form.count, invalid_input, node.op,
+                 " wants a copy of parameter ", p, " of ", form.count);
+      form.copy[static_cast<size_t>(p)] = next++;
+    }
+  }
+  if (attrs.has("layouts")) {
+    SR_REQUIRE(form.count == 1, invalid_input, node.op, " lays out one parameter, not ",
+               form.count);
+    form.layouts = parse_layouts(attrs.s("layouts"));
+    form.first_laid_out = next;
   }
   return form;
 }
@@ -98,6 +107,8 @@ std::vector<TensorType> infer(const Node& node, std::span<const TensorType> in) 
   SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op,
              " wants step as i64[], got ", step);
   if (form.squares) out[*form.squares] = {squares, {}};
+  for (size_t i = 0; i < form.layouts.size(); ++i)
+    out[form.first_laid_out + i] = form.layouts[i].type(out[form.laid_out()]);
   return out;
 }
 
@@ -124,6 +135,20 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
       s.attrs.set("copy", std::string("bf16"));
       out.push_back(s);
       s.attrs.set("squares", int64_t{1});
+      out.push_back(s);
+    }
+  }
+  // Laid out, with and without a copy.
+  for (const char* layouts : {"AcB32a2b", "BAc8a16b2a AcB64a2b", "Abc4a"}) {
+    for (const bool copy : {false, true}) {
+      OpDef::Sample s;
+      s.in.assign(2 + moments, {DType::f32, {64, 96, 3}});
+      s.in.insert(s.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
+      s.attrs = attrs[0];
+      s.attrs.set("layouts", std::string(layouts));
+      s.attrs.set("squares", int64_t{copy});
+      if (copy) s.attrs.set("copy", std::string("bf16"));
+      s.low = 0.05;
       out.push_back(s);
     }
   }

@@ -341,17 +341,17 @@ PreparedKernel prepare_tiles(const KernelCall& call) {
           "cpu:winograd"};
 }
 
-std::optional<Attrs> packed_layout(const KernelCall& call) {
+std::optional<WeightLayout> packed_layout(const KernelCall& call) {
   if (refuses(call) || !refuses_tiles(call)) return std::nullopt;  // those do it in cache
   std::string why;
   const std::optional<Plan> p = plan(call, &why);
   if (!p->convolution) return std::nullopt;
-  std::optional<Attrs> layout = p->convolution->weights_layout();
+  std::optional<WeightLayout> layout = p->convolution->weights_layout();
   if (!layout) return std::nullopt;
   Node pack;
   pack.op = "pack_weights";
-  pack.attrs = *layout;
-  const std::vector<TensorType> out = infer_types(pack, call.in.subspan(1, 1));
+  pack.attrs.set("layout", layout->to_string());
+  const std::vector<TensorType> out = {layout->type(call.in[1])};
   if (refuses_packing({pack, call.in.subspan(1, 1), out})) return std::nullopt;
   return layout;
 }
@@ -373,6 +373,8 @@ KernelList conv_kernels() {
 
 namespace shardrun {
 
-std::optional<Attrs> packed_weights(const KernelCall& call) { return cpu::packed_layout(call); }
+std::optional<WeightLayout> packed_weights(const KernelCall& call) {
+  return cpu::packed_layout(call);
+}
 
 }  // namespace shardrun

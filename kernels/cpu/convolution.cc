@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <string_view>
 
@@ -36,49 +37,44 @@ Shape image_strides(const Shape& dims, bool channels_last) {
   return strides;
 }
 
-/// Weights as attributes of pack_weights lay them out.
-Desc blocked(const Shape& dims, DType dtype, const Attrs& layout) {
-  const std::vector<int64_t>&order = layout.ints("order"), &blocks = layout.ints("blocks"),
-        &of = layout.ints("of");
+Desc blocked(const Shape& dims, DType dtype, const WeightLayout& layout) {
   Desc out(dims, onednn_type(dtype), row_major_strides(dims));
   dnnl_blocking_desc_t& b = out.data.format_desc.blocking;
-  b.inner_nblks = static_cast<int>(blocks.size());
+  b.inner_nblks = static_cast<int>(layout.blocks.size());
+  const Shape counts = layout.counts(dims);
+  std::copy(counts.begin(), counts.end(), out.data.padded_dims);
   int64_t step = 1;
-  Shape block(dims.size(), 1);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    b.inner_blks[i] = blocks[i], b.inner_idxs[i] = of[i];
-    block[static_cast<size_t>(of[i])] *= blocks[i];
-    step *= blocks[i];
+  for (size_t i = 0; i < layout.blocks.size(); ++i) {
+    b.inner_blks[i] = layout.blocks[i], b.inner_idxs[i] = layout.of[i];
+    out.data.padded_dims[layout.of[i]] *= layout.blocks[i];
+    step *= layout.blocks[i];
   }
-  for (size_t i = order.size(); i-- > 0;) {
-    const auto d = static_cast<size_t>(order[i]);
-    const int64_t count = (dims[d] + block[d] - 1) / block[d];
+  for (size_t i = layout.order.size(); i-- > 0;) {
+    const auto d = static_cast<size_t>(layout.order[i]);
     b.strides[d] = step;
-    out.data.padded_dims[d] = count * block[d];
-    step *= count;
+    step *= counts[d];
   }
   return out;
 }
 
 /// The other way round, if they can say it.
-std::optional<Attrs> layout_of(const Shape& dims, DType dtype, const Desc& desc) {
+std::optional<WeightLayout> layout_of(const Shape& dims, DType dtype, const Desc& desc) {
   const dnnl_memory_desc_t& d = desc.data;
   if (d.format_kind != dnnl_blocked) return std::nullopt;
   const dnnl_blocking_desc_t& b = d.format_desc.blocking;
-  std::vector<int64_t> order(dims.size());
-  for (size_t i = 0; i < dims.size(); ++i) order[i] = static_cast<int64_t>(i);
+  WeightLayout out;
+  out.order.resize(dims.size());
+  std::iota(out.order.begin(), out.order.end(), 0);
   // A dim of one block has any stride: as if it were the outermost.
   const auto stride = [&](int64_t dim) {
     int64_t block = 1;
     for (int i = 0; i < b.inner_nblks; ++i) block *= b.inner_idxs[i] == dim ? b.inner_blks[i] : 1;
     return std::pair(b.strides[dim], d.padded_dims[dim] / block);
   };
-  std::stable_sort(order.begin(), order.end(),
+  std::stable_sort(out.order.begin(), out.order.end(),
                    [&](int64_t i, int64_t j) { return stride(i) > stride(j); });
-  Attrs out;
-  out.set("order", order);
-  out.set("blocks", std::vector<int64_t>(b.inner_blks, b.inner_blks + b.inner_nblks));
-  out.set("of", std::vector<int64_t>(b.inner_idxs, b.inner_idxs + b.inner_nblks));
+  out.blocks.assign(b.inner_blks, b.inner_blks + b.inner_nblks);
+  out.of.assign(b.inner_idxs, b.inner_idxs + b.inner_nblks);
   return blocked(dims, dtype, out) == desc ? std::optional(out) : std::nullopt;
 }
 
@@ -165,7 +161,7 @@ class DnnlConvolution : public Convolution {
   bool plain_loops() const { return plain_loops_; }
   bool takes_posts() const { return takes_posts_; }
 
-  std::optional<Attrs> weights_layout() const override {
+  std::optional<WeightLayout> weights_layout() const override {
     const Side& w = sides_[kW];
     if (order_[1] != kW || w.inside == w.outside) return std::nullopt;
     const dnnl_memory_desc_t& d = w.outside.data;
@@ -280,7 +276,7 @@ class DnnlConvolution : public Convolution {
 dnnl::reorder::primitive_desc packing(const KernelCall& call) {
   const auto& [dtype, dims] = call.in[0];
   return {cpu_engine(), describe(dims, row_major_strides(dims), dtype), cpu_engine(),
-          blocked(dims, dtype, call.node.attrs), caller_scratch()};
+          blocked(dims, dtype, WeightLayout::parse(call.node.attrs.s("layout"))), caller_scratch()};
 }
 
 }  // namespace
@@ -297,7 +293,8 @@ std::optional<std::string> refuses_packing(const KernelCall& call) {
 }
 
 PreparedKernel prepare_packing(const KernelCall& call) {
-  if (const auto blocks = WeightBlocks::make(call.in[0], call.node.attrs)) {
+  const WeightLayout layout = WeightLayout::parse(call.node.attrs.s("layout"));
+  if (const auto blocks = WeightBlocks::make(call.in[0], layout)) {
     return {[blocks = *blocks](const KernelArgs& args) {
               blocks.run(args.in[0].as<uint16_t>(), args.out[0].as<uint16_t>());
             },

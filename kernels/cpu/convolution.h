@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "graph/ops/weight_layout.h"
 #include "kernels/cpu/epilogue.h"
 
 namespace shardrun::cpu {
@@ -50,8 +51,8 @@ class Convolution {
   static std::shared_ptr<const Convolution> make(const ConvolutionShape& shape, std::string* why);
   virtual ~Convolution() = default;
 
-  /// Attributes of pack_weights (graph/ops/conv.cc); none: as they are given.
-  virtual std::optional<Attrs> weights_layout() const { return std::nullopt; }
+  /// None: as they are given.
+  virtual std::optional<WeightLayout> weights_layout() const { return std::nullopt; }
   virtual int64_t scratch_bytes() const = 0;  // layouts and scratchpads, at most one run at a time
   /// forward: x, w -> y. data: dy, w -> dx. weights: x, dy -> dw. Behind these operands stand those
   /// of what follows.

@@ -1,6 +1,7 @@
 // The CPU backend: oneDNN for products, OpenMP and SIMD loops of our own for everything else.
 #pragma once
 
+#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 
 namespace shardrun {
@@ -11,10 +12,9 @@ namespace shardrun {
 /// bit.
 const KernelList& cpu_kernels();
 
-/// How the kernel that runs a convolution lays its weights out first each time: attributes of
-/// pack_weights; none if it takes them as they lie. With the attribute packed=1 it takes them from
-/// one more operand, the last.
-std::optional<Attrs> packed_weights(const KernelCall& call);
+/// How the kernel that runs a convolution lays its weights out first each time; none if it takes
+/// them as they lie. With the attribute packed=1 it takes them from one more operand, the last.
+std::optional<WeightLayout> packed_weights(const KernelCall& call);
 
 std::string onednn_version();  // "2.6.3"
 

@@ -7,57 +7,76 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reduce_run.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/weight_blocks.h"
 
 namespace shardrun::cpu {
 namespace {
 
 std::optional<std::string> refuses(const KernelCall& call) {
-  if (UpdateForm::of(call.node, call.in.size()).count > 1) return "updates one parameter at a time";
+  const UpdateForm form = UpdateForm::of(call.node, call.in.size());
+  if (form.count > 1) return "updates one parameter at a time";
   if (call.in[0].dtype != DType::f32) return str("updates f32 parameters, not ", call.in[0].dtype);
-  if (call.node.attrs.has("copy") && call.out.back().dtype != DType::bf16)
-    return str("copies parameters in bf16, not ", call.out.back().dtype);
+  if (form.copy[0] && call.out[*form.copy[0]].dtype != DType::bf16)
+    return str("copies parameters in bf16, not ", call.out[*form.copy[0]].dtype);
+  for (const WeightLayout& layout : form.layouts) {
+    const TensorType& weights = call.out[form.laid_out()];
+    if (!WeightBlocks::make(weights, layout))
+      return str("does not lay ", weights, " out as ", layout.to_string());
+  }
   return refuse_other_floats(call);
 }
 
 /// What an update leaves beside the new parameter and moments.
-struct Extras {
-  int squares = -1, copy = -1;  // results; -1: not wanted
-  int64_t workspace_bytes = 0;
-
-  Extras(const KernelCall& call, int moments) {
-    int next = 1 + moments;
-    if (call.node.attrs.i("squares", 0) != 0) {
-      squares = next++;
-      workspace_bytes = partials_bytes(element_count(call.in[1].shape));
-    }
-    if (call.node.attrs.has("copy")) copy = next;
+class Extras {
+ public:
+  explicit Extras(const KernelCall& call) : form_(UpdateForm::of(call.node, call.in.size())) {
+    const TensorType& copy = call.out[form_.laid_out()];
+    for (const WeightLayout& layout : form_.layouts)
+      blocks_.push_back(*WeightBlocks::make(copy, layout));
+    const int64_t count = element_count(copy.shape);
+    chunk_ = blocks_.empty() ? kChunk : count / blocks_[0].panels();
+    chunks_ = (count + chunk_ - 1) / chunk_;
   }
-};
 
-/// Calls update(begin, count, gradient) for blocks of all elements, and leaves the extras.
-template <class F>
-void for_gradient(const Extras& extras, const KernelArgs& args, F&& update) {
-  const TensorView& grad = args.in[1];
-  const int64_t count = grad.count(), chunks = chunks_of(count);
-  auto* partial = static_cast<double*>(args.workspace);
-  parallel_ranges(chunks, 1, [&](int64_t first, int64_t last) {
-    alignas(64) float buffer[kBlock];
-    for (int64_t chunk = first; chunk < last; ++chunk) {
-      const int64_t begin = chunk * kChunk, end = std::min(begin + kChunk, count);
-      if (extras.squares >= 0) partial[chunk] = reduce_run<Sum, true>(grad, begin, end - begin);
-      for (int64_t i = begin; i < end; i += kBlock) {
-        const int64_t n = std::min(kBlock, end - i);
-        update(i, n, floats(grad, i, n, buffer));
-        if (extras.copy >= 0)
-          put(args.out[static_cast<size_t>(extras.copy)], i, n, args.out[0].as<float>() + i);
+  int64_t workspace_bytes() const { return form_.squares ? chunks_ * 8 : 0; }
+
+  /// Calls update(begin, count, gradient) for blocks of all elements, and leaves the extras.
+  template <class F>
+  void for_gradient(const KernelArgs& args, F&& update) const {
+    const TensorView& grad = args.in[1];
+    const int64_t count = grad.count();
+    auto* partial = static_cast<double*>(args.workspace);
+    parallel_ranges(chunks_, 1, [&](int64_t first, int64_t last) {
+      alignas(64) float buffer[kBlock];
+      for (int64_t chunk = first; chunk < last; ++chunk) {
+        const int64_t begin = chunk * chunk_, end = std::min(begin + chunk_, count);
+        if (form_.squares) partial[chunk] = 0;
+        for (int64_t from = begin; from < end; from += kChunk) {
+          const int64_t to = std::min(from + kChunk, end);
+          if (form_.squares) partial[chunk] += reduce_run<Sum, true>(grad, from, to - from);
+          for (int64_t i = from; i < to; i += kBlock) {
+            const int64_t n = std::min(kBlock, to - i);
+            update(i, n, floats(grad, i, n, buffer));
+            if (form_.copy[0]) put(args.out[*form_.copy[0]], i, n, args.out[0].as<float>() + i);
+          }
+        }
+        for (size_t b = 0; b < blocks_.size(); ++b) {  // what was just written is in cache
+          blocks_[b].run_panel(chunk, args.out[form_.laid_out()].as<uint16_t>(),
+                               args.out[form_.first_laid_out + b].as<uint16_t>());
+        }
       }
-    }
-  });
-  if (extras.squares < 0) return;
-  double total = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) total += partial[chunk];
-  set(args.out[static_cast<size_t>(extras.squares)], 0, static_cast<float>(total));
-}
+    });
+    if (!form_.squares) return;
+    double total = 0;
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk) total += partial[chunk];
+    set(args.out[*form_.squares], 0, static_cast<float>(total));
+  }
+
+ private:
+  UpdateForm form_;
+  std::vector<WeightBlocks> blocks_;
+  int64_t chunk_ = 0, chunks_ = 0;  // a panel of `blocks`, or what makes one partial sum
+};
 
 struct Adam {
   float beta1, beta2, eps, decay;
@@ -79,7 +98,7 @@ void adamw(const Adam& a, double beta1, double beta2, const Extras& extras,
               *v_in = args.in[3].as<float>();
   float *p_out = args.out[0].as<float>(), *m_out = args.out[1].as<float>(),
         *v_out = args.out[2].as<float>();
-  for_gradient(extras, args, [&](int64_t i, int64_t n, const float* grad) {
+  extras.for_gradient(args, [&](int64_t i, int64_t n, const float* grad) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
       const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? l2 * p : 0.0f);
@@ -99,7 +118,7 @@ void sgd(float momentum, float decay, bool nesterov, const Extras& extras, const
   const float *p_in = args.in[0].as<float>(), *b_in = args.in[2].as<float>();
   float *p_out = args.out[0].as<float>(), *b_out = args.out[1].as<float>();
   const float from_g = nesterov ? 1.0f : 0.0f, from_buffer = nesterov ? momentum : 1.0f;
-  for_gradient(extras, args, [&](int64_t i, int64_t n, const float* grad) {
+  extras.for_gradient(args, [&](int64_t i, int64_t n, const float* grad) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
       const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? decay * p : 0.0f);
@@ -121,10 +140,10 @@ KernelList optimizer_kernels() {
                           static_cast<float>(n.f("eps")),
                           static_cast<float>(n.f("weight_decay", 0.0)), n.i("decoupled", 1) != 0};
              const auto run = !a.decoupled && a.decay != 0 ? adamw<true> : adamw<false>;
-             const Extras extras(call, 2);
+             const Extras extras(call);
              return PreparedKernel{
                  [=](const KernelArgs& args) { run(a, beta1, beta2, extras, args); },
-                 extras.workspace_bytes, "cpu:fused"};
+                 extras.workspace_bytes(), "cpu:fused"};
            }},
           {"sgd", "cpu:fused", refuses, [](const KernelCall& call) {
              const Attrs& n = call.node.attrs;
@@ -132,10 +151,10 @@ KernelList optimizer_kernels() {
              const auto decay = static_cast<float>(n.f("weight_decay", 0.0));
              const bool nesterov = n.i("nesterov", 0) != 0;
              const auto run = decay != 0 ? sgd<true> : sgd<false>;
-             const Extras extras(call, 1);
+             const Extras extras(call);
              return PreparedKernel{
                  [=](const KernelArgs& args) { run(momentum, decay, nesterov, extras, args); },
-                 extras.workspace_bytes, "cpu:fused"};
+                 extras.workspace_bytes(), "cpu:fused"};
            }}};
 }
 

@@ -43,7 +43,8 @@ void turn(const uint16_t* from, int64_t row, int64_t columns, Units* stage) {
 
 }  // namespace
 
-std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights, const Attrs& layout) {
+std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights,
+                                               const WeightLayout& layout) {
   using Ints = std::vector<int64_t>;
   const Shape& dims = weights.shape;
   if (weights.dtype != DType::bf16 || dims.size() < 3) return std::nullopt;
@@ -58,8 +59,7 @@ std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights, const 
     for (Ints* order : {&forward, &back, &turned}) order->push_back(static_cast<int64_t>(d));
   }
   forward.push_back(1);
-  const Ints &order = layout.ints("order"), &blocks = layout.ints("blocks"),
-             &of = layout.ints("of");
+  const auto& [order, blocks, of] = layout;
   if (order == forward && of == Ints{0, 1} && blocks[1] == 2 && blocks[0] % kSquare == 0 &&
       out.out_ % blocks[0] == 0) {
     out.width_ = blocks[0];
@@ -71,40 +71,49 @@ std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights, const 
   return std::nullopt;
 }
 
+int64_t WeightBlocks::panels() const { return out_ / kSquare; }
+
 void WeightBlocks::run(const uint16_t* from, uint16_t* to) const {
+  const int64_t across = in_ / kSquare;
+  parallel_ranges(panels() * across, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item)
+      tile(item / across * kSquare, item % across * kSquare, from, to);
+  });
+}
+
+void WeightBlocks::run_panel(int64_t panel, const uint16_t* from, uint16_t* to) const {
+  for (int64_t c = 0; c < in_; c += kSquare) tile(panel * kSquare, c, from, to);
+}
+
+void WeightBlocks::tile(int64_t o, int64_t c, const uint16_t* from, uint16_t* to) const {
   using Lane = std::make_integer_sequence<int, 16>;
-  const int64_t row = in_ * taps_, across = in_ / kSquare;
-  parallel_ranges(out_ / kSquare * across, 1, [&](int64_t begin, int64_t end) {
-    Units stage[kSquare * kMostTaps];
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t o = item / across * kSquare, c = item % across * kSquare;
-      turn(from + o * row + c * taps_, row, kSquare * taps_, stage);
-      for (int64_t tap = 0; tap < taps_; ++tap) {
-        if (width_ > 0) {  // [O / width][tap][C / 2][width][2]
-          uint16_t* at =
-              to + ((o / width_ * taps_ + tap) * (in_ / 2) + c / 2) * 2 * width_ + o % width_ * 2;
-          for (int64_t pair = 0; pair < kSquare / 2; ++pair, at += 2 * width_) {
-            const Units a = stage[2 * pair * taps_ + tap], b = stage[(2 * pair + 1) * taps_ + tap];
-            const Units low = low_halves(a, b), high = high_halves(a, b);
-            store(at, interleaved(low, high, 0, Lane{}));
-            store(at + kSquare, interleaved(low, high, 1, Lane{}));
-          }
-          continue;
-        }
-        for (int64_t half = 0; half < 2; ++half) {  // [O / 16][C / 16][tap][8][16][2], or C first
-          Units tile[kLanes];
-          for (int64_t b = 0; b < kLanes; ++b) tile[b] = stage[(half * kLanes + b) * taps_ + tap];
-          transpose(tile);
-          for (int64_t p = 0; p < kLanes; ++p) {
-            const int64_t outer = o / kLanes + p / 8, inner = c / kLanes + half;
-            const int64_t block =
-                in_first_ ? inner * (out_ / kLanes) + outer : outer * (in_ / kLanes) + inner;
-            store(to + (block * taps_ + tap) * 256 + p % 8 * 32, tile[p]);
-          }
-        }
+  const int64_t row = in_ * taps_;
+  Units stage[kSquare * kMostTaps];
+  turn(from + o * row + c * taps_, row, kSquare * taps_, stage);
+  for (int64_t tap = 0; tap < taps_; ++tap) {
+    if (width_ > 0) {  // [O / width][tap][C / 2][width][2]
+      uint16_t* at =
+          to + ((o / width_ * taps_ + tap) * (in_ / 2) + c / 2) * 2 * width_ + o % width_ * 2;
+      for (int64_t pair = 0; pair < kSquare / 2; ++pair, at += 2 * width_) {
+        const Units a = stage[2 * pair * taps_ + tap], b = stage[(2 * pair + 1) * taps_ + tap];
+        const Units low = low_halves(a, b), high = high_halves(a, b);
+        store(at, interleaved(low, high, 0, Lane{}));
+        store(at + kSquare, interleaved(low, high, 1, Lane{}));
+      }
+      continue;
+    }
+    for (int64_t half = 0; half < 2; ++half) {  // [O / 16][C / 16][tap][8][16][2], or C first
+      Units block[kLanes];
+      for (int64_t b = 0; b < kLanes; ++b) block[b] = stage[(half * kLanes + b) * taps_ + tap];
+      transpose(block);
+      for (int64_t p = 0; p < kLanes; ++p) {
+        const int64_t outer = o / kLanes + p / 8, inner = c / kLanes + half;
+        const int64_t place =
+            in_first_ ? inner * (out_ / kLanes) + outer : outer * (in_ / kLanes) + inner;
+        store(to + (place * taps_ + tap) * 256 + p % 8 * 32, block[p]);
       }
     }
-  });
+  }
 }
 
 }  // namespace shardrun::cpu

@@ -241,36 +241,25 @@ void weight_grad(const Node& node, const KernelArgs& args) {
 }
 
 void pack_weights(const Node& node, const KernelArgs& args) {
-  const std::vector<int64_t>&order = node.attrs.ints("order"), &blocks = node.attrs.ints("blocks"),
-        &of = node.attrs.ints("of");
-  const Shape& shape = args.in[0].type.shape;
-  const Doubles from = load(args.in[0]);
-  Doubles to(static_cast<size_t>(args.out[0].count()));
-  for (size_t i = 0; i < from.size(); ++i) {
-    Shape at(shape.size());
-    for (size_t d = shape.size(), rest = i; d-- > 0;) {
-      at[d] = static_cast<int64_t>(rest) % shape[d];
-      rest /= static_cast<size_t>(shape[d]);
-    }
-    int64_t place = 0, step = 1;
-    Shape left = shape;
-    for (size_t b = of.size(); b-- > 0; step *= blocks[b]) {
-      const auto d = static_cast<size_t>(of[b]);
-      place += at[d] % blocks[b] * step;
-      at[d] /= blocks[b];
-      left[d] = (left[d] + blocks[b] - 1) / blocks[b];
-    }
-    for (size_t o = order.size(); o-- > 0;) {
-      const auto d = static_cast<size_t>(order[o]);
-      place += at[d] * step;
-      step *= left[d];
-    }
-    to[static_cast<size_t>(place)] = from[i];
-  }
-  store(to, args.out[0]);
+  lay_out(args.in[0], WeightLayout::parse(node.attrs.s("layout")), args.out[0]);
 }
 
 }  // namespace
+
+void lay_out(const TensorView& view, const WeightLayout& layout, const TensorView& to) {
+  const Shape& dims = view.type.shape;
+  const Doubles from = load(view);
+  Doubles out(static_cast<size_t>(to.count()));
+  for (size_t i = 0; i < from.size(); ++i) {
+    Shape at(dims.size());
+    for (size_t d = dims.size(), rest = i; d-- > 0;) {
+      at[d] = static_cast<int64_t>(rest) % dims[d];
+      rest /= static_cast<size_t>(dims[d]);
+    }
+    out[static_cast<size_t>(layout.place(dims, at))] = from[i];
+  }
+  store(out, to);
+}
 
 KernelList conv_kernels() {
   return {plain("conv", conv), plain("conv_data_grad", data_grad),

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 
 namespace shardrun::reference {
@@ -13,6 +14,8 @@ using Doubles = std::vector<double>;
 
 Doubles load(const TensorView& view);
 void store(const Doubles& values, const TensorView& view);  // values.size() == view.count()
+/// `to`: of layout.type().
+void lay_out(const TensorView& from, const WeightLayout& layout, const TensorView& to);
 
 /// A kernel that never refuses and needs no workspace.
 KernelImpl plain(std::string op, std::function<void(const Node&, const KernelArgs&)> run);

@@ -32,6 +32,8 @@ void for_each_parameter(const UpdateForm& form, const KernelArgs& args, const F&
     convert(made.data, made.type.dtype, copy.data, copy.type.dtype, made.count());
   }
   if (form.squares) store({squares}, args.out[*form.squares]);
+  for (size_t i = 0; i < form.layouts.size(); ++i)
+    lay_out(args.out[form.laid_out()], form.layouts[i], args.out[form.first_laid_out + i]);
 }
 
 void adamw(const Node& node, const KernelArgs& args) {

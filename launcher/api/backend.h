@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 #include "planner/cluster.h"
 #include "rank_device.h"
@@ -31,7 +32,7 @@ struct Backend {
   int64_t (*memory)(int local_ranks);
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
   /// For keep_packed (planner/keep_packed.h). Null: kernels take all weights as they lie.
-  std::optional<Attrs> (*packed_weights)(const KernelCall& call) = nullptr;
+  std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
 };
 
 /// One rank's device with nobody beside it, on the calling thread. Throws as open does.

@@ -25,9 +25,8 @@ int64_t workspace_bytes(const Program& program, const Step& step) {
   return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
 }
 
-/// Is the step over many run by the kernel of the one over the first alone?
-bool takes_many(const KernelCall& many, const KernelCall& alone) {
-  return runs_alike(backend().kernels, many, alone);
+bool by_same_kernel(const KernelCall& more, const KernelCall& alone) {
+  return runs_alike(backend().kernels, more, alone);
 }
 
 /// Remembered, like the above.
@@ -50,11 +49,9 @@ void join(Program& program, const Plan& plan) {
   join_steps(program, takes_step);
   if (plan.keep_casts) keep_casts(program);
   if (plan.keep_packed && backend().packed_weights != nullptr) {
-    keep_packed(program, [](const Node& node, const auto& in, const auto& out) {
-      return backend().packed_weights({node, in, out});
-    });
+    keep_packed(program, backend().packed_weights, by_same_kernel);
   }
-  join_updates(program, takes_many);
+  join_updates(program, by_same_kernel);
 }
 
 }  // namespace

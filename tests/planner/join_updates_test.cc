@@ -21,7 +21,7 @@ int count(const Program& p, const std::string& op) {
                                         [&](const Step& s) { return s.node.op == op; }));
 }
 
-Program of(const Graph& g, bool together, const TakesMany& takes = nullptr) {
+Program of(const Graph& g, bool together, const RunsAlike& takes = nullptr) {
   Program p = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
   join_steps(p);
   keep_casts(p);

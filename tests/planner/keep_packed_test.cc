@@ -1,5 +1,4 @@
-// Weights laid out once: where they stay from one run of their readers to the next, and nowhere
-// else.
+// Weights laid out once, and again where they are written.
 #include "planner/keep_packed.h"
 
 #include <gtest/gtest.h>
@@ -44,12 +43,15 @@ struct Fixture {
   }
 
   /// Forward the kernel wants blocks of channels in pairs, backward none.
-  Program packed(const Program* beside = nullptr) const {
+  Program packed(const Program* beside = nullptr, bool update_packs = true) const {
     Program p = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
-    keep_packed(p, [](const Node& node, const auto&, const auto&) -> std::optional<Attrs> {
-      if (node.op != "conv") return std::nullopt;
-      return Attrs{{"order", Ints{0, 2, 3, 1}}, {"blocks", Ints{8, 2}}, {"of", Ints{0, 1}}};
-    });
+    keep_packed(
+        p,
+        [](const KernelCall& call) -> std::optional<WeightLayout> {
+          if (call.node.op != "conv") return std::nullopt;
+          return WeightLayout::parse("AcdB8a2b");
+        },
+        [&](const KernelCall&, const KernelCall&) { return update_packs; });
     place_memory(p, nullptr, beside);
     return p;
   }
@@ -96,21 +98,30 @@ TEST(KeepPacked, OnceForAllThatReadWeightsThatNobodyWrites) {
   EXPECT_EQ(p.persistent_bytes, 576 + 1152);
 }
 
-TEST(KeepPacked, AgainBehindTheUpdateThatMicroBatchesWaitFor) {
-  const Program p = Fixture(Phase::update, true).packed();
-  check_memory(p);
-  EXPECT_EQ(kinds(p.setup), "pack_weights");
-  ASSERT_EQ(kinds(p.steps), "conv conv conv_data_grad sgd pack_weights");
-  EXPECT_EQ(p.steps[4].phase, Phase::update);
-  EXPECT_EQ(p.steps[4].in, p.setup[0].in);
-  EXPECT_EQ(p.steps[4].out, p.setup[0].out);
+TEST(KeepPacked, ByTheUpdateThatWritesTheWeights) {
+  for (const Phase phase : {Phase::micro, Phase::update}) {
+    const Program p = Fixture(phase, true).packed();
+    check_memory(p);
+    EXPECT_EQ(kinds(p.setup), "pack_weights");
+    ASSERT_EQ(kinds(p.steps), "conv conv conv_data_grad sgd");
+    EXPECT_EQ(p.steps[0].in.back(), p.setup[0].out[0]);
+    const Step& update = p.steps[3];
+    EXPECT_EQ(update.out.back(), p.setup[0].out[0]);
+    EXPECT_EQ(update.node.attrs.s("layouts"), "AcdB8a2b");
+    EXPECT_EQ(types_made(p, update.node), types_of(p, update.out));
+  }
 }
 
-/// Of one micro-batch each update's weights are read once in each layout.
-TEST(KeepPacked, NotWhereEachStepHasItsOwnWeights) {
-  const Program p = Fixture(Phase::micro, true).packed();
-  EXPECT_TRUE(p.setup.empty());
-  EXPECT_EQ(kinds(p.steps), "conv conv conv_data_grad sgd");
+TEST(KeepPacked, BehindAnUpdateThatWouldLoseItsKernel) {
+  for (const Phase phase : {Phase::micro, Phase::update}) {
+    const Program p = Fixture(phase, true).packed(nullptr, false);
+    check_memory(p);
+    EXPECT_EQ(kinds(p.setup), "pack_weights");
+    ASSERT_EQ(kinds(p.steps), "conv conv conv_data_grad sgd pack_weights");
+    EXPECT_EQ(p.steps[4].phase, phase);
+    EXPECT_EQ(p.steps[4].in, p.setup[0].in);
+    EXPECT_EQ(p.steps[4].out, p.setup[0].out);
+  }
 }
 
 /// Validation lays them out in memory that training uses otherwise.
