@@ -38,8 +38,7 @@ std::vector<Live> live_ranges(const Program& program) {
     Live& l = at(b.buffer);
     l.first = -1;
     l.persistent = is_persistent(b.role);
-    if (b.role != Role::batch)
-      l.last = end;  // scalars are set once a step, batches before each micro-batch
+    l.last = end;  // what is the same in the next step need not be filled again, batches too
   }
   for (const Step& step : program.setup) {
     for (BufferId b : step.out) at(b) = {-1, end, true};

@@ -168,7 +168,7 @@ class Analyst {
     for (const Binding& b : program_.bindings) {
       const auto at = static_cast<size_t>(b.buffer);
       first[at] = -1;
-      if (b.role != Role::batch) last[at] = end;
+      last[at] = end;
       persistent[at] =
           b.role == Role::parameter || b.role == Role::state || b.role == Role::constant;
       kind[at] = b.role == Role::parameter  ? "parameters"

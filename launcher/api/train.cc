@@ -90,7 +90,9 @@ class RankTrainer {
     for (int micro = 0; micro < accumulate; ++micro) {
       const int64_t batch = (number - 1) * accumulate + micro;
       train_.set_scalar(kRandomStep, batch);
-      fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
+      if (!filled_)
+        fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
+      filled_ = data_->same_each_step();
       run_micro(train_);
     }
     train_.run_update();
@@ -177,6 +179,7 @@ class RankTrainer {
   }
 
   void pass(int64_t batch, Split split) {
+    filled_ = false;  // the arena is shared
     Timeline* const timeline = profiler_ ? &profiler_->validation : nullptr;
     if (timeline) timeline->begin_run(++passes_);
     evaluation_->begin_step();
@@ -221,6 +224,7 @@ class RankTrainer {
   Schedule schedule_;
   int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch
   int64_t passes_ = 0;                // over batches of validation, in all
+  bool filled_ = false;               // does train_ hold the next step's batch already?
   std::optional<Profiler> profiler_;
 };
 

@@ -61,6 +61,8 @@ class DataSource {
                     void* out) const = 0;
   /// Of validation or test.
   virtual int64_t batches(Split split) const = 0;
+  /// Is every batch of a split the same?
+  virtual bool same_each_step() const { return false; }
   /// One line for people: "text:a.txt: 1115394 tokens, 1003854 to train, context 64".
   virtual std::string describe() const = 0;
 };

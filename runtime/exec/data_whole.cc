@@ -56,6 +56,8 @@ class WholeSource : public DataSource {
     return split != Split::training && sizes_[static_cast<size_t>(split)] > 0 ? 1 : 0;
   }
 
+  bool same_each_step() const override { return true; }
+
   std::string describe() const override {
     if (!masked_) return str(spec_, ": one batch, the same each step");
     return str(spec_, ": one batch, the same each step; ", sizes_[0], " targets to train, ",

@@ -61,6 +61,7 @@ TEST_F(Graphs, MasksChooseTheTargetsOfASplit) {
   const auto data = open_data(spec(graph_files()), fields, {});
   EXPECT_EQ(data->batches(Split::validation), 1);
   EXPECT_EQ(data->batches(Split::test), 1);
+  EXPECT_TRUE(data->same_each_step());
   using Labels = std::vector<int64_t>;
   for (int64_t step : {0, 7}) {
     EXPECT_EQ(read_all<int64_t>(*data, step, fields[2]), (Labels{2, 1, -100, -100, -100}));

@@ -163,6 +163,27 @@ TEST_F(Graphs, TheTestIsThatOfTheBestValidation) {
   }
 }
 
+/// It is read once, and again after a validation, which has its memory meanwhile.
+TEST_F(Graphs, ABatchThatIsTheSameStaysWhereItIs) {
+  for (const char* model : {"sparse", "dense_dropout"}) {
+    std::vector<nlohmann::json> losses;
+    // How often to validate, but for the last step; batches read to train and to validate.
+    for (const auto& [every, read] :
+         {std::pair("0", 1 + 1), std::pair("2", 3 + 3), std::pair("1", 5 + 5)}) {
+      const Outcome run =
+          at_->shardrun(std::string("train ") + model + ".onnx --steps 5 --report r.json" + kData +
+                        " --profile trace.json --eval-every " + every);
+      ASSERT_EQ(run.status, 0) << describe(run);
+      losses.push_back(nlohmann::json::parse(at_->read("r.json")).at("losses"));
+      EXPECT_EQ(losses.back(), losses.front()) << model << every;
+      const nlohmann::json trace = nlohmann::json::parse(at_->read("trace.json"));
+      int times = 0;
+      for (const nlohmann::json& e : trace.at("traceEvents")) times += e.at("name") == "read batch";
+      EXPECT_EQ(times, read) << model << every;
+    }
+  }
+}
+
 TEST_F(Graphs, MeshesAgree) {
   for (const char* model : {"sparse", "dense", "dropout", "dense_dropout"}) {
     const std::string job = std::string(model) + ".onnx --steps 12 --plan-seconds 1" + kData;
