@@ -70,25 +70,6 @@ if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
   list(APPEND SHARDRUN_TEST_ENVIRONMENT OMPI_MCA_btl=self,vader OMP_NUM_THREADS=1)
 endif()
 
-# shardrun_mpi_test(NAME SOURCES … RANKS 1 2 4 [LIBS …] [LABELS …]): a GoogleTest program, whose main calls
-# MPI, run once under mpirun for each number of ranks. Its label is mpi.
-function(shardrun_mpi_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS;RANKS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest)
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
-  shardrun_compile_options(${name})
-  shardrun_test_options(${name})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
-  endif()
-  foreach(ranks IN LISTS ARG_RANKS)
-    add_test(NAME ${name}.np${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:${name}>)
-    set_tests_properties(${name}.np${ranks} PROPERTIES LABELS "mpi;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      PROCESSORS 2 ENVIRONMENT "${SHARDRUN_TEST_ENVIRONMENT}")
-  endforeach()
-endfunction()
-
 # Tests run briefly and are built often.
 function(shardrun_test_options name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
