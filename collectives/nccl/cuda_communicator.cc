@@ -99,7 +99,10 @@ std::vector<Seat> seats_of(Communicator& host, const CudaDevice& device) {
 
 std::unique_ptr<Communicator> make_cuda_communicator(Communicator& host, CudaDevice& device) {
   switch (connection_of(seats_of(host, device))) {
-    case Connection::nccl: return make_nccl_communicator(host, device);
+    case Connection::nccl:
+      device.use();
+      load_reduce();
+      return make_nccl_communicator(host, device);
     case Connection::peers:
       return make_peer_communicator(host, std::make_shared<CudaPeers>(device));
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <future>
 #include <string>
@@ -85,7 +86,10 @@ class NcclCommunicator final : public Communicator {
     watch_ = device_.add_watch([this](double waited) { look(waited); });
   }
 
+  /// A rank that goes by an exception ends the job: others of its process may wait for it in a call
+  /// that nobody else could end.
   ~NcclCommunicator() override {
+    if (std::uncaught_exceptions() > exceptions_) job_->ended = true;
     watch_.reset();
     // After a failure there is nothing to wait for.
     if (comm_ != nullptr && !broken_ && !job_->ended) {
@@ -346,13 +350,13 @@ class NcclCommunicator final : public Communicator {
       what = "another rank ended the job";
     } else if (state != ncclSuccess && state != ncclInProgress) {
       what = str(SR_NCCL(ncclGetErrorString)(state), " (", SR_NCCL(ncclGetLastError)(comm_), ")");
-    } else if (timeout_ > 0 && waited > timeout_) {
+    } else if (last_ != nullptr && timeout_ > 0 && waited > timeout_) {
       what = str("waited ", timeout_, " s for the other ranks");
     } else {
       return;
     }
     quit();
-    broken(last_, what);
+    broken(last_ != nullptr ? last_ : "a collective", what);
   }
 
   Communicator& host_;
@@ -363,15 +367,14 @@ class NcclCommunicator final : public Communicator {
   ncclComm_t comm_ = nullptr;  // null when it has been aborted
   std::future<void> gone_;     // then
   bool broken_ = false;
-  const char* last_ = "a collective";  // the last call that was begun
+  const int exceptions_ = std::uncaught_exceptions();
+  const char* last_ = nullptr;  // the last call that was begun: without one nobody waits for ranks
   std::shared_ptr<void> watch_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, CudaDevice& device) {
-  device.use();
-  load_reduce();
   return std::make_unique<NcclCommunicator>(host, nullptr, device, share_job(host),
                                             Communicator::kDefaultTimeout);
 }
