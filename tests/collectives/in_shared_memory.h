@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "base/error.h"
 #include "collectives/communicator.h"
+#include "device/device.h"
 
 namespace shardrun::testing {
 
@@ -14,9 +14,9 @@ namespace shardrun::testing {
 /// whatever holds for a Communicator can be asked of its ways through shared memory too.
 class InSharedMemory : public Communicator {
  public:
-  /// `room`: bytes of a call's buffers, at most.
-  InSharedMemory(Communicator& over, int64_t room)
-      : over_(over), room_(room), memory_(over.allocate(room)) {}
+  /// `room`: bytes of a call's buffers, at most. `device`: whose memory that is.
+  InSharedMemory(Communicator& over, int64_t room, Device& device = host_device())
+      : over_(over), room_(room), device_(device), memory_(over.allocate(room)) {}
 
   int rank() const override { return over_.rank(); }
   int size() const override { return over_.size(); }
@@ -41,13 +41,15 @@ class InSharedMemory : public Communicator {
     const int64_t own = counts[static_cast<size_t>(rank())] * element;
     char* shared_send = in(send, sum(counts) * element);
     char* shared_recv = in(recv, own);
-    over_.reduce_scatter(shared_send, shared_recv, counts, dtype, op, staging);
+    over_.reduce_scatter(shared_send, shared_recv, counts, dtype, op,
+                         there(staging, over_.reduce_scatter_staging(counts, dtype)));
     out(shared_recv, recv, own);
   }
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
     begin();
     char* shared = in(data, count * size_of(dtype));
-    over_.all_reduce(shared, count, dtype, op, staging);
+    over_.all_reduce(shared, count, dtype, op,
+                     there(staging, over_.all_reduce_staging(count, dtype)));
     out(shared, data, count * size_of(dtype));
   }
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
@@ -65,14 +67,22 @@ class InSharedMemory : public Communicator {
     over_.broadcast(shared, bytes, root);
     out(shared, data, bytes);
   }
-  void send(const void* data, int64_t bytes, int to) override { over_.send(data, bytes, to); }
-  void recv(void* data, int64_t bytes, int from) override { over_.recv(data, bytes, from); }
+  void send(const void* data, int64_t bytes, int to) override {
+    begin();
+    over_.send(in(data, bytes), bytes, to);
+  }
+  void recv(void* data, int64_t bytes, int from) override {
+    begin();
+    char* shared = in(data, bytes);
+    over_.recv(shared, bytes, from);
+    out(shared, data, bytes);
+  }
   void barrier() override { over_.barrier(); }
   Memory allocate(int64_t bytes) override { return over_.allocate(bytes); }
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
     auto part = over_.split(groups);
     if (!part) return nullptr;
-    auto shared = std::make_unique<InSharedMemory>(*part, int64_t{64} << 10);
+    auto shared = std::make_unique<InSharedMemory>(*part, int64_t{64} << 10, device_);
     shared->owned_ = std::move(part);
     return shared;
   }
@@ -86,21 +96,26 @@ class InSharedMemory : public Communicator {
     return s;
   }
   void begin() { used_ = 0; }
-  char* in(const void* data, int64_t bytes) {
+  char* take(int64_t bytes) {
     SR_REQUIRE(used_ + bytes <= room_, internal, "a test's buffers have more than ", room_,
                " bytes");
     char* at = memory_.data.get() + used_;
-    if (bytes > 0) std::memcpy(at, data, static_cast<size_t>(bytes));
     used_ += (bytes + 63) / 64 * 64;
     return at;
   }
-  static void out(const char* shared, void* data, int64_t bytes) {
-    if (bytes > 0) std::memcpy(data, shared, static_cast<size_t>(bytes));
+  char* in(const void* data, int64_t bytes) {
+    char* at = take(bytes);
+    device_.copy_in(at, data, bytes);
+    return at;
   }
+  void out(const char* shared, void* data, int64_t bytes) { device_.copy_out(data, shared, bytes); }
+  /// Staging is the caller's, where the device can reach that.
+  void* there(void* staging, int64_t bytes) { return device_.is_host() ? staging : take(bytes); }
 
   std::unique_ptr<Communicator> owned_;
   Communicator& over_;
   int64_t room_;
+  Device& device_;
   Memory memory_;
   int64_t used_ = 0;
 };
