@@ -10,6 +10,13 @@
 namespace shardrun {
 namespace {
 
+/// A product gains a tenth or less by it: of one reading, less than the writer loses; in
+/// validation, little for so much memory.
+bool pays(const Step& reader, const Step* writer) {
+  const bool again = writer != nullptr && reader.phase != writer->phase;  // micro-batches
+  return !reader.node.op.starts_with("matmul") || again;
+}
+
 Step packing(const Program& program, BufferId weights, BufferId packed,
              const WeightLayout& layout) {
   Step out;
@@ -51,12 +58,12 @@ void keep_packed(Program& program, const PackedWeights& layout_of, const RunsAli
   std::map<size_t, std::vector<Step>> behind;  // by the step that writes the weights
   for (size_t s = 0; s < program.steps.size(); ++s) {
     Step& step = program.steps[s];
-    const bool convolution = step.node.op.starts_with("conv") &&
-                             (takes_post_ops(step.node.op) || has_post_ops(step.node.op));
-    if (step.kind != Step::Kind::kernel || !convolution) continue;
+    const bool reads = takes_post_ops(step.node.op) || has_post_ops(step.node.op);
+    if (step.kind != Step::Kind::kernel || !reads) continue;
     const BufferId weights = step.in[1];
     const std::vector<size_t>& writers = uses.makers(weights);
     if (persistent.count(weights) == 0 || writers.size() > 1) continue;
+    if (!pays(step, writers.empty() ? nullptr : &program.steps[writers[0]])) continue;
     const std::vector<TensorType> in = types_of(program, step.in),
                                   out = types_of(program, step.out);
     const std::optional<WeightLayout> layout = layout_of({step.node, in, out});

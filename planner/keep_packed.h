@@ -16,7 +16,7 @@ using PackedWeights = std::function<std::optional<WeightLayout>(const KernelCall
 /// Keeps weights as the convolutions that read them want them, in a Program that has not been
 /// placed yet, behind keep_casts: laid out in Program::setup, and by what writes them. That is
 /// their update where `takes` says that it still runs by the same kernel then, else a step behind
-/// what writes them.
+/// what writes them. Of products, too, where several micro-batches read what an update writes.
 ///
 ///   y = conv(x, w) … w', … = adamw(w, …)   becomes
 ///   setup p = pack_weights(w);    y = conv{packed=1}(x, w, p) … w', …, p' = adamw{layouts=…}(w, …)

@@ -359,6 +359,9 @@ std::vector<OpDef> conv_ops() {
   laid_out({32, 64, 3, 3}, "AcdB32a2b");
   laid_out({64, 32, 3}, "BAc8a16b2a");
   laid_out({32, 64, 1, 2}, "ABcd8a16b2a");
+  laid_out({90, 47}, "BA16a64b2a");
+  laid_out({90, 47}, "AB16b48a2b");
+  laid_out({64, 33, 1, 1}, "ABcd16b64a2b");
   ops.push_back(pack);
   return ops;
 }

@@ -3,6 +3,7 @@
 
 #include "graph/ops/einsum.h"
 #include "graph/ops/families.h"
+#include "graph/ops/post.h"
 
 namespace shardrun {
 
@@ -62,7 +63,9 @@ DType product_dtype(std::span<const TensorType> in) {
 }
 
 std::vector<TensorType> matmul_infer(const Node& node, std::span<const TensorType> in) {
-  SR_REQUIRE(in.size() == 2, invalid_input, "matmul takes 2 operands, got ", in.size());
+  const size_t operands = kOwnOperands + packed_operands(node);
+  SR_REQUIRE(in.size() == operands, invalid_input, "matmul takes ", operands, " operands, got ",
+             in.size());
   SR_REQUIRE(is_float(in[0].dtype) && (in[0].dtype == in[1].dtype || is_mixed(in)), invalid_input,
              "matmul wants two operands of one floating type, or f32 and bf16, got ", in[0],
              " and ", in[1]);

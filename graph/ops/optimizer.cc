@@ -139,10 +139,14 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
     }
   }
   // Laid out, with and without a copy.
-  for (const char* layouts : {"AcB32a2b", "BAc8a16b2a AcB64a2b", "Abc4a"}) {
+  const std::pair<Shape, const char*> laid_out[] = {{{64, 96, 3}, "AcB32a2b"},
+                                                    {{64, 96, 3}, "BAc8a16b2a AcB64a2b"},
+                                                    {{64, 96, 3}, "Abc4a"},
+                                                    {{90, 47}, "BA16a64b2a AB16b64a2b"}};
+  for (const auto& [shape, layouts] : laid_out) {
     for (const bool copy : {false, true}) {
       OpDef::Sample s;
-      s.in.assign(2 + moments, {DType::f32, {64, 96, 3}});
+      s.in.assign(2 + moments, {DType::f32, shape});
       s.in.insert(s.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
       s.attrs = attrs[0];
       s.attrs.set("layouts", std::string(layouts));

@@ -13,6 +13,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/weight_blocks.h"
 #include "kernels/cpu/winograd.h"
 
 namespace shardrun::cpu {
@@ -111,6 +112,7 @@ std::shared_ptr<const PackedProduct> packed_product(const ConvolutionShape& s) {
   p.a = p.b = p.in = s.dtype;
   p.out = s.epilogue ? DType::f32 : weights ? s.weights_dtype : s.dtype;
   p.post = s.post;
+  p.packed = s.packed;
   switch (s.pass) {
     case Pass::forward:  // y [n, o] = x [n, c] w' [c, o]
       p.m = n, p.k = c, p.n = o, p.a_row = c, p.a_col = 1, p.b_row = 1, p.b_col = c;
@@ -165,10 +167,6 @@ std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
     p.workspace = p.bytes_sums + p.packed->workspace_bytes();
     return p;
   }
-  if (p.shape.packed && p.packed) {
-    *why = "packs its operand itself";
-    return std::nullopt;
-  }
   p.convolution = GatheredGradient::make(p.shape, why);
   if (p.convolution) {
     p.workspace = p.convolution->scratch_bytes();
@@ -220,12 +218,14 @@ void run_packed(const Plan& p, const KernelArgs& args) {
   const bool weights = p.shape.pass == Pass::weights;
   void* result = p.bytes_sums > 0 ? args.workspace : args.out[0].data;
   const void *a = args.in[weights ? 1 : 0].data, *b = args.in[weights ? 0 : 1].data;
+  KernelArgs own = args;
+  if (p.shape.packed) b = args.in.back().data, own.in = args.in.first(args.in.size() - 1);
   char* work = static_cast<char*>(args.workspace) + p.bytes_sums;
   if (p.shape.epilogue) {
     p.packed->run(a, b, result, work);
     p.shape.epilogue->run(args, static_cast<float*>(result), 0, p.shape.epilogue->rows());
   } else {
-    p.packed->run(a, b, result, work, PostOperands(args).span());
+    p.packed->run(a, b, result, work, PostOperands(own).span());
   }
 }
 
@@ -341,10 +341,23 @@ PreparedKernel prepare_tiles(const KernelCall& call) {
           "cpu:winograd"};
 }
 
-std::optional<WeightLayout> packed_layout(const KernelCall& call) {
+}  // namespace
+
+std::optional<WeightLayout> conv_layout(const KernelCall& call) {
   if (refuses(call) || !refuses_tiles(call)) return std::nullopt;  // those do it in cache
+  const TensorType& weights = call.in[1];
   std::string why;
   const std::optional<Plan> p = plan(call, &why);
+  if (p->packed) {
+    if (weights.dtype != DType::bf16) return std::nullopt;
+    ConvolutionShape shape = p->shape;
+    shape.packed = true;
+    const auto product = packed_product(shape);
+    if (!product) return std::nullopt;
+    const WeightLayout layout =
+        WeightBlocks::matrix(product->blocks(), weights.shape.size(), shape.pass == Pass::data);
+    return WeightBlocks::make(weights, layout) ? std::optional(layout) : std::nullopt;
+  }
   if (!p->convolution) return std::nullopt;
   std::optional<WeightLayout> layout = p->convolution->weights_layout();
   if (!layout) return std::nullopt;
@@ -355,8 +368,6 @@ std::optional<WeightLayout> packed_layout(const KernelCall& call) {
   if (refuses_packing({pack, call.in.subspan(1, 1), out})) return std::nullopt;
   return layout;
 }
-
-}  // namespace
 
 KernelList conv_kernels() {
   KernelList list;
@@ -370,11 +381,3 @@ KernelList conv_kernels() {
 }
 
 }  // namespace shardrun::cpu
-
-namespace shardrun {
-
-std::optional<WeightLayout> packed_weights(const KernelCall& call) {
-  return cpu::packed_layout(call);
-}
-
-}  // namespace shardrun

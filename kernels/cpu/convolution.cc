@@ -284,6 +284,8 @@ dnnl::reorder::primitive_desc packing(const KernelCall& call) {
 std::optional<std::string> refuses_packing(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   if (call.in[0].shape.empty() || element_count(call.in[0].shape) == 0) return "nothing to lay out";
+  if (WeightBlocks::make(call.in[0], WeightLayout::parse(call.node.attrs.s("layout"))))
+    return std::nullopt;
   try {
     if (packing(call).scratchpad_desc().get_size() > 0) return "oneDNN wants a workspace";
   } catch (const dnnl::error& e) {

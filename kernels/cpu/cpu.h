@@ -12,8 +12,9 @@ namespace shardrun {
 /// bit.
 const KernelList& cpu_kernels();
 
-/// How the kernel that runs a convolution lays its weights out first each time; none if it takes
-/// them as they lie. With the attribute packed=1 it takes them from one more operand, the last.
+/// How the kernel that runs a product or a convolution reads its weights, operand 1, fastest; none
+/// if as they lie, or if it gains nothing by another layout. With the attribute packed=1 it takes
+/// them from one more operand, the last.
 std::optional<WeightLayout> packed_weights(const KernelCall& call);
 
 std::string onednn_version();  // "2.6.3"

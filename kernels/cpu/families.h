@@ -1,6 +1,9 @@
 // The CPU kernels' families; registry.cc puts their lists together.
 #pragma once
 
+#include <optional>
+
+#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 
 namespace shardrun::cpu {
@@ -18,5 +21,9 @@ KernelList softmax_kernels();
 KernelList attention_kernels();
 KernelList dropout_kernels();
 KernelList optimizer_kernels();
+
+/// packed_weights (cpu.h) of these families.
+std::optional<WeightLayout> matmul_layout(const KernelCall& call);
+std::optional<WeightLayout> conv_layout(const KernelCall& call);
 
 }  // namespace shardrun::cpu

@@ -13,6 +13,7 @@
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/weight_blocks.h"
 #include "kernels/einsum_product.h"
 
 namespace shardrun::cpu {
@@ -29,7 +30,7 @@ struct Types {
 // The terms without batch, packed, or null and why not.
 std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& size,
                                             const Types& types, const std::vector<GemmPost>& post,
-                                            std::string* why) {
+                                            bool packed_before, std::string* why) {
   const std::string m = common_letters(e.out, e.a, true), n = common_letters(e.out, e.b, true),
                     k = common_letters(e.a, e.out, false);
   if (m + n != e.out || common_letters(m, e.b, true) != "") {
@@ -44,7 +45,7 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
     *why = "letters of one group are not adjacent";
     return nullptr;
   }
-  if (types.a == types.b && am->size < kRowsThatPay) {
+  if (types.a == types.b && am->size < kRowsThatPay && !packed_before) {
     *why = "too few rows for packing";
     return nullptr;
   }
@@ -53,6 +54,7 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
   s.a_row = am->stride, s.a_col = ak->stride, s.b_row = bk->stride, s.b_col = bn->stride;
   s.a = types.a, s.b = types.b, s.in = types.in, s.out = types.out;
   s.post = post;
+  s.packed = packed_before;
   return PackedProduct::make(s, why);
 }
 
@@ -60,6 +62,7 @@ struct Plan {
   std::shared_ptr<const PackedProduct> packed;  // or
   std::shared_ptr<const Gemm> gemm;         // both null: the result is empty, or zero because k is
   bool swapped = false;                     // b is the left operand
+  bool packed_before = false;               // b is read from the last operand, in blocks
   bool narrow_a = false, narrow_b = false;  // f32 beside bf16: rounded into the workspace first
   std::optional<StridedCopy> copy_a, copy_b, copy_out;
   int64_t bytes_a = 0, bytes_b = 0, bytes_out = 0;  // of the copies, rounded up to 64
@@ -73,11 +76,13 @@ struct Plan {
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/// `packed_before`: the second operand's blocks are there.
 std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& post,
-                         std::string* why) {
+                         bool packed_before, std::string* why) {
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   Plan p;
+  p.packed_before = packed_before;
   for (const auto& [letter, n] : size) {
     if (n == 0) return p;
   }
@@ -86,9 +91,11 @@ std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& po
               in = a == b ? a : DType::bf16;
   for (bool swapped : {false, true}) {
     const Einsum oriented = swapped ? Einsum{e.b, e.a, e.out} : e;
-    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post, why);
+    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post,
+                      packed_before, why);
     p.swapped = swapped;
     if (p.packed) return p;
+    if (packed_before) return std::nullopt;
   }
   p.narrow_a = a != in, p.narrow_b = b != in;
   if (p.narrow_a) p.bytes_narrow = round64(element_count(call.in[0].shape) * size_of(in));
@@ -128,7 +135,7 @@ void narrow(const TensorView& from, void* to) {
 
 void run(const Plan& p, const KernelArgs& args, std::span<const void* const> operands = {}) {
   const TensorView& out = args.out[0];
-  const void *a = args.in[0].data, *b = args.in[1].data;
+  const void *a = args.in[0].data, *b = (p.packed_before ? args.in.back() : args.in[1]).data;
   char* work = static_cast<char*>(args.workspace);
   if (p.packed)
     return p.packed->run(p.swapped ? b : a, p.swapped ? a : b, out.data, work, operands);
@@ -152,13 +159,13 @@ void run(const Plan& p, const KernelArgs& args, std::span<const void* const> ope
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!plan(call, {}, &why)) return why;
+  if (!plan(call, {}, packed_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<Plan> p = plan(call, {}, &why);
+  std::optional<Plan> p = plan(call, {}, packed_operands(call.node) > 0, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
   return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), "cpu:onednn"};
 }
@@ -180,20 +187,20 @@ struct Posted {
   TensorType sums;
 };
 
-std::optional<Posted> plan_posted(const KernelCall& call, std::string* why) {
+std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, std::string* why) {
   const Node node = without_post_ops(call.node);
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
   Posted out;
   const auto lies = [&](const Shape& operand) { return lies_in_rows(operand, call.out[0].shape); };
   if (const auto posts = gemm_posts(call, lies)) {
-    const auto product = plan({node, own, call.out}, *posts, why);
+    const auto product = plan({node, own, call.out}, *posts, packed_before, why);
     if (product && (product->packed || product->gemm)) {
       out.product = *product;
       return out;
     }
   }
   out.sums = {DType::f32, call.out[0].shape};
-  const auto product = plan({node, own, std::span(&out.sums, 1)}, {}, why);
+  const auto product = plan({node, own, std::span(&out.sums, 1)}, {}, packed_before, why);
   if (!product) return std::nullopt;
   out.product = *product;
   out.epilogue = Epilogue::make(call, why);
@@ -206,17 +213,22 @@ std::optional<std::string> posted_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   if (auto reason = refuse_more_results(call)) return reason;
   std::string why;
-  if (!plan_posted(call, &why)) return why;
+  if (!plan_posted(call, packed_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare_posted(const KernelCall& call) {
   std::string why;
-  const std::optional<Posted> p = plan_posted(call, &why);
+  const bool packed = packed_operands(call.node) > 0;
+  const std::optional<Posted> p = plan_posted(call, packed, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul_post '", call.node.name, "' was refused: ", why);
   PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), "cpu:onednn"};
   if (!p->epilogue) {
-    out.run = [p = *p](const KernelArgs& args) { run(p.product, args, PostOperands(args).span()); };
+    out.run = [p = *p](const KernelArgs& args) {
+      KernelArgs own = args;
+      if (p.product.packed_before) own.in = args.in.first(args.in.size() - 1);
+      run(p.product, args, PostOperands(own).span());
+    };
     return out;
   }
   out.run = [p = *p, sums = TensorView{nullptr, p->sums}](const KernelArgs& args) mutable {
@@ -229,6 +241,24 @@ PreparedKernel prepare_posted(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::optional<WeightLayout> matmul_layout(const KernelCall& call) {
+  const TensorType& weights = call.in[1];
+  if (call.in[0].dtype != DType::bf16 || weights.dtype != DType::bf16 || weights.shape.size() != 2)
+    return std::nullopt;
+  std::string why;
+  std::optional<Plan> product;
+  if (!has_post_ops(call.node.op)) {
+    product = plan(call, {}, true, &why);
+  } else if (const auto posted = plan_posted(call, true, &why)) {
+    product = posted->product;
+  }
+  if (!product || !product->packed) return std::nullopt;
+  const Einsum e = Einsum::parse(call.node.attrs.s("equation"));
+  const bool rows_are_terms = e.out.find(e.b[0]) == std::string::npos;
+  const WeightLayout layout = WeightBlocks::matrix(product->packed->blocks(), 2, rows_are_terms);
+  return WeightBlocks::make(weights, layout) ? std::optional(layout) : std::nullopt;
+}
 
 KernelList matmul_kernels() {
   const KernelImpl dense{"matmul", "cpu:onednn", refuses, prepare};

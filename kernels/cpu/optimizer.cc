@@ -34,7 +34,7 @@ class Extras {
     for (const WeightLayout& layout : form_.layouts)
       blocks_.push_back(*WeightBlocks::make(copy, layout));
     const int64_t count = element_count(copy.shape);
-    chunk_ = blocks_.empty() ? kChunk : count / blocks_[0].panels();
+    chunk_ = blocks_.empty() ? kChunk : WeightBlocks::kPanel * (count / copy.shape[0]);
     chunks_ = (count + chunk_ - 1) / chunk_;
   }
 

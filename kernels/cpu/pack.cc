@@ -120,24 +120,29 @@ void for_tiles(const MatrixView& from, DType to, bool across, const Lines& m, St
 
 }  // namespace
 
-void pack_blocks(const MatrixView& from, DType to, const BlockLayout& layout, void* out) {
+void pack_blocks(const MatrixView& from, const PartOf& part, DType to, const BlockLayout& layout,
+                 void* out) {
   const bool across = from.col_stride == 1;  // k runs along rows: a line is a row
   const int64_t pair = to == DType::f32 ? 1 : 2, depth = layout.depth / pair;  // in units
-  const int64_t deep = (from.rows + layout.depth - 1) / layout.depth * depth;
+  const int64_t width = layout.width, first = part.row / pair;
+  const auto deep = [&](int64_t rows) { return (rows + layout.depth - 1) / layout.depth * depth; };
+  // Panel n / width holds all of k, `width` units for each.
+  const auto place = [&](int64_t k, int64_t n) {
+    n += part.col;
+    return static_cast<Units*>(out) +
+           (n / width * deep(part.rows) * width + (first + k) * width + n % width) / kTile;
+  };
   for_tiles<true>(from, to, across, lines_of(from, across), [&](int64_t k, int64_t n, Units* tile) {
-    // Panel n / width holds all of k, `width` units for each.
-    auto* at =
-        static_cast<Units*>(out) +
-        (n / layout.width * deep * layout.width + k * layout.width + n % layout.width) / kTile;
-    for (int64_t i = 0; i < kTile; ++i) at[i * layout.width / kTile] = tile[i];
+    Units* at = place(k, n);
+    for (int64_t i = 0; i < kTile; ++i) at[i * width / kTile] = tile[i];
   });
+  if (part.col + from.cols < part.cols) return;
   // Columns up to the panel's end that no tile reached.
   const int64_t begin = (from.cols + kTile - 1) / kTile * kTile,
-                end = (from.cols + layout.width - 1) / layout.width * layout.width;
+                end = (part.cols + width - 1) / width * width - part.col;
   for (int64_t n = begin; n < end; n += kTile) {
-    auto* at = static_cast<Units*>(out) +
-               (n / layout.width * deep * layout.width + n % layout.width) / kTile;
-    for (int64_t k = 0; k < deep; ++k) at[k * layout.width / kTile] = Units{};
+    Units* at = place(0, n);
+    for (int64_t k = 0; k < deep(from.rows); ++k) at[k * width / kTile] = Units{};
   }
 }
 

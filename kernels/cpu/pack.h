@@ -26,8 +26,21 @@ struct BlockLayout {
   }
 };
 
-/// On all threads of the caller. `to`: f32 (from f32) or bf16 (from either).
-void pack_blocks(const MatrixView& from, DType to, const BlockLayout& layout, void* out);
+/// Rows from `row` on and columns from `col` on of a matrix; multiples of BlockLayout::depth
+/// and 16.
+struct PartOf {
+  int64_t rows = 0, cols = 0;  // of the whole
+  int64_t row = 0, col = 0;
+};
+
+/// On all threads of the caller. `to`: f32 (from f32) or bf16 (from either). Of a part of a matrix
+/// whose blocks begin at `out`, its own blocks, and the zeros behind the whole.
+void pack_blocks(const MatrixView& from, const PartOf& part, DType to, const BlockLayout& layout,
+                 void* out);
+/// All of it.
+inline void pack_blocks(const MatrixView& from, DType to, const BlockLayout& layout, void* out) {
+  pack_blocks(from, {from.rows, from.cols}, to, layout, out);
+}
 
 /// Row-major and dense.
 void pack_rows(const MatrixView& from, DType to, void* out);

@@ -31,7 +31,9 @@ class Chunked : public PackedProduct {
     const double parts = static_cast<double>(s_.k) * static_cast<double>(s_.n * size) /
                          static_cast<double>(s_.chunk_bytes);
     mc_ = s_.m, nc_ = s_.n, kc_ = s_.k;
-    if (s_.n >= s_.k) {
+    if (s_.packed) {
+      // There is nothing to hold in cache.
+    } else if (s_.n >= s_.k) {
       nc_ = chunk_of(s_.n, parts, kLeast, 4 * kLeast);
     } else {
       kc_ = chunk_of(s_.k, parts, kAlongK, 16 * kAlongK);
@@ -69,7 +71,8 @@ class Chunked : public PackedProduct {
       gemm = Gemm::make(g, why);
       good = gemm != nullptr;
       if (!good) return;
-      bytes_b_ = std::max(bytes_b_, round_up(gemm->blocks().bytes(c.k, c.n, s_.in), 64));
+      if (!s_.packed)
+        bytes_b_ = std::max(bytes_b_, round_up(gemm->blocks().bytes(c.k, c.n, s_.in), 64));
       scratch_ = std::max(scratch_, gemm->scratch_bytes());
       // What is packed for one chunk of rows serves all of them.
       const auto [it, fresh] = layouts_.try_emplace({c.n, c.k}, gemm->blocks());
@@ -84,6 +87,8 @@ class Chunked : public PackedProduct {
 
   int64_t workspace_bytes() const override { return bytes_a_ + bytes_b_ + bytes_c_ + scratch_; }
 
+  BlockLayout blocks() const override { return layouts_.at({s_.n, s_.k}); }
+
   void run(const void* a, const void* b, void* c, void* workspace,
            std::span<const void* const> operands) const override {
     char* packed_a = static_cast<char*>(workspace);
@@ -95,7 +100,7 @@ class Chunked : public PackedProduct {
     for_chunks([&](const Chunk& at) {
       const Gemm& gemm = *gemms_.at(key_of(at));
       const MatrixView of_b = part(b, s_.b, s_.b_row, s_.b_col, at.k0, at.n0, at.k, at.n);
-      if (at.m0 == 0) pack_blocks(of_b, s_.in, gemm.blocks(), packed_b);
+      if (at.m0 == 0 && !s_.packed) pack_blocks(of_b, s_.in, gemm.blocks(), packed_b);
       const MatrixView of_a = part(a, s_.a, s_.a_row, s_.a_col, at.m0, at.k0, at.m, at.k);
       if (packs_a_) pack_rows(of_a, s_.in, packed_a);
       const void* left = packs_a_ ? packed_a : of_a.data;
@@ -104,7 +109,7 @@ class Chunked : public PackedProduct {
       const std::span<const void* const> post(here, count);
       char* to = result + (at.m0 * s_.n + at.n0) * size;
       if (at.n == s_.n) {
-        gemm.run(left, packed_b, to, scratch, post);
+        gemm.run(left, s_.packed ? b : packed_b, to, scratch, post);
       } else {
         gemm.run(left, packed_b, beside, scratch, post);
         spread(beside, at, to);

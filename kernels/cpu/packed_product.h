@@ -17,7 +17,8 @@ struct ProductShape {
   DType a = DType::f32, b = DType::f32;
   DType in = DType::f32, out = DType::f32;  // of the product: f32 -> f32, bf16 -> bf16 or f32
   std::vector<GemmPost> post = {};
-  int64_t chunk_bytes = int64_t{12} << 20;  // at most so much of b is packed at a time
+  bool packed = false;                      // b is, all of it, as blocks() says
+  int64_t chunk_bytes = int64_t{12} << 20;  // else at most so much of b is packed at a time
 };
 
 class PackedProduct {
@@ -28,6 +29,7 @@ class PackedProduct {
   virtual ~PackedProduct() = default;
 
   virtual int64_t workspace_bytes() const = 0;
+  virtual BlockLayout blocks() const = 0;  // of b, where it is packed already
   /// `operands`: of those post-ops that have one.
   virtual void run(const void* a, const void* b, void* c, void* workspace,
                    std::span<const void* const> operands = {}) const = 0;

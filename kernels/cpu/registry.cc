@@ -20,6 +20,10 @@ const KernelList& cpu_kernels() {
   return list;
 }
 
+std::optional<WeightLayout> packed_weights(const KernelCall& call) {
+  return call.node.op.starts_with("conv") ? cpu::conv_layout(call) : cpu::matmul_layout(call);
+}
+
 std::string onednn_version() {
   const dnnl::version_t& v = *dnnl::version();
   return str(v.major, ".", v.minor, ".", v.patch);

@@ -1,5 +1,5 @@
-// 32 channels out by 32 in at a time: transposed so that channels out lie side by side, for each
-// channel in and tap, and from there to their places.
+// Convolutions': 32 channels out by 32 in at a time, transposed so that channels out lie side by
+// side, for each channel in and tap, and from there to their places.
 #include "kernels/cpu/weight_blocks.h"
 
 #include "kernels/cpu/lanes.h"
@@ -43,23 +43,44 @@ void turn(const uint16_t* from, int64_t row, int64_t columns, Units* stage) {
 
 }  // namespace
 
+WeightLayout WeightBlocks::matrix(const BlockLayout& blocks, size_t rank, bool rows_are_terms) {
+  WeightLayout out;
+  const int64_t k = rows_are_terms ? 0 : 1, n = 1 - k;
+  out.order = {n, k};
+  for (size_t d = 2; d < rank; ++d) out.order.push_back(static_cast<int64_t>(d));
+  out.blocks = {blocks.depth / 2, blocks.width, 2};
+  out.of = {k, n, k};
+  return out;
+}
+
 std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights,
                                                const WeightLayout& layout) {
   using Ints = std::vector<int64_t>;
   const Shape& dims = weights.shape;
-  if (weights.dtype != DType::bf16 || dims.size() < 3) return std::nullopt;
+  if (weights.dtype != DType::bf16 || dims.size() < 2 || layout.order.size() != dims.size() ||
+      element_count(dims) == 0)
+    return std::nullopt;
   WeightBlocks out;
   out.out_ = dims[0], out.in_ = dims[1];
-  out.taps_ = element_count(dims) / std::max<int64_t>(out.out_ * out.in_, 1);
-  if (out.out_ == 0 || out.out_ % kSquare != 0 || out.in_ == 0 || out.in_ % kSquare != 0 ||
-      out.taps_ < 1 || out.taps_ > kMostTaps)
+  out.taps_ = element_count(dims) / (out.out_ * out.in_);
+  const auto& [order, blocks, of] = layout;
+  if (out.taps_ == 1 && blocks.size() == 3 && blocks[0] == kLanes && blocks[1] % kLanes == 0) {
+    const BlockLayout as_matrix{blocks[1], 2 * blocks[0]};
+    for (const bool rows_are_terms : {false, true}) {
+      out.rows_are_terms_ = rows_are_terms;
+      if (layout == matrix(as_matrix, dims.size(), rows_are_terms)) {
+        out.matrix_ = as_matrix;
+        return out;
+      }
+    }
+  }
+  if (dims.size() < 3 || out.out_ % kPanel != 0 || out.in_ % kSquare != 0 || out.taps_ > kMostTaps)
     return std::nullopt;
   Ints forward = {0}, back = {0, 1}, turned = {1, 0};
   for (size_t d = 2; d < dims.size(); ++d) {
-    for (Ints* order : {&forward, &back, &turned}) order->push_back(static_cast<int64_t>(d));
+    for (Ints* to : {&forward, &back, &turned}) to->push_back(static_cast<int64_t>(d));
   }
   forward.push_back(1);
-  const auto& [order, blocks, of] = layout;
   if (order == forward && of == Ints{0, 1} && blocks[1] == 2 && blocks[0] % kSquare == 0 &&
       out.out_ % blocks[0] == 0) {
     out.width_ = blocks[0];
@@ -71,9 +92,8 @@ std::optional<WeightBlocks> WeightBlocks::make(const TensorType& weights,
   return std::nullopt;
 }
 
-int64_t WeightBlocks::panels() const { return out_ / kSquare; }
-
 void WeightBlocks::run(const uint16_t* from, uint16_t* to) const {
+  if (matrix_) return pack(0, out_, from, to);
   const int64_t across = in_ / kSquare;
   parallel_ranges(panels() * across, 1, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item)
@@ -82,7 +102,20 @@ void WeightBlocks::run(const uint16_t* from, uint16_t* to) const {
 }
 
 void WeightBlocks::run_panel(int64_t panel, const uint16_t* from, uint16_t* to) const {
-  for (int64_t c = 0; c < in_; c += kSquare) tile(panel * kSquare, c, from, to);
+  const int64_t first = panel * kPanel;
+  if (matrix_) return pack(first, std::min(kPanel, out_ - first), from, to);
+  for (int64_t c = 0; c < in_; c += kSquare) tile(first, c, from, to);
+}
+
+void WeightBlocks::pack(int64_t first, int64_t count, const uint16_t* from, uint16_t* to) const {
+  from += first * in_;
+  if (rows_are_terms_) {
+    pack_blocks({from, DType::bf16, count, in_, in_, 1}, {out_, in_, first, 0}, DType::bf16,
+                *matrix_, to);
+  } else {
+    pack_blocks({from, DType::bf16, in_, count, 1, in_}, {in_, out_, 0, first}, DType::bf16,
+                *matrix_, to);
+  }
 }
 
 void WeightBlocks::tile(int64_t o, int64_t c, const uint16_t* from, uint16_t* to) const {

@@ -199,7 +199,7 @@ TEST_P(KeptCasts, WhereThereIsRoom) {
     const Model model = load_bf16(world);
     PlanRequest request;
     request.planner = planner;
-    const TrainingPlan plenty = make_plan(world, model, request);
+    const TrainingPlan plenty = without_layouts(world, model, request);
     EXPECT_TRUE(keeps(plenty));
     request.memory_bytes = bytes(plenty) - 1;
     const TrainingPlan tight = make_plan(world, model, request);

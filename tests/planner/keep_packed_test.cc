@@ -124,6 +124,35 @@ TEST(KeepPacked, BehindAnUpdateThatWouldLoseItsKernel) {
   }
 }
 
+/// A product and its weights' update, perhaps behind several micro-batches.
+TEST(KeepPacked, OfProductsOverMicroBatches) {
+  for (const Phase phase : {Phase::micro, Phase::update}) {
+    Graph g;
+    const ValueId w = g.add_persistent("w", {DType::f32, {96, 64}}, Role::parameter, Source{}),
+                  x = g.add_input("x", {DType::f32, {80, 96}}, Role::batch),
+                  grad = g.add_input("grad", g.type(w), Role::batch),
+                  buffer = g.add_persistent("momentum", g.type(w), Role::state, Source{}),
+                  lr = g.add_input("lr", {DType::f32, {}}, Role::scalar),
+                  step = g.add_input("step", {DType::i64, {}}, Role::scalar);
+    g.outputs = {g.add("matmul", {x, w}, {{"equation", std::string("mk,kn->mn")}}, "y")};
+    g.phase = phase;
+    const auto next =
+        g.add_node("sgd", {w, grad, buffer, lr, step, lr},
+                   {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
+    g.updates[w] = next[0];
+    g.updates[buffer] = next[1];
+    Program p = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+    keep_packed(p, [](const KernelCall&) { return WeightLayout::parse("BA16a64b2a"); });
+    place_memory(p, nullptr, nullptr);
+    check_memory(p);
+    EXPECT_EQ(kinds(p.steps), "matmul sgd");
+    EXPECT_EQ(kinds(p.setup), phase == Phase::update ? "pack_weights" : "");
+    EXPECT_EQ(p.steps[0].node.attrs.has("packed"), phase == Phase::update);
+    EXPECT_EQ(p.steps[1].node.attrs.has("layouts"), phase == Phase::update);
+    EXPECT_EQ(types_made(p, p.steps[0].node), types_of(p, p.steps[0].out));
+  }
+}
+
 /// Validation lays them out in memory that training uses otherwise.
 TEST(KeepPacked, BehindWhatAnotherProgramKeeps) {
   const Program train = Fixture(Phase::micro, true).packed();
