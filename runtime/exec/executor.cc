@@ -112,6 +112,12 @@ void write_scalar(Device& device, void* to, DType dtype, DType from, const void*
 
 }  // namespace
 
+Communicator* Arena::group(const std::vector<std::vector<int>>& groups) {
+  std::unique_ptr<Communicator>& group = groups_[groups];
+  if (!group) group = world_.split(groups);
+  return group.get();
+}
+
 StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
     : lists_(lists.begin(), lists.end()),
       known_(std::make_shared<std::map<std::string, int64_t>>()) {}
@@ -162,7 +168,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
   SR_REQUIRE(arena_->bytes() >= program_.arena_bytes, internal, "the shared arena has ",
              arena_->bytes(), " bytes, the program needs ", program_.arena_bytes);
   try {
-    make_groups(world);
+    find_groups();
     prepare(lists);
     agree_on_recording(world);
     plan_waits();
@@ -175,9 +181,9 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
 
 Executor::~Executor() = default;
 
-/// Every rank splits over the same axis sets in the order of their first use, which is the same in
+/// Every rank asks for the same axis sets in the order of their first use, which is the same in
 /// every rank's program.
-void Executor::make_groups(Communicator& world) {
+void Executor::find_groups() {
   for (const Step& step : program_.steps) {
     if (step.kind != Step::Kind::collective || CollectiveStep::is_local(step.collective->kind))
       continue;
@@ -188,7 +194,7 @@ void Executor::make_groups(Communicator& world) {
       const std::vector<int64_t> members = program_.mesh.group(rank, axes);
       if (members.front() == rank) groups.emplace_back(members.begin(), members.end());
     }
-    groups_[axes] = world.split(groups);
+    groups_[axes] = arena_->group(groups);
   }
 }
 
@@ -210,7 +216,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
             std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype, program_.rank,
                                              side != nullptr ? *side : device_);
         needed = ready.collective->workspace_bytes();
-        if (!local) ready.group = groups_.at(step.collective->axes).get();
+        if (!local) ready.group = groups_.at(step.collective->axes);
       } else {
         const std::vector<TensorType> in = types_of(program_, step.in),
                                       out = types_of(program_, step.out);

@@ -25,16 +25,23 @@ namespace shardrun {
 /// It is of the world's memory: peers on the same machine reach collectives' buffers directly.
 class Arena {
  public:
-  /// Collective. Throws out_of_memory with the bytes.
-  Arena(int64_t bytes, Communicator& world) : memory_(world.allocate(bytes)), bytes_(bytes) {}
+  /// Collective; `world` must outlive it. Throws out_of_memory with the bytes.
+  Arena(int64_t bytes, Communicator& world)
+      : world_(world), memory_(world.allocate(bytes)), bytes_(bytes) {}
   char* data() const { return memory_.data.get(); }
   int64_t bytes() const { return bytes_; }
   /// Why peers on this machine cannot reach it; "": they can, or there are none.
   const std::string& why_private() const { return memory_.why_private; }
+  /// This rank's of Communicator::split(groups): one for all who share the arena. It goes before
+  /// the memory does, which a device may not give back while a call waits for peers. Collective
+  /// when it is first asked for.
+  Communicator* group(const std::vector<std::vector<int>>& groups);
 
  private:
+  Communicator& world_;
   Memory memory_;
   int64_t bytes_ = 0;
+  std::map<std::vector<std::vector<int>>, std::unique_ptr<Communicator>> groups_;
 };
 
 /// Exact bytes of scratch of any step with these kernels: what place_memory asks for. Remembers
@@ -139,7 +146,7 @@ class Executor {
  private:
   struct Ready;   // a step with its pointers
   struct Joined;  // several, done by one kernel
-  void make_groups(Communicator& world);
+  void find_groups();
   void prepare(std::span<const KernelList* const> lists);
   void agree_on_recording(Communicator& world);
   void set_up();
@@ -162,8 +169,8 @@ class Executor {
   Program program_;
   Device& device_;
   std::shared_ptr<Arena> arena_;
-  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by mesh axes
-  std::vector<Ready> setup_, ready_;  // of Program::setup and Program::steps
+  std::map<std::vector<int>, Communicator*> groups_;  // by mesh axes
+  std::vector<Ready> setup_, ready_;                  // of Program::setup and Program::steps
   bool is_set_up_ = false;
   std::map<size_t, RowChain> chains_;  // by their first step
   std::map<size_t, Joined> joined_;    // likewise: what chains_ are on the host, on a device

@@ -333,6 +333,17 @@ TEST(Executor, KeepsCopiesOfWeights) {
   compare("2x2", "sgd", 1, 4);
 }
 
+TEST(Arena, HasOneCommunicatorForEachPartition) {
+  testing::run_ranks(4, [](Communicator& world) {
+    Arena arena(64, world);
+    Communicator* const pair = arena.group({{0, 1}, {2, 3}});
+    EXPECT_EQ(pair->size(), 2);
+    EXPECT_EQ(arena.group({{0, 1}, {2, 3}}), pair);
+    EXPECT_EQ(arena.group({{0, 2}, {1, 3}})->rank(), world.rank() / 2);
+    EXPECT_EQ(arena.group({{3, 2, 1, 0}})->rank(), 3 - world.rank());
+  });
+}
+
 /// An evaluation program reads the parameters that a training program left in the arena both share.
 TEST(Executor, ProgramsShareAnArena) {
   const ModelOptions o = options("sgd", 1, 0);
