@@ -13,10 +13,13 @@
 #include "graph/passes/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/joined_step.h"
 #include "models/gat.h"
 #include "models/gpt.h"
 #include "models/wide_resnet.h"
 #include "planner/join_steps.h"
+#include "planner/join_updates.h"
+#include "planner/keep_packed.h"
 #include "planner/planner.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/allocations.h"
@@ -99,6 +102,12 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
   join_steps(program, [&](const Node& node, const auto& in, const auto& out) {
     return select_kernel(lists, {node, in, out}).impl != "reference";  // which allocates
   });
+  const auto by_same_kernel = [&](const KernelCall& more, const KernelCall& alone) {
+    return runs_alike(lists, more, alone);
+  };
+  keep_casts(program);
+  keep_packed(program, packed_weights, by_same_kernel);
+  join_updates(program, by_same_kernel);
   place_memory(program, StepWorkspaces(lists));
   Executor executor(std::move(program), lists, world, 1);
   std::vector<TensorView> batch;
