@@ -98,7 +98,7 @@ LiveValues live_values(const Graph& graph, ValueBytes bytes) {
   LiveValues out;
   out.bytes = std::move(bytes);
   for (const Value& value : graph.values()) out.given.push_back(value.role == Role::batch);
-  out.kept.assign(graph.values().size(), false);
+  out.kept = out.given;
   for (ValueId id : graph.outputs) out.kept[at(id)] = true;
   for (const auto& [name, id] : graph.metrics) out.kept[at(id)] = true;
   out.becomes.assign(graph.values().size(), kNoValue);

@@ -23,7 +23,7 @@ struct LiveStep {
 struct LiveValues {
   ValueBytes bytes;
   std::vector<bool> given;       // there before the first step: batches
-  std::vector<bool> kept;        // read after the last: outputs and metrics
+  std::vector<bool> kept;        // there after the last: outputs, metrics, and batches
   std::vector<ValueId> becomes;  // the persistent value that it replaces, or kNoValue
 };
 LiveValues live_values(const Graph& graph, ValueBytes bytes);

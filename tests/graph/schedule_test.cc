@@ -36,7 +36,7 @@ TEST(BytesAlive, OfAChainByHand) {
   const ValueId t = b.op("tanh", {a});  // over a
   b.g.outputs = {sum_all(b, b.matmul(t, x, "ik,kj->ij"))};
   EXPECT_EQ(bytes_alive(b.g, whole_bytes(b.g)),
-            (std::vector<int64_t>{64 + 64, 64 + 64, 64 + 64 + 64, 64 + 4}));
+            (std::vector<int64_t>{64 + 64, 64 + 64, 64 + 64 + 64, 64 + 64 + 4}));
 }
 
 TEST(BytesAlive, AnUpdateTakesItsParametersPlace) {
@@ -50,7 +50,7 @@ TEST(BytesAlive, AnUpdateTakesItsParametersPlace) {
   // A reader behind keeps the old w, and so the new one needs a place of its own until then.
   b.g.outputs.push_back(sum_all(b, w));
   EXPECT_EQ(bytes_alive(b.g, whole_bytes(b.g)),
-            (std::vector<int64_t>{64 + 64, 64 + 64 + 4, 64 + 4 + 4}));
+            (std::vector<int64_t>{64 + 64, 64 + 64 + 4, 64 + 64 + 4 + 4}));
 }
 
 /// Three products of [2, 32] with [32, 32], their squares summed: gradients are what there is most.
@@ -108,9 +108,9 @@ TEST(OrderForMemory, LargeValuesAreMadeLateAndUsedEarly) {
   Graph graph = b.g;
   order_for_memory(graph);
   check_graph(graph);
-  // x, large, product, second, third at once; then without large, and x gone.
-  EXPECT_GE(peak(b.g), 4 * 1024);
-  EXPECT_LT(peak(graph), 4 * 1024);
+  // x, large, product, second, third at once; then without large.
+  EXPECT_GE(peak(b.g), 5 * 1024);
+  EXPECT_LT(peak(graph), 5 * 1024);
   testing::expect_same_outputs(b.g, graph, 0);
 }
 
