@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -125,6 +126,9 @@ class WeakScaling {
     if (o_.launcher.empty()) o_.launcher = found ? "mpirun" : "threads";
     machine_ = this_machine();
     if (!o_.threads) o_.threads = std::max(1, machine_.cores / o_.ranks.back());
+    if (const auto kind = std::filesystem::path(o_.plot).extension();
+        !kind.empty() && kind != ".svg")
+      refuse("--plot " + o_.plot + ": the plot is an SVG; name it .svg");
     for (const std::string* path : {&o_.json, &o_.plot}) {  // before it takes long
       if (!path->empty()) write_file(*path, "");
     }

@@ -190,6 +190,7 @@ TEST(Bench, RefusesWithASentence) {
            {"weak-scaling --model gpt --mpirun no-such-program --launcher mpirun",
             "no-such-program"},
            {"weak-scaling --model gpt --json no/such/folder/x", "no/such/folder/x"},
+           {"weak-scaling --model gpt --plot x.png", "x.png: the plot is an SVG"},
            {"collectives --ranks 0", "--ranks"},
            {"collectives --sizes 4KiB..1KiB", "--sizes"},
            {"collectives --sizes 1KiB,", "--sizes"},
