@@ -9,8 +9,8 @@
 
 namespace shardrun {
 
-/// How a backend's kernel lays out the weights (operand 1) of this call first each time; none if it
-/// takes them as they lie.
+/// In which layout a backend's kernel reads the weights (operand 1) of this call fastest; none if
+/// as they lie.
 using PackedWeights = std::function<std::optional<WeightLayout>(const KernelCall& call)>;
 
 /// Keeps weights as the convolutions that read them want them, in a Program that has not been

@@ -37,6 +37,7 @@ Shape image_strides(const Shape& dims, bool channels_last) {
   return strides;
 }
 
+/// Weights as `layout` has them.
 Desc blocked(const Shape& dims, DType dtype, const WeightLayout& layout) {
   Desc out(dims, onednn_type(dtype), row_major_strides(dims));
   dnnl_blocking_desc_t& b = out.data.format_desc.blocking;
@@ -57,7 +58,7 @@ Desc blocked(const Shape& dims, DType dtype, const WeightLayout& layout) {
   return out;
 }
 
-/// The other way round, if they can say it.
+/// The other way round, if a WeightLayout can say it.
 std::optional<WeightLayout> layout_of(const Shape& dims, DType dtype, const Desc& desc) {
   const dnnl_memory_desc_t& d = desc.data;
   if (d.format_kind != dnnl_blocked) return std::nullopt;

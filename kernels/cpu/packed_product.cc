@@ -28,12 +28,11 @@ class Chunked : public PackedProduct {
  public:
   explicit Chunked(const ProductShape& shape) : s_(shape) {
     const int64_t size = size_of(s_.in);
-    const double parts = static_cast<double>(s_.k) * static_cast<double>(s_.n * size) /
-                         static_cast<double>(s_.chunk_bytes);
+    const double parts = s_.packed ? 1  // there is nothing to hold in cache
+                                   : static_cast<double>(s_.k) * static_cast<double>(s_.n * size) /
+                                         static_cast<double>(s_.chunk_bytes);
     mc_ = s_.m, nc_ = s_.n, kc_ = s_.k;
-    if (s_.packed) {
-      // There is nothing to hold in cache.
-    } else if (s_.n >= s_.k) {
+    if (s_.n >= s_.k) {
       nc_ = chunk_of(s_.n, parts, kLeast, 4 * kLeast);
     } else {
       kc_ = chunk_of(s_.k, parts, kAlongK, 16 * kAlongK);
