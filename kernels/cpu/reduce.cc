@@ -36,8 +36,8 @@ void reduce_all(const KernelArgs& args) {
   set(args.out[0], 0, static_cast<float>(total));
 }
 
-// Dims merged into alternating kept and reduced groups. Example: [B,T,C] over {0,1} -> [B*T]
-// reduced, [C] kept.
+// Dims merged into alternating kept and reduced groups, of the latter one at least. Example:
+// [B,T,C] over {0,1} -> [B*T] reduced, [C] kept.
 struct Groups {
   struct Group {
     int64_t size, stride;
@@ -64,6 +64,7 @@ struct Groups {
       before = is_reduced, first = false;
     }
     last_kept = !first && !before;
+    if (reduced.empty()) reduced.push_back({1, 0});
   }
 };
 
@@ -76,15 +77,51 @@ int64_t offset_of(int64_t index, const std::vector<Groups::Group>& groups, size_
   return offset;
 }
 
+float widen(float v) { return v; }
+float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
+
+// Columns that are reduced together: their sums stay in the first cache.
+constexpr int64_t kColumns = 128;
+
+// y's n elements from the at-th on: columns of x, joined over all reduced rows in order.
+template <class Op, class T>
+void reduce_columns(const T* x, int64_t n, const Groups& g, const TensorView& y, int64_t at) {
+  alignas(64) double sum[kColumns];
+  std::fill_n(sum, n, Op::kStart);
+  const Groups::Group inner = g.reduced.back();  // rows at one distance
+  for (int64_t first = 0; first < g.reduced_count; first += inner.size) {
+    const T* rows = x + offset_of(first / inner.size, g.reduced, g.reduced.size() - 1);
+    int64_t r = 0;
+    for (; r + 4 <= inner.size; r += 4) {  // sums are loaded and stored once for four rows
+      const T *a = rows + r * inner.stride, *b = a + inner.stride, *c = b + inner.stride,
+              *d = c + inner.stride;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        double joined = Op::join(sum[i], static_cast<double>(widen(a[i])));
+        joined = Op::join(joined, static_cast<double>(widen(b[i])));
+        joined = Op::join(joined, static_cast<double>(widen(c[i])));
+        sum[i] = Op::join(joined, static_cast<double>(widen(d[i])));
+      }
+    }
+    for (; r < inner.size; ++r) {
+      const T* row = rows + r * inner.stride;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        sum[i] = Op::join(sum[i], static_cast<double>(widen(row[i])));
+      }
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) set(y, at + i, static_cast<float>(sum[i]));
+}
+
 template <class Op>
 void reduce_groups(const Groups& g, const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
   if (y.count() == 0) return;
   if (!g.last_kept || g.reduced_count == 0) {
     // The innermost dim is reduced: each result joins contiguous runs.
-    const int64_t run = g.reduced.empty() ? 1 : g.reduced.back().size;
-    const int64_t runs = run == 0 ? 0 : g.reduced_count / run;
-    const size_t outer = g.reduced.empty() ? 0 : g.reduced.size() - 1;
+    const int64_t run = g.reduced.back().size, runs = run == 0 ? 0 : g.reduced_count / run;
+    const size_t outer = g.reduced.size() - 1;
     parallel_ranges(g.kept_count, row_grain(g.reduced_count), [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         const int64_t base = offset_of(k, g.kept, g.kept.size());
@@ -99,27 +136,19 @@ void reduce_groups(const Groups& g, const KernelArgs& args) {
     return;
   }
   // The innermost dim is kept: blocks of columns, each joined over all reduced rows in order.
-  constexpr int64_t kColumns = 64;
   const int64_t cols = g.kept.back().size, blocks = (cols + kColumns - 1) / kColumns;
   const int64_t outer = g.kept_count / cols;
   parallel_ranges(outer * blocks, row_grain(g.reduced_count * std::min(cols, kColumns)),
                   [&](int64_t begin, int64_t end) {
-                    alignas(64) double sum[kColumns];
-                    alignas(64) float buffer[kColumns];
                     for (int64_t item = begin; item < end; ++item) {
                       const int64_t k = item / blocks, from = item % blocks * kColumns,
                                     n = std::min(kColumns, cols - from);
                       const int64_t base = offset_of(k, g.kept, g.kept.size() - 1) + from;
-                      std::fill_n(sum, kColumns, Op::kStart);
-                      for (int64_t r = 0; r < g.reduced_count; ++r) {
-                        const float* v =
-                            floats(x, base + offset_of(r, g.reduced, g.reduced.size()), n, buffer);
-#pragma omp simd
-                        for (int64_t c = 0; c < n; ++c)
-                          sum[c] = Op::join(sum[c], static_cast<double>(v[c]));
+                      if (x.type.dtype == DType::f32) {
+                        reduce_columns<Op>(x.as<float>() + base, n, g, y, k * cols + from);
+                      } else {
+                        reduce_columns<Op>(x.as<uint16_t>() + base, n, g, y, k * cols + from);
                       }
-                      for (int64_t c = 0; c < n; ++c)
-                        set(y, k * cols + from + c, static_cast<float>(sum[c]));
                     }
                   });
 }

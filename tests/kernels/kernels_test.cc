@@ -174,6 +174,27 @@ TEST(CpuKernels, GatheredGradients) {
   }
 }
 
+// Columns in several blocks, rows at one distance or several, in fours and left over, or none.
+TEST(CpuKernels, ReducedColumns) {
+  std::mt19937_64 rng(kSeed + 9);
+  std::set<std::string> exercised;
+  struct Reduced {
+    Shape shape;
+    std::vector<int64_t> axes;
+  };
+  for (const Reduced& r :
+       {Reduced{{37, 300}, {0}}, Reduced{{3, 7, 260}, {0, 1}}, Reduced{{5, 2, 9, 130}, {0, 2}},
+        Reduced{{1, 6, 200}, {0}}, Reduced{{2, 0, 150}, {1}}}) {
+    for (const char* op : {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        Case c{make(op, {{"axes", r.axes}, {"keepdims", int64_t{0}}}), {{dtype, r.shape}}, {}};
+        c.out = infer_types(c.node, c.in);
+        EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+      }
+    }
+  }
+}
+
 TEST(CpuKernels, TiledConvolutions) {
   std::mt19937_64 rng(kSeed + 7);
   std::set<std::string> exercised;
