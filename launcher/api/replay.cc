@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/philox.h"
+#include "graph/op_def.h"
 #include "lockstep.h"
 #include "replay_party.h"
 
@@ -52,6 +53,9 @@ void blur(const TensorView& view, const std::string& name) {
     }
   });
 }
+
+/// A sum of more terms may differ by more.
+constexpr double kTermsForTolerance = 0x1p16;
 
 /// How much one value may differ.
 struct Scale {
@@ -192,7 +196,7 @@ class Leader {
       const HostViews made = shown(step.out);
       shadow_.wait();
       for (size_t r = 0; r < step.out.size(); ++r)
-        learn_scale(node.outputs[r], made.views()[r], shadow_.views()[0][r]);
+        learn_scale(node.outputs[r], made.views()[r], shadow_.views()[0][r], terms_of(node, r));
       shadow_.release();  // which blurs its copy of what is right
       made_.insert(node.outputs.begin(), node.outputs.end());
       for (const ValueId value : node.outputs) {
@@ -368,7 +372,7 @@ class Leader {
       const TensorView& wanted = held.views()[0];
       shadow_.wait();
       const bool exact = !training_ || graph.value(value).role == Role::constant;
-      if (!exact) learn_scale(value, wanted, shadow_.views()[0][0]);
+      if (!exact) learn_scale(value, wanted, shadow_.views()[0][0], 1);
       shadow_.release();
       ranks_.wait();
       compare(value, acts_[0].plan.values.at(name), shards(0), wanted,
@@ -394,8 +398,21 @@ class Leader {
     return out;
   }
 
+  /// Terms of the sum that an element of the node's r-th result is, by the op's FLOPs.
+  double terms_of(const Node& node, size_t r) const {
+    const auto types = [&](const std::vector<ValueId>& values) {
+      std::vector<TensorType> out;
+      for (const ValueId v : values) out.push_back(act_->graph.type(v));
+      return out;
+    };
+    const std::vector<TensorType> in = types(node.inputs), out = types(node.outputs);
+    const auto count = static_cast<double>(std::max<int64_t>(1, element_count(out[r].shape)));
+    return node_flops(node, in, out) / (2 * count);
+  }
+
   /// How far the shadow's result is off; the shadow then gets the right one.
-  void learn_scale(ValueId value, const TensorView& wanted, const TensorView& blurred) {
+  void learn_scale(ValueId value, const TensorView& wanted, const TensorView& blurred,
+                   double terms) {
     const Reader read = reader_of(wanted.type.dtype);
     const double blur = blur_of(wanted.type.dtype);
     double most = 0, noise = 0;
@@ -410,6 +427,7 @@ class Leader {
       scale.scale = noise / options_.tolerance;
     } else {
       if (wanted.type.dtype != DType::f32) scale.tolerance *= blur / blur_of(DType::f32);
+      scale.tolerance *= std::max(1.0, terms / kTermsForTolerance);
       scale.tolerance = std::min(scale.tolerance, 0x1p-4);
       scale.scale = std::max(most, noise / blur);
     }

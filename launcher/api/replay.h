@@ -65,8 +65,10 @@ struct Mismatch {
 /// every value is the reference's blurred by a relative `blur` (2^-20 for f32: some sixteen
 /// roundings), shows how much each result is worth knowing. A value's scale is the larger of its
 /// largest magnitude and |shadow - reference| / blur, and |got - wanted| may be `tolerance` times
-/// its scale (coarser for bf16, by its own blur). A wrong shard is wrong by the value's own size:
-/// some 2^16 times more. What persists has to be the same bit for bit after a validation as before.
+/// its scale (coarser for bf16, by its own blur). Blurred operands do not show how a sum itself
+/// rounds, which grows faster: from 2^16 terms on, terms / 2^16 times as much is allowed. A
+/// wrong shard is wrong by the value's own size: some 2^16 times more. What persists has to be the
+/// same bit for bit after a validation as before.
 struct Replay {
   int64_t values = 0;  // distinct values of the Graphs that were compared
   int64_t comparisons =
