@@ -16,6 +16,7 @@ std::vector<OpDef> conv_ops();
 std::vector<OpDef> pool_ops();
 std::vector<OpDef> batch_norm_ops();
 std::vector<OpDef> norm_ops();
+std::vector<OpDef> segment_ops();
 std::vector<OpDef> softmax_ops();
 std::vector<OpDef> attention_ops();
 std::vector<OpDef> dropout_ops();

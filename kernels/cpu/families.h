@@ -17,6 +17,7 @@ KernelList conv_kernels();
 KernelList pool_kernels();
 KernelList batch_norm_kernels();
 KernelList norm_kernels();
+KernelList segment_kernels();
 KernelList softmax_kernels();
 KernelList attention_kernels();
 KernelList dropout_kernels();

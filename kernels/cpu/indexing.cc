@@ -3,6 +3,7 @@
 // gather_elements and scatter_elements walk the indices in order.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/sorted_rows.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -19,10 +20,6 @@ struct Geometry {
     }
   }
 };
-
-int64_t index_at(const TensorView& indices, int64_t i) {
-  return indices.type.dtype == DType::i64 ? indices.as<int64_t>()[i] : indices.as<int32_t>()[i];
-}
 
 PreparedKernel gather(const KernelCall& call) {
   const Geometry g(call.in[0].shape, call.node.attrs.i("axis"));
@@ -54,28 +51,6 @@ std::optional<std::string> grad_refuses(const KernelCall& call) {
     return "sorts fewer than 2^31 indices";
   return refuse_other_floats(call);
 }
-
-/// The indices of row r stand in order[first[r], first[r + 1]): a counting sort.
-struct SortedRows {
-  int32_t *first, *order;
-
-  static int64_t bytes(int64_t extent, int64_t count) { return (extent + 2 + count) * 4; }
-
-  SortedRows(void* workspace, const TensorView& indices, int64_t offset, int64_t extent)
-      : first(static_cast<int32_t*>(workspace)), order(first + extent + 2) {
-    const int64_t count = indices.count();
-    std::fill_n(first, extent + 2, 0);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = index_at(indices, i) - offset;
-      if (row >= 0 && row < extent) ++first[row + 2];
-    }
-    for (int64_t r = 2; r <= extent + 1; ++r) first[r] += first[r - 1];
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = index_at(indices, i) - offset;
-      if (row >= 0 && row < extent) order[first[row + 1]++] = static_cast<int32_t>(i);
-    }
-  }
-};
 
 /// Calls f(sum, element, n) with the sums of what goes to elements [element, element + n) of row
 /// `item` of [outer * extent].

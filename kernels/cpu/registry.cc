@@ -11,8 +11,8 @@ const KernelList& cpu_kernels() {
     for (auto family :
          {cpu::elementwise_kernels, cpu::reduce_kernels, cpu::movement_kernels,
           cpu::indexing_kernels, cpu::matmul_kernels, cpu::conv_kernels, cpu::pool_kernels,
-          cpu::batch_norm_kernels, cpu::norm_kernels, cpu::softmax_kernels, cpu::attention_kernels,
-          cpu::dropout_kernels, cpu::optimizer_kernels}) {
+          cpu::batch_norm_kernels, cpu::norm_kernels, cpu::segment_kernels, cpu::softmax_kernels,
+          cpu::attention_kernels, cpu::dropout_kernels, cpu::optimizer_kernels}) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));
     }
     return all;

@@ -14,6 +14,7 @@ KernelList indexing_kernels();
 KernelList movement_kernels();
 KernelList reduce_kernels();
 KernelList norm_kernels();
+KernelList segment_kernels();
 KernelList softmax_kernels();
 KernelList optimizer_kernels();
 KernelList batch_norm_kernels();

@@ -12,7 +12,7 @@ const KernelList& cuda_kernels() {
              cuda::matmul_kernels, cuda::conv_kernels, cuda::attention_kernels, cuda::norm_kernels,
              cuda::softmax_kernels, cuda::optimizer_kernels, cuda::batch_norm_kernels,
              cuda::pool_kernels, cuda::movement_kernels, cuda::elementwise_kernels,
-             cuda::reduce_kernels, cuda::indexing_kernels,
+             cuda::reduce_kernels, cuda::indexing_kernels, cuda::segment_kernels,
              cuda::host_kernels,  // accepts everything
          }) {
       for (KernelImpl& impl : family()) {

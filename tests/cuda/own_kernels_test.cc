@@ -12,6 +12,7 @@
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/pool.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/segment.h"
 #include "kernels/cuda/softmax.h"
 #include "tests/cuda/many_cases.h"
 #include "tests/cuda/on_host.h"
@@ -28,7 +29,8 @@ KernelList own_kernels() {
   for (auto family :
        {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>,
         cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>, cuda::reduce_kernels_on<On>,
-        cuda::movement_kernels_on<On>, cuda::indexing_kernels_on<On>}) {
+        cuda::movement_kernels_on<On>, cuda::indexing_kernels_on<On>,
+        cuda::segment_kernels_on<On>}) {
     for (KernelImpl& impl : family()) all.push_back(std::move(impl));
   }
   for (KernelImpl& impl : cuda::attention_kernels_on<On>(false)) all.push_back(std::move(impl));

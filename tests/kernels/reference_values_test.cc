@@ -127,6 +127,22 @@ TEST(ReferenceIndexing, OutsideReadsZerosAndWritesNowhere) {
             (Doubles{0, 3}));
 }
 
+/// Rows 3 and 4 of a table of four: segment 3 has two, 4 one, 5 none; number 9 is outside.
+TEST(ReferenceSegment, SoftmaxOfEachAndZerosOutside) {
+  const Tensor x = floats({4}, {1, 7, 1, 5}), numbers = ints({4}, {3, 4, 3, 9});
+  const Attrs attrs = {{"size", int64_t{3}}, {"offset", int64_t{3}}};
+  EXPECT_EQ(run("segment_softmax", {x, numbers}, attrs), (Doubles{0.5, 1, 0.5, 0}));
+  EXPECT_EQ(run("segment_max", {x, numbers}, attrs), (Doubles{1, 7, -INFINITY}));
+  const Tensor top = floats({3}, {1, 7, 0}), total = floats({3}, {4, 2, 1});
+  const Attrs offset = {{"offset", int64_t{3}}};
+  EXPECT_EQ(run("segment_exp_sum", {x, top, numbers}, offset), (Doubles{2, 1, 0}));
+  EXPECT_EQ(run("segment_softmax", {x, top, total, ints({4}, {0, 1, 0, 9})}, {}),
+            (Doubles{0.25, 0.5, 0.25, 0}));
+  const Tensor dy = floats({4}, {2, 3, 4, 5}), y = floats({4}, {0.5, 1, 0.5, 8});
+  EXPECT_EQ(run("segment_softmax_reduce_grad", {dy, y, numbers}, attrs), (Doubles{3, 3, 0}));
+  EXPECT_EQ(run("segment_softmax_grad", {dy, y, numbers}, attrs), (Doubles{-0.5, 0, 0.5, 0}));
+}
+
 // The examples of ONNX's own documentation of these operators.
 TEST(ReferenceIndexing, OnnxExamples) {
   EXPECT_EQ(run("gather_elements", {floats({2, 2}, {1, 2, 3, 4}), ints({2, 2}, {0, 0, 1, 0})},

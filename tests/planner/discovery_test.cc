@@ -233,6 +233,24 @@ TEST(Discovery, EmbeddingAndItsGradient) {
   EXPECT_EQ(sums("gather_grad", grad, grad_in), (Rules{"[P(sum), -] -> [P(sum)]"}));
 }
 
+/// Scores of 50 edges and 6 heads over the segments of 20 nodes. Tables with a row for each node
+/// are reduced over ranks that have edges, and serve ranks that have nodes; whole, no segment is
+/// cut.
+TEST(Discovery, SoftmaxOverSegmentsIsCutByEdgesInPieces) {
+  const TensorType x = f32({50, 6}), table = f32({20, 6}), rows = i64({50});
+  const Attrs size = {{"size", int64_t{20}}};
+  EXPECT_EQ(cuts("segment_max", size, {x, rows}),
+            (Rules{"[S0, S0] -> [P(max)]", "[S1, -] -> [S1]", "[-, -] -> [S0]"}));
+  EXPECT_EQ(cuts("segment_exp_sum", {}, {x, table, rows}),
+            (Rules{"[S0, -, S0] -> [P(sum)]", "[S1, S1, -] -> [S1]", "[-, S0, -] -> [S0]"}));
+  EXPECT_EQ(cuts("segment_softmax", {}, {x, table, table, rows}),
+            (Rules{"[S0, -, -, S0] -> [S0]", "[S1, S1, S1, -] -> [S1]"}));
+  EXPECT_EQ(cuts("segment_softmax_grad", {}, {x, x, table, rows}),
+            (Rules{"[S0, S0, -, S0] -> [S0]", "[S1, S1, S1, -] -> [S1]"}));
+  EXPECT_EQ(cuts("segment_softmax", size, {x, rows}), (Rules{"[S1, -] -> [S1]"}));
+  EXPECT_EQ(cuts("segment_softmax_grad", size, {x, x, rows}), (Rules{"[S1, S1, -] -> [S1]"}));
+}
+
 /// A graph's messages: nodes [20, 6] and edges [50, 6], six heads. A rank that holds some nodes
 /// writes and reads these alone; one that holds some edges reduces them.
 TEST(Discovery, ElementsAreGatheredAndScatteredOverNodesEdgesAndHeads) {
