@@ -37,6 +37,11 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// read the expanded value are such and have the same results: the gradient of a row's sum is not
 /// written out once for each of its elements.
 ///
+/// top = segment_max(x, rows), total = segment_exp_sum(x, top, rows) and
+/// segment_softmax(x, top, total, rows) become segment_softmax(x, rows), and
+/// segment_softmax_grad(dy, y, segment_softmax_reduce_grad(dy, y, rows), rows) becomes
+/// segment_softmax_grad(dy, y, rows): segments that no cut divides are done in one pass.
+///
 /// add(x, matmul(a, b)), and what else may follow a product element by element (graph/ops/post.h),
 /// becomes matmul_post(a, b, x) where `takes` says so of the joined step; behind conv and
 /// conv_data_grad, too. What stood between and others read, too, is its second result then, as

@@ -223,6 +223,7 @@ FusionCounts fuse(Graph& graph) {
   merge_equal_nodes(graph);
   counts.gelu = fuse_gelu(graph);
   counts.layer_norm = fuse_layer_norm(graph);
+  counts.segment_softmax = fuse_segment_softmax(graph);
   fold_transposes(graph);
   counts.attention = fuse_attention(graph);
   remove_no_ops(graph);

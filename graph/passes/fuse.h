@@ -39,11 +39,15 @@ int fuse_attention(Graph& graph);
 /// they are stored.
 int split_projections(Graph& graph);
 
+/// exp(x - m[rows]) / sum[rows], sums of a graph's edges by their targets, become segment_softmax
+/// with the segments' maxima and sums of its own (graph/ops/segment.cc), whatever m was.
+int fuse_segment_softmax(Graph& graph);
+
 /// relu(batch_norm(…)) and relu(batch_norm(…) + residual) become one batch_norm.
 int fuse_batch_norm(Graph& graph);
 
 struct FusionCounts {
-  int gelu = 0, layer_norm = 0, attention = 0, projections = 0, batch_norm = 0;
+  int gelu = 0, layer_norm = 0, attention = 0, segment_softmax = 0, projections = 0, batch_norm = 0;
 };
 /// All of the above, in order, and dead nodes removed.
 FusionCounts fuse(Graph& graph);

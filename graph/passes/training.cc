@@ -160,7 +160,7 @@ namespace {
 /// b, and with cross_entropy none of what makes the logits.
 std::vector<bool> loss_tail(const Graph& graph) {
   static const std::set<std::string> kBody = {
-      "matmul",  "attention", "layer_norm",     "rms_norm",   "cross_entropy",
+      "matmul",  "attention", "layer_norm",     "rms_norm",   "cross_entropy", "segment_softmax",
       "softmax", "conv",      "conv_data_grad", "batch_norm", "max_pool"};
   std::vector<bool> feeds_body(graph.values().size(), false), tail(graph.nodes().size(), false);
   for (size_t n = graph.nodes().size(); n-- > 0;) {
@@ -219,8 +219,9 @@ Graph in_bf16(const Graph& graph) {
     };
     const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(),
                                       [&](ValueId id) { return dtype(id) == DType::bf16; });
-    const bool normalises =
-        node.op == "layer_norm" || node.op == "rms_norm" || node.op == "batch_norm";
+    // What they take besides x is f32.
+    const bool normalises = node.op == "layer_norm" || node.op == "rms_norm" ||
+                            node.op == "batch_norm" || node.op.starts_with("segment_");
     if (insists_on_f32(g, node, inputs)) {
       all_to(DType::bf16, DType::f32);
     } else if (kProducts.count(node.op)) {

@@ -143,6 +143,7 @@ std::string fusion_note(const FusionCounts& counts) {
     if (count > 0) out += str(out.empty() ? "recognised: " : ", ", count, " ", what);
   };
   add(counts.attention, "attention");
+  add(counts.segment_softmax, "segment softmax");
   add(counts.layer_norm, "layer norm");
   add(counts.gelu, "gelu");
   add(counts.projections, "fused projections");

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numbers>
 
+#include "graph/autodiff.h"
 #include "tests/graph/graph_build.h"
 
 namespace shardrun {
@@ -320,6 +321,127 @@ TEST(FuseLayerNorm, NearMisses) {
   const ValueId variance = b.mean(b.pow(c, 2.0), {1}, false);
   b.g.outputs = {b.mul(b.div(c, b.op("sqrt", {b.add(variance, 1e-5)})), b.param("scale", {4}))};
   EXPECT_EQ(fuse(b.g).layer_norm, 0);
+}
+
+// ---- segment_softmax: x [12, 4] over the segments [4] that `rows` names
+
+struct Edges {
+  ValueId rows = kNoValue, others = kNoValue;
+  explicit Edges(Build& b) : rows(b.ints("rows", {12})), others(b.ints("others", {12})) {}
+};
+
+ValueId gathered(Build& b, ValueId table, ValueId rows) {
+  return b.op("gather", {table, rows}, {{"axis", int64_t{0}}});
+}
+ValueId summed(Build& b, ValueId w, ValueId rows) {
+  return b.op("gather_grad", {w, rows}, {{"axis", int64_t{0}}, {"size", int64_t{4}}});
+}
+ValueId highest(Build& b, ValueId x, ValueId rows) {
+  const ValueId indices =
+      b.op("expand", {b.reshape(rows, {12, 1})}, {{"shape", std::vector<int64_t>{12, 4}}});
+  const ValueId low = b.array({4, 4}, std::vector<double>(16, -1e30));
+  return b.op("scatter_elements", {low, indices, x},
+              {{"axis", int64_t{0}}, {"reduction", std::string("max")}});
+}
+
+TEST(FuseSegmentSoftmax, Spellings) {
+  const auto quotient = [](Build& b, ValueId w, ValueId total, ValueId rows) {
+    return b.div(w, gathered(b, total, rows));
+  };
+  const std::vector<std::pair<const char*, std::function<ValueId(Build&, ValueId)>>> spellings = {
+      {"as models/gat.cc writes it",
+       [&](Build& b, ValueId x) {
+         const ValueId rows = Edges(b).rows;
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, highest(b, x, rows), rows))});
+         return quotient(b, w, summed(b, w, rows), rows);
+       }},
+      {"with a guard",
+       [&](Build& b, ValueId x) {
+         const ValueId rows = Edges(b).rows;
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, highest(b, x, rows), rows))});
+         return quotient(b, w, b.add(summed(b, w, rows), 1e-16), rows);
+       }},
+      {"with another shift",
+       [&](Build& b, ValueId x) {
+         const ValueId rows = Edges(b).rows;
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, b.in("shift", {4, 4}), rows))});
+         return quotient(b, w, summed(b, w, rows), rows);
+       }},
+  };
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const auto& [name, build] : spellings) {
+      SCOPED_TRACE(name);
+      Build b(dtype);
+      b.g.outputs = {build(b, b.in("x", {12, 4}))};
+      Graph fused = b.g;
+      EXPECT_EQ(fuse(fused).segment_softmax, 1);
+      check_graph(fused);
+      EXPECT_EQ(count_op(fused, "segment_softmax"), 1);
+      EXPECT_EQ(fused.nodes().size(), 3u) << to_string(fused);
+      expect_same_outputs(b.g, fused, tolerance(dtype));
+    }
+  }
+}
+
+TEST(FuseSegmentSoftmax, NearMisses) {
+  const std::vector<std::pair<const char*, std::function<ValueId(Build&, ValueId)>>> misses = {
+      {"the shift of other rows",
+       [](Build& b, ValueId x) {
+         const Edges e(b);
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, b.in("shift", {4, 4}), e.others))});
+         return b.div(w, gathered(b, summed(b, w, e.rows), e.rows));
+       }},
+      {"a shift for each edge",
+       [](Build& b, ValueId x) {
+         const Edges e(b);
+         const ValueId w = b.op("exp", {b.sub(x, b.in("shift", {12, 4}))});
+         return b.div(w, gathered(b, summed(b, w, e.rows), e.rows));
+       }},
+      {"sums of other rows",
+       [](Build& b, ValueId x) {
+         const Edges e(b);
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, b.in("shift", {4, 4}), e.rows))});
+         return b.div(w, gathered(b, summed(b, w, e.others), e.rows));
+       }},
+      {"sums of something else",
+       [](Build& b, ValueId x) {
+         const Edges e(b);
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, b.in("shift", {4, 4}), e.rows))});
+         return b.div(w, gathered(b, summed(b, b.mul(w, 2.0), e.rows), e.rows));
+       }},
+      {"a term that counts",
+       [](Build& b, ValueId x) {
+         const Edges e(b);
+         const ValueId w = b.op("exp", {b.sub(x, gathered(b, b.in("shift", {4, 4}), e.rows))});
+         return b.div(w, gathered(b, b.add(summed(b, w, e.rows), 1e-3), e.rows));
+       }},
+  };
+  for (const auto& [name, build] : misses) {
+    SCOPED_TRACE(name);
+    Build b;
+    b.g.outputs = {build(b, b.in("x", {12, 4}))};
+    EXPECT_EQ(fuse(b.g).segment_softmax, 0);
+  }
+}
+
+/// Through top and total the gradient goes at once.
+TEST(FuseSegmentSoftmax, GradientIsTwoNodes) {
+  Build b;
+  const ValueId x = b.in("x", {12, 4}), rows = Edges(b).rows;
+  const ValueId w = b.op("exp", {b.sub(x, gathered(b, highest(b, x, rows), rows))});
+  const ValueId y = b.div(w, gathered(b, summed(b, w, rows), rows));
+  const ValueId loss = b.sum(b.mul(y, b.mul(y, x)), {0, 1}, false);
+  Graph composed = b.g, fused = b.g;
+  const std::vector<ValueId> wrt = {x};
+  composed.outputs = fused.outputs = {loss};
+  EXPECT_EQ(fuse(fused).segment_softmax, 1);
+  composed.outputs = differentiate(composed, loss, wrt);
+  fused.outputs = differentiate(fused, fused.outputs[0], wrt);
+  remove_dead_nodes(fused);
+  EXPECT_EQ(count_op(fused, "segment_softmax_reduce_grad"), 1);
+  EXPECT_EQ(count_op(fused, "segment_softmax_grad"), 1);
+  EXPECT_EQ(count_op(fused, "gather") + count_op(fused, "where"), 0) << to_string(fused);
+  expect_same_outputs(composed, fused, tolerance(DType::f64));
 }
 
 }  // namespace

@@ -35,6 +35,19 @@ TEST_P(OnnxGraphs, ForwardLossAndGradients) { load(GetParam()).expect_first_pass
 
 TEST_P(OnnxGraphs, ThreeSteps) { load(GetParam()).expect_three_steps(kTolerance); }
 
+/// However the exporters write the maximum, and with the guard that they add to the sum.
+TEST(EdgeSoftmax, IsOneOverSegments) {
+  for (const char* model : {"gat_conv", "gat_loops", "gat_edges", "gat_edge_loops"}) {
+    for (const char* exporter : {"dynamo", "legacy"}) {
+      const Graph graph = load({model, exporter}).forward;
+      std::map<std::string, int> ops;
+      for (const Node& node : graph.nodes()) ++ops[node.op];
+      EXPECT_EQ(ops["segment_softmax"], 2) << model << " " << exporter;
+      EXPECT_EQ(ops["scatter_elements"] + ops["exp"], 0) << model << " " << exporter;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, OnnxGraphs,
                          ::testing::Values(Case{"gat_dense", "dynamo"}, Case{"gat_dense", "legacy"},
                                            Case{"gat_conv", "dynamo"}, Case{"gat_conv", "legacy"},

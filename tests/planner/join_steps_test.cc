@@ -129,6 +129,76 @@ TEST(JoinSteps, LeavesWhatACollectiveSeparates) {
   EXPECT_EQ(kinds(f.joined()), "gather_grad all_reduce add");
 }
 
+/// A softmax over segments and its gradient, in pieces.
+struct SegmentFixture : Fixture {
+  ValueId x = batch("x", {DType::f32, {6, 4}}), rows = batch("rows", {DType::i64, {6}});
+  ValueId top = g.add("segment_max", {x, rows}, {{"size", int64_t{3}}}, "top");
+  ValueId total = g.add("segment_exp_sum", {x, top, rows}, {}, "total");
+  ValueId y = g.add("segment_softmax", {x, top, total, rows}, {}, "y");
+  ValueId dy = g.add("neg", {y}, {}, "dy");
+  ValueId sums =
+      g.add("segment_softmax_reduce_grad", {dy, y, rows}, {{"size", int64_t{3}}}, "sums");
+  ValueId dx = g.add("segment_softmax_grad", {dy, y, sums, rows}, {}, "dx");
+};
+
+TEST(JoinSteps, SoftmaxOverSegmentsIsOneStep) {
+  SegmentFixture f;
+  f.g.outputs = {f.dx};
+  f.start_plan();
+  const Program p = f.joined();
+  ASSERT_EQ(kinds(p), "segment_softmax neg segment_softmax_grad");
+  for (const size_t s : {0, 2}) {
+    std::vector<TensorType> in;
+    for (BufferId b : p.steps[s].in) in.push_back(p.buffers[static_cast<size_t>(b)].type);
+    EXPECT_EQ(in.size(), s == 0 ? 2u : 3u);
+    EXPECT_EQ(p.steps[s].node.attrs.i("size"), 3);
+    EXPECT_EQ(infer_types(p.steps[s].node, in)[0], (TensorType{DType::f32, {6, 4}}));
+  }
+}
+
+TEST(JoinSteps, LeavesTablesOfSegmentsThatOthersRead) {
+  for (const int shown : {0, 1}) {
+    SegmentFixture f;
+    f.g.outputs = {f.dx, shown == 0 ? f.top : f.total};
+    f.start_plan();
+    EXPECT_EQ(kinds(f.joined()),
+              "segment_max segment_exp_sum segment_softmax neg segment_softmax_grad");
+  }
+  SegmentFixture f;
+  f.g.outputs = {f.dx, f.sums};
+  f.start_plan();
+  EXPECT_EQ(kinds(f.joined()),
+            "segment_softmax neg segment_softmax_reduce_grad segment_softmax_grad");
+}
+
+/// Edges over two ranks: segments' maxima and sums are reduced between the steps.
+TEST(JoinSteps, LeavesSegmentsThatACutDivides) {
+  SegmentFixture f;
+  f.mesh = Mesh::parse("a=2");
+  f.g.outputs = {f.y};
+  remove_dead_nodes(f.g);
+  f.start_plan();
+  const Sharding edges = parse_sharding("[{a}, -]", f.mesh),
+                 numbers = parse_sharding("[{a}]", f.mesh),
+                 whole = parse_sharding("[-, -]", f.mesh);
+  const auto cut = [&](const char* node, std::vector<Sharding> in, const char* out) {
+    NodePlan plan;
+    plan.in = std::move(in);
+    plan.out = {parse_sharding(out, f.mesh)};
+    f.plan.nodes[node] = plan;
+  };
+  cut("top", {edges, numbers}, "[-, -] partial(max: a)");
+  cut("total", {edges, whole, numbers}, "[-, -] partial(sum: a)");
+  cut("y", {edges, whole, whole, numbers}, "[{a}, -]");
+  f.plan.values["x"] = edges;
+  f.plan.values["rows"] = numbers;
+  f.plan.values[f.g.value(f.top).name] = f.plan.nodes["top"].out[0];
+  f.plan.values[f.g.value(f.total).name] = f.plan.nodes["total"].out[0];
+  f.plan.values[f.g.value(f.y).name] = edges;
+  EXPECT_EQ(kinds(f.joined()),
+            "segment_max all_reduce segment_exp_sum all_reduce segment_softmax all_gather");
+}
+
 TEST(JoinSteps, ProductsOfManyRowsReadTheWeightItself) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::bf16, {kRows, 3}}), w = f.weight("w", {3, 5}),

@@ -43,6 +43,7 @@ Graph wide_resnet() {
 
 Graph gat() {
   GatOptions options;
+  options.layers = 3;
   options.nodes = 12;
   options.edges = 40;
   options.features = 5;
