@@ -64,8 +64,9 @@ void print_step(std::ostream& out, std::string_view when, const Step& step,
   out << "(";
   print_buffers(out, step.in, program);
   out << ")";
-  if (step.workspace_bytes > 0)
-    out << " workspace " << step.workspace_bytes << "@" << step.workspace_offset;
+  if (step.needs.workspace > 0)
+    out << " workspace " << step.needs.workspace << "@" << step.workspace_offset;
+  if (step.needs.kept > 0) out << " keeps " << step.needs.kept << "@" << step.kept_offset;
   out << "  # " << step.node.name << "\n";
 }
 

@@ -61,6 +61,14 @@ std::string_view to_string(Collective::Kind kind);
 /// each member names, and which these are, counted from this rank's first.
 int64_t routing_size(const Collective& row_route);
 
+/// What a backend needs for a step beside its buffers.
+struct StepBytes {
+  int64_t workspace = 0;  // its kernel's, or staging of a collective: for as long as it runs
+  int64_t kept = 0;       // its kernel's alone, from step to step
+
+  bool operator==(const StepBytes&) const = default;
+};
+
 struct Step {
   enum class Kind { kernel, collective };
   Kind kind = Kind::kernel;
@@ -69,8 +77,8 @@ struct Step {
               // name only
   std::shared_ptr<const Collective> collective;  // collective; equal layers share theirs
   std::vector<BufferId> in, out;
-  int64_t workspace_bytes = 0;  // kernel workspace or collective staging
-  int64_t workspace_offset = -1;
+  StepBytes needs;
+  int64_t workspace_offset = -1, kept_offset = -1;
   std::string source;  // the Graph node or value this step comes from, for people
 };
 

@@ -23,8 +23,9 @@ struct KernelCall {
 struct KernelArgs {
   std::span<const TensorView> in;
   std::span<const TensorView> out;
-  void* workspace = nullptr;  // PreparedKernel::workspace_bytes bytes, 64-byte aligned
-  void* stream = nullptr;     // of the device that all this memory is of (Device::stream)
+  void* workspace = nullptr;   // PreparedKernel::workspace_bytes bytes, 64-byte aligned
+  void* stream = nullptr;      // of the device that all this memory is of (Device::stream)
+  const void* kept = nullptr;  // PreparedKernel::kept_bytes bytes, 64-byte aligned
 };
 
 struct ElementChain;  // kernels/element_chain.h
@@ -51,6 +52,12 @@ struct PreparedKernel {
   /// same function. Its operands are chain.reads, its results chain.writes; it needs no workspace.
   /// Null: the kernel is not joined with others.
   PreparedKernel (*join)(const ElementChain& chain) = nullptr;
+
+  /// Bytes of memory that is this call's alone, from run to run. Before the first run it is filled
+  /// with what `keep` returns for the operands and results of all runs: their addresses, say, which
+  /// then need not be sent to the device again.
+  int64_t kept_bytes = 0;
+  std::function<std::vector<char>(const KernelArgs&)> keep = nullptr;
 };
 
 /// `refuses` says why this implementation cannot run the call, or nullopt if it can. `prepare` may

@@ -187,6 +187,10 @@ void place_persistent(Program& program, const Program* like) {
   for (const Step& step : program.setup) {
     for (BufferId b : step.out) place(b);
   }
+  for (Step& step : program.steps) {
+    step.kept_offset = offset;
+    offset += aligned(step.needs.kept);
+  }
   program.persistent_bytes = offset;
   if (like == nullptr) return;
   std::map<std::string, const Binding*> theirs;
@@ -209,8 +213,12 @@ void place_persistent(Program& program, const Program* like) {
 
 }  // namespace
 
-void place_memory(Program& program, const WorkspaceBytes& workspace,
-                  const Program* persistent_like) {
+void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like) {
+  for (Step& step : program.setup) {
+    SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
+               "' wants a workspace");
+  }
+  for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
   const std::vector<Live> live = live_ranges(program);
   const int steps = static_cast<int>(program.steps.size());
@@ -229,14 +237,9 @@ void place_memory(Program& program, const WorkspaceBytes& workspace,
     slot = new_slot(l.first, l.last, bytes);
   };
   for (const Binding& b : program.bindings) give_slot(b.buffer);
-  for (Step& step : program.setup) {
-    SR_REQUIRE(!workspace || workspace(program, step) == 0, internal, "setup '", step.node.name,
-               "' wants a workspace");
-    step.workspace_bytes = step.workspace_offset = 0;
-  }
   std::vector<int> workspace_slot(program.steps.size(), -1);
   for (int s = 0; s < steps; ++s) {
-    Step& step = program.steps[static_cast<size_t>(s)];
+    const Step& step = program.steps[static_cast<size_t>(s)];
     for (const auto& pair : alias_pairs(step)) {
       if (!may_alias(program, live, s, pair)) continue;
       const BufferId operand = step.in[static_cast<size_t>(pair.second)],
@@ -253,9 +256,8 @@ void place_memory(Program& program, const WorkspaceBytes& workspace,
       slots[static_cast<size_t>(slot)].last = live[static_cast<size_t>(result)].last;
     }
     for (BufferId b : step.out) give_slot(b);
-    step.workspace_bytes = workspace ? workspace(program, step) : 0;
-    if (step.workspace_bytes > 0)
-      workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.workspace_bytes);
+    if (step.needs.workspace > 0)
+      workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.needs.workspace);
   }
 
   program.arena_bytes = program.persistent_bytes + place_slots(slots, steps);
@@ -308,7 +310,7 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const Step& step = program.steps[s];
     now += change[s];
-    const int64_t held = now + aligned(step.workspace_bytes);
+    const int64_t held = now + aligned(step.needs.workspace);
     const auto found = step.kind == Step::Kind::kernel ? index.find(step.node.name) : index.end();
     if (found != index.end()) {
       node = found->second;
@@ -373,6 +375,8 @@ void check_memory(const Program& program) {
       dies[static_cast<size_t>(live[b].last)].push_back(id);
     }
   }
+  for (const Step& step : program.steps)
+    take(step.kept_offset, step.needs.kept, step.node.name + " (kept)");
   for (size_t b = 0; b < live.size(); ++b) {
     if (live[b].last < 0 && !live[b].persistent) release(static_cast<BufferId>(b));
   }
@@ -389,9 +393,10 @@ void check_memory(const Program& program) {
       replaced.push_back(operand);
     }
     for (BufferId b : born[s]) take_buffer(b);
-    if (step.workspace_bytes > 0)
-      take(step.workspace_offset, step.workspace_bytes, step.node.name + " (workspace)");
-    if (step.workspace_bytes > 0) taken.erase(step.workspace_offset);
+    if (step.needs.workspace > 0) {
+      take(step.workspace_offset, step.needs.workspace, step.node.name + " (workspace)");
+      taken.erase(step.workspace_offset);
+    }
     for (BufferId b : dies[s]) {
       if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);
     }

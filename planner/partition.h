@@ -33,16 +33,15 @@ class Partition {
   std::unique_ptr<const Skeleton> skeleton_;
 };
 
-/// Bytes of scratch that the backend needs for a step (kernel workspace, collective staging).
-using WorkspaceBytes = std::function<int64_t(const Program&, const Step&)>;
+/// What the backend needs for a step.
+using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 
 /// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
-/// names' appearance, then what setup makes; a result may take over a dying operand's memory where
-/// OpDef::in_place allows, and an update its parameter's. Temporary buffers: best fit over live
-/// ranges. `persistent_like`: lay persistent buffers out as that Program did (an eval Program
-/// beside its training Program), appending none.
-void place_memory(Program& program, const WorkspaceBytes& workspace,
-                  const Program* persistent_like = nullptr);
+/// names' appearance, then what setup makes, then what kernels keep; a result may take over a dying
+/// operand's memory where OpDef::in_place allows, and an update its parameter's. Temporary buffers:
+/// best fit over live ranges. `persistent_like`: lay persistent buffers out as that Program did (an
+/// eval Program beside its training Program), appending none.
+void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr);
 
 /// What a placed Program's arena holds: all of it, and per node of the Graph the most that is alive
 /// in a step at it (its kernel, or a collective in front of it or behind it), workspaces included.

@@ -13,8 +13,8 @@ namespace {
 
 class Classifier {
  public:
-  Classifier(const Graph& graph, const Plan& plan, const WorkspaceBytes& workspace)
-      : graph_(graph), plan_(plan), mesh_(plan.mesh), workspace_(workspace) {
+  Classifier(const Graph& graph, const Plan& plan, const NeedsOf& needs)
+      : graph_(graph), plan_(plan), mesh_(plan.mesh), needs_(needs) {
     for (int64_t rank = 0; rank < mesh_.size(); ++rank)
       coordinates_.push_back(mesh_.coordinates(rank));
     signatures_.resize(coordinates_.size());
@@ -22,7 +22,7 @@ class Classifier {
 
   RankClasses run(const Cuts& cuts) {
     for (const auto& [extent, axes] : cuts) add_cut(extent, axes);
-    add_workspaces();
+    add_needs();
     add_exchanges();
     RankClasses out;
     std::map<std::vector<int64_t>, int> known;
@@ -53,11 +53,11 @@ class Classifier {
   }
 
   /// Of kernels whose attributes depend on the rank's place.
-  void add_workspaces() {
-    if (!workspace_) return;
+  void add_needs() {
+    if (!needs_) return;
     std::set<std::string> seen;
     for (const Node& node : graph_.nodes()) {
-      if (op_def(node.op).localise && seen.insert(description(node)).second) add_workspace(node);
+      if (op_def(node.op).localise && seen.insert(description(node)).second) add_needs_of(node);
     }
   }
 
@@ -78,7 +78,7 @@ class Classifier {
     return text;
   }
 
-  void add_workspace(const Node& node) {
+  void add_needs_of(const Node& node) {
     const NodePlan& plan = plan_.nodes.at(node.name);
     std::set<int> axes;
     for (const auto* shardings : {&plan.in, &plan.out}) {
@@ -87,15 +87,15 @@ class Classifier {
       }
     }
     // Places by their coordinates along these axes alone.
-    std::map<std::vector<int64_t>, int64_t> bytes;
+    std::map<std::vector<int64_t>, StepBytes> bytes;
     const auto place = [&](const std::vector<int64_t>& at) {
       std::vector<int64_t> out;
       for (int axis : axes) out.push_back(at[static_cast<size_t>(axis)]);
       return out;
     };
     const auto measure = [&](const std::vector<int64_t>& at) {
-      const auto [it, fresh] = bytes.emplace(place(at), 0);
-      if (fresh) it->second = workspace_of(node, plan, at);
+      const auto [it, fresh] = bytes.emplace(place(at), StepBytes());
+      if (fresh) it->second = needs_of(node, plan, at);
       return it->second;
     };
     bool any = false;
@@ -105,15 +105,16 @@ class Classifier {
       for (int axis : axes) {
         if (corner >> i++ & 1) at[static_cast<size_t>(axis)] = mesh_.axis_size(axis) - 1;
       }
-      any = any || measure(at) > 0;
+      any = any || measure(at) != StepBytes();
     }
     if (!any) return;
-    for (size_t rank = 0; rank < signatures_.size(); ++rank)
-      signatures_[rank].push_back(measure(coordinates_[rank]));
+    for (size_t rank = 0; rank < signatures_.size(); ++rank) {
+      const StepBytes needs = measure(coordinates_[rank]);
+      signatures_[rank].insert(signatures_[rank].end(), {needs.workspace, needs.kept});
+    }
   }
 
-  int64_t workspace_of(const Node& node, const NodePlan& plan,
-                       const std::vector<int64_t>& at) const {
+  StepBytes needs_of(const Node& node, const NodePlan& plan, const std::vector<int64_t>& at) const {
     Program program;
     Step step;
     step.node = node;
@@ -131,7 +132,7 @@ class Classifier {
         op_def(node.op).localise(node, graph_.types(node.inputs), {boxes.in, boxes.out});
     step.node.inputs = step.in;
     step.node.outputs = step.out;
-    return workspace_(program, step);
+    return needs_(program, step);
   }
 
   std::vector<Shape> shapes(const std::vector<ValueId>& values) const {
@@ -174,7 +175,7 @@ class Classifier {
         std::vector<int64_t>& signature = signatures_[static_cast<size_t>(program.rank)];
         for (const Range& range : (result ? c.in_boxes : c.out_boxes)[m])
           signature.push_back(range.size);
-        if (workspace_) signature.push_back(workspace_(program, step));
+        if (needs_) signature.push_back(needs_(program, step).workspace);
       }
     }
   }
@@ -182,15 +183,15 @@ class Classifier {
   const Graph& graph_;
   const Plan& plan_;
   const Mesh& mesh_;
-  const WorkspaceBytes& workspace_;
+  const NeedsOf& needs_;
   std::vector<std::vector<int64_t>> coordinates_, signatures_;  // by rank
 };
 
 }  // namespace
 
 RankClasses rank_classes(const Graph& graph, const Plan& plan, const Cuts& cuts,
-                         const WorkspaceBytes& workspace) {
-  return Classifier(graph, plan, workspace).run(cuts);
+                         const NeedsOf& needs) {
+  return Classifier(graph, plan, needs).run(cuts);
 }
 
 RankClasses joined(const RankClasses& a, const RankClasses& b) {

@@ -16,12 +16,13 @@ struct RankClasses {
 
 /// Two ranks are of one class if they hold equally much of every value in every Sharding that the
 /// plan gives it and of every window and block that its nodes take or make, among peers who do too,
-/// and their kernels and exchanges ask for the same workspace. On a mesh
+/// and their kernels and exchanges ask for the same memory. On a mesh
 /// that divides everything there is one class. What of an op depends on a rank's place otherwise
-/// (the attributes that it localises) matters to memory through workspaces alone; where a kernel
-/// wants none at the ends of all axes, it is taken to want none between. `cuts`: the Partition's.
+/// (the attributes that it localises) matters to memory through what kernels need; where one
+/// needs nothing at the ends of all axes, it is taken to need nothing between. `cuts`: the
+/// Partition's.
 RankClasses rank_classes(const Graph& graph, const Plan& plan, const Cuts& cuts,
-                         const WorkspaceBytes& workspace);
+                         const NeedsOf& needs);
 
 /// Ranks that are alike in both.
 RankClasses joined(const RankClasses& a, const RankClasses& b);

@@ -1,4 +1,4 @@
-// Updates of AdamW, Adam and SGD in one pass over memory, of one parameter or of many in one
+// Updates of AdamW, Adam and SGD in one pass over memory, of any number of parameters in one
 // launch. Formulas: graph/ops/optimizer.cc.
 #pragma once
 
@@ -136,12 +136,12 @@ struct Sgd {
   }
 };
 
-template <class Rule, class Table>
+template <class Rule>
 struct UpdatePiece {
   Rule rule;
   Scalars with;
   float* squares;  // a sum for each piece; null: not wanted
-  Table all;
+  Many<Updated> all;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
@@ -156,18 +156,20 @@ PreparedKernel prepare_update(const KernelCall& call) {
   int64_t pieces = 0;
   for (size_t p = 0; p < form.count; ++p)
     pieces += pieces_of(element_count(call.in[form.operand(p, 0)].shape));
-  const auto run = [=](const KernelArgs& args) {
-    auto* sums = static_cast<float*>(args.workspace);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    auto* sums = form.squares ? static_cast<float*>(args.workspace) : nullptr;
     const Scalars with{args.in[form.lr()].as<float>(), args.in[form.clip_scale()].as<float>(),
                        args.in[form.step()].as<int64_t>()};
-    in_launches(all_updated(form, args), [&](const auto& many, int64_t rows, int64_t before) {
-      using Table = std::remove_cvref_t<decltype(many)>;
-      const UpdatePiece<Rule, Table> body{rule, with, form.squares ? sums + before : nullptr, many};
-      On::rows(args, rows, kPieceWork, body, "update");
-    });
+    const UpdatePiece<Rule> body{rule, with, sums, many<Updated>(args, form.count)};
+    On::rows(args, pieces, kPieceWork, body, "update");
     if (form.squares) add_pieces<On>(args, sums, pieces, args.out[*form.squares].as<float>());
   };
-  return {run, form.squares ? pieces * 4 : 0, "cuda:own"};
+  prepared.workspace_bytes = form.squares ? pieces * 4 : 0;
+  prepared.kept_bytes = static_cast<int64_t>(form.count * sizeof(Updated));
+  prepared.keep = [form](const KernelArgs& args) { return table_of(all_updated(form, args)); };
+  prepared.impl = "cuda:own";
+  return prepared;
 }
 
 template <class On>

@@ -332,10 +332,9 @@ struct Summed {
   bool narrow;  // bf16, else f32
 };
 
-template <class Table>
 struct SquaresPiece {
   float* sums;  // for each piece
-  Table all;
+  Many<Summed> all;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
@@ -371,16 +370,18 @@ PreparedKernel prepare_squares(const KernelCall& call) {
   PreparedKernel prepared;
   prepared.run = [pieces](const KernelArgs& args) {
     auto* sums = static_cast<float*>(args.workspace);
-    std::vector<Summed> all;
-    for (const TensorView& x : args.in)
-      all.push_back({x.data, x.count(), 0, x.type.dtype == DType::bf16});
-    in_launches(all, [&](const auto& many, int64_t rows, int64_t before) {
-      using Table = std::remove_cvref_t<decltype(many)>;
-      On::rows(args, rows, kPieceWork, SquaresPiece<Table>{sums + before, many}, "squares");
-    });
+    const SquaresPiece body{sums, many<Summed>(args, args.in.size())};
+    On::rows(args, pieces, kPieceWork, body, "squares");
     add_pieces<On>(args, sums, pieces, args.out[0].as<float>());
   };
   prepared.workspace_bytes = pieces * 4;
+  prepared.kept_bytes = static_cast<int64_t>(call.in.size() * sizeof(Summed));
+  prepared.keep = [](const KernelArgs& args) {
+    std::vector<Summed> all;
+    for (const TensorView& x : args.in)
+      all.push_back({x.data, x.count(), 0, x.type.dtype == DType::bf16});
+    return table_of(std::move(all));
+  };
   prepared.impl = "cuda:pieces";
   return prepared;
 }

@@ -55,10 +55,8 @@ class GpuTeam {
   double* shared_;  // [32]
 };
 
-/// The body stays where kernels' parameters are: one with a table is too large for registers.
 template <class Body>
-__global__ void __launch_bounds__(1024)
-    rows_kernel(int64_t rows, const __grid_constant__ Body body) {
+__global__ void __launch_bounds__(1024) rows_kernel(int64_t rows, Body body) {
   __shared__ double shared[32];
   const GpuTeam team(static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), shared);
   const int64_t step = int64_t{gridDim.x} * blockDim.y;

@@ -184,6 +184,9 @@ class Analyst {
             aligned(byte_size(buffer(b).type));
       }
     }
+    for (const Step& step : program_.steps) {
+      if (step.needs.kept > 0) out_.bytes["tables of kernels"] += aligned(step.needs.kept);
+    }
     for (int s = 0; s < end; ++s) {
       for (BufferId b : program_.steps[static_cast<size_t>(s)].in)
         last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
@@ -219,7 +222,7 @@ class Analyst {
         add(b, 1);
       }
       const Step& step = program_.steps[s];
-      const int64_t scratch = aligned(step.workspace_bytes);
+      const int64_t scratch = aligned(step.needs.workspace);
       if (sum + scratch > peak) {
         peak = sum + scratch;
         most = now;

@@ -33,7 +33,7 @@ struct PlanAnalysis {
   std::vector<PlannedCollective> collectives;   // in the order in which they run
   /// Arena bytes of the fullest rank at the step where most is alive, by what they hold:
   /// parameters, optimizer state, constants, batches, activations, gradients, workspace, staging,
-  /// and the gaps that placing leaves. They add up to the training arena.
+  /// tables that kernels keep, and the gaps that placing leaves. They add up to the training arena.
   std::map<std::string, int64_t> bytes;
   int64_t arena_bytes = 0, rank = 0;
   std::string peak_step;

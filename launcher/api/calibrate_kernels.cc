@@ -46,8 +46,8 @@ double typical(std::vector<double> samples) {
 /// come from where those of a step do: made a while ago, not by the call before.
 class Operands {
  public:
-  Operands(const CalibrationCall& call, const std::vector<TensorType>& out, int64_t workspace,
-           double rotation, Team::Scratch& scratch)
+  Operands(const CalibrationCall& call, const std::vector<TensorType>& out,
+           const PreparedKernel& kernel, double rotation, Team::Scratch& scratch)
       : stream_(scratch.device().stream()) {
     double bytes = 0;
     for (const auto* types : {&call.in, &out}) {
@@ -55,10 +55,11 @@ class Operands {
     }
     const double copies = std::clamp(rotation / std::max(bytes, 1.0), 1.0, kMostCopies);
     sets_.resize(static_cast<size_t>(copies));
-    const auto needed = static_cast<int64_t>(bytes) * static_cast<int64_t>(sets_.size());
-    char* at = scratch.bytes(aligned(workspace) + needed);
+    const auto needed = (static_cast<int64_t>(bytes) + aligned(kernel.kept_bytes)) *
+                        static_cast<int64_t>(sets_.size());
+    char* at = scratch.bytes(aligned(kernel.workspace_bytes) + needed);
     workspace_ = at;
-    at += aligned(workspace);
+    at += aligned(kernel.workspace_bytes);
     for (Set& set : sets_) {
       for (size_t i = 0; i < call.in.size(); ++i) {
         set.in.push_back({at, call.in[i]});
@@ -73,18 +74,24 @@ class Operands {
         set.out.push_back({at, t});
         at += aligned(byte_size(t));
       }
+      if (kernel.kept_bytes == 0) continue;
+      set.kept = at;
+      scratch.device().copy_in(at, kernel.keep(args_of(set)).data(), kernel.kept_bytes);
+      at += aligned(kernel.kept_bytes);
     }
   }
 
-  KernelArgs args(int64_t run) {
-    Set& set = sets_[static_cast<size_t>(run) % sets_.size()];
-    return {set.in, set.out, workspace_, stream_};
-  }
+  KernelArgs args(int64_t run) { return args_of(sets_[static_cast<size_t>(run) % sets_.size()]); }
 
  private:
   struct Set {
     std::vector<TensorView> in, out;
+    char* kept = nullptr;
   };
+
+  KernelArgs args_of(const Set& set) const {
+    return {set.in, set.out, workspace_, stream_, set.kept};
+  }
 
   static int64_t aligned(int64_t bytes) {
     return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
@@ -223,8 +230,7 @@ double measure_rotating(Team& team, const CalibrationCall& call, double rotation
       [&](Team::Scratch& scratch) -> Team::Work {
         auto kernel = std::make_shared<PreparedKernel>(
             select_kernel(backend().kernels, KernelCall{call.node, call.in, out}));
-        auto operands =
-            std::make_shared<Operands>(call, out, kernel->workspace_bytes, rotation, scratch);
+        auto operands = std::make_shared<Operands>(call, out, *kernel, rotation, scratch);
         return {[kernel, operands](int64_t run) { kernel->run(operands->args(run)); },
                 kernel->recordable};
       },

@@ -17,9 +17,9 @@
 namespace shardrun {
 namespace {
 
-/// What the backend's kernels and collectives need, remembered for as long as the process lives.
-int64_t workspace_bytes(const Program& program, const Step& step) {
-  static std::map<std::string_view, StepWorkspaces> of_backends;
+/// Of the backend's kernels and collectives, remembered for as long as the process lives.
+StepBytes needs(const Program& program, const Step& step) {
+  static std::map<std::string_view, StepNeeds> of_backends;
   static std::mutex mutex;  // thread ranks compile at once
   const std::lock_guard lock(mutex);
   return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
@@ -60,7 +60,7 @@ Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, in
                 const Program* beside, Steps steps) {
   Program program = Partition(graph, plan, cluster).program(rank);
   if (steps == Steps::joined) join(program, plan);
-  place_memory(program, workspace_bytes, beside);
+  place_memory(program, needs, beside);
   return program;
 }
 
@@ -72,7 +72,7 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
                  : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
       partition_(graph_, plan_, cluster),
       beside_(std::move(beside)) {
-  classes_ = rank_classes(graph_, plan_, partition_.cuts(), workspace_bytes);
+  classes_ = rank_classes(graph_, plan_, partition_.cuts(), needs);
   if (beside_) classes_ = joined(classes_, beside_->classes_);
   programs_.resize(classes_.first.size());
 }
@@ -83,7 +83,7 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
   if (!program) {
     program = partition_.program(rank);
     join(*program, plan_);
-    place_memory(*program, workspace_bytes, beside_ ? &beside_->of_rank(rank) : nullptr);
+    place_memory(*program, needs, beside_ ? &beside_->of_rank(rank) : nullptr);
   }
   return *program;
 }

@@ -118,21 +118,21 @@ Communicator* Arena::group(const std::vector<std::vector<int>>& groups) {
   return group.get();
 }
 
-StepWorkspaces::StepWorkspaces(std::span<const KernelList* const> lists)
+StepNeeds::StepNeeds(std::span<const KernelList* const> lists)
     : lists_(lists.begin(), lists.end()),
-      known_(std::make_shared<std::map<std::string, int64_t>>()) {}
+      known_(std::make_shared<std::map<std::string, StepBytes>>()) {}
 
-int64_t StepWorkspaces::operator()(const Program& program, const Step& step) const {
+StepBytes StepNeeds::operator()(const Program& program, const Step& step) const {
   if (step.kind == Step::Kind::collective) {
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
-    return CollectiveStep::workspace_bytes(*step.collective, dtype, program.rank);
+    return {CollectiveStep::workspace_bytes(*step.collective, dtype, program.rank)};
   }
   const std::vector<TensorType> in = types_of(program, step.in), out = types_of(program, step.out);
   const std::string key = signature(step.node, in, out);
   auto it = known_->find(key);
   if (it == known_->end()) {
-    it = known_->emplace(key, select_kernel(lists_, KernelCall{step.node, in, out}).workspace_bytes)
-             .first;
+    const PreparedKernel kernel = select_kernel(lists_, KernelCall{step.node, in, out});
+    it = known_->emplace(key, StepBytes{kernel.workspace_bytes, kernel.kept_bytes}).first;
   }
   return it->second;
 }
@@ -140,11 +140,15 @@ int64_t StepWorkspaces::operator()(const Program& program, const Step& step) con
 struct Executor::Ready {
   Phase phase = Phase::micro;
   std::vector<TensorView> in, out;
-  void* workspace = nullptr;
+  void *workspace = nullptr, *kept = nullptr;
   std::shared_ptr<PreparedKernel> kernel;  // or
   std::unique_ptr<CollectiveStep> collective;
   Communicator* group = nullptr;
   std::string where;  // rank and step, for errors
+
+  KernelArgs args(const Device& device) const {
+    return {in, out, workspace, device.stream(), kept};
+  }
 };
 
 /// Steps that one kernel of the device does.
@@ -206,8 +210,9 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
     ready.where = str("rank ", program_.rank, ": step '", step.node.name, "'");
     for (BufferId id : step.in) ready.in.push_back(view(id));
     for (BufferId id : step.out) ready.out.push_back(view(id));
-    if (step.workspace_bytes > 0) ready.workspace = arena_->data() + step.workspace_offset;
-    int64_t needed = 0;
+    if (step.needs.workspace > 0) ready.workspace = arena_->data() + step.workspace_offset;
+    if (step.needs.kept > 0) ready.kept = arena_->data() + step.kept_offset;
+    StepBytes needed;
     try {
       if (step.kind == Step::Kind::collective) {
         const bool local = CollectiveStep::is_local(step.collective->kind);
@@ -215,7 +220,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
         ready.collective =
             std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype, program_.rank,
                                              side != nullptr ? *side : device_);
-        needed = ready.collective->workspace_bytes();
+        needed.workspace = ready.collective->workspace_bytes();
         if (!local) ready.group = groups_.at(step.collective->axes);
       } else {
         const std::vector<TensorType> in = types_of(program_, step.in),
@@ -225,10 +230,12 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
           kernel = std::make_shared<PreparedKernel>(
               select_kernel(lists, KernelCall{step.node, in, out}));
         ready.kernel = kernel;
-        needed = kernel->workspace_bytes;
+        needed = {kernel->workspace_bytes, kernel->kept_bytes};
       }
-      SR_REQUIRE(needed <= step.workspace_bytes, internal, "needs ", needed,
-                 " bytes of workspace, ", step.workspace_bytes, " were placed for it");
+      SR_REQUIRE(needed.workspace <= step.needs.workspace && needed.kept <= step.needs.kept,
+                 internal, "needs ", needed.workspace, " bytes of workspace and keeps ",
+                 needed.kept, ", ", step.needs.workspace, " and ", step.needs.kept,
+                 " were placed for it");
     } catch (const Error& e) {
       throw e.with_context(str("step '", step.node.name, "'"));
     }
@@ -256,8 +263,12 @@ void Executor::agree_on_recording(Communicator& world) {
 }
 
 void Executor::set_up() {
-  for (const Ready& ready : setup_)
-    ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace, device_.stream()});
+  for (const Ready& ready : ready_) {
+    if (ready.kept == nullptr) continue;
+    const std::vector<char> kept = ready.kernel->keep(ready.args(device_));
+    device_.copy_in(ready.kept, kept.data(), static_cast<int64_t>(kept.size()));
+  }
+  for (const Ready& ready : setup_) ready.kernel->run(ready.args(device_));
   is_set_up_ = true;
 }
 
@@ -304,7 +315,7 @@ void Executor::plan_waits() {
       for (const TensorView& v : ready.in) memory.reads.push_back(range(v.data, byte_size(v.type)));
       for (const TensorView& v : ready.out)
         memory.writes.push_back(range(v.data, byte_size(v.type)));
-      memory.writes.push_back(range(ready.workspace, program_.steps[s].workspace_bytes));
+      memory.writes.push_back(range(ready.workspace, program_.steps[s].needs.workspace));
       memory.beside = ready.group != nullptr;
       steps.push_back(std::move(memory));
       indices.push_back(s);
@@ -393,7 +404,7 @@ void Executor::run_step(size_t step) {
     device_.begins(ready.where);
     if (side != nullptr) side->wait_for(device_);
     if (ready.kernel) {
-      ready.kernel->run(KernelArgs{ready.in, ready.out, ready.workspace, device_.stream()});
+      ready.kernel->run(ready.args(device_));
     } else {
       ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
     }

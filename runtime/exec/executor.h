@@ -44,17 +44,17 @@ class Arena {
   std::map<std::vector<std::vector<int>>, std::unique_ptr<Communicator>> groups_;
 };
 
-/// Exact bytes of scratch of any step with these kernels: what place_memory asks for. Remembers
-/// what it has prepared, so a model's repeated blocks cost one preparation. Copies share the
-/// memory; not for several threads at once.
-class StepWorkspaces {
+/// Exact bytes that any step needs with these kernels: what place_memory asks for. Remembers what
+/// it has prepared, so a model's repeated blocks cost one preparation. Copies share the memory; not
+/// for several threads at once.
+class StepNeeds {
  public:
-  explicit StepWorkspaces(std::span<const KernelList* const> lists);
-  int64_t operator()(const Program& program, const Step& step) const;
+  explicit StepNeeds(std::span<const KernelList* const> lists);
+  StepBytes operator()(const Program& program, const Step& step) const;
 
  private:
   std::vector<const KernelList*> lists_;
-  std::shared_ptr<std::map<std::string, int64_t>> known_;
+  std::shared_ptr<std::map<std::string, StepBytes>> known_;
 };
 
 /// One step of training is
@@ -83,8 +83,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Runs Program::setup before the first step and after write(); zeroes what starts every step at
-  /// zero (accumulated gradients). Who fills parameters through view() does so before the first.
+  /// Before the first step and after write() has kernels keep what they read in every run, and runs
+  /// Program::setup; zeroes what starts every step at zero (accumulated gradients). Who fills
+  /// parameters through view() does so before the first.
   void begin_step();
   void run_micro();  // throws Error with rank and step in front
   void run_update();
@@ -128,8 +129,8 @@ class Executor {
   /// A buffer of the arena, as a step leaves it (StepHook).
   Tensor read(const TensorView& buffer) const;
   double metric(std::string_view name) const;  // throws invalid_input if there is none
-  /// Another Program that shares the arena has run: what Program::setup makes is made anew before
-  /// the next step.
+  /// Another Program that shares the arena has run: what kernels keep, and what Program::setup
+  /// makes, is made anew before the next step.
   void weights_changed() { is_set_up_ = false; }
 
   int64_t allocated_bytes() const { return arena_->bytes(); }

@@ -53,7 +53,7 @@ TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
     }
     // All of it is prepared, and placed, without a GPU.
     const std::vector<const KernelList*> lists = {&cuda_kernels()};
-    place_memory(program, StepWorkspaces(lists));
+    place_memory(program, StepNeeds(lists));
     check_memory(program);
     EXPECT_EQ(sums, 8) << bf16;   // of each layer four
     EXPECT_EQ(apart, 3) << bf16;  // the loss, its count, and the positions' gradient
@@ -77,7 +77,7 @@ TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
 
 std::vector<double> losses(Program program) {
   const std::vector<const KernelList*> lists = {&reference_kernels()};
-  place_memory(program, StepWorkspaces(lists));
+  place_memory(program, StepNeeds(lists));
   check_memory(program);
   const auto world = make_local_communicators(1);
   Executor executor(program, lists, *world[0], 7);

@@ -79,7 +79,11 @@ std::vector<Tensor> run_on_gpu(cuda::CudaDevice& device, const KernelImpl& impl,
     out_views.push_back({memory.back().data(), t});
   }
   memory.emplace_back(device, kernel.workspace_bytes, 0);
-  kernel.run({in_views, out_views, memory.back().data(), device.stream()});
+  KernelArgs args{in_views, out_views, memory.back().data(), device.stream()};
+  memory.emplace_back(device, kernel.kept_bytes, 0);
+  device.copy_in(memory.back().data(), kept_by(kernel, args).data(), kernel.kept_bytes);
+  args.kept = memory.back().data();
+  kernel.run(args);
   device.synchronize();
   std::vector<Tensor> out;
   for (size_t i = 0; i < c.out.size(); ++i) {
@@ -312,7 +316,7 @@ TEST(CudaKernels, EvenedLinesGiveTheSameProduct) {
   }
 }
 
-/// By launches with as many parameters as there may be.
+/// By one launch, whatever their number.
 TEST(CudaKernels, GoOverManyTensors) {
   const Gpu gpu;
   if (!gpu.device) GTEST_SKIP() << gpu.why;

@@ -1,5 +1,5 @@
-// Calls over more tensors than one launch has room for, with pieces and rests of them, empty ones,
-// and both types.
+// Calls over more tensors than a launch's parameters have room for, with pieces and rests of them,
+// empty ones, and both types.
 #pragma once
 
 #include "graph/ops/optimizer.h"
@@ -7,9 +7,9 @@
 
 namespace shardrun {
 
-/// adamw or sgd of 400 parameters; every other one gets a copy.
+/// adamw or sgd of 1500 parameters; every other one gets a copy.
 inline Case update_of_many(const std::string& op) {
-  constexpr size_t kParameters = 400;
+  constexpr size_t kParameters = 1500;
   Case many;
   many.node.op = op;
   many.node.attrs = op_def(op).samples[0].attrs;
@@ -19,7 +19,7 @@ inline Case update_of_many(const std::string& op) {
   const size_t each = op == "adamw" ? 4 : 3;
   for (size_t p = 0; p < kParameters; ++p) {
     many.in.insert(many.in.end(), each,
-                   {DType::f32, {p % 50 == 3 ? 20001 : static_cast<int64_t>(p % 7)}});
+                   {DType::f32, {p % 200 == 3 ? 20001 : static_cast<int64_t>(p % 7)}});
     if (p % 3 == 0) many.in[p * each + 1].dtype = DType::bf16;
     if (p % 2 == 0) copies.push_back(static_cast<int64_t>(p));
     decays.push_back(static_cast<double>(p % 4) / 10);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/team.h"
@@ -105,13 +106,16 @@ class HostTeam {
 /// A kernel list's place to run, as OnGpu is.
 template <int kTeam>
 struct OnHost {
+  static inline std::vector<std::string> launches;  // of rows, by name
+
   template <class Body>
   static void each(const KernelArgs&, int64_t count, const Body& body, const char*) {
     for (int64_t i = 0; i < count; ++i) body(i);
   }
 
   template <class Body>
-  static void rows(const KernelArgs&, int64_t rows, int64_t, const Body& body, const char*) {
+  static void rows(const KernelArgs&, int64_t rows, int64_t, const Body& body, const char* name) {
+    launches.emplace_back(name);
     HostTeam team(kTeam);
     for (int64_t row = 0; row < rows; ++row)
       team.run([&](const HostTeam::Member& member) { body(member, row); });

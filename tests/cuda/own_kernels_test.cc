@@ -85,7 +85,10 @@ void check_all(const KernelList& kernels, double most_elements) {
         to[r].data = from[o].data;
         const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
         std::vector<int64_t> memory(static_cast<size_t>(kernel.workspace_bytes / 8 + 1));
-        kernel.run({from, to, memory.data()});
+        KernelArgs args{from, to, memory.data()};
+        const std::vector<char> kept = kept_by(kernel, args);
+        args.kept = kept.data();
+        kernel.run(args);
         const auto bytes = static_cast<size_t>(byte_size(c.out[r]));
         EXPECT_TRUE(bytes == 0 || std::memcmp(to[r].data, got[r].data(), bytes) == 0);
       }
@@ -194,12 +197,17 @@ TEST(OwnKernels, PoolsTakeChannelsTogether) {
   }
 }
 
+/// By one launch, and one that adds the squares' sums.
 TEST(OwnKernels, UpdatesOfManyAreThoseOfEach) {
   std::mt19937_64 rng(kSeed + 2);
-  for (const KernelImpl& impl : cuda::optimizer_kernels_on<cuda::OnHost<1>>()) {
+  using On = cuda::OnHost<1>;
+  for (const KernelImpl& impl : cuda::optimizer_kernels_on<On>()) {
     const Case many = update_of_many(impl.op);
     ASSERT_FALSE(impl.refuses({many.node, many.in, many.out}).has_value());
-    const std::vector<Tensor> in = random_operands(many, rng), got = run_impl(impl, many, in);
+    const std::vector<Tensor> in = random_operands(many, rng);
+    On::launches.clear();
+    const std::vector<Tensor> got = run_impl(impl, many, in);
+    EXPECT_EQ(On::launches, (std::vector<std::string>{"update", "squares"}));
     const UpdateForm form = UpdateForm::of(many.node, in.size());
     double squares = 0;
     for (size_t p = 0; p < form.count; ++p) {
@@ -233,9 +241,12 @@ TEST(OwnKernels, SumsTheSquaresOfMany) {
   std::mt19937_64 rng(kSeed + 3);
   const Case c = squares_of_many();
   const std::vector<Tensor> in = random_operands(c, rng);
-  for (const KernelImpl& impl : cuda::reduce_kernels_on<cuda::OnHost<1>>()) {
-    if (impl.op == c.node.op)
-      expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
+  using On = cuda::OnHost<1>;
+  for (const KernelImpl& impl : cuda::reduce_kernels_on<On>()) {
+    if (impl.op != c.node.op) continue;
+    On::launches.clear();
+    expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
+    EXPECT_EQ(On::launches, (std::vector<std::string>{"squares", "squares"}));
   }
 }
 

@@ -108,7 +108,7 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
   keep_casts(program);
   keep_packed(program, packed_weights, by_same_kernel);
   join_updates(program, by_same_kernel);
-  place_memory(program, StepWorkspaces(lists));
+  place_memory(program, StepNeeds(lists));
   Executor executor(std::move(program), lists, world, 1);
   std::vector<TensorView> batch;
   for (const Binding& b : executor.program().bindings) {

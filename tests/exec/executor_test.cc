@@ -109,7 +109,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
     Program program = Partition(g, plan, Cluster{}).program(world.rank());
     join_steps(program);
     if (casts.keep) keep_casts(program);
-    place_memory(program, StepWorkspaces(lists));
+    place_memory(program, StepNeeds(lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
     Executor exec(std::move(program), lists, world, kSeed, nullptr, true,
@@ -363,8 +363,8 @@ TEST(Executor, ProgramsShareAnArena) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
     Program t = Partition(train, train_plan, Cluster{}).program(world.rank()),
             e = Partition(eval, eval_plan, Cluster{}).program(world.rank());
-    place_memory(t, StepWorkspaces(lists));
-    place_memory(e, StepWorkspaces(lists), &t);
+    place_memory(t, StepNeeds(lists));
+    place_memory(e, StepNeeds(lists), &t);
     check_memory(e);
     const auto arena = std::make_shared<Arena>(std::max(t.arena_bytes, e.arena_bytes), world);
     Executor training(t, lists, world, kSeed, arena),
@@ -395,6 +395,68 @@ TEST(Executor, ProgramsShareAnArena) {
   });
 }
 
+/// Two steps of one kernel, each with a table of its own addresses, that is made once; and made
+/// anew where another Program that shares the arena has run.
+TEST(Executor, KernelsKeepWhatTheyReadInEveryRun) {
+  const KernelList keeping = {{"softmax", "keeping", [](const KernelCall&) { return std::nullopt; },
+                               [](const KernelCall&) {
+                                 PreparedKernel kernel;
+                                 kernel.run = [](const KernelArgs& args) {
+                                   const auto* const table = static_cast<float* const*>(args.kept);
+                                   for (int64_t i = 0; i < 4; ++i) table[1][i] = table[0][i] + 1;
+                                 };
+                                 kernel.impl = "keeping";
+                                 return kernel;
+                               }}};
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
+  const Attrs axis = {{"axis", int64_t{0}}};
+  g.outputs = {g.add("softmax", {g.add("softmax", {x}, axis)}, axis)};
+  testing::run_ranks(1, [&](Communicator& host) {
+    testing::FarDevice device;
+    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+    int kept = 0;
+    KernelList far = testing::far_kernels(keeping);
+    far[0].prepare = [&, prepare = far[0].prepare](const KernelCall& call) {
+      PreparedKernel kernel = prepare(call);
+      kernel.kept_bytes = 2 * sizeof(void*);
+      kernel.keep = [&](const KernelArgs& args) {
+        ++kept;
+        const void* const table[] = {args.in[0].data, args.out[0].data};
+        const auto* bytes = reinterpret_cast<const char*>(table);
+        return std::vector<char>(bytes, bytes + sizeof table);
+      };
+      return kernel;
+    };
+    const std::vector<const KernelList*> lists = {&far};
+    Program first = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0),
+            second = first;
+    place_memory(first, StepNeeds(lists));
+    place_memory(second, StepNeeds(lists), &first);
+    const auto arena =
+        std::make_shared<Arena>(std::max(first.arena_bytes, second.arena_bytes), *world);
+    Executor one(first, lists, *world, 0, arena, true, device),
+        other(second, lists, *world, 0, arena, false, device);
+    const auto run = [](Executor& exec, float from) {
+      exec.begin_step();
+      Tensor numbers({DType::f32, {4}});
+      for (int64_t i = 0; i < 4; ++i) numbers.as<float>()[i] = from + static_cast<float>(i);
+      exec.write("x", numbers);
+      exec.run_micro();
+      return exec.read(exec.program().outputs[0]).at(3);
+    };
+    for (int step = 0; step < 3; ++step)
+      EXPECT_EQ(run(one, static_cast<float>(step)), static_cast<float>(step) + 5);
+    EXPECT_EQ(device.recordings, 1);
+    EXPECT_EQ(kept, 2);
+    EXPECT_EQ(run(other, 10), 15);
+    EXPECT_EQ(run(one, 20), 25);
+    other.weights_changed();
+    EXPECT_EQ(run(other, 30), 35);
+    EXPECT_EQ(kept, 6);
+  });
+}
+
 TEST(Executor, AFailingStepIsNamed) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
@@ -407,7 +469,7 @@ TEST(Executor, AFailingStepIsNamed) {
              [](const KernelArgs&) { fail(ErrorKind::device, "the kernel broke"); }, 0, "broken"};
        }}};
   const std::vector<const KernelList*> lists = {&failing, &reference_kernels()};
-  place_memory(program, StepWorkspaces(lists));
+  place_memory(program, StepNeeds(lists));
   testing::run_ranks(1, [&](Communicator& world) {
     Executor exec(program, lists, world, 0);
     EXPECT_EQ(exec.implementation(0), "broken");
@@ -442,7 +504,7 @@ TEST(Executor, AStepThatIsFoundToFailLaterIsNamed) {
   for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
   const std::vector<const KernelList*> lists = {&far};
   Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
-  place_memory(program, StepWorkspaces(lists));
+  place_memory(program, StepNeeds(lists));
   for (const bool recorded : {false, true}) {
     fails = false;
     testing::run_ranks(1, [&](Communicator& host) {
@@ -489,7 +551,7 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
                    }});
   }
   const std::vector<const KernelList*> lists = {&far};
-  place_memory(program, StepWorkspaces(lists));
+  place_memory(program, StepNeeds(lists));
   testing::run_ranks(1, [&](Communicator& host) {
     const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);
@@ -523,7 +585,7 @@ TEST(Executor, IsRecordedByAllRanksOrNone) {
       }
       const std::vector<const KernelList*> lists = {&far};
       Program program = Partition(g, plan, Cluster{}).program(world->rank());
-      place_memory(program, StepWorkspaces(lists));
+      place_memory(program, StepNeeds(lists));
       Executor exec(program, lists, *world, 0, nullptr, true, device);
       for (int run = 0; run < 3; ++run) exec.run_micro();
       EXPECT_EQ(device.recordings, one_cannot ? 0 : 1) << "rank " << world->rank();
@@ -551,7 +613,7 @@ TEST(Executor, ATimelineHasTheDevicesTimes) {
   for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
   const std::vector<const KernelList*> lists = {&far};
   Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
-  place_memory(program, StepWorkspaces(lists));
+  place_memory(program, StepNeeds(lists));
   testing::run_ranks(1, [&](Communicator& host) {
     const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);

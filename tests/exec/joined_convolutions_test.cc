@@ -89,7 +89,7 @@ Outcome train(void (*write)(const std::string& path), bool bf16, bool join, int 
     if (step.node.op.starts_with("conv") && has_post_ops(step.node.op))
       ++out.joined[step.node.op + ": " + step.node.attrs.s("post")];
   }
-  place_memory(program, StepWorkspaces(lists()));
+  place_memory(program, StepNeeds(lists()));
   check_memory(program);
   const int64_t predicted = program.arena_bytes;
   Executor executor(std::move(program), lists(), *world[0], 1);

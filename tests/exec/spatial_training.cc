@@ -173,7 +173,7 @@ int64_t check_spatial_training(Communicator& world, int plans) {
       check_plan(plan, g);
       const std::vector<const KernelList*> lists = {&reference_kernels()};
       Program program = Partition(g, plan, Cluster{}).program(world.rank());
-      place_memory(program, StepWorkspaces(lists));
+      place_memory(program, StepNeeds(lists));
       check_memory(program);
       for (const Step& step : program.steps) {
         exchanges += step.kind == Step::Kind::collective &&

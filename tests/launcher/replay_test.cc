@@ -40,15 +40,15 @@ const std::vector<const KernelList*>& lists() {
 /// Programs of `compiled` for every rank, and the one that they are compared with.
 ReplayAct act(const Graph& graph, const Plan& plan, const Plan& compiled,
               const ReplayAct* beside = nullptr) {
-  const StepWorkspaces workspaces(lists());
+  const StepNeeds needs(lists());
   ReplayAct out{graph, plan, {}, {}, beside == nullptr};
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
     out.programs.push_back(Partition(graph, compiled, host_cluster()).program(rank));
-    place_memory(out.programs.back(), workspaces,
+    place_memory(out.programs.back(), needs,
                  beside ? &beside->programs[static_cast<size_t>(rank)] : nullptr);
   }
   out.whole = Partition(graph, whole_plan(graph), host_cluster()).program(0);
-  place_memory(out.whole, workspaces, beside ? &beside->whole : nullptr);
+  place_memory(out.whole, needs, beside ? &beside->whole : nullptr);
   return out;
 }
 
@@ -246,7 +246,7 @@ TEST(Replay, AValidationBehindTheStepAgrees) {
     acts.push_back(act(evaluation, behind, behind, &acts[0]));
     for (Program& program : acts[1].programs) {
       program = Partition(evaluation, behind, host_cluster()).program(program.rank);
-      place_memory(program, StepWorkspaces(lists()));
+      place_memory(program, StepNeeds(lists()));
     }
     const Replay clobbered = replay(acts, lists(), options_for(graph, 1));
     ASSERT_TRUE(clobbered.mismatch) << mesh;
@@ -351,7 +351,7 @@ TEST(Replay, JoinedStepsAreCompared) {
       program = Partition(graph, plan, host_cluster()).program(program.rank);
       join_steps(program);
       for (Step& step : program.steps) change(step);
-      place_memory(program, StepWorkspaces(lists()));
+      place_memory(program, StepNeeds(lists()));
     }
     return replay(acts, lists(), options_for(graph, 1));
   };
@@ -382,7 +382,7 @@ TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
                                        [](const Step& step) { return step.node.op == "adamw"; });
       EXPECT_EQ(update->out.size(), 9u);  // w1, b1, w2 and their moments
       if (decay != 0) update->node.attrs.set("weight_decays", std::vector<double>{0, 0, decay});
-      place_memory(program, StepWorkspaces(reference));
+      place_memory(program, StepNeeds(reference));
     }
     return replay(acts, reference, options_for(graph, 1));
   };
@@ -420,7 +420,7 @@ TEST(Replay, AStepForSeveralNodesIsComparedWhenTheLastIsThere) {
       if (swapped) std::swap(split.out[0], split.out[1]);
       split.node.outputs = split.out;
       program.steps.erase(program.steps.begin() + 2);
-      place_memory(program, StepWorkspaces(lists()));
+      place_memory(program, StepNeeds(lists()));
     }
     const Replay result = replay(acts, lists(), options_for(g, 1));
     ASSERT_EQ(result.mismatch.has_value(), swapped) << describe(result);

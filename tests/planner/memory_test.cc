@@ -51,7 +51,7 @@ struct Builder {
   int64_t offset(BufferId id) const { return program.buffers[static_cast<size_t>(id)].offset; }
 };
 
-int64_t no_workspace(const Program&, const Step&) { return 0; }
+StepBytes no_workspace(const Program&, const Step&) { return {}; }
 
 TEST(Memory, ReusesWhatIsDead) {
   Builder b;
@@ -103,11 +103,38 @@ TEST(Memory, CountsWorkspaces) {
   const BufferId x = b.bind(Role::batch, 16, "x");
   b.output(b.step("relu", {b.step("relu", {x}, 16)}, 16));
   place_memory(b.program, [](const Program&, const Step& step) {
-    return step.node.name == "relu1" ? int64_t{100} : 0;
+    return step.node.name == "relu1" ? StepBytes{100} : StepBytes();
   });
   check_memory(b.program);
-  EXPECT_EQ(b.program.steps[1].workspace_bytes, 100);
+  EXPECT_EQ(b.program.steps[1].needs.workspace, 100);
   EXPECT_EQ(b.program.arena_bytes, 64 + 64 + 128);
+}
+
+/// What a kernel keeps is persistent, and lies behind all that another Program's persists in.
+TEST(Memory, CountsWhatKernelsKeep) {
+  const auto keeps = [](const Program&, const Step& step) {
+    return step.node.op == "relu" ? StepBytes{0, 100} : StepBytes();
+  };
+  const auto build = [](Builder& b) {
+    b.bind(Role::parameter, 16, "w");
+    const BufferId x = b.bind(Role::batch, 16, "x");
+    b.output(b.step("relu", {b.step("relu", {x}, 16)}, 16));
+  };
+  Builder train, eval;
+  build(train);
+  build(eval);
+  place_memory(train.program, keeps);
+  check_memory(train.program);
+  EXPECT_EQ(train.program.persistent_bytes, 64 + 2 * 128);
+  EXPECT_EQ(train.program.arena_bytes, 64 + 2 * 128 + 64 + 64);
+  EXPECT_EQ(train.program.steps[0].kept_offset, 64);
+  EXPECT_EQ(train.program.steps[1].kept_offset, 64 + 128);
+  place_memory(eval.program, keeps, &train.program);
+  check_memory(eval.program);
+  EXPECT_EQ(eval.program.steps[0].kept_offset, train.program.persistent_bytes);
+  Program broken = eval.program;
+  broken.steps[1].kept_offset = broken.steps[0].kept_offset + 64;
+  EXPECT_THROW(check_memory(broken), Error);
 }
 
 /// Per node of the Graph what is alive at it: a workspace, a copy made in front of it, and a result
@@ -122,7 +149,7 @@ TEST(Memory, WhatTheArenaHoldsNodeByNode) {
   const BufferId y = b.step("matmul", {gathered, gathered}, 32);
   b.output(b.step("relu", {y}, 32));
   place_memory(b.program, [](const Program&, const Step& step) {
-    return step.node.name == "relu2" ? int64_t{100} : 0;
+    return step.node.name == "relu2" ? StepBytes{100} : StepBytes();
   });
   Graph graph;
   const ValueId in = graph.add_input("x", {DType::f32, {4, 4}}, Role::batch);
@@ -207,7 +234,7 @@ TEST(Memory, PlacesThousandsOfBuffersQuickly) {
   for (uint32_t seed : {1u, 2u}) {
     Program program = training_like(1250, seed);  // 5000 steps
     const auto start = std::chrono::steady_clock::now();
-    place_memory(program, [](const Program&, const Step&) { return int64_t{4096}; });
+    place_memory(program, [](const Program&, const Step&) { return StepBytes{4096}; });
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     check_memory(program);

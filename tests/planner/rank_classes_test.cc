@@ -35,10 +35,10 @@ Graph uneven_step(int64_t batch, int64_t width, int64_t in = 10, int64_t out = 7
 }
 
 /// As many bytes as the operands have: what a kernel might ask for.
-int64_t scratch(const Program& program, const Step& step) {
+StepBytes scratch(const Program& program, const Step& step) {
   int64_t bytes = 0;
   for (BufferId id : step.in) bytes += byte_size(program.buffers[static_cast<size_t>(id)].type);
-  return bytes;
+  return {bytes};
 }
 
 TEST(RankClasses, SameClassSameBytes) {
@@ -94,8 +94,8 @@ TEST(RankClasses, ByWhatARankHolds) {
   EXPECT_EQ(rank_classes(graph, plan, cuts, scratch).of_rank, (std::vector<int>{0, 0, 0, 1}));
 }
 
-// A kernel whose workspace depends on where its rank stands: iota from the middle on.
-TEST(RankClasses, ByWorkspace) {
+// A kernel whose needs depend on where its rank stands: iota from the middle on.
+TEST(RankClasses, ByWhatKernelsNeed) {
   Graph graph;
   const ValueId at = graph.add("iota", {},
                                {{"shape", Shape{8}},
@@ -110,10 +110,13 @@ TEST(RankClasses, ByWorkspace) {
   plan.values[graph.value(at).name] = Sharding{{{0}}, {}};
   const Cluster cluster = host_cluster();
   const Cuts cuts = Partition(graph, plan, cluster).cuts();
-  const auto late = [](const Program&, const Step& step) -> int64_t {
-    return step.kind == Step::Kind::kernel && step.node.attrs.i("start") >= 4 ? 64 : 0;
-  };
-  EXPECT_EQ(rank_classes(graph, plan, cuts, late).of_rank, (std::vector<int>{0, 0, 1, 1}));
+  for (const StepBytes needed : {StepBytes{64, 0}, StepBytes{0, 64}}) {
+    const auto late = [&](const Program&, const Step& step) {
+      return step.kind == Step::Kind::kernel && step.node.attrs.i("start") >= 4 ? needed
+                                                                                : StepBytes();
+    };
+    EXPECT_EQ(rank_classes(graph, plan, cuts, late).of_rank, (std::vector<int>{0, 0, 1, 1}));
+  }
   EXPECT_EQ(rank_classes(graph, plan, cuts, nullptr).first.size(), 1u);
 }
 

@@ -208,8 +208,8 @@ std::function<void(const KernelArgs&)> far_work(Run run) {
   return [run = std::move(run)](const KernelArgs& args) {
     const std::vector<TensorView> in(args.in.begin(), args.in.end()),
         out(args.out.begin(), args.out.end());
-    static_cast<FarDevice*>(args.stream)->work([=, workspace = args.workspace] {
-      run(KernelArgs{in, out, workspace, nullptr});
+    static_cast<FarDevice*>(args.stream)->work([=, workspace = args.workspace, kept = args.kept] {
+      run(KernelArgs{in, out, workspace, nullptr, kept});
     });
   };
 }

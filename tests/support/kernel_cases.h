@@ -112,6 +112,14 @@ inline std::vector<Tensor> random_operands(const Case& c, std::mt19937_64& rng) 
   return in;
 }
 
+// What the kernel keeps for calls with these operands and results.
+inline std::vector<char> kept_by(const PreparedKernel& kernel, const KernelArgs& args) {
+  std::vector<char> kept;
+  if (kernel.keep) kept = kernel.keep(args);
+  EXPECT_EQ(static_cast<int64_t>(kept.size()), kernel.kept_bytes);
+  return kept;
+}
+
 // Runs the implementation with results and workspace full of garbage and guarded, so that reading
 // what was not written, or writing past the end, shows.
 inline std::vector<Tensor> run_impl(const KernelImpl& impl, const Case& c,
@@ -133,7 +141,10 @@ inline std::vector<Tensor> run_impl(const KernelImpl& impl, const Case& c,
   auto* memory =
       static_cast<unsigned char*>(std::aligned_alloc(64, (bytes + kGuard + 63) / 64 * 64));
   std::memset(memory, 0xff, bytes + kGuard);
-  kernel.run({in_views, out_views, memory});
+  KernelArgs args{in_views, out_views, memory};
+  const std::vector<char> kept = kept_by(kernel, args);
+  args.kept = kept.data();
+  kernel.run(args);
   for (size_t i = bytes; i < bytes + kGuard; ++i) {
     if (memory[i] != 0xff) {
       ADD_FAILURE() << "wrote past its workspace of " << bytes << " bytes";

@@ -36,12 +36,12 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
                        double lr, uint64_t seed) {
   const auto ranks = static_cast<int>(plan.mesh.size());
   const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
-  const StepWorkspaces workspaces(lists);
+  const StepNeeds needs(lists);
   std::vector<Program> programs;
   ShardedRun result;
   for (int rank = 0; rank < ranks; ++rank) {
     programs.push_back(Partition(graph, plan, host_cluster()).program(rank));
-    place_memory(programs.back(), workspaces);
+    place_memory(programs.back(), needs);
     check_memory(programs.back());
     result.predicted_bytes.push_back(programs.back().arena_bytes);
   }
