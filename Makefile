@@ -28,8 +28,7 @@ setup:
 
 # Configured each time (a second): a changed option, pinned version or processor is noticed.
 configure: setup
-	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DSHARDRUN_TESTS=ON \
-	  $(CMAKE_FLAGS) >/dev/null
+	@cmake --preset release -B $(BUILD) --log-level=WARNING $(CMAKE_FLAGS) >/dev/null
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target shardrun_cli
