@@ -67,14 +67,17 @@ ncclDataType_t type_of(DType dtype) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// Collective over `host`.
   NcclCommunicator(Communicator& host, std::unique_ptr<Communicator> owned, CudaDevice& device,
                    std::shared_ptr<Job> job, double timeout)
       : host_(host),
         owned_(std::move(owned)),
         device_(device),
         job_(std::move(job)),
-        timeout_(timeout) {
+        timeout_(timeout) {}
+
+  /// Makes NCCL's own communicator, which has buffers in the GPU's memory for each: so for those
+  /// alone that are called. Collective over `host`.
+  void connect() {
     ncclUniqueId id{};
     if (rank() == 0) expect(SR_NCCL(ncclGetUniqueId)(&id), "ncclGetUniqueId");
     host_.broadcast(&id, sizeof id, 0);
@@ -234,7 +237,10 @@ class NcclCommunicator final : public Communicator {
     auto part = host_.split(groups);
     if (!part) return nullptr;
     Communicator& host = *part;
-    return std::make_unique<NcclCommunicator>(host, std::move(part), device_, job_, timeout_);
+    auto group =
+        std::make_unique<NcclCommunicator>(host, std::move(part), device_, job_, timeout_);
+    group->connect();  // a program's, of one of its mesh's axes or of several
+    return group;
   }
 
   void set_timeout(double seconds) override {
@@ -294,6 +300,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void begin(const char* operation, const std::function<ncclResult_t()>& call) {
+    if (watch_ == nullptr) connect();
     last_ = operation;
     settle(call(), operation);
   }
@@ -364,12 +371,12 @@ class NcclCommunicator final : public Communicator {
   CudaDevice& device_;
   std::shared_ptr<Job> job_;
   double timeout_;
-  ncclComm_t comm_ = nullptr;  // null when it has been aborted
+  ncclComm_t comm_ = nullptr;  // null before connect(), and when it has been aborted
   std::future<void> gone_;     // then
   bool broken_ = false;
   const int exceptions_ = std::uncaught_exceptions();
   const char* last_ = nullptr;  // the last call that was begun: without one nobody waits for ranks
-  std::shared_ptr<void> watch_;
+  std::shared_ptr<void> watch_;  // from connect() on
 };
 
 }  // namespace

@@ -85,24 +85,31 @@ std::string end_of_wait(NoGpu& device) {
   return "";
 }
 
+/// Of all ranks there is one only where it is called itself: programs call their mesh's groups.
 TEST_F(Nccl, HasACommunicatorForEachGroup) {
-  testing::run_ranks(4, [](Communicator& host) {
-    NoGpu device;
-    const auto world = make_nccl_communicator(host, device);
-    const auto part = world->split({{0, 2}, {3, 1}});
-    EXPECT_EQ(part->rank(), host.rank() == 0 || host.rank() == 3 ? 0 : 1);
-    EXPECT_EQ(part->size(), 2);
-  });
-  std::map<int, std::multiset<int>> ranks;  // by id
-  for (const auto& made : nccl_->made) {
-    ranks[made.id].insert(made.rank);
-    EXPECT_EQ(made.size, made.id == nccl_->made[0].id ? 4 : 2);
+  for (const bool all : {false, true}) {
+    nccl_->made.clear();
+    testing::run_ranks(4, [&](Communicator& host) {
+      NoGpu device;
+      const auto world = make_nccl_communicator(host, device);
+      const auto part = world->split({{0, 2}, {3, 1}});
+      EXPECT_EQ(part->rank(), host.rank() == 0 || host.rank() == 3 ? 0 : 1);
+      EXPECT_EQ(part->size(), 2);
+      float x = 0;
+      for (int call = 0; all && call < 2; ++call)
+        world->all_reduce(&x, 1, DType::f32, Reduction::sum, nullptr);
+    });
+    std::map<int, std::multiset<int>> ranks;  // by id
+    for (const auto& made : nccl_->made) {
+      ranks[made.id].insert(made.rank);
+      EXPECT_TRUE(made.size == 2 || all);
+    }
+    EXPECT_EQ(ranks.size(), all ? 3u : 2u);
+    for (const auto& [id, members] : ranks)
+      EXPECT_EQ(members, members.size() == 4 ? std::multiset<int>({0, 1, 2, 3})
+                                             : std::multiset<int>({0, 1}));
+    EXPECT_EQ(nccl_->aborted, 0);
   }
-  ASSERT_EQ(ranks.size(), 3u);
-  for (const auto& [id, members] : ranks)
-    EXPECT_EQ(members,
-              members.size() == 4 ? std::multiset<int>({0, 1, 2, 3}) : std::multiset<int>({0, 1}));
-  EXPECT_EQ(nccl_->aborted, 0);
 }
 
 TEST_F(Nccl, MovesUnevenPartsInOneGroupOfMessages) {
@@ -149,7 +156,7 @@ TEST_F(Nccl, EndsAWaitThatIsTooLong) {
     NoGpu device;
     const auto world = make_nccl_communicator(host, device);
     world->set_timeout(0.05);
-    const auto comm = world->split({{0, 1}});  // has the same
+    const auto comm = world->split({{0, 1}}), other = world->split({{1, 0}});  // have the same
     float x = 0;
     comm->all_reduce(&x, 1, DType::f32, Reduction::sum, nullptr);
     host.barrier();
@@ -189,8 +196,10 @@ TEST_F(Nccl, ARankThatFailsEndsTheWaitOfTheOthers) {
   testing::run_ranks(2, [](Communicator& host) {
     NoGpu device;
     const auto body = [&] {
-      const auto comm = make_nccl_communicator(host, device);
-      comm->set_timeout(0);
+      const auto world = make_nccl_communicator(host, device);
+      world->set_timeout(0);
+      const auto comm = world->split({{0, 1}});
+      host.barrier();
       if (host.rank() == 1) fail(ErrorKind::invalid_input, "label 12 of token 3");
       float x = 0;
       comm->all_reduce(&x, 1, DType::f32, Reduction::sum, nullptr);
