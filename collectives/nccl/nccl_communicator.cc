@@ -237,8 +237,7 @@ class NcclCommunicator final : public Communicator {
     auto part = host_.split(groups);
     if (!part) return nullptr;
     Communicator& host = *part;
-    auto group =
-        std::make_unique<NcclCommunicator>(host, std::move(part), device_, job_, timeout_);
+    auto group = std::make_unique<NcclCommunicator>(host, std::move(part), device_, job_, timeout_);
     group->connect();  // a program's, of one of its mesh's axes or of several
     return group;
   }
@@ -375,7 +374,7 @@ class NcclCommunicator final : public Communicator {
   std::future<void> gone_;     // then
   bool broken_ = false;
   const int exceptions_ = std::uncaught_exceptions();
-  const char* last_ = nullptr;  // the last call that was begun: without one nobody waits for ranks
+  const char* last_ = nullptr;   // the last call that was begun: without one nobody waits for ranks
   std::shared_ptr<void> watch_;  // from connect() on
 };
 

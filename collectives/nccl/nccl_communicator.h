@@ -8,8 +8,8 @@
 
 namespace shardrun::cuda {
 
-/// Collective. `host` and `device` must outlive it. NCCL makes a communicator for each group that is
-/// split off from it, and for all ranks only when one of its own calls is made.
+/// Collective. `host` and `device` must outlive it. NCCL makes a communicator for each group that
+/// is split off from it, and for all ranks only when one of its own calls is made.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, CudaDevice& device);
 
 }  // namespace shardrun::cuda

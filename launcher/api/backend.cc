@@ -76,8 +76,9 @@ void use_backend(std::string_view name) {
              "': wanted cpu or cuda");
   SR_REQUIRE(name == "cpu" || cuda != nullptr, invalid_input,
              "device cuda: this build has no CUDA; configure it with SHARDRUN_CUDA=ON");
-  chosen = name == "cpu" ? &cpu_backend() : cuda;
+  use_backend(name == "cpu" ? cpu_backend() : *cuda);
 }
+void use_backend(const Backend& backend) { chosen = &backend; }
 
 void use_device(const std::string& name) {
   at_boundary([&] { use_backend(name); });

@@ -46,5 +46,6 @@ const Backend* cuda_backend();  // null in a build without CUDA
 const Backend& backend();
 /// Before the first plan. Throws invalid_input: no such backend, or not in this build.
 void use_backend(std::string_view name);
+void use_backend(const Backend& backend);  // one that stays
 
 }  // namespace shardrun
