@@ -1,4 +1,4 @@
-// Lock-step replay: ranks, one rank and its shadow stop after every step while one looks.
+// Lock-step replay: ranks, one rank and its shadow stop after every shared step while one looks.
 #include "replay.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "graph/op_def.h"
 #include "lockstep.h"
 #include "replay_party.h"
+#include "replay_steps.h"
 
 namespace shardrun {
 namespace {
@@ -97,9 +98,11 @@ std::vector<int64_t> coordinates_of(int64_t index, const Shape& shape) {
 /// The leader: runs one rank's programs, takes the others along, and compares.
 class Leader {
  public:
-  Leader(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
-         const ReplayOptions& options, Lockstep& ranks, Lockstep& shadow)
+  Leader(const std::vector<ReplayAct>& acts, const Stops& stops,
+         std::span<const KernelList* const> lists, const ReplayOptions& options, Lockstep& ranks,
+         Lockstep& shadow)
       : acts_(acts),
+        stops_of_(stops),
         lists_(lists),
         options_(options),
         ranks_(ranks),
@@ -112,7 +115,7 @@ class Leader {
     Party reference(acts_, whole_programs(acts_), lists_, *alone[0], options_);
     reference_ = &reference;
     for (size_t a = 0; a < acts_.size(); ++a) {
-      begin(acts_[a]);
+      begin(a);
       count_joined();
       training_ = acts_[a].training;
       const auto held = holds_;
@@ -146,8 +149,10 @@ class Leader {
   }
 
  private:
-  void begin(const ReplayAct& act) {
+  void begin(size_t a) {
+    const ReplayAct& act = acts_[a];
     act_ = &act;
+    stops_ = stops_of_[a];
     next_ = 0;
     made_.clear();
     owed_.clear();
@@ -167,9 +172,7 @@ class Leader {
   }
 
   void count_joined() {
-    for (const Step& step : first_program().steps) {
-      for (const ValueId value : values_of(step)) makes_.insert(value);
-    }
+    for (const SharedStep& stop : stops_) makes_.insert(stop.values.begin(), stop.values.end());
     for (const Node& node : act_->graph.nodes()) {
       result_.joined += std::none_of(node.outputs.begin(), node.outputs.end(),
                                      [&](ValueId v) { return makes_.count(v) > 0; });
@@ -180,6 +183,9 @@ class Leader {
     return step.kind == Step::Kind::kernel && nodes_.count(step.node.name) > 0;
   }
   const Program& first_program() const { return act_->programs.at(0); }
+  const Step& first_step(const SharedStep& stop) const {
+    return first_program().steps[stop.of_rank[0]];
+  }
 
   /// Of each of the reference's nodes: what it made, how far that may be off, and the ranks as far
   /// as the reference has come.
@@ -210,23 +216,29 @@ class Leader {
       if (moved != holds_.end()) moved->second = step.out[0];
     }
     const bool last = s + 1 == act_->whole.steps.size() || act_->whole.steps[s + 1].phase != phase_;
-    const std::vector<Step>& theirs = first_program().steps;
-    SR_REQUIRE(!last || next_ == theirs.size() || theirs[next_].phase != phase_, internal,
-               "replay: the ranks are at step '", theirs[next_].node.name,
+    SR_REQUIRE(!last || next_ == stops_.size() || first_step(stops_[next_]).phase != phase_,
+               internal, "replay: the ranks are at step '", first_step(stops_[next_]).node.name,
                "', one rank at the end of its steps");
   }
 
-  /// The ranks' steps whose results the reference has made, and the collectives up to the next one.
-  /// Where steps are joined (planner/join_steps.h), a step of theirs may stand for several nodes:
-  /// of these the results that it has are compared, when the last of them is there.
+  /// Has the reference made what the ranks' step leaves?
+  bool is_made(const Step& step, const std::vector<ValueId>& values) const {
+    if (step.kind == Step::Kind::collective) {
+      const ValueId source = ids_.at(step.source);
+      return act_->graph.value(source).producer < 0 || made_.count(source) > 0;
+    }
+    return std::all_of(values.begin(), values.end(),
+                       [&](ValueId v) { return v < 0 || made_.count(v) > 0; });
+  }
+
+  /// The ranks' steps whose results the reference has made, and the collectives behind them. Where
+  /// steps are joined (planner/join_steps.h), a step of theirs may stand for several nodes: of
+  /// these the results that it has are compared, when the last of them is there.
   void follow() {
-    const std::vector<Step>& theirs = first_program().steps;
-    for (; next_ < theirs.size() && theirs[next_].phase == phase_; ++next_) {
-      const Step& step = theirs[next_];
-      const std::vector<ValueId> values = values_of(step);
-      if (std::any_of(values.begin(), values.end(),
-                      [&](ValueId v) { return v >= 0 && made_.count(v) == 0; }))
-        return;
+    for (; next_ < stops_.size(); ++next_) {
+      const Step& step = first_step(stops_[next_]);
+      const std::vector<ValueId>& values = stops_[next_].values;
+      if (step.phase != phase_ || !is_made(step, values)) return;
       ranks_.wait();
       SR_REQUIRE(ranks_.step() == next_, internal, "replay: the ranks are at step ", ranks_.step(),
                  ", wanted '", step.node.name, "'");
@@ -236,7 +248,7 @@ class Leader {
       }
       for (size_t r = 0; r < values.size(); ++r) {
         // What it made in windows or blocks is compared when it has been put together.
-        if (values[r] < 0 || is_exchanged_after(next_, r)) continue;
+        if (values[r] < 0 || is_exchanged_after(stops_[next_].of_rank[0], r)) continue;
         if (const auto wanted = held(values[r]))
           compare(values[r], planned(values[r]), shards(r), wanted->views()[0],
                   str(step.node.op, " '", step.node.name, "'"));
@@ -246,39 +258,6 @@ class Leader {
     }
   }
 
-  /// The Graph values that a kernel step of the ranks makes, by result: -1 where there is none, or
-  /// one of another phase, or a copy for the next step.
-  std::vector<ValueId> values_of(const Step& step) const {
-    std::vector<ValueId> out;
-    if (step.kind != Step::Kind::kernel) return out;
-    const auto node = nodes_.find(step.node.name);
-    const auto kept = [&](BufferId id) {
-      const std::vector<Step>& setup = first_program().setup;
-      return std::any_of(setup.begin(), setup.end(), [&](const Step& s) { return s.out[0] == id; });
-    };
-    for (size_t r = 0; r < step.out.size(); ++r) {
-      if (kept(step.out[r])) {
-        out.push_back(-1);
-        continue;
-      }
-      const auto named = ids_.find(first_program().buffers[static_cast<size_t>(step.out[r])].name);
-      ValueId value = -1;
-      if (named != ids_.end() && act_->graph.value(named->second).producer >= 0) {
-        value = named->second;
-      } else if (node != nodes_.end()) {  // in windows, or in the place of what it replaces
-        const std::vector<ValueId>& outputs = act_->graph.node(node->second).outputs;
-        if (r < outputs.size()) value = outputs[r];
-      }
-      if (value < 0 && named != ids_.end()) {  // of one of several nodes, likewise
-        const auto next = act_->graph.updates.find(named->second);
-        if (next != act_->graph.updates.end() && producer(next->second).op == step.node.op)
-          value = next->second;
-      }
-      if (value >= 0 && producer(value).phase != step.phase) value = -1;
-      out.push_back(value);
-    }
-    return out;
-  }
   const Node& producer(ValueId value) const {
     return act_->graph.node(act_->graph.value(value).producer);
   }
@@ -331,7 +310,8 @@ class Leader {
     }
     std::vector<Box> boxes;
     for (const Program& program : act_->programs) {
-      const Collective& c = *program.steps[next_].collective;
+      const size_t at = stops_[next_].of_rank[static_cast<size_t>(program.rank)];
+      const Collective& c = *program.steps[at].collective;
       const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
       boxes.push_back(c.out_boxes[static_cast<size_t>(me)]);
     }
@@ -365,7 +345,7 @@ class Leader {
   /// Everything that lives on, after each act. The shadow gets a copy to go on from.
   void compare_persistent() {
     const Graph& graph = acts_[0].graph;
-    begin(acts_[0]);
+    begin(0);
     for (const std::string& name : persistent_) {
       const ValueId value = ids_.at(name);
       const HostViews held = reference_->persistent(name);
@@ -541,6 +521,7 @@ class Leader {
   }
 
   const std::vector<ReplayAct>& acts_;
+  const Stops& stops_of_;
   std::span<const KernelList* const> lists_;
   const ReplayOptions& options_;
   Lockstep &ranks_, &shadow_;
@@ -553,6 +534,7 @@ class Leader {
 
   // Of the act that is looked at: behind each one, the first, which holds everything.
   const ReplayAct* act_ = nullptr;
+  std::span<const SharedStep> stops_;
   std::map<std::string, ValueId> ids_;
   std::map<std::string, NodeId> nodes_;
   std::map<ValueId, BufferId> holds_;  // where the reference has each value now
@@ -561,7 +543,7 @@ class Leader {
   std::set<ValueId> makes_;         // that steps of the ranks make
   std::set<ValueId> owed_;          // of these, what the reference's nodes have made already
   std::map<ValueId, Tensor> kept_;  // while the ranks are behind
-  size_t next_ = 0;                 // the ranks' next step
+  size_t next_ = 0;                 // where the ranks stop next
   Phase phase_ = Phase::micro;
 };
 
@@ -627,11 +609,11 @@ void rethrow_first(const std::vector<std::exception_ptr>& errors) {
 
 /// The leader and the shadow on threads of their own, beside `ranks`, which plays the ranks on this
 /// one. `ranks` may throw Stopped.
-Replay lead(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
-            const ReplayOptions& options, Lockstep& rank_steps,
-            const std::function<void()>& ranks) {
+Replay lead(const std::vector<ReplayAct>& acts, const Stops& stops,
+            std::span<const KernelList* const> lists, const ReplayOptions& options,
+            Lockstep& rank_steps, const std::function<void()>& ranks) {
   Lockstep shadow_steps(1);
-  Leader leader(acts, lists, options, rank_steps, shadow_steps);
+  Leader leader(acts, stops, lists, options, rank_steps, shadow_steps);
   std::vector<std::exception_ptr> errors(3);
   const auto guarded = [&](size_t index, const std::function<void()>& play) {
     bool complete = false;
@@ -684,8 +666,9 @@ Plan whole_plan(const Graph& graph) {
 Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
               const ReplayOptions& options) {
   const size_t ranks = acts[0].programs.size();
+  const Stops stops = stops_of(acts);
   Lockstep lockstep(ranks);
-  return lead(acts, lists, options, lockstep, [&] {
+  return lead(acts, stops, lists, options, lockstep, [&] {
     auto communicators = make_local_communicators(static_cast<int>(ranks));
     std::vector<std::exception_ptr> errors(ranks);
     std::vector<std::thread> threads;
@@ -693,9 +676,9 @@ Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* co
       threads.emplace_back([&, rank] {
         try {
           if (options.on_thread) options.on_thread();
-          play_rank(acts, static_cast<int64_t>(rank), lists, *communicators[rank], options,
-                    [&](size_t, size_t step, std::span<const TensorView> left) {
-                      lockstep.arrive(rank, step, {{left.begin(), left.end()}});
+          play_rank(acts, stops, static_cast<int64_t>(rank), lists, *communicators[rank], options,
+                    [&](size_t, size_t stop, std::span<const TensorView> left) {
+                      lockstep.arrive(rank, stop, {{left.begin(), left.end()}});
                     });
         } catch (const Stopped&) {
           communicators[rank]->abort();  // a peer may be in the next collective already
@@ -714,14 +697,15 @@ Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* co
 Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
                    std::span<const KernelList* const> lists, const ReplayOptions& options) {
   constexpr int64_t kGoOn = 0, kStop = 1;
-  const auto others_step = [&](size_t act, size_t rank, size_t step) {
+  const Stops stops = stops_of(acts);
+  const auto others_step = [&](size_t act, size_t rank, size_t stop) {
     const Program& program = acts[act].programs.at(rank);
     std::vector<TensorType> types;
-    if (step < program.steps.size()) {
-      for (BufferId id : program.steps[step].out)
+    if (stop < stops[act].size()) {
+      for (BufferId id : program.steps[stops[act][stop].of_rank[rank]].out)
         types.push_back(program.buffers[static_cast<size_t>(id)].type);
     } else {
-      const std::string name = persistent_names(acts[0].whole).at(step - program.steps.size());
+      const std::string name = persistent_names(acts[0].whole).at(stop - stops[act].size());
       for (const Binding& b : acts[0].programs.at(rank).bindings) {
         if (b.name == name)
           types.push_back(acts[0].programs.at(rank).buffers[static_cast<size_t>(b.buffer)].type);
@@ -736,7 +720,7 @@ Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
   };
   if (world.rank() > 0) {
     try {
-      play_rank(acts, world.rank(), lists, world, options,
+      play_rank(acts, stops, world.rank(), lists, world, options,
                 [&](size_t, size_t, std::span<const TensorView> left) {
                   each(left, [&](void* data, int64_t bytes) { world.send(data, bytes, 0); });
                   int64_t verdict = kGoOn;
@@ -750,14 +734,14 @@ Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
   }
   const auto ranks = static_cast<size_t>(world.size());
   Lockstep lockstep(ranks);
-  return lead(acts, lists, options, lockstep, [&] {
-    play_rank(acts, 0, lists, world, options,
-              [&](size_t act, size_t step, std::span<const TensorView> left) {
+  return lead(acts, stops, lists, options, lockstep, [&] {
+    play_rank(acts, stops, 0, lists, world, options,
+              [&](size_t act, size_t stop, std::span<const TensorView> left) {
                 std::vector<std::vector<TensorView>> views = {{left.begin(), left.end()}};
                 std::vector<Tensor> received;
                 for (size_t rank = 1; rank < ranks; ++rank) {
                   views.emplace_back();
-                  for (const TensorType& type : others_step(act, rank, step)) {
+                  for (const TensorType& type : others_step(act, rank, stop)) {
                     received.emplace_back(type);
                     views.back().push_back(received.back().view());
                   }
@@ -767,7 +751,7 @@ Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
                 }
                 int64_t verdict = kGoOn;
                 try {
-                  lockstep.arrive(0, step, views);
+                  lockstep.arrive(0, stop, views);
                 } catch (const Stopped&) {
                   verdict = kStop;
                 }

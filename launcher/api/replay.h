@@ -73,22 +73,21 @@ struct Replay {
   int64_t values = 0;  // distinct values of the Graphs that were compared
   int64_t comparisons =
       0;               // of them, of their resharded copies, and of what persists after each act
-  int64_t joined = 0;  // nodes that the ranks run as a part of another's step, whose results are
-                       // not there to be compared (planner/join_steps.h)
+  int64_t joined = 0;  // nodes that ranks run as a part of another's step, whose results are not
+                       // there to be compared (planner/join_steps.h)
   double largest = 0;  // |got - wanted| / scale, over all of them, the mismatch apart
   std::optional<Mismatch> mismatch;
 };
 
 /// Runs the acts' programs on as many threads as the plan has ranks, in lock-step with `whole`, and
-/// compares after every step of theirs. Partial values are combined first. Throws what a rank
-/// throws. The one rank and its shadow run on devices like the ranks', with the same kernels: what
-/// is found is what cutting changed, and not how a GPU's sums round.
+/// compares after every step that they share (replay_steps.h). Partial values are combined first.
+/// Throws what a rank throws. The one rank and its shadow run on devices like the ranks', with the
+/// same kernels: what is found is what cutting changed, and not how a GPU's sums round.
 Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* const> lists,
               const ReplayOptions& options);
 
 /// The same with the ranks of `world`, which all call it; what they leave is sent to rank 0, which
-/// compares. Rank 0 gives every rank's programs, the others at least their own. The result is rank
-/// 0's; others get an empty one.
+/// compares. All give every rank's programs. The result is rank 0's; others get an empty one.
 Replay replay_over(Communicator& world, const std::vector<ReplayAct>& acts,
                    std::span<const KernelList* const> lists, const ReplayOptions& options);
 

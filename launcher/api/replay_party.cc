@@ -2,6 +2,7 @@
 #include "replay_party.h"
 
 #include <algorithm>
+#include <map>
 
 #include "graph/optimizer.h"
 
@@ -63,7 +64,13 @@ void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
   executor.run_update();
 }
 
-void play_rank(const std::vector<ReplayAct>& acts, int64_t rank,
+Stops stops_of(const std::vector<ReplayAct>& acts) {
+  Stops stops;
+  for (const ReplayAct& act : acts) stops.push_back(shared_steps(act.graph, act.programs));
+  return stops;
+}
+
+void play_rank(const std::vector<ReplayAct>& acts, const Stops& stops, int64_t rank,
                std::span<const KernelList* const> lists, Communicator& comm,
                const ReplayOptions& options, const Show& show) {
   std::vector<const Program*> programs;
@@ -71,16 +78,20 @@ void play_rank(const std::vector<ReplayAct>& acts, int64_t rank,
   Party party(acts, programs, lists, comm, options);
   const std::vector<std::string> names = persistent_names(acts[0].whole);
   for (size_t a = 0; a < acts.size(); ++a) {
+    std::map<size_t, size_t> stop_at;
+    for (const SharedStep& stop : stops[a])
+      stop_at.emplace(stop.of_rank[static_cast<size_t>(rank)], stop_at.size());
     party.executor(a).on_step([&, a](size_t step, std::span<const TensorView> left) {
+      const auto stop = stop_at.find(step);
+      if (stop == stop_at.end()) return;
       HostViews shown = party.shown(left);
-      show(a, step, shown.views());
+      show(a, stop->second, shown.views());
       shown.put_back();
     });
     party.play(a, [](Phase) {});
-    const size_t steps = party.program(a).steps.size();
     for (size_t i = 0; i < names.size(); ++i) {
       HostViews shown = party.persistent(names[i]);
-      show(a, steps + i, shown.views());
+      show(a, stops[a].size() + i, shown.views());
       shown.put_back();
     }
   }

@@ -9,6 +9,7 @@
 #include "exec/executor.h"
 #include "rank_device.h"
 #include "replay.h"
+#include "replay_steps.h"
 
 namespace shardrun {
 
@@ -43,12 +44,16 @@ class Party {
   std::vector<std::unique_ptr<Executor>> executors_;
 };
 
-/// Called with what a step of an act has left, which it may change; after the act's steps, once for
-/// each persistent value, the step then counts on from the number of steps.
-using Show = std::function<void(size_t act, size_t step, std::span<const TensorView> left)>;
+/// Of each act, the steps at which the ranks stop.
+using Stops = std::vector<std::vector<SharedStep>>;
+Stops stops_of(const std::vector<ReplayAct>& acts);
+
+/// Called at each stop of an act with what the rank's step has left, which it may change; behind
+/// them once for each persistent value, and `stop` counts on from the number of stops.
+using Show = std::function<void(size_t act, size_t stop, std::span<const TensorView> left)>;
 
 /// All acts of one rank, everything shown. Throws what `show` throws.
-void play_rank(const std::vector<ReplayAct>& acts, int64_t rank,
+void play_rank(const std::vector<ReplayAct>& acts, const Stops& stops, int64_t rank,
                std::span<const KernelList* const> lists, Communicator& comm,
                const ReplayOptions& options, const Show& show);
 

@@ -34,10 +34,8 @@ std::string mismatch_text(const Mismatch& m) {
   return out.str();
 }
 
-/// The training step's, and with an evaluation plan the validation's, as far as this rank needs
-/// them.
-std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Impl& plan,
-                               const std::function<bool(int64_t)>& needed) {
+/// The training step's, and with an evaluation plan the validation's.
+std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   std::vector<ReplayAct> acts;
   const auto whole = [&](const Graph& graph, const Program* beside) {
     return compile(graph, whole_plan(graph), plan.cluster, 0, beside, Steps::all);
@@ -49,15 +47,11 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
         {model.evaluation, plan.evaluation, {}, whole(model.evaluation, &acts[0].whole), false});
   }
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
-    Program train, evaluation;
-    if (needed(rank)) {
-      train = compile(step, plan.train, plan.cluster, rank);
-      if (plan.with_evaluation) {
-        evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &train);
-      }
+    acts[0].programs.push_back(compile(step, plan.train, plan.cluster, rank));
+    if (plan.with_evaluation) {
+      acts[1].programs.push_back(
+          compile(model.evaluation, plan.evaluation, plan.cluster, rank, &acts[0].programs.back()));
     }
-    acts[0].programs.push_back(std::move(train));
-    if (plan.with_evaluation) acts[1].programs.push_back(std::move(evaluation));
   }
   return acts;
 }
@@ -96,9 +90,7 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
                " ranks, there are ", world.size());
     share_cores(world.impl());
     Communicator* mpi = ranks > 1 ? world.impl().mpi.get() : nullptr;
-    const std::vector<ReplayAct> acts = acts_of(model.impl(), impl, [&](int64_t rank) {
-      return mpi == nullptr || mpi->rank() == 0 || mpi->rank() == rank;
-    });
+    const std::vector<ReplayAct> acts = acts_of(model.impl(), impl);
 
     const std::vector<BatchField> fields = batch_fields(model.impl().train);
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);

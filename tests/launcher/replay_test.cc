@@ -270,12 +270,7 @@ TEST(Replay, OverACommunicatorItIsTheSame) {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < 3; ++rank) {
       threads.emplace_back([&, rank] {
-        std::vector<ReplayAct> own;  // the others know their own programs alone
-        own.push_back(act(graph, *plan, *plan));
-        for (size_t other = 0; rank > 0 && other < 3; ++other) {
-          if (other != rank) own[0].programs[other] = Program();
-        }
-        found[rank] = replay_over(*communicators[rank], own, lists(), options_for(graph, 1));
+        found[rank] = replay_over(*communicators[rank], acts, lists(), options_for(graph, 1));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -365,6 +360,40 @@ TEST(Replay, JoinedStepsAreCompared) {
   });
   ASSERT_TRUE(wrong.mismatch);
   EXPECT_EQ(wrong.mismatch->where.substr(0, 9), "add_rows ") << describe(wrong);
+}
+
+/// Rank 0 joins its steps, rank 1 does not, as ranks whose shards have other shapes may: all but
+/// what only rank 1 has is compared, and a wrong step of either is named.
+TEST(Replay, RanksThatJoinOtherStepsAgree) {
+  const Graph graph = tied_model();
+  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const auto found = [&](size_t rank, const std::string& op) {
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(graph, plan, plan));
+    Program& joined = acts[0].programs[0];
+    joined = Partition(graph, plan, host_cluster()).program(0);
+    join_steps(joined);
+    EXPECT_LT(joined.steps.size(), acts[0].programs[1].steps.size());
+    for (Program& program : acts[0].programs) {
+      for (Step& step : program.steps) {
+        if (program.rank == static_cast<int64_t>(rank) && step.node.op == op)
+          step.node.attrs.set("offset", int64_t{1});
+      }
+      place_memory(program, StepWorkspaces(lists()));
+    }
+    return replay(acts, lists(), options_for(graph, 1));
+  };
+  const Replay right = found(0, "");
+  EXPECT_FALSE(right.mismatch) << describe(right);
+  EXPECT_GT(right.joined, 0);
+  EXPECT_GT(right.values, 15);
+  const Replay first = found(0, "add_rows"), second = found(1, "gather_grad");
+  for (const Replay* wrong : {&first, &second}) {
+    ASSERT_TRUE(wrong->mismatch);
+    EXPECT_EQ(wrong->mismatch->where.substr(0, 9), "add_rows ") << describe(*wrong);
+  }
+  EXPECT_EQ(first.mismatch->ranks, std::vector<int64_t>{0});
+  EXPECT_EQ(second.mismatch->ranks, std::vector<int64_t>{1});
 }
 
 /// One update of all parameters, by the reference's kernels, which take it.
