@@ -30,6 +30,10 @@ struct Cluster {
   /// More ranks than devices may run, and then share them (processes on cores).
   bool oversubscribes = true;
   int64_t memory_bytes = 0;  // of one device; 0: not known
+  /// Of a GPU's memory, what a rank's libraries take after it has been opened, beside the arena:
+  /// kernels' code, handles, noted work; and, of several ranks, what they are connected by. Assumed
+  /// where `shardrun calibrate` has not measured it.
+  int64_t library_bytes = int64_t{1} << 30, communicator_bytes = int64_t{1} << 30;
 
   struct Rate {
     double peak = 0;     // FLOP/s or bytes/s, as the vendor says

@@ -83,6 +83,8 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
   cluster.devices = fields.count("devices", 1);
   cluster.oversubscribes = fields.flag("oversubscribes", false);
   cluster.memory_bytes = fields.count("memory_bytes", 0);
+  cluster.library_bytes = fields.count("library_bytes", cluster.library_bytes);
+  cluster.communicator_bytes = fields.count("communicator_bytes", cluster.communicator_bytes);
   Fields flops = fields.object("flops");
   for (const std::string& name : flops.names()) {
     DType dtype = DType::f32;
@@ -121,6 +123,10 @@ std::string cluster_json(const Cluster& cluster) {
               {"devices", cluster.devices},
               {"oversubscribes", cluster.oversubscribes}};
   if (cluster.memory_bytes > 0) out["memory_bytes"] = cluster.memory_bytes;
+  if (cluster.library_bytes != Cluster().library_bytes)
+    out["library_bytes"] = cluster.library_bytes;
+  if (cluster.communicator_bytes != Cluster().communicator_bytes)
+    out["communicator_bytes"] = cluster.communicator_bytes;
   out["flops"] = flops;
   out["memory_bandwidth"] = rate_json(cluster.memory_bandwidth);
   out["kernel_latency"] = cluster.kernel_latency;

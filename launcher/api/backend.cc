@@ -2,7 +2,6 @@
 #include "backend.h"
 
 #include <sched.h>
-#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <array>
@@ -16,12 +15,6 @@
 
 namespace shardrun {
 namespace {
-
-int64_t machine_memory() {
-  struct sysinfo info {};
-  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit
-                             : int64_t{1} << 40;
-}
 
 int cores() {
   cpu_set_t set;
@@ -43,7 +36,6 @@ const Backend& cpu_backend() {
                               cores,
                               [](int64_t) { return host_cluster(); },
                               "host",
-                              [](int local_ranks) { return machine_memory() / local_ranks; },
                               [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                 return std::make_unique<HostRank>(host);
                               },
@@ -68,6 +60,12 @@ const Backend& backend() {
     return cuda != nullptr && cuda->missing().empty() ? *cuda : cpu_backend();
   }();
   return found;
+}
+
+void check_device() {
+  const std::string missing = backend().missing();
+  SR_REQUIRE(missing.empty(), invalid_input, "device ", backend().name, ": ", missing,
+             "; run with --device cpu");
 }
 
 void use_backend(std::string_view name) {

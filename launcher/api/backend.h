@@ -27,9 +27,6 @@ struct Backend {
   Cluster (*cluster)(int64_t ranks);
   /// The name of a Cluster that was measured of it: no other backend is planned by that.
   std::string_view measured_name;
-  /// Bytes that the arena of each of so many ranks of this machine can have. Throws invalid_input
-  /// where there is no device, out_of_memory where libraries alone fill it.
-  int64_t (*memory)(int local_ranks);
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
   /// For keep_packed (planner/keep_packed.h). Null: kernels take all weights as they lie.
   std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
@@ -44,6 +41,8 @@ const Backend* cuda_backend();  // null in a build without CUDA
 /// The backend of this process: what use_backend said, else CUDA's where there is a GPU, else the
 /// CPU's.
 const Backend& backend();
+/// Throws invalid_input if nothing can run on it here.
+void check_device();
 /// Before the first plan. Throws invalid_input: no such backend, or not in this build.
 void use_backend(std::string_view name);
 void use_backend(const Backend& backend);  // one that stays

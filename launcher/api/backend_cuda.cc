@@ -18,9 +18,6 @@
 namespace shardrun {
 namespace {
 
-/// What a GPU's driver, cuBLASLt, cuDNN and NCCL keep for themselves, of every rank.
-constexpr int64_t kLibraryBytes = int64_t{1} << 30;
-
 std::string missing() {
   std::string why;
   cuda::device_count(&why);
@@ -33,16 +30,6 @@ int gpus() {
   const int count = cuda::device_count(&why);
   SR_REQUIRE(count > 0, invalid_input, "device cuda: ", why, "; run with --device cpu");
   return count;
-}
-
-/// Ranks that share a GPU share its memory.
-int64_t memory(int local_ranks) {
-  const int count = gpus(), sharing = (local_ranks + count - 1) / count;
-  const auto gpu = cuda::open_device(0);
-  const int64_t bytes = gpu->free_bytes() / sharing - kLibraryBytes;
-  SR_REQUIRE(bytes > 0, out_of_memory, gpu->name(), " has ", gpu->free_bytes(), " bytes free for ",
-             sharing, " ranks, of which each needs ", kLibraryBytes, " for CUDA's libraries alone");
-  return bytes;
 }
 
 /// This rank's number among those of its machine.
@@ -90,6 +77,9 @@ class CudaRank final : public RankDevice {
         comm_(cuda::make_cuda_communicator(host, *device_->side())) {}
   Device& device() override { return *device_; }
   Communicator& comm() override { return *comm_; }
+  Room room() const override {
+    return {device_->name(), device_->uuid(), device_->free_bytes(), true};
+  }
   void agree(const std::function<void()>& rehearse) override {
     shardrun::agree(host_, {cuda::place_of_choices(), cuda::choices_here, cuda::take_choices_here},
                     rehearse);
@@ -112,7 +102,6 @@ const Backend* cuda_backend() {
                                [] { return cuda::device_count(); },
                                cluster,
                                "cuda",
-                               memory,
                                [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                  return std::make_unique<CudaRank>(host);
                                }};

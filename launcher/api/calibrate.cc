@@ -167,9 +167,7 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   const bool mpi = world.impl().mpi && world.size() > 1;
   std::ofstream file;  // rank 0's
   decide_on_rank0(world, [&] {
-    const std::string missing = backend().missing();
-    SR_REQUIRE(missing.empty(), invalid_input, "device ", backend().name, ": ", missing,
-               "; run with --device cpu");
+    check_device();
     SR_REQUIRE(!report.path.empty(), invalid_input,
                "there is no place for the calibration ($HOME is not set, or "
                "SHARDRUN_CALIBRATION=none); name a file with -o");

@@ -17,6 +17,7 @@
 #include "planner/cluster_file.h"
 #include "planner/plan_check.h"
 #include "recomputed.h"
+#include "room.h"
 #include "text.h"
 #include "world.h"
 
@@ -51,14 +52,21 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
   return out;
 }
 
-/// A rank's limit where none was asked for: what the cluster's devices have, and its share of this
-/// machine, if it is here that it will run. A plan for so many ranks elsewhere (`plan`) on a
-/// cluster that does not say has none.
-int64_t memory_limit(const PlanRequest& request, const Cluster& cluster, const World::Impl& world) {
-  if (request.memory_bytes > 0) return request.memory_bytes;
-  if (request.ranks > 0) return cluster.memory_bytes;
-  const int64_t share = backend().memory(local_ranks(world));
-  return cluster.memory_bytes > 0 ? std::min(share, cluster.memory_bytes) : share;
+/// Bytes of a rank's arena; 0: no limit.
+struct Limit {
+  int64_t bytes = 0;
+  std::string why;  // where the ranks' devices have no more
+};
+/// What was asked for, else what the cluster's devices have; and no more than the ranks' devices
+/// have, if it is here that they will run (`rooms`).
+Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
+                   std::span<const Room> rooms) {
+  const int64_t wanted = request.memory_bytes > 0 ? request.memory_bytes : cluster.memory_bytes;
+  if (rooms.empty()) return {wanted, ""};
+  ArenaRoom room = least_room(rooms, cluster);
+  if (wanted > 0 && wanted <= room.bytes) return {wanted, ""};
+  if (request.memory_bytes > 0) room.why += str("; --memory asks for ", request.memory_bytes);
+  return {room.bytes, std::move(room.why)};
 }
 
 /// What inputs hold in every step. Not targets, of which masks leave out some.
@@ -225,13 +233,14 @@ void check_evaluation(const Model::Impl& model, const TrainingPlan::Impl& plan) 
   }
 }
 
-/// An error names the plan's file and the part of it, "train" or "evaluation", that is wrong.
+/// An error names the plan's file and the part of it, "train" or "evaluation", that is wrong. `of`:
+/// one of this kind, else any.
 template <class F>
-void within(const std::string& context, F&& f) {
+void within(const std::string& context, F&& f, std::optional<ErrorKind> of = std::nullopt) {
   try {
     f();
   } catch (const Error& e) {
-    throw context.empty() ? e : e.with_context(context);
+    throw context.empty() || e.kind() != of.value_or(e.kind()) ? e : e.with_context(context);
   }
 }
 
@@ -351,6 +360,14 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   at_boundary(
       [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
+  std::vector<Room> rooms;
+  if (request.ranks == 0) {
+    decide_on_rank0(world, [] {
+      check_device();
+      return std::string();
+    });
+    rooms = rooms_of_ranks(world);
+  }
   const std::string text = decide_on_rank0(world, [&] {
     if (request.plan_file.empty()) {
       // Those of this World, or as many as were asked for.
@@ -363,12 +380,14 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       check_request(request, *impl);
     }
     const double begin = thread_seconds();
-    const int64_t limit = memory_limit(request, impl->cluster, world.impl());
+    const auto [limit, why] = memory_limit(request, impl->cluster, rooms);
     Measures measures(model.impl(), impl->cluster);
     if (request.plan_file.empty()) {
       impl->origin = {model.impl().path, "", model.impl().options, 1};
       impl->request = {limit, request.shard};
-      search(model.impl(), request, ranks, limit, measures, *impl);
+      within(
+          why, [&] { search(model.impl(), request, ranks, limit, measures, *impl); },
+          ErrorKind::out_of_memory);
     }
     impl->memory_limit = limit;
     within(request.plan_file, [&] {
@@ -382,7 +401,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
             false;
         keep_packed_if_room(measures, *impl, limit);
       }
-      count_bytes(measures, *impl, limit, from_file);
+      within(
+          why, [&] { count_bytes(measures, *impl, limit, from_file); }, ErrorKind::out_of_memory);
     });
     impl->recomputed = recomputed_text(model.impl(), *impl);
     impl->planning_seconds = thread_seconds() - begin - impl->report.discovery_seconds;

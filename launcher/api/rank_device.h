@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/tensor.h"
@@ -12,12 +13,21 @@
 
 namespace shardrun {
 
+/// What a rank's device has for arenas.
+struct Room {
+  std::string device;      // "cuda:0 (NVIDIA H100 80GB HBM3)"
+  std::string id;          // equal for ranks that share it
+  int64_t bytes = 0;       // for all that do
+  bool libraries = false;  // of these, some are taken by libraries later: Cluster::library_bytes
+};
+
 /// One rank's device, and the communicator of all ranks for memory of it.
 class RankDevice {
  public:
   virtual ~RankDevice() = default;
   virtual Device& device() = 0;
   virtual Communicator& comm() = 0;
+  virtual Room room() const = 0;
   /// Before the first step: has the ranks' kernels choose alike among ways to do a call, where they
   /// would measure for themselves; `rehearse` runs every step once. Collective.
   virtual void agree(const std::function<void()>& /*rehearse*/) {}
@@ -33,6 +43,7 @@ class HostRank final : public RankDevice {
   explicit HostRank(Communicator& host) : host_(host) {}
   Device& device() override { return host_device(); }
   Communicator& comm() override { return host_; }
+  Room room() const override;  // all of the machine's memory, whoever uses it now
 
  private:
   Communicator& host_;

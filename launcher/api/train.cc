@@ -302,9 +302,7 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
   return decide_on_rank0(world, [&] {
     check_options(options);
     make_schedule(options);
-    const std::string missing = backend().missing();
-    SR_REQUIRE(missing.empty(), invalid_input, "device ", backend().name, ": ", missing,
-               "; run with --device cpu");
+    check_device();
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
     SR_REQUIRE(options.patience == 0 || data->batches(Split::validation) > 0, invalid_input,
                "patience ", options.patience, ": waits for validations, but ",

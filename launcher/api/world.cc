@@ -145,15 +145,6 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
   return text;
 }
 
-int local_ranks(const World::Impl& world) {
-  if (!world.mpi) return world.threads;
-  for (const char* name :
-       {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
-    if (const char* text = std::getenv(name); text && std::atoi(text) > 0) return std::atoi(text);
-  }
-  return world.mpi->size();
-}
-
 namespace {
 
 /// Which processors a rank may use: those of mpirun's binding, or all of its machine's.

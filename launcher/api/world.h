@@ -27,9 +27,6 @@ struct World::Impl {
 /// same Failure. No other rank goes on before rank 0 is through.
 std::string decide_on_rank0(World& world, const std::function<std::string()>& decide);
 
-/// Ranks of this job on this machine.
-int local_ranks(const World::Impl& world);
-
 /// Gives the calling thread's kernels as many threads as a rank shall have (threads.h). Every rank
 /// takes the least of all ranks: workspaces depend on it, and rank 0 predicts everyone's. The first
 /// call on a World is collective.

@@ -105,10 +105,10 @@ void add_plan_options(CLI::App& app, Arguments& args) {
   app.add_option("--shard", o.shard,
                  "Values whose name matches lie so: 'REGEX=[data,-]' (repeatable)")
       ->allow_extra_args(false);
-  app.add_option(
-      "--memory", args.memory,
-      "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices have; where it "
-      "runs also its share of the machine)");
+  app.add_option("--memory", args.memory,
+                 "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices "
+                 "have); where it "
+                 "runs no more than its share of the machine or GPU");
   app.add_option("--recompute", o.recompute,
                  "auto: compute results of the forward pass again in the backward pass where a "
                  "rank's memory cannot keep them, if that takes the least time; or never")

@@ -64,6 +64,7 @@ class MeasuringRank final : public RankDevice {
   explicit MeasuringRank(Communicator& host) : host_(host), rank_(host) {}
   Device& device() override { return rank_.device(); }
   Communicator& comm() override { return rank_.comm(); }
+  Room room() const override { return rank_.room(); }
   void agree(const std::function<void()>& rehearse) override {
     if (!here.agrees) return;
     const Choices choices = {cuda::place_of_choices(), [] { return here.tuned->tell(); },
@@ -100,9 +101,7 @@ const Backend& measuring_backend() {
   return backend;
 }
 
-int machine_of(int rank, int machines) {
-  return rank * machines / testing::mpi_world().size();
-}
+int machine_of(int rank, int machines) { return rank * machines / testing::mpi_world().size(); }
 
 /// The way of every rank in a training run on so many machines whose caches are empty; -1: of
 /// several.

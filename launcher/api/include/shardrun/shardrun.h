@@ -164,8 +164,8 @@ struct PlanRequest {
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
   std::vector<std::string> shard;
   std::string cluster;       // host, h100, h100:4, a file; "": host
-  int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have and,
-                             // without `ranks`, its share of this machine's memory
+  int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have. Without
+                             // `ranks`, no more than its share of what its device has
   /// auto: results of the forward pass may be computed again in the backward pass where keeping
   /// them is too much for the limit; never.
   std::string recompute = "auto";

@@ -1,0 +1,28 @@
+// What the devices of a job's ranks have for arenas.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "planner/cluster.h"
+#include "rank_device.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+/// What each rank's arena can have, and where that is from, for people: "cuda:0 (NVIDIA H100 80GB
+/// HBM3) has 84000000000 bytes free for 2 ranks".
+struct ArenaRoom {
+  int64_t bytes = 0;
+  std::string why;
+};
+
+/// Of the rank that has least: ranks that share a device share what it has. Throws out_of_memory
+/// where libraries alone fill it.
+ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster);
+
+/// By rank. Collective; opens the devices, so that what their drivers keep is no longer free.
+std::vector<Room> rooms_of_ranks(World& world);
+
+}  // namespace shardrun
