@@ -145,6 +145,7 @@ class OneDevice final : public CudaDevice {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     stream_.reset(stream);
     reached_ = make_event();
+    for (Event& event : ahead_) event = make_event();
     set_faults_of(stream, &faults_);
   }
   ~OneDevice() override { set_faults_of(stream_.get(), nullptr); }
@@ -246,7 +247,16 @@ class OneDevice final : public CudaDevice {
     launch_add_box(stream_.get(), src, dst, loops_of(src_box, dst_box, region), dtype);
   }
 
-  void begins(const std::string& step) override { faults_.begins(step); }
+  /// Nobody watches a launch for which there is no room, behind a collective that does not end:
+  /// CUDA documents no number of launches that a stream takes before the host waits in one. So the
+  /// host waits itself, and watches, before it is far ahead.
+  void begins(const std::string& step) override {
+    faults_.begins(step);
+    if (noting_ || ++begun_ % kAhead != 0) return;
+    const Event& before = ahead_[begun_ / kAhead % 2];  // of kAhead steps before the last ones
+    wait_until([&] { return cudaEventQuery(before.get()); }, "waiting for the GPU");
+    check(cudaEventRecord(before.get(), stream_.get()), "cudaEventRecord");
+  }
   std::unique_ptr<Marks> marks() override { return std::make_unique<EventMarks>(*this); }
 
   void synchronize() override {
@@ -299,13 +309,16 @@ class OneDevice final : public CudaDevice {
     check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
     cudaGraph_t noted = nullptr;
+    noting_ = true;
     try {
       work();
     } catch (...) {
+      noting_ = false;
       cudaStreamEndCapture(stream_.get(), &noted);
       const Graph graph(noted);
       throw;
     }
+    noting_ = false;
     check(cudaStreamEndCapture(stream_.get(), &noted), "cudaStreamEndCapture");
     const Graph graph(noted);
     cudaGraphExec_t ready = nullptr;
@@ -315,6 +328,7 @@ class OneDevice final : public CudaDevice {
 
  private:
   static constexpr double kSpinSeconds = 2e-3, kWatchSeconds = 20e-3;
+  static constexpr int64_t kAhead = 32;  // steps; streams have been seen to take 1,000 launches
 
   /// Another process opens whole blocks by CUDA IPC, and cudaMalloc puts several small pieces into
   /// one; so none is smaller (CUDA Programming Guide, "Interprocess Communication").
@@ -329,6 +343,9 @@ class OneDevice final : public CudaDevice {
   Staging staging_;
   std::shared_ptr<std::vector<std::weak_ptr<Watch>>> watches_;  // its side's are the same
   Event reached_;
+  Event ahead_[2];
+  int64_t begun_ = 0;
+  bool noting_ = false;
   Faults faults_{[](int64_t bytes) {
     return std::shared_ptr<char>(make_pinned(bytes).release(), PinnedDeleter());
   }};
