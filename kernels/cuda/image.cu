@@ -1,35 +1,13 @@
 // Batch norm and pools on the GPU.
 #include "kernels/cuda/cudnn_image.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/measure.h"
+#include "kernels/cuda/on_cudnn.h"
 #include "kernels/cuda/teams.cuh"
 
 namespace shardrun::cuda {
 namespace {
 
-struct OnGpuOrCudnn : OnGpu {
-  template <class Call>
-  static std::unique_ptr<CudnnGraph> graph(const Call& call) {
-    return make_cudnn_graph(call);
-  }
-  template <class Once>
-  static float time(const KernelArgs& args, const std::string& what, const Once& once) {
-    return measure(static_cast<cudaStream_t>(args.stream), what, [&] {
-      once();
-      return true;
-    });
-  }
-  static Autotune* tuned() {
-    try {
-      return &tuned_graphs();
-    } catch (const Error&) {
-      return nullptr;
-    }
-  }
-  static bool may_measure(const KernelArgs& args) {
-    return !is_recorded(static_cast<cudaStream_t>(args.stream));
-  }
-};
+struct OnGpuOrCudnn : OnGpu, OnCudnn {};
 
 /// cuDNN's before our own.
 KernelList joined(KernelList first, KernelList second) {
