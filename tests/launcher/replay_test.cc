@@ -379,7 +379,7 @@ TEST(Replay, RanksThatJoinOtherStepsAgree) {
         if (program.rank == static_cast<int64_t>(rank) && step.node.op == op)
           step.node.attrs.set("offset", int64_t{1});
       }
-      place_memory(program, StepWorkspaces(lists()));
+      place_memory(program, StepNeeds(lists()));
     }
     return replay(acts, lists(), options_for(graph, 1));
   };
