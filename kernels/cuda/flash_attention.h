@@ -43,8 +43,8 @@ inline Refusal refuse_flash_attention(const KernelCall& call) {
 }
 
 /// cuDNN's, a group of heads at a time.
-inline void run_flash_attention(const CudnnAttention& a, int64_t all_heads,
-                                const KernelArgs& args, CudnnGraph& graph) {
+inline void run_flash_attention(const CudnnAttention& a, int64_t all_heads, const KernelArgs& args,
+                                CudnnGraph& graph) {
   const int64_t q = a.queries * a.width * 2, k = a.keys * a.width * 2,
                 v = a.keys * a.value_width * 2, y = a.queries * a.value_width * 2,
                 lse = a.queries * 4;  // bytes of a head
@@ -77,8 +77,8 @@ KernelList flash_attention_kernels_on(const KernelList& products) {
                                                                     CudnnGraph& graph) {
         run_flash_attention(a, heads, args, graph);
       };
-      const auto kernel = std::make_shared<CudnnOrOwn<On>>(
-          On::graph(a), a.key(), by_cudnn, a.workspace_bytes(), products(call));
+      const auto kernel = std::make_shared<CudnnOrOwn<On>>(On::graph(a), a.key(), by_cudnn,
+                                                           a.workspace_bytes(), products(call));
       return {[kernel](const KernelArgs& args) { kernel->run(args); }, kernel->workspace_bytes(),
               "cuda:cudnn"};
     };

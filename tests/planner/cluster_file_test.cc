@@ -102,6 +102,8 @@ TEST(ClusterFile, BuiltInOnesReadBackEqual) {
   }
   Cluster host = host_cluster();
   EXPECT_EQ(parse_cluster(cluster_json(host), "written"), host);
+  host.library_bytes = 123, host.communicator_bytes = 45;
+  EXPECT_EQ(parse_cluster(cluster_json(host), "written"), host);
   MeasuredKernels kernels;
   kernels.threads = 2;
   kernels.grids[{"matmul", "tn", DType::bf16}] = {{{{8, 16}, {8}, {8}}}, {1e-6, 1.5e-6}};
