@@ -1,5 +1,6 @@
-// gather copies rows; gather_grad and add_rows sort the rows by where they go, so that each
-// destination row is summed once, in f32, in the order of the indices, by one thread.
+// gather copies rows; gather_grad and add_rows sort the rows by where they go, or are given them so
+// (group_rows): each destination row is summed once, in f32, in the order of the indices, by one
+// thread.
 // gather_elements and scatter_elements walk the indices in order.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
@@ -73,12 +74,13 @@ void sum_row(const Geometry& g, const SortedRows& rows, const TensorView& dy, in
 
 PreparedKernel gather_grad(const KernelCall& call) {
   const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
-  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[1].shape);
+  const RowSort sort(call);
+  const int64_t count = element_count(call.in[1].shape);
   return {
       [=](const KernelArgs& args) {
         const TensorView& out = args.out[0];
         if (out.count() == 0) return;
-        const SortedRows rows(args.workspace, args.in[1], offset, g.extent);
+        const SortedRows rows = sort.of(args);
         parallel_ranges(g.outer * g.extent, row_grain(g.inner), [&](int64_t begin, int64_t end) {
           for (int64_t item = begin; item < end; ++item) {
             sum_row(g, rows, args.in[0], count, item, [&](const float* sum, int64_t at, int64_t n) {
@@ -89,7 +91,21 @@ PreparedKernel gather_grad(const KernelCall& call) {
           }
         });
       },
-      SortedRows::bytes(g.extent, count), "cpu:sort"};
+      sort.workspace_bytes, "cpu:sort"};
+}
+
+PreparedKernel group_rows(const KernelCall& call) {
+  const int64_t size = call.node.attrs.i("size"), offset = call.node.attrs.i("offset", 0);
+  return {[=](const KernelArgs& args) {
+            SortedRows::sort(args.in[0], offset, size, args.out[0].as<int32_t>());
+          },
+          0, "cpu:sort"};
+}
+
+std::optional<std::string> group_rows_refuses(const KernelCall& call) {
+  if (element_count(call.in[0].shape) > std::numeric_limits<int32_t>::max())
+    return "sorts fewer than 2^31 indices";
+  return std::nullopt;
 }
 
 std::optional<std::string> add_rows_refuses(const KernelCall& call) {
@@ -100,13 +116,13 @@ std::optional<std::string> add_rows_refuses(const KernelCall& call) {
 
 PreparedKernel add_rows(const KernelCall& call) {
   const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
-  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[2].shape),
-                size = size_of(call.in[0].dtype);
+  const RowSort sort(call);
+  const int64_t count = element_count(call.in[2].shape), size = size_of(call.in[0].dtype);
   return {
       [=](const KernelArgs& args) {
         const TensorView &x = args.in[0], &out = args.out[0];
         if (out.count() == 0) return;
-        const SortedRows rows(args.workspace, args.in[2], offset, g.extent);
+        const SortedRows rows = sort.of(args);
         parallel_ranges(g.outer * g.extent, row_grain(g.inner), [&](int64_t begin, int64_t end) {
           if (x.data != out.data) {
             std::memcpy(out.as<char>() + begin * g.inner * size,
@@ -127,7 +143,7 @@ PreparedKernel add_rows(const KernelCall& call) {
           }
         });
       },
-      SortedRows::bytes(g.extent, count), "cpu:sort"};
+      sort.workspace_bytes, "cpu:sort"};
 }
 
 // ---- gather_elements, scatter_elements: indices [outer, count, inner], data [outer, extent,
@@ -208,6 +224,7 @@ KernelList indexing_kernels() {
   return {{"gather", "cpu:copy", [](const KernelCall&) { return std::nullopt; }, gather},
           {"gather_grad", "cpu:sort", grad_refuses, gather_grad},
           {"add_rows", "cpu:sort", add_rows_refuses, add_rows},
+          {"group_rows", "cpu:sort", group_rows_refuses, group_rows},
           {"gather_elements", "cpu:walk", elements_refuse, gather_elements},
           {"scatter_elements", "cpu:walk", elements_refuse, scatter_elements}};
 }

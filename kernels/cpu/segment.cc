@@ -1,5 +1,6 @@
-// Softmax over segments: rows are sorted by their segment, and each segment is done by one thread.
-// Small segments come together in a buffer, a few at a time, so that exp has long runs.
+// Softmax over segments: rows are sorted by their segment, or given so (group_rows), and each
+// segment is done by one thread. Small segments come together in a buffer, a few at a time, so that
+// exp has long runs.
 #include <cstring>
 
 #include "kernels/cpu/families.h"
@@ -11,24 +12,12 @@ namespace {
 
 /// x [count, inner] of `extent` segments.
 struct Segments {
-  int64_t count = 0, extent = 0, inner = 1, offset = 0;
+  int64_t count = 0, extent = 0, inner = 1;
 
-  /// `table`: an operand or result with a row for each segment, if any.
-  Segments(const KernelCall& call, const TensorType* table)
-      : extent(table != nullptr ? table->shape[0] : call.node.attrs.i("size")),
-        offset(call.node.attrs.i("offset", 0)) {
+  Segments(const KernelCall& call, int64_t extent) : extent(extent) {
     const Shape& x = call.in[0].shape;
     count = x[0];
     for (size_t d = 1; d < x.size(); ++d) inner *= x[d];
-  }
-  int64_t workspace_bytes() const { return SortedRows::bytes(extent, count); }
-  SortedRows sorted(const KernelArgs& args) const {
-    return SortedRows(args.workspace, args.in.back(), offset, extent);
-  }
-  /// -1: outside.
-  int64_t row(const KernelArgs& args, int64_t i) const {
-    const int64_t row = index_at(args.in.back(), i) - offset;
-    return row >= 0 && row < extent ? row : -1;
   }
   /// Segments for one thread to be worth waking.
   int64_t grain() const { return row_grain(count * inner / std::max<int64_t>(1, extent)); }
@@ -98,15 +87,16 @@ void sum_products(const Segments& s, const SortedRows& rows, const KernelArgs& a
 /// make(segments, rows, args, part) writes a part of the result, a table.
 template <class F>
 PreparedKernel table_kernel(const KernelCall& call, F make) {
-  const Segments s(call, &call.out[0]);
+  const RowSort sort(call);
+  const Segments s(call, sort.wanted.size);
   return {[=](const KernelArgs& args) {
             if (args.out[0].count() == 0) return;
-            const SortedRows rows = s.sorted(args);
+            const SortedRows rows = sort.of(args);
             parallel_ranges(s.extent, s.grain(), [&](int64_t begin, int64_t end) {
               for_parts(s, rows, begin, end, [&](const Part& part) { make(s, rows, args, part); });
             });
           },
-          s.workspace_bytes(), "cpu:sort"};
+          sort.workspace_bytes, "cpu:sort"};
 }
 
 PreparedKernel segment_max(const KernelCall& call) {
@@ -227,31 +217,30 @@ void zero_row(const Segments& s, const TensorView& out, int64_t row) {
 /// `of` does segments [begin, end); rows whose number is outside are zeros.
 template <class F>
 PreparedKernel whole(const KernelCall& call, F of) {
-  const Segments s(call, nullptr);
+  const RowSort sort(call);
+  const Segments s(call, sort.wanted.size);
   return {[=](const KernelArgs& args) {
             if (args.out[0].count() == 0) return;
-            const SortedRows rows = s.sorted(args);
-            if (rows.first[s.extent] < s.count) {
-              for (int64_t i = 0; i < s.count; ++i) {
-                if (s.row(args, i) < 0) zero_row(s, args.out[0], i);
-              }
-            }
+            const SortedRows rows = sort.of(args);
+            for (int32_t k = rows.first[s.extent]; k < rows.first[s.extent + 1]; ++k)
+              zero_row(s, args.out[0], rows.order[k]);
             parallel_ranges(s.extent, s.grain(),
                             [&](int64_t begin, int64_t end) { of(s, rows, args, begin, end); });
           },
-          s.workspace_bytes(), "cpu:sort"};
+          sort.workspace_bytes, "cpu:sort"};
 }
 
 /// By tables that are given, from operand `table` on, each row for itself: of(args, at, n, i) does
 /// n elements from `at` on, whose numbers in the tables begin at i.
 template <class F>
 PreparedKernel given(const KernelCall& call, size_t table, F of) {
-  const Segments s(call, &call.in[table]);
+  const Segments s(call, call.in[table].shape[0]);
   return {[=](const KernelArgs& args) {
             if (args.out[0].count() == 0) return;
             parallel_ranges(s.count, row_grain(s.inner), [&](int64_t begin, int64_t end) {
               for (int64_t i = begin; i < end; ++i) {
-                const int64_t row = s.row(args, i);
+                const int64_t number = index_at(args.in.back(), i),
+                              row = number < s.extent ? number : -1;
                 if (row < 0) zero_row(s, args.out[0], i);
                 for (int64_t c = 0; row >= 0 && c < s.inner; c += kBlock)
                   of(args, i * s.inner + c, std::min(kBlock, s.inner - c), row * s.inner + c);
@@ -273,14 +262,14 @@ PreparedKernel subtract_rows(const KernelCall& call) {
   });
 }
 
-/// With tables given there are four operands.
+/// With tables given there is no size.
 std::optional<std::string> given_refuses(const KernelCall& call) {
-  if (call.in.size() < 4) return "divides by what is given alone";
+  if (call.node.attrs.has("size")) return "divides by what is given alone";
   return refuse_other_floats(call);
 }
 
 std::optional<std::string> refuses(const KernelCall& call) {
-  if (call.in.size() == 4) return "finds sums and maxima itself";
+  if (!RowGroups::wanted_by(call.node, call.in)) return "finds sums and maxima itself";
   if (call.in[0].shape[0] > std::numeric_limits<int32_t>::max())
     return "sorts fewer than 2^31 rows";
   return refuse_other_floats(call);

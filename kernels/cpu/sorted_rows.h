@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "graph/attrs.h"
+#include "graph/ops/group_rows.h"
 #include "kernels/kernel.h"
 
 namespace shardrun::cpu {
@@ -11,25 +13,54 @@ inline int64_t index_at(const TensorView& indices, int64_t i) {
   return indices.type.dtype == DType::i64 ? indices.as<int64_t>()[i] : indices.as<int32_t>()[i];
 }
 
-/// The indices of row r stand in order[first[r], first[r + 1]): a counting sort.
+/// What group_rows makes (graph/ops/group_rows.h).
 struct SortedRows {
-  int32_t *first, *order;
+  const int32_t *first, *order;
 
-  static int64_t bytes(int64_t extent, int64_t count) { return (extent + 2 + count) * 4; }
+  SortedRows(const int32_t* groups, int64_t size) : first(groups), order(groups + size + 2) {}
 
-  SortedRows(void* workspace, const TensorView& indices, int64_t offset, int64_t extent)
-      : first(static_cast<int32_t*>(workspace)), order(first + extent + 2) {
-    const int64_t count = indices.count();
-    std::fill_n(first, extent + 2, 0);
+  /// A counting sort into `groups`.
+  static void sort(const TensorView& numbers, int64_t offset, int64_t size, int32_t* groups) {
+    int32_t *first = groups, *order = groups + size + 2;
+    const int64_t count = numbers.count();
+    const auto place = [&](int64_t i) {
+      const int64_t row = index_at(numbers, i) - offset;
+      return row >= 0 && row < size ? row : -1;
+    };
+    std::fill_n(first, size + 2, 0);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = index_at(indices, i) - offset;
-      if (row >= 0 && row < extent) ++first[row + 2];
+      if (const int64_t row = place(i); row >= 0) ++first[row + 2];
     }
-    for (int64_t r = 2; r <= extent + 1; ++r) first[r] += first[r - 1];
+    for (int64_t r = 2; r <= size + 1; ++r) first[r] += first[r - 1];
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = index_at(indices, i) - offset;
-      if (row >= 0 && row < extent) order[first[row + 1]++] = static_cast<int32_t>(i);
+      if (const int64_t row = place(i); row >= 0) order[first[row + 1]++] = static_cast<int32_t>(i);
     }
+    int32_t outside = first[size + 1] = first[size];
+    for (int64_t i = 0; outside < count; ++i) {
+      if (place(i) < 0) order[outside++] = static_cast<int32_t>(i);
+    }
+    first[size + 1] = static_cast<int32_t>(count);
+  }
+};
+
+/// The groups that a call wants: given, or sorted in its workspace.
+struct RowSort {
+  RowGroups wanted;
+  bool given;
+  int64_t workspace_bytes;
+
+  explicit RowSort(const KernelCall& call)
+      : wanted(RowGroups::wanted_by(call.node, call.in).value()),
+        given(is_grouped(call.node)),
+        workspace_bytes(given
+                            ? 0
+                            : 4 * RowGroups::elements(
+                                      wanted.size, element_count(call.in[wanted.numbers].shape))) {}
+  SortedRows of(const KernelArgs& args) const {
+    if (given) return {args.in.back().as<int32_t>(), wanted.size};
+    auto* groups = static_cast<int32_t*>(args.workspace);
+    SortedRows::sort(args.in[wanted.numbers], wanted.offset, wanted.size, groups);
+    return {groups, wanted.size};
   }
 };
 

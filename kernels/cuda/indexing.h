@@ -1,11 +1,13 @@
-// gather copies rows. Whatever adds rows or elements sorts them first by where they go, so that
-// each place is summed once, in f32, in the order of the indices, by one thread: the same bits each
-// time, as on the CPU. The sort is a kernel a round, each element finding its place by itself.
+// gather copies rows. Whatever adds rows or elements sorts them first by where they go, or is given
+// them so (group_rows): each place is summed once, in f32, in the order of the indices, by one
+// thread: the same bits each time, as on the CPU. The sort is a kernel a round, each element
+// finding its place by itself.
 #pragma once
 
 #include <limits>
 
 #include "graph/attrs.h"
+#include "graph/ops/group_rows.h"
 #include "kernels/cuda/movement.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
@@ -253,7 +255,7 @@ const uint64_t* sorted_keys(const KernelArgs& args, void* memory, int64_t count,
   return keys;
 }
 
-// ---- gather_grad, add_rows ----
+// ---- rows grouped by where they go: group_rows, gather_grad, add_rows
 
 /// first[row]: how many keys are of rows before it.
 struct FirstOfRow {
@@ -265,51 +267,100 @@ struct FirstOfRow {
   }
 };
 
+struct NumberOfKey {
+  const uint64_t* keys;
+  int32_t* order;
+  SR_HOST_DEVICE void operator()(int64_t i) const {
+    order[i] = static_cast<int32_t>(number_in(keys[i]));
+  }
+};
+
+/// What group_rows makes (graph/ops/group_rows.h).
+struct Groups {
+  const int32_t *first, *order;
+  int64_t size;
+
+  Groups(const int32_t* groups, int64_t size)
+      : first(groups), order(groups + size + 2), size(size) {}
+};
+
+/// Makes them, with `memory` of sort_bytes(count).
+template <class On>
+void group(const KernelArgs& args, const Indices& numbers, int64_t count, void* memory,
+           int32_t* groups) {
+  const uint64_t* keys = sorted_keys<On>(args, memory, count, RowKey<Indices>{numbers, nullptr});
+  On::each(args, numbers.extent + 2, FirstOfRow{keys, groups, count}, "rows");
+  On::each(args, count, NumberOfKey{keys, groups + numbers.extent + 2}, "rows");
+}
+
+/// The groups that a call wants: given, or made in its workspace.
+struct Grouping {
+  RowGroups wanted;
+  bool given;
+  int64_t count;
+
+  explicit Grouping(const KernelCall& call)
+      : wanted(RowGroups::wanted_by(call.node, call.in).value()),
+        given(is_grouped(call.node)),
+        count(element_count(call.in[wanted.numbers].shape)) {}
+  int64_t workspace_bytes() const {
+    return given ? 0 : sort_bytes(count) + 4 * RowGroups::elements(wanted.size, count);
+  }
+  template <class On>
+  Groups of(const KernelArgs& args) const {
+    if (given) return {args.in.back().as<int32_t>(), wanted.size};
+    auto* groups =
+        reinterpret_cast<int32_t*>(static_cast<char*>(args.workspace) + sort_bytes(count));
+    group<On>(args, Indices(args.in[wanted.numbers], wanted.offset, wanted.size), count,
+              args.workspace, groups);
+    return {groups, wanted.size};
+  }
+};
+
 /// N neighbours of a row of the result: the sum of all that goes there.
 template <class T, int N>
 struct SumOfRow {
   const T* dy;
   T* out;
-  const uint64_t* keys;
-  const int32_t* first;
-  int64_t extent, inner, count;
+  Groups rows;
+  int64_t inner, count;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t groups = inner / N, item = i / groups, column = i % groups * N;
-    const int64_t o = item / extent, row = item % extent;
+    const int64_t o = item / rows.size, row = item % rows.size;
     float sum[N];
     for (float& each : sum) each = 0;
-    for (int32_t k = first[row]; k < first[row + 1]; ++k) {
+    for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k) {
       float v[N];
-      read(dy + (o * count + number_in(keys[k])) * inner + column, v);
+      read(dy + (o * count + rows.order[k]) * inner + column, v);
       for (int n = 0; n < N; ++n) sum[n] += v[n];
     }
     write(out + item * inner + column, sum);
   }
 };
 
-/// The same onto what is there, and for rows that something goes to alone: the first key of a row
-/// does all.
+/// The same onto what is there, and for rows that something goes to alone: the first of a row does
+/// all.
 template <class T, int N>
 struct AddToRow {
   const T* dy;
   T* out;
-  const uint64_t* keys;
-  int64_t extent, inner, count;
+  Groups rows;
+  Indices numbers;
+  int64_t inner, count;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t groups = inner / N, item = i / groups, column = i % groups * N;
-    const int64_t o = item / count, row = place_in(keys[item % count]);
-    int64_t k = item % count;
-    if (row == extent || (k > 0 && place_in(keys[k - 1]) == row)) return;
+    const int64_t o = item / count, first = item % count, row = numbers.row(rows.order[first]);
+    if (row < 0 || rows.first[row] != first) return;
     float sum[N];
     for (float& each : sum) each = 0;
-    for (; k < count && place_in(keys[k]) == row; ++k) {
+    for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k) {
       float v[N];
-      read(dy + (o * count + number_in(keys[k])) * inner + column, v);
+      read(dy + (o * count + rows.order[k]) * inner + column, v);
       for (int n = 0; n < N; ++n) sum[n] += v[n];
     }
-    T* to = out + (o * extent + row) * inner + column;
+    T* to = out + (o * rows.size + row) * inner + column;
     float was[N];
     read(to, was);
     for (int n = 0; n < N; ++n) was[n] += sum[n];
@@ -325,11 +376,12 @@ inline Refusal keys_refuse(int64_t places, int64_t numbers) {
 }
 
 inline Refusal add_refuses(const KernelCall& call) {
-  if (auto reason = refuse_more(call, 3, 1, {"axis", "offset", "size"})) return reason;
+  const size_t operands = (call.node.op == "add_rows" ? 3 : 2) + (is_grouped(call.node) ? 1 : 0);
+  if (auto reason = refuse_more(call, operands, 1, {"axis", "offset", "size", "grouped"}))
+    return reason;
   if (auto reason = refuse_other_floats(call)) return reason;
-  const TensorType& indices = call.in[call.node.op == "add_rows" ? 2 : 1];
-  return keys_refuse(Around(call.out[0].shape, call.node.attrs.i("axis")).extent,
-                     element_count(indices.shape));
+  const Grouping grouping(call);
+  return keys_refuse(grouping.wanted.size, grouping.count);
 }
 
 /// Calls f with a Width of as many neighbours as 16 bytes hold, or of one.
@@ -340,28 +392,37 @@ void with_width(int64_t inner, F&& f) {
 }
 
 template <class On>
+PreparedKernel prepare_group_rows(const KernelCall& call) {
+  const int64_t size = call.node.attrs.i("size"), offset = call.node.attrs.i("offset", 0);
+  const int64_t count = element_count(call.in[0].shape);
+  PreparedKernel prepared;
+  prepared.run = [=](const KernelArgs& args) {
+    group<On>(args, Indices(args.in[0], offset, size), count, args.workspace,
+              args.out[0].as<int32_t>());
+  };
+  prepared.workspace_bytes = sort_bytes(count);
+  prepared.impl = "cuda:sort";
+  return prepared;
+}
+
+template <class On>
 PreparedKernel prepare_gather_grad(const KernelCall& call) {
   const Around g(call.out[0].shape, call.node.attrs.i("axis"));
-  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[1].shape);
+  const Grouping grouping(call);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     if (args.out[0].count() == 0) return;
-    const uint64_t* keys =
-        sorted_keys<On>(args, args.workspace, count,
-                        RowKey<Indices>{Indices(args.in[1], offset, g.extent), nullptr});
-    auto* first =
-        reinterpret_cast<int32_t*>(static_cast<char*>(args.workspace) + sort_bytes(count));
-    On::each(args, g.extent + 1, FirstOfRow{keys, first, count}, "rows");
+    const Groups rows = grouping.of<On>(args);
     with_element(args.out[0].type.dtype, [&](auto element) {
       using T = decltype(element);
       with_width<T>(g.inner, [&](auto width) {
-        const SumOfRow<T, width()> body{
-            args.in[0].as<T>(), args.out[0].as<T>(), keys, first, g.extent, g.inner, count};
+        const SumOfRow<T, width()> body{args.in[0].as<T>(), args.out[0].as<T>(), rows, g.inner,
+                                        grouping.count};
         On::each(args, g.outer * g.extent * (g.inner / width()), body, "gather_grad");
       });
     });
   };
-  prepared.workspace_bytes = sort_bytes(count) + (g.extent + 1) * 4;
+  prepared.workspace_bytes = grouping.workspace_bytes();
   prepared.impl = "cuda:sort";
   return prepared;
 }
@@ -376,24 +437,23 @@ void copy_unless_same(const KernelArgs& args) {
 template <class On>
 PreparedKernel prepare_add_rows(const KernelCall& call) {
   const Around g(call.out[0].shape, call.node.attrs.i("axis"));
-  const int64_t offset = call.node.attrs.i("offset", 0), count = element_count(call.in[2].shape);
+  const Grouping grouping(call);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     copy_unless_same<On>(args);
-    if (args.out[0].count() == 0 || count == 0) return;
-    const uint64_t* keys =
-        sorted_keys<On>(args, args.workspace, count,
-                        RowKey<Indices>{Indices(args.in[2], offset, g.extent), nullptr});
+    if (args.out[0].count() == 0 || grouping.count == 0) return;
+    const Groups rows = grouping.of<On>(args);
+    const Indices numbers(args.in[2], grouping.wanted.offset, g.extent);
     with_element(args.out[0].type.dtype, [&](auto element) {
       using T = decltype(element);
       with_width<T>(g.inner, [&](auto width) {
         const AddToRow<T, width()> body{
-            args.in[1].as<T>(), args.out[0].as<T>(), keys, g.extent, g.inner, count};
-        On::each(args, g.outer * count * (g.inner / width()), body, "add_rows");
+            args.in[1].as<T>(), args.out[0].as<T>(), rows, numbers, g.inner, grouping.count};
+        On::each(args, g.outer * grouping.count * (g.inner / width()), body, "add_rows");
       });
     });
   };
-  prepared.workspace_bytes = sort_bytes(count);
+  prepared.workspace_bytes = grouping.workspace_bytes();
   prepared.impl = "cuda:sort";
   return prepared;
 }
@@ -549,11 +609,16 @@ inline Refusal gather_refuses(const KernelCall& call) {
   return refuse_more(call, 2, 1, {"axis", "offset", "padding"});  // padding: of its gradient
 }
 
+inline Refusal group_refuses(const KernelCall& call) {
+  return keys_refuse(call.node.attrs.i("size"), element_count(call.in[0].shape));
+}
+
 template <class On>
 KernelList indexing_kernels_on() {
   return {{"gather", "cuda:rows", gather_refuses, prepare_gather<On>},
           {"gather_grad", "cuda:sort", add_refuses, prepare_gather_grad<On>},
           {"add_rows", "cuda:sort", add_refuses, prepare_add_rows<On>},
+          {"group_rows", "cuda:sort", group_refuses, prepare_group_rows<On>},
           {"gather_nd", "cuda:rows", tuples_refuse, prepare_gather_nd<On>},
           {"scatter_nd", "cuda:sort", tuples_refuse, prepare_scatter_nd<On>},
           {"gather_elements", "cuda:elements", elements_refuse, prepare_gather_elements<On>},

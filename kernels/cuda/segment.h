@@ -1,4 +1,4 @@
-// Softmax over segments: rows are sorted by their segment as in indexing.h, then one kernel does a
+// Softmax over segments: rows are grouped by their segment as in indexing.h, then one kernel does a
 // segment's N neighbouring columns by a team, or by a thread where segments are short. With maxima
 // and sums given, a thread does N columns of a row, and nothing is sorted.
 #pragma once
@@ -9,56 +9,32 @@
 
 namespace shardrun::cuda {
 
-/// x [count, inner] of `extent` segments, whose numbers begin at `offset`.
+/// x [count, inner] of `extent` segments.
 struct Segments {
-  int64_t count = 0, extent = 0, inner = 1, offset = 0;
+  int64_t count = 0, extent = 0, inner = 1;
 
-  /// `table`: an operand or result with a row for each segment, if any.
-  Segments(const KernelCall& call, const TensorType* table)
-      : extent(table != nullptr ? table->shape[0] : call.node.attrs.i("size")),
-        offset(call.node.attrs.i("offset", 0)) {
-    const Shape& x = call.in[0].shape;
-    count = x[0];
-    inner = element_count(Shape(x.begin() + 1, x.end()));
-  }
-  Indices indices(const KernelArgs& args) const { return {args.in.back(), offset, extent}; }
-  int64_t workspace_bytes() const { return sort_bytes(count) + (extent + 2) * 4; }
-};
-
-/// Rows of segment r are numbers in keys [first[r], first[r + 1]); of segment `extent`, those that
-/// are outside.
-struct Sorted {
-  const uint64_t* keys;
-  const int32_t* first;
-  int64_t extent, inner;
-
-  template <class On>
-  static Sorted of(const KernelArgs& args, const Segments& s) {
-    const uint64_t* keys =
-        sorted_keys<On>(args, args.workspace, s.count, RowKey<Indices>{s.indices(args), nullptr});
-    auto* first =
-        reinterpret_cast<int32_t*>(static_cast<char*>(args.workspace) + sort_bytes(s.count));
-    On::each(args, s.extent + 2, FirstOfRow{keys, first, s.count}, "rows");
-    return {keys, first, s.extent, s.inner};
-  }
+  Segments(const KernelCall& call, int64_t extent)
+      : count(call.in[0].shape[0]),
+        extent(extent),
+        inner(element_count(Shape(call.in[0].shape.begin() + 1, call.in[0].shape.end()))) {}
 };
 
 /// N columns of a segment; `item` counts them over all segments.
 template <int N>
 struct PartOfSegment {
-  const Sorted& rows;
-  int64_t segment, column;
+  const Groups& rows;
+  int64_t inner, segment, column;
 
-  SR_HOST_DEVICE PartOfSegment(const Sorted& rows, int64_t item)
-      : rows(rows), segment(item / (rows.inner / N)), column(item % (rows.inner / N) * N) {}
-  SR_HOST_DEVICE int64_t in_table() const { return segment * rows.inner + column; }
+  SR_HOST_DEVICE PartOfSegment(const Groups& rows, int64_t inner, int64_t item)
+      : rows(rows), inner(inner), segment(item / (inner / N)), column(item % (inner / N) * N) {}
+  SR_HOST_DEVICE int64_t in_table() const { return segment * inner + column; }
 
   /// Calls f(at) for the team's share of its rows: its columns begin at element `at` of x.
   template <class Team, class F>
   SR_HOST_DEVICE void each(const Team& team, const F& f) const {
     for (int64_t k = rows.first[segment] + team.rank(); k < rows.first[segment + 1];
          k += team.size())
-      f(number_in(rows.keys[k]) * rows.inner + column);
+      f(rows.order[k] * inner + column);
   }
 
   template <class T, class Team>
@@ -125,11 +101,12 @@ template <class T, int N>
 struct SegmentMax {
   const T* x;
   float* top;
-  Sorted rows;
+  Groups rows;
+  int64_t inner;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, item);
+    const PartOfSegment<N> part(rows, inner, item);
     float most[N];
     part.max(team, x, most);
     if (team.rank() == 0) write(top + part.in_table(), most);
@@ -141,11 +118,12 @@ struct SegmentExpSum {
   const T* x;
   const float* top;
   float* total;
-  Sorted rows;
+  Groups rows;
+  int64_t inner;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, item);
+    const PartOfSegment<N> part(rows, inner, item);
     float most[N], sum[N];
     read(top + part.in_table(), most);
     part.exp_sum(team, x, most, sum);
@@ -157,11 +135,12 @@ template <class T, int N>
 struct SegmentDots {
   const T *dy, *y;
   float* sums;
-  Sorted rows;
+  Groups rows;
+  int64_t inner;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, item);
+    const PartOfSegment<N> part(rows, inner, item);
     float sum[N];
     part.dots(team, dy, y, sum);
     if (team.rank() == 0) write(sums + part.in_table(), sum);
@@ -174,13 +153,13 @@ template <class T, int N>
 struct SegmentSoftmax {
   const T* x;
   T* y;
-  Sorted rows;
+  Groups rows;
+  int64_t inner;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, item);
-    if (part.segment == rows.extent)
-      return part.each(team, [&](int64_t at) { zero<T, N>(y + at); });
+    const PartOfSegment<N> part(rows, inner, item);
+    if (part.segment == rows.size) return part.each(team, [&](int64_t at) { zero<T, N>(y + at); });
     float top[N], total[N];
     part.max(team, x, top);
     part.exp_sum(team, x, top, total);
@@ -192,13 +171,13 @@ template <class T, int N>
 struct SegmentSoftmaxGrad {
   const T *dy, *y;
   T* dx;
-  Sorted rows;
+  Groups rows;
+  int64_t inner;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, item);
-    if (part.segment == rows.extent)
-      return part.each(team, [&](int64_t at) { zero<T, N>(dx + at); });
+    const PartOfSegment<N> part(rows, inner, item);
+    if (part.segment == rows.size) return part.each(team, [&](int64_t at) { zero<T, N>(dx + at); });
     float sums[N];
     part.dots(team, dy, y, sums);
     part.each(team, [&](int64_t at) { subtract(dy + at, y + at, dx + at, sums); });
@@ -244,158 +223,163 @@ struct SubtractRows {
 
 // ---- calls
 
-/// body(element, width, rows) makes the body for parts of `segments` segments.
+/// `make(element, width, rows)` makes the body for parts of segments: of a table's, or of all and
+/// the rows that have none.
 template <class On, class Make>
-void run_segments(const KernelArgs& args, const Segments& s, int64_t segments, const char* name,
-                  const Make& make) {
-  const Sorted rows = Sorted::of<On>(args, s);
-  with_element(args.in[0].type.dtype, [&](auto element) {
-    with_width<decltype(element)>(s.inner, [&](auto width) {
-      const auto body = make(element, width, rows);
-      const int64_t items = segments * (s.inner / width()),
-                    each = s.count / std::max<int64_t>(1, s.extent);
-      constexpr int64_t kShort = 8;  // rows of a segment: fewer leave most of a team idle
-      if (each < kShort) {
-        On::each(args, items, DoneAlone<decltype(body)>{body}, name);
-      } else {
-        On::rows(args, items, each, body, name);
-      }
-    });
-  });
-}
-
-/// The same for bodies of single rows.
-template <class On, class Make>
-void run_rows(const KernelArgs& args, const Segments& s, const char* name, const Make& make) {
-  with_element(args.in[0].type.dtype, [&](auto element) {
-    with_width<decltype(element)>(s.inner, [&](auto width) {
-      On::each(args, s.count * (s.inner / width()), make(element, width), name);
-    });
-  });
-}
-
-template <class On>
-PreparedKernel prepare_segment_table(const KernelCall& call) {
-  const Segments s(call, &call.out[0]);
-  const std::string op = call.node.op;
+PreparedKernel prepare_segments(const KernelCall& call, bool table, Make make) {
+  const Grouping grouping(call);
+  const Segments s(call, grouping.wanted.size);
+  const DType dtype = call.in[0].dtype;
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     if (args.out[0].count() == 0) return;
-    auto* out = args.out[0].as<float>();
-    if (op == "segment_max") {
-      run_segments<On>(args, s, s.extent, "segment_max", [&](auto element, auto width, auto rows) {
-        using T = decltype(element);
-        return SegmentMax<T, width()>{args.in[0].as<T>(), out, rows};
+    const Groups rows = grouping.of<On>(args);
+    with_element(dtype, [&](auto element) {
+      with_width<decltype(element)>(s.inner, [&](auto width) {
+        const auto body = make(args, element, width, rows, s.inner);
+        const int64_t segments = table ? s.extent : s.extent + 1;
+        const int64_t items = segments * (s.inner / width()),
+                      each = s.count / std::max<int64_t>(1, s.extent);
+        constexpr int64_t kShort = 8;  // rows of a segment: fewer leave most of a team idle
+        if (each < kShort) {
+          On::each(args, items, DoneAlone<decltype(body)>{body}, "segments");
+        } else {
+          On::rows(args, items, each, body, "segments");
+        }
       });
-    } else if (op == "segment_exp_sum") {
-      run_segments<On>(
-          args, s, s.extent, "segment_exp_sum", [&](auto element, auto width, auto rows) {
-            using T = decltype(element);
-            return SegmentExpSum<T, width()>{args.in[0].as<T>(), args.in[1].as<float>(), out, rows};
-          });
-    } else {
-      run_segments<On>(args, s, s.extent, "segment_dots", [&](auto element, auto width, auto rows) {
-        using T = decltype(element);
-        return SegmentDots<T, width()>{args.in[0].as<T>(), args.in[1].as<T>(), out, rows};
-      });
-    }
+    });
   };
-  prepared.workspace_bytes = s.workspace_bytes();
+  prepared.workspace_bytes = grouping.workspace_bytes();
   prepared.impl = "cuda:sort";
   return prepared;
+}
+
+template <class On>
+PreparedKernel prepare_segment_max(const KernelCall& call) {
+  return prepare_segments<On>(
+      call, true,
+      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
+        using T = decltype(element);
+        return SegmentMax<T, width()>{args.in[0].as<T>(), args.out[0].as<float>(), rows, inner};
+      });
+}
+
+template <class On>
+PreparedKernel prepare_segment_exp_sum(const KernelCall& call) {
+  return prepare_segments<On>(
+      call, true,
+      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
+        using T = decltype(element);
+        return SegmentExpSum<T, width()>{args.in[0].as<T>(), args.in[1].as<float>(),
+                                         args.out[0].as<float>(), rows, inner};
+      });
+}
+
+template <class On>
+PreparedKernel prepare_segment_dots(const KernelCall& call) {
+  return prepare_segments<On>(
+      call, true,
+      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
+        using T = decltype(element);
+        return SegmentDots<T, width()>{args.in[0].as<T>(), args.in[1].as<T>(),
+                                       args.out[0].as<float>(), rows, inner};
+      });
 }
 
 template <class On>
 PreparedKernel prepare_segment_softmax(const KernelCall& call) {
-  const Segments s(call, nullptr);
-  PreparedKernel prepared;
-  prepared.run = [=](const KernelArgs& args) {
-    if (args.out[0].count() == 0) return;
-    run_segments<On>(
-        args, s, s.extent + 1, "segment_softmax", [&](auto element, auto width, auto rows) {
-          using T = decltype(element);
-          return SegmentSoftmax<T, width()>{args.in[0].as<T>(), args.out[0].as<T>(), rows};
-        });
-  };
-  prepared.workspace_bytes = s.workspace_bytes();
-  prepared.impl = "cuda:sort";
-  return prepared;
+  return prepare_segments<On>(
+      call, false,
+      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
+        using T = decltype(element);
+        return SegmentSoftmax<T, width()>{args.in[0].as<T>(), args.out[0].as<T>(), rows, inner};
+      });
 }
 
 template <class On>
 PreparedKernel prepare_segment_softmax_grad(const KernelCall& call) {
-  const Segments s(call, nullptr);
+  return prepare_segments<On>(
+      call, false,
+      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
+        using T = decltype(element);
+        return SegmentSoftmaxGrad<T, width()>{args.in[0].as<T>(), args.in[1].as<T>(),
+                                              args.out[0].as<T>(), rows, inner};
+      });
+}
+
+/// make(args, element, width, numbers, inner) makes the body for rows by tables that are given,
+/// from operand `table` on.
+template <class On, class Make>
+PreparedKernel prepare_rows(const KernelCall& call, size_t table, Make make) {
+  const Segments s(call, call.in[table].shape[0]);
+  const DType dtype = call.in[0].dtype;
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    if (args.out[0].count() == 0) return;
-    run_segments<On>(args, s, s.extent + 1, "segment_softmax_grad",
-                     [&](auto element, auto width, auto rows) {
-                       using T = decltype(element);
-                       return SegmentSoftmaxGrad<T, width()>{args.in[0].as<T>(), args.in[1].as<T>(),
-                                                             args.out[0].as<T>(), rows};
-                     });
+    with_element(dtype, [&](auto element) {
+      with_width<decltype(element)>(s.inner, [&](auto width) {
+        const Indices numbers(args.in.back(), 0, s.extent);
+        On::each(args, s.count * (s.inner / width()), make(args, element, width, numbers, s.inner),
+                 "segment_rows");
+      });
+    });
   };
-  prepared.workspace_bytes = s.workspace_bytes();
-  prepared.impl = "cuda:sort";
+  prepared.impl = "cuda:rows";
   return prepared;
 }
 
 template <class On>
 PreparedKernel prepare_divide_rows(const KernelCall& call) {
-  const Segments s(call, &call.in[1]);
-  PreparedKernel prepared;
-  prepared.run = [=](const KernelArgs& args) {
-    run_rows<On>(args, s, "segment_softmax", [&](auto element, auto width) {
-      using T = decltype(element);
-      return DivideRows<T, width()>{args.in[0].as<T>(),     args.in[1].as<float>(),
-                                    args.in[2].as<float>(), args.out[0].as<T>(),
-                                    s.indices(args),        s.inner};
-    });
-  };
-  prepared.impl = "cuda:rows";
-  return prepared;
+  return prepare_rows<On>(
+      call, 1,
+      [](const KernelArgs& args, auto element, auto width, const Indices& numbers, int64_t inner) {
+        using T = decltype(element);
+        return DivideRows<T, width()>{args.in[0].as<T>(),
+                                      args.in[1].as<float>(),
+                                      args.in[2].as<float>(),
+                                      args.out[0].as<T>(),
+                                      numbers,
+                                      inner};
+      });
 }
 
 template <class On>
 PreparedKernel prepare_subtract_rows(const KernelCall& call) {
-  const Segments s(call, &call.in[2]);
-  PreparedKernel prepared;
-  prepared.run = [=](const KernelArgs& args) {
-    run_rows<On>(args, s, "segment_softmax_grad", [&](auto element, auto width) {
-      using T = decltype(element);
-      return SubtractRows<T, width()>{args.in[0].as<T>(),     args.in[1].as<T>(),
-                                      args.in[2].as<float>(), args.out[0].as<T>(),
-                                      s.indices(args),        s.inner};
-    });
-  };
-  prepared.impl = "cuda:rows";
-  return prepared;
+  return prepare_rows<On>(
+      call, 2,
+      [](const KernelArgs& args, auto element, auto width, const Indices& numbers, int64_t inner) {
+        using T = decltype(element);
+        return SubtractRows<T, width()>{args.in[0].as<T>(),
+                                        args.in[1].as<T>(),
+                                        args.in[2].as<float>(),
+                                        args.out[0].as<T>(),
+                                        numbers,
+                                        inner};
+      });
 }
 
 inline Refusal segment_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
-  return refuse_more(call, 4, 1, {"size", "offset"});
+  return refuse_more(call, 4, 1, {"size", "offset", "grouped"});
 }
-/// With tables given there are four operands.
+/// With tables given there is no size.
 inline Refusal given_refuses(const KernelCall& call) {
-  if (call.in.size() < 4) return "divides by what is given alone";
+  if (call.node.attrs.has("size")) return "divides by what is given alone";
   return segment_refuses(call);
 }
 inline Refusal sorted_refuses(const KernelCall& call) {
-  if (call.in.size() == 4) return "finds sums and maxima itself";
   if (auto reason = segment_refuses(call)) return reason;
-  const int64_t extent =
-      call.node.attrs.has("size") ? call.node.attrs.i("size") : call.out[0].shape[0];
-  return keys_refuse(extent, call.in[0].shape[0]);
+  const auto wanted = RowGroups::wanted_by(call.node, call.in);
+  if (!wanted) return "finds sums and maxima itself";
+  return keys_refuse(wanted->size, call.in[0].shape[0]);
 }
 
 template <class On>
 KernelList segment_kernels_on() {
-  return {{"segment_max", "cuda:sort", sorted_refuses, prepare_segment_table<On>},
-          {"segment_exp_sum", "cuda:sort", sorted_refuses, prepare_segment_table<On>},
+  return {{"segment_max", "cuda:sort", sorted_refuses, prepare_segment_max<On>},
+          {"segment_exp_sum", "cuda:sort", sorted_refuses, prepare_segment_exp_sum<On>},
           {"segment_softmax", "cuda:rows", given_refuses, prepare_divide_rows<On>},
           {"segment_softmax", "cuda:sort", sorted_refuses, prepare_segment_softmax<On>},
-          {"segment_softmax_reduce_grad", "cuda:sort", sorted_refuses, prepare_segment_table<On>},
+          {"segment_softmax_reduce_grad", "cuda:sort", sorted_refuses, prepare_segment_dots<On>},
           {"segment_softmax_grad", "cuda:rows", given_refuses, prepare_subtract_rows<On>},
           {"segment_softmax_grad", "cuda:sort", sorted_refuses, prepare_segment_softmax_grad<On>}};
 }

@@ -82,6 +82,24 @@ void run_add_rows(const Node& node, const KernelArgs& args) {
   add_rows(node, args.in[1], args.in[2], args.out[0], std::move(x));
 }
 
+void run_group_rows(const Node& node, const KernelArgs& args) {
+  const int64_t size = node.attrs.i("size"), offset = node.attrs.i("offset", 0);
+  std::vector<Ints> places(static_cast<size_t>(size) + 1);
+  const Ints numbers = load_ints(args.in[0]);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const int64_t row = numbers[i] - offset;
+    places[static_cast<size_t>(row >= 0 && row < size ? row : size)].push_back(
+        static_cast<int64_t>(i));
+  }
+  Ints groups = {0}, order;
+  for (const Ints& place : places) {
+    order.insert(order.end(), place.begin(), place.end());
+    groups.push_back(static_cast<int64_t>(order.size()));
+  }
+  groups.insert(groups.end(), order.begin(), order.end());
+  store_all(args.out[0], groups);
+}
+
 /// For each element of indices, where in data (offset in elements) it points; -1: outside.
 Ints element_positions(const Node& node, const TensorView& data, const TensorView& indices) {
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
@@ -195,6 +213,7 @@ KernelList indexing_kernels() {
   return {kernel("gather", run_gather),
           kernel("gather_grad", run_gather_grad),
           kernel("add_rows", run_add_rows),
+          kernel("group_rows", run_group_rows),
           kernel("gather_elements",
                  [](const Node& node, const KernelArgs& args) {
                    gather_slices(args, element_positions(node, args.in[0], args.in[1]), 1);

@@ -66,8 +66,8 @@ void run_exp_sum(const Node& node, const KernelArgs& args) {
 }
 
 void run_softmax(const Node& node, const KernelArgs& args) {
-  const bool whole = args.in.size() == 2;
-  const Segments s(node, args.in[0], args.in.back(), size_of_table(node, args, 1));
+  const bool whole = node.attrs.has("size");
+  const Segments s(node, args.in[0], args.in[whole ? 1 : 3], size_of_table(node, args, 1));
   const Doubles x = load_doubles(args.in[0]);
   const Doubles top = whole ? s.top(x) : load_doubles(args.in[1]);
   const Doubles total = whole ? s.exp_sum(x, top) : load_doubles(args.in[2]);
@@ -82,8 +82,8 @@ void run_reduce_grad(const Node& node, const KernelArgs& args) {
 }
 
 void run_grad(const Node& node, const KernelArgs& args) {
-  const bool whole = args.in.size() == 3;
-  const Segments s(node, args.in[0], args.in.back(), size_of_table(node, args, 2));
+  const bool whole = node.attrs.has("size");
+  const Segments s(node, args.in[0], args.in[whole ? 2 : 3], size_of_table(node, args, 2));
   const Doubles dy = load_doubles(args.in[0]), y = load_doubles(args.in[1]);
   const Doubles sums = whole ? s.dots(dy, y) : load_doubles(args.in[2]);
   Doubles dx(y.size(), 0);

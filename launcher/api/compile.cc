@@ -13,6 +13,7 @@
 #include "planner/join_steps.h"
 #include "planner/join_updates.h"
 #include "planner/keep_packed.h"
+#include "planner/share_groups.h"
 
 namespace shardrun {
 namespace {
@@ -52,6 +53,7 @@ void join(Program& program, const Plan& plan) {
     keep_packed(program, backend().packed_weights, by_same_kernel);
   }
   join_updates(program, by_same_kernel);
+  share_groups(program);
 }
 
 }  // namespace

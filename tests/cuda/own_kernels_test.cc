@@ -143,6 +143,8 @@ TEST(OwnKernels, FoldInParts) {
 }
 
 /// A row that is not trained is read like every other.
+TEST(OwnKernels, TakeGroupsOfRows) { expect_same_of_groups(own_kernels<cuda::OnHost<3>>(), kSeed); }
+
 TEST(OwnKernels, GatherTakesAnEmbeddingWithPadding) {
   std::mt19937_64 rng(kSeed + 5);
   Case c;

@@ -21,6 +21,7 @@
 #include "planner/join_updates.h"
 #include "planner/keep_packed.h"
 #include "planner/planner.h"
+#include "planner/share_groups.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/allocations.h"
 
@@ -108,6 +109,7 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
   keep_casts(program);
   keep_packed(program, packed_weights, by_same_kernel);
   join_updates(program, by_same_kernel);
+  share_groups(program);
   place_memory(program, StepNeeds(lists));
   Executor executor(std::move(program), lists, world, 1);
   std::vector<TensorView> batch;

@@ -59,6 +59,8 @@ int check(const Case& c, std::mt19937_64& rng, std::set<std::string>& exercised)
   return accepted;
 }
 
+TEST(CpuKernels, TakeGroupsOfRows) { expect_same_of_groups(cpu_kernels(), kSeed); }
+
 TEST(CpuKernels, AgreeWithTheReference) {
   std::mt19937_64 rng(kSeed);
   std::cout << "seed " << kSeed << "\n";

@@ -143,6 +143,12 @@ TEST(ReferenceSegment, SoftmaxOfEachAndZerosOutside) {
   EXPECT_EQ(run("segment_softmax_grad", {dy, y, numbers}, attrs), (Doubles{-0.5, 0, 0.5, 0}));
 }
 
+TEST(ReferenceIndexing, GroupsRowsByTheirPlace) {
+  EXPECT_EQ(
+      run("group_rows", {ints({4}, {5, 3, 9, 5})}, {{"size", int64_t{3}}, {"offset", int64_t{3}}}),
+      (Doubles{0, 1, 1, 3, 4, /* order */ 1, 0, 3, 2}));
+}
+
 // The examples of ONNX's own documentation of these operators.
 TEST(ReferenceIndexing, OnnxExamples) {
   EXPECT_EQ(run("gather_elements", {floats({2, 2}, {1, 2, 3, 4}), ints({2, 2}, {0, 0, 1, 0})},

@@ -7,6 +7,7 @@
 #include "graph/ops/post.h"
 #include "models/wide_resnet.h"
 #include "planner/partition.h"
+#include "planner/share_groups.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 
@@ -154,6 +155,32 @@ TEST(JoinSteps, SoftmaxOverSegmentsIsOneStep) {
     EXPECT_EQ(p.steps[s].node.attrs.i("size"), 3);
     EXPECT_EQ(infer_types(p.steps[s].node, in)[0], (TensorType{DType::f32, {6, 4}}));
   }
+}
+
+/// The edges of a graph are grouped once for forward and backward pass; what one step alone wants
+/// it finds itself.
+TEST(ShareGroups, OneStepForAllWhoWantThem) {
+  SegmentFixture f;
+  const ValueId table =
+      f.g.add("gather_grad", {f.dx, f.rows}, {{"axis", int64_t{0}}, {"size", int64_t{3}}}, "t");
+  const ValueId other =
+      f.g.add("gather_grad", {f.dx, f.rows}, {{"axis", int64_t{0}}, {"size", int64_t{4}}}, "u");
+  f.g.outputs = {table, other};
+  f.start_plan();
+  Program p = Partition(f.g, f.plan, Cluster{}).program(0);
+  join_steps(p);
+  share_groups(p);
+  place_memory(p, nullptr);
+  check_memory(p);
+  EXPECT_EQ(kinds(p),
+            "group_rows segment_softmax neg segment_softmax_grad gather_grad gather_grad");
+  const BufferId groups = p.steps[0].out[0];
+  for (const size_t s : {1, 3, 4}) {
+    EXPECT_EQ(p.steps[s].in.back(), groups);
+    EXPECT_EQ(p.steps[s].node.attrs.i("grouped"), 1);
+  }
+  EXPECT_EQ(p.steps[5].in.size(), 2u);
+  EXPECT_EQ(p.buffers[static_cast<size_t>(groups)].type, (TensorType{DType::i32, {3 + 2 + 6}}));
 }
 
 TEST(JoinSteps, LeavesTablesOfSegmentsThatOthersRead) {

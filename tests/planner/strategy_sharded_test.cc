@@ -74,7 +74,10 @@ TEST(StrategySharded, EveryStrategyOfEveryOpEqualsUnsharded) {
     std::printf("%-20s %3zu samples %5zu strategies, %5zu of them cut, %5zu with exchanges\n",
                 def->name.c_str(), def->samples.size(), tested, cut, exchanged);
     EXPECT_EQ(by_rows > 0, bool(def->numbered_rows)) << def->name;
-    EXPECT_GT(cut, 0u) << def->name << " has no strategy but replication";
+    // Steps alone have groups of rows, which each rank finds of its own numbers.
+    if (def->name != "group_rows") {
+      EXPECT_GT(cut, 0u) << def->name << " has no strategy but replication";
+    }
     total += tested;
   }
   std::printf("%zu strategies in all\n", total);

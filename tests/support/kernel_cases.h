@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 
 #include "graph/op_def.h"
+#include "graph/ops/group_rows.h"
 #include "kernels/kernel.h"
 
 namespace shardrun {
@@ -206,6 +208,56 @@ inline std::vector<Case> cases_of(const OpDef& op) {
     }
   }
   return out;
+}
+
+/// Kernels that look for groups of rows (graph/ops/group_rows.h) do the same with groups that are
+/// given, numbers that are outside among them.
+inline void expect_same_of_groups(const KernelList& kernels, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::set<std::string> ops;
+  const auto run_group_rows = [&](const Case& c, const std::vector<Tensor>& in) {
+    for (const KernelImpl& impl : kernels) {
+      if (impl.op == "group_rows") return run_impl(impl, c, in)[0];
+    }
+    return Tensor();
+  };
+  for (const KernelImpl& impl : kernels) {
+    const OpDef* op = find_op(impl.op);
+    for (const Case& c : op != nullptr ? cases_of(*op) : std::vector<Case>()) {
+      const auto wanted = RowGroups::wanted_by(c.node, c.in);
+      if (!wanted || impl.refuses({c.node, c.in, c.out})) continue;
+      SCOPED_TRACE(describe(c));
+      std::vector<Tensor> in = random_operands(c, rng);
+      Tensor& numbers = in[wanted->numbers];
+      std::vector<int64_t> drawn = numbers.to_ints();
+      for (int64_t& number : drawn)
+        number = std::uniform_int_distribution<int64_t>(0, wanted->size)(rng);
+      numbers = convert(Tensor::from(numbers.shape(), drawn, DType::i64), numbers.dtype());
+      Case groups;
+      groups.node.op = groups.node.name = "group_rows";
+      groups.node.attrs = {{"size", wanted->size}, {"offset", wanted->offset}};
+      groups.in = {numbers.type()};
+      groups.out = infer_types(groups.node, groups.in);
+      const std::vector<Tensor> want = run_reference(c.node, in), got = run_impl(impl, c, in);
+      bool bf16 = false;
+      for (const TensorType& t : c.in) bf16 = bf16 || t.dtype == DType::bf16;
+      expect_close(got[0], want[0], bf16 ? 2e-2 : 1e-4);
+      Case grouped = c;
+      grouped.node.attrs.set("grouped", int64_t{1});
+      in.push_back(run_group_rows(groups, {numbers}));
+      grouped.in.push_back(in.back().type());
+      ASSERT_FALSE(impl.refuses({grouped.node, grouped.in, grouped.out}));
+      EXPECT_EQ(impl.prepare({grouped.node, grouped.in, grouped.out}).workspace_bytes, 0);
+      const std::vector<Tensor> same = run_impl(impl, grouped, in);
+      const auto bytes = static_cast<size_t>(byte_size(got[0].type()));
+      EXPECT_TRUE(bytes == 0 || std::memcmp(same[0].data(), got[0].data(), bytes) == 0);
+      expect_close(run_reference(grouped.node, in)[0], want[0], 0);
+      ops.insert(impl.op);
+    }
+  }
+  EXPECT_EQ(ops, (std::set<std::string>{"add_rows", "gather_grad", "segment_exp_sum", "segment_max",
+                                        "segment_softmax", "segment_softmax_grad",
+                                        "segment_softmax_reduce_grad"}));
 }
 
 }  // namespace shardrun
