@@ -1,10 +1,14 @@
-// Vectors of 16 elements: loading, widening and rounding them.
+// Vectors of 16 elements: loading, widening, rounding and storing them.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <utility>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 namespace shardrun::cpu {
 
@@ -34,6 +38,21 @@ inline void store_lanes(float* to, const Lanes& v) { std::memcpy(to, &v, sizeof(
 inline void store_lanes(uint16_t* to, const Lanes& v) {
   const Halves halves = __builtin_convertvector(narrow(std::bit_cast<Units>(v)), Halves);
   std::memcpy(to, &halves, sizeof(halves));
+}
+
+/// A whole line of memory that is not read soon: past the caches where the processor can and it is
+/// aligned. Behind a thread's last one comes end_stream().
+inline void stream(void* to, const Units& v) {
+#ifdef __AVX512F__
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(v) == 0)
+    return _mm512_stream_si512(static_cast<__m512i*>(to), std::bit_cast<__m512i>(v));
+#endif
+  std::memcpy(to, &v, sizeof(v));
+}
+inline void end_stream() {
+#ifdef __AVX512F__
+  _mm_sfence();
+#endif
 }
 
 /// Swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block.

@@ -20,8 +20,6 @@ Units interleaved(Units a, Units b, int half, std::integer_sequence<int, I...>) 
                    : __builtin_shufflevector(a, b, (I % 2 * 16 + I / 2 + 8)...);
 }
 
-void store(uint16_t* to, const Units& v) { std::memcpy(to, &v, sizeof(v)); }
-
 /// stage[c taps + tap]: 32 channels out, in order.
 void turn(const uint16_t* from, int64_t row, int64_t columns, Units* stage) {
   for (int64_t first = 0; first < columns; first += kSquare) {
@@ -98,6 +96,7 @@ void WeightBlocks::run(const uint16_t* from, uint16_t* to) const {
   parallel_ranges(panels() * across, 1, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item)
       tile(item / across * kSquare, item % across * kSquare, from, to);
+    end_stream();
   });
 }
 
@@ -105,6 +104,7 @@ void WeightBlocks::run_panel(int64_t panel, const uint16_t* from, uint16_t* to) 
   const int64_t first = panel * kPanel;
   if (matrix_) return pack(first, std::min(kPanel, out_ - first), from, to);
   for (int64_t c = 0; c < in_; c += kSquare) tile(first, c, from, to);
+  end_stream();
 }
 
 void WeightBlocks::pack(int64_t first, int64_t count, const uint16_t* from, uint16_t* to) const {
@@ -130,8 +130,8 @@ void WeightBlocks::tile(int64_t o, int64_t c, const uint16_t* from, uint16_t* to
       for (int64_t pair = 0; pair < kSquare / 2; ++pair, at += 2 * width_) {
         const Units a = stage[2 * pair * taps_ + tap], b = stage[(2 * pair + 1) * taps_ + tap];
         const Units low = low_halves(a, b), high = high_halves(a, b);
-        store(at, interleaved(low, high, 0, Lane{}));
-        store(at + kSquare, interleaved(low, high, 1, Lane{}));
+        stream(at, interleaved(low, high, 0, Lane{}));
+        stream(at + kSquare, interleaved(low, high, 1, Lane{}));
       }
       continue;
     }
@@ -143,7 +143,7 @@ void WeightBlocks::tile(int64_t o, int64_t c, const uint16_t* from, uint16_t* to
         const int64_t outer = o / kLanes + p / 8, inner = c / kLanes + half;
         const int64_t place =
             in_first_ ? inner * (out_ / kLanes) + outer : outer * (in_ / kLanes) + inner;
-        store(to + (place * taps_ + tap) * 256 + p % 8 * 32, block[p]);
+        stream(to + (place * taps_ + tap) * 256 + p % 8 * 32, block[p]);
       }
     }
   }
