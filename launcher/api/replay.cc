@@ -40,7 +40,8 @@ double blur_of(DType dtype) {
   }
 }
 
-/// Multiplies each element by 1 + blur x (uniform in [-1, 1)).
+/// Multiplies each element by 1 + blur x (uniform in [-1, 1)). In bf16 most of these would round to
+/// what they were, and all of a small value's: there it is 1 + blur or 1 - blur.
 void blur(const TensorView& view, const std::string& name) {
   const double by = blur_of(view.type.dtype);
   if (by == 0) return;
@@ -49,7 +50,8 @@ void blur(const TensorView& view, const std::string& name) {
     using T = typename decltype(tag)::type;
     T* data = view.as<T>();
     for (int64_t i = 0; i < view.count(); ++i) {
-      const double u = 2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0;
+      double u = 2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0;
+      if (view.type.dtype == DType::bf16) u = std::copysign(1.0, u);
       data[i] = static_cast<T>(static_cast<double>(data[i]) * (1.0 + by * u));
     }
   });

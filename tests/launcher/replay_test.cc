@@ -396,6 +396,36 @@ TEST(Replay, RanksThatJoinOtherStepsAgree) {
   EXPECT_EQ(second.mismatch->ranks, std::vector<int64_t>{1});
 }
 
+/// bf16 sums of 4 + 1/32 and 1/128, and of -3 - 1/64 and 0, on two ranks: the first rounds to
+/// 4 + 1/32, one rank has 1 + 3/128. No two bf16 numbers of such sizes have that sum, so the copy
+/// in f32 differs by the rounding of the first, which the shadow has to show.
+TEST(Replay, PartialSumsRoundToTheirType) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::bf16, {4, 1}}, Role::batch);
+  const ValueId sum = g.add("reduce_sum", {x},
+                            {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}}, "sum");
+  g.outputs = {g.add("cast", {sum}, {{"to", std::string("f32")}}, "wide")};
+  const Mesh mesh = Mesh::parse("2");
+  Plan plan = testing::replicated_plan(g, mesh);
+  const Sharding rows = parse_sharding("[{a}, -]", mesh),
+                 partial = parse_sharding("[-] partial(sum: a)", mesh);
+  plan.values.at("x") = plan.nodes.at("sum").in[0] = rows;
+  leave(plan, g, "sum", partial);
+  plan.nodes.at("wide").in[0] = partial;
+  leave(plan, g, "wide", partial);
+  std::vector<ReplayAct> acts;
+  acts.push_back(act(g, plan, plan));
+  ReplayOptions options = options_for(g, 1);
+  options.fill = [](int64_t, bool, const std::string&, const Box& box, void* out) {
+    const double all[] = {4 + 1.0 / 32, 1.0 / 128, -3 - 1.0 / 64, 0};
+    for (int64_t i = 0; i < box[0].size; ++i)
+      static_cast<bfloat16*>(out)[i] = static_cast<bfloat16>(all[box[0].begin + i]);
+  };
+  const Replay result = replay(acts, lists(), options);
+  EXPECT_FALSE(result.mismatch) << describe(result);
+  EXPECT_EQ(result.values, 2);
+}
+
 /// One update of all parameters, by the reference's kernels, which take it.
 TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
   const Graph graph = testing::small_model({});
