@@ -112,13 +112,15 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string
   for (const std::string& text : requests) request(text);
   pin_updates();
   for (const auto& [id, pin] : pins_) pinned_.emplace(graph.value(id).name, pin.sharding);
-  std::vector<int> rows;  // axes that cut the batch, or may
+  std::vector<int> rows;     // axes that cut the batch, or may
+  std::vector<int> weights;  // that have to cut weights
   for (int axis = 0; axis < mesh.axis_count(); ++axis) {
     Baseline* kind = kinds_ ? &(*kinds_)[at(axis)] : nullptr;
     if (kind != nullptr && mesh.axis_size(axis) == 1) *kind = Baseline::none;
-    if (kind == nullptr ||
-        (*kind != Baseline::none && *kind != Baseline::megatron && *kind != Baseline::megatron_sp))
-      rows.push_back(axis);
+    const bool model =
+        kind != nullptr && (*kind == Baseline::megatron || *kind == Baseline::megatron_sp);
+    if (model) weights.push_back(axis);
+    if (!model && (kind == nullptr || *kind != Baseline::none)) rows.push_back(axis);
   }
   for (ValueId id : graph.with_role(Role::batch)) {
     const Shape& shape = graph.type(id).shape;
@@ -127,6 +129,11 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string
     if (!shape.empty() && (kinds_ || shape[0] >= mesh.size()) &&
         !leaves_none_empty(shape[0], rows, mesh))
       leaves_empty_ = true;
+  }
+  for (ValueId id : graph.with_role(Role::parameter)) {
+    for (const int64_t size : graph.type(id).shape) {
+      if (size > 1 && !leaves_none_empty(size, weights, mesh)) leaves_empty_ = true;
+    }
   }
 }
 

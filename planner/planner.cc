@@ -442,7 +442,9 @@ class Planner {
         SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
                    "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
                    options_.solve_seconds, " s; give it longer with --plan-seconds");
-        SR_REQUIRE(limit > 0, internal, "no plan on mesh ", mesh_.to_string(), " is allowed");
+        SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner,
+                   "' allows no plan on mesh ", mesh_.to_string(),
+                   "; take another mesh or planner");
         break;
       }
       if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {

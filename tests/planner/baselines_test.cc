@@ -242,14 +242,12 @@ TEST(Baselines, CastWeights) {
   EXPECT_EQ(gathered, 4);  // one weight of each layer, forward and backward
 }
 
-/// A perceptron has no residual connections: every second product is by columns, the others by
-/// rows.
-TEST(Baselines, MegatronWithoutResiduals) {
+/// Products by w0, w1, … with a relu behind each, and the sum of squares.
+Graph perceptron(int64_t batch, const std::vector<int64_t>& widths) {
   Graph g;
   g.name = "mlp";
-  ValueId x = g.add_input("x", {DType::f32, {8, 12}}, Role::batch);
-  const ValueId target = g.add_input("target", {DType::f32, {8, 12}}, Role::batch);
-  const std::vector<int64_t> widths = {12, 32, 20, 32, 12};
+  ValueId x = g.add_input("x", {DType::f32, {batch, widths.front()}}, Role::batch);
+  const ValueId target = g.add_input("target", {DType::f32, {batch, widths.back()}}, Role::batch);
   for (size_t i = 0; i + 1 < widths.size(); ++i) {
     const std::string name = "w" + std::to_string(i);
     const ValueId w =
@@ -263,13 +261,30 @@ TEST(Baselines, MegatronWithoutResiduals) {
   g.loss = g.add("reduce_sum", {square},
                  {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
   attach_optimizer(g, {});
-  const Plan plan = plan_of(g, "megatron", "model=2");
+  return g;
+}
+
+/// A perceptron has no residual connections: every second product is by columns, the others by
+/// rows.
+TEST(Baselines, MegatronWithoutResiduals) {
+  const Plan plan = plan_of(perceptron(8, {12, 32, 20, 32, 12}), "megatron", "model=2");
   EXPECT_EQ(layout(plan, "w0"), "[-, {model}]");
   EXPECT_EQ(layout(plan, "w1"), "[{model}, -]");
   EXPECT_EQ(layout(plan, "w2"), "[-, {model}]");
   EXPECT_EQ(layout(plan, "w3"), "[{model}, -]");
   EXPECT_EQ(layout(plan, "%w0/relu"), "[-, {model}]");
   EXPECT_TRUE(plan.values.at("%w1/relu").is_replicated()) << layout(plan, "%w1/relu");
+}
+
+/// 7 columns on 5 ranks are 2, 2, 2, 1 and none.
+TEST(Baselines, MegatronLeavesRanksWithoutColumns) {
+  const Graph g = perceptron(2, {5, 7, 3});
+  for (const char* mesh : {"model=5", "model=6", "model=8"}) {
+    const Plan plan = plan_of(g, "megatron", mesh);
+    EXPECT_EQ(layout(plan, "w0"), "[-, {model}]") << mesh;
+    EXPECT_EQ(layout(plan, "w1"), "[{model}, -]") << mesh;
+  }
+  EXPECT_EQ(layout(plan_of(g, "megatron", "a=2,b=3"), "w0"), "[-, {a,b}]");
 }
 
 /// The same batch again and again, so that its loss falls.
