@@ -3,6 +3,8 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <map>
 
 namespace shardrun::cli {
 namespace {
@@ -17,6 +19,23 @@ int64_t parse_count(const std::string& text, const std::string& flag) {
 }
 
 constexpr int kMostRanks = 65536;
+
+/// What one file is to hold twice would be lost once.
+void refuse_one_file_for_two(const Arguments& args) {
+  std::map<std::filesystem::path, std::string> flags;
+  for (const auto& [flag, path] :
+       {std::pair<std::string, std::string>{"--metrics", args.train.metrics},
+        {"--report", args.report},
+        {"--profile", args.train.profile}}) {
+    if (path.empty() || (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)))
+      continue;
+    const auto file = std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+    const auto [it, fresh] = flags.try_emplace(file, flag);
+    if (!fresh)
+      throw Failure(Failure::Kind::call,
+                    flag + ": " + it->second + " writes " + path + ", too; name another file");
+  }
+}
 
 }  // namespace
 
@@ -196,6 +215,7 @@ void finish_arguments(Arguments& args) {
          "--profile-steps", std::to_string(args.profile_steps.value_or(0)),
          "--profile or --profile-summary with it");
   if (args.profile_steps) args.train.profile_steps = *args.profile_steps;
+  refuse_one_file_for_two(args);
   args.model_options.batch = args.batch;
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;

@@ -156,6 +156,8 @@ TEST_F(Failures, BadFlags) {
   expect_refused("gpt.onnx --metrics no/folder/m.jsonl", {"no/folder/m.jsonl", "No such file"},
                  true);
   expect_refused("gpt.onnx --metrics .", {"metrics file .", "directory"});
+  expect_refused("gpt.onnx --metrics twice.json --report ./twice.json",
+                 {"--report", "--metrics writes ./twice.json, too"});
   expect_refused("gpt.onnx --threads 0", {"--threads", "0", "1 or more"});
   expect_refused("gpt.onnx --threads x", {"--threads", "x"});
   expect_refused("gpt.onnx --threads 1000000", {"--threads 1000000", "core", "ask for"}, true);
