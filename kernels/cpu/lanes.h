@@ -55,6 +55,14 @@ inline void end_stream() {
 #endif
 }
 
+/// 32 numbers rounded to bf16, a line of memory.
+inline constexpr int64_t kLine = 2 * kLanes;
+inline Units narrow_line(const float* from) {
+  const Halves two[] = {__builtin_convertvector(narrow(load<Units>(from)), Halves),
+                        __builtin_convertvector(narrow(load<Units>(from + kLanes)), Halves)};
+  return load<Units>(two);
+}
+
 /// Swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block.
 template <int kStep, int... I>
 void swap_blocks(Units* tile, std::integer_sequence<int, I...>) {

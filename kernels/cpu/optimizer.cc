@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/reduce_run.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/weight_blocks.h"
@@ -57,7 +58,7 @@ class Extras {
           for (int64_t i = from; i < to; i += kBlock) {
             const int64_t n = std::min(kBlock, to - i);
             update(i, n, floats(grad, i, n, buffer));
-            if (form_.copy[0]) put(args.out[*form_.copy[0]], i, n, args.out[0].as<float>() + i);
+            if (form_.copy[0]) leave_copy(args, i, n);
           }
         }
         for (size_t b = 0; b < blocks_.size(); ++b) {  // what was just written is in cache
@@ -65,6 +66,7 @@ class Extras {
                                args.out[form_.first_laid_out + b].as<uint16_t>());
         }
       }
+      end_stream();
     });
     if (!form_.squares) return;
     double total = 0;
@@ -73,6 +75,16 @@ class Extras {
   }
 
  private:
+  /// In cache where it is to be laid out.
+  void leave_copy(const KernelArgs& args, int64_t at, int64_t n) const {
+    const float* const made = args.out[0].as<float>() + at;
+    const TensorView& copy = args.out[*form_.copy[0]];
+    const int64_t past = blocks_.empty() ? n / kLine * kLine : 0;
+    for (int64_t i = 0; i < past; i += kLine)
+      stream(copy.as<uint16_t>() + at + i, narrow_line(made + i));
+    put(copy, at + past, n - past, made + past);
+  }
+
   UpdateForm form_;
   std::vector<WeightBlocks> blocks_;
   int64_t chunk_ = 0, chunks_ = 0;  // a panel of `blocks`, or what makes one partial sum
