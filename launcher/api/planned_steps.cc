@@ -78,28 +78,39 @@ PlannedStep PlannedSteps::of_collective(const Step& step) const {
           {to_string(to, plan_.mesh)}};
 }
 
-/// The exchange before or after a node: which operand or result it is for, and its time.
+/// The exchange before or after a node: which operand or result it is for, and its time. By what it
+/// moves: the kernels that stand beside it may be joined ones, or others of the plan's own.
 PlannedStep PlannedSteps::of_exchange(const Step& step) const {
   const bool result = CollectiveStep::follows_node(step.collective->kind);
-  const BufferId exchanged = result ? step.in[0] : step.out[0];
-  for (const Step& kernel : program_.steps) {
-    if (kernel.kind != Step::Kind::kernel) continue;
-    const std::vector<BufferId>& ids = result ? kernel.out : kernel.in;
-    const auto found = std::find(ids.begin(), ids.end(), exchanged);
-    if (found == ids.end()) continue;
-    const auto at = static_cast<int>(found - ids.begin());
-    const Node& node = graph_.node(nodes_.at(kernel.node.name));
-    const NodePlan& np = plan_.nodes.at(node.name);
-    const std::string chunks =
-        to_string((result ? np.out : np.in)[static_cast<size_t>(at)], plan_.mesh);
-    std::string other = to_string(np, result, at, plan_.mesh);
-    const std::vector<TensorType> in = graph_.types(node.inputs), out = graph_.types(node.outputs);
-    if (step.collective->kind == Collective::Kind::row_route) {
-      return {route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
+  const ValueId moved = values_.at(step.source);
+  const auto shapes = [](const std::vector<TensorType>& types) {
+    std::vector<Shape> out;
+    for (const TensorType& t : types) out.push_back(t.shape);
+    return out;
+  };
+  for (const Node& node : graph_.nodes()) {
+    const std::vector<ValueId>& ids = result ? node.outputs : node.inputs;
+    const auto planned = plan_.nodes.find(node.name);
+    for (size_t i = 0; planned != plan_.nodes.end() && i < ids.size(); ++i) {
+      if (ids[i] != moved) continue;
+      const NodePlan& np = planned->second;
+      const auto at = static_cast<int>(i);
+      const std::vector<TensorType> in = graph_.types(node.inputs),
+                                    out = graph_.types(node.outputs);
+      const std::string chunks = to_string((result ? np.out : np.in)[i], plan_.mesh);
+      std::string other = to_string(np, result, at, plan_.mesh);
+      if (step.collective->kind == Collective::Kind::row_route) {
+        if (np.rows.empty() || np.rows[0].by.index != at) continue;
+        return {
+            route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
+      }
+      const auto exchange =
+          exchange_of(np, shapes(in), shapes(out), result, at, plan_.mesh, program_.rank);
+      if (!exchange || exchange->kind != step.collective->kind) continue;
+      const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
+      return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
+                    : PlannedStep{seconds, {chunks}, {std::move(other)}};
     }
-    const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
-    return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
-                  : PlannedStep{seconds, {chunks}, {std::move(other)}};
   }
   return {};
 }

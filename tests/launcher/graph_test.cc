@@ -271,8 +271,22 @@ TEST_F(Graphs, SortedEdgesExchangeRows) {
     const Outcome shown = at_->shardrun("explain rows.json");
     EXPECT_NE(shown.out.find("> row_add of gather_grad"), std::string::npos) << describe(shown);
     // Bytes that are allocated are those predicted, or train() fails.
-    const TrainingRun run = train(*at_, ranks, job + " --plan rows.json");
+    const TrainingRun run = train(*at_, ranks, job + " --plan rows.json --profile trace.json");
     EXPECT_LE(largest_difference(run, alone), 1e-4) << describe(run.outcome);
+    std::set<std::string>
+        exchanges;  // each of a node of the plan, whatever kernels it stands beside
+    const nlohmann::json trace = nlohmann::json::parse(at_->read("trace.json"));
+    for (const nlohmann::json& event : trace.at("traceEvents")) {
+      if (event.value("cat", "") != "collective") continue;
+      const std::string op = event.at("args").at("op");
+      if (!op.starts_with("row_")) continue;
+      exchanges.insert(op);
+      EXPECT_GT(event.at("args").at("predicted_us"), 0) << event;
+      EXPECT_NE(event.at("args").at("in")[0].get<std::string>().find("] ["), std::string::npos)
+          << event;
+    }
+    EXPECT_TRUE(exchanges.count("row_route")) << describe(run.outcome);
+    EXPECT_TRUE(exchanges.count("row_add")) << describe(run.outcome);
   }
   const Outcome same = at_->shardrun(threads(4), "verify " + job + " --cluster ./dear.json");
   EXPECT_EQ(same.status, 0) << describe(same);
