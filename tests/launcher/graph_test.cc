@@ -271,25 +271,44 @@ TEST_F(Graphs, SortedEdgesExchangeRows) {
     const Outcome shown = at_->shardrun("explain rows.json");
     EXPECT_NE(shown.out.find("> row_add of gather_grad"), std::string::npos) << describe(shown);
     // Bytes that are allocated are those predicted, or train() fails.
-    const TrainingRun run = train(*at_, ranks, job + " --plan rows.json --profile trace.json");
+    const TrainingRun run = train(*at_, ranks, job + " --plan rows.json");
     EXPECT_LE(largest_difference(run, alone), 1e-4) << describe(run.outcome);
-    std::set<std::string>
-        exchanges;  // each of a node of the plan, whatever kernels it stands beside
+  }
+  const Outcome same = at_->shardrun(threads(4), "verify " + job + " --cluster ./dear.json");
+  EXPECT_EQ(same.status, 0) << describe(same);
+}
+
+/// Each exchange is one of a node of the plan, whatever stands beside it: with bytes less dear,
+/// rows change ranks only behind the kernels, and what reads their numbers first groups them.
+TEST_F(Graphs, TracesPredictExchanges) {
+  at_->write("ring.npz", ring_npz());
+  const Outcome made = at_->shardrun(
+      "model gat --features 6 --classes 3 --hidden 6 --heads 1 --output-heads 1 --dropout 0 "
+      "--attention-dropout 0 -o one.onnx");
+  ASSERT_EQ(made.status, 0) << describe(made);
+  std::string near = kDearBytes;
+  near.replace(near.find("1e7"), 3, "1e8");  // within a node
+  for (const auto& [name, cluster] :
+       {std::pair<std::string, std::string>{"dear", kDearBytes}, {"near", near}}) {
+    at_->write(name + ".json", cluster);
+    const Outcome run = at_->shardrun(threads(2),
+                                      "train one.onnx --loss cross-entropy --data npz:ring.npz "
+                                      "--steps 2 --sort-edges --mesh nodes=2 --cluster ./" +
+                                          name + ".json --profile trace.json");
+    ASSERT_EQ(run.status, 0) << describe(run);
+    int routes = 0;
     const nlohmann::json trace = nlohmann::json::parse(at_->read("trace.json"));
     for (const nlohmann::json& event : trace.at("traceEvents")) {
       if (event.value("cat", "") != "collective") continue;
       const std::string op = event.at("args").at("op");
       if (!op.starts_with("row_")) continue;
-      exchanges.insert(op);
+      routes += op == "row_route" ? 1 : 0;
       EXPECT_GT(event.at("args").at("predicted_us"), 0) << event;
       EXPECT_NE(event.at("args").at("in")[0].get<std::string>().find("] ["), std::string::npos)
           << event;
     }
-    EXPECT_TRUE(exchanges.count("row_route")) << describe(run.outcome);
-    EXPECT_TRUE(exchanges.count("row_add")) << describe(run.outcome);
+    EXPECT_GT(routes, 0) << describe(run);
   }
-  const Outcome same = at_->shardrun(threads(4), "verify " + job + " --cluster ./dear.json");
-  EXPECT_EQ(same.status, 0) << describe(same);
 }
 
 /// Edges in another order name more rows than the plan has room for.
