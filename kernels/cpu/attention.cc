@@ -174,12 +174,11 @@ int64_t finish_scores(const Setup& s, const TensorView* mask, int64_t b, int64_t
       for (int64_t i = 0; i < seen; ++i) row[i] += m;
     } else {
       alignas(64) float buffer[kBlock];
-      for (int64_t i = 0; i < seen; i += kBlock) {
-        const int64_t n = std::min(kBlock, seen - i);
+      for_blocks(seen, [&](int64_t i, int64_t n) {
         const float* m = floats(*mask, at + i, n, buffer);
 #pragma omp simd
         for (int64_t j = 0; j < n; ++j) row[i + j] += m[j];
-      }
+      });
     }
   }
   return seen;
@@ -191,12 +190,11 @@ void apply_dropout(const Setup& s, const RandomStream& stream, int64_t b, int64_
   alignas(64) float keep[kBlock];
   const auto factor = static_cast<float>(1 / (1 - s.attrs.dropout));
   const uint64_t position = s.attrs.dropout_row(b, h, t) + static_cast<uint64_t>(first);
-  for (int64_t i = 0; i < n; i += kBlock) {
-    const int64_t count = std::min(kBlock, n - i);
+  for_blocks(n, [&](int64_t i, int64_t count) {
     draw_keep(stream, position + static_cast<uint64_t>(i), count, s.attrs.dropout, factor, keep);
 #pragma omp simd
     for (int64_t j = 0; j < count; ++j) row[i + j] *= keep[j];
-  }
+  });
 }
 
 // row as the operand type of the next product: in place for f32, else rounded into `narrow`.

@@ -38,12 +38,6 @@ struct Norm {
   int64_t elements() const { return batch * channels * inner; }
 };
 
-// Calls f(offset, count) for blocks of one plane.
-template <class F>
-void for_blocks(int64_t inner, F&& f) {
-  for (int64_t i = 0; i < inner; i += kBlock) f(i, std::min(kBlock, inner - i));
-}
-
 /// Calls f(plane, its channel) for every plane, in parallel.
 template <class F>
 void each_plane(const Norm& p, F&& f) {

@@ -60,8 +60,7 @@ void sum_row(const Geometry& g, const SortedRows& rows, const TensorView& dy, in
              int64_t item, F&& f) {
   alignas(64) float sum[kBlock], buffer[kBlock];
   const int64_t o = item / g.extent, row = item % g.extent;
-  for (int64_t c = 0; c < g.inner; c += kBlock) {
-    const int64_t n = std::min(kBlock, g.inner - c);
+  for_blocks(g.inner, [&](int64_t c, int64_t n) {
     std::fill_n(sum, n, 0.0f);
     for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k) {
       const float* v = floats(dy, (o * count + rows.order[k]) * g.inner + c, n, buffer);
@@ -69,7 +68,7 @@ void sum_row(const Geometry& g, const SortedRows& rows, const TensorView& dy, in
       for (int64_t i = 0; i < n; ++i) sum[i] += v[i];
     }
     f(sum, item * g.inner + c, n);
-  }
+  });
 }
 
 PreparedKernel gather_grad(const KernelCall& call) {

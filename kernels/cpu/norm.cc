@@ -15,12 +15,6 @@ struct Rows {
   }
 };
 
-// Calls f(first column, count) for blocks of a row.
-template <class F>
-void for_blocks(int64_t cols, F&& f) {
-  for (int64_t c = 0; c < cols; c += kBlock) f(c, std::min(kBlock, cols - c));
-}
-
 void norm(bool center, int64_t cols, float eps, const KernelArgs& args, int64_t begin,
           int64_t end) {
   const TensorView &x = args.in[0], &scale = args.in[1], &y = args.out[0];

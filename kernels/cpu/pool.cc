@@ -249,13 +249,12 @@ struct ChannelsLastPool {
   template <class F>
   void each_block(F&& f) const {
     const int64_t positions = lead * element_count(to);
-    parallel_ranges(positions, row_grain(channels * element_count(kernel)),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t at = begin; at < end; ++at) {
-                        for (int64_t c = 0; c < channels; c += kBlock)
-                          f(at, c, std::min(kBlock, channels - c), at * channels + c);
-                      }
-                    });
+    parallel_ranges(
+        positions, row_grain(channels * element_count(kernel)), [&](int64_t begin, int64_t end) {
+          for (int64_t at = begin; at < end; ++at) {
+            for_blocks(channels, [&](int64_t c, int64_t n) { f(at, c, n, at * channels + c); });
+          }
+        });
   }
 };
 

@@ -34,9 +34,9 @@ struct Part {
 template <class F>
 void for_parts(const Segments& s, const SortedRows& rows, int64_t begin, int64_t end, F&& f) {
   for (int64_t r = begin; r < end; ++r) {
-    for (int64_t c = 0; c < s.inner; c += kBlock) {
-      f(Part{c, std::min(kBlock, s.inner - c), r * s.inner + c, rows.first[r], rows.first[r + 1]});
-    }
+    for_blocks(s.inner, [&](int64_t c, int64_t n) {
+      f(Part{c, n, r * s.inner + c, rows.first[r], rows.first[r + 1]});
+    });
   }
 }
 
@@ -241,9 +241,13 @@ PreparedKernel given(const KernelCall& call, size_t table, F of) {
               for (int64_t i = begin; i < end; ++i) {
                 const int64_t number = index_at(args.in.back(), i),
                               row = number < s.extent ? number : -1;
-                if (row < 0) zero_row(s, args.out[0], i);
-                for (int64_t c = 0; row >= 0 && c < s.inner; c += kBlock)
-                  of(args, i * s.inner + c, std::min(kBlock, s.inner - c), row * s.inner + c);
+                if (row < 0) {
+                  zero_row(s, args.out[0], i);
+                  continue;
+                }
+                for_blocks(s.inner, [&](int64_t c, int64_t n) {
+                  of(args, i * s.inner + c, n, row * s.inner + c);
+                });
               }
             });
           },

@@ -17,6 +17,12 @@ namespace shardrun::cpu {
 /// Elements handled at a time where bf16 passes through a buffer on the stack.
 inline constexpr int64_t kBlock = 512;
 
+/// Calls f(first, count) for blocks of [0, n).
+template <class F>
+void for_blocks(int64_t n, F&& f) {
+  for (int64_t i = 0; i < n; i += kBlock) f(i, std::min(kBlock, n - i));
+}
+
 /// Calls f(begin, end) on parts of [0, n), one per thread, each of `grain` or more.
 template <class F>
 void parallel_ranges(int64_t n, int64_t grain, F&& f) {

@@ -8,11 +8,6 @@
 namespace shardrun::cpu {
 namespace {
 
-template <class F>
-void for_blocks(int64_t cols, F&& f) {
-  for (int64_t c = 0; c < cols; c += kBlock) f(c, std::min(kBlock, cols - c));
-}
-
 struct TopAndSum {
   float top;
   double sum;  // of exp(x - top)
