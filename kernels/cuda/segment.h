@@ -36,197 +36,166 @@ struct PartOfSegment {
          k += team.size())
       f(rows.order[k] * inner + column);
   }
-
-  template <class T, class Team>
-  SR_HOST_DEVICE void max(const Team& team, const T* x, float (&top)[N]) const {
-    for (float& value : top) value = -INFINITY;
-    each(team, [&](int64_t at) {
-      float v[N];
-      read(x + at, v);
-      for (int n = 0; n < N; ++n) top[n] = v[n] > top[n] ? v[n] : top[n];
-    });
-    for (float& value : top) value = team.max(value);
-  }
-
-  template <class T, class Team>
-  SR_HOST_DEVICE void exp_sum(const Team& team, const T* x, const float (&top)[N],
-                              float (&total)[N]) const {
-    for (float& value : total) value = 0;
-    each(team, [&](int64_t at) {
-      float v[N];
-      read(x + at, v);
-      for (int n = 0; n < N; ++n) total[n] += expf(v[n] - top[n]);
-    });
-    for (float& value : total) value = team.sum(value);
-  }
-
-  template <class T, class Team>
-  SR_HOST_DEVICE void dots(const Team& team, const T* dy, const T* y, float (&sums)[N]) const {
-    for (float& value : sums) value = 0;
-    each(team, [&](int64_t at) {
-      float d[N], p[N];
-      read(dy + at, d);
-      read(y + at, p);
-      for (int n = 0; n < N; ++n) sums[n] += d[n] * p[n];
-    });
-    for (float& value : sums) value = team.sum(value);
-  }
 };
 
-/// y = exp(x - top) / total, dx = y (dy - sums): of N columns.
-template <class T, int N>
-SR_HOST_DEVICE void divide(const T* x, T* y, const float (&top)[N], const float (&total)[N]) {
-  float v[N];
-  read(x, v);
-  for (int n = 0; n < N; ++n) v[n] = expf(v[n] - top[n]) / total[n];
-  write(y, v);
-}
-template <class T, int N>
-SR_HOST_DEVICE void subtract(const T* dy, const T* y, T* dx, const float (&sums)[N]) {
-  float d[N], p[N];
-  read(dy, d);
-  read(y, p);
-  for (int n = 0; n < N; ++n) d[n] = p[n] * (d[n] - sums[n]);
-  write(dx, d);
-}
-template <class T, int N>
-SR_HOST_DEVICE void zero(T* to) {
-  const float none[N] = {};
-  write(to, none);
-}
+// ---- arithmetic: of N columns of T. For each, a segment has kTables numbers, of all its rows:
+// nothing<k> is number k of no row, add<k> joins the row at element `at` to it, when those before k
+// are known, and all<k> the team's. result is what a row comes to.
 
-// ---- tables
-
+/// y = exp(x - top) / total
 template <class T, int N>
-struct SegmentMax {
+struct Softmax {
+  using Element = T;
+  static constexpr int kN = N, kOperands = 1, kTables = 2;  // top, total
+  using Numbers = float[kTables][N];
   const T* x;
-  float* top;
-  Groups rows;
-  int64_t inner;
 
-  template <class Team>
-  SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, inner, item);
-    float most[N];
-    part.max(team, x, most);
-    if (team.rank() == 0) write(top + part.in_table(), most);
+  explicit Softmax(const KernelArgs& args) : x(args.in[0].as<T>()) {}
+  template <int k>
+  SR_HOST_DEVICE static float nothing() {
+    return k == 0 ? -INFINITY : 0.0f;
+  }
+  template <int k>
+  SR_HOST_DEVICE void add(int64_t at, Numbers& of) const {
+    float v[N];
+    read(x + at, v);
+    for (int n = 0; n < N; ++n) {
+      if constexpr (k == 0) {
+        of[0][n] = v[n] > of[0][n] ? v[n] : of[0][n];
+      } else {
+        of[1][n] += expf(v[n] - of[0][n]);
+      }
+    }
+  }
+  template <int k, class Team>
+  SR_HOST_DEVICE static float all(const Team& team, float value) {
+    return k == 0 ? team.max(value) : team.sum(value);
+  }
+  SR_HOST_DEVICE void result(int64_t at, const Numbers& of, float (&y)[N]) const {
+    read(x + at, y);
+    for (int n = 0; n < N; ++n) y[n] = expf(y[n] - of[0][n]) / of[1][n];
   }
 };
 
+/// dx = y (dy - sum of y dy)
 template <class T, int N>
-struct SegmentExpSum {
-  const T* x;
-  const float* top;
-  float* total;
-  Groups rows;
-  int64_t inner;
-
-  template <class Team>
-  SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, inner, item);
-    float most[N], sum[N];
-    read(top + part.in_table(), most);
-    part.exp_sum(team, x, most, sum);
-    if (team.rank() == 0) write(total + part.in_table(), sum);
-  }
-};
-
-template <class T, int N>
-struct SegmentDots {
+struct SoftmaxGrad {
+  using Element = T;
+  static constexpr int kN = N, kOperands = 2, kTables = 1;
+  using Numbers = float[kTables][N];
   const T *dy, *y;
-  float* sums;
-  Groups rows;
-  int64_t inner;
 
-  template <class Team>
-  SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, inner, item);
-    float sum[N];
-    part.dots(team, dy, y, sum);
-    if (team.rank() == 0) write(sums + part.in_table(), sum);
+  explicit SoftmaxGrad(const KernelArgs& args) : dy(args.in[0].as<T>()), y(args.in[1].as<T>()) {}
+  template <int k>
+  SR_HOST_DEVICE static float nothing() {
+    return 0;
+  }
+  template <int k>
+  SR_HOST_DEVICE void add(int64_t at, Numbers& of) const {
+    float d[N], p[N];
+    read(dy + at, d);
+    read(y + at, p);
+    for (int n = 0; n < N; ++n) of[0][n] += d[n] * p[n];
+  }
+  template <int k, class Team>
+  SR_HOST_DEVICE static float all(const Team& team, float value) {
+    return team.sum(value);
+  }
+  SR_HOST_DEVICE void result(int64_t at, const Numbers& of, float (&dx)[N]) const {
+    float p[N];
+    read(dy + at, dx);
+    read(y + at, p);
+    for (int n = 0; n < N; ++n) dx[n] = p[n] * (dx[n] - of[0][n]);
   }
 };
 
-// ---- whole segments
+// ---- bodies
 
-template <class T, int N>
-struct SegmentSoftmax {
-  const T* x;
-  T* y;
-  Groups rows;
+/// Operands, the tables that are given behind them, and where results go.
+template <class Op, class Out>
+struct SegmentData {
+  Op op;
+  const float* given[Op::kTables] = {};
+  Out* out;
   int64_t inner;
 
-  template <class Team>
-  SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, inner, item);
-    if (part.segment == rows.size) return part.each(team, [&](int64_t at) { zero<T, N>(y + at); });
-    float top[N], total[N];
-    part.max(team, x, top);
-    part.exp_sum(team, x, top, total);
-    part.each(team, [&](int64_t at) { divide(x + at, y + at, top, total); });
+  SegmentData(const KernelArgs& args, int tables, int64_t inner)
+      : op(args), out(args.out[0].as<Out>()), inner(inner) {
+    for (int k = 0; k < tables; ++k)
+      given[k] = args.in[static_cast<size_t>(Op::kOperands + k)].as<float>();
   }
 };
 
-template <class T, int N>
-struct SegmentSoftmaxGrad {
-  const T *dy, *y;
-  T* dx;
+/// Of each segment number kGiven, those before it given, as a table; or, `kRows`, all numbers and
+/// what its rows come to. Those of no segment, behind all, are zeros.
+template <class Op, int kGiven, bool kRows>
+struct OfSegment : SegmentData<Op, std::conditional_t<kRows, typename Op::Element, float>> {
+  using Data = SegmentData<Op, std::conditional_t<kRows, typename Op::Element, float>>;
+  using Numbers = typename Op::Numbers;
+  static constexpr int kN = Op::kN, kEnd = kRows ? Op::kTables : kGiven + 1;
   Groups rows;
-  int64_t inner;
+
+  OfSegment(const KernelArgs& args, const Groups& rows, int64_t inner)
+      : Data(args, kGiven, inner), rows(rows) {}
+  int64_t segments() const { return kRows ? rows.size + 1 : rows.size; }
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t item) const {
-    const PartOfSegment<N> part(rows, inner, item);
-    if (part.segment == rows.size) return part.each(team, [&](int64_t at) { zero<T, N>(dx + at); });
-    float sums[N];
-    part.dots(team, dy, y, sums);
-    part.each(team, [&](int64_t at) { subtract(dy + at, y + at, dx + at, sums); });
+    const PartOfSegment<kN> part(rows, this->inner, item);
+    Numbers of;
+    if (!kRows || part.segment < rows.size) find<0>(team, part, of);
+    if constexpr (kRows) {
+      part.each(team, [&](int64_t at) {
+        float v[kN] = {};
+        if (part.segment < rows.size) this->op.result(at, of, v);
+        write(this->out + at, v);
+      });
+    } else if (team.rank() == 0) {
+      write(this->out + part.in_table(), of[kGiven]);
+    }
+  }
+
+  /// Numbers [k, kEnd), those before k being known.
+  template <int k, class Team>
+  SR_HOST_DEVICE void find(const Team& team, const PartOfSegment<kN>& part, Numbers& of) const {
+    if constexpr (k < kEnd) {
+      if constexpr (k < kGiven) {
+        read(this->given[k] + part.in_table(), of[k]);
+      } else {
+        for (float& value : of[k]) value = Op::template nothing<k>();
+        part.each(team, [&](int64_t at) { this->op.template add<k>(at, of); });
+        for (float& value : of[k]) value = Op::template all<k>(team, value);
+      }
+      find<k + 1>(team, part, of);
+    }
   }
 };
 
-// ---- rows by tables that are given
-
-template <class T, int N>
-struct DivideRows {
-  const T* x;
-  const float *top, *total;
-  T* y;
+/// Rows by tables that are given.
+template <class Op>
+struct OfRow : SegmentData<Op, typename Op::Element> {
   Indices rows;
-  int64_t inner;
 
+  OfRow(const KernelArgs& args, const Indices& rows, int64_t inner)
+      : SegmentData<Op, typename Op::Element>(args, Op::kTables, inner), rows(rows) {}
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t at = i * N, row = rows.row(at / inner), in_table = row * inner + at % inner;
-    if (row < 0) return zero<T, N>(y + at);
-    float most[N], sum[N];
-    read(top + in_table, most);
-    read(total + in_table, sum);
-    divide(x + at, y + at, most, sum);
-  }
-};
-
-template <class T, int N>
-struct SubtractRows {
-  const T *dy, *y;
-  const float* sums;
-  T* dx;
-  Indices rows;
-  int64_t inner;
-
-  SR_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t at = i * N, row = rows.row(at / inner);
-    if (row < 0) return zero<T, N>(dx + at);
-    float sum[N];
-    read(sums + row * inner + at % inner, sum);
-    subtract(dy + at, y + at, dx + at, sum);
+    const int64_t at = i * Op::kN, row = rows.row(at / this->inner);
+    float v[Op::kN] = {};
+    if (row >= 0) {
+      typename Op::Numbers of;
+      for (int k = 0; k < Op::kTables; ++k)
+        read(this->given[k] + row * this->inner + at % this->inner, of[k]);
+      this->op.result(at, of, v);
+    }
+    write(this->out + at, v);
   }
 };
 
 // ---- calls
 
-/// `make(element, width, rows)` makes the body for parts of segments: of a table's, or of all and
-/// the rows that have none.
-template <class On, class Make>
-PreparedKernel prepare_segments(const KernelCall& call, bool table, Make make) {
+/// As OfSegment.
+template <class On, template <class, int> class Op, int kGiven, bool kRows>
+PreparedKernel prepare_segments(const KernelCall& call) {
   const Grouping grouping(call);
   const Segments s(call, grouping.wanted.size);
   const DType dtype = call.in[0].dtype;
@@ -235,10 +204,10 @@ PreparedKernel prepare_segments(const KernelCall& call, bool table, Make make) {
     if (args.out[0].count() == 0) return;
     const Groups rows = grouping.of<On>(args);
     with_element(dtype, [&](auto element) {
-      with_width<decltype(element)>(s.inner, [&](auto width) {
-        const auto body = make(args, element, width, rows, s.inner);
-        const int64_t segments = table ? s.extent : s.extent + 1;
-        const int64_t items = segments * (s.inner / width()),
+      using T = decltype(element);
+      with_width<T>(s.inner, [&](auto width) {
+        const OfSegment<Op<T, width()>, kGiven, kRows> body(args, rows, s.inner);
+        const int64_t items = body.segments() * (s.inner / width()),
                       each = s.count / std::max<int64_t>(1, s.extent);
         constexpr int64_t kShort = 8;  // rows of a segment: fewer leave most of a team idle
         if (each < kShort) {
@@ -254,107 +223,23 @@ PreparedKernel prepare_segments(const KernelCall& call, bool table, Make make) {
   return prepared;
 }
 
-template <class On>
-PreparedKernel prepare_segment_max(const KernelCall& call) {
-  return prepare_segments<On>(
-      call, true,
-      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
-        using T = decltype(element);
-        return SegmentMax<T, width()>{args.in[0].as<T>(), args.out[0].as<float>(), rows, inner};
-      });
-}
-
-template <class On>
-PreparedKernel prepare_segment_exp_sum(const KernelCall& call) {
-  return prepare_segments<On>(
-      call, true,
-      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
-        using T = decltype(element);
-        return SegmentExpSum<T, width()>{args.in[0].as<T>(), args.in[1].as<float>(),
-                                         args.out[0].as<float>(), rows, inner};
-      });
-}
-
-template <class On>
-PreparedKernel prepare_segment_dots(const KernelCall& call) {
-  return prepare_segments<On>(
-      call, true,
-      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
-        using T = decltype(element);
-        return SegmentDots<T, width()>{args.in[0].as<T>(), args.in[1].as<T>(),
-                                       args.out[0].as<float>(), rows, inner};
-      });
-}
-
-template <class On>
-PreparedKernel prepare_segment_softmax(const KernelCall& call) {
-  return prepare_segments<On>(
-      call, false,
-      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
-        using T = decltype(element);
-        return SegmentSoftmax<T, width()>{args.in[0].as<T>(), args.out[0].as<T>(), rows, inner};
-      });
-}
-
-template <class On>
-PreparedKernel prepare_segment_softmax_grad(const KernelCall& call) {
-  return prepare_segments<On>(
-      call, false,
-      [](const KernelArgs& args, auto element, auto width, const Groups& rows, int64_t inner) {
-        using T = decltype(element);
-        return SegmentSoftmaxGrad<T, width()>{args.in[0].as<T>(), args.in[1].as<T>(),
-                                              args.out[0].as<T>(), rows, inner};
-      });
-}
-
-/// make(args, element, width, numbers, inner) makes the body for rows by tables that are given,
-/// from operand `table` on.
-template <class On, class Make>
-PreparedKernel prepare_rows(const KernelCall& call, size_t table, Make make) {
-  const Segments s(call, call.in[table].shape[0]);
+/// As OfRow.
+template <class On, template <class, int> class Op>
+PreparedKernel prepare_rows(const KernelCall& call) {
+  const Segments s(call, call.in[Op<float, 1>::kOperands].shape[0]);
   const DType dtype = call.in[0].dtype;
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     with_element(dtype, [&](auto element) {
-      with_width<decltype(element)>(s.inner, [&](auto width) {
-        const Indices numbers(args.in.back(), 0, s.extent);
-        On::each(args, s.count * (s.inner / width()), make(args, element, width, numbers, s.inner),
-                 "segment_rows");
+      using T = decltype(element);
+      with_width<T>(s.inner, [&](auto width) {
+        const OfRow<Op<T, width()>> body(args, Indices(args.in.back(), 0, s.extent), s.inner);
+        On::each(args, s.count * (s.inner / width()), body, "segment_rows");
       });
     });
   };
   prepared.impl = "cuda:rows";
   return prepared;
-}
-
-template <class On>
-PreparedKernel prepare_divide_rows(const KernelCall& call) {
-  return prepare_rows<On>(
-      call, 1,
-      [](const KernelArgs& args, auto element, auto width, const Indices& numbers, int64_t inner) {
-        using T = decltype(element);
-        return DivideRows<T, width()>{args.in[0].as<T>(),
-                                      args.in[1].as<float>(),
-                                      args.in[2].as<float>(),
-                                      args.out[0].as<T>(),
-                                      numbers,
-                                      inner};
-      });
-}
-
-template <class On>
-PreparedKernel prepare_subtract_rows(const KernelCall& call) {
-  return prepare_rows<On>(
-      call, 2,
-      [](const KernelArgs& args, auto element, auto width, const Indices& numbers, int64_t inner) {
-        using T = decltype(element);
-        return SubtractRows<T, width()>{args.in[0].as<T>(),
-                                        args.in[1].as<T>(),
-                                        args.in[2].as<float>(),
-                                        args.out[0].as<T>(),
-                                        numbers,
-                                        inner};
-      });
 }
 
 inline Refusal segment_refuses(const KernelCall& call) {
@@ -375,13 +260,15 @@ inline Refusal sorted_refuses(const KernelCall& call) {
 
 template <class On>
 KernelList segment_kernels_on() {
-  return {{"segment_max", "cuda:sort", sorted_refuses, prepare_segment_max<On>},
-          {"segment_exp_sum", "cuda:sort", sorted_refuses, prepare_segment_exp_sum<On>},
-          {"segment_softmax", "cuda:rows", given_refuses, prepare_divide_rows<On>},
-          {"segment_softmax", "cuda:sort", sorted_refuses, prepare_segment_softmax<On>},
-          {"segment_softmax_reduce_grad", "cuda:sort", sorted_refuses, prepare_segment_dots<On>},
-          {"segment_softmax_grad", "cuda:rows", given_refuses, prepare_subtract_rows<On>},
-          {"segment_softmax_grad", "cuda:sort", sorted_refuses, prepare_segment_softmax_grad<On>}};
+  return {{"segment_max", "cuda:sort", sorted_refuses, prepare_segments<On, Softmax, 0, false>},
+          {"segment_exp_sum", "cuda:sort", sorted_refuses, prepare_segments<On, Softmax, 1, false>},
+          {"segment_softmax", "cuda:rows", given_refuses, prepare_rows<On, Softmax>},
+          {"segment_softmax", "cuda:sort", sorted_refuses, prepare_segments<On, Softmax, 0, true>},
+          {"segment_softmax_reduce_grad", "cuda:sort", sorted_refuses,
+           prepare_segments<On, SoftmaxGrad, 0, false>},
+          {"segment_softmax_grad", "cuda:rows", given_refuses, prepare_rows<On, SoftmaxGrad>},
+          {"segment_softmax_grad", "cuda:sort", sorted_refuses,
+           prepare_segments<On, SoftmaxGrad, 0, true>}};
 }
 
 }  // namespace shardrun::cuda
