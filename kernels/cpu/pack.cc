@@ -41,9 +41,9 @@ struct Reader {
 
   static Units widened(const char* from) {  // 16 elements, bf16 in the low half
     if constexpr (kFrom == DType::f32) {
-      return narrow(load<Units>(from));
+      return narrow(load_vector<Units>(from));
     } else {
-      return __builtin_convertvector(load<Halves>(from), Units);
+      return __builtin_convertvector(load_vector<Halves>(from), Units);
     }
   }
 
@@ -51,7 +51,7 @@ struct Reader {
     for (int64_t i = 0; i < kTile; ++i) {
       const char* at = from + i * stride;
       if constexpr (kTo == DType::f32 || (!kAcross && kFrom == DType::bf16)) {
-        tile[i] = load<Units>(at);
+        tile[i] = load_vector<Units>(at);
       } else if constexpr (kAcross) {
         tile[i] = widened(at + i * stride) | widened(at + (i + 1) * stride) << 16;
       } else {

@@ -26,7 +26,7 @@ void turn(const uint16_t* from, int64_t row, int64_t columns, Units* stage) {
     Units even[kLanes], odd[kLanes];
     for (int64_t p = 0; p < kLanes; ++p) {
       const uint16_t* at = from + 2 * p * row + first;
-      const Units a = load<Units>(at), b = load<Units>(at + row);
+      const Units a = load_vector<Units>(at), b = load_vector<Units>(at + row);
       even[p] = low_halves(a, b);
       odd[p] = high_halves(a, b);
     }

@@ -1,0 +1,38 @@
+// Vectors of 16 floats, in f32 or bf16 memory: loading, widening, rounding and storing them.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+namespace shardrun {
+
+inline constexpr int64_t kLanes = 16;
+using Lanes = float __attribute__((vector_size(64)));
+using Units = uint32_t __attribute__((vector_size(64)));
+using Halves = uint16_t __attribute__((vector_size(32)));
+
+template <class V>
+V load_vector(const void* from) {
+  V v;
+  std::memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+/// f32 as the bf16 nearest to it, in the low half: what bfloat16(float) does.
+inline Units narrow(Units u) {
+  const Units rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+  return (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+}
+
+inline Lanes load_lanes(const float* from) { return load_vector<Lanes>(from); }
+inline Lanes load_lanes(const uint16_t* bf16) {
+  return std::bit_cast<Lanes>(__builtin_convertvector(load_vector<Halves>(bf16), Units) << 16);
+}
+inline void store_lanes(float* to, const Lanes& v) { std::memcpy(to, &v, sizeof(v)); }
+inline void store_lanes(uint16_t* to, const Lanes& v) {
+  const Halves halves = __builtin_convertvector(narrow(std::bit_cast<Units>(v)), Halves);
+  std::memcpy(to, &halves, sizeof(halves));
+}
+
+}  // namespace shardrun
