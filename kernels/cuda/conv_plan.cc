@@ -82,15 +82,11 @@ std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string
   const int64_t rows = c.w[0], channels = s.in_channels, offsets = element_count(s.kernel);
   if (s.channels_last && offsets > 1 && channels > 1) {
     const bool back = s.pass == Pass::weights;  // [O, …, C] to [O, C, …]
-    BoxLoops loops;
-    loops.dims = 3;
-    loops.count = rows * channels * offsets;
     const int64_t middle = back ? channels : offsets, inner = back ? offsets : channels;
-    const int64_t size[] = {rows, middle, inner}, from[] = {channels * offsets, 1, middle},
-                  to[] = {channels * offsets, inner, 1};
-    std::copy(size, size + 3, loops.size);
-    std::copy(from, from + 3, loops.from);
-    std::copy(to, to + 3, loops.to);
+    BoxLoops loops;
+    loops.add(rows, channels * offsets, channels * offsets);
+    loops.add(middle, 1, inner);
+    loops.add(inner, middle, 1);
     plan.move_weights = loops;
     plan.weights_bytes = round256(loops.count * size_of(s.weights_dtype));
   }

@@ -2,51 +2,23 @@
 // time where they lie so. For host and device code.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-
-#include "base/dtype.h"
-#include "device/cuda/index.h"
+#include "device/cuda/bf16.h"
 
 namespace shardrun::cuda {
-
-/// bf16 as base/dtype.h's bfloat16, which device code cannot call.
-struct Bf16 {
-  uint16_t bits;
-};
-
-SR_HOST_DEVICE inline float as_float(float x) { return x; }
-SR_HOST_DEVICE inline float as_float(Bf16 x) {
-#ifdef __CUDA_ARCH__
-  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
-#else
-  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
-#endif
-}
-
-SR_HOST_DEVICE inline void assign(double& to, double x) { to = x; }
-SR_HOST_DEVICE inline void assign(float& to, float x) { to = x; }
-SR_HOST_DEVICE inline void assign(Bf16& to, float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
-#elif defined(__CUDA_ARCH__)
-  const uint32_t u = __float_as_uint(x);
-  const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
-  to.bits = static_cast<uint16_t>(nan ? (u >> 16) | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-#else
-  to.bits = bfloat16(x).bits;
-#endif
-}
 
 /// Elements as what is computed with: f32, or i64 for integers and booleans.
 SR_HOST_DEVICE inline float as_number(float x) { return x; }
 SR_HOST_DEVICE inline float as_number(Bf16 x) { return as_float(x); }
 SR_HOST_DEVICE inline int64_t as_number(int64_t x) { return x; }
 SR_HOST_DEVICE inline int64_t as_number(int32_t x) { return x; }
+SR_HOST_DEVICE inline int64_t as_number(uint8_t x) { return x; }
 SR_HOST_DEVICE inline int64_t as_number(bool x) { return x ? 1 : 0; }
 SR_HOST_DEVICE inline void assign(int64_t& to, int64_t x) { to = x; }
 SR_HOST_DEVICE inline void assign(int32_t& to, int64_t x) { to = static_cast<int32_t>(x); }
+SR_HOST_DEVICE inline void assign(uint8_t& to, int64_t x) { to = static_cast<uint8_t>(x); }
 SR_HOST_DEVICE inline void assign(bool& to, int64_t x) { to = x != 0; }
+template <class T>
+using Number = decltype(as_number(T{}));
 
 /// Calls f(T{}) with the element type: float or Bf16.
 template <class F>
@@ -75,28 +47,23 @@ template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
 template <class T, int N>
-struct alignas(N * sizeof(T)) Pack {
-  T at[N];
-};
-
-template <class T, int N>
 SR_HOST_DEVICE bool is_aligned(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % (N * sizeof(T)) == 0;
 }
 
 /// N elements from p, at once if they lie on a boundary of that size.
 template <int N, class T>
-SR_HOST_DEVICE void read(const T* p, float (&to)[N]) {
+SR_HOST_DEVICE void read(const T* p, Number<T> (&to)[N]) {
   if (N > 1 && is_aligned<T, N>(p)) {
     const auto pack = *reinterpret_cast<const Pack<T, N>*>(p);
-    for (int i = 0; i < N; ++i) to[i] = as_float(pack.at[i]);
+    for (int i = 0; i < N; ++i) to[i] = as_number(pack.at[i]);
   } else {
-    for (int i = 0; i < N; ++i) to[i] = as_float(p[i]);
+    for (int i = 0; i < N; ++i) to[i] = as_number(p[i]);
   }
 }
 
 template <int N, class T>
-SR_HOST_DEVICE void write(T* p, const float (&from)[N]) {
+SR_HOST_DEVICE void write(T* p, const Number<T> (&from)[N]) {
   if (N > 1 && is_aligned<T, N>(p)) {
     Pack<T, N> pack;
     for (int i = 0; i < N; ++i) assign(pack.at[i], from[i]);

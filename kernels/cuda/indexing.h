@@ -84,21 +84,19 @@ struct Tuples {
 
 // ---- gather, gather_nd ----
 
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
-
 /// Rows of `units` U each.
 template <class U, class Index>
 struct GatherUnit {
   const U* from;
   U* to;
   Index indices;
-  int64_t count, units;
+  int64_t units;
+  Divisor by_units, by_count;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t item = i / units, row = indices.row(item % count);
-    to[i] = row >= 0 ? from[(item / count * indices.extent + row) * units + i % units] : U{};
+    int64_t outer = i;
+    const int64_t unit = by_units.split(outer), row = indices.row(by_count.split(outer));
+    to[i] = row >= 0 ? from[(outer * indices.extent + row) * units + unit] : U{};
   }
 };
 
@@ -107,19 +105,15 @@ template <class On, class Index>
 void gather_rows(const KernelArgs& args, const Index& indices, int64_t count, int64_t outer,
                  int64_t bytes) {
   if (args.out[0].count() == 0) return;
-  const auto run = [&](auto unit) {
+  const int64_t unit_bytes = unit_of(address_of(args.in[0].data) | address_of(args.out[0].data) |
+                                     static_cast<uint64_t>(bytes));
+  with_unit(unit_bytes, [&](auto unit) {
     using U = decltype(unit);
-    const int64_t units = bytes / static_cast<int64_t>(sizeof(U));
-    On::each(args, outer * count * units,
-             GatherUnit<U, Index>{args.in[0].as<U>(), args.out[0].as<U>(), indices, count, units},
-             "gather");
-  };
-  const auto all = reinterpret_cast<uintptr_t>(args.in[0].data) |
-                   reinterpret_cast<uintptr_t>(args.out[0].data) | static_cast<uintptr_t>(bytes);
-  if (all % 16 == 0) return run(Sixteen{});
-  if (all % 4 == 0) return run(uint32_t{});
-  if (all % 2 == 0) return run(uint16_t{});
-  run(uint8_t{});
+    const int64_t units = bytes / unit_bytes, all = outer * count * units;
+    const GatherUnit<U, Index> body{args.in[0].as<U>(),  args.out[0].as<U>(), indices, units,
+                                    Divisor(units, all), Divisor(count, all)};
+    On::each(args, all, body, "gather");
+  });
 }
 
 template <class On>
@@ -324,10 +318,10 @@ struct SumOfRow {
   T* out;
   Groups rows;
   int64_t inner, count;
+  Divisor by_parts, by_size;  // of a row, of the table
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t groups = inner / N, item = i / groups, column = i % groups * N;
-    const int64_t o = item / rows.size, row = item % rows.size;
+    const int64_t column = by_parts.split(i) * N, item = i, row = by_size.split(i), o = i;
     float sum[N];
     for (float& each : sum) each = 0;
     for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k) {
@@ -348,10 +342,11 @@ struct AddToRow {
   Groups rows;
   Indices numbers;
   int64_t inner, count;
+  Divisor by_parts, by_count;
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t groups = inner / N, item = i / groups, column = i % groups * N;
-    const int64_t o = item / count, first = item % count, row = numbers.row(rows.order[first]);
+    const int64_t column = by_parts.split(i) * N, first = by_count.split(i), o = i,
+                  row = numbers.row(rows.order[first]);
     if (row < 0 || rows.first[row] != first) return;
     float sum[N];
     for (float& each : sum) each = 0;
@@ -416,9 +411,11 @@ PreparedKernel prepare_gather_grad(const KernelCall& call) {
     with_element(args.out[0].type.dtype, [&](auto element) {
       using T = decltype(element);
       with_width<T>(g.inner, [&](auto width) {
-        const SumOfRow<T, width()> body{args.in[0].as<T>(), args.out[0].as<T>(), rows, g.inner,
-                                        grouping.count};
-        On::each(args, g.outer * g.extent * (g.inner / width()), body, "gather_grad");
+        const int64_t parts = g.inner / width(), all = g.outer * g.extent * parts;
+        const SumOfRow<T, width()> body{
+            args.in[0].as<T>(),  args.out[0].as<T>(),   rows, g.inner, grouping.count,
+            Divisor(parts, all), Divisor(g.extent, all)};
+        On::each(args, all, body, "gather_grad");
       });
     });
   };
@@ -447,9 +444,16 @@ PreparedKernel prepare_add_rows(const KernelCall& call) {
     with_element(args.out[0].type.dtype, [&](auto element) {
       using T = decltype(element);
       with_width<T>(g.inner, [&](auto width) {
-        const AddToRow<T, width()> body{
-            args.in[1].as<T>(), args.out[0].as<T>(), rows, numbers, g.inner, grouping.count};
-        On::each(args, g.outer * grouping.count * (g.inner / width()), body, "add_rows");
+        const int64_t parts = g.inner / width(), all = g.outer * grouping.count * parts;
+        const AddToRow<T, width()> body{args.in[1].as<T>(),
+                                        args.out[0].as<T>(),
+                                        rows,
+                                        numbers,
+                                        g.inner,
+                                        grouping.count,
+                                        Divisor(parts, all),
+                                        Divisor(grouping.count, all)};
+        On::each(args, all, body, "add_rows");
       });
     });
   };
@@ -480,7 +484,7 @@ struct GatherElement {
   ElementKey indices;
   SR_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t at = indices.place(i);
-    to[i] = at >= 0 ? from[at] : U{0};
+    to[i] = at >= 0 ? from[at] : U{};
   }
 };
 
@@ -496,8 +500,8 @@ PreparedKernel prepare_gather_elements(const KernelCall& call) {
   const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    with_bits(args.in[0].type.dtype, [&](auto bits) {
-      using U = decltype(bits);
+    with_unit(size_of(args.in[0].type.dtype), [&](auto unit) {
+      using U = decltype(unit);
       On::each(args, args.out[0].count(),
                GatherElement<U>{args.in[0].as<U>(), args.out[0].as<U>(),
                                 element_keys(g, args.in[1], offset, count)},
@@ -519,33 +523,37 @@ inline Reduction reduction_of(const Node& node) {
                          : Reduction::none;
 }
 
-/// What goes to one element of the result, in order; the first key of a slice of `inner` elements
-/// does all.
-template <class T>
-struct ScatterToElement {
+/// What goes to N neighbours of a slice of the result, in order; the first key of a slice does all.
+template <class T, int N>
+struct ScatterToSlice {
   const T* updates;
   T* out;
   const uint64_t* keys;
   int64_t count, places, inner;
   Reduction reduction;
+  Divisor parts;  // of a slice
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
-    int64_t k = i / inner;
-    const int64_t column = i % inner, place = place_in(keys[k]);
-    if (place == places || (k > 0 && place_in(keys[k - 1]) == place)) return;
-    T& to = out[place * inner + column];
-    auto value = as_number(to);
-    for (; k < count && place_in(keys[k]) == place; ++k) {
-      const auto x = as_number(updates[number_in(keys[k]) * inner + column]);
-      switch (reduction) {
-        case Reduction::none: value = x; break;
-        case Reduction::add: value += x; break;
-        case Reduction::mul: value *= x; break;
-        case Reduction::max: value = value < x ? x : value; break;
-        case Reduction::min: value = x < value ? x : value; break;
-      }
+    const int64_t column = parts.split(i) * N, place = place_in(keys[i]);
+    if (place == places || (i > 0 && place_in(keys[i - 1]) == place)) return;
+    T* to = out + place * inner + column;
+    Number<T> value[N], x[N];
+    read(to, value);
+    for (int64_t k = i; k < count && place_in(keys[k]) == place; ++k) {
+      read(updates + number_in(keys[k]) * inner + column, x);
+      for (int n = 0; n < N; ++n) value[n] = reduced(value[n], x[n]);
     }
-    assign(to, value);
+    write(to, value);
+  }
+
+  SR_HOST_DEVICE Number<T> reduced(Number<T> a, Number<T> b) const {
+    switch (reduction) {
+      case Reduction::none: return b;
+      case Reduction::add: return a + b;
+      case Reduction::mul: return a * b;
+      case Reduction::max: return a < b ? b : a;
+      default: return b < a ? b : a;
+    }
   }
 };
 
@@ -558,9 +566,13 @@ void scatter(const KernelArgs& args, int64_t count, int64_t places, int64_t inne
   const uint64_t* keys = sorted_keys<On>(args, args.workspace, count, make);
   with_number(args.out[0].type.dtype, [&](auto element) {
     using T = decltype(element);
-    const ScatterToElement<T> body{
-        args.in[2].as<T>(), args.out[0].as<T>(), keys, count, places, inner, reduction};
-    On::each(args, count * inner, body, "scatter");
+    with_width<T>(inner, [&](auto width) {
+      const int64_t parts = inner / width(), all = count * parts;
+      const ScatterToSlice<T, width()> body{
+          args.in[2].as<T>(), args.out[0].as<T>(), keys, count, places, inner,
+          reduction,          Divisor(parts, all)};
+      On::each(args, all, body, "scatter");
+    });
   });
 }
 

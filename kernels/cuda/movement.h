@@ -1,4 +1,4 @@
-// transpose by tiles, concat and split as copies with a pitch, pad and tile element by element.
+// transpose by tiles, concat and split as copies with a pitch, pad and tile unit by unit.
 // What other movement there is (slice, expand, fill …) is generated (element_source.h).
 #pragma once
 
@@ -10,17 +10,6 @@
 #include "kernels/cuda/team.h"
 
 namespace shardrun::cuda {
-
-/// Calls f(U{}) with an unsigned integer as wide as elements of `dtype`.
-template <class F>
-void with_bits(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    default: return f(uint64_t{});
-  }
-}
 
 // ---- transpose ----
 
@@ -121,8 +110,8 @@ PreparedKernel prepare_transpose(const KernelCall& call) {
   const Permuted dims(call.in[0].shape, call.node.attrs.ints("perm"));
   PreparedKernel prepared;
   prepared.run = [dims, dtype = call.in[0].dtype](const KernelArgs& args) {
-    with_bits(dtype, [&](auto bits) {
-      using U = decltype(bits);
+    with_unit(size_of(dtype), [&](auto unit) {
+      using U = decltype(unit);
       TransposeTiles<U> body{};
       body.from = args.in[0].as<U>();
       body.to = args.out[0].as<U>();
@@ -204,33 +193,82 @@ PreparedKernel prepare_parts(const KernelCall& call) {
 /// its first and last element.
 enum class Beyond { value, again, edge, mirrored };
 
-/// Each element of the result from where it lies in the operand, or `outside`.
-template <class U>
-struct SpreadElement {
+/// The dims of a pad or tile, `before` of what is beyond in front of each: neighbours that are one
+/// in both tensors are one.
+struct SpreadDims {
   static constexpr int kMost = 8;
+  struct Dim {
+    int64_t size, in_size, before;
+    bool untouched() const { return size == in_size && before == 0; }
+  };
+  Beyond beyond;
+  std::vector<Dim> dims;
+
+  SpreadDims(const Shape& out, const Shape& in, const std::vector<int64_t>& before, Beyond beyond)
+      : beyond(beyond) {
+    const bool linear = beyond == Beyond::value || beyond == Beyond::again;
+    for (size_t d = 0; d < out.size(); ++d) {
+      const Dim dim{out[d], in[d], before[d]};
+      if (!dims.empty() && dim.untouched() && (linear || dims.back().untouched())) {
+        dims.back().size *= dim.size, dims.back().in_size *= dim.size;
+        dims.back().before *= dim.size;
+      } else {
+        dims.push_back(dim);
+      }
+    }
+    if (dims.empty()) dims.push_back({1, 1, 0});
+  }
+  /// The bytes that are moved at once: as many as lie side by side wherever the last dim begins,
+  /// ends or begins again.
+  int64_t unit(const void* from, const void* to, int64_t element_bytes) const {
+    const Dim& last = dims.back();
+    const bool turns = (beyond == Beyond::edge || beyond == Beyond::mirrored) && !last.untouched();
+    const int64_t lengths = last.size | last.in_size | last.before | (turns ? 1 : 0);
+    return unit_of(address_of(from) | address_of(to) |
+                   static_cast<uint64_t>(lengths) * static_cast<uint64_t>(element_bytes));
+  }
+};
+
+/// Each unit of the result from where it lies in the operand, or `outside`.
+template <class U>
+struct SpreadUnit {
   const U* from;
   U* to;
   U outside;
   Beyond beyond;
   int dims;
-  int64_t size[kMost], in_size[kMost], in_stride[kMost], before[kMost];
+  Divisor size[SpreadDims::kMost], in_size[SpreadDims::kMost];
+  int64_t extent[SpreadDims::kMost], stride[SpreadDims::kMost], before[SpreadDims::kMost];
+
+  /// `elements` of a unit.
+  SpreadUnit(const SpreadDims& of, int64_t elements, int64_t count)
+      : beyond(of.beyond), dims(static_cast<int>(of.dims.size())) {
+    int64_t step = 1;
+    for (int d = dims - 1; d >= 0; --d) {
+      SpreadDims::Dim dim = of.dims[static_cast<size_t>(d)];
+      if (d == dims - 1) dim.size /= elements, dim.in_size /= elements, dim.before /= elements;
+      size[d] = Divisor(dim.size, count), in_size[d] = Divisor(dim.in_size, count);
+      extent[d] = dim.in_size, before[d] = dim.before, stride[d] = step;
+      step *= dim.in_size;
+    }
+  }
 
   SR_HOST_DEVICE void operator()(int64_t i) const {
     int64_t rest = i, at = 0;
     bool inside = true;
     for (int d = dims - 1; d >= 0; --d) {
-      int64_t here = rest % size[d];
-      rest /= size[d];
-      here = in_row(here - before[d], in_size[d]);
-      inside = inside && here >= 0 && here < in_size[d];
-      at += here * in_stride[d];
+      int64_t here = d > 0 ? size[d].split(rest) : rest;
+      here = in_row(here - before[d], d);
+      inside = inside && here >= 0 && here < extent[d];
+      at += here * stride[d];
     }
     to[i] = inside ? from[at] : outside;
   }
 
-  /// Position `here`, maybe before or behind a row of n, in it.
-  SR_HOST_DEVICE int64_t in_row(int64_t here, int64_t n) const {
-    if (beyond == Beyond::again) return here % n;
+  /// Position `here`, maybe before or behind dim d, in it.
+  SR_HOST_DEVICE int64_t in_row(int64_t here, int d) const {
+    const int64_t n = extent[d];
+    if (beyond == Beyond::again) return in_size[d].split(here);
     if (beyond == Beyond::edge) return here < 0 ? 0 : here < n ? here : n - 1;
     if (beyond != Beyond::mirrored) return here;
     if (n == 1) return 0;
@@ -250,7 +288,7 @@ inline Beyond beyond_of(const KernelCall& call) {
 inline Refusal spread_refuses(const KernelCall& call) {
   if (auto reason = refuse_more(call, 1, 1, {"before", "after", "mode", "value", "repeats"}))
     return reason;
-  if (call.in[0].shape.size() > SpreadElement<uint8_t>::kMost) return "more dims than its loops";
+  if (call.in[0].shape.size() > SpreadDims::kMost) return "more dims than its loops";
   const std::string mode = call.node.attrs.s("mode", "constant");
   if (mode != "constant" && mode != "edge" && mode != "reflect") return "has no mode " + mode;
   return std::nullopt;
@@ -263,23 +301,20 @@ PreparedKernel prepare_spread(const KernelCall& call) {
   const std::vector<int64_t> before =
       repeats ? std::vector<int64_t>(in.shape.size(), 0) : call.node.attrs.ints("before");
   const double value = repeats ? 0 : call.node.attrs.f("value", 0);
-  const Beyond beyond = beyond_of(call);
+  const SpreadDims dims(out.shape, in.shape, before, beyond_of(call));
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    with_bits(in.dtype, [&](auto bits) {
-      using U = decltype(bits);
-      SpreadElement<U> body{};
-      convert(&value, DType::f64, &body.outside, in.dtype, 1);
+    const int64_t element = size_of(in.dtype),
+                  bytes = dims.unit(args.in[0].data, args.out[0].data, element);
+    with_unit(bytes, [&](auto unit) {
+      using U = decltype(unit);
+      const int64_t elements = bytes / element, count = args.out[0].count() / elements;
+      SpreadUnit<U> body(dims, elements, count);
+      const std::vector<double> values(static_cast<size_t>(elements), value);
+      convert(values.data(), DType::f64, &body.outside, in.dtype, elements);
       body.from = args.in[0].as<U>();
       body.to = args.out[0].as<U>();
-      body.beyond = beyond;
-      body.dims = static_cast<int>(in.shape.size());
-      const Shape strides = row_major_strides(in.shape);
-      for (size_t d = 0; d < in.shape.size(); ++d) {
-        body.size[d] = out.shape[d], body.in_size[d] = in.shape[d];
-        body.in_stride[d] = strides[d], body.before[d] = before[d];
-      }
-      On::each(args, args.out[0].count(), body, "spread");
+      On::each(args, count, body, "spread");
     });
   };
   prepared.impl = "cuda:spread";

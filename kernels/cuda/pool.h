@@ -99,27 +99,6 @@ struct PoolWindows {
 
 // Each body does N channels that lie side by side, which the windows count as one.
 
-/// N offsets side by side.
-template <int N, class W>
-SR_HOST_DEVICE void read_offsets(const W* p, int64_t (&to)[N]) {
-  if (N > 1 && is_aligned<W, N>(p)) {
-    const auto pack = *reinterpret_cast<const Pack<W, N>*>(p);
-    for (int n = 0; n < N; ++n) to[n] = static_cast<int64_t>(pack.at[n]);
-  } else {
-    for (int n = 0; n < N; ++n) to[n] = static_cast<int64_t>(p[n]);
-  }
-}
-template <int N, class W>
-SR_HOST_DEVICE void write_offsets(W* p, const int64_t (&from)[N]) {
-  Pack<W, N> pack;
-  for (int n = 0; n < N; ++n) pack.at[n] = static_cast<W>(from[n]);
-  if (N > 1 && is_aligned<W, N>(p)) {
-    *reinterpret_cast<Pack<W, N>*>(p) = pack;
-  } else {
-    for (int n = 0; n < N; ++n) p[n] = pack.at[n];
-  }
-}
-
 template <class T, class W, int N>
 struct MaxPool {
   PoolWindows windows;
@@ -142,7 +121,7 @@ struct MaxPool {
     });
     for (int64_t& offset : found) offset = offset < 0 ? 0 : offset;
     write(y + i * N, best);
-    write_offsets(which + i * N, found);
+    write(which + i * N, found);
   }
 };
 
@@ -159,7 +138,7 @@ struct MaxPoolGrad {
       float d[N];
       int64_t of[N];
       read(dy + from * N, d);
-      read_offsets(which + from * N, of);
+      read(which + from * N, of);
       for (int n = 0; n < N; ++n) sum[n] += of[n] == offset ? d[n] : 0.0f;
     });
     write(dx + i * N, sum);

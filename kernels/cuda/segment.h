@@ -164,7 +164,8 @@ struct OfSegment : SegmentData<Op, std::conditional_t<kRows, typename Op::Elemen
       } else {
         for (float& value : of[k]) value = Op::template nothing<k>();
         part.each(team, [&](int64_t at) { this->op.template add<k>(at, of); });
-        for (float& value : of[k]) value = Op::template all<k>(team, value);
+        // Else the numbers lie in memory, to be indexed.
+        SR_UNROLL for (int n = 0; n < kN; ++n) of[k][n] = Op::template all<k>(team, of[k][n]);
       }
       find<k + 1>(team, part, of);
     }

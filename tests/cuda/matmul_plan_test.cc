@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "device/cuda/index.h"
+#include "device/cuda/box_bodies.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -25,10 +25,10 @@ using cuda::MatmulPlan;
 
 std::vector<double> moved(const std::vector<double>& from, const BoxLoops& loops) {
   std::vector<double> to(from.size());
-  for (int64_t i = 0; i < loops.count; ++i) {
-    const cuda::BoxPlace at = cuda::place_of(loops, i);
-    to[static_cast<size_t>(at.to)] = from[static_cast<size_t>(at.from)];
-  }
+  const auto each = [](int64_t count, const auto& body) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+  };
+  cuda::copy_box_on(each, from.data(), to.data(), loops, sizeof(double));
   return to;
 }
 

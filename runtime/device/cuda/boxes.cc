@@ -1,37 +1,58 @@
-// Which loops a box is, as few as it can be.
+// Which loops a box is, and in what units it is moved.
 #include "device/cuda/boxes.h"
 
+#include <algorithm>
+
 namespace shardrun::cuda {
+
+void BoxLoops::add(int64_t extent, int64_t from_step, int64_t to_step) {
+  count *= extent;
+  if (extent == 1) return;
+  const int last = dims - 1;
+  if (dims > 0 && from[last] == from_step * extent && to[last] == to_step * extent) {
+    size[last] *= extent, from[last] = from_step, to[last] = to_step;
+    return;
+  }
+  SR_REQUIRE(dims < kMost, unsupported, "a cut tensor has more than ", kMost,
+             " dims that lie apart, at most so many can be copied on a GPU");
+  size[dims] = extent, from[dims] = from_step, to[dims] = to_step;
+  ++dims;
+}
 
 BoxLoops loops_of(const Box& src_box, const Box& dst_box, const Box& region) {
   const Shape src = row_major_strides(box_shape(src_box)),
               dst = row_major_strides(box_shape(dst_box));
   BoxLoops loops;
-  loops.count = 1;
-  struct Loop {
-    int64_t size, from, to;
-  };
-  std::vector<Loop> all;
   for (size_t d = 0; d < region.size(); ++d) {
     loops.from_offset += (region[d].begin - src_box[d].begin) * src[d];
     loops.to_offset += (region[d].begin - dst_box[d].begin) * dst[d];
-    const int64_t size = region[d].size;
-    loops.count *= size;
-    if (size == 1) continue;
-    const bool joins =
-        !all.empty() && all.back().from == src[d] * size && all.back().to == dst[d] * size;
-    if (joins) {
-      all.back() = {all.back().size * size, src[d], dst[d]};
-    } else {
-      all.push_back({size, src[d], dst[d]});
-    }
+    loops.add(region[d].size, src[d], dst[d]);
   }
-  SR_REQUIRE(all.size() <= BoxLoops::kMost, unsupported, "a cut tensor has ", all.size(),
-             " dims that lie apart, at most ", BoxLoops::kMost, " can be copied on a GPU");
-  loops.dims = static_cast<int>(all.size());
-  for (size_t d = 0; d < all.size(); ++d)
-    loops.size[d] = all[d].size, loops.from[d] = all[d].from, loops.to[d] = all[d].to;
   return loops;
+}
+
+BoxMove move_of(const BoxLoops& loops, const void* from, const void* to, int64_t element_bytes) {
+  const int last = loops.dims - 1;
+  const bool dense = loops.dims > 0 && loops.from[last] == 1 && loops.to[last] == 1;
+  int64_t lengths = loops.from_offset | loops.to_offset | (dense ? loops.size[last] : 1);
+  for (int d = 0; dense && d < last; ++d) lengths |= loops.from[d] | loops.to[d];
+  BoxMove move;
+  move.unit = unit_of(address_of(from) | address_of(to) |
+                      static_cast<uint64_t>(lengths) * static_cast<uint64_t>(element_bytes));
+  // An element that does not lie on its own boundary is no element.
+  SR_REQUIRE(move.unit >= element_bytes, internal, "elements of ", element_bytes,
+             " bytes begin on boundaries of ", move.unit);
+  const int64_t elements = move.unit / element_bytes;  // 1 if the innermost loop is not dense
+  move.count = loops.count / elements;
+  move.from_offset = loops.from_offset / elements, move.to_offset = loops.to_offset / elements;
+  move.dims = std::max(loops.dims, 1);
+  for (int d = 0; d < loops.dims; ++d) {
+    const bool unit = dense && d == last;
+    move.size[d] = Divisor(unit ? loops.size[d] / elements : loops.size[d], move.count);
+    move.from[d] = unit ? 1 : loops.from[d] / elements;
+    move.to[d] = unit ? 1 : loops.to[d] / elements;
+  }
+  return move;
 }
 
 }  // namespace shardrun::cuda
