@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "device/cuda/waiting.h"
 #include "device/device.h"
 
 namespace shardrun::cuda {
@@ -32,9 +33,8 @@ class CudaDevice : public Device {
   virtual std::string uuid() const = 0;
   virtual void use() const = 0;
 
-  /// Called, with the seconds so far, while the host waits for the stream. May throw, and when all
-  /// watches have been called the wait ends so: nothing else could tell that a peer never comes.
-  using Watch = std::function<void(double waited)>;
+  /// Called while the host waits for the stream: nothing else could tell that a peer never comes.
+  using Watch = Watches::Watch;
   /// The watch goes with the returned object.
   virtual std::shared_ptr<void> add_watch(Watch watch) = 0;
 };

@@ -1,10 +1,7 @@
 // Streams, memory and copies of one GPU.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <exception>
 #include <vector>
 
 #include "base/error.h"
@@ -133,11 +130,10 @@ class EventMarks final : public Marks {
 
 class OneDevice final : public CudaDevice {
  public:
-  explicit OneDevice(int ordinal)
-      : OneDevice(ordinal, std::make_shared<std::vector<std::weak_ptr<Watch>>>()) {
+  explicit OneDevice(int ordinal) : OneDevice(ordinal, std::make_shared<Watches>()) {
     side_.reset(new OneDevice(ordinal, watches_));
   }
-  OneDevice(int ordinal, std::shared_ptr<std::vector<std::weak_ptr<Watch>>> watches)
+  OneDevice(int ordinal, std::shared_ptr<Watches> watches)
       : ordinal_(ordinal), watches_(std::move(watches)) {
     use();
     check(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
@@ -145,7 +141,7 @@ class OneDevice final : public CudaDevice {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     stream_.reset(stream);
     reached_ = make_event();
-    for (Event& event : ahead_) event = make_event();
+    mark_ = make_event();
     set_faults_of(stream, &faults_);
   }
   ~OneDevice() override { set_faults_of(stream_.get(), nullptr); }
@@ -247,15 +243,11 @@ class OneDevice final : public CudaDevice {
     launch_add_box(stream_.get(), src, dst, loops_of(src_box, dst_box, region), dtype);
   }
 
-  /// Nobody watches a launch for which there is no room, behind a collective that does not end:
-  /// CUDA documents no number of launches that a stream takes before the host waits in one. So the
-  /// host waits itself, and watches, before it is far ahead.
   void begins(const std::string& step) override {
     faults_.begins(step);
-    if (noting_ || ++begun_ % kAhead != 0) return;
-    const Event& before = ahead_[begun_ / kAhead % 2];  // of kAhead steps before the last ones
-    wait_until([&] { return cudaEventQuery(before.get()); }, "waiting for the GPU");
-    check(cudaEventRecord(before.get(), stream_.get()), "cudaEventRecord");
+    if (noting_) return;
+    ahead_.begins([&] { wait_until([&] { return cudaEventQuery(mark_.get()); }, kWaiting); },
+                  [&] { check(cudaEventRecord(mark_.get(), stream_.get()), "cudaEventRecord"); });
   }
   std::unique_ptr<Marks> marks() override { return std::make_unique<EventMarks>(*this); }
 
@@ -265,45 +257,18 @@ class OneDevice final : public CudaDevice {
   }
 
   void wait() {
-    wait_until([&] { return cudaStreamQuery(stream_.get()); }, "waiting for the GPU");
+    wait_until([&] { return cudaStreamQuery(stream_.get()); }, kWaiting);
   }
 
   /// While `query` says cudaErrorNotReady.
   template <class Query>
   void wait_until(const Query& query, std::string_view operation) {
-    const auto start = std::chrono::steady_clock::now();
-    double looked = 0;
-    while (true) {
-      const cudaError_t status = query();
-      if (status != cudaErrorNotReady) return check(status, operation);
-      const double waited =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (waited > kSpinSeconds) usleep(50);  // long work: leave the core to others
-      if (waited - looked < kWatchSeconds) continue;
-      looked = waited;
-      look(waited);
-    }
+    cudaError_t status = cudaErrorNotReady;
+    wait_while([&] { return (status = query()) == cudaErrorNotReady; }, *watches_);
+    check(status, operation);
   }
 
-  /// All watches, also where one throws: the call that blocks the stream may be another's.
-  void look(double waited) {
-    std::exception_ptr first;
-    for (const std::weak_ptr<Watch>& watch : std::vector(*watches_)) {
-      try {
-        if (const auto alive = watch.lock()) (*alive)(waited);
-      } catch (...) {
-        if (!first) first = std::current_exception();
-      }
-    }
-    if (first) std::rethrow_exception(first);
-  }
-
-  std::shared_ptr<void> add_watch(Watch watch) override {
-    std::erase_if(*watches_, [](const auto& w) { return w.expired(); });
-    auto kept = std::make_shared<Watch>(std::move(watch));
-    watches_->push_back(kept);
-    return kept;
-  }
+  std::shared_ptr<void> add_watch(Watch watch) override { return watches_->add(std::move(watch)); }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override {
     check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal),
@@ -327,8 +292,7 @@ class OneDevice final : public CudaDevice {
   }
 
  private:
-  static constexpr double kSpinSeconds = 2e-3, kWatchSeconds = 20e-3;
-  static constexpr int64_t kAhead = 32;  // steps; streams have been seen to take 1,000 launches
+  static constexpr std::string_view kWaiting = "waiting for the GPU";
 
   /// Another process opens whole blocks by CUDA IPC, and cudaMalloc puts several small pieces into
   /// one; so none is smaller (CUDA Programming Guide, "Interprocess Communication").
@@ -341,10 +305,9 @@ class OneDevice final : public CudaDevice {
   cudaDeviceProp properties_{};
   Stream stream_;
   Staging staging_;
-  std::shared_ptr<std::vector<std::weak_ptr<Watch>>> watches_;  // its side's are the same
-  Event reached_;
-  Event ahead_[2];
-  int64_t begun_ = 0;
+  std::shared_ptr<Watches> watches_;  // its side's are the same
+  Event reached_, mark_;              // mark_: ahead_'s
+  Ahead ahead_;
   bool noting_ = false;
   Faults faults_{[](int64_t bytes) {
     return std::shared_ptr<char>(make_pinned(bytes).release(), PinnedDeleter());

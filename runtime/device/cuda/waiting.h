@@ -1,0 +1,85 @@
+// How the host waits for a device that works behind it: watched, and before it is far ahead.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace shardrun::cuda {
+
+/// Who looks, while the host waits, whether that will ever end.
+class Watches {
+ public:
+  /// Told the seconds so far. May throw, and ends the wait so.
+  using Watch = std::function<void(double waited)>;
+
+  /// The watch goes with the returned object.
+  std::shared_ptr<void> add(Watch watch) {
+    std::erase_if(all_, [](const auto& w) { return w.expired(); });
+    auto kept = std::make_shared<Watch>(std::move(watch));
+    all_.push_back(kept);
+    return kept;
+  }
+  /// All watch, also where one throws: the call that blocks the device may be another's.
+  void look(double waited) const {
+    std::exception_ptr first;
+    for (const std::weak_ptr<Watch>& watch : std::vector(all_)) {
+      try {
+        if (const auto alive = watch.lock()) (*alive)(waited);
+      } catch (...) {
+        if (!first) first = std::current_exception();
+      }
+    }
+    if (first) std::rethrow_exception(first);
+  }
+
+ private:
+  std::vector<std::weak_ptr<Watch>> all_;
+};
+
+/// While pending() says so.
+template <class Pending>
+void wait_while(const Pending& pending, const Watches& watches) {
+  constexpr double kSpin = 2e-3, kWatch = 20e-3;  // s
+  const auto start = std::chrono::steady_clock::now();
+  double looked = 0;
+  while (pending()) {
+    const double waited =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (waited > kSpin) usleep(50);  // long work: leave the core to others
+    if (waited - looked < kWatch) continue;
+    looked = waited;
+    watches.look(waited);
+  }
+}
+
+/// Nobody watches a launch for which there is no room, behind a collective that does not end: CUDA
+/// documents no number of launches that a stream takes before the host waits in one. So the host
+/// waits itself before it is far ahead. Every kEvery steps it waits for the mark that it left in
+/// the device's order of work so many steps ago, and leaves another.
+class Ahead {
+ public:
+  static constexpr int64_t kEvery = 32;  // steps; streams have been seen to take 1,000 launches
+  static constexpr int64_t kMost = 2 * kEvery;
+
+  /// Before a step is asked for: with it the host is at most kMost steps ahead. wait() returns when
+  /// the device has come to where leave() was called last.
+  template <class Wait, class Leave>
+  void begins(const Wait& wait, const Leave& leave) {
+    if (++begun_ % kEvery != 0) return;
+    if (left_) wait();
+    leave();
+    left_ = true;
+  }
+
+ private:
+  int64_t begun_ = 0;
+  bool left_ = false;
+};
+
+}  // namespace shardrun::cuda
