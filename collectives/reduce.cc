@@ -191,8 +191,9 @@ void check_counts(std::string_view operation, std::span<const int64_t> counts, i
 }
 
 void check_reducible(std::string_view operation, DType dtype, int rank, int size) {
-  SR_REQUIRE(dtype != DType::f16, unsupported, call_name(operation, rank, size),
-             ": cannot reduce f16; convert it to f32 or bf16");
+  SR_REQUIRE(std::find(kReducible.begin(), kReducible.end(), dtype) != kReducible.end(),
+             unsupported, call_name(operation, rank, size), ": cannot reduce ", dtype,
+             "; convert it to f32 or bf16");
 }
 
 void check_peer(std::string_view operation, int peer, int rank, int size) {

@@ -2,6 +2,7 @@
 // which it is done, memory, and checks of arguments.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -50,7 +51,10 @@ std::string call_name(std::string_view operation, int rank, int size);
 
 /// Throws Error(comm): one count per rank, none negative.
 void check_counts(std::string_view operation, std::span<const int64_t> counts, int rank, int size);
-/// Throws Error(unsupported) for f16, which no one computes in.
+/// What can be reduced: all but f16, which no one computes in.
+inline constexpr std::array kReducible = {DType::f32, DType::f64, DType::bf16, DType::i8,
+                                          DType::u8,  DType::i32, DType::i64,  DType::boolean};
+/// Throws Error(unsupported) for others.
 void check_reducible(std::string_view operation, DType dtype, int rank, int size);
 /// Throws Error(comm): a rank that exists.
 void check_peer(std::string_view operation, int peer, int rank, int size);

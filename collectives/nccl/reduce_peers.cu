@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "collectives/nccl/reduce_peers.h"
+#include "collectives/reduce.h"
 #include "device/cuda/launch.cuh"
 
 namespace shardrun::cuda {
@@ -53,8 +54,8 @@ void with_element(DType dtype, const F& f) {
 }  // namespace
 
 void load_reduce() {
-  for (int dtype = 0; dtype <= static_cast<int>(DType::boolean); ++dtype) {
-    with_element(static_cast<DType>(dtype), [](auto element) {
+  for (DType dtype : kReducible) {
+    with_element(dtype, [](auto element) {
       cudaFuncAttributes ignored{};
       check(cudaFuncGetAttributes(&ignored, for_each_kernel<ReduceElement<decltype(element)>>),
             "loading the reductions of ranks' memory");

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "collectives/reduce.h"
 #include "tests/collectives/cases.h"
 #include "tests/collectives/ranks.h"
 
@@ -125,6 +126,16 @@ TEST(Staging, IsTheSameForEveryBackendAndSmall) {
   EXPECT_EQ(reduce_scatter_staging_bytes(std::vector<int64_t>{0, 10, 3}, DType::bf16), 2 * 64);
   EXPECT_EQ(reduce_scatter_staging_bytes(std::vector<int64_t>{0, 10, 1 << 20}, DType::bf16),
             2 * (256 << 10));
+}
+
+/// Loops over what can be reduced meet nothing that is then refused.
+TEST(Local, ReducesTheTypesThatAreComputedIn) {
+  for (DType dtype : kReducible) {
+    EXPECT_NO_THROW(dispatch(dtype, [](auto) {})) << dtype;
+    EXPECT_NO_THROW(check_reducible("all_reduce", dtype, 0, 1)) << dtype;
+  }
+  EXPECT_EQ(kReducible.size(), static_cast<size_t>(DType::boolean));  // all but f16
+  EXPECT_THROW(check_reducible("all_reduce", DType::f16, 0, 1), Error);
 }
 
 TEST(Local, NoRanksIsRefused) { EXPECT_THROW(make_local_communicators(0), Error); }
