@@ -191,7 +191,8 @@ struct AttentionSizes {
     if (attrs.dropout > 0) step_at = static_cast<int64_t>(call.in.size()) - 1;
     constexpr int64_t kMost = 256 << 20;
     group = std::max<int64_t>(heads, 1);
-    for (int64_t parts = 1; group > 1 && group * score_bytes() > kMost; ++parts) {
+    const auto much = [&] { return group * score_bytes() > kMost || group > LtShape::kMostBatch; };
+    for (int64_t parts = 1; group > 1 && much(); ++parts) {
       if (heads % parts == 0) group = heads / parts;
     }
   }

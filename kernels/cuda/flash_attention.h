@@ -7,7 +7,8 @@
 
 namespace shardrun::cuda {
 
-/// Heads are done a group at a time, as many as have room in a workspace of this size.
+/// Heads are done a group at a time, as many as have room in a workspace of this size, and are a
+/// batch.
 inline constexpr int64_t kMostFlashBytes = 512 << 20;
 
 inline CudnnAttention flash_attention_of(const KernelCall& call) {
@@ -18,7 +19,10 @@ inline CudnnAttention flash_attention_of(const KernelCall& call) {
   a.queries = size.queries, a.keys = size.keys;
   a.width = size.width, a.value_width = size.value_width;
   a.scale = attrs.scale, a.causal = attrs.causal;
-  for (int64_t parts = 1; a.heads > 1 && a.workspace_bytes() > kMostFlashBytes; ++parts) {
+  const auto much = [&] {
+    return a.workspace_bytes() > kMostFlashBytes || a.heads > LtShape::kMostBatch;
+  };
+  for (int64_t parts = 1; a.heads > 1 && much(); ++parts) {
     if (size.heads % parts == 0) a.heads = size.heads / parts;
   }
   return a;

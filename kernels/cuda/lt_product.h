@@ -21,6 +21,8 @@ struct LtShape {
     int64_t ld = 0, step = 0;
   };
   Operand a, b, d;
+  /// Kernels of libraries have a batch along a grid's y or z, which end there.
+  static constexpr int64_t kMostBatch = 65535;
   int64_t batch = 1;
   struct Start {
     int64_t a = 0, b = 0, d = 0;

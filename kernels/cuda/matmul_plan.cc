@@ -24,7 +24,8 @@ std::optional<Lying> lying(int64_t rows, int64_t cols, int64_t row_stride, int64
   return std::nullopt;
 }
 
-// Of several batch dims one is cuBLASLt's, the others are calls of their own.
+// Of several batch dims one is cuBLASLt's, where it is not too long; the others are calls of their
+// own.
 constexpr int64_t kMostCalls = 32;
 
 std::optional<LtShape> lt_shape(const StridedProduct& p, std::string* why) {
@@ -46,20 +47,24 @@ std::optional<LtShape> lt_shape(const StridedProduct& p, std::string* why) {
     if (p.c[d] > p.c[strided]) strided = d;
   }
   for (size_t d = 0; d < batches; ++d) {
+    LtShape::Start step{p.b_strides[d], p.a_strides[d], p.c_strides[d]};
+    int64_t calls = p.c[d];
     if (d == strided) {
-      s.batch = p.c[d];
-      s.a.step = p.b_strides[d], s.b.step = p.a_strides[d], s.d.step = p.c_strides[d];
-      continue;
+      s.a.step = step.a, s.b.step = step.b, s.d.step = step.d;
+      calls = 1;
+      while (calls <= kMostCalls && (p.c[d] % calls != 0 || p.c[d] / calls > LtShape::kMostBatch))
+        ++calls;
+      s.batch = p.c[d] / calls;
+      step = {step.a * s.batch, step.b * s.batch, step.d * s.batch};
     }
-    if (static_cast<int64_t>(s.starts.size()) * p.c[d] > kMostCalls) {
-      *why = "has too many batch dims that do not lie evenly";
+    if (static_cast<int64_t>(s.starts.size()) * calls > kMostCalls) {
+      *why = str("needs more than ", kMostCalls, " calls for its batch");
       return std::nullopt;
     }
     std::vector<LtShape::Start> all;
     for (const LtShape::Start& start : s.starts) {
-      for (int64_t i = 0; i < p.c[d]; ++i)
-        all.push_back({start.a + i * p.b_strides[d], start.b + i * p.a_strides[d],
-                       start.d + i * p.c_strides[d]});
+      for (int64_t i = 0; i < calls; ++i)
+        all.push_back({start.a + i * step.a, start.b + i * step.b, start.d + i * step.d});
     }
     s.starts = std::move(all);
   }
@@ -71,12 +76,8 @@ BoxLoops moving(const EinsumProduct::Transposition& of) {
   for (int64_t d : of.perm) to.push_back(of.from[static_cast<size_t>(d)]);
   const Shape from_strides = row_major_strides(of.from), to_strides = row_major_strides(to);
   BoxLoops loops;
-  loops.dims = static_cast<int>(to.size());
-  loops.count = element_count(to);
-  for (size_t d = 0; d < to.size(); ++d) {
-    loops.size[d] = to[d], loops.to[d] = to_strides[d];
-    loops.from[d] = from_strides[static_cast<size_t>(of.perm[d])];
-  }
+  for (size_t d = 0; d < to.size(); ++d)
+    loops.add(to[d], from_strides[static_cast<size_t>(of.perm[d])], to_strides[d]);
   return loops;
 }
 

@@ -531,5 +531,28 @@ TEST(MatmulPlan, MovesNothingInAModelsProducts) {
   }
 }
 
+/// A batch that is longer than a grid's last dims is several calls, if it parts evenly into few.
+TEST(MatmulPlan, LongBatchesAreSeveralCalls) {
+  std::mt19937_64 rng(7);
+  for (const int64_t batch : {65535, 65536, 70000, 65537, 65535 * 33}) {
+    SCOPED_TRACE(batch);
+    Case c;
+    c.node.op = "matmul";
+    c.node.attrs = {{"equation", std::string("bij,bjk->bik")}};
+    c.in = {{DType::f32, {batch, 2, 3}}, {DType::f32, {batch, 3, 2}}};
+    c.out = infer_types(c.node, c.in);
+    std::string why;
+    const auto plan = cuda::plan_matmul({c.node, c.in, c.out}, false, &why);
+    ASSERT_EQ(plan.has_value(), batch <= 70000 && batch != 65537);  // which is prime
+    if (!plan) {
+      EXPECT_EQ(why, "needs more than 32 calls for its batch");
+      continue;
+    }
+    EXPECT_EQ(plan->product->starts.size(), batch > 65535 ? 2u : 1u);
+    EXPECT_LE(plan->product->batch, LtShape::kMostBatch);
+    EXPECT_TRUE(check(c, rng));
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
