@@ -26,6 +26,7 @@ KernelTime time_of(const CalibrationCall& call, const Ceilings& ceilings) {
   time.kernel = select_kernel(backend().kernels, KernelCall{call.node, call.in, out}).impl;
   for (const TensorType& t : call.in) time.in.push_back(str(t));
   for (const TensorType& t : out) time.out.push_back(str(t));
+  time.places = call.places;
   time.bytes = work.bytes;
   time.flops = work.flops;
   const auto rate = ceilings.flops.find(time.dtype);
@@ -66,8 +67,23 @@ Ceilings measure_ceilings(Team& team) {
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {elements / 512, 512}});
-  out.bandwidth = memory / measure_call(team, add);
+  for (const int place : {-1, 0}) {
+    add.places = {place};
+    out.bandwidth = std::max(out.bandwidth, memory / measure_call(team, add));
+  }
   return out;
+}
+
+/// Of each result of a step the operand in whose place it lies.
+std::vector<int> places_of(const Program& program, const Step& step) {
+  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
+  std::vector<int> places;
+  for (const BufferId out : step.out) {
+    const auto in = std::find_if(step.in.begin(), step.in.end(),
+                                 [&](BufferId id) { return offset(id) == offset(out); });
+    places.push_back(in == step.in.end() ? -1 : static_cast<int>(in - step.in.begin()));
+  }
+  return places;
 }
 
 std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches) {
@@ -84,6 +100,8 @@ std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches)
       key += str("|", call.call.in.back());
     }
     call.stays = stays_in_place(program, step);
+    call.call.places = places_of(program, step);
+    for (const int place : call.call.places) key += str("|", place);
     const auto [at, fresh] = known.emplace(key + (call.stays ? "|stays" : ""), out.size());
     if (fresh) out.push_back(std::move(call));
     out[at->second].calls += step.phase == Phase::micro ? micro_batches : 1;

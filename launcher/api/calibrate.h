@@ -72,6 +72,9 @@ class Team {
 struct CalibrationCall {
   Node node;
   std::vector<TensorType> in;
+  /// Of each result the operand in whose place it lies, or -1: memory of its own. Empty: all have
+  /// their own.
+  std::vector<int> places = {};
 };
 
 /// A call of the op that reads and writes about so many bytes (an op that is measured by FLOPs:

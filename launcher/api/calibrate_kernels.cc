@@ -50,9 +50,10 @@ class Operands {
            const PreparedKernel& kernel, double rotation, Team::Scratch& scratch)
       : stream_(scratch.device().stream()) {
     double bytes = 0;
-    for (const auto* types : {&call.in, &out}) {
-      for (const TensorType& t : *types) bytes += static_cast<double>(aligned(byte_size(t)));
-    }
+    const auto place = [&](size_t i) { return call.places.empty() ? -1 : call.places[i]; };
+    for (const TensorType& t : call.in) bytes += static_cast<double>(aligned(byte_size(t)));
+    for (size_t i = 0; i < out.size(); ++i)
+      if (place(i) < 0) bytes += static_cast<double>(aligned(byte_size(out[i])));
     const double copies = std::clamp(rotation / std::max(bytes, 1.0), 1.0, kMostCopies);
     sets_.resize(static_cast<size_t>(copies));
     const auto needed = (static_cast<int64_t>(bytes) + aligned(kernel.kept_bytes)) *
@@ -70,9 +71,13 @@ class Operands {
         }
         at += aligned(byte_size(call.in[i]));
       }
-      for (const TensorType& t : out) {
-        set.out.push_back({at, t});
-        at += aligned(byte_size(t));
+      for (size_t i = 0; i < out.size(); ++i) {
+        if (place(i) >= 0) {
+          set.out.push_back({set.in[static_cast<size_t>(place(i))].data, out[i]});
+          continue;
+        }
+        set.out.push_back({at, out[i]});
+        at += aligned(byte_size(out[i]));
       }
       if (kernel.kept_bytes == 0) continue;
       set.kept = at;

@@ -28,6 +28,7 @@ nlohmann::json kernel_json(const KernelTime& k) {
           {"kernel", k.kernel},
           {"dtype", k.dtype},
           {"in", k.in},
+          {"places", k.places},
           {"out", k.out},
           {"node", k.node},
           {"calls", k.calls},

@@ -1,4 +1,5 @@
-// The reduction in rank order, of vectors and of what is left behind them: the bits that numbers give one by one.
+// The reduction in rank order, of vectors and of what is left behind them: the bits that numbers
+// give one by one.
 #include "collectives/reduce.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,8 @@ namespace {
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
 
-/// What three ranks hold: sums of floats that depend on their order; NaN, infinities and both zeros.
+/// What three ranks hold: sums of floats that depend on their order; NaN, infinities and both
+/// zeros.
 template <class T>
 T number(int64_t i, int rank) {
   if constexpr (std::is_integral_v<T>) {
@@ -41,7 +43,8 @@ A combined(A a, A b, Reduction op) {
 template <class T>
 std::vector<uint8_t> bits(T value) {
   if constexpr (!std::is_integral_v<T>) {
-    if (static_cast<float>(value) != static_cast<float>(value)) return {};  // one NaN is as good as another
+    if (static_cast<float>(value) != static_cast<float>(value))
+      return {};  // one NaN is as good as another
   }
   return std::vector<uint8_t>(reinterpret_cast<const uint8_t*>(&value),
                               reinterpret_cast<const uint8_t*>(&value + 1));
@@ -59,10 +62,12 @@ void check(DType dtype, Reduction op, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<size_t>(i);
     Sum<T> expected = static_cast<Sum<T>>(before[0][at]);
-    for (size_t r = 1; r < 3; ++r) expected = combined(expected, static_cast<Sum<T>>(before[r][at]), op);
+    for (size_t r = 1; r < 3; ++r)
+      expected = combined(expected, static_cast<Sum<T>>(before[r][at]), op);
     for (size_t r : {0, 2}) {
       ASSERT_EQ(bits(held[r][at]), bits(static_cast<T>(expected)))
-          << to_string(dtype) << ", " << static_cast<int>(op) << ", element " << i << " of " << count << " on rank " << r;
+          << to_string(dtype) << ", " << static_cast<int>(op) << ", element " << i << " of "
+          << count << " on rank " << r;
     }
     ASSERT_EQ(bits(held[1][at]), bits(before[1][at])) << "an input that is no output";
   }

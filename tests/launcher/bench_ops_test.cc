@@ -65,6 +65,11 @@ TEST_F(BenchOps, HasEveryCallOfAStepWorstFirst) {
         std::max(k.at("flops").get<double>() / ceilings.at("flops_per_s").at(dtype).get<double>(),
                  k.at("bytes").get<double>() / ceilings.at("bytes_per_s").get<double>());
     EXPECT_NEAR(k.at("least_ms"), least * 1e3, 1e-9) << k;
+    if (k.at("op") == "adamw") {  // as in the step: over the weights and moments
+      const std::vector<int> places = k.at("places");
+      EXPECT_EQ((std::vector<int>{places[0], places[1], places[2]}), (std::vector<int>{0, 2, 3}))
+          << k;
+    }
     // [2, 16, 32] x [32, 128]: operands and result once each, in bf16.
     if (k.at("op") == "matmul" && k.at("flops") == 2.0 * 32 * 32 * 128) {
       EXPECT_GE(k.at("bytes"), 2.0 * (32 * 32 + 32 * 128 + 32 * 128)) << k;

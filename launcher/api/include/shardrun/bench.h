@@ -49,7 +49,7 @@ std::vector<CollectiveTimes> measure_collective_calls(World& world,
                                                       const CollectivesRequest& request);
 
 /// What this machine reaches at best, one rank with all its threads: the rate of a large matmul by
-/// type, and bytes a second of a large add, from memory and back to it.
+/// type, and bytes a second of a large add, from memory and back to it, over an operand or not.
 struct Ceilings {
   std::string device = "cpu";
   int threads = 1;
@@ -61,6 +61,7 @@ struct Ceilings {
 struct KernelTime {
   std::string op, kernel, dtype;     // kernel: the implementation
   std::vector<std::string> in, out;  // types
+  std::vector<int> places;           // of each result the operand in whose place it lies, or -1
   std::string node;                  // of a model: the first that makes this call
   int64_t calls = 1;                 // of a model: in a step
   double seconds = 0;                // of one call
