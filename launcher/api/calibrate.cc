@@ -12,11 +12,14 @@
 #include "backend.h"
 #include "cluster.h"
 #include "planner/cluster_file.h"
+#include "room.h"
 #include "shardrun/shardrun.h"
 #include "world.h"
 
 namespace shardrun {
 namespace {
+
+constexpr const char* kSource = "shardrun calibrate";
 
 std::string processor() {
   std::ifstream in("/proc/cpuinfo");
@@ -34,19 +37,38 @@ std::vector<int> doubling(int first, int most) {
   return out;
 }
 
-/// On rank threads of this process.
-std::vector<MeasuredCollective> measure_threads(int ranks, double deadline) {
-  std::vector<MeasuredCollective> out;
+/// measure(comm, on) of rank 0, by rank threads of this process.
+template <class Measure>
+auto measure_threads(int ranks, const Measure& measure) {
+  decltype(measure(std::declval<Communicator&>(), std::declval<RankDevice&>())) out{};
   std::mutex mutex;
   World world = World::threads(ranks);
   run_ranks(world, [&](Communicator& comm) {
     const std::unique_ptr<RankDevice> on = backend().open(comm);
-    std::vector<MeasuredCollective> own =
-        measure_collectives(on->comm(), on->device(), "threads", deadline);
+    auto own = measure(comm, *on);
     const std::lock_guard lock(mutex);
     if (comm.rank() == 0) out = std::move(own);
   });
   return out;
+}
+
+/// measure_communicators, of ranks with devices of their own whose libraries take room; none of
+/// others.
+std::optional<int64_t> communicator_bytes(Communicator& host, RankDevice& on) {
+  const std::vector<Room> rooms = gather_rooms(host, on.room());
+  if (!rooms[0].libraries || !have_own_devices(rooms)) return std::nullopt;
+  return measure_communicators(on.comm(), on.device());
+}
+
+/// The most that was measured, of any number of ranks, is what is put aside.
+void put_aside(Cluster& cluster, std::optional<int64_t> communicators, int ranks) {
+  const std::string field = "communicator_bytes";
+  if (!communicators) return;
+  const int64_t bytes = with_margin(*communicators);
+  if (cluster.sources.count(field) > 0 && cluster.communicator_bytes >= bytes) return;
+  cluster.communicator_bytes = bytes;
+  cluster.sources[field] = str(kSource, ": communicators of ", ranks, " ranks took ",
+                               *communicators, " bytes, ", kMarginInWords);
 }
 
 /// Teams that measure kernels: on the CPU as many ranks as share its cores, each with so many
@@ -74,7 +96,7 @@ std::string measured_devices(const Team& team) {
 /// The figures of the formulas, from the measurements: those of ranks that have a core each, or a
 /// GPU. `extent`: how large products were.
 void summarise(Cluster& cluster, const Extent& extent) {
-  const std::string source = "shardrun calibrate";
+  const std::string source = kSource;
   const MeasuredKernels& kernels = cluster.measured.kernels.back();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto grid = kernels.grids.find({"matmul", "nn", dtype});
@@ -180,10 +202,13 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
     return std::string();
   });
   std::vector<MeasuredCollective> between;
+  std::optional<int64_t> communicators;
   at_boundary([&] {
     share_cores(world.impl());
     if (!mpi) return;
-    const std::unique_ptr<RankDevice> on = backend().open(*world.impl().mpi);
+    Communicator& host = *world.impl().mpi;
+    const std::unique_ptr<RankDevice> on = backend().open(host);
+    communicators = communicator_bytes(host, *on);
     between = measure_collectives(on->comm(), on->device(), "mpi", end);
   });
   decide_on_rank0(world, [&] {
@@ -192,6 +217,7 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
     if (mpi) {
       report.collectives = static_cast<int>(between.size());
       replace(collectives, "mpi", world.size(), std::move(between));
+      put_aside(cluster, communicators, world.size());
     } else {
       const int n = backend().devices();
       const std::optional<int> each = world.impl().asked;
@@ -200,9 +226,13 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       const std::vector<int> groups = doubling(2, all[0].device().is_host() ? 2 * n : n);
       std::vector<MeasuredKernels> others = std::move(cluster.measured.kernels);
       std::erase_if(others, [&](const MeasuredKernels& k) { return !each || k.threads == *each; });
-      const std::vector<MeasuredCollective> before = std::move(collectives);
+      const Cluster before = std::move(cluster);
       cluster = backend().cluster(1);
-      cluster.measured.collectives = before;
+      cluster.measured.collectives = before.measured.collectives;
+      if (const auto was = before.sources.find("communicator_bytes"); was != before.sources.end()) {
+        cluster.communicator_bytes = before.communicator_bytes;
+        cluster.sources.insert(*was);
+      }
       const auto parts = static_cast<double>(all.size());
       for (size_t i = 0; i < all.size(); ++i) {
         const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
@@ -215,9 +245,21 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
         return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
       });
+      if (!all[0].device().is_host() && report.kernels > 0) {
+        const int64_t taken = measure_libraries(all[0]);
+        cluster.library_bytes = with_margin(taken);
+        cluster.sources["library_bytes"] =
+            str(kSource, ": kernels and a noted step took ", taken, " bytes, ", kMarginInWords);
+      }
       replace(cluster.measured.collectives, "threads", 0, {});
+      // Before any other: what one has loaded, the next finds there.
+      if (!groups.empty())
+        put_aside(cluster, measure_threads(groups.back(), communicator_bytes), groups.back());
       for (const int ranks : groups) {
-        std::vector<MeasuredCollective> fresh = measure_threads(ranks, end);
+        std::vector<MeasuredCollective> fresh =
+            measure_threads(ranks, [&](Communicator&, RankDevice& on) {
+              return measure_collectives(on.comm(), on.device(), "threads", end);
+            });
         report.collectives += static_cast<int>(fresh.size());
         replace(cluster.measured.collectives, "threads", ranks, std::move(fresh));
       }

@@ -1,6 +1,7 @@
 // Measuring this machine: kernels as ranks run them, collectives between them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -42,11 +43,12 @@ class Team {
     explicit Scratch(Device& device) : device_(&device) {}
     Device& device() const { return *device_; }
     char* bytes(int64_t count);  // with anything in it, and no longer what was given before
+    int64_t taken() const { return taken_; }  // bytes of the device, as it counts them
 
    private:
     Device* device_;
     std::shared_ptr<char> data_;
-    int64_t count_ = 0;
+    int64_t count_ = 0, taken_ = 0;
   };
 
   Team(int ranks, int threads);  // on the host
@@ -59,13 +61,21 @@ class Team {
   const Extent& extent();
   double measure(const std::function<Work(Scratch&)>& make, double budget);
 
+  /// Notes and does so many runs: as a step of that many launches is.
+  void note(const std::function<Work(Scratch&)>& make, int64_t runs);
+  /// Bytes of the device that were taken, at most, since the team was made, beside its scratch
+  /// memory: by libraries when kernels first ran, and by noted work. 0 on the host.
+  int64_t taken() const { return taken_; }
+
  private:
   double measure_behind(const std::function<Work(Scratch&)>& make, double budget);
+  void look_what_is_taken();
 
   std::shared_ptr<Device> device_;
   int ranks_, threads_;
   std::vector<Scratch> scratch_;
   std::optional<Extent> extent_;
+  int64_t free_ = 0, taken_ = 0;  // free_: bytes of the device, when the team was made
 };
 
 /// One op called with these types; the curve that its time belongs to.
@@ -105,6 +115,22 @@ double measure_call(Team& team, const CalibrationCall& call);
 /// Measures until `deadline` (of steady_clock, in seconds since its epoch). Larger sizes are left
 /// out where smaller ones take long already.
 MeasuredKernels measure_kernels(Team& team, double deadline);
+
+/// What libraries take of a team's device beside an arena: as much as they took for what was
+/// measured, and for a noted step of many launches.
+int64_t measure_libraries(Team& team);
+
+/// Bytes of their devices that ranks' communicators take, of the rank that has most: one of all and
+/// those of the groups of every size that divides them, at once, after each kind of collective
+/// between few numbers and between many. Collective over `world`; every rank returns the same.
+int64_t measure_communicators(Communicator& world, Device& device);
+
+/// Of so many bytes that were taken, what is put aside: models run other kernels, and groups, than
+/// were measured.
+inline int64_t with_margin(int64_t taken) {
+  return taken + std::max(taken / 2, int64_t{128} << 20);
+}
+inline constexpr const char* kMarginInWords = "and half as much again, at least 128 MiB";
 
 /// Every kind of collective in groups of every size that divides the ranks. Collective over
 /// `world`, whose buffers lie on `device`, and whose work is its side's, where it has one, as in a

@@ -63,6 +63,52 @@ Groups groups_of(Communicator& world, int size) {
   return out;
 }
 
+/// A collective of `rows` times 64 floats, whose memory lies in an arena as in a step. Collective
+/// over `world`.
+class Trial {
+ public:
+  Trial(Communicator& world, Device& device, const Communicator& group, const Case& c, int64_t rows)
+      : rank_(static_cast<size_t>(group.rank())),
+        collective_(collective_of_case(group, c, rows)),
+        step_(collective_, DType::f32, group.rank(), device),
+        in_count_(element_count(box_shape(collective_.in_boxes[rank_]))),
+        in_bytes_(padded(in_count_)),
+        out_bytes_(padded(element_count(box_shape(collective_.out_boxes[rank_])))),
+        arena_(in_bytes_ + out_bytes_ + step_.workspace_bytes(), world) {
+    const float one = 1;
+    device.fill(arena_.data(), in_count_, &one, sizeof one);
+  }
+  /// By the group, or by another in which this rank has the same place.
+  void run(Communicator& group) const {
+    char* const out = arena_.data() + in_bytes_;
+    step_.run(arena_.data(), out, out + out_bytes_, &group);
+  }
+  /// On the host. In a step the operand was just written, and lies in its writer's cache.
+  void write() const {
+    for (int64_t i = 0; i < in_count_; i += 16) reinterpret_cast<float*>(arena_.data())[i] += 1;
+  }
+
+ private:
+  static int64_t padded(int64_t floats) {
+    return (floats * 4 + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  }
+  static Collective collective_of_case(const Communicator& group, const Case& c, int64_t rows) {
+    const Mesh mesh({{"a", group.size()}});
+    ReshardStep step;
+    step.kind = c.kind;
+    step.axes = {0};
+    step.to_dim = c.kind == Collective::Kind::all_to_all ? 1 : 0;
+    step.after = parse_sharding(c.after, mesh);
+    return collective_of(step, {rows, 64}, parse_sharding(c.before, mesh), mesh, group.rank());
+  }
+
+  size_t rank_;
+  Collective collective_;
+  CollectiveStep step_;
+  int64_t in_count_, in_bytes_, out_bytes_;
+  Arena arena_;
+};
+
 /// Lower quartile of what a call takes from when the last rank has come: what the quickest rank
 /// sees, for the others also wait. Of groups that are not all ranks, calls along one axis of a mesh
 /// and along the other alternate, as in a step, until the slowest rank has done some: where ranks
@@ -71,34 +117,9 @@ Groups groups_of(Communicator& world, int size) {
 double measure(Communicator& world, Device& device, const Groups& groups, const Case& c,
                int64_t rows) {
   Communicator& host = world.host();
-  Communicator& group = *groups.along;
-  const Mesh mesh({{"a", group.size()}});
-  const Shape shape = {rows, 64};
-  ReshardStep step;
-  step.kind = c.kind;
-  step.axes = {0};
-  step.to_dim = c.kind == Collective::Kind::all_to_all ? 1 : 0;
-  const Sharding before = parse_sharding(c.before, mesh);
-  step.after = parse_sharding(c.after, mesh);
-  const Collective collective = collective_of(step, shape, before, mesh, group.rank());
-  const CollectiveStep run(collective, DType::f32, group.rank(), device);
-  const auto me = static_cast<size_t>(group.rank());
-  const int64_t in_count = element_count(box_shape(collective.in_boxes[me])),
-                out_count = element_count(box_shape(collective.out_boxes[me]));
-  const auto padded = [](int64_t floats) {
-    return (floats * 4 + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-  };
-  // As in a step, all of it lies in an arena.
-  const Arena arena(padded(in_count) + padded(out_count) + run.workspace_bytes(), world);
-  char* in = arena.data();
-  char* out = arena.data() + padded(in_count);
-  char* workspace = out + padded(out_count);
-  const float one = 1;
-  device.fill(in, in_count, &one, sizeof one);
-  // In a step the operand was just written, and lies in its writer's cache.
+  const Trial trial(world, device, *groups.along, c, rows);
   const auto write = [&] {
-    if (!device.is_host()) return;
-    for (int64_t i = 0; i < in_count; i += 16) reinterpret_cast<float*>(in)[i] += 1;
+    if (device.is_host()) trial.write();
   };
   const int rounds = groups.across || !device.is_host() ? kAlternations : 1;
   const int calls = groups.across ? 2 * rounds : rounds;
@@ -111,7 +132,7 @@ double measure(Communicator& world, Device& device, const Groups& groups, const 
       for (Communicator* axis : {groups.along.get(), groups.across.get()}) {
         if (axis == nullptr) continue;
         if (groups.across) write();
-        run.run(in, out, workspace, axis);
+        trial.run(*axis);
       }
     }
     device.synchronize();
@@ -130,6 +151,28 @@ double measure(Communicator& world, Device& device, const Groups& groups, const 
 }
 
 }  // namespace
+
+int64_t measure_communicators(Communicator& world, Device& of) {
+  constexpr int64_t kFew = 4, kMany = 1 << 16;  // rows; kinds of calls may differ by size
+  Device& device = of.side() != nullptr ? *of.side() : of;
+  const int64_t before = device.free_bytes();
+  std::vector<Groups> all;
+  for (int size = world.size(); size >= 2; --size) {
+    if (world.size() % size != 0) continue;
+    all.push_back(groups_of(world, size));
+    for (const Case& c : kCases) {
+      for (int64_t rows : {kFew, kMany}) {
+        const Trial trial(world, device, *all.back().along, c, rows);
+        trial.run(*all.back().along);
+        if (all.back().across) trial.run(*all.back().across);
+        device.synchronize();
+        world.host().barrier();  // before anybody's memory goes
+      }
+    }
+  }
+  return static_cast<int64_t>(
+      largest(world.host(), static_cast<double>(before - device.free_bytes())));
+}
 
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& of,
                                                     const std::string& backend, double deadline) {

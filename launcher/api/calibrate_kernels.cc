@@ -229,17 +229,18 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
 
 namespace {
 
-double measure_rotating(Team& team, const CalibrationCall& call, double rotation) {
+Team::Work work_of_call(const CalibrationCall& call, double rotation, Team::Scratch& scratch) {
   const std::vector<TensorType> out = infer_types(call.node, call.in);
-  return team.measure(
-      [&](Team::Scratch& scratch) -> Team::Work {
-        auto kernel = std::make_shared<PreparedKernel>(
-            select_kernel(backend().kernels, KernelCall{call.node, call.in, out}));
-        auto operands = std::make_shared<Operands>(call, out, *kernel, rotation, scratch);
-        return {[kernel, operands](int64_t run) { kernel->run(operands->args(run)); },
-                kernel->recordable};
-      },
-      team.device().is_host() ? kBudget : kBehindBudget);
+  auto kernel = std::make_shared<PreparedKernel>(
+      select_kernel(backend().kernels, KernelCall{call.node, call.in, out}));
+  auto operands = std::make_shared<Operands>(call, out, *kernel, rotation, scratch);
+  return {[kernel, operands](int64_t run) { kernel->run(operands->args(run)); },
+          kernel->recordable};
+}
+
+double measure_rotating(Team& team, const CalibrationCall& call, double rotation) {
+  return team.measure([&](Team::Scratch& scratch) { return work_of_call(call, rotation, scratch); },
+                      team.device().is_host() ? kBudget : kBehindBudget);
 }
 
 /// FLOP/s of the first square product that takes long enough, or is as large as fits.
@@ -296,12 +297,14 @@ char* Team::Scratch::bytes(int64_t count) {
   if (count > count_) {
     count_ = 0;
     data_.reset();  // first, so that there is room for the next
+    const int64_t free = device_->free_bytes();
     try {
       data_ = device_->allocate(count);
     } catch (const Error& e) {
       throw e.with_context("scratch memory of a measurement");
     }
     count_ = count;
+    taken_ = free - device_->free_bytes();
   }
   return data_.get();
 }
@@ -315,7 +318,11 @@ Team::Team(int ranks, int threads)
 
 Team::Team(std::shared_ptr<Device> device, int threads)
     : device_(std::move(device)), ranks_(1), threads_(threads), scratch_(1, Scratch(*device_)) {
-  if (device_->is_host()) extent_ = Extent();
+  if (device_->is_host()) {
+    extent_ = Extent();
+  } else {
+    free_ = device_->free_bytes();
+  }
 }
 
 const Extent& Team::extent() {
@@ -387,6 +394,7 @@ double Team::measure_behind(const std::function<Work(Scratch&)>& make, double bu
   const Work work = make(scratch_[0]);
   work.run(0);  // libraries make up their minds
   device_->synchronize();
+  look_what_is_taken();
   int64_t run = 1;
   const auto several = [&](int64_t count) {
     for (int64_t i = 0; i < count; ++i) work.run(run++);
@@ -406,12 +414,38 @@ double Team::measure_behind(const std::function<Work(Scratch&)>& make, double bu
     for (int64_t i = 0; i < times; ++i) noted ? noted->run() : several(together);
   };
   const double first = std::max(seconds_of([&] { ask(1); }), 1e-7);
+  look_what_is_taken();
   const auto times = std::clamp(static_cast<int64_t>(batch / first), int64_t{1}, int64_t{1000});
   std::vector<double> samples;
   const double begin = now_seconds();
   while (samples.size() < kBatches && (samples.empty() || now_seconds() - begin < kPatience))
     samples.push_back(seconds_of([&] { ask(times); }) / static_cast<double>(times * together));
   return typical(std::move(samples));
+}
+
+void Team::note(const std::function<Work(Scratch&)>& make, int64_t runs) {
+  const Work work = make(scratch_[0]);
+  work.run(0);
+  device_->synchronize();
+  const std::unique_ptr<RecordedWork> noted = device_->record([&] {
+    for (int64_t run = 1; run <= runs; ++run) work.run(run);
+  });
+  if (noted) noted->run();
+  device_->synchronize();
+  look_what_is_taken();
+}
+
+void Team::look_what_is_taken() {
+  taken_ = std::max(taken_, free_ - scratch_[0].taken() - device_->free_bytes());
+}
+
+int64_t measure_libraries(Team& team) {
+  constexpr int64_t kLaunches = 4096;  // of a large model's step
+  CalibrationCall add;
+  add.node.op = add.node.name = "add";
+  add.in.assign(2, {DType::f32, {256}});
+  team.note([&](Team::Scratch& scratch) { return work_of_call(add, 0, scratch); }, kLaunches);
+  return team.taken();
 }
 
 MeasuredKernels measure_kernels(Team& team, double deadline) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <vector>
+#include <set>
 
 #include "backend.h"
 #include "base/error.h"
@@ -30,7 +30,7 @@ ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster) {
   return out;
 }
 
-std::vector<Room> rooms_of_ranks(World& world) {
+std::vector<Room> gather_rooms(Communicator& host, const Room& mine) {
   struct Told {
     std::array<char, 256> device, id;
     int64_t bytes;
@@ -41,20 +41,30 @@ std::vector<Room> rooms_of_ranks(World& world) {
     std::copy_n(from.begin(), std::min(from.size(), out.size() - 1), out.begin());
     return out;
   };
+  const Told told{text(mine.device), text(mine.id), mine.bytes, mine.libraries};
+  std::vector<Told> all(static_cast<size_t>(host.size()));
+  host.all_gather(&told, all.data(), std::vector<int64_t>(all.size(), sizeof told), DType::u8);
+  std::vector<Room> out;
+  for (const Told& of : all)
+    out.push_back({of.device.data(), {of.id.data(), of.id.size()}, of.bytes, of.libraries});
+  return out;
+}
+
+bool have_own_devices(std::span<const Room> of_ranks) {
+  std::set<std::string> ids;
+  for (const Room& room : of_ranks) ids.insert(room.id);
+  return ids.size() == of_ranks.size();
+}
+
+std::vector<Room> rooms_of_ranks(World& world) {
   std::vector<Room> out;
   std::mutex mutex;  // thread ranks share it
   run_ranks(world, [&](Communicator& comm) {
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     comm.barrier();  // all have
-    const Room room = on->room();
-    const Told mine{text(room.device), text(room.id), room.bytes, room.libraries};
-    std::vector<Told> all(static_cast<size_t>(comm.size()));
-    comm.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine), DType::u8);
+    std::vector<Room> all = gather_rooms(comm, on->room());
     const std::lock_guard lock(mutex);
-    out.clear();
-    for (const Told& told : all)
-      out.push_back(
-          {told.device.data(), {told.id.data(), told.id.size()}, told.bytes, told.libraries});
+    out = std::move(all);
   });
   return out;
 }

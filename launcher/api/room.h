@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "planner/cluster.h"
 #include "rank_device.h"
@@ -21,6 +22,11 @@ struct ArenaRoom {
 /// Of the rank that has least: ranks that share a device share what it has. Throws out_of_memory
 /// where libraries alone fill it.
 ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster);
+
+/// By rank, of what each tells of its own. Collective over memory of the host.
+std::vector<Room> gather_rooms(Communicator& host, const Room& mine);
+/// Does each have a device of its own?
+bool have_own_devices(std::span<const Room> of_ranks);
 
 /// By rank. Collective; opens the devices, so that what their drivers keep is no longer free.
 std::vector<Room> rooms_of_ranks(World& world);

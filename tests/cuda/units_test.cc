@@ -85,24 +85,29 @@ TEST(Units, OfBoxes) {
   EXPECT_EQ(unit({6, 16}, {6, 1}, {{0, 6}, {3, 1}}, 8), 8);     // a column
   EXPECT_EQ(unit({6, 16}, {1, 1}, {{0, 1}, {0, 1}}, 1), 1);
   // 2 and 3 are one loop in both; 4 lies apart from them in the first.
-  const BoxLoops loops = cuda::loops_of(whole({2, 3, 8}), whole({2, 3, 4}), {{0, 2}, {0, 3}, {0, 4}});
+  const BoxLoops loops =
+      cuda::loops_of(whole({2, 3, 8}), whole({2, 3, 4}), {{0, 2}, {0, 3}, {0, 4}});
   EXPECT_EQ(loops.dims, 2);
   EXPECT_EQ(loops.size[0], 6);
   EXPECT_EQ(loops.from[0], 8);
   EXPECT_EQ(loops.to[0], 4);
 }
 
-/// Boxes of tensors of all kinds, some of which begin anywhere, moved and added as the host does it.
+/// Boxes of tensors of all kinds, some of which begin anywhere, moved and added as the host does
+/// it.
 TEST(Units, BoxesAreTheHosts) {
   std::mt19937_64 rng(kSeed + 1);
   const auto each = [](int64_t count, const auto& body) {
     for (int64_t i = 0; i < count; ++i) body(i);
   };
-  const auto up_to = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  const auto up_to = [&](int64_t n) {
+    return static_cast<int64_t>(rng() % static_cast<uint64_t>(n));
+  };
   std::map<int64_t, int> units;
   for (int round = 0; round < 2000; ++round) {
-    const DType dtype = std::array{DType::f32, DType::bf16, DType::f64, DType::i64, DType::i32,
-                                   DType::u8, DType::boolean}[static_cast<size_t>(up_to(7))];
+    const DType dtype =
+        std::array{DType::f32, DType::bf16, DType::f64,    DType::i64,
+                   DType::i32, DType::u8,   DType::boolean}[static_cast<size_t>(up_to(7))];
     const int64_t element = size_of(dtype);
     Shape from, to;
     Box from_box, to_box, region;
@@ -123,7 +128,8 @@ TEST(Units, BoxesAreTheHosts) {
     const auto some = [&](size_t) { return up_to(90); };
     const Tensor source = numbers(dtype, {element_count(from) + off_from}, some),
                  got = numbers(dtype, {element_count(to) + off_to}, some);
-    const Tensor before = convert(got, dtype), added = convert(got, dtype), wanted = convert(got, dtype);
+    const Tensor before = convert(got, dtype), added = convert(got, dtype),
+                 wanted = convert(got, dtype);
     const auto at = [&](const Tensor& t, int64_t off) {
       return static_cast<char*>(t.view().data) + off * element;
     };
@@ -131,7 +137,8 @@ TEST(Units, BoxesAreTheHosts) {
     const BoxLoops loops = cuda::loops_of(from_box, to_box, region);
     ++units[cuda::move_of(loops, at(source, off_from), at(got, off_to), element).unit];
     cuda::copy_box_on(each, at(source, off_from), at(got, off_to), loops, element);
-    host_device().copy_box(at(source, off_from), from_box, at(wanted, off_to), to_box, region, element);
+    host_device().copy_box(at(source, off_from), from_box, at(wanted, off_to), to_box, region,
+                           element);
     ASSERT_EQ(std::memcmp(got.data(), wanted.data(), static_cast<size_t>(byte_size(got.type()))), 0)
         << "round " << round;
     const Tensor sum = convert(before, dtype);
@@ -198,7 +205,8 @@ TEST(Units, PadsAndTilesAreTheReferences) {
       for (const char* mode : {"constant", "edge", "reflect"}) {
         Node pad;
         pad.op = "pad";
-        pad.attrs = {{"before", before}, {"after", after}, {"mode", std::string(mode)}, {"value", 1.0}};
+        pad.attrs = {
+            {"before", before}, {"after", after}, {"mode", std::string(mode)}, {"value", 1.0}};
         expect_reference(kernel_of(list, "pad"), pad, {counted(dtype, shape)});
       }
     }

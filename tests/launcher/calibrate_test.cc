@@ -61,6 +61,108 @@ TEST(Calibrate, OperandsLieOnTheDevice) {
   EXPECT_GE(calls, 1);
 }
 
+/// What libraries take is neither scratch memory, however large, nor what is free again.
+TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
+  const auto device = std::make_shared<testing::FarDevice>();
+  Team team(device, 1);
+  CalibrationCall add;
+  add.node.op = add.node.name = "add";
+  add.in.assign(2, {DType::f32, {1024, 1024}});
+  measure_call(team, add);
+  EXPECT_EQ(team.taken(), 0);
+  device->taken = 5000;
+  measure_call(team, add);
+  device->taken = 3000;
+  measure_call(team, add);
+  EXPECT_EQ(team.taken(), 5000);
+  device->note_bytes = 10;  // of 4096 launches
+  EXPECT_EQ(measure_libraries(team), 3000 + 4096 * 10);
+  EXPECT_EQ(with_margin(1 << 20), (1 << 20) + (128 << 20));
+  EXPECT_EQ(with_margin(1 << 30), (1 << 30) + (512 << 20));
+}
+
+/// Ranks' communicator whose groups take 1000 bytes, and more when a kind of call is new to them.
+class HungryCommunicator final : public Communicator {
+ public:
+  HungryCommunicator(std::unique_ptr<Communicator> over, testing::FarDevice& device, int64_t own)
+      : over_(std::move(over)), device_(device) {
+    take(own);
+  }
+  ~HungryCommunicator() override { take(-taken_); }
+  int rank() const override { return over_->rank(); }
+  int size() const override { return over_->size(); }
+  Communicator& host() override { return over_->host(); }
+  void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                  DType dtype) override {
+    first(0, 1);
+    over_->all_gather(send, recv, counts, dtype);
+  }
+  void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
+                      Reduction op, void* staging) override {
+    first(1, 20);
+    over_->reduce_scatter(send, recv, counts, dtype, op, staging);
+  }
+  void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
+    first(2, 300);
+    if (count > 100'000) first(3, 4000);
+    over_->all_reduce(data, count, dtype, op, staging);
+  }
+  void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
+                  std::span<const int64_t> recv_counts, DType dtype) override {
+    first(4, 50000);
+    over_->all_to_all(send, send_counts, recv, recv_counts, dtype);
+  }
+  void broadcast(void* data, int64_t bytes, int root) override {
+    over_->broadcast(data, bytes, root);
+  }
+  void send(const void* data, int64_t bytes, int to) override { over_->send(data, bytes, to); }
+  void recv(void* data, int64_t bytes, int from) override { over_->recv(data, bytes, from); }
+  void barrier() override { over_->barrier(); }
+  Memory allocate(int64_t bytes) override { return over_->allocate(bytes); }
+  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
+    auto part = over_->split(groups);
+    if (!part) return nullptr;
+    return std::make_unique<HungryCommunicator>(std::move(part), device_, 1000);
+  }
+  void set_timeout(double seconds) override { over_->set_timeout(seconds); }
+  void abort() noexcept override { over_->abort(); }
+
+ private:
+  void take(int64_t bytes) { device_.taken += bytes, taken_ += bytes; }
+  void first(size_t kind, int64_t bytes) {
+    if (!called_[kind]) take(bytes);
+    called_[kind] = true;
+  }
+  std::unique_ptr<Communicator> over_;
+  testing::FarDevice& device_;
+  int64_t taken_ = 0;
+  std::array<bool, 5> called_{};
+};
+
+/// Of four ranks: those of all, of pairs of neighbours and of pairs that are two apart, at once.
+TEST(Calibrate, SeesWhatCommunicatorsTake) {
+  auto hosts = make_local_communicators(4);
+  std::vector<int64_t> found(4), left(4);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      testing::FarDevice device;
+      {
+        HungryCommunicator world(
+            make_peer_communicator(*hosts[rank], std::make_shared<testing::FarAccess>(device)),
+            device, rank == 2 ? 7 : 0);
+        if (rank == 2) device.taken += 9;  // before anything is measured
+        found[rank] = measure_communicators(world, device);
+        if (rank == 2) device.taken -= 9;
+      }
+      left[rank] = device.taken;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found, std::vector<int64_t>(4, 3 * (1000 + 1 + 20 + 300 + 4000 + 50000)));
+  EXPECT_EQ(left, std::vector<int64_t>(4, 0));
+}
+
 /// Without time, nothing is measured and nothing is made up.
 TEST(Calibrate, EndsAtItsDeadline) {
   Team team(std::make_shared<testing::FarDevice>(), 1);

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -82,9 +83,12 @@ class FarDevice final : public Device {
   bool is_host() const override { return false; }
   void* stream() const override { return const_cast<FarDevice*>(this); }
   std::shared_ptr<char> allocate(int64_t bytes) override {
-    return FarMemory::all().allocate(bytes);
+    std::shared_ptr<char> memory = FarMemory::all().allocate(bytes);
+    if (!memory) return nullptr;
+    char* const data = memory.get();
+    return {data, [memory = std::move(memory), used = use(bytes)](char*) {}};
   }
-  int64_t free_bytes() const override { return int64_t{1} << 40; }
+  int64_t free_bytes() const override { return (int64_t{1} << 40) - *used_ - taken; }
 
   void copy_in(void* to, const void* from, int64_t bytes) override {
     synchronize();
@@ -134,6 +138,7 @@ class FarDevice final : public Device {
     noted_ = recorded.get();
     steps();
     noted_ = nullptr;
+    recorded->memory = use(note_bytes * static_cast<int64_t>(recorded->pieces.size()));
     ++recordings;
     return recorded;
   }
@@ -142,7 +147,8 @@ class FarDevice final : public Device {
 
   size_t asked() const { return queue_.size(); }  // and not done yet
   int recordings = 0;
-  int joined = 0;  // calls of kernels that do several steps
+  int joined = 0;                     // calls of kernels that do several steps
+  int64_t taken = 0, note_bytes = 0;  // of its memory: by others, and by each piece of noted work
 
   /// Done, with memory open, or noted.
   void work(std::function<void()> piece) {
@@ -193,8 +199,16 @@ class FarDevice final : public Device {
       const FarMemory::Use open;
       for (const auto& piece : pieces) piece();
     }
+    std::shared_ptr<void> memory;  // counted as used as long as it lives
     std::vector<std::function<void()>> pieces;
   };
+  std::shared_ptr<std::atomic<int64_t>> used_ = std::make_shared<std::atomic<int64_t>>(0);
+  /// So many bytes are used as long as the returned object lives.
+  std::shared_ptr<void> use(int64_t bytes) {
+    *used_ += bytes;
+    return {nullptr, [used = used_, bytes](void*) { *used -= bytes; }};
+  }
+
   Noted* noted_ = nullptr;
   std::string step_;  // that work is asked for now
   std::unique_ptr<FarDevice> side_;
