@@ -2,6 +2,7 @@
 // otherwise.
 #include "kernels/cpu/strided_copy.h"
 
+#include "base/short_array.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -51,6 +52,32 @@ void copy_line(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int
   }
 }
 
+/// Where line after line of dims 0 .. last - 1 begins, counted on without division.
+class Lines {
+ public:
+  Lines(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, int64_t line)
+      : dims_(dims), src_(src_strides), dst_(dst_strides), index_(dims.size()) {
+    for (size_t d = dims.size() - 1; d-- > 0; line /= dims_[d]) {
+      index_[d] = line % dims_[d];
+      from += index_[d] * src_[d], to += index_[d] * dst_[d];
+    }
+  }
+  int64_t from = 0, to = 0;
+
+  void next() {
+    for (size_t d = dims_.size() - 1; d-- > 0;) {
+      from += src_[d], to += dst_[d];
+      if (++index_[d] < dims_[d]) return;
+      from -= dims_[d] * src_[d], to -= dims_[d] * dst_[d];
+      index_[d] = 0;
+    }
+  }
+
+ private:
+  const Shape &dims_, &src_, &dst_;
+  ShortArray<int64_t> index_;
+};
+
 template <class T>
 void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, const T* src,
                 T* dst) {
@@ -58,20 +85,16 @@ void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_st
   const int64_t length = dims[last];
   // Long lines are cut so that a single one still occupies every thread.
   const int64_t part = 65536, parts = std::max<int64_t>(1, (length + part - 1) / part);
-  int64_t lines = parts;
-  for (size_t d = 0; d < last; ++d) lines *= dims[d];
-  parallel_ranges(length == 0 ? 0 : lines, row_grain(std::min(length, part)) * 4,
+  int64_t pieces = parts;
+  for (size_t d = 0; d < last; ++d) pieces *= dims[d];
+  parallel_ranges(length == 0 ? 0 : pieces, row_grain(std::min(length, part)) * 4,
                   [&](int64_t begin, int64_t end) {
+                    Lines lines(dims, src_strides, dst_strides, begin / parts);
                     for (int64_t item = begin; item < end; ++item) {
                       const int64_t start = item % parts * part, n = std::min(part, length - start);
-                      int64_t from = start * src_strides[last], to = start * dst_strides[last],
-                              rest = item / parts;
-                      for (size_t d = last; d-- > 0;) {
-                        const int64_t index = rest % dims[d];
-                        rest /= dims[d];
-                        from += index * src_strides[d], to += index * dst_strides[d];
-                      }
-                      copy_line(src + from, src_strides[last], dst + to, dst_strides[last], n);
+                      copy_line(src + lines.from + start * src_strides[last], src_strides[last],
+                                dst + lines.to + start * dst_strides[last], dst_strides[last], n);
+                      if ((item + 1) % parts == 0) lines.next();
                     }
                   });
 }
