@@ -153,14 +153,22 @@ void norm_grad(bool center, Rows size, const KernelArgs& args) {
                     }
                   });
   for (int64_t part = 0; part < parts; ++part) {
+    const TensorView& out = args.out[static_cast<size_t>(1 + part)];
     parallel_ranges(cols, 1024, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) {
-        double sum = 0;
+      alignas(64) double sums[kBlock];
+      alignas(64) float buffer[kBlock];
+      for_blocks(end - begin, [&](int64_t at, int64_t n) {
+        std::fill_n(sums, n, 0.0);
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-          sum += static_cast<double>(partial[(chunk * parts + part) * cols + c]);
+          const float* terms = partial + (chunk * parts + part) * cols + begin + at;
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(terms[i]);
         }
-        set(args.out[static_cast<size_t>(1 + part)], c, static_cast<float>(sum));
-      }
+        float* rounded = place(out, begin + at, buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) rounded[i] = static_cast<float>(sums[i]);
+        put(out, begin + at, n, rounded);
+      });
     });
   }
 }
