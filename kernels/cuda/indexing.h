@@ -426,9 +426,9 @@ PreparedKernel prepare_gather_grad(const KernelCall& call) {
 
 template <class On>
 void copy_unless_same(const KernelArgs& args) {
-  const int64_t bytes = byte_size(args.in[0].type);
-  if (args.in[0].data != args.out[0].data && bytes > 0)
-    On::copy_rows(args, args.out[0].data, bytes, args.in[0].data, bytes, bytes, 1);
+  BoxLoops bytes;
+  bytes.add(byte_size(args.in[0].type), 1, 1);
+  if (args.in[0].data != args.out[0].data) On::copy(args, args.out[0].data, args.in[0].data, bytes);
 }
 
 template <class On>

@@ -1,10 +1,9 @@
-// transpose by tiles, concat and split as copies with a pitch, pad and tile unit by unit.
+// transpose by tiles, concat and split as copies of boxes, pad and tile unit by unit.
 // What other movement there is (slice, expand, fill …) is generated (element_source.h).
 #pragma once
 
-#include <limits>
-
 #include "base/tensor.h"
+#include "device/cuda/boxes.h"
 #include "graph/attrs.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
@@ -136,49 +135,30 @@ PreparedKernel prepare_transpose(const KernelCall& call) {
 
 // ---- concat, split ----
 
-/// The whole as [outer, extent * inner] bytes, a part as some of each row.
-struct Part {
-  int64_t outer = 1, inner = 1;  // bytes
-  Part(const TensorType& whole, int64_t axis) : inner(size_of(whole.dtype)) {
-    for (int64_t d = 0; d < static_cast<int64_t>(whole.shape.size()); ++d) {
-      if (d < axis) outer *= whole.shape[static_cast<size_t>(d)];
-      if (d > axis) inner *= whole.shape[static_cast<size_t>(d)];
-    }
-  }
-};
-
-inline Refusal parts_refuse(const KernelCall& call) {
-  const int64_t axis = call.node.attrs.i("axis");
-  const TensorType& whole = call.node.op == "concat" ? call.out[0] : call.in[0];
-  const Part part(whole, axis);
-  if (part.outer > 1 &&
-      part.inner * whole.shape[static_cast<size_t>(axis)] > std::numeric_limits<int32_t>::max())
-    return "a row of more than 2^31 bytes";
-  return std::nullopt;
-}
-
 template <class On>
 PreparedKernel prepare_parts(const KernelCall& call) {
-  const int64_t axis = call.node.attrs.i("axis");
   const bool joins = call.node.op == "concat";
   const TensorType& whole = joins ? call.out[0] : call.in[0];
-  const Part part(whole, axis);
-  const int64_t pitch = part.inner * whole.shape[static_cast<size_t>(axis)];
+  const auto axis = call.node.attrs.i("axis");
+  const auto bytes_from = [&](const Shape& shape) {  // of a row: from the axis on
+    return size_of(whole.dtype) * element_count(Shape(shape.begin() + axis, shape.end()));
+  };
+  const int64_t rows = element_count(Shape(whole.shape.begin(), whole.shape.begin() + axis)),
+                pitch = bytes_from(whole.shape);
   std::vector<int64_t> widths;
   for (const TensorType& type : joins ? call.in : call.out)
-    widths.push_back(part.inner * type.shape[static_cast<size_t>(axis)]);
+    widths.push_back(bytes_from(type.shape));
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
     int64_t begin = 0;
     for (size_t i = 0; i < widths.size(); ++i) {
-      if (widths[i] > 0 && part.outer > 0) {
-        if (joins) {
-          On::copy_rows(args, args.out[0].as<char>() + begin, pitch, args.in[i].data, widths[i],
-                        widths[i], part.outer);
-        } else {
-          On::copy_rows(args, args.out[i].data, widths[i], args.in[0].as<char>() + begin, pitch,
-                        widths[i], part.outer);
-        }
+      BoxLoops bytes;
+      bytes.add(rows, joins ? widths[i] : pitch, joins ? pitch : widths[i]);
+      bytes.add(widths[i], 1, 1);
+      if (joins) {
+        On::copy(args, args.out[0].as<char>() + begin, args.in[i].data, bytes);
+      } else {
+        On::copy(args, args.out[i].data, args.in[0].as<char>() + begin, bytes);
       }
       begin += widths[i];
     }
@@ -324,8 +304,8 @@ PreparedKernel prepare_spread(const KernelCall& call) {
 template <class On>
 KernelList movement_kernels_on() {
   return {{"transpose", "cuda:tiles", transpose_refuses, prepare_transpose<On>},
-          {"concat", "cuda:copies", parts_refuse, prepare_parts<On>},
-          {"split", "cuda:copies", parts_refuse, prepare_parts<On>},
+          {"concat", "cuda:copies", nullptr, prepare_parts<On>},
+          {"split", "cuda:copies", nullptr, prepare_parts<On>},
           {"pad", "cuda:spread", spread_refuses, prepare_spread<On>},
           {"tile", "cuda:spread", spread_refuses, prepare_spread<On>}};
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "device/cuda/boxes.h"
 #include "device/cuda/launch.cuh"
 #include "kernels/cuda/team.h"
 #include "kernels/kernel.h"
@@ -108,20 +109,8 @@ struct OnGpu {
     check_launch(name);
   }
 
-  /// `rows` pieces of `bytes`, each a pitch behind the one before.
-  static void copy_rows(const KernelArgs& args, void* to, int64_t to_pitch, const void* from,
-                        int64_t from_pitch, int64_t bytes, int64_t rows) {
-    const auto stream = static_cast<cudaStream_t>(args.stream);
-    if (rows == 1 || (bytes == to_pitch && bytes == from_pitch)) {
-      check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes * rows), cudaMemcpyDeviceToDevice,
-                            stream),
-            "cudaMemcpy");
-    } else {
-      check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from,
-                              static_cast<size_t>(from_pitch), static_cast<size_t>(bytes),
-                              static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, stream),
-            "cudaMemcpy2D");
-    }
+  static void copy(const KernelArgs& args, void* to, const void* from, const BoxLoops& bytes) {
+    launch_copy_box(static_cast<cudaStream_t>(args.stream), from, to, bytes, 1);
   }
 };
 

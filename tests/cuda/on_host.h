@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda/box_bodies.h"
 #include "kernels/cuda/team.h"
 #include "kernels/kernel.h"
 #include "tests/cuda/lt_on_host.h"
@@ -157,12 +158,11 @@ struct OnHost {
     }
   }
 
-  static void copy_rows(const KernelArgs&, void* to, int64_t to_pitch, const void* from,
-                        int64_t from_pitch, int64_t bytes, int64_t rows) {
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(static_cast<char*>(to) + row * to_pitch,
-                  static_cast<const char*>(from) + row * from_pitch, static_cast<size_t>(bytes));
-    }
+  static void copy(const KernelArgs&, void* to, const void* from, const BoxLoops& bytes) {
+    const auto each = [](int64_t count, const auto& body) {
+      for (int64_t i = 0; i < count; ++i) body(i);
+    };
+    copy_box_on(each, from, to, bytes, 1);
   }
 };
 

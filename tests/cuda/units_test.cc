@@ -91,6 +91,8 @@ TEST(Units, OfBoxes) {
   EXPECT_EQ(loops.size[0], 6);
   EXPECT_EQ(loops.from[0], 8);
   EXPECT_EQ(loops.to[0], 4);
+  EXPECT_FALSE(loops.one_piece());
+  EXPECT_TRUE(cuda::loops_of(whole({9, 3, 4}), whole({2, 3, 4}), whole({2, 3, 4})).one_piece());
 }
 
 /// Boxes of tensors of all kinds, some of which begin anywhere, moved and added as the host does

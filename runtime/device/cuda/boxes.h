@@ -18,6 +18,8 @@ struct BoxLoops {
   /// A loop inside of all others: none if its size is 1, one with the last if they are one in both
   /// tensors. Throws unsupported if there would be more than kMost.
   void add(int64_t size, int64_t from, int64_t to);
+  /// Does all of it lie side by side, in both?
+  bool one_piece() const { return dims == 0 || (dims == 1 && from[0] == 1 && to[0] == 1); }
 };
 BoxLoops loops_of(const Box& src_box, const Box& dst_box, const Box& region);
 
