@@ -14,12 +14,14 @@ namespace shardrun {
 
 ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster) {
   ArenaRoom out;
+  // Ranks that share a device reach each other's memory (collectives/nccl/connection.cc).
+  const bool connected = of_ranks.size() > 1 && have_own_devices(of_ranks);
   for (const Room& mine : of_ranks) {
     const auto shares = [&](const Room& room) { return room.id == mine.id; };
     const int64_t ranks = std::count_if(of_ranks.begin(), of_ranks.end(), shares);
     int64_t libraries = 0;
     if (mine.libraries)
-      libraries = cluster.library_bytes + (of_ranks.size() > 1 ? cluster.communicator_bytes : 0);
+      libraries = cluster.library_bytes + (connected ? cluster.communicator_bytes : 0);
     const int64_t bytes = mine.bytes / ranks - libraries;
     std::string why = str(mine.device, " has ", mine.bytes, " bytes free for ", ranks,
                           ranks == 1 ? " rank" : " ranks");

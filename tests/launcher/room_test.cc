@@ -24,9 +24,13 @@ TEST(Room, IsSharedByTheRanksOfADevice) {
                                    {"cuda:1 (X)", "b", 900, true},
                                    {"cuda:0 (X)", "a", 1000, true}};
   const ArenaRoom room = least_room(rooms, cluster());
-  EXPECT_EQ(room.bytes, 1000 / 2 - 130);
+  EXPECT_EQ(room.bytes, 1000 / 2 - 100);  // they reach each other's memory
   EXPECT_EQ(room.why,
-            "cuda:0 (X) has 1000 bytes free for 2 ranks, of which libraries take 130 of each");
+            "cuda:0 (X) has 1000 bytes free for 2 ranks, of which libraries take 100 of each");
+  const std::vector<Room> own = {{"cuda:0 (X)", "a", 1000, true}, {"cuda:1 (X)", "b", 900, true}};
+  EXPECT_EQ(least_room(own, cluster()).bytes, 900 - 130);
+  EXPECT_EQ(least_room(own, cluster()).why,
+            "cuda:1 (X) has 900 bytes free for 1 rank, of which libraries take 130 of each");
   const std::vector<Room> alone = {{"cuda:1 (X)", "b", 900, true}};
   EXPECT_EQ(least_room(alone, cluster()).bytes, 900 - 100);  // connected with nobody
   const std::vector<Room> host(3, {"machine m", "m", 900, false});
@@ -35,14 +39,14 @@ TEST(Room, IsSharedByTheRanksOfADevice) {
 }
 
 TEST(Room, IsRefusedWhereLibrariesFillIt) {
-  const std::vector<Room> rooms(8, {"cuda:0 (X)", "a", 1040, true});
+  const std::vector<Room> rooms(8, {"cuda:0 (X)", "a", 800, true});
   try {
     least_room(rooms, cluster());
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::out_of_memory);
     EXPECT_STREQ(e.what(),
-                 "cuda:0 (X) has 1040 bytes free for 8 ranks, of which libraries take 130 "
+                 "cuda:0 (X) has 800 bytes free for 8 ranks, of which libraries take 100 "
                  "of each: nothing is left for weights");
   }
 }
