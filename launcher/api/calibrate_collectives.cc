@@ -48,6 +48,10 @@ double largest(Communicator& world, double own) {
 /// in their groups is the same: the groups of a mesh's two axes.
 struct Groups {
   std::unique_ptr<Communicator> along, across;
+
+  std::vector<Communicator*> both() const {
+    return across ? std::vector{along.get(), across.get()} : std::vector{along.get()};
+  }
 };
 
 Groups groups_of(Communicator& world, int size) {
@@ -63,12 +67,13 @@ Groups groups_of(Communicator& world, int size) {
   return out;
 }
 
-/// A collective of `rows` times 64 floats, whose memory lies in an arena as in a step. Collective
-/// over `world`.
+/// A group's collective of `rows` times 64 floats, whose memory lies in an arena as in a step.
+/// Collective over `world`.
 class Trial {
  public:
-  Trial(Communicator& world, Device& device, const Communicator& group, const Case& c, int64_t rows)
-      : rank_(static_cast<size_t>(group.rank())),
+  Trial(Communicator& world, Device& device, Communicator& group, const Case& c, int64_t rows)
+      : group_(group),
+        rank_(static_cast<size_t>(group.rank())),
         collective_(collective_of_case(group, c, rows)),
         step_(collective_, DType::f32, group.rank(), device),
         in_count_(element_count(box_shape(collective_.in_boxes[rank_]))),
@@ -78,10 +83,9 @@ class Trial {
     const float one = 1;
     device.fill(arena_.data(), in_count_, &one, sizeof one);
   }
-  /// By the group, or by another in which this rank has the same place.
-  void run(Communicator& group) const {
+  void run() const {
     char* const out = arena_.data() + in_bytes_;
-    step_.run(arena_.data(), out, out + out_bytes_, &group);
+    step_.run(arena_.data(), out, out + out_bytes_, &group_);
   }
   /// On the host. In a step the operand was just written, and lies in its writer's cache.
   void write() const {
@@ -102,6 +106,7 @@ class Trial {
     return collective_of(step, {rows, 64}, parse_sharding(c.before, mesh), mesh, group.rank());
   }
 
+  Communicator& group_;
   size_t rank_;
   Collective collective_;
   CollectiveStep step_;
@@ -117,22 +122,23 @@ class Trial {
 double measure(Communicator& world, Device& device, const Groups& groups, const Case& c,
                int64_t rows) {
   Communicator& host = world.host();
-  const Trial trial(world, device, *groups.along, c, rows);
-  const auto write = [&] {
+  std::vector<std::unique_ptr<const Trial>> trials;  // each rank has a place of its own in each
+  for (Communicator* group : groups.both())
+    trials.push_back(std::make_unique<const Trial>(world, device, *group, c, rows));
+  const int rounds = groups.across || !device.is_host() ? kAlternations : 1;
+  const int calls = rounds * static_cast<int>(trials.size());
+  const auto write = [&](const Trial& trial) {
     if (device.is_host()) trial.write();
   };
-  const int rounds = groups.across || !device.is_host() ? kAlternations : 1;
-  const int calls = groups.across ? 2 * rounds : rounds;
   const auto call = [&] {
-    if (!groups.across) write();
+    if (!groups.across) write(*trials[0]);
     device.synchronize();
     host.barrier();
     const double begin = now_seconds();
     for (int i = 0; i < rounds; ++i) {
-      for (Communicator* axis : {groups.along.get(), groups.across.get()}) {
-        if (axis == nullptr) continue;
-        if (groups.across) write();
-        trial.run(*axis);
+      for (const auto& trial : trials) {
+        if (groups.across) write(*trial);
+        trial->run();
       }
     }
     device.synchronize();
@@ -162,11 +168,12 @@ int64_t measure_communicators(Communicator& world, Device& of) {
     all.push_back(groups_of(world, size));
     for (const Case& c : kCases) {
       for (int64_t rows : {kFew, kMany}) {
-        const Trial trial(world, device, *all.back().along, c, rows);
-        trial.run(*all.back().along);
-        if (all.back().across) trial.run(*all.back().across);
-        device.synchronize();
-        world.host().barrier();  // before anybody's memory goes
+        for (Communicator* group : all.back().both()) {
+          const Trial trial(world, device, *group, c, rows);
+          trial.run();
+          device.synchronize();
+          world.host().barrier();  // before anybody's memory goes
+        }
       }
     }
   }

@@ -163,6 +163,27 @@ TEST(Calibrate, SeesWhatCommunicatorsTake) {
   EXPECT_EQ(left, std::vector<int64_t>(4, 0));
 }
 
+/// Of six ranks, a rank's place among three neighbours is another than among three that are two
+/// apart, and what it sends is, where rows and columns do not part evenly.
+TEST(Calibrate, RanksHavePlacesInEachGroup) {
+  auto hosts = make_local_communicators(6);
+  std::vector<int64_t> found(6, -1);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 6; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        testing::FarRank on(*hosts[rank]);
+        found[rank] = measure_communicators(on.comm(), on.device());
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << e.what();
+        hosts[rank]->abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found, std::vector<int64_t>(6, 0));
+}
+
 /// Without time, nothing is measured and nothing is made up.
 TEST(Calibrate, EndsAtItsDeadline) {
   Team team(std::make_shared<testing::FarDevice>(), 1);
