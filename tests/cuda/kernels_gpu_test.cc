@@ -426,6 +426,52 @@ TEST(CudaKernels, JoinedCallsGiveTheBitsOfEach) {
   }
 }
 
+/// Boxes that are moved by 16 bytes and by less, and one that is a piece: copied and added as on
+/// the host.
+TEST(CudaKernels, BoxesAreTheHosts) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  struct Boxes {
+    Box from, to, region;
+    int64_t off;  // elements before the tensors
+  };
+  for (const Boxes& b : std::vector<Boxes>{
+           {{{0, 6}, {0, 32}}, {{0, 6}, {0, 16}}, {{0, 6}, {0, 16}}, 0},
+           {{{0, 6}, {0, 32}}, {{0, 6}, {0, 16}}, {{0, 6}, {0, 16}}, 1},
+           {{{0, 6}, {0, 33}}, {{2, 3}, {1, 31}}, {{3, 2}, {5, 8}}, 0},
+           {{{0, 3}, {0, 5}, {0, 7}}, {{0, 3}, {4, 1}, {0, 7}}, {{0, 3}, {4, 1}, {0, 7}}, 3},
+           {{{0, 9}, {0, 16}}, {{4, 2}, {0, 16}}, {{4, 2}, {0, 16}}, 0}}) {
+    for (DType dtype : {DType::f32, DType::bf16, DType::i64, DType::u8, DType::boolean}) {
+      SCOPED_TRACE(str(dtype, " of ", to_string(box_shape(b.region)), " off by ", b.off));
+      const auto some = [&](const Box& box, int64_t modulus) {
+        std::vector<double> values(static_cast<size_t>(element_count(box_shape(box)) + b.off));
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = static_cast<double>(static_cast<int64_t>(i) % modulus);
+        const Shape shape = {static_cast<int64_t>(values.size())};
+        return convert(Tensor::from(shape, values, DType::f64), dtype);
+      };
+      const Tensor from = some(b.from, 89), to = some(b.to, 17);
+      const auto bytes_of = [](const Tensor& t) { return byte_size(t.type()); };
+      const auto at = [&](void* data) { return static_cast<char*>(data) + b.off * size_of(dtype); };
+      for (bool adds : {false, true}) {
+        const Tensor want = convert(to, dtype), got = convert(to, dtype);
+        const auto source = gpu.device->allocate(bytes_of(from)),
+                   target = gpu.device->allocate(bytes_of(to));
+        gpu.device->copy_in(source.get(), from.data(), bytes_of(from));
+        gpu.device->copy_in(target.get(), to.data(), bytes_of(to));
+        const auto run = [&](Device& device, void* src, void* dst) {
+          adds ? device.add_box(at(src), b.from, at(dst), b.to, b.region, dtype)
+               : device.copy_box(at(src), b.from, at(dst), b.to, b.region, size_of(dtype));
+        };
+        run(host_device(), from.data(), want.data());
+        run(*gpu.device, source.get(), target.get());
+        gpu.device->copy_out(got.data(), target.get(), bytes_of(got));
+        EXPECT_TRUE(same_bits(got, want)) << (adds ? "added" : "copied");
+      }
+    }
+  }
+}
+
 /// The last of the list takes what the others refuse, here all.
 TEST(CudaKernels, AnyOpRunsByWayOfTheHost) {
   const Gpu gpu;
