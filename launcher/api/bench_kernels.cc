@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "graph/op_def.h"
+#include "graph/ops/optimizer.h"
 #include "plan.h"
 #include "planned_steps.h"
 #include "planner/kernel_cost.h"
@@ -101,6 +102,7 @@ std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches)
     }
     call.stays = stays_in_place(program, step);
     call.call.places = places_of(program, step);
+    call.call.from_memory = is_update(step.node.op);
     for (const int place : call.call.places) key += str("|", place);
     const auto [at, fresh] = known.emplace(key + (call.stays ? "|stays" : ""), out.size());
     if (fresh) out.push_back(std::move(call));

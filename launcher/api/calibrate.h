@@ -18,7 +18,7 @@ namespace shardrun {
 
 /// What is worth measuring: as much as some milliseconds are enough for.
 struct Extent {
-  double rotation = 16 << 20;  // bytes that operands are taken from in turn: beyond caches
+  double rotation = 16 << 20;  // bytes that operands are taken from in turn: beyond a core's caches
   double times = 1;            // sizes of calls, in those for a core
   double flops_f32 = 1.2e9, flops_bf16 = 1.2e9;  // of a call at most
   double flops(DType dtype) const { return dtype == DType::bf16 ? flops_bf16 : flops_f32; }
@@ -85,6 +85,7 @@ struct CalibrationCall {
   /// Of each result the operand in whose place it lies, or -1: memory of its own. Empty: all have
   /// their own.
   std::vector<int> places = {};
+  bool from_memory = false;  // called once in a step, of what no cache holds by then
 };
 
 /// A call of the op that reads and writes about so many bytes (an op that is measured by FLOPs:

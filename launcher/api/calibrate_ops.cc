@@ -4,6 +4,7 @@
 
 #include "calibrate.h"
 #include "graph/op_def.h"
+#include "graph/ops/optimizer.h"
 #include "graph/ops/post.h"
 #include "planner/kernel_cost.h"
 
@@ -51,7 +52,14 @@ CalibrationCall stretched(const OpDef& def, DType dtype, double times) {
       if (dim > 1) dim = whole(static_cast<double>(dim) * times);
     }
   }
-  return call(def.name, def.samples[0].attrs, std::move(in));
+  CalibrationCall out = call(def.name, def.samples[0].attrs, std::move(in));
+  if (is_update(def.name)) {  // of parameters and moments, where they lie
+    out.from_memory = true;
+    out.places.assign(infer_types(out.node, out.in).size(), -1);
+    for (const auto& [result, operand] : def.in_place)
+      out.places[static_cast<size_t>(result)] = operand;
+  }
+  return out;
 }
 
 bool stretches(const OpDef& def) {

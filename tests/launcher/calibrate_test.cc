@@ -61,6 +61,21 @@ TEST(Calibrate, OperandsLieOnTheDevice) {
   EXPECT_GE(calls, 1);
 }
 
+/// As in a step: over parameters and moments, which no cache holds.
+TEST(Calibrate, UpdatesWriteWhatTheyRead) {
+  int updates = 0;
+  for (const CalibrationOp& op : calibration_ops()) {
+    const CalibrationCall call = op.call(DType::f32, op.by_flops ? 1e7 : 0x1p22);
+    EXPECT_EQ(call.from_memory, op.op == "adamw" || op.op == "sgd") << op.op;
+    const std::vector<int> places = op.op == "adamw" ? std::vector<int>{0, 2, 3}
+                                    : op.op == "sgd" ? std::vector<int>{0, 2}
+                                                     : std::vector<int>{};
+    EXPECT_EQ(call.places, places) << op.op;
+    updates += call.from_memory;
+  }
+  EXPECT_EQ(updates, 2);
+}
+
 /// What libraries take is neither scratch memory, however large, nor what is free again.
 TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
   const auto device = std::make_shared<testing::FarDevice>();
