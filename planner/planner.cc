@@ -72,7 +72,10 @@ class Planner {
   }
 
   /// Of the plans that were laid out.
-  int64_t least_bytes() const { return least_bytes_; }
+  int64_t least_bytes() const {
+    return smallest_ ? smallest_->bytes : std::numeric_limits<int64_t>::max();
+  }
+  const std::optional<Plan>& smallest() const { return smallest_; }
   /// Of all plans, whatever they need.
   double unlimited_bound() const { return unlimited_bound_; }
   /// Does what would be the best if memory were no matter not fit?
@@ -248,7 +251,7 @@ class Planner {
                                       : ArenaUse{peak_bytes(problem, solution),
                                                  bytes_over_time(problem, solution)};
     plan.bytes = use.bytes;
-    least_bytes_ = std::min(least_bytes_, use.bytes);
+    if (use.bytes < least_bytes()) smallest_ = plan;
     return use;
   }
 
@@ -495,8 +498,8 @@ class Planner {
   std::vector<double> node_seconds_;
   bool limited_ = false;
   double unlimited_bound_ = 0;
-  int64_t needed_bytes_ = 0;  // by any plan, beside workspaces
-  int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
+  int64_t needed_bytes_ = 0;      // by any plan, beside workspaces
+  std::optional<Plan> smallest_;  // that was laid out
 };
 
 /// A search's plan, if it found one that fits, and what it knows if not.
@@ -595,15 +598,13 @@ void try_recomputing(const Graph& graph, const Mesh& mesh, const Cluster& cluste
   int64_t beside = loose->bytes - *std::max_element(alive.begin(), alive.end());
   PlanOptions again = options;
   // The plan's bytes where it does not fit.
-  const auto attempt = [&](std::set<std::string> chosen,
-                           bool always_least) -> std::optional<int64_t> {
+  const auto attempt = [&](std::set<std::string> chosen) -> std::optional<int64_t> {
     again.recomputed = std::move(chosen);
     const Graph recomputing = with_recomputed(graph, again.recomputed);
     Planner planner(recomputing, mesh, cluster, again, rules);
     its = {};
     std::optional<Plan> plan = planner.run(its);
     add_time(its);
-    if (plan || always_least) found.saw(planner);
     if (!plan) return planner.least_bytes();
     if (found.plan && found.plan->seconds <= plan->seconds) return std::nullopt;
     found.plan = std::move(plan);
@@ -618,14 +619,49 @@ void try_recomputing(const Graph& graph, const Mesh& mesh, const Cluster& cluste
     std::set<std::string> chosen =
         choose_recomputed(graph, bytes, unlimited.node_seconds(), limit - beside);
     if (chosen.empty() || chosen == again.recomputed) break;
-    const std::optional<int64_t> needed = attempt(std::move(chosen), false);
+    const std::optional<int64_t> needed = attempt(std::move(chosen));
     if (!needed) return;
     if (*needed <= limit || *needed == std::numeric_limits<int64_t>::max()) break;
     beside += *needed - limit;
   }
-  if (found.plan) return;
-  // What does not depend on the limit: so the least that is told is a limit that will do.
-  attempt(recompute_for_least_bytes(graph, bytes, unlimited.node_seconds()), true);
+}
+
+/// The plan that needs least, of those that are looked for as if there were no memory at all.
+/// `found` gets it if it fits, and its bytes in any case: what is found so does not depend on the
+/// limit, so a limit of so many bytes will do.
+void find_least(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
+                const PlanOptions& options, RuleCache& rules, Found& found, PlanReport& filled) {
+  PlanOptions tight = options;
+  tight.memory_limit = 1;
+  found.least_bytes = std::numeric_limits<int64_t>::max();
+  const auto attempt = [&](const Graph& step) {
+    Planner planner(step, mesh, cluster, tight, rules);
+    PlanReport its;
+    planner.run(its);
+    found.saw(planner);
+    filled.build_seconds += its.build_seconds;
+    filled.solve_seconds += its.solve_seconds;
+    const std::optional<Plan>& plan = planner.smallest();
+    if (!plan || plan->bytes > options.memory_limit) return;
+    if (found.plan && found.plan->seconds <= plan->seconds) return;
+    found.plan = plan;
+    filled.nodes = its.nodes;
+    filled.folded_nodes = its.folded_nodes;
+    filled.solver = its.solver;
+    filled.cost = plan->seconds;
+    filled.lower_bound = std::min(found.unlimited_bound, filled.cost);
+  };
+  attempt(graph);
+  if (!options.recompute || graph.updates.empty()) return;
+  PlanOptions free = options;
+  free.memory_limit = 0;
+  Planner unlimited(graph, mesh, cluster, free, rules);
+  PlanReport unused;
+  const std::optional<Plan> loose = unlimited.run(unused);
+  if (!loose) return;
+  tight.recomputed =
+      recompute_for_least_bytes(graph, local_bytes(graph, *loose), unlimited.node_seconds());
+  attempt(with_recomputed(graph, tight.recomputed));
 }
 
 }  // namespace
@@ -644,6 +680,8 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
   const bool dear = !found.plan || found.unlimited_bound < filled.cost * (1 - kWorthRecomputing);
   if (options.recompute && found.limited && dear && !graph.updates.empty())
     try_recomputing(graph, mesh, cluster, options, rules, found, filled);
+  if (!found.plan && options.planner != "plain-ilp")
+    find_least(graph, mesh, cluster, options, rules, found, filled);
   const std::optional<Plan>& plan = found.plan;
   const int64_t least = found.least_bytes, needed = found.needed_bytes;
   SR_REQUIRE(plan || least < std::numeric_limits<int64_t>::max(), out_of_memory, "model '",
@@ -652,7 +690,7 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
              options.memory_limit, " bytes a rank (the values alone come to ", needed,
              " at least); allow more memory, or a longer search with --plan-seconds");
   SR_REQUIRE(plan, out_of_memory, "model '", graph.name, "' on mesh ", mesh.to_string(),
-             ": the smallest plan found needs ", least, " bytes a rank, the limit is ",
+             ": a plan that is sure to be found needs ", least, " bytes a rank, the limit is ",
              options.memory_limit, " (the values alone come to ", needed,
              " at least); allow more memory, use more ranks or a smaller batch");
   filled.distinct_rules = rules.distinct_rules();

@@ -49,7 +49,7 @@ struct PlanReport {
   std::string solver;
 };
 
-/// Throws out_of_memory, with the least bytes found and the limit, if no plan fits.
+/// Throws out_of_memory, with a limit that will do and the limit, if no plan was found that fits.
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report = nullptr);
 
