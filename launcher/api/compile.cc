@@ -1,6 +1,8 @@
 // Partition, memory, and one Program for each class of ranks.
 #include "compile.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -19,11 +21,13 @@ namespace shardrun {
 namespace {
 
 /// Of the backend's kernels and collectives, remembered for as long as the process lives.
+/// Workspaces grow with the threads of a rank, and a process may have several Worlds.
 StepBytes needs(const Program& program, const Step& step) {
-  static std::map<std::string_view, StepNeeds> of_backends;
+  static std::map<std::pair<std::string_view, int>, StepNeeds> known;
   static std::mutex mutex;  // thread ranks compile at once
   const std::lock_guard lock(mutex);
-  return of_backends.try_emplace(backend().name, backend().kernels).first->second(program, step);
+  const std::pair key(std::string_view(backend().name), omp_get_max_threads());
+  return known.try_emplace(key, backend().kernels).first->second(program, step);
 }
 
 bool by_same_kernel(const KernelCall& more, const KernelCall& alone) {
