@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <optional>
 
+#include "base/output_file.h"
 #include "onnx-ml.pb.h"
 
 namespace shardrun {
@@ -255,9 +256,10 @@ void OnnxWriter::write(const std::string& path) const {
   for (const auto& w : s.stored) bytes += byte_size(w.type);
   const bool external = bytes > s.options.external_above;
   ::onnx::ModelProto model = s.model;
+  OutputFile file(path);
   const std::string data_path = path + ".data";
-  std::ofstream data;
-  if (external) data.open(data_path, std::ios::binary | std::ios::trunc);
+  std::optional<OutputFile> data;
+  if (external) data.emplace(data_path);
   int64_t offset = 0;
   for (const auto& w : s.stored) {
     auto* tensor = model.mutable_graph()->add_initializer();
@@ -280,19 +282,14 @@ void OnnxWriter::write(const std::string& path) const {
     add("location", std::filesystem::path(data_path).filename().string());
     add("offset", std::to_string(offset));
     add("length", std::to_string(contents.size()));
-    data.seekp(offset);
-    data.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+    data->stream().seekp(offset);
+    data->stream().write(contents.data(), static_cast<std::streamsize>(contents.size()));
     offset += static_cast<int64_t>(contents.size());
   }
-  if (external) {
-    data.close();
-    SR_REQUIRE(data.good(), invalid_input, data_path, ": cannot write the weights (", bytes,
-               " bytes)");
-  }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  const bool written = file.good() && model.SerializeToOstream(&file);
-  file.close();
-  SR_REQUIRE(written && file.good(), invalid_input, path, ": cannot write the model");
+  SR_REQUIRE(model.SerializeToOstream(&file.stream()) || !file.stream().good(), unsupported, path,
+             ": protobuf cannot write so large a file");
+  if (external) data->finish();
+  file.finish();
 }
 
 }  // namespace shardrun

@@ -81,4 +81,9 @@ std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions&
   return open_data(options.data, batch_fields(graph), data);
 }
 
+std::string describe_without_path(const DataSource& data, const TrainOptions& options) {
+  const std::string text = data.describe();
+  return text.rfind(options.data, 0) == 0 ? text.substr(options.data.size()) : text;
+}
+
 }  // namespace shardrun

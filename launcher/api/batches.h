@@ -17,4 +17,8 @@ std::vector<BatchField> batch_fields(const Graph& graph);
 /// invalid_input if the data do not fit the Graph.
 std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions& options);
 
+/// DataSource::describe() without what TrainOptions::data calls it: the same on ranks whose copies
+/// lie in different places.
+std::string describe_without_path(const DataSource& data, const TrainOptions& options);
+
 }  // namespace shardrun

@@ -5,11 +5,12 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
+#include <optional>
 #include <sstream>
 
 #include "backend.h"
+#include "base/output_file.h"
 #include "cluster.h"
 #include "planner/cluster_file.h"
 #include "room.h"
@@ -144,26 +145,6 @@ Cluster known(const std::string& path) {
   return backend().cluster(1);
 }
 
-/// Next to the file; takes its place when it is whole.
-std::ofstream begin_file(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  std::ofstream out(path + ".new", std::ios::binary);
-  SR_REQUIRE(out.good(), invalid_input, path,
-             ": cannot write the calibration; name another file with -o");
-  return out;
-}
-
-void finish_file(const std::string& path, std::ofstream& out, const std::string& text) {
-  out << text;
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(path + ".new", path, error);
-  SR_REQUIRE(out && !error, invalid_input, path,
-             ": cannot write the calibration; name another file with -o");
-}
-
 std::string today() {
   const std::time_t now = std::time(nullptr);
   char text[16];
@@ -187,7 +168,7 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   report.path = request.output.empty() ? calibration_path() : request.output;
   const double begin = now_seconds(), end = begin + request.seconds;
   const bool mpi = world.impl().mpi && world.size() > 1;
-  std::ofstream file;  // rank 0's
+  std::optional<OutputFile> file;  // rank 0's
   decide_on_rank0(world, [&] {
     check_device();
     SR_REQUIRE(!report.path.empty(), invalid_input,
@@ -198,7 +179,12 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
     SR_REQUIRE(!mpi || !known(report.path).measured.kernels.empty(), invalid_input, report.path,
                ": no kernels were measured yet; run 'shardrun calibrate' alone first, then under "
                "mpirun");
-    file = begin_file(report.path);  // before it takes long
+    if (request.output.empty()) {
+      std::error_code ignored;
+      std::filesystem::create_directories(std::filesystem::path(report.path).parent_path(),
+                                          ignored);
+    }
+    file.emplace(report.path);  // before it takes long
     return std::string();
   });
   std::vector<MeasuredCollective> between;
@@ -271,7 +257,8 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
                                        : "the GPUs that the process sees";
       summarise(cluster, all[0].extent());
     }
-    finish_file(report.path, file, cluster_json(cluster));
+    file->stream() << cluster_json(cluster);
+    file->finish();
     return std::string();
   });
   report.seconds = now_seconds() - begin;

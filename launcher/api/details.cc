@@ -174,6 +174,7 @@ class Reasons {
 std::string plan_details(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
+    require_made_for(model.impl(), impl);
     const PlanAnalysis a = analyse(model.impl(), impl);
     const double compute = total(a.compute), communication = total(a.communication);
     const double whole = impl.train.seconds;

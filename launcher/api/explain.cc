@@ -339,6 +339,7 @@ class Explanation {
 std::string explain_plan(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
+    require_made_for(model.impl(), impl);
     const PlanAnalysis analysis = analyse(model.impl(), impl);
     std::vector<Layer> layers = Table(step_of(model.impl(), impl), impl.train, analysis).layers();
     return wrapped("", plan_line(impl.train)) +

@@ -38,6 +38,7 @@ std::map<std::string, double> arithmetic(const Model::Impl& model) {
 PlanFigures plan_figures(World& world, const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
+    require_made_for(model.impl(), impl);
     PlanFigures out;
     out.mesh = impl.train.mesh.to_string();
     out.planner = impl.train.planner;

@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include <algorithm>
+#include <regex>
 
 #include "base/clock.h"
 #include "batches.h"
@@ -12,7 +13,10 @@
 #include "graph/passes/fuse.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
+#include "graph/plan.h"
 #include "kernels/kernel.h"
+#include "plan_origin.h"
+#include "same_call.h"
 #include "user_op.h"
 #include "world.h"
 
@@ -104,6 +108,22 @@ std::vector<std::string> targets_of_one_batch(const ModelOptions& options, const
     if (shape != shapes.of.end() && shape->second != field.type.shape) return {};
   }
   return shapes.whole ? targets : std::vector<std::string>();
+}
+
+/// A pattern that matches nothing is a slip of the hand: what it was to freeze would be trained.
+void check_patterns(const char* flag, const std::vector<std::string>& patterns, const Graph& graph,
+                    const ImportReport& report) {
+  std::vector<std::string> names;
+  for (const auto* list : {&report.parameters, &report.constants})
+    for (const ImportReport::Parameter& p : *list) names.push_back(p.name);
+  for (const Value& value : graph.values()) names.push_back(value.name);
+  for (const std::string& pattern : patterns) {
+    const std::regex expression(pattern);
+    SR_REQUIRE(std::any_of(names.begin(), names.end(),
+                           [&](const std::string& n) { return std::regex_search(n, expression); }),
+               invalid_input, flag, " '", pattern,
+               "': no parameter's name matches; --verbose lists them");
+  }
 }
 
 OptimizerOptions optimizer_options(const ModelOptions& options) {
@@ -215,6 +235,8 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   Graph graph = import_onnx(path, import, &report);
   graph.name = path;
   try {
+    check_patterns("--freeze", options.freeze, graph, report);
+    check_patterns("--train", options.train, graph, report);
     make_step(std::move(graph), report, *impl);
   } catch (const Error& e) {
     throw e.with_context(path);
@@ -241,6 +263,11 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
     return std::string();
   });
   if (!impl) impl = at_boundary([&] { return build(path, options); });
+  nlohmann::json given = origin_json({"", "", options, 1});
+  for (const char* path : {"path", "ops", "data"}) given.erase(path);  // each machine's own
+  require_same(world, "load_model", given);
+  require_same(world, "load_model",
+               {{"a model whose step has the hash", str(std::hex, structural_hash(impl->train))}});
   return Model(std::move(impl));
 }
 

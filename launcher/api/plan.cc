@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,11 +19,21 @@
 #include "planner/plan_check.h"
 #include "recomputed.h"
 #include "room.h"
+#include "same_call.h"
 #include "text.h"
 #include "world.h"
 
 namespace shardrun {
 namespace {
+
+void check_numbers(const PlanRequest& request) {
+  SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
+             ", wanted 1 or more, or 0 for those that there are");
+  SR_REQUIRE(request.memory_bytes >= 0, invalid_input, "--memory is ", request.memory_bytes,
+             ", wanted 1 or more, or 0 for what there is");
+  SR_REQUIRE(request.solve_seconds >= 0 && std::isfinite(request.solve_seconds), invalid_input,
+             "--plan-seconds is ", request.solve_seconds, ", wanted a number of at least 0");
+}
 
 /// What the user wants, if that is a mesh.
 std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
@@ -332,6 +343,13 @@ const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   return plan.recomputing ? *plan.recomputing : model.train;
 }
 
+void require_made_for(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  SR_REQUIRE(plan.model_hash == structural_hash(model.train), invalid_input,
+             "the plan is for another model, ", plan.origin.path,
+             ", or for other options of it, than this of ", model.path, "; plan again");
+  check_plan(plan.train, step_of(model, plan));
+}
+
 int64_t RankPrograms::arena_bytes() const {
   return std::max(train.arena_bytes, evaluation ? evaluation->arena_bytes : 0);
 }
@@ -354,9 +372,22 @@ int mesh_ranks(const std::string& mesh) {
 }
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
+  require_same(world, "make_plan",
+               {{"mesh", request.mesh},
+                {"planner", request.planner},
+                {"shard", request.shard},
+                {"memory_bytes", request.memory_bytes},
+                {"recompute", request.recompute},
+                {"solve_seconds", request.solve_seconds},
+                {"seed", request.seed},
+                {"with_evaluation", request.with_evaluation},
+                {"ranks", request.ranks},
+                {"a plan_file", !request.plan_file.empty()}});
+  at_boundary([&] { check_numbers(request); });  // the same on every rank
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->with_evaluation = request.with_evaluation;
   impl->import_seconds = model.impl().import_seconds;
+  impl->model_hash = structural_hash(model.impl().train);
   at_boundary(
       [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();

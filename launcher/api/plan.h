@@ -16,6 +16,7 @@ struct TrainingPlan::Impl {
   Plan train;
   Plan evaluation;                   // parameters lie as in `train`
   std::optional<Graph> recomputing;  // the model's step with what `train` computes again, if any
+  uint64_t model_hash = 0;           // of the model's step as it is without that
   bool with_evaluation = true;
   PlanReport report;              // of this process's planning; empty on ranks that were told
   std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
@@ -33,6 +34,9 @@ struct TrainingPlan::Impl {
 
 /// The step that the plan is for.
 const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan);
+
+/// Throws invalid_input unless the plan was made for this model, with these options.
+void require_made_for(const Model::Impl& model, const TrainingPlan::Impl& plan);
 
 /// What one rank runs: the training step, and validation in the same arena.
 struct RankPrograms {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/output_file.h"
 #include "planned_steps.h"
 #include "planner/kernel_cost.h"
 
@@ -218,13 +218,13 @@ void Profiler::write_trace(Communicator& world, const RankProfile& own) const {
                                         {"ranks", world.size()},
                                         {"threads of a rank", omp_get_max_threads()},
                                         {"cluster", plan_.cluster.about}};
-  std::ofstream file(options_.profile, std::ios::binary | std::ios::trunc);
+  OutputFile out(options_.profile);
+  std::ostream& file = out.stream();
   file << R"({"displayTimeUnit":"ms","otherData":)" << about.dump() << ",\n\"traceEvents\":[\n"
        << events;
   for (int rank = 1; rank < world.size(); ++rank) file << ",\n" << receive_text(world, rank);
   file << "\n]}\n";
-  file.close();
-  SR_REQUIRE(file.good(), device, "--profile ", options_.profile, ": cannot write the trace");
+  out.finish();
 }
 
 }  // namespace shardrun

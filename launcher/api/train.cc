@@ -2,11 +2,8 @@
 #include "train.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <mutex>
 #include <tuple>
 
@@ -19,6 +16,7 @@
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "plan.h"
+#include "same_call.h"
 #include "world.h"
 
 namespace shardrun {
@@ -50,6 +48,27 @@ void check_options(const TrainOptions& o) {
              ", wanted 0 to below 1");
 }
 
+/// What has to be the same on every rank. Where files lie is each machine's own, and the first
+/// rank alone writes metrics.
+nlohmann::json given(const TrainOptions& o) {
+  return {{"augment", o.augment},
+          {"normalise", o.normalise},
+          {"sort_edges", o.sort_edges},
+          {"steps", o.steps},
+          {"lr", o.lr},
+          {"min_lr", o.min_lr},
+          {"schedule", o.schedule},
+          {"warmup", o.warmup},
+          {"eval_every", o.eval_every},
+          {"eval_batches", o.eval_batches},
+          {"validation", o.validation},
+          {"patience", o.patience},
+          {"seed", o.seed},
+          {"a profile", !o.profile.empty()},
+          {"profile_summary", o.profile_summary},
+          {"profile_steps", o.profile_steps}};
+}
+
 /// One rank's executors over one arena.
 class RankTrainer {
  public:
@@ -65,6 +84,7 @@ class RankTrainer {
         spec_(options.data),
         schedule_(make_schedule(options)),
         tokens_(tokens_per_batch(fields_)) {
+    require_same(on.comm().host(), "train", {{"data", describe_without_path(*data_, options)}});
     if (programs_.evaluation) {
       evaluation_.emplace(*programs_.evaluation, backend().kernels, on.comm(), model.options.seed,
                           arena_, /*initialise=*/false, on.device());
@@ -299,6 +319,10 @@ class Validation {
 }  // namespace
 
 std::string check_training(World& world, const Model& model, const TrainOptions& options) {
+  require_same(world, "check_training", given(options));
+  std::vector<NamedFile> read = {{"the model", model.impl().path}};
+  for (const std::string& file : data_files(options.data)) read.push_back({"--data", file});
+  check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
   return decide_on_rank0(world, [&] {
     check_options(options);
     make_schedule(options);
@@ -308,12 +332,6 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
                "patience ", options.patience, ": waits for validations, but ",
                options.data.empty() ? "synthetic batches" : "--data " + options.data,
                " have no validation part; give data with val_mask, or --validation above 0");
-    if (!options.metrics.empty()) MetricsWriter(options.metrics, /*append=*/true);
-    if (!options.profile.empty()) {
-      const std::ofstream file(options.profile, std::ios::binary | std::ios::app);
-      SR_REQUIRE(file.good(), invalid_input, "--profile ", options.profile,
-                 ": cannot write the trace: ", std::strerror(errno));
-    }
     return data->describe();
   });
 }
@@ -326,9 +344,16 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options, const std::function<void(const RankProfile&)>& see) {
   std::optional<MetricsWriter> metrics;  // the leader's
+  require_same(world, "train", nlohmann::json::object());
+  at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    const int64_t ranks = plan.impl().train.mesh.size();
+    SR_REQUIRE(world.size() == ranks, invalid_input, "train: the plan is for ", ranks,
+               " ranks, there are ", world.size());
+  });
   check_training(world, model, options);
   decide_on_rank0(world, [&] {
-    if (!options.metrics.empty()) metrics.emplace(options.metrics, /*append=*/false);
+    if (!options.metrics.empty()) metrics.emplace(options.metrics);
     return std::string();
   });
   TrainReport report;

@@ -8,6 +8,7 @@
 #include "graph/passes/training.h"
 #include "plan.h"
 #include "replay.h"
+#include "same_call.h"
 #include "world.h"
 
 namespace shardrun {
@@ -83,17 +84,20 @@ VerifyReport shared(World& world, const VerifyReport& mine) {
 
 VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
                     const TrainOptions& options) {
+  check_training(world, model, options);
   const VerifyReport mine = at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const int64_t ranks = impl.train.mesh.size();
     SR_REQUIRE(world.size() == ranks, invalid_input, "verify: the plan is for ", ranks,
                " ranks, there are ", world.size());
+    require_made_for(model.impl(), impl);
     share_cores(world.impl());
     Communicator* mpi = ranks > 1 ? world.impl().mpi.get() : nullptr;
     const std::vector<ReplayAct> acts = acts_of(model.impl(), impl);
 
     const std::vector<BatchField> fields = batch_fields(model.impl().train);
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
+    if (mpi) require_same(*mpi, "verify", {{"data", describe_without_path(*data, options)}});
     ReplayOptions replay_options;
     replay_options.seed = model.impl().options.seed;
     replay_options.lr = options.lr;

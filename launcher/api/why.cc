@@ -119,6 +119,7 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
                         const PlanRequest& request) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
+    require_made_for(model.impl(), impl);
     const Graph& graph = step_of(model.impl(), impl);
     const Mesh& mesh = impl.train.mesh;
     const ValueId id = value_named(graph, impl.train, value);

@@ -21,13 +21,6 @@ namespace {
 /// Marks the sentence of a rank that failed only because another did.
 constexpr std::string_view kPeerFailed = "another rank ended the job";
 
-void broadcast_text(Communicator& comm, std::string& text) {
-  int64_t size = static_cast<int64_t>(text.size());
-  comm.broadcast(&size, sizeof size, 0);
-  text.resize(static_cast<size_t>(size));
-  if (size > 0) comm.broadcast(text.data(), size, 0);
-}
-
 Failure to_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -51,6 +44,13 @@ Failure to_failure(const std::exception_ptr& error) {
 }
 
 }  // namespace
+
+void broadcast_text(Communicator& comm, std::string& text, int root) {
+  int64_t size = static_cast<int64_t>(text.size());
+  comm.broadcast(&size, sizeof size, root);
+  text.resize(static_cast<size_t>(size));
+  if (size > 0) comm.broadcast(text.data(), size, root);
+}
 
 void rethrow_as_failure() { throw to_failure(std::current_exception()); }
 
@@ -81,16 +81,31 @@ World World::threads(int ranks) {
   return World(std::move(impl));
 }
 
+namespace {
+
+void check_threads(int threads) {
+  if (threads < 1)
+    throw Failure(Failure::Kind::call,
+                  "--threads is " + std::to_string(threads) + ", wanted 1 or more");
+}
+
+}  // namespace
+
 void World::use_threads(int threads_per_rank) {
+  check_threads(threads_per_rank);
   impl_->asked = threads_per_rank;
   impl_->kernel_threads = 0;
 }
 
 void World::assume_threads(int threads_per_rank) {
+  check_threads(threads_per_rank);
   impl_->asked = impl_->kernel_threads = threads_per_rank;
 }
 
 void World::use_timeout(double seconds) {
+  if (!(seconds >= 0))
+    throw Failure(Failure::Kind::call,
+                  "--timeout is " + std::to_string(seconds) + ", wanted a number of at least 0");
   impl_->timeout = seconds;
   if (impl_->mpi) impl_->mpi->set_timeout(seconds);
 }
@@ -139,7 +154,7 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
   }
   if (comm && comm->size() > 1) {
     comm->broadcast(&status, sizeof status, 0);
-    broadcast_text(*comm, text);
+    broadcast_text(*comm, text, 0);
   }
   if (status != 0) throw Failure(static_cast<Failure::Kind>(status - 1), text, true);
   return text;

@@ -23,6 +23,9 @@ struct World::Impl {
   int size() const { return mpi ? mpi->size() : threads; }
 };
 
+/// Gives every rank the text of `root`. Collective.
+void broadcast_text(Communicator& comm, std::string& text, int root);
+
 /// Runs `decide` on rank 0 and gives its result to every rank; if it throws, every rank throws the
 /// same Failure. No other rank goes on before rank 0 is through.
 std::string decide_on_rank0(World& world, const std::function<std::string()>& decide);

@@ -11,7 +11,6 @@
 #include "child.h"
 #include "machine.h"
 #include "options.h"
-#include "output_file.h"
 #include "report.h"
 #include "shardrun/bench.h"
 #include "table.h"
@@ -89,11 +88,12 @@ class Collectives {
         refuse("--backends: got '" + backend + "', wanted local or mpi");
     }
     mpirun_ = shell_words(o_.mpirun, "--mpirun");
-    if (is_first_process() && !o_.json.empty()) write_json();
   }
 
   int run() {
     if (launched_processes() > 1) return run_launched();
+    World alone = World::threads(1);
+    check_outputs(alone, {{"--json", o_.json}}, {});
     const int ranks = o_.ranks.value_or(2);
     head(ranks);
     for (const std::string& backend : o_.backends) {
@@ -118,6 +118,7 @@ class Collectives {
                           std::to_string(world.size()) + "; leave out one of the two",
                       true);
       }
+      check_outputs(world, {{"--json", o_.json}}, {});
       if (world.leader()) head(world.size());
       measure(world, "mpi");
       return 0;
@@ -189,7 +190,7 @@ class Collectives {
                                 {"repeats", o_.repeats},
                                 {"machine", to_json(machine_)},
                                 {"rows", rows_}};
-    write_file(o_.json, all.dump(1) + "\n");
+    write_output(o_.json, all.dump(1) + "\n");
   }
 
   Options o_;

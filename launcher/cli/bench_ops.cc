@@ -6,7 +6,6 @@
 #include "bench.h"
 #include "machine.h"
 #include "one_rank.h"
-#include "output_file.h"
 #include "table.h"
 
 namespace shardrun::cli {
@@ -65,7 +64,8 @@ void print(const KernelBench& bench) {
 }
 
 int run(const CLI::App& app, Options& o) {
-  if (!o.json.empty()) write_file(o.json, "");  // before it takes long
+  World alone = World::threads(1);
+  check_outputs(alone, {{"--json", o.json}}, files_read(o.args));
   const Machine machine = this_machine();
   KernelBench bench;
   if (o.args.model.empty()) {
@@ -83,7 +83,7 @@ int run(const CLI::App& app, Options& o) {
   for (const KernelTime& k : bench.kernels) kernels.push_back(kernel_json(k));
   nlohmann::json all = report_head("ops", machine, o.args, bench.ceilings);
   all["kernels"] = kernels;
-  write_file(o.json, all.dump(1) + "\n");
+  write_output(o.json, all.dump(1) + "\n");
   return 0;
 }
 

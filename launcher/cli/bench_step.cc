@@ -6,7 +6,6 @@
 #include "bench.h"
 #include "machine.h"
 #include "one_rank.h"
-#include "output_file.h"
 #include "table.h"
 
 namespace shardrun::cli {
@@ -86,7 +85,8 @@ void print(const StepBench& bench, const std::string& dtype) {
 }
 
 int run(const CLI::App& app, Options& o) {
-  if (!o.json.empty()) write_file(o.json, "");  // before it takes long
+  World alone = World::threads(1);
+  check_outputs(alone, {{"--json", o.json}}, files_read(o.args));
   const Machine machine = this_machine();
   OneRank one(app, o.args);
   const StepBench bench = bench_step(one.world, one.model, one.plan, o.args.train, o.rounds);
@@ -121,7 +121,7 @@ int run(const CLI::App& app, Options& o) {
   all["parts"] = parts;
   all["rounds"] = rounds;
   all["ratio"] = verdict.ratio;
-  write_file(o.json, all.dump(1) + "\n");
+  write_output(o.json, all.dump(1) + "\n");
   return 0;
 }
 

@@ -15,7 +15,6 @@
 #include "child.h"
 #include "machine.h"
 #include "options.h"
-#include "output_file.h"
 #include "plot.h"
 #include "report.h"
 #include "run_report.h"
@@ -129,9 +128,8 @@ class WeakScaling {
     if (const auto kind = std::filesystem::path(o_.plot).extension();
         !kind.empty() && kind != ".svg")
       refuse("--plot " + o_.plot + ": the plot is an SVG; name it .svg");
-    for (const std::string* path : {&o_.json, &o_.plot}) {  // before it takes long
-      if (!path->empty()) write_file(*path, "");
-    }
+    World alone = World::threads(1);
+    check_outputs(alone, {{"--json", o_.json}, {"--plot", o_.plot}}, {});
   }
 
   void head() const {
@@ -255,8 +253,8 @@ class WeakScaling {
   }
 
   void write() const {
-    if (!o_.json.empty()) write_file(o_.json, json().dump(1) + "\n");
-    if (!o_.plot.empty()) write_file(o_.plot, svg(plot()));
+    if (!o_.json.empty()) write_output(o_.json, json().dump(1) + "\n");
+    if (!o_.plot.empty()) write_output(o_.plot, svg(plot()));
   }
 
   nlohmann::json json() const {

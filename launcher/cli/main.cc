@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "bench.h"
 #include "model_command.h"
 #include "options.h"
-#include "output_file.h"
 #include "recipe.h"
 #include "report.h"
 #include "run_report.h"
@@ -62,6 +62,11 @@ void run_train(World& world, Arguments& args, RunReport& told) {
 }
 
 void run_train(World& world, Arguments& args) {
+  check_outputs(world,
+                {{"--metrics", args.train.metrics},
+                 {"--report", args.report},
+                 {"--profile", args.train.profile}},
+                files_read(args));
   RunReport told(world.leader() ? args.report : "");
   try {
     run_train(world, args, told);
@@ -72,6 +77,7 @@ void run_train(World& world, Arguments& args) {
 }
 
 void run_plan(World& world, Arguments& args) {
+  check_outputs(world, {{"--output", args.output}}, files_read(args));
   const Model model = load(world, args);
   args.plan.ranks = args.ranks                     ? *args.ranks
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
@@ -80,7 +86,7 @@ void run_plan(World& world, Arguments& args) {
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());
   std::printf("%s", plan_details(model, plan).c_str());
-  if (!args.output.empty()) write_file(args.output, plan.json());
+  if (!args.output.empty()) write_output(args.output, plan.json());
 }
 
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where
@@ -198,6 +204,19 @@ int run_solve(const SolveRequest& request) {
   return 1;
 }
 
+/// Says why a call is wrong, and returns the status. Mostly all processes find the same: the first
+/// one says so, and that it ends ends the others before they speak. If it does not end, they do.
+int refuse(const std::string& why) {
+  if (!is_first_process()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::cerr << "shardrun: on one process, not the first: ";
+  } else {
+    std::cerr << "shardrun: ";
+  }
+  std::cerr << why << (why.empty() || why.back() != '\n' ? "\n" : "");
+  return 2;
+}
+
 int run(int argc, char** argv) {
   Arguments args;
   CLI::App app(
@@ -211,7 +230,7 @@ int run(int argc, char** argv) {
   add_model_options(*train_command, args);
   add_plan_options(*train_command, args);
   add_train_options(*train_command, args);
-  add_profile_options(*train_command, args);
+  add_output_options(*train_command, args);
   CLI::App* plan_command =
       app.add_subcommand("plan", "Plan only, for --ranks or as many as --mesh has");
   add_model_options(*plan_command, args);
@@ -266,6 +285,7 @@ int run(int argc, char** argv) {
   CLI::App* bench_command = app.add_subcommand("bench", "Measure, so that anybody can repeat it");
   BenchCommand bench(*bench_command);
 
+  refuse_empty_and_wrapped(app);
   std::vector<std::string> words(argv + 1, argv + argc);
   const std::vector<std::string> own = {"train", "plan",   "verify",    "explain",
                                         "model", "solve",  "calibrate", "bench",
@@ -287,15 +307,12 @@ int run(int argc, char** argv) {
       break;
     }
   } catch (const Failure& e) {
-    if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
-    return 2;
+    return refuse(e.what());
   } catch (const CLI::ParseError& e) {
-    const bool leader = is_first_process();
     std::ostringstream out, err;
     const int status = app.exit(e, out, err);
-    if (leader) std::cout << out.str();
-    if (leader && !err.str().empty()) std::cerr << "shardrun: " << err.str();
-    return status == 0 ? 0 : 2;
+    if (is_first_process()) std::cout << out.str();
+    return status == 0 ? 0 : refuse(err.str());
   }
 
   const bool runs_on_all =
@@ -314,8 +331,7 @@ int run(int argc, char** argv) {
                         std::to_string(launched_processes()) + "; leave out one of the two");
     }
   } catch (const Failure& e) {
-    if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
-    return 2;
+    return refuse(e.what());
   }
   const bool bench_on_all = bench.chosen() != nullptr && bench.chosen()->on_all;
   if (!runs_on_all && !bench_on_all && !is_first_process()) return 0;  // work for one

@@ -20,23 +20,6 @@ int64_t parse_count(const std::string& text, const std::string& flag) {
 
 constexpr int kMostRanks = 65536;
 
-/// What one file is to hold twice would be lost once.
-void refuse_one_file_for_two(const Arguments& args) {
-  std::map<std::filesystem::path, std::string> flags;
-  for (const auto& [flag, path] :
-       {std::pair<std::string, std::string>{"--metrics", args.train.metrics},
-        {"--report", args.report},
-        {"--profile", args.train.profile}}) {
-    if (path.empty() || (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)))
-      continue;
-    const auto file = std::filesystem::weakly_canonical(std::filesystem::absolute(path));
-    const auto [it, fresh] = flags.try_emplace(file, flag);
-    if (!fresh)
-      throw Failure(Failure::Kind::call,
-                    flag + ": " + it->second + " writes " + path + ", too; name another file");
-  }
-}
-
 }  // namespace
 
 int64_t parse_bytes(const std::string& text, const std::string& flag) {
@@ -169,20 +152,73 @@ void add_train_options(CLI::App& app, Arguments& args) {
       "--patience", o.patience,
       "Stop after so many validations with neither a lower loss nor a higher accuracy than "
       "all before (default: never)");
+}
+
+void add_output_options(CLI::App& app, Arguments& args) {
+  TrainOptions& o = args.train;
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
   app.add_option("--report", args.report,
                  "Write what the run was to this file when it ends, one JSON object: plan, bytes, "
                  "times of all steps");
-}
-
-void add_profile_options(CLI::App& app, Arguments& args) {
-  TrainOptions& o = args.train;
   app.add_option("--profile", o.profile,
                  "Write a trace of every rank's steps to this file, for https://ui.perfetto.dev");
   app.add_flag("--profile-summary", o.profile_summary,
                "Print where a step's time goes: by op, and the dearest calls");
   app.add_option("--profile-steps", args.profile_steps,
                  "Record the last so many steps, and batches of validation (default 10)");
+}
+
+std::vector<NamedFile> files_read(const Arguments& args) {
+  std::vector<NamedFile> out = {{"the model", args.model}, {"--plan", args.plan.plan_file}};
+  std::error_code error;
+  if (std::filesystem::exists(args.plan.cluster, error))
+    out.push_back({"--cluster", args.plan.cluster});
+  for (const std::string& library : args.model_options.ops) out.push_back({"--ops", library});
+  for (const std::string& file : data_files(args.train.data)) out.push_back({"--data", file});
+  return out;
+}
+
+namespace {
+
+/// "" where the text is a number of an option's type as CLI11 calls it; else what is wrong with it.
+std::string no_number(const std::string& type, std::string_view text) {
+  if (text.rfind("+", 0) == 0) text.remove_prefix(1);
+  const auto read = [&](auto value) {
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return end == text.data() + text.size() ? code : std::errc::invalid_argument;
+  };
+  const bool whole = type.rfind("FLOAT", 0) != 0;
+  const std::errc code = !whole                       ? read(double())
+                         : type.rfind("UINT", 0) == 0 ? read(uint64_t())
+                                                      : read(int64_t());
+  if (code == std::errc()) return "";
+  const std::string kind = type.rfind("UINT", 0) == 0 ? "whole number of at least 0"
+                           : whole                    ? "whole number"
+                                                      : "number";
+  return "'" + std::string(text) +
+         (code == std::errc::result_out_of_range ? "' is too large" : "' is not a " + kind);
+}
+
+}  // namespace
+
+void refuse_empty_and_wrapped(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    if (type.rfind("TEXT", 0) == 0) {
+      if (option->check_lname("recipe")) continue;  // '': a model without one
+      option->check(
+          [](const std::string& text) {
+            return text.empty()
+                       ? std::string("got an empty text; leave the flag out, or give it a value")
+                       : std::string();
+          },
+          "");
+    } else {
+      option->check([type](const std::string& text) { return no_number(type, text); }, "");
+    }
+  }
+  for (CLI::App* command : app.get_subcommands(nullptr)) refuse_empty_and_wrapped(*command);
 }
 
 void finish_arguments(Arguments& args) {
@@ -215,7 +251,6 @@ void finish_arguments(Arguments& args) {
          "--profile-steps", std::to_string(args.profile_steps.value_or(0)),
          "--profile or --profile-summary with it");
   if (args.profile_steps) args.train.profile_steps = *args.profile_steps;
-  refuse_one_file_for_two(args);
   args.model_options.batch = args.batch;
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;

@@ -38,7 +38,15 @@ void add_model_options(CLI::App& app, Arguments& args);
 void add_step_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
-void add_profile_options(CLI::App& app, Arguments& args);
+/// What only a run that trains writes.
+void add_output_options(CLI::App& app, Arguments& args);
+
+/// The files that the call reads, by flag.
+std::vector<NamedFile> files_read(const Arguments& args);
+
+/// CLI11 takes '' for 0 and for no text, and a number that is too large for the largest that there
+/// is. From now on `app` and its commands refuse both.
+void refuse_empty_and_wrapped(CLI::App& app);
 
 /// Turns the texts of --dim, --batch and --memory into options and checks what no other part of the
 /// program would. Throws Failure(call).

@@ -1,15 +1,12 @@
 // Gathering the fields, and the file.
 #include "run_report.h"
 
-#include <fstream>
-
 namespace shardrun::cli {
 
 RunReport::RunReport(std::string path) : path_(std::move(path)) {
   json_ = {{"step_ms", nlohmann::json::array()},
            {"comm_ms", nlohmann::json::array()},
            {"losses", nlohmann::json::array()}};
-  write();
 }
 
 void RunReport::add(const TrainingPlan& plan, const PlanFigures& figures, double seconds) {
@@ -48,10 +45,7 @@ void RunReport::fail(const std::exception& error) {
 
 void RunReport::write() const {
   if (path_.empty()) return;
-  std::ofstream out(path_, std::ios::binary);
-  out << json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  out.close();
-  if (!out) throw Failure(Failure::Kind::call, "--report: " + path_ + ": cannot write the file");
+  write_output(path_, json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace shardrun::cli

@@ -18,7 +18,7 @@ inline constexpr char kOutOfMemory[] = "memory";
 /// what was known by then, "failure": the sentence, and "failure_kind": call, memory or run.
 class RunReport {
  public:
-  /// "": none is wanted. Throws Failure(call) if the file cannot be written, before anything runs.
+  /// "": none is wanted.
   explicit RunReport(std::string path);
 
   /// `seconds`: of planning.

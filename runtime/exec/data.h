@@ -101,6 +101,9 @@ class DataSource {
 std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<BatchField> fields,
                                       const DataOptions& options);
 
+/// The files that `spec` names. A folder is one.
+std::vector<std::string> files_of_data(const std::string& spec);
+
 /// The shapes that the arrays of `spec` have, by name of the model's input, for inputs that it
 /// names: what symbolic dims can be bound with. `whole`: the arrays are one batch, dim 0 included,
 /// because they come with masks. Empty for text, tokens and synthetic batches. Throws as open_data

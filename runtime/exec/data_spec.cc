@@ -369,6 +369,20 @@ std::optional<Tensor> data_contents(const std::string& spec, const std::string& 
   return sorted;
 }
 
+std::vector<std::string> files_of_data(const std::string& spec) {
+  const size_t colon = spec.find(':');
+  if (colon == std::string::npos) return {};
+  const std::string kind = spec.substr(0, colon), rest = spec.substr(colon + 1);
+  if (kind == "text" || kind == "tokens") return {rest};
+  std::vector<std::string> files = split_text(rest, ',');
+  if (kind == "npz") files.resize(1);
+  for (std::string& file : files) {
+    const size_t equals = kind == "npy" ? file.find('=') : std::string::npos;
+    if (equals != std::string::npos) file = file.substr(equals + 1);
+  }
+  return files;
+}
+
 DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& inputs) {
   DataShapes out;
   if (!is_archive(spec)) return out;

@@ -34,8 +34,8 @@ std::string to_json(const EvalMetrics& metrics) {
   return line.dump();
 }
 
-MetricsWriter::MetricsWriter(const std::string& path, bool append)
-    : path_(path), file_(std::fopen(path.c_str(), append ? "a" : "w")) {
+MetricsWriter::MetricsWriter(const std::string& path)
+    : path_(path), file_(std::fopen(path.c_str(), "w")) {
   SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path,
              ": cannot open: ", std::strerror(errno));
 }

@@ -38,9 +38,8 @@ std::string to_json(const EvalMetrics& metrics);
 
 class MetricsWriter {
  public:
-  /// Truncates the file, or appends to it (a resumed run). Throws invalid_input if it cannot be
-  /// opened.
-  MetricsWriter(const std::string& path, bool append);
+  /// Truncates the file. Throws invalid_input if it cannot be opened.
+  explicit MetricsWriter(const std::string& path);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

@@ -35,20 +35,18 @@ TEST(Metrics, LinesAreJsonAndThereAtOnce) {
   const std::string first =
       R"({"step":10,"loss":2.5,"lr":0.001,"grad_norm":1.25,"step_ms":8.5,"tokens_per_s":90000.0,"comm_ms":0.5,"peak_bytes":1048576})";
   {
-    MetricsWriter writer(path, false);
+    MetricsWriter writer(path);
     writer.step(m);
     EXPECT_EQ(contents(path), first + "\n");
     writer.eval({.step = 10, .val_loss = 2.625});
     EXPECT_EQ(contents(path), first + "\n{\"step\":10,\"val_loss\":2.625}\n");
   }
-  MetricsWriter(path, true)
-      .eval({.step = 11, .val_loss = std::numeric_limits<double>::quiet_NaN()});
-  EXPECT_EQ(contents(path),
-            first + "\n{\"step\":10,\"val_loss\":2.625}\n{\"step\":11,\"val_loss\":null}\n");
+  MetricsWriter(path).eval({.step = 11, .val_loss = std::numeric_limits<double>::quiet_NaN()});
+  EXPECT_EQ(contents(path), "{\"step\":11,\"val_loss\":null}\n");
   m.tokens_per_s.reset();
   m.grad_norm.reset();
   m.samples_per_s = 12.0;
-  MetricsWriter(path, false).step(m);
+  MetricsWriter(path).step(m);
   EXPECT_EQ(contents(path),
             "{\"step\":10,\"loss\":2.5,\"lr\":0.001,\"step_ms\":8.5,\"samples_per_s\":12.0,\"comm_"
             "ms\":0.5,"
@@ -68,7 +66,7 @@ TEST(Metrics, AccuraciesStandWhereThereAreSome) {
 }
 
 TEST(Metrics, AFullDiskIsReported) {
-  MetricsWriter writer("/dev/full", false);
+  MetricsWriter writer("/dev/full");
   try {
     writer.eval({.step = 1, .val_loss = 1.0});
     ADD_FAILURE() << "writing to a full disk went unnoticed";
@@ -78,7 +76,7 @@ TEST(Metrics, AFullDiskIsReported) {
 }
 
 TEST(Metrics, AFolderThatIsMissingIsReported) {
-  EXPECT_THROW(MetricsWriter("/nonexistent/folder/m.jsonl", false), Error);
+  EXPECT_THROW(MetricsWriter("/nonexistent/folder/m.jsonl"), Error);
 }
 
 }  // namespace

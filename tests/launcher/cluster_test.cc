@@ -140,26 +140,26 @@ TEST_F(ClusterOption, ADeviceIsChosenByName) {
 /// With next to no time little is measured, but what is written is a cluster to plan for. Under
 /// mpirun it gets what MPI takes.
 TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
-  const Outcome alone = at_->shardrun("calibrate --seconds 0.5 -o here/host.json");
+  const Outcome alone = at_->shardrun("calibrate --seconds 0.5 -o host.json");
   ASSERT_EQ(alone.status, 0) << describe(alone);
-  EXPECT_NE(alone.out.find("here/host.json"), std::string::npos) << describe(alone);
+  EXPECT_NE(alone.out.find("host.json"), std::string::npos) << describe(alone);
   const auto measured = [&] {
-    return nlohmann::json::parse(at_->read("here/host.json"))["measured"];
+    return nlohmann::json::parse(at_->read("host.json"))["measured"];
   };
   EXPECT_GE(measured()["kernels"].size(), 1u);
   EXPECT_GE(measured()["kernels"][0]["grids"].size(), 1u);
   const size_t threads = measured()["collectives"].size();
-  const Outcome mpi_run = at_->shardrun(mpi(2), "calibrate --seconds 0.5 -o here/host.json");
+  const Outcome mpi_run = at_->shardrun(mpi(2), "calibrate --seconds 0.5 -o host.json");
   EXPECT_EQ(mpi_run.status, 0) << describe(mpi_run);
   EXPECT_GT(measured()["collectives"].size(), threads);
   EXPECT_EQ(measured()["collectives"].back()["backend"], "mpi");
-  const Outcome plan = at_->shardrun("plan gpt.onnx --ranks 2 --cluster here/host.json");
+  const Outcome plan = at_->shardrun("plan gpt.onnx --ranks 2 --cluster host.json");
   EXPECT_EQ(plan.status, 0) << describe(plan);
   EXPECT_NE(plan.out.find("measured on"), std::string::npos) << describe(plan);
   // Ranks of one thread beside the others; a plan for one thread is predicted with them.
-  const Outcome one = at_->shardrun("calibrate --threads 1 --seconds 0.5 -o here/host.json");
+  const Outcome one = at_->shardrun("calibrate --threads 1 --seconds 0.5 -o host.json");
   ASSERT_EQ(one.status, 0) << describe(one);
-  nlohmann::json cluster = nlohmann::json::parse(at_->read("here/host.json"));
+  nlohmann::json cluster = nlohmann::json::parse(at_->read("host.json"));
   bool more = false;
   for (nlohmann::json& kernels : cluster["measured"]["kernels"]) {
     more = more || kernels["threads"] > 1;
@@ -181,7 +181,7 @@ TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
     EXPECT_LT(predicted("--threads 64"), 1000e3);  // for another machine: nothing runs here
   }
   refused("calibrate --threads 4096 -o x.json", "--threads 4096: 1 rank has ");
-  refused("calibrate -o /proc/none/host.json", "/proc/none/host.json: cannot write");
+  refused("calibrate -o /proc/none/host.json", "/proc/none/host.json: cannot be written");
   refused("calibrate --seconds 0 -o x.json", "--seconds is 0");
 }
 

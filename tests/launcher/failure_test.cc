@@ -149,19 +149,66 @@ TEST_F(Failures, BadFlags) {
   expect_refused("gpt.onnx --dtype f16", {"dtype", "f16", "bf16"});
   expect_refused("gpt.onnx --loss hinge", {"loss", "hinge", "mse"});
   expect_refused("gpt.onnx --freeze '['", {"["});
-  expect_refused("gpt.onnx --freeze ''", {"no parameter"});
+  expect_refused("gpt.onnx --freeze '.*'", {"no parameter"});
+  expect_refused("gpt.onnx --freeze wtf", {"--freeze 'wtf'", "no parameter's name matches"});
+  expect_refused("gpt.onnx --train wtf", {"--train 'wtf'", "no parameter's name matches"});
   expect_refused("gpt.onnx --beta1 1.5", {"beta1", "1.5"});
   expect_refused("gpt.onnx --clip -1", {"clip", "-1"});
   expect_refused("gpt.onnx --validation 1", {"validation", "1"});
   expect_refused("gpt.onnx --metrics no/folder/m.jsonl", {"no/folder/m.jsonl", "No such file"},
                  true);
-  expect_refused("gpt.onnx --metrics .", {"metrics file .", "directory"});
+  expect_refused("gpt.onnx --metrics .", {"--metrics: .", "is a folder"});
   expect_refused("gpt.onnx --metrics twice.json --report ./twice.json",
                  {"--report", "--metrics writes ./twice.json, too"});
   expect_refused("gpt.onnx --threads 0", {"--threads", "0", "1 or more"});
   expect_refused("gpt.onnx --threads x", {"--threads", "x"});
   expect_refused("gpt.onnx --threads 1000000", {"--threads 1000000", "core", "ask for"}, true);
   expect_refused("gpt.onnx --no-such-flag", {"--no-such-flag"});
+}
+
+/// What a parser might take for 0, for the largest number, or for a flag that was left out.
+TEST_F(Failures, EmptyAndWrappedValues) {
+  expect_refused("gpt.onnx --batch 99999999999999999999",
+                 {"--batch", "'99999999999999999999' is too large"}, true);
+  expect_refused("gpt.onnx --steps -99999999999999999999", {"--steps", "too large"});
+  expect_refused("gpt.onnx --seed 18446744073709551616", {"--seed", "too large"});
+  expect_refused("gpt.onnx --seed -1", {"--seed", "-1", "at least 0"});
+  expect_refused("gpt.onnx --lr 1e999", {"--lr", "too large"});
+  for (const char* flag : {"--batch", "--steps", "--lr", "--seed", "--threads", "--timeout"})
+    expect_refused(std::string("gpt.onnx ") + flag + " ''", {flag, "''"});
+  for (const char* flag : {"--memory", "--plan", "--data", "--metrics", "--cluster", "--mesh"})
+    expect_refused(std::string("gpt.onnx ") + flag + " ''", {flag, "empty"});
+  const Outcome fine = at_->shardrun("gpt.onnx --steps +2 --lr 1E-3 --seed 18446744073709551615");
+  EXPECT_EQ(fine.status, 0) << describe(fine);
+}
+
+/// Ranks that were given different things would compute with them, or wait for each other.
+TEST_F(Failures, RanksThatAreGivenDifferentThings) {
+  at_->write("other.txt", prose(2000));
+  const auto refused = [](const std::string& first, const std::string& second,
+                          const std::vector<std::string>& wanted) {
+    const std::string command = Workspace::line(mpi(1), first);
+    const std::string other = Workspace::line(mpi(1), second);
+    const Outcome run = at_->sh(command + other.substr(other.find(" -np ")).insert(0, " :"), 60);
+    EXPECT_NE(run.status, 0) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_LT(run.seconds, kQuick) << describe(run);
+    EXPECT_EQ(run.out.find("step 1/"), std::string::npos) << describe(run);
+    for (const std::string& text : wanted)
+      EXPECT_NE(message(run).find(text), std::string::npos) << text << "\n" << describe(run);
+  };
+  const std::string job = "gpt.onnx --steps 3";
+  refused(job + " --lr 1e-3", job + " --lr 1e-2", {"rank 1 has lr 0.01, rank 0 has 0.001"});
+  refused(job, "gpt.onnx --steps 4", {"rank 1 has steps 4, rank 0 has 3"});
+  refused(job, job + " --seed 7", {"rank 1 has seed 7, rank 0 has 0"});
+  refused(job, job + " --clip 1", {"rank 1 has clip 1"});
+  refused(job, job + " --mesh 2", {"rank 1 has mesh '2', rank 0 has 'auto'"});
+  refused(job, job + " --profile p.json", {"rank 1 has a profile true"});
+  refused(job, "small.onnx --steps 3", {"rank 1 has a model whose step"});
+  refused("gpt.onnx --data text:text.txt", "gpt.onnx --data text:other.txt",
+          {"rank 1 has data", "2000 tokens", "3000 tokens"});
+  refused(job, "verify gpt.onnx", {"rank 1", "rank 0 calls something else"});
+  refused(job, job + " --no-such-flag", {"--no-such-flag"});
 }
 
 TEST_F(Failures, OneProcessAnswersForAll) {
@@ -199,6 +246,44 @@ TEST_F(Failures, OutputsThatCannotBeWritten) {
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
     EXPECT_FALSE(at_->exists("x.onnx")) << describe(run);
+  }
+}
+
+/// Before anything that takes long: nothing is planned or measured for a file that cannot be
+/// written.
+TEST_F(Failures, OutputsAreLookedAtFirst) {
+  for (const char* call :
+       {"gpt.onnx --metrics no/folder/f", "gpt.onnx --report no/folder/f",
+        "gpt.onnx --profile no/folder/f", "plan gpt.onnx --ranks 2 -o no/folder/f",
+        "calibrate -o no/folder/f", "bench ops --json no/folder/f",
+        "bench step gpt.onnx --json no/folder/f", "bench collectives --json no/folder/f",
+        "bench weak-scaling --model gpt --json no/folder/f", "model gpt -o no/folder/f"}) {
+    const Outcome run = at_->shardrun(call, 20);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find("no/folder/f: cannot be written: No such file"), std::string::npos)
+        << describe(run);
+    EXPECT_EQ(run.out, "") << "it did something first\n" << describe(run);
+  }
+}
+
+/// A slip of the hand costs no model and no data.
+TEST_F(Failures, OutputsThatAreInputs) {
+  ASSERT_EQ(at_->shardrun("plan gpt.onnx --ranks 2 -o own.json").status, 0);
+  at_->sh("ln -sf gpt.onnx link.onnx");
+  for (const char* file : {"gpt.onnx", "text.txt", "own.json"}) {
+    const std::string before = at_->read(file);
+    const std::string call = "gpt.onnx --data text:text.txt --plan own.json --steps 1 ";
+    for (const char* flag : {"--metrics", "--report", "--profile"})
+      expect_refused(call + flag + " ./" + file, {flag, "is what", "read from"});
+    EXPECT_EQ(at_->read(file), before);
+  }
+  const std::string before = at_->read("gpt.onnx");
+  for (const char* call : {"plan gpt.onnx --ranks 2 -o gpt.onnx", "gpt.onnx --report link.onnx",
+                           "bench step gpt.onnx --json gpt.onnx"}) {
+    const Outcome run = at_->shardrun(call);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(at_->read("gpt.onnx"), before) << describe(run);
   }
 }
 

@@ -182,7 +182,7 @@ TEST_F(Profile, WrongCallsAreRefusedBeforeTraining) {
     EXPECT_FALSE(says(run.out, "plan:")) << describe(run);
     EXPECT_FALSE(says(run.out, "step 1")) << describe(run);
   };
-  refused("--profile no/such/folder/trace.json", "--profile no/such/folder/trace.json");
+  refused("--profile no/such/folder/trace.json", "--profile: no/such/folder/trace.json");
   refused("--profile-steps 3", "--profile-steps: got 3");
   refused("--profile-summary --profile-steps 0", "profile-steps is 0");
 }

@@ -277,12 +277,26 @@ struct TrainReport {
   std::string profile;  // on the leader: where a step's time goes, as a table
 };
 
-/// What train() checks before it starts (options, the data, the metrics file's folder), so that a
-/// caller hears of it before a long search for a plan. Returns a line about the data, on rank 0.
+/// What train() checks before it starts (options, the data, the files that it will write), so that
+/// a caller hears of it before a long search for a plan. Returns a line about the data, on rank 0.
 /// Throws Failure(call).
 std::string check_training(World& world, const Model& model, const TrainOptions& options);
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options);
+
+/// A file that a call reads or writes, and the flag or field that names it.
+struct NamedFile {
+  std::string name, path;
+};
+/// Looks at files before long work: throws Failure(call) where an output cannot be written, say
+/// because its folder is missing, where two are one file, or where one is an input. Changes none.
+/// Empty paths are left out. Rank 0 looks.
+void check_outputs(World& world, const std::vector<NamedFile>& outputs,
+                   const std::vector<NamedFile>& inputs);
+/// Puts `text` where the file is, whole or not at all. Throws Failure.
+void write_output(const std::string& path, const std::string& text);
+/// The files that TrainOptions::data names.
+std::vector<std::string> data_files(const std::string& data);
 
 struct VerifyReport {
   bool verified = false;

@@ -1,0 +1,61 @@
+// What a call reads and writes, looked at before it takes long.
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/output_file.h"
+#include "exec/data.h"
+#include "shardrun/shardrun.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Writing to one replaces what the other holds.
+bool is_one_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (fs::exists(a, error) && !fs::is_regular_file(a, error)) return false;  // /dev/stdout, a pipe
+  if (fs::exists(a, error) && fs::exists(b, error)) return fs::equivalent(a, b, error);
+  return fs::weakly_canonical(fs::absolute(a, error), error) ==
+         fs::weakly_canonical(fs::absolute(b, error), error);
+}
+
+}  // namespace
+
+void check_outputs(World& world, const std::vector<NamedFile>& outputs,
+                   const std::vector<NamedFile>& inputs) {
+  decide_on_rank0(world, [&] {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto& [name, path] = outputs[i];
+      if (path.empty()) continue;
+      try {
+        check_output(path);
+      } catch (const Error& e) {
+        throw e.with_context(name);
+      }
+      for (size_t other = 0; other < i; ++other) {
+        SR_REQUIRE(outputs[other].path.empty() || !is_one_file(path, outputs[other].path),
+                   invalid_input, name, ": ", outputs[other].name, " writes ", path,
+                   ", too; name another file");
+      }
+      for (const NamedFile& input : inputs) {
+        SR_REQUIRE(input.path.empty() || !is_one_file(path, input.path), invalid_input, name, ": ",
+                   path, " is what ", input.name, " is read from; name another file");
+      }
+    }
+    return std::string();
+  });
+}
+
+void write_output(const std::string& path, const std::string& text) {
+  at_boundary([&] {
+    OutputFile file(path);
+    file.stream() << text;
+    file.finish();
+  });
+}
+
+std::vector<std::string> data_files(const std::string& data) { return files_of_data(data); }
+
+}  // namespace shardrun

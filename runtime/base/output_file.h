@@ -1,0 +1,34 @@
+// Files that take the place of others when they are whole.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+namespace shardrun {
+
+/// What is written goes beside the file, and takes its place in finish(): a full disk, or an end
+/// before that, leaves what was there. What is no regular file (/dev/stdout, a pipe), and a file in
+/// a folder that takes no other, is written as it stands.
+class OutputFile {
+ public:
+  /// Throws Error(invalid_input) with the path and the reason if it cannot be written. Changes
+  /// nothing yet.
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  std::ostream& stream();
+  /// Throws Error(device) if anything could not be written.
+  void finish();
+
+ private:
+  std::string path_, target_;  // target_: where links lead to
+  std::string beside_;         // "": written as it stands
+  std::ofstream stream_;
+};
+
+/// Throws what writing the file would throw at once. Changes nothing.
+void check_output(const std::string& path);
+
+}  // namespace shardrun

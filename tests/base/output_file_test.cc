@@ -1,0 +1,105 @@
+// OutputFile: what was there stays until all of the new is, and what cannot be written says why.
+#include "base/output_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+class OutputFiles : public testing::Test {
+ protected:
+  OutputFiles() { fs::create_directories(folder_); }
+  ~OutputFiles() override { fs::remove_all(folder_); }
+
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  void put(const std::string& name, const std::string& text) const {
+    std::ofstream(at(name)) << text;
+  }
+  std::string text_of(const std::string& name) const {
+    std::ifstream in(at(name));
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  ptrdiff_t files() const {
+    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+  }
+  static std::string refusal(const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+
+  fs::path folder_ = fs::temp_directory_path() / ("shardrun_output_" + std::to_string(::getpid()));
+};
+
+TEST_F(OutputFiles, TakeThePlaceOfTheOldWhenTheyAreWhole) {
+  put("f", "old");
+  fs::permissions(at("f"), fs::perms::owner_read | fs::perms::owner_write);
+  OutputFile file(at("f"));
+  file.stream() << "new";
+  EXPECT_EQ(text_of("f"), "old");
+  file.finish();
+  EXPECT_EQ(text_of("f"), "new");
+  EXPECT_EQ(fs::status(at("f")).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(OutputFiles, LeaveTheOldWhereTheyAreNotFinished) {
+  put("f", "old");
+  { OutputFile(at("f")).stream() << "half"; }
+  { OutputFile(at("fresh")).stream() << "half"; }
+  EXPECT_EQ(text_of("f"), "old");
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(OutputFiles, CheckingChangesNothing) {
+  put("f", "old");
+  check_output(at("f"));
+  check_output(at("fresh"));
+  check_output("/dev/null");
+  EXPECT_EQ(text_of("f"), "old");
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(OutputFiles, FollowLinks) {
+  put("f", "old");
+  fs::create_symlink("f", at("link"));
+  fs::create_symlink("later", at("ahead"));
+  for (const char* name : {"link", "ahead"}) {
+    OutputFile file(at(name));
+    file.stream() << name;
+    file.finish();
+    EXPECT_TRUE(fs::is_symlink(at(name)));
+  }
+  EXPECT_EQ(text_of("f"), "link");
+  EXPECT_EQ(text_of("later"), "ahead");
+}
+
+TEST_F(OutputFiles, SayWhyTheyCannotBeWritten) {
+  EXPECT_EQ(refusal([&] { check_output(at("no/f")); }),
+            at("no/f") + ": cannot be written: No such file or directory");
+  EXPECT_EQ(refusal([&] { check_output(at("")); }), at("") + ": cannot be written: is a folder");
+  EXPECT_EQ(refusal([&] {
+              OutputFile full("/dev/full");
+              full.stream() << std::string(100000, 'x');
+              full.finish();
+            }),
+            "/dev/full: cannot be written: No space left on device");
+}
+
+}  // namespace
+}  // namespace shardrun

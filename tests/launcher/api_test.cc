@@ -1,0 +1,143 @@
+// The public header as a program uses it: what is wrong is thrown as a sentence, and Worlds do not
+// disturb each other.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+namespace {
+
+class Api : public testing::Test {
+ protected:
+  Api() {
+    std::filesystem::create_directories(folder_);
+    GptModel gpt;
+    gpt.layers = 2;
+    gpt.hidden = 16;
+    gpt.heads = 2;
+    gpt.vocab = 40;
+    gpt.context = 8;
+    write_gpt(gpt, two_);
+    gpt.layers = 1;
+    write_gpt(gpt, one_);
+  }
+  ~Api() override { std::filesystem::remove_all(folder_); }
+
+  static Model load(World& world, const std::string& path) {
+    ModelOptions options;
+    options.batch = 4;
+    return load_model(world, path, options);
+  }
+  static void refused(const std::function<void()>& f, const std::string& wanted) {
+    try {
+      f();
+      ADD_FAILURE() << "nothing was thrown, wanted: " << wanted;
+    } catch (const Failure& e) {
+      EXPECT_EQ(e.kind(), Failure::Kind::call) << e.what();
+      EXPECT_NE(std::string(e.what()).find(wanted), std::string::npos)
+          << e.what() << "\nwanted: " << wanted;
+    }
+  }
+
+  std::string folder_ =
+      std::filesystem::temp_directory_path() / ("shardrun_api_" + std::to_string(::getpid()));
+  std::string one_ = folder_ + "/one.onnx", two_ = folder_ + "/two.onnx";
+};
+
+TEST_F(Api, NumbersOutOfRange) {
+  World world = World::threads(1);
+  refused([&] { world.use_threads(0); }, "--threads is 0");
+  refused([&] { world.use_threads(-3); }, "--threads is -3");
+  refused([&] { world.assume_threads(-3); }, "--threads is -3");
+  refused([&] { world.use_timeout(-1); }, "--timeout is -1");
+  refused([&] { world.use_timeout(std::nan("")); }, "--timeout is nan");
+  const Model model = load(world, one_);
+  const auto plan = [&](const std::function<void(PlanRequest&)>& set) {
+    PlanRequest request;
+    set(request);
+    make_plan(world, model, request);
+  };
+  refused([&] { plan([](PlanRequest& r) { r.memory_bytes = -1; }); }, "--memory is -1");
+  refused([&] { plan([](PlanRequest& r) { r.ranks = -2; }); }, "--ranks is -2");
+  refused([&] { plan([](PlanRequest& r) { r.solve_seconds = -1; }); }, "--plan-seconds is -1");
+  refused([&] { plan([](PlanRequest& r) { r.solve_seconds = std::nan(""); }); },
+          "--plan-seconds is nan");
+}
+
+TEST_F(Api, PlansOfAnotherModelOrOtherRanks) {
+  World world = World::threads(2);
+  const Model two = load(world, two_), one = load(world, one_);
+  const TrainingPlan plan = make_plan(world, two, {});
+  const std::string wanted = "the plan is for another model, " + two_;
+  refused([&] { train(world, one, plan, {}); }, wanted);
+  refused([&] { verify(world, one, plan, {}); }, wanted);
+  refused([&] { plan_details(one, plan); }, wanted);
+  refused([&] { explain_plan(one, plan); }, wanted);
+  refused([&] { explain_why(one, plan, "wte.weight", {}); }, wanted);
+  PlanRequest request;
+  request.ranks = 4;
+  const TrainingPlan four = make_plan(world, two, request);
+  refused([&] { train(world, two, four, {}); }, "the plan is for 4 ranks, there are 2");
+  refused([&] { verify(world, two, four, {}); }, "the plan is for 4 ranks, there are 2");
+}
+
+TEST_F(Api, OutputsOverTheModel) {
+  World world = World::threads(1);
+  const Model model = load(world, one_);
+  const TrainingPlan plan = make_plan(world, model, {});
+  const auto size = std::filesystem::file_size(one_);
+  TrainOptions options;
+  options.metrics = one_;
+  refused([&] { train(world, model, plan, options); }, "is what the model is read from");
+  EXPECT_EQ(std::filesystem::file_size(one_), size);
+}
+
+/// Ranks that share cores have fewer threads, and kernels less workspace, than one alone.
+TEST_F(Api, WorldsAtOnceAndOneAfterTheOther) {
+  const auto losses = [&](int ranks) {
+    World world = World::threads(ranks);
+    const Model model = load(world, two_);
+    TrainOptions options;
+    options.steps = 5;
+    return train(world, model, make_plan(world, model, {}), options).losses;
+  };
+  const std::vector<double> pair = losses(2), alone = losses(1);
+  EXPECT_EQ(losses(2), pair);
+  std::vector<std::vector<double>> all(4);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < all.size(); ++i)
+    threads.emplace_back([&, i] { all[i] = losses(1 + static_cast<int>(i % 2)); });
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i % 2 == 0 ? alone : pair) << i;
+}
+
+/// What a caller's own function throws comes out as its sentence, and the World goes on.
+TEST_F(Api, CallbacksThatThrow) {
+  World world = World::threads(2);
+  const Model model = load(world, one_);
+  const TrainingPlan plan = make_plan(world, model, {});
+  TrainOptions options;
+  options.steps = 2;
+  options.on_step = [](const StepReport&) { throw std::runtime_error("enough"); };
+  EXPECT_THROW(
+      {
+        try {
+          train(world, model, plan, options);
+        } catch (const Failure& e) {
+          EXPECT_NE(std::string(e.what()).find("enough"), std::string::npos) << e.what();
+          throw;
+        }
+      },
+      Failure);
+  options.on_step = nullptr;
+  EXPECT_EQ(train(world, model, plan, options).losses.size(), 2u);
+}
+
+}  // namespace
+}  // namespace shardrun
