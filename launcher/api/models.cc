@@ -2,6 +2,7 @@
 #include "models/gat.h"
 #include "models/gpt.h"
 #include "models/wide_resnet.h"
+#include "recipe.h"
 #include "shardrun/shardrun.h"
 #include "world.h"
 
@@ -55,6 +56,7 @@ void write_gat(const GatModel& model, const std::string& path) {
     take(options.dropout, model.dropout);
     take(options.attention_dropout, model.attention_dropout);
     take(options.negative_slope, model.negative_slope);
+    if (model.recipe) parse_recipe(*model.recipe, "--recipe");
     take(options.recipe, model.recipe);
     options.weights = model.weights;
     options.seed = model.seed;
@@ -79,6 +81,7 @@ void write_wide_resnet(const WideResNetModel& model, const std::string& path) {
     take(options.classes, model.classes);
     take(options.batch, model.batch);
     take(options.dropout, model.dropout);
+    if (model.recipe) parse_recipe(*model.recipe, "--recipe");
     take(options.recipe, model.recipe);
     options.weights = model.weights;
     options.seed = model.seed;

@@ -1,7 +1,10 @@
-// A model's own recipe: flags of `shardrun train` in its file's metadata.
+// Reading a recipe, and which flags it may have.
+#include "recipe.h"
+
 #include <algorithm>
 #include <sstream>
 
+#include "base/error.h"
 #include "graph/onnx/metadata.h"
 #include "shardrun/shardrun.h"
 #include "world.h"
@@ -21,29 +24,32 @@ constexpr const char* kFlags[] = {
 
 }  // namespace
 
+Recipe parse_recipe(const std::string& text, const std::string& where) {
+  Recipe out;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (word.rfind("--", 0) == 0) {
+      const bool known = std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
+      std::string all;
+      for (const char* flag : kFlags) all += str(all.empty() ? "" : " ", flag);
+      SR_REQUIRE(known, invalid_input, where, ": '", word,
+                 "' is not a flag that a model may give; those are ", all);
+      out.emplace_back(word, "");
+      continue;
+    }
+    SR_REQUIRE(!out.empty() && out.back().second.empty(), invalid_input, where, ": '", word,
+               "' stands where a flag is wanted");
+    out.back().second = word;
+  }
+  return out;
+}
+
 std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path) {
   return at_boundary([&] {
-    std::vector<std::pair<std::string, std::string>> out;
     const auto metadata = read_onnx_metadata(path);
     const auto recipe = metadata.find(kKey);
-    if (recipe == metadata.end()) return out;
-    std::istringstream words(recipe->second);
-    for (std::string word; words >> word;) {
-      if (word.rfind("--", 0) == 0) {
-        const bool known =
-            std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
-        std::string all;
-        for (const char* flag : kFlags) all += str(all.empty() ? "" : " ", flag);
-        SR_REQUIRE(known, invalid_input, path, ": metadata '", kKey, "': '", word,
-                   "' is not a flag that a model may give; those are ", all);
-        out.emplace_back(word, "");
-        continue;
-      }
-      SR_REQUIRE(!out.empty() && out.back().second.empty(), invalid_input, path, ": metadata '",
-                 kKey, "': '", word, "' stands where a flag is wanted");
-      out.back().second = word;
-    }
-    return out;
+    if (recipe == metadata.end()) return Recipe();
+    return parse_recipe(recipe->second, str(path, ": metadata '", kKey, "'"));
   });
 }
 

@@ -86,6 +86,7 @@ void run_plan(World& world, Arguments& args) {
   if (!world.leader()) return;
   std::printf("%s", plan.summary().c_str());
   std::printf("%s", plan_details(model, plan).c_str());
+  std::fflush(stdout);  // where that is the output, too
   if (!args.output.empty()) write_output(args.output, plan.json());
 }
 

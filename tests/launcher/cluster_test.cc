@@ -143,9 +143,7 @@ TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
   const Outcome alone = at_->shardrun("calibrate --seconds 0.5 -o host.json");
   ASSERT_EQ(alone.status, 0) << describe(alone);
   EXPECT_NE(alone.out.find("host.json"), std::string::npos) << describe(alone);
-  const auto measured = [&] {
-    return nlohmann::json::parse(at_->read("host.json"))["measured"];
-  };
+  const auto measured = [&] { return nlohmann::json::parse(at_->read("host.json"))["measured"]; };
   EXPECT_GE(measured()["kernels"].size(), 1u);
   EXPECT_GE(measured()["kernels"][0]["grids"].size(), 1u);
   const size_t threads = measured()["collectives"].size();

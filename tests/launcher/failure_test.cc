@@ -241,7 +241,8 @@ TEST_F(Failures, OutputsThatCannotBeWritten) {
   for (const char* call :
        {"model gpt --preset huge -o x.onnx", "model gpt --hidden 30 --heads 4 -o x.onnx",
         "model gpt --layers 0 -o x.onnx", "model gpt --vocab -1 -o x.onnx",
-        "model gpt --dropout 1 -o x.onnx", "model cnn -o x.onnx", "model gpt"}) {
+        "model gpt --dropout 1 -o x.onnx", "model cnn -o x.onnx", "model gpt",
+        "model gat --recipe '--ranks 3' -o x.onnx", "model gat --recipe 'lr 1' -o x.onnx"}) {
     const Outcome run = at_->shardrun(call);
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);

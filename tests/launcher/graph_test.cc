@@ -133,10 +133,16 @@ TEST_F(Graphs, PatienceEndsTheRun) {
 
 /// A recipe says how to learn, not what to read or write.
 TEST_F(Graphs, RecipesDoNotNameFiles) {
-  for (const char* recipe : {"--metrics stolen.jsonl", "--plan p.json", "--lr 1 2", "0.5"}) {
-    const Outcome made =
-        at_->shardrun(std::string("model gat --recipe '") + recipe + "' -o bad.onnx");
-    ASSERT_EQ(made.status, 0) << describe(made);
+  for (const std::string recipe :
+       {"--metrics stolen.jsonl", "--plan p.json", "--lr 1 2", "0.5    "}) {
+    const std::string write = "model gat -o bad.onnx --recipe '";
+    EXPECT_EQ(at_->shardrun(write + recipe + "'").status, 2) << recipe;
+    // What the command does not write, a file may hold.
+    const std::string harmless = "--lr " + std::string(recipe.size() - 5, '7');
+    ASSERT_EQ(at_->shardrun(write + harmless + "'").status, 0);
+    std::string model = at_->read("bad.onnx");
+    ASSERT_NE(model.find(harmless), std::string::npos);
+    at_->write("bad.onnx", model.replace(model.find(harmless), harmless.size(), recipe));
     const Outcome run = at_->shardrun(std::string("train bad.onnx") + kData);
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_NE(message(run).find("bad.onnx: metadata 'shardrun.train': "), std::string::npos)

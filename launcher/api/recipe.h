@@ -1,0 +1,16 @@
+// A model's own recipe: flags of `shardrun train` in its file's metadata.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace shardrun {
+
+/// Flags and their values, "" for a flag without.
+using Recipe = std::vector<std::pair<std::string, std::string>>;
+
+/// `where` it stands, for errors. Throws invalid_input: no flag, or one that a model may not give.
+Recipe parse_recipe(const std::string& text, const std::string& where);
+
+}  // namespace shardrun
