@@ -172,9 +172,9 @@ bool moves_only(const std::string& name) {
 }
 
 bool computes(const std::string& name) {
-  static const std::set<std::string> ops = {"exp",   "log",     "neg",      "pow",    "sqrt",
-                                            "rsqrt", "sigmoid", "softplus", "tanh",   "softmax",
-                                            "mm",    "matmul",  "div",      "einsum", "reciprocal"};
+  static const std::set<std::string> ops = {
+      "sin",      "cos",  "exp",     "log", "neg",    "pow", "sqrt",   "rsqrt",     "sigmoid",
+      "softplus", "tanh", "softmax", "mm",  "matmul", "div", "einsum", "reciprocal"};
   return ops.count(op_of(name)) > 0;
 }
 

@@ -1,10 +1,11 @@
 // Weights: metadata, reach of the gradient, ties and merges. FACTS of the exporters behind each
 // rule:
 //   PyTorch's dynamo exporter marks value_info with InputSpec.kind = PARAMETER | BUFFER |
-//   CONSTANT_TENSOR; its optimiser folds Transpose(weight) into a copy (folded_from) and merges
-//   equal small initialisers; the legacy exporter in evaluation mode writes transposed copies named
-//   onnx::MatMul_278 and merges equal initialisers through Identity nodes whose outputs keep the
-//   lost names.
+//   CONSTANT_TENSOR, and the graph with the signature of the whole module, those tensors included
+//   of which nothing is left; its optimiser folds Transpose(weight) into a copy (folded_from) and
+//   merges equal small initialisers; the legacy exporter in evaluation mode writes transposed
+//   copies named onnx::MatMul_278 and merges equal initialisers through Identity nodes whose
+//   outputs keep the lost names.
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace shardrun::importer {
 namespace {
 
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
 constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns,
@@ -148,6 +150,28 @@ std::vector<std::string> quoted_names(const std::string& list) {
   return out;
 }
 
+/// What a signature says of the tensors that a module owns, by name. Both forms in which PyTorch
+/// has written one are read: "p_w: PARAMETER target='w'", a line for each, and
+/// "InputSpec(kind=<InputKind.PARAMETER: 2>, arg=…, target='w', …)".
+std::map<std::string, std::string> kinds_in_signature(const std::string& signature) {
+  constexpr std::string_view kTarget = "target='";
+  std::map<std::string, std::string> out;
+  size_t from = 0;
+  for (size_t at = signature.find(kTarget); at != std::string::npos;
+       at = signature.find(kTarget, from)) {
+    const std::string_view before = std::string_view(signature).substr(from, at - from);
+    const size_t open = at + kTarget.size();
+    from = std::min(signature.find('\'', open), signature.size());
+    for (const char* kind : {"PARAMETER", "BUFFER", "CONSTANT_TENSOR"}) {
+      const std::string name = kind;
+      if (before.find(name + " ") != std::string_view::npos ||
+          before.find("InputKind." + name + ":") != std::string_view::npos)
+        out.emplace(signature.substr(open, from - open), name);
+    }
+  }
+  return out;
+}
+
 /// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
 /// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
 /// 1).
@@ -195,6 +219,7 @@ class Decider {
     refuse_or_split_merged();
     find_uses();
     const std::set<std::string> reached = reached_names(nodes_, model_.proto.graph());
+    for (const auto& input : model_.proto.graph().input()) made_.insert(input.name());
     for (const FlatNode& node : nodes_) {
       for (const std::string& name : node.proto.output()) made_.insert(name);
     }
@@ -228,6 +253,12 @@ class Decider {
     }
     for (const StoredTensor& tensor : model_.initialisers) {
       for (const auto& [key, value] : tensor.metadata) take(tensor.name, key, value);
+    }
+    for (const auto& entry : model_.proto.graph().metadata_props()) {
+      if (entry.key() != kSignature) continue;
+      const auto all = kinds_in_signature(entry.value());
+      kinds_.insert(all.begin(), all.end());
+      is_signed_ = !all.empty();
     }
   }
 
@@ -514,7 +545,8 @@ class Decider {
     const std::vector<std::string> sources = quoted_names(folded->second);
     std::vector<std::string> own;
     for (const std::string& source : sources) {
-      if (!is_traced(source) && made_.count(source) == 0) own.push_back(source);
+      if (is_signed_ ? kinds_.count(source) > 0 : !is_traced(source) && made_.count(source) == 0)
+        own.push_back(source);
     }
     if (own.empty()) return not_a_weight("computed by the exporter from constants");
     auto kind_of = [&](const std::string& source) {
@@ -527,11 +559,13 @@ class Decider {
     }
     const bool transposed = sources.size() == 1 && moves_only(name) && w.tensor.count() > 1;
     if (transposed) return;  // nearly always a Linear's weight, which find_ties looks at
-    const bool weight = std::any_of(own.begin(), own.end(), [&](const std::string& source) {
+    const auto found = std::find_if(own.begin(), own.end(), [&](const std::string& source) {
       return kind_of(source) == "PARAMETER" || (kind_of(source).empty() && named_as_weight(source));
     });
+    const bool weight = found != own.end();
+    const std::string& source = weight ? *found : own[0];
     const std::string start =
-        str(shown(name, w.tensor), " was computed by the exporter from '", own[0], "'");
+        str(shown(name, w.tensor), " was computed by the exporter from '", source, "'");
     const std::string way =
         str("export with torch.onnx.export(…, dynamo=True, optimize=False), or choose --train '",
             name, "' or --freeze '", name, "'");
@@ -540,15 +574,15 @@ class Decider {
     SR_REQUIRE(
         chosen || (moves_only(name) && std::none_of(sources.begin(), sources.end(), computes)),
         invalid_input, start, " by arithmetic, which would no longer be trained through; ", way);
-    for (const std::string& source : own) {
-      SR_REQUIRE(chosen || kind_of(source) != "PARAMETER", invalid_input, shown(name, w.tensor),
-                 " was computed by the exporter from '", source,
+    for (const std::string& other : own) {
+      SR_REQUIRE(chosen || kind_of(other) != "PARAMETER" || !is_initialiser(other), invalid_input,
+                 shown(name, w.tensor), " was computed by the exporter from '", other,
                  "', which is also used itself: the two would train apart; ", way);
     }
     SR_REQUIRE(!weight || chosen || !repeats_itself(w.tensor), invalid_input, start,
                " and repeats its numbers, which would train apart from each other; ", way);
     if (weight) {
-      report_.notes.push_back(str("'", name, "' is what the exporter took of '", own[0],
+      report_.notes.push_back(str("'", name, "' is what the exporter took of '", source,
                                   "' for these sizes; it trains in its place"));
     }
   }
@@ -695,7 +729,8 @@ class Decider {
   ImportReport& report_;
   Weights out_;
   std::map<std::string, std::string> kinds_, folded_;
-  std::set<std::string> made_;  // by nodes
+  bool is_signed_ = false;      // kinds_ has all that the module owns
+  std::set<std::string> made_;  // by nodes, and what the graph is given
   std::set<std::string> statistics_;
   std::vector<std::string> unsure_;  // trained, though nothing says that they are parameters
   std::vector<std::string> single_;  // single numbers that are not trained

@@ -453,6 +453,52 @@ TEST_F(OnnxImport, WhatIsFoldedOfTheExportersOwnStepsIsNotTrained) {
   EXPECT_EQ(report.parameters[0].name, "w");
 }
 
+/// x w scaled by what an exporter computed from 'rope.table' and a user's input. The signature says
+/// of the table what it was.
+ModelBuilder scaled_by_folded(const std::string& signature) {
+  ModelBuilder b;
+  b.input("x", {5, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  b.floats("slice_3", {5, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  b.node("MatMul", {"x", "w"}, {"h"});
+  b.node("Mul", {"h", "slice_3"}, {"y"});
+  b.output("y", {5, 2});
+  auto* info = b.graph().add_value_info();
+  info->set_name("slice_3");
+  add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "['x', 'sin', 'rope.table', 'val_1']");
+  if (!signature.empty()) {
+    add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature", signature);
+  }
+  return b;
+}
+
+TEST_F(OnnxImport, TheSignatureSaysWhatAFoldedTensorWasComputedFrom) {
+  const std::string undecided = "from 'rope.table', and the file does not say";
+  const std::string trained = "from 'rope.table' by arithmetic";
+  EXPECT_NE(refusal(scaled_by_folded("")).find(undecided), std::string::npos);
+  options.freeze = {"^slice_3$"};
+  import(scaled_by_folded(""));
+  EXPECT_TRUE(parameter("slice_3") != nullptr && !parameter("slice_3")->trainable);
+  options.freeze.clear();
+  const std::string before = "\n# inputs\np_w: PARAMETER target='w'\nt: ";
+  const std::string after =
+      "\nx: USER_INPUT\n\n# outputs\nt: BUFFER_MUTATION target='rope.table'\n";
+  const std::string parameter = before + "PARAMETER target='rope.table'" + after;
+  EXPECT_NE(refusal(scaled_by_folded(parameter)).find(trained), std::string::npos);
+  // As PyTorch wrote it until 2.6.
+  const std::string spec =
+      ": 3>, arg=TensorArgument(name='t'), target='rope.table', persistent=True)";
+  const std::string older = "ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.";
+  EXPECT_NE(refusal(scaled_by_folded(older + "PARAMETER" + spec)).find(trained), std::string::npos);
+  for (const std::string& signature :
+       {before + "BUFFER target='rope.table' persistent=False" + after,
+        before + "CONSTANT_TENSOR target='rope.table'" + after, older + "BUFFER" + spec}) {
+    import(scaled_by_folded(signature));
+    ASSERT_EQ(report.parameters.size(), 1u) << signature;
+    EXPECT_EQ(report.parameters[0].name, "w");
+  }
+}
+
 /// Two layer norms that share one vector of ones.
 ModelBuilder merged_model(bool optimised, bool identity) {
   ModelBuilder b;

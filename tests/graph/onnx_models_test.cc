@@ -33,11 +33,8 @@ double relative_norm(const Tensor& got, const Tensor& want) {
   return norm < 1e-14 ? std::sqrt(difference) : std::sqrt(difference / norm);
 }
 
-GoldenModel load(const std::string& model, const std::string& exporter,
-                 const std::vector<std::string>& freeze = {}) {
-  ImportOptions options;
-  options.freeze = freeze;
-  return testing::load_golden(model, exporter, "", options);
+GoldenModel load(const std::string& model, const std::string& exporter) {
+  return testing::load_golden(model, exporter, "");
 }
 
 void expect_three_steps(const GoldenModel& model) {
@@ -129,9 +126,9 @@ TEST(OptimisedExports, APartOfATableTrains) {
   expect_three_steps(model);
 }
 
-std::string refusal(const std::string& model, const std::vector<std::string>& freeze = {}) {
+std::string refusal(const std::string& model) {
   try {
-    load(model, "dynamo_default", freeze);
+    load(model, "dynamo_default");
   } catch (const Error& e) {
     return e.what();
   }
@@ -139,22 +136,20 @@ std::string refusal(const std::string& model, const std::vector<std::string>& fr
 }
 
 TEST(OptimisedExports, WhatWouldTrainWronglyIsRefused) {
-  EXPECT_NE(refusal("rotary").find("'cos_cached', and the file does not say"), std::string::npos)
-      << refusal("rotary");
   EXPECT_NE(refusal("relative").find("'relative.weight' and repeats its numbers"),
             std::string::npos)
       << refusal("relative");
   EXPECT_NE(refusal("classes").find("was computed by the exporter from 'temperature'"),
             std::string::npos)
       << refusal("classes");
-  for (const char* model : {"rotary", "relative", "classes"}) {
+  for (const char* model : {"relative", "classes"}) {
     EXPECT_NE(refusal(model).find("optimize=False"), std::string::npos) << model;
   }
 }
 
-TEST(OptimisedExports, TheUserMayDecide) {
-  const GoldenModel model = load("rotary", "dynamo_default", {"^slice_"});
-  expect_three_steps(model);
+/// The file's signature says that the tables of which slices are left were buffers.
+TEST(OptimisedExports, WhatWasComputedFromBuffersIsNotTrained) {
+  expect_three_steps(load("rotary", "dynamo_default"));
 }
 
 TEST(LegacyExports, TablesOfSinesAreNoWeights) {
