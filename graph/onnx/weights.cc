@@ -397,7 +397,8 @@ class Decider {
     return kind.empty() ? otherwise : kind;
   }
 
-  /// One vector of equal numbers that feeds several nodes of an optimised export.
+  /// One vector of equal numbers that feeds several nodes of an optimised export. Running
+  /// statistics belong to one layer each, so that of them nothing has to be asked.
   void refuse_or_split_merged() {
     if (options_.shared == ImportOptions::Shared::keep || !optimised_ || !options_.training) return;
     const std::vector<std::string> names = out_.order;
@@ -411,7 +412,10 @@ class Decider {
         return !kind_in_batch_norm(use).empty();
       });
       if (kinds_.count(name) > 0 && kinds_[name] != "PARAMETER" && !normalises) continue;
-      SR_REQUIRE(options_.shared == ImportOptions::Shared::split, invalid_input,
+      const bool statistics = std::all_of(users.begin(), users.end(), [&](const auto& use) {
+        return kind_in_batch_norm(use) == "BUFFER";
+      });
+      SR_REQUIRE(statistics || options_.shared == ImportOptions::Shared::split, invalid_input,
                  shown(name, tensor), " feeds ", users.size(), " nodes (",
                  nodes_[users[0].first].label, ", ", nodes_[users[1].first].label,
                  " …) of a graph that PyTorch's exporter optimised: it merges weights that are "
@@ -426,6 +430,7 @@ class Decider {
         nodes_[users[i].first].proto.set_input(users[i].second, copy);
       }
       if (kinds_.count(name) > 0) kinds_[name] = kind_after(users[0], kinds_[name]);
+      if (statistics) continue;
       report_.notes.push_back(
           str(shown(name, tensor), " is split into ", users.size(), " weights, one for each use"));
     }

@@ -282,6 +282,32 @@ TEST_F(OnnxImageImport, WeightsMergedWithStatisticsAreRefusedOrSplit) {
   EXPECT_EQ(graph.updates.size(), 2u);
 }
 
+/// Running means of two layers, all zeros, are one initialiser.
+TEST_F(OnnxImageImport, StatisticsMergedWithEachOtherAreTwoAgain) {
+  ModelBuilder b(20, 10);
+  b.input("x", {4, 2, 3});
+  b.floats("zeros", {2}, {0, 0});
+  for (const std::string layer : {"a", "b"}) {
+    b.floats(layer + ".weight", {2}, {1, 2});
+    b.floats(layer + ".bias", {2}, {3, 4});
+    b.floats(layer + ".var", {2}, {5, 6});
+    b.node("BatchNormalization",
+           {layer == "a" ? "x" : "ya", layer + ".weight", layer + ".bias", "zeros", layer + ".var"},
+           {"y" + layer});
+  }
+  b.output("yb");
+  auto* info = b.graph().add_value_info();
+  ModelBuilder::set_info(info, "zeros", {2}, testing::kFloat);
+  testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "BUFFER");
+  testing::add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "[]");
+  options.mode = ImportOptions::Mode::train;
+  const Graph graph = import(b);
+  EXPECT_EQ(graph.with_role(Role::parameter).size(), 4u);
+  EXPECT_EQ(graph.with_role(Role::state).size(), 4u);
+  options.mode = ImportOptions::Mode::exported;
+  EXPECT_EQ(import(b).with_role(Role::parameter).size(), 4u);
+}
+
 /// What an exporter folded into a convolution no mode brings back.
 TEST_F(OnnxImageImport, FoldedNormalisationIsNotedOrRefused) {
   for (const char* bias : {"conv1.weight_bias", "onnx::Conv_194"}) {
