@@ -137,13 +137,15 @@ ValueId rows_named(GradientContext& c, ValueId table, ValueId rows) {
             c.in_type(0).dtype);
 }
 
-/// To whichever equals the maximum, as the gradient of reduce_max.
+/// Each of several equal maxima of a segment gets the same share, as the gradient of reduce_max.
 Grads max_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId x = c.node.inputs[0], rows = c.node.inputs[1];
   const ValueId is_top = g.add("equal", {x, rows_named(c, c.node.outputs[0], rows)});
-  return {g.add("where",
-                {is_top, rows_named(c, c.out_grads[0], rows), scalar(g, c.in_type(0).dtype, 0)}),
+  const ValueId count = g.add("gather_grad", {as(g, is_top, g.type(c.out_grads[0]).dtype), rows},
+                              {{"axis", int64_t{0}}, {"size", g.type(c.node.outputs[0]).shape[0]}});
+  const ValueId share = g.add("div", {c.out_grads[0], count});
+  return {g.add("where", {is_top, rows_named(c, share, rows), scalar(g, c.in_type(0).dtype, 0)}),
           kNoValue};
 }
 

@@ -184,5 +184,55 @@ TEST(OpsGradient, ProductWithZerosInIt) {
   }
 }
 
+/// Equal extremes share dy, as with torch.scatter_reduce: what is written to a place three times,
+/// and lies there already, has a quarter each.
+TEST(OpsGradient, EqualExtremesThatAreScatteredShareTheGradient) {
+  for (const char* reduction : {"max", "min"}) {
+    Graph graph;
+    const ValueId data = graph.add_input("data", {DType::f64, {3}}, Role::batch);
+    const ValueId updates = graph.add_input("updates", {DType::f64, {5}}, Role::batch);
+    const ValueId indices = graph.add_input("indices", {DType::i64, {5}}, Role::batch);
+    const ValueId y = graph.add("scatter_elements", {data, indices, updates},
+                                {{"axis", int64_t{0}}, {"reduction", std::string(reduction)}});
+    const ValueId weights = graph.add_input("weights", {DType::f64, {3}}, Role::batch);
+    const ValueId sum = graph.add("reduce_sum", {graph.add("mul", {y, weights})},
+                                  {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}});
+    const std::vector<ValueId> wrt{data, updates};
+    const std::vector<ValueId> grads = differentiate(graph, sum, wrt);
+    const double sign = reduction == std::string("max") ? 1 : -1;
+    const auto numbers = [](std::vector<double> v) {
+      return Tensor::from<double>({static_cast<int64_t>(v.size())}, v, DType::f64);
+    };
+    const std::vector<Tensor> got =
+        evaluate_graph(graph,
+                       {{"data", numbers({2 * sign, 0, 7})},
+                        {"updates", numbers({2 * sign, 2 * sign, 2 * sign, 3 * sign, 3 * sign})},
+                        {"indices", Tensor::vector_i64({0, 0, 0, 1, 1})},
+                        {"weights", numbers({8, 4, 1})}},
+                       grads);
+    const std::vector<double> of_data = {2, 0, 1}, of_updates = {2, 2, 2, 2, 2};
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(got[0].at(i), of_data[static_cast<size_t>(i)]) << i;
+    for (int64_t i = 0; i < 5; ++i)
+      EXPECT_EQ(got[1].at(i), of_updates[static_cast<size_t>(i)]) << i;
+  }
+}
+
+TEST(OpsGradient, EqualMaximaOfASegmentShareTheGradient) {
+  Graph graph;
+  const ValueId x = graph.add_input("x", {DType::f64, {5}}, Role::batch);
+  const ValueId rows = graph.add_input("rows", {DType::i64, {5}}, Role::batch);
+  const ValueId y = graph.add("segment_max", {x, rows}, {{"size", int64_t{2}}});
+  const ValueId sum =
+      graph.add("reduce_sum", {y}, {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}});
+  const std::vector<ValueId> wrt{x};
+  const std::vector<ValueId> grads = differentiate(graph, sum, wrt);
+  const Tensor got = evaluate_graph(graph,
+                                    {{"x", Tensor::from<double>({5}, {3, 3, 1, 2, 2}, DType::f64)},
+                                     {"rows", Tensor::vector_i64({0, 0, 0, 1, 0})}},
+                                    grads)[0];
+  const std::vector<double> want = {0.5, 0.5, 0, 1, 0};
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(got.at(i), want[static_cast<size_t>(i)]) << i;
+}
+
 }  // namespace
 }  // namespace shardrun
