@@ -482,7 +482,8 @@ class Leader {
   }
 
   /// Gives a group the reference's value. Of partial sums the first takes the correction: of 1.25
-  /// and 2.5, where 3.7501 is wanted, 1.2501 and 2.5 remain.
+  /// and 2.5, where 3.7501 is wanted, 1.2501 and 2.5 remain. Terms so large that none can take it
+  /// (16777217 and -16777216, where 0.3 is wanted) become equal parts.
   static void correct(const Sharding& sharding, const Box& box, const std::vector<int64_t>& group,
                       const std::vector<TensorView>& shards, const TensorView& wanted) {
     const DType dtype = wanted.type.dtype;
@@ -496,10 +497,21 @@ class Leader {
       dispatch_float(dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
-          double others = 0;
-          for (size_t m = 1; m < group.size(); ++m)
-            others += read(shards[static_cast<size_t>(group[m])].data, local);
-          first.as<T>()[local] = static_cast<T>(read(wanted.data, global) - others);
+          const double want = read(wanted.data, global);
+          const auto take_rest = [&] {  // gives what remains wrong
+            double others = 0;
+            for (size_t m = 1; m < group.size(); ++m)
+              others += read(shards[static_cast<size_t>(group[m])].data, local);
+            first.as<T>()[local] = static_cast<T>(want - others);
+            return std::abs(want - others - read(first.data, local));
+          };
+          if (take_rest() > blur_of(dtype) * std::abs(want)) {
+            for (int64_t member : group) {
+              shards[static_cast<size_t>(member)].as<T>()[local] =
+                  static_cast<T>(want / static_cast<double>(group.size()));
+            }
+            take_rest();
+          }
           return true;
         });
       });

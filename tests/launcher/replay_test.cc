@@ -426,6 +426,35 @@ TEST(Replay, PartialSumsRoundToTheirType) {
   EXPECT_EQ(result.values, 2);
 }
 
+/// f32 sums of 1000.3337 and -1000.3333 on two ranks, 0.0004 in all: a thousand in f32 has steps of
+/// 0.00006, so neither can take up what they differ by from one rank's, yet the reshape's result
+/// has to be that to within 6e-9.
+TEST(Replay, PartialSumsThatCancelAreCorrected) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f32, {4, 1}}, Role::batch);
+  const ValueId sum = g.add("reduce_sum", {g.add("neg", {x}, {}, "terms")},
+                            {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}}, "sum");
+  g.outputs = {g.add("reshape", {sum}, {{"shape", std::vector<int64_t>{1, 1}}}, "column")};
+  const Mesh mesh = Mesh::parse("2");
+  Plan plan = testing::replicated_plan(g, mesh);
+  const Sharding partial = parse_sharding("[-] partial(sum: a)", mesh);
+  const Sharding rows = parse_sharding("[{a}, -]", mesh);
+  plan.values.at("x") = plan.nodes.at("terms").in[0] = plan.nodes.at("sum").in[0] = rows;
+  leave(plan, g, "terms", rows);
+  leave(plan, g, "sum", partial);
+  plan.nodes.at("column").in[0] = partial;
+  leave(plan, g, "column", parse_sharding("[-, -] partial(sum: a)", mesh));
+  const std::vector<ReplayAct> acts = {act(g, plan, plan)};
+  ReplayOptions options = options_for(g, 1);
+  options.fill = [](int64_t, bool, const std::string&, const Box& box, void* out) {
+    const float all[] = {-1000, -0.3337F, 1000, 0.3333F};
+    for (int64_t i = 0; i < box[0].size; ++i) static_cast<float*>(out)[i] = all[box[0].begin + i];
+  };
+  const Replay result = replay(acts, lists(), options);
+  EXPECT_FALSE(result.mismatch) << describe(result);
+  EXPECT_EQ(result.values, 3);
+}
+
 /// One update of all parameters, by the reference's kernels, which take it.
 TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
   const Graph graph = testing::small_model({});
