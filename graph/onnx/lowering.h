@@ -89,6 +89,7 @@ std::span<const Lowering> conv_lowerings();
 std::span<const Lowering> pool_lowerings();
 std::span<const Lowering> batch_norm_lowerings();
 std::span<const Lowering> nn_lowerings();
+std::span<const Lowering> recurrent_lowerings();
 std::span<const Lowering> attention_lowerings();
 std::span<const Lowering> constant_lowerings();
 const Lowering* find_lowering(const std::string& op);

@@ -118,6 +118,21 @@ class Encoder(nn.Module):
         return words + F.cross_entropy(self.pair(torch.tanh(self.pool(x[:, 0]))), follows)
 
 
+class Recurrent(nn.Module):
+    """An LSTM in both directions, then a GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.head = nn.Embedding(VOCAB, 4), nn.Linear(5, VOCAB)
+        self.lstm = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(6, 5, batch_first=True)
+
+    def forward(self, idx, target):
+        y, last = self.gru(self.lstm(self.emb(idx))[0])
+        logits = self.head(y + last.transpose(0, 1))
+        return F.cross_entropy(logits.view(-1, VOCAB), target.view(-1))
+
+
 def without_node_metadata(path):
     """Import reads the metadata of values; that of nodes is the larger part of a small file."""
     model = onnx.load(path)
@@ -144,6 +159,7 @@ def main():
         ("classes", Classes(), {"x": torch.randn(8, 10, generator=generator), "y": classes}),
         ("encoder", Encoder(), {"ids": idx, "keep": keep, "segment": integers(2, BATCH, CONTEXT), "labels": labels,
                                 "follows": integers(2, BATCH)}),
+        ("recurrent", Recurrent(), {"idx": idx, "target_in": target}),
     ]
     for name, model, inputs in cases:
         randomise(model)

@@ -114,7 +114,9 @@ INSTANTIATE_TEST_SUITE_P(All, OnnxModels,
                          ::testing::Values(Case{"rotary", "dynamo"}, Case{"rotary", "legacy"},
                                            Case{"relative", "dynamo"}, Case{"relative", "legacy"},
                                            Case{"classes", "dynamo"}, Case{"classes", "legacy"},
-                                           Case{"encoder", "dynamo"}, Case{"encoder", "legacy"}),
+                                           Case{"encoder", "dynamo"}, Case{"encoder", "legacy"},
+                                           Case{"recurrent", "dynamo"},
+                                           Case{"recurrent", "legacy"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.exporter;
                          });
@@ -124,6 +126,11 @@ TEST(OptimisedExports, APartOfATableTrains) {
   const GoldenModel model = load("encoder", "dynamo_default");
   EXPECT_TRUE(model.noted("is what the exporter took of 'position.weight'"));
   expect_three_steps(model);
+}
+
+/// A recurrent layer's weights lie in the operator's order of gates: moved, no more.
+TEST(OptimisedExports, RecurrentWeightsTrain) {
+  expect_three_steps(load("recurrent", "dynamo_default"));
 }
 
 std::string refusal(const std::string& model) {
