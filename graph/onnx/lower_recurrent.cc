@@ -152,8 +152,8 @@ class Recurrence {
   V x_ = kNone, lengths_ = kNone;
 };
 
-/// Gates i, o, f and the cell's candidate g: c = f c + i g, h = o tanh(c). A peephole adds the cell,
-/// weighted, to what a gate sees.
+/// Gates i, o, f and the cell's candidate g: c = f c + i g, h = o tanh(c). A peephole adds the
+/// cell, weighted, to what a gate sees.
 void lstm(NodeContext& c) {
   if (c.attr_i("input_forget", 0) != 0) c.refuse_attr("input_forget", "export it as two gates");
   Builder& b = c.b;
