@@ -23,16 +23,25 @@ class Recurrence {
     steps_ = b_.shape(x_)[0], batch_ = b_.shape(x_)[1];
     const Shape weights = b_.shape(c.in(2));
     directions = weights[0], hidden_ = weights[2];
-    SR_REQUIRE(weights[1] == gates * hidden_ && c.attr_i("hidden_size", hidden_) == hidden_,
-               invalid_input, "recurrent weights are ", b_.type(c.in(2)), ", wanted [directions, ",
-               gates, " hidden_size, hidden_size]");
+    SR_REQUIRE(c.attr_i("hidden_size", hidden_) == hidden_, invalid_input, "hidden_size is ",
+               c.attr_i("hidden_size", hidden_), ", recurrent weights are ", b_.type(c.in(2)));
+    SR_REQUIRE(steps_ > 0, invalid_input, "input 0, ", b_.type(c.in(0)), ", has no steps");
     const std::string direction = c.attr_s("direction", "forward");
     reversed_ = direction == "reverse";
     if (!reversed_ && direction != "forward" && direction != "bidirectional")
       c.refuse_attr("direction", "supported are forward, reverse and bidirectional");
     SR_REQUIRE(directions == (direction == "bidirectional" ? 2 : 1), invalid_input, "direction ",
                direction, " with weights for ", directions);
-    if (c.attr_f("clip", 0) != 0) c.refuse_attr("clip", "train with --clip");
+    const Shape state =
+        batch_first_ ? Shape{batch_, directions, hidden_} : Shape{directions, batch_, hidden_};
+    require_shape(1, {directions, gates * hidden_, b_.shape(x_)[2]});
+    require_shape(2, {directions, gates * hidden_, hidden_});
+    require_shape(3, {directions, 2 * gates * hidden_});
+    require_shape(4, {batch_});
+    require_shape(5, state);
+    require_shape(6, state);
+    require_shape(7, {directions, 3 * hidden_});
+    if (c.attr_f("clip", 0) != 0) c.refuse_attr("clip", "export it without");
     per_direction_ = activations_.size();
     for (size_t i = 0; directions == 2 && i < per_direction_; ++i)
       activations_.push_back(activations_[i]);
@@ -103,6 +112,13 @@ class Recurrence {
   }
 
  private:
+  void require_shape(size_t input, const Shape& wanted) const {
+    if (!c_.has(input)) return;
+    const TensorType& type = b_.type(c_.in(input));
+    SR_REQUIRE(type.shape == wanted, invalid_input, "input ", input, " is ", type, ", wanted ",
+               TensorType{type.dtype, wanted});
+  }
+
   /// State `input` at the beginning: zeros where it is absent.
   V initial(size_t input, int64_t d) const {
     if (!c_.has(input)) return b_.fill(0, b_.dtype(x_), {batch_, hidden_});

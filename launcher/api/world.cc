@@ -43,6 +43,12 @@ Failure to_failure(const std::exception_ptr& error) {
   }
 }
 
+void check_threads(int threads) {
+  if (threads < 1)
+    throw Failure(Failure::Kind::call,
+                  "--threads is " + std::to_string(threads) + ", wanted 1 or more");
+}
+
 }  // namespace
 
 void broadcast_text(Communicator& comm, std::string& text, int root) {
@@ -80,16 +86,6 @@ World World::threads(int ranks) {
   impl->threads = ranks;
   return World(std::move(impl));
 }
-
-namespace {
-
-void check_threads(int threads) {
-  if (threads < 1)
-    throw Failure(Failure::Kind::call,
-                  "--threads is " + std::to_string(threads) + ", wanted 1 or more");
-}
-
-}  // namespace
 
 void World::use_threads(int threads_per_rank) {
   check_threads(threads_per_rank);
