@@ -57,6 +57,10 @@ struct Collective {
   int64_t most_named = 0, most_owned = 0;
 };
 std::string_view to_string(Collective::Kind kind);
+/// slice and keep_first move no data between ranks.
+inline bool is_local(Collective::Kind kind) {
+  return kind == Collective::Kind::slice || kind == Collective::Kind::keep_first;
+}
 /// Elements of a routing: how many rows of each member this rank names, how many of this rank's
 /// each member names, and which these are, counted from this rank's first.
 int64_t routing_size(const Collective& row_route);

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "graph/op_def.h"
+#include "planner/collective_order.h"
 #include "planner/halo.h"
 #include "planner/reshard.h"
 
@@ -662,6 +663,29 @@ class Partitioner {
   bool one_phase_ = false;
 };
 
+void bring_together(Partition::Skeleton& skeleton) {
+  const Mesh& mesh = skeleton.plan.mesh;
+  std::vector<bool> meets;
+  for (const StepForm& form : skeleton.steps) {
+    const bool moves = form.move != nullptr && !is_local(form.move->kind);
+    meets.push_back(moves || form.exchange.has_value());
+  }
+  std::vector<int64_t> bytes;
+  for (size_t b = 0; b < skeleton.buffers.size(); ++b) {
+    const BufferForm& form = skeleton.buffers[b];
+    bytes.push_back(max_local_count(skeleton.graph.type(form.value).shape, *form.sharding, mesh) *
+                    size_of(skeleton.program.buffers[b].type.dtype));
+  }
+  std::vector<Step> steps;
+  std::vector<StepForm> forms;
+  for (size_t s : order_collectives(skeleton.program, meets, bytes)) {
+    steps.push_back(std::move(skeleton.program.steps[s]));
+    forms.push_back(skeleton.steps[s]);
+  }
+  skeleton.program.steps = std::move(steps);
+  skeleton.steps = std::move(forms);
+}
+
 /// Fills in what of a Program depends on the rank.
 class Localiser {
  public:
@@ -761,9 +785,11 @@ class Localiser {
 
 }  // namespace
 
-Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluster) {
+Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluster,
+                     Collectives collectives) {
   auto skeleton = std::make_unique<Skeleton>(Skeleton{graph, plan, {}});
   Partitioner(*skeleton, cluster).run();
+  if (collectives == Collectives::together) bring_together(*skeleton);
   skeleton_ = std::move(skeleton);
 }
 Partition::~Partition() = default;

@@ -39,6 +39,7 @@ const Backend& cpu_backend() {
                               [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                 return std::make_unique<HostRank>(host);
                               },
+                              Collectives::together,
                               packed_weights};
   return cpu;
 }

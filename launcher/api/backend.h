@@ -10,6 +10,7 @@
 #include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 #include "planner/cluster.h"
+#include "planner/partition.h"
 #include "rank_device.h"
 
 namespace shardrun {
@@ -28,6 +29,7 @@ struct Backend {
   /// The name of a Cluster that was measured of it: no other backend is planned by that.
   std::string_view measured_name;
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
+  Collectives collectives;
   /// For keep_packed (planner/keep_packed.h). Null: kernels take all weights as they lie.
   std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
 };

@@ -104,7 +104,8 @@ const Backend* cuda_backend() {
                                "cuda",
                                [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                  return std::make_unique<CudaRank>(host);
-                               }};
+                               },
+                               Collectives::apart};
   return &cuda;
 }
 

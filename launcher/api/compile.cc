@@ -64,7 +64,7 @@ void join(Program& program, const Plan& plan) {
 
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const Program* beside, Steps steps) {
-  Program program = Partition(graph, plan, cluster).program(rank);
+  Program program = Partition(graph, plan, cluster, backend().collectives).program(rank);
   if (steps == Steps::joined) join(program, plan);
   place_memory(program, needs, beside);
   return program;
@@ -76,7 +76,7 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
       graph_(plan_.recompute.empty()
                  ? graph
                  : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
-      partition_(graph_, plan_, cluster),
+      partition_(graph_, plan_, cluster, backend().collectives),
       beside_(std::move(beside)) {
   classes_ = rank_classes(graph_, plan_, partition_.cuts(), needs);
   if (beside_) classes_ = joined(classes_, beside_->classes_);

@@ -44,11 +44,7 @@ class CollectiveStep {
 
   /// Does `run` do nothing but ask the device and the group for the same work each time?
   bool recordable() const { return !rows_; }
-  /// slice and keep_first move no data between ranks.
-  bool is_local() const { return is_local(collective_->kind); }
-  static bool is_local(Collective::Kind kind) {
-    return kind == Collective::Kind::slice || kind == Collective::Kind::keep_first;
-  }
+  bool is_local() const { return shardrun::is_local(collective_->kind); }
   static bool is_exchange(Collective::Kind kind) {
     return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::halo_add ||
            kind == Collective::Kind::block_exchange || is_of_rows(kind);
