@@ -40,7 +40,8 @@ std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
   if (text == "auto") return std::nullopt;
   Mesh mesh = Mesh::parse(text);
   SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
-             " ranks, the job has ", ranks);
+             " ranks, the job has ", ranks, "; start ", mesh.size(), " (mpirun -np ", mesh.size(),
+             ", or --ranks ", mesh.size(), " without it), or name a mesh of ", ranks);
   return mesh;
 }
 

@@ -205,6 +205,24 @@ int run_solve(const SolveRequest& request) {
   return 1;
 }
 
+/// Words that a command does not know: CLI11 has them in no order that one reads.
+std::string unknown_words(const CLI::App& app, const CLI::App& train) {
+  std::string all, of_train, name = app.get_name();
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    name += " " + at->get_name();
+  }
+  for (const std::string& word : app.remaining(true)) {
+    all += (all.empty() ? "" : " ") + word;
+    const std::string flag = word.substr(0, word.find('='));
+    if (flag.starts_with("--") && train.get_option_no_throw(flag) != nullptr)
+      of_train += (of_train.empty() ? "" : ", ") + flag;
+  }
+  return "'" + name + "' does not take '" + all + "'" +
+         (of_train.empty() ? "" : " (" + of_train + " goes with 'shardrun train')") + "; '" + name +
+         " --help' tells what it takes";
+}
+
 /// Says why a call is wrong, and returns the status. Mostly all processes find the same: the first
 /// one says so, and that it ends ends the others before they speak. If it does not end, they do.
 int refuse(const std::string& why) {
@@ -309,6 +327,8 @@ int run(int argc, char** argv) {
     }
   } catch (const Failure& e) {
     return refuse(e.what());
+  } catch (const CLI::ExtrasError&) {
+    return refuse(unknown_words(app, *train_command));
   } catch (const CLI::ParseError& e) {
     std::ostringstream out, err;
     const int status = app.exit(e, out, err);

@@ -121,7 +121,8 @@ TEST_F(Failures, LibrariesOfOpsThatThrowAnything) {
 
 TEST_F(Failures, BadMeshesAndPlanners) {
   expect_refused("gpt.onnx --mesh 2xx", {"mesh", "2xx"});
-  expect_refused("gpt.onnx --mesh 4", {"mesh", "4 ranks", "has 2"}, true);
+  expect_refused("gpt.onnx --mesh 4", {"mesh", "4 ranks", "has 2", "mpirun -np 4", "mesh of 2"},
+                 true);
   expect_refused("gpt.onnx --mesh a=1", {"mesh", "1 ranks", "has 2"});
   expect_refused("gpt.onnx --mesh 99999999999x99999999999", {"mesh", "2^24"});
   expect_refused("gpt.onnx --mesh 0x2", {"mesh", "0"});
@@ -163,7 +164,10 @@ TEST_F(Failures, BadFlags) {
   expect_refused("gpt.onnx --threads 0", {"--threads", "0", "1 or more"});
   expect_refused("gpt.onnx --threads x", {"--threads", "x"});
   expect_refused("gpt.onnx --threads 1000000", {"--threads 1000000", "core", "ask for"}, true);
-  expect_refused("gpt.onnx --no-such-flag", {"--no-such-flag"});
+  expect_refused("gpt.onnx --no-such-flag", {"'--no-such-flag'", "shardrun train --help"});
+  expect_refused("plan gpt.onnx --lr 0.05 --clip=1 --steps=3",
+                 {"'shardrun plan' does not take '--lr 0.05 --steps=3'",
+                  "(--lr, --steps goes with 'shardrun train')"});
 }
 
 /// What a parser might take for 0, for the largest number, or for a flag that was left out.
