@@ -413,6 +413,12 @@ std::vector<SymbolicDim> symbolic_dims(const std::string& path) {
   return out;
 }
 
+std::vector<std::string> files_of_model(const std::string& path) {
+  std::vector<std::string> out = importer::external_files(path);
+  out.insert(out.begin(), path);
+  return out;
+}
+
 Tensor read_onnx_tensor(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   SR_REQUIRE(in.good(), invalid_input, "cannot open '", path, "'");

@@ -82,6 +82,9 @@ struct SymbolicDim {
 };
 std::vector<SymbolicDim> symbolic_dims(const std::string& path);
 
+/// A model's file and those of external data that its tensors name, whether or not they are there.
+std::vector<std::string> files_of_model(const std::string& path);
+
 /// Reads a serialised TensorProto (a .pb file of ONNX's tests). Stored f16, bf16 and f64 stay so.
 Tensor read_onnx_tensor(const std::string& path);
 

@@ -459,27 +459,78 @@ void check_versions(const ::onnx::ModelProto& model) {
              "imports no version of the ai.onnx operators");
 }
 
+/// A file's model without long raw_data (make_skeleton).
+::onnx::ModelProto read_model(const std::string& path, std::vector<FileSpan>& raws) {
+  const MappedFile file(path);
+  const std::string_view bytes = file.bytes();
+  SR_REQUIRE(!bytes.empty(), invalid_input, "is empty (0 bytes)");
+  SR_REQUIRE(bytes.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
+             "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
+  std::string skeleton;
+  ::onnx::ModelProto model;
+  const bool walked = make_skeleton(bytes, path, skeleton, raws);
+  SR_REQUIRE(walked && skeleton.size() < (size_t{1} << 31) && model.ParseFromString(skeleton),
+             invalid_input,
+             "is not an ONNX model (cut off, damaged, another format, or nested over 30 deep)");
+  return model;
+}
+
+void add_locations(const ::onnx::TensorProto& tensor, std::set<std::string>& to) {
+  if (tensor.data_location() != ::onnx::TensorProto::EXTERNAL) return;
+  for (const auto& entry : tensor.external_data()) {
+    if (entry.key() == "location") to.insert(entry.value());
+  }
+}
+
+void add_locations(const ::onnx::GraphProto& graph, std::set<std::string>& to);
+
+template <class Nodes>
+void add_locations_of_nodes(const Nodes& nodes, std::set<std::string>& to) {
+  for (const auto& node : nodes) {
+    for (const auto& attribute : node.attribute()) {
+      add_locations(attribute.t(), to);
+      add_locations(attribute.g(), to);
+      for (const auto& tensor : attribute.tensors()) add_locations(tensor, to);
+      for (const auto& graph : attribute.graphs()) add_locations(graph, to);
+    }
+  }
+}
+
+void add_locations(const ::onnx::GraphProto& graph, std::set<std::string>& to) {
+  for (const auto& tensor : graph.initializer()) add_locations(tensor, to);
+  add_locations_of_nodes(graph.node(), to);
+}
+
+std::string folder_of(const std::string& path) {
+  return std::filesystem::path(path).parent_path().string();
+}
+
 }  // namespace
+
+std::vector<std::string> external_files(const std::string& path) {
+  std::set<std::string> locations;
+  try {
+    std::vector<FileSpan> raws;
+    const ::onnx::ModelProto model = read_model(path, raws);
+    add_locations(model.graph(), locations);
+    for (const auto& function : model.functions())
+      add_locations_of_nodes(function.node(), locations);
+  } catch (const Error&) {
+    return {};
+  }
+  std::vector<std::string> out;
+  for (const std::string& location : locations)
+    out.push_back((std::filesystem::path(folder_of(path)) / location).string());
+  return out;
+}
 
 ModelFile open_model(const std::string& path) {
   try {
     ModelFile model;
     model.path = path;
-    model.folder = std::filesystem::path(path).parent_path().string();
+    model.folder = folder_of(path);
     std::vector<FileSpan> raws;
-    {
-      const MappedFile file(path);
-      const std::string_view bytes = file.bytes();
-      SR_REQUIRE(!bytes.empty(), invalid_input, "is empty (0 bytes)");
-      SR_REQUIRE(bytes.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
-                 "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
-      std::string skeleton;
-      const bool walked = make_skeleton(bytes, path, skeleton, raws);
-      SR_REQUIRE(
-          walked && skeleton.size() < (size_t{1} << 31) && model.proto.ParseFromString(skeleton),
-          invalid_input,
-          "is not an ONNX model (cut off, damaged, another format, or nested over 30 deep)");
-    }
+    model.proto = read_model(path, raws);
     check_versions(model.proto);
     auto* graph = model.proto.mutable_graph();
     std::set<std::string> names;

@@ -58,6 +58,10 @@ struct ModelFile {
 /// Throws Error with the file's name in front.
 ModelFile open_model(const std::string& path);
 
+/// The paths of external data that a file's tensors name, checked in no way: also those of a model
+/// that open_model refuses. Empty where the file is no model.
+std::vector<std::string> external_files(const std::string& path);
+
 /// Decodes a tensor; `raw`, if given, holds its raw_data. External data is looked up in `folder`.
 StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
                           const FileSpan* raw = nullptr);

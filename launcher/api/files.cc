@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "exec/data.h"
+#include "graph/onnx/import.h"
 #include "shardrun/shardrun.h"
 #include "world.h"
 
@@ -54,6 +55,10 @@ void write_output(const std::string& path, const std::string& text) {
     file.stream() << text;
     file.finish();
   });
+}
+
+std::vector<std::string> model_files(const std::string& path) {
+  return at_boundary([&] { return files_of_model(path); });
 }
 
 std::vector<std::string> data_files(const std::string& data) { return files_of_data(data); }

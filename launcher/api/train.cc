@@ -320,7 +320,9 @@ class Validation {
 
 std::string check_training(World& world, const Model& model, const TrainOptions& options) {
   require_same(world, "check_training", given(options));
-  std::vector<NamedFile> read = {{"the model", model.impl().path}};
+  std::vector<NamedFile> read;
+  for (const std::string& file : model_files(model.impl().path))
+    read.push_back({"the model", file});
   for (const std::string& file : data_files(options.data)) read.push_back({"--data", file});
   check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
   return decide_on_rank0(world, [&] {

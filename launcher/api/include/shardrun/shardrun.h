@@ -295,6 +295,8 @@ void check_outputs(World& world, const std::vector<NamedFile>& outputs,
                    const std::vector<NamedFile>& inputs);
 /// Puts `text` where the file is, whole or not at all. Throws Failure.
 void write_output(const std::string& path, const std::string& text);
+/// A model's file, and those beside it that hold its weights.
+std::vector<std::string> model_files(const std::string& path);
 /// The files that TrainOptions::data names.
 std::vector<std::string> data_files(const std::string& data);
 
