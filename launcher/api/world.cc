@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -41,6 +42,15 @@ Failure to_failure(const std::exception_ptr& error) {
   } catch (const std::exception& e) {
     return Failure(Failure::Kind::run, e.what());
   }
+}
+
+/// What tells who met an error: "rank 3: ", or nothing where the sentence says so, as that of a
+/// rank's program does.
+std::array<char, 24> teller(int rank, std::string_view sentence) {
+  std::array<char, 24> name{};
+  std::snprintf(name.data(), name.size(), "rank %d: ", rank);
+  if (sentence.find(name.data()) != std::string_view::npos) name[0] = '\0';
+  return name;
 }
 
 void check_threads(int threads) {
@@ -121,11 +131,8 @@ int World::fail(const std::exception& error) noexcept {
   if (!everywhere && rank > 0)
     ::usleep(peer ? 1500 * 1000 : 200 * 1000 + std::min(rank, 16) * 50 * 1000);
   if (!(everywhere && rank != 0) && !peer) {
-    if (rank == 0) {
-      std::fprintf(stderr, "shardrun: %s\n", error.what());
-    } else {
-      std::fprintf(stderr, "shardrun: rank %d: %s\n", rank, error.what());
-    }
+    std::fprintf(stderr, "shardrun: %s%s\n", rank == 0 ? "" : teller(rank, error.what()).data(),
+                 error.what());
     std::fflush(stderr);
   }
   if (!everywhere && impl_->mpi && impl_->mpi->size() > 1) {
@@ -250,7 +257,8 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
     const Failure failure = to_failure(errors[static_cast<size_t>(rank)]);
     if (!first || (first->kind() == Failure::Kind::peer && failure.kind() != Failure::Kind::peer)) {
       first = n > 1 && !failure.everywhere()
-                  ? Failure(failure.kind(), "rank " + std::to_string(rank) + ": " + failure.what())
+                  ? Failure(failure.kind(),
+                            teller(rank, failure.what()).data() + std::string(failure.what()))
                   : failure;
     }
   }

@@ -293,6 +293,35 @@ TEST_F(Failures, OutputsThatAreInputs) {
   }
 }
 
+/// Found by one rank in its program. Its part of the model is told with the rank, once.
+TEST_F(Failures, ErrorsOfARankNameItOnce) {
+  OnnxWriter writer("wrong", {});
+  writer.input("x", 1, {"batch", "4"});
+  writer.input("y", 7, {"batch"});
+  const std::string logits = writer.node("MatMul", {"x", writer.normal("w", {4, 3}, 0.1)});
+  writer.output(writer.node("SoftmaxCrossEntropyLoss",
+                            {logits, writer.node("Add", {"y", writer.integer(5)})}, {}, "loss"),
+                1, {});
+  writer.write(at_->path() + "/wrong.onnx");
+  const auto npy = [](const std::string& type, const std::string& shape, const std::string& data) {
+    std::string header =
+        "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
+    header.resize(117, ' ');
+    return "\x93NUMPY" + std::string("\x01\x00\x76\x00", 4) + header + "\n" + data;
+  };
+  at_->write("wrong_x.npy", npy("<f4", "(16, 4)", std::string(16 * 4 * 4, '\0')));
+  at_->write("wrong_y.npy", npy("<i8", "(16,)", std::string(16 * 8, '\0')));
+  const std::string call =
+      "wrong.onnx --planner dp --mesh 2 --data npy:x=wrong_x.npy,y=wrong_y.npy";
+  expect_refused(call, {"label 5", "is outside [0, 3)", "step '"});
+  for (const Ranks ranks : {threads(2), mpi(2)}) {
+    const Outcome run = at_->shardrun(ranks, call);
+    const std::string told = message(run);
+    EXPECT_NE(told.find("rank "), std::string::npos) << describe(run);
+    EXPECT_EQ(told.find("rank "), told.rfind("rank ")) << describe(run);
+  }
+}
+
 /// Nor the weights of a model that lie beside it, even where they are damaged and the report of
 /// that would be the output.
 TEST_F(Failures, OutputsThatAreWeights) {
