@@ -77,6 +77,7 @@ struct ScoreRules {
 /// From products to weights of the values, which may lie in the same memory if T is float.
 template <class T>
 struct WeightsRow {
+  static constexpr int kMostTeam = 512;  // with 1024 threads registers are spilled
   ScoreRules rules;
   int64_t first_row;  // of the group's among all
   const float* products;
@@ -122,6 +123,7 @@ struct WeightsRow {
 /// products. The latter two may lie where the former do if T is float.
 template <class T>
 struct WeightsGradRow {
+  static constexpr int kMostTeam = 512;
   ScoreRules rules;
   int64_t first_row, value_width;
   const float *products, *dweights;

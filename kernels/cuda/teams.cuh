@@ -56,8 +56,19 @@ class GpuTeam {
   double* shared_;  // [32]
 };
 
+/// The threads of the largest team that does a row of the body: its kMostTeam, or all of a block. A
+/// thread of 1024 has 64 registers, whatever it needs; of fewer it may have more.
 template <class Body>
-__global__ void __launch_bounds__(1024) rows_kernel(int64_t rows, Body body) {
+constexpr int most_team() {
+  if constexpr (requires { Body::kMostTeam; }) {
+    return Body::kMostTeam;
+  } else {
+    return 1024;
+  }
+}
+
+template <class Body>
+__global__ void __launch_bounds__(most_team<Body>()) rows_kernel(int64_t rows, Body body) {
   __shared__ double shared[32];
   const GpuTeam team(static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), shared);
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
@@ -90,8 +101,10 @@ struct OnGpu {
                    const char* name) {
     if (rows == 0) return;
     constexpr int64_t kThreads = 256, kMostBlocks = 132 * 64;
+    constexpr unsigned kMostTeam = most_team<Body>();
+    static_assert(kMostTeam >= kThreads);
     unsigned team = 32;  // by the shape alone: it decides in which order is summed
-    while (team < 1024 && int64_t{team} * 8 < work) team *= 2;
+    while (team < kMostTeam && int64_t{team} * 8 < work) team *= 2;
     const unsigned each = team == 32 ? kThreads / 32 : 1;
     const auto blocks = static_cast<unsigned>(std::min((rows + each - 1) / each, kMostBlocks));
     rows_kernel<<<blocks, dim3(team, each), 0, static_cast<cudaStream_t>(args.stream)>>>(rows,
