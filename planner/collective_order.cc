@@ -91,9 +91,8 @@ class Order {
       if (steps_[s].phase != steps_[begin].phase) begin = s;
       if (!meets_[s]) continue;
       size_t& first = windows_[s].first = begin;
-      each_bound(s, true, [&](size_t t) {
-        first = std::max(first, meets_[t] ? windows_[t].first : t + 1);
-      });
+      each_bound(s, true,
+                 [&](size_t t) { first = std::max(first, meets_[t] ? windows_[t].first : t + 1); });
     }
     size_t end = n;
     for (size_t s = n; s-- > 0;) {
@@ -222,10 +221,10 @@ class Order {
   std::vector<bool> held_;                   // by buffer: what the host fills or reads
   std::vector<size_t> place_;                // by step
   // Of steps that meet:
-  std::vector<Window> windows_;       // where they may stand, with all others free
-  std::vector<size_t> wanted_;        // places
-  std::map<size_t, int> company_;     // by place: how many want it
-  std::vector<int64_t> alive_;  // bytes, by slot
+  std::vector<Window> windows_;    // where they may stand, with all others free
+  std::vector<size_t> wanted_;     // places
+  std::map<size_t, int> company_;  // by place: how many want it
+  std::vector<int64_t> alive_;     // bytes, by slot
   int64_t most_ = 0;
 };
 

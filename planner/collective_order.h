@@ -8,14 +8,14 @@
 
 namespace shardrun {
 
-/// The order of `program`'s steps, the same on every rank, in which those that meet stand side by side where
-/// nothing forbids that: between two such places every rank computes, some a little longer than
-/// others, and at each place all wait for the last. A step that meets may stand anywhere between
-/// what makes its operands and what reads its results; it moves to the nearest of as few places as
-/// will do for all, if no more memory is needed at any time than at the fullest time before. The
-/// other steps stay in their order, and none leaves its phase.
-/// `meets`: by step, do ranks wait for each other there? `bytes`: by buffer, the most that it has on
-/// any rank; what a Program knows of its own rank alone is not looked at.
+/// The order of `program`'s steps, the same on every rank, in which those that meet stand side by
+/// side where nothing forbids that: between two such places every rank computes, some a little
+/// longer than others, and at each place all wait for the last. A step that meets may stand
+/// anywhere between what makes its operands and what reads its results; it moves to the nearest of
+/// as few places as will do for all, if no more memory is needed at any time than at the fullest
+/// time before. The other steps stay in their order, and none leaves its phase. `meets`: by step,
+/// do ranks wait for each other there? `bytes`: by buffer, the most that it has on any rank; what a
+/// Program knows of its own rank alone is not looked at.
 ///
 ///   dw = conv_weight_grad(…), reduce_scatter(dw), dx = conv_data_grad(…),
 ///   s = batch_norm_reduce_grad(dx, …), all_reduce(s), batch_norm_grad(s, …)   becomes
