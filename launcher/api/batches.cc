@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "contents.h"
 #include "graph/op_def.h"
 #include "graph/passes/training.h"
 
@@ -81,9 +82,10 @@ std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions&
   return open_data(options.data, batch_fields(graph), data);
 }
 
-std::string describe_without_path(const DataSource& data, const TrainOptions& options) {
+nlohmann::json data_of_rank(const DataSource& data, const TrainOptions& options) {
   const std::string text = data.describe();
-  return text.rfind(options.data, 0) == 0 ? text.substr(options.data.size()) : text;
+  return {{"data", text.rfind(options.data, 0) == 0 ? text.substr(options.data.size()) : text},
+          {"data whose contents have the hash", contents_hash(options.data)}};
 }
 
 }  // namespace shardrun

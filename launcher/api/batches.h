@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "exec/data.h"
@@ -17,8 +18,7 @@ std::vector<BatchField> batch_fields(const Graph& graph);
 /// invalid_input if the data do not fit the Graph.
 std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions& options);
 
-/// DataSource::describe() without what TrainOptions::data calls it: the same on ranks whose copies
-/// lie in different places.
-std::string describe_without_path(const DataSource& data, const TrainOptions& options);
+/// What ranks read, for require_same: the same where their copies lie in different places.
+nlohmann::json data_of_rank(const DataSource& data, const TrainOptions& options);
 
 }  // namespace shardrun

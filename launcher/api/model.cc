@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "batches.h"
+#include "contents.h"
 #include "exec/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
@@ -268,6 +269,12 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
   require_same(world, "load_model", given);
   require_same(world, "load_model",
                {{"a model whose step has the hash", str(std::hex, structural_hash(impl->train))}});
+  if (world.impl().mpi && world.size() > 1) {
+    at_boundary([&] {
+      require_same(world, "load_model",
+                   {{"weights whose contents have the hash", contents_hash(impl->train)}});
+    });
+  }
   return Model(std::move(impl));
 }
 

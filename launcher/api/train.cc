@@ -84,7 +84,7 @@ class RankTrainer {
         spec_(options.data),
         schedule_(make_schedule(options)),
         tokens_(tokens_per_batch(fields_)) {
-    require_same(on.comm().host(), "train", {{"data", describe_without_path(*data_, options)}});
+    require_same(on.comm().host(), "train", data_of_rank(*data_, options));
     if (programs_.evaluation) {
       evaluation_.emplace(*programs_.evaluation, backend().kernels, on.comm(), model.options.seed,
                           arena_, /*initialise=*/false, on.device());

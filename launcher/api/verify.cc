@@ -97,7 +97,7 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
 
     const std::vector<BatchField> fields = batch_fields(model.impl().train);
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
-    if (mpi) require_same(*mpi, "verify", {{"data", describe_without_path(*data, options)}});
+    if (mpi) require_same(*mpi, "verify", data_of_rank(*data, options));
     ReplayOptions replay_options;
     replay_options.seed = model.impl().options.seed;
     replay_options.lr = options.lr;

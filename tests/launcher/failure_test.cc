@@ -212,6 +212,15 @@ TEST_F(Failures, RanksThatAreGivenDifferentThings) {
   refused(job, "small.onnx --steps 3", {"rank 1 has a model whose step"});
   refused("gpt.onnx --data text:text.txt", "gpt.onnx --data text:other.txt",
           {"rank 1 has data", "2000 tokens", "3000 tokens"});
+  std::string text = at_->read("text.txt");  // as long
+  at_->write("same_length.txt", text.replace(1500, 5, "other"));
+  refused("gpt.onnx --data text:text.txt", "gpt.onnx --data text:same_length.txt",
+          {"rank 1 has data whose contents have the hash"});
+  ASSERT_EQ(at_->shardrun("model gpt --layers 1 --hidden 16 --heads 2 --vocab 256 --context 8 "
+                          "--seed 1 -o weights.onnx")
+                .status,
+            0);
+  refused(job, "weights.onnx --steps 3", {"rank 1 has weights whose contents have the hash"});
   refused(job, "verify gpt.onnx", {"rank 1", "rank 0 calls something else"});
   refused(job, job + " --no-such-flag", {"--no-such-flag"});
 }

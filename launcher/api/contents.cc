@@ -1,0 +1,90 @@
+// Blocks of files, hashed.
+#include "contents.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "base/philox.h"
+#include "exec/data.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int64_t kBlock = 4096, kBlocksOfATensor = 8, kBlocksOfAFile = 64;
+
+class Hash {
+ public:
+  void add(const void* bytes, int64_t count) {
+    hash_ = hash_ * 0x9E3779B97F4A7C15ull ^
+            hash_name(static_cast<const char*>(bytes), static_cast<size_t>(count));
+  }
+  void add(const std::string& text) { add(text.data(), static_cast<int64_t>(text.size())); }
+
+  /// Blocks of `bytes` bytes from `offset`, the first and the last among them. False if the file
+  /// ends before.
+  bool add_blocks(std::ifstream& file, int64_t offset, int64_t bytes, int64_t most) {
+    const int64_t blocks = std::min(most, (bytes + kBlock - 1) / kBlock);
+    std::vector<char> block(kBlock);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t size = std::min(kBlock, bytes);
+      const int64_t at = blocks == 1 ? 0 : (bytes - size) / (blocks - 1) * b;
+      file.seekg(offset + (b + 1 == blocks ? bytes - size : at));
+      if (!file.read(block.data(), size)) return false;
+      add(block.data(), size);
+    }
+    return true;
+  }
+
+  std::string text() const { return str(std::hex, hash_); }
+
+ private:
+  uint64_t hash_ = 1;
+};
+
+}  // namespace
+
+std::string contents_hash(const Graph& graph) {
+  Hash hash;
+  for (const auto& [id, source] : graph.sources) {
+    hash.add(str(graph.value(id).name, static_cast<int>(source.kind), " ", source.a, " ", source.b,
+                 source.stream, source.dtype, to_string(source.shape)));
+    if (source.kind == Source::Kind::data)
+      hash.add(source.data.data(), byte_size(source.data.type()));
+    if (source.kind != Source::Kind::file) continue;
+    std::ifstream file(source.path, std::ios::binary);
+    const int64_t bytes = element_count(source.shape) * size_of(source.dtype);
+    SR_REQUIRE(hash.add_blocks(file, source.offset, bytes, kBlocksOfATensor), invalid_input,
+               source.path, ": cannot read the weight '", graph.value(id).name, "'");
+  }
+  return hash.text();
+}
+
+std::string contents_hash(const std::string& data) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> files;
+  for (const std::string& path : files_of_data(data)) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    std::vector<std::string> inside;
+    for (const auto& entry : fs::directory_iterator(path, error)) {
+      if (entry.is_regular_file(error)) inside.push_back(entry.path().string());
+    }
+    std::sort(inside.begin(), inside.end());
+    files.insert(files.end(), inside.begin(), inside.end());
+  }
+  Hash hash;
+  for (const std::string& path : files) {
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    std::ifstream file(path, std::ios::binary);
+    if (!error) hash.add_blocks(file, 0, bytes, kBlocksOfAFile);
+  }
+  return hash.text();
+}
+
+}  // namespace shardrun

@@ -1,0 +1,20 @@
+// What files hold, told by a few blocks of each: do all ranks read the same?
+#pragma once
+
+#include <string>
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// A hash, in hexadecimal, of what the graph's parameters, constants and state begin as. Of each
+/// tensor in a file it reads blocks of 4 KiB that are spread evenly, at most eight: whole files of
+/// another training differ in nearly every block, and a model of any size takes no time. Throws
+/// invalid_input where a file cannot be read.
+std::string contents_hash(const Graph& graph);
+
+/// The same of the files that TrainOptions::data names, at most 64 blocks of each; of a folder of
+/// its files. Files that cannot be read have no say: who reads them tells why.
+std::string contents_hash(const std::string& data);
+
+}  // namespace shardrun
