@@ -58,6 +58,22 @@ void arg(NodeContext& c) {
                  {"select_last_index", c.attr_i("select_last_index", 0)}}));
 }
 
+/// In the order of their size also where any order would do: nothing else repeats.
+void top_k(NodeContext& c) {
+  const V x = c.in(0);
+  const Tensor& k = c.known(1, "K");
+  SR_REQUIRE(k.count() == 1, invalid_input, "K is not a scalar");
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), c.b.rank(x));
+  const int64_t size = c.b.shape(x)[static_cast<size_t>(axis)];
+  SR_REQUIRE(k.int_at(0) >= 0 && k.int_at(0) <= size, invalid_input, "K is ", k.int_at(0), ", dim ",
+             axis, " of ", c.b.type(x), " has ", size);
+  c.ignore("sorted");
+  const std::vector<V> results = c.b.add_n(
+      "top_k", {x}, {{"axis", axis}, {"k", k.int_at(0)}, {"largest", c.attr_i("largest", 1)}});
+  c.out(0, results[0]);
+  c.out(1, results[1]);
+}
+
 void cum_sum(NodeContext& c) {
   const Tensor& axis = c.known(1, "axis");
   SR_REQUIRE(axis.count() == 1, invalid_input, "axis is not a scalar");
@@ -86,6 +102,7 @@ constexpr Lowering kTable[] = {{"ReduceSum", 11, reduce_any},
                                {"ArgMax", 12, arg},
                                {"ArgMin", 12, arg},
                                {"CumSum", 11, cum_sum},
+                               {"TopK", 11, top_k},
                                {"Softmax", 13, softmax},
                                {"LogSoftmax", 13, softmax}};
 

@@ -45,7 +45,8 @@ bool is_floating(int64_t onnx_type) {
 /// Operands that say what an operator does, such as the scales of a Resize, and are no numbers that
 /// it computes with: import has to know them.
 bool is_setting(const ::onnx::NodeProto& node, int i) {
-  static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot", "Pad", "Resize"};
+  static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot",
+                                                  "Pad",  "Resize",  "TopK"};
   return i > 0 && operators.count(node.op_type()) > 0;
 }
 

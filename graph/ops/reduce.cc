@@ -1,4 +1,4 @@
-// Reductions: sum, max, min, product over dims; argmax, argmin; cumsum; the sum of squares.
+// Reductions: sum, max, min, product over dims; argmax, argmin, top_k; cumsum; the sum of squares.
 #include <algorithm>
 
 #include "graph/ops/families.h"
@@ -53,6 +53,27 @@ Types infer_arg(const Node& node, InTypes in) {
     shape.erase(shape.begin() + axis);
   }
   return {{DType::i64, shape}};
+}
+
+/// Values and their indices, best first; of equal ones the lower index first.
+Types infer_top_k(const Node& node, InTypes in) {
+  require_operands(in, 1);
+  const int64_t axis = node.attrs.i("axis"), k = node.attrs.i("k");
+  require_axis(axis, in[0].shape.size());
+  Shape shape = in[0].shape;
+  int64_t& size = shape[static_cast<size_t>(axis)];
+  SR_REQUIRE(k >= 0 && k <= size, invalid_input, "k is ", k, ", dim ", axis, " of ", in[0], " has ",
+             size);
+  size = k;
+  return {{in[0].dtype, shape}, {DType::i64, shape}};
+}
+
+Attrs shrink_top_k(const Node& node, InTypes original, std::vector<TensorType>& in) {
+  const auto axis = static_cast<size_t>(node.attrs.i("axis"));
+  const int64_t k = node.attrs.i("k"), now = in[0].shape[axis];
+  Attrs attrs = node.attrs;
+  attrs.set("k", k == original[0].shape[axis] ? now : std::min(k, std::max<int64_t>(now - 1, 0)));
+  return attrs;
 }
 
 Types infer_cumsum(const Node& node, InTypes in) {
@@ -132,6 +153,13 @@ Grads product_gradient(GradientContext& c) {
   return {g.add("mul", {with_kept_dims(c, c.out_grads[0]), slope})};
 }
 
+Grads top_k_gradient(GradientContext& c) {
+  if (c.out_grads[0] == kNoValue) return {kNoValue};
+  const ValueId zeros = fill(c.graph, TensorType(c.in_type(0)), 0);
+  return {c.graph.add("scatter_elements", {zeros, c.node.outputs[1], c.out_grads[0]},
+                      {{"axis", c.node.attrs.i("axis")}, {"reduction", std::string("add")}})};
+}
+
 Grads cumsum_gradient(GradientContext& c) {
   Attrs attrs = c.node.attrs;
   attrs.set("reverse", int64_t{attrs.i("reverse", 0) == 0});
@@ -195,6 +223,22 @@ std::vector<OpDef> reduce_ops() {
                    {{{DType::i64, {4, 5}}}, attrs(0, 0, 0)}};
     ops.push_back(std::move(def));
   }
+
+  OpDef top_k;
+  top_k.name = "top_k";
+  top_k.infer = infer_top_k;
+  top_k.gradient = top_k_gradient;
+  top_k.flops = one_per_operand_element;
+  top_k.shrink = shrink_top_k;
+  auto best = [](int64_t axis, int64_t k, int64_t largest) {
+    return Attrs{{"axis", axis}, {"k", k}, {"largest", largest}};
+  };
+  top_k.samples = {{{{DType::f32, {4, 6}}}, best(1, 2, 1)},
+                   {{{DType::f32, {5, 3}}}, best(0, 3, 0)},
+                   {{{DType::f32, {2, 5, 3}}}, best(1, 5, 1)},
+                   {{{DType::f32, {7}}}, best(0, 1, 1)},
+                   {{{DType::i64, {3, 4}}}, best(1, 2, 1)}};
+  ops.push_back(std::move(top_k));
 
   OpDef cumsum;
   cumsum.name = "cumsum";

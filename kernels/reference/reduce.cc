@@ -1,6 +1,7 @@
 // Reference kernels of the reductions. Floats accumulate in double, integers in int64.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 
 #include "kernels/reference/elements.h"
@@ -109,6 +110,44 @@ void run_arg(const Node& node, const KernelArgs& args) {
   }
 }
 
+/// NaN counts as the greatest.
+template <class T>
+void run_top_k_as(const Node& node, const KernelArgs& args) {
+  const bool largest = node.attrs.i("largest") != 0;
+  const int64_t k = node.attrs.i("k");
+  const Split s(args.in[0].type.shape, node.attrs.i("axis"));
+  auto* indices = args.out[1].as<int64_t>();
+  std::vector<T> row(static_cast<size_t>(s.extent)), values(static_cast<size_t>(k));
+  std::vector<int64_t> order(static_cast<size_t>(s.extent));
+  const auto greater = [](T a, T b) { return a > b || (a != a && b == b); };
+  const auto before = [&](int64_t a, int64_t b) {
+    const T x = row[static_cast<size_t>(a)], y = row[static_cast<size_t>(b)];
+    if (largest ? greater(x, y) : greater(y, x)) return true;
+    return !(largest ? greater(y, x) : greater(x, y)) && a < b;
+  };
+  for (int64_t o = 0; o < s.outer; ++o) {
+    for (int64_t i = 0; i < s.inner; ++i) {
+      load(args.in[0], o * s.extent * s.inner + i, s.inner, s.extent, row.data());
+      std::iota(order.begin(), order.end(), 0);
+      std::partial_sort(order.begin(), order.begin() + k, order.end(), before);
+      const int64_t to = o * k * s.inner + i;
+      for (int64_t j = 0; j < k; ++j) {
+        values[static_cast<size_t>(j)] = row[static_cast<size_t>(order[static_cast<size_t>(j)])];
+        indices[to + j * s.inner] = order[static_cast<size_t>(j)];
+      }
+      store(args.out[0], to, s.inner, k, values.data());
+    }
+  }
+}
+
+void run_top_k(const Node& node, const KernelArgs& args) {
+  if (is_float(args.in[0].type.dtype)) {
+    run_top_k_as<double>(node, args);
+  } else {
+    run_top_k_as<int64_t>(node, args);
+  }
+}
+
 template <class T>
 void run_cumsum_as(const Node& node, const KernelArgs& args) {
   const bool exclusive = node.attrs.i("exclusive", 0) != 0,
@@ -156,10 +195,15 @@ void run_sum_squares(const Node&, const KernelArgs& args) {
 }  // namespace
 
 KernelList reduce_kernels() {
-  return {kernel("reduce_sum", run_sum),   kernel("reduce_max", run_max),
-          kernel("reduce_min", run_min),   kernel("reduce_prod", run_product),
-          kernel("argmax", run_arg<true>), kernel("argmin", run_arg<false>),
-          kernel("cumsum", run_cumsum),    kernel("reduce_sum_squares", run_sum_squares)};
+  return {kernel("reduce_sum", run_sum),
+          kernel("reduce_max", run_max),
+          kernel("reduce_min", run_min),
+          kernel("reduce_prod", run_product),
+          kernel("argmax", run_arg<true>),
+          kernel("argmin", run_arg<false>),
+          kernel("top_k", run_top_k),
+          kernel("cumsum", run_cumsum),
+          kernel("reduce_sum_squares", run_sum_squares)};
 }
 
 }  // namespace shardrun::reference

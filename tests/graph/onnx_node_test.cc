@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kRelative = 1e-3, kAbsolute = 1e-7;  // onnx's own tolerances
-// Of the 847: what import has reached. Raise it with each operator that comes in.
+// What import has reached. Raise it with each operator that comes in.
 constexpr int kReached = SHARDRUN_NODE_TESTS_REACHED;
 
 /// Expected values come from numpy's generator, which no other runtime imitates.
