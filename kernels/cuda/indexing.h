@@ -428,7 +428,8 @@ template <class On>
 void copy_unless_same(const KernelArgs& args) {
   BoxLoops bytes;
   bytes.add(byte_size(args.in[0].type), 1, 1);
-  if (args.in[0].data != args.out[0].data) On::copy(args, args.out[0].data, args.in[0].data, bytes);
+  if (args.in[0].data != args.out[0].data)
+    On::copy(args, args.out[0].data, args.in[0].data, bytes, 1);
 }
 
 template <class On>

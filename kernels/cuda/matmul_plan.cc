@@ -71,16 +71,6 @@ std::optional<LtShape> lt_shape(const StridedProduct& p, std::string* why) {
   return s;
 }
 
-BoxLoops moving(const EinsumProduct::Transposition& of) {
-  Shape to;
-  for (int64_t d : of.perm) to.push_back(of.from[static_cast<size_t>(d)]);
-  const Shape from_strides = row_major_strides(of.from), to_strides = row_major_strides(to);
-  BoxLoops loops;
-  for (size_t d = 0; d < to.size(); ++d)
-    loops.add(to[d], from_strides[static_cast<size_t>(of.perm[d])], to_strides[d]);
-  return loops;
-}
-
 bool is_by_tanh(const Node& node) { return node.attrs.s("approximate", "none") == "tanh"; }
 
 /// Fills in the plan's epilogue; false, with the reason, if cuBLASLt has none that does these.
@@ -238,15 +228,15 @@ std::optional<MatmulPlan> plan_alone(const KernelCall& call, bool tf32, std::str
   if (plan.narrow_first) plan.narrow_first_bytes = bytes(call.in[0].shape, plan.in);
   if (plan.narrow_second) plan.narrow_second_bytes = bytes(call.in[1].shape, plan.in);
   if (product->a) {
-    plan.move_first = moving(*product->a);
+    plan.move_first = turned(product->a->from, product->a->perm);
     plan.move_first_bytes = bytes(product->a->from, plan.in);
   }
   if (product->b) {
-    plan.move_second = moving(*product->b);
+    plan.move_second = turned(product->b->from, product->b->perm);
     plan.move_second_bytes = bytes(product->b->from, plan.in);
   }
   if (product->out) {
-    plan.move_result = moving(*product->out);
+    plan.move_result = turned(product->out->from, product->out->perm);
     plan.move_result_bytes = bytes(product->out->from, out);
   }
   plan.product_bytes = plan.product->workspace_bytes();

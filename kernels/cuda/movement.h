@@ -1,4 +1,4 @@
-// transpose by tiles, concat and split as copies of boxes, pad and tile unit by unit.
+// transpose, concat and split as copies of boxes, pad and tile unit by unit.
 // What other movement there is (slice, expand, fill …) is generated (element_source.h).
 #pragma once
 
@@ -12,124 +12,25 @@ namespace shardrun::cuda {
 
 // ---- transpose ----
 
-/// to[…, c, …, r] = from[…, r, …, c]: r is the last dim there, c the last here. Tiles of 32 by 32
-/// elements, read along c and written along r; between the two they lie in `tile`, whose rows are
-/// one longer so that its columns are in different banks. One of 256 threads does load for all
-/// elements that are its own, then, when all have, store.
-template <class U>
-struct TransposeTiles {
-  using Element = U;
-  static constexpr int kTile = 32, kThreads = 256, kLines = kThreads / kTile;
-  static constexpr int kTileElements = kTile * (kTile + 1);
-  static constexpr int kMostBatch = 6;
-
-  const U* from;
-  U* to;
-  int64_t rows, cols;        // extents of r and c
-  int64_t from_row, to_col;  // steps of r here, of c there; c here and r there lie side by side
-  int batch_dims;
-  int64_t batch_size[kMostBatch], batch_from[kMostBatch], batch_to[kMostBatch];
-
-  struct Place {
-    int64_t from, to, row, col;  // of the tile's first element
-  };
-  SR_HOST_DEVICE Place place(int64_t block) const {
-    const int64_t col_tiles = (cols + kTile - 1) / kTile, row_tiles = (rows + kTile - 1) / kTile;
-    Place at{0, 0, 0, 0};
-    at.col = block % col_tiles * kTile;
-    block /= col_tiles;
-    at.row = block % row_tiles * kTile;
-    block /= row_tiles;
-    for (int d = batch_dims - 1; d >= 0; --d) {
-      at.from += block % batch_size[d] * batch_from[d];
-      at.to += block % batch_size[d] * batch_to[d];
-      block /= batch_size[d];
-    }
-    return at;
-  }
-
-  SR_HOST_DEVICE void load(int64_t block, int thread, U* tile) const {
-    const Place at = place(block);
-    const int64_t col = at.col + thread % kTile;
-    for (int line = thread / kTile; line < kTile; line += kLines) {
-      if (at.row + line < rows && col < cols)
-        tile[line * (kTile + 1) + thread % kTile] =
-            from[at.from + (at.row + line) * from_row + col];
-    }
-  }
-  SR_HOST_DEVICE void store(int64_t block, int thread, const U* tile) const {
-    const Place at = place(block);
-    const int64_t row = at.row + thread % kTile;
-    for (int line = thread / kTile; line < kTile; line += kLines) {
-      if (at.col + line < cols && row < rows)
-        to[at.to + (at.col + line) * to_col + row] = tile[thread % kTile * (kTile + 1) + line];
-    }
-  }
-};
-
-/// The result's dims, those that lie side by side in both as one.
-struct Permuted {
-  std::vector<int64_t> size, from, to;  // strides in elements
-
-  Permuted(const Shape& in, const std::vector<int64_t>& perm) {
-    const Shape strides = row_major_strides(in);
-    int64_t before = -1;
-    for (int64_t d : perm) {
-      const auto dim = static_cast<size_t>(d);
-      if (in[dim] == 1) continue;
-      if (before >= 0 && from.back() == strides[dim] * in[dim]) {
-        size.back() *= in[dim];
-        from.back() = strides[dim];
-      } else {
-        size.push_back(in[dim]);
-        from.push_back(strides[dim]);
-      }
-      before = d;
-    }
-    to = row_major_strides(size);
-  }
-  /// The dim whose elements are neighbours in the operand.
-  size_t near() const {
-    return static_cast<size_t>(std::find(from.begin(), from.end(), 1) - from.begin());
-  }
-};
-
 inline Refusal transpose_refuses(const KernelCall& call) {
   if (auto reason = refuse_more(call, 1, 1, {"perm"})) return reason;
-  const Permuted dims(call.in[0].shape, call.node.attrs.ints("perm"));
-  if (element_count(call.in[0].shape) == 0) return "moves elements";
-  if (dims.size.size() < 2 || dims.near() + 1 == dims.size.size())
+  const Shape& in = call.in[0].shape;
+  if (element_count(in) == 0) return "moves elements";
+  if (in.size() > BoxLoops::kMost) return "more dims than its loops";
+  const BoxLoops loops = turned(in, call.node.attrs.ints("perm"));
+  if (loops.dims < 2 || loops.from[loops.dims - 1] == 1)
     return "turns the last dim to another place";
-  if (dims.size.size() > 2 + TransposeTiles<uint8_t>::kMostBatch) return "more dims than its loops";
   return std::nullopt;
 }
 
 template <class On>
 PreparedKernel prepare_transpose(const KernelCall& call) {
-  const Permuted dims(call.in[0].shape, call.node.attrs.ints("perm"));
+  const BoxLoops loops = turned(call.in[0].shape, call.node.attrs.ints("perm"));
   PreparedKernel prepared;
-  prepared.run = [dims, dtype = call.in[0].dtype](const KernelArgs& args) {
-    with_unit(size_of(dtype), [&](auto unit) {
-      using U = decltype(unit);
-      TransposeTiles<U> body{};
-      body.from = args.in[0].as<U>();
-      body.to = args.out[0].as<U>();
-      const size_t near = dims.near(), last = dims.size.size() - 1;
-      body.rows = dims.size[last], body.cols = dims.size[near];
-      body.from_row = dims.from[last], body.to_col = dims.to[near];
-      int64_t blocks =
-          (body.rows + body.kTile - 1) / body.kTile * ((body.cols + body.kTile - 1) / body.kTile);
-      for (size_t d = 0; d < last; ++d) {
-        if (d == near) continue;
-        body.batch_size[body.batch_dims] = dims.size[d];
-        body.batch_from[body.batch_dims] = dims.from[d];
-        body.batch_to[body.batch_dims++] = dims.to[d];
-        blocks *= dims.size[d];
-      }
-      On::tiles(args, blocks, body, "transpose");
-    });
+  prepared.run = [loops, bytes = size_of(call.in[0].dtype)](const KernelArgs& args) {
+    On::copy(args, args.out[0].data, args.in[0].data, loops, bytes);
   };
-  prepared.impl = "cuda:tiles";
+  prepared.impl = "cuda:copies";
   return prepared;
 }
 
@@ -156,9 +57,9 @@ PreparedKernel prepare_parts(const KernelCall& call) {
       bytes.add(rows, joins ? widths[i] : pitch, joins ? pitch : widths[i]);
       bytes.add(widths[i], 1, 1);
       if (joins) {
-        On::copy(args, args.out[0].as<char>() + begin, args.in[i].data, bytes);
+        On::copy(args, args.out[0].as<char>() + begin, args.in[i].data, bytes, 1);
       } else {
-        On::copy(args, args.out[i].data, args.in[0].as<char>() + begin, bytes);
+        On::copy(args, args.out[i].data, args.in[0].as<char>() + begin, bytes, 1);
       }
       begin += widths[i];
     }
@@ -303,7 +204,7 @@ PreparedKernel prepare_spread(const KernelCall& call) {
 
 template <class On>
 KernelList movement_kernels_on() {
-  return {{"transpose", "cuda:tiles", transpose_refuses, prepare_transpose<On>},
+  return {{"transpose", "cuda:copies", transpose_refuses, prepare_transpose<On>},
           {"concat", "cuda:copies", nullptr, prepare_parts<On>},
           {"split", "cuda:copies", nullptr, prepare_parts<On>},
           {"pad", "cuda:spread", spread_refuses, prepare_spread<On>},

@@ -76,17 +76,6 @@ __global__ void __launch_bounds__(most_team<Body>()) rows_kernel(int64_t rows, B
     body(team, row);
 }
 
-template <class Body>
-__global__ void __launch_bounds__(Body::kThreads) tiles_kernel(int64_t blocks, Body body) {
-  __shared__ typename Body::Element tile[Body::kTileElements];
-  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-    body.load(block, static_cast<int>(threadIdx.x), tile);
-    __syncthreads();
-    body.store(block, static_cast<int>(threadIdx.x), tile);
-    __syncthreads();  // the next one is loaded there
-  }
-}
-
 /// Where the bodies of a kernel list run: on the stream of the arguments.
 struct OnGpu {
   /// body(i) for each i of [0, count).
@@ -112,18 +101,9 @@ struct OnGpu {
     check_launch(name);
   }
 
-  /// For each block, body.load(block, thread, tile) by Body::kThreads threads, then body.store.
-  template <class Body>
-  static void tiles(const KernelArgs& args, int64_t blocks, const Body& body, const char* name) {
-    if (blocks == 0) return;
-    constexpr int64_t kMostBlocks = 132 * 64;
-    const auto grid = static_cast<unsigned>(std::min(blocks, kMostBlocks));
-    tiles_kernel<<<grid, Body::kThreads, 0, static_cast<cudaStream_t>(args.stream)>>>(blocks, body);
-    check_launch(name);
-  }
-
-  static void copy(const KernelArgs& args, void* to, const void* from, const BoxLoops& bytes) {
-    launch_copy_box(static_cast<cudaStream_t>(args.stream), from, to, bytes, 1);
+  static void copy(const KernelArgs& args, void* to, const void* from, const BoxLoops& loops,
+                   int64_t element_bytes) {
+    launch_copy_box(static_cast<cudaStream_t>(args.stream), from, to, loops, element_bytes);
   }
 };
 

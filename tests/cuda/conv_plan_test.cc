@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device/cuda/box_bodies.h"
+#include "tests/cuda/boxes_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -23,10 +23,7 @@ Numbers numbers(const Tensor& t) {
 Numbers moved(const Numbers& from, const std::optional<BoxLoops>& loops) {
   if (!loops) return from;
   Numbers to(from.size());
-  const auto each = [](int64_t count, const auto& body) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-  };
-  cuda::copy_box_on(each, from.data(), to.data(), *loops, sizeof(double));
+  cuda::copy_box_on(cuda::BoxesOnHost(), from.data(), to.data(), *loops, sizeof(double));
   return to;
 }
 

@@ -472,6 +472,26 @@ TEST(CudaKernels, BoxesAreTheHosts) {
   }
 }
 
+/// Larger than the samples of its op: several tiles, not all of them whole.
+TEST(CudaKernels, TransposesInTiles) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::mt19937_64 rng(kSeed + 2);
+  for (const KernelImpl& impl : cuda_kernels()) {
+    if (impl.op != "transpose" || impl.name != "cuda:copies") continue;
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Case c;
+      c.node.op = impl.op;
+      c.node.attrs = {{"perm", std::vector<int64_t>{2, 3, 0, 1}}};
+      c.in = {{dtype, {3, 50, 5, 70}}};
+      c.out = infer_types(c.node, c.in);
+      const std::vector<Tensor> in = random_operands(c, rng);
+      const std::vector<Tensor> want = run_reference(c.node, in);
+      EXPECT_TRUE(same_bits(run_on_gpu(*gpu.device, impl, c, in, 0)[0], want[0])) << dtype;
+    }
+  }
+}
+
 /// The last of the list takes what the others refuse, here all.
 TEST(CudaKernels, AnyOpRunsByWayOfTheHost) {
   const Gpu gpu;

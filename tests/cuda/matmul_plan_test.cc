@@ -5,13 +5,13 @@
 
 #include <set>
 
-#include "device/cuda/box_bodies.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/even_workspace.h"
 #include "kernels/cuda/evened.h"
 #include "kernels/cuda/families.h"
+#include "tests/cuda/boxes_on_host.h"
 #include "tests/cuda/lt_on_host.h"
 #include "tests/support/chain_on_host.h"
 #include "tests/support/kernel_cases.h"
@@ -25,10 +25,7 @@ using cuda::MatmulPlan;
 
 std::vector<double> moved(const std::vector<double>& from, const BoxLoops& loops) {
   std::vector<double> to(from.size());
-  const auto each = [](int64_t count, const auto& body) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-  };
-  cuda::copy_box_on(each, from.data(), to.data(), loops, sizeof(double));
+  cuda::copy_box_on(cuda::BoxesOnHost(), from.data(), to.data(), loops, sizeof(double));
   return to;
 }
 

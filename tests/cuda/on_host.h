@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/box_bodies.h"
 #include "kernels/cuda/team.h"
 #include "kernels/kernel.h"
+#include "tests/cuda/boxes_on_host.h"
 #include "tests/cuda/lt_on_host.h"
 
 namespace shardrun::cuda {
@@ -149,20 +149,9 @@ struct OnHost {
     LtShape shape_;
   };
 
-  template <class Body>
-  static void tiles(const KernelArgs&, int64_t blocks, const Body& body, const char*) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      typename Body::Element tile[Body::kTileElements];
-      for (int thread = 0; thread < Body::kThreads; ++thread) body.load(block, thread, tile);
-      for (int thread = 0; thread < Body::kThreads; ++thread) body.store(block, thread, tile);
-    }
-  }
-
-  static void copy(const KernelArgs&, void* to, const void* from, const BoxLoops& bytes) {
-    const auto each = [](int64_t count, const auto& body) {
-      for (int64_t i = 0; i < count; ++i) body(i);
-    };
-    copy_box_on(each, from, to, bytes, 1);
+  static void copy(const KernelArgs&, void* to, const void* from, const BoxLoops& loops,
+                   int64_t element_bytes) {
+    copy_box_on(BoxesOnHost(), from, to, loops, element_bytes);
   }
 };
 

@@ -5,7 +5,6 @@
 #include <random>
 
 #include "base/tensor.h"
-#include "device/cuda/box_bodies.h"
 #include "device/device.h"
 #include "kernels/cuda/indexing.h"
 #include "kernels/cuda/movement.h"
@@ -99,9 +98,7 @@ TEST(Units, OfBoxes) {
 /// it.
 TEST(Units, BoxesAreTheHosts) {
   std::mt19937_64 rng(kSeed + 1);
-  const auto each = [](int64_t count, const auto& body) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-  };
+  const cuda::BoxesOnHost on;
   const auto up_to = [&](int64_t n) {
     return static_cast<int64_t>(rng() % static_cast<uint64_t>(n));
   };
@@ -138,18 +135,77 @@ TEST(Units, BoxesAreTheHosts) {
     if (is_empty(region)) continue;
     const BoxLoops loops = cuda::loops_of(from_box, to_box, region);
     ++units[cuda::move_of(loops, at(source, off_from), at(got, off_to), element).unit];
-    cuda::copy_box_on(each, at(source, off_from), at(got, off_to), loops, element);
+    cuda::copy_box_on(on, at(source, off_from), at(got, off_to), loops, element);
     host_device().copy_box(at(source, off_from), from_box, at(wanted, off_to), to_box, region,
                            element);
     ASSERT_EQ(std::memcmp(got.data(), wanted.data(), static_cast<size_t>(byte_size(got.type()))), 0)
         << "round " << round;
     const Tensor sum = convert(before, dtype);
-    cuda::add_box_on(each, at(source, off_from), at(added, off_to), loops, dtype);
+    cuda::add_box_on(on, at(source, off_from), at(added, off_to), loops, dtype);
     host_device().add_box(at(source, off_from), from_box, at(sum, off_to), to_box, region, dtype);
     ASSERT_EQ(std::memcmp(added.data(), sum.data(), static_cast<size_t>(byte_size(sum.type()))), 0)
         << "round " << round;
   }
   for (int64_t bytes : {1, 2, 4, 8, 16}) EXPECT_GT(units[bytes], 50) << bytes;
+}
+
+TEST(Units, BoxesThatTurnAreTiles) {
+  using cuda::tiles_of;
+  using cuda::turned;
+  const auto tiles = tiles_of(turned({3, 40, 70}, {0, 2, 1}));
+  ASSERT_TRUE(tiles);
+  EXPECT_EQ(tiles->rows, 40);
+  EXPECT_EQ(tiles->cols, 70);
+  EXPECT_EQ(tiles->count, 3 * 2 * 3);
+  // 2 and 35 lie side by side, and do so afterwards.
+  EXPECT_EQ(tiles_of(turned({40, 2, 35}, {1, 2, 0}))->cols, 70);
+  EXPECT_FALSE(tiles_of(turned({3, 40, 70}, {1, 0, 2}))) << "rows stay as they are";
+  EXPECT_FALSE(tiles_of(turned({64, 9, 256}, {0, 2, 1}))) << "most of a tile would be empty";
+  EXPECT_FALSE(tiles_of(turned({64, 256, 9}, {0, 2, 1})));
+  EXPECT_FALSE(tiles_of(cuda::loops_of(whole({60, 40}), whole({60, 1}), {{0, 60}, {3, 1}})))
+      << "a column's neighbours lie apart";
+}
+
+/// Elements that are not whole tiles, batches around and between the two dims, and tensors that
+/// begin anywhere.
+TEST(Units, TransposesAreTheReferences) {
+  struct Turn {
+    Shape shape;
+    std::vector<int64_t> perm;
+  };
+  int in_tiles = 0;
+  for (const Turn& turn : std::vector<Turn>{{{33, 50}, {1, 0}},
+                                            {{16, 64}, {1, 0}},
+                                            {{15, 64}, {1, 0}},
+                                            {{2, 17, 3, 40}, {0, 3, 2, 1}},
+                                            {{2, 17, 3, 40}, {2, 3, 0, 1}},
+                                            {{5, 31, 1, 33, 2}, {3, 0, 4, 2, 1}},
+                                            {{3, 16, 2, 2, 16}, {4, 2, 0, 3, 1}}}) {
+    for (DType dtype : {DType::f32, DType::bf16, DType::f64, DType::u8}) {
+      const int64_t element = size_of(dtype), count = element_count(turn.shape);
+      Node node;
+      node.op = "transpose";
+      node.attrs = {{"perm", turn.perm}};
+      const Tensor in = numbers(dtype, turn.shape, [](size_t i) { return i % 251; });
+      const Tensor want = run_reference(node, std::array{in})[0];
+      BoxLoops loops = cuda::turned(turn.shape, turn.perm);
+      in_tiles += cuda::tiles_of(loops) ? 1 : 0;
+      loops.from_offset = 3, loops.to_offset = 5;
+      std::vector<char> from(static_cast<size_t>((count + 3) * element)),
+          to(static_cast<size_t>((count + 6) * element), 'x');
+      std::memcpy(from.data() + 3 * element, in.data(), static_cast<size_t>(count * element));
+      cuda::copy_box_on(cuda::BoxesOnHost(), from.data(), to.data(), loops, element);
+      EXPECT_EQ(
+          std::memcmp(to.data() + 5 * element, want.data(), static_cast<size_t>(count * element)),
+          0)
+          << dtype << " " << to_string(turn.shape) << " by " << to_string(turn.perm);
+      for (int64_t i = 0; i < element; ++i) {
+        EXPECT_EQ(to[static_cast<size_t>(5 * element - 1 - i)], 'x');
+        EXPECT_EQ(to[static_cast<size_t>((count + 5) * element + i)], 'x');
+      }
+    }
+  }
+  EXPECT_EQ(in_tiles, 5 * 4);
 }
 
 /// The unit of a pad or tile of f32.

@@ -1,4 +1,4 @@
-// What a thread does with a unit of a box, and which body serves which call.
+// What threads do with a unit or a tile of a box, and which body serves which call.
 #pragma once
 
 #include "base/dtype.h"
@@ -39,34 +39,74 @@ struct AddUnit {
   }
 };
 
-/// each(count, body) calls body(i) for each i of [0, count).
-template <class Each>
-void copy_box_on(const Each& each, const void* src, void* dst, const BoxLoops& loops,
+/// One of 256 threads does load for all elements of a tile that are its own, then, when all have,
+/// store. Between the two they lie in `tile`, whose rows are one longer so that its columns are in
+/// different banks.
+template <class U>
+struct CopyTile {
+  using Element = U;
+  static constexpr int kTile = BoxTiles::kTile, kThreads = 256, kLines = kThreads / kTile;
+  static constexpr int kTileElements = kTile * (kTile + 1);
+
+  BoxTiles tiles;
+  const U* from;
+  U* to;
+
+  SR_HOST_DEVICE void load(int64_t i, int thread, U* tile) const {
+    const BoxTiles::Place at = tiles.place(i);
+    const int64_t col = at.col + thread % kTile;
+    for (int line = thread / kTile; line < kTile; line += kLines) {
+      if (at.row + line < tiles.rows && col < tiles.cols)
+        tile[line * (kTile + 1) + thread % kTile] =
+            from[at.from + (at.row + line) * tiles.from_row + col];
+    }
+  }
+  SR_HOST_DEVICE void store(int64_t i, int thread, const U* tile) const {
+    const BoxTiles::Place at = tiles.place(i);
+    const int64_t row = at.row + thread % kTile;
+    for (int line = thread / kTile; line < kTile; line += kLines) {
+      if (at.col + line < tiles.cols && row < tiles.rows)
+        to[at.to + (at.col + line) * tiles.to_col + row] =
+            tile[thread % kTile * (kTile + 1) + line];
+    }
+  }
+};
+
+/// on.each(count, body) calls body(i) for each i of [0, count); on.tiles(count, body) does as
+/// CopyTile says.
+template <class On>
+void copy_box_on(const On& on, const void* src, void* dst, const BoxLoops& loops,
                  int64_t element_bytes) {
+  if (const std::optional<BoxTiles> tiles = tiles_of(loops)) {
+    return with_unit(element_bytes, [&](auto element) {
+      using U = decltype(element);
+      on.tiles(tiles->count, CopyTile<U>{*tiles, static_cast<const U*>(src), static_cast<U*>(dst)});
+    });
+  }
   const BoxMove move = move_of(loops, src, dst, element_bytes);
   with_unit(move.unit, [&](auto unit) {
     using U = decltype(unit);
-    each(move.count, CopyUnit<U>{move, static_cast<const U*>(src), static_cast<U*>(dst)});
+    on.each(move.count, CopyUnit<U>{move, static_cast<const U*>(src), static_cast<U*>(dst)});
   });
 }
 
-template <class T, class Each>
-void add_units_on(const Each& each, const void* src, void* dst, const BoxMove& move) {
+template <class T, class On>
+void add_units_on(const On& on, const void* src, void* dst, const BoxMove& move) {
   with_unit(move.unit, [&](auto unit) {
     constexpr int kN = static_cast<int>(sizeof(unit) / sizeof(T));
     if constexpr (kN > 0) {
       using U = Pack<T, kN>;
-      each(move.count, AddUnit<T, kN>{move, static_cast<const U*>(src), static_cast<U*>(dst)});
+      on.each(move.count, AddUnit<T, kN>{move, static_cast<const U*>(src), static_cast<U*>(dst)});
     }
   });
 }
-template <class Each>
-void add_box_on(const Each& each, const void* src, void* dst, const BoxLoops& loops, DType dtype) {
+template <class On>
+void add_box_on(const On& on, const void* src, void* dst, const BoxLoops& loops, DType dtype) {
   const BoxMove move = move_of(loops, src, dst, size_of(dtype));
   dispatch(dtype, [&](auto tag) {
     using Host = typename decltype(tag)::type;
     using T = std::conditional_t<std::is_same_v<Host, bfloat16>, Bf16, Host>;
-    add_units_on<T>(each, src, dst, move);
+    add_units_on<T>(on, src, dst, move);
   });
 }
 

@@ -31,6 +31,16 @@ BoxLoops loops_of(const Box& src_box, const Box& dst_box, const Box& region) {
   return loops;
 }
 
+BoxLoops turned(const Shape& from, const std::vector<int64_t>& perm) {
+  Shape to;
+  for (int64_t d : perm) to.push_back(from[static_cast<size_t>(d)]);
+  const Shape from_strides = row_major_strides(from), to_strides = row_major_strides(to);
+  BoxLoops loops;
+  for (size_t d = 0; d < to.size(); ++d)
+    loops.add(to[d], from_strides[static_cast<size_t>(perm[d])], to_strides[d]);
+  return loops;
+}
+
 BoxMove move_of(const BoxLoops& loops, const void* from, const void* to, int64_t element_bytes) {
   const int last = loops.dims - 1;
   const bool dense = loops.dims > 0 && loops.from[last] == 1 && loops.to[last] == 1;
@@ -53,6 +63,31 @@ BoxMove move_of(const BoxLoops& loops, const void* from, const void* to, int64_t
     move.to[d] = unit ? 1 : loops.to[d] / elements;
   }
   return move;
+}
+
+std::optional<BoxTiles> tiles_of(const BoxLoops& loops) {
+  constexpr int64_t kTile = BoxTiles::kTile, kLeast = kTile / 2;
+  const int last = loops.dims - 1;
+  int near = 0;  // neighbours in `from`
+  while (near < last && loops.from[near] != 1) ++near;
+  if (near >= last || loops.to[last] != 1 || loops.size[last] < kLeast || loops.size[near] < kLeast)
+    return std::nullopt;
+  BoxTiles tiles;
+  tiles.rows = loops.size[last], tiles.cols = loops.size[near];
+  tiles.from_row = loops.from[last], tiles.to_col = loops.to[near];
+  tiles.from_offset = loops.from_offset, tiles.to_offset = loops.to_offset;
+  const int64_t row_tiles = (tiles.rows + kTile - 1) / kTile,
+                col_tiles = (tiles.cols + kTile - 1) / kTile;
+  tiles.count = row_tiles * col_tiles * (loops.count / (tiles.rows * tiles.cols));
+  tiles.row_tiles = Divisor(row_tiles, tiles.count);
+  tiles.col_tiles = Divisor(col_tiles, tiles.count);
+  for (int d = 0; d < last; ++d) {
+    if (d == near) continue;
+    tiles.batch_size[tiles.batch_dims] = Divisor(loops.size[d], tiles.count);
+    tiles.batch_from[tiles.batch_dims] = loops.from[d];
+    tiles.batch_to[tiles.batch_dims++] = loops.to[d];
+  }
+  return tiles;
 }
 
 }  // namespace shardrun::cuda

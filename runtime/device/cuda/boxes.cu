@@ -1,4 +1,4 @@
-// One thread a unit.
+// One thread a unit, or a block a tile.
 #include <cstring>
 
 #include "device/cuda/box_bodies.h"
@@ -14,9 +14,18 @@ struct FillElement {
   __device__ void operator()(int64_t i) const { to[i] = value; }
 };
 
-auto each_on(cudaStream_t stream, const char* name) {
-  return [=](int64_t count, const auto& body) { for_each(stream, count, body, name); };
-}
+struct OnStream {
+  cudaStream_t stream;
+  const char* name;
+  template <class Body>
+  void each(int64_t count, const Body& body) const {
+    for_each(stream, count, body, name);
+  }
+  template <class Body>
+  void tiles(int64_t count, const Body& body) const {
+    for_tiles(stream, count, body, name);
+  }
+};
 
 }  // namespace
 
@@ -24,7 +33,7 @@ void launch_copy_box(cudaStream_t stream, const void* src, void* dst, const BoxL
                      int64_t element_bytes) {
   if (loops.count == 0) return;
   if (!loops.one_piece())
-    return copy_box_on(each_on(stream, "copy_box"), src, dst, loops, element_bytes);
+    return copy_box_on(OnStream{stream, "copy_box"}, src, dst, loops, element_bytes);
   check(cudaMemcpyAsync(static_cast<char*>(dst) + loops.to_offset * element_bytes,
                         static_cast<const char*>(src) + loops.from_offset * element_bytes,
                         static_cast<size_t>(loops.count * element_bytes), cudaMemcpyDeviceToDevice,
@@ -34,7 +43,7 @@ void launch_copy_box(cudaStream_t stream, const void* src, void* dst, const BoxL
 
 void launch_add_box(cudaStream_t stream, const void* src, void* dst, const BoxLoops& loops,
                     DType dtype) {
-  add_box_on(each_on(stream, "add_box"), src, dst, loops, dtype);
+  add_box_on(OnStream{stream, "add_box"}, src, dst, loops, dtype);
 }
 
 void launch_fill(cudaStream_t stream, void* to, int64_t count, const void* element,

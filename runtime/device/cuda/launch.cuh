@@ -1,4 +1,4 @@
-// Grids for kernels that do one thing for each element.
+// Grids for kernels that do one thing for each element, or for each tile of some.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +23,28 @@ void for_each(cudaStream_t stream, int64_t count, const Body& body, std::string_
   constexpr int64_t kMostBlocks = 132 * 32;  // enough for any GPU; the rest by the stride
   const auto blocks = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
   for_each_kernel<<<blocks, kThreads, 0, stream>>>(count, body);
+  check_launch(name);
+}
+
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads) tiles_kernel(int64_t blocks, Body body) {
+  __shared__ typename Body::Element tile[Body::kTileElements];
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    body.load(block, static_cast<int>(threadIdx.x), tile);
+    __syncthreads();
+    body.store(block, static_cast<int>(threadIdx.x), tile);
+    __syncthreads();  // the next one is loaded there
+  }
+}
+
+/// For each i of [0, count), body.load(i, thread, tile) by Body::kThreads threads, then body.store,
+/// with a tile of Body::kTileElements that they share.
+template <class Body>
+void for_tiles(cudaStream_t stream, int64_t count, const Body& body, std::string_view name) {
+  if (count == 0) return;
+  constexpr int64_t kMostBlocks = 132 * 64;
+  const auto blocks = static_cast<unsigned>(std::min(count, kMostBlocks));
+  tiles_kernel<<<blocks, Body::kThreads, 0, stream>>>(count, body);
   check_launch(name);
 }
 
