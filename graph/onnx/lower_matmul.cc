@@ -1,5 +1,6 @@
 // Lowering of products: MatMul, Gemm, Einsum.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "graph/onnx/lowering.h"
@@ -43,7 +44,69 @@ Term reduce_private(NodeContext& c, Term term, const std::string& others) {
   return {kept, c.b.sum(term.value, axes, false)};
 }
 
-/// One or two operands, no repeated letter in one of them, ellipses spelt out as letters.
+/// The product of two terms, with the letters of `kept` that are theirs, in that order.
+Term product(NodeContext& c, const Term& first, const Term& second, const std::string& kept) {
+  Builder& b = c.b;
+  Term terms[2] = {first, second};
+  // A size of 1 against a larger one broadcasts: the letter is dropped by a reshape.
+  for (int i = 0; i < 2; ++i) {
+    Term& mine = terms[i];
+    const Term& other = terms[1 - i];
+    Shape shape;
+    std::string letters;
+    for (size_t d = 0; d < mine.letters.size(); ++d) {
+      const int64_t n = b.shape(mine.value)[d];
+      const size_t at = other.letters.find(mine.letters[d]);
+      if (n == 1 && at != std::string::npos && b.shape(other.value)[at] != 1) continue;
+      letters += mine.letters[d];
+      shape.push_back(n);
+    }
+    mine = {letters, b.reshape(mine.value, shape)};
+  }
+  terms[0] = reduce_private(c, terms[0], terms[1].letters + kept);
+  terms[1] = reduce_private(c, terms[1], terms[0].letters + kept);
+  std::string spelt = terms[0].letters + "," + terms[1].letters + "->" + kept;
+  for (char& letter : spelt) {
+    if (letter >= '0' && letter <= '9') letter = static_cast<char>('A' + (letter - '0'));
+  }
+  return {kept, b.add("matmul", {terms[0].value, terms[1].value}, {{"equation", spelt}})};
+}
+
+/// Multiplies two of more than two terms with each other, always those whose product has the fewest
+/// elements, until two are left.
+void multiply_smallest(NodeContext& c, std::vector<Term>& terms, const std::string& out) {
+  std::map<char, int64_t> sizes;
+  for (const Term& term : terms) {
+    for (size_t d = 0; d < term.letters.size(); ++d)
+      sizes[term.letters[d]] = std::max(sizes[term.letters[d]], c.b.shape(term.value)[d]);
+  }
+  while (terms.size() > 2) {
+    size_t first = 0, second = 1;
+    std::string best;
+    double least = 0;
+    for (size_t i = 0; i < terms.size(); ++i) {
+      for (size_t j = i + 1; j < terms.size(); ++j) {
+        std::string others = out, kept;
+        for (size_t k = 0; k < terms.size(); ++k) {
+          if (k != i && k != j) others += terms[k].letters;
+        }
+        double elements = 1;
+        for (char letter : terms[i].letters + terms[j].letters) {
+          if (others.find(letter) == std::string::npos || kept.find(letter) != std::string::npos)
+            continue;
+          kept += letter;
+          elements *= static_cast<double>(sizes[letter]);
+        }
+        if ((i > 0 || j > 1) && elements >= least) continue;
+        first = i, second = j, best = kept, least = elements;
+      }
+    }
+    terms[first] = product(c, terms[first], terms[second], best);
+    terms.erase(terms.begin() + static_cast<std::ptrdiff_t>(second));
+  }
+}
+
+/// No repeated letter in one operand, ellipses spelt out as letters.
 void einsum(NodeContext& c) {
   Builder& b = c.b;
   std::string equation = c.attr_s("equation", "");
@@ -59,8 +122,6 @@ void einsum(NodeContext& c) {
   }
   SR_REQUIRE(terms.size() == c.input_count(), invalid_input, "equation '", equation, "' has ",
              terms.size(), " operands, the node ", c.input_count(), " inputs");
-  SR_REQUIRE(terms.size() <= 2, unsupported, "equation '", equation, "' has ", terms.size(),
-             " operands; supported are one or two");
   // An ellipsis of n dims becomes the last n of the digits "56789", so that they align from the
   // right.
   const std::string digits = "0123456789";
@@ -94,29 +155,9 @@ void einsum(NodeContext& c) {
       if (times == 1 && widest.find(letter) == std::string::npos) out += letter;
     }
   }
-  if (terms.size() == 2) {
-    // A size of 1 against a larger one broadcasts: the letter is dropped by a reshape.
-    for (int i = 0; i < 2; ++i) {
-      Term& mine = terms[static_cast<size_t>(i)];
-      const Term& other = terms[static_cast<size_t>(1 - i)];
-      Shape shape;
-      std::string letters;
-      for (size_t d = 0; d < mine.letters.size(); ++d) {
-        const int64_t n = b.shape(mine.value)[d];
-        const size_t at = other.letters.find(mine.letters[d]);
-        if (n == 1 && at != std::string::npos && b.shape(other.value)[at] != 1) continue;
-        letters += mine.letters[d];
-        shape.push_back(n);
-      }
-      mine = {letters, b.reshape(mine.value, shape)};
-    }
-    terms[0] = reduce_private(c, terms[0], terms[1].letters + out);
-    terms[1] = reduce_private(c, terms[1], terms[0].letters + out);
-    std::string spelt = terms[0].letters + "," + terms[1].letters + "->" + out;
-    for (char& letter : spelt) {
-      if (letter >= '0' && letter <= '9') letter = static_cast<char>('A' + (letter - '0'));
-    }
-    return c.out(b.add("matmul", {terms[0].value, terms[1].value}, {{"equation", spelt}}));
+  if (terms.size() >= 2) {
+    multiply_smallest(c, terms, out);
+    return c.out(product(c, terms[0], terms[1], out).value);
   }
   const Term term = reduce_private(c, terms[0], out);
   std::vector<int64_t> perm;

@@ -654,7 +654,7 @@ TEST_F(OnnxImport, SequencesOfConstantPositionsDissolve) {
   EXPECT_EQ(y.to_ints(), (std::vector<int64_t>{4, 5, 10, 11}));
 }
 
-TEST_F(OnnxImport, EinsumsOfOneAndTwoOperands) {
+TEST_F(OnnxImport, Einsums) {
   const Tensor x = floats({2, 3}, {1, 2, 3, 4, 5, 6}), z = floats({3, 2}, {1, 0, 2, 1, 0, 3});
   struct Case {
     const char* equation;
@@ -675,6 +675,32 @@ TEST_F(OnnxImport, EinsumsOfOneAndTwoOperands) {
   testing::set_string(one.node("Einsum", {"x"}, {"y"}), "equation", "ij->j");
   one.output("y");
   EXPECT_EQ(evaluate_graph(import(one), {{"x", x}})[0].to_ints(), (std::vector<int64_t>{5, 7, 9}));
+  // A mixture of experts: the gate [i, e] goes in before the weights, which make a larger product.
+  ModelBuilder three;
+  three.input("x", {2, 3});
+  three.input("w", {3, 4, 5});
+  three.input("gate", {2, 3});
+  testing::set_string(three.node("Einsum", {"x", "w", "gate"}, {"y"}), "equation", "ie,eab,ie->ia");
+  three.output("y");
+  const Graph graph = import(three);
+  std::vector<float> w(3 * 4 * 5);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 7);
+  const Tensor gate = floats({2, 3}, {1, 0, 2, 0, 1, 1});
+  const Tensor y =
+      evaluate_graph(graph, {{"x", x}, {"w", floats({3, 4, 5}, w)}, {"gate", gate}})[0];
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t a = 0; a < 4; ++a) {
+      double want = 0;
+      for (int64_t k = 0; k < 15; ++k) {
+        const int64_t e = k / 5;
+        want += x.at(i * 3 + e) * gate.at(i * 3 + e) *
+                static_cast<double>(w[static_cast<size_t>(e * 20 + a * 5 + k % 5)]);
+      }
+      EXPECT_EQ(y.at(i * 4 + a), want) << i << " " << a;
+    }
+  }
+  for (const Node& node : graph.nodes())
+    EXPECT_LE(element_count(graph.type(node.outputs[0]).shape), 12) << to_string(graph);
 }
 
 TEST_F(OnnxImport, AnIfWithAKnownConditionIsItsBranch) {
