@@ -1,6 +1,7 @@
 // Which batches a training step wants, and where they come from.
 #include "batches.h"
 
+#include <algorithm>
 #include <set>
 
 #include "contents.h"
@@ -15,7 +16,12 @@ struct IndexUse {
   int64_t bound = 0;                     // the smallest of theirs; 0: none
   bool is_target = false;                // labels of a cross-entropy
   std::optional<int64_t> ignore = -100;  // the label that it leaves out
+  std::vector<int64_t> columns;          // of the last dim, each its bound; 0: none
 };
+
+void narrow(int64_t& bound, int64_t by) {
+  if (by > 0 && (bound == 0 || by < bound)) bound = by;
+}
 
 /// Ops whose results are elements of their first operand, moved or cast.
 bool passes_on(const std::string& op) {
@@ -24,8 +30,38 @@ bool passes_on(const std::string& op) {
   return kOps.count(op) > 0;
 }
 
+/// Which columns of operand 0, its last dim, result `r` holds: {first, count}. None: not whole
+/// columns that lie together, or not known.
+std::optional<std::pair<int64_t, int64_t>> columns_taken(const Graph& graph, const Node& node,
+                                                         size_t r) {
+  const Shape& shape = graph.type(node.inputs[0]).shape;
+  if (shape.empty()) return std::nullopt;
+  const auto last = static_cast<int64_t>(shape.size()) - 1;
+  if (node.op == "slice") {
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (node.attrs.ints("steps")[d] != 1) return std::nullopt;
+    }
+    const int64_t begin = node.attrs.ints("starts").back();
+    return std::pair(begin, node.attrs.ints("ends").back() - begin);
+  }
+  if (node.op == "split" && node.attrs.i("axis") == last) {
+    int64_t begin = 0;
+    for (size_t before = 0; before < r; ++before)
+      begin += graph.type(node.outputs[before]).shape.back();
+    return std::pair(begin, graph.type(node.outputs[r]).shape.back());
+  }
+  if (node.op != "gather" || node.attrs.i("axis") != last) return std::nullopt;
+  const auto source = graph.sources.find(node.inputs[1]);
+  if (source == graph.sources.end() || source->second.kind != Source::Kind::data ||
+      source->second.data.count() != 1)
+    return std::nullopt;
+  return std::pair(source->second.data.int_at(0), int64_t{1});
+}
+
 IndexUse index_use(const Graph& graph, ValueId id) {
   IndexUse use;
+  const Shape& shape = graph.type(id).shape;
+  std::vector<int64_t> columns(shape.empty() ? 0 : static_cast<size_t>(shape.back()));
   for (const Node& node : graph.nodes()) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != id) continue;
@@ -39,15 +75,28 @@ IndexUse index_use(const Graph& graph, ValueId id) {
       }
       for (size_t r = 0; i == 0 && passes_on(node.op) && r < node.outputs.size(); ++r) {
         const IndexUse beyond = index_use(graph, node.outputs[r]);
-        if (beyond.bound > 0 && (bound == 0 || beyond.bound < bound)) bound = beyond.bound;
+        const auto taken = columns_taken(graph, node, r);
+        if (taken && beyond.columns.empty()) {
+          for (int64_t k = taken->first; k < taken->first + taken->second; ++k)
+            narrow(columns[static_cast<size_t>(k)], beyond.bound);
+        } else if (node.op == "cast" && !beyond.columns.empty()) {
+          for (size_t k = 0; k < columns.size(); ++k) narrow(columns[k], beyond.columns[k]);
+        } else {
+          narrow(bound, beyond.bound);
+        }
         if (beyond.is_target) {
           use.is_target = true;
           use.ignore = beyond.ignore;
         }
       }
-      if (bound > 0 && (use.bound == 0 || bound < use.bound)) use.bound = bound;
+      narrow(use.bound, bound);
     }
   }
+  for (int64_t& column : columns) narrow(column, use.bound);
+  const bool apart = std::any_of(columns.begin(), columns.end(),
+                                 [&](int64_t column) { return column != columns[0]; });
+  for (int64_t column : columns) narrow(use.bound, column);
+  if (apart) use.columns = std::move(columns);
   return use;
 }
 
@@ -61,6 +110,7 @@ std::vector<BatchField> batch_fields(const Graph& graph) {
     field.type = graph.type(id);
     const IndexUse use = is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id);
     field.bound = use.bound;
+    field.column_bounds = use.columns;
     field.ignore = use.ignore;
     field.role =
         field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;

@@ -22,6 +22,9 @@ struct BatchField {
   std::string name;
   TensorType type;
   int64_t bound = 0;  // integers lie in [0, bound); 0: not known
+  /// Where a table's columns, its last dim, index different things: the bound of each, 0 where it
+  /// has none. `bound` is then the least of them. Empty: `bound` holds for all.
+  std::vector<int64_t> column_bounds = {};
   Role role = Role::input;
   /// A target of this value is legal though outside the bound, and left out of the loss
   /// (ignore_index). None: the loss counts every target.

@@ -51,9 +51,9 @@ void widen(const NumpyFormat& format, const unsigned char* from, int64_t count, 
   return widen<uint64_t>(from, count, to);
 }
 
-/// Which integers a field takes: its bound's, or what its dtype can hold.
-std::pair<int64_t, int64_t> legal_range(const BatchField& field) {
-  if (field.bound > 0) return {0, field.bound - 1};
+/// Which integers a field, or one of its columns, takes: its bound's, or what its dtype can hold.
+std::pair<int64_t, int64_t> legal_range(const BatchField& field, int64_t bound) {
+  if (bound > 0) return {0, bound - 1};
   switch (field.type.dtype) {
     case DType::i8: return {-128, 127};
     case DType::u8: return {0, 255};
@@ -99,7 +99,10 @@ void load_elements(const StoredArray& array, const unsigned char* from, int64_t 
                    int64_t count, const BatchField& field, void* out) {
   const NumpyFormat& format = format_of(array);
   const DType to = field.type.dtype;
-  const auto [low, high] = legal_range(field);
+  std::vector<std::pair<int64_t, int64_t>> legal;  // of each column, or of all
+  for (int64_t bound : field.column_bounds) legal.push_back(legal_range(field, bound));
+  if (legal.empty()) legal.push_back(legal_range(field, field.bound));
+  const auto columns = static_cast<int64_t>(legal.size());
   const bool check = !is_float(to) && to != DType::boolean && (field.bound > 0 || to != DType::i64);
   for_blocks(format, from, count, [&](int64_t done, int64_t n, const void* block) {
     if (check) {
@@ -107,8 +110,11 @@ void load_elements(const StoredArray& array, const unsigned char* from, int64_t 
       convert(block, format.dtype, values, DType::i64, n);
       for (int64_t i = 0; i < n; ++i) {
         const bool ignored = field.role == BatchField::Role::target && values[i] == field.ignore;
+        const int64_t column = (first + done + i) % columns;
+        const auto [low, high] = legal[static_cast<size_t>(column)];
         SR_REQUIRE(ignored || (values[i] >= low && values[i] <= high), invalid_input, array.name,
-                   ": element ", first + done + i, " is ", values[i], ", but the model's input '",
+                   ": element ", first + done + i, " is ", values[i], ", but ",
+                   columns > 1 ? str("column ", column, " of ") : "", "the model's input '",
                    field.name, "' takes ", low, " to ", high);
       }
     }

@@ -283,6 +283,16 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
   const std::string path = write("w.npy", npy("<i8", "(2,)", bytes_of<int64_t>({1, 5})));
   EXPECT_EQ(open_error("npy:" + path, one),
             path + ": element 1 is 5, but the model's input 'v' takes 0 to 4");
+  std::vector<BatchField> table{field("v", DType::i64, {2, 3}, 5)};
+  table[0].column_bounds = {5, 9, 0};
+  const auto rows = [&](int64_t last) {
+    return write("t.npy", npy("<i8", "(2, 3)", bytes_of<int64_t>({4, 8, 99, 0, last, 0})));
+  };
+  EXPECT_EQ(read_all<int64_t>(*open_data("npy:" + rows(7), table, {}), 0, table[0]),
+            (std::vector<int64_t>{4, 8, 99, 0, 7, 0}));
+  const std::string wrong = rows(9);
+  EXPECT_EQ(open_error("npy:" + wrong, table),
+            wrong + ": element 4 is 9, but column 1 of the model's input 'v' takes 0 to 8");
   // -100 marks a target to ignore; it is no legal input.
   auto target = one;
   target[0].role = BatchRole::target;

@@ -55,5 +55,28 @@ TEST(BatchFields, BoundsAreSeenThroughMoves) {
   EXPECT_EQ(bound(), 4);
 }
 
+/// Categorical features in one table, each column with an embedding of its own size, and one that
+/// is a number.
+TEST(BatchFields, ColumnsHaveTheirOwnBounds) {
+  Graph g;
+  const ValueId table = g.add_input("features", {DType::i32, {6, 4}}, Role::batch);
+  const ValueId wide = g.add("cast", {table}, {{"to", std::string("i64")}});
+  const ValueId column = g.add_constant("column", Tensor::scalar_i64(2));
+  const ValueId rest = g.add(
+      "slice", {wide}, {{"starts", Shape{0, 0}}, {"ends", Shape{6, 2}}, {"steps", Shape{1, 1}}});
+  const auto embedded = [&](const char* name, int64_t size, ValueId indices) {
+    const ValueId weights = g.add_input(name, {DType::f32, {size, 3}}, Role::batch);
+    g.outputs.push_back(g.add("gather", {weights, indices}, {{"axis", int64_t{0}}}));
+  };
+  embedded("a", 10, g.add("gather", {wide, column}, {{"axis", int64_t{1}}}));
+  embedded("b", 5, rest);
+  const BatchField field = batch_fields(g)[0];
+  ASSERT_EQ(field.name, "features");
+  EXPECT_EQ(field.column_bounds, (std::vector<int64_t>{5, 5, 10, 0}));
+  EXPECT_EQ(field.bound, 5);
+  embedded("c", 8, wide);
+  EXPECT_EQ(batch_fields(g)[0].column_bounds, (std::vector<int64_t>{5, 5, 8, 8}));
+}
+
 }  // namespace
 }  // namespace shardrun
