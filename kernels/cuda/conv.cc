@@ -32,13 +32,14 @@ class Convolution {
     char* weights = work;
     char* narrow = weights + plan_.weights_bytes;
     void* rest = narrow + plan_.narrow_bytes;
-    const auto image = [&](const TensorView& x) -> void* {
-      return static_cast<char*>(x.data) + plan_.image_offset * size_of(dtype);
+    const auto at = [&](const TensorView& tensor, int64_t element) -> void* {
+      return static_cast<char*>(tensor.data) + element * size_of(dtype);
     };
     const TensorView& out = args.out[0];
     if (pass == Pass::weights) {
       void* made = plan_.move_weights ? weights : out.data;
-      void* const tensors[] = {image(args.in[0]), args.in[1].data, widens_ ? narrow : made};
+      void* const tensors[] = {at(args.in[0], plan_.image_offset), args.in[1].data,
+                               widens_ ? narrow : made};
       graph_->run(tensors, rest, args.stream);
       if (widens_) launch_widen(stream, narrow, static_cast<float*>(made), out.count());
       if (plan_.move_weights)
@@ -52,9 +53,12 @@ class Convolution {
     }
     const bool forward = pass == Pass::forward;
     if (plan_.clears_image) clear(out, stream);
-    void* const tensors[] = {forward ? image(args.in[0]) : args.in[0].data, kernel,
-                             forward ? out.data : image(out)};
-    graph_->run(tensors, rest, args.stream);
+    for (int64_t part = 0; part < plan_.parts; ++part) {
+      void* const x = at(forward ? args.in[0] : out, plan_.image_offset + part * plan_.part_x);
+      void* const y = at(forward ? out : args.in[0], part * plan_.part_y);
+      void* const tensors[] = {forward ? x : y, kernel, forward ? y : x};
+      graph_->run(tensors, rest, args.stream);
+    }
   }
 
  private:

@@ -26,9 +26,34 @@ Shape dims_of(int64_t outer, int64_t channels, const Shape& sizes) {
   return dims;
 }
 
+/// Cuts the batch until no tensor of a part has more elements than that, and parts begin on 16
+/// bytes. False, with the reason, if it cannot be: gradients of weights would have to be added up.
+bool cut_batch(ConvPlan& plan, int64_t most_elements, std::string* why) {
+  CudnnConvolution& c = plan.convolution;
+  const int64_t x = c.x_strides[0], y = c.y_strides[0], batch = c.x[0];
+  const int64_t image = std::max(x, y), w = element_count(c.w), element = size_of(c.dtype);
+  const auto fits = [&](int64_t parts) {
+    const int64_t images = batch / parts;
+    return batch % parts == 0 && images <= most_elements / image &&
+           (parts == 1 || (images * x * element % 16 == 0 && images * y * element % 16 == 0));
+  };
+  int64_t parts = 1;
+  while (parts <= batch && !fits(parts)) ++parts;
+  const bool cut = parts > 1 && c.pass == CudnnConvolution::Pass::weights;
+  if (w > most_elements || parts > batch || cut) {
+    *why = str("has tensors of ", std::max(w, batch * image), " elements, where cuDNN counts ",
+               most_elements, cut ? ", and adds no gradients of parts" : "");
+    return false;
+  }
+  plan.parts = parts, plan.part_x = batch / parts * x, plan.part_y = batch / parts * y;
+  c.x[0] = c.y[0] = batch / parts;
+  return true;
+}
+
 }  // namespace
 
-std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string* why) {
+std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string* why,
+                                  int64_t most_elements) {
   cpu::ConvolutionShape s = cpu::convolution_shape(call);
   ConvPlan plan;
   plan.zero = cpu::is_zero(s);
@@ -78,6 +103,7 @@ std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string
   c.y = dims_of(s.batch, s.groups * s.out_channels, s.out);
   c.w = dims_of(s.groups * s.out_channels, s.in_channels, s.kernel);
   c.w_strides = strides_of(s.in_channels, s.kernel, s.channels_last);
+  if (!cut_batch(plan, most_elements, why)) return std::nullopt;
   const auto round256 = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
   const int64_t rows = c.w[0], channels = s.in_channels, offsets = element_count(s.kernel);
   if (s.channels_last && offsets > 1 && channels > 1) {

@@ -2,6 +2,8 @@
 // cuDNN's here: its headers are read in one file.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +12,10 @@
 #include "kernels/cuda/autotune.h"
 
 namespace shardrun::cuda {
+
+/// The most elements of a tensor, with what lies between its dims: cuDNN documents "2
+/// Giga-elements" (cudnnSetTensorNdDescriptor), and does not say which engines count further.
+inline constexpr int64_t kMostCudnnElements = INT32_MAX;
 
 /// x [N, C, …], w [O, C / groups, …], y [N, O, …], of 2 or 3 spatial dims, each with its strides:
 /// any order of dims in memory.
@@ -35,6 +41,10 @@ struct CudnnAttention {
 
   std::string key() const;
   int64_t workspace_bytes() const;
+  /// Of the largest tensor that is read or written.
+  int64_t most_elements() const {
+    return heads * std::max(queries, keys) * std::max(width, value_width);
+  }
 };
 
 /// A pool of images whose channels are last in memory: x and y [N, C, …] of 2 or 3 spatial dims. A

@@ -20,7 +20,8 @@ inline CudnnAttention flash_attention_of(const KernelCall& call) {
   a.width = size.width, a.value_width = size.value_width;
   a.scale = attrs.scale, a.causal = attrs.causal;
   const auto much = [&] {
-    return a.workspace_bytes() > kMostFlashBytes || a.heads > LtShape::kMostBatch;
+    return a.workspace_bytes() > kMostFlashBytes || a.heads > LtShape::kMostBatch ||
+           a.most_elements() > kMostCudnnElements;
   };
   for (int64_t parts = 1; a.heads > 1 && much(); ++parts) {
     if (size.heads % parts == 0) a.heads = size.heads / parts;
@@ -40,6 +41,7 @@ inline Refusal refuse_flash_attention(const KernelCall& call) {
       return str("has heads of 8 to 128 in steps of 8, not ", width);
   }
   const CudnnAttention a = flash_attention_of(call);
+  if (a.most_elements() > kMostCudnnElements) return "counts less than 2^31 elements of a tensor";
   if (a.heads < size.heads && a.heads * a.queries * 4 % 16 != 0)
     return str("has groups of ", a.heads, " heads whose sums of ", a.queries,
                " queries do not begin on 16 bytes");

@@ -57,6 +57,8 @@ std::optional<CudnnPool> plan_pool(const KernelCall& call, std::string* why) {
   }
   const int64_t outer = element_count(Shape(x.shape.begin(), x.shape.begin() + lead));
   p.x = image_dims(outer, x.shape.back(), in), p.y = image_dims(outer, x.shape.back(), out);
+  if (std::max(element_count(p.x), element_count(p.y)) > kMostCudnnElements)
+    return refuse("counts less than 2^31 elements of a tensor");
   if (dims == 1) {
     p.kernel.insert(p.kernel.begin(), 1), p.strides.insert(p.strides.begin(), 1);
     p.low.insert(p.low.begin(), 0), p.high.insert(p.high.begin(), 0);
@@ -80,6 +82,8 @@ std::optional<CudnnBatchNorm> plan_batch_norm(const KernelCall& call, std::strin
     *why = "normalises images of at most 3 dims";
   } else if (element_count(x.shape) == 0) {
     *why = "has nothing to do";
+  } else if (element_count(x.shape) > kMostCudnnElements) {
+    *why = "counts less than 2^31 elements of a tensor";
   } else {
     n.x = image_dims(x.shape[0], x.shape.back(), sizes);
     n.dtype = x.dtype;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+
 #include "tests/cuda/boxes_on_host.h"
 #include "tests/support/kernel_cases.h"
 
@@ -74,9 +77,11 @@ void expect_valid(const CudnnConvolution& c) {
 }
 
 /// Nullopt where the call is not planned.
-std::optional<ConvPlan> check(const Case& c, std::mt19937_64& rng, std::string* why) {
+std::optional<ConvPlan> check(const Case& c, std::mt19937_64& rng, std::string* why,
+                              int64_t most_elements = cuda::kMostCudnnElements) {
   SCOPED_TRACE(describe(c));
-  const std::optional<ConvPlan> plan = cuda::plan_conv({c.node, c.in, c.out}, false, why);
+  const std::optional<ConvPlan> plan =
+      cuda::plan_conv({c.node, c.in, c.out}, false, why, most_elements);
   if (!plan) return plan;
   const std::vector<Tensor> in = random_operands(c, rng);
   const Tensor want = run_reference(c.node, in)[0];
@@ -88,15 +93,20 @@ std::optional<ConvPlan> check(const Case& c, std::mt19937_64& rng, std::string* 
     const Numbers first = numbers(in[0]),
                   second = weights ? numbers(in[1]) : moved(numbers(in[1]), plan->move_weights);
     Numbers out(static_cast<size_t>(want.count()));
-    each_product(plan->convolution, plan->image_offset, [&](size_t x, size_t w, size_t y) {
-      if (forward) {
-        out[y] += first[x] * second[w];
-      } else if (weights) {
-        out[w] += first[x] * second[y];
-      } else {
-        out[x] += first[y] * second[w];
-      }
-    });
+    for (int64_t part = 0; part < plan->parts; ++part) {
+      const int64_t x_offset = plan->image_offset + part * plan->part_x;
+      const auto y_offset = static_cast<size_t>(part * plan->part_y);
+      each_product(plan->convolution, x_offset, [&](size_t x, size_t w, size_t y) {
+        y += y_offset;
+        if (forward) {
+          out[y] += first[x] * second[w];
+        } else if (weights) {
+          out[w] += first[x] * second[y];
+        } else {
+          out[x] += first[y] * second[w];
+        }
+      });
+    }
     if (weights) out = moved(out, plan->move_weights);
     convert(out.data(), DType::f64, got.data(), c.out[0].dtype, want.count());
   }
@@ -122,21 +132,20 @@ TEST(ConvPlan, ConvolvesAsTheReferenceDoes) {
   EXPECT_GT(planned, 50);
 }
 
-/// Parts of an image that begin and end with rows which no window reads.
-TEST(ConvPlan, LeavesOutRowsThatAreNotRead) {
-  using Ints = std::vector<int64_t>;
-  std::mt19937_64 rng(10);
-  const TensorType x{DType::f32, {2, 11, 7, 4}}, w{DType::f32, {6, 4, 3, 3}};
+using Ints = std::vector<int64_t>;
+
+/// A convolution of x [batch, 11, 7, 4] and both its gradients.
+std::array<Case, 3> with_gradients(int64_t batch, const Ints& low, const Ints& high) {
+  const TensorType x{DType::f32, {batch, 11, 7, 4}}, w{DType::f32, {8, 4, 3, 3}};
   Case conv;
   conv.node.op = "conv", conv.node.name = "node";
   conv.node.attrs = {{"strides", Ints{2, 1}},
                      {"dilations", Ints{1, 1}},
-                     {"pads_low", Ints{-1, 1}},
-                     {"pads_high", Ints{-3, 1}},
+                     {"pads_low", low},
+                     {"pads_high", high},
                      {"channels_last", int64_t{1}}};
   conv.in = {x, w};
   conv.out = infer_types(conv.node, conv.in);
-  ASSERT_EQ(conv.out[0].shape, (Shape{2, 3, 7, 6}));
   Case data = conv, weights = conv;
   data.node.op = "conv_data_grad";
   data.node.attrs.set("size", Ints{11, 7});
@@ -144,13 +153,68 @@ TEST(ConvPlan, LeavesOutRowsThatAreNotRead) {
   weights.node.op = "conv_weight_grad";
   weights.node.attrs.set("kernel", Ints{3, 3});
   weights.in = {x, conv.out[0]}, weights.out = {w};
-  for (const Case& c : {conv, data, weights}) {
+  return {conv, data, weights};
+}
+
+/// Parts of an image that begin and end with rows which no window reads.
+TEST(ConvPlan, LeavesOutRowsThatAreNotRead) {
+  std::mt19937_64 rng(10);
+  const std::array<Case, 3> cases = with_gradients(2, {-1, 1}, {-3, 1});
+  ASSERT_EQ(cases[0].out[0].shape, (Shape{2, 3, 7, 8}));
+  for (const Case& c : cases) {
     std::string why;
     const auto plan = check(c, rng, &why);
     ASSERT_TRUE(plan.has_value()) << why;
     EXPECT_EQ(plan->image_offset, 7 * 4);
     EXPECT_EQ(plan->clears_image, c.node.op == "conv_data_grad");
   }
+}
+
+/// Some images at a time, where all have more elements than cuDNN counts; weights' gradients would
+/// be sums of parts.
+TEST(ConvPlan, CutsTheBatchOfLargeTensors) {
+  std::mt19937_64 rng(11);
+  const int64_t image = 11 * 7 * 4;  // of x, more than one of y
+  const std::array<Case, 3> cases = with_gradients(6, {1, 1}, {0, 1});
+  for (const auto& [most, parts] : std::map<int64_t, int64_t>{
+           {6 * image, 1}, {6 * image - 1, 2}, {3 * image - 1, 3}, {2 * image, 3}, {image, 6}}) {
+    for (const Case& c : cases) {
+      std::string why;
+      const auto plan = check(c, rng, &why, most);
+      if (parts > 1 && c.node.op == "conv_weight_grad") {
+        EXPECT_FALSE(plan);
+        EXPECT_EQ(why, str("has tensors of ", 6 * image, " elements, where cuDNN counts ", most,
+                           ", and adds no gradients of parts"));
+        continue;
+      }
+      ASSERT_TRUE(plan) << why;
+      EXPECT_EQ(plan->parts, parts) << most;
+      EXPECT_EQ(plan->convolution.x[0], 6 / parts);
+    }
+  }
+  for (const Case& c : cases) {
+    std::string why;
+    EXPECT_FALSE(check(c, rng, &why, image - 1)) << "one image is too large";
+  }
+}
+
+/// Four images of 2^30 elements of bf16.
+TEST(ConvPlan, CutsTheBatchAt2To31) {
+  Case c;
+  c.node.op = "conv", c.node.name = "node";
+  c.node.attrs = {{"strides", Ints{1, 1}},
+                  {"dilations", Ints{1, 1}},
+                  {"pads_low", Ints{0, 0}},
+                  {"pads_high", Ints{0, 0}},
+                  {"channels_last", int64_t{1}}};
+  c.in = {{DType::bf16, {4, 4096, 4096, 64}}, {DType::bf16, {8, 64, 1, 1}}};
+  c.out = infer_types(c.node, c.in);
+  std::string why;
+  const auto plan = cuda::plan_conv({c.node, c.in, c.out}, false, &why);
+  ASSERT_TRUE(plan) << why;
+  EXPECT_EQ(plan->parts, 4);
+  EXPECT_EQ(plan->part_x, int64_t{1} << 30);
+  EXPECT_EQ(plan->part_y, int64_t{1} << 27);
 }
 
 }  // namespace

@@ -298,6 +298,27 @@ TEST(CudnnImages, AreRefusedInWords) {
                     {"pads_high", Ints{0, 0}},
                     {"channels_last", int64_t{1}}});
   EXPECT_EQ(reason(wide), "reads bytes of indices below 128");
+  const char* const many = "counts less than 2^31 elements of a tensor";
+  const auto of_images = [&](const char* op, int64_t images) {
+    return pool(op, {images, 1 << 12, 1 << 12, 8},
+                {{"kernel", Ints{2, 2}},
+                 {"strides", Ints{2, 2}},
+                 {"dilations", Ints{1, 1}},
+                 {"pads_low", Ints{0, 0}},
+                 {"pads_high", Ints{0, 0}},
+                 {"channels_last", int64_t{1}}});
+  };
+  EXPECT_EQ(reason(of_images("max_pool", 15)), "");
+  EXPECT_EQ(reason(of_images("max_pool", 16)), many);
+  Case norm;
+  norm.node.op = "batch_norm";
+  norm.node.attrs = {{"eps", 1e-5}, {"channels_last", int64_t{1}}};
+  for (int64_t images : {15, 16}) {
+    norm.in = {{DType::f32, {images, 1 << 12, 1 << 12, 8}}};
+    norm.in.resize(5, {DType::f32, {8}});
+    norm.out = {norm.in[0]};
+    EXPECT_EQ(reason(norm), images == 16 ? many : "");
+  }
   wide.node.attrs.set("kernel", Ints{16, 16});  // of 4 bytes
   wide.out = infer_types(wide.node, wide.in);
   EXPECT_EQ(reason(wide), "");

@@ -60,6 +60,24 @@ KernelList kernels() {
 }
 
 /// Products compute, now and later, and for a rank that is told so and has not seen the failure.
+/// cuDNN counts to 2^31: 2^31 elements of q are two groups of heads, of one head none.
+TEST(FlashAttention, GroupsHeadsOfLargeTensors) {
+  Case c;
+  c.node.op = "attention";
+  c.node.attrs = {{"scale", 1.0}, {"causal", int64_t{0}}};
+  const auto of = [&](int64_t heads, int64_t queries) {
+    const TensorType q{DType::bf16, {1, heads, queries, 128}}, k{DType::bf16, {1, heads, 8, 128}};
+    c.in = {q, k, k};
+    c.out = infer_types(c.node, c.in);
+    return KernelCall{c.node, c.in, c.out};
+  };
+  EXPECT_EQ(cuda::flash_attention_of(of(2, 1 << 22)).heads, 2);
+  EXPECT_EQ(cuda::flash_attention_of(of(4, 1 << 22)).heads, 2);
+  EXPECT_EQ(cuda::refuse_flash_attention(of(4, 1 << 22)), std::nullopt);
+  EXPECT_EQ(cuda::refuse_flash_attention(of(1, 1 << 24)),
+            "counts less than 2^31 elements of a tensor");
+}
+
 TEST(FlashAttention, IsDoneByProductsWhereCudnnFails) {
   std::mt19937_64 rng(1);
   for (const KernelImpl& impl : kernels()) {
