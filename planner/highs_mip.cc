@@ -87,10 +87,10 @@ double normalise(Problem& problem) {
 }  // namespace
 
 MipResult solve_mip(const Problem& original, const Solution* start, const Deadline& deadline,
-                    uint64_t seed, double gap, const std::vector<size_t>& times) {
+                    const SolveOptions& options, const std::vector<size_t>& times) {
   Problem problem = original;
   const double constant = normalise(problem);
-  // The gap is relative to the whole cost, HiGHS' to what is left of it.
+  double gap = options.gap;  // relative to the whole cost, HiGHS' to what is left of it
   if (start != nullptr) {
     const double whole = evaluate(original, *start).raw_cost;
     const double rest = evaluate(problem, *start).raw_cost;
@@ -169,7 +169,7 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
   Highs highs;
   highs.setOptionValue("output_flag", false);
   highs.setOptionValue("threads", 1);
-  highs.setOptionValue("random_seed", static_cast<HighsInt>(seed & 0x7fffffff));
+  highs.setOptionValue("random_seed", static_cast<HighsInt>(options.seed & 0x7fffffff));
   highs.setOptionValue("mip_rel_gap", gap);
   highs.setOptionValue("mip_abs_gap", 1e-9);
   highs.setOptionValue("mip_feasibility_tolerance", 1e-9);
@@ -181,11 +181,17 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
     count_work(size * kWorkOfIteration * std::max(0.0, iterations - counted));
     counted = iterations;
   };
+  // Callbacks of the simplex have the bounds as they start, infinite.
+  const auto settled = [&](const HighsCallbackOutput& now) {
+    const double left = (now.mip_primal_bound - now.mip_dual_bound) / factor;
+    return options.steps > 0 && std::isfinite(left) && left * options.steps <= deadline.elapsed();
+  };
   highs.setCallback(
       [&](int, const std::string&, const HighsCallbackOutput* out, HighsCallbackInput* in, void*) {
         count_work(size * kWorkOfCall);
         if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
-        if (in != nullptr) in->user_interrupt = deadline.passed();
+        if (in != nullptr)
+          in->user_interrupt = deadline.passed() || (out != nullptr && settled(*out));
       });
   for (HighsCallbackType kind :
        {kCallbackSimplexInterrupt, kCallbackIpmInterrupt, kCallbackMipInterrupt})

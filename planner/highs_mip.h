@@ -7,6 +7,7 @@
 
 #include "planner/deadline.h"
 #include "planner/problem.h"
+#include "planner/solver.h"
 
 namespace shardrun {
 
@@ -25,10 +26,9 @@ double mip_size(const Problem& problem);
 ///   for each time that matters: sum of bytes <= limit
 /// `times` (indices into FlatProblem's kept times) have their memory rows from the beginning,
 /// others when a solution breaks them. `start` and its cost cut the search off. One thread, which
-/// asks the deadline in all of HiGHS' loops. `gap`: relative distance to the bound that counts as
-/// optimal.
+/// asks the deadline in all of HiGHS' loops. Of `options` the seed, the gap and the steps count.
 MipResult solve_mip(const Problem& problem, const Solution* start, const Deadline& deadline,
-                    uint64_t seed, double gap = 1e-9, const std::vector<size_t>& times = {});
+                    const SolveOptions& options, const std::vector<size_t>& times = {});
 
 std::string highs_version();  // "1.11.0"
 

@@ -22,10 +22,9 @@ constexpr double kRounding = 1e-9;      // relative: sums in another order diffe
 class IlpSolver {
  public:
   IlpSolver(const Problem& problem, double seconds, const SolveOptions& options)
-      : problem_(problem),
-        end_(seconds, options.clock),
-        seed_(options.seed),
-        gap_(std::max(options.gap, kRounding)) {}
+      : problem_(problem), end_(seconds, options.clock), options_(options) {
+    options_.gap = std::max(options.gap, kRounding);
+  }
 
   void offer(const Solution& solution) {
     const Evaluation judged = evaluate(problem_, solution);
@@ -57,7 +56,8 @@ class IlpSolver {
  private:
   bool late() const { return end_.passed(); }
   bool closed() const {
-    return result_.solution && result_.cost - result_.lower_bound <= gap_ * std::abs(result_.cost);
+    return result_.solution &&
+           result_.cost - result_.lower_bound <= options_.gap * std::abs(result_.cost);
   }
   void finish(const char* how) {
     result_.solver = how;
@@ -103,13 +103,13 @@ class IlpSolver {
     const Problem& core = reducer.core();
     if (late() || mip_size(core) > kMipVariables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
-    const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, seed_, gap_);
+    const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, options_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than
     // rounding.
     const double known = result_.solution ? result_.cost : kInfeasible;
     offer_bound(std::min(mip.bound, known));
     if (mip.solution) offer(reducer.expand(*mip.solution));
-    if (mip.infeasible || (mip.optimal && gap_ <= kRounding)) return finish("mip");
+    if (mip.infeasible || (mip.optimal && options_.gap <= kRounding)) return finish("mip");
     if (mip.optimal) result_.solver = "mip";
   }
 
@@ -143,7 +143,7 @@ class IlpSolver {
     std::vector<std::vector<bool>> removed;
     for (const Problem::Node& node : core.nodes) removed.emplace_back(node.cost.size(), false);
     SearchOptions search;
-    search.seed = seed_ + static_cast<uint64_t>(round) * 101;
+    search.seed = options_.seed + static_cast<uint64_t>(round) * 101;
     search.out_of_time = [&] { return late(); };
     search.prices = limited ? &price : nullptr;
 
@@ -237,8 +237,7 @@ class IlpSolver {
 
   const Problem& problem_;
   Deadline end_;
-  uint64_t seed_;
-  double gap_;
+  SolveOptions options_;
   SolveResult result_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   bool proven_ = false;

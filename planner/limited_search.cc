@@ -95,7 +95,10 @@ LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit
              " are the most that HiGHS is given; take --planner ilp or a mesh of fewer axes");
   Problem whole = dense(problem);
   if (limit > 0) whole.memory_limit = limit;
-  const MipResult mip = solve_mip(whole, nullptr, Deadline(seconds), options_.seed, options_.gap);
+  SolveOptions options;
+  options.seed = options_.seed;
+  options.gap = options_.gap;
+  const MipResult mip = solve_mip(whole, nullptr, Deadline(seconds), options);
   LimitedResult out;
   out.solution = mip.solution;
   if (mip.solution) out.cost = raw_cost(problem, *mip.solution);
@@ -121,6 +124,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
+  options.steps = kStepsToGain;
   const std::optional<Solution> known =
       narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
   if (known) options.start = &*known;

@@ -189,8 +189,9 @@ class LnsSolver {
     if (start && evaluate(tight.core(), *start).cost == kInfeasible) start.reset();
     const double known = result_.cost;
     const Deadline until = end_.within(kProofShare * end_.left());
-    const MipResult mip =
-        solve_mip(tight.core(), start ? &*start : nullptr, until, options_.seed, kExact, times);
+    SolveOptions exactly = options_;
+    exactly.gap = kExact;
+    const MipResult mip = solve_mip(tight.core(), start ? &*start : nullptr, until, exactly, times);
     if (mip.solution) offer(tight.expand(*mip.solution));
     if (!mip.infeasible && !mip.optimal) {
       result_.lower_bound = std::max(result_.lower_bound, std::min(mip.bound, known));

@@ -55,7 +55,9 @@ class Narrower {
 
  private:
   bool good() const {
-    return out_.best && out_.cost - out_.lower_bound <= options_.gap * out_.cost;
+    if (!out_.best) return false;
+    const double left = out_.cost - out_.lower_bound;
+    return left <= options_.gap * out_.cost || left * kStepsToGain <= end_.elapsed();
   }
   bool done() const {
     if (end_.passed()) return true;

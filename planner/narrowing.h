@@ -7,6 +7,10 @@
 
 namespace shardrun {
 
+/// A search goes on for no longer than a better plan could save in so many steps of training; costs
+/// are seconds a step.
+inline constexpr double kStepsToGain = 1e4;
+
 struct NarrowOptions {
   double gap = 5e-3;                // relative: a solution this close to the bound is good enough
   double seconds = 10;              // of work (planner/work.h)

@@ -14,7 +14,10 @@ struct SolveOptions {
   /// By the clock of work what is found does not depend on the machine; not for lns.
   Deadline::Clock clock = Deadline::Clock::wall;
   uint64_t seed = 0;
-  double gap = 1e-9;                // relative: a solution this close to its bound is good enough
+  double gap = 1e-9;  // relative: a solution this close to its bound is good enough
+  /// Of integer programs whose costs are seconds a step: good enough is also what a better solution
+  /// would save in so many steps, if that is less than the seconds spent already. 0: costs are not.
+  double steps = 0;
   const Solution* start = nullptr;  // a known solution, feasible or not
   int64_t nodes = 0;    // lns: stop after so many nodes of its search trees; 0: not limited
   int threads = 1;      // lns: the result depends on it

@@ -26,8 +26,8 @@ int64_t elements_of(const ReduceUnit<T, N>&) {
 void put(DType dtype, char* to, uint64_t random) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kRare[] = {std::numeric_limits<float>::quiet_NaN(), kInf, -kInf, -0.0f, 0.0f};
-  double value = dtype == DType::boolean ? static_cast<double>(random & 1)
-                                         : static_cast<double>(random % 40);
+  double value =
+      dtype == DType::boolean ? static_cast<double>(random & 1) : static_cast<double>(random % 40);
   if (is_float(dtype)) {
     value = std::ldexp(1 + static_cast<double>(random % 1000) / 1000,
                        static_cast<int>(random / 1000 % 24)) *

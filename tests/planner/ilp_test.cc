@@ -139,7 +139,7 @@ TEST(SolverParts, AgreeOnRandomCores) {
     if (found) {
       EXPECT_GE(evaluate(p, reducer.expand(*found)).cost, best - 1e-9);
     }
-    const MipResult mip = solve_mip(core, found ? &*found : nullptr, Deadline(10), 0);
+    const MipResult mip = solve_mip(core, found ? &*found : nullptr, Deadline(10), {});
     if (best == kInfeasible) {
       EXPECT_TRUE(mip.infeasible);
     } else {

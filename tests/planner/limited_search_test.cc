@@ -127,6 +127,25 @@ TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
   }
 }
 
+/// Of steps that take nanoseconds a better plan could save nothing that a search is worth.
+TEST(LimitedSearch, EndsWhereTrainingCouldNotGainItsTime) {
+  FactoredProblem problem = random_problem(60, 11);
+  const auto work_of = [&](LimitedResult& found) {
+    const double begin = work_seconds();
+    found = LimitedSearch(problem, {.gap = 1e-9}).run({}, nullptr, 10);
+    return work_seconds() - begin;
+  };
+  LimitedResult seconds, nanoseconds;
+  const double long_search = work_of(seconds);
+  for (FactoredProblem::Node& node : problem.nodes) {
+    for (double& cost : node.cost) cost *= 1e-9;
+  }
+  for (FactoredProblem::Edge& edge : problem.edges) edge.scale *= 1e-9;
+  EXPECT_LT(work_of(nanoseconds), long_search / 2);
+  ASSERT_TRUE(seconds.solution && nanoseconds.solution);
+  EXPECT_LE(nanoseconds.lower_bound, seconds.cost * (1e-9 + 1e-15));
+}
+
 TEST(Deadline, OfWorkPassesByWorkAlone) {
   const Deadline end(1e-3, Deadline::Clock::work);
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
