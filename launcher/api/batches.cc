@@ -11,6 +11,8 @@
 namespace shardrun {
 namespace {
 
+constexpr int64_t kMostColumns = 4096;  // of a table of features; beyond, one bound is for all
+
 /// What the users of an integer batch value say of it.
 struct IndexUse {
   int64_t bound = 0;                     // the smallest of theirs; 0: none
@@ -61,7 +63,8 @@ std::optional<std::pair<int64_t, int64_t>> columns_taken(const Graph& graph, con
 IndexUse index_use(const Graph& graph, ValueId id) {
   IndexUse use;
   const Shape& shape = graph.type(id).shape;
-  std::vector<int64_t> columns(shape.empty() ? 0 : static_cast<size_t>(shape.back()));
+  const bool tabular = shape.size() > 1 && shape.back() <= kMostColumns;
+  std::vector<int64_t> columns(tabular ? static_cast<size_t>(shape.back()) : 0);
   for (const Node& node : graph.nodes()) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != id) continue;
@@ -76,7 +79,7 @@ IndexUse index_use(const Graph& graph, ValueId id) {
       for (size_t r = 0; i == 0 && passes_on(node.op) && r < node.outputs.size(); ++r) {
         const IndexUse beyond = index_use(graph, node.outputs[r]);
         const auto taken = columns_taken(graph, node, r);
-        if (taken && beyond.columns.empty()) {
+        if (taken && !columns.empty() && beyond.columns.empty()) {
           for (int64_t k = taken->first; k < taken->first + taken->second; ++k)
             narrow(columns[static_cast<size_t>(k)], beyond.bound);
         } else if (node.op == "cast" && !beyond.columns.empty()) {

@@ -76,6 +76,15 @@ TEST(BatchFields, ColumnsHaveTheirOwnBounds) {
   EXPECT_EQ(field.bound, 5);
   embedded("c", 8, wide);
   EXPECT_EQ(batch_fields(g)[0].column_bounds, (std::vector<int64_t>{5, 5, 8, 8}));
+
+  // Samples are no columns, and there may be many of them.
+  const ValueId long_row = g.add_input("row", {DType::i64, {int64_t{1} << 40}}, Role::batch);
+  embedded(
+      "d", 5,
+      g.add("slice", {long_row}, {{"starts", Shape{0}}, {"ends", Shape{4}}, {"steps", Shape{1}}}));
+  const std::vector<BatchField> all = batch_fields(g);
+  ASSERT_EQ(all[all.size() - 2].name, "row");
+  EXPECT_TRUE(all[all.size() - 2].column_bounds.empty());
 }
 
 }  // namespace
