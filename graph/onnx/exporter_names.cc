@@ -24,6 +24,19 @@ bool named_as_member(const std::string& name) {
   return dot != std::string::npos && !is_generated(name.substr(dot + 1));
 }
 
+std::string module_of(const std::string& node_name) {
+  if (node_name.empty() || node_name[0] != '/') return "";
+  std::string out, last;
+  for (size_t at = 1, end = node_name.find('/', at); end != std::string::npos;
+       at = end + 1, end = node_name.find('/', at)) {
+    const std::string part = node_name.substr(at, end - at);  // a child repeats its parent's name
+    const bool repeats = !last.empty() && part.rfind(last + ".", 0) == 0;
+    out += repeats ? part.substr(last.size()) : (out.empty() ? "" : ".") + part;
+    last = part;
+  }
+  return out;
+}
+
 std::string op_of(const std::string& name) {
   const size_t end = name.find_last_not_of("0123456789");
   return end != std::string::npos && end + 1 < name.size() && name[end] == '_' ? name.substr(0, end)

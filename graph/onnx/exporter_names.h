@@ -15,6 +15,10 @@ bool named_as_weight(const std::string& name);
 /// none of its own.
 bool named_as_member(const std::string& name);
 
+/// The module whose step PyTorch's older exporter named so: "/enc/enc.0/MatMul" -> "enc.0",
+/// "/h.1/attn/Add_2" -> "h.1.attn". Empty for names of another kind.
+std::string module_of(const std::string& node_name);
+
 /// "slice_3" -> "slice".
 std::string op_of(const std::string& name);
 

@@ -241,6 +241,7 @@ class Importer {
       if (!w.tied_to.empty()) continue;
       if (w.is_parameter) {
         values_[name] = add_parameter(name, w.tensor.type, source_of(w.tensor), w.trainable, w.why);
+        report_.parameters.back().lost_names = w.lost_names;
       } else if (w.is_statistic) {
         values_[name] =
             b_.value(graph_.add_persistent(name, w.tensor.type, Role::state, source_of(w.tensor)));

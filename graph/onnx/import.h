@@ -52,6 +52,7 @@ struct ImportReport {
     TensorType type;
     bool trainable = true;
     std::string why;  // "PARAMETER in the export's metadata", "matches --freeze '…'"
+    std::vector<std::string> lost_names = {};  // what it was called before an exporter folded it
   };
   std::vector<Parameter> parameters;
   std::vector<Parameter> constants;          // floats that the gradient reaches, but nothing trains

@@ -486,10 +486,19 @@ class Decider {
       w.why = "a float initialiser that the gradient reaches";
     }
     std::string pattern;
-    const bool chosen =
-        matches_any(name, options_.train, pattern) || matches_any(name, options_.freeze, pattern);
+    if (kind.empty()) w.lost_names = lost_names(name);
+    const bool lost = !w.lost_names.empty() &&
+                      std::all_of(w.lost_names.begin(), w.lost_names.end(), [&](const auto& n) {
+                        return matches_any(n, options_.freeze, pattern);
+                      });
+    const bool chosen = lost || matches_any(name, options_.train, pattern) ||
+                        matches_any(name, options_.freeze, pattern);
     if (w.is_parameter && kind.empty()) doubt(w, name, chosen);
     apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
+    if (lost && w.is_parameter && w.trainable) {
+      w.trainable = false;
+      w.why = str("was '", w.lost_names[0], "', which --freeze matches");
+    }
     if (!is_reached || w.is_parameter || !options_.training) return;
     report_.constants.push_back({name, w.tensor.type, false, w.why});
     // The exporter's own constants need no word; of a user's number it may be a wrong guess.
@@ -525,6 +534,32 @@ class Decider {
            named_as_member(name);
   }
 
+  /// What the initialisers that the exporter folded into this one were called.
+  std::vector<std::string> own_sources(const std::string& name) const {
+    std::vector<std::string> own;
+    const auto folded = folded_.find(name);
+    if (folded == folded_.end()) return own;
+    for (const std::string& source : quoted_names(folded->second)) {
+      if (is_signed_ ? kinds_.count(source) > 0 : !is_traced(source) && made_.count(source) == 0)
+        own.push_back(source);
+    }
+    return own;
+  }
+
+  /// What a weight was called whose name the exporter lost: its sources, or, from the older
+  /// exporter, the weight of the module whose step '/enc/enc.0/MatMul' reads it.
+  std::vector<std::string> lost_names(const std::string& name) const {
+    std::vector<std::string> out = own_sources(name);
+    const auto users = uses_.find(name);
+    if (!out.empty() || name.rfind("onnx::", 0) != 0 || users == uses_.end()) return out;
+    for (const Use& use : users->second) {
+      const std::string module = module_of(nodes_[use.first].proto.name());
+      if (module.empty()) return {};
+      out.push_back(module + ".weight");
+    }
+    return out;
+  }
+
   /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
   /// weight, or, from an exporter that writes no kinds, a buffer.
   void doubt(Weight& w, const std::string& name, bool chosen) {
@@ -549,11 +584,7 @@ class Decider {
       return;
     }
     const std::vector<std::string> sources = quoted_names(folded->second);
-    std::vector<std::string> own;
-    for (const std::string& source : sources) {
-      if (is_signed_ ? kinds_.count(source) > 0 : !is_traced(source) && made_.count(source) == 0)
-        own.push_back(source);
-    }
+    const std::vector<std::string> own = own_sources(name);
     if (own.empty()) return not_a_weight("computed by the exporter from constants");
     auto kind_of = [&](const std::string& source) {
       return kinds_.count(source) > 0 ? kinds_[source] : std::string();

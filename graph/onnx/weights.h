@@ -13,6 +13,7 @@ struct Weight {
   bool trainable = false;
   bool is_statistic = false;  // a running mean or variance that training moves
   std::string why;
+  std::vector<std::string> lost_names;  // what it was called before the exporter folded it
   std::string tied_to;      // not empty: this is that weight, reshaped to tensor.type.shape
   bool transposed = false;  // …after being transposed
 };

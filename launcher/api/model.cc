@@ -116,7 +116,10 @@ void check_patterns(const char* flag, const std::vector<std::string>& patterns, 
                     const ImportReport& report) {
   std::vector<std::string> names;
   for (const auto* list : {&report.parameters, &report.constants})
-    for (const ImportReport::Parameter& p : *list) names.push_back(p.name);
+    for (const ImportReport::Parameter& p : *list) {
+      names.push_back(p.name);
+      names.insert(names.end(), p.lost_names.begin(), p.lost_names.end());
+    }
   for (const Value& value : graph.values()) names.push_back(value.name);
   for (const std::string& pattern : patterns) {
     const std::regex expression(pattern);

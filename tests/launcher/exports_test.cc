@@ -173,6 +173,27 @@ TEST(Exports, DropoutGoesIntoAttention) {
   EXPECT_NEAR(inside, 0.1, 1e-6);
 }
 
+/// A weight that lost its name in folding is frozen by the one it had.
+TEST(Exports, FrozenByLostNames) {
+  for (const char* file : {"dropout.legacy_eval", "encoder.dynamo_default"}) {
+    SCOPED_TRACE(file);
+    ImportOptions options;
+    options.evaluate = run_reference;
+    options.shared = ImportOptions::Shared::split;
+    options.freeze = {"^(q|v)\\."};
+    ImportReport report;
+    import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &report);
+    std::vector<std::string> frozen;
+    for (const ImportReport::Parameter& p : report.parameters) {
+      const bool lost = p.name.find("MatMul") != std::string::npos || p.name.rfind("val_", 0) == 0;
+      if (lost && !p.trainable) frozen.push_back(p.lost_names.at(0) + ": " + p.why);
+    }
+    EXPECT_EQ(frozen,
+              (std::vector<std::string>{"q.weight: was 'q.weight', which --freeze matches",
+                                        "v.weight: was 'v.weight', which --freeze matches"}));
+  }
+}
+
 /// The legacy exporter leaves no trace of Dropout in evaluation mode but the names that folding
 /// leaves.
 TEST(Exports, LegacyEvaluationModeIsNoted) {
