@@ -68,7 +68,8 @@ constexpr int most_team() {
 }
 
 template <class Body>
-__global__ void __launch_bounds__(most_team<Body>()) rows_kernel(int64_t rows, Body body) {
+__global__ void __launch_bounds__(most_team<Body>())
+    rows_kernel(int64_t rows, const __grid_constant__ Body body) {
   __shared__ double shared[32];
   const GpuTeam team(static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), shared);
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
@@ -96,8 +97,8 @@ struct OnGpu {
     while (team < kMostTeam && int64_t{team} * 8 < work) team *= 2;
     const unsigned each = team == 32 ? kThreads / 32 : 1;
     const auto blocks = static_cast<unsigned>(std::min((rows + each - 1) / each, kMostBlocks));
-    rows_kernel<<<blocks, dim3(team, each), 0, static_cast<cudaStream_t>(args.stream)>>>(rows,
-                                                                                         body);
+    const auto stream = static_cast<cudaStream_t>(args.stream);
+    rows_kernel<<<blocks, dim3(team, each), 0, stream>>>(rows, body);
     check_launch(name);
   }
 

@@ -9,9 +9,10 @@
 namespace shardrun::cuda {
 
 /// A body for each i of [0, count): a functor, callable from host code too, so that tests without a
-/// GPU can run the same body.
+/// GPU can run the same body. It stays where the launch put it: a thread that indexed its own copy
+/// would do so in local memory.
 template <class Body>
-__global__ void for_each_kernel(int64_t count, Body body) {
+__global__ void for_each_kernel(int64_t count, const __grid_constant__ Body body) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) body(i);
 }
@@ -27,7 +28,8 @@ void for_each(cudaStream_t stream, int64_t count, const Body& body, std::string_
 }
 
 template <class Body>
-__global__ void __launch_bounds__(Body::kThreads) tiles_kernel(int64_t blocks, Body body) {
+__global__ void __launch_bounds__(Body::kThreads)
+    tiles_kernel(int64_t blocks, const __grid_constant__ Body body) {
   __shared__ typename Body::Element tile[Body::kTileElements];
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     body.load(block, static_cast<int>(threadIdx.x), tile);
