@@ -302,6 +302,7 @@ class NcclCommunicator final : public Communicator {
     if (watch_ == nullptr) connect();
     last_ = operation;
     settle(call(), operation);
+    launched(stream(), kLibraryLaunches);
   }
 
   /// The rank's other communicators see that the job has ended.

@@ -14,6 +14,7 @@ namespace {
 void clear(const TensorView& to, cudaStream_t stream) {
   if (to.count() == 0) return;
   check(cudaMemsetAsync(to.data, 0, static_cast<size_t>(byte_size(to.type)), stream), "cudaMemset");
+  launched(stream);
 }
 
 class Convolution {

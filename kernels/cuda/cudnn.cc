@@ -135,6 +135,7 @@ class Graph final : public CudnnGraph {
                "cudnnSetStream: ", SR_VENDOR(cudnn(), cudnnGetErrorString)(status));
     if (!chosen_) choose(handle, tensors, workspace, stream);
     const fe::error_t done = execute(handle, tensors, workspace, plans_[plan_]);
+    launched(stream, kLibraryLaunches);
     SR_REQUIRE(done.is_good(), device, "cuDNN's ", setup_.key, ": ", done.err_msg);
   }
 

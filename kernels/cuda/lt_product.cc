@@ -241,11 +241,13 @@ class Product final : public LtProduct {
     const float one = 1, beta = shape_.adds_c ? 1 : 0;
     point(start, o);
     void* d = static_cast<char*>(o.d) + start.d * size_of(shape_.out);
-    return SR_VENDOR(cublas_lt(), cublasLtMatmul)(
+    const cublasStatus_t status = SR_VENDOR(cublas_lt(), cublasLtMatmul)(
         handle_, desc_.get(), &one, at(o.a, start.a, shape_.in), a_.get(),
         at(o.b, start.b, shape_.in), b_.get(), &beta,
         shape_.adds_c ? at(o.c, start.d, shape_.out) : d, d_.get(), d, d_.get(), &algo, workspace,
         static_cast<size_t>(workspace_), stream);
+    launched(stream, kLibraryLaunches);
+    return status;
   }
 
   /// None, if cuBLASLt has no algorithm.

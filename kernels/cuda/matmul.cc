@@ -170,6 +170,7 @@ PreparedKernel prepare(const KernelCall& call) {
       check(cudaMemsetAsync(out.data, 0, static_cast<size_t>(byte_size(out.type)),
                             static_cast<cudaStream_t>(args.stream)),
             "cudaMemset");
+      launched(args.stream);
     };
     return {zero, 0, "cuda:cublaslt"};
   }

@@ -113,6 +113,7 @@ void launch_runtime_kernel(const void* kernel, int64_t threads, void** arguments
       static_cast<unsigned>(std::min((threads + kThreads - 1) / kThreads, kMostBlocks));
   check(cudaLaunchKernel(kernel, dim3(blocks), dim3(kThreads), arguments, 0, stream),
         "launching a compiled kernel");
+  launched(stream);
 }
 
 }  // namespace shardrun::cuda

@@ -99,7 +99,7 @@ struct OnGpu {
     const auto blocks = static_cast<unsigned>(std::min((rows + each - 1) / each, kMostBlocks));
     const auto stream = static_cast<cudaStream_t>(args.stream);
     rows_kernel<<<blocks, dim3(team, each), 0, stream>>>(rows, body);
-    check_launch(name);
+    check_launch(stream, name);
   }
 
   static void copy(const KernelArgs& args, void* to, const void* from, const BoxLoops& loops,

@@ -39,6 +39,7 @@ void launch_copy_box(cudaStream_t stream, const void* src, void* dst, const BoxL
                         static_cast<size_t>(loops.count * element_bytes), cudaMemcpyDeviceToDevice,
                         stream),
         "a copy on the GPU");
+  launched(stream);
 }
 
 void launch_add_box(cudaStream_t stream, const void* src, void* dst, const BoxLoops& loops,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "device/cuda/launches.h"
 #include "device/cuda/waiting.h"
 #include "device/device.h"
 
@@ -14,8 +15,11 @@ namespace shardrun::cuda {
 /// Throws Error(device), or out_of_memory, naming the operation and CUDA's own words:
 ///   check(cudaStreamCreate(&stream), "cudaStreamCreate");
 void check(cudaError_t status, std::string_view operation);
-/// After a kernel's launch: was it one that this GPU can run?
-inline void check_launch(std::string_view kernel) { check(cudaGetLastError(), kernel); }
+/// After a kernel's launch: was it one that this GPU can run? It counts.
+inline void check_launch(cudaStream_t stream, std::string_view kernel) {
+  check(cudaGetLastError(), kernel);
+  launched(stream);
+}
 
 /// GPUs that this process can use; 0 where there is none or no driver for it. `why`: then the
 /// reason.

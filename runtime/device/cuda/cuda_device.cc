@@ -59,7 +59,10 @@ using GraphExec = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphE
 class RecordedGraph final : public RecordedWork {
  public:
   RecordedGraph(GraphExec graph, cudaStream_t stream) : graph_(std::move(graph)), stream_(stream) {}
-  void run() override { check(cudaGraphLaunch(graph_.get(), stream_), "cudaGraphLaunch"); }
+  void run() override {
+    check(cudaGraphLaunch(graph_.get(), stream_), "cudaGraphLaunch");
+    launched(stream_, kLibraryLaunches);
+  }
 
  private:
   GraphExec graph_;
@@ -108,6 +111,7 @@ class EventMarks final : public Marks {
       events_.emplace_back(event);
     }
     check(cudaEventRecord(events_[marks_++].get(), device_.cuda_stream()), "cudaEventRecord");
+    launched(device_.cuda_stream());
   }
   std::span<const double> times() override {
     device_.synchronize();
@@ -128,7 +132,7 @@ class EventMarks final : public Marks {
   std::vector<double> times_;
 };
 
-class OneDevice final : public CudaDevice {
+class OneDevice final : public CudaDevice, public Launches {
  public:
   explicit OneDevice(int ordinal) : OneDevice(ordinal, std::make_shared<Watches>()) {
     side_.reset(new OneDevice(ordinal, watches_));
@@ -143,8 +147,12 @@ class OneDevice final : public CudaDevice {
     reached_ = make_event();
     mark_ = make_event();
     set_faults_of(stream, &faults_);
+    set_launches_of(stream, this);
   }
-  ~OneDevice() override { set_faults_of(stream_.get(), nullptr); }
+  ~OneDevice() override {
+    set_launches_of(stream_.get(), nullptr);
+    set_faults_of(stream_.get(), nullptr);
+  }
   OneDevice(const OneDevice&) = delete;
   OneDevice& operator=(const OneDevice&) = delete;
 
@@ -162,7 +170,9 @@ class OneDevice final : public CudaDevice {
   void wait_for(Device& other) override {
     check(cudaEventRecord(reached_.get(), static_cast<cudaStream_t>(other.stream())),
           "cudaEventRecord");
+    cuda::launched(other.stream());
     check(cudaStreamWaitEvent(stream_.get(), reached_.get(), 0), "cudaStreamWaitEvent");
+    launched(1);
   }
   void use() const override { check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
 
@@ -202,6 +212,7 @@ class OneDevice final : public CudaDevice {
                             cudaMemcpyHostToDevice, stream_.get()),
             "a copy to the GPU");
       check(cudaEventRecord(slot.done.get(), stream_.get()), "cudaEventRecord");
+      launched(2);
       target += some, source += some, bytes -= some;
     }
   }
@@ -222,11 +233,13 @@ class OneDevice final : public CudaDevice {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
                           stream_.get()),
           "a copy on the GPU");
+    launched(1);
   }
 
   void zero(void* to, int64_t bytes) override {
     if (bytes == 0) return;
     check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream_.get()), "cudaMemset");
+    launched(1);
   }
 
   void fill(void* to, int64_t count, const void* element, int64_t element_bytes) override {
@@ -243,11 +256,13 @@ class OneDevice final : public CudaDevice {
     launch_add_box(stream_.get(), src, dst, loops_of(src_box, dst_box, region), dtype);
   }
 
-  void begins(const std::string& step) override {
-    faults_.begins(step);
+  void begins(const std::string& step) override { faults_.begins(step); }
+  /// What is noted is not asked for yet.
+  void launched(int64_t count) override {
     if (noting_) return;
-    ahead_.begins([&] { wait_until([&] { return cudaEventQuery(mark_.get()); }, kWaiting); },
-                  [&] { check(cudaEventRecord(mark_.get(), stream_.get()), "cudaEventRecord"); });
+    ahead_.asked(
+        count, [&] { wait_until([&] { return cudaEventQuery(mark_.get()); }, kWaiting); },
+        [&] { check(cudaEventRecord(mark_.get(), stream_.get()), "cudaEventRecord"); });
   }
   std::unique_ptr<Marks> marks() override { return std::make_unique<EventMarks>(*this); }
 
@@ -274,16 +289,16 @@ class OneDevice final : public CudaDevice {
     check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
     cudaGraph_t noted = nullptr;
-    noting_ = true;
+    note(true);
     try {
       work();
     } catch (...) {
-      noting_ = false;
+      note(false);
       cudaStreamEndCapture(stream_.get(), &noted);
       const Graph graph(noted);
       throw;
     }
-    noting_ = false;
+    note(false);
     check(cudaStreamEndCapture(stream_.get(), &noted), "cudaStreamEndCapture");
     const Graph graph(noted);
     cudaGraphExec_t ready = nullptr;
@@ -293,6 +308,12 @@ class OneDevice final : public CudaDevice {
 
  private:
   static constexpr std::string_view kWaiting = "waiting for the GPU";
+
+  /// The side's stream is noted with this one's.
+  void note(bool noting) {
+    noting_ = noting;
+    if (side_) side_->noting_ = noting;
+  }
 
   /// Another process opens whole blocks by CUDA IPC, and cudaMalloc puts several small pieces into
   /// one; so none is smaller (CUDA Programming Guide, "Interprocess Communication").

@@ -24,7 +24,7 @@ void for_each(cudaStream_t stream, int64_t count, const Body& body, std::string_
   constexpr int64_t kMostBlocks = 132 * 32;  // enough for any GPU; the rest by the stride
   const auto blocks = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
   for_each_kernel<<<blocks, kThreads, 0, stream>>>(count, body);
-  check_launch(name);
+  check_launch(stream, name);
 }
 
 template <class Body>
@@ -47,7 +47,7 @@ void for_tiles(cudaStream_t stream, int64_t count, const Body& body, std::string
   constexpr int64_t kMostBlocks = 132 * 64;
   const auto blocks = static_cast<unsigned>(std::min(count, kMostBlocks));
   tiles_kernel<<<blocks, Body::kThreads, 0, stream>>>(count, body);
-  check_launch(name);
+  check_launch(stream, name);
 }
 
 }  // namespace shardrun::cuda

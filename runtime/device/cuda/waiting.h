@@ -60,25 +60,27 @@ void wait_while(const Pending& pending, const Watches& watches) {
 
 /// Nobody watches a launch for which there is no room, behind a collective that does not end: CUDA
 /// documents no number of launches that a stream takes before the host waits in one. So the host
-/// waits itself before it is far ahead. Every kEvery steps it waits for the mark that it left in
-/// the device's order of work so many steps ago, and leaves another.
+/// waits itself before it is far ahead. Every kEvery launches it waits for the mark that it left in
+/// the device's order of work so many launches ago, and leaves another.
 class Ahead {
  public:
-  static constexpr int64_t kEvery = 32;  // steps; streams have been seen to take 1,000 launches
+  static constexpr int64_t kEvery = 128;  // streams have been seen to take 1,000
   static constexpr int64_t kMost = 2 * kEvery;
 
-  /// Before a step is asked for: with it the host is at most kMost steps ahead. wait() returns when
-  /// the device has come to where leave() was called last.
+  /// So many launches more were asked for: now the host is at most kMost ahead, and as many as two
+  /// calls came to. wait() returns when the device has come to where leave() was called last.
   template <class Wait, class Leave>
-  void begins(const Wait& wait, const Leave& leave) {
-    if (++begun_ % kEvery != 0) return;
+  void asked(int64_t launches, const Wait& wait, const Leave& leave) {
+    since_ += launches;
+    if (since_ < kEvery) return;
+    since_ = 0;  // also if a watch ends the wait
     if (left_) wait();
     leave();
     left_ = true;
   }
 
  private:
-  int64_t begun_ = 0;
+  int64_t since_ = 0;
   bool left_ = false;
 };
 
