@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <tuple>
 
 #include "backend.h"
 #include "base/output_file.h"
@@ -21,6 +22,7 @@ namespace shardrun {
 namespace {
 
 constexpr const char* kSource = "shardrun calibrate";
+constexpr double kPatience = 0.25;  // of the time: what kernels may wait for a disturbed machine
 
 std::string processor() {
   std::ifstream in("/proc/cpuinfo");
@@ -189,13 +191,16 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   });
   std::vector<MeasuredCollective> between;
   std::optional<int64_t> communicators;
+  Disturbance disturbance;
   at_boundary([&] {
     share_cores(world.impl());
     if (!mpi) return;
     Communicator& host = *world.impl().mpi;
     const std::unique_ptr<RankDevice> on = backend().open(host);
     communicators = communicator_bytes(host, *on);
-    between = measure_collectives(on->comm(), on->device(), "mpi", end);
+    Watch watch = watch_ranks(on->comm(), on->device(), kPatience * request.seconds);
+    between = measure_collectives(on->comm(), on->device(), "mpi", watch, end);
+    disturbance = watch.disturbance();
   });
   decide_on_rank0(world, [&] {
     Cluster cluster = known(report.path);
@@ -204,12 +209,16 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       report.collectives = static_cast<int>(between.size());
       replace(collectives, "mpi", world.size(), std::move(between));
       put_aside(cluster, communicators, world.size());
+      const std::string field = str("measured.mpi.", world.size());
+      cluster.sources.erase(field);
+      if (disturbance.disturbed > 0) cluster.sources[field] = disturbance.text();
     } else {
       const int n = backend().devices();
       const std::optional<int> each = world.impl().asked;
       std::vector<Team> all = teams(each);
+      const bool host = all[0].device().is_host();
       // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
-      const std::vector<int> groups = doubling(2, all[0].device().is_host() ? 2 * n : n);
+      const std::vector<int> groups = doubling(2, host ? 2 * n : n);
       std::vector<MeasuredKernels> others = std::move(cluster.measured.kernels);
       std::erase_if(others, [&](const MeasuredKernels& k) { return !each || k.threads == *each; });
       const Cluster before = std::move(cluster);
@@ -219,19 +228,17 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
         cluster.communicator_bytes = before.communicator_bytes;
         cluster.sources.insert(*was);
       }
+      Watch watch(reference_of(host ? std::make_shared<Team>(n, 1)
+                                    : std::shared_ptr<Team>(std::shared_ptr<Team>(), &all[0]),
+                               0),
+                  now_seconds, kPatience * request.seconds);
+      std::vector<std::function<MeasuredKernels()>> begun;
       const auto parts = static_cast<double>(all.size());
       for (size_t i = 0; i < all.size(); ++i) {
         const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
-        cluster.measured.kernels.push_back(measure_kernels(all[i], until));
-        report.kernels += static_cast<int>(cluster.measured.kernels.back().ops.size() +
-                                           cluster.measured.kernels.back().grids.size());
+        begun.push_back(measure_kernels(all[i], watch, until));
       }
-      std::vector<MeasuredKernels>& kernels = cluster.measured.kernels;
-      kernels.insert(kernels.end(), others.begin(), others.end());
-      std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
-        return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
-      });
-      if (!all[0].device().is_host() && report.kernels > 0) {
+      if (!host && watch.disturbance().figures > 0) {
         const int64_t taken = measure_libraries(all[0]);
         cluster.library_bytes = with_margin(taken);
         cluster.sources["library_bytes"] =
@@ -241,26 +248,44 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       // Before any other: what one has loaded, the next finds there.
       if (!groups.empty())
         put_aside(cluster, measure_threads(groups.back(), communicator_bytes), groups.back());
+      const double last = end + watch.waited();
       for (const int ranks : groups) {
-        std::vector<MeasuredCollective> fresh =
-            measure_threads(ranks, [&](Communicator&, RankDevice& on) {
-              return measure_collectives(on.comm(), on.device(), "threads", end);
-            });
+        const bool same = host && ranks >= n;  // as many cores have the same reference
+        auto [fresh, disturbed, least] = measure_threads(ranks, [&](Communicator&, RankDevice& on) {
+          Watch ours = watch_ranks(on.comm(), on.device(), kPatience * (last - now_seconds()),
+                                   same ? watch.least() : Watch::kUnknown);
+          auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last);
+          return std::tuple(std::move(measured), ours.disturbance(), ours.least());
+        });
+        if (same) watch.learn(least);
         report.collectives += static_cast<int>(fresh.size());
         replace(cluster.measured.collectives, "threads", ranks, std::move(fresh));
+        disturbance += disturbed;
       }
+      watch.repeat(last);
+      disturbance += watch.disturbance();
+      std::vector<MeasuredKernels>& kernels = cluster.measured.kernels;
+      for (const auto& measured : begun) {
+        kernels.push_back(measured());
+        report.kernels += static_cast<int>(kernels.back().ops.size() + kernels.back().grids.size());
+      }
+      kernels.insert(kernels.end(), others.begin(), others.end());
+      std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
+      });
       cluster.name = backend().measured_name;
       cluster.devices = n;
       cluster.about = str(measured_devices(all[0]), ", measured on ", today());
-      cluster.sources["devices"] = all[0].device().is_host()
-                                       ? "the cores that the process may run on"
-                                       : "the GPUs that the process sees";
+      if (disturbance.disturbed > 0) cluster.about += ": " + disturbance.text();
+      cluster.sources["devices"] =
+          host ? "the cores that the process may run on" : "the GPUs that the process sees";
       summarise(cluster, all[0].extent());
     }
     file->stream() << cluster_json(cluster);
     file->finish();
     return std::string();
   });
+  report.disturbed = disturbance.text();
   report.seconds = now_seconds() - begin;
   return report;
 }

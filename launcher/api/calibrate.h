@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "graph/graph.h"
 #include "planner/measured.h"
+#include "watch.h"
 
 namespace shardrun {
 
@@ -113,9 +114,15 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
 /// kernel for it.
 double measure_call(Team& team, const CalibrationCall& call);
 
-/// Measures until `deadline` (of steady_clock, in seconds since its epoch). Larger sizes are left
-/// out where smaller ones take long already.
-MeasuredKernels measure_kernels(Team& team, double deadline);
+/// Measures until `deadline` of the watch, and for as long again as the watch has waited. Larger
+/// sizes are left out where smaller ones take long already. What is returned makes curves of the
+/// figures as the watch has them by then.
+std::function<MeasuredKernels()> measure_kernels(Team& team, Watch& watch, double deadline);
+
+/// For a Watch: what a product takes the team; on the host one of each rank at once, on one thread,
+/// over and over for some milliseconds, the slowest rank's. Of the cores that may be used, those
+/// from `first_core` on.
+std::function<Reference()> reference_of(const std::shared_ptr<Team>& team, int first_core);
 
 /// What libraries take of a team's device beside an arena: as much as they took for what was
 /// measured, and for a noted step of many launches.
@@ -133,14 +140,21 @@ inline int64_t with_margin(int64_t taken) {
 }
 inline constexpr const char* kMarginInWords = "and half as much again, at least 128 MiB";
 
-/// Every kind of collective in groups of every size that divides the ranks. Collective over
-/// `world`, whose buffers lie on `device`, and whose work is its side's, where it has one, as in a
-/// step; every rank returns the same.
+/// A watch whose every rank sees the same: the slowest of as many ranks as can have a device of
+/// their own, and rank 0's clock. Collective over `world`, as are its calls.
+Watch watch_ranks(Communicator& world, Device& device, double patience,
+                  double least = Watch::kUnknown);
+/// Every kind of collective in groups of every size that divides the ranks, until `deadline`; half
+/// of the time that is left then goes to disturbed ones. Collective over `world`, whose buffers lie
+/// on `device`, and whose work is its side's, where it has one, as in a step; every rank returns
+/// the same.
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& device,
-                                                    const std::string& backend, double deadline);
+                                                    const std::string& backend, Watch& watch,
+                                                    double deadline);
 
-/// Less work never takes more time: what was disturbed is put right by what was not.
-void make_monotone(Curve& curve);
+/// Of sizes, ascending, and seconds, rounded. Less work never takes more time: what was disturbed
+/// is put right by what was not.
+Curve curve_of(const std::vector<std::pair<double, const double*>>& points);
 double now_seconds();
 /// Three significant digits: what a measurement is good for.
 double rounded(double seconds);

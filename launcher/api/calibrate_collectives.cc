@@ -1,7 +1,9 @@
 // Timing collectives in groups of every size.
 #include <algorithm>
+#include <deque>
 #include <memory>
 
+#include "backend.h"
 #include "calibrate.h"
 #include "exec/executor.h"
 #include "planner/reshard.h"
@@ -11,6 +13,7 @@ namespace {
 
 constexpr double kBudget = 10e-3;   // s of a measurement
 constexpr double kLongest = 60e-3;  // s of a call; after one larger ones are left out
+constexpr double kMoment = 1.25;    // times as long as a little later: the first was disturbed
 constexpr int64_t kMostRuns = 300;
 constexpr int kAlternations = 8;
 // Of 64 floats each. Calls of a device are waited for together, and take less time each.
@@ -181,28 +184,68 @@ int64_t measure_communicators(Communicator& world, Device& of) {
       largest(world.host(), static_cast<double>(before - device.free_bytes())));
 }
 
+Watch watch_ranks(Communicator& world, Device& device, double patience, double least) {
+  std::function<Reference()> own = [] { return Reference{}; };
+  if (world.rank() < backend().devices()) {  // others would take a core from them
+    const std::shared_ptr<Device> alone(std::shared_ptr<Device>(), &device);
+    own = reference_of(std::make_shared<Team>(alone, 1), world.rank());
+  }
+  return Watch(
+      [own, &world] {
+        world.host().barrier();
+        const Reference reference = own();
+        std::vector<double> slowest = {reference.taken, reference.least};
+        over_ranks(world.host(), slowest, Reduction::max);
+        return Reference{slowest[0], slowest[1]};
+      },
+      [&world] { return largest(world.host(), world.rank() == 0 ? now_seconds() : 0); }, patience,
+      least);
+}
+
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& of,
-                                                    const std::string& backend, double deadline) {
+                                                    const std::string& backend, Watch& watch,
+                                                    double deadline) {
   Device& device = of.side() != nullptr ? *of.side() : of;
   const int64_t most_rows = device.is_host() ? kMostRows : kMostRowsOfDevice;
-  std::vector<MeasuredCollective> out;
+  struct Begun {
+    int size;
+    Collective::Kind kind;
+    std::vector<std::pair<double, const double*>> points;
+    std::vector<const double*> again;  // a little later: a moment's disturbance has gone by
+  };
+  std::vector<Begun> all;
+  std::deque<Groups> each;
   for (int size = world.size(); size >= 2; --size) {
     if (world.size() % size != 0) continue;
-    const Groups groups = groups_of(world, size);
+    const Groups& groups = each.emplace_back(groups_of(world, size));
     for (const Case& c : kCases) {
-      MeasuredCollective measured{backend, world.size(), size, c.kind, {}};
-      double last = 0;
+      Begun begun{size, c.kind, {}, {}};
+      const auto take = [&](int64_t rows) -> const double& {
+        return watch.take([&world, &device, &groups, &c, rows] {
+          return measure(world, device, groups, c, rows);
+        });
+      };
       for (int64_t rows = 4; rows <= most_rows; rows *= 4) {
-        // Rank 0's clock counts.
-        double late = world.rank() == 0 && (now_seconds() > deadline || last > kLongest) ? 1 : 0;
-        if (largest(world.host(), late) > 0) break;
-        last = rounded(measure(world, device, groups, c, rows));
+        const auto& points = begun.points;
+        if (watch.now() > deadline || (!points.empty() && *points.back().second > kLongest)) break;
         const double part = c.kind == Collective::Kind::all_to_all ? size : 1;
-        measured.curve.points.emplace_back(static_cast<double>(rows * 64 * 4) / part, last);
+        begun.points.emplace_back(static_cast<double>(rows * 64 * 4) / part, &take(rows));
       }
-      make_monotone(measured.curve);
-      if (!measured.curve.points.empty()) out.push_back(std::move(measured));
+      for (int64_t rows = 4; begun.again.size() < begun.points.size(); rows *= 4) {
+        if (watch.now() > deadline) break;
+        begun.again.push_back(&take(rows));
+      }
+      if (!begun.points.empty()) all.push_back(std::move(begun));
     }
+  }
+  const double now = watch.now();
+  watch.repeat(now + (deadline - now) / 2);
+  std::vector<MeasuredCollective> out;
+  for (Begun& begun : all) {
+    for (size_t i = 0; i < begun.again.size(); ++i)
+      if (*begun.again[i] < *begun.points[i].second / kMoment)
+        begun.points[i].second = begun.again[i];
+    out.push_back({backend, world.size(), begun.size, begun.kind, curve_of(begun.points)});
   }
   return out;
 }

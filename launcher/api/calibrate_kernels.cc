@@ -1,5 +1,7 @@
 // Timing kernels on several threads at once.
 #include <omp.h>
+#include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -33,7 +35,15 @@ constexpr int64_t kMostRecorded = 64;      // runs that are noted together
 constexpr size_t kBatches = 5;             // are timed, each of as many runs as take …
 constexpr double kCallSeconds = 10e-3;     // what the largest products may take
 constexpr double kRotationSeconds = 1e-4;  // what copying the rotating operands takes
+constexpr double kReference = 8e-3;        // s, longer than what a scheduler lets others have
 constexpr double kProbeSeconds = 2e-3;     // a call that is long enough to tell a rate from
+
+/// How long this thread has had a core.
+double cpu_seconds() {
+  timespec at{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+  return static_cast<double>(at.tv_sec) + 1e-9 * static_cast<double>(at.tv_nsec);
+}
 
 /// Lower quartile of the samples that are no outliers: within twice the least.
 double typical(std::vector<double> samples) {
@@ -145,44 +155,64 @@ class Operands {
   void* stream_;
 };
 
-/// Seconds of a call, or none if there is no kernel for it.
-std::optional<double> measure_if_any(Team& team, const CalibrationCall& call) {
+/// Time that went by in waiting does not count.
+bool late(const Watch& watch, double deadline) { return watch.now() - watch.waited() > deadline; }
+
+/// Seconds of the call, kept by the watch; null if there is no kernel for it.
+const double* take_if_any(Team& team, Watch& watch, const CalibrationCall& call) {
   try {
-    return measure_call(team, call);
+    return &watch.take([&team, call] { return measure_call(team, call); });
   } catch (const Error&) {
-    return std::nullopt;
+    return nullptr;
   }
 }
 
-/// Every point of the grid. One that is too large or too late is put as what one step back along
-/// the first dim that has one takes, as many times more to the given power.
-Grid measure_grid(Team& team, const std::array<std::vector<double>, 3>& sizes,
-                  const std::array<double, 3>& powers, double deadline,
-                  const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
-  Grid grid{sizes, {}};
-  const std::array<size_t, 3> step = {sizes[1].size() * sizes[2].size(), sizes[2].size(), 1};
-  for (size_t i = 0; i < sizes[0].size() * step[0]; ++i) {
-    const std::array<size_t, 3> at = {i / step[0], i / step[1] % sizes[1].size(),
-                                      i % sizes[2].size()};
-    std::array<int64_t, 3> size{};
-    for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int64_t>(sizes[d][at[d]]);
-    const CalibrationCall call = make(size);
-    std::optional<double> seconds;
-    const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
-    if (flops <= team.extent().flops(call.in[0].dtype) && now_seconds() < deadline)
-      seconds = measure_if_any(team, call);
-    for (size_t d = 0; d < 3 && !seconds; ++d) {
-      if (at[d] == 0) continue;
-      seconds =
-          grid.seconds[i - step[d]] * std::pow(sizes[d][at[d]] / sizes[d][at[d] - 1], powers[d]);
+/// A grid whose figures a watch keeps. One that is null was too large or too late, and is put as
+/// what one step back along the first dim that has one takes, as many times more to the given
+/// power.
+struct BegunGrid {
+  std::array<std::vector<double>, 3> sizes;
+  std::array<double, 3> powers;
+  std::vector<const double*> seconds = {};  // none: there is no such kernel
+
+  Grid finished() const {
+    Grid grid{sizes, {}};
+    const std::array<size_t, 3> step = {sizes[1].size() * sizes[2].size(), sizes[2].size(), 1};
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      double value = seconds[i] ? *seconds[i] : 0;
+      for (size_t d = 0; d < 3 && value == 0; ++d) {
+        const size_t at = i / step[d] % sizes[d].size();
+        if (at == 0) continue;
+        value = grid.seconds[i - step[d]] * std::pow(sizes[d][at] / sizes[d][at - 1], powers[d]);
+      }
+      grid.seconds.push_back(rounded(value));
     }
-    if (!seconds) return {};
-    grid.seconds.push_back(rounded(*seconds));
+    for (size_t i = grid.seconds.size(); i-- > 0;) {  // as in curve_of
+      for (size_t d = 0; d < 3; ++d) {
+        if (i / step[d] % sizes[d].size() + 1 < sizes[d].size())
+          grid.seconds[i] = std::min(grid.seconds[i], grid.seconds[i + step[d]]);
+      }
+    }
+    return grid;
   }
-  for (size_t i = grid.seconds.size(); i-- > 0;) {  // as make_monotone
-    for (size_t d = 0; d < 3; ++d) {
-      if (i / step[d] % sizes[d].size() + 1 < sizes[d].size())
-        grid.seconds[i] = std::min(grid.seconds[i], grid.seconds[i + step[d]]);
+};
+
+BegunGrid begin_grid(Team& team, Watch& watch, const std::array<std::vector<double>, 3>& sizes,
+                     const std::array<double, 3>& powers, double deadline,
+                     const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
+  BegunGrid grid{sizes, powers};
+  for (const double a : sizes[0]) {
+    for (const double b : sizes[1]) {
+      for (const double c : sizes[2]) {
+        const CalibrationCall call =
+            make({static_cast<int64_t>(a), static_cast<int64_t>(b), static_cast<int64_t>(c)});
+        const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
+        const double* seconds = nullptr;
+        if (flops <= team.extent().flops(call.in[0].dtype) && !late(watch, deadline))
+          seconds = take_if_any(team, watch, call);
+        if (grid.seconds.empty() && !seconds) return grid;
+        grid.seconds.push_back(seconds);
+      }
     }
   }
   return grid;
@@ -290,9 +320,12 @@ double rounded(double seconds) {
   return std::round(seconds / unit) * unit;
 }
 
-void make_monotone(Curve& curve) {
+Curve curve_of(const std::vector<std::pair<double, const double*>>& points) {
+  Curve curve;
+  for (const auto& [size, seconds] : points) curve.points.emplace_back(size, rounded(*seconds));
   for (size_t i = curve.points.size(); i-- > 1;)
     curve.points[i - 1].second = std::min(curve.points[i - 1].second, curve.points[i].second);
+  return curve;
 }
 
 char* Team::Scratch::bytes(int64_t count) {
@@ -450,14 +483,18 @@ int64_t measure_libraries(Team& team) {
   return team.taken();
 }
 
-MeasuredKernels measure_kernels(Team& team, double deadline) {
-  MeasuredKernels out;
-  out.ranks = team.ranks();
-  out.threads = team.threads();
-  const double begin = now_seconds();
+std::function<MeasuredKernels()> measure_kernels(Team& team, Watch& watch, double deadline) {
+  struct Op {
+    bool by_flops = false;
+    std::vector<std::pair<double, const double*>> points = {};
+  };
+  std::map<MeasuredKernels::Key, BegunGrid> grids;
+  std::map<MeasuredKernels::Key, Op> ops;
+  const double begin = watch.now() - watch.waited();
   const double part = begin + 0.7 * (deadline - begin);
-  const auto add = [&](const std::string& op, const std::string& variant, DType dtype, Grid grid) {
-    if (!grid.seconds.empty()) out.grids[{op, variant, dtype}] = std::move(grid);
+  const auto add = [&](const std::string& op, const std::string& variant, DType dtype,
+                       BegunGrid grid) {
+    if (!grid.seconds.empty()) grids[{op, variant, dtype}] = std::move(grid);
   };
   std::vector<double> heads = {1, 16};
   if (team.extent().times > 1) heads.push_back(16 * team.extent().times);
@@ -465,24 +502,24 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
     const std::vector<double> matmul = edges(team.extent().flops(dtype));
     for (const std::string layout : {"nn", "nt", "tn"}) {
       add("matmul", layout, dtype,
-          measure_grid(team, {matmul, matmul, matmul}, {1, 1, 1}, part,
-                       [&](const auto& size) { return matmul_call(dtype, layout, size); }));
+          begin_grid(team, watch, {matmul, matmul, matmul}, {1, 1, 1}, part,
+                     [&](const auto& size) { return matmul_call(dtype, layout, size); }));
     }
     for (const std::string op : {"attention", "attention_grad"}) {
       add(op, "", dtype,
-          measure_grid(team, {heads, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}},
-                       {1, 2, 1}, part,
-                       [&](const auto& size) { return attention_call(dtype, op, size); }));
+          begin_grid(team, watch, {heads, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}},
+                     {1, 2, 1}, part,
+                     [&](const auto& size) { return attention_call(dtype, op, size); }));
     }
   }
   for (const CalibrationOp& op : calibration_ops()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      MeasuredKernels::Op measured{op.by_flops, {}};
+      Op measured{op.by_flops};
       for (const double of_a_core : op.sizes) {
         const double wanted = of_a_core * op.times(team.extent(), dtype);
-        const auto& points = measured.curve.points;
-        if (now_seconds() > deadline ||
-            (!points.empty() && points.back().second * wanted / points.back().first > kLongest))
+        const auto& points = measured.points;
+        if (late(watch, deadline) ||
+            (!points.empty() && *points.back().second * wanted / points.back().first > kLongest))
           break;
         CalibrationCall call;
         try {
@@ -490,18 +527,112 @@ MeasuredKernels measure_kernels(Team& team, double deadline) {
         } catch (const Error&) {
           break;
         }
-        const std::optional<double> seconds = measure_if_any(team, call);
-        if (!seconds) break;
         const KernelWork work = work_of(call.node, call.in, infer_types(call.node, call.in));
         const double size = std::round(op.by_flops ? work.flops : work.bytes);
-        if (!measured.curve.points.empty() && size <= measured.curve.points.back().first) continue;
-        measured.curve.points.emplace_back(size, rounded(*seconds));
+        if (!points.empty() && size <= points.back().first) continue;
+        const double* seconds = take_if_any(team, watch, call);
+        if (!seconds) break;
+        measured.points.emplace_back(size, seconds);
       }
-      make_monotone(measured.curve);
-      if (!measured.curve.points.empty()) out.ops[{op.op, op.variant, dtype}] = measured;
+      if (!measured.points.empty()) ops[{op.op, op.variant, dtype}] = std::move(measured);
     }
   }
-  return out;
+  return [ranks = team.ranks(), threads = team.threads(), grids = std::move(grids),
+          ops = std::move(ops)] {
+    MeasuredKernels out;
+    out.ranks = ranks;
+    out.threads = threads;
+    for (const auto& [key, grid] : grids) out.grids[key] = grid.finished();
+    for (const auto& [key, op] : ops) out.ops[key] = {op.by_flops, curve_of(op.points)};
+    return out;
+  };
+}
+
+namespace {
+
+/// Keeps this thread on one of the cores that it may run on.
+class OnCore {
+ public:
+  explicit OnCore(int core) {
+    if (sched_getaffinity(0, sizeof before_, &before_) != 0) CPU_ZERO(&before_);
+    const int cores = CPU_COUNT(&before_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE && cores > 0; ++cpu)
+      if (CPU_ISSET(cpu, &before_) && seen++ == core % cores) CPU_SET(cpu, &one);
+    if (cores > 0) sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OnCore() {
+    if (CPU_COUNT(&before_) > 0) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  OnCore(const OnCore&) = delete;
+  OnCore& operator=(const OnCore&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
+
+/// A product that a core's own caches hold, over and over, on the calling thread. What neighbours
+/// of a virtual machine do to memory beyond comes and goes all the time.
+class ReferenceProduct {
+ public:
+  ReferenceProduct()
+      : call_(work_of_call(matmul_call(DType::f32, "nn", {192, 192, 192}), 0, scratch_)) {
+    run(0);
+    const double once = std::min(run(0).taken, run(0).taken);
+    times_ = std::clamp(static_cast<int64_t>(kReference / once), int64_t{1}, int64_t{1000});
+  }
+  Reference run(int core) {
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    const OnCore pinned(core);  // two new threads may well share one
+    const double begin = now_seconds(), begin_busy = cpu_seconds();
+    for (int64_t i = 0; i < times_; ++i) call_.run(i);
+    const double taken = now_seconds() - begin, busy = cpu_seconds() - begin_busy;
+    omp_set_num_threads(before);
+    return {taken / static_cast<double>(times_), busy / static_cast<double>(times_)};
+  }
+
+ private:
+  Team::Scratch scratch_{host_device()};
+  Team::Work call_;
+  int64_t times_ = 1;
+};
+
+}  // namespace
+
+std::function<Reference()> reference_of(const std::shared_ptr<Team>& team, int first_core) {
+  if (!team->device().is_host()) {
+    return [team] {
+      constexpr double kPart = 1 / 16.0;  // of the longest products
+      const auto n = std::max(64L, std::lround(std::cbrt(kPart * team->extent().flops_f32)) & ~63L);
+      const double seconds = measure_call(*team, matmul_call(DType::f32, "nn", {n, n, n}));
+      return Reference{seconds, seconds};
+    };
+  }
+  const auto ranks =
+      std::make_shared<std::vector<ReferenceProduct>>(static_cast<size_t>(team->ranks()));
+  return [ranks, first_core] {
+    // A kernel's threads look for more work for a while, on cores that the ranks have now.
+    omp_pause_resource_all(omp_pause_soft);
+    std::vector<Reference> each(ranks->size());
+    std::atomic<size_t> ready{0};
+    const auto member = [&](size_t rank) {
+      ++ready;
+      while (ready < each.size()) std::this_thread::yield();
+      each[rank] = (*ranks)[rank].run(first_core + static_cast<int>(rank));
+    };
+    std::vector<std::thread> threads;
+    for (size_t rank = 1; rank < each.size(); ++rank) threads.emplace_back(member, rank);
+    member(0);
+    for (std::thread& thread : threads) thread.join();
+    Reference slowest;
+    for (const Reference& r : each) {
+      slowest.taken = std::max(slowest.taken, r.taken);
+      slowest.least = std::max(slowest.least, r.least);
+    }
+    return slowest;
+  };
 }
 
 }  // namespace shardrun

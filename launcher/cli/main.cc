@@ -138,6 +138,7 @@ void run_calibrate(World& world, const CalibrateRequest& request) {
   if (!world.leader()) return;
   std::printf("measured %d kernels and %d collectives in %.1f s: %s\n", report.kernels,
               report.collectives, report.seconds, report.path.c_str());
+  if (!report.disturbed.empty()) std::printf("%s\n", report.disturbed.c_str());
 }
 
 void add_solve_options(CLI::App& app, Arguments& args) {
@@ -297,7 +298,10 @@ int run(int argc, char** argv) {
       "--threads", args.threads,
       "Measure ranks with so many threads each, beside what is known of others (default: the cores "
       "shared out over 1, 2, 4 ... ranks)");
-  calibrate_command->add_option("--seconds", measure.seconds, "How long it may take, about")
+  calibrate_command
+      ->add_option("--seconds", measure.seconds,
+                   "How long it may take, about; a quarter longer where something else slows the "
+                   "machine down")
       ->capture_default_str();
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   ModelCommand write_model(*model_command);

@@ -24,6 +24,7 @@ const Backend& backend() {
   static const Backend backend = [] {
     Backend made{};
     made.name = "far";
+    made.devices = [] { return 2; };
     made.kernels = lists;
     return made;
   }();
@@ -202,7 +203,8 @@ TEST(Calibrate, RanksHavePlacesInEachGroup) {
 /// Without time, nothing is measured and nothing is made up.
 TEST(Calibrate, EndsAtItsDeadline) {
   Team team(std::make_shared<testing::FarDevice>(), 1);
-  const MeasuredKernels kernels = measure_kernels(team, now_seconds() - 1);
+  Watch watch([] { return Reference{}; }, now_seconds, 0);
+  const MeasuredKernels kernels = measure_kernels(team, watch, now_seconds() - 1)();
   EXPECT_TRUE(kernels.grids.empty());
   EXPECT_TRUE(kernels.ops.empty());
 }
@@ -218,7 +220,8 @@ TEST(Calibrate, WaitsForCollectivesThatADeviceDoesBeside) {
       testing::LazyCommunicator comm(
           make_peer_communicator(*hosts[rank], std::make_shared<testing::FarAccess>(at_once)),
           *device.side());
-      found[rank] = measure_collectives(comm, device, "mpi", now_seconds() + 0.2).size();
+      Watch watch = watch_ranks(comm, device, 0);
+      found[rank] = measure_collectives(comm, device, "mpi", watch, watch.now() + 0.2).size();
       left[rank] = device.side()->asked();
     });
   }
@@ -234,7 +237,8 @@ TEST(Calibrate, CollectivesBetweenDevices) {
   for (size_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       testing::FarRank on(*hosts[rank]);
-      found[rank] = measure_collectives(on.comm(), on.device(), "mpi", now_seconds() + 1);
+      Watch watch = watch_ranks(on.comm(), on.device(), 0);
+      found[rank] = measure_collectives(on.comm(), on.device(), "mpi", watch, watch.now() + 1);
     });
   }
   for (std::thread& thread : threads) thread.join();
