@@ -1,5 +1,6 @@
 // Lowering of pools and of Resize.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -238,12 +239,57 @@ V sampled(Builder& b, V x, int64_t axis, const Samples& samples) {
   return b.add("add", {low, b.add("mul", {b.add("sub", {taken(samples.high), low}), weight})});
 }
 
-/// Nearest neighbours, or the linear interpolation of two: look-ups along each axis that changes.
+/// Weights of the four neighbours floor(x) - 1 … floor(x) + 2 of a position, `t` beyond floor(x):
+/// Keys' cubic convolution with parameter `a`.
+std::array<double, 4> cubic_weights(double t, double a) {
+  const auto near = [&](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
+  const auto far = [&](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
+  return {far(t + 1), near(t), near(1 - t), far(2 - t)};
+}
+
+/// The results at these positions of one axis, each the sum of four neighbours. Those outside are
+/// the border's, or with `exclude_outside` left out.
+V cubic_sampled(Builder& b, V x, int64_t axis, const std::vector<double>& positions, double a,
+                bool exclude_outside) {
+  const int64_t from = b.shape(x)[static_cast<size_t>(axis)];
+  const auto count = static_cast<int64_t>(positions.size());
+  std::array<Ints, 4> rows;
+  std::array<std::vector<double>, 4> weights;
+  bool same = count == from;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const double first = std::floor(positions[i]);
+    same = same && positions[i] == static_cast<double>(i);
+    std::array<double, 4> w = cubic_weights(positions[i] - first, a);
+    double sum = 0;
+    for (size_t k = 0; k < 4; ++k) {
+      const double at = first + static_cast<double>(k) - 1;
+      const double inside = std::clamp<double>(at, 0, static_cast<double>(from - 1));
+      if (exclude_outside && inside != at) w[k] = 0;
+      sum += w[k];
+      rows[k].push_back(static_cast<int64_t>(inside));
+    }
+    for (size_t k = 0; k < 4; ++k) weights[k].push_back(exclude_outside ? w[k] / sum : w[k]);
+  }
+  if (same) return x;
+  Shape along(b.shape(x).size(), 1);
+  along[static_cast<size_t>(axis)] = count;
+  V out = kNone;
+  for (size_t k = 0; k < 4; ++k) {
+    const V weight =
+        b.constant(convert(Tensor::from<double>(along, weights[k], DType::f64), b.dtype(x)));
+    const V part = b.add("mul", {b.add("gather", {x, b.ints(rows[k])}, {{"axis", axis}}), weight});
+    out = out == kNone ? part : b.add("add", {out, part});
+  }
+  return out;
+}
+
+/// Nearest neighbours, or interpolation of two or four: look-ups along each axis that changes.
 void resize(NodeContext& c) {
   Builder& b = c.b;
   const std::string mode = c.attr_s("mode", "nearest");
-  if (mode != "nearest" && mode != "linear")
-    c.refuse_attr("mode", "supported are nearest and linear");
+  const bool cubic = mode == "cubic";
+  if (mode != "nearest" && mode != "linear" && !cubic)
+    c.refuse_attr("mode", "supported are nearest, linear and cubic");
   const std::string coordinates = c.attr_s("coordinate_transformation_mode", "half_pixel");
   const bool known = coordinates == "half_pixel" || coordinates == "pytorch_half_pixel" ||
                      coordinates == "asymmetric" || coordinates == "align_corners" ||
@@ -255,9 +301,9 @@ void resize(NodeContext& c) {
   }
   if (c.attr_i("antialias", 0) != 0) c.refuse_attr("antialias", "export without it");
   // Of other modes, or with sizes only.
-  for (const char* name :
-       {"keep_aspect_ratio_policy", "cubic_coeff_a", "exclude_outside", "extrapolation_value"})
-    c.ignore(name);
+  for (const char* name : {"keep_aspect_ratio_policy", "extrapolation_value"}) c.ignore(name);
+  const double cubic_a = c.attr_f("cubic_coeff_a", -0.75);
+  const bool exclude_outside = c.attr_i("exclude_outside", 0) != 0;
   c.has(1);  // roi: for tf_crop_and_resize alone
   const std::string nearest = c.attr_s("nearest_mode", "round_prefer_floor");
   V x = c.in(0);
@@ -270,10 +316,17 @@ void resize(NodeContext& c) {
   const std::vector<Resized> resized = resized_axes(c, axes);
   for (size_t a = 0; a < axes.size(); ++a) {
     const int64_t from = b.shape(x)[static_cast<size_t>(axes[a])];
-    Samples samples;
+    std::vector<double> positions;
     for (int64_t i = 0; i < resized[a].to; ++i) {
-      const double position = source_position(coordinates, static_cast<double>(i), resized[a].scale,
-                                              from, resized[a].to);
+      positions.push_back(source_position(coordinates, static_cast<double>(i), resized[a].scale,
+                                          from, resized[a].to));
+    }
+    if (cubic) {
+      x = cubic_sampled(b, x, axes[a], positions, cubic_a, exclude_outside);
+      continue;
+    }
+    Samples samples;
+    for (double position : positions) {
       const double first = mode == "nearest" ? rounded(nearest, position) : std::floor(position);
       auto inside = [&](double at) {
         return static_cast<int64_t>(std::clamp<double>(at, 0, static_cast<double>(from - 1)));
