@@ -8,15 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator.h"
+#include "collectives/sharing.h"
 
 namespace shardrun::mpi {
-
-/// Where a buffer lies, in words that every rank of the node understands.
-struct Place {
-  int64_t segment = -1;
-  int64_t offset = 0;  // in its owner's part
-};
 
 /// One for all communicators of a process. A window can only be freed by all its ranks together,
 /// but a rank that fails must not wait for the others: what a rank gives back is freed with the
@@ -68,14 +62,6 @@ std::string error_string(int code);
 /// More ranks on this host than cores: whoever waits must let the others run.
 bool oversubscribed();
 
-/// Ranks of one node that share memory (node_communicator.cc).
-class NodeCommunicator : public Communicator {
- public:
-  /// Collective: where each rank's buffer of `bytes` lies. Empty if one is not in shared memory.
-  /// Good until this rank's next call.
-  virtual std::span<char* const> reach(const void* data, int64_t bytes) = 0;
-};
-
 /// Point-to-point messages alone (mpi_communicator.cc).
 class MessageCommunicator : public Communicator {
  public:
@@ -97,11 +83,11 @@ class MessageCommunicator : public Communicator {
 std::unique_ptr<MessageCommunicator> communicate_by_messages(MPI_Comm comm,
                                                              std::shared_ptr<Node> node,
                                                              double timeout);
-/// Null, on every rank, where windows are refused. `messages` serves the same ranks, all of this
-/// node, in the same order.
-std::unique_ptr<NodeCommunicator> share_memory(MPI_Comm comm, std::shared_ptr<Node> node,
-                                               std::unique_ptr<Communicator>& messages,
-                                               double timeout);
+/// Through the memory of ranks of one node (node_communicator.cc). Null, on every rank, where
+/// windows are refused. `messages` serves the same ranks, all of this node, in the same order.
+std::unique_ptr<SharingCommunicator> share_memory(MPI_Comm comm, std::shared_ptr<Node> node,
+                                                  std::unique_ptr<Communicator>& messages,
+                                                  double timeout);
 /// Through shared memory where the ranks of `comm` have it, else by messages; collective
 /// (nodes_communicator.cc). Takes over `comm`.
 std::unique_ptr<Communicator> communicate(MPI_Comm comm, std::shared_ptr<Node> node,

@@ -33,7 +33,7 @@ class NodesCommunicator : public Communicator {
   /// null if it has one. `lane`: of each node the ranks with this one's place, in the nodes' order;
   /// null where some node has no such rank. `lanes`: how many there are.
   NodesCommunicator(std::vector<NodeRanks> nodes, std::unique_ptr<Communicator> messages,
-                    std::unique_ptr<NodeCommunicator> here,
+                    std::unique_ptr<SharingCommunicator> here,
                     std::unique_ptr<MessageCommunicator> lane, int lanes)
       : nodes_(std::move(nodes)),
         messages_(std::move(messages)),
@@ -293,7 +293,7 @@ class NodesCommunicator : public Communicator {
   std::vector<int> node_of_;  // by rank
   int node_ = 0;
   std::unique_ptr<Communicator> messages_;
-  std::unique_ptr<NodeCommunicator> here_;
+  std::unique_ptr<SharingCommunicator> here_;
   std::unique_ptr<MessageCommunicator> lane_;
   const int lanes_;
   // Of the call in progress, by rank of the node:
@@ -349,7 +349,7 @@ std::unique_ptr<Communicator> communicate(MPI_Comm comm, std::shared_ptr<Node> n
   MPI_Comm part = split(name, rank);
   std::unique_ptr<Communicator> within = communicate_by_messages(part, node, timeout);
   const int place = within->rank();
-  std::unique_ptr<NodeCommunicator> here;
+  std::unique_ptr<SharingCommunicator> here;
   if (within->size() > 1) here = share_memory(part, node, within, timeout);
   int shared = within == nullptr || within->size() == 1 ? 1 : 0;
   check(MPI_Allreduce(MPI_IN_PLACE, &shared, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");

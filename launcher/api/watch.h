@@ -41,8 +41,9 @@ class Watch {
   Watch(std::function<Reference()> reference, std::function<double()> now, double patience,
         double least = kUnknown);
 
-  /// What `measure` says, as far as it can wait while the machine is quiet. It is called again by repeat, which changes the number that this refers
-  /// to; that stays as long as the watch. Passes on what `measure` throws, and then keeps nothing.
+  /// What `measure` says, as far as it can wait while the machine is quiet. It is called again by
+  /// repeat, which changes the number that this refers to; that stays as long as the watch. Passes
+  /// on what `measure` throws, and then keeps nothing.
   const double& take(std::function<double()> measure);
   /// Takes disturbed figures again while the machine is quiet, until none is left or now() is
   /// `deadline`; of an old and a new one that was disturbed less stays.

@@ -99,6 +99,23 @@ TEST(Local, DisagreeingCallsFailOnEveryRank) {
   });
 }
 
+/// The others get what fits.
+TEST(Local, AllToAllOfOtherCountsFailsWhereItIsExpected) {
+  run_ranks(2, [](Communicator& c) {
+    const int32_t send[3] = {1, 2, 3};
+    int32_t recv[3] = {};
+    const std::vector<int64_t> sent = {1, c.rank() == 0 ? 2 : 1}, wanted = {1, 1};
+    const auto call = [&] { c.all_to_all(send, sent, recv, wanted, DType::i32); };
+    if (c.rank() == 1) {
+      EXPECT_EQ(error_of(call),
+                "all_to_all on rank 1 of 2: expects 1 elements from rank 0, which sends 2");
+    } else {
+      call();
+      EXPECT_EQ(recv[1], 1);
+    }
+  });
+}
+
 TEST(Local, SendOfAnotherSizeFailsOnBothSides) {
   run_ranks(2, [](Communicator& c) {
     char bytes[8] = {};

@@ -89,7 +89,7 @@ TEST(Watch, PutsOffWhatIsDisturbedForAWhile) {
   machine.slow = [](double now) { return now > 1 && now < 2 ? 1.6 : 1; };
   Watch patient = machine.watch(5);
   machine.take(patient, 300);
-  EXPECT_LT(machine.now, 4.4);  // 3 s of figures, 1 of waiting, and the references
+  EXPECT_LT(machine.now, 4.4);               // 3 s of figures, 1 of waiting, and the references
   EXPECT_NEAR(patient.waited(), 0.85, 0.1);  // it takes a stretch to notice
   EXPECT_LT(patient.disturbance().disturbed, 20U);
   machine.now = 0;

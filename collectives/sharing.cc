@@ -1,0 +1,302 @@
+// The collectives, by meetings of the ranks.
+#include "collectives/sharing.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "base/shape.h"
+#include "collectives/reduce.h"
+
+namespace shardrun {
+namespace {
+
+constexpr const char* kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                  "broadcast",  "barrier",        "reach",      "split"};
+
+/// A buffer of at most so many bytes goes along in the slot. Of an all_reduce more does, where that
+/// is so little for all ranks to read: they would write each other's buffers otherwise.
+constexpr int64_t kSmallBytes = 512, kSmallSumBytes = 8 << 10, kSmallSumsBytes = 16 << 10;
+
+uint64_t hash(std::span<const int64_t> counts) {
+  uint64_t h = counts.size();
+  for (int64_t n : counts) h = (h ^ static_cast<uint64_t>(n)) * 0x9e3779b97f4a7c15ull;
+  return h;
+}
+
+}  // namespace
+
+/// What a rank shows its peers during a call.
+struct SharingCommunicator::Call {
+  Operation operation = Operation::barrier;
+  DType dtype = DType::u8;
+  Reduction reduction = Reduction::sum;
+  bool reachable = true;  // do peers reach the buffer at `place`?
+  int32_t root = 0;
+  int64_t count = 0;
+  uint64_t counts = 0;  // the call's counts, or groups, hashed
+  Place place;
+  alignas(64) char small[kSmallSumBytes] = {};
+};
+
+/// What a rank lets its peers see; behind it, for each parity of calls, one int64_t a rank:
+/// all_to_all's counts.
+struct alignas(64) SharingCommunicator::Slot {
+  Meeting meeting;                    // the first rank's is the group's
+  std::atomic<uint32_t> meetings{0};  // at which this rank has arrived
+  /// Calls alternate: a rank that has left a call's last meeting may write its next call while a
+  /// peer still reads this one.
+  alignas(64) Call calls[2];
+  int64_t* counts(uint64_t call, int ranks) {
+    return reinterpret_cast<int64_t*>(this + 1) + (call % 2) * static_cast<uint64_t>(ranks);
+  }
+};
+
+int64_t SharingCommunicator::slot_bytes(int ranks) {
+  return round_up_64(static_cast<int64_t>(sizeof(Slot)) + 2 * ranks * int64_t{8});
+}
+
+void SharingCommunicator::make_slot(char* at) { new (at) Slot; }
+
+void SharingCommunicator::end_meetings(char* first_slot) noexcept {
+  reinterpret_cast<Slot*>(first_slot)->meeting.end();
+}
+
+SharingCommunicator::SharingCommunicator(const std::vector<char*>& slots, int rank, double timeout,
+                                         bool polls, std::unique_ptr<Communicator> messages,
+                                         bool bounded)
+    : messages_(std::move(messages)),
+      parts_(slots.size()),
+      in_(slots.size()),
+      reached_(slots.size()),
+      rank_(rank),
+      size_(static_cast<int>(slots.size())),
+      polls_(polls),
+      bounded_(bounded),
+      timeout_(timeout) {
+  for (char* slot : slots) slots_.push_back(reinterpret_cast<Slot*>(slot));
+}
+
+void SharingCommunicator::all_gather(const void* send, void* recv, std::span<const int64_t> counts,
+                                     DType dtype) {
+  check_counts("all_gather", counts, rank_, size_);
+  const int64_t element = size_of(dtype);
+  const int64_t own = counts[static_cast<size_t>(rank_)] * element;
+  const bool small = *std::max_element(counts.begin(), counts.end()) * element <= kSmallBytes;
+  Call& call = begin(Operation::all_gather, dtype);
+  call.counts = hash(counts);
+  show(call, send, own, small);
+  if (!enter()) return messages_->all_gather(send, recv, counts, dtype);
+  const auto take = [&](int r) {
+    const int64_t bytes = counts[static_cast<size_t>(r)] * element;
+    char* to = static_cast<char*>(recv) + offset_of(counts, r) * element;
+    const void* from = r == rank_ ? send : small ? call_of(r).small : theirs(r);
+    if (bytes > 0 && from != to) std::memmove(to, from, static_cast<size_t>(bytes));
+  };
+  for (int i = 0; i < size_; ++i) take((rank_ + i) % size_);  // not all from rank 0 first
+  if (!small) meet();
+}
+
+void SharingCommunicator::reduce_scatter(const void* send, void* recv,
+                                         std::span<const int64_t> counts, DType dtype, Reduction op,
+                                         void* staging) {
+  check_counts("reduce_scatter", counts, rank_, size_);
+  check_reducible("reduce_scatter", dtype, rank_, size_);
+  const int64_t element = size_of(dtype);
+  Call& call = begin(Operation::reduce_scatter, dtype);
+  call.reduction = op;
+  call.counts = hash(counts);
+  show(call, send, sum_of(counts) * element, false);
+  if (!enter()) return messages_->reduce_scatter(send, recv, counts, dtype, op, staging);
+  const int64_t offset = offset_of(counts, rank_) * element;
+  for (int r = 0; r < size_; ++r) {
+    const void* from = r == rank_ ? send : theirs(r);
+    in_[static_cast<size_t>(r)] = static_cast<const char*>(from) + offset;
+  }
+  reduce_in_rank_order(in_, recv, counts[static_cast<size_t>(rank_)], dtype, op);
+  meet();
+}
+
+/// Rank r reduces slice r, and writes it where everybody wants it.
+void SharingCommunicator::all_reduce(void* data, int64_t count, DType dtype, Reduction op,
+                                     void* staging) {
+  check_reducible("all_reduce", dtype, rank_, size_);
+  if (size_ == 1) return;  // one contribution is its own reduction
+  const int64_t element = size_of(dtype);
+  const int64_t bytes = count * element;
+  const bool small =
+      bytes <= kSmallBytes || (bytes <= kSmallSumBytes && bytes * size_ <= kSmallSumsBytes);
+  Call& call = begin(Operation::all_reduce, dtype);
+  call.reduction = op;
+  call.count = count;
+  show(call, data, bytes, small);
+  if (!enter()) return messages_->all_reduce(data, count, dtype, op, staging);
+  const Range mine = small ? Range{0, count} : chunk(count, size_, rank_);
+  for (int r = 0; r < size_; ++r) {
+    void* buffer = small ? call_of(r).small : r == rank_ ? data : theirs(r);
+    void*& slice = parts_[static_cast<size_t>(r)];
+    slice = static_cast<char*>(buffer) + mine.begin * element;
+    in_[static_cast<size_t>(r)] = slice;
+  }
+  if (small) return reduce_in_rank_order(in_, data, count, dtype, op);
+  reduce_in_rank_order(in_, parts_, mine.size, dtype, op);
+  meet();
+}
+
+void SharingCommunicator::all_to_all(const void* send, std::span<const int64_t> send_counts,
+                                     void* recv, std::span<const int64_t> recv_counts,
+                                     DType dtype) {
+  check_counts("all_to_all", send_counts, rank_, size_);
+  check_counts("all_to_all", recv_counts, rank_, size_);
+  const int64_t element = size_of(dtype);
+  Call& call = begin(Operation::all_to_all, dtype);
+  std::copy(send_counts.begin(), send_counts.end(), counts_of(rank_));
+  show(call, send, sum_of(send_counts) * element, false);
+  if (!enter()) return messages_->all_to_all(send, send_counts, recv, recv_counts, dtype);
+  int wrong = -1;  // peers read this rank's buffer even so
+  for (int i = 0; i < size_; ++i) {
+    const int r = (rank_ + i) % size_;
+    const std::span<const int64_t> sent(counts_of(r), static_cast<size_t>(size_));
+    const int64_t wanted = recv_counts[static_cast<size_t>(r)];
+    const int64_t offered = sent[static_cast<size_t>(rank_)];
+    if (offered != wanted) wrong = r;
+    if (wanted == 0 || offered != wanted) continue;
+    const char* from = r == rank_ ? static_cast<const char*>(send) : theirs(r);
+    std::memcpy(static_cast<char*>(recv) + offset_of(recv_counts, r) * element,
+                from + offset_of(sent, rank_) * element, static_cast<size_t>(wanted * element));
+  }
+  meet();
+  if (wrong < 0) return;
+  fail(ErrorKind::comm, call_name("all_to_all", rank_, size_), ": expects ",
+       recv_counts[static_cast<size_t>(wrong)], " elements from rank ", wrong, ", which sends ",
+       counts_of(wrong)[rank_]);
+}
+
+void SharingCommunicator::broadcast(void* data, int64_t bytes, int root) {
+  check_peer("broadcast", root, rank_, size_);
+  const bool small = bytes <= kSmallBytes;
+  Call& call = begin(Operation::broadcast, DType::u8);
+  call.root = root;
+  call.count = bytes;
+  if (rank_ == root) show(call, data, bytes, small);
+  if (!enter()) return messages_->broadcast(data, bytes, root);
+  if (rank_ != root && bytes > 0)
+    std::memcpy(data, small ? call_of(root).small : theirs(root), static_cast<size_t>(bytes));
+  if (!small) meet();
+}
+
+std::span<char* const> SharingCommunicator::reach(const void* data, int64_t bytes) {
+  Call& call = begin(Operation::reach, DType::u8);
+  show(call, data, bytes, false);
+  if (!enter()) return {};
+  for (int r = 0; r < size_; ++r) reached_[static_cast<size_t>(r)] = theirs(r);
+  return reached_;
+}
+
+void SharingCommunicator::barrier() {
+  begin(Operation::barrier, DType::u8);
+  enter();
+}
+
+void SharingCommunicator::enter_split(const std::vector<std::vector<int>>& groups) {
+  std::vector<int64_t> members;
+  for (const std::vector<int>& group : groups) {
+    members.push_back(-1);
+    members.insert(members.end(), group.begin(), group.end());
+  }
+  begin(Operation::split, DType::u8).counts = hash(members);
+  enter();
+}
+
+Meeting& SharingCommunicator::meeting() const { return slot(0).meeting; }
+SharingCommunicator::Call& SharingCommunicator::call_of(int r) const {
+  return slot(r).calls[calls_ % 2];
+}
+int64_t* SharingCommunicator::counts_of(int r) const { return slot(r).counts(calls_, size_); }
+char* SharingCommunicator::theirs(int r) const { return at(r, call_of(r).place); }
+
+/// This rank's part of the next call, still to be shown.
+SharingCommunicator::Call& SharingCommunicator::begin(Operation operation, DType dtype) {
+  ++calls_;
+  Call& call = call_of(rank_);
+  call.operation = operation;
+  call.dtype = dtype;
+  call.reduction = Reduction::sum;
+  call.reachable = true;
+  call.root = 0;
+  call.count = 0;
+  call.counts = 0;
+  return call;
+}
+
+void SharingCommunicator::show(Call& call, const void* data, int64_t bytes, bool small) const {
+  if (small) {
+    if (bytes > 0) std::memcpy(call.small, data, static_cast<size_t>(bytes));
+    return;
+  }
+  const std::optional<Place> place = find(data, bytes);
+  call.reachable = place.has_value();
+  call.place = place.value_or(Place{});
+}
+
+/// Waits for everybody's part of the call. False if a buffer lies where peers do not reach it.
+/// Throws where the calls differ; every rank compares all with rank 0, so all then throw.
+bool SharingCommunicator::enter() {
+  slot(rank_).meetings = ++meetings_;
+  const Operation operation = call_of(rank_).operation;
+  const Meeting::Outcome outcome = meeting().enter(size_, timeout_, polls_);
+  require(outcome, kNames[static_cast<size_t>(operation)],
+          outcome == Meeting::Outcome::timed_out ? missing() : "");
+  const Call& first = call_of(0);
+  bool reachable = true;
+  for (int r = 0; r < size_; ++r) {
+    const Call& c = call_of(r);
+    reachable = reachable && c.reachable;
+    const bool same_call = c.operation == first.operation;
+    if (same_call && c.dtype == first.dtype && c.reduction == first.reduction &&
+        c.root == first.root && c.count == first.count && c.counts == first.counts)
+      continue;
+    const std::string who =
+        str(call_name(kNames[static_cast<size_t>(call_of(rank_).operation)], rank_, size_),
+            ": rank ", r, " of ", size_);
+    SR_REQUIRE(same_call, comm, who, " calls ", kNames[static_cast<size_t>(c.operation)],
+               " where rank 0 calls ", kNames[static_cast<size_t>(first.operation)]);
+    SR_REQUIRE(c.count == first.count, comm, who, " has count ", c.count, " where rank 0 has ",
+               first.count);
+    SR_REQUIRE(c.counts == first.counts, comm, who,
+               c.operation == Operation::split ? " splits into other groups than rank 0"
+                                               : " has other counts than rank 0");
+    fail(ErrorKind::comm, who, " differs from rank 0 in dtype, reduction or root");
+  }
+  return reachable;
+}
+
+void SharingCommunicator::meet() {
+  slot(rank_).meetings = ++meetings_;
+  const auto outcome = meeting().meet(size_, bounded_ ? 0 : timeout_, polls_);
+  if (outcome == Meeting::Outcome::met) return;
+  require(outcome, kNames[static_cast<size_t>(call_of(rank_).operation)], missing());
+}
+
+/// Counts wrap around.
+std::string SharingCommunicator::missing() const {
+  std::string names;
+  for (int r = 0; r < size_; ++r) {
+    if (static_cast<int32_t>(slot(r).meetings - meetings_) < 0)
+      names += (names.empty() ? "" : ", ") + std::to_string(r);
+  }
+  return names;
+}
+
+void SharingCommunicator::require(Meeting::Outcome outcome, std::string_view operation,
+                                  const std::string& missing) {
+  if (outcome == Meeting::Outcome::met) return;
+  const std::string who = call_name(operation, rank_, size_);
+  SR_REQUIRE(outcome != Meeting::Outcome::ended, comm, who, ": another rank ended the job");
+  timed_out();
+  fail(ErrorKind::comm, who, ": waited ", timeout_, " s for rank ", missing,
+       ", which has stopped or makes other calls");
+}
+
+}  // namespace shardrun
