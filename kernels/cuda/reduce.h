@@ -1,6 +1,6 @@
 // Sums, products, maxima and minima over any dims, in f32 and of integers; the sum of squares;
-// argmax and argmin; cumsum. Where results are few, parts of what makes one are folded side by side
-// and their results once more, in an order that the shape alone decides.
+// argmax, argmin and top_k; cumsum. Where results are few, parts of what makes one are folded side
+// by side and their results once more, in an order that the shape alone decides.
 #pragma once
 
 #include <cmath>
@@ -506,6 +506,79 @@ PreparedKernel prepare_cumsum(const KernelCall& call) {
   return prepared;
 }
 
+// ---- top_k ----
+
+/// A thread for each line, which looks through all of it for each of the k: few of not many, as of
+/// a mixture's experts.
+template <class T>
+struct TopKLine {
+  const T* x;
+  T* values;
+  int64_t* indices;
+  int64_t extent, k, inner;
+  bool largest;
+
+  /// NaN counts as the greatest.
+  template <class N>
+  SR_HOST_DEVICE static bool greater(N a, N b) {
+    return a > b || (a != a && b == b);
+  }
+  SR_HOST_DEVICE bool before(const T* line, int64_t a, int64_t b) const {
+    const auto p = as_number(line[a * inner]), q = as_number(line[b * inner]);
+    if (largest ? greater(p, q) : greater(q, p)) return true;
+    return !(largest ? greater(q, p) : greater(p, q)) && a < b;
+  }
+  SR_HOST_DEVICE void operator()(int64_t line) const {
+    const T* from = x + line / inner * extent * inner + line % inner;
+    const int64_t to = line / inner * k * inner + line % inner;
+    int64_t last = -1;
+    for (int64_t j = 0; j < k; ++j) {
+      int64_t best = -1;
+      for (int64_t e = 0; e < extent; ++e) {
+        if (last >= 0 && !before(from, last, e)) continue;
+        if (best < 0 || before(from, e, best)) best = e;
+      }
+      values[to + j * inner] = from[best * inner];
+      indices[to + j * inner] = best;
+      last = best;
+    }
+  }
+};
+
+inline Refusal top_k_refuses(const KernelCall& call) {
+  if (auto reason = refuse_other_numbers(call.in[0].dtype)) return reason;
+  return refuse_more(call, 1, 2, {"axis", "k", "largest"});
+}
+
+template <class On>
+PreparedKernel prepare_top_k(const KernelCall& call) {
+  const TensorType& in = call.in[0];
+  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
+  int64_t lines = 1, inner = 1;
+  for (size_t d = 0; d < in.shape.size(); ++d) {
+    if (d != axis) lines *= in.shape[d];
+    if (d > axis) inner *= in.shape[d];
+  }
+  const int64_t k = call.node.attrs.i("k");
+  const bool largest = call.node.attrs.i("largest") != 0;
+  PreparedKernel prepared;
+  prepared.run = [=, dtype = in.dtype, extent = in.shape[axis]](const KernelArgs& args) {
+    with_number(dtype, [&](auto element) {
+      using T = decltype(element);
+      const TopKLine<T> body{args.in[0].as<T>(),
+                             args.out[0].as<T>(),
+                             args.out[1].as<int64_t>(),
+                             extent,
+                             k,
+                             inner,
+                             largest};
+      On::each(args, lines, body, "top_k");
+    });
+  };
+  prepared.impl = "cuda:lines";
+  return prepared;
+}
+
 template <class On>
 KernelList reduce_kernels_on() {
   return {{"reduce_sum", "cuda:fold", fold_refuses, prepare_fold<On, SumFold>},
@@ -517,6 +590,7 @@ KernelList reduce_kernels_on() {
           {"reduce_min", "cuda:integers", integers_refuse, prepare_integers<On, Join::min>},
           {"reduce_prod", "cuda:integers", integers_refuse, prepare_integers<On, Join::product>},
           {"cumsum", "cuda:lines", cumsum_refuses, prepare_cumsum<On>},
+          {"top_k", "cuda:lines", top_k_refuses, prepare_top_k<On>},
           {"reduce_sum_squares", "cuda:pieces", squares_refuse, prepare_squares<On>},
           {"argmax", "cuda:rows", arg_refuses, prepare_arg<On>},
           {"argmin", "cuda:rows", arg_refuses, prepare_arg<On>}};
