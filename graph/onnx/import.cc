@@ -62,7 +62,7 @@ std::string dim_name(const ::onnx::ValueInfoProto& input, int axis) {
 }
 
 const char* hint(const std::string& op) {
-  if (op == "If" || op == "Loop" || op == "Scan") return " (control flow); export with it unrolled";
+  if (op == "Scan") return " (control flow); export with it unrolled";
   if (op.find("uantize") != std::string::npos || op.rfind("QLinear", 0) == 0 ||
       op.find("Integer") != std::string::npos)
     return " (quantised); export the float model";
@@ -300,7 +300,9 @@ class Importer {
     c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
       return store_tensor(tensor, model_.folder).load();
     };
-    c.lower_subgraph = [this](const ::onnx::GraphProto& graph) { return lower_branch(graph); };
+    c.lower_subgraph = [this](const ::onnx::GraphProto& graph, std::span<const V> in) {
+      return lower_branch(graph, in);
+    };
     c.add_parameter = [&](const Source& source, const TensorType& type, bool trained) {
       std::string why = trained ? "described by the model" : "a buffer, described by the model";
       bool is_parameter = true, trainable = trained;
@@ -323,10 +325,13 @@ class Importer {
     }
   }
 
-  std::vector<V> lower_branch(const ::onnx::GraphProto& graph) {
+  std::vector<V> lower_branch(const ::onnx::GraphProto& graph, std::span<const V> in) {
     SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ",
                kDeepestBranch);
     const std::map<std::string, V> outer = values_;
+    SR_REQUIRE(graph.input_size() == static_cast<int>(in.size()), invalid_input, "subgraph has ",
+               graph.input_size(), " inputs, the node gives ", in.size());
+    for (size_t i = 0; i < in.size(); ++i) values_[graph.input(static_cast<int>(i)).name()] = in[i];
     for (const auto& proto : graph.initializer()) {
       values_[proto.name()] = b_.constant(store_tensor(proto, model_.folder).load());
     }

@@ -108,16 +108,61 @@ void if_known(NodeContext& c) {
   const auto* branch = c.find(condition->at(0) != 0 ? "then_branch" : "else_branch");
   c.find("else_branch");
   SR_REQUIRE(branch != nullptr, invalid_input, "has no branch for its condition");
-  const std::vector<V> results = c.lower_subgraph(branch->g());
+  const std::vector<V> results = c.lower_subgraph(branch->g(), {});
   SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(),
              " outputs, node ", c.output_count());
   for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
 }
 
+/// Only as many turns as are known at import: they are written out. PyTorch's older exporter writes
+/// an EmbeddingBag so, a turn for each bag.
+void loop_known(NodeContext& c) {
+  constexpr int64_t kMostTurns = 4096;
+  Builder& b = c.b;
+  const std::string name = b.node_name;
+  const auto known = [&](V v, const char* what) {
+    const Tensor* value = b.known(v);
+    SR_REQUIRE(value != nullptr && value->count() == 1, unsupported, "its ", what,
+               " depends on data; export with the loop unrolled");
+    return value->int_at(0);
+  };
+  const auto* body = c.find("body");
+  SR_REQUIRE(body != nullptr, invalid_input, "has no body");
+  const int64_t turns = c.has(0) ? known(c.in(0), "number of turns") : kMostTurns + 1;
+  bool goes_on = !c.has(1) || known(c.in(1), "condition") != 0;
+  std::vector<V> carried;
+  for (size_t i = 2; i < c.input_count(); ++i) carried.push_back(c.in(i));
+  std::vector<std::vector<V>> scanned;
+  for (int64_t turn = 0; goes_on && turn < turns; ++turn) {
+    SR_REQUIRE(turn < kMostTurns, unsupported, "has more than ", kMostTurns, " turns");
+    std::vector<V> in = {b.scalar(static_cast<double>(turn), DType::i64),
+                         b.scalar(1, DType::boolean)};
+    in.insert(in.end(), carried.begin(), carried.end());
+    const std::vector<V> out = c.lower_subgraph(body->g(), in);
+    SR_REQUIRE(out.size() == c.output_count() + 1 && out.size() > carried.size(), invalid_input,
+               "body has ", out.size(), " outputs, the node ", c.output_count());
+    goes_on = known(out[0], "condition") != 0;
+    std::copy_n(out.begin() + 1, carried.size(), carried.begin());
+    scanned.resize(c.output_count() - carried.size());
+    for (size_t s = 0; s < scanned.size(); ++s) {
+      const V row = out[1 + carried.size() + s];
+      Shape shape = b.shape(row);
+      shape.insert(shape.begin(), 1);
+      scanned[s].push_back(b.reshape(row, shape));
+    }
+  }
+  b.node_name = name;
+  SR_REQUIRE(carried.size() + scanned.size() == c.output_count(), unsupported,
+             "does not turn once: its results have no known shape");
+  for (size_t i = 0; i < carried.size(); ++i) c.out(i, carried[i]);
+  for (size_t s = 0; s < scanned.size(); ++s) c.out(carried.size() + s, b.concat(scanned[s], 0));
+}
+
 constexpr Lowering kTable[] = {
     {"Constant", 1, constant},   {"ConstantOfShape", 9, constant_of_shape},
     {"RandomNormal", 1, random}, {"RandomUniform", 1, random},
-    {"Range", 11, range},        {"If", 11, if_known}};
+    {"Range", 11, range},        {"If", 11, if_known},
+    {"Loop", 11, loop_known}};
 
 }  // namespace
 

@@ -59,8 +59,9 @@ class NodeContext {
   const std::vector<V>& outputs() const { return outputs_; }
   void note(const std::string& text) { report.notes.push_back(text); }
 
-  /// Lowers a subgraph in the scope of this node (If with a constant condition).
-  std::function<std::vector<V>(const ::onnx::GraphProto&)> lower_subgraph;
+  /// Lowers a subgraph in the scope of this node, with values for its inputs (none for a branch of
+  /// an If).
+  std::function<std::vector<V>(const ::onnx::GraphProto&, std::span<const V>)> lower_subgraph;
   std::function<V()> random_step;  // the scalar that dropout counts micro-batches with
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
   /// A weight that a node describes; a buffer is not trained.

@@ -135,9 +135,9 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   ModelBuilder b;
   b.input("x", {2});
   b.node("Relu", {"x"}, {"a"});
-  b.node("Loop", {"", "", "a"}, {"y"});
+  b.node("Scan", {"", "", "a"}, {"y"});
   b.output("y");
-  expect_refused(b, "node 1 'Loop_1': op Loop (opset 17) is not supported (control flow)",
+  expect_refused(b, "node 1 'Scan_1': op Scan (opset 17) is not supported (control flow)",
                  ErrorKind::unsupported);
   expect_refused(b, "supported are Abs Acos", ErrorKind::unsupported);
   ModelBuilder foreign = adder();
