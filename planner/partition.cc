@@ -665,11 +665,9 @@ class Partitioner {
 
 void bring_together(Partition::Skeleton& skeleton) {
   const Mesh& mesh = skeleton.plan.mesh;
-  std::vector<bool> meets;
-  for (const StepForm& form : skeleton.steps) {
-    const bool moves = form.move != nullptr && !is_local(form.move->kind);
-    meets.push_back(moves || form.exchange.has_value());
-  }
+  std::vector<bool> meets;  // exchanges do, too, but stay with their node
+  for (const StepForm& form : skeleton.steps)
+    meets.push_back(form.move != nullptr && !is_local(form.move->kind));
   std::vector<int64_t> bytes;
   for (size_t b = 0; b < skeleton.buffers.size(); ++b) {
     const BufferForm& form = skeleton.buffers[b];

@@ -14,7 +14,8 @@ namespace shardrun {
 std::string contents_hash(const Graph& graph);
 
 /// The same of the files that TrainOptions::data names, at most 64 blocks of each; of a folder of
-/// its files, at most 64 that are spread evenly over their names, and how many they are. Files that cannot be read have no say: who reads them tells why.
+/// its files, at most 64 that are spread evenly over their names, and how many they are. Files that
+/// cannot be read have no say: who reads them tells why.
 std::string contents_hash(const std::string& data);
 
 }  // namespace shardrun

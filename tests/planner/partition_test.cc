@@ -43,7 +43,9 @@ struct Fixture {
       for (size_t i = 0; i < out.size(); ++i) plan.values[g.value(n.outputs[i]).name] = np.out[i];
     }
   }
-  Program run(int64_t rank = 0) const { return Partition(g, plan, Cluster{}).program(rank); }
+  Program run(int64_t rank = 0) const {
+    return Partition(g, plan, Cluster{}, Collectives::apart).program(rank);
+  }
 };
 
 TEST(Partition, OneRankHasNoCollectives) {
@@ -287,7 +289,7 @@ TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
       const Plan plan = testing::random_plan(g, mesh, seed);
       const Program first = Partition(g, plan, Cluster{}).program(0);
       for (int64_t rank = 1; rank < mesh.size(); ++rank) {
-        const Program p = Partition(g, plan, Cluster{}).program(rank);
+        const Program p = Partition(g, plan, Cluster{}, Collectives::apart).program(rank);
         ASSERT_EQ(p.steps.size(), first.steps.size());
         ASSERT_EQ(p.buffers.size(), first.buffers.size());
         for (size_t s = 0; s < p.steps.size(); ++s) {
