@@ -285,11 +285,12 @@ TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
   const Graph g = testing::small_model({});
   for (const char* text : {"3", "2x2", "2x2x2"}) {
     const Mesh mesh = Mesh::parse(text);
-    for (uint32_t seed = 0; seed < 10; ++seed) {
+    for (uint32_t seed = 0; seed < 20; ++seed) {
       const Plan plan = testing::random_plan(g, mesh, seed);
-      const Program first = Partition(g, plan, Cluster{}).program(0);
+      const Collectives order = seed % 2 == 0 ? Collectives::together : Collectives::apart;
+      const Program first = Partition(g, plan, Cluster{}, order).program(0);
       for (int64_t rank = 1; rank < mesh.size(); ++rank) {
-        const Program p = Partition(g, plan, Cluster{}, Collectives::apart).program(rank);
+        const Program p = Partition(g, plan, Cluster{}, order).program(rank);
         ASSERT_EQ(p.steps.size(), first.steps.size());
         ASSERT_EQ(p.buffers.size(), first.buffers.size());
         for (size_t s = 0; s < p.steps.size(); ++s) {
