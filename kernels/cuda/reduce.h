@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "graph/attrs.h"
+#include "kernels/cuda/lines.h"
 #include "kernels/cuda/many.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/cuda/team.h"
@@ -394,25 +395,25 @@ template <class T>
 struct ArgRow {
   const T* x;
   int64_t* to;
-  int64_t extent, inner;
+  Lines lines;
   float sign;  // 1: largest, -1: smallest
   bool last;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t line) const {
-    const T* from = x + line / inner * extent * inner + line % inner;
+    const T* from = x + lines.at(line);
     float best = -INFINITY;
-    for (int64_t k = team.rank(); k < extent; k += team.size())
-      best = larger(sign * as_float(from[k * inner]), best);
+    for (int64_t k = team.rank(); k < lines.length; k += team.size())
+      best = larger(sign * as_float(from[k * lines.stride]), best);
     best = team.max(best);
     float place = -INFINITY;  // of the first: negated
-    for (int64_t k = team.rank(); k < extent; k += team.size()) {
+    for (int64_t k = team.rank(); k < lines.length; k += team.size()) {
       const float mine = last ? static_cast<float>(k) : -static_cast<float>(k);
-      if (sign * as_float(from[k * inner]) == best && mine > place) place = mine;
+      if (sign * as_float(from[k * lines.stride]) == best && mine > place) place = mine;
     }
     place = team.max(place);
     if (team.rank() == 0) {
-      const float first = extent > 0 ? as_float(from[0]) : 0;
+      const float first = lines.length > 0 ? as_float(from[0]) : 0;
       const bool none = first != first || place == -INFINITY;
       to[line] = none ? 0 : static_cast<int64_t>(last ? place : -place);
     }
@@ -432,23 +433,17 @@ inline Refusal arg_refuses(const KernelCall& call) {
 
 template <class On>
 PreparedKernel prepare_arg(const KernelCall& call) {
-  const Shape& shape = call.in[0].shape;
-  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
-  int64_t lines = 1, inner = 1;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (d != axis) lines *= shape[d];
-    if (d > axis) inner *= shape[d];
-  }
+  const Lines lines = Lines::of(call.in[0].shape, static_cast<size_t>(call.node.attrs.i("axis")));
+  const int64_t count = element_count(call.out[0].shape);  // one also of an empty line
   const float sign = call.node.op == "argmax" ? 1.0f : -1.0f;
   const bool last = call.node.attrs.i("select_last_index", 0) != 0;
   PreparedKernel prepared;
-  prepared.run = [=, extent = shape[axis]](const KernelArgs& args) {
-    if (lines == 0) return;
+  prepared.run = [=](const KernelArgs& args) {
+    if (count == 0) return;
     with_element(args.in[0].type.dtype, [&](auto element) {
       using T = decltype(element);
-      const ArgRow<T> body{
-          args.in[0].as<T>(), args.out[0].as<int64_t>(), extent, inner, sign, last};
-      On::rows(args, lines, extent, body, "argmax");
+      const ArgRow<T> body{args.in[0].as<T>(), args.out[0].as<int64_t>(), lines, sign, last};
+      On::rows(args, count, lines.length, body, "argmax");
     });
   };
   prepared.impl = "cuda:rows";
@@ -462,14 +457,14 @@ template <class T>
 struct CumsumLine {
   const T* x;
   T* to;
-  int64_t extent, inner;
+  Lines lines;
   bool exclusive, reverse;
 
   SR_HOST_DEVICE void operator()(int64_t line) const {
-    const int64_t base = line / inner * extent * inner + line % inner;
+    const int64_t base = lines.at(line);
     decltype(as_number(T{})) sum = 0;
-    for (int64_t k = 0; k < extent; ++k) {
-      const int64_t at = base + (reverse ? extent - 1 - k : k) * inner;
+    for (int64_t k = 0; k < lines.length; ++k) {
+      const int64_t at = base + (reverse ? lines.length - 1 - k : k) * lines.stride;
       const auto before = sum;
       sum += as_number(x[at]);
       assign(to[at], exclusive ? before : sum);
@@ -484,22 +479,15 @@ inline Refusal cumsum_refuses(const KernelCall& call) {
 
 template <class On>
 PreparedKernel prepare_cumsum(const KernelCall& call) {
-  const TensorType& in = call.in[0];
-  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
-  int64_t lines = 1, inner = 1;
-  for (size_t d = 0; d < in.shape.size(); ++d) {
-    if (d != axis) lines *= in.shape[d];
-    if (d > axis) inner *= in.shape[d];
-  }
+  const Lines lines = Lines::of(call.in[0].shape, static_cast<size_t>(call.node.attrs.i("axis")));
   const bool exclusive = call.node.attrs.i("exclusive", 0) != 0,
              reverse = call.node.attrs.i("reverse", 0) != 0;
   PreparedKernel prepared;
-  prepared.run = [=, dtype = in.dtype, extent = in.shape[axis]](const KernelArgs& args) {
-    with_number(dtype, [&](auto element) {
+  prepared.run = [=](const KernelArgs& args) {
+    with_number(args.in[0].type.dtype, [&](auto element) {
       using T = decltype(element);
-      const CumsumLine<T> body{
-          args.in[0].as<T>(), args.out[0].as<T>(), extent, inner, exclusive, reverse};
-      On::each(args, lines, body, "cumsum");
+      const CumsumLine<T> body{args.in[0].as<T>(), args.out[0].as<T>(), lines, exclusive, reverse};
+      On::each(args, lines.count, body, "cumsum");
     });
   };
   prepared.impl = "cuda:lines";
@@ -515,7 +503,8 @@ struct TopKLine {
   const T* x;
   T* values;
   int64_t* indices;
-  int64_t extent, k, inner;
+  Lines lines;
+  int64_t k;
   bool largest;
 
   /// NaN counts as the greatest.
@@ -524,22 +513,22 @@ struct TopKLine {
     return a > b || (a != a && b == b);
   }
   SR_HOST_DEVICE bool before(const T* line, int64_t a, int64_t b) const {
-    const auto p = as_number(line[a * inner]), q = as_number(line[b * inner]);
+    const auto p = as_number(line[a * lines.stride]), q = as_number(line[b * lines.stride]);
     if (largest ? greater(p, q) : greater(q, p)) return true;
     return !(largest ? greater(q, p) : greater(p, q)) && a < b;
   }
   SR_HOST_DEVICE void operator()(int64_t line) const {
-    const T* from = x + line / inner * extent * inner + line % inner;
-    const int64_t to = line / inner * k * inner + line % inner;
+    const T* from = x + lines.at(line);
+    const int64_t to = Lines{lines.count, k, lines.stride}.at(line);
     int64_t last = -1;
     for (int64_t j = 0; j < k; ++j) {
       int64_t best = -1;
-      for (int64_t e = 0; e < extent; ++e) {
+      for (int64_t e = 0; e < lines.length; ++e) {
         if (last >= 0 && !before(from, last, e)) continue;
         if (best < 0 || before(from, e, best)) best = e;
       }
-      values[to + j * inner] = from[best * inner];
-      indices[to + j * inner] = best;
+      values[to + j * lines.stride] = from[best * lines.stride];
+      indices[to + j * lines.stride] = best;
       last = best;
     }
   }
@@ -552,27 +541,16 @@ inline Refusal top_k_refuses(const KernelCall& call) {
 
 template <class On>
 PreparedKernel prepare_top_k(const KernelCall& call) {
-  const TensorType& in = call.in[0];
-  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
-  int64_t lines = 1, inner = 1;
-  for (size_t d = 0; d < in.shape.size(); ++d) {
-    if (d != axis) lines *= in.shape[d];
-    if (d > axis) inner *= in.shape[d];
-  }
+  const Lines lines = Lines::of(call.in[0].shape, static_cast<size_t>(call.node.attrs.i("axis")));
   const int64_t k = call.node.attrs.i("k");
   const bool largest = call.node.attrs.i("largest") != 0;
   PreparedKernel prepared;
-  prepared.run = [=, dtype = in.dtype, extent = in.shape[axis]](const KernelArgs& args) {
-    with_number(dtype, [&](auto element) {
+  prepared.run = [=](const KernelArgs& args) {
+    with_number(args.in[0].type.dtype, [&](auto element) {
       using T = decltype(element);
-      const TopKLine<T> body{args.in[0].as<T>(),
-                             args.out[0].as<T>(),
-                             args.out[1].as<int64_t>(),
-                             extent,
-                             k,
-                             inner,
-                             largest};
-      On::each(args, lines, body, "top_k");
+      const TopKLine<T> body{
+          args.in[0].as<T>(), args.out[0].as<T>(), args.out[1].as<int64_t>(), lines, k, largest};
+      On::each(args, lines.count, body, "top_k");
     });
   };
   prepared.impl = "cuda:lines";
