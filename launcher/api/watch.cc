@@ -9,6 +9,7 @@
 #include "base/error.h"
 
 namespace shardrun {
+
 Watch::Watch(std::function<Reference()> reference, std::function<double()> now, double patience,
              double least)
     : reference_(std::move(reference)), now_(std::move(now)), patience_(patience), least_(least) {}
