@@ -3,12 +3,13 @@
 // Time is the index of a step. A micro-batch runs the micro steps from the start again, so what
 // lives from one micro-batch into the next is persistent; everything else is made anew in each.
 // Values that cross into the update phase are the last micro-batch's.
+#include "planner/memory.h"
+
 #include <algorithm>
 #include <limits>
 #include <map>
 
 #include "graph/op_def.h"
-#include "planner/partition.h"
 
 namespace shardrun {
 namespace {

@@ -1,7 +1,6 @@
-// Partition: Graph and Plan into every rank's Program; then memory.
+// Partition: Graph and Plan into every rank's Program.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -12,6 +11,8 @@
 #include "planner/cluster.h"
 
 namespace shardrun {
+
+struct Skeleton;
 
 /// Extents of dims that are cut, with the axes that cut them, outermost first.
 using Cuts = std::set<std::pair<int64_t, std::vector<int>>>;
@@ -31,34 +32,11 @@ class Partition {
             Collectives collectives = Collectives::together);
   ~Partition();
   Program program(int64_t rank) const;
-  const Cuts& cuts() const;  // all there are, the same on every rank
-
-  struct Skeleton;
+  const Cuts& cuts() const { return cuts_; }  // all there are, the same on every rank
 
  private:
   std::unique_ptr<const Skeleton> skeleton_;
+  Cuts cuts_;
 };
-
-/// What the backend needs for a step.
-using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
-
-/// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
-/// names' appearance, then what setup makes, then what kernels keep; a result may take over a dying
-/// operand's memory where OpDef::in_place allows, and an update its parameter's. Temporary buffers:
-/// best fit over live ranges. `persistent_like`: lay persistent buffers out as that Program did (an
-/// eval Program beside its training Program), appending none.
-void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr);
-
-/// What a placed Program's arena holds: all of it, and per node of the Graph the most that is alive
-/// in a step at it (its kernel, or a collective in front of it or behind it), workspaces included.
-struct ArenaUse {
-  int64_t bytes = 0;
-  std::vector<int64_t> alive;
-};
-ArenaUse arena_use(const Program& program, const Graph& graph);
-
-/// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
-/// apart).
-void check_memory(const Program& program);
 
 }  // namespace shardrun

@@ -7,8 +7,8 @@
 #include "graph/plan.h"
 #include "planner/cluster.h"
 #include "planner/discovery.h"
+#include "planner/memory.h"
 #include "planner/numbered_rows.h"
-#include "planner/partition.h"
 #include "planner/reshard_table.h"
 #include "planner/solver.h"
 

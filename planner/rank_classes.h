@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/memory.h"
 #include "planner/partition.h"
 
 namespace shardrun {

@@ -44,12 +44,7 @@ bool runs_alike(const Program& program, const Step& more, const Step& alone,
   return asked({more.node, in, out}, {alone.node, own_in, own_out});
 }
 
-void remove_gone(Program& program, const std::set<size_t>& gone) {
-  std::vector<Step> steps;
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    if (gone.count(s) == 0) steps.push_back(std::move(program.steps[s]));
-  }
-  program.steps = std::move(steps);
+std::vector<BufferId> drop_unused_buffers(Program& program) {
   std::vector<BufferId> renamed(program.buffers.size(), -1);
   const auto visit = [&](auto&& f) {
     for (auto* steps : {&program.setup, &program.steps}) {
@@ -79,6 +74,16 @@ void remove_gone(Program& program, const std::set<size_t>& gone) {
       step.node.outputs = step.out;
     }
   }
+  return renamed;
+}
+
+void remove_gone(Program& program, const std::set<size_t>& gone) {
+  std::vector<Step> steps;
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (gone.count(s) == 0) steps.push_back(std::move(program.steps[s]));
+  }
+  program.steps = std::move(steps);
+  drop_unused_buffers(program);
 }
 
 }  // namespace shardrun

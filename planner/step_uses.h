@@ -1,4 +1,4 @@
-// What passes that join the steps of one rank's Program ask of it.
+// What passes over the steps of one rank's Program ask of it.
 #pragma once
 
 #include <algorithm>
@@ -56,6 +56,10 @@ bool is_update(const Step& step);
 using RunsAlike = std::function<bool(const KernelCall& more, const KernelCall& alone)>;
 bool runs_alike(const Program& program, const Step& more, const Step& alone,
                 const RunsAlike& asked);
+
+/// Takes out the buffers that no step or binding knows, and gives local nodes the numbers of the
+/// others. By old number the new one, -1: gone.
+std::vector<BufferId> drop_unused_buffers(Program& program);
 
 /// Takes out steps, and the buffers that no step or binding knows any more.
 void remove_gone(Program& program, const std::set<size_t>& gone);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/joined_step.h"
 #include "planner/join_steps.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"

@@ -20,6 +20,8 @@
 #include "planner/join_steps.h"
 #include "planner/join_updates.h"
 #include "planner/keep_packed.h"
+#include "planner/memory.h"
+#include "planner/partition.h"
 #include "planner/planner.h"
 #include "planner/share_groups.h"
 #include "tests/exec/random_plan.h"

@@ -12,6 +12,7 @@
 #include "exec/beside.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/join_steps.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "tests/collectives/ranks.h"
 #include "tests/exec/random_plan.h"

@@ -13,6 +13,7 @@
 #include "models/wide_resnet.h"
 #include "planner/join_steps.h"
 #include "planner/keep_packed.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"

@@ -10,6 +10,7 @@
 #include "exec/executor.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "planner/strategy.h"
 #include "planner/trial.h"

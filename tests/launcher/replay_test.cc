@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu.h"
 #include "planner/join_steps.h"
 #include "planner/join_updates.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/graph/graph_build.h"

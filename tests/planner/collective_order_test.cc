@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "planner/baselines.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "planner/planner.h"
 #include "tests/planner/gpt_step.h"

@@ -6,6 +6,7 @@
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "models/wide_resnet.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "planner/share_groups.h"
 #include "tests/exec/random_plan.h"

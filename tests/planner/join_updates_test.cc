@@ -9,6 +9,7 @@
 #include "exec/executor.h"
 #include "graph/op_def.h"
 #include "planner/join_steps.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"

@@ -5,6 +5,7 @@
 
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 #include "planner/step_uses.h"
 #include "tests/exec/random_plan.h"

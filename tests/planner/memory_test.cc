@@ -1,11 +1,11 @@
 // Offsets in the arena: nothing alive overlaps, dying operands are reused, and thousands of buffers
 // are placed quickly.
+#include "planner/memory.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <random>
-
-#include "planner/partition.h"
 
 namespace shardrun {
 namespace {

@@ -10,6 +10,7 @@
 #include "exec/executor.h"
 #include "graph/optimizer.h"
 #include "kernels/cpu/cpu.h"
+#include "planner/memory.h"
 #include "planner/partition.h"
 
 namespace shardrun::testing {

@@ -1,0 +1,33 @@
+// Memory: where in one arena the buffers of a Program lie.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "graph/program.h"
+
+namespace shardrun {
+
+/// What the backend needs for a step.
+using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
+
+/// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
+/// names' appearance, then what setup makes, then what kernels keep; a result may take over a dying
+/// operand's memory where OpDef::in_place allows, and an update its parameter's. Temporary buffers:
+/// best fit over live ranges. `persistent_like`: lay persistent buffers out as that Program did (an
+/// eval Program beside its training Program), appending none.
+void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr);
+
+/// What a placed Program's arena holds: all of it, and per node of the Graph the most that is alive
+/// in a step at it (its kernel, or a collective in front of it or behind it), workspaces included.
+struct ArenaUse {
+  int64_t bytes = 0;
+  std::vector<int64_t> alive;
+};
+ArenaUse arena_use(const Program& program, const Graph& graph);
+
+/// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
+/// apart).
+void check_memory(const Program& program);
+
+}  // namespace shardrun
