@@ -1,9 +1,8 @@
 // Faults by step, and the devices that have them.
 #include "device/cuda/faults.h"
 
-#include <mutex>
-
 #include "base/error.h"
+#include "device/cuda/by_stream.h"
 
 namespace shardrun::cuda {
 
@@ -36,9 +35,8 @@ void Faults::check() {
 
 namespace {
 
-std::mutex mutex;
-std::map<const void*, Faults*>& all() {
-  static std::map<const void*, Faults*> faults;
+ByStream<Faults>& all() {
+  static ByStream<Faults> faults;
   return faults;
 }
 
@@ -46,18 +44,10 @@ std::map<const void*, Faults*>& all() {
 
 Fault* fault_of(const void* stream, const std::string& number, const std::string& owner,
                 int64_t bound) {
-  const std::lock_guard lock(mutex);
-  const auto found = all().find(stream);
-  return found == all().end() ? nullptr : found->second->of_step(number, owner, bound);
+  Faults* const faults = all().find(stream);
+  return faults == nullptr ? nullptr : faults->of_step(number, owner, bound);
 }
 
-void set_faults_of(const void* stream, Faults* faults) {
-  const std::lock_guard lock(mutex);
-  if (faults != nullptr) {
-    all()[stream] = faults;
-  } else {
-    all().erase(stream);
-  }
-}
+void set_faults_of(const void* stream, Faults* faults) { all().set(stream, faults); }
 
 }  // namespace shardrun::cuda
