@@ -13,9 +13,9 @@ Skeleton::Skeleton(const Graph& g, const Plan& p) : graph(g), plan(p) {
     SR_REQUIRE(it != plan.nodes.end(), invalid_input, "plan: nodes: '", node.name, "' is missing");
     const NodePlan& np = it->second;
     SR_REQUIRE(np.in.size() == node.inputs.size() && np.out.size() == node.outputs.size(),
-               invalid_input, "plan: nodes: '", node.name, "' has ", np.in.size(),
-               " operands and ", np.out.size(), " results, the graph has ", node.inputs.size(),
-               " and ", node.outputs.size());
+               invalid_input, "plan: nodes: '", node.name, "' has ", np.in.size(), " operands and ",
+               np.out.size(), " results, the graph has ", node.inputs.size(), " and ",
+               node.outputs.size());
     node_plans.push_back(&np);
   }
 }
