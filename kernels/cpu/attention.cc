@@ -7,6 +7,10 @@
 // query's log-sum-exp and delta, keys have nothing to do with one another but in dq, which is
 // summed at the end. What is cut follows from the shapes, so results do not depend on the number of
 // threads.
+//
+// oneDNN lays out the second operand of a product anew in each call. Where heads are few and keys
+// seen by all queries, what many tiles read alike is laid out once, before them: v; going
+// backward, v^T of a block and dy of a tile.
 #include "graph/ops/attention.h"
 
 #include <map>
@@ -19,8 +23,9 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kTile = 64;     // queries
-constexpr int64_t kFewHeads = 8;  // below, blocks of keys make up for heads
+constexpr int64_t kTile = 64;       // queries
+constexpr int64_t kTallTile = 256;  // against packed keys: each tile's sums go through all of dv
+constexpr int64_t kFewHeads = 8;    // below, blocks of keys make up for heads
 constexpr int64_t kKeyBlock = 128;
 
 int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -47,19 +52,21 @@ struct Setup {
   bool boolean_mask = false;
   int64_t mask_stride[4] = {0, 0, 0, 0};
   std::vector<KeyBlock> blocks;
+  bool packed = false;                  // second operands that many tiles read
+  int64_t packed_v = 0, packed_dy = 0;  // bytes: of a head or block, of a tile
+  int64_t tile_rows = 0;                // at most
   int threads = 1;
   int64_t scratch = 0;  // the largest of all gemms
 
-  int64_t tile_rows() const { return std::min(kTile, T); }
   int64_t block_keys() const { return blocks.empty() ? 0 : blocks[0].keys; }  // at most
 };
 
-// Row-major [rows, cols] with cols contiguous, or its transpose.
+// Row-major [rows, cols] with cols contiguous, or its transpose; b may be packed instead.
 GemmPtr product(std::map<std::vector<int64_t>, GemmPtr>& made, int64_t m, int64_t k, int64_t n,
                 Shape a_strides, Shape b_strides, int64_t c_stride, DType in, DType out,
-                bool accumulate, std::string* why) {
+                bool accumulate, bool packed, std::string* why) {
   const std::vector<int64_t> id = {
-      m, k, n, a_strides[0], b_strides[0], c_stride, static_cast<int64_t>(out), accumulate};
+      m, k, n, a_strides[0], b_strides[0], c_stride, static_cast<int64_t>(out), accumulate, packed};
   auto [it, fresh] = made.try_emplace(id);
   if (fresh) {
     it->second = Gemm::make({{m, k},
@@ -71,14 +78,35 @@ GemmPtr product(std::map<std::vector<int64_t>, GemmPtr>& made, int64_t m, int64_
                              in,
                              out,
                              accumulate,
-                             /*one_thread=*/true},
+                             /*one_thread=*/true,
+                             packed},
                             why);
   }
   return it->second;
 }
 
-std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why) {
+bool same(const BlockLayout& a, const BlockLayout& b) {
+  return a.width == b.width && a.depth == b.depth;
+}
+
+// Notes what the packed operands of t take. False: a tile before it wants v in another layout.
+bool add_packed(Setup& s, const KeyBlock& block, const Tile& t) {
+  const Gemm& of_v = t.values ? *t.values : *t.dp;
+  const BlockLayout v = of_v.blocks();
+  if (!block.tiles.empty()) {
+    const Tile& first = block.tiles[0];
+    if (!same(v, (first.values ? *first.values : *first.dp).blocks())) return false;
+  }
+  const int64_t k = t.values ? t.keys : s.Dv, n = t.values ? s.Dv : t.keys;
+  s.packed_v = std::max(s.packed_v, round64(v.bytes(k, n, s.dtype)));
+  if (t.dv)
+    s.packed_dy = std::max(s.packed_dy, round64(t.dv->blocks().bytes(t.rows, s.Dv, s.dtype)));
+  return true;
+}
+
+std::optional<Setup> cut(const KernelCall& call, bool grad, bool packed, std::string* why) {
   Setup s;
+  s.packed = packed;
   s.attrs = AttentionAttrs::of(call.node);
   const size_t first = grad ? 1 : 0, rest = grad ? 6 : 3;
   const Shape &q = call.in[first].shape, &v = call.in[first + 2].shape;
@@ -94,39 +122,44 @@ std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why)
     const Shape strides = row_major_strides(mask.shape);
     for (size_t d = 0; d < 4; ++d) s.mask_stride[d] = mask.shape[d] == 1 ? 0 : strides[d];
   }
-  const int64_t width = grad && s.B * s.H < kFewHeads ? kKeyBlock : std::max<int64_t>(s.S, 1);
+  const bool few = s.B * s.H < kFewHeads;
+  const int64_t width = grad && few ? kKeyBlock : std::max<int64_t>(s.S, 1);
+  const int64_t height = grad && packed ? kTallTile : kTile;
+  if (packed && (!few || s.attrs.causal || s.T <= height || s.S == 0)) return std::nullopt;
+  s.tile_rows = std::min(height, s.T);
   const DType d = s.dtype, f32 = DType::f32;
   std::map<std::vector<int64_t>, GemmPtr> made;
   for (int64_t first_key = 0; first_key == 0 || first_key < s.S; first_key += width) {
     KeyBlock block;
     block.begin = first_key, block.keys = std::min(width, s.S - first_key);
-    for (int64_t begin = 0; begin < s.T; begin += kTile) {
+    for (int64_t begin = 0; begin < s.T; begin += height) {
       Tile t;
-      t.begin = begin, t.rows = std::min(kTile, s.T - begin), t.keys = block.keys;
+      t.begin = begin, t.rows = std::min(height, s.T - begin), t.keys = block.keys;
       if (s.attrs.causal) {
         const int64_t seen = begin + t.rows + s.attrs.q_offset - first_key;
         t.keys = std::clamp<int64_t>(seen, 0, block.keys);
       }
       if (t.keys > 0) {
         const int64_t R = t.rows, K = t.keys, W = std::min(width, s.S);
-        t.scores = product(made, R, s.D, K, {s.D, 1}, {1, s.D}, W, d, f32, false, why);
+        t.scores = product(made, R, s.D, K, {s.D, 1}, {1, s.D}, W, d, f32, false, false, why);
         if (!t.scores) return std::nullopt;
         std::vector<GemmPtr> all = {t.scores};
         if (!grad) {
-          t.values = product(made, R, K, s.Dv, {W, 1}, {s.Dv, 1}, s.Dv, d, d, false, why);
+          t.values = product(made, R, K, s.Dv, {W, 1}, {s.Dv, 1}, s.Dv, d, d, false, packed, why);
           all.push_back(t.values);
         } else {
           const DType sum = width < s.S ? f32 : d;  // dq of some keys, or of all
-          t.dp = product(made, R, s.Dv, K, {s.Dv, 1}, {1, s.Dv}, W, d, f32, false, why);
-          t.dv = product(made, K, R, s.Dv, {1, W}, {s.Dv, 1}, s.Dv, d, f32, true, why);
-          t.dk = product(made, K, R, s.D, {1, W}, {s.D, 1}, s.D, d, f32, true, why);
-          t.dq = product(made, R, K, s.D, {W, 1}, {s.D, 1}, s.D, d, sum, false, why);
+          t.dp = product(made, R, s.Dv, K, {s.Dv, 1}, {1, s.Dv}, W, d, f32, false, packed, why);
+          t.dv = product(made, K, R, s.Dv, {1, W}, {s.Dv, 1}, s.Dv, d, f32, true, packed, why);
+          t.dk = product(made, K, R, s.D, {1, W}, {s.D, 1}, s.D, d, f32, true, false, why);
+          t.dq = product(made, R, K, s.D, {W, 1}, {s.D, 1}, s.D, d, sum, false, false, why);
           all.insert(all.end(), {t.dp, t.dv, t.dk, t.dq});
         }
         for (const GemmPtr& gemm : all) {
           if (!gemm) return std::nullopt;
           s.scratch = std::max(s.scratch, round64(gemm->scratch_bytes()));
         }
+        if (packed && !add_packed(s, block, t)) return std::nullopt;
       }
       block.tiles.push_back(t);
     }
@@ -135,6 +168,11 @@ std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why)
   const auto each = static_cast<int64_t>(grad ? s.blocks.size() : s.blocks[0].tiles.size());
   s.threads = static_cast<int>(std::clamp<int64_t>(s.B * s.H * each, 1, omp_get_max_threads()));
   return s;
+}
+
+std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why) {
+  if (auto packed = cut(call, grad, true, why)) return packed;
+  return cut(call, grad, false, why);
 }
 
 // Turns raw scores of one query into scale * score, activated, + mask over keys [first, first +
@@ -217,30 +255,50 @@ void for_each_part(const Setup& s, size_t parts, F&& f) {
     f(i / each, static_cast<size_t>(i % each), omp_get_thread_num());
 }
 
-// Per thread: scores f32 [tile, S]; for bf16 the probabilities again, rounded; oneDNN's scratch.
+// Packed v of each head. Per thread: scores f32 [tile, S]; for bf16 the probabilities again,
+// rounded; oneDNN's scratch.
 struct ForwardSpace {
-  int64_t scores, narrow, total;
+  int64_t v, scores, narrow, per_thread, total;
   explicit ForwardSpace(const Setup& s)
-      : scores(round64(s.tile_rows() * s.S * 4)),
-        narrow(s.dtype == DType::bf16 ? round64(s.tile_rows() * s.S * 2) : 0),
-        total((scores + narrow + s.scratch) * s.threads) {}
+      : v(s.B * s.H * s.packed_v),
+        scores(round64(s.tile_rows * s.S * 4)),
+        narrow(s.dtype == DType::bf16 ? round64(s.tile_rows * s.S * 2) : 0),
+        per_thread(scores + narrow + s.scratch),
+        total(v + per_thread * s.threads) {}
 };
+
+// `count` rows of v or dy [.., Dv] from `row` on.
+MatrixView rows_of(const Setup& s, const TensorView& x, int64_t row, int64_t count) {
+  return {x.as<char>() + row * s.Dv * size_of(s.dtype), s.dtype, count, s.Dv, s.Dv, 1};
+}
+
+MatrixView transposed(const MatrixView& m) {
+  return {m.data, m.dtype, m.cols, m.rows, m.col_stride, m.row_stride};
+}
 
 void forward(const Setup& s, const KernelArgs& args) {
   const ForwardSpace space(s);
   const int64_t bytes = size_of(s.dtype);
+  auto* packed_v = static_cast<char*>(args.workspace);
   const TensorView* mask = s.attrs.has_mask ? &args.in[3] : nullptr;
   const RandomStream stream = stream_of(s, args);
   const std::vector<Tile>& tiles = s.blocks[0].tiles;
+  if (s.packed) {
+    for (int64_t head = 0; head < s.B * s.H; ++head) {
+      pack_blocks(rows_of(s, args.in[2], head * s.S, s.S), s.dtype, tiles[0].values->blocks(),
+                  packed_v + head * s.packed_v);
+    }
+  }
   for_each_part(s, tiles.size(), [&](int64_t head, size_t part, int thread) {
     const Tile& tile = tiles[part];
-    char* work = static_cast<char*>(args.workspace) + thread * (space.total / s.threads);
+    char* work = packed_v + space.v + thread * space.per_thread;
     auto* scores = reinterpret_cast<float*>(work);
     auto* narrow = reinterpret_cast<uint16_t*>(work + space.scores);
     char* scratch = work + space.scores + space.narrow;
     const char* q = args.in[0].as<char>() + (head * s.T + tile.begin) * s.D * bytes;
     const char* k = args.in[1].as<char>() + head * s.S * s.D * bytes;
-    const char* v = args.in[2].as<char>() + head * s.S * s.Dv * bytes;
+    const void* v =
+        s.packed ? packed_v + head * s.packed_v : rows_of(s, args.in[2], head * s.S, s.S).data;
     char* y = args.out[0].as<char>() + (head * s.T + tile.begin) * s.Dv * bytes;
     float* lse = args.out[1].as<float>() + head * s.T + tile.begin;
     if (!tile.scores) {
@@ -269,23 +327,24 @@ void forward(const Setup& s, const KernelArgs& args) {
   });
 }
 
-// For all: each query's delta, and where keys are in blocks each block's dq. Per thread: p and dp
-// f32 [tile, keys]; for bf16 both again, rounded, and f32 sums of dk and dv; the slopes of one
-// query's scores.
+// For all: each query's delta, packed dy of each tile, and where keys are in blocks each block's
+// dq. Per thread: packed v^T; p and dp f32 [tile, keys]; for bf16 both again, rounded, and f32 sums
+// of dk and dv; the slopes of one query's scores.
 struct BackwardSpace {
-  int64_t delta, dq, scores, narrow, dk, dv, slopes, per_thread, total;
+  int64_t delta, dy, dq, scores, narrow, dk, dv, slopes, per_thread, total;
   explicit BackwardSpace(const Setup& s) {
     const bool bf16 = s.dtype == DType::bf16;
     const int64_t keys = s.block_keys(), count = static_cast<int64_t>(s.blocks.size());
     delta = round64(s.B * s.H * s.T * 4);
+    dy = s.B * s.H * static_cast<int64_t>(s.blocks[0].tiles.size()) * s.packed_dy;
     dq = count > 1 ? round64(s.B * s.H * count * s.T * s.D * 4) : 0;
-    scores = round64(s.tile_rows() * keys * 4);
-    narrow = bf16 ? round64(s.tile_rows() * keys * 2) : 0;
+    scores = round64(s.tile_rows * keys * 4);
+    narrow = bf16 ? round64(s.tile_rows * keys * 2) : 0;
     dk = bf16 ? round64(keys * s.D * 4) : 0;
     dv = bf16 ? round64(keys * s.Dv * 4) : 0;
     slopes = s.attrs.slope != 1 ? round64(keys * 4) : 0;
-    per_thread = 2 * scores + 2 * narrow + dk + dv + slopes + s.scratch;
-    total = delta + dq + s.threads * per_thread;
+    per_thread = s.packed_v + 2 * scores + 2 * narrow + dk + dv + slopes + s.scratch;
+    total = delta + dy + dq + s.threads * per_thread;
   }
 };
 
@@ -330,12 +389,27 @@ void backward(const Setup& s, const KernelArgs& args) {
   const RandomStream stream = stream_of(s, args);
   const auto scale = static_cast<float>(s.attrs.scale);
   auto* deltas = static_cast<float*>(args.workspace);
-  auto* dq_parts = reinterpret_cast<float*>(static_cast<char*>(args.workspace) + space.delta);
+  char* packed_dy = static_cast<char*>(args.workspace) + space.delta;
+  auto* dq_parts = reinterpret_cast<float*>(packed_dy + space.dy);
+  char* of_threads = packed_dy + space.dy + space.dq;
+  const auto dy_of = [&](int64_t head, const Tile& tile) {
+    return rows_of(s, args.in[0], head * s.T + tile.begin, tile.rows);
+  };
+  const auto packed_dy_of = [&](int64_t head, const Tile& tile) {
+    const int64_t tiles = (s.T + s.tile_rows - 1) / s.tile_rows;
+    return packed_dy + (head * tiles + tile.begin / s.tile_rows) * s.packed_dy;
+  };
   find_deltas(s, args, deltas);
+  if (s.packed) {
+    for (int64_t head = 0; head < s.B * s.H; ++head) {
+      for (const Tile& tile : s.blocks[0].tiles)
+        pack_blocks(dy_of(head, tile), s.dtype, tile.dv->blocks(), packed_dy_of(head, tile));
+    }
+  }
   for_each_part(s, s.blocks.size(), [&](int64_t head, size_t part, int thread) {
     const KeyBlock& block = s.blocks[part];
-    char* work =
-        static_cast<char*>(args.workspace) + space.delta + space.dq + thread * space.per_thread;
+    char* packed_v = of_threads + thread * space.per_thread;
+    char* work = packed_v + s.packed_v;
     auto* p = reinterpret_cast<float*>(work);
     auto* dp = reinterpret_cast<float*>(work + space.scores);
     auto* p_narrow = reinterpret_cast<uint16_t*>(work + 2 * space.scores);
@@ -345,7 +419,9 @@ void backward(const Setup& s, const KernelArgs& args) {
     char* scratch = sums + space.dk + space.dv + space.slopes;
     const int64_t key = head * s.S + block.begin;
     const char* k = args.in[2].as<char>() + key * s.D * bytes;
-    const char* v = args.in[3].as<char>() + key * s.Dv * bytes;
+    const MatrixView of_v = rows_of(s, args.in[3], key, block.keys);
+    if (s.packed) pack_blocks(transposed(of_v), s.dtype, block.tiles[0].dp->blocks(), packed_v);
+    const void* v = s.packed ? packed_v : of_v.data;
     float* dk = bf16 ? reinterpret_cast<float*>(sums) : args.out[1].as<float>() + key * s.D;
     float* dv =
         bf16 ? reinterpret_cast<float*>(sums + space.dk) : args.out[2].as<float>() + key * s.Dv;
@@ -364,7 +440,7 @@ void backward(const Setup& s, const KernelArgs& args) {
         continue;
       }
       const char* q = args.in[1].as<char>() + at * s.D * bytes;
-      const char* dy = args.in[0].as<char>() + at * s.Dv * bytes;
+      const void* dy = dy_of(head, tile).data;
       tile.scores->run(q, k, p, scratch);
       tile.dp->run(dy, v, dp, scratch);
       for (int64_t r = 0; r < tile.rows; ++r) {
@@ -394,7 +470,7 @@ void backward(const Setup& s, const KernelArgs& args) {
       }
       const void* probs = bf16 ? static_cast<const void*>(p_narrow) : p;
       const void* ds = bf16 ? static_cast<const void*>(ds_narrow) : dp;
-      tile.dv->run(probs, dy, dv, scratch);
+      tile.dv->run(probs, s.packed ? packed_dy_of(head, tile) : dy, dv, scratch);
       tile.dk->run(ds, q, dk, scratch);
       tile.dq->run(ds, k, dq, scratch);
     }

@@ -89,19 +89,19 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(told.returncode, 0, told.stderr)
 
     def test_on_a_cpu_they_take_turns(self):
-        told, (result,) = self.compare("--modes", "eager", "gat-dense")
+        told, (result,) = self.compare("--modes", "eager", "gat-dense-f32")
         self.check(result, 1024)
         self.assertEqual((self.here / "together").read_text(), "True")
         self.assertIn("1024 nodes a step: ours ", told.stdout)
 
     def test_without_pytorch(self):
-        told, (result,) = self.compare("--alone", "gat-dense")
+        told, (result,) = self.compare("--alone", "gat-dense-f32")
         self.assertAlmostEqual(result["of_ceiling"], FLOPS / result["ours"] / CEILING)
         self.assertEqual(told.returncode, 0, told.stderr)
 
     def test_it_goes_on_without_bench_step(self):
         (self.here / "fails").touch()
-        told, (result,) = self.compare("--alone", "gat-dense")
+        told, (result,) = self.compare("--alone", "gat-dense-f32")
         self.assertIn("  shardrun: no such step", told.stdout)
         self.assertGreater(result["ours"], OURS)
         self.assertNotIn("of_ceiling", result)

@@ -329,15 +329,16 @@ TEST(CpuKernels, ShortLines) {
   }
 }
 
-// Heads that are fewer than threads: their tiles and blocks of keys are shared out instead.
+// Heads that are fewer than threads: their tiles and blocks of keys are shared out instead, and
+// where all keys are seen, second operands are packed before.
 TEST(CpuKernels, AttentionOfFewHeads) {
   std::mt19937_64 rng(kSeed + 4);
   std::set<std::string> exercised;
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t q_offset : {-40, 0, 130}) {
       for (const int64_t width : {2, 16}) {
-        const TensorType q{dtype, {1, 1, 150, width}}, k{dtype, {1, 1, 290, width}},
-            v{dtype, {1, 1, 290, 24}}, y{dtype, {1, 1, 150, 24}}, lse{DType::f32, {1, 1, 150}};
+        const TensorType q{dtype, {1, 2, 300, width}}, k{dtype, {1, 2, 290, width}},
+            v{dtype, {1, 2, 290, 24}}, y{dtype, {1, 2, 300, 24}}, lse{DType::f32, {1, 2, 300}};
         for (const bool grad : {false, true}) {
           Case c{make(grad ? "attention_grad" : "attention",
                       {{"scale", 0.3}, {"slope", 0.2}, {"causal", int64_t{q_offset != 130}}}),
@@ -347,12 +348,12 @@ TEST(CpuKernels, AttentionOfFewHeads) {
           if (q_offset != 130) c.node.attrs.set("q_offset", q_offset);
           if (width == 2) {  // another mask for each query
             c.node.attrs.set("has_mask", int64_t{1});
-            c.in.push_back({dtype, {1, 1, 150, 290}});
+            c.in.push_back({dtype, {1, 1, 300, 290}});
           }
           c.node.attrs.set("dropout", 0.2);
           c.node.attrs.set("seed", int64_t{1} << 40);
           c.node.attrs.set("key", int64_t{9});
-          c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 300, 301});
+          c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 430, 301});
           c.node.attrs.set("start", std::vector<int64_t>{1, 2, 130, 7});
           c.in.push_back({DType::i64, {}});
           c.out = infer_types(c.node, c.in);
