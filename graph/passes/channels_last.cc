@@ -6,6 +6,7 @@
 
 #include "graph/ops/families.h"
 #include "graph/ops/window.h"
+#include "graph/passes/movement.h"
 #include "graph/passes/rebuild.h"
 
 namespace shardrun {
@@ -47,14 +48,8 @@ std::vector<T> permuted(const std::vector<T>& list, const Ints& perm) {
 /// A transpose, or a reshape where it would move nothing but dims of 1.
 ValueId transposed(Graph& g, ValueId id, const Ints& perm, const std::string& name) {
   const Shape shape = g.type(id).shape;
-  int64_t last = -1;
-  bool ordered = true;
-  for (int64_t d : perm) {
-    if (shape[static_cast<size_t>(d)] == 1) continue;
-    ordered = ordered && d > last;
-    last = d;
-  }
-  if (ordered) return g.add("reshape", {id}, {{"shape", permuted(shape, perm)}}, name);
+  if (moves_only_ones(shape, perm))
+    return g.add("reshape", {id}, {{"shape", permuted(shape, perm)}}, name);
   return g.add("transpose", {id}, {{"perm", perm}}, name);
 }
 

@@ -12,6 +12,7 @@
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
 #include "graph/passes/fuse.h"
+#include "graph/passes/movement.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 #include "graph/plan.h"
@@ -206,10 +207,11 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   attach_optimizer(impl.train, optimizer_options(impl.options));
   fold_casts(impl.train);
   mask_before_dropout(impl.train);
-  merge_equal_nodes(impl.train);
-  merge_equal_nodes(impl.evaluation);
-  order_for_memory(impl.train);
-  order_for_memory(impl.evaluation);
+  for (Graph* step : {&impl.train, &impl.evaluation}) {
+    remove_movement(*step);
+    merge_equal_nodes(*step);
+    order_for_memory(*step);
+  }
   for (std::string& note : check_user_ops(impl.train)) impl.notes.push_back(std::move(note));
 
   for (const ImportReport::Parameter& p : report.parameters) {

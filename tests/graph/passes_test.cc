@@ -5,6 +5,7 @@
 #include "graph/autodiff.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fuse.h"
+#include "graph/passes/movement.h"
 #include "graph/passes/rebuild.h"
 #include "graph/passes/training.h"
 #include "tests/graph/graph_build.h"
@@ -158,6 +159,39 @@ TEST(FoldTransposes, IntoOperandsAndResult) {
   const ValueId z = c.matmul(c.in("x", {2, 3}), c.in("y", {3, 4}), "ij,jk->ik");
   c.g.outputs = {z, c.transpose(z, {1, 0})};
   EXPECT_EQ(fold_transposes(c.g), 0);
+}
+
+// ------------------------------------------------------------------ movement
+
+TEST(ReshapeTransposes, OnlyThoseOfDimsOfOne) {
+  Build b;
+  const ValueId x = b.in("x", {8, 1, 4});
+  const ValueId rows = b.transpose(x, {1, 0, 2});  // [1, 8, 4]
+  const ValueId turned = b.transpose(x, {2, 1, 0});
+  // There and back again, by way of another shape: nothing is left of it.
+  const ValueId same =
+      b.reshape(b.transpose(b.reshape(rows, {8, 1, 1, 4}), {2, 0, 1, 3}), {8, 1, 4});
+  b.g.outputs = {rows, turned, same};
+  Graph out = b.g;
+  EXPECT_EQ(reshape_transposes(out), 2);
+  check_graph(out);
+  EXPECT_EQ(count_op(out, "transpose"), 1);
+  expect_same_outputs(b.g, out, 0);
+  remove_movement(out);
+  EXPECT_EQ(out.outputs[2], x) << to_string(out);
+  EXPECT_EQ(out.nodes().size(), 2u);
+}
+
+TEST(ReshapeTransposes, OfTheGradientToo) {
+  Build b;
+  const ValueId w = b.param("w", {5, 1, 4});
+  const ValueId y = b.transpose(w, {1, 0, 2});
+  b.g.loss = b.sum(b.mul(y, y), {0, 1, 2}, false);
+  attach_optimizer(b.g, {});
+  EXPECT_EQ(count_op(b.g, "transpose"), 2);
+  remove_movement(b.g);
+  check_graph(b.g);
+  EXPECT_EQ(count_op(b.g, "transpose"), 0);
 }
 
 // ------------------------------------------------------------------ projections

@@ -1,0 +1,19 @@
+// Data that is moved for nothing: copies that hold what is there already.
+#pragma once
+
+#include "graph/graph.h"
+
+namespace shardrun {
+
+/// Does the transpose of a `shape` by `perm` leave all elements where they are, because only dims
+/// of size 1 change places? [8, 1, 4] by {1, 0, 2} does.
+bool moves_only_ones(const Shape& shape, const std::vector<int64_t>& perm);
+
+/// Such transposes become reshapes, which take their operand's memory. After all that looks for
+/// transposes: fold_transposes, fuse_attention. Returns how many there were.
+int reshape_transposes(Graph& graph);
+
+/// Reshapes them, and what does nothing then vanishes: for a whole training step.
+void remove_movement(Graph& graph);
+
+}  // namespace shardrun
