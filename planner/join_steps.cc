@@ -123,35 +123,6 @@ void join_cast(Program& program, const Uses& uses, const TakesStep& takes,
   gone.insert(s);
 }
 
-/// Those that read an expanded value then spread it themselves.
-void join_expand(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
-  static const std::set<std::string> kBroadcast = {"add", "sub", "mul", "div", "max", "min"};
-  const Step& expand = program.steps[s];
-  if (!is_kernel(expand, "expand")) return;
-  const BufferId narrow = expand.in[0], wide = expand.out[0];
-  if (!uses.passing(wide) || type_of(program, narrow) == type_of(program, wide)) return;
-  const auto operands = [&](const Step& step) {
-    std::vector<BufferId> in = step.in;
-    std::replace(in.begin(), in.end(), wide, narrow);
-    return in;
-  };
-  for (size_t r : uses.readers(wide)) {
-    const Step& reader = program.steps[r];
-    if (reader.kind != Step::Kind::kernel || kBroadcast.count(reader.node.op) == 0 ||
-        reader.phase != expand.phase || uses.written_between(narrow, s, r)) {
-      return;
-    }
-    std::vector<TensorType> in;
-    for (BufferId b : operands(reader)) in.push_back(type_of(program, b));
-    if (infer_types(reader.node, in)[0] != type_of(program, reader.out[0])) return;
-  }
-  for (size_t r : uses.readers(wide)) {
-    Step& reader = program.steps[r];
-    reader.in = reader.node.inputs = operands(reader);
-  }
-  gone.insert(s);
-}
-
 /// What a step makes for `reader` alone, by an op that reads `x` first and `rows` last; null if it
 /// is not so.
 const Step* table_for(const Program& program, const Uses& uses, BufferId table, size_t reader,
@@ -452,7 +423,6 @@ void join_steps(Program& program, const TakesStep& takes) {
     join_residual(program, uses, s, gone);
     join_squares(program, uses, s, gone);
     join_cast(program, uses, takes, weights, s, gone);
-    join_expand(program, uses, s, gone);
     join_segments(program, uses, s, gone);
   }
   if (!gone.empty()) remove_gone(program, gone);

@@ -33,10 +33,6 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// cast are products of kManyRows rows or more and `takes` says so: where they pack their operand
 /// anyway, no bf16 copy of the weight lives through the step.
 ///
-/// add, sub, mul, div, max or min of expand(x) and y takes x, and spreads it itself, where all who
-/// read the expanded value are such and have the same results: the gradient of a row's sum is not
-/// written out once for each of its elements.
-///
 /// top = segment_max(x, rows), total = segment_exp_sum(x, top, rows) and
 /// segment_softmax(x, top, total, rows) become segment_softmax(x, rows), and
 /// segment_softmax_grad(dy, y, segment_softmax_reduce_grad(dy, y, rows), rows) becomes

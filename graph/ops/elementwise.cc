@@ -2,6 +2,7 @@
 #include "graph/ops/elementwise.h"
 
 #include <numbers>
+#include <set>
 
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
@@ -538,6 +539,15 @@ std::vector<OpDef> elementwise_ops() {
   add_binary(ops);
   add_rest(ops);
   return ops;
+}
+
+bool is_elementwise(std::string_view op) {
+  static const std::set<std::string, std::less<>> names = [] {
+    std::set<std::string, std::less<>> out;
+    for (const OpDef& def : elementwise_ops()) out.insert(def.name);
+    return out;
+  }();
+  return names.contains(op);
 }
 
 }  // namespace shardrun

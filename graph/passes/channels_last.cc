@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "graph/ops/families.h"
+#include "graph/ops/elementwise.h"
 #include "graph/ops/window.h"
 #include "graph/passes/movement.h"
 #include "graph/passes/rebuild.h"
@@ -51,15 +51,6 @@ ValueId transposed(Graph& g, ValueId id, const Ints& perm, const std::string& na
   if (moves_only_ones(shape, perm))
     return g.add("reshape", {id}, {{"shape", permuted(shape, perm)}}, name);
   return g.add("transpose", {id}, {{"perm", perm}}, name);
-}
-
-bool is_elementwise(const std::string& op) {
-  static const std::set<std::string> names = [] {
-    std::set<std::string> out = {"dropout"};
-    for (const OpDef& def : elementwise_ops()) out.insert(def.name);
-    return out;
-  }();
-  return names.count(op) > 0;
 }
 
 class Pass {
@@ -131,7 +122,7 @@ class Pass {
     if (node.op == "conv" || node.op == "conv_data_grad") return convolution(node);
     if (node.inputs.empty()) return false;
     const StandIn* first = stand_in(node.inputs[0]);
-    if (is_elementwise(node.op)) return elementwise(node);
+    if (is_elementwise(node.op) || node.op == "dropout") return elementwise(node);
     if (first == nullptr) return false;
     const size_t rank = shape(node.inputs[0]).size(), moved = first->moved;
     const Ints perm = perm_of(rank, moved);

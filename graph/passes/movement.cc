@@ -1,9 +1,13 @@
-// Transposes of dims of 1.
+// Transposes of dims of 1, and expands in front of element-wise ops.
 #include "graph/passes/movement.h"
 
 #include <algorithm>
 
+#include "graph/ops/elementwise.h"
+#include "graph/ops/gradients.h"
 #include "graph/passes/fuse.h"
+#include "graph/passes/match.h"
+#include "graph/passes/rebuild.h"
 
 namespace shardrun {
 
@@ -27,8 +31,42 @@ int reshape_transposes(Graph& graph) {
   return count;
 }
 
+int sink_expands(Graph& graph) {
+  int count = 0;
+  const size_t nodes = graph.nodes().size();
+  for (size_t n = 0; n < nodes; ++n) {
+    const Node node = graph.nodes()[n];                                // a copy: the graph grows
+    if (!is_elementwise(node.op) || node.op == "gelu_grad") continue;  // which wants equal shapes
+    std::vector<ValueId> inputs = node.inputs;
+    Shape shape;
+    for (ValueId& id : inputs) {
+      const Node* expand = made_by(graph, id, "expand");
+      if (expand != nullptr && expand->phase == node.phase) id = expand->inputs[0];
+      shape = broadcast_shape(shape, graph.type(id).shape);
+    }
+    if (inputs == node.inputs) continue;
+    const Shape wide = graph.type(node.outputs[0]).shape;
+    if (shape == wide) {
+      graph.node(static_cast<NodeId>(n)).inputs = inputs;
+    } else {
+      graph.phase = node.phase;
+      const ValueId narrow = graph.add(node.op, inputs, node.attrs, node.name + "/narrow");
+      graph.phase = Phase::micro;
+      Node& expand = graph.node(static_cast<NodeId>(n));
+      expand.op = "expand";
+      expand.attrs = {{"shape", wide}};
+      expand.inputs = {narrow};
+    }
+    ++count;
+  }
+  if (count > 0) sort_nodes(graph);  // what is narrow was appended
+  remove_dead_nodes(graph);
+  return count;
+}
+
 void remove_movement(Graph& graph) {
   reshape_transposes(graph);
+  sink_expands(graph);
   remove_no_ops(graph);
 }
 

@@ -13,7 +13,14 @@ bool moves_only_ones(const Shape& shape, const std::vector<int64_t>& perm);
 /// transposes: fold_transposes, fuse_attention. Returns how many there were.
 int reshape_transposes(Graph& graph);
 
-/// Reshapes them, and what does nothing then vanishes: for a whole training step.
+/// Element-wise ops spread their operands themselves: they take what an expand takes, and where
+/// the result is then smaller, it is what gets expanded. Example, of f32 a [4, 1] and bf16 y [4,
+/// 6]:
+///   mul(cast(expand(a)), y)  becomes  mul(cast(a), y),    neg(expand(a))  becomes  expand(neg(a))
+/// The numbers are the same. Returns how many nodes take something smaller.
+int sink_expands(Graph& graph);
+
+/// Both, and what does nothing then vanishes: for a whole training step.
 void remove_movement(Graph& graph);
 
 }  // namespace shardrun

@@ -194,6 +194,92 @@ TEST(ReshapeTransposes, OfTheGradientToo) {
   EXPECT_EQ(count_op(b.g, "transpose"), 0);
 }
 
+/// What expands of x [4, 1] become where `use` makes the outputs of them and of y [4, 6].
+std::string after_sinking(
+    const std::function<std::vector<ValueId>(Build&, ValueId, ValueId)>& use) {
+  Build b(DType::f32);
+  const ValueId x = b.in("x", {4, 1}), y = b.in("y", {4, 6});
+  b.g.outputs = use(b, b.op("expand", {x}, {{"shape", Shape{4, 6}}}), y);
+  Graph out = b.g;
+  sink_expands(out);
+  check_graph(out);
+  expect_same_outputs(b.g, out, 0);
+  std::string text;
+  for (const Node& node : out.nodes())
+    text += (text.empty() ? "" : " ") + node.op + to_string(out.type(node.outputs[0]).shape);
+  return text;
+}
+
+TEST(SinkExpands, WhatBroadcastsTakesTheOperand) {
+  EXPECT_EQ(
+      after_sinking([](Build& b, ValueId wide, ValueId y) -> std::vector<ValueId> {
+        return {b.mul(wide, y), b.sub(y, wide), b.op("where", {b.op("less", {y, wide}), y, wide})};
+      }),
+      "mul[4, 6] sub[4, 6] less[4, 6] where[4, 6]");
+  // Neither a column nor a row needs to be spread for their product.
+  EXPECT_EQ(after_sinking([](Build& b, ValueId wide, ValueId) -> std::vector<ValueId> {
+              return {b.mul(wide, b.in("row", {6}))};
+            }),
+            "mul[4, 6]");
+}
+
+TEST(SinkExpands, BehindWhatIsOfItsOperandAlone) {
+  const auto narrow = [](Build& b, ValueId wide) {
+    const ValueId cast = b.op("cast", {wide}, {{"to", std::string("f64")}});
+    return b.op("exp", {b.op("mul", {cast, cast})});
+  };
+  EXPECT_EQ(after_sinking([&](Build& b, ValueId wide, ValueId y) -> std::vector<ValueId> {
+              return {b.mul(narrow(b, wide), b.op("cast", {y}, {{"to", std::string("f64")}}))};
+            }),
+            "cast[4, 6] cast[4, 1] mul[4, 1] exp[4, 1] mul[4, 6]");
+  EXPECT_EQ(after_sinking([&](Build& b, ValueId wide, ValueId) -> std::vector<ValueId> {
+              return {narrow(b, wide)};
+            }),
+            "cast[4, 1] mul[4, 1] exp[4, 1] expand[4, 6]");
+}
+
+TEST(SinkExpands, LeavesWhatOthersRead) {
+  // A product wants all of it, and so does who asked for it; what is drawn depends on places.
+  EXPECT_EQ(after_sinking([](Build& b, ValueId wide, ValueId y) -> std::vector<ValueId> {
+              return {b.matmul(wide, y, "ab,cb->ac"), b.mul(wide, y)};
+            }),
+            "expand[4, 6] matmul[4, 4] mul[4, 6]");
+  EXPECT_EQ(after_sinking([](Build& b, ValueId wide, ValueId y) -> std::vector<ValueId> {
+              return {wide, b.op("gelu_grad", {y, wide}, {{"approximate", std::string("none")}})};
+            }),
+            "expand[4, 6] gelu_grad[4, 6]");
+  EXPECT_EQ(after_sinking([](Build& b, ValueId wide, ValueId) -> std::vector<ValueId> {
+              const ValueId step = b.g.add_input("random_step", {DType::i64, {}}, Role::scalar);
+              return {b.op("dropout", {wide, step},
+                           {{"p", 0.5},
+                            {"key", int64_t{1}},
+                            {"seed", int64_t{1}},
+                            {"global_shape", Shape{4, 6}},
+                            {"start", Shape{0, 0}}})};
+            }),
+            "expand[4, 6] dropout[4, 6]");
+}
+
+/// The gradient of a sum over rows that are weighted, in bf16: the expand of the sum's gradient was
+/// behind a cast.
+TEST(SinkExpands, OfTheGradientOfASum) {
+  Build b(DType::f32);
+  const ValueId w = b.param("w", {4, 6}), row = b.param("row", {1, 6});
+  const ValueId narrow = b.op("cast", {w}, {{"to", std::string("bf16")}});
+  const ValueId product = b.mul(narrow, b.op("cast", {row}, {{"to", std::string("bf16")}}));
+  const ValueId sum = b.sum(b.op("cast", {product}, {{"to", std::string("f32")}}), {1});
+  b.g.loss = b.sum(b.mul(sum, sum), {0, 1}, false);
+  attach_optimizer(b.g, {});
+  EXPECT_GT(count_op(b.g, "expand"), 0);
+  Graph out = b.g;
+  remove_movement(out);
+  check_graph(out);
+  EXPECT_EQ(count_op(out, "expand"), 0) << to_string(out);
+  for (const auto& [persistent, next] : b.g.updates) b.g.outputs.push_back(next);
+  for (const auto& [persistent, next] : out.updates) out.outputs.push_back(next);
+  expect_same_outputs(b.g, out, 0);
+}
+
 // ------------------------------------------------------------------ projections
 
 enum class Parts { split, slices, uneven, backwards, kept, shared };

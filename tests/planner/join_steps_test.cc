@@ -283,39 +283,6 @@ TEST(JoinSteps, AsksWhetherProductsRoundForNothing) {
   EXPECT_EQ(kinds(program), "cast matmul");
 }
 
-/// x [4, 1] spread over [4, 6] where it is read.
-TEST(JoinSteps, WhatBroadcastsTakesTheOperandOfAnExpand) {
-  const auto steps = [](const char* op, bool with_itself, bool other_reader, bool shown) {
-    Fixture f;
-    const ValueId x = f.batch("x", {DType::f32, {4, 1}}), y = f.batch("y", {DType::f32, {4, 6}});
-    const ValueId wide = f.g.add("expand", {x}, {{"shape", std::vector<int64_t>{4, 6}}}, "wide");
-    f.g.outputs = {f.g.add(op, {wide, with_itself ? wide : y}, {}, "first"),
-                   f.g.add("sub", {y, wide}, {}, "second")};
-    if (other_reader) f.g.outputs.push_back(f.g.add("neg", {wide}, {}, "also"));
-    if (shown) f.g.outputs.push_back(wide);
-    f.start_plan();
-    const Program p = f.joined();
-    if (p.steps.size() == 2) {
-      EXPECT_EQ(p.buffers[static_cast<size_t>(p.steps[0].in[0])].name, "x");
-      EXPECT_EQ(p.buffers[static_cast<size_t>(p.steps[1].in[1])].name, "x");
-      EXPECT_EQ(p.steps[1].node.inputs, p.steps[1].in);
-    }
-    return kinds(p);
-  };
-  EXPECT_EQ(steps("mul", false, false, false), "mul sub");
-  EXPECT_EQ(steps("mul", true, false, false), "expand mul sub");  // x x is no [4, 6]
-  EXPECT_EQ(steps("mul", false, true, false), "expand mul sub neg");
-  EXPECT_EQ(steps("mul", false, false, true), "expand mul sub");
-  // A row times a column needs neither spread.
-  Fixture f;
-  const ValueId column = f.batch("column", {DType::f32, {4, 1}}),
-                row = f.batch("row", {DType::f32, {1, 6}});
-  const ValueId wide = f.g.add("expand", {column}, {{"shape", std::vector<int64_t>{4, 6}}}, "wide");
-  f.g.outputs = {f.g.add("mul", {wide, row}, {}, "product")};
-  f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "mul");
-}
-
 /// A norm's gradient and the sum behind it; `late`: what is added is made behind the norm.
 TEST(JoinSteps, NormsAddWhatPassesThemBy) {
   const auto steps = [](bool first, bool late, bool shown) {
