@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/round_up.h"
 #include "collectives/communicator.h"
 
 namespace shardrun {
@@ -39,8 +40,6 @@ inline constexpr int64_t kReduceChunkBytes = 256 << 10;
 /// An all_reduce up to this size is one exchange of everything with everybody; between nodes every
 /// call is.
 inline constexpr int64_t kSmallAllReduceBytes = 16 << 10;
-
-inline int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Sum of counts before `rank`.
 int64_t offset_of(std::span<const int64_t> counts, int rank);

@@ -9,16 +9,13 @@
 #include <limits>
 #include <map>
 
+#include "base/round_up.h"
 #include "graph/op_def.h"
 
 namespace shardrun {
 namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
-
-int64_t aligned(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
 
 /// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step
 /// 0; the number of steps: read by the host after the last.
@@ -180,7 +177,7 @@ void place_persistent(Program& program, const Program* like) {
   const auto place = [&](BufferId id) {
     Buffer& buffer = program.buffers[static_cast<size_t>(id)];
     buffer.offset = offset;
-    offset += aligned(byte_size(buffer.type));
+    offset += round_up(byte_size(buffer.type), kArenaAlignment);
   };
   for (const Binding& b : program.bindings) {
     if (like == nullptr && is_persistent(b.role)) place(b.buffer);
@@ -190,7 +187,7 @@ void place_persistent(Program& program, const Program* like) {
   }
   for (Step& step : program.steps) {
     step.kept_offset = offset;
-    offset += aligned(step.needs.kept);
+    offset += round_up(step.needs.kept, kArenaAlignment);
   }
   program.persistent_bytes = offset;
   if (like == nullptr) return;
@@ -227,7 +224,7 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   std::vector<Slot> slots;
   std::vector<int> slot_of(program.buffers.size(), -1);
   auto new_slot = [&](int first, int last, int64_t bytes) {
-    slots.push_back({first, last, aligned(bytes), 0});
+    slots.push_back({first, last, round_up(bytes, kArenaAlignment), 0});
     return static_cast<int>(slots.size() - 1);
   };
   auto give_slot = [&](BufferId b) {
@@ -296,7 +293,7 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
       first = std::max(first, live[order[k - 1]].last + 1);
     const int last = std::min(live[b].last, steps - 1);
     if (first > last) continue;
-    const int64_t bytes = aligned(byte_size(program.buffers[b].type));
+    const int64_t bytes = round_up(byte_size(program.buffers[b].type), kArenaAlignment);
     change[static_cast<size_t>(first)] += bytes;
     change[static_cast<size_t>(last) + 1] -= bytes;
   }
@@ -311,7 +308,7 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const Step& step = program.steps[s];
     now += change[s];
-    const int64_t held = now + aligned(step.needs.workspace);
+    const int64_t held = now + round_up(step.needs.workspace, kArenaAlignment);
     const auto found = step.kind == Step::Kind::kernel ? index.find(step.node.name) : index.end();
     if (found != index.end()) {
       node = found->second;

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/round_up.h"
 #include "graph/op_def.h"
 #include "graph/program.h"
 
@@ -306,7 +307,7 @@ class Builder {
 
   int64_t bytes(const TensorType& type, const Sharding& sharding) const {
     const int64_t size = max_local_count(type.shape, sharding, mesh_) * size_of(type.dtype);
-    return (size + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+    return round_up(size, kArenaAlignment);
   }
 
   void add_memory() {

@@ -15,6 +15,7 @@
 
 #include <map>
 
+#include "base/round_up.h"
 #include "kernels/cpu/attention_pairs.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm.h"
@@ -27,8 +28,6 @@ constexpr int64_t kTile = 64;       // queries
 constexpr int64_t kTallTile = 256;  // against packed keys: each tile's sums go through all of dv
 constexpr int64_t kFewHeads = 8;    // below, blocks of keys make up for heads
 constexpr int64_t kKeyBlock = 128;
-
-int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 using GemmPtr = std::shared_ptr<const Gemm>;
 
@@ -98,9 +97,9 @@ bool add_packed(Setup& s, const KeyBlock& block, const Tile& t) {
     if (!same(v, (first.values ? *first.values : *first.dp).blocks())) return false;
   }
   const int64_t k = t.values ? t.keys : s.Dv, n = t.values ? s.Dv : t.keys;
-  s.packed_v = std::max(s.packed_v, round64(v.bytes(k, n, s.dtype)));
+  s.packed_v = std::max(s.packed_v, round_up_64(v.bytes(k, n, s.dtype)));
   if (t.dv)
-    s.packed_dy = std::max(s.packed_dy, round64(t.dv->blocks().bytes(t.rows, s.Dv, s.dtype)));
+    s.packed_dy = std::max(s.packed_dy, round_up_64(t.dv->blocks().bytes(t.rows, s.Dv, s.dtype)));
   return true;
 }
 
@@ -157,7 +156,7 @@ std::optional<Setup> cut(const KernelCall& call, bool grad, bool packed, std::st
         }
         for (const GemmPtr& gemm : all) {
           if (!gemm) return std::nullopt;
-          s.scratch = std::max(s.scratch, round64(gemm->scratch_bytes()));
+          s.scratch = std::max(s.scratch, round_up_64(gemm->scratch_bytes()));
         }
         if (packed && !add_packed(s, block, t)) return std::nullopt;
       }
@@ -261,8 +260,8 @@ struct ForwardSpace {
   int64_t v, scores, narrow, per_thread, total;
   explicit ForwardSpace(const Setup& s)
       : v(s.B * s.H * s.packed_v),
-        scores(round64(s.tile_rows * s.S * 4)),
-        narrow(s.dtype == DType::bf16 ? round64(s.tile_rows * s.S * 2) : 0),
+        scores(round_up_64(s.tile_rows * s.S * 4)),
+        narrow(s.dtype == DType::bf16 ? round_up_64(s.tile_rows * s.S * 2) : 0),
         per_thread(scores + narrow + s.scratch),
         total(v + per_thread * s.threads) {}
 };
@@ -335,14 +334,14 @@ struct BackwardSpace {
   explicit BackwardSpace(const Setup& s) {
     const bool bf16 = s.dtype == DType::bf16;
     const int64_t keys = s.block_keys(), count = static_cast<int64_t>(s.blocks.size());
-    delta = round64(s.B * s.H * s.T * 4);
+    delta = round_up_64(s.B * s.H * s.T * 4);
     dy = s.B * s.H * static_cast<int64_t>(s.blocks[0].tiles.size()) * s.packed_dy;
-    dq = count > 1 ? round64(s.B * s.H * count * s.T * s.D * 4) : 0;
-    scores = round64(s.tile_rows * keys * 4);
-    narrow = bf16 ? round64(s.tile_rows * keys * 2) : 0;
-    dk = bf16 ? round64(keys * s.D * 4) : 0;
-    dv = bf16 ? round64(keys * s.Dv * 4) : 0;
-    slopes = s.attrs.slope != 1 ? round64(keys * 4) : 0;
+    dq = count > 1 ? round_up_64(s.B * s.H * count * s.T * s.D * 4) : 0;
+    scores = round_up_64(s.tile_rows * keys * 4);
+    narrow = bf16 ? round_up_64(s.tile_rows * keys * 2) : 0;
+    dk = bf16 ? round_up_64(keys * s.D * 4) : 0;
+    dv = bf16 ? round_up_64(keys * s.Dv * 4) : 0;
+    slopes = s.attrs.slope != 1 ? round_up_64(keys * 4) : 0;
     per_thread = s.packed_v + 2 * scores + 2 * narrow + dk + dv + slopes + s.scratch;
     total = delta + dy + dq + s.threads * per_thread;
   }

@@ -4,13 +4,12 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "graph/ops/attention.h"
 #include "kernels/cpu/random.h"
 
 namespace shardrun::cpu {
 namespace {
-
-int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// One in eight.
 int64_t most_pairs(int64_t queries, int64_t keys) { return queries * keys / 8; }
@@ -29,9 +28,9 @@ struct Setup {
   }
   // Where the pairs of each query begin, the keys of all pairs, and for each thread the scores and
   // keep factors of at most S pairs at a time.
-  int64_t begin_bytes() const { return round64((T + 1) * 8); }
-  int64_t key_bytes() const { return round64(most_pairs(T, S) * 4); }
-  int64_t row_bytes() const { return round64(S * 4); }
+  int64_t begin_bytes() const { return round_up_64((T + 1) * 8); }
+  int64_t key_bytes() const { return round_up_64(most_pairs(T, S) * 4); }
+  int64_t row_bytes() const { return round_up_64(S * 4); }
   int64_t workspace_bytes() const {
     return begin_bytes() + key_bytes() + threads * 2 * row_bytes();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "graph/ops/window.h"
@@ -147,7 +148,7 @@ std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
   const bool sums = p.shape.pass == Pass::weights && p.shape.batch > 1;
   const auto bytes_sums = [&](int64_t images) {
     if (!p.shape.epilogue || p.shape.dtype == DType::f32) return int64_t{0};
-    return (images * p.shape.made_channels() * element_count(p.shape.made()) * 4 + 63) / 64 * 64;
+    return round_up_64(images * p.shape.made_channels() * element_count(p.shape.made()) * 4);
   };
   if (!p.shape.channels_last && is_product(p.shape) && p.shape.post.empty() &&
       !(sums && p.shape.weights_dtype != DType::f32)) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/round_up.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/weight_blocks.h"
@@ -18,8 +19,6 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 using Pass = ConvolutionShape::Pass;
-
-int64_t aligned(size_t bytes) { return (static_cast<int64_t>(bytes) + 63) / 64 * 64; }
 
 Shape with_channels(int64_t a, int64_t b, const Shape& spatial) {
   Shape dims = {a, b};
@@ -235,7 +234,7 @@ class DnnlConvolution : public Convolution {
         argument(0), argument(1), argument(2), {DNNL_ARG_SCRATCHPAD, scratch}};
     all.insert(all.end(), operands_.begin(), operands_.end());
     execution_.emplace(primitive, all);
-    int64_t shared = aligned(scratch.get_size()), copies = 0;
+    int64_t shared = round_up_64(static_cast<int64_t>(scratch.get_size())), copies = 0;
     for (int i = 0; i < 3; ++i) {
       Side& side = sides_[order[i]];
       side.inside = inside[static_cast<size_t>(order[i])];
@@ -249,9 +248,9 @@ class DnnlConvolution : public Convolution {
           dnnl::reorder(change),
           std::vector<std::pair<int, Desc>>{
               {DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, own}});
-      shared = std::max(shared, aligned(own.get_size()));
+      shared = std::max(shared, round_up_64(static_cast<int64_t>(own.get_size())));
       side.at = copies;
-      copies += aligned(side.inside.get_size());
+      copies += round_up_64(static_cast<int64_t>(side.inside.get_size()));
     }
     for (Side& side : sides_) side.at += shared;
     if (const auto layout = weights_layout(); layout && !s_.packed) {

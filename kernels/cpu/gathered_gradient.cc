@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/simd.h"
 
@@ -19,8 +20,8 @@ class Gathered : public Convolution {
       : s_(s),
         product_(std::move(product)),
         taps_(element_count(s.kernel)),
-        bytes_((s.batch * element_count(s.out) * taps_ * s.in_channels * size_of(s.dtype) + 63) /
-               64 * 64) {}
+        bytes_(round_up_64(s.batch * element_count(s.out) * taps_ * s.in_channels *
+                           size_of(s.dtype))) {}
 
   int64_t scratch_bytes() const override { return bytes_ + product_->workspace_bytes(); }
 

@@ -4,6 +4,7 @@
 // workspace first.
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
 #include "kernels/cpu/epilogue.h"
@@ -74,8 +75,6 @@ struct Plan {
   }
 };
 
-int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /// `packed_before`: the second operand's blocks are there.
 std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& post,
                          bool packed_before, std::string* why) {
@@ -98,8 +97,8 @@ std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& po
     if (packed_before) return std::nullopt;
   }
   p.narrow_a = a != in, p.narrow_b = b != in;
-  if (p.narrow_a) p.bytes_narrow = round64(element_count(call.in[0].shape) * size_of(in));
-  if (p.narrow_b) p.bytes_narrow = round64(element_count(call.in[1].shape) * size_of(in));
+  if (p.narrow_a) p.bytes_narrow = round_up_64(element_count(call.in[0].shape) * size_of(in));
+  if (p.narrow_b) p.bytes_narrow = round_up_64(element_count(call.in[1].shape) * size_of(in));
   const auto accepts = [&](const StridedProduct& product, std::string* reason) {
     GemmShape g;
     g.a = product.a, g.b = product.b, g.c = product.c;
@@ -119,7 +118,7 @@ std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& po
   const auto copy = [](const std::optional<EinsumProduct::Transposition>& of, DType dtype,
                        int64_t* bytes) -> std::optional<StridedCopy> {
     if (!of) return std::nullopt;
-    *bytes = round64(element_count(of->from) * size_of(dtype));
+    *bytes = round_up_64(element_count(of->from) * size_of(dtype));
     return StridedCopy::transpose(of->from, of->perm, size_of(dtype));
   };
   p.copy_a = copy(product->a, in, &p.bytes_a);
@@ -205,7 +204,7 @@ std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, st
   out.product = *product;
   out.epilogue = Epilogue::make(call, why);
   if (!out.epilogue) return std::nullopt;
-  if (call.out[0].dtype != DType::f32) out.bytes_sums = round64(byte_size(out.sums));
+  if (call.out[0].dtype != DType::f32) out.bytes_sums = round_up_64(byte_size(out.sums));
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/round_up.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd.h"
 
@@ -14,8 +15,6 @@ namespace {
 constexpr int64_t kLeast = 64;  // rows, columns and terms
 constexpr int64_t kChunkOfA = int64_t{4} << 20;
 constexpr int64_t kAlongK = 32;  // chunks along k begin at such elements
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// About equal chunks of [0, extent), of a multiple of `multiple`, at least `least` each.
 int64_t chunk_of(int64_t extent, double parts, int64_t multiple, int64_t least) {

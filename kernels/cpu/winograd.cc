@@ -13,6 +13,7 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
@@ -41,9 +42,6 @@ constexpr int64_t kPanelsOfThread = 4, kPanelsOfGrad = 8, kPanelsOfWholeGrad = 2
 /// Floats from one place to the next, for `floats` of each: not a whole number of pages, or all 36
 /// would meet in the same few lines of cache.
 constexpr int64_t plane_of(int64_t floats) { return (floats + 1023) / 1024 * 1024 + kLanes; }
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
-
 // ---- transforms of a line
 
 struct ImageLine {  // B'

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/round_up.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/library.h"
 #include "kernels/cuda/cudnn_resample.h"
@@ -17,8 +18,6 @@ void* cudnn_dlhandle = nullptr;  // where the frontend finds cuDNN
 
 namespace shardrun::cuda {
 namespace {
-
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 void open_libraries() {
   static std::once_flag opened;

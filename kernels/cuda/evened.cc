@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <map>
 
+#include "base/round_up.h"
+
 namespace shardrun::cuda {
 namespace {
 
 constexpr int64_t kGroup = 8;       // bf16 numbers of 16 bytes
 constexpr int64_t kFewLines = 256;  // fewer are no product to speak of
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 

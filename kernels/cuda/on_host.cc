@@ -2,14 +2,13 @@
 #include <array>
 #include <memory>
 
+#include "base/round_up.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/families.h"
 
 namespace shardrun::cuda {
 namespace {
-
-int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// A kernel of the host and the memory that it works on, pinned. It waits for its own copies alone:
 /// who runs it has waited for the stream, as before all kernels that cannot be recorded.
@@ -56,7 +55,7 @@ PreparedKernel prepare(const KernelCall& call) {
   state->out.assign(call.out.begin(), call.out.end());
   const auto place = [&](int64_t bytes) {
     state->offsets.push_back(state->bytes);
-    state->bytes += round64(bytes);
+    state->bytes += round_up_64(bytes);
   };
   for (const auto* types : {&state->in, &state->out}) {
     for (const TensorType& type : *types) place(byte_size(type));

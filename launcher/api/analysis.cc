@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/round_up.h"
 #include "exec/collective_step.h"
 #include "planned_steps.h"
 #include "text.h"
@@ -151,10 +152,6 @@ class Analyst {
     return seen;
   }
 
-  static int64_t aligned(int64_t bytes) {
-    return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-  }
-
   void count_bytes() {
     const int end = static_cast<int>(program_.steps.size());
     const std::set<ValueId> activations = forward();
@@ -175,17 +172,19 @@ class Analyst {
                  : b.role == Role::state    ? "optimizer state"
                  : b.role == Role::constant ? "constants"
                                             : "batches";
-      if (persistent[at]) out_.bytes[kind[at]] += aligned(byte_size(buffer(b.buffer).type));
+      if (persistent[at])
+        out_.bytes[kind[at]] += round_up(byte_size(buffer(b.buffer).type), kArenaAlignment);
     }
     for (const Step& step : program_.setup) {
       for (BufferId b : step.out) {
         persistent[static_cast<size_t>(b)] = true;
         out_.bytes[step.node.op == "cast" ? "weights in bf16" : "weights in kernels' layouts"] +=
-            aligned(byte_size(buffer(b).type));
+            round_up(byte_size(buffer(b).type), kArenaAlignment);
       }
     }
     for (const Step& step : program_.steps) {
-      if (step.needs.kept > 0) out_.bytes["tables of kernels"] += aligned(step.needs.kept);
+      if (step.needs.kept > 0)
+        out_.bytes["tables of kernels"] += round_up(step.needs.kept, kArenaAlignment);
     }
     for (int s = 0; s < end; ++s) {
       for (BufferId b : program_.steps[static_cast<size_t>(s)].in)
@@ -211,7 +210,7 @@ class Analyst {
     std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
     int64_t sum = 0, peak = -1;
     const auto add = [&](size_t b, int sign) {
-      const int64_t bytes = sign * aligned(byte_size(program_.buffers[b].type));
+      const int64_t bytes = sign * round_up(byte_size(program_.buffers[b].type), kArenaAlignment);
       now[kind[b]] += bytes;
       sum += bytes;
     };
@@ -222,7 +221,7 @@ class Analyst {
         add(b, 1);
       }
       const Step& step = program_.steps[s];
-      const int64_t scratch = aligned(step.needs.workspace);
+      const int64_t scratch = round_up(step.needs.workspace, kArenaAlignment);
       if (sum + scratch > peak) {
         peak = sum + scratch;
         most = now;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend.h"
+#include "base/round_up.h"
 #include "calibrate.h"
 #include "exec/executor.h"
 #include "planner/reshard.h"
@@ -96,9 +97,7 @@ class Trial {
   }
 
  private:
-  static int64_t padded(int64_t floats) {
-    return (floats * 4 + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-  }
+  static int64_t padded(int64_t floats) { return round_up(floats * 4, kArenaAlignment); }
   static Collective collective_of_case(const Communicator& group, const Case& c, int64_t rows) {
     const Mesh mesh({{"a", group.size()}});
     ReshardStep step;

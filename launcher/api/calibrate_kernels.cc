@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "backend.h"
+#include "base/round_up.h"
 #include "calibrate.h"
 #include "graph/op_def.h"
 #include "graph/program.h"
@@ -61,16 +62,18 @@ class Operands {
       : stream_(scratch.device().stream()) {
     double bytes = 0;
     const auto place = [&](size_t i) { return call.places.empty() ? -1 : call.places[i]; };
-    for (const TensorType& t : call.in) bytes += static_cast<double>(aligned(byte_size(t)));
+    for (const TensorType& t : call.in)
+      bytes += static_cast<double>(round_up(byte_size(t), kArenaAlignment));
     for (size_t i = 0; i < out.size(); ++i)
-      if (place(i) < 0) bytes += static_cast<double>(aligned(byte_size(out[i])));
+      if (place(i) < 0) bytes += static_cast<double>(round_up(byte_size(out[i]), kArenaAlignment));
     const double copies = std::clamp(rotation / std::max(bytes, 1.0), 1.0, kMostCopies);
     sets_.resize(static_cast<size_t>(copies));
-    const auto needed = (static_cast<int64_t>(bytes) + aligned(kernel.kept_bytes)) *
-                        static_cast<int64_t>(sets_.size());
-    char* at = scratch.bytes(aligned(kernel.workspace_bytes) + needed);
+    const auto needed =
+        (static_cast<int64_t>(bytes) + round_up(kernel.kept_bytes, kArenaAlignment)) *
+        static_cast<int64_t>(sets_.size());
+    char* at = scratch.bytes(round_up(kernel.workspace_bytes, kArenaAlignment) + needed);
     workspace_ = at;
-    at += aligned(kernel.workspace_bytes);
+    at += round_up(kernel.workspace_bytes, kArenaAlignment);
     for (Set& set : sets_) {
       for (size_t i = 0; i < call.in.size(); ++i) {
         set.in.push_back({at, call.in[i]});
@@ -79,7 +82,7 @@ class Operands {
         } else {
           scratch.device().copy(at, sets_[0].in[i].data, byte_size(call.in[i]));
         }
-        at += aligned(byte_size(call.in[i]));
+        at += round_up(byte_size(call.in[i]), kArenaAlignment);
       }
       for (size_t i = 0; i < out.size(); ++i) {
         if (place(i) >= 0) {
@@ -87,12 +90,12 @@ class Operands {
           continue;
         }
         set.out.push_back({at, out[i]});
-        at += aligned(byte_size(out[i]));
+        at += round_up(byte_size(out[i]), kArenaAlignment);
       }
       if (kernel.kept_bytes == 0) continue;
       set.kept = at;
       scratch.device().copy_in(at, kernel.keep(args_of(set)).data(), kernel.kept_bytes);
-      at += aligned(kernel.kept_bytes);
+      at += round_up(kernel.kept_bytes, kArenaAlignment);
     }
   }
 
@@ -106,10 +109,6 @@ class Operands {
 
   KernelArgs args_of(const Set& set) const {
     return {set.in, set.out, workspace_, stream_, set.kept};
-  }
-
-  static int64_t aligned(int64_t bytes) {
-    return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
   }
 
   /// Random elements, made on the host, and those over and over.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/round_up.h"
 #include "graph/onnx/import.h"
 
 namespace shardrun {
@@ -150,7 +151,7 @@ PreparedKernel prepare(const std::string& name, const OpKernel& kernel, const Ke
       p.seen = !floating ? DType::i64 : ready->single ? DType::f32 : DType::f64;
       if (p.dtype != p.seen) {
         p.scratch = workspace;
-        workspace += (count * size_of(p.seen) + 63) / 64 * 64;
+        workspace += round_up_64(count * size_of(p.seen));
       }
       passed.push_back(std::move(p));
     }

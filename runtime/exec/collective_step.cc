@@ -6,14 +6,11 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/round_up.h"
 #include "base/short_array.h"
 
 namespace shardrun {
 namespace {
-
-int64_t aligned(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
 
 int64_t count_of(const Box& box) {
   int64_t count = 1;
@@ -76,10 +73,11 @@ CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype,
   Bytes bytes;
   switch (c.kind) {
     case Collective::Kind::all_gather:
-      if (!dense_along(out, c.dim)) bytes.unpack = aligned(count_of(out) * element);
+      if (!dense_along(out, c.dim))
+        bytes.unpack = round_up(count_of(out) * element, kArenaAlignment);
       break;
     case Collective::Kind::reduce_scatter: {
-      if (!dense_along(in, c.dim)) bytes.pack = aligned(count_of(in) * element);
+      if (!dense_along(in, c.dim)) bytes.pack = round_up(count_of(in) * element, kArenaAlignment);
       std::vector<int64_t> counts;
       for (const Box& part : c.out_boxes) counts.push_back(count_of(part));
       bytes.staging = reduce_scatter_staging_bytes(counts, dtype);
@@ -90,8 +88,10 @@ CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype,
           all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
       break;
     case Collective::Kind::all_to_all:
-      if (!dense_along(in, c.to_dim)) bytes.pack = aligned(count_of(in) * element);
-      if (!dense_along(out, c.dim)) bytes.unpack = aligned(count_of(out) * element);
+      if (!dense_along(in, c.to_dim))
+        bytes.pack = round_up(count_of(in) * element, kArenaAlignment);
+      if (!dense_along(out, c.dim))
+        bytes.unpack = round_up(count_of(out) * element, kArenaAlignment);
       break;
     default: break;
   }
@@ -177,8 +177,8 @@ void CollectiveStep::prepare_exchange() {
     sent += send_counts_.back();
     received += recv_counts_.back();
   }
-  bytes_.pack = aligned(sent * size_of(dtype_));
-  bytes_.unpack = aligned(received * size_of(dtype_));
+  bytes_.pack = round_up(sent * size_of(dtype_), kArenaAlignment);
+  bytes_.unpack = round_up(received * size_of(dtype_), kArenaAlignment);
 }
 
 /// A row that several members made is summed in their order, so a run repeats bit for bit.
