@@ -136,25 +136,14 @@ std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price
 }
 
 LocalSearch::LocalSearch(const Problem& problem)
-    : problem_(problem), around_(problem.nodes.size()), memory_(problem) {
-  for (const Problem::Edge& edge : problem.edges) {
-    const size_t rows = problem.nodes[static_cast<size_t>(edge.from)].cost.size();
-    const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
-    std::vector<double> transposed(edge.cost.size());
-    for (size_t x = 0; x < rows; ++x) {
-      for (size_t y = 0; y < columns; ++y) transposed[y * rows + x] = edge.cost[x * columns + y];
-    }
-    around_[static_cast<size_t>(edge.from)].push_back({edge.to, transposed, edge.cost});
-    around_[static_cast<size_t>(edge.to)].push_back({edge.from, edge.cost, std::move(transposed)});
-  }
-}
+    : problem_(problem), flat_(problem), memory_(problem) {}
 
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;
-  count_work(static_cast<double>(out.size() * (around_[static_cast<size_t>(node)].size() + 2)));
-  for (const Neighbour& n : around_[static_cast<size_t>(node)]) {
+  count_work(static_cast<double>(out.size() * (flat_.arcs(node).size() + 2)));
+  for (const FlatProblem::Arc& n : flat_.arcs(node)) {
     const double* row =
-        n.by_other.data() + static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * out.size();
+        n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * out.size();
     for (size_t a = 0; a < out.size(); ++a) out[a] += row[a];
   }
 }
@@ -246,9 +235,9 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   for (int i : order) {
     std::vector<int> trees;
     bool cycle = false;
-    for (const Neighbour& n : around_[static_cast<size_t>(i)]) {
-      if (root[static_cast<size_t>(n.node)] < 0) continue;
-      const int tree = find(n.node);
+    for (const FlatProblem::Arc& n : flat_.arcs(i)) {
+      if (root[static_cast<size_t>(n.other)] < 0) continue;
+      const int tree = find(n.other);
       cycle = cycle || std::find(trees.begin(), trees.end(), tree) != trees.end();
       trees.push_back(tree);
     }
@@ -258,7 +247,7 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   }
 
   // Parents by search from the first member of each tree; then costs from the leaves up.
-  std::vector<const Neighbour*> parent(count, nullptr);
+  std::vector<const FlatProblem::Arc*> parent(count, nullptr);
   std::vector<bool> seen(count, false);
   std::vector<int> visit;
   for (int start : order) {
@@ -267,14 +256,14 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
     size_t next = visit.size();
     visit.push_back(start);
     for (; next < visit.size(); ++next) {
-      for (const Neighbour& n : around_[static_cast<size_t>(visit[next])]) {
-        const size_t j = static_cast<size_t>(n.node);
+      for (const FlatProblem::Arc& n : flat_.arcs(visit[next])) {
+        const size_t j = static_cast<size_t>(n.other);
         if (root[j] < 0 || seen[j]) continue;
         seen[j] = true;
-        for (const Neighbour& back : around_[j]) {
-          if (back.node == visit[next]) parent[j] = &back;
+        for (const FlatProblem::Arc& back : flat_.arcs(n.other)) {
+          if (back.other == visit[next]) parent[j] = &back;
         }
-        visit.push_back(n.node);
+        visit.push_back(n.other);
       }
     }
   }
@@ -287,21 +276,21 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
       const std::vector<double> priced = memory_.priced(i, *prices);
       for (size_t a = 0; a < cost.size(); ++a) cost[a] += priced[a];
     }
-    for (const Neighbour& n : around_[static_cast<size_t>(i)]) {
-      if (root[static_cast<size_t>(n.node)] >= 0) continue;
-      const double* row = n.by_other.data() +
-                          static_cast<size_t>(solution[static_cast<size_t>(n.node)]) * cost.size();
+    for (const FlatProblem::Arc& n : flat_.arcs(i)) {
+      if (root[static_cast<size_t>(n.other)] >= 0) continue;
+      const double* row =
+          n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * cost.size();
       for (size_t a = 0; a < cost.size(); ++a) cost[a] += row[a];
     }
   }
   for (size_t v = visit.size(); v-- > 0;) {
     const size_t i = static_cast<size_t>(visit[v]);
     if (parent[i] == nullptr) continue;
-    std::vector<double>& above = costs[static_cast<size_t>(parent[i]->node)];
+    std::vector<double>& above = costs[static_cast<size_t>(parent[i]->other)];
     const std::vector<double>& cost = costs[i];
     choice[i].resize(above.size());
     for (size_t b = 0; b < above.size(); ++b) {
-      const double* row = parent[i]->by_other.data() + b * cost.size();
+      const double* row = parent[i]->by_other + b * cost.size();
       double best = kInfeasible;
       int best_a = 0;
       for (size_t a = 0; a < cost.size(); ++a) {
@@ -320,7 +309,7 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
       solution[i] =
           static_cast<int>(std::min_element(costs[i].begin(), costs[i].end()) - costs[i].begin());
     } else {
-      solution[i] = choice[i][static_cast<size_t>(solution[static_cast<size_t>(parent[i]->node)])];
+      solution[i] = choice[i][static_cast<size_t>(solution[static_cast<size_t>(parent[i]->other)])];
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <random>
 
-#include "planner/problem.h"
+#include "planner/flat_problem.h"
 
 namespace shardrun {
 
@@ -73,11 +73,6 @@ class LocalSearch {
   const std::optional<Solution>& tightest() const { return tightest_; }
 
  private:
-  struct Neighbour {
-    int node = 0;
-    std::vector<double> by_other;  // [neighbour's strategy][own]
-    std::vector<double> by_own;    // [own][neighbour's strategy]
-  };
   void local_costs(int node, const Solution& solution, std::vector<double>& out) const;
   bool late() const { return out_of_time_ && out_of_time_(); }
   bool repair(Solution& solution);
@@ -87,7 +82,7 @@ class LocalSearch {
   void note_peak(const Solution& solution);
 
   const Problem& problem_;
-  std::vector<std::vector<Neighbour>> around_;
+  FlatProblem flat_;
   MemoryUse memory_;
   std::function<bool()> out_of_time_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
