@@ -9,6 +9,7 @@
 #include "graph/ops/attention.h"
 
 #include "graph/ops/families.h"
+#include "graph/ops/gradients.h"
 
 namespace shardrun {
 
@@ -69,7 +70,7 @@ TensorType check(const Node& node, std::span<const TensorType> in, size_t first,
     SR_REQUIRE(attrs.global_shape.size() == 4 && attrs.start.size() == 4, invalid_input, node.op,
                " with dropout wants global_shape and start of 4 dims");
   }
-  return {q.dtype == DType::f64 ? DType::f64 : DType::f32, {B, H, T}};
+  return {statistics_type(q.dtype), {B, H, T}};
 }
 
 std::vector<TensorType> attention_infer(const Node& node, std::span<const TensorType> in) {

@@ -31,12 +31,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-
-DType wide(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
-
 size_t channel_dim(const Node& node, const Shape& x) {
   return channels_last(node) ? x.size() - 1 : 1;
 }
@@ -46,7 +40,7 @@ TensorType channels_of(const Node& node, const TensorType& x) {
   require_float(x, "x");
   SR_REQUIRE(x.shape.size() >= 2, invalid_input, "x is ", x, ", wanted ",
              channels_last(node) ? "[N, …, C]" : "[N, C, …]");
-  return {wide(x.dtype), {x.shape[channel_dim(node, x.shape)]}};
+  return {statistics_type(x.dtype), {x.shape[channel_dim(node, x.shape)]}};
 }
 
 bool has_relu(const Node& node) { return node.attrs.i("relu", 0) != 0; }
@@ -121,11 +115,6 @@ ValueId row(Graph& g, ValueId rows, int64_t index) {
   return g.add("reshape", {one}, {{"shape", Shape{shape[1]}}});
 }
 
-ValueId as(Graph& g, ValueId value, DType dtype) {
-  if (g.type(value).dtype == dtype) return value;
-  return g.add("cast", {value}, {{"to", std::string(to_string(dtype))}});
-}
-
 /// dx = d0 + 2 x d1, per channel.
 Grads moments_gradient(GradientContext& c) {
   Graph& g = c.graph;
@@ -134,7 +123,7 @@ Grads moments_gradient(GradientContext& c) {
   Shape per_channel(c.in_shape(0).size() - 1, 1);
   per_channel[dim - 1] = c.in_shape(0)[dim];
   auto channel = [&](int64_t index) {
-    return g.add("reshape", {as(g, row(g, c.out_grads[0], index), c.in_type(0).dtype)},
+    return g.add("reshape", {cast_to(g, row(g, c.out_grads[0], index), c.in_type(0).dtype)},
                  {{"shape", per_channel}});
   };
   const ValueId slope = g.add("mul", {x, scale(g, channel(1), 2)});
@@ -155,7 +144,7 @@ Grads statistics_gradient(GradientContext& c) {
   }
   std::vector<ValueId> rows;
   for (ValueId part : {first, second}) {
-    rows.push_back(g.add("reshape", {scale(g, as(g, part, DType::f64), share)},
+    rows.push_back(g.add("reshape", {scale(g, cast_to(g, part, DType::f64), share)},
                          {{"shape", Shape{1, channels.shape[0]}}}));
   }
   return {g.add("concat", rows, {{"axis", int64_t{0}}})};

@@ -28,11 +28,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-using Ints = std::vector<int64_t>;
-
 ImageDims dims_of(const Node& node, size_t rank) {
   const size_t spatial = node.attrs.ints("strides").size();
   return {spatial, rank == spatial + 3, channels_last(node)};

@@ -20,10 +20,6 @@ double activation_attr(const Node& node, const std::string& name) {
 
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-
 // ---- shape rules ----
 
 bool is_numeric(DType d) { return d != DType::boolean && d != DType::f16; }

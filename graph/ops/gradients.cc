@@ -72,6 +72,11 @@ ValueId fill(Graph& graph, const TensorType& type, double value) {
 
 ValueId scalar(Graph& graph, DType dtype, double value) { return fill(graph, {dtype, {}}, value); }
 
+ValueId cast_to(Graph& graph, ValueId x, DType dtype) {
+  if (graph.type(x).dtype == dtype) return x;
+  return graph.add("cast", {x}, {{"to", std::string(to_string(dtype))}});
+}
+
 ValueId scale(Graph& graph, ValueId x, double factor) {
   return graph.add("mul", {x, scalar(graph, graph.type(x).dtype, factor)});
 }

@@ -5,6 +5,11 @@
 
 namespace shardrun {
 
+using Types = std::vector<TensorType>;
+using InTypes = std::span<const TensorType>;
+using Grads = std::vector<ValueId>;
+using Ints = std::vector<int64_t>;
+
 /// Throws invalid_input unless there are `count` (or from `count` to `most`) operands.
 void require_operands(std::span<const TensorType> in, size_t count, size_t most = 0);
 void require_float(const TensorType& type, std::string_view operand);
@@ -12,6 +17,9 @@ void require_index(const TensorType& type, std::string_view operand);  // i32 or
 void require_same_dtype(const TensorType& a, const TensorType& b);
 /// Throws invalid_input unless 0 <= axis < rank.
 void require_axis(int64_t axis, size_t rank);
+
+/// Of sums and statistics of x.
+inline DType statistics_type(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
 
 /// numpy broadcasting: broadcast_shape([3, 1], [4]) = [3, 4]. A dim of 1 stretches to any size, 0
 /// too. Throws invalid_input.
@@ -25,6 +33,8 @@ ValueId unbroadcast(Graph& graph, ValueId grad, const Shape& shape);
 ValueId fill(Graph& graph, const TensorType& type, double value);
 /// A `fill` of rank 0: constants in gradient rules, which broadcast.
 ValueId scalar(Graph& graph, DType dtype, double value);
+/// x, or a cast of it if it is of another type.
+ValueId cast_to(Graph& graph, ValueId x, DType dtype);
 /// x * factor and x + term, in x's type.
 ValueId scale(Graph& graph, ValueId x, double factor);
 ValueId shift(Graph& graph, ValueId x, double term);

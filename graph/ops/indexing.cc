@@ -14,10 +14,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-
 /// [a.begin(), a.begin() + n) + rest.
 Shape joined(const Shape& a, size_t n, const Shape& b, size_t from = 0) {
   Shape out(a.begin(), a.begin() + static_cast<int64_t>(n));

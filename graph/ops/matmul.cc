@@ -3,6 +3,7 @@
 
 #include "graph/ops/einsum.h"
 #include "graph/ops/families.h"
+#include "graph/ops/gradients.h"
 #include "graph/ops/post.h"
 
 namespace shardrun {
@@ -90,10 +91,7 @@ std::vector<ValueId> matmul_gradient(GradientContext& c) {
   const Einsum e = Einsum::parse(c.node.attrs.s("equation"));
   const ValueId a = c.node.inputs[0], b = c.node.inputs[1];
   const DType dtype = product_dtype(std::vector{c.in_type(0), c.in_type(1)});
-  ValueId dout = c.out_grads[0];
-  if (c.graph.type(dout).dtype != dtype) {
-    dout = c.graph.add("cast", {dout}, {{"to", std::string(to_string(dtype))}});
-  }
+  const ValueId dout = cast_to(c.graph, c.out_grads[0], dtype);
   std::vector<ValueId> grads = {kNoValue, kNoValue};
   auto product = [&](size_t of, ValueId left, ValueId right, const std::string& equation) {
     Attrs attrs = {{"equation", equation}};

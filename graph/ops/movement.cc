@@ -9,11 +9,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-using Ints = std::vector<int64_t>;
-
 /// The attributes with `shape` of the local result: reshape, expand, iota, fill.
 Attrs localise_shape(const Node& node, InTypes, LocalBoxes boxes) {
   Attrs attrs = node.attrs;

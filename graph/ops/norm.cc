@@ -7,11 +7,10 @@
 // layer_norm_grad(dy, x, scale, mean, inv_std, residual?) -> dx + residual, dscale, dbias. The
 // residual is the gradient of what passes x on unchanged beside the norm; Graphs add it behind.
 #include "graph/ops/families.h"
+#include "graph/ops/gradients.h"
 
 namespace shardrun {
 namespace {
-
-DType statistics_type(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
 
 // Checks x and scale (and bias) and returns the statistics' type: x.shape[:axis].
 TensorType check_norm(const Node& node, const TensorType& x, const TensorType& scale) {

@@ -23,11 +23,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-using Ints = std::vector<int64_t>;
-
 DType which_type(const Ints& kernel) {
   return element_count(kernel) < 256 ? DType::u8 : DType::i32;
 }

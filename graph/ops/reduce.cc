@@ -7,10 +7,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-
 Shape kept_shape(const Shape& shape, const std::vector<int64_t>& axes) {
   Shape kept = shape;
   for (int64_t axis : axes) kept[static_cast<size_t>(axis)] = 1;
@@ -113,9 +109,7 @@ ValueId with_kept_dims(GradientContext& c, ValueId value) {
 }
 
 Grads sum_gradient(GradientContext& c) {
-  ValueId dy = with_kept_dims(c, c.out_grads[0]);
-  const std::string type(to_string(c.in_type(0).dtype));
-  if (to_string(c.graph.type(dy).dtype) != type) dy = c.graph.add("cast", {dy}, {{"to", type}});
+  const ValueId dy = cast_to(c.graph, with_kept_dims(c, c.out_grads[0]), c.in_type(0).dtype);
   const Shape shape = c.in_shape(0);
   if (c.graph.type(dy).shape == shape) return {dy};
   return {c.graph.add("expand", {dy}, {{"shape", shape}})};
@@ -169,9 +163,7 @@ Grads cumsum_gradient(GradientContext& c) {
 Grads sum_squares_gradient(GradientContext& c) {
   Grads grads;
   for (size_t i = 0; i < c.node.inputs.size(); ++i) {
-    const std::string type(to_string(c.in_type(i).dtype));
-    ValueId dy = c.out_grads[0];
-    if (to_string(c.graph.type(dy).dtype) != type) dy = c.graph.add("cast", {dy}, {{"to", type}});
+    const ValueId dy = cast_to(c.graph, c.out_grads[0], c.in_type(i).dtype);
     grads.push_back(c.graph.add("mul", {c.node.inputs[i], scale(c.graph, dy, 2)}));
   }
   return grads;

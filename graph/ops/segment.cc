@@ -21,12 +21,6 @@
 namespace shardrun {
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-
-DType wide(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
-
 /// Segments: as `size` says, or as many as operand `table` has rows.
 int64_t extent_of(const Node& node, InTypes in, size_t table) {
   return node.attrs.has("size") ? node.attrs.i("size") : in[table].shape[0];
@@ -40,7 +34,7 @@ TensorType table_of(const TensorType& x, const TensorType& rows, int64_t size) {
              invalid_input, "x is ", x, ", rows are ", rows, "; wanted a number for each row of x");
   Shape shape = x.shape;
   shape[0] = size;
-  return {wide(x.dtype), shape};
+  return {statistics_type(x.dtype), shape};
 }
 
 void require_tables(const Node& node, InTypes in, size_t first, size_t end) {
@@ -126,15 +120,10 @@ std::optional<OpDef::NumberedRows> numbered(const Node& node, InTypes in, size_t
 
 // ---- gradients: of Graphs, in which every number counts from 0
 
-ValueId as(Graph& g, ValueId value, DType dtype) {
-  if (g.type(value).dtype == dtype) return value;
-  return g.add("cast", {value}, {{"to", std::string(to_string(dtype))}});
-}
-
 /// The table's rows that `rows` names, in x's type.
 ValueId rows_named(GradientContext& c, ValueId table, ValueId rows) {
-  return as(c.graph, c.graph.add("gather", {table, rows}, {{"axis", int64_t{0}}}),
-            c.in_type(0).dtype);
+  return cast_to(c.graph, c.graph.add("gather", {table, rows}, {{"axis", int64_t{0}}}),
+                 c.in_type(0).dtype);
 }
 
 /// Each of several equal maxima of a segment gets the same share, as the gradient of reduce_max.
@@ -142,8 +131,9 @@ Grads max_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId x = c.node.inputs[0], rows = c.node.inputs[1];
   const ValueId is_top = g.add("equal", {x, rows_named(c, c.node.outputs[0], rows)});
-  const ValueId count = g.add("gather_grad", {as(g, is_top, g.type(c.out_grads[0]).dtype), rows},
-                              {{"axis", int64_t{0}}, {"size", g.type(c.node.outputs[0]).shape[0]}});
+  const ValueId count =
+      g.add("gather_grad", {cast_to(g, is_top, g.type(c.out_grads[0]).dtype), rows},
+            {{"axis", int64_t{0}}, {"size", g.type(c.node.outputs[0]).shape[0]}});
   const ValueId share = g.add("div", {c.out_grads[0], count});
   return {g.add("where", {is_top, rows_named(c, share, rows), scalar(g, c.in_type(0).dtype, 0)}),
           kNoValue};

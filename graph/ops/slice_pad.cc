@@ -25,11 +25,6 @@ ValueId pad_dim(Graph& graph, ValueId x, size_t dim, int64_t before, int64_t aft
 
 namespace {
 
-using Types = std::vector<TensorType>;
-using InTypes = std::span<const TensorType>;
-using Grads = std::vector<ValueId>;
-using Ints = std::vector<int64_t>;
-
 // ---- slice ----
 
 int64_t slice_count(int64_t start, int64_t end, int64_t step) {

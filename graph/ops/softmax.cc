@@ -5,6 +5,7 @@
 // cross_entropy_and_grad(dlosses, logits, labels){ignore_index} -> losses, dlogits: both at once,
 //   for Programs where the losses' gradient is known beforehand (planner/join_steps.h).
 #include "graph/ops/families.h"
+#include "graph/ops/gradients.h"
 
 namespace shardrun {
 namespace {
@@ -46,7 +47,7 @@ TensorType check_labels(const Node& node, const TensorType& logits, const Tensor
   const Shape tokens(logits.shape.begin(), logits.shape.end() - 1);
   SR_REQUIRE(labels.shape == tokens, invalid_input, node.op, " wants labels of ", to_string(tokens),
              " for logits of ", logits, ", got ", labels);
-  return {logits.dtype == DType::f64 ? DType::f64 : DType::f32, tokens};
+  return {statistics_type(logits.dtype), tokens};
 }
 
 std::vector<TensorType> cross_entropy_infer(const Node& node, std::span<const TensorType> in) {

@@ -1,14 +1,9 @@
 // Accuracy of a classifier, as metrics of its validation.
+#include "graph/ops/gradients.h"
 #include "graph/passes/training.h"
 
 namespace shardrun {
 namespace {
-
-std::string name_of(DType dtype) { return std::string(to_string(dtype)); }
-
-ValueId cast_to(Graph& g, ValueId value, DType dtype) {
-  return g.type(value).dtype == dtype ? value : g.add("cast", {value}, {{"to", name_of(dtype)}});
-}
 
 /// The batch input that `id` is, seen through moves and casts; kNoValue if it is none.
 ValueId batch_input_of(const Graph& g, ValueId id) {
@@ -50,7 +45,7 @@ bool attach_accuracy(Graph& graph) {
                 {graph.add("equal",
                            {labels, graph.add("fill", {},
                                               {{"shape", Shape{}},
-                                               {"dtype", name_of(dtype)},
+                                               {"dtype", std::string(to_string(dtype))},
                                                {"value", static_cast<double>(ignore)}},
                                               "accuracy/ignored")},
                            {}, "accuracy/is_ignored")},
