@@ -18,11 +18,6 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr const char* kBacking = "/dev/shm";
 
-void check(int code, const char* function) {
-  SR_REQUIRE(code == MPI_SUCCESS, comm, "sharing memory: ", function,
-             " failed: ", error_string(code));
-}
-
 /// The ranks of `comm` that are of the same node; freed with this.
 class NodeComm {
  public:
@@ -70,6 +65,11 @@ std::string error_string(int code) {
   int length = 0;
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return str("MPI error ", code);
   return std::string(text, static_cast<size_t>(length));
+}
+
+void check(int code, const char* function) {
+  SR_REQUIRE(code == MPI_SUCCESS, comm, "sharing memory: ", function,
+             " failed: ", error_string(code));
 }
 
 Node::Node(MPI_Comm world, int ranks_per_node) {

@@ -59,6 +59,8 @@ class Node : public std::enable_shared_from_this<Node> {
 
 /// "MPI_ERR_…: …".
 std::string error_string(int code);
+/// Throws comm if a call of MPI that shares memory failed.
+void check(int code, const char* function);
 /// More ranks on this host than cores: whoever waits must let the others run.
 bool oversubscribed();
 

@@ -306,11 +306,6 @@ class NodesCommunicator : public Communicator {
   std::vector<char> staging_;  // of everywhere
 };
 
-void check(int code, const char* function) {
-  SR_REQUIRE(code == MPI_SUCCESS, comm, "sharing memory: ", function,
-             " failed: ", error_string(code));
-}
-
 }  // namespace
 
 std::unique_ptr<Communicator> communicate(MPI_Comm comm, std::shared_ptr<Node> node,

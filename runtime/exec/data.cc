@@ -91,6 +91,18 @@ int64_t Permutation::operator()(int64_t index) const {
   return static_cast<int64_t>(x);
 }
 
+std::vector<std::string> split_text(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
 void store_integer(void* out, DType dtype, int64_t i, int64_t value) {
   dispatch(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -10,18 +10,6 @@
 namespace shardrun {
 namespace {
 
-std::vector<std::string> split_list(const std::string& text, char separator) {
-  std::vector<std::string> parts(1);
-  for (char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
 struct Augmentation {
   int64_t crop = 0;  // pixels around the image
   bool flip = false;
@@ -30,7 +18,7 @@ struct Augmentation {
 Augmentation parse_augmentation(const std::string& text) {
   Augmentation out;
   if (text.empty() || text == "none") return out;
-  for (const std::string& part : split_list(text, ',')) {
+  for (const std::string& part : split_text(text, ',')) {
     if (part == "flip") {
       out.flip = true;
       continue;
@@ -55,7 +43,7 @@ struct Scaling {
 
 std::vector<float> parse_numbers(const std::string& text, const std::string& whole) {
   std::vector<float> out;
-  for (const std::string& part : split_list(text, ',')) {
+  for (const std::string& part : split_text(text, ',')) {
     float value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     SR_REQUIRE(error == std::errc() && end == part.data() + part.size() && std::isfinite(value),
@@ -66,7 +54,7 @@ std::vector<float> parse_numbers(const std::string& text, const std::string& who
 }
 
 Scaling parse_scaling(const std::string& text) {
-  const std::vector<std::string> halves = split_list(text, '/');
+  const std::vector<std::string> halves = split_text(text, '/');
   SR_REQUIRE(halves.size() == 2, invalid_input, "normalise '", text,
              "' is not one of none, rows, data, MEAN/DEVIATION (a number for each channel, with "
              "commas)");

@@ -88,6 +88,9 @@ void for_box(const Shape& shape, const Box& box, F&& f) {
   }
 }
 
+/// "a,,b" at ',': "a", "" and "b"; of an empty text one part.
+std::vector<std::string> split_text(const std::string& text, char separator);
+
 /// Writes an integer as element i of an array of `dtype`.
 void store_integer(void* out, DType dtype, int64_t i, int64_t value);
 

@@ -16,18 +16,6 @@ constexpr const char* kTargetNames[] = {"target", "targets", "labels", "y"};
 constexpr const char* kMaskNames[] = {"train_mask", "val_mask", "test_mask"};
 constexpr const char* kEdges = "edge_index";
 
-std::vector<std::string> split_text(const std::string& text, char separator) {
-  std::vector<std::string> parts(1);
-  for (char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
 template <class List, class Name>
 std::string quoted(const List& list, Name name) {
   std::string out;
