@@ -313,9 +313,13 @@ void resize(NodeContext& c) {
     std::iota(axes.begin(), axes.end(), 0);
   }
   for (int64_t& axis : axes) axis = NodeContext::axis(axis, b.rank(x));
+  SR_REQUIRE(mode == "nearest" || is_float(b.dtype(x)), unsupported, "mode ", mode, " of ",
+             b.type(x), " is not supported; Cast it to a floating type");
   const std::vector<Resized> resized = resized_axes(c, axes);
   for (size_t a = 0; a < axes.size(); ++a) {
     const int64_t from = b.shape(x)[static_cast<size_t>(axes[a])];
+    SR_REQUIRE(from > 0 || resized[a].to == 0, invalid_input, "dim ", axes[a], " of ", b.type(x),
+               " is empty, wanted is ", resized[a].to);
     std::vector<double> positions;
     for (int64_t i = 0; i < resized[a].to; ++i) {
       positions.push_back(source_position(coordinates, static_cast<double>(i), resized[a].scale,

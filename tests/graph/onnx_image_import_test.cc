@@ -157,6 +157,21 @@ TEST_F(OnnxImageImport, RefusesOtherImages) {
   expect_refusal(area,
                  "attribute mode='area' is not supported; supported are nearest, linear and cubic");
 
+  // Weights between 0 and 1 are no integers.
+  ModelBuilder whole(17);
+  whole.input("x", {1, 1, 4, 4}, testing::kInt64);
+  whole.floats("scales", {4}, {1, 1, 2, 2});
+  set_string(whole.node("Resize", {"x", "", "scales"}, {"y"}), "mode", "linear");
+  whole.output("y");
+  expect_refusal(whole, "mode linear of i64[1, 1, 4, 4] is not supported; Cast it");
+
+  ModelBuilder empty(17);
+  empty.input("x", {1, 1, 0, 4});
+  empty.ints("sizes", {1, 1, 2, 4});
+  empty.node("Resize", {"x", "", "", "sizes"}, {"y"});
+  empty.output("y");
+  expect_refusal(empty, "dim 2 of f32[1, 1, 0, 4] is empty, wanted is 2");
+
   ModelBuilder groups(18);
   groups.input("x", {2, 6, 4});
   groups.floats("w", {4}, {1, 1, 1, 1});
