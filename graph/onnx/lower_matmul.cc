@@ -65,11 +65,8 @@ Term product(NodeContext& c, const Term& first, const Term& second, const std::s
   }
   terms[0] = reduce_private(c, terms[0], terms[1].letters + kept);
   terms[1] = reduce_private(c, terms[1], terms[0].letters + kept);
-  std::string spelt = terms[0].letters + "," + terms[1].letters + "->" + kept;
-  for (char& letter : spelt) {
-    if (letter >= '0' && letter <= '9') letter = static_cast<char>('A' + (letter - '0'));
-  }
-  return {kept, b.add("matmul", {terms[0].value, terms[1].value}, {{"equation", spelt}})};
+  const std::string equation = terms[0].letters + "," + terms[1].letters + "->" + kept;
+  return {kept, b.add("matmul", {terms[0].value, terms[1].value}, {{"equation", equation}})};
 }
 
 /// Multiplies two of more than two terms with each other, always those whose product has the fewest
@@ -122,19 +119,22 @@ void einsum(NodeContext& c) {
   }
   SR_REQUIRE(terms.size() == c.input_count(), invalid_input, "equation '", equation, "' has ",
              terms.size(), " operands, the node ", c.input_count(), " inputs");
-  // An ellipsis of n dims becomes the last n of the digits "56789", so that they align from the
-  // right.
-  const std::string digits = "0123456789";
-  std::string widest;
+  // An ellipsis of n dims becomes the last n of the letters that the equation does not use, so that
+  // they align from the right.
+  std::string spare, widest;
+  for (char letter = 'A'; letter <= 'z';
+       letter = letter == 'Z' ? 'a' : static_cast<char>(letter + 1)) {
+    if (equation.find(letter) == std::string::npos) spare += letter;
+  }
   for (size_t i = 0; i < terms.size(); ++i) {
     Term& term = terms[i];
     term.value = c.in(i);
     const size_t dots = term.letters.find("...");
     if (dots != std::string::npos) {
       const int64_t n = b.rank(term.value) - static_cast<int64_t>(term.letters.size()) + 3;
-      SR_REQUIRE(n >= 0 && n <= 10, invalid_input, "equation '", equation, "' does not fit ",
-                 b.type(term.value));
-      const std::string some = digits.substr(digits.size() - static_cast<size_t>(n));
+      SR_REQUIRE(n >= 0 && n <= static_cast<int64_t>(spare.size()), invalid_input, "equation '",
+                 equation, "' does not fit ", b.type(term.value));
+      const std::string some = spare.substr(spare.size() - static_cast<size_t>(n));
       term.letters.replace(dots, 3, some);
       if (some.size() > widest.size()) widest = some;
     }
