@@ -27,19 +27,62 @@ void rename(std::string* name, const Renames& renames) {
   if (it != renames.end()) *name = it->second;
 }
 
-void rename_graph(::onnx::GraphProto* graph, const Renames& renames) {
-  for (auto& node : *graph->mutable_node()) {
-    for (auto& name : *node.mutable_input()) rename(&name, renames);
-    for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_g()) rename_graph(attribute.mutable_g(), renames);
+/// Attributes that refer to the function's own take the caller's value, or the declared default.
+void bind_attributes(::onnx::NodeProto* node, const ::onnx::NodeProto& call,
+                     const ::onnx::FunctionProto& function) {
+  for (int i = node->attribute_size() - 1; i >= 0; --i) {
+    const std::string wanted = node->attribute(i).ref_attr_name();
+    if (wanted.empty()) continue;
+    const ::onnx::AttributeProto* value = nullptr;
+    for (const auto& given : function.attribute_proto()) {
+      if (given.name() == wanted) value = &given;
+    }
+    for (const auto& given : call.attribute()) {
+      if (given.name() == wanted) value = &given;
+    }
+    const std::string own = node->attribute(i).name();
+    if (value == nullptr) {
+      node->mutable_attribute()->DeleteSubrange(i, 1);
+    } else {
+      *node->mutable_attribute(i) = *value;
+      node->mutable_attribute(i)->set_name(own);
     }
   }
-  for (auto& output : *graph->mutable_output()) rename(output.mutable_name(), renames);
 }
+
+/// A call of a function, spelt out: what its subgraphs' names become, and their attributes.
+struct Inlining {
+  const ::onnx::NodeProto& call;
+  const ::onnx::FunctionProto& function;
+  const std::string& prefix;
+
+  /// `renames`: of the names around it. Its own get the prefix, or they might be a caller's.
+  void inline_graph(::onnx::GraphProto* graph, Renames renames) const {
+    const auto make = [&](std::string* name) {
+      if (name->empty()) return;
+      renames[*name] = prefix + *name;
+      rename(name, renames);
+    };
+    for (auto& input : *graph->mutable_input()) make(input.mutable_name());
+    for (auto& tensor : *graph->mutable_initializer()) make(tensor.mutable_name());
+    for (auto& node : *graph->mutable_node()) inline_node(&node, renames, make);
+    for (auto& output : *graph->mutable_output()) rename(output.mutable_name(), renames);
+  }
+  /// `make` names a result.
+  template <class Make>
+  void inline_node(::onnx::NodeProto* node, const Renames& renames, const Make& make) const {
+    for (auto& name : *node->mutable_input()) rename(&name, renames);
+    bind_attributes(node, call, function);
+    for (auto& attribute : *node->mutable_attribute()) {
+      if (attribute.has_g()) inline_graph(attribute.mutable_g(), renames);
+    }
+    for (auto& name : *node->mutable_output()) make(&name);
+  }
+};
 
 class Flattener {
  public:
-  explicit Flattener(const ::onnx::ModelProto& model) : model_(model) {
+  Flattener(const ::onnx::ModelProto& model, int& calls) : model_(model), calls_(calls) {
     for (const auto& function : model.functions()) {
       const auto [it, fresh] = functions_.emplace(
           key(function.domain(), function.name(), function.overload()), &function);
@@ -47,8 +90,7 @@ class Flattener {
     }
   }
 
-  std::vector<FlatNode> run(const ::onnx::GraphProto& graph) {
-    const int64_t opset = main_opset(model_);
+  std::vector<FlatNode> run(const ::onnx::GraphProto& graph, int64_t opset) {
     for (int i = 0; i < graph.node_size(); ++i) {
       append(graph.node(i), opset, str("node ", i, " '", graph.node(i).name(), "'"));
     }
@@ -113,18 +155,14 @@ class Flattener {
         if (!name.empty()) renames.try_emplace(name, prefix + name);
       }
     }
+    const Inlining inlining{call, function, prefix};
     for (int i = 0; i < function.node_size(); ++i) {
       ::onnx::NodeProto node = function.node(i);
-      for (auto& name : *node.mutable_input()) {
+      for (const auto& name : node.input()) {
         SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '",
                    function.name(), "' uses '", name, "', which nothing in it makes");
-        rename(&name, renames);
       }
-      for (auto& name : *node.mutable_output()) rename(&name, renames);
-      bind_attributes(&node, call, function);
-      for (auto& attribute : *node.mutable_attribute()) {
-        if (attribute.has_g()) rename_graph(attribute.mutable_g(), renames);
-      }
+      inlining.inline_node(&node, renames, [&](std::string* name) { rename(name, renames); });
       const std::string inner = node.name();
       node.set_name(prefix + (inner.empty() ? str(node.op_type(), "_", i) : inner));
       append(node, opset,
@@ -143,34 +181,11 @@ class Flattener {
     open_.pop_back();
   }
 
-  /// Attributes that refer to the function's own take the caller's value, or the declared default.
-  static void bind_attributes(::onnx::NodeProto* node, const ::onnx::NodeProto& call,
-                              const ::onnx::FunctionProto& function) {
-    for (int i = node->attribute_size() - 1; i >= 0; --i) {
-      const std::string wanted = node->attribute(i).ref_attr_name();
-      if (wanted.empty()) continue;
-      const ::onnx::AttributeProto* value = nullptr;
-      for (const auto& given : function.attribute_proto()) {
-        if (given.name() == wanted) value = &given;
-      }
-      for (const auto& given : call.attribute()) {
-        if (given.name() == wanted) value = &given;
-      }
-      const std::string own = node->attribute(i).name();
-      if (value == nullptr) {
-        node->mutable_attribute()->DeleteSubrange(i, 1);
-      } else {
-        *node->mutable_attribute(i) = *value;
-        node->mutable_attribute(i)->set_name(own);
-      }
-    }
-  }
-
   const ::onnx::ModelProto& model_;
   std::map<std::string, const ::onnx::FunctionProto*> functions_;
   std::vector<const ::onnx::FunctionProto*> open_;
   std::vector<FlatNode> out_;
-  int calls_ = 0;
+  int& calls_;
 };
 
 void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth) {
@@ -195,8 +210,9 @@ int64_t main_opset(const ::onnx::ModelProto& model) {
   return 0;
 }
 
-std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph) {
-  return Flattener(model).run(graph);
+std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph,
+                              int64_t opset, int& calls) {
+  return Flattener(model, calls).run(graph, opset);
 }
 
 std::vector<std::string> names_read(const ::onnx::NodeProto& node) {

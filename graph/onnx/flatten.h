@@ -24,10 +24,12 @@ struct FlatNode {
 /// The opset of the ai.onnx operators in the main graph; 0 if none is imported.
 int64_t main_opset(const ::onnx::ModelProto& model);
 
-/// Nodes of `graph` with functions inlined, in the file's order. Throws unsupported or
-/// invalid_input for foreign domains, functions that call themselves or nest too deep, and floods
-/// of nodes.
-std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph);
+/// Nodes of `graph`, the model's or a subgraph of a node of `opset`, with functions inlined, in the
+/// file's order. `calls` counts those of all graphs: what is within is named by it. Throws
+/// unsupported or invalid_input for foreign domains, functions that call themselves or nest too
+/// deep, and floods of nodes.
+std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph,
+                              int64_t opset, int& calls);
 
 /// Throws invalid_input unless every name is made once and before it is used; `outer` names exist
 /// already. Subgraphs see the names around them.

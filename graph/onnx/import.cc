@@ -14,6 +14,7 @@ namespace importer {
 namespace {
 
 constexpr int kDeepestBranch = 32;
+constexpr size_t kMostWritten = 1'000'000;
 
 Source source_of(const StoredTensor& tensor) {
   Source source;
@@ -83,7 +84,7 @@ class Importer {
     report_.ir_version = model_.proto.ir_version();
     report_.opset = main_opset(model_.proto);
     report_.producer = model_.proto.producer_name() + " " + model_.proto.producer_version();
-    std::vector<FlatNode> nodes = flatten(model_.proto, proto);
+    std::vector<FlatNode> nodes = flatten(model_.proto, proto, main_opset(model_.proto), calls_);
     check_all_names(nodes);
     drop_dead(nodes, proto);
     check_supported(nodes);
@@ -300,8 +301,10 @@ class Importer {
     c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
       return store_tensor(tensor, model_.folder).load();
     };
-    c.lower_subgraph = [this](const ::onnx::GraphProto& graph, std::span<const V> in) {
-      return lower_branch(graph, in);
+    c.stream = scope_ + (node.proto.output_size() > 0 ? node.proto.output(0) : "");
+    c.lower_subgraph = [this, &node](const ::onnx::GraphProto& graph, std::span<const V> in,
+                                     const std::string& scope) {
+      return lower_branch(graph, in, node.opset, scope);
     };
     c.add_parameter = [&](const Source& source, const TensorType& type, bool trained) {
       std::string why = trained ? "described by the model" : "a buffer, described by the model";
@@ -325,17 +328,23 @@ class Importer {
     }
   }
 
-  std::vector<V> lower_branch(const ::onnx::GraphProto& graph, std::span<const V> in) {
+  std::vector<V> lower_branch(const ::onnx::GraphProto& graph, std::span<const V> in, int64_t opset,
+                              const std::string& scope) {
     SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ",
                kDeepestBranch);
     const std::map<std::string, V> outer = values_;
+    const std::string outer_scope = scope_;
+    scope_ += scope;
     SR_REQUIRE(graph.input_size() == static_cast<int>(in.size()), invalid_input, "subgraph has ",
                graph.input_size(), " inputs, the node gives ", in.size());
     for (size_t i = 0; i < in.size(); ++i) values_[graph.input(static_cast<int>(i)).name()] = in[i];
     for (const auto& proto : graph.initializer()) {
       values_[proto.name()] = b_.constant(store_tensor(proto, model_.folder).load());
     }
-    std::vector<FlatNode> nodes = flatten(model_.proto, graph);
+    std::vector<FlatNode> nodes = flatten(model_.proto, graph, opset, calls_);
+    written_ += nodes.size() + 1;
+    SR_REQUIRE(written_ <= kMostWritten, unsupported, "has more than ", kMostWritten,
+               " nodes with its loops and branches written out");
     std::set<std::string> names;
     for (const auto& [name, v] : values_) names.insert(name);
     check_names(nodes, graph, std::move(names));
@@ -345,6 +354,7 @@ class Importer {
     std::vector<V> out;
     for (const auto& output : graph.output()) out.push_back(values_.at(output.name()));
     values_ = outer;
+    scope_ = outer_scope;
     --depth_;
     return out;
   }
@@ -390,7 +400,9 @@ class Importer {
   std::map<std::string, int64_t> dims_;
   std::map<std::string, V> values_;
   V random_step_ = kNone;
-  int depth_ = 0;
+  int depth_ = 0, calls_ = 0;  // branches around a node; functions' calls so far
+  size_t written_ = 0;         // nodes of subgraphs, and how often one was lowered
+  std::string scope_;          // turns of the loops around a node
 };
 
 }  // namespace

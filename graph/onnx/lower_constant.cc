@@ -108,7 +108,7 @@ void if_known(NodeContext& c) {
   const auto* branch = c.find(condition->at(0) != 0 ? "then_branch" : "else_branch");
   c.find("else_branch");
   SR_REQUIRE(branch != nullptr, invalid_input, "has no branch for its condition");
-  const std::vector<V> results = c.lower_subgraph(branch->g(), {});
+  const std::vector<V> results = c.lower_subgraph(branch->g(), {}, "");
   SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(),
              " outputs, node ", c.output_count());
   for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
@@ -129,6 +129,7 @@ void loop_known(NodeContext& c) {
   const auto* body = c.find("body");
   SR_REQUIRE(body != nullptr, invalid_input, "has no body");
   const int64_t turns = c.has(0) ? known(c.in(0), "number of turns") : kMostTurns + 1;
+  const bool counts = c.has(0) && !c.has(1);  // then the body's condition is ignored
   bool goes_on = !c.has(1) || known(c.in(1), "condition") != 0;
   std::vector<V> carried;
   for (size_t i = 2; i < c.input_count(); ++i) carried.push_back(c.in(i));
@@ -138,10 +139,10 @@ void loop_known(NodeContext& c) {
     std::vector<V> in = {b.scalar(static_cast<double>(turn), DType::i64),
                          b.scalar(1, DType::boolean)};
     in.insert(in.end(), carried.begin(), carried.end());
-    const std::vector<V> out = c.lower_subgraph(body->g(), in);
+    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"));
     SR_REQUIRE(out.size() == c.output_count() + 1 && out.size() > carried.size(), invalid_input,
                "body has ", out.size(), " outputs, the node ", c.output_count());
-    goes_on = known(out[0], "condition") != 0;
+    goes_on = counts || known(out[0], "condition") != 0;
     std::copy_n(out.begin() + 1, carried.size(), carried.begin());
     scanned.resize(c.output_count() - carried.size());
     for (size_t s = 0; s < scanned.size(); ++s) {

@@ -120,8 +120,7 @@ void dropout(NodeContext& c) {
     if (c.wants(1)) c.out(1, b.fill(1, DType::boolean, b.shape(x)));
     return;
   }
-  const std::string& stream = c.proto.output(0);
-  const auto key = static_cast<int64_t>(hash_name(stream.data(), stream.size()));
+  const auto key = static_cast<int64_t>(hash_name(c.stream.data(), c.stream.size()));
   const Attrs attrs = {{"p", ratio},
                        {"key", key},
                        {"seed", static_cast<int64_t>(b.options.seed)},

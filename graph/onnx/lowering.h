@@ -60,8 +60,11 @@ class NodeContext {
   void note(const std::string& text) { report.notes.push_back(text); }
 
   /// Lowers a subgraph in the scope of this node, with values for its inputs (none for a branch of
-  /// an If).
-  std::function<std::vector<V>(const ::onnx::GraphProto&, std::span<const V>)> lower_subgraph;
+  /// an If). `scope`: which turn of a loop it is.
+  std::function<std::vector<V>(const ::onnx::GraphProto&, std::span<const V>,
+                               const std::string& scope)>
+      lower_subgraph;
+  std::string stream;  // names random numbers: another for each node, and turn of a loop
   std::function<V()> random_step;  // the scalar that dropout counts micro-batches with
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
   /// A weight that a node describes; a buffer is not trained.

@@ -662,7 +662,8 @@ TEST_F(OnnxImport, Einsums) {
   };
   for (const Case& c : {Case{"ij,jk->ik", {5, 11, 14, 23}}, Case{"ij,jk", {5, 11, 14, 23}},
                         Case{"ij,jk->ki", {5, 14, 11, 23}}, Case{"ij,jk->", {53}},
-                        Case{"...j,jk->...k", {5, 11, 14, 23}}, Case{"ij,ab->i", {42, 105}}}) {
+                        Case{"...j,jk->...k", {5, 11, 14, 23}}, Case{"ij,ab->i", {42, 105}},
+                        Case{"...J,JI->...I", {5, 11, 14, 23}}, Case{"...Z,Zz", {5, 11, 14, 23}}}) {
     ModelBuilder b;
     b.input("x", {2, 3});
     b.input("z", {3, 2});
@@ -701,73 +702,6 @@ TEST_F(OnnxImport, Einsums) {
   }
   for (const Node& node : graph.nodes())
     EXPECT_LE(element_count(graph.type(node.outputs[0]).shape), 12) << to_string(graph);
-}
-
-/// Bags of rows, as PyTorch's older exporter writes an EmbeddingBag, with a sum that goes round.
-TEST_F(OnnxImport, ALoopOfKnownTurnsIsWrittenOut) {
-  const auto model = [](bool known) {
-    ModelBuilder b;
-    b.input("x", {3, 2});
-    b.input("turns_input", {}, kInt64);
-    b.ints("three", {3}, true);
-    b.ints("one", {1}, true);
-    b.ints("zero_axis", {0});
-    b.node("Equal", {"one", "one"}, {"go"});
-    b.node("ReduceSum", {"x", "zero_axis"}, {"start"});
-    auto& node = b.node("Loop", {known ? "three" : "turns_input", "go", "start"}, {"last", "rows"});
-    auto* attribute = node.add_attribute();
-    attribute->set_name("body");
-    attribute->set_type(::onnx::AttributeProto::GRAPH);
-    auto* body = attribute->mutable_g();
-    for (const char* name : {"i", "condition", "sum"}) body->add_input()->set_name(name);
-    const auto inner = [&](const char* op, std::vector<std::string> in, const char* out) {
-      auto* added = body->add_node();
-      added->set_op_type(op);
-      for (const std::string& name : in) added->add_input(name);
-      added->add_output(out);
-    };
-    inner("Gather", {"x", "i"}, "row");
-    inner("Add", {"sum", "row"}, "next");
-    inner("Identity", {"condition"}, "still");
-    for (const char* name : {"still", "next", "row"}) body->add_output()->set_name(name);
-    b.output("last");
-    b.output("rows", {3, 2});
-    return b;
-  };
-  const auto results = evaluate_graph(
-      import(model(true)),
-      {{"x", floats({3, 2}, {1, 2, 3, 4, 5, 6})}, {"turns_input", Tensor::scalar_i64(2)}});
-  EXPECT_EQ(results[0].to_ints(), (std::vector<int64_t>{18, 24}));
-  EXPECT_EQ(results[1].to_ints(), (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
-  try {
-    import(model(false));
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("its number of turns depends on data"), std::string::npos)
-        << e.what();
-  }
-}
-
-TEST_F(OnnxImport, AnIfWithAKnownConditionIsItsBranch) {
-  ModelBuilder b;
-  b.input("x", {2});
-  b.ints("three", {3}, true);
-  b.ints("rank", {1}, true);
-  b.node("Equal", {"rank", "three"}, {"condition"});
-  auto& node = b.node("If", {"condition"}, {"y"});
-  for (const char* name : {"then_branch", "else_branch"}) {
-    auto* attribute = node.add_attribute();
-    attribute->set_name(name);
-    attribute->set_type(::onnx::AttributeProto::GRAPH);
-    auto* inner = attribute->mutable_g()->add_node();
-    inner->set_op_type(std::string(name) == "then_branch" ? "Exp" : "Neg");
-    inner->add_input("x");
-    inner->add_output("r");
-    ModelBuilder::set_info(attribute->mutable_g()->add_output(), "r", {2}, kFloat);
-  }
-  b.output("y", {2});
-  EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({2}, {1, 2})}})[0].to_ints(),
-            (std::vector<int64_t>{-1, -2}));
 }
 
 }  // namespace
