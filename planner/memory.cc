@@ -28,7 +28,12 @@ bool is_persistent(Role role) {
   return role == Role::parameter || role == Role::state || role == Role::constant;
 }
 
-std::vector<Live> live_ranges(const Program& program) {
+bool is_reshape(const Step& step) {
+  return step.kind == Step::Kind::kernel && step.node.op == "reshape";
+}
+
+/// A buffer that others are held by is alive for as long as they are.
+std::vector<Live> live_ranges(const Program& program, const std::vector<BufferId>& holders) {
   std::vector<Live> live(program.buffers.size());
   const int end = static_cast<int>(program.steps.size());
   auto at = [&](BufferId b) -> Live& { return live[static_cast<size_t>(b)]; };
@@ -56,6 +61,8 @@ std::vector<Live> live_ranges(const Program& program) {
   for (const auto* list : {&program.outputs, &program.metrics}) {
     for (const Binding& b : *list) at(b.buffer).last = end;
   }
+  for (size_t b = 0; b < holders.size(); ++b)
+    at(holders[b]).last = std::max(at(holders[b]).last, live[b].last);
   return live;
 }
 
@@ -70,18 +77,20 @@ std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
 }
 
 /// May result `r` take the memory of operand `o`, by what the step does and what lives on?
-bool may_alias(const Program& program, const std::vector<Live>& live, int s,
-               std::pair<int, int> pair) {
+bool may_alias(const Program& program, const std::vector<Live>& live,
+               const std::vector<BufferId>& holders, int s, std::pair<int, int> pair) {
   const Step& step = program.steps[static_cast<size_t>(s)];
   const auto [r, o] = pair;
   if (static_cast<size_t>(r) >= step.out.size() || static_cast<size_t>(o) >= step.in.size())
     return false;
+  const auto holder = [&](BufferId b) { return holders[static_cast<size_t>(b)]; };
   const BufferId result = step.out[static_cast<size_t>(r)],
-                 operand = step.in[static_cast<size_t>(o)];
-  if (result == operand) return false;
+                 operand = holder(step.in[static_cast<size_t>(o)]);
+  if (result == operand || holder(result) != result) return false;
   const Live &from = live[static_cast<size_t>(operand)], &to = live[static_cast<size_t>(result)];
   return !from.persistent && !to.persistent && from.last == s && to.first == s &&
-         std::count(step.in.begin(), step.in.end(), operand) == 1 &&
+         std::count_if(step.in.begin(), step.in.end(),
+                       [&](BufferId b) { return holder(b) == operand; }) == 1 &&
          byte_size(program.buffers[static_cast<size_t>(operand)].type) ==
              byte_size(program.buffers[static_cast<size_t>(result)].type);
 }
@@ -211,6 +220,33 @@ void place_persistent(Program& program, const Program* like) {
 
 }  // namespace
 
+std::vector<BufferId> memory_holders(const Program& program) {
+  std::vector<int> writers(program.buffers.size(), 0);
+  std::vector<bool> persistent(program.buffers.size(), false);
+  for (const Binding& b : program.bindings) {
+    ++writers[static_cast<size_t>(b.buffer)];
+    persistent[static_cast<size_t>(b.buffer)] = is_persistent(b.role);
+  }
+  for (const auto* steps : {&program.setup, &program.steps}) {
+    for (const Step& step : *steps) {
+      for (BufferId b : step.out) {
+        ++writers[static_cast<size_t>(b)];
+        if (steps == &program.setup) persistent[static_cast<size_t>(b)] = true;
+      }
+    }
+  }
+  const auto written_once = [&](BufferId b) {
+    return writers[static_cast<size_t>(b)] == 1 && !persistent[static_cast<size_t>(b)];
+  };
+  std::vector<BufferId> holders(program.buffers.size());
+  for (size_t b = 0; b < holders.size(); ++b) holders[b] = static_cast<BufferId>(b);
+  for (const Step& step : program.steps) {
+    if (is_reshape(step) && written_once(step.in[0]) && written_once(step.out[0]))
+      holders[static_cast<size_t>(step.out[0])] = holders[static_cast<size_t>(step.in[0])];
+  }
+  return holders;
+}
+
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
@@ -218,7 +254,8 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  const std::vector<Live> live = live_ranges(program);
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
   const int steps = static_cast<int>(program.steps.size());
 
   std::vector<Slot> slots;
@@ -227,7 +264,8 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
     slots.push_back({first, last, round_up(bytes, kArenaAlignment), 0});
     return static_cast<int>(slots.size() - 1);
   };
-  auto give_slot = [&](BufferId b) {
+  auto give_slot = [&](BufferId of) {
+    const BufferId b = holders[static_cast<size_t>(of)];
     const Live& l = live[static_cast<size_t>(b)];
     int& slot = slot_of[static_cast<size_t>(b)];
     const int64_t bytes = byte_size(program.buffers[static_cast<size_t>(b)].type);
@@ -239,8 +277,9 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   for (int s = 0; s < steps; ++s) {
     const Step& step = program.steps[static_cast<size_t>(s)];
     for (const auto& pair : alias_pairs(step)) {
-      if (!may_alias(program, live, s, pair)) continue;
-      const BufferId operand = step.in[static_cast<size_t>(pair.second)],
+      if (!may_alias(program, live, holders, s, pair)) continue;
+      const BufferId operand =
+                         holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
                      result = step.out[static_cast<size_t>(pair.first)];
       const int slot = slot_of[static_cast<size_t>(operand)];
       // slots[slot].last == s: no other result of this step has taken the operand already.
@@ -262,9 +301,9 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     Buffer& buffer = program.buffers[b];
     if (live[b].persistent) continue;
-    buffer.offset = slot_of[b] < 0
-                        ? 0
-                        : program.persistent_bytes + slots[static_cast<size_t>(slot_of[b])].offset;
+    const int slot = slot_of[static_cast<size_t>(holders[b])];
+    buffer.offset =
+        slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
   }
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const int slot = workspace_slot[s];
@@ -274,13 +313,16 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
 }
 
 ArenaUse arena_use(const Program& program, const Graph& graph) {
-  const std::vector<Live> live = live_ranges(program);
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
   const int steps = static_cast<int>(program.steps.size());
   std::vector<int64_t> change(program.steps.size() + 2, 0);
   // Buffers at one offset that follow each other without a step between share memory in that step.
   std::vector<size_t> order;
   for (size_t b = 0; b < live.size(); ++b) {
-    if (!live[b].persistent && byte_size(program.buffers[b].type) > 0) order.push_back(b);
+    if (!live[b].persistent && byte_size(program.buffers[b].type) > 0 &&
+        holders[b] == static_cast<BufferId>(b))
+      order.push_back(b);
   }
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return std::pair(program.buffers[a].offset, live[a].first) <
@@ -323,7 +365,8 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
 }
 
 void check_memory(const Program& program) {
-  const std::vector<Live> live = live_ranges(program);
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
   struct Taken {
     int64_t end;
     std::string name;
@@ -360,6 +403,13 @@ void check_memory(const Program& program) {
     const auto id = static_cast<BufferId>(b);
     SR_REQUIRE(live[b].first != kNever, internal, "buffer '", program.buffers[b].name,
                "' is never made");
+    if (holders[b] != id) {
+      SR_REQUIRE(buffer_of(id).offset == buffer_of(holders[b]).offset, internal, "'",
+                 buffer_of(id).name, "' is at offset ", buffer_of(id).offset,
+                 ", what it is a reshape of, '", buffer_of(holders[b]).name, "', at ",
+                 buffer_of(holders[b]).offset);
+      continue;
+    }
     if (live[b].persistent) {
       SR_REQUIRE(buffer_of(id).offset + byte_size(buffer_of(id).type) <= program.persistent_bytes,
                  internal, "persistent '", buffer_of(id).name, "' ends behind the persistent part");
@@ -382,8 +432,9 @@ void check_memory(const Program& program) {
     const Step& step = program.steps[s];
     std::vector<BufferId> replaced;
     for (const auto& pair : alias_pairs(step)) {
-      if (!may_alias(program, live, static_cast<int>(s), pair)) continue;
-      const BufferId operand = step.in[static_cast<size_t>(pair.second)],
+      if (!may_alias(program, live, holders, static_cast<int>(s), pair)) continue;
+      const BufferId operand =
+                         holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
                      result = step.out[static_cast<size_t>(pair.first)];
       if (buffer_of(operand).offset != buffer_of(result).offset) continue;
       if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;

@@ -13,10 +13,16 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 
 /// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
 /// names' appearance, then what setup makes, then what kernels keep; a result may take over a dying
-/// operand's memory where OpDef::in_place allows, and an update its parameter's. Temporary buffers:
-/// best fit over live ranges. `persistent_like`: lay persistent buffers out as that Program did (an
-/// eval Program beside its training Program), appending none.
+/// operand's memory where OpDef::in_place allows, and an update its parameter's. A reshape's result
+/// shares its operand's (memory_holders). Temporary buffers: best fit over live ranges.
+/// `persistent_like`: lay persistent buffers out as that Program did (an eval Program beside its
+/// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr);
+
+/// By buffer the one in whose memory it lies: a reshape's result in its operand's, even where both
+/// are read afterwards, unless the host or another step writes either of them, or it is persistent.
+/// All others in their own.
+std::vector<BufferId> memory_holders(const Program& program);
 
 /// What a placed Program's arena holds: all of it, and per node of the Graph the most that is alive
 /// in a step at it (its kernel, or a collective in front of it or behind it), workspaces included.
@@ -27,7 +33,7 @@ struct ArenaUse {
 ArenaUse arena_use(const Program& program, const Graph& graph);
 
 /// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
-/// apart).
+/// and reshapes apart), or if a reshape's result lies elsewhere than its operand.
 void check_memory(const Program& program);
 
 }  // namespace shardrun

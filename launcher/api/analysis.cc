@@ -8,6 +8,7 @@
 #include "base/round_up.h"
 #include "exec/collective_step.h"
 #include "planned_steps.h"
+#include "planner/memory.h"
 #include "text.h"
 
 namespace shardrun {
@@ -197,11 +198,16 @@ class Analyst {
     for (const auto* list : {&program_.outputs, &program_.metrics}) {
       for (const Binding& b : *list) last[static_cast<size_t>(b.buffer)] = end;
     }
+    const std::vector<BufferId> holders = memory_holders(program_);
+    for (size_t b = 0; b < holders.size(); ++b) {
+      int& held = last[static_cast<size_t>(holders[b])];
+      held = std::max(held, last[b]);
+    }
     std::vector<std::vector<size_t>> born(static_cast<size_t>(end) + 1),
         dies(static_cast<size_t>(end) + 1);
     for (size_t b = 0; b < kind.size(); ++b) {
       if (persistent[b] || last[b] < 0 || first[b] >= end ||
-          byte_size(program_.buffers[b].type) == 0)
+          holders[b] != static_cast<BufferId>(b) || byte_size(program_.buffers[b].type) == 0)
         continue;
       born[static_cast<size_t>(std::max(first[b], 0))].push_back(b);
       dies[static_cast<size_t>(std::min(last[b], end))].push_back(b);

@@ -80,6 +80,57 @@ TEST(Memory, RunsInPlaceWhereTheOperandDies) {
   EXPECT_EQ(b.program.arena_bytes, 192);
 }
 
+TEST(Memory, ReshapesLieInTheirOperands) {
+  Builder b;
+  const BufferId w = b.bind(Role::parameter, 16, "w"), x = b.bind(Role::batch, 16, "x");
+  const BufferId flat = b.step("reshape", {x}, 16);  // a batch does not die
+  const BufferId y = b.step("matmul", {flat, w}, 16);
+  const BufferId rows = b.step("reshape", {y}, 16), turned = b.step("reshape", {rows}, 16);
+  const BufferId z = b.step("relu", {y}, 16);         // what is reshaped is still read
+  const BufferId u = b.step("add", {turned, z}, 16);  // the last of the three: u may lie on it
+  const BufferId both = b.step("reshape", {u}, 16);
+  const BufferId sum = b.step("add", {u, both}, 16);  // but not on what the step reads twice
+  const BufferId shown = b.step("reshape", {w}, 16);  // the update will write w
+  b.output(sum);
+  b.output(shown);
+  place_memory(b.program, no_workspace);
+  check_memory(b.program);
+  EXPECT_EQ(b.offset(flat), b.offset(x));
+  EXPECT_EQ(b.offset(rows), b.offset(y));
+  EXPECT_EQ(b.offset(turned), b.offset(y));
+  EXPECT_NE(b.offset(z), b.offset(y));
+  EXPECT_TRUE(b.offset(u) == b.offset(y) || b.offset(u) == b.offset(z));
+  EXPECT_EQ(b.offset(both), b.offset(u));
+  EXPECT_NE(b.offset(sum), b.offset(u));
+  EXPECT_NE(b.offset(shown), b.offset(w));
+  EXPECT_EQ(b.program.arena_bytes, 64 + 64 + 2 * 64);  // w, x, and two at a time
+  // Per node what is alive: y and z behind the batch; the reshapes take nothing.
+  Graph graph;
+  const ValueId in = graph.add_input("x", {DType::f32, {16}}, Role::batch);
+  graph.outputs = {graph.add("relu", {in}, {}, "relu4")};
+  EXPECT_EQ(arena_use(b.program, graph).alive, (std::vector<int64_t>{64 + 64 + 2 * 64}));
+  Program broken = b.program;
+  broken.buffers[static_cast<size_t>(rows)].offset = b.offset(z);
+  EXPECT_THROW(check_memory(broken), Error);
+}
+
+/// A step that writes either of them once more parts them.
+TEST(Memory, AReshapeOfWhatIsWrittenAgainIsACopy) {
+  for (const bool operand : {true, false}) {
+    Builder b;
+    const BufferId x = b.bind(Role::batch, 16, "x");
+    const BufferId y = b.step("matmul", {x, x}, 16);
+    const BufferId rows = b.step("reshape", {y}, 16);
+    b.step("all_reduce", {operand ? y : rows}, 16);
+    b.program.steps.back().kind = Step::Kind::collective;
+    b.program.steps.back().collective = std::make_shared<const Collective>();
+    b.program.steps.back().out = {operand ? y : rows};
+    b.output(b.step("add", {y, rows}, 16));
+    place_memory(b.program, no_workspace);
+    EXPECT_NE(b.offset(rows), b.offset(y));
+  }
+}
+
 TEST(Memory, KeepsScalarsOutputsAndPersistents) {
   Builder b;
   const BufferId lr = b.bind(Role::scalar, 1, "lr");
