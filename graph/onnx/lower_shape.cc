@@ -260,6 +260,25 @@ void sequence_at(NodeContext& c) {
 
 void sequence_construct(NodeContext& c) { c.out(c.b.sequence(c.inputs())); }
 
+void sequence_empty(NodeContext& c) {
+  c.ignore("dtype");
+  c.out(c.b.sequence({}));
+}
+
+/// In front of the tensor at `position`; without one, or with how many there are, behind all.
+void sequence_insert(NodeContext& c) {
+  std::vector<V> items = sequence_in(c);
+  const auto count = static_cast<int64_t>(items.size());
+  int64_t at = count;
+  if (c.has(2)) {
+    const Tensor& position = c.known(2, "position");
+    SR_REQUIRE(position.count() == 1, invalid_input, "position is not a scalar");
+    if (position.int_at(0) != count) at = NodeContext::axis(position.int_at(0), count);
+  }
+  items.insert(items.begin() + at, c.in(1));
+  c.out(c.b.sequence(std::move(items)));
+}
+
 void sequence_length(NodeContext& c) {
   c.out(c.b.constant(Tensor::scalar_i64(static_cast<int64_t>(sequence_in(c).size()))));
 }
@@ -379,6 +398,8 @@ constexpr Lowering kTable[] = {{"Shape", 1, shape},
                                {"SplitToSequence", 11, split_to_sequence},
                                {"SequenceAt", 11, sequence_at},
                                {"SequenceConstruct", 11, sequence_construct},
+                               {"SequenceEmpty", 11, sequence_empty},
+                               {"SequenceInsert", 11, sequence_insert},
                                {"SequenceLength", 11, sequence_length},
                                {"ConcatFromSequence", 11, concat_from_sequence},
                                {"Pad", 11, pad},

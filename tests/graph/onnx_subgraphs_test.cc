@@ -73,9 +73,9 @@ TEST_F(OnnxSubgraphs, ALoopOfKnownTurnsIsWrittenOut) {
     b.ints("zero_axis", {0});
     add_truth(b, "go");
     b.node("ReduceSum", {"x", "zero_axis"}, {"start"});
-    auto& body = subgraph(
-        b.node("Loop", {known ? "three" : "turns_input", "go", "start"}, {"last", "rows"}), "body",
-        {"i", "condition", "sum"}, {"still", "next", "row"});
+    auto& body =
+        subgraph(b.node("Loop", {known ? "three" : "turns_input", "go", "start"}, {"last", "rows"}),
+                 "body", {"i", "condition", "sum"}, {"still", "next", "row"});
     add_node(body, "Gather", {"x", "i"}, {"row"});
     add_node(body, "Add", {"sum", "row"}, {"next"});
     add_node(body, "Identity", {"condition"}, {"still"});
@@ -90,6 +90,29 @@ TEST_F(OnnxSubgraphs, ALoopOfKnownTurnsIsWrittenOut) {
   EXPECT_EQ(results[1].to_ints(), (Ints{1, 2, 3, 4, 5, 6}));
   const std::string why = refusal(model(false));
   EXPECT_NE(why.find("its number of turns depends on data"), std::string::npos) << why;
+}
+
+/// As PyTorch's newer exporter does: rows in a sequence, until a counter says so. Row 0 goes before
+/// the last.
+TEST_F(OnnxSubgraphs, ALoopMayFillASequence) {
+  ModelBuilder b;
+  b.input("x", {3, 2});
+  for (const int64_t value : {0, 1, 3}) b.ints("n" + std::to_string(value), {value}, true);
+  b.ints("last", {-1}, true);
+  add_truth(b, "go");
+  b.node("SequenceEmpty", {}, {"none"});
+  auto& body = subgraph(b.node("Loop", {"", "go", "none", "n0"}, {"rows", "end"}), "body",
+                        {"i", "condition", "before", "at"}, {"goes_on", "now", "next"});
+  add_node(body, "Gather", {"x", "at"}, {"row"});
+  add_node(body, "SequenceInsert", {"before", "row"}, {"now"});
+  add_node(body, "Add", {"at", "n1"}, {"next"});
+  add_node(body, "Less", {"next", "n3"}, {"goes_on"});
+  b.node("SequenceAt", {"rows", "n0"}, {"first"});
+  b.node("SequenceInsert", {"rows", "first", "last"}, {"more"});
+  testing::set_int(b.node("ConcatFromSequence", {"more"}, {"y"}), "axis", 0);
+  b.output("y", {8});
+  EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({3, 2}, {1, 2, 3, 4, 5, 6})}})[0].to_ints(),
+            (Ints{1, 2, 3, 4, 1, 2, 5, 6}));
 }
 
 /// Without a condition of its own a loop with a number of turns takes them all, whatever its body
@@ -140,8 +163,8 @@ TEST_F(OnnxSubgraphs, LoopsThatMultiplyNodes) {
   b.input("x", {2});
   b.ints("turns", {4096}, true);
   add_truth(b, "go");
-  auto& outer = subgraph(b.node("Loop", {"turns", "go", "x"}, {"y"}), "body", {"i", "c", "a"},
-                         {"c", "b"});
+  auto& outer =
+      subgraph(b.node("Loop", {"turns", "go", "x"}, {"y"}), "body", {"i", "c", "a"}, {"c", "b"});
   auto& inner = subgraph(add_node(outer, "Loop", {"turns", "go", "a"}, {"b"}), "body",
                          {"i2", "c2", "a2"}, {"c2", "a2"});
   inner.set_name("inner");
@@ -217,8 +240,8 @@ TEST_F(OnnxSubgraphs, FunctionsAreCalledInsideAndOutside) {
   b.ints("two", {2}, true);
   add_truth(b, "go");
   call(b.node("f", {"in"}, {"p"}), 1);
-  auto& body = subgraph(b.node("Loop", {"two", "go", "p"}, {"out"}), "body", {"i", "c", "a"},
-                        {"c", "b"});
+  auto& body =
+      subgraph(b.node("Loop", {"two", "go", "p"}, {"out"}), "body", {"i", "c", "a"}, {"c", "b"});
   call(add_node(body, "f", {"a"}, {"b"}), 1);
   b.graph().mutable_node(0)->set_name("f");
   body.mutable_node(0)->set_name("f");
