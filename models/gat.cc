@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "models/onnx_writer.h"
+#include "models/presets.h"
 
 namespace shardrun {
 namespace {
@@ -39,12 +40,7 @@ GatOptions metadist(int64_t heads) {
   return o;
 }
 
-struct Preset {
-  const char* name;
-  GatOptions options;
-};
-
-std::vector<Preset> presets() {
+Presets<GatOptions> presets() {
   return {{"cora", cora()},
           {"metadist-1", metadist(1)},
           {"metadist-2", metadist(2)},
@@ -175,27 +171,11 @@ class GatWriter {
   std::string source_, target_;  // [edges]
 };
 
-std::string names_of(const std::vector<Preset>& presets) {
-  std::string all;
-  for (const Preset& preset : presets) all += str(all.empty() ? "" : ", ", preset.name);
-  return all;
-}
-
 }  // namespace
 
-std::vector<std::string> gat_presets() {
-  std::vector<std::string> out;
-  for (const Preset& preset : presets()) out.push_back(preset.name);
-  return out;
-}
+std::vector<std::string> gat_presets() { return names_of(presets()); }
 
-GatOptions gat_preset(const std::string& name) {
-  for (const Preset& preset : presets()) {
-    if (name == preset.name) return preset.options;
-  }
-  fail(ErrorKind::invalid_input, "no preset is named '", name, "'; there are ",
-       names_of(presets()));
-}
+GatOptions gat_preset(const std::string& name) { return preset_named(presets(), name); }
 
 int64_t write_gat(const GatOptions& options, const std::string& path) {
   for (int64_t size :

@@ -7,27 +7,12 @@
 #include <numeric>
 
 #include "models/onnx_writer.h"
+#include "models/presets.h"
 
 namespace shardrun {
 namespace {
 
 constexpr int kFloat = 1, kInt64 = 7;  // TensorProto.DataType
-
-struct Preset {
-  const char* name;
-  int64_t layers, heads, hidden, vocab, context;
-  std::optional<int64_t> batch = {};
-};
-// MetaDist's Table 2 gives no vocabulary and no length: 512 tokens and no vocabulary fit its TFLOP.
-constexpr Preset kPresets[] = {{"tiny", 4, 4, 128, 256, 64},
-                               {"gpt2-124m", 12, 12, 768, 50257, 1024},
-                               {"gpt2-350m", 24, 16, 1024, 50257, 1024},
-                               {"gpt2-774m", 36, 20, 1280, 50257, 1024},
-                               {"gpt2-1558m", 48, 25, 1600, 50257, 1024},
-                               {"metadist-1", 1, 40, 10240, 256, 512, 8},
-                               {"metadist-2", 2, 40, 10240, 256, 512, 8},
-                               {"metadist-4", 4, 40, 10240, 256, 512, 8},
-                               {"metadist-8", 4, 56, 14336, 256, 512, 8}};
 
 /// LLaMA 3's 8B (Grattafiori et al., 2024, table 3), trained at a context of 4096.
 GptOptions llama_8b() {
@@ -63,6 +48,33 @@ GptOptions t7b() {
   o.positions = "rotary";
   o.biases = false;
   return o;
+}
+
+GptOptions sized(int64_t layers, int64_t heads, int64_t hidden, int64_t vocab, int64_t context,
+                 std::optional<int64_t> batch = {}) {
+  GptOptions o;
+  o.layers = layers;
+  o.heads = heads;
+  o.hidden = hidden;
+  o.vocab = vocab;
+  o.context = context;
+  o.batch = batch;
+  return o;
+}
+
+// MetaDist's Table 2 gives no vocabulary and no length: 512 tokens and no vocabulary fit its TFLOP.
+Presets<GptOptions> presets() {
+  return {{"tiny", sized(4, 4, 128, 256, 64)},
+          {"gpt2-124m", sized(12, 12, 768, 50257, 1024)},
+          {"gpt2-350m", sized(24, 16, 1024, 50257, 1024)},
+          {"gpt2-774m", sized(36, 20, 1280, 50257, 1024)},
+          {"gpt2-1558m", sized(48, 25, 1600, 50257, 1024)},
+          {"metadist-1", sized(1, 40, 10240, 256, 512, 8)},
+          {"metadist-2", sized(2, 40, 10240, 256, 512, 8)},
+          {"metadist-4", sized(4, 40, 10240, 256, 512, 8)},
+          {"metadist-8", sized(4, 56, 14336, 256, 512, 8)},
+          {"llama-8b", llama_8b()},
+          {"t7b", t7b()}};
 }
 
 class GptWriter {
@@ -251,38 +263,14 @@ class GptWriter {
 
 void check_choice(const char* name, const std::string& got, const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), got) != known.end()) return;
-  std::string all;
-  for (const std::string& choice : known) all += str(all.empty() ? "" : ", ", choice);
-  fail(ErrorKind::invalid_input, name, " '", got, "' is not one of ", all);
+  fail(ErrorKind::invalid_input, name, " '", got, "' is not one of ", listed(known));
 }
 
 }  // namespace
 
-std::vector<std::string> gpt_presets() {
-  std::vector<std::string> out;
-  for (const Preset& preset : kPresets) out.push_back(preset.name);
-  out.insert(out.end(), {"llama-8b", "t7b"});
-  return out;
-}
+std::vector<std::string> gpt_presets() { return names_of(presets()); }
 
-GptOptions gpt_preset(const std::string& name) {
-  if (name == "llama-8b") return llama_8b();
-  if (name == "t7b") return t7b();
-  for (const Preset& preset : kPresets) {
-    if (name != preset.name) continue;
-    GptOptions options;
-    options.layers = preset.layers;
-    options.heads = preset.heads;
-    options.hidden = preset.hidden;
-    options.vocab = preset.vocab;
-    options.context = preset.context;
-    options.batch = preset.batch;
-    return options;
-  }
-  std::string all;
-  for (const std::string& preset : gpt_presets()) all += str(all.empty() ? "" : ", ", preset);
-  fail(ErrorKind::invalid_input, "no preset is named '", name, "'; there are ", all);
-}
+GptOptions gpt_preset(const std::string& name) { return preset_named(presets(), name); }
 
 int64_t write_gpt(const GptOptions& options, const std::string& path) {
   for (int64_t size : {options.layers, options.heads, options.hidden, options.vocab,

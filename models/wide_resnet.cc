@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "models/onnx_writer.h"
+#include "models/presets.h"
 
 namespace shardrun {
 namespace {
@@ -191,14 +192,9 @@ WideResNetOptions cifar(int64_t layers, int64_t width) {
   return o;
 }
 
-struct Preset {
-  const char* name;
-  WideResNetOptions options;
-};
-
 // Table 3 of MetaDist gives width 320 to its models of 1.23 billion parameters; a ResNet-50 of that
 // width has 0.33, and one of twice the width 1.23.
-std::vector<Preset> presets() {
+Presets<WideResNetOptions> presets() {
   return {{"wrn-16-4", cifar(16, 4)},         {"wrn-16-8", cifar(16, 8)},
           {"wrn-22-8", cifar(22, 8)},         {"wrn-28-10", cifar(28, 10)},
           {"wrn-28-12", cifar(28, 12)},       {"wrn-40-1", cifar(40, 1)},
@@ -239,19 +235,10 @@ void check(const WideResNetOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> wide_resnet_presets() {
-  std::vector<std::string> out;
-  for (const Preset& preset : presets()) out.push_back(preset.name);
-  return out;
-}
+std::vector<std::string> wide_resnet_presets() { return names_of(presets()); }
 
 WideResNetOptions wide_resnet_preset(const std::string& name) {
-  std::string all;
-  for (const Preset& preset : presets()) {
-    if (name == preset.name) return preset.options;
-    all += str(all.empty() ? "" : ", ", preset.name);
-  }
-  fail(ErrorKind::invalid_input, "no preset is named '", name, "'; there are ", all);
+  return preset_named(presets(), name);
 }
 
 int64_t write_wide_resnet(const WideResNetOptions& options, const std::string& path) {

@@ -1,0 +1,39 @@
+// Presets: options of a model under a name.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace shardrun {
+
+template <class Options>
+using Presets = std::vector<std::pair<std::string, Options>>;
+
+/// "a, b, c"
+inline std::string listed(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+template <class Options>
+std::vector<std::string> names_of(const Presets<Options>& presets) {
+  std::vector<std::string> names;
+  for (const auto& [name, options] : presets) names.push_back(name);
+  return names;
+}
+
+/// Throws invalid_input if none is named so.
+template <class Options>
+Options preset_named(const Presets<Options>& presets, const std::string& wanted) {
+  for (const auto& [name, options] : presets) {
+    if (name == wanted) return options;
+  }
+  fail(ErrorKind::invalid_input, "no preset is named '", wanted, "'; there are ",
+       listed(names_of(presets)));
+}
+
+}  // namespace shardrun
