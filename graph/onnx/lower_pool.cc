@@ -175,6 +175,8 @@ struct Resized {
   int64_t to;
   double scale;
 };
+/// Each is looked up, by numbers that stand in the graph.
+constexpr int64_t kMostResized = int64_t{1} << 24;
 
 /// Sizes and scales of the resized axes, from `scales` or `sizes`.
 std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
@@ -189,7 +191,7 @@ std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
     for (size_t i = 0; i < axes.size(); ++i) {
       const double scale = scales->at(static_cast<int64_t>(i));
       const double size = std::floor(static_cast<double>(from(i)) * scale);
-      SR_REQUIRE(scale > 0 && size < 0x1p31, invalid_input, "scale is ", scale);
+      SR_REQUIRE(scale > 0 && size <= kMostResized, invalid_input, "scale is ", scale);
       out.push_back({static_cast<int64_t>(size), scale});
     }
     return out;
@@ -200,17 +202,21 @@ std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
   const std::string policy = c.attr_s("keep_aspect_ratio_policy", "stretch");
   double common = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
+    SR_REQUIRE(sizes[i] >= 1 && sizes[i] <= kMostResized, invalid_input, "size is ", sizes[i]);
+    SR_REQUIRE(from(i) > 0, invalid_input, "dim ", axes[i], " of ", c.b.type(c.in(0)),
+               " is empty, wanted is ", sizes[i]);
     const double scale = static_cast<double>(sizes[i]) / static_cast<double>(from(i));
-    SR_REQUIRE(sizes[i] >= 1 && sizes[i] < (int64_t{1} << 31), invalid_input, "size is ", sizes[i]);
     if (i == 0 || (policy == "not_larger" ? scale < common : scale > common)) common = scale;
     out.push_back({sizes[i], scale});
   }
   if (policy == "stretch") return out;
   if (policy != "not_larger" && policy != "not_smaller")
     c.refuse_attr("keep_aspect_ratio_policy", "supported are stretch, not_larger and not_smaller");
-  for (size_t i = 0; i < axes.size(); ++i)
-    out[i] = {static_cast<int64_t>(std::floor(common * static_cast<double>(from(i)) + 0.5)),
-              common};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const double size = std::floor(common * static_cast<double>(from(i)) + 0.5);
+    SR_REQUIRE(size <= kMostResized, invalid_input, "scale is ", common);
+    out[i] = {static_cast<int64_t>(size), common};
+  }
   return out;
 }
 
@@ -306,6 +312,11 @@ void resize(NodeContext& c) {
   const bool exclude_outside = c.attr_i("exclude_outside", 0) != 0;
   c.has(1);  // roi: for tf_crop_and_resize alone
   const std::string nearest = c.attr_s("nearest_mode", "round_prefer_floor");
+  if (nearest != "round_prefer_floor" && nearest != "round_prefer_ceil" && nearest != "floor" &&
+      nearest != "ceil") {
+    c.refuse_attr("nearest_mode",
+                  "supported are round_prefer_floor, round_prefer_ceil, floor and ceil");
+  }
   V x = c.in(0);
   Ints axes = c.attr_ints("axes");
   if (axes.empty()) {
@@ -318,8 +329,6 @@ void resize(NodeContext& c) {
   const std::vector<Resized> resized = resized_axes(c, axes);
   for (size_t a = 0; a < axes.size(); ++a) {
     const int64_t from = b.shape(x)[static_cast<size_t>(axes[a])];
-    SR_REQUIRE(from > 0 || resized[a].to == 0, invalid_input, "dim ", axes[a], " of ", b.type(x),
-               " is empty, wanted is ", resized[a].to);
     std::vector<double> positions;
     for (int64_t i = 0; i < resized[a].to; ++i) {
       positions.push_back(source_position(coordinates, static_cast<double>(i), resized[a].scale,

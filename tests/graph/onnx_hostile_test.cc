@@ -263,6 +263,17 @@ TEST_F(OnnxHostile, HugeShapesInNodesDoNotAllocate) {
   b.node("Expand", {"x", "shape"}, {"y"});
   b.output("y");
   expect_refused(b, "node 0 'Expand_0': op Expand");
+  // Each of the image's rows would be looked up.
+  for (const char* policy : {"stretch", "not_smaller"}) {
+    const bool stretched = std::string(policy) == "stretch";
+    ModelBuilder image(18);
+    image.input("x", {1, 1, 1, 1 << 20});
+    image.ints("sizes", {1, 1, stretched ? 1 << 30 : 1 << 24, 1});
+    auto& node = image.node("Resize", {"x", "", "", "sizes"}, {"y"});
+    testing::set_string(node, "keep_aspect_ratio_policy", policy);
+    image.output("y");
+    expect_refused(image, stretched ? "size is 1073741824" : "scale is 1.67772e+07");
+  }
 }
 
 TEST_F(OnnxHostile, ExternalDataStaysInTheModelsFolder) {

@@ -165,6 +165,13 @@ TEST_F(OnnxImageImport, RefusesOtherImages) {
   whole.output("y");
   expect_refusal(whole, "mode linear of i64[1, 1, 4, 4] is not supported; Cast it");
 
+  ModelBuilder rounded(17);
+  rounded.input("x", {1, 1, 4, 4});
+  rounded.floats("scales", {4}, {1, 1, 2, 2});
+  set_string(rounded.node("Resize", {"x", "", "scales"}, {"y"}), "nearest_mode", "up");
+  rounded.output("y");
+  expect_refusal(rounded, "attribute nearest_mode='up' is not supported; supported are round_");
+
   ModelBuilder empty(17);
   empty.input("x", {1, 1, 0, 4});
   empty.ints("sizes", {1, 1, 2, 4});
