@@ -377,8 +377,11 @@ KernelList conv_kernels() {
     list.push_back({op, "cpu:winograd", refuses_tiles, prepare_tiles});
     list.push_back({op, "cpu:onednn", refuses, prepare});
   }
-  list.push_back({"pack_weights", "cpu:onednn", refuses_packing, prepare_packing});
   return list;
+}
+
+KernelList pack_kernels() {
+  return {{"pack_weights", "cpu:onednn", refuses_packing, prepare_packing}};
 }
 
 }  // namespace shardrun::cpu

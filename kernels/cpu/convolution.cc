@@ -159,6 +159,7 @@ class DnnlConvolution : public Convolution {
 
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   bool plain_loops() const { return plain_loops_; }
+  bool wrong() const { return wrong_; }
   bool takes_posts() const { return takes_posts_; }
 
   std::optional<WeightLayout> weights_layout() const override {
@@ -223,7 +224,14 @@ class DnnlConvolution : public Convolution {
   template <class PrimitiveDesc>
   void keep(const PrimitiveDesc& pd, const dnnl::primitive& primitive, std::array<int, 3> order,
             std::array<int, 3> arguments, std::array<Desc, 3> inside) {
-    plain_loops_ = std::string_view(pd.impl_info_str()).starts_with("ref");
+    const std::string_view impl = pd.impl_info_str();
+    plain_loops_ = impl.starts_with("ref");
+    // Where kernels of 1 leave out positions, oneDNN 2.6's AVX2 takes 8 channels of an image
+    // however few it has, and adds what lies behind them to the gradient of the weights.
+    const dnnl_memory_desc_t& x = sides_[kX].outside.data;
+    wrong_ = impl.starts_with("jit_1x1:avx2") && s_.pass == Pass::weights && x.dims[1] < 8 &&
+             inside[kX] == sides_[kX].outside &&
+             std::any_of(s_.strides.begin(), s_.strides.end(), [](int64_t n) { return n > 1; });
     order_ = order;
     const Desc scratch = pd.scratchpad_desc();
     const auto argument = [&](int i) {
@@ -270,6 +278,7 @@ class DnnlConvolution : public Convolution {
   std::vector<std::pair<int, Desc>> operands_;  // of post-ops
   bool takes_posts_ = true;
   bool plain_loops_ = false;  // oneDNN's reference: it has nothing better for these layouts
+  bool wrong_ = false;
 };
 
 /// From weights as they are to a layout.
@@ -323,7 +332,8 @@ std::shared_ptr<const Convolution> Convolution::make(const ConvolutionShape& sha
   try {
     std::shared_ptr<DnnlConvolution> made;
     if (shape.channels_last) made = std::make_shared<DnnlConvolution>(shape, true);
-    if (!made || made->plain_loops()) made = std::make_shared<DnnlConvolution>(shape, false);
+    if (!made || made->plain_loops() || made->wrong())
+      made = std::make_shared<DnnlConvolution>(shape, false);
     if (made->takes_posts()) return made;
     *why = "oneDNN has no fast convolution that ends with these post-ops";
     return nullptr;

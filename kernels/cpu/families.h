@@ -14,6 +14,7 @@ KernelList movement_kernels();
 KernelList indexing_kernels();
 KernelList matmul_kernels();
 KernelList conv_kernels();
+KernelList pack_kernels();  // weights, for both
 KernelList pool_kernels();
 KernelList batch_norm_kernels();
 KernelList norm_kernels();

@@ -1,4 +1,5 @@
 // The CPU kernels' families put together.
+#include "kernels/cpu/as_f32.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/onednn.h"
@@ -7,20 +8,24 @@ namespace shardrun {
 
 const KernelList& cpu_kernels() {
   static const KernelList list = [] {
+    const auto by_onednn = {cpu::matmul_kernels, cpu::conv_kernels, cpu::attention_kernels};
+    const auto others = {cpu::pack_kernels,       cpu::elementwise_kernels, cpu::reduce_kernels,
+                         cpu::movement_kernels,   cpu::indexing_kernels,    cpu::pool_kernels,
+                         cpu::batch_norm_kernels, cpu::norm_kernels,        cpu::segment_kernels,
+                         cpu::softmax_kernels,    cpu::dropout_kernels,     cpu::optimizer_kernels};
     KernelList all;
-    for (auto family :
-         {cpu::elementwise_kernels, cpu::reduce_kernels, cpu::movement_kernels,
-          cpu::indexing_kernels, cpu::matmul_kernels, cpu::conv_kernels, cpu::pool_kernels,
-          cpu::batch_norm_kernels, cpu::norm_kernels, cpu::segment_kernels, cpu::softmax_kernels,
-          cpu::attention_kernels, cpu::dropout_kernels, cpu::optimizer_kernels}) {
-      for (KernelImpl& impl : family()) all.push_back(std::move(impl));
-    }
+    const auto add = [&](KernelList family) {
+      for (KernelImpl& impl : family) all.push_back(std::move(impl));
+    };
+    for (auto family : by_onednn) add(cpu::multiplies_bf16() ? family() : cpu::as_f32(family()));
+    for (auto family : others) add(family());
     return all;
   }();
   return list;
 }
 
 std::optional<WeightLayout> packed_weights(const KernelCall& call) {
+  if (!cpu::multiplies_bf16()) return std::nullopt;  // what is laid out is bf16
   return call.node.op.starts_with("conv") ? cpu::conv_layout(call) : cpu::matmul_layout(call);
 }
 
