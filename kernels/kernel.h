@@ -42,6 +42,8 @@ struct PreparedKernel {
   /// that has the result's shape, and of anything in the others. So several such steps can do a few
   /// rows after one another, while these lie in cache. Null: the kernel has no such way.
   std::function<void(const KernelArgs&, int64_t begin, int64_t end)> run_rows = nullptr;
+  /// The rows are operand 0's, and of every result the r-th number is made of its row r.
+  bool rows_of_operand = false;
 
   /// Does `run` do nothing but ask the device for the same work each time? Then Device::record can
   /// note it.

@@ -114,25 +114,29 @@ void reduce_columns(const T* x, int64_t n, const Groups& g, const TensorView& y,
   for (int64_t i = 0; i < n; ++i) set(y, at + i, static_cast<float>(sum[i]));
 }
 
+// Numbers [begin, end) of y where the innermost dim is reduced: each joins contiguous runs of x.
+template <class Op>
+void reduce_runs(const Groups& g, const KernelArgs& args, int64_t begin, int64_t end) {
+  const int64_t run = g.reduced.back().size, runs = run == 0 ? 0 : g.reduced_count / run;
+  const size_t outer = g.reduced.size() - 1;
+  for (int64_t k = begin; k < end; ++k) {
+    const int64_t base = offset_of(k, g.kept, g.kept.size());
+    double total = Op::kStart;
+    for (int64_t r = 0; r < runs; ++r) {
+      const int64_t at = base + offset_of(r, g.reduced, outer);
+      total = Op::join(total, reduce_run<Op, false>(args.in[0], at, run));
+    }
+    set(args.out[0], k, static_cast<float>(total));
+  }
+}
+
 template <class Op>
 void reduce_groups(const Groups& g, const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
   if (y.count() == 0) return;
   if (!g.last_kept || g.reduced_count == 0) {
-    // The innermost dim is reduced: each result joins contiguous runs.
-    const int64_t run = g.reduced.back().size, runs = run == 0 ? 0 : g.reduced_count / run;
-    const size_t outer = g.reduced.size() - 1;
-    parallel_ranges(g.kept_count, row_grain(g.reduced_count), [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const int64_t base = offset_of(k, g.kept, g.kept.size());
-        double total = Op::kStart;
-        for (int64_t r = 0; r < runs; ++r) {
-          total =
-              Op::join(total, reduce_run<Op, false>(x, base + offset_of(r, g.reduced, outer), run));
-        }
-        set(y, k, static_cast<float>(total));
-      }
-    });
+    parallel_ranges(g.kept_count, row_grain(g.reduced_count),
+                    [&](int64_t begin, int64_t end) { reduce_runs<Op>(g, args, begin, end); });
     return;
   }
   // The innermost dim is kept: blocks of columns, each joined over all reduced rows in order.
@@ -168,9 +172,17 @@ KernelImpl reduction(const char* op) {
             if (groups.kept_count == 1 && count > kChunk) {
               return PreparedKernel{reduce_all<Op, false>, partials_bytes(count), "cpu:simd"};
             }
-            return PreparedKernel{
+            PreparedKernel out{
                 [groups](const KernelArgs& args) { reduce_groups<Op>(groups, args); }, 0,
                 "cpu:simd"};
+            const Shape& shape = call.in[0].shape;
+            if (!groups.last_kept && !shape.empty() && groups.reduced_count == shape.back()) {
+              out.run_rows = [groups](const KernelArgs& args, int64_t begin, int64_t end) {
+                reduce_runs<Op>(groups, args, begin, end);
+              };
+              out.rows_of_operand = true;
+            }
+            return out;
           }};
 }
 

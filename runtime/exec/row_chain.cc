@@ -16,20 +16,24 @@ struct Access {
   bool write, by_rows;  // else all of it, for any row
 };
 
+/// What the step goes through row by row.
+const TensorType& whole_of(const RowStep& step) {
+  return step.kernel->rows_of_operand ? step.in[0].type : step.out[0].type;
+}
+
 std::vector<Access> accesses(const RowStep& step) {
   std::vector<Access> out;
   const auto add = [&](const TensorView& view, bool write, bool by_rows) {
     out.push_back({static_cast<const char*>(view.data), byte_size(view.type), write, by_rows});
   };
-  for (const TensorView& view : step.in)
-    add(view, false, view.type.shape == step.out[0].type.shape);
+  for (const TensorView& view : step.in) add(view, false, view.type.shape == whole_of(step).shape);
   for (const TensorView& view : step.out) add(view, true, true);
   return out;
 }
 
 int64_t rows_of(const RowStep& step) {
-  const Shape& shape = step.out[0].type.shape;
-  return shape.empty() || shape.back() == 0 ? 0 : step.out[0].count() / shape.back();
+  const Shape& shape = whole_of(step).shape;
+  return shape.empty() || shape.back() == 0 ? 0 : element_count(shape) / shape.back();
 }
 
 bool may_interleave(const Access& a, const Access& b) {
@@ -73,7 +77,7 @@ size_t RowChain::length(std::span<const RowStep> steps) {
 bool RowChain::pays(std::span<const RowStep> steps) {
   if (steps.size() < 2) return false;
   int64_t most = 0;
-  for (const RowStep& step : steps) most = std::max(most, byte_size(step.out[0].type));
+  for (const RowStep& step : steps) most = std::max(most, byte_size(whole_of(step)));
   return most >= kWorthBytes && tile_rows(steps, rows_of(steps[0])) >= 1;
 }
 

@@ -19,7 +19,7 @@ struct RowStep {
 class RowChain {
  public:
   /// How many of the steps, from the first on, give the same results as a chain: their kernels have
-  /// run_rows, their first results the same number of rows, and no step writes what a step before
+  /// run_rows, they go by the same number of rows, and no step writes what a step before
   /// it reads or writes, but for the same rows of the same memory. Example: a buffer that is placed
   /// over an operand that died a step before, but begins elsewhere, ends the chain.
   static size_t length(std::span<const RowStep> steps);

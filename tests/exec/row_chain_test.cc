@@ -129,6 +129,59 @@ TEST(RowChain, TakesLayerNormWithItsResidual) {
   EXPECT_EQ(RowChain::length(residual_norm(shape, true).rows()), 3u);
 }
 
+/// A projection to one number a row, as graph attention makes two of: product, cast and sum, twice
+/// over the same rows and in the same memory.
+Steps projections(const Shape& shape, bool reader) {
+  const int64_t count = element_count(shape), rows = count / shape.back(), size = count * 4;
+  const int64_t weights = 3 * size, sums = weights + 2 * shape.back() * 4;
+  const Shape kept(shape.begin(), shape.end() - 1), row = {shape.back()};
+  Steps s(sums + 2 * rows * 4);
+  const DType bf16 = DType::bf16;
+  for (const int64_t i : {0, 1}) {
+    s.add("mul", {{0, shape, bf16}, {weights + i * shape.back() * 4, row, bf16}},
+          {size, shape, bf16});
+    s.add("cast", {{size, shape, bf16}}, {2 * size, shape}, {{"to", std::string("f32")}});
+    s.add("reduce_sum", {{2 * size, shape}}, {sums + i * rows * 4, kept},
+          {{"axes", Shape{static_cast<int64_t>(kept.size())}}, {"keepdims", int64_t{0}}});
+  }
+  if (reader) s.add("add", {{2 * size, shape}, {sums, {rows, 1}}}, {2 * size, shape});
+  return s;
+}
+
+TEST(RowChain, FeedsSumsOfRows) {
+  for (const Shape& shape : {Shape{700, 1, 500}, Shape{1000, 2048}, Shape{37, 30011}}) {
+    Steps one_by_one = projections(shape, false), chained = projections(shape, false);
+    ASSERT_EQ(RowChain::length(chained.rows()), 6u);
+    EXPECT_TRUE(RowChain::pays(chained.rows()));
+    one_by_one.run_one_by_one();
+    const auto rows = chained.rows();
+    RowChain({rows.begin(), rows.end()}).run();
+    EXPECT_EQ(std::memcmp(one_by_one.memory().data(), chained.memory().data(),
+                          chained.memory().size() * 4),
+              0)
+        << to_string(shape);
+  }
+  // Any row of the sum may want all of the sums.
+  EXPECT_EQ(RowChain::length(projections({64, 32}, true).rows()), 6u);
+}
+
+TEST(RowChain, EndsWhereASumGoesAcrossRows) {
+  const Shape shape = {2, 64, 32};
+  const int64_t size = 2 * 64 * 32 * 4;
+  const auto length = [&](const Shape& axes, const Shape& out) {
+    Steps s(3 * size);
+    s.add("relu", {{0, shape}}, {size, shape});
+    s.add("reduce_sum", {{size, shape}}, {2 * size, out},
+          {{"axes", axes}, {"keepdims", int64_t{0}}});
+    return RowChain::length(s.rows());
+  };
+  EXPECT_EQ(length({2}, {2, 64}), 2u);
+  EXPECT_EQ(length({1}, {2, 32}), 1u);
+  EXPECT_EQ(length({1, 2}, {2}), 1u);
+  EXPECT_EQ(length({0, 2}, {64}), 1u);
+  EXPECT_EQ(length({0, 1, 2}, {}), 1u);
+}
+
 TEST(RowChain, EndsWhereMemoryIsUsedAnew) {
   const Shape shape = {64, 32}, half = {64, 16}, row = {32};
   const int64_t size = 64 * 32 * 4;
