@@ -24,15 +24,29 @@ float top_of_row(const TensorView& x, int64_t at, int64_t cols) {
   return top;
 }
 
-// NaN in a row makes the sum NaN. `exps` [cols], which may be the row itself, gets exp(x - top)
-// unless it is null.
-TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols, float* exps = nullptr) {
-  alignas(64) float buffer[kBlock], unkept[kBlock];
+// NaN in a row makes the sum NaN.
+TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
+  alignas(64) float buffer[kBlock];
   const float top = top_of_row(x, at, cols);
   double total = 0;
   for_blocks(cols, [&](int64_t c, int64_t n) {
     const float* v = floats(x, at + c, n, buffer);
-    float* out = exps != nullptr ? exps + c : unkept;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; ++i) sum += exp(v[i] - top);
+    total += static_cast<double>(sum);
+  });
+  return {top, total};
+}
+
+// y, which may be x, holds the exponentials until their sum is known.
+void softmax_row(const TensorView& x, float* y, int64_t at, int64_t cols) {
+  alignas(64) float buffer[kBlock];
+  const float top = top_of_row(x, at, cols);
+  double total = 0;
+  for_blocks(cols, [&](int64_t c, int64_t n) {
+    const float* v = floats(x, at + c, n, buffer);
+    float* out = y + at + c;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; ++i) {
@@ -41,11 +55,7 @@ TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols, float* exps = 
     }
     total += static_cast<double>(sum);
   });
-  return {top, total};
-}
-
-void softmax_row(const TensorView& x, float* y, int64_t at, int64_t cols) {
-  const auto inv = static_cast<float>(1 / scan_row(x, at, cols, y + at).sum);
+  const auto inv = static_cast<float>(1 / total);
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i) y[at + i] *= inv;
 }
@@ -114,18 +124,17 @@ int64_t label_at(const TensorView& labels, int64_t i) {
   return labels.type.dtype == DType::i64 ? labels.as<int64_t>()[i] : labels.as<int32_t>()[i];
 }
 
-/// Of token t; sets `bad` if its label is out of range. `exps` as scan_row's, of which `sum` is.
+/// Of token t; sets `bad` if its label is out of range.
 struct Entropy {
   float loss = 0, lse = 0;
-  double sum = 0;
 };
 Entropy entropy(const TensorView& logits, int64_t t, int64_t label, int64_t ignore,
-                std::atomic<int64_t>& bad, float* exps = nullptr) {
+                std::atomic<int64_t>& bad) {
   const int64_t classes = logits.type.shape.back();
-  const auto [top, sum] = scan_row(logits, t * classes, classes, exps);
+  const auto [top, sum] = scan_row(logits, t * classes, classes);
   const double lse =
       top == kNever ? static_cast<double>(kNever) : static_cast<double>(top) + std::log(sum);
-  Entropy out{0, static_cast<float>(lse), sum};
+  Entropy out{0, static_cast<float>(lse)};
   if (label == ignore) return out;
   if (label < 0 || label >= classes) {
     bad = t;
@@ -188,32 +197,18 @@ void cross_entropy_grad(int64_t ignore, int64_t offset, const KernelArgs& args) 
       });
 }
 
-/// A thread's exponentials of one row.
-int64_t exps_of_row(const TensorType& logits) { return (logits.shape.back() + 15) / 16 * 16; }
-
 /// A row of logits comes from memory once, and its gradient may be written over it.
 void cross_entropy_and_grad(int64_t ignore, const KernelArgs& args) {
-  const TensorView &logits = args.in[1], &labels = args.in[2], &dlogits = args.out[1];
+  const TensorView &logits = args.in[1], &labels = args.in[2];
   const float* dloss = args.in[0].as<float>();
   const int64_t classes = logits.type.shape.back();
   std::atomic<int64_t> bad{-1};
   parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
-    float* exps =
-        static_cast<float*>(args.workspace) + omp_get_thread_num() * exps_of_row(logits.type);
-    alignas(64) float buffer[kBlock];
     for (int64_t t = begin; t < end; ++t) {
       const int64_t label = label_at(labels, t);
-      const Entropy e = entropy(logits, t, label, ignore, bad, exps);
+      const Entropy e = entropy(logits, t, label, ignore, bad);
       args.out[0].as<float>()[t] = e.loss;
-      const bool ignored = label == ignore;
-      if (!ignored && label >= 0 && label < classes) exps[label] -= static_cast<float>(e.sum);
-      const auto factor = static_cast<float>(static_cast<double>(dloss[t]) / e.sum);
-      for_blocks(classes, [&](int64_t c, int64_t n) {
-        float* y = place(dlogits, t * classes + c, buffer);
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) y[i] = ignored ? 0.0f : exps[c + i] * factor;
-        put(dlogits, t * classes + c, n, y);
-      });
+      dlogits_row(logits, args.out[1], t, dloss[t], e.lse, label, label == ignore);
     }
   });
   require_no_bad(bad, labels, classes);
@@ -261,8 +256,8 @@ KernelList softmax_kernels() {
            [](const KernelCall& call) {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);
              return PreparedKernel{
-                 [=](const KernelArgs& args) { cross_entropy_and_grad(ignore, args); },
-                 omp_get_max_threads() * exps_of_row(call.in[1]) * 4, "cpu:simd"};
+                 [=](const KernelArgs& args) { cross_entropy_and_grad(ignore, args); }, 0,
+                 "cpu:simd"};
            }},
           {"cross_entropy_grad", "cpu:simd", refuse_other_floats, [](const KernelCall& call) {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);
