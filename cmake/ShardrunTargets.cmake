@@ -41,10 +41,13 @@ if(SHARDRUN_NATIVE)
   endif()
 endif()
 
-# GCC 12 inlines std::string and std::vector and then warns of copies that cannot happen (bugs 105651, 105329).
+# GCC 12 inlines std::string and std::vector and then warns of copies that cannot happen (bugs 105651, 105329), and of
+# vectors wider than the processor's (runtime/base/lanes.h) that functions would be called with otherwise by other
+# compilers: ours are inlined.
 set(SHARDRUN_WARNINGS -Wall -Wextra -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  list(APPEND SHARDRUN_WARNINGS -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+  list(APPEND SHARDRUN_WARNINGS -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread
+       -Wno-psabi)
 endif()
 
 # nvcc hands the host's code to the same compiler; -Wextra would warn of code that nvcc itself writes.
