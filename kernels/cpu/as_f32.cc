@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -100,15 +99,9 @@ PreparedKernel prepare(const KernelImpl& of, const KernelCall& call) {
 
 }  // namespace
 
-bool multiplies_bf16() {
-  constexpr auto kNeeded = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
-}
-
 KernelList as_f32(KernelList list) {
   for (KernelImpl& impl : list) {
-    impl = {impl.op, impl.name,
-            [of = impl](const KernelCall& call) { return refuses(of, call); },
+    impl = {impl.op, impl.name, [of = impl](const KernelCall& call) { return refuses(of, call); },
             [of = impl](const KernelCall& call) { return prepare(of, call); }};
   }
   return list;

@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/processor.h"
 
 namespace shardrun {
 
@@ -25,7 +26,8 @@ const KernelList& cpu_kernels() {
 }
 
 std::optional<WeightLayout> packed_weights(const KernelCall& call) {
-  if (!cpu::multiplies_bf16()) return std::nullopt;  // what is laid out is bf16
+  const bool bf16 = call.in[0].dtype == DType::bf16 || call.in[1].dtype == DType::bf16;
+  if (bf16 && !cpu::multiplies_bf16()) return std::nullopt;  // it is widened for each product
   return call.node.op.starts_with("conv") ? cpu::conv_layout(call) : cpu::matmul_layout(call);
 }
 

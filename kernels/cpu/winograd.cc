@@ -15,7 +15,7 @@
 
 #include "base/round_up.h"
 #include "kernels/cpu/lanes.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -536,11 +536,13 @@ class Tiles : public Convolution {
 };
 
 /// Matrix units multiply bf16 sixteen times as fast as vectors multiply f32.
-bool has_matrix_units() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx; }
-
 }  // namespace
 
 std::shared_ptr<const Convolution> Winograd::make(const ConvolutionShape& s, std::string* why) {
+  if (!kLanesFitRegisters) {
+    *why = "wants registers of 16 floats";
+    return nullptr;
+  }
   if (s.kernel != Shape{kKernel, kKernel} || s.strides != Shape{1, 1} ||
       s.dilations != Shape{1, 1} || s.groups != 1 || !s.channels_last) {
     *why = "convolves 3 x 3, without strides, dilation and groups, with channels last";

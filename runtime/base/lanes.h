@@ -8,6 +8,13 @@
 namespace shardrun {
 
 inline constexpr int64_t kLanes = 16;
+/// Has the processor that this is compiled for registers of so many? On others a vector takes two
+/// of sixteen, so that a kernel that would hold many holds them in memory.
+#ifdef __AVX512F__
+inline constexpr bool kLanesFitRegisters = true;
+#else
+inline constexpr bool kLanesFitRegisters = false;
+#endif
 using Lanes = float __attribute__((vector_size(64)));
 using Units = uint32_t __attribute__((vector_size(64)));
 using Halves = uint16_t __attribute__((vector_size(32)));

@@ -8,6 +8,8 @@
 #include "graph/ops/post.h"
 #include "graph/passes/channels_last.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/joined_step.h"
 #include "models/onnx_writer.h"
 #include "models/wide_resnet.h"
@@ -138,7 +140,7 @@ TEST(JoinedConvolutions, TakeBiasAndActivation) {
     EXPECT_TRUE(apart.joined.empty());
     // oneDNN, which the first and the strided one go through, has no relu that keeps a NaN.
     const std::map<std::string, int> want = {{"conv_post: add relu", 1}, {"conv_post: add", 2}};
-    if (!bf16) {
+    if (!bf16 && kLanesFitRegisters) {  // tiles take the relu
       EXPECT_EQ(joined.joined, want);
     }
     expect_same_losses(joined, apart, bf16 ? 4e-3 : 1e-6);
@@ -168,6 +170,8 @@ TEST(KeptWeights, GiveTheSameLosses) {
                     apart = train(write_residual, bf16, join, accumulate);
       EXPECT_EQ(kept.losses, apart.losses);
       EXPECT_TRUE(apart.packed.empty());
+      // Which layouts there are of bf16 depends on the processor.
+      if (bf16 && (!cpu::multiplies_bf16() || cpu::has_matrix_units())) continue;
       EXPECT_TRUE(kept.packed.count("conv cpu:onednn"));
       EXPECT_TRUE(kept.packed.count("conv_data_grad cpu:onednn"));
       EXPECT_EQ(kept.packed.count("sgd cpu:fused"), bf16 ? 1u : 0u);

@@ -13,6 +13,7 @@
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/processor.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -114,6 +115,7 @@ TEST(Pack, RowsHoldEveryElement) {
 
 /// All orders of operands, conversions and results; chunks along n, along k and along m.
 TEST(PackedProduct, EqualsPlainSumsInAnyChunks) {
+  if (!cpu::multiplies_blocks()) GTEST_SKIP() << "a processor without products of blocks";
   std::mt19937_64 rng(3);
   struct Types {
     DType a, b, in, out;

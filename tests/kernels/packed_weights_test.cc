@@ -10,6 +10,7 @@
 #include "graph/ops/optimizer.h"
 #include "graph/ops/post.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/processor.h"
 
 namespace shardrun {
 namespace {
@@ -95,6 +96,8 @@ class PackedWeights : public ::testing::TestWithParam<size_t> {};
 
 /// One product may add in another order than the other: to the rounding of the result.
 TEST_P(PackedWeights, GiveTheSameResult) {
+  if (!cpu::multiplies_bf16())
+    GTEST_SKIP() << "bf16 is computed in f32: its weights stay as they are";
   const Case& c = cases()[GetParam()];
   std::mt19937_64 rng(GetParam());
   const Tensor x = random({DType::bf16, c.x}, rng), w = random({DType::bf16, c.w}, rng);
@@ -115,8 +118,12 @@ TEST_P(PackedWeights, GiveTheSameResult) {
     for (const Tensor& t : in) types.push_back(t.type());
     const std::vector<TensorType> out = infer_types(node, types);
     const auto layout = packed_weights({node, types, out});
-    ASSERT_TRUE(layout) << c.name << (posted ? " with a bias" : "");
-    EXPECT_EQ(layout->to_string(), c.layout);
+    if (cpu::has_matrix_units()) {  // which want other layouts, of which not all are ours
+      if (!layout) GTEST_SKIP() << "no layout of weights for matrix units";
+    } else {
+      ASSERT_TRUE(layout) << c.name << (posted ? " with a bias" : "");
+      EXPECT_EQ(layout->to_string(), c.layout);
+    }
     Node pack;
     pack.op = "pack_weights";
     pack.attrs.set("layout", layout->to_string());
