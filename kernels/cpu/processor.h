@@ -7,8 +7,8 @@ namespace shardrun::cpu {
 /// PackedProducts.
 bool multiplies_blocks();
 
-/// Does it multiply bf16 by instructions of the processor's own (AVX-512 BF16 or AMX)? Elsewhere its
-/// products of bf16 are several times slower than those of f32, or are left to the reference
+/// Does it multiply bf16 by instructions of the processor's own (AVX-512 BF16 or AMX)? Elsewhere
+/// its products of bf16 are several times slower than those of f32, or are left to the reference
 /// kernels.
 bool multiplies_bf16();
 
