@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/round_up.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -33,7 +34,7 @@ class Copies {
     for (TensorType& type : widened(types)) {
       const bool copied = type.dtype != types[views_.size()].dtype;
       at_.push_back(copied ? *offset : -1);
-      if (copied) *offset += (byte_size(type) + 63) / 64 * 64;
+      if (copied) *offset += round_up_64(byte_size(type));
       views_.push_back({nullptr, std::move(type)});
     }
   }

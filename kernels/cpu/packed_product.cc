@@ -7,6 +7,7 @@
 
 #include "base/round_up.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -201,6 +202,10 @@ std::shared_ptr<const PackedProduct> PackedProduct::make(const ProductShape& sha
                                                          std::string* why) {
   if (shape.m < kLeast || shape.n < kLeast || shape.k < kLeast) {
     *why = str("packs products of at least ", kLeast, " rows, columns and terms");
+    return nullptr;
+  }
+  if (!multiplies_blocks()) {
+    *why = "this processor's products read no blocks";
     return nullptr;
   }
   auto out = std::make_shared<Chunked>(shape);
