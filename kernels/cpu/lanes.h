@@ -5,10 +5,6 @@
 
 #include "base/lanes.h"
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-
 namespace shardrun::cpu {
 
 /// A whole line of memory that is not read soon: past the caches where the processor can and it is
@@ -29,8 +25,8 @@ inline void end_stream() {
 /// 32 numbers rounded to bf16, a line of memory.
 inline constexpr int64_t kLine = 2 * kLanes;
 inline Units narrow_line(const float* from) {
-  const Halves two[] = {__builtin_convertvector(narrow(load_vector<Units>(from)), Halves),
-                        __builtin_convertvector(narrow(load_vector<Units>(from + kLanes)), Halves)};
+  const Halves two[] = {lower_halves(narrow(load_vector<Units>(from))),
+                        lower_halves(narrow(load_vector<Units>(from + kLanes)))};
   return load_vector<Units>(two);
 }
 

@@ -43,7 +43,7 @@ struct Reader {
     if constexpr (kFrom == DType::f32) {
       return narrow(load_vector<Units>(from));
     } else {
-      return __builtin_convertvector(load_vector<Halves>(from), Units);
+      return widen(load_vector<Halves>(from));
     }
   }
 
@@ -78,6 +78,38 @@ Lines lines_of(const MatrixView& m, bool along_rows) {
   return {static_cast<const char*>(m.data), along_rows ? m.rows : m.cols,
           along_rows ? m.cols : m.rows,
           (along_rows ? m.row_stride : m.col_stride) * size_of(m.dtype)};
+}
+
+using Line = uint16_t __attribute__((vector_size(64)));  // of 32 bf16
+
+template <int... I>
+void interleave(const Line& a, const Line& b, Line* out, std::integer_sequence<int, I...>) {
+  out[0] = __builtin_shufflevector(a, b, (I / 2 + I % 2 * 32)...);
+  out[1] = __builtin_shufflevector(a, b, (I / 2 + 16 + I % 2 * 32)...);
+}
+
+constexpr int64_t kPairedRows = 2 * kTile, kPairedColumns = 2 * kTile;
+
+/// Rows of bf16 that are neighbours along k, whole blocks of 32 x 32. place(unit along k, column):
+/// where 16 units go, `step` behind those of the unit before.
+template <class Place>
+void interleave_rows(const MatrixView& m, int64_t step, Place&& place) {
+  parallel_ranges(m.rows / kPairedRows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      for (int64_t c = 0; c < m.cols; c += kPairedColumns) {
+        const auto* row =
+            static_cast<const uint16_t*>(m.data) + block * kPairedRows * m.row_stride + c;
+        Units *left = place(block * kTile, c), *right = place(block * kTile, c + kTile);
+        for (int64_t i = 0; i < kTile; ++i, row += 2 * m.row_stride, left += step, right += step) {
+          Line out[2];
+          interleave(load_vector<Line>(row), load_vector<Line>(row + m.row_stride), out,
+                     std::make_integer_sequence<int, kPairedColumns>{});
+          *left = std::bit_cast<Units>(out[0]);
+          *right = std::bit_cast<Units>(out[1]);
+        }
+      }
+    }
+  });
 }
 
 /// Calls store(unit along k, other index, tile) for every tile, the tile's rows along k if
@@ -132,10 +164,30 @@ void pack_blocks(const MatrixView& from, const PartOf& part, DType to, const Blo
     return static_cast<Units*>(out) +
            (n / width * deep(part.rows) * width + (first + k) * width + n % width) / kTile;
   };
-  for_tiles<true>(from, to, across, lines_of(from, across), [&](int64_t k, int64_t n, Units* tile) {
-    Units* at = place(k, n);
-    for (int64_t i = 0; i < kTile; ++i) at[i * width / kTile] = tile[i];
-  });
+  const int64_t step = width / kTile;
+  // Of the rows from `row` on the columns from `col` on.
+  const auto by_tiles = [&](int64_t row, int64_t rows, int64_t col) {
+    MatrixView rest = from;
+    rest.data = static_cast<const char*>(from.data) +
+                (row * from.row_stride + col * from.col_stride) * size_of(from.dtype);
+    rest.rows = rows, rest.cols = from.cols - col;
+    if (rest.rows == 0 || rest.cols == 0) return;
+    for_tiles<true>(rest, to, across, lines_of(rest, across),
+                    [&](int64_t k, int64_t n, Units* tile) {
+                      Units* at = place(row / pair + k, col + n);
+                      for (int64_t i = 0; i < kTile; ++i) at[i * step] = tile[i];
+                    });
+  };
+  if (across && from.dtype == DType::bf16) {
+    MatrixView whole = from;
+    whole.rows = from.rows / kPairedRows * kPairedRows;
+    whole.cols = from.cols / kPairedColumns * kPairedColumns;
+    interleave_rows(whole, step, place);
+    by_tiles(0, whole.rows, whole.cols);
+    by_tiles(whole.rows, from.rows - whole.rows, 0);
+  } else {
+    by_tiles(0, from.rows, 0);
+  }
   if (part.col + from.cols < part.cols) return;
   // Columns up to the panel's end that no tile reached.
   const int64_t begin = (from.cols + kTile - 1) / kTile * kTile,
