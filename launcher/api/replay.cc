@@ -2,7 +2,6 @@
 #include "replay.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -10,92 +9,14 @@
 #include <set>
 #include <thread>
 
-#include "base/philox.h"
 #include "graph/op_def.h"
 #include "lockstep.h"
+#include "replay_comparison.h"
 #include "replay_party.h"
 #include "replay_steps.h"
 
 namespace shardrun {
 namespace {
-
-using Reader = double (*)(const void*, int64_t);
-
-Reader reader_of(DType dtype) {
-  return dispatch(dtype, [](auto tag) -> Reader {
-    using T = typename decltype(tag)::type;
-    return [](const void* data, int64_t i) {
-      return static_cast<double>(static_cast<const T*>(data)[i]);
-    };
-  });
-}
-
-/// By what a value of this type is blurred, relatively; 0: it is left alone.
-double blur_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return 0x1p-20;
-    case DType::f64: return 0x1p-49;
-    case DType::bf16: return 0x1p-8;
-    default: return 0;
-  }
-}
-
-/// Multiplies each element by 1 + blur x (uniform in [-1, 1)). In bf16 most of these would round to
-/// what they were, and all of a small value's: there it is 1 + blur or 1 - blur.
-void blur(const TensorView& view, const std::string& name) {
-  const double by = blur_of(view.type.dtype);
-  if (by == 0) return;
-  const RandomStream random{0, hash_name(name.data(), name.size()), 0};
-  dispatch_float(view.type.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    T* data = view.as<T>();
-    for (int64_t i = 0; i < view.count(); ++i) {
-      double u = 2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0;
-      if (view.type.dtype == DType::bf16) u = std::copysign(1.0, u);
-      data[i] = static_cast<T>(static_cast<double>(data[i]) * (1.0 + by * u));
-    }
-  });
-}
-
-/// A sum of more terms may differ by more.
-constexpr double kTermsForTolerance = 0x1p16;
-
-/// How much one value may differ.
-struct Scale {
-  double scale = 0, tolerance = 0;
-  double allowed() const { return scale * tolerance; }
-};
-
-double reduce(ReduceOp op, double a, double b) {
-  return op == ReduceOp::sum ? a + b : op == ReduceOp::max ? std::max(a, b) : std::min(a, b);
-}
-
-/// Visits the elements of a box in row-major order: f(index in the box, index in the whole).
-template <class F>
-void for_box(const Box& box, const Shape& whole, F&& f) {
-  if (is_empty(box)) return;
-  const Shape strides = row_major_strides(whole);
-  Shape at(box.size(), 0);
-  const int64_t count = element_count(box_shape(box));
-  for (int64_t local = 0; local < count; ++local) {
-    int64_t global = 0;
-    for (size_t d = 0; d < box.size(); ++d) global += (box[d].begin + at[d]) * strides[d];
-    if (!f(local, global)) return;
-    for (size_t d = box.size(); d-- > 0;) {
-      if (++at[d] < box[d].size) break;
-      at[d] = 0;
-    }
-  }
-}
-
-std::vector<int64_t> coordinates_of(int64_t index, const Shape& shape) {
-  std::vector<int64_t> at(shape.size());
-  for (size_t d = shape.size(); d-- > 0;) {
-    at[d] = index % shape[d];
-    index /= shape[d];
-  }
-  return at;
-}
 
 /// The leader: runs one rank's programs, takes the others along, and compares.
 class Leader {
@@ -109,6 +30,7 @@ class Leader {
         options_(options),
         ranks_(ranks),
         shadow_(shadow),
+        values_(options.tolerance),
         persistent_(persistent_names(acts[0].whole)) {}
 
   /// Throws Stopped if a party has failed, or at the first mismatch.
@@ -117,9 +39,8 @@ class Leader {
     Party reference(acts_, whole_programs(acts_), lists_, *alone[0], options_);
     reference_ = &reference;
     for (size_t a = 0; a < acts_.size(); ++a) {
-      begin(a);
+      begin(a, acts_[a].training);
       count_joined();
-      training_ = acts_[a].training;
       const auto held = holds_;
       reference.executor(a).on_step(
           [&](size_t s, std::span<const TensorView>) { after_reference(s); });
@@ -139,10 +60,7 @@ class Leader {
   }
 
   /// What was found, when all parties have ended.
-  Replay result() {
-    result_.values = static_cast<int64_t>(compared_.size());
-    return result_;
-  }
+  Replay result() const { return values_.result(); }
 
   static std::vector<const Program*> whole_programs(const std::vector<ReplayAct>& acts) {
     std::vector<const Program*> programs;
@@ -151,7 +69,7 @@ class Leader {
   }
 
  private:
-  void begin(size_t a) {
+  void begin(size_t a, bool training) {
     const ReplayAct& act = acts_[a];
     act_ = &act;
     stops_ = stops_of_[a];
@@ -162,7 +80,7 @@ class Leader {
     makes_.clear();
     ids_.clear();
     nodes_.clear();
-    scales_.clear();  // what persists is equal by now
+    values_.begin(act, training);
     holds_.clear();
     for (size_t v = 0; v < act.graph.values().size(); ++v)
       ids_.emplace(act.graph.values()[v].name, static_cast<ValueId>(v));
@@ -175,10 +93,11 @@ class Leader {
 
   void count_joined() {
     for (const SharedStep& stop : stops_) makes_.insert(stop.values.begin(), stop.values.end());
-    for (const Node& node : act_->graph.nodes()) {
-      result_.joined += std::none_of(node.outputs.begin(), node.outputs.end(),
-                                     [&](ValueId v) { return makes_.count(v) > 0; });
-    }
+    const std::vector<Node>& nodes = act_->graph.nodes();
+    values_.count_joined(std::count_if(nodes.begin(), nodes.end(), [&](const Node& node) {
+      return std::none_of(node.outputs.begin(), node.outputs.end(),
+                          [&](ValueId v) { return makes_.count(v) > 0; });
+    }));
   }
 
   bool is_node(const Step& step) const {
@@ -204,7 +123,8 @@ class Leader {
       const HostViews made = shown(step.out);
       shadow_.wait();
       for (size_t r = 0; r < step.out.size(); ++r)
-        learn_scale(node.outputs[r], made.views()[r], shadow_.views()[0][r], terms_of(node, r));
+        values_.learn_scale(node.outputs[r], made.views()[r], shadow_.views()[0][r],
+                            terms_of(node, r));
       shadow_.release();  // which blurs its copy of what is right
       made_.insert(node.outputs.begin(), node.outputs.end());
       for (const ValueId value : node.outputs) {
@@ -252,8 +172,8 @@ class Leader {
         // What it made in windows or blocks is compared when it has been put together.
         if (values[r] < 0 || is_exchanged_after(stops_[next_].of_rank[0], r)) continue;
         if (const auto wanted = held(values[r]))
-          compare(values[r], planned(values[r]), shards(r), wanted->views()[0],
-                  str(step.node.op, " '", step.node.name, "'"));
+          values_.compare(values[r], planned(values[r]), shards(r), wanted->views()[0],
+                          str(step.node.op, " '", step.node.name, "'"));
       }
       for (const ValueId value : values) owed_.erase(value);
       ranks_.release();
@@ -307,7 +227,7 @@ class Leader {
       where = str(node.op, " '", node.name, "' and its ", to_string(kind));
     }
     if (kind != Collective::Kind::halo_exchange) {
-      compare(value, after, shards(0), wanted, where);
+      values_.compare(value, after, shards(0), wanted, where);
       return;
     }
     std::vector<Box> boxes;
@@ -317,7 +237,7 @@ class Leader {
       const auto me = std::find(c.group.begin(), c.group.end(), program.rank) - c.group.begin();
       boxes.push_back(c.out_boxes[static_cast<size_t>(me)]);
     }
-    compare(value, after, boxes, shards(0), wanted, where);
+    values_.compare(value, after, boxes, shards(0), wanted, where);
   }
 
   /// Does an exchange take what step `index` of the ranks leaves as its result `r`?
@@ -347,18 +267,18 @@ class Leader {
   /// Everything that lives on, after each act. The shadow gets a copy to go on from.
   void compare_persistent() {
     const Graph& graph = acts_[0].graph;
-    begin(0);
+    begin(0, values_.training());
     for (const std::string& name : persistent_) {
       const ValueId value = ids_.at(name);
       const HostViews held = reference_->persistent(name);
       const TensorView& wanted = held.views()[0];
       shadow_.wait();
-      const bool exact = !training_ || graph.value(value).role == Role::constant;
-      if (!exact) learn_scale(value, wanted, shadow_.views()[0][0], 1);
+      const bool exact = !values_.training() || graph.value(value).role == Role::constant;
+      if (!exact) values_.learn_scale(value, wanted, shadow_.views()[0][0], 1);
       shadow_.release();
       ranks_.wait();
-      compare(value, acts_[0].plan.values.at(name), shards(0), wanted,
-              training_ ? "after the update" : "after validation");
+      values_.compare(value, acts_[0].plan.values.at(name), shards(0), wanted,
+                      values_.training() ? "after the update" : "after validation");
       ranks_.release();
     }
   }
@@ -392,159 +312,14 @@ class Leader {
     return node_flops(node, in, out) / (2 * count);
   }
 
-  /// How far the shadow's result is off; the shadow then gets the right one.
-  void learn_scale(ValueId value, const TensorView& wanted, const TensorView& blurred,
-                   double terms) {
-    const Reader read = reader_of(wanted.type.dtype);
-    const double blur = blur_of(wanted.type.dtype);
-    double most = 0, noise = 0;
-    for (int64_t i = 0; i < wanted.count(); ++i) {
-      const double x = read(wanted.data, i), difference = std::abs(read(blurred.data, i) - x);
-      if (std::isfinite(x)) most = std::max(most, std::abs(x));
-      if (std::isfinite(difference)) noise = std::max(noise, difference);
-    }
-    Scale& scale = scales_[value];
-    scale.tolerance = options_.tolerance;
-    if (blur == 0) {  // whole numbers, exact unless the shadow shows that rounding decides them
-      scale.scale = noise / options_.tolerance;
-    } else {
-      if (wanted.type.dtype != DType::f32) scale.tolerance *= blur / blur_of(DType::f32);
-      scale.tolerance *= std::max(1.0, terms / kTermsForTolerance);
-      scale.tolerance = std::min(scale.tolerance, 0x1p-4);
-      scale.scale = std::max(most, noise / blur);
-    }
-    const Scale learnt = scale;
-    for (const auto& [held, next] :
-         act_->graph.updates) {  // what it replaces holds it from the next micro-batch on
-      if (next == value) scales_[held] = learnt;
-    }
-    if (wanted.count() > 0)
-      std::memcpy(blurred.data, wanted.data, static_cast<size_t>(byte_size(wanted.type)));
-  }
-
-  /// `shards`: every rank's part in `sharding` of a value that should be `wanted`.
-  void compare(ValueId value, const Sharding& sharding, const std::vector<TensorView>& shards,
-               const TensorView& wanted, const std::string& where) {
-    std::vector<Box> boxes;
-    for (int64_t rank = 0; rank < act_->plan.mesh.size(); ++rank)
-      boxes.push_back(local_box(wanted.type.shape, sharding, act_->plan.mesh,
-                                act_->plan.mesh.coordinates(rank)));
-    compare(value, sharding, boxes, shards, wanted, where);
-  }
-
-  /// The same where the ranks hold these boxes.
-  void compare(ValueId value, const Sharding& sharding, const std::vector<Box>& boxes,
-               const std::vector<TensorView>& shards, const TensorView& wanted,
-               const std::string& where) {
-    compared_.emplace(!training_, act_->graph.value(value).name);
-    ++result_.comparisons;
-    if (wanted.count() == 0) return;
-    const Reader read = reader_of(wanted.type.dtype);
-    // A held value that no node has made yet is copied, so it is equal.
-    const Scale scale = scales_.count(value) ? scales_.at(value) : Scale();
-    std::vector<int> axes;
-    for (const auto& p : sharding.partial) axes.push_back(p.axis);
-    for (int64_t rank = 0; rank < act_->plan.mesh.size(); ++rank) {
-      const std::vector<int64_t> group = act_->plan.mesh.group(rank, axes);
-      if (group.front() != rank) continue;
-      const Box& box = boxes[static_cast<size_t>(rank)];
-      for (int64_t member : group) {
-        SR_REQUIRE(shards[static_cast<size_t>(member)].type.shape == box_shape(box), internal,
-                   "replay: '", act_->graph.value(value).name, "' on rank ", member, " is ",
-                   shards[static_cast<size_t>(member)].type, ", the plan says ",
-                   to_string(sharding, act_->plan.mesh));
-      }
-      std::vector<double> terms(group.size());
-      for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
-        for (size_t m = 0; m < group.size(); ++m)
-          terms[m] = read(shards[static_cast<size_t>(group[m])].data, local);
-        const double got = combine(terms, sharding), want = read(wanted.data, global);
-        const double difference = std::abs(got - want);
-        if (got == want || (std::isnan(got) && std::isnan(want))) return true;
-        if (difference <= scale.allowed()) {
-          result_.largest = std::max(result_.largest, difference / scale.scale);
-          return true;
-        }
-        result_.mismatch = Mismatch{act_->graph.value(value).name,
-                                    where,
-                                    to_string(sharding, act_->plan.mesh),
-                                    group,
-                                    coordinates_of(global, wanted.type.shape),
-                                    got,
-                                    want,
-                                    scale.allowed(),
-                                    training_};
-        return false;
-      });
-      if (result_.mismatch) throw Stopped();
-      correct(sharding, box, group, shards, wanted);
-    }
-  }
-
-  /// Gives a group the reference's value. Of partial sums the first takes the correction: of 1.25
-  /// and 2.5, where 3.7501 is wanted, 1.2501 and 2.5 remain. Terms so large that none can take it
-  /// (16777217 and -16777216, where 0.3 is wanted) become equal parts.
-  static void correct(const Sharding& sharding, const Box& box, const std::vector<int64_t>& group,
-                      const std::vector<TensorView>& shards, const TensorView& wanted) {
-    const DType dtype = wanted.type.dtype;
-    const TensorView& first = shards[static_cast<size_t>(group[0])];
-    if (sharding.partial.empty()) {
-      copy_box(wanted.data, full_box(wanted.type.shape), first.data, box, box, size_of(dtype));
-    } else if (is_float(dtype) &&
-               std::all_of(sharding.partial.begin(), sharding.partial.end(),
-                           [](const auto& p) { return p.op == ReduceOp::sum; })) {
-      const Reader read = reader_of(dtype);
-      dispatch_float(dtype, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
-          const double want = read(wanted.data, global);
-          const auto take_rest = [&] {  // gives what remains wrong
-            double others = 0;
-            for (size_t m = 1; m < group.size(); ++m)
-              others += read(shards[static_cast<size_t>(group[m])].data, local);
-            first.as<T>()[local] = static_cast<T>(want - others);
-            return std::abs(want - others - read(first.data, local));
-          };
-          if (take_rest() > blur_of(dtype) * std::abs(want)) {
-            for (int64_t member : group) {
-              shards[static_cast<size_t>(member)].as<T>()[local] =
-                  static_cast<T>(want / static_cast<double>(group.size()));
-            }
-            take_rest();
-          }
-          return true;
-        });
-      });
-    }
-  }
-
-  /// The group's values in row-major order of the partial axes, combined axis by axis.
-  double combine(std::vector<double>& terms, const Sharding& sharding) const {
-    size_t count = terms.size();
-    for (size_t p = sharding.partial.size(); p-- > 0;) {
-      const auto size = static_cast<size_t>(act_->plan.mesh.axis_size(sharding.partial[p].axis));
-      count /= size;
-      for (size_t i = 0; i < count; ++i) {
-        double sum = terms[i * size];
-        for (size_t k = 1; k < size; ++k)
-          sum = reduce(sharding.partial[p].op, sum, terms[i * size + k]);
-        terms[i] = sum;
-      }
-    }
-    return terms[0];
-  }
-
   const std::vector<ReplayAct>& acts_;
   const Stops& stops_of_;
   std::span<const KernelList* const> lists_;
   const ReplayOptions& options_;
   Lockstep &ranks_, &shadow_;
+  Comparison values_;
   const std::vector<std::string> persistent_;
-  Party* reference_ = nullptr;                       // while it runs
-  std::set<std::pair<bool, std::string>> compared_;  // validation?, the value's name
-  Replay result_;
-
-  bool training_ = true;  // of the act that runs or has ended
+  Party* reference_ = nullptr;  // while it runs
 
   // Of the act that is looked at: behind each one, the first, which holds everything.
   const ReplayAct* act_ = nullptr;
@@ -552,12 +327,11 @@ class Leader {
   std::map<std::string, ValueId> ids_;
   std::map<std::string, NodeId> nodes_;
   std::map<ValueId, BufferId> holds_;  // where the reference has each value now
-  std::map<ValueId, Scale> scales_;
-  std::set<ValueId> made_;          // by the reference's nodes, in this pass
-  std::set<ValueId> makes_;         // that steps of the ranks make
-  std::set<ValueId> owed_;          // of these, what the reference's nodes have made already
-  std::map<ValueId, Tensor> kept_;  // while the ranks are behind
-  size_t next_ = 0;                 // where the ranks stop next
+  std::set<ValueId> made_;             // by the reference's nodes, in this pass
+  std::set<ValueId> makes_;            // that steps of the ranks make
+  std::set<ValueId> owed_;             // of these, what the reference's nodes have made already
+  std::map<ValueId, Tensor> kept_;     // while the ranks are behind
+  size_t next_ = 0;                    // where the ranks stop next
   Phase phase_ = Phase::micro;
 };
 
