@@ -9,11 +9,13 @@
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <regex>
 
+#include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
+#include "graph/onnx/gradient_reach.h"
 #include "graph/onnx/lowering.h"
+#include "graph/onnx/tensor_contents.h"
 
 namespace shardrun::importer {
 namespace {
@@ -35,171 +37,6 @@ bool matches_any(const std::string& name, const std::vector<std::string>& patter
     }
   }
   return false;
-}
-
-bool is_floating(int64_t onnx_type) {
-  return onnx_type == ::onnx::TensorProto::FLOAT || onnx_type == ::onnx::TensorProto::DOUBLE ||
-         onnx_type == ::onnx::TensorProto::FLOAT16 || onnx_type == ::onnx::TensorProto::BFLOAT16;
-}
-
-/// Operands that say what an operator does, such as the scales of a Resize, and are no numbers that
-/// it computes with: import has to know them.
-bool is_setting(const ::onnx::NodeProto& node, int i) {
-  static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot",
-                                                  "Pad",  "Resize",  "TopK"};
-  return i > 0 && operators.count(node.op_type()) > 0;
-}
-
-/// Does a gradient at the node's results flow on to its floating input `i`?
-bool passes_gradient(const ::onnx::NodeProto& node, int i) {
-  static const std::set<std::string> stop = {"Shape",
-                                             "Size",
-                                             "Equal",
-                                             "Less",
-                                             "LessOrEqual",
-                                             "Greater",
-                                             "GreaterOrEqual",
-                                             "ArgMax",
-                                             "ArgMin",
-                                             "IsNaN",
-                                             "IsInf",
-                                             "NonZero",
-                                             "Sign",
-                                             "Floor",
-                                             "Ceil",
-                                             "Round",
-                                             "Range",
-                                             "ConstantOfShape",
-                                             "Not",
-                                             "SequenceLength"};
-  if (stop.count(node.op_type()) > 0 || is_setting(node, i)) return false;
-  // Class weights are chosen, not trained: PyTorch too has no gradient for them.
-  if (node.op_type() == "SoftmaxCrossEntropyLoss" || node.op_type() == "NegativeLogLikelihoodLoss")
-    return i == 0;
-  if (node.op_type() == "BatchNormalization") return i < 3;
-  if (node.op_type() == "Cast") {
-    for (const auto& attribute : node.attribute()) {
-      if (attribute.name() == "to") return is_floating(attribute.i());
-    }
-  }
-  return true;
-}
-
-/// Names that the gradient of the first output reaches.
-std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
-                                    const ::onnx::GraphProto& graph) {
-  std::set<std::string> reached;
-  if (graph.output_size() > 0) reached.insert(graph.output(0).name());
-  for (size_t n = nodes.size(); n-- > 0;) {
-    const auto& node = nodes[n].proto;
-    const auto& outputs = node.output();
-    if (std::none_of(outputs.begin(), outputs.end(),
-                     [&](const auto& name) { return reached.count(name) > 0; }))
-      continue;
-    for (int i = 0; i < node.input_size(); ++i) {
-      if (passes_gradient(node, i)) reached.insert(node.input(i));
-    }
-    if (names_read(node).size() > static_cast<size_t>(node.input_size())) {  // captured by a branch
-      for (const std::string& name : names_read(node)) reached.insert(name);
-    }
-  }
-  return reached;
-}
-
-bool is_uniform(const StoredTensor& tensor) {
-  const Contents contents(tensor);
-  const auto width = static_cast<size_t>(size_of(tensor.stored));
-  const auto bytes = static_cast<size_t>(tensor.count()) * width;
-  return bytes <= width ||
-         std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
-}
-
-bool equal_contents(const StoredTensor& a, const StoredTensor& b) {
-  if (a.stored != b.stored || a.count() != b.count()) return false;
-  const Contents x(a), y(b);
-  return a.count() == 0 ||
-         std::memcmp(x.bytes(), y.bytes(), static_cast<size_t>(a.count() * size_of(a.stored))) == 0;
-}
-
-/// b == transpose(a), both matrices.
-bool transposed_contents(const StoredTensor& a, const StoredTensor& b) {
-  if (a.stored != b.stored || a.type.shape.size() != 2) return false;
-  const int64_t rows = a.type.shape[0], columns = a.type.shape[1];
-  if (b.type.shape != Shape{columns, rows}) return false;
-  const Contents x(a), y(b);
-  const auto width = static_cast<size_t>(size_of(a.stored));
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      if (std::memcmp(x.bytes() + static_cast<size_t>(i * columns + j) * width,
-                      y.bytes() + static_cast<size_t>(j * rows + i) * width, width) != 0) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-/// The names in "['a', 'b.weight']".
-std::vector<std::string> quoted_names(const std::string& list) {
-  std::vector<std::string> out;
-  for (size_t open = list.find('\''); open != std::string::npos;) {
-    const size_t close = list.find('\'', open + 1);
-    if (close == std::string::npos) break;
-    out.push_back(list.substr(open + 1, close - open - 1));
-    open = list.find('\'', close + 1);
-  }
-  return out;
-}
-
-/// What a signature says of the tensors that a module owns, by name. Both forms in which PyTorch
-/// has written one are read: "p_w: PARAMETER target='w'", a line for each, and
-/// "InputSpec(kind=<InputKind.PARAMETER: 2>, arg=…, target='w', …)".
-std::map<std::string, std::string> kinds_in_signature(const std::string& signature) {
-  constexpr std::string_view kTarget = "target='";
-  std::map<std::string, std::string> out;
-  size_t from = 0;
-  for (size_t at = signature.find(kTarget); at != std::string::npos;
-       at = signature.find(kTarget, from)) {
-    const std::string_view before = std::string_view(signature).substr(from, at - from);
-    const size_t open = at + kTarget.size();
-    from = std::min(signature.find('\'', open), signature.size());
-    for (const char* kind : {"PARAMETER", "BUFFER", "CONSTANT_TENSOR"}) {
-      const std::string name = kind;
-      if (before.find(name + " ") != std::string_view::npos ||
-          before.find("InputKind." + name + ":") != std::string_view::npos)
-        out.emplace(signature.substr(open, from - open), name);
-    }
-  }
-  return out;
-}
-
-/// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
-/// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
-/// 1).
-bool is_sinusoid(const StoredTensor& tensor) {
-  Shape shape = tensor.type.shape;
-  std::erase(shape, 1);
-  if (shape.size() < 2 || tensor.count() > kFoldLimit) return false;
-  const Tensor x = tensor.load();
-  const double first = x.at(0), second = x.at(shape.back());
-  constexpr double kRounding = 4e-3;  // of bf16
-  const bool sine = first == 0 && std::abs(second - std::sin(1.0)) < kRounding;
-  const bool cosine = first == 1 && std::abs(second - std::cos(1.0)) < kRounding;
-  if (!sine && !cosine) return false;
-  for (int64_t i = 0; i < x.count(); ++i) {
-    if (!(std::abs(x.at(i)) <= 1 + kRounding)) return false;
-  }
-  return true;
-}
-
-/// Are more than a tenth of the numbers there already? Then the tensor is a table's rows repeated
-/// rather than a part of it. Of 16-bit numbers too few exist to say.
-bool repeats_itself(const StoredTensor& tensor) {
-  if (size_of(tensor.stored) < 4 || tensor.count() > kFoldLimit) return false;
-  const Tensor x = tensor.load();
-  std::set<double> distinct;
-  for (int64_t i = 0; i < x.count(); ++i) distinct.insert(x.at(i));
-  return static_cast<int64_t>(distinct.size()) * 10 < x.count() * 9;
 }
 
 std::string shown(const std::string& name, const StoredTensor& tensor) {

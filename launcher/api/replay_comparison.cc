@@ -70,14 +70,13 @@ std::vector<int64_t> coordinates_of(int64_t index, const Shape& shape) {
 /// and 2.5, where 3.7501 is wanted, 1.2501 and 2.5 remain. Terms so large that none can take it
 /// (16777217 and -16777216, where 0.3 is wanted) become equal parts.
 void correct(const Sharding& sharding, const Box& box, const std::vector<int64_t>& group,
-                    const std::vector<TensorView>& shards, const TensorView& wanted) {
+             const std::vector<TensorView>& shards, const TensorView& wanted) {
   const DType dtype = wanted.type.dtype;
   const TensorView& first = shards[static_cast<size_t>(group[0])];
   if (sharding.partial.empty()) {
     copy_box(wanted.data, full_box(wanted.type.shape), first.data, box, box, size_of(dtype));
-  } else if (is_float(dtype) &&
-             std::all_of(sharding.partial.begin(), sharding.partial.end(),
-                         [](const auto& p) { return p.op == ReduceOp::sum; })) {
+  } else if (is_float(dtype) && std::all_of(sharding.partial.begin(), sharding.partial.end(),
+                                            [](const auto& p) { return p.op == ReduceOp::sum; })) {
     const Reader read = reader_of(dtype);
     dispatch_float(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
@@ -149,7 +148,7 @@ Replay Comparison::result() const {
 }
 
 void Comparison::learn_scale(ValueId value, const TensorView& wanted, const TensorView& blurred,
-                 double terms) {
+                             double terms) {
   const Reader read = reader_of(wanted.type.dtype);
   const double blur = blur_of(wanted.type.dtype);
   double most = 0, noise = 0;
@@ -177,18 +176,19 @@ void Comparison::learn_scale(ValueId value, const TensorView& wanted, const Tens
     std::memcpy(blurred.data, wanted.data, static_cast<size_t>(byte_size(wanted.type)));
 }
 
-void Comparison::compare(ValueId value, const Sharding& sharding, const std::vector<TensorView>& shards,
-             const TensorView& wanted, const std::string& where) {
+void Comparison::compare(ValueId value, const Sharding& sharding,
+                         const std::vector<TensorView>& shards, const TensorView& wanted,
+                         const std::string& where) {
   std::vector<Box> boxes;
   for (int64_t rank = 0; rank < act_->plan.mesh.size(); ++rank)
-    boxes.push_back(local_box(wanted.type.shape, sharding, act_->plan.mesh,
-                              act_->plan.mesh.coordinates(rank)));
+    boxes.push_back(
+        local_box(wanted.type.shape, sharding, act_->plan.mesh, act_->plan.mesh.coordinates(rank)));
   compare(value, sharding, boxes, shards, wanted, where);
 }
 
 void Comparison::compare(ValueId value, const Sharding& sharding, const std::vector<Box>& boxes,
-             const std::vector<TensorView>& shards, const TensorView& wanted,
-             const std::string& where) {
+                         const std::vector<TensorView>& shards, const TensorView& wanted,
+                         const std::string& where) {
   values_.emplace(!training_, act_->graph.value(value).name);
   ++result_.comparisons;
   if (wanted.count() == 0) return;
@@ -211,7 +211,8 @@ void Comparison::compare(ValueId value, const Sharding& sharding, const std::vec
     for_box(box, wanted.type.shape, [&](int64_t local, int64_t global) {
       for (size_t m = 0; m < group.size(); ++m)
         terms[m] = read(shards[static_cast<size_t>(group[m])].data, local);
-      const double got = combine(terms, sharding, act_->plan.mesh), want = read(wanted.data, global);
+      const double got = combine(terms, sharding, act_->plan.mesh),
+                   want = read(wanted.data, global);
       const double difference = std::abs(got - want);
       if (got == want || (std::isnan(got) && std::isnan(want))) return true;
       if (difference <= scale.allowed()) {

@@ -1,0 +1,77 @@
+// Back from the output, by the operators that pass a gradient on.
+#include "graph/onnx/gradient_reach.h"
+
+#include <algorithm>
+
+namespace shardrun::importer {
+namespace {
+
+bool is_floating(int64_t onnx_type) {
+  return onnx_type == ::onnx::TensorProto::FLOAT || onnx_type == ::onnx::TensorProto::DOUBLE ||
+         onnx_type == ::onnx::TensorProto::FLOAT16 || onnx_type == ::onnx::TensorProto::BFLOAT16;
+}
+
+/// Does a gradient at the node's results flow on to its floating input `i`?
+bool passes_gradient(const ::onnx::NodeProto& node, int i) {
+  static const std::set<std::string> stop = {"Shape",
+                                             "Size",
+                                             "Equal",
+                                             "Less",
+                                             "LessOrEqual",
+                                             "Greater",
+                                             "GreaterOrEqual",
+                                             "ArgMax",
+                                             "ArgMin",
+                                             "IsNaN",
+                                             "IsInf",
+                                             "NonZero",
+                                             "Sign",
+                                             "Floor",
+                                             "Ceil",
+                                             "Round",
+                                             "Range",
+                                             "ConstantOfShape",
+                                             "Not",
+                                             "SequenceLength"};
+  if (stop.count(node.op_type()) > 0 || is_setting(node, i)) return false;
+  // Class weights are chosen, not trained: PyTorch too has no gradient for them.
+  if (node.op_type() == "SoftmaxCrossEntropyLoss" || node.op_type() == "NegativeLogLikelihoodLoss")
+    return i == 0;
+  if (node.op_type() == "BatchNormalization") return i < 3;
+  if (node.op_type() == "Cast") {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.name() == "to") return is_floating(attribute.i());
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_setting(const ::onnx::NodeProto& node, int i) {
+  static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot",
+                                                  "Pad",  "Resize",  "TopK"};
+  return i > 0 && operators.count(node.op_type()) > 0;
+}
+
+std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
+                                    const ::onnx::GraphProto& graph) {
+  std::set<std::string> reached;
+  if (graph.output_size() > 0) reached.insert(graph.output(0).name());
+  for (size_t n = nodes.size(); n-- > 0;) {
+    const auto& node = nodes[n].proto;
+    const auto& outputs = node.output();
+    if (std::none_of(outputs.begin(), outputs.end(),
+                     [&](const auto& name) { return reached.count(name) > 0; }))
+      continue;
+    for (int i = 0; i < node.input_size(); ++i) {
+      if (passes_gradient(node, i)) reached.insert(node.input(i));
+    }
+    if (names_read(node).size() > static_cast<size_t>(node.input_size())) {  // captured by a branch
+      for (const std::string& name : names_read(node)) reached.insert(name);
+    }
+  }
+  return reached;
+}
+
+}  // namespace shardrun::importer

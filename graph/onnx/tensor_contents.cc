@@ -1,0 +1,68 @@
+// Comparisons of initialisers' bytes and numbers.
+#include "graph/onnx/tensor_contents.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "graph/onnx/lowering.h"
+
+namespace shardrun::importer {
+
+bool is_uniform(const StoredTensor& tensor) {
+  const Contents contents(tensor);
+  const auto width = static_cast<size_t>(size_of(tensor.stored));
+  const auto bytes = static_cast<size_t>(tensor.count()) * width;
+  return bytes <= width ||
+         std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
+}
+
+bool equal_contents(const StoredTensor& a, const StoredTensor& b) {
+  if (a.stored != b.stored || a.count() != b.count()) return false;
+  const Contents x(a), y(b);
+  return a.count() == 0 ||
+         std::memcmp(x.bytes(), y.bytes(), static_cast<size_t>(a.count() * size_of(a.stored))) == 0;
+}
+
+bool transposed_contents(const StoredTensor& a, const StoredTensor& b) {
+  if (a.stored != b.stored || a.type.shape.size() != 2) return false;
+  const int64_t rows = a.type.shape[0], columns = a.type.shape[1];
+  if (b.type.shape != Shape{columns, rows}) return false;
+  const Contents x(a), y(b);
+  const auto width = static_cast<size_t>(size_of(a.stored));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      if (std::memcmp(x.bytes() + static_cast<size_t>(i * columns + j) * width,
+                      y.bytes() + static_cast<size_t>(j * rows + i) * width, width) != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool is_sinusoid(const StoredTensor& tensor) {
+  Shape shape = tensor.type.shape;
+  std::erase(shape, 1);
+  if (shape.size() < 2 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  const double first = x.at(0), second = x.at(shape.back());
+  constexpr double kRounding = 4e-3;  // of bf16
+  const bool sine = first == 0 && std::abs(second - std::sin(1.0)) < kRounding;
+  const bool cosine = first == 1 && std::abs(second - std::cos(1.0)) < kRounding;
+  if (!sine && !cosine) return false;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    if (!(std::abs(x.at(i)) <= 1 + kRounding)) return false;
+  }
+  return true;
+}
+
+bool repeats_itself(const StoredTensor& tensor) {
+  if (size_of(tensor.stored) < 4 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  std::set<double> distinct;
+  for (int64_t i = 0; i < x.count(); ++i) distinct.insert(x.at(i));
+  return static_cast<int64_t>(distinct.size()) * 10 < x.count() * 9;
+}
+
+}  // namespace shardrun::importer

@@ -1,0 +1,26 @@
+// What the numbers of an initialiser say of it.
+#pragma once
+
+#include "graph/onnx/model_file.h"
+
+namespace shardrun::importer {
+
+/// Is every element the same, bit for bit?
+bool is_uniform(const StoredTensor& tensor);
+
+/// The same elements of the same type in order, whatever the shapes?
+bool equal_contents(const StoredTensor& a, const StoredTensor& b);
+
+/// b == transpose(a), both matrices.
+bool transposed_contents(const StoredTensor& a, const StoredTensor& b);
+
+/// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
+/// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
+/// 1).
+bool is_sinusoid(const StoredTensor& tensor);
+
+/// Are more than a tenth of the numbers there already? Then the tensor is a table's rows repeated
+/// rather than a part of it. Of 16-bit numbers too few exist to say.
+bool repeats_itself(const StoredTensor& tensor);
+
+}  // namespace shardrun::importer
