@@ -50,4 +50,25 @@ inline void transpose(Units* tile) {
   swap_blocks<1>(tile, Lane{});
 }
 
+/// Pairs of the low and of the high halves.
+inline Units low_halves(const Units& a, const Units& b) { return (a & 0xffffu) | (b << 16); }
+inline Units high_halves(const Units& a, const Units& b) { return (a >> 16) | (b & 0xffff0000u); }
+
+/// 32 x 32 halves: out[i] is column i of rows that begin `row` apart.
+inline void transpose_halves(const uint16_t* from, int64_t row, Units* out) {
+  Units even[kLanes], odd[kLanes];
+  for (int64_t p = 0; p < kLanes; ++p) {
+    const uint16_t* at = from + 2 * p * row;
+    const Units a = load_vector<Units>(at), b = load_vector<Units>(at + row);
+    even[p] = low_halves(a, b);
+    odd[p] = high_halves(a, b);
+  }
+  transpose(even);
+  transpose(odd);
+  for (int64_t k = 0; k < kLanes; ++k) {
+    out[2 * k] = even[k];
+    out[2 * k + 1] = odd[k];
+  }
+}
+
 }  // namespace shardrun::cpu

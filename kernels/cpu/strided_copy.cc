@@ -1,8 +1,10 @@
-// Runs of memcpy where both sides are contiguous, tiles of 32 x 32 for transposition, loops
+// Runs of memcpy where both sides are contiguous, tiles in registers for transposition, loops
 // otherwise.
 #include "kernels/cpu/strided_copy.h"
 
+#include "base/round_up.h"
 #include "base/short_array.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -78,6 +80,8 @@ class Lines {
   ShortArray<int64_t> index_;
 };
 
+constexpr int64_t kCacheLine = 64;
+
 template <class T>
 void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_strides, const T* src,
                 T* dst) {
@@ -99,36 +103,73 @@ void copy_lines(const Shape& dims, const Shape& src_strides, const Shape& dst_st
                   });
 }
 
+/// Elements along a side of a tile, whose lines are a cache's.
+template <class T>
+constexpr int64_t kTile = kCacheLine / static_cast<int64_t>(sizeof(T));
+
+/// A whole tile: lines that begin `src_col` apart become lines `dst_row` apart.
+template <class T>
+void copy_tile(const T* src, int64_t src_col, T* dst, int64_t dst_row) {
+  constexpr bool halves = sizeof(T) == 2, units = sizeof(T) == 4 && kLanesFitRegisters;
+  if constexpr (halves || units) {
+    Units lines[kTile<T>];
+    if constexpr (halves) {
+      transpose_halves(src, src_col, lines);
+    } else {
+      for (int64_t c = 0; c < kTile<T>; ++c) lines[c] = load_vector<Units>(src + c * src_col);
+      transpose(lines);
+    }
+    for (int64_t r = 0; r < kTile<T>; ++r) std::memcpy(dst + r * dst_row, &lines[r], sizeof(Units));
+  } else {
+    T tile[kTile<T>][kTile<T>];  // tile[c][r]: reads and writes both run along contiguous memory
+    for (int64_t c = 0; c < kTile<T>; ++c)
+      std::memcpy(tile[c], src + c * src_col, static_cast<size_t>(kCacheLine));
+    for (int64_t r = 0; r < kTile<T>; ++r) {
+      for (int64_t c = 0; c < kTile<T>; ++c) dst[r * dst_row + c] = tile[c][r];
+    }
+  }
+}
+
 template <class T>
 void copy_tiles(const Shape& dims, const Shape& src_strides, const Shape& dst_strides,
                 size_t tile_dim, const T* src, T* dst) {
-  constexpr int64_t kTile = 32;
   const size_t last = dims.size() - 1;
   const int64_t rows = dims[tile_dim], cols = dims[last];
-  const int64_t row_tiles = (rows + kTile - 1) / kTile, col_tiles = (cols + kTile - 1) / kTile;
+  const int64_t row_tiles = divide_up(rows, kTile<T>), col_tiles = divide_up(cols, kTile<T>);
   int64_t items = row_tiles * col_tiles;
   for (size_t d = 0; d < last; ++d) items *= d == tile_dim ? 1 : dims[d];
   const int64_t src_col = src_strides[last], dst_row = dst_strides[tile_dim];
+  struct Tile {
+    int64_t from, to, rows, cols;
+  };
+  const auto tile_of = [&](int64_t item) {
+    const int64_t c = item % col_tiles * kTile<T>, r = item / col_tiles % row_tiles * kTile<T>;
+    Tile tile{c * src_col + r, c + r * dst_row, std::min(kTile<T>, rows - r),
+              std::min(kTile<T>, cols - c)};
+    int64_t rest = item / (col_tiles * row_tiles);
+    for (size_t d = last; d-- > 0;) {
+      if (d == tile_dim) continue;
+      const int64_t index = rest % dims[d];
+      rest /= dims[d];
+      tile.from += index * src_strides[d], tile.to += index * dst_strides[d];
+    }
+    return tile;
+  };
   parallel_ranges(items, 16, [&](int64_t begin, int64_t end) {
+    Tile tile = tile_of(begin);
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t c0 = item % col_tiles * kTile, r0 = item / col_tiles % row_tiles * kTile;
-      int64_t rest = item / (col_tiles * row_tiles), from = c0 * src_col + r0,
-              to = c0 + r0 * dst_row;
-      for (size_t d = last; d-- > 0;) {
-        if (d == tile_dim) continue;
-        const int64_t index = rest % dims[d];
-        rest /= dims[d];
-        from += index * src_strides[d], to += index * dst_strides[d];
+      const Tile next = tile_of(std::min(item + 1, end - 1));
+      for (int64_t c = 0; c < next.cols; ++c) __builtin_prefetch(src + next.from + c * src_col);
+      const T* from = src + tile.from;
+      T* to = dst + tile.to;
+      if (tile.rows == kTile<T> && tile.cols == kTile<T>) {
+        copy_tile(from, src_col, to, dst_row);
+      } else {
+        for (int64_t r = 0; r < tile.rows; ++r) {
+          for (int64_t c = 0; c < tile.cols; ++c) to[r * dst_row + c] = from[c * src_col + r];
+        }
       }
-      const int64_t r_count = std::min(kTile, rows - r0), c_count = std::min(kTile, cols - c0);
-      T tile[kTile][kTile];  // tile[c][r]: reads and writes both run along contiguous memory
-      for (int64_t c = 0; c < c_count; ++c) {
-        std::memcpy(tile[c], src + from + c * src_col, static_cast<size_t>(r_count) * sizeof(T));
-      }
-      for (int64_t r = 0; r < r_count; ++r) {
-        T* out = dst + to + r * dst_row;
-        for (int64_t c = 0; c < c_count; ++c) out[c] = tile[c][r];
-      }
+      tile = next;
     }
   });
 }

@@ -10,10 +10,6 @@ namespace {
 
 constexpr int64_t kSquare = 32, kMostTaps = 9;
 
-/// Pairs of the low and of the high halves.
-Units low_halves(Units a, Units b) { return (a & 0xffffu) | (b << 16); }
-Units high_halves(Units a, Units b) { return (a >> 16) | (b & 0xffff0000u); }
-
 template <int... I>
 Units interleaved(Units a, Units b, int half, std::integer_sequence<int, I...>) {
   return half == 0 ? __builtin_shufflevector(a, b, (I % 2 * 16 + I / 2)...)
@@ -22,21 +18,8 @@ Units interleaved(Units a, Units b, int half, std::integer_sequence<int, I...>) 
 
 /// stage[c taps + tap]: 32 channels out, in order.
 void turn(const uint16_t* from, int64_t row, int64_t columns, Units* stage) {
-  for (int64_t first = 0; first < columns; first += kSquare) {
-    Units even[kLanes], odd[kLanes];
-    for (int64_t p = 0; p < kLanes; ++p) {
-      const uint16_t* at = from + 2 * p * row + first;
-      const Units a = load_vector<Units>(at), b = load_vector<Units>(at + row);
-      even[p] = low_halves(a, b);
-      odd[p] = high_halves(a, b);
-    }
-    transpose(even);
-    transpose(odd);
-    for (int64_t k = 0; k < kLanes; ++k) {
-      stage[first + 2 * k] = even[k];
-      stage[first + 2 * k + 1] = odd[k];
-    }
-  }
+  for (int64_t first = 0; first < columns; first += kSquare)
+    transpose_halves(from + first, row, stage + first);
 }
 
 }  // namespace
