@@ -17,7 +17,9 @@
 
 #include "base/round_up.h"
 #include "kernels/cpu/attention_pairs.h"
+#include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/functions.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/random.h"
 

@@ -6,6 +6,8 @@
 
 #include "base/round_up.h"
 #include "graph/ops/attention.h"
+#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/functions.h"
 #include "kernels/cpu/random.h"
 
 namespace shardrun::cpu {

@@ -2,6 +2,7 @@
 // Sums are f64 throughout, and never parted by how many threads there are, so that they do not
 // depend on these and variances keep f32's digits.
 #include "graph/ops/window.h"
+#include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/functions.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -256,6 +257,21 @@ void loop1(const Parameters& p, const float* const* x, float* y, int64_t n) {
   }
 }
 
+/// `fast` where that reaches, else the library's.
+template <auto fast, float (*library)(float)>
+void circular_loop(const Parameters&, const float* const* x, float* y, int64_t n) {
+  const float* a = x[0];
+  int reaches = 1;
+#pragma omp simd reduction(& : reaches)
+  for (int64_t i = 0; i < n; ++i) reaches &= std::fabs(a[i]) <= kMostCircular ? 1 : 0;
+  if (reaches != 0) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = fast(a[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = library(a[i]);
+  }
+}
+
 template <auto F>
 void loop2(const Parameters&, const float* const* x, float* y, int64_t n) {
   const float *a = x[0], *b = x[1];
@@ -380,8 +396,17 @@ KernelList elementwise_kernels() {
   unary("log", loop1<[](float x) { return log(x); }>);
   unary("sqrt", loop1<[](float x) { return std::sqrt(x); }>);
   unary("reciprocal", loop1<[](float x) { return 1.0f / x; }>);
-  unary("sin", loop1<[](float x) { return std::sin(x); }>);
-  unary("cos", loop1<[](float x) { return std::cos(x); }>);
+  unary("sin", circular_loop<[](float x) { return sin(x); }, std::sin>);
+  unary("cos", circular_loop<[](float x) { return cos(x); }, std::cos>);
+  unary("tan", circular_loop<[](float x) { return tan(x); }, std::tan>);
+  unary("asin", loop1<[](float x) { return asin(x); }>);
+  unary("acos", loop1<[](float x) { return acos(x); }>);
+  unary("atan", loop1<[](float x) { return atan(x); }>);
+  unary("sinh", loop1<[](float x) { return sinh(x); }>);
+  unary("cosh", loop1<[](float x) { return cosh(x); }>);
+  unary("asinh", loop1<[](float x) { return asinh(x); }>);
+  unary("acosh", loop1<[](float x) { return acosh(x); }>);
+  unary("atanh", loop1<[](float x) { return atanh(x); }>);
   unary("tanh", loop1<[](float x) { return tanh(x); }>);
   unary("erf", loop1<[](float x) { return erf(x); }>);
   unary("sigmoid", loop1<[](float x) { return sigmoid(x); }>);

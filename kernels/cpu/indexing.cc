@@ -2,6 +2,8 @@
 // (group_rows): each destination row is summed once, in f32, in the order of the indices, by one
 // thread.
 // gather_elements and scatter_elements walk the indices in order.
+#include <limits>
+
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/sorted_rows.h"

@@ -1,4 +1,6 @@
 // layer_norm, rms_norm and their gradients: rows over threads, a row in cache for all its passes.
+#include <cmath>
+
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 

@@ -1,6 +1,7 @@
 // Chunks of a product, and the oneDNN matmul of each.
 #include "kernels/cpu/packed_product.h"
 
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <tuple>

@@ -1,6 +1,8 @@
 // Dropout's masks from runs of Philox numbers.
 #pragma once
 
+#include <cmath>
+
 #include "base/philox_blocks.h"
 #include "kernels/cpu/simd.h"
 

@@ -1,5 +1,7 @@
 // Reductions over any dims, accumulated in f64 in an order that does not depend on the thread
 // count.
+#include <limits>
+
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reduce_run.h"
 #include "kernels/cpu/simd.h"

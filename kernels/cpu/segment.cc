@@ -3,7 +3,9 @@
 // exp has long runs.
 #include <cstring>
 
+#include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/functions.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/sorted_rows.h"
 

@@ -2,7 +2,9 @@
 // threads.
 #include <atomic>
 
+#include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/functions.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {

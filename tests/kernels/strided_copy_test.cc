@@ -45,10 +45,10 @@ TEST(StridedCopy, TransposesEveryWidth) {
         int64_t rest = i, place = 0;
         for (size_t d = out.size(); d-- > 0; rest /= out[d])
           place += rest % out[d] * strides[static_cast<size_t>(perm[d])];
-        ASSERT_EQ(std::memcmp(&to[static_cast<size_t>(i * bytes)],
-                              &from[static_cast<size_t>(place * bytes)],
-                              static_cast<size_t>(bytes)),
-                  0)
+        ASSERT_EQ(
+            std::memcmp(&to[static_cast<size_t>(i * bytes)],
+                        &from[static_cast<size_t>(place * bytes)], static_cast<size_t>(bytes)),
+            0)
             << to_string(shape) << " of " << bytes << " bytes, element " << i;
       }
       for (size_t i = from.size(); i < to.size(); ++i) ASSERT_EQ(to[i], 0xee) << "wrote behind";
