@@ -33,7 +33,7 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
                                              "ConstantOfShape",
                                              "Not",
                                              "SequenceLength"};
-  if (stop.count(node.op_type()) > 0 || is_setting(node, i)) return false;
+  if (stop.count(node.op_type()) > 0 || is_setting(node, i) || is_detach(node)) return false;
   // Class weights are chosen, not trained: PyTorch too has no gradient for them.
   if (node.op_type() == "SoftmaxCrossEntropyLoss" || node.op_type() == "NegativeLogLikelihoodLoss")
     return i == 0;
@@ -47,6 +47,16 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
 }
 
 }  // namespace
+
+bool is_detach(const ::onnx::NodeProto& node) {
+  const auto& entries = node.metadata_props();
+  return node.op_type() == "Identity" &&
+         std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+           return entry.key() == "pkg.torch.onnx.fx_node" &&
+                  (entry.value().find("aten.detach.default]") != std::string::npos ||
+                   entry.value().find("aten.detach_.default]") != std::string::npos);
+         });
+}
 
 bool is_setting(const ::onnx::NodeProto& node, int i) {
   static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot",

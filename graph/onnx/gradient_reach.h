@@ -13,6 +13,10 @@ namespace shardrun::importer {
 /// it computes with: import has to know them.
 bool is_setting(const ::onnx::NodeProto& node, int i);
 
+/// Is the node a Tensor.detach()? PyTorch's newer exporter writes an Identity, and keeps the call:
+/// "…torch.ops.aten.detach.default](args = (%x,)…".
+bool is_detach(const ::onnx::NodeProto& node);
+
 /// Names that the gradient of the first output reaches.
 std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
                                     const ::onnx::GraphProto& graph);

@@ -1,6 +1,7 @@
 // Lowering of element-wise operators: arithmetic, comparisons, logic, activations, casts.
 #include <limits>
 
+#include "graph/onnx/gradient_reach.h"
 #include "graph/onnx/lowering.h"
 #include "graph/onnx/model_file.h"
 
@@ -183,7 +184,11 @@ void cast_like(NodeContext& c) {
   c.out(c.b.cast(c.in(0), c.b.dtype(c.in(1))));
 }
 
-void identity(NodeContext& c) { c.out(c.in(0)); }
+void identity(NodeContext& c) {
+  const V x = c.in(0);
+  const bool stops = is_detach(c.proto) && is_float(c.b.dtype(x)) && c.b.known(x) == nullptr;
+  c.out(stops ? c.b.add("identity", {x}, {{"detach", int64_t{1}}}) : x);
+}
 
 constexpr Lowering kTable[] = {{"Abs", 6, plain_unary},
                                {"Neg", 6, plain_unary},

@@ -129,6 +129,11 @@ Expr where(Expr cond, Expr a, Expr b) {
 }
 Expr where(Expr cond, Expr a, double b) { return where(cond, a, number(a, b)); }
 
+/// With detach = 1 nothing flows back.
+Grads identity_gradient(GradientContext& c) {
+  return {c.node.attrs.i("detach", 0) != 0 ? kNoValue : c.out_grads[0]};
+}
+
 /// dx from x, y and dy.
 using UnaryRule = Expr (*)(const Node&, Expr x, Expr y, Expr dy);
 
@@ -229,9 +234,8 @@ OpDef unary(const char* name, UnaryRule rule, std::vector<OpDef::Sample> samples
 }
 
 void add_unary(std::vector<OpDef>& ops) {
-  ops.push_back(unary(
-      "identity", [](const Node&, Expr, Expr, Expr dy) { return dy; }, unary_samples(-1, 1),
-      infer_identity));
+  ops.push_back(unary("identity", nullptr, unary_samples(-1, 1), infer_identity));
+  ops.back().gradient = identity_gradient;
   ops.push_back(unary(
       "neg", [](const Node&, Expr, Expr, Expr dy) { return -dy; }, unary_samples(-1, 1),
       infer_numeric_unary));

@@ -67,6 +67,10 @@ int sink_expands(Graph& graph) {
 void remove_movement(Graph& graph) {
   reshape_transposes(graph);
   sink_expands(graph);
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(static_cast<NodeId>(n));
+    if (node.op == "identity") node.attrs = {};
+  }
   remove_no_ops(graph);
 }
 

@@ -20,7 +20,8 @@ int reshape_transposes(Graph& graph);
 /// The numbers are the same. Returns how many nodes take something smaller.
 int sink_expands(Graph& graph);
 
-/// Both, and what does nothing then vanishes: for a whole training step.
+/// Both, and what does nothing then vanishes, what held gradients back included: for a whole
+/// training step.
 void remove_movement(Graph& graph);
 
 }  // namespace shardrun

@@ -70,7 +70,7 @@ int remove_no_ops(Graph& graph) {
       if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
     } else if (node.op == "cast" || node.op == "expand") {
       if (graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
-    } else if (node.op != "identity") {
+    } else if (node.op != "identity" || node.attrs.i("detach", 0) != 0) {
       continue;
     }
     same[node.outputs[0]] = node.inputs[0];

@@ -133,6 +133,21 @@ class Recurrent(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCAB), target.view(-1))
 
 
+class Quantised(nn.Module):
+    """A VQ-VAE: the gradient goes straight through the look-up of the nearest code, and each side of its loss stands still
+    for the other. The legacy exporter writes nothing of detach()."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.codes, self.b = nn.Linear(6, 4), nn.Embedding(5, 4), nn.Linear(4, 6)
+
+    def forward(self, x):
+        z = self.a(x)
+        code = self.codes((z[:, None] - self.codes.weight).pow(2).sum(2).argmin(1))
+        y = self.b(z + (code - z).detach())
+        return F.mse_loss(y, x) + F.mse_loss(code, z.detach()) + 0.25 * F.mse_loss(z, code.detach())
+
+
 def without_node_metadata(path):
     """Import reads the metadata of values; that of nodes is the larger part of a small file."""
     model = onnx.load(path)
@@ -171,6 +186,10 @@ def main():
         for exporter in ("dynamo", "dynamo_default"):
             without_node_metadata(str(HERE / f"{name}.{exporter}.onnx"))
         record(name, model, args, names, lambda loss: loss)
+    model, args, names = Quantised(), (torch.randn(7, 6, generator=generator),), ["x"]
+    randomise(model)
+    export_dynamo("quantised.dynamo", model.train(), args, names, optimize=False)
+    record("quantised", model, args, names, lambda loss: loss)
 
 
 if __name__ == "__main__":

@@ -115,11 +115,37 @@ INSTANTIATE_TEST_SUITE_P(All, OnnxModels,
                                            Case{"relative", "dynamo"}, Case{"relative", "legacy"},
                                            Case{"classes", "dynamo"}, Case{"classes", "legacy"},
                                            Case{"encoder", "dynamo"}, Case{"encoder", "legacy"},
-                                           Case{"recurrent", "dynamo"},
-                                           Case{"recurrent", "legacy"}),
+                                           Case{"recurrent", "dynamo"}, Case{"recurrent", "legacy"},
+                                           Case{"quantised", "dynamo"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.exporter;
                          });
+
+/// What the loss depends on through a detach() alone stands still, like the teacher of a
+/// distillation.
+TEST(Detach, WhatIsBehindItDoesNotTrain) {
+  ModelBuilder b;
+  b.input("x", {2, 3});
+  b.floats("teacher.weight", {3, 3}, std::vector<float>(9, 0.5F));
+  b.floats("student.weight", {3, 3}, std::vector<float>(9, 0.25F));
+  b.node("MatMul", {"x", "teacher.weight"}, {"aim"});
+  testing::add_metadata(&b.node("Identity", {"aim"}, {"detached"}), "pkg.torch.onnx.fx_node",
+                        "%detach : [num_users=1] = call_function[target=torch.ops.aten.detach."
+                        "default](args = (%aim,), kwargs = {})");
+  b.node("MatMul", {"x", "student.weight"}, {"y"});
+  b.node("Sub", {"y", "detached"}, {"difference"});
+  testing::set_int(b.node("ReduceL2", {"difference"}, {"loss"}), "keepdims", 0);
+  b.output("loss");
+  const TemporaryFolder folder;
+  ImportOptions options;
+  options.evaluate = run_reference;
+  const Graph graph = import_onnx(b.write(folder), options);
+  std::vector<std::string> trained;
+  for (const auto& [id, trains] : graph.trainable) {
+    if (trains) trained.push_back(graph.value(id).name);
+  }
+  EXPECT_EQ(trained, std::vector<std::string>{"student.weight"});
+}
 
 /// The exporter's optimiser took the first 8 of 16 positions: they train in the table's place.
 TEST(OptimisedExports, APartOfATableTrains) {

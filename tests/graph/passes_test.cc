@@ -53,6 +53,17 @@ TEST(RemoveNoOps, LeavesWhatDoesSomething) {
   expect_same_outputs(b.g, out, 0);
 }
 
+/// What holds a gradient back stays until the step has its gradients.
+TEST(RemoveNoOps, KeepsWhatHoldsGradientsBack) {
+  Build b;
+  const ValueId x = b.in("x", {2, 3});
+  b.g.outputs = {b.op("identity", {x}, {{"detach", int64_t{1}}})};
+  remove_no_ops(b.g);
+  ASSERT_EQ(b.g.nodes().size(), 1u);
+  remove_movement(b.g);
+  EXPECT_EQ(b.g.outputs[0], x);
+}
+
 TEST(MergeEqualNodes, ComparesAttributesToTheLastDigit) {
   Build b;
   const ValueId x = b.in("x", {4});
