@@ -1,5 +1,5 @@
-// Functions that the compiler can make vectors of. Errors are against the correctly rounded value: a
-// few ulp, where nothing else is said. NaN stays.
+// Functions that the compiler can make vectors of. Errors are against the correctly rounded value:
+// a few ulp, where nothing else is said. NaN stays.
 #pragma once
 
 #include <bit>
@@ -218,8 +218,13 @@ inline float half_exp(float a) {
   return 0.5f * root * root;
 }
 inline float sinh(float x) {
-  const float a = std::fabs(x), t = expm1(a > 20.0f ? 20.0f : a);
-  return std::copysign(a > 20.0f ? half_exp(a) : 0.5f * (t + t / (t + 1.0f)), x);
+  const float a = std::fabs(x), z = a * a, half = half_exp(a);
+  float p = 1.0f / 362880;
+  p = p * z + 1.0f / 5040;
+  p = p * z + 1.0f / 120;
+  p = p * z + 1.0f / 6;
+  const float near = p * z * a + a, far = half - 0.25f / half;
+  return std::copysign(a < 1.0f ? near : far, x);
 }
 inline float cosh(float x) {
   const float half = half_exp(std::fabs(x));
