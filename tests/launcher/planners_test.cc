@@ -1,6 +1,7 @@
 // How planners rank on the GPTs of MetaDist's Table 2 (papers: MetaDist), each on so many V100s as
 // the paper trained it on. Orderings, not times.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -24,9 +25,9 @@ class Planners : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Planners, OursIsNeverWorse) {
   const Row& row = GetParam();
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("planners_" + std::to_string(row.gpus) + ".onnx"))
-          .string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("planners_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
   GptModel gpt;
   gpt.layers = row.layers;
   gpt.hidden = row.hidden;
@@ -95,8 +96,9 @@ INSTANTIATE_TEST_SUITE_P(
 /// the search finds it: a wide, shallow model on few GPUs, a narrow, deep one on many.
 TEST(PlannersOfSmallModels, OursIsNeverWorse) {
   World world = World::threads(1);
-  const std::string path =
-      (std::filesystem::temp_directory_path() / "planners_small.onnx").string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("planners_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
   for (const auto& [layers, hidden, ranks] :
        {std::tuple<int64_t, int64_t, int>{1, 512, 2}, {4, 512, 4}, {6, 64, 8}}) {
     GptModel gpt;
@@ -125,7 +127,9 @@ TEST(PlannersOfSmallModels, OursIsNeverWorse) {
 /// What fits one of them fits ours: here fsdp needs less than any plan that the free search finds.
 TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
   World world = World::threads(1);
-  const std::string path = (std::filesystem::temp_directory_path() / "planners_fit.onnx").string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("planners_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
   GptModel gpt;
   gpt.layers = 2;
   gpt.hidden = 64;

@@ -1,6 +1,7 @@
 // The planner alone cuts a large image in space and a usual batch along the batch, and says what
 // the other way would cost.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -33,8 +34,9 @@ double cut_along(const TrainingPlan& plan, size_t dim) {
 class SpatialChoice : public ::testing::Test {
  protected:
   static Model load(World& world, int64_t image, int64_t batch) {
-    const std::string path =
-        (std::filesystem::temp_directory_path() / "spatial_choice.onnx").string();
+    const std::string path = (std::filesystem::temp_directory_path() /
+                              ("spatial_choice_" + std::to_string(::getpid()) + ".onnx"))
+                                 .string();
     WideResNetModel network;
     network.preset = "wrn-16-4";
     network.image = image;
