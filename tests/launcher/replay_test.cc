@@ -10,6 +10,7 @@
 #include "exec/executor.h"
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/processor.h"
 #include "planner/join_steps.h"
 #include "planner/join_updates.h"
 #include "planner/memory.h"
@@ -153,7 +154,9 @@ TEST(Replay, LongSumsMayRoundByMore) {
   };
   const Replay cut = replay({act(b.g, plan, plan)}, lists(), options);
   EXPECT_FALSE(cut.mismatch) << describe(cut);
-  EXPECT_GT(cut.largest, 0);
+  if (cpu::multiplies_blocks()) {  // elsewhere oneDNN adds them in the same order
+    EXPECT_GT(cut.largest, 0);
+  }
 }
 
 /// The same, run on devices whose memory the host cannot touch.
