@@ -143,7 +143,14 @@ std::vector<std::string> shell_words(const std::string& text, const std::string&
 }
 
 TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "shardrun-bench-XXXXXX").string();
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) {
+    const char* set = std::getenv("TMPDIR");
+    throw Failure(Failure::Kind::run, "TMPDIR" + (set ? "=" + std::string(set) : "") + ": " +
+                                          error.message() + "; name a folder for files of a run");
+  }
+  std::string pattern = (folder / "shardrun-bench-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) fail_to_run(pattern);
   path_ = pattern;
 }

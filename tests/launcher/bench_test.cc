@@ -176,6 +176,14 @@ TEST(WeakScaling, ShowsTheSentenceOfARunThatNeverStarts) {
   EXPECT_EQ(row["why"], "no such host: moon (status 3)");
 }
 
+TEST(WeakScaling, SaysThatThereIsNoFolderForItsFiles) {
+  const Workspace at;
+  const Outcome run = at.sh("TMPDIR=/no/such/folder " +
+                            Workspace::line(threads(1), "bench weak-scaling --model gat"));
+  EXPECT_EQ(run.status, 1) << describe(run);
+  EXPECT_EQ(message(run).rfind("TMPDIR=/no/such/folder: ", 0), 0u) << describe(run);
+}
+
 TEST(Bench, RefusesWithASentence) {
   const Workspace at;
   for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{
