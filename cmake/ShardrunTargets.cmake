@@ -63,7 +63,7 @@ endfunction()
 # Open MPI as a container's root, with more ranks than cores that then do not spin. AddressSanitizer sees Open MPI's own
 # leaks; ThreadSanitizer does not see through its shared-memory transport's copies.
 set(SHARDRUN_TEST_ENVIRONMENT
-  SHARDRUN_CALIBRATION=none
+  SHARDRUN_CALIBRATION=none OMP_DYNAMIC=false
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0

@@ -19,6 +19,7 @@
 #include "graph/op_def.h"
 #include "graph/program.h"
 #include "planner/kernel_cost.h"
+#include "threads.h"
 
 namespace shardrun {
 namespace {
@@ -378,7 +379,7 @@ double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
   std::mutex mutex;
   std::atomic<int> ready{0};
   const auto member = [&](int rank) {
-    omp_set_num_threads(threads_);
+    use_threads(threads_);
     std::vector<double> own;
     bool counted = false;
     try {

@@ -31,19 +31,26 @@ std::vector<int> cores_of(const cpu_set_t& mask) {
   return cores;
 }
 
-std::optional<int> threads_of_environment() {
+ThreadsSet threads_of_environment() {
   const char* text = std::getenv("OMP_NUM_THREADS");
-  const int threads = text ? std::atoi(text) : 0;
-  return threads > 0 ? std::optional(threads) : std::nullopt;
+  return {std::max(0, text ? std::atoi(text) : 0), omp_get_thread_limit()};
 }
 
-int threads_for(int cores, int ranks, std::optional<int> asked, std::optional<int> environment) {
+int threads_for(int cores, int ranks, std::optional<int> asked, const ThreadsSet& environment) {
   const int share = std::max(1, cores / ranks);
   SR_REQUIRE(!asked || *asked <= share, invalid_input, "--threads ", asked.value_or(0), ": ", ranks,
              ranks == 1 ? " rank has " : " ranks share ", cores, cores == 1 ? " core" : " cores",
              "; ask for ", share, share == 1 ? "" : " or fewer",
              ranks == 1 ? "" : ", or start fewer ranks");
-  return asked.value_or(std::min(share, environment.value_or(share)));
+  SR_REQUIRE(!asked || *asked <= environment.limit, invalid_input, "--threads ", asked.value_or(0),
+             ": OMP_THREAD_LIMIT allows ", environment.limit, "; raise it, or ask for fewer");
+  const int wanted = environment.wanted > 0 ? environment.wanted : share;
+  return asked.value_or(std::min({share, wanted, environment.limit}));
+}
+
+void use_threads(int threads) {
+  omp_set_dynamic(0);
+  omp_set_num_threads(threads);
 }
 
 std::vector<int> part_of(const std::vector<int>& cores, int index, int ranks) {

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -12,15 +13,24 @@ namespace shardrun {
 std::vector<int> cores_of(const cpu_set_t& mask);
 cpu_set_t own_mask();
 
-/// OMP_NUM_THREADS' first number, if it is one.
-std::optional<int> threads_of_environment();
+/// What the environment says of a process's threads.
+struct ThreadsSet {
+  int wanted = 0;                               // OMP_NUM_THREADS' first number; 0: none
+  int limit = std::numeric_limits<int>::max();  // OMP_THREAD_LIMIT: OpenMP makes no more
+};
+ThreadsSet threads_of_environment();
 
 /// Threads of a rank that shares `cores` with others, `ranks` in all: as many as `asked`
-/// (--threads); else as `environment` says, but no more than its share; else its share. At least
-/// one. Never are there more threads than cores, but one of each rank. Throws invalid_input if that
-/// many were asked.
+/// (--threads); else as `environment` wants, but no more than its share; else its share. At least
+/// one. Never are there more threads than cores, but one of each rank, nor more than `environment`
+/// allows. Throws invalid_input if that many were asked.
 ///   4 cores, 2 ranks: 2 each; --threads 3 is refused; OMP_NUM_THREADS=3 makes 2, =1 makes 1.
-int threads_for(int cores, int ranks, std::optional<int> asked, std::optional<int> environment);
+int threads_for(int cores, int ranks, std::optional<int> asked, const ThreadsSet& environment);
+
+/// Parallel regions of the calling thread have so many threads from now on, and never fewer:
+/// kernels count on those that they were prepared for, of which OMP_DYNAMIC would leave out some
+/// while the machine is busy.
+void use_threads(int threads);
 
 /// The part of `cores` that the index-th of `ranks` has for itself; empty if there are fewer cores
 /// than ranks.

@@ -196,19 +196,23 @@ void share_cores(World::Impl& world) {
       sharing = static_cast<int>(std::count(seats.begin(), seats.end(), own));
       before = static_cast<int>(std::count(seats.begin(), seats.begin() + world.mpi->rank(), own));
     }
-    // Every rank's cores and ranks that share them, so that all come to the same end.
-    const std::pair<int, int> mine(static_cast<int>(cores.size()), sharing);
-    std::vector<std::pair<int, int>> all = {mine};
+    // Every rank's, so that all come to the same end.
+    struct Share {
+      int cores, ranks;
+      ThreadsSet environment;
+    };
+    const Share mine = {static_cast<int>(cores.size()), sharing, threads_of_environment()};
+    std::vector<Share> all = {mine};
     if (world.mpi) {
       all.resize(static_cast<size_t>(world.mpi->size()));
       world.mpi->all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine),
                             DType::u8);
     }
     int least = 0;
-    for (const auto& [count, ranks] : all) {
+    for (const Share& share : all) {
       int threads = 0;
       try {
-        threads = threads_for(count, ranks, world.asked, threads_of_environment());
+        threads = threads_for(share.cores, share.ranks, world.asked, share.environment);
       } catch (const Error& e) {
         throw Failure(Failure::Kind::call, e.what(), true);
       }
@@ -217,7 +221,7 @@ void share_cores(World::Impl& world) {
     world.kernel_threads = least;
     world.cores = world.mpi ? part_of(cores, before, sharing) : std::move(cores);
   }
-  omp_set_num_threads(world.kernel_threads);
+  use_threads(world.kernel_threads);
 }
 
 void run_ranks(World& world, const std::function<void(Communicator&)>& body) {

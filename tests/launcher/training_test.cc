@@ -196,6 +196,21 @@ TEST_F(Training, SeedsDiffer) {
             train(*at_, threads(1), job + "2").loss_texts);
 }
 
+/// OMP_THREAD_LIMIT allows a rank fewer threads than it has cores, and OMP_DYNAMIC would on a busy
+/// machine: kernels that were prepared for more would leave a part undone.
+TEST_F(Training, ThreadsThatOpenMpDoesNotMakeAreNotCounted) {
+  const std::string job = "even.onnx --data text:text.txt --steps 3";
+  const std::string before = std::getenv("OMP_NUM_THREADS");
+  const TrainingRun plain = train(*at_, threads(1), job);
+  setenv("OMP_NUM_THREADS", "64", 1);  // as many as there are cores
+  for (const auto& [name, value] : {std::pair("OMP_THREAD_LIMIT", "1"), {"OMP_DYNAMIC", "true"}}) {
+    setenv(name, value, 1);
+    EXPECT_EQ(train(*at_, threads(1), job).loss_texts, plain.loss_texts) << name;
+    unsetenv(name);
+  }
+  setenv("OMP_NUM_THREADS", before.c_str(), 1);
+}
+
 TEST_F(Training, Bf16IsCloseToF32) {
   const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 50 --lr 1e-3";
   const TrainingRun full = train(*at_, threads(1), job),
