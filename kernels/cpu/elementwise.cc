@@ -297,6 +297,10 @@ Parameters alpha_gamma(const Node& n) {
   return {static_cast<float>(activation_attr(n, "alpha")),
           static_cast<float>(activation_attr(n, "gamma"))};
 }
+Parameters detects(const Node& n) {
+  return {static_cast<float>(n.attrs.i("detect_negative", 1)),
+          static_cast<float>(n.attrs.i("detect_positive", 1))};
+}
 Parameters min_max(const Node& n) {
   const double inf = std::numeric_limits<double>::infinity();
   return {static_cast<float>(n.attrs.f("min", -inf)), static_cast<float>(n.attrs.f("max", inf))};
@@ -435,6 +439,12 @@ KernelList elementwise_kernels() {
           return x < p.alpha ? low : p.beta < x ? p.beta : x;
         }>,
         min_max);
+  unary("isnan", loop1<[](float x) { return x != x ? 1.0f : 0.0f; }>);
+  unary("isinf", loop1<[](float x, const P& p) {
+          const float inf = std::numeric_limits<float>::infinity();
+          return x == inf ? p.beta : x == -inf ? p.alpha : 0.0f;
+        }>,
+        detects);
   unary("logical_not", loop1<[](float x) { return x == 0.0f ? 1.0f : 0.0f; }>);
   list.push_back(elementwise("gelu", nullptr, nullptr, nullptr, [](const Node& node) -> Loop {
     return wants_tanh(node) ? loop1<gelu_tanh> : loop1<gelu_erf>;

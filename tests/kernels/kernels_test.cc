@@ -337,6 +337,26 @@ TEST(CpuKernels, ProductsOfFewNonzeros) {
   EXPECT_EQ(refuse("ij,jk->ik", {300, 300}, {300, 7}, DType::bf16), cpu::multiplies_bf16());
 }
 
+// Lines side by side in several blocks, and long ones.
+TEST(CpuKernels, RunningSums) {
+  std::mt19937_64 rng(kSeed + 11);
+  std::set<std::string> exercised;
+  for (const auto& [shape, axis] : {std::pair{Shape{3, 50, 130}, 1},
+                                    {Shape{7, 5000}, 1},
+                                    {Shape{90, 64}, 0},
+                                    {Shape{2, 3, 65}, 0}}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (int64_t form = 0; form < 4; ++form) {
+        Case c{make("cumsum",
+                    {{"axis", int64_t{axis}}, {"exclusive", form & 1}, {"reverse", form / 2}}),
+               {{dtype, shape}},
+               {{dtype, shape}}};
+        EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+      }
+    }
+  }
+}
+
 // Lines of a few elements, several in a block: one operand with an element for each line, or one
 // for all.
 TEST(CpuKernels, ShortLines) {
@@ -483,10 +503,13 @@ TEST(CpuKernels, KeepNaNAndInfinity) {
   const std::vector<float> values = {nan,   inf,   -inf,    0.0f,  -0.0f,  1e-40f,
                                      88.0f, 89.0f, -104.0f, 3e38f, -3e38f, 1.0f};
   const Tensor x = Tensor::from({12}, values, DType::f32);
-  for (const char* op : {"exp", "log", "tanh", "erf", "sigmoid", "relu", "sqrt", "abs", "neg",
-                         "reciprocal", "gelu", "softplus"}) {
+  for (const char* op :
+       {"exp",        "log",  "tanh",     "erf",   "sigmoid", "relu",  "sqrt", "abs",  "neg",
+        "reciprocal", "gelu", "softplus", "sin",   "cos",     "tan",   "asin", "acos", "atan",
+        "sinh",       "cosh", "asinh",    "acosh", "atanh",   "isnan", "isinf"}) {
     SCOPED_TRACE(op);
-    Case c{make(op, {}), {x.type()}, {x.type()}};
+    Case c{make(op, {}), {x.type()}, {}};
+    c.out = infer_types(c.node, c.in);
     const std::vector<Tensor> want = run_reference(c.node, {{x}});
     for (const KernelImpl& impl : cpu_kernels()) {
       if (impl.op != op) continue;
