@@ -160,13 +160,19 @@ class Importer {
     return bound->second;
   }
 
+  std::vector<std::string> input_names() const {
+    std::vector<std::string> names;
+    for (const auto* input : model_inputs(model_)) names.push_back(input->name());
+    return names;
+  }
+
   /// The contents of an input, where they are known: as given, or because they decide sizes.
   std::optional<Tensor> known_contents(const std::string& name, const TensorType& type,
                                        bool sizes_depend) {
     const auto given = options_.constants.find(name);
     if (given != options_.constants.end()) return convert(given->second, type.dtype);
     if (!sizes_depend || is_float(type.dtype) || !options_.contents) return std::nullopt;
-    std::optional<Tensor> contents = options_.contents(name);
+    std::optional<Tensor> contents = options_.contents(name, input_names());
     if (!contents) return std::nullopt;
     SR_REQUIRE(contents->shape() == type.shape, invalid_input, "input '", name, "' is ", type,
                ", but its data are ", to_string(contents->shape()),

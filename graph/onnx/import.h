@@ -40,10 +40,12 @@ struct ImportOptions {
 
   std::map<std::string, Tensor> constants;  // graph inputs bound to known contents
 
-  /// The contents of an integer input that are the same in every step, if there are such. Asked
-  /// only by a model with an operator whose result is as large as the contents say (NonZero): the
-  /// input becomes a constant.
-  std::function<std::optional<Tensor>(const std::string& input)> contents;
+  /// The contents of an integer input, one of `inputs`, that are the same in every step, if there
+  /// are such. Asked only by a model with an operator whose result is as large as the contents say
+  /// (NonZero): the input becomes a constant.
+  std::function<std::optional<Tensor>(const std::string& input,
+                                      const std::vector<std::string>& inputs)>
+      contents;
 };
 
 struct ImportReport {

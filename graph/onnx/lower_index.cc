@@ -239,7 +239,7 @@ void one_hot(NodeContext& c) {
 void non_zero(NodeContext& c) {
   SR_REQUIRE(c.b.known(c.in(0)) != nullptr, unsupported, "input 0 (X) '", c.proto.input(0),
              "' depends on data, and with it how large the result is; give a graph's edges with "
-             "--data npz:FILE, with train_mask, val_mask and test_mask in it");
+             "--data npz:FILE, whose arrays are one batch");
   const Tensor& x = c.known(0, "X");
   const Shape strides = row_major_strides(x.shape());
   std::vector<int64_t> hits;

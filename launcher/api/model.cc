@@ -77,8 +77,9 @@ ImportOptions import_options(const ModelOptions& options) {
   out.train = options.train;
   out.evaluate = run_reference;
   if (!options.data.empty()) {
-    out.contents = [data = options.data, sorted = options.sort_edges](const std::string& input) {
-      return data_contents(data, input, sorted);
+    out.contents = [data = options.data, sorted = options.sort_edges](
+                       const std::string& input, const std::vector<std::string>& inputs) {
+      return data_contents(data, input, inputs, sorted);
     };
   }
   SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split",
@@ -93,6 +94,23 @@ ImportOptions import_options(const ModelOptions& options) {
   if (options.shared == "keep") out.shared = ImportOptions::Shared::keep;
   if (options.shared == "split") out.shared = ImportOptions::Shared::split;
   return out;
+}
+
+/// Where an input became a constant, the other arrays are no samples that go with it, but one
+/// batch.
+void check_one_batch(const ModelOptions& options, const Graph& graph) {
+  std::vector<std::string> names;
+  const std::vector<BatchField> fields = batch_fields(graph);
+  for (const BatchField& field : fields) names.push_back(field.name);
+  const DataShapes shapes = data_shapes(options.data, names);
+  for (const BatchField& field : fields) {
+    const auto shape = shapes.of.find(field.name);
+    SR_REQUIRE(shape == shapes.of.end() || shape->second == field.type.shape, invalid_input,
+               "--data ", options.data, ": the array for '", field.name, "' is ",
+               to_string(shape->second), ", but the model's input is ", to_string(field.type.shape),
+               "; a graph is one batch: export the model for its "
+               "sizes, or with dynamic dims");
+  }
 }
 
 /// The targets of data that are one batch, whose splits differ in which of these count; else none.
@@ -238,20 +256,30 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
     import.batch = kDefaultBatch;
     impl->notes.push_back(str("batch: ", kDefaultBatch, " (assumed; set it with --batch)"));
   }
-  Graph graph = import_onnx(path, import, &report);
-  graph.name = path;
-  try {
-    check_patterns("--freeze", options.freeze, graph, report);
-    check_patterns("--train", options.train, graph, report);
-    make_step(std::move(graph), report, *impl);
-  } catch (const Error& e) {
-    throw e.with_context(path);
-  }
-  impl->import_seconds = thread_seconds() - begin;
-  return impl;
+  bool one_batch = false;
+  if (const auto contents = import.contents) {
+    import.contents =
+        [&one_batch, contents ](const std::string& input, const std::vector<std::string>& inputs) {
+          std::optional<Tensor> found = contents(input, inputs);
+    one_batch = one_batch || found;
+    return found;
+  };
 }
-
+Graph graph = import_onnx(path, import, &report);
+graph.name = path;
+try {
+  check_patterns("--freeze", options.freeze, graph, report);
+  check_patterns("--train", options.train, graph, report);
+  make_step(std::move(graph), report, *impl);
+  if (one_batch) check_one_batch(options, impl->train);
+} catch (const Error& e) {
+  throw e.with_context(path);
+}
+impl->import_seconds = thread_seconds() - begin;
+return impl;
 }  // namespace
+
+}  // namespace shardrun
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <sstream>
 
 #include "backend.h"
@@ -84,13 +83,14 @@ Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
 /// What inputs hold in every step. Not targets, of which masks leave out some.
 InputContents contents_of(const Model::Impl& model) {
   if (model.options.data.empty()) return nullptr;
-  std::set<std::string> inputs;
+  std::vector<std::string> inputs;
   for (const BatchField& field : batch_fields(model.train)) {
-    if (field.role == BatchField::Role::input) inputs.insert(field.name);
+    if (field.role == BatchField::Role::input) inputs.push_back(field.name);
   }
   return [&options = model.options, inputs](const std::string& name) {
-    return inputs.count(name) > 0 ? data_contents(options.data, name, options.sort_edges)
-                                  : std::nullopt;
+    return std::find(inputs.begin(), inputs.end(), name) != inputs.end()
+               ? data_contents(options.data, name, inputs, options.sort_edges)
+               : std::nullopt;
   };
 }
 

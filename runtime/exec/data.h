@@ -117,11 +117,12 @@ struct DataShapes {
 };
 DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& inputs);
 
-/// The integers of the array for `input`, as i64, if `spec` is an archive with masks, whose arrays
-/// are the same in every step. `sort_edges`: as in DataOptions; what else is in the edges' order
-/// then is not told.
+/// The integers of the array for `input`, as i64, if `spec` is an archive whose arrays are the same
+/// in every step: it has masks, or those for the model's `inputs` differ in their first dim and so
+/// do not count samples (a graph's [nodes, features] and [2, edges]). `sort_edges`: as in
+/// DataOptions; what else is in the edges' order then is not told.
 std::optional<Tensor> data_contents(const std::string& spec, const std::string& input,
-                                    bool sort_edges);
+                                    const std::vector<std::string>& inputs, bool sort_edges);
 
 /// Tokens of one micro-batch: elements of the first integer input of rank 2 or more, unless there
 /// are targets for other than each row of it (the edge list of a graph); 0 if there is none.

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/tensor.h"
 #include "exec/data_internal.h"
@@ -334,13 +335,24 @@ bool has_masks(const NpzSpec& npz) {
                      [&](const char* name) { return find(npz.arrays, name) != nullptr; });
 }
 
+/// May the first dim of the arrays for these inputs be that of samples? Then it is one for all.
+bool counts_samples(const NpzSpec& npz, const std::vector<std::string>& inputs) {
+  std::set<int64_t> counts;
+  for (const std::string& input : inputs) {
+    const StoredArray* array = npz.of(input);
+    if (array != nullptr && !array->shape.empty()) counts.insert(array->shape[0]);
+  }
+  return counts.size() <= 1;
+}
+
 }  // namespace
 
 std::optional<Tensor> data_contents(const std::string& spec, const std::string& input,
-                                    bool sort_edges) {
+                                    const std::vector<std::string>& inputs, bool sort_edges) {
   if (!is_archive(spec)) return std::nullopt;
   const NpzSpec npz(spec, spec.substr(4));
-  const StoredArray* array = has_masks(npz) ? npz.of(input) : nullptr;
+  const bool one_batch = has_masks(npz) || !counts_samples(npz, inputs);
+  const StoredArray* array = one_batch ? npz.of(input) : nullptr;
   if (array == nullptr || is_float_format(*array)) return std::nullopt;
   BatchField wide;
   wide.type = {DType::i64, array->shape};

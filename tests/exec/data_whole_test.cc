@@ -114,10 +114,10 @@ TEST_F(Graphs, EdgesAreSortedByTargetWithWhatIsTheirs) {
   EXPECT_EQ(read_all<int64_t>(*data, 0, fields[1]), want);
   EXPECT_EQ(read_all<float>(*data, 0, fields[3]), (std::vector<float>{1, 3, 4, 2, 5, 0}));
   // What is told beforehand is what is read.
-  EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", true).value().to_ints(), want);
+  EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", {}, true).value().to_ints(), want);
   std::vector<int64_t> given = kSources;
   given.insert(given.end(), kTargets.begin(), kTargets.end());
-  EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", false).value().to_ints(), given);
+  EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", {}, false).value().to_ints(), given);
   expect_boxes_cut_the_batch<int64_t>(*data, fields[1]);
   expect_boxes_cut_the_batch<float>(*data, fields[3]);
   EXPECT_NE(open_error(spec(graph_files()), {fields[0], fields[2]}, options)
@@ -161,6 +161,19 @@ TEST_F(Graphs, ShapesBindDims) {
       data_shapes("npz:" + write("plain.npz", npz({graph_files()[0]})), {"features"});
   EXPECT_FALSE(plain.whole);
   EXPECT_TRUE(data_shapes("text:nothing", {"features"}).of.empty());
+}
+
+/// Without masks, arrays for the model's inputs that count samples are not told; [5, 2] and [2, 6]
+/// count none.
+TEST_F(Graphs, ContentsWithoutMasks) {
+  Files files = graph_files();
+  files.resize(4);
+  const std::string data = spec(files);
+  const std::vector<std::string> both = {"features", "edge_index"};
+  EXPECT_EQ(data_contents(data, "edge_index", both, false).value().count(), 2 * kEdges);
+  EXPECT_FALSE(data_contents(data, "features", both, false));  // not integers
+  EXPECT_FALSE(data_contents(data, "edge_index", {"edge_index"}, false));
+  EXPECT_FALSE(data_contents(data, "labels", {"features", "labels", "none"}, false));
 }
 
 TEST_F(Graphs, BadArchivesAreRefusedWithFileArrayAndReason) {

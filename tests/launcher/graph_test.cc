@@ -349,13 +349,21 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
   for (int i = 0; i < 34; ++i) edges.push_back(i * i % 11);  // seven loops: i % 11 is 0 or 3
   for (int i = 0; i < 11; ++i) labels.push_back(i % 4);
   const std::string on(3, 1), off(3, 0), last(2, 0);
-  at_->write("loops.npz",
-             testing::npz({{"x", npy("<f4", "(11, 6)", bytes_of(x))},
-                           {"edge_index", npy("<i8", "(2, 34)", bytes_of(edges))},
-                           {"labels", npy("<i8", "(11,)", bytes_of(labels))},
-                           {"train_mask", npy("|b1", "(11,)", on + off + on + last)},
-                           {"val_mask", npy("|b1", "(11,)", off + on + off + last)},
-                           {"test_mask", npy("|b1", "(11,)", off + off + off + "\1\1")}}));
+  using Files = std::vector<std::pair<std::string, std::string>>;
+  const auto write = [&](const std::string& name, const std::vector<float>& features,
+                         const Files& masks) {
+    const std::string shape = "(" + std::to_string(features.size() / 6) + ", 6)";
+    Files files = {{"x", npy("<f4", shape, bytes_of(features))},
+                   {"edge_index", npy("<i8", "(2, 34)", bytes_of(edges))},
+                   {"labels", npy("<i8", "(11,)", bytes_of(labels))}};
+    files.insert(files.end(), masks.begin(), masks.end());
+    at_->write(name, testing::npz(files));
+  };
+  const auto mask = [](const std::string& bytes) { return npy("|b1", "(11,)", bytes); };
+  write("loops.npz", x,
+        {{"train_mask", mask(on + off + on + last)},
+         {"val_mask", mask(off + on + off + last)},
+         {"test_mask", mask(off + off + off + "\1\1")}});
   const std::string model = SHARDRUN_GOLDEN "/gat_loops.dynamo.onnx --loss cross-entropy",
                     job = model + " --data npz:loops.npz --steps 8 --lr 0.05";
   const TrainingRun alone = train(*at_, threads(1), job);
@@ -366,8 +374,25 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
   const Outcome without = at_->shardrun("train " + model);
   EXPECT_EQ(without.status, 2) << describe(without);
   EXPECT_NE(message(without).find("depends on data"), std::string::npos) << describe(without);
-  EXPECT_NE(message(without).find("--data npz:FILE, with train_mask"), std::string::npos)
+  EXPECT_NE(message(without).find("--data npz:FILE, whose arrays are one batch"), std::string::npos)
       << describe(without);
+
+  // Without masks all targets train.
+  const std::string all(11, 1), none(11, 0);
+  write("plain.npz", x, {});
+  write("all.npz", x,
+        {{"train_mask", mask(all)}, {"val_mask", mask(none)}, {"test_mask", mask(none)}});
+  const std::string rest = " --steps 8 --lr 0.05 --data npz:";
+  const TrainingRun plain = train(*at_, threads(1), model + rest + "plain.npz");
+  EXPECT_EQ(largest_difference(plain, train(*at_, threads(1), model + rest + "all.npz")), 0)
+      << describe(plain.outcome);
+  x.insert(x.end(), x.begin(), x.end());
+  write("more.npz", x, {});
+  const Outcome more = at_->shardrun("train " + model + rest + "more.npz");
+  EXPECT_EQ(more.status, 2) << describe(more);
+  EXPECT_NE(message(more).find("the array for 'x' is [22, 6], but the model's input is [11, 6]"),
+            std::string::npos)
+      << describe(more);
 }
 
 /// MetaDist's Table 4: 0.6 billion parameters, 2.63 TFLOP. By products alone, with 1024 nodes and

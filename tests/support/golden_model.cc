@@ -83,7 +83,8 @@ GoldenModel load_golden(const std::string& model, const std::string& exporter,
   GoldenModel out;
   out.recorded = read_recorded(model);
   options.evaluate = run_reference;
-  options.contents = [&](const std::string& input) -> std::optional<Tensor> {
+  options.contents = [&](const std::string& input,
+                         const std::vector<std::string>&) -> std::optional<Tensor> {
     return out.recorded.at("in/" + input);
   };
   out.forward = import_onnx(golden(model + "." + exporter + ".onnx"), options, &out.report);
