@@ -41,14 +41,14 @@ TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
   return {top, total};
 }
 
-// y, which may be x, holds the exponentials until their sum is known.
-void softmax_row(const TensorView& x, float* y, int64_t at, int64_t cols) {
+// `row`, which may be x's, holds the exponentials until their sum is known.
+void softmax_row(const TensorView& x, int64_t at, int64_t cols, float* row) {
   alignas(64) float buffer[kBlock];
   const float top = top_of_row(x, at, cols);
   double total = 0;
   for_blocks(cols, [&](int64_t c, int64_t n) {
     const float* v = floats(x, at + c, n, buffer);
-    float* out = y + at + c;
+    float* out = row + c;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; ++i) {
@@ -59,15 +59,21 @@ void softmax_row(const TensorView& x, float* y, int64_t at, int64_t cols) {
   });
   const auto inv = static_cast<float>(1 / total);
 #pragma omp simd
-  for (int64_t i = 0; i < cols; ++i) y[at + i] *= inv;
+  for (int64_t i = 0; i < cols; ++i) row[i] *= inv;
 }
+
+/// Columns of which the exponentials are kept where the result is not f32 itself.
+constexpr int64_t kKeptColumns = 8192;
 
 void softmax(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end) {
   const TensorView &x = args.in[0], &y = args.out[0];
-  alignas(64) float xb[kBlock], yb[kBlock];
+  alignas(64) float xb[kBlock], yb[kBlock], kept[kKeptColumns];
   for (int64_t r = begin; r < end; ++r) {
-    if (!log_of && y.type.dtype == DType::f32) {
-      softmax_row(x, y.as<float>(), r * cols, cols);
+    const bool f32 = y.type.dtype == DType::f32;
+    if (!log_of && (f32 || cols <= kKeptColumns)) {
+      float* row = f32 ? y.as<float>() + r * cols : kept;
+      softmax_row(x, r * cols, cols, row);
+      put(y, r * cols, cols, row);
       continue;
     }
     const auto [top, sum] = scan_row(x, r * cols, cols);

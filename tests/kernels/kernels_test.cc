@@ -337,6 +337,21 @@ TEST(CpuKernels, ProductsOfFewNonzeros) {
   EXPECT_EQ(refuse("ij,jk->ik", {300, 300}, {300, 7}, DType::bf16), cpu::multiplies_bf16());
 }
 
+// Exponentials of a row are kept where it is short enough.
+TEST(CpuKernels, SoftmaxOfLongRows) {
+  std::mt19937_64 rng(kSeed + 12);
+  std::set<std::string> exercised;
+  for (const int64_t columns : {8192, 8193, 20000}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (const char* op : {"softmax", "log_softmax"}) {
+        const TensorType type{dtype, {3, columns}};
+        EXPECT_EQ(check({make(op, {{"axis", int64_t{1}}}), {type}, {type}}, rng, exercised), 1)
+            << op << " of " << type;
+      }
+    }
+  }
+}
+
 // Lines side by side in several blocks, and long ones.
 TEST(CpuKernels, RunningSums) {
   std::mt19937_64 rng(kSeed + 11);
