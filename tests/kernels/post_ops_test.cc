@@ -355,7 +355,8 @@ TEST(PostOps, GiveOneResult) {
       bool accepted = false;
       for (const KernelImpl& impl : cpu_kernels())
         accepted = accepted || (impl.op == node.op && !impl.refuses({node, in, out}));
-      EXPECT_EQ(accepted, !keep) << node.op;
+      const bool taken = !conv || tiles_take(DType::f32);  // oneDNN has no relu that keeps a NaN
+      EXPECT_EQ(accepted, taken && !keep) << node.op;
     }
   }
 }
