@@ -96,6 +96,18 @@ ImportOptions import_options(const ModelOptions& options) {
   return out;
 }
 
+using Contents = decltype(ImportOptions::contents);
+
+/// `contents`, and whether it had any: then `found` is true.
+Contents noting(Contents contents, bool& found) {
+  return [contents = std::move(contents), &found](const std::string& input,
+                                                  const std::vector<std::string>& inputs) {
+    std::optional<Tensor> out = contents(input, inputs);
+    found = found || out;
+    return out;
+  };
+}
+
 /// Where an input became a constant, the other arrays are no samples that go with it, but one
 /// batch.
 void check_one_batch(const ModelOptions& options, const Graph& graph) {
@@ -257,29 +269,22 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
     impl->notes.push_back(str("batch: ", kDefaultBatch, " (assumed; set it with --batch)"));
   }
   bool one_batch = false;
-  if (const auto contents = import.contents) {
-    import.contents =
-        [&one_batch, contents ](const std::string& input, const std::vector<std::string>& inputs) {
-          std::optional<Tensor> found = contents(input, inputs);
-    one_batch = one_batch || found;
-    return found;
-  };
+  if (import.contents) import.contents = noting(import.contents, one_batch);
+  Graph graph = import_onnx(path, import, &report);
+  graph.name = path;
+  try {
+    check_patterns("--freeze", options.freeze, graph, report);
+    check_patterns("--train", options.train, graph, report);
+    make_step(std::move(graph), report, *impl);
+    if (one_batch) check_one_batch(options, impl->train);
+  } catch (const Error& e) {
+    throw e.with_context(path);
+  }
+  impl->import_seconds = thread_seconds() - begin;
+  return impl;
 }
-Graph graph = import_onnx(path, import, &report);
-graph.name = path;
-try {
-  check_patterns("--freeze", options.freeze, graph, report);
-  check_patterns("--train", options.train, graph, report);
-  make_step(std::move(graph), report, *impl);
-  if (one_batch) check_one_batch(options, impl->train);
-} catch (const Error& e) {
-  throw e.with_context(path);
-}
-impl->import_seconds = thread_seconds() - begin;
-return impl;
-}  // namespace
 
-}  // namespace shardrun
+}  // namespace
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;
