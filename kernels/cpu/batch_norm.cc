@@ -9,11 +9,6 @@
 namespace shardrun::cpu {
 namespace {
 
-float as_float(float x) { return x; }
-float as_float(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-void assign(float& to, float x) { to = x; }
-void assign(uint16_t& to, float x) { to = round_to_bf16(x); }
-
 /// What the kernels of one call know before they run.
 struct Norm {
   int64_t batch = 1, channels = 1, inner = 1;  // x [batch, channels, inner]; channels last: inner 1

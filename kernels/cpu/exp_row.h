@@ -8,7 +8,6 @@ namespace shardrun::cpu {
 /// The score of what is masked.
 inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-/// Of a row of scores whose softmax is wanted.
 struct ExpRow {
   float inverse;  // of the sum of exp(score - top); 0 where everything is masked
   float lse;      // log of the sum of exp(score); kNever there

@@ -77,8 +77,7 @@ void add_rounded(const TensorView& y, int64_t at, int64_t n, float* d, const Ten
   alignas(64) float rounded[kBlock], ob[kBlock];
   if (y.type.dtype == DType::bf16) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i)
-      rounded[i] = std::bit_cast<float>(static_cast<uint32_t>(round_to_bf16(d[i])) << 16);
+    for (int64_t i = 0; i < n; ++i) rounded[i] = as_float(round_to_bf16(d[i]));
     d = rounded;
   }
   const float* o = floats(other, at, n, ob);

@@ -79,9 +79,6 @@ int64_t offset_of(int64_t index, const std::vector<Groups::Group>& groups, size_
   return offset;
 }
 
-float widen(float v) { return v; }
-float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
-
 // Columns that are reduced together: their sums stay in the first cache.
 constexpr int64_t kColumns = 128;
 
@@ -99,17 +96,17 @@ void reduce_columns(const T* x, int64_t n, const Groups& g, const TensorView& y,
               *d = c + inner.stride;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
-        double joined = Op::join(sum[i], static_cast<double>(widen(a[i])));
-        joined = Op::join(joined, static_cast<double>(widen(b[i])));
-        joined = Op::join(joined, static_cast<double>(widen(c[i])));
-        sum[i] = Op::join(joined, static_cast<double>(widen(d[i])));
+        double joined = Op::join(sum[i], static_cast<double>(as_float(a[i])));
+        joined = Op::join(joined, static_cast<double>(as_float(b[i])));
+        joined = Op::join(joined, static_cast<double>(as_float(c[i])));
+        sum[i] = Op::join(joined, static_cast<double>(as_float(d[i])));
       }
     }
     for (; r < inner.size; ++r) {
       const T* row = rows + r * inner.stride;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
-        sum[i] = Op::join(sum[i], static_cast<double>(widen(row[i])));
+        sum[i] = Op::join(sum[i], static_cast<double>(as_float(row[i])));
       }
     }
   }

@@ -1,4 +1,5 @@
 // Running sums along a dim, in double as reductions are, columns side by side.
+#include "base/round_up.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 
@@ -29,7 +30,7 @@ struct Scan {
       for (int64_t c = 0; c < n; ++c) {
         const double before = sums[c];
         sums[c] += as_float(x[place + c]);
-        y[place + c] = as_element<T>(static_cast<float>(exclusive ? before : sums[c]));
+        assign(y[place + c], static_cast<float>(exclusive ? before : sums[c]));
       }
     }
   }
@@ -38,7 +39,7 @@ struct Scan {
   void run(const KernelArgs& args) const {
     const T* x = args.in[0].as<T>();
     T* y = args.out[0].as<T>();
-    const int64_t blocks = (inner + kColumns - 1) / kColumns;
+    const int64_t blocks = divide_up(inner, kColumns);
     parallel_ranges(outer * blocks, row_grain(extent * std::min(inner, kColumns)),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t item = begin; item < end; ++item) {
@@ -47,18 +48,6 @@ struct Scan {
                                     std::min(kColumns, inner - first));
                       }
                     });
-  }
-
- private:
-  static float as_float(float x) { return x; }
-  static float as_float(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-  template <class T>
-  static T as_element(float x) {
-    if constexpr (std::is_same_v<T, float>) {
-      return x;
-    } else {
-      return round_to_bf16(x);
-    }
   }
 };
 

@@ -45,13 +45,16 @@ inline int64_t row_grain(int64_t cols) {
 
 inline bool is_f32_or_bf16(DType d) { return d == DType::f32 || d == DType::bf16; }
 
+/// An element of f32 or bf16 memory.
+inline float as_float(float x) { return x; }
+inline float as_float(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
 /// Elements [offset, offset + n) as floats: in place for f32, else converted into `buffer`.
 inline const float* floats(const TensorView& view, int64_t offset, int64_t n, float* buffer) {
   if (view.type.dtype == DType::f32) return view.as<float>() + offset;
   const uint16_t* src = view.as<uint16_t>() + offset;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i)
-    buffer[i] = std::bit_cast<float>(static_cast<uint32_t>(src[i]) << 16);
+  for (int64_t i = 0; i < n; ++i) buffer[i] = as_float(src[i]);
   return buffer;
 }
 
@@ -65,6 +68,8 @@ inline uint16_t round_to_bf16(float f) {
   const uint32_t quiet = (u >> 16) | 0x40u;
   return static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
+inline void assign(float& to, float x) { to = x; }
+inline void assign(uint16_t& to, float x) { to = round_to_bf16(x); }
 inline void put(const TensorView& view, int64_t offset, int64_t n, const float* buffer) {
   if (view.type.dtype == DType::f32) return;
   uint16_t* dst = view.as<uint16_t>() + offset;
@@ -74,7 +79,7 @@ inline void put(const TensorView& view, int64_t offset, int64_t n, const float* 
 
 inline float get(const TensorView& view, int64_t i) {
   if (view.type.dtype == DType::f32) return view.as<float>()[i];
-  return std::bit_cast<float>(static_cast<uint32_t>(view.as<uint16_t>()[i]) << 16);
+  return as_float(view.as<uint16_t>()[i]);
 }
 inline void set(const TensorView& view, int64_t i, float value) {
   if (view.type.dtype == DType::f32) {

@@ -120,8 +120,7 @@ void check_one_batch(const ModelOptions& options, const Graph& graph) {
     SR_REQUIRE(shape == shapes.of.end() || shape->second == field.type.shape, invalid_input,
                "--data ", options.data, ": the array for '", field.name, "' is ",
                to_string(shape->second), ", but the model's input is ", to_string(field.type.shape),
-               "; a graph is one batch: export the model for its "
-               "sizes, or with dynamic dims");
+               "; a graph is one batch: export the model for its sizes, or with dynamic dims");
   }
 }
 
