@@ -21,13 +21,17 @@ struct Row {
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.gpus << " GPUs"; }
 
+/// Of this run alone.
+std::string model_file() {
+  const std::string name = "planners_" + std::to_string(::getpid()) + ".onnx";
+  return (std::filesystem::temp_directory_path() / name).string();
+}
+
 class Planners : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Planners, OursIsNeverWorse) {
   const Row& row = GetParam();
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("planners_" + std::to_string(::getpid()) + ".onnx"))
-                               .string();
+  const std::string path = model_file();
   GptModel gpt;
   gpt.layers = row.layers;
   gpt.hidden = row.hidden;
@@ -96,9 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
 /// the search finds it: a wide, shallow model on few GPUs, a narrow, deep one on many.
 TEST(PlannersOfSmallModels, OursIsNeverWorse) {
   World world = World::threads(1);
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("planners_" + std::to_string(::getpid()) + ".onnx"))
-                               .string();
+  const std::string path = model_file();
   for (const auto& [layers, hidden, ranks] :
        {std::tuple<int64_t, int64_t, int>{1, 512, 2}, {4, 512, 4}, {6, 64, 8}}) {
     GptModel gpt;
@@ -127,9 +129,7 @@ TEST(PlannersOfSmallModels, OursIsNeverWorse) {
 /// What fits one of them fits ours: here fsdp needs less than any plan that the free search finds.
 TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
   World world = World::threads(1);
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("planners_" + std::to_string(::getpid()) + ".onnx"))
-                               .string();
+  const std::string path = model_file();
   GptModel gpt;
   gpt.layers = 2;
   gpt.hidden = 64;
