@@ -5,8 +5,8 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 
+#include "base/processors.h"
 #include "collectives/reduce.h"
 #include "collectives/sharing.h"
 
@@ -166,8 +166,7 @@ class LocalCommunicator : public SharingCommunicator {
 
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n) {
   SR_REQUIRE(n >= 1, invalid_input, "local ranks: got ", n, ", wanted at least 1");
-  const auto job =
-      std::make_shared<Job>(n <= static_cast<int>(std::thread::hardware_concurrency()));
+  const auto job = std::make_shared<Job>(n <= usable_cores());
   const auto group = job->make_group(n);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int r = 0; r < n; ++r) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/processors.h"
 #include "base/shape.h"
 #include "collectives/mpi/node.h"
 #include "collectives/reduce.h"
@@ -436,7 +437,7 @@ class MpiCommunicator : public MessageCommunicator {
 
 bool oversubscribed() {
   const int64_t local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", env_int("MPI_LOCALNRANKS", 1));
-  return local > static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN));
+  return local > std::min<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), own_quota().processors);
 }
 
 std::unique_ptr<MessageCommunicator> communicate_by_messages(MPI_Comm comm,

@@ -1,27 +1,17 @@
 // The CPU's backend, and the choice.
 #include "backend.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <thread>
 #include <vector>
 
+#include "base/processors.h"
 #include "kernels/cpu/cpu.h"
 #include "shardrun/shardrun.h"
 #include "world.h"
 
 namespace shardrun {
 namespace {
-
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0
-             ? CPU_COUNT(&set)
-             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
 
 std::atomic<const Backend*> chosen{nullptr};
 
@@ -33,7 +23,7 @@ const Backend& cpu_backend() {
                               lists,
                               true,
                               [] { return std::string(); },
-                              cores,
+                              usable_cores,
                               [](int64_t) { return host_cluster(); },
                               "host",
                               [](Communicator& host) -> std::unique_ptr<RankDevice> {

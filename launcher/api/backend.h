@@ -22,7 +22,7 @@ struct Backend {
   bool packs_products;
   /// "" or why nothing can run on it here. Plans can be made all the same.
   std::string (*missing)();
-  /// This machine's: cores that the process may run on, or GPUs.
+  /// This machine's: cores that the process can keep busy, or GPUs.
   int (*devices)();
   /// What to plan for where nothing was measured. Works without a device.
   Cluster (*cluster)(int64_t ranks);

@@ -1,6 +1,5 @@
 // Timing kernels on several threads at once.
 #include <omp.h>
-#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "backend.h"
+#include "base/processors.h"
 #include "base/round_up.h"
 #include "calibrate.h"
 #include "graph/op_def.h"
@@ -553,23 +553,16 @@ namespace {
 /// Keeps this thread on one of the cores that it may run on.
 class OnCore {
  public:
-  explicit OnCore(int core) {
-    if (sched_getaffinity(0, sizeof before_, &before_) != 0) CPU_ZERO(&before_);
-    const int cores = CPU_COUNT(&before_);
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE && cores > 0; ++cpu)
-      if (CPU_ISSET(cpu, &before_) && seen++ == core % cores) CPU_SET(cpu, &one);
-    if (cores > 0) sched_setaffinity(0, sizeof one, &one);
+  explicit OnCore(int core) : before_(own_processors()) {
+    const std::vector<int> cores = cores_of(before_);
+    run_on({cores[static_cast<size_t>(core) % cores.size()]});
   }
-  ~OnCore() {
-    if (CPU_COUNT(&before_) > 0) sched_setaffinity(0, sizeof before_, &before_);
-  }
+  ~OnCore() { run_on(before_); }
   OnCore(const OnCore&) = delete;
   OnCore& operator=(const OnCore&) = delete;
 
  private:
-  cpu_set_t before_;
+  std::vector<int> before_;
 };
 
 /// A product that a core's own caches hold, over and over, on the calling thread. What neighbours

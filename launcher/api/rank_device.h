@@ -43,7 +43,7 @@ class HostRank final : public RankDevice {
   explicit HostRank(Communicator& host) : host_(host) {}
   Device& device() override { return host_device(); }
   Communicator& comm() override { return host_; }
-  Room room() const override;  // all of the machine's memory, whoever uses it now
+  Room room() const override;  // all memory of the machine, or of the control group, used or not
 
  private:
   Communicator& host_;

@@ -1,17 +1,11 @@
 // How many threads each rank's kernels have, and on which cores they run.
 #pragma once
 
-#include <sched.h>
-
 #include <limits>
 #include <optional>
 #include <vector>
 
 namespace shardrun {
-
-/// The cores among `mask`'s processors: of a core's hardware threads the first.
-std::vector<int> cores_of(const cpu_set_t& mask);
-cpu_set_t own_mask();
 
 /// What the environment says of a process's threads.
 struct ThreadsSet {
@@ -20,12 +14,21 @@ struct ThreadsSet {
 };
 ThreadsSet threads_of_environment();
 
-/// Threads of a rank that shares `cores` with others, `ranks` in all: as many as `asked`
-/// (--threads); else as `environment` wants, but no more than its share; else its share. At least
-/// one. Never are there more threads than cores, but one of each rank, nor more than `environment`
-/// allows. Throws invalid_input if that many were asked.
+/// What several ranks share.
+struct Shared {
+  int processors = std::numeric_limits<int>::max();
+  int ranks = 1;
+};
+
+/// Threads of a rank that shares `cores` with others, and the processors' time that a quota
+/// (base/processors.h) leaves: as many as `asked` (--threads); else as `environment` wants, but no
+/// more than its share; else its share. At least one. Never are there more threads than cores or
+/// than the quota keeps busy, but one of each rank, nor more than `environment` allows. Throws
+/// invalid_input if that many were asked.
 ///   4 cores, 2 ranks: 2 each; --threads 3 is refused; OMP_NUM_THREADS=3 makes 2, =1 makes 1.
-int threads_for(int cores, int ranks, std::optional<int> asked, const ThreadsSet& environment);
+///   8 cores, 2 ranks, a quota of 4 for both: 2 each.
+int threads_for(const Shared& cores, const Shared& quota, std::optional<int> asked,
+                const ThreadsSet& environment);
 
 /// Parallel regions of the calling thread have so many threads from now on, and never fewer:
 /// kernels count on those that they were prepared for, of which OMP_DYNAMIC would leave out some
@@ -48,7 +51,7 @@ class Pinned {
 
  private:
   int threads_ = 0;  // 0: nothing was done
-  cpu_set_t before_ = {};
+  std::vector<int> before_;
 };
 
 }  // namespace shardrun

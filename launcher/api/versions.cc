@@ -1,4 +1,5 @@
-// What this program is built of.
+// What this program is built of, and runs on.
+#include "base/processors.h"
 #include "collectives/plain_mpi.h"
 #include "kernels/cpu/cpu.h"
 #include "planner/highs_mip.h"
@@ -27,5 +28,7 @@ std::vector<std::pair<std::string, std::string>> versions() {
           {"MPI", mpi_version()},
           {"HiGHS", highs_version()}};
 }
+
+int machine_cores() { return usable_cores(); }
 
 }  // namespace shardrun

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "threads.h"
 
 namespace shardrun {
@@ -165,43 +166,49 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
 
 namespace {
 
-/// Which processors a rank may use: those of mpirun's binding, or all of its machine's.
+/// Which processors a rank may use, those of mpirun's binding or all of its machine's, and whose
+/// quota of their time.
 struct Seat {
-  uint64_t host = 0;
-  cpu_set_t mask;
-  bool operator==(const Seat& o) const { return host == o.host && CPU_EQUAL(&mask, &o.mask); }
+  uint64_t processors = 0, quota = 0;
 };
 
-Seat own_seat() {
-  Seat seat;
+Seat own_seat(const std::vector<int>& processors, const Quota& quota) {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
-  seat.host = std::hash<std::string_view>{}(name);
-  seat.mask = own_mask();
-  return seat;
+  std::string all = name;
+  for (const int processor : processors) all += "," + std::to_string(processor);
+  return {std::hash<std::string>{}(all), quota.group};
 }
 
 }  // namespace
 
 void share_cores(World::Impl& world) {
   if (world.kernel_threads == 0) {
-    const Seat own = own_seat();
-    std::vector<int> cores = cores_of(own.mask);
-    int before = 0, sharing = world.threads;
+    const std::vector<int> processors = own_processors();
+    std::vector<int> cores = cores_of(processors);
+    const Quota quota = own_quota();
+    int before = 0, sharing = world.threads, sharing_quota = world.threads;
     if (world.mpi) {
-      // Ranks with the same processors share them.
+      // Ranks with the same processors share them, and so do those with the same quota.
+      const Seat own = own_seat(processors, quota);
       std::vector<Seat> seats(static_cast<size_t>(world.mpi->size()));
       world.mpi->all_gather(&own, seats.data(), std::vector<int64_t>(seats.size(), sizeof own),
                             DType::u8);
-      sharing = static_cast<int>(std::count(seats.begin(), seats.end(), own));
-      before = static_cast<int>(std::count(seats.begin(), seats.begin() + world.mpi->rank(), own));
+      const auto beside = [&](const Seat& o) { return o.processors == own.processors; };
+      const auto under = [&](const Seat& o) { return o.quota == own.quota; };
+      sharing = static_cast<int>(std::count_if(seats.begin(), seats.end(), beside));
+      before =
+          static_cast<int>(std::count_if(seats.begin(), seats.begin() + world.mpi->rank(), beside));
+      sharing_quota = static_cast<int>(std::count_if(seats.begin(), seats.end(), under));
     }
     // Every rank's, so that all come to the same end.
     struct Share {
-      int cores, ranks;
+      Shared cores, quota;
       ThreadsSet environment;
     };
-    const Share mine = {static_cast<int>(cores.size()), sharing, threads_of_environment()};
+    const Share mine = {{static_cast<int>(cores.size()), sharing},
+                        {quota.processors, sharing_quota},
+                        threads_of_environment()};
     std::vector<Share> all = {mine};
     if (world.mpi) {
       all.resize(static_cast<size_t>(world.mpi->size()));
@@ -212,7 +219,7 @@ void share_cores(World::Impl& world) {
     for (const Share& share : all) {
       int threads = 0;
       try {
-        threads = threads_for(share.cores, share.ranks, world.asked, share.environment);
+        threads = threads_for(share.cores, share.quota, world.asked, share.environment);
       } catch (const Error& e) {
         throw Failure(Failure::Kind::call, e.what(), true);
       }

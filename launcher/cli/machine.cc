@@ -1,7 +1,6 @@
 // Reads /proc.
 #include "machine.h"
 
-#include <sched.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -35,8 +34,7 @@ std::string cpuinfo(const std::string& name) {
 Machine this_machine() {
   Machine m;
   if (const std::string name = cpuinfo("model name"); !name.empty()) m.processor = name;
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) m.cores = CPU_COUNT(&set);
+  m.cores = machine_cores();
   std::istringstream words(cpuinfo("flags") + cpuinfo("Features"));
   const std::vector<std::string> have{std::istream_iterator<std::string>(words), {}};
   for (const char* flag : kFlags) {

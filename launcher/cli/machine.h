@@ -10,7 +10,7 @@ namespace shardrun::cli {
 
 struct Machine {
   std::string processor = "a processor";
-  int cores = 1;                   // that this process may run on
+  int cores = 1;                   // that this process can keep busy
   std::vector<std::string> flags;  // of those that kernels are chosen by
   int64_t memory_bytes = 0;
   double load = 0;   // runnable threads, mean of the last minute

@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include "base/error.h"
+#include "base/processors.h"
 
 namespace shardrun {
 namespace {
@@ -19,36 +20,54 @@ ThreadsSet wanted(int threads) {
 }
 ThreadsSet limited(int limit, int wanted = 0) { return {wanted, limit}; }
 
+/// Of a machine without quotas.
+int of_cores(int cores, int ranks, std::optional<int> asked, const ThreadsSet& environment) {
+  return threads_for({cores, ranks}, {}, asked, environment);
+}
+
 TEST(Threads, AreAShareOfTheCoresOrWhatWasAsked) {
-  EXPECT_EQ(threads_for(8, 1, kNone, kNothing), 8);
-  EXPECT_EQ(threads_for(8, 3, kNone, kNothing), 2);
-  EXPECT_EQ(threads_for(2, 8, kNone, kNothing), 1);  // ranks outnumber cores
-  EXPECT_EQ(threads_for(8, 2, 3, kNothing), 3);
-  EXPECT_EQ(threads_for(8, 2, 4, wanted(1)), 4);  // --threads wins
-  EXPECT_EQ(threads_for(2, 8, 1, kNothing), 1);
-  EXPECT_EQ(threads_for(8, 2, kNone, wanted(3)), 3);
-  EXPECT_EQ(threads_for(8, 2, kNone, wanted(16)), 4);  // never more threads than cores
-  EXPECT_EQ(threads_for(8, 2, kNone, limited(3)), 3);
-  EXPECT_EQ(threads_for(8, 2, kNone, limited(3, 2)), 2);
-  EXPECT_EQ(threads_for(8, 2, 3, limited(3, 2)), 3);
+  EXPECT_EQ(of_cores(8, 1, kNone, kNothing), 8);
+  EXPECT_EQ(of_cores(8, 3, kNone, kNothing), 2);
+  EXPECT_EQ(of_cores(2, 8, kNone, kNothing), 1);  // ranks outnumber cores
+  EXPECT_EQ(of_cores(8, 2, 3, kNothing), 3);
+  EXPECT_EQ(of_cores(8, 2, 4, wanted(1)), 4);  // --threads wins
+  EXPECT_EQ(of_cores(2, 8, 1, kNothing), 1);
+  EXPECT_EQ(of_cores(8, 2, kNone, wanted(3)), 3);
+  EXPECT_EQ(of_cores(8, 2, kNone, wanted(16)), 4);  // never more threads than cores
+  EXPECT_EQ(of_cores(8, 2, kNone, limited(3)), 3);
+  EXPECT_EQ(of_cores(8, 2, kNone, limited(3, 2)), 2);
+  EXPECT_EQ(of_cores(8, 2, 3, limited(3, 2)), 3);
+}
+
+TEST(Threads, AreAShareOfTheQuota) {
+  EXPECT_EQ(threads_for({8, 1}, {3, 1}, kNone, kNothing), 3);
+  EXPECT_EQ(threads_for({8, 2}, {3, 2}, kNone, kNothing), 1);
+  EXPECT_EQ(threads_for({2, 1}, {4, 4}, kNone, kNothing), 1);  // bound to cores of their own
+  EXPECT_EQ(threads_for({8, 2}, {1, 2}, kNone, kNothing), 1);
+  EXPECT_EQ(threads_for({4, 2}, {8, 1}, kNone, kNothing), 2);  // a quota each
+  EXPECT_EQ(threads_for({8, 1}, {3, 1}, 2, kNothing), 2);
 }
 
 TEST(Threads, MoreThanTheCoresAreRefused) {
-  const auto refusal = [](int cores, int ranks, int asked, const ThreadsSet& environment = {}) {
+  const auto refusal = [](const Shared& cores, int asked, const ThreadsSet& environment = {},
+                          const Shared& quota = {}) {
     try {
-      threads_for(cores, ranks, asked, environment);
+      threads_for(cores, quota, asked, environment);
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
       return std::string(e.what());
     }
     return std::string();
   };
-  EXPECT_EQ(refusal(4, 1, 4), "");
-  EXPECT_EQ(refusal(4, 1, 5), "--threads 5: 1 rank has 4 cores; ask for 4 or fewer");
-  EXPECT_EQ(refusal(4, 3, 2),
+  EXPECT_EQ(refusal({4, 1}, 4), "");
+  EXPECT_EQ(refusal({4, 1}, 5), "--threads 5: 1 rank has 4 cores; ask for 4 or fewer");
+  EXPECT_EQ(refusal({4, 3}, 2),
             "--threads 2: 3 ranks share 4 cores; ask for 1, or start fewer ranks");
-  EXPECT_EQ(refusal(4, 1, 3, limited(2)),
+  EXPECT_EQ(refusal({4, 1}, 3, limited(2)),
             "--threads 3: OMP_THREAD_LIMIT allows 2; raise it, or ask for fewer");
+  EXPECT_EQ(refusal({4, 1}, 4, {}, {3, 1}),
+            "--threads 4: 1 rank has the time of 3 cores, the quota of their container or control "
+            "group; ask for 3 or fewer");
 }
 
 /// As with OMP_DYNAMIC=true, which makes fewer of them on a busy machine.
@@ -77,21 +96,17 @@ TEST(Threads, ArePinnedWhileTheyRunAndLetGoAfterwards) {
   for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}) {
     if (std::getenv(name)) GTEST_SKIP() << name << " binds threads";
   }
-  const cpu_set_t before = own_mask();
+  const std::vector<int> before = own_processors();
   const std::vector<int> cores = cores_of(before);
   ASSERT_FALSE(cores.empty());
   {
     const Pinned pinned({cores.back()}, 1);
-    const cpu_set_t now = own_mask();
-    EXPECT_EQ(CPU_COUNT(&now), 1);
-    EXPECT_TRUE(CPU_ISSET(cores.back(), &now));
+    EXPECT_EQ(own_processors(), std::vector<int>{cores.back()});
   }
-  cpu_set_t after = own_mask();
-  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+  EXPECT_EQ(own_processors(), before);
   {
     const Pinned pinned({}, 1);
-    after = own_mask();
-    EXPECT_TRUE(CPU_EQUAL(&before, &after));
+    EXPECT_EQ(own_processors(), before);
   }
 }
 

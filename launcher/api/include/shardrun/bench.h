@@ -14,6 +14,10 @@ namespace shardrun {
 /// This program and what it is built with and runs on, each with its version: "shardrun", "0.1.0".
 std::vector<std::pair<std::string, std::string>> versions();
 
+/// Threads that this process can keep busy: one for each core that it may run on, no more than a
+/// quota of processors' time leaves.
+int machine_cores();
+
 /// What a plan comes to.
 struct PlanFigures {
   std::string mesh, planner;        // data=2,model=4; where auto chose among several, whose it is
