@@ -1,20 +1,63 @@
 // Counting cores, sharing them, pinning.
 #include "threads.h"
 
+#include <limits.h>
 #include <omp.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <limits>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/processors.h"
 
 namespace shardrun {
 
+std::optional<int64_t> stack_bytes(const char* text) {
+  if (text == nullptr) return std::nullopt;
+  char* end = nullptr;
+  const int64_t number = std::strtoll(text, &end, 10);
+  if (end == text) return std::nullopt;
+  const auto skip_space = [&] {
+    while (std::isspace(static_cast<unsigned char>(*end))) ++end;
+  };
+  skip_space();
+  int shift = 10;
+  const std::string_view units = "BKMG";
+  const size_t unit = *end == 0 ? units.npos : units.find(static_cast<char>(std::toupper(*end)));
+  if (unit != units.npos) {
+    shift = 10 * static_cast<int>(unit);
+    ++end;
+    skip_space();
+  }
+  if (*end != 0 || number > std::numeric_limits<int64_t>::max() >> shift) return std::nullopt;
+  const int64_t bytes = number << shift;
+  return bytes >= PTHREAD_STACK_MIN ? std::optional(bytes) : std::nullopt;
+}
+
+namespace {
+
+int64_t own_stack() {
+  for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
+    if (const std::optional<int64_t> bytes = stack_bytes(std::getenv(name))) return *bytes;
+  }
+  size_t bytes = 0;
+  pthread_attr_t attributes;
+  if (pthread_getattr_default_np(&attributes) != 0) return ThreadsSet().stack;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
 ThreadsSet threads_of_environment() {
   const char* text = std::getenv("OMP_NUM_THREADS");
-  return {std::max(0, text ? std::atoi(text) : 0), omp_get_thread_limit()};
+  return {std::max(0, text ? std::atoi(text) : 0), omp_get_thread_limit(), own_stack()};
 }
 
 int threads_for(const Shared& cores, const Shared& quota, std::optional<int> asked,
@@ -33,6 +76,9 @@ int threads_for(const Shared& cores, const Shared& quota, std::optional<int> ask
              share == 1 ? "" : " or fewer", least.ranks == 1 ? "" : ", or start fewer ranks");
   SR_REQUIRE(!asked || *asked <= environment.limit, invalid_input, "--threads ", asked.value_or(0),
              ": OMP_THREAD_LIMIT allows ", environment.limit, "; raise it, or ask for fewer");
+  SR_REQUIRE(environment.stack >= kLeastStack, invalid_input, "threads have stacks of ",
+             environment.stack, " bytes, wanted ", kLeastStack,
+             " or more; unset OMP_STACKSIZE or set it to 1M, and see what 'ulimit -s' allows");
   const int wanted = environment.wanted > 0 ? environment.wanted : share;
   return asked.value_or(std::min({share, wanted, environment.limit}));
 }

@@ -1,6 +1,7 @@
 // How many threads each rank's kernels have, and on which cores they run.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -11,7 +12,12 @@ namespace shardrun {
 struct ThreadsSet {
   int wanted = 0;                               // OMP_NUM_THREADS' first number; 0: none
   int limit = std::numeric_limits<int>::max();  // OMP_THREAD_LIMIT: OpenMP makes no more
+  int64_t stack = 8 << 20;  // bytes of a thread's stack: OMP_STACKSIZE's, else what ulimit -s says
 };
+/// What a thread's stack must have: kernels keep rows and blocks there, up to 48 KiB of them.
+inline constexpr int64_t kLeastStack = 256 << 10;
+/// The bytes of OMP_STACKSIZE, such as "512", " 512K " or "1 m"; none where OpenMP ignores it.
+std::optional<int64_t> stack_bytes(const char* text);
 ThreadsSet threads_of_environment();
 
 /// What several ranks share.
@@ -24,7 +30,7 @@ struct Shared {
 /// (base/processors.h) leaves: as many as `asked` (--threads); else as `environment` wants, but no
 /// more than its share; else its share. At least one. Never are there more threads than cores or
 /// than the quota keeps busy, but one of each rank, nor more than `environment` allows. Throws
-/// invalid_input if that many were asked.
+/// invalid_input if that many were asked, or if stacks have less than kLeastStack.
 ///   4 cores, 2 ranks: 2 each; --threads 3 is refused; OMP_NUM_THREADS=3 makes 2, =1 makes 1.
 ///   8 cores, 2 ranks, a quota of 4 for both: 2 each.
 int threads_for(const Shared& cores, const Shared& quota, std::optional<int> asked,

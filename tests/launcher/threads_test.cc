@@ -18,7 +18,9 @@ ThreadsSet wanted(int threads) {
   environment.wanted = threads;
   return environment;
 }
-ThreadsSet limited(int limit, int wanted = 0) { return {wanted, limit}; }
+ThreadsSet limited(int limit, int wanted = 0) {
+  return {wanted, limit, kLeastStack};
+}
 
 /// Of a machine without quotas.
 int of_cores(int cores, int ranks, std::optional<int> asked, const ThreadsSet& environment) {
@@ -68,6 +70,23 @@ TEST(Threads, MoreThanTheCoresAreRefused) {
   EXPECT_EQ(refusal({4, 1}, 4, {}, {3, 1}),
             "--threads 4: 1 rank has the time of 3 cores, the quota of their container or control "
             "group; ask for 3 or fewer");
+  ThreadsSet shallow;
+  shallow.stack = 20480;
+  EXPECT_EQ(refusal({4, 1}, 1, shallow),
+            "threads have stacks of 20480 bytes, wanted 262144 or more; unset OMP_STACKSIZE or set it "
+            "to 1M, and see what 'ulimit -s' allows");
+}
+
+TEST(Threads, HaveTheStackOfTheEnvironment) {
+  EXPECT_EQ(stack_bytes("20"), 20480);
+  EXPECT_EQ(stack_bytes(" 512 k "), 512 << 10);
+  EXPECT_EQ(stack_bytes("300000B"), 300000);
+  EXPECT_EQ(stack_bytes("2M"), 2 << 20);
+  EXPECT_EQ(stack_bytes("1g"), 1 << 30);
+  // What OpenMP ignores, too little of it among them.
+  for (const char* text : {"", "much", "1T", "1 M x", "-1", "8k", "9223372036854775807G"})
+    EXPECT_EQ(stack_bytes(text), std::nullopt) << text;
+  EXPECT_EQ(stack_bytes(nullptr), std::nullopt);
 }
 
 /// As with OMP_DYNAMIC=true, which makes fewer of them on a busy machine.
