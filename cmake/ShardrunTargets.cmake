@@ -61,9 +61,10 @@ function(shardrun_compile_options target)
 endfunction()
 
 # Open MPI as a container's root, with more ranks than cores that then do not spin. AddressSanitizer sees Open MPI's own
-# leaks; ThreadSanitizer does not see through its shared-memory transport's copies.
+# leaks; ThreadSanitizer does not see through its shared-memory transport's copies. Tests have threads whatever OpenMP
+# is told of limits where they are started.
 set(SHARDRUN_TEST_ENVIRONMENT
-  SHARDRUN_CALIBRATION=none OMP_DYNAMIC=false
+  SHARDRUN_CALIBRATION=none OMP_DYNAMIC=false OMP_THREAD_LIMIT=1024 OMP_STACKSIZE=8M
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0
@@ -114,7 +115,8 @@ endfunction()
 
 # How tests call mpirun: also as root, with more ranks than cores, without binding ranks to cores.
 set(SHARDRUN_MPIRUN "mpirun --oversubscribe --bind-to none")
-set(SHARDRUN_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1)
+set(SHARDRUN_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+  OMP_STACKSIZE=8M)
 
 # shardrun_mpi_test(NAME NP 1 2 4 SOURCES … [LIBS …] [LABELS …] [TIMEOUT s]): a GoogleTest program that
 # every rank runs, one CTest entry per number of ranks (NAME_np2). Its tests reach the communicator

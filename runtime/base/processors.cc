@@ -48,12 +48,14 @@ std::vector<int> own_processors() {
 
 void run_on(const std::vector<int>& processors) {
   if (processors.empty()) return;
-  const auto count = static_cast<size_t>(*std::max_element(processors.begin(), processors.end())) + 1;
+  const auto count =
+      static_cast<size_t>(*std::max_element(processors.begin(), processors.end())) + 1;
   const ProcessorSet set(CPU_ALLOC(count));
   const size_t bytes = CPU_ALLOC_SIZE(count);
   if (!set) return;
   CPU_ZERO_S(bytes, set.get());
-  for (const int processor : processors) CPU_SET_S(static_cast<size_t>(processor), bytes, set.get());
+  for (const int processor : processors)
+    CPU_SET_S(static_cast<size_t>(processor), bytes, set.get());
   sched_setaffinity(0, bytes, set.get());
 }
 

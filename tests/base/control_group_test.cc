@@ -30,12 +30,18 @@ class ControlGroup : public testing::Test {
   }
   /// v1's controllers beside an empty v2, as systemd's hybrid mode has them.
   void v1(const std::string& group, const std::string& root = "/") const {
-    put("proc/self/cgroup", "5:cpu,cpuacct:" + group + "\n4:memory:" + group + "\n3:cpuset:/x\n0::/");
+    put("proc/self/cgroup",
+        "5:cpu,cpuacct:" + group + "\n4:memory:" + group + "\n3:cpuset:/x\n0::/");
     put("proc/self/mountinfo",
         "31 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-        "32 30 0:28 " + root + " /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-        "33 30 0:29 " + root + " /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-        "34 30 0:30 " + root + " /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory");
+        "32 30 0:28 " +
+            root +
+            " /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+            "33 30 0:29 " +
+            root +
+            " /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+            "34 30 0:30 " +
+            root + " /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory");
   }
   double processors() const {
     const std::optional<GroupLimit> limit = processor_limit(root_.string());

@@ -18,9 +18,7 @@ ThreadsSet wanted(int threads) {
   environment.wanted = threads;
   return environment;
 }
-ThreadsSet limited(int limit, int wanted = 0) {
-  return {wanted, limit, kLeastStack};
-}
+ThreadsSet limited(int limit, int wanted = 0) { return {wanted, limit, kLeastStack}; }
 
 /// Of a machine without quotas.
 int of_cores(int cores, int ranks, std::optional<int> asked, const ThreadsSet& environment) {
@@ -72,9 +70,10 @@ TEST(Threads, MoreThanTheCoresAreRefused) {
             "group; ask for 3 or fewer");
   ThreadsSet shallow;
   shallow.stack = 20480;
-  EXPECT_EQ(refusal({4, 1}, 1, shallow),
-            "threads have stacks of 20480 bytes, wanted 262144 or more; unset OMP_STACKSIZE or set it "
-            "to 1M, and see what 'ulimit -s' allows");
+  EXPECT_EQ(
+      refusal({4, 1}, 1, shallow),
+      "threads have stacks of 20480 bytes, wanted 262144 or more; unset OMP_STACKSIZE or set it "
+      "to 1M, and see what 'ulimit -s' allows");
 }
 
 TEST(Threads, HaveTheStackOfTheEnvironment) {
@@ -91,6 +90,7 @@ TEST(Threads, HaveTheStackOfTheEnvironment) {
 
 /// As with OMP_DYNAMIC=true, which makes fewer of them on a busy machine.
 TEST(Threads, AreAllThere) {
+  if (omp_get_thread_limit() < 3) GTEST_SKIP() << "OMP_THREAD_LIMIT allows fewer than 3 threads";
   const int before = omp_get_max_threads();
   omp_set_dynamic(1);
   use_threads(3);
