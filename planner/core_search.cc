@@ -5,8 +5,8 @@
 #include <cmath>
 #include <exception>
 #include <random>
-#include <thread>
 
+#include "base/thread_group.h"
 #include "planner/problem_window.h"
 #include "planner/reductions.h"
 
@@ -44,10 +44,10 @@ void in_threads(size_t count, Part&& part) {
       thrown[t] = std::current_exception();
     }
   };
-  std::vector<std::thread> others;
-  for (size_t t = 1; t < count; ++t) others.emplace_back(guarded, t);
+  ThreadGroup others;
+  for (size_t t = 1; t < count; ++t) others.start(guarded, t);
   guarded(0);
-  for (std::thread& other : others) other.join();
+  others.join();
   for (const std::exception_ptr& error : thrown) {
     if (error) std::rethrow_exception(error);
   }

@@ -19,7 +19,7 @@ std::map<std::string, std::string> read_onnx_metadata(const std::string& path) {
   using google::protobuf::internal::WireFormatLite;
   constexpr uint32_t kLongest = 1 << 20;
   std::map<std::string, std::string> out;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // waits for no pipe
   SR_REQUIRE(fd >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));
   google::protobuf::io::FileInputStream file(fd);
   file.SetCloseOnDelete(true);

@@ -30,7 +30,7 @@ constexpr int64_t kOldestIr = 3, kNewestIr = 13, kNewestOpset = 27;
 class MappedFile {
  public:
   MappedFile(const std::string& path, int64_t offset = 0, int64_t length = -1) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // waits for no pipe
     SR_REQUIRE(fd >= 0, invalid_input, "cannot open '", path, "': ", std::strerror(errno));
     struct stat info {};
     const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);

@@ -15,6 +15,7 @@
 #include "backend.h"
 #include "base/processors.h"
 #include "base/round_up.h"
+#include "base/thread_group.h"
 #include "calibrate.h"
 #include "graph/op_def.h"
 #include "graph/program.h"
@@ -416,10 +417,15 @@ double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
     samples.insert(samples.end(), own.begin(), own.end());
   };
   const int before = omp_get_max_threads();
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < ranks_; ++rank) threads.emplace_back(member, rank);
+  ThreadGroup threads;
+  try {
+    for (int rank = 1; rank < ranks_; ++rank) threads.start(member, rank);
+  } catch (...) {
+    ready = ranks_;  // nobody waits for the missing
+    throw;
+  }
   member(0);
-  for (std::thread& thread : threads) thread.join();
+  threads.join();
   omp_set_num_threads(before);
   if (error) std::rethrow_exception(error);
   return typical(std::move(samples));
@@ -615,10 +621,15 @@ std::function<Reference()> reference_of(const std::shared_ptr<Team>& team, int f
       while (ready < each.size()) std::this_thread::yield();
       each[rank] = (*ranks)[rank].run(first_core + static_cast<int>(rank));
     };
-    std::vector<std::thread> threads;
-    for (size_t rank = 1; rank < each.size(); ++rank) threads.emplace_back(member, rank);
+    ThreadGroup threads;
+    try {
+      for (size_t rank = 1; rank < each.size(); ++rank) threads.start(member, rank);
+    } catch (...) {
+      ready = each.size();  // nobody waits for the missing
+      throw;
+    }
     member(0);
-    for (std::thread& thread : threads) thread.join();
+    threads.join();
     Reference slowest;
     for (const Reference& r : each) {
       slowest.taken = std::max(slowest.taken, r.taken);

@@ -7,8 +7,8 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <thread>
 
+#include "base/thread_group.h"
 #include "graph/op_def.h"
 #include "lockstep.h"
 #include "replay_comparison.h"
@@ -416,19 +416,21 @@ Replay lead(const std::vector<ReplayAct>& acts, const Stops& stops,
     rank_steps.stop();
     shadow_steps.stop();
   };
-  const auto thread = [&](size_t index, const std::function<void()>& play) {
-    return std::thread([&, index, play] {
+  ThreadGroup threads;
+  const auto start = [&](size_t index, const std::function<void()>& play) {
+    threads.start([&, index, play] {
       guarded(index, [&] {
         if (options.on_thread) options.on_thread();
         play();
       });
     });
   };
-  std::thread shadow = thread(1, [&] { play_shadow(acts, lists, options, shadow_steps); });
-  std::thread leads = thread(2, [&] { leader.run(); });
-  guarded(0, ranks);
-  leads.join();
-  shadow.join();
+  guarded(0, [&] {
+    start(1, [&] { play_shadow(acts, lists, options, shadow_steps); });
+    start(2, [&] { leader.run(); });
+    ranks();
+  });
+  threads.join();
   const Replay result = leader.result();
   if (!result.mismatch) rethrow_first(errors);
   return result;
@@ -459,25 +461,31 @@ Replay replay(const std::vector<ReplayAct>& acts, std::span<const KernelList* co
   return lead(acts, stops, lists, options, lockstep, [&] {
     auto communicators = make_local_communicators(static_cast<int>(ranks));
     std::vector<std::exception_ptr> errors(ranks);
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          if (options.on_thread) options.on_thread();
-          play_rank(acts, stops, static_cast<int64_t>(rank), lists, *communicators[rank], options,
-                    [&](size_t, size_t stop, std::span<const TensorView> left) {
-                      lockstep.arrive(rank, stop, {{left.begin(), left.end()}});
-                    });
-        } catch (const Stopped&) {
-          communicators[rank]->abort();  // a peer may be in the next collective already
-        } catch (...) {
-          errors[rank] = std::current_exception();
-          communicators[rank]->abort();
-          lockstep.stop();
-        }
-      });
+    const auto play = [&](size_t rank) {
+      try {
+        if (options.on_thread) options.on_thread();
+        play_rank(acts, stops, static_cast<int64_t>(rank), lists, *communicators[rank], options,
+                  [&](size_t, size_t stop, std::span<const TensorView> left) {
+                    lockstep.arrive(rank, stop, {{left.begin(), left.end()}});
+                  });
+      } catch (const Stopped&) {
+        communicators[rank]->abort();  // a peer may be in the next collective already
+      } catch (...) {
+        errors[rank] = std::current_exception();
+        communicators[rank]->abort();
+        lockstep.stop();
+      }
+    };
+    ThreadGroup threads;
+    size_t rank = 0;
+    try {
+      for (; rank < ranks; ++rank) threads.start(play, rank);
+    } catch (...) {  // those that were started would wait for the rest
+      errors[rank] = std::current_exception();
+      communicators[0]->abort();
+      lockstep.stop();
     }
-    for (std::thread& thread : threads) thread.join();
+    threads.join();
     rethrow_first(errors);
   });
 }

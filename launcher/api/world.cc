@@ -10,11 +10,11 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/processors.h"
+#include "base/thread_group.h"
 #include "threads.h"
 
 namespace shardrun {
@@ -258,10 +258,16 @@ void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
       communicators[r]->abort();
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < n; ++rank) threads.emplace_back(run, rank);
-  run(0);
-  for (std::thread& thread : threads) thread.join();
+  ThreadGroup threads;
+  int rank = 1;
+  try {
+    for (; rank < n; ++rank) threads.start(run, rank);
+  } catch (...) {  // those that were started would wait for the rest
+    errors[static_cast<size_t>(rank)] = std::current_exception();
+    communicators[0]->abort();
+  }
+  if (rank == n) run(0);
+  threads.join();
   std::optional<Failure> first;
   for (int rank = 0; rank < n; ++rank) {
     if (!errors[static_cast<size_t>(rank)]) continue;

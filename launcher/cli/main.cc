@@ -1,10 +1,15 @@
 // The command line: a thin client of shardrun/shardrun.h.
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -405,12 +410,30 @@ int run(int argc, char** argv) {
   }
 }
 
+/// Where the caller closed standard input, output or errors, the next file that is opened would
+/// take its place, and what is printed would end up there.
+void open_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+}
+
+/// `status`, or 1 where what was printed got lost, on a full disk say.
+int all_printed(int status) {
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return status;
+  const std::string why = flushed ? "" : std::string(": ") + std::strerror(errno);
+  std::fprintf(stderr, "shardrun: what was printed could not all be written%s\n", why.c_str());
+  return status == 0 ? 1 : status;
+}
+
 }  // namespace
 }  // namespace shardrun::cli
 
 int main(int argc, char** argv) {
+  shardrun::cli::open_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: a write that fails says so instead
   // Planning makes and drops millions of small things between large ones. glibc would lay small
   // free blocks aside, and go over all of them whenever a large one is wanted.
   mallopt(M_MXFAST, 0);
-  return shardrun::cli::run(argc, argv);
+  return shardrun::cli::all_printed(shardrun::cli::run(argc, argv));
 }

@@ -16,9 +16,13 @@
 #include "exec/data_sources.h"
 
 namespace shardrun {
+namespace {
 
-DataFile::DataFile(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+constexpr int kToRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // does not wait for a pipe's writer
+
+}  // namespace
+
+DataFile::DataFile(const std::string& path) : path_(path), file_(::open(path.c_str(), kToRead)) {
   SR_REQUIRE(file_ >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));
   struct stat info {};
   const int error = fstat(file_, &info) == 0 ? 0 : errno;
@@ -46,7 +50,7 @@ void DataFile::read(int64_t begin, int64_t bytes, void* out) const {
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), kToRead);
   SR_REQUIRE(file >= 0, invalid_input, path, ": cannot open: ", std::strerror(errno));
   struct stat info {};
   const bool known = fstat(file, &info) == 0;

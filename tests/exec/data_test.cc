@@ -2,6 +2,8 @@
 // files are refused.
 #include "exec/data.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <map>
 #include <set>
@@ -362,6 +364,10 @@ TEST_F(DataTest, BadTokenFilesAreRefused) {
             missing + ": cannot open: No such file or directory");
   EXPECT_EQ(open_error("text:" + folder_.string(), fields),
             folder_.string() + ": is not a regular file");
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const char* kind : {"text:", "npz:"})
+    EXPECT_EQ(open_error(kind + pipe, fields), pipe + ": is not a regular file");
   EXPECT_NE(open_error("words:" + text, fields).find("wanted text:FILE"), std::string::npos);
   EXPECT_NE(open_error("text:" + text, {field("x", DType::f32, {2, 8})}).find("use npz:FILE"),
             std::string::npos);

@@ -1,7 +1,9 @@
 // Malformed and malicious files: each is refused with one error that says what is wrong.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "graph/onnx/import.h"
+#include "graph/onnx/metadata.h"
 #include "kernels/kernel.h"
 #include "tests/graph/onnx_build.h"
 
@@ -73,6 +75,10 @@ TEST_F(OnnxHostile, FilesThatAreNoModels) {
   const std::string path = (folder / "bad.onnx").string();
   expect_refused((folder / "absent.onnx").string(), "cannot open");
   expect_refused(folder.path().string(), "not a regular file");
+  const std::string pipe = (folder / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  expect_refused(pipe, "not a regular file");
+  EXPECT_EQ(read_onnx_metadata(pipe).size(), 0u);
   write_bytes(path, "");
   expect_refused(path, "is empty (0 bytes)");
   write_bytes(path,

@@ -367,6 +367,32 @@ TEST_F(Failures, LossesThatOverflow) {
 
 TEST_F(Failures, FullDisks) {
   expect_refused("gpt.onnx --metrics /dev/full", {"/dev/full", "cannot write"}, true, 1);
+  for (const std::string arguments : {"train gpt.onnx --steps 1", "plan gpt.onnx", "--help"}) {
+    const Outcome run = at_->sh(Workspace::line({}, arguments) + " >/dev/full");
+    EXPECT_EQ(run.status, 1) << describe(run);
+    EXPECT_NE(message(run).find("could not all be written"), std::string::npos) << describe(run);
+  }
+}
+
+/// `ulimit -f`, whose signal would leave half a file behind.
+TEST_F(Failures, FilesThatMayNotGrow) {
+  for (const std::string arguments : {"plan gpt.onnx -o out", "train gpt.onnx --profile out"}) {
+    const Outcome run = at_->sh("mkdir -p only; cd only; cp ../gpt.onnx .; ulimit -f 4; " +
+                                Workspace::line({}, arguments) + "; s=$?; ls; exit $s");
+    EXPECT_EQ(run.status, 1) << describe(run);
+    EXPECT_NE(message(run).find("out: cannot be written: File too large"), std::string::npos)
+        << describe(run);
+    EXPECT_EQ(run.out.find("new"), std::string::npos) << describe(run);
+  }
+}
+
+/// Of closed streams the numbers must not go to the files that the command opens.
+TEST_F(Failures, ClosedStreams) {
+  const Outcome run = at_->sh(
+      Workspace::line({}, "train gpt.onnx --steps 2 --metrics closed.jsonl") + " <&- >&- 2>&-");
+  EXPECT_EQ(run.status, 0) << describe(run);
+  EXPECT_EQ(at_->read("closed.jsonl").rfind("{\"step\":1,", 0), 0u) << at_->read("closed.jsonl");
+  EXPECT_EQ(at_->read("closed.jsonl").find("trained"), std::string::npos);
 }
 
 /// Starts a long run, does `harm` once it trains (with $pid of the process started), and wants it
@@ -406,6 +432,21 @@ TEST_F(Failures, ARankThatIsKilledEndsTheJob) {
   EXPECT_EQ(run.out.find("nobody to kill"), std::string::npos) << describe(run);
   EXPECT_LT(run.seconds, kQuick) << describe(run);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which want terabytes
+TEST_F(Failures, ThreadsThatCannotBeStarted) {
+  for (const std::string command : {"", "verify "}) {
+    const Outcome run = at_->sh(
+        "ulimit -v 900000\n" + Workspace::line(threads(150), command + "gpt.onnx --planner dp"),
+        60);
+    EXPECT_EQ(run.status, 1) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find("no thread could be started beside "), std::string::npos)
+        << describe(run);
+    EXPECT_LT(run.seconds, kQuick) << describe(run);
+  }
+}
+#endif
 
 TEST_F(Failures, InterruptsEndTheJob) {
   for (const Ranks ranks : {threads(2), mpi(2)}) {
