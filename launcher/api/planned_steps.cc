@@ -28,8 +28,10 @@ PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& 
     if (values_.count(name) > 0) {
       sharding = plan_.values.at(name);
     } else if (const size_t at = name.rfind("@["); at != std::string::npos) {
-      const size_t end = name.find("@halo", at);
-      sharding = parse_sharding(std::string_view(name).substr(at + 1, end - at - 1), plan_.mesh);
+      std::string_view text = std::string_view(name).substr(at + 1);
+      if (text.ends_with("@halo")) text.remove_suffix(5);
+      // What a step finds in a copy, as group_rows does, is named after it and has no Sharding.
+      if (text.ends_with("]") || text.ends_with(")")) sharding = parse_sharding(text, plan_.mesh);
     }
     shardings_.push_back(std::move(sharding));
   }

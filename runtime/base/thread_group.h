@@ -25,9 +25,10 @@ class ThreadGroup {
     try {
       threads_.emplace_back(std::forward<F>(f), std::forward<Arguments>(arguments)...);
     } catch (const std::system_error& e) {
-      throw Error(ErrorKind::device,
-                  str("no thread could be started beside ", threads_.size(), " others (",
-                      e.code().message(), "); use fewer ranks, or raise 'ulimit -u' or 'ulimit -v'"));
+      throw Error(
+          ErrorKind::device,
+          str("no thread could be started beside ", threads_.size(), " others (",
+              e.code().message(), "); use fewer ranks, or raise 'ulimit -u' or 'ulimit -v'"));
     }
   }
   void join() {

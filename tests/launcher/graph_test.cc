@@ -317,6 +317,21 @@ TEST_F(Graphs, TracesPredictExchanges) {
   }
 }
 
+/// Groups of rows that are found in a copy of the edge list are no value and have no Sharding.
+TEST_F(Graphs, GroupsOfRowsOfACopy) {
+  const Outcome made = at_->shardrun(
+      "model gat --features 6 --classes 3 --hidden 6 --heads 2 --nodes 40 --edges 160 -o "
+      "list.onnx");
+  ASSERT_EQ(made.status, 0) << describe(made);
+  for (const std::string command :
+       {"plan list.onnx", "train list.onnx --steps 1 --profile t.json"}) {
+    const Outcome run =
+        at_->shardrun(threads(2), command + " --mesh d=2 --shard 'Gather(_1)?=[d]'");
+    EXPECT_EQ(run.status, 0) << describe(run);
+  }
+  EXPECT_NE(at_->read("t.json").find("@[-]/groups"), std::string::npos);
+}
+
 /// Edges in another order name more rows than the plan has room for.
 TEST_F(Graphs, APlanForOtherEdgesIsRefused) {
   at_->write("ring.npz", ring_npz());
