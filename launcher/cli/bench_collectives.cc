@@ -2,6 +2,7 @@
 // measured here; MPI's ranks by this same command, started once more under mpirun.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -92,6 +93,8 @@ class Collectives {
 
   int run() {
     if (launched_processes() > 1) return run_launched();
+    if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr)
+      refuse("bench collectives measures between ranks, and mpirun started one; start two or more");
     World alone = World::threads(1);
     check_outputs(alone, {{"--json", o_.json}}, {});
     const int ranks = o_.ranks.value_or(2);
@@ -219,7 +222,7 @@ Bench add_bench_collectives(CLI::App& bench) {
       "Every collective, between threads and between processes, against a copy of its bytes and "
       "against MPI's own");
   app->add_option("--ranks", o.ranks, "How many (default: 2, or mpirun's)")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(2, 1024));
   app->add_option("--sizes", o.sizes,
                   "FIRST..LAST, in steps of four, or some with commas: bytes of the largest tensor "
                   "that a rank gives or gets")

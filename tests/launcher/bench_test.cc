@@ -199,7 +199,7 @@ TEST(Bench, RefusesWithASentence) {
             "no-such-program"},
            {"weak-scaling --model gpt --json no/such/folder/x", "no/such/folder/x"},
            {"weak-scaling --model gpt --plot x.png", "x.png: the plot is an SVG"},
-           {"collectives --ranks 0", "--ranks"},
+           {"collectives --ranks 1", "--ranks: Value 1 not in range 2"},
            {"collectives --sizes 4KiB..1KiB", "--sizes"},
            {"collectives --sizes 1KiB,", "--sizes"},
            {"collectives --backends nccl", "nccl"},
@@ -256,6 +256,9 @@ TEST(CollectivesBench, AsOneOfMpirunsProcesses) {
   const Outcome wrong = at.sh(call + " --ranks 2");
   EXPECT_NE(wrong.status, 0);
   EXPECT_NE(message(wrong).find("mpirun started 3"), std::string::npos) << describe(wrong);
+  const Outcome alone = at.sh(SHARDRUN_MPIEXEC " -np 1 " SHARDRUN_COMMAND " bench collectives");
+  EXPECT_NE(alone.status, 0);
+  EXPECT_NE(message(alone).find("mpirun started one"), std::string::npos) << describe(alone);
 }
 
 /// What a training run tells of itself, and of a failure.
