@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,10 +34,24 @@ bool is_float_format(const StoredArray& array);
 /// unsupported.
 StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<const void> owner,
                       const std::string& name);
-/// The arrays of a zip file as numpy writes it: stored or deflated, zip64 where large; by name
-/// without ".npy". Deflated arrays are inflated into memory here. Throws invalid_input or
-/// unsupported.
-std::vector<std::pair<std::string, StoredArray>> open_npz(const std::string& path);
+/// A zip file of arrays as numpy writes it: stored or deflated, zip64 where large. Names are
+/// without
+/// ".npy". Throws invalid_input or unsupported; what an array holds that nobody asks for does not
+/// matter.
+class NpzArchive {
+ public:
+  explicit NpzArchive(const std::string& path);
+  const std::vector<std::string>& names() const { return names_; }  // in the file's order
+  bool has(const std::string& name) const;
+  /// Null if it has none. Deflated arrays are inflated into memory when first asked for. Stays as
+  /// long as the archive; what owns its bytes may stay longer.
+  const StoredArray* find(const std::string& name) const;
+
+ private:
+  std::vector<std::string> names_;
+  std::function<StoredArray(size_t)> open_;  // the array of names_[i]
+  mutable std::map<std::string, StoredArray> opened_;
+};
 
 /// MNIST's format (http://yann.lecun.com/exdb/mnist): any element type and rank, gzipped or not;
 /// gzipped files, and elements of several bytes, are unpacked into memory. Throws invalid_input.

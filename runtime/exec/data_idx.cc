@@ -66,11 +66,15 @@ class Reader {
       const int code = inflate(&z, Z_NO_FLUSH);
       in_ += in - z.avail_in;
       done += out - z.avail_out;
-      ended_ = code == Z_STREAM_END;
+      if (code == Z_STREAM_END) {  // other members may follow, which hold what comes next
+        const unsigned char* next = file_->data() + in_;
+        ended_ = file_->size() - in_ < 2 || next[0] != 0x1f || next[1] != 0x8b;
+        if (!ended_) inflateReset(&z);
+      }
       const bool stuck = code == Z_BUF_ERROR || (code == Z_OK && in == 0 && z.avail_out > 0);
       SR_REQUIRE(!stuck, invalid_input, file_->path(), ": the gzip stream ends after ",
                  file_->size(), " bytes, before its data do; the file is cut short");
-      SR_REQUIRE(ended_ || code == Z_OK, invalid_input, file_->path(),
+      SR_REQUIRE(code == Z_STREAM_END || code == Z_OK, invalid_input, file_->path(),
                  ": the gzip stream is damaged: ", z.msg == nullptr ? "bad data" : z.msg);
     }
     out_ += done;

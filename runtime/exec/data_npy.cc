@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "exec/data_files.h"
 #include "exec/data_internal.h"
@@ -284,17 +285,32 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   return array;
 }
 
-std::vector<std::pair<std::string, StoredArray>> open_npz(const std::string& path) {
-  const Zip zip(std::make_shared<MappedFile>(path));
-  std::vector<std::pair<std::string, StoredArray>> arrays;
-  for (const ZipEntry& entry : zip.entries()) {
-    std::string name = entry.name;
-    if (!name.ends_with(".npy")) continue;
-    name.resize(name.size() - 4);
-    arrays.emplace_back(name, zip.open(entry, str(path, ": array '", name, "'")));
+NpzArchive::NpzArchive(const std::string& path) {
+  const auto zip = std::make_shared<Zip>(std::make_shared<MappedFile>(path));
+  std::vector<ZipEntry> entries;
+  std::set<std::string> seen;
+  for (const ZipEntry& entry : zip->entries()) {
+    if (!entry.name.ends_with(".npy")) continue;
+    names_.push_back(entry.name.substr(0, entry.name.size() - 4));
+    entries.push_back(entry);
+    SR_REQUIRE(seen.insert(names_.back()).second, invalid_input, path, ": has two arrays '",
+               names_.back(), "', wanted one of each name");
   }
-  SR_REQUIRE(!arrays.empty(), invalid_input, path, ": holds no numpy arrays");
-  return arrays;
+  SR_REQUIRE(!names_.empty(), invalid_input, path, ": holds no numpy arrays");
+  open_ = [=, names = names_](size_t i) {
+    return zip->open(entries[i], str(path, ": array '", names[i], "'"));
+  };
+}
+
+bool NpzArchive::has(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end();
+}
+
+const StoredArray* NpzArchive::find(const std::string& name) const {
+  if (const auto known = opened_.find(name); known != opened_.end()) return &known->second;
+  const auto at = std::find(names_.begin(), names_.end(), name);
+  if (at == names_.end()) return nullptr;
+  return &opened_.emplace(name, open_(static_cast<size_t>(at - names_.begin()))).first->second;
 }
 
 }  // namespace shardrun

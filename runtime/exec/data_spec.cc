@@ -11,8 +11,6 @@
 namespace shardrun {
 namespace {
 
-using NamedArrays = std::vector<std::pair<std::string, StoredArray>>;
-
 constexpr const char* kTargetNames[] = {"target", "targets", "labels", "y"};
 constexpr const char* kMaskNames[] = {"train_mask", "val_mask", "test_mask"};
 constexpr const char* kEdges = "edge_index";
@@ -28,47 +26,39 @@ std::string names_of(const std::vector<BatchField>& fields) {
   return quoted(fields, [](const BatchField& f) { return f.name; });
 }
 
-std::string names_of(const NamedArrays& arrays) {
-  return quoted(arrays, [](const auto& a) { return a.first; });
-}
-
-const StoredArray* find(const NamedArrays& arrays, const std::string& name) {
-  for (const auto& [n, array] : arrays) {
-    if (n == name) return &array;
-  }
-  return nullptr;
+std::string names_of(const NpzArchive& arrays) {
+  return quoted(arrays.names(), [](const std::string& name) { return name; });
 }
 
 /// An archive and the names that its arrays go by.
 struct NpzSpec {
   std::string path;
   std::map<std::string, std::string> array_of;  // by field
-  NamedArrays arrays;
+  NpzArchive arrays;
 
-  NpzSpec(const std::string& spec, const std::string& rest) {
+  NpzSpec(const std::string& spec, const std::string& rest)
+      : path(split_text(rest, ',')[0]), arrays(path) {
     const std::vector<std::string> words = split_text(rest, ',');
-    path = words[0];
     for (size_t i = 1; i < words.size(); ++i) {
       const size_t equals = words[i].find('=');
       SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, "--data ", spec, ": '",
                  words[i], "' is not FIELD=ARRAY");
       array_of[words[i].substr(0, equals)] = words[i].substr(equals + 1);
     }
-    arrays = open_npz(path);
   }
 
   /// The array for a field; null if there is none.
   const StoredArray* of(const std::string& field) const {
     if (const auto given = array_of.find(field); given != array_of.end()) {
-      const StoredArray* array = find(arrays, given->second);
+      const StoredArray* array = arrays.find(given->second);
       SR_REQUIRE(array != nullptr, invalid_input, path, ": no array '", given->second,
                  "', wanted for '", field, "'; it has ", names_of(arrays));
       return array;
     }
-    if (const StoredArray* array = find(arrays, field)) return array;
+    if (const StoredArray* array = arrays.find(field)) return array;
     if (field != kTargetNames[0]) return nullptr;
     for (const char* name : kTargetNames) {
-      if (const StoredArray* array = find(arrays, name)) return array;
+      if (const StoredArray* array = arrays.find(name)) return array;
     }
     return nullptr;
   }
@@ -86,7 +76,7 @@ std::optional<std::array<std::vector<int64_t>, 3>> read_masks(const NpzSpec& npz
   std::string missing;
   bool any = false;
   for (size_t s = 0; s < masks.size(); ++s) {
-    masks[s] = find(npz.arrays, kMaskNames[s]);
+    masks[s] = npz.arrays.find(kMaskNames[s]);
     any = any || masks[s] != nullptr;
     if (masks[s] == nullptr) missing += str(missing.empty() ? "'" : ", '", kMaskNames[s], "'");
   }
@@ -146,7 +136,7 @@ std::unique_ptr<DataSource> open_with(ArrayData data, std::vector<BatchField> fi
 /// A mask has an element for each row of the targets.
 void check_rows(const ArrayData& data, const std::vector<BatchField>& fields, const NpzSpec& npz) {
   if (!data.masks) return;
-  const StoredArray& mask = *find(npz.arrays, kMaskNames[0]);
+  const StoredArray& mask = *npz.arrays.find(kMaskNames[0]);
   for (size_t i = 0; i < fields.size(); ++i) {
     if (fields[i].role != BatchField::Role::target) continue;
     const StoredArray& array = data.arrays[i].first();
@@ -332,7 +322,7 @@ bool is_archive(const std::string& spec) { return spec.rfind("npz:", 0) == 0; }
 
 bool has_masks(const NpzSpec& npz) {
   return std::any_of(std::begin(kMaskNames), std::end(kMaskNames),
-                     [&](const char* name) { return find(npz.arrays, name) != nullptr; });
+                     [&](const char* name) { return npz.arrays.has(name); });
 }
 
 /// May the first dim of the arrays for these inputs be that of samples? Then it is one for all.

@@ -71,8 +71,10 @@ class Images : public DataTest {
 TEST_F(Images, IdxPlainAndGzippedAreTheSame) {
   const auto fields = image_fields();
   const auto plain = open_data(idx_spec(), fields, {});
-  const auto zipped = open_data(
-      "idx:" + write("i.gz", gzip(images)) + "," + write("l.gz", gzip(labels)), fields, {});
+  // Of several members, as pigz and bgzip write them, too.
+  const std::string members = gzip(images.substr(0, 100)) + gzip(images.substr(100));
+  const auto zipped =
+      open_data("idx:" + write("i.gz", members) + "," + write("l.gz", gzip(labels)), fields, {});
   for (int64_t batch : {0, 1, 5}) {
     const auto x = read_all<float>(*plain, batch, fields[0]);
     EXPECT_EQ(read_all<float>(*zipped, batch, fields[0]), x);
@@ -268,6 +270,7 @@ TEST_F(Images, BadFilesAreRefusedWithTheirNames) {
   std::string flipped = zipped;
   flipped[flipped.size() - 5] = static_cast<char>(flipped[flipped.size() - 5] ^ 1);  // its checksum
   refused(flipped, labels, "the gzip stream is damaged");
+  refused(zipped + zipped, labels, "has more bytes than its shape");
   refused(images.substr(0, 100), labels, "needs 300 bytes, but 84 follow the header");
   refused(images + "x", labels, "has more bytes than its shape [10, 6, 5] needs");
   refused("P5 6 5", labels, "is no IDX file");

@@ -315,6 +315,21 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
           "say npz:FILE,z=ARRAY");
 }
 
+TEST_F(DataTest, ArchivesMayHoldWhatNobodyAsksFor) {
+  const auto one = std::vector{field("v", DType::f32, {1})};
+  const std::string v = npy("<f4", "(2,)", bytes_of<float>({1, 2}));
+  const std::string path = write(
+      "names.npz", npz({{"classes", npy("<U1", "(2,)", "a\0\0\0b\0\0\0")}, {"v", v}, {"x", "?"}}));
+  EXPECT_EQ(read_all<float>(*open_data("npz:" + path, one, {}), 0, one[0]),
+            (std::vector<float>{1}));
+  EXPECT_NE(
+      open_error("npz:" + path + ",v=classes", one).find("array 'classes': elements are '<U1'"),
+      std::string::npos);
+  const std::string twice = write("twice.npz", npz({{"v", v}, {"v", v}}));
+  EXPECT_EQ(open_error("npz:" + twice, one),
+            twice + ": has two arrays 'v', wanted one of each name");
+}
+
 TEST_F(DataTest, DamagedZipFilesAreRefusedNeverFollowed) {
   const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}),
                                        field("y", DType::i64, {3}, 3)};

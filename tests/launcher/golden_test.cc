@@ -63,7 +63,9 @@ std::vector<Case> cases() {
 /// What make_golden.py recorded: in/…, output, losses, grad/…, after/….
 NamedTensors read_golden(const std::string& model) {
   NamedTensors out;
-  for (const auto& [name, array] : open_npz(std::string(SHARDRUN_GOLDEN) + "/" + model + ".npz")) {
+  const NpzArchive recorded(std::string(SHARDRUN_GOLDEN) + "/" + model + ".npz");
+  for (const std::string& name : recorded.names()) {
+    const StoredArray& array = *recorded.find(name);
     const DType dtype = array.format == "<f4" ? DType::f32 : DType::i64;
     EXPECT_TRUE(array.format == "<f4" || array.format == "<i8") << name << " is " << array.format;
     Tensor tensor({dtype, array.shape});

@@ -18,7 +18,9 @@ std::string golden(const std::string& file) { return std::string(SHARDRUN_GOLDEN
 
 NamedTensors read_recorded(const std::string& model) {
   NamedTensors out;
-  for (const auto& [name, array] : open_npz(golden(model + ".npz"))) {
+  const NpzArchive recorded(golden(model + ".npz"));
+  for (const std::string& name : recorded.names()) {
+    const StoredArray& array = *recorded.find(name);
     const DType dtype = array.format == "<f4"   ? DType::f32
                         : array.format == "|b1" ? DType::boolean
                                                 : DType::i64;
