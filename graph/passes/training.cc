@@ -30,13 +30,26 @@ ValueId sum_all(Graph& g, ValueId value, const std::string& name) {
   return g.add("reduce_sum", {value}, {{"axes", axes}, {"keepdims", int64_t{0}}}, name);
 }
 
+/// The first output, or what it is the softmax of over the classes: models of Keras and
+/// scikit-learn end in one, and their losses are told so.
+ValueId logits_of(const Graph& g) {
+  const ValueId output = g.outputs[0];
+  const NodeId producer = g.value(output).producer;
+  if (producer < 0 || g.node(producer).op != "softmax") return output;
+  const int64_t last = static_cast<int64_t>(g.type(output).shape.size()) - 1;
+  return g.node(producer).attrs.i("axis") == last ? g.node(producer).inputs[0] : output;
+}
+
 void attach_cross_entropy(Graph& g) {
   constexpr int64_t kIgnored = -100;
-  const ValueId logits = g.outputs[0];
+  const ValueId logits = logits_of(g);
   const Shape& shape = g.type(logits).shape;
   SR_REQUIRE(shape.size() >= 2 && is_float(g.type(logits).dtype), invalid_input,
              "loss cross-entropy: first output '", g.value(logits).name, "' is ", g.type(logits),
              ", wanted floating logits [..., classes]");
+  SR_REQUIRE(shape.back() > 1, invalid_input, "loss cross-entropy: first output '",
+             g.value(logits).name, "' is ", g.type(logits),
+             ", logits of one class; make it two, or say --loss mse");
   const ValueId target =
       g.add_input(kTarget, {DType::i64, Shape(shape.begin(), shape.end() - 1)}, Role::batch);
   const ValueId losses =
@@ -100,7 +113,9 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
              "first output '", graph.value(first).name, "' is ", type,
              ", no loss; say --loss cross-entropy or --loss mse");
   attach_cross_entropy(graph);
-  return "loss: cross-entropy of '" + graph.value(first).name + "' against the target" +
+  const ValueId logits = logits_of(graph);
+  return "loss: cross-entropy of '" + graph.value(logits).name + "' against the target" +
+         (logits != first ? " (the logits of the softmax that the model ends in)" : "") +
          (kind.empty() ? " (assumed: the inputs are tokens)" : "");
 }
 

@@ -14,7 +14,8 @@ inline constexpr const char* kTarget = "target";
 
 /// Sets graph.loss. A floating scalar as first output is the loss itself (`kind` must then be "" ).
 /// Otherwise `kind` says what to compute on the first output against a new batch input kTarget:
-///   cross-entropy  outputs[0] [..., classes], target i64 [...]; mean over targets other than -100
+///   cross-entropy  outputs[0] [..., classes], or its logits where it is their softmax, target i64
+///                  [...]; mean over targets other than -100
 ///   mse            outputs[0], target of the same type; mean of squared differences
 /// "" with a non-scalar output: cross-entropy if some batch input is integer and has the shape of
 /// the output without its last dim (a language model), else throws invalid_input asking for a loss.

@@ -394,6 +394,25 @@ TEST(AttachLoss, CrossEntropyByHand) {
   EXPECT_EQ(evaluate_graph(g, feeds, std::vector{g.loss})[0].at(0), 0);
 }
 
+/// Keras's and scikit-learn's models end in probabilities: -log of the target's is the loss.
+TEST(AttachLoss, CrossEntropyOfASoftmaxIsThatOfItsLogits) {
+  Graph g = logits_model();
+  g.outputs = {g.add("softmax", {g.outputs[0]}, {{"axis", int64_t{2}}}, "p")};
+  expect_mentions(attach_loss(g, "cross-entropy"), {"the logits of the softmax"});
+  check_graph(g);
+  NamedTensors feeds = testing::feeds_for(g);
+  feeds[kTarget] = Tensor::from<int64_t>({2, 3}, {1, 0, 4, 0, 3, 2}, DType::i64);
+  const std::vector<Tensor> got = evaluate_graph(g, feeds, std::vector{g.outputs[0], g.loss});
+  double total = 0;
+  for (int64_t row = 0; row < 6; ++row)
+    total -= std::log(got[0].at(row * 5 + feeds[kTarget].int_at(row)));
+  EXPECT_NEAR(got[1].at(0), total / 6, 1e-5);
+  // Over another dim it makes no classes' probabilities.
+  Graph other = logits_model();
+  other.outputs = {other.add("softmax", {other.outputs[0]}, {{"axis", int64_t{1}}}, "p")};
+  EXPECT_EQ(attach_loss(other, "cross-entropy").find("softmax"), std::string::npos);
+}
+
 TEST(AttachLoss, MeanSquaredErrorByHand) {
   Graph g = logits_model(false);
   attach_loss(g, "mse");
@@ -437,6 +456,10 @@ TEST(AttachLoss, Refusals) {
   vector.g.outputs = {vector.in("x", {3})};
   expect_mentions(message_of([&] { attach_loss(vector.g, "cross-entropy"); }),
                   {"f32[3]", "[..., classes]"});
+  Build one(DType::f32);
+  one.g.outputs = {one.in("x", {3, 1})};
+  expect_mentions(message_of([&] { attach_loss(one.g, "cross-entropy"); }),
+                  {"f32[3, 1]", "one class", "--loss mse"});
   Build ints;
   ints.g.outputs = {ints.ints("x", {3, 4})};
   expect_mentions(message_of([&] { attach_loss(ints.g, "mse"); }), {"i64[3, 4]", "floating"});
