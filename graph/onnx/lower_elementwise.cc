@@ -97,6 +97,13 @@ void hard_sigmoid(NodeContext& c) {
                 {{"alpha", c.attr_f("alpha", 0.2)}, {"beta", c.attr_f("beta", 0.5)}}));
 }
 
+/// TensorFlow's operators, which tf2onnx passes on as they are where ONNX has none: 1 - erf(x),
+/// exp(x) - 1.
+void erfc(NodeContext& c) {
+  c.out(c.b.add("sub", {c.b.scalar(1, c.b.dtype(c.in(0))), c.b.add("erf", {c.in(0)})}));
+}
+void expm1(NodeContext& c) { c.out(c.b.with("sub", c.b.add("exp", {c.in(0)}), 1)); }
+
 void gelu(NodeContext& c) {
   const std::string approximate = c.attr_s("approximate", "none");
   if (approximate != "none" && approximate != "tanh")
@@ -244,6 +251,8 @@ constexpr Lowering kTable[] = {{"Abs", 6, plain_unary},
                                {"ThresholdedRelu", 10, thresholded_relu},
                                {"Selu", 6, selu},
                                {"HardSigmoid", 6, hard_sigmoid},
+                               {"Erfc", 1, erfc},
+                               {"Expm1", 1, expm1},
                                {"Gelu", 20, gelu},
                                {"Swish", 24, swish},
                                {"PRelu", 9, prelu},

@@ -1,4 +1,5 @@
 // Lowering of indexing: Gather, Scatter and their relatives, OneHot.
+#include <numeric>
 #include <optional>
 #include <regex>
 
@@ -134,6 +135,39 @@ void gather_elements(NodeContext& c) {
   c.out(c.b.add("gather_elements", {data, indices}, {{"axis", axis}}));
 }
 
+/// The first `sequence_lens` steps of each sample backward, the others as they are.
+void reverse_sequence(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  const Shape shape = b.shape(x);
+  const auto axis_of = [&](const char* name, int64_t otherwise) {
+    return static_cast<size_t>(NodeContext::axis(c.attr_i(name, otherwise), b.rank(x)));
+  };
+  const size_t batch = axis_of("batch_axis", 1), time = axis_of("time_axis", 0);
+  SR_REQUIRE(batch != time && b.shape(c.in(1)) == Shape{shape[batch]}, invalid_input, "lengths ",
+             b.type(c.in(1)), " of ", b.type(x), ", samples in dim ", batch, " and steps in dim ",
+             time);
+  const int64_t steps = shape[time];
+  const Tensor* known = b.known(c.in(1));
+  bool whole = known != nullptr;
+  for (int64_t i = 0; whole && i < known->count(); ++i) whole = known->at(i) == steps;
+  if (whole && steps > 0) {
+    std::vector<int64_t> starts(shape.size(), 0), ends = shape, strides(shape.size(), 1);
+    starts[time] = steps - 1, ends[time] = -1, strides[time] = -1;
+    return c.out(b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", strides}}));
+  }
+  Shape of_batch(shape.size(), 1), of_time(shape.size(), 1);
+  of_batch[batch] = shape[batch], of_time[time] = steps;
+  std::vector<int64_t> order(static_cast<size_t>(steps));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const V step = b.reshape(b.ints(order), of_time);
+  const V lengths = b.reshape(b.cast(c.in(1), DType::i64), of_batch);
+  const V mirrored = b.with("sub", b.add("sub", {lengths, step}), 1);
+  const V from = b.add("where", {b.add("less", {step, lengths}), mirrored, step});
+  c.out(
+      b.add("gather_elements", {x, b.expand(from, shape)}, {{"axis", static_cast<int64_t>(time)}}));
+}
+
 /// Indices [..., k] into dims [first, first + k): each column has its own size.
 V normalise_nd(NodeContext& c, V indices, int64_t first, const Shape& dims) {
   Builder& b = c.b;
@@ -260,7 +294,7 @@ constexpr Lowering kTable[] = {
     {"Gather", 11, gather},        {"GatherElements", 11, gather_elements},
     {"GatherND", 11, gather_nd},   {"ScatterElements", 11, scatter_elements},
     {"ScatterND", 11, scatter_nd}, {"OneHot", 11, one_hot},
-    {"NonZero", 9, non_zero}};
+    {"NonZero", 9, non_zero},      {"ReverseSequence", 10, reverse_sequence}};
 
 }  // namespace
 

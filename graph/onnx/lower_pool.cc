@@ -155,6 +155,7 @@ double source_position(const std::string& mode, double i, double scale, int64_t 
   if (mode == "align_corners")
     return to == 1 ? 0 : i * static_cast<double>(from - 1) / static_cast<double>(to - 1);
   if (mode == "pytorch_half_pixel" && to == 1) return 0;
+  if (mode == "tf_half_pixel_for_nn") return (i + 0.5) / scale;
   if (mode == "half_pixel_symmetric") {
     const double adjustment = static_cast<double>(to) / (scale * static_cast<double>(from));
     const double centre = static_cast<double>(from) / 2;
@@ -299,11 +300,13 @@ void resize(NodeContext& c) {
   const std::string coordinates = c.attr_s("coordinate_transformation_mode", "half_pixel");
   const bool known = coordinates == "half_pixel" || coordinates == "pytorch_half_pixel" ||
                      coordinates == "asymmetric" || coordinates == "align_corners" ||
-                     coordinates == "half_pixel_symmetric";
+                     coordinates == "half_pixel_symmetric" ||
+                     // Of opset 11 and 12; tf2onnx writes it in later ones, too.
+                     coordinates == "tf_half_pixel_for_nn";
   if (!known) {
     c.refuse_attr("coordinate_transformation_mode",
-                  "supported are half_pixel, half_pixel_symmetric, pytorch_half_pixel, asymmetric "
-                  "and align_corners");
+                  "supported are half_pixel, half_pixel_symmetric, pytorch_half_pixel, asymmetric, "
+                  "align_corners and tf_half_pixel_for_nn");
   }
   if (c.attr_i("antialias", 0) != 0) c.refuse_attr("antialias", "export without it");
   // Of other modes, or with sizes only.
