@@ -1,4 +1,4 @@
-// Names as PyTorch's exporters make them.
+// Names as PyTorch's exporters and tf2onnx make them.
 #include "graph/onnx/exporter_names.h"
 
 #include <algorithm>
@@ -189,6 +189,38 @@ bool computes(const std::string& name) {
       "sin",      "cos",  "exp",     "log", "neg",    "pow", "sqrt",   "rsqrt",     "sigmoid",
       "softplus", "tanh", "softmax", "mm",  "matmul", "div", "einsum", "reciprocal"};
   return ops.count(op_of(name)) > 0;
+}
+
+bool reads_variable(const std::string& name) {
+  return name.find("/ReadVariableOp") != std::string::npos;
+}
+
+namespace {
+
+/// The op of TensorFlow's that made "model/norm/batchnorm/mul_1:0": "mul". Empty for other names.
+std::string tensorflow_op(const std::string& name) {
+  const size_t slash = name.rfind('/'), colon = name.rfind(':');
+  if (slash == std::string::npos || colon == std::string::npos || colon < slash) return "";
+  return op_of(name.substr(slash + 1, colon - slash - 1));
+}
+
+}  // namespace
+
+bool is_tensorflow_constant(const std::string& name) {
+  const std::string op = tensorflow_op(name);
+  return op == "Const" || op == "x" || op == "y";
+}
+
+bool computed_by_tensorflow(const std::string& name) {
+  static const std::set<std::string> ops = {
+      "Add", "Mul", "Neg", "Sub", "add", "mul", "sub", "truediv", "merged_input", "truediv_recip"};
+  return ops.count(tensorflow_op(name)) > 0;
+}
+
+bool is_folded_norm(const std::string& name) {
+  return name.rfind("onnx::Conv_", 0) == 0 || name.ends_with(".weight_bias") ||
+         name.ends_with("_fused_bn") || name.ends_with("/merged_input:0") ||
+         (name.find("/batchnorm/") != std::string::npos && computed_by_tensorflow(name));
 }
 
 }  // namespace shardrun::importer

@@ -1,4 +1,4 @@
-// What names in an exported file say: an exporter's own, a module's, an op's result.
+// What names in an exported file say: an exporter's own, a module's, an op's result, a variable's.
 #pragma once
 
 #include <string>
@@ -32,5 +32,20 @@ bool moves_only(const std::string& name);
 
 /// Ops of numbers, never of indices.
 bool computes(const std::string& name);
+
+/// A variable of TensorFlow, as tf2onnx names it: "model/dense/Cast/ReadVariableOp:0".
+bool reads_variable(const std::string& name);
+
+/// A constant of TensorFlow's graph, no variable: "model/Const_1:0", "model/Sub/y:0".
+bool is_tensorflow_constant(const std::string& name);
+
+/// What TensorFlow or tf2onnx computed from variables and constants, named like the op:
+/// "model/norm/batchnorm/mul:0", "ConstantFolding/model/truediv_recip:0".
+bool computed_by_tensorflow(const std::string& name);
+
+/// Of these, what an exporter made of a batch normalisation: PyTorch's of a convolution's bias
+/// ('onnx::Conv_194', 'conv1.weight_bias'), TensorFlow of its statistics, scale and shift
+/// ("…/batchnorm/sub:0"), TensorFlow or tf2onnx of a convolution's weight.
+bool is_folded_norm(const std::string& name);
 
 }  // namespace shardrun::importer

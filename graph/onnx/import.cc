@@ -7,6 +7,7 @@
 
 #include "graph/onnx/lowering.h"
 #include "graph/onnx/weights.h"
+#include "graph/onnx/written_batch_norm.h"
 #include "graph/optimizer.h"
 
 namespace shardrun {
@@ -88,6 +89,7 @@ class Importer {
     check_all_names(nodes);
     drop_dead(nodes, proto);
     check_supported(nodes);
+    if (options_.training) gather_batch_norms(model_, nodes);
     Weights weights = decide_weights(model_, nodes, options_, report_);
     bind_inputs(nodes);
     add_weights(weights);
@@ -375,6 +377,10 @@ class Importer {
               ? "as --mode train asks"
               : "the export's metadata says that the model was in training mode",
           ")"));
+    }
+    if (options_.mode == ImportOptions::Mode::train && r.batch_statistics == 0) {
+      report_.notes.push_back(
+          "--mode train changes nothing: no batch normalisation was found in the file");
     }
     if (r.stored_statistics > 0) {
       report_.notes.push_back(str(

@@ -1,5 +1,9 @@
 // Lowering of BatchNormalization: by the batch's own statistics or by stored ones.
+#include <algorithm>
+#include <numeric>
+
 #include "graph/onnx/lowering.h"
+#include "graph/onnx/written_batch_norm.h"
 
 namespace shardrun::importer {
 namespace {
@@ -53,15 +57,33 @@ void update(NodeContext& c, V running, V next) {
   if (b.graph.value(id).role == Role::state) b.graph.updates[id] = b.id(next);
 }
 
+/// Which dim of x the channels are. What was written out says it by the shape that scales x.
+int64_t channel_axis(NodeContext& c, V x) {
+  if (c.proto.domain() != kWrittenOut) return 1;
+  const Shape& factor = c.b.shape(c.in(5));
+  const auto channels = std::find_if(factor.begin(), factor.end(), [](int64_t d) { return d > 1; });
+  const int64_t axis = c.b.rank(x) - (factor.end() - channels);
+  SR_REQUIRE(axis >= 0, invalid_input, "channels ", c.b.type(c.in(5)), " of ", c.b.type(x));
+  return axis;
+}
+
 void batch_norm(NodeContext& c) {
   Builder& b = c.b;
-  const V x = c.in(0);
+  V x = c.in(0);
   SR_REQUIRE(b.rank(x) >= 2 && is_float(b.dtype(x)), invalid_input,
              "wants a floating [N, C, …], got ", b.type(x));
   if (c.attr_i("spatial", 1) != 1) c.refuse_attr("spatial", "statistics are per channel");
   const DType wide = b.dtype(x) == DType::f64 ? DType::f64 : DType::f32;
+  std::vector<int64_t> perm(b.shape(x).size());  // its own inverse
+  std::iota(perm.begin(), perm.end(), int64_t{0});
+  std::swap(perm[1], perm[static_cast<size_t>(channel_axis(c, x))]);
+  x = b.transpose(x, perm);
   auto channels = [&](size_t i) { return b.cast(c.in(i), wide); };
-  const V scale = channels(1), bias = channels(2);
+  auto optional = [&](size_t i, double otherwise) {
+    const bool absent = c.proto.domain() == kWrittenOut && !c.has(i);
+    return absent ? b.fill(otherwise, wide, b.shape(c.in(3))) : channels(i);
+  };
+  const V scale = optional(1, 1), bias = optional(2, 0);
   V mean = channels(3), variance = channels(4);
   const double momentum = c.attr_f("momentum", 0.9), eps = c.attr_f("epsilon", 1e-5);
   c.attr_i("training_mode", 0);
@@ -96,7 +118,8 @@ void batch_norm(NodeContext& c) {
     c.report.batch_statistics += 1;
     c.report.promoted += form == BatchNormForm::promoted;
   }
-  c.out(0, b.add("batch_norm", {x, mean, variance, scale, bias}, {{"eps", eps}}));
+  c.out(0,
+        b.transpose(b.add("batch_norm", {x, mean, variance, scale, bias}, {{"eps", eps}}), perm));
 }
 
 constexpr Lowering kTable[] = {{"BatchNormalization", 9, batch_norm}};

@@ -47,9 +47,13 @@ class Recurrence {
       activations_.push_back(activations_[i]);
     if (c.has_attr("activations")) read_activations();
     if (c.has(4)) read_lengths(direction);
+    one_bias = c.report.producer.rfind("tf2onnx ", 0) == 0;
   }
 
   int64_t directions = 1;
+  /// TensorFlow's layers have one bias for each gate, which tf2onnx writes as W's, with zeros as
+  /// R's that are to stay: trained, they would double what the bias learns.
+  bool one_bias = false;
 
   /// Direction d of an input [directions, …], without that dim.
   V part(size_t input, int64_t d) const {
@@ -60,7 +64,10 @@ class Recurrence {
 
   /// x + the biases of `count` gates from gate `first` of both halves of the input.
   V with_bias(V x, int64_t d, int64_t first, int64_t count) const {
-    return c_.has(3) ? b_.add("add", {x, gates(part(3, d), 0, first, count)}) : x;
+    if (!c_.has(3)) return x;
+    V bias = gates(part(3, d), 0, first, count);
+    if (one_bias && first >= gates_) bias = b_.add("identity", {bias}, {{"detach", int64_t{1}}});
+    return b_.add("add", {x, bias});
   }
 
   /// x W' and W's bias, of all steps at once: [S, B, gates H].
@@ -201,7 +208,8 @@ void lstm(NodeContext& c) {
 void gru(NodeContext& c) {
   Builder& b = c.b;
   const bool reset_last = c.attr_i("linear_before_reset", 0) != 0;
-  const Recurrence r(c, 3, {"sigmoid", "tanh"});
+  Recurrence r(c, 3, {"sigmoid", "tanh"});
+  r.one_bias = r.one_bias && !reset_last;
   std::vector<V> x, of_gates, of_candidate;
   for (int64_t d = 0; d < r.directions; ++d) {
     x.push_back(r.inputs(d));

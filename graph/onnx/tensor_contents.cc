@@ -17,6 +17,19 @@ bool is_uniform(const StoredTensor& tensor) {
          std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
 }
 
+bool has_two_values(const StoredTensor& tensor) {
+  const Contents contents(tensor);
+  const auto width = static_cast<size_t>(size_of(tensor.stored));
+  const char *first = contents.bytes(), *second = nullptr;
+  for (int64_t i = 1; i < tensor.count(); ++i) {
+    const char* at = first + static_cast<size_t>(i) * width;
+    if (std::memcmp(at, first, width) == 0) continue;
+    if (second == nullptr) second = at;
+    if (std::memcmp(at, second, width) != 0) return false;
+  }
+  return true;
+}
+
 bool equal_contents(const StoredTensor& a, const StoredTensor& b) {
   if (a.stored != b.stored || a.count() != b.count()) return false;
   const Contents x(a), y(b);

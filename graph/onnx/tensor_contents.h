@@ -8,6 +8,10 @@ namespace shardrun::importer {
 /// Is every element the same, bit for bit?
 bool is_uniform(const StoredTensor& tensor);
 
+/// Are there at most two different elements? So are the biases of a fresh LSTM: ones for what is
+/// forgotten, else zeros.
+bool has_two_values(const StoredTensor& tensor);
+
 /// The same elements of the same type in order, whatever the shapes?
 bool equal_contents(const StoredTensor& a, const StoredTensor& b);
 

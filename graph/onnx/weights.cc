@@ -5,7 +5,8 @@
 //   of which nothing is left; its optimiser folds Transpose(weight) into a copy (folded_from) and
 //   merges equal small initialisers; the legacy exporter in evaluation mode writes transposed
 //   copies named onnx::MatMul_278 and merges equal initialisers through Identity nodes whose
-//   outputs keep the lost names.
+//   outputs keep the lost names. tf2onnx, behind TensorFlow's own optimiser, leaves out what adds
+//   zero or multiplies by one, merges equal constants, and computes what has no variable input.
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
@@ -47,7 +48,11 @@ class Decider {
  public:
   Decider(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
           ImportReport& report)
-      : model_(model), nodes_(nodes), options_(options), report_(report) {}
+      : model_(model),
+        nodes_(nodes),
+        options_(options),
+        report_(report),
+        from_tf2onnx_(model.proto.producer_name() == "tf2onnx") {}
 
   Weights run() {
     read_metadata();
@@ -68,6 +73,7 @@ class Decider {
     find_ties();
     drop_unused();
     note_folding();
+    note_left_out();
     return std::move(out_);
   }
 
@@ -98,6 +104,31 @@ class Decider {
       kinds_.insert(all.begin(), all.end());
       is_signed_ = !all.empty();
     }
+    forget_lifted();
+  }
+
+  /// Where none of the module's parameters is in the file, the exporter lifted as constants what
+  /// the call read instead: Keras's PyTorch backend hands its variables over beside the module.
+  void forget_lifted() {
+    const auto& stored = model_.initialisers;
+    auto is_lifted = [&](const StoredTensor& tensor) {
+      const auto kind = kinds_.find(tensor.name);
+      return kind != kinds_.end() && kind->second == "CONSTANT_TENSOR" &&
+             is_float(tensor.type.dtype);
+    };
+    auto is_of_parameter = [&](const StoredTensor& tensor) {
+      const auto kind = kinds_.find(tensor.name);
+      return folded_.count(tensor.name) > 0 ||
+             (kind != kinds_.end() && kind->second == "PARAMETER");
+    };
+    if (!options_.training || std::none_of(stored.begin(), stored.end(), is_lifted) ||
+        std::any_of(stored.begin(), stored.end(), is_of_parameter))
+      return;
+    std::erase_if(kinds_, [](const auto& of) { return of.second != "BUFFER"; });
+    is_signed_ = false;
+    report_.notes.push_back(
+        "the export's metadata call every weight a constant: constants are taken for weights, as "
+        "from an exporter without metadata");
   }
 
   using Use = std::pair<size_t, int>;  // node, which of its inputs
@@ -235,16 +266,21 @@ class Decider {
     return kind.empty() ? otherwise : kind;
   }
 
-  /// One vector of equal numbers that feeds several nodes of an optimised export. Running
-  /// statistics belong to one layer each, so that of them nothing has to be asked.
+  /// One vector of equal numbers that feeds several nodes of an optimised export; from TensorFlow
+  /// of any rank, and an LSTM's biases have ones and zeros. Running statistics belong to one layer
+  /// each, so that of them nothing has to be asked.
   void refuse_or_split_merged() {
-    if (options_.shared == ImportOptions::Shared::keep || !optimised_ || !options_.training) return;
+    if (options_.shared == ImportOptions::Shared::keep || !options_.training) return;
+    if (!optimised_ && !from_tf2onnx_) return;
     const std::vector<std::string> names = out_.order;
     for (const std::string& name : names) {
       const StoredTensor tensor = out_.by_name[name].tensor;
       const auto& users = uses_[name];
-      if (users.size() < 2 || !is_weight_like(tensor) || tensor.type.shape.size() != 1 ||
-          !is_uniform(tensor) || (tensor.count() == 1 && !is_learned_operand(users, tensor)))
+      if (users.size() < 2 || !is_weight_like(tensor) ||
+          (from_tf2onnx_ ? !has_two_values(tensor)
+                         : tensor.type.shape.size() != 1 || !is_uniform(tensor)) ||
+          (tensor.count() == 1 && !is_learned_operand(users, tensor)) ||
+          (from_tf2onnx_ && is_tensorflow_constant(name)))
         continue;
       const bool normalises = std::any_of(users.begin(), users.end(), [&](const auto& use) {
         return !kind_in_batch_norm(use).empty();
@@ -256,11 +292,12 @@ class Decider {
       SR_REQUIRE(statistics || options_.shared == ImportOptions::Shared::split, invalid_input,
                  shown(name, tensor), " feeds ", users.size(), " nodes (",
                  nodes_[users[0].first].label, ", ", nodes_[users[1].first].label,
-                 " …) of a graph that PyTorch's exporter optimised: it merges weights that are "
-                 "equal before training, "
-                 "and they would train as one; export with torch.onnx.export(…, dynamo=True, "
-                 "optimize=False), or "
-                 "choose --shared split (a weight for each use) or --shared keep");
+                 " …) of a graph that ", from_tf2onnx_ ? "tf2onnx" : "PyTorch's exporter",
+                 " optimised: it merges weights that are equal before training, and they would "
+                 "train as one; ",
+                 from_tf2onnx_ ? "give them other values before the export (docs/onnx.md)"
+                               : "export with torch.onnx.export(…, dynamo=True, optimize=False)",
+                 ", or choose --shared split (a weight for each use) or --shared keep");
       for (size_t i = 1; i < users.size(); ++i) {
         const std::string copy = str(name, ".", i);
         add(copy, tensor);
@@ -316,6 +353,8 @@ class Decider {
                          : "PARAMETER, but no gradient of the first output reaches it";
     } else if (!is_reached) {
       w.why = "no gradient of the first output reaches it";
+    } else if (from_tf2onnx_ && is_tensorflow_constant(name)) {
+      w.why = "a constant of TensorFlow's graph";
     } else if (w.tensor.count() <= 1 && !is_single_weight(name, uses, w)) {
       single = true;
     } else {
@@ -343,9 +382,10 @@ class Decider {
   }
 
   /// A name that the exporter made up, or took from one of its steps: '/attn/Constant_output_0',
-  /// 'const_5'.
+  /// 'const_5', 'const_fold_opt__12'.
   static bool is_made_up(const std::string& name) {
-    static const std::set<std::string> numbered = {"Const", "Constant", "const", "constant"};
+    static const std::set<std::string> numbered = {"Const", "Constant", "const", "const_fold_opt_",
+                                                   "constant"};
     return is_generated(name) || name.find('/') != std::string::npos ||
            numbered.count(op_of(name)) > 0;
   }
@@ -366,6 +406,7 @@ class Decider {
       return false;
     }
     w.why = "a single number, which neither its use nor its name shows to be a weight";
+    if (reads_variable(name)) return true;
     if (!kinds_.empty() || optimised_ || is_made_up(name)) return false;
     return model_.proto.producer_name() == "pytorch" || named_as_weight(name) ||
            named_as_member(name);
@@ -415,7 +456,8 @@ class Decider {
                                     ") holds sines or cosines of positions and is not trained; "
                                     "--train '",
                                     name, "' trains it"));
-      } else if (!named_as_weight(name) && name.rfind("onnx::MatMul_", 0) != 0) {
+      } else if (from_tf2onnx_ ? computed_by_tensorflow(name) && !is_folded_norm(name)
+                               : !named_as_weight(name) && name.rfind("onnx::MatMul_", 0) != 0) {
         unsure_.push_back(name);
       }
       return;
@@ -461,28 +503,34 @@ class Decider {
     }
   }
 
+  static std::string listed(const std::vector<std::string>& names, size_t shown = 8) {
+    std::string out;
+    for (size_t i = 0; i < std::min(names.size(), shown); ++i)
+      out += (i == 0 ? "'" : ", '") + names[i] + "'";
+    return names.size() > shown ? str(out, " and ", names.size() - shown, " more") : out;
+  }
+
   void note_unsure() {
-    if (unsure_.empty() || !kinds_.empty() || !options_.training ||
-        model_.proto.producer_name() != "pytorch")
+    const bool pytorch = model_.proto.producer_name() == "pytorch";
+    if (unsure_.empty() || !kinds_.empty() || !options_.training || !(pytorch || from_tf2onnx_))
       return;
-    std::string names;
-    for (const std::string& name : unsure_) names += (names.empty() ? "'" : ", '") + name + "'";
-    report_.notes.push_back(str("this exporter does not tell parameters from buffers: ", names,
-                                unsure_.size() == 1 ? " trains" : " train",
-                                "; name what is a buffer with --freeze"));
+    const char* verb = pytorch && unsure_.size() == 1 ? " trains" : " train";
+    report_.notes.push_back(
+        pytorch
+            ? str("this exporter does not tell parameters from buffers: ",
+                  listed(unsure_, unsure_.size()), verb, "; name what is a buffer with --freeze")
+            : str("TensorFlow computed ", listed(unsure_),
+                  " from variables or constants before the export; the results", verb,
+                  " in their place; name what is a constant with --freeze"));
   }
 
   void note_single() {
     if (single_.empty()) return;
-    constexpr size_t kShown = 8;
-    std::string names;
-    for (size_t i = 0; i < std::min(single_.size(), kShown); ++i)
-      names += (i == 0 ? "'" : ", '") + single_[i] + "'";
-    if (single_.size() > kShown) names += str(" and ", single_.size() - kShown, " more");
-    report_.notes.push_back(str(
-        names, single_.size() == 1 ? " is a single number that is" : " are single numbers that are",
-        " taken for constants and not trained (--verbose says why); --train REGEX trains what "
-        "it matches"));
+    report_.notes.push_back(
+        str(listed(single_),
+            single_.size() == 1 ? " is a single number that is" : " are single numbers that are",
+            " taken for constants and not trained (--verbose says why); --train REGEX trains what "
+            "it matches"));
   }
 
   void tie(const std::string& copy, const std::string& original, bool transposed, const char* how) {
@@ -546,23 +594,21 @@ class Decider {
     }
   }
 
-  /// A convolution's bias that an exporter made of a batch normalisation: 'onnx::Conv_194', or
-  /// 'conv1.weight_bias'.
-  static bool is_folded_norm(const std::string& name) {
-    return name.rfind("onnx::Conv_", 0) == 0 || name.ends_with(".weight_bias");
-  }
-
   /// The legacy exporter folds transposes into weights in evaluation mode only, and there drops
-  /// Dropout without a trace; both fold batch normalisations into convolutions when they optimise.
+  /// Dropout without a trace; both fold batch normalisations into convolutions when they optimise,
+  /// and so do TensorFlow and tf2onnx.
   void note_folding() {
     if (!options_.training) return;
     for (const std::string& name : out_.order) {
       if (!out_.by_name[name].is_parameter || !is_folded_norm(name)) continue;
-      const std::string what = str(
-          "'", name, "' holds a batch normalisation that the exporter folded into a convolution");
+      const std::string what =
+          str("'", name, "' holds a batch normalisation that the exporter folded",
+              from_tf2onnx_ ? "" : " into a convolution");
       const char* way =
-          "export with torch.onnx.export(…, dynamo=True, optimize=False), or with "
-          "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False";
+          from_tf2onnx_ ? "export a call with training=True, or from Keras's JAX backend "
+                          "(docs/onnx.md)"
+                        : "export with torch.onnx.export(…, dynamo=True, optimize=False), or with "
+                          "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False";
       SR_REQUIRE(options_.mode != ImportOptions::Mode::train, invalid_input, what,
                  "; --mode train cannot bring it back; ", way);
       report_.notes.push_back(str(what, ": the model trains without it; ", way));
@@ -577,6 +623,39 @@ class Decider {
               "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"));
       return;
     }
+  }
+
+  /// TensorFlow leaves out what adds zero: a fresh layer's bias.
+  void note_left_out() {
+    if (!from_tf2onnx_ || !options_.training) return;
+    size_t products = 0, biased = 0;
+    for (const FlatNode& node : nodes_) {
+      if (!is_product_with_weight(node.proto.output(0))) continue;
+      ++products;
+      biased += has_bias(node.proto);
+    }
+    if (products == biased) return;
+    report_.notes.push_back(
+        str(products - biased, " of ", products,
+            " products with weights have no bias; tf2onnx leaves out biases that are zero and "
+            "scales that are one when the model is exported: where a layer has one, give it "
+            "another value before (docs/onnx.md)"));
+  }
+  bool has_bias(const ::onnx::NodeProto& product) const {
+    static const std::set<std::string> movers = {"Cast",    "Identity",  "Reshape",
+                                                 "Squeeze", "Transpose", "Unsqueeze"};
+    if (product.input_size() > 2) return true;
+    std::string at = product.output(0);
+    for (auto use = uses_.find(at); use != uses_.end() && use->second.size() == 1;
+         use = uses_.find(at)) {
+      const auto& node = nodes_[use->second[0].first].proto;
+      if (node.op_type() == "Add")
+        return std::any_of(node.input().begin(), node.input().end(),
+                           [&](const std::string& name) { return is_initialiser(name); });
+      if (movers.count(node.op_type()) == 0) return false;
+      at = node.output(0);
+    }
+    return false;
   }
 
   void drop_unused() {
@@ -611,6 +690,7 @@ class Decider {
   std::map<std::string, std::vector<Use>> uses_;
   std::map<std::string, size_t> maker_;  // the node that makes a value
   bool optimised_ = false;
+  const bool from_tf2onnx_;
 };
 
 }  // namespace
