@@ -250,8 +250,7 @@ bool made_early(const Program& program, const Uses& uses, BufferId b, size_t p, 
 /// The product and the first step that reads it become one, at the place of either: of the first
 /// where all that the second takes is there by then, or is small and can be, else of the second
 /// where that keeps nothing alive for longer. Returns that place, or nullopt if they stay two.
-std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t p) {
-  const Uses uses(program);
+std::optional<size_t> join_next(Program& program, Uses& uses, const TakesStep& takes, size_t p) {
   const Step& product = program.steps[p];
   const BufferId result = product.out[0];
   const std::vector<size_t>& readers = uses.readers(result);
@@ -301,6 +300,7 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
   const std::vector<TensorType> in = types_of(program, joined.in),
                                 types = types_of(program, joined.out);
   if (takes && !takes(joined.node, in, types)) return std::nullopt;
+  uses.forget(program, p, s + 1);
   program.steps[p] = program.steps[s] = Step();
   program.steps[place] = std::move(joined);
   for (const size_t step : early) {  // in their order, each to where the product stands
@@ -309,6 +309,7 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
                 at + static_cast<std::ptrdiff_t>(step) + 1);
     ++place;
   }
+  uses.note(program, p, s + 1);
   return place;
 }
 
@@ -316,11 +317,12 @@ std::optional<size_t> join_next(Program& program, const TakesStep& takes, size_t
 bool is_gone(const Step& step) { return step.in.empty() && step.out.empty(); }
 
 void join_post_ops(Program& program, const TakesStep& takes, std::set<size_t>& gone) {
+  Uses uses(program);
   for (size_t first = 0; first < program.steps.size(); ++first) {
     std::optional<size_t> at = first;
     while (at && program.steps[*at].kind == Step::Kind::kernel && !is_gone(program.steps[*at]) &&
            (takes_post_ops(program.steps[*at].node.op) || has_post_ops(program.steps[*at].node.op)))
-      at = join_next(program, takes, *at);
+      at = join_next(program, uses, takes, *at);
   }
   for (size_t s = 0; s < program.steps.size(); ++s) {
     if (is_gone(program.steps[s])) gone.insert(s);

@@ -7,14 +7,32 @@ namespace shardrun {
 
 Uses::Uses(const Program& program)
     : makers_(program.buffers.size()), readers_(program.buffers.size()) {
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    for (BufferId b : program.steps[s].in) readers_[static_cast<size_t>(b)].push_back(s);
-    for (BufferId b : program.steps[s].out) makers_[static_cast<size_t>(b)].push_back(s);
-  }
+  note(program, 0, program.steps.size());
   for (const auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
     for (const Binding& b : *list) bound_.insert(b.buffer);
   }
   for (const Binding& b : program.bindings) given_.insert(b.buffer);
+}
+
+void Uses::forget(const Program& program, size_t first, size_t last) {
+  const auto drop = [&](std::vector<size_t>& of) {
+    of.erase(std::lower_bound(of.begin(), of.end(), first),
+             std::lower_bound(of.begin(), of.end(), last));
+  };
+  for (size_t s = first; s < last; ++s) {
+    for (BufferId b : program.steps[s].in) drop(readers_[static_cast<size_t>(b)]);
+    for (BufferId b : program.steps[s].out) drop(makers_[static_cast<size_t>(b)]);
+  }
+}
+
+void Uses::note(const Program& program, size_t first, size_t last) {
+  const auto put = [](std::vector<size_t>& of, size_t s) {
+    of.insert(std::upper_bound(of.begin(), of.end(), s), s);
+  };
+  for (size_t s = first; s < last; ++s) {
+    for (BufferId b : program.steps[s].in) put(readers_[static_cast<size_t>(b)], s);
+    for (BufferId b : program.steps[s].out) put(makers_[static_cast<size_t>(b)], s);
+  }
 }
 
 const TensorType& type_of(const Program& program, BufferId b) {

@@ -12,10 +12,14 @@
 
 namespace shardrun {
 
-/// Who makes and reads each buffer. Steps are counted as they stand when it is made.
+/// Who makes and reads each buffer. Steps are counted as they stand when it is made, or noted.
 class Uses {
  public:
   explicit Uses(const Program& program);
+
+  /// For who changes steps: those of [first, last) are forgotten before, and noted after.
+  void forget(const Program& program, size_t first, size_t last);
+  void note(const Program& program, size_t first, size_t last);
 
   const std::vector<size_t>& makers(BufferId b) const { return makers_[static_cast<size_t>(b)]; }
   const std::vector<size_t>& readers(BufferId b) const { return readers_[static_cast<size_t>(b)]; }
