@@ -1,15 +1,89 @@
-// Transposes of dims of 1, and expands in front of element-wise ops.
+// Transposes of dims of 1, expands in front of element-wise ops, and sums of padded pieces.
 #include "graph/passes/movement.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "graph/ops/elementwise.h"
 #include "graph/ops/gradients.h"
+#include "graph/ops/movement.h"
 #include "graph/passes/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 
 namespace shardrun {
+namespace {
+
+/// An operand of a sum that is zero but for [begin, end) of one dim.
+struct Piece {
+  ValueId padded = kNoValue, inner = kNoValue;
+  size_t dim = 0;
+  int64_t begin = 0, end = 0;
+};
+
+std::optional<Piece> piece_of(const Graph& graph, ValueId id) {
+  const Node* pad = made_by(graph, id, "pad");
+  if (pad == nullptr || pad->attrs.s("mode", "constant") != "constant" ||
+      pad->attrs.f("value", 0) != 0)
+    return std::nullopt;
+  const std::vector<int64_t>&before = pad->attrs.ints("before"), &after = pad->attrs.ints("after");
+  std::optional<Piece> out;
+  for (size_t d = 0; d < before.size(); ++d) {
+    if (before[d] == 0 && after[d] == 0) continue;
+    if (out) return std::nullopt;
+    out = Piece{id, pad->inputs[0], d, before[d], graph.type(id).shape[d] - after[d]};
+  }
+  return out;
+}
+
+/// What a tree of sums adds up, from left to right: sums of its shape that only it reads are taken
+/// apart.
+std::vector<ValueId> summands(const Graph& graph, const Node& sum, const std::vector<int>& uses) {
+  const TensorType& type = graph.type(sum.outputs[0]);
+  std::vector<ValueId> out, open(sum.inputs.rbegin(), sum.inputs.rend());
+  while (!open.empty()) {
+    const ValueId id = open.back();
+    open.pop_back();
+    const Node* inner = made_by(graph, id, "add");
+    if (inner != nullptr && inner->phase == sum.phase && uses[static_cast<size_t>(id)] == 1 &&
+        graph.type(id) == type) {
+      open.insert(open.end(), inner->inputs.rbegin(), inner->inputs.rend());
+    } else {
+      out.push_back(id);
+    }
+  }
+  return out;
+}
+
+/// Joins runs of two pieces or more, each where the one before ends. They leave `terms` for what
+/// they become. Returns how many they were.
+int join_runs(Graph& graph, std::vector<Piece> pieces, std::vector<ValueId>& terms,
+              const std::string& name) {
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.dim, a.begin) < std::pair(b.dim, b.begin);
+  });
+  int count = 0;
+  for (size_t first = 0, last = 0; first < pieces.size(); first = last) {
+    std::vector<ValueId> inner;
+    for (last = first; last < pieces.size() && pieces[last].dim == pieces[first].dim &&
+                       (last == first || pieces[last].begin == pieces[last - 1].end);
+         ++last)
+      inner.push_back(pieces[last].inner);
+    if (inner.size() < 2) continue;
+    const size_t dim = pieces[first].dim;
+    const int64_t size = graph.type(pieces[first].padded).shape[dim];
+    const ValueId joined =
+        graph.add("concat", inner, {{"axis", static_cast<int64_t>(dim)}}, name + "/pieces");
+    for (size_t p = first; p < last; ++p) std::erase(terms, pieces[p].padded);
+    terms.insert(terms.begin(),
+                 pad_dim(graph, joined, dim, pieces[first].begin, size - pieces[last - 1].end));
+    count += static_cast<int>(inner.size());
+  }
+  return count;
+}
+
+}  // namespace
 
 bool moves_only_ones(const Shape& shape, const std::vector<int64_t>& perm) {
   std::vector<int64_t> others = perm;
@@ -64,7 +138,37 @@ int sink_expands(Graph& graph) {
   return count;
 }
 
+int join_pieces(Graph& graph) {
+  int count = 0;
+  const std::vector<int> uses = use_counts(graph);
+  Replacer replacer(graph);
+  for (size_t n = graph.nodes().size(); n-- > 0;) {  // a tree's last sum before those in it
+    const Node sum = graph.nodes()[n];               // a copy: the graph grows
+    const TensorType type = graph.type(sum.outputs[0]);
+    if (sum.op != "add" || !replacer.used(sum.outputs[0])) continue;
+    std::vector<ValueId> terms = summands(graph, sum, uses);
+    std::vector<Piece> pieces;
+    for (ValueId id : terms) {
+      const std::optional<Piece> piece = piece_of(graph, id);
+      if (piece && graph.type(id) == type && uses[static_cast<size_t>(id)] == 1)
+        pieces.push_back(*piece);
+    }
+    graph.phase = sum.phase;
+    if (const int joined = join_runs(graph, pieces, terms, sum.name)) {
+      ValueId total = terms[0];
+      for (size_t t = 1; t < terms.size(); ++t)
+        total = graph.add("add", {total, terms[t]}, {}, sum.name);
+      replacer.replace(sum.outputs[0], total);
+      count += joined;
+    }
+  }
+  graph.phase = Phase::micro;
+  replacer.finish();
+  return count;
+}
+
 void remove_movement(Graph& graph) {
+  join_pieces(graph);
   reshape_transposes(graph);
   sink_expands(graph);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {

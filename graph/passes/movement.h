@@ -20,7 +20,13 @@ int reshape_transposes(Graph& graph);
 /// The numbers are the same. Returns how many nodes take something smaller.
 int sink_expands(Graph& graph);
 
-/// Both, and what does nothing then vanishes, what held gradients back included: for a whole
+/// Pieces that are padded with zeros to lie side by side along a dim, and then summed, become their
+/// concat, as happens to the gradient of what is taken apart by slices. Of x [6, 4]:
+///   add(add(pad(a [2, 4], after 4), y), pad(b [4, 4], before 2))  becomes  add(concat(a, b), y)
+/// Returns how many pieces there were.
+int join_pieces(Graph& graph);
+
+/// All three, and what does nothing then vanishes, what held gradients back included: for a whole
 /// training step.
 void remove_movement(Graph& graph);
 

@@ -291,6 +291,70 @@ TEST(SinkExpands, OfTheGradientOfASum) {
   expect_same_outputs(b.g, out, 0);
 }
 
+/// The gradient of a value that slices take apart: no sum of as many arrays as there are slices.
+TEST(JoinPieces, OfTheGradientOfSlices) {
+  Build b;
+  const ValueId w = b.param("w", {6, 4});
+  const auto rows = [&](int64_t begin, int64_t end) {
+    return b.op("slice", {w},
+                {{"starts", Shape{begin, 0}}, {"ends", Shape{end, 4}}, {"steps", Shape{1, 1}}});
+  };
+  ValueId loss = b.sum(b.mul(w, w), {0, 1}, false);
+  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{2, 3}, {0, 2}, {3, 6}})
+    loss = b.add(loss, b.sum(b.op("exp", {rows(begin, end)}), {0, 1}, false));
+  b.g.loss = loss;
+  attach_optimizer(b.g, {});
+  EXPECT_EQ(count_op(b.g, "pad"), 3);
+  Graph out = b.g;
+  EXPECT_EQ(join_pieces(out), 3);
+  check_graph(out);
+  EXPECT_EQ(count_op(out, "pad"), 0) << to_string(out);
+  EXPECT_EQ(count_op(out, "concat"), 1) << to_string(out);
+  for (const auto& [persistent, next] : b.g.updates) b.g.outputs.push_back(next);
+  for (const auto& [persistent, next] : out.updates) out.outputs.push_back(next);
+  expect_same_outputs(b.g, out, 0);
+}
+
+/// What pads of rows of x [2, 3] to `rows` in all become, each behind `before[i]` others.
+std::string after_joining(const std::vector<int64_t>& before, int64_t rows, double value = 0,
+                          bool read_twice = false) {
+  Build b;
+  ValueId sum = kNoValue;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const ValueId pad = b.op("pad", {b.in("x" + std::to_string(i), {2, 3})},
+                             {{"before", Shape{before[i], 0}},
+                              {"after", Shape{rows - 2 - before[i], 0}},
+                              {"value", value}});
+    if (read_twice) b.g.outputs.push_back(pad);
+    sum = i == 0 ? pad : b.add(sum, pad);
+  }
+  b.g.outputs.push_back(sum);
+  Graph out = b.g;
+  join_pieces(out);
+  check_graph(out);
+  expect_same_outputs(b.g, out, 0);
+  std::string text;
+  for (const Node& node : out.nodes())
+    text += (text.empty() ? "" : " ") + node.op + to_string(out.type(node.outputs[0]).shape);
+  return text;
+}
+
+TEST(JoinPieces, ThatLieSideBySide) {
+  EXPECT_EQ(after_joining({4, 0, 2}, 6), "concat[6, 3]");
+  EXPECT_EQ(after_joining({4, 2}, 8), "concat[4, 3] pad[8, 3]");
+  // 0 to 4, 5 to 9: two runs.
+  EXPECT_EQ(after_joining({0, 5, 2, 7}, 9),
+            "concat[4, 3] pad[9, 3] concat[4, 3] pad[9, 3] add[9, 3]");
+}
+
+TEST(JoinPieces, LeavesWhatMeetsOrIsApart) {
+  const std::string two = "pad[6, 3] pad[6, 3] add[6, 3]";
+  EXPECT_EQ(after_joining({0, 1}, 6), two);
+  EXPECT_EQ(after_joining({0, 4}, 6), two);
+  EXPECT_EQ(after_joining({0, 2}, 6, 1.5), two);
+  EXPECT_EQ(after_joining({0, 2}, 6, 0, true), two);
+}
+
 // ------------------------------------------------------------------ projections
 
 enum class Parts { split, slices, uneven, backwards, kept, shared };
