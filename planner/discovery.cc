@@ -15,9 +15,14 @@ namespace {
 using Candidate = Trials::Candidate;
 using Kind = Placement::Kind;
 
-constexpr size_t kMostCombinations =
-    20000;  // of cut dims of one size; beyond, only few or all operands are cut
-constexpr size_t kMostSubsets = 8;  // operands of which every subset is tried as partial
+// Of cut dims of one size; beyond, one operand or two are cut, or all; of more pairs, one or all.
+constexpr size_t kMostCombinations = 20000, kMostPairs = 2000;
+constexpr double kMostResultCuts = 4096;
+constexpr int kMostDims = 16;  // looked at where one dim is cut throughout
+// Operands of which every subset is tried as partial sums; of more, each alone and all together.
+constexpr size_t kMostSummed = 8;
+// As partial maxima or minima; of more, all together: else a concat of many had an option of each.
+constexpr size_t kMostExtremes = 3;
 
 int cut_count(const std::vector<Placement>& in) {
   return static_cast<int>(std::count_if(
@@ -86,23 +91,24 @@ class Search {
   std::vector<std::vector<Placement>> combinations(int64_t size) const {
     std::vector<std::vector<int>> dims;
     double total = 1;
+    size_t choices = 0;
     for (const TensorType& t : trials_.first().in) {
       dims.emplace_back();
       for (size_t d = 0; d < t.shape.size(); ++d) {
         if (t.shape[d] == size) dims.back().push_back(static_cast<int>(d));
       }
       total *= static_cast<double>(dims.back().size() + 1);
+      choices += dims.back().size();
     }
     std::vector<std::vector<Placement>> out;
     const std::vector<Placement> none(dims.size());
+    std::vector<Placement> now = none;
     if (total <= static_cast<double>(kMostCombinations)) {
-      std::vector<Placement> now = none;
       choose(dims, 0, dims.size(), now, out);
     } else {
-      std::vector<Placement> now = none;
-      choose(dims, 0, 2, now, out);
+      choose(dims, 0, choices * choices / 2 <= kMostPairs ? 2 : 1, now, out);
       // One dim throughout: what concat and sums of many operands take.
-      for (int d = 0; d < 16; ++d) {
+      for (int d = 0; d < kMostDims; ++d) {
         std::vector<Placement> all = none;
         for (size_t i = 0; i < dims.size(); ++i) {
           if (std::find(dims[i].begin(), dims[i].end(), d) != dims[i].end())
@@ -200,23 +206,41 @@ class Search {
     return found;
   }
 
-  /// Every choice of at most one dim per result, of `size` unless that is 0; -1 for none.
+  /// Every choice of at most one dim per result, of `size` unless that is 0; -1 for none. Of too
+  /// many, one dim throughout.
   std::vector<std::vector<int>> all_result_cuts(int64_t size) const {
-    std::vector<std::vector<int>> out(1);
+    std::vector<std::vector<int>> dims;
+    double total = 1;
     for (const TensorType& t : trials_.first().out) {
+      dims.push_back({-1});
+      for (size_t d = 0; d < t.shape.size(); ++d) {
+        const int64_t n = t.shape[d];
+        if (n > 1 && trials_.can_cut(n) && (size == 0 || n == size))
+          dims.back().push_back(static_cast<int>(d));
+      }
+      total *= static_cast<double>(dims.back().size());
+    }
+    std::vector<std::vector<int>> out(1);
+    if (total > kMostResultCuts) {
+      out[0].assign(dims.size(), -1);
+      for (int d = 0; d < kMostDims; ++d) {
+        std::vector<int> all(dims.size(), -1);
+        for (size_t r = 0; r < dims.size(); ++r) {
+          if (std::find(dims[r].begin(), dims[r].end(), d) != dims[r].end()) all[r] = d;
+        }
+        if (all != out[0]) out.push_back(std::move(all));
+      }
+      return out;
+    }
+    for (const std::vector<int>& choices : dims) {
       std::vector<std::vector<int>> longer;
-      for (const auto& cuts : out) {
-        for (int d = -1; d < static_cast<int>(t.shape.size()); ++d) {
-          if (d >= 0) {
-            const int64_t n = t.shape[static_cast<size_t>(d)];
-            if (n <= 1 || !trials_.can_cut(n) || (size != 0 && n != size)) continue;
-          }
+      for (const std::vector<int>& cuts : out) {
+        for (int d : choices) {
           longer.push_back(cuts);
           longer.back().push_back(d);
         }
       }
       out = std::move(longer);
-      if (out.size() > 4096) out.resize(4096);
     }
     return out;
   }
@@ -255,7 +279,7 @@ class Search {
     }
     for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
       std::vector<std::vector<Placement>> found;
-      for (const std::vector<size_t>& subset : subsets(eligible)) {
+      for (const std::vector<size_t>& subset : subsets(eligible, op)) {
         Candidate candidate{std::vector<Placement>(operand_count()), {}};
         for (size_t i : subset) candidate.in[i] = Placement::partial(op);
         // f linear in a and in (a, b) does not depend on b. Not so for max(a, b).
@@ -282,9 +306,9 @@ class Search {
     }
   }
 
-  static std::vector<std::vector<size_t>> subsets(const std::vector<size_t>& of) {
+  static std::vector<std::vector<size_t>> subsets(const std::vector<size_t>& of, ReduceOp op) {
     std::vector<std::vector<size_t>> out;
-    if (of.size() <= kMostSubsets) {
+    if (of.size() <= (op == ReduceOp::sum ? kMostSummed : kMostExtremes)) {
       for (size_t bits = 1; bits < size_t{1} << of.size(); ++bits) {
         out.emplace_back();
         for (size_t i = 0; i < of.size(); ++i) {
@@ -295,9 +319,8 @@ class Search {
                        [](const auto& a, const auto& b) { return a.size() < b.size(); });
       return out;
     }
-    for (size_t i : of) out.push_back({i});
-    for (size_t i = 0; i < of.size(); ++i) {
-      for (size_t j = i + 1; j < of.size(); ++j) out.push_back({of[i], of[j]});
+    if (op == ReduceOp::sum) {
+      for (size_t i : of) out.push_back({i});
     }
     out.push_back(of);
     return out;

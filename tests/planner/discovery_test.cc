@@ -521,6 +521,30 @@ TEST(Discovery, CostDoesNotGrowWithSizes) {
   EXPECT_LT(a.kernel_runs, 1000);
 }
 
+/// The steps of an unrolled recurrent layer are joined by a concat of as many operands, and its
+/// gradient is a split: neither may cost runs, or have options, by their pairs.
+TEST(Discovery, OfManyOperandsAndResults) {
+  constexpr int kMany = 300;
+  const SpmdRule concat =
+      discover(node("concat", {{"axis", int64_t{0}}}), std::vector(kMany, f32({1, 8, 64})));
+  const SpmdRule split = discover(node("split", {{"axis", int64_t{0}}, {"sizes", Ints(kMany, 1)}}),
+                                  std::vector{f32({kMany, 8, 64})});
+  for (const SpmdRule* rule : {&concat, &split}) {
+    for (const Placement& p :
+         {Placement::shard(1), Placement::shard(2), Placement::partial(ReduceOp::sum)}) {
+      EXPECT_EQ(std::count_if(rule->options.begin(), rule->options.end(),
+                              [&](const SpmdRule::Option& o) {
+                                const auto is_p = [&](const Placement& q) { return q == p; };
+                                return std::all_of(o.in.begin(), o.in.end(), is_p) &&
+                                       std::all_of(o.out.begin(), o.out.end(), is_p);
+                              }),
+                1);
+    }
+    EXPECT_LT(rule->options.size(), 10u);
+    EXPECT_LT(rule->kernel_runs, 10 * kMany);
+  }
+}
+
 TEST(RuleCache, KeysOnEqualitiesAndOnesOnly) {
   RuleCache cache;
   const Node add = node("add");
