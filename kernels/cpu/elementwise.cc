@@ -279,6 +279,28 @@ void loop2(const Parameters&, const float* const* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = F(a[i], b[i]);
 }
 
+/// fmod=1: the dividend's sign, else the divisor's.
+template <bool kFmod>
+void mod_loop(const Parameters&, const float* const* x, float* y, int64_t n) {
+  const float *a = x[0], *b = x[1];
+  const auto as_asked = [](float r, float divisor) {
+    return !kFmod && r != 0.0f && (r < 0.0f) != (divisor < 0.0f) ? r + divisor : r;
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  int reaches = 1;
+#pragma omp simd reduction(& : reaches)
+  for (int64_t i = 0; i < n; ++i) {
+    const float divisor = std::fabs(b[i]);
+    reaches &= std::fabs(a[i]) < kMostQuotient * divisor && divisor < infinity ? 1 : 0;
+  }
+  if (reaches != 0) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = as_asked(fmod(a[i], b[i]), b[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = as_asked(std::fmod(a[i], b[i]), b[i]);
+  }
+}
+
 void where_loop(const Parameters&, const float* const* x, float* y, int64_t n) {
   const auto* c = reinterpret_cast<const uint8_t*>(x[0]);
   const float *a = x[1], *b = x[2];
@@ -458,9 +480,10 @@ KernelList elementwise_kernels() {
   binary("sub", loop2<[](float a, float b) { return a - b; }>);
   binary("mul", loop2<[](float a, float b) { return a * b; }>);
   binary("div", loop2<[](float a, float b) { return a / b; }>);
-  binary("pow", loop2<[](float a, float b) {
-           return b == 2.0f ? a * a : b == 0.5f ? std::sqrt(a) : std::pow(a, b);
-         }>);
+  binary("pow", loop2<[](float a, float b) { return pow(a, b); }>);
+  list.push_back(elementwise("mod", nullptr, nullptr, nullptr, [](const Node& node) -> Loop {
+    return node.attrs.i("fmod", 0) != 0 ? mod_loop<true> : mod_loop<false>;
+  }));
   binary("max", loop2<[](float a, float b) { return b < a || a != a ? a : b; }>);
   binary("min", loop2<[](float a, float b) { return a < b || a != a ? a : b; }>);
   binary("equal", loop2<[](float a, float b) { return a == b ? 1.0f : 0.0f; }>);

@@ -10,6 +10,7 @@ namespace shardrun::cpu {
 
 KernelList elementwise_kernels();
 KernelList reduce_kernels();
+KernelList arg_extreme_kernels();
 KernelList scan_kernels();
 KernelList movement_kernels();
 KernelList indexing_kernels();

@@ -122,6 +122,59 @@ inline float erf(float x) {
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 inline float softplus(float x) { return (x > 0 ? x : 0.0f) + log1p_positive(exp(x > 0 ? -x : x)); }
 
+/// Within 1 ulp, by doubles; at zeros, infinities and NaN as the library's.
+inline float pow(float x, float y) {
+  const double huge = 1e300;  // stands for infinity, so that 0 times it is 0
+  const float inf = std::numeric_limits<float>::infinity();
+  const double a = std::fabs(x);
+  const auto bits = std::bit_cast<int64_t>(a);
+  // Mantissa in [sqrt(1/2), sqrt(2)): the exponent is taken relative to sqrt(1/2).
+  const int64_t shifted = bits - 0x3fe6a09e667f3bcd;
+  const auto e = static_cast<double>(static_cast<int32_t>(shifted >> 52));
+  const double m = std::bit_cast<double>((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
+  const double s = (m - 1.0) / (m + 1.0), z = s * s;  // log m = 2 artanh s
+  double p = 2.0 / 13;
+  p = p * z + 2.0 / 11;
+  p = p * z + 2.0 / 9;
+  p = p * z + 2.0 / 7;
+  p = p * z + 2.0 / 5;
+  p = p * z + 2.0 / 3;
+  p = p * z + 2.0;
+  const double log_a = a == 0.0 ? -huge : a == inf ? huge : p * s + e * 0.69314718055994530942;
+  const double limited = y > 1e30f ? 1e30 : y < -1e30f ? -1e30 : y;
+  double t = limited * log_a;
+  t = t < -120.0 ? -120.0 : t;
+  t = t > 100.0 ? 100.0 : t;
+  const double near = t * 1.44269504088896340736 + 6755399441055744.0;  // 1.5 * 2^52: rounds
+  const double n = near - 6755399441055744.0, r = t - n * 0.69314718055994530942;
+  double q = 1.0 / 362880;
+  q = q * r + 1.0 / 40320;
+  q = q * r + 1.0 / 5040;
+  q = q * r + 1.0 / 720;
+  q = q * r + 1.0 / 120;
+  q = q * r + 1.0 / 24;
+  q = q * r + 1.0 / 6;
+  q = q * r + 0.5;
+  q = q * r + 1.0;
+  q = q * r + 1.0;
+  const int64_t power = std::bit_cast<int64_t>(near) - std::bit_cast<int64_t>(6755399441055744.0);
+  const auto y_of_a = static_cast<float>(q * std::bit_cast<double>((power + 1023) << 52));
+  const float half = 0.5f * y;
+  const bool whole = std::floor(y) == y, odd = whole && std::floor(half) != half;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float signed_y = odd ? std::copysign(y_of_a, x) : y_of_a;
+  const float result = x < 0.0f && x > -inf && !whole ? nan : signed_y;
+  return x == 1.0f || y == 0.0f ? 1.0f : x != x || y != y ? nan : result;
+}
+
+/// The remainder with the sign of `a`, exact where |a| < kMostQuotient |b| and both are finite.
+inline constexpr float kMostQuotient = 0x1p28f;
+inline float fmod(float a, float b) {
+  const double x = std::fabs(a), m = std::fabs(b);
+  const double r = x - std::trunc(x / m) * m;  // the quotient may have been rounded up
+  return std::copysign(static_cast<float>(r < 0.0 ? r + m : r), a);
+}
+
 // ---- circular functions: x = q π/2 + r, |r| <= π/4, by three parts of π/2; Cephes' polynomials
 
 /// Up to here the parts lose nothing; beyond, and for NaN, use the library's.

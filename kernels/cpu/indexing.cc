@@ -4,6 +4,7 @@
 // gather_elements and scatter_elements walk the indices in order.
 #include <limits>
 
+#include "base/around.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/sorted_rows.h"
@@ -11,21 +12,8 @@
 namespace shardrun::cpu {
 namespace {
 
-struct Geometry {
-  int64_t outer = 1, extent = 0, inner = 1;  // data as [outer, extent, inner]
-
-  Geometry(const Shape& data, int64_t axis) {
-    for (int64_t d = 0; d < static_cast<int64_t>(data.size()); ++d) {
-      const int64_t size = data[static_cast<size_t>(d)];
-      if (d < axis) outer *= size;
-      if (d == axis) extent = size;
-      if (d > axis) inner *= size;
-    }
-  }
-};
-
 PreparedKernel gather(const KernelCall& call) {
-  const Geometry g(call.in[0].shape, call.node.attrs.i("axis"));
+  const Around g(call.in[0].shape, call.node.attrs.i("axis"));
   const int64_t offset = call.node.attrs.i("offset", 0),
                 bytes = g.inner * size_of(call.in[0].dtype);
   return {[=](const KernelArgs& args) {
@@ -58,7 +46,7 @@ std::optional<std::string> grad_refuses(const KernelCall& call) {
 /// Calls f(sum, element, n) with the sums of what goes to elements [element, element + n) of row
 /// `item` of [outer * extent].
 template <class F>
-void sum_row(const Geometry& g, const SortedRows& rows, const TensorView& dy, int64_t count,
+void sum_row(const Around& g, const SortedRows& rows, const TensorView& dy, int64_t count,
              int64_t item, F&& f) {
   alignas(64) float sum[kBlock], buffer[kBlock];
   const int64_t o = item / g.extent, row = item % g.extent;
@@ -74,7 +62,7 @@ void sum_row(const Geometry& g, const SortedRows& rows, const TensorView& dy, in
 }
 
 PreparedKernel gather_grad(const KernelCall& call) {
-  const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
+  const Around g(call.out[0].shape, call.node.attrs.i("axis"));
   const RowSort sort(call);
   const int64_t count = element_count(call.in[1].shape);
   return {
@@ -116,7 +104,7 @@ std::optional<std::string> add_rows_refuses(const KernelCall& call) {
 }
 
 PreparedKernel add_rows(const KernelCall& call) {
-  const Geometry g(call.out[0].shape, call.node.attrs.i("axis"));
+  const Around g(call.out[0].shape, call.node.attrs.i("axis"));
   const RowSort sort(call);
   const int64_t count = element_count(call.in[2].shape), size = size_of(call.in[0].dtype);
   return {
@@ -163,7 +151,7 @@ std::optional<std::string> elements_refuse(const KernelCall& call) {
 
 /// Calls f(position in the indices, position in the data or -1) for each index.
 template <class F>
-void for_elements(const Geometry& g, const TensorView& indices, int64_t count, int64_t offset,
+void for_elements(const Around& g, const TensorView& indices, int64_t count, int64_t offset,
                   F&& f) {
   int64_t i = 0;
   for (int64_t o = 0; o < g.outer; ++o) {
@@ -178,7 +166,7 @@ void for_elements(const Geometry& g, const TensorView& indices, int64_t count, i
 
 PreparedKernel gather_elements(const KernelCall& call) {
   const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
-  const Geometry g(call.in[0].shape, axis);
+  const Around g(call.in[0].shape, axis);
   const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
   return {[=](const KernelArgs& args) {
             const auto run_as = [&]<class T>(const T* data, T* out) {
@@ -194,7 +182,7 @@ PreparedKernel gather_elements(const KernelCall& call) {
 
 PreparedKernel scatter_elements(const KernelCall& call) {
   const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
-  const Geometry g(call.in[0].shape, axis);
+  const Around g(call.in[0].shape, axis);
   const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
   const std::string reduction = call.node.attrs.s("reduction", "none");
   const int64_t elements = element_count(call.out[0].shape);

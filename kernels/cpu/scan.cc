@@ -1,4 +1,5 @@
 // Running sums along a dim, in double as reductions are, columns side by side.
+#include "base/around.h"
 #include "base/round_up.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
@@ -8,18 +9,13 @@ namespace {
 
 constexpr int64_t kColumns = 64;
 
-struct Scan {
-  int64_t outer = 1, extent = 1, inner = 1;
-  bool exclusive = false, reverse = false;
+struct Scan : Around {
+  bool exclusive, reverse;
 
-  explicit Scan(const KernelCall& call) {
-    const Shape& shape = call.in[0].shape;
-    const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
-    for (size_t d = 0; d < shape.size(); ++d)
-      (d < axis ? outer : d == axis ? extent : inner) *= shape[d];
-    exclusive = call.node.attrs.i("exclusive", 0) != 0;
-    reverse = call.node.attrs.i("reverse", 0) != 0;
-  }
+  explicit Scan(const KernelCall& call)
+      : Around(call.in[0].shape, call.node.attrs.i("axis")),
+        exclusive(call.node.attrs.i("exclusive", 0) != 0),
+        reverse(call.node.attrs.i("reverse", 0) != 0) {}
 
   /// `n` columns beside each other, the first at `at`.
   template <class T>

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "base/around.h"
 #include "graph/attrs.h"
 #include "graph/ops/group_rows.h"
 #include "kernels/cuda/movement.h"
@@ -13,19 +14,6 @@
 #include "kernels/cuda/team.h"
 
 namespace shardrun::cuda {
-
-/// Data as [outer, extent, inner] around the axis.
-struct Around {
-  int64_t outer = 1, extent = 0, inner = 1;
-  Around(const Shape& data, int64_t axis) {
-    for (int64_t d = 0; d < static_cast<int64_t>(data.size()); ++d) {
-      const int64_t size = data[static_cast<size_t>(d)];
-      if (d < axis) outer *= size;
-      if (d == axis) extent = size;
-      if (d > axis) inner *= size;
-    }
-  }
-};
 
 /// Indices as rows of [0, extent); what is outside is -1.
 struct Indices {

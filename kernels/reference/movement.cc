@@ -1,6 +1,7 @@
 // Reference kernels of shape and data movement.
 #include <algorithm>
 
+#include "base/around.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/families.h"
 
@@ -46,17 +47,7 @@ void run_slice(const Node& node, const KernelArgs& args) {
 }
 
 /// Rows of one operand or part, `size` elements along the axis, between the parts and the whole.
-struct Parts {
-  int64_t outer = 1, inner = 1;
-  Parts(const Shape& shape, int64_t axis) {
-    for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d) {
-      if (d < axis) outer *= shape[static_cast<size_t>(d)];
-      if (d > axis) inner *= shape[static_cast<size_t>(d)];
-    }
-  }
-};
-
-void copy_part(const Parts& parts, const TensorView& from, int64_t from_extent, int64_t from_begin,
+void copy_part(const Around& parts, const TensorView& from, int64_t from_extent, int64_t from_begin,
                const TensorView& to, int64_t to_extent, int64_t to_begin, int64_t size) {
   const int64_t bytes = size * parts.inner * width(from);
   if (bytes == 0) return;
@@ -69,7 +60,7 @@ void copy_part(const Parts& parts, const TensorView& from, int64_t from_extent, 
 void run_concat(const Node& node, const KernelArgs& args) {
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
   const TensorView& out = args.out[0];
-  const Parts parts(out.type.shape, static_cast<int64_t>(axis));
+  const Around parts(out.type.shape, static_cast<int64_t>(axis));
   int64_t begin = 0;
   for (const TensorView& in : args.in) {
     const int64_t size = in.type.shape[axis];
@@ -81,7 +72,7 @@ void run_concat(const Node& node, const KernelArgs& args) {
 void run_split(const Node& node, const KernelArgs& args) {
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
   const TensorView& in = args.in[0];
-  const Parts parts(in.type.shape, static_cast<int64_t>(axis));
+  const Around parts(in.type.shape, static_cast<int64_t>(axis));
   int64_t begin = 0;
   for (const TensorView& out : args.out) {
     const int64_t size = out.type.shape[axis];
@@ -175,7 +166,7 @@ void run_iota(const Node& node, const KernelArgs& args) {
   const TensorView& out = args.out[0];
   const auto axis = static_cast<size_t>(node.attrs.i("axis"));
   const int64_t start = node.attrs.i("start", 0), step = node.attrs.i("step", 1);
-  const Parts parts(out.type.shape, static_cast<int64_t>(axis));
+  const Around parts(out.type.shape, static_cast<int64_t>(axis));
   const int64_t extent = out.type.shape[axis];
   Ints values(static_cast<size_t>(out.count()));
   size_t n = 0;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "base/around.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/families.h"
 
@@ -72,20 +73,10 @@ void run_min(const Node& node, const KernelArgs& args) {
       node, args, kInf, integer_limit(args.in[0].type.dtype, true));
 }
 
-/// [outer, axis, inner] of a shape around one axis.
-struct Split {
-  int64_t outer = 1, extent = 1, inner = 1;
-  Split(const Shape& shape, int64_t axis) {
-    for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d) {
-      (d < axis ? outer : d > axis ? inner : extent) *= shape[static_cast<size_t>(d)];
-    }
-  }
-};
-
 template <class T>
 void run_arg_as(const Node& node, const KernelArgs& args, bool largest) {
   const bool last = node.attrs.i("select_last_index", 0) != 0;
-  const Split s(args.in[0].type.shape, node.attrs.i("axis"));
+  const Around s(args.in[0].type.shape, node.attrs.i("axis"));
   auto* out = args.out[0].as<int64_t>();
   std::vector<T> row(static_cast<size_t>(s.extent));
   for (int64_t o = 0; o < s.outer; ++o) {
@@ -115,7 +106,7 @@ template <class T>
 void run_top_k_as(const Node& node, const KernelArgs& args) {
   const bool largest = node.attrs.i("largest") != 0;
   const int64_t k = node.attrs.i("k");
-  const Split s(args.in[0].type.shape, node.attrs.i("axis"));
+  const Around s(args.in[0].type.shape, node.attrs.i("axis"));
   auto* indices = args.out[1].as<int64_t>();
   std::vector<T> row(static_cast<size_t>(s.extent)), values(static_cast<size_t>(k));
   std::vector<int64_t> order(static_cast<size_t>(s.extent));
@@ -152,7 +143,7 @@ template <class T>
 void run_cumsum_as(const Node& node, const KernelArgs& args) {
   const bool exclusive = node.attrs.i("exclusive", 0) != 0,
              reverse = node.attrs.i("reverse", 0) != 0;
-  const Split s(args.in[0].type.shape, node.attrs.i("axis"));
+  const Around s(args.in[0].type.shape, node.attrs.i("axis"));
   std::vector<T> row(static_cast<size_t>(s.extent));
   for (int64_t o = 0; o < s.outer; ++o) {
     for (int64_t i = 0; i < s.inner; ++i) {

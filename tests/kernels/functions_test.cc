@@ -72,6 +72,51 @@ TEST_P(Functions, StayNearTheLibrary) {
 INSTANTIATE_TEST_SUITE_P(All, Functions, ::testing::Range<size_t>(0, cases().size()),
                          [](const auto& info) { return cases()[info.param].name; });
 
+bool same(float a, float b) {
+  return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+}
+
+TEST(Functions, PowerIsTheLibrarys) {
+  std::mt19937_64 rng(2);
+  std::uniform_real_distribution<float> exponent(-30, 30), y(-6, 6);
+  for (int i = 0; i < 500000; ++i) {
+    const float whole = std::round(y(rng)), sign = whole != 0 && i % 4 == 0 ? -1.0f : 1.0f;
+    const float base = sign * std::exp2(exponent(rng)), power = i % 2 == 0 ? whole : y(rng);
+    const double want = std::pow(static_cast<double>(base), static_cast<double>(power));
+    const double got = pow(base, power);
+    if (std::isnan(want)) {
+      EXPECT_TRUE(std::isnan(got)) << base << " to " << power;
+    } else if (std::fabs(want) < 3.4e38) {
+      EXPECT_LE(std::fabs(got - want), std::max(std::fabs(want), 1.2e-38) * 0x1p-23)
+          << base << " to " << power;
+    }
+  }
+  const float inf = std::numeric_limits<float>::infinity(), nan = NAN;
+  const std::vector<float> ends = {0.0f, 1e-45f, 1e-40f, 0.5f,  1.0f,       2.0f, 2.5f,
+                                   3.0f, 255.0f, 1e10f,  3e38f, 8388609.0f, inf};
+  for (const float a : ends) {
+    for (const float b : ends) {
+      for (const float x : {a, -a, nan}) {
+        for (const float p : {b, -b, nan})
+          EXPECT_TRUE(same(pow(x, p), std::pow(x, p)))
+              << x << " to " << p << ": " << pow(x, p) << ", wanted " << std::pow(x, p);
+      }
+    }
+  }
+}
+
+TEST(Functions, RemaindersAreExact) {
+  std::mt19937_64 rng(3);
+  std::uniform_real_distribution<float> exponent(-14, 13), sign(-1, 1), part(1, 2);
+  for (int i = 0; i < 500000; ++i) {
+    const auto draw = [&] {
+      return std::copysign(std::exp2(std::round(exponent(rng))) * part(rng), sign(rng));
+    };
+    const float b = draw(), a = i % 3 == 0 ? b * std::round(1000 * part(rng)) : draw();
+    EXPECT_TRUE(same(fmod(a, b), std::fmod(a, b))) << a << " by " << b << ": " << fmod(a, b);
+  }
+}
+
 TEST(Functions, EndWhereTheLibrarysDo) {
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(sin(0.0f), 0.0f);

@@ -372,6 +372,41 @@ TEST(CpuKernels, RunningSums) {
   }
 }
 
+// Lines side by side in several blocks, and long ones, of numbers of which many are equal.
+TEST(CpuKernels, PlacesOfExtremes) {
+  std::mt19937_64 rng(kSeed + 13);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& [shape, axis] : {std::pair{Shape{3, 50, 130}, 1},
+                                    {Shape{7, 5000}, 1},
+                                    {Shape{90, 64}, 0},
+                                    {Shape{600, 3}, 1},
+                                    {Shape{2, 0, 3}, 1},
+                                    {Shape{2, 1, 65}, 1}}) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (const char* op : {"argmax", "argmin"}) {
+        for (int64_t last : {0, 1}) {
+          Case c{make(op, {{"axis", int64_t{axis}},
+                           {"keepdims", int64_t{0}},
+                           {"select_last_index", last}}),
+                 {{dtype, shape}},
+                 {}};
+          c.out = infer_types(c.node, c.in);
+          std::vector<float> values(static_cast<size_t>(element_count(shape)));
+          for (float& x : values) {
+            const uint64_t draw = rng() % 4000;
+            x = draw == 0 ? NAN : draw == 1 ? -inf : static_cast<float>(draw % 300);
+          }
+          const std::vector<Tensor> in = {convert(Tensor::from(shape, values, DType::f32), dtype)};
+          for (const KernelImpl& impl : cpu_kernels()) {
+            if (impl.op != op) continue;
+            expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 0);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Lines of a few elements, several in a block: one operand with an element for each line, or one
 // for all.
 TEST(CpuKernels, ShortLines) {
