@@ -107,10 +107,9 @@ KernelList arg_extreme_kernels() {
   KernelList list;
   for (const char* op : {"argmax", "argmin"}) {
     list.push_back({op, "cpu:simd", refuses, [](const KernelCall& call) {
-                      return PreparedKernel{[arg = ArgExtreme(call)](const KernelArgs& args) {
-                                              arg.run(args);
-                                            },
-                                            0, "cpu:simd"};
+                      return PreparedKernel{
+                          [arg = ArgExtreme(call)](const KernelArgs& args) { arg.run(args); }, 0,
+                          "cpu:simd"};
                     }});
   }
   return list;

@@ -221,12 +221,22 @@ void norm_planes(const Norm& p, const KernelArgs& args) {
 
 void running(double momentum, double unbias, const KernelArgs& args) {
   for (size_t r = 0; r < 2; ++r) {
-    const double gain = momentum * (r == 0 ? 1 : unbias);
-    for (int64_t c = 0; c < args.out[r].count(); ++c) {
-      set(args.out[r], c,
-          static_cast<float>((1 - momentum) * static_cast<double>(get(args.in[r], c)) +
-                             gain * static_cast<double>(get(args.in[r + 2], c))));
-    }
+    const double keep = 1 - momentum, gain = momentum * (r == 0 ? 1 : unbias);
+    parallel_ranges(args.out[r].count(), 16384, [&](int64_t begin, int64_t end) {
+      alignas(64) float old_buffer[kBlock], seen_buffer[kBlock], buffer[kBlock];
+      for_blocks(end - begin, [&](int64_t first, int64_t n) {
+        const int64_t at = begin + first;
+        const float *old = floats(args.in[r], at, n, old_buffer),
+                    *seen = floats(args.in[r + 2], at, n, seen_buffer);
+        float* y = place(args.out[r], at, buffer);
+#pragma omp simd
+        for (int64_t c = 0; c < n; ++c) {
+          y[c] = static_cast<float>(keep * static_cast<double>(old[c]) +
+                                    gain * static_cast<double>(seen[c]));
+        }
+        put(args.out[r], at, n, y);
+      });
+    });
   }
 }
 
