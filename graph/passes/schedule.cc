@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <tuple>
 
 #include "graph/passes/liveness.h"
 
@@ -17,6 +19,7 @@ size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// Node indices in the order in which they run.
 using Order = std::vector<size_t>;
+using NodeVisit = std::function<void(size_t node)>;
 
 /// Who makes and who reads what, apart from any order.
 class Flow {
@@ -83,10 +86,11 @@ class Flow {
 };
 
 /// Nodes become ready one after the other; of the ready ones the one that shrinks what is alive
-/// the most runs, and if none does the first by `rank`.
+/// the most runs, and if none does the first by `rank`. `run` tells of each node whose growth it
+/// changes.
 Order scheduled(const std::vector<std::vector<size_t>>& before, const std::vector<size_t>& rank,
                 const std::function<int64_t(size_t node)>& growth,
-                const std::function<void(size_t node)>& run) {
+                const std::function<void(size_t node, const NodeVisit& changed)>& run) {
   const size_t nodes = before.size();
   std::vector<size_t> waits(nodes, 0);
   std::vector<std::vector<size_t>> behind(nodes);
@@ -94,26 +98,30 @@ Order scheduled(const std::vector<std::vector<size_t>>& before, const std::vecto
     waits[n] = before[n].size();
     for (size_t m : before[n]) behind[m].push_back(n);
   }
-  std::set<std::pair<size_t, size_t>> ready;  // by rank
+  using Key = std::tuple<int64_t, size_t, size_t>;  // what it shrinks by, negative; rank; node
+  std::set<Key> ready;
+  std::vector<std::optional<Key>> keys(nodes);  // of the ready ones
+  const auto put = [&](size_t n) {
+    keys[n] = Key{std::min<int64_t>(growth(n), 0), rank[n], n};
+    ready.insert(*keys[n]);
+  };
+  const auto changed = [&](size_t n) {
+    if (!keys[n]) return;
+    ready.erase(*keys[n]);
+    put(n);
+  };
   for (size_t n = 0; n < nodes; ++n) {
-    if (waits[n] == 0) ready.emplace(rank[n], n);
+    if (waits[n] == 0) put(n);
   }
   Order order;
   while (!ready.empty()) {
-    auto best = ready.begin();
-    int64_t least = 0;
-    for (auto it = ready.begin(); it != ready.end(); ++it) {
-      const int64_t more = growth(it->second);
-      if (more >= least) continue;
-      least = more;
-      best = it;
-    }
-    const size_t node = best->second;
-    ready.erase(best);
-    run(node);
+    const size_t node = std::get<2>(*ready.begin());
+    ready.erase(ready.begin());
+    keys[node].reset();
+    run(node, changed);
     order.push_back(node);
     for (size_t next : behind[node]) {
-      if (--waits[next] == 0) ready.emplace(rank[next], next);
+      if (--waits[next] == 0) put(next);
     }
   }
   return order;
@@ -153,8 +161,11 @@ Order eager(const Flow& flow, const std::vector<std::vector<size_t>>& before, co
     }
     return more;
   };
-  return scheduled(before, ranks_of(given), growth, [&](size_t n) {
-    each_once(graph.nodes()[n].inputs, [&](ValueId id) { --left[at(id)]; });
+  return scheduled(before, ranks_of(given), growth, [&](size_t n, const NodeVisit& changed) {
+    each_once(graph.nodes()[n].inputs, [&](ValueId id) {
+      if (--left[at(id)] != 1) return;
+      for (size_t reader : flow.readers(id)) changed(reader);
+    });
   });
 }
 
@@ -178,9 +189,14 @@ Order lazy(const Flow& flow, const std::vector<std::vector<size_t>>& before, con
   };
   std::vector<size_t> rank = ranks_of(given);
   for (size_t& r : rank) r = given.size() - 1 - r;
-  Order order = scheduled(behind, rank, growth, [&](size_t n) {
-    for (ValueId id : graph.nodes()[n].outputs) alive[at(id)] = false;
-    for (ValueId id : graph.nodes()[n].inputs) alive[at(id)] = true;
+  Order order = scheduled(behind, rank, growth, [&](size_t n, const NodeVisit& changed) {
+    for (ValueId id : graph.nodes()[n].outputs) alive[at(id)] = false;  // all who read it have run
+    for (ValueId id : graph.nodes()[n].inputs) {
+      if (alive[at(id)]) continue;
+      alive[at(id)] = true;
+      for (size_t reader : flow.readers(id)) changed(reader);
+      if (const NodeId maker = graph.value(id).producer; maker >= 0) changed(at(maker));
+    }
   });
   std::reverse(order.begin(), order.end());
   return order;
