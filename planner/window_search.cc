@@ -12,6 +12,9 @@ namespace {
 
 using Candidate = Trials::Candidate;
 
+/// More are those of a split into many, which has no windows: each row goes to one result.
+constexpr size_t kMostResultDims = 64;
+
 size_t at(int i) { return static_cast<size_t>(i); }
 
 class WindowSearch {
@@ -34,7 +37,7 @@ class WindowSearch {
   }
 
   void run() {
-    if (open_.empty()) return;
+    if (open_.empty() || result_dims_.size() > kMostResultDims) return;
     for (const NodeDim& result : result_dims_) {
       const bool some = std::any_of(open_.begin(), open_.end(), [&](const NodeDim& operand) {
         return dependence_.touches_some(operand, result);
