@@ -18,7 +18,8 @@ class Gatherer {
       for (const std::string& name : names_read(nodes[n].proto)) uses_[name].push_back(n);
       for (const std::string& name : nodes[n].proto.output()) maker_[name] = n;
     }
-    for (const auto& output : model.proto.graph().output()) uses_[output.name()].push_back(kOutside);
+    for (const auto& output : model.proto.graph().output())
+      uses_[output.name()].push_back(kOutside);
   }
 
   void run() {
@@ -50,8 +51,8 @@ class Gatherer {
   }
   /// Back over what only moves numbers.
   std::string origin(std::string name) const {
-    for (auto made = maker_.find(name);
-         made != maker_.end() && is_usual(nodes_[made->second]) && moves(nodes_[made->second].proto);
+    for (auto made = maker_.find(name); made != maker_.end() && is_usual(nodes_[made->second]) &&
+                                        moves(nodes_[made->second].proto);
          made = maker_.find(name))
       name = nodes_[made->second].proto.input(0);
     return name;

@@ -92,8 +92,8 @@ TEST(OnnxExporters, KerasThroughJax2onnxOnAMesh) {
   options.planner = "dp";
   RuleCache rules;
   const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-  const testing::ShardedRun run = testing::run_sharded(
-      graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), 1e-2);
+  const testing::ShardedRun run =
+      testing::run_sharded(graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), 1e-2);
   for (int step = 0; step < kGoldenSteps; ++step) {
     EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"),
                 model.recorded.at("losses/training").at(step), kTolerance)
