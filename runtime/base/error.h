@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <locale>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -32,10 +33,12 @@ class Error : public std::exception {
   std::string message_;
 };
 
-/// Concatenates anything that streams: str("A[2]=", 768).
+/// Concatenates anything that streams: str("A[2]=", 768). Numbers are written alike whatever the
+/// program's locale is: files and names have them.
 template <class... Args>
 std::string str(const Args&... args) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << args);
   return out.str();
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <locale>
 #include <thread>
 
 #include "shardrun/shardrun.h"
@@ -96,6 +97,26 @@ TEST_F(Api, OutputsOverTheModel) {
   options.metrics = one_;
   refused([&] { train(world, model, plan, options); }, "is what the model is read from");
   EXPECT_EQ(std::filesystem::file_size(one_), size);
+}
+
+/// Where numbers have points between thousands and commas before decimals.
+struct Commas : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST_F(Api, FilesDoNotDependOnTheProgramsLocale) {
+  const std::locale before = std::locale::global(std::locale(std::locale(), new Commas));
+  World world = World::threads(2);
+  const Model model = load(world, one_);
+  const TrainingPlan plan = make_plan(world, model, {});
+  PlanRequest request;
+  request.plan_file = folder_ + "/plan.json";
+  write_output(request.plan_file, plan.json());
+  EXPECT_EQ(make_plan(world, model, request).predicted_seconds(), plan.predicted_seconds());
+  std::locale::global(before);
+  EXPECT_EQ(make_plan(world, model, request).predicted_seconds(), plan.predicted_seconds());
 }
 
 /// Ranks that share cores have fewer threads, and kernels less workspace, than one alone.
