@@ -46,6 +46,10 @@ int64_t max_local_count(const Shape& shape, const Sharding& sharding, const Mesh
   return count;
 }
 
+int64_t max_local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& mesh) {
+  return max_local_count(type.shape, sharding, mesh) * size_of(type.dtype);
+}
+
 std::string to_string(const Sharding& sharding, const Mesh& mesh) {
   auto name = [&](int axis) { return mesh.axes().at(static_cast<size_t>(axis)).name; };
   std::string out = "[";

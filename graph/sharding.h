@@ -36,6 +36,7 @@ Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh,
               const std::vector<int64_t>& coordinates);
 /// The largest local element count over all ranks (that of coordinates 0).
 int64_t max_local_count(const Shape& shape, const Sharding& sharding, const Mesh& mesh);
+int64_t max_local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& mesh);
 
 /// "[batch{data}, -, hidden{model}]" needs dim names, so: "[{data}, -, {model}] partial(sum: seq)".
 std::string to_string(const Sharding& sharding, const Mesh& mesh);

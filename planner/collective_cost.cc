@@ -120,9 +120,8 @@ double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const 
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
                           const Sharding& after, int dim, int to_dim, std::span<const int> axes,
                           const Mesh& mesh, const Cluster& cluster) {
-  const auto element = static_cast<double>(size_of(type.dtype));
-  MovedBytes bytes{static_cast<double>(max_local_count(type.shape, before, mesh)) * element,
-                   static_cast<double>(max_local_count(type.shape, after, mesh)) * element, 0};
+  MovedBytes bytes{static_cast<double>(max_local_bytes(type, before, mesh)),
+                   static_cast<double>(max_local_bytes(type, after, mesh)), 0};
   const Box box = local_box(type.shape, before, mesh,
                             std::vector<int64_t>(static_cast<size_t>(mesh.axis_count()), 0));
   const auto outermost = [&](int d) {

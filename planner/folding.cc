@@ -148,4 +148,12 @@ Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) 
   return folding;
 }
 
+std::pair<int, int> Folding::origin(const Graph& graph, ValueId id) const {
+  const Value& value = graph.value(id);
+  if (value.role != Role::computed) return {class_of_value[static_cast<size_t>(id)], 0};
+  const std::vector<ValueId>& results = graph.node(value.producer).outputs;
+  return {class_of_node[static_cast<size_t>(value.producer)],
+          static_cast<int>(std::find(results.begin(), results.end(), id) - results.begin())};
+}
+
 }  // namespace shardrun

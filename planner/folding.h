@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
@@ -22,6 +23,9 @@ struct Folding {
   std::vector<int> class_of_node;
   std::vector<int> class_of_value;  // -1: computed
   int rounds = 0;                   // hops that two items' surroundings agree on
+
+  /// The class of what makes or holds a value, and which of its results it is (0: held).
+  std::pair<int, int> origin(const Graph& graph, ValueId id) const;
 };
 
 /// Weisfeiler-Leman refinement: an item's first colour is its op, attributes (random stream keys

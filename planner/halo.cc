@@ -70,8 +70,7 @@ double chunks_touched(const Range& range, int64_t width) {
 double row_seconds(const Rows& rows, const TensorType& type, const Sharding& sharding,
                    const Mesh& mesh, const Wire& wire, const Cluster& cluster) {
   if (rows.most_named == 0) return 0;
-  const auto element = static_cast<double>(size_of(type.dtype));
-  const auto held = static_cast<double>(max_local_count(type.shape, sharding, mesh)) * element;
+  const auto held = static_cast<double>(max_local_bytes(type, sharding, mesh));
   const auto own = static_cast<double>(
       box_shape(local_box(type.shape, sharding, mesh,
                           std::vector<int64_t>(at(mesh.axis_count()), 0)))[at(rows.of.dim)]);

@@ -15,11 +15,9 @@ void bring_together(Skeleton& skeleton) {
   for (const StepForm& form : skeleton.steps)
     meets.push_back(form.move != nullptr && !is_local(form.move->kind));
   std::vector<int64_t> bytes;
-  for (size_t b = 0; b < skeleton.buffers.size(); ++b) {
-    const BufferForm& form = skeleton.buffers[b];
-    const Shape& shape = skeleton.graph.type(form.value).shape;
-    bytes.push_back(max_local_count(shape, *form.sharding, skeleton.plan.mesh) *
-                    size_of(skeleton.program.buffers[b].type.dtype));
+  for (const BufferForm& form : skeleton.buffers) {
+    bytes.push_back(
+        max_local_bytes(skeleton.graph.type(form.value), *form.sharding, skeleton.plan.mesh));
   }
   skeleton.reorder(order_collectives(skeleton.program, meets, bytes));
 }

@@ -61,16 +61,10 @@ class Builder {
   };
 
   Origin origin(ValueId id) const {
-    const Value& value = graph_.value(id);
-    if (value.role != Role::computed) {
-      const int c = folding_.class_of_value[at(id)];
-      const auto [maker, result] = lies_as_[at(c)];
-      return maker < 0 ? Origin{c, 0, true} : Origin{maker, result, true};
-    }
-    const Node& node = graph_.node(value.producer);
-    const auto found = std::find(node.outputs.begin(), node.outputs.end(), id);
-    return {folding_.class_of_node[at(value.producer)],
-            static_cast<int>(found - node.outputs.begin())};
+    const auto [c, result] = folding_.origin(graph_, id);
+    if (graph_.value(id).role == Role::computed) return {c, result};
+    const auto [maker, made] = lies_as_[at(c)];
+    return maker < 0 ? Origin{c, result, true} : Origin{maker, made, true};
   }
 
   /// Is a held value resharded after its update makes it, if that is cheaper?
@@ -306,8 +300,7 @@ class Builder {
   }
 
   int64_t bytes(const TensorType& type, const Sharding& sharding) const {
-    const int64_t size = max_local_count(type.shape, sharding, mesh_) * size_of(type.dtype);
-    return round_up(size, kArenaAlignment);
+    return round_up(max_local_bytes(type, sharding, mesh_), kArenaAlignment);
   }
 
   void add_memory() {

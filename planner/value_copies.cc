@@ -34,8 +34,7 @@ bool ValueCopies::wants_produced(const State& state) {
 }
 
 int64_t ValueCopies::bytes_of(ValueId id, const Sharding& sharding) const {
-  return max_local_count(graph_.type(id).shape, sharding, plan_.mesh) *
-         size_of(graph_.type(id).dtype);
+  return max_local_bytes(graph_.type(id), sharding, plan_.mesh);
 }
 
 void ValueCopies::want(ValueId id, const Sharding* sharding) {

@@ -107,8 +107,7 @@ class Table {
       if (value.role != Role::parameter) continue;
       const std::string name = layer_in(value.name);
       const Sharding& lies = plan_.values.at(value.name);
-      const int64_t bytes =
-          max_local_count(value.type.shape, lies, plan_.mesh) * size_of(value.type.dtype);
+      const int64_t bytes = max_local_bytes(value.type, lies, plan_.mesh);
       Layer& l = layer(name);
       l.held_bytes += bytes;
       l.rows.push_back({Section::parameters, within(value.name, name),

@@ -91,8 +91,7 @@ bool LocalChanges::moves_along(ValueId held) const {
 }
 
 int64_t LocalChanges::held_bytes(ValueId value, const Sharding& sharding) const {
-  const TensorType& type = graph_.type(value);
-  return max_local_count(type.shape, sharding, plan_.mesh) * size_of(type.dtype);
+  return max_local_bytes(graph_.type(value), sharding, plan_.mesh);
 }
 
 LocalChanges::Change LocalChanges::price(NodeId id, const Strategy& strategy) {

@@ -59,7 +59,7 @@ int64_t persistent_bytes(const Graph& graph, const Plan& plan) {
   int64_t sum = 0;
   for (const Value& v : graph.values()) {
     if (v.role != Role::parameter && v.role != Role::state && v.role != Role::constant) continue;
-    sum += max_local_count(v.type.shape, plan.values.at(v.name), plan.mesh) * size_of(v.type.dtype);
+    sum += max_local_bytes(v.type, plan.values.at(v.name), plan.mesh);
   }
   return sum;
 }
@@ -199,6 +199,37 @@ TEST(Planner, WhatHasNoRoomToBeReshardedIsMadeAsItIsRead) {
     return use;
   };
   EXPECT_TRUE(stays(plan_of(g, "data=2", options)));
+}
+
+/// h cannot be made otherwise, so that it must be resharded is no way out of a full arena: one of
+/// the weights behind it is cut instead, the lighter one.
+TEST(Planner, WhatMustBeReshardedMayBeAgain) {
+  Graph g;
+  const std::string product = "bi,io->bo";
+  const ValueId x = g.add_input("x", {DType::f32, {64, 256}}, Role::batch);
+  const auto times = [&](ValueId by, const std::string& name, int64_t width) {
+    const int64_t rows = g.type(by).shape[1];
+    const ValueId w = g.add_persistent(name, {DType::f32, {rows, width}}, Role::parameter, {});
+    return g.add("matmul", {by, w}, {{"equation", product}}, "times_" + name);
+  };
+  const ValueId h = times(x, "w", 4096);
+  const ValueId s = g.add("softmax", {h}, {{"axis", int64_t{1}}}, "softmax");
+  const ValueId both = g.add("mul", {h, s});
+  g.outputs = {times(both, "heavy", 512), times(both, "light", 128)};
+  PlanOptions options;
+  options.requests = {"w=[-,data]", g.value(h).name + "=[-,data]"};
+  const auto weights = [&](const Plan& plan) { return persistent_bytes(g, plan); };
+  const int64_t free = weights(plan_of(g, "data=2", options));
+  options.memory_limit = 16'000'000;
+  options.arena_use = [&](const Plan& plan) {
+    const int64_t bytes = options.memory_limit + 500'000 - (free - weights(plan));
+    ArenaUse use{bytes, std::vector<int64_t>(g.nodes().size(), 10'000'000)};
+    use.alive[1] = bytes;
+    return use;
+  };
+  const Plan plan = plan_of(g, "data=2", options);
+  EXPECT_TRUE(value(plan, "heavy").is_replicated());
+  EXPECT_FALSE(value(plan, "light").is_replicated());
 }
 
 TEST(Planner, WhatDoesNotFitIsRefusedWithTheNumbers) {

@@ -1,0 +1,248 @@
+// One search: strategies of a folded Graph, the joint Problem, and solutions until an arena fits.
+#include "planner/plan_search.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "planner/deadline.h"
+#include "planner/forbidden_reshardings.h"
+#include "planner/partial_kinds.h"
+#include "planner/roles.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int kMemoryRounds = 12, kMostHalvings = 2;
+/// Of the limit: claims that come to less will fit, with all that an arena holds beside.
+constexpr double kAmple = 0.75;
+constexpr double kPlanGap = 1e-4;
+
+double since(double begin) { return thread_seconds() - begin; }
+
+}  // namespace
+
+PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
+                       const PlanOptions& options, RuleCache& rules)
+    : graph_(graph),
+      mesh_(mesh),
+      cluster_(cluster),
+      options_(options),
+      rules_(rules),
+      own_times_(mesh, cluster),
+      times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
+      numbered_(graph, options.contents),
+      constraints_(graph, mesh, options.planner, options.requests, options.pinned) {}
+
+std::optional<Plan> PlanSearch::run(PlanReport& report) {
+  std::map<std::string, Sharding> apart = constraints_.pinned();
+  apart.insert(options_.avoided.begin(), options_.avoided.end());
+  folding_ = fold(graph_, apart);
+  report.nodes = static_cast<int>(graph_.nodes().size());
+  report.folded_nodes =
+      static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
+                                     [](const Folding::Class& c) { return !c.nodes.empty(); }));
+  auto begin = thread_seconds();
+  const int runs_before = rules_.kernel_runs();
+  find_rules();
+  report.discovery_seconds = since(begin);
+  report.kernel_runs = rules_.kernel_runs() - runs_before;
+
+  begin = thread_seconds();
+  SearchSpace all = enumerate();
+  constraints_.apply(folding_, class_rules_, all);
+  drop_avoided(all);
+  report.build_seconds = since(begin);
+  return solve(std::move(all), report);
+}
+
+void PlanSearch::drop_avoided(SearchSpace& space) const {
+  for (const auto& [name, sharding] : options_.avoided) {
+    const ValueId id = graph_.find(name);
+    SR_REQUIRE(id != kNoValue, invalid_input, "avoided value '", name, "' is not in the graph");
+    const auto [c, r] = folding_.origin(graph_, id);
+    const auto result = static_cast<size_t>(r);
+    std::vector<Strategy>& strategies = space.strategies[static_cast<size_t>(c)];
+    if (strategies.empty()) continue;  // a held value's come later
+    std::erase_if(strategies, [&](const Strategy& s) { return s.out[result] == sharding; });
+    SR_REQUIRE(!strategies.empty(), invalid_input, "value '", name,
+               "' can lie in no other way than ", to_string(sharding, mesh_));
+  }
+}
+
+void PlanSearch::find_rules() {
+  class_rules_.resize(folding_.classes.size());
+  if (mesh_.size() == 1) return;  // nothing can be cut
+  for (size_t c = 0; c < folding_.classes.size(); ++c) {
+    if (folding_.classes[c].nodes.empty()) continue;
+    const Node& node = graph_.node(folding_.classes[c].nodes[0]);
+    class_rules_[c] = rules_.rule(node, graph_.types(node.inputs));
+  }
+  drop_useless_partials(graph_, folding_, constraints_.pinned(), class_rules_);
+}
+
+SpmdRule PlanSearch::rule_of(size_t c) {
+  SpmdRule rule = class_rules_[c];
+  std::optional<OpDef::NumberedRows> rows;
+  for (NodeId id : folding_.classes[c].nodes) {
+    rows = numbered_.of(graph_.node(id));
+    if (!rows) return rule;
+  }
+  for (SpmdRule::Option& option : row_options(rule, *rows))
+    rule.options.push_back(std::move(option));
+  return rule;
+}
+
+SearchSpace PlanSearch::enumerate() {
+  SearchSpace space;
+  space.reshards_updates = constraints_.reshards_updates();
+  space.strategies.resize(folding_.classes.size());
+  for (size_t c = 0; c < folding_.classes.size(); ++c) {
+    if (folding_.classes[c].nodes.empty()) continue;
+    const Node& node = graph_.node(folding_.classes[c].nodes[0]);
+    space.strategies[c] = enumerate_strategies(
+        node, graph_.types(node.inputs), graph_.types(node.outputs), rule_of(c), mesh_, cluster_,
+        constraints_.leaves_empty(), [&](NodePlan& plan) {
+          for (NodeId id : folding_.classes[c].nodes)
+            numbered_.count(graph_.node(id), mesh_, plan);
+          return numbered_.sharers(node);
+        });
+  }
+  return space;
+}
+
+LimitedOptions::Method PlanSearch::method() const {
+  using Method = LimitedOptions::Method;
+  return options_.planner == "beam"        ? Method::beam
+         : options_.planner == "plain-ilp" ? Method::plain
+                                           : Method::narrowing;
+}
+
+ArenaUse PlanSearch::measure(Plan& plan, const FactoredProblem& problem, const Solution& solution) {
+  ArenaUse use = options_.arena_use ? options_.arena_use(plan)
+                                    : ArenaUse{peak_bytes(problem, solution),
+                                               bytes_over_time(problem, solution)};
+  plan.bytes = use.bytes;
+  if (use.bytes < least_bytes()) smallest_ = plan;
+  return use;
+}
+
+std::optional<Plan> PlanSearch::fitting(const PlanProblem& problem,
+                            const Solution& solution, ArenaUse& use) {
+  node_seconds_ = shardrun::node_seconds(problem, solution);
+  const int64_t limit = options_.memory_limit;
+  const auto try_one = [&](bool share) {
+    Plan plan = extract_plan(problem, solution, share);
+    plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
+    plan.recompute = options_.recomputed;
+    use = measure(plan, problem.joint.problem, solution);
+    return plan;
+  };
+  // Laying out takes longer than all else, so what is likely comes first.
+  const bool ample = static_cast<double>(peak_bytes(problem.joint.problem, solution)) <
+                     kAmple * static_cast<double>(limit);
+  if (limit <= 0 || ample) {
+    Plan sharing = try_one(true);
+    if (limit <= 0 || sharing.bytes <= limit) return sharing;
+  }
+  Plan plan = try_one(false);
+  if (plan.bytes > limit) return std::nullopt;
+  if (!ample) {
+    Plan sharing = try_one(true);
+    if (sharing.bytes <= limit && sharing.seconds < plan.seconds) return sharing;
+  }
+  return plan;
+}
+
+std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
+  auto begin = thread_seconds();
+  if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
+  space.may_hand = [&](ValueId id, const Sharding& to) { return constraints_.may_hand(id, to); };
+  add_value_strategies(space, graph_, folding_, constraints_.pinned());
+  constraints_.restrict_held(space, folding_);
+  drop_avoided(space);
+  JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
+  const PlanProblem posed{graph_, mesh_, folding_, space, joint, times_};
+  const FactoredProblem& problem = joint.problem;
+  report.build_seconds += since(begin);
+  begin = thread_seconds();
+  const Deadline end(options_.solve_seconds, method() == LimitedOptions::Method::plain
+                                                 ? Deadline::Clock::wall
+                                                 : Deadline::Clock::work);
+  const int64_t limit = options_.memory_limit;
+  needed_bytes_ = least_peak(problem);
+  LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
+  // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
+  std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
+  std::optional<Solution> start;
+  std::optional<Plan> best;
+  int halvings = 0;
+  std::vector<FactoredProblem::Edge> allowed;  // empty: nothing was forbidden
+  bool may_forbid = true;
+  const auto offer = [&](std::optional<Plan> plan, const Solution& solution) {
+    if (!plan || (best && best->seconds <= plan->seconds)) return;
+    best = std::move(plan);
+    report.cost = raw_cost(problem, solution);
+  };
+  for (int round = 0; round < kMemoryRounds; ++round) {
+    if (round > 0 && end.passed()) break;
+    const LimitedResult found = search.run(room, start ? &*start : nullptr, end.left());
+    report.solver = found.solver;
+    if (round == 0) unlimited_bound_ = found.lower_bound;
+    // What the first two rounds know holds for all plans, while nothing is forbidden.
+    if (round <= 1 && allowed.empty())
+      report.lower_bound = std::max(report.lower_bound, found.lower_bound);
+    report.solve_seconds = since(begin);
+    if (!found.solution && !allowed.empty()) {  // too much was
+      may_forbid = false;
+      joint.problem.edges = std::exchange(allowed, {});
+      continue;
+    }
+    const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
+    if (!solution) {
+      SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
+                 "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
+                 options_.solve_seconds, " s; give it longer with --plan-seconds");
+      SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner,
+                 "' allows no plan on mesh ", mesh_.to_string(),
+                 "; take another mesh or planner");
+      break;
+    }
+    if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {
+      room = feasible;
+      limited_ = true;
+      continue;
+    }
+    ArenaUse use;
+    std::optional<Plan> plan = fitting(posed, *solution, use);
+    const bool fits = plan.has_value();
+    offer(std::move(plan), *solution);
+    if (fits && found.solution) break;
+    start = solution;
+    bool forbidden = false;
+    if (may_forbid && !fits && found.solution) {
+      std::vector<FactoredProblem::Edge> before = problem.edges;
+      forbidden = forbid_reshardings(posed, *solution, use, limit);
+      if (forbidden && allowed.empty()) allowed = std::move(before);
+    }
+    if (round == 0) {
+      room = feasible;
+      limited_ = true;
+    } else if (forbidden) {
+      continue;
+    } else if (found.solution) {
+      feasible = room;
+      const std::vector<int64_t> claims = bytes_over_time(problem, *solution);
+      const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
+      for (size_t t = 0; t < std::min(room.size(), claims.size()); ++t)
+        room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
+    } else if (round == 1 || ++halvings > kMostHalvings) {
+      break;
+    } else {
+      // What that plan held beside need not be held beside another.
+      for (size_t t = 0; t < room.size(); ++t) room[t] = (room[t] + feasible[t]) / 2;
+    }
+  }
+  return best;
+}
+
+}  // namespace shardrun
