@@ -9,7 +9,7 @@
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/planner.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/import_test.h"
 #include "tests/support/golden_model.h"
 
 namespace shardrun {
@@ -17,40 +17,18 @@ namespace {
 
 using testing::GoldenModel, testing::kGoldenSteps;
 using testing::ModelBuilder;
-using testing::TemporaryFolder;
 
 constexpr double kTolerance = 1e-4;
 
-/// The whole step by AdamW without decay, as make_exporters.py's.
-Graph training_graph(const Graph& forward) {
-  Graph graph = forward;
-  graph.metrics = {{"loss", graph.loss}};
-  graph.outputs.clear();
-  remove_dead_nodes(graph);
-  OptimizerOptions options;
-  options.beta1 = 0.9;
-  options.beta2 = 0.99;
-  options.eps = 1e-5;
-  attach_optimizer(graph, options);
-  check_graph(graph);
-  return graph;
-}
+/// As make_exporters.py's.
+Graph training_graph(const Graph& forward) { return testing::golden_training_graph(forward, 0); }
 
 /// Losses, and running averages thereafter, of three steps by the reference kernels.
 void expect_three_steps(const GoldenModel& model, const std::string& form) {
-  const Graph graph = training_graph(model.forward);
-  const Tensor& losses = model.recorded.at("losses/" + form);
-  Interpreter interpreter(graph);
-  for (int step = 1; step <= kGoldenSteps; ++step) {
-    NamedTensors feeds = model.feeds;
-    feeds[kLearningRate] = Tensor::from<float>({}, {1e-2F}, DType::f32);
-    feeds[kStep] = Tensor::scalar_i64(step);
-    const double got = interpreter.step({feeds}, std::vector{graph.metrics.at("loss")})[0].at(0);
-    EXPECT_NEAR(got, losses.at(step - 1), kTolerance * losses.at(step - 1)) << "step " << step;
-  }
+  const NamedTensors after = testing::expect_golden_losses(
+      training_graph(model.forward), model.feeds, model.recorded.at("losses/" + form), kTolerance);
   if (form == "training")
-    model.compare("stats/", kTolerance,
-                  [&](const std::string& name) { return interpreter.persistent(name); });
+    model.compare("stats/", kTolerance, [&](const std::string& name) { return after.at(name); });
 }
 
 GoldenModel load(const std::string& model, const std::string& exporter,
@@ -101,35 +79,11 @@ TEST(OnnxExporters, KerasThroughJax2onnxOnAMesh) {
   }
 }
 
-class OnnxExporterFiles : public ::testing::Test {
+class OnnxExporterFiles : public testing::ImportTest {
  protected:
-  TemporaryFolder folder;
-  ImportOptions options;
-  ImportReport report;
-
-  OnnxExporterFiles() { options.evaluate = run_reference; }
-  Graph import(const ModelBuilder& b) {
-    report = {};
-    Graph graph = import_onnx(b.write(folder), options, &report);
-    check_graph(graph);
-    return graph;
-  }
-  std::string refusal(const ModelBuilder& b) {
-    try {
-      import(b);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  }
   bool trains(const std::string& name) const {
     return std::any_of(report.parameters.begin(), report.parameters.end(),
                        [&](const auto& p) { return p.name == name && p.trainable; });
-  }
-  bool noted(const std::string& text) const {
-    return std::any_of(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
-      return note.find(text) != std::string::npos;
-    });
   }
 };
 

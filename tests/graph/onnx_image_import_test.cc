@@ -7,7 +7,7 @@
 
 #include "graph/onnx/import.h"
 #include "kernels/reference/interpreter.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/import_test.h"
 
 namespace shardrun {
 namespace {
@@ -16,34 +16,13 @@ using testing::ModelBuilder;
 using testing::set_int;
 using testing::set_ints;
 using testing::set_string;
-using testing::TemporaryFolder;
 using Ints = std::vector<int64_t>;
 
-class OnnxImageImport : public ::testing::Test {
+class OnnxImageImport : public testing::ImportTest {
  protected:
-  TemporaryFolder folder;
-  ImportOptions options;
-  ImportReport report;
-
-  OnnxImageImport() { options.evaluate = run_reference; }
-  Graph import(const ModelBuilder& b) {
-    report = {};
-    Graph graph = import_onnx(b.write(folder), options, &report);
-    check_graph(graph);
-    return graph;
-  }
   void expect_refusal(const ModelBuilder& b, const std::string& part) {
-    try {
-      import(b);
-      ADD_FAILURE() << "accepted; wanted: " << part;
-    } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-    }
-  }
-  bool noted(const std::string& text) const {
-    return std::any_of(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
-      return note.find(text) != std::string::npos;
-    });
+    const std::string said = refusal(b);
+    EXPECT_NE(said.find(part), std::string::npos) << (said.empty() ? "accepted" : said);
   }
   static int count(const Graph& graph, const std::string& op) {
     const auto& nodes = graph.nodes();

@@ -8,7 +8,7 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/import_test.h"
 
 namespace shardrun {
 namespace {
@@ -17,41 +17,16 @@ using testing::add_metadata;
 using testing::kFloat;
 using testing::kInt64;
 using testing::ModelBuilder;
-using testing::TemporaryFolder;
 
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 
-class OnnxImport : public ::testing::Test {
+class OnnxImport : public testing::ImportTest {
  protected:
-  TemporaryFolder folder;
-  ImportOptions options;
-  ImportReport report;
-
-  OnnxImport() { options.evaluate = run_reference; }
-  Graph import(const ModelBuilder& b) {
-    report = {};
-    Graph graph = import_onnx(b.write(folder), options, &report);
-    check_graph(graph);
-    return graph;
-  }
-  std::string refusal(const ModelBuilder& b) {
-    try {
-      import(b);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  }
   const ImportReport::Parameter* parameter(const std::string& name) const {
     for (const auto& p : report.parameters) {
       if (p.name == name) return &p;
     }
     return nullptr;
-  }
-  bool noted(const std::string& text) const {
-    return std::any_of(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
-      return note.find(text) != std::string::npos;
-    });
   }
   static Tensor floats(const Shape& shape, const std::vector<float>& values) {
     return Tensor::from(shape, values, DType::f32);

@@ -38,15 +38,8 @@ GoldenModel load(const std::string& model, const std::string& exporter) {
 }
 
 void expect_three_steps(const GoldenModel& model) {
-  const Graph graph = testing::golden_training_graph(model.forward);
-  Interpreter interpreter(graph);
-  for (int step = 1; step <= kSteps; ++step) {
-    NamedTensors feeds = model.feeds;
-    feeds[kLearningRate] = Tensor::from<float>({}, {1e-2F}, DType::f32);
-    feeds[kStep] = Tensor::scalar_i64(step);
-    const double loss = interpreter.step({feeds}, std::vector{graph.metrics.at("loss")})[0].at(0);
-    EXPECT_NEAR(loss, model.loss(step - 1), kTolerance * model.loss(step - 1)) << "step " << step;
-  }
+  testing::expect_golden_losses(testing::golden_training_graph(model.forward), model.feeds,
+                                model.recorded.at("losses"), kTolerance);
 }
 
 struct Case {

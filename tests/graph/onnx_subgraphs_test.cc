@@ -5,34 +5,18 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/import_test.h"
 
 namespace shardrun {
 namespace {
 
 using testing::kInt64;
 using testing::ModelBuilder;
-using testing::TemporaryFolder;
 
 using Names = std::vector<std::string>;
 using Ints = std::vector<int64_t>;
 
-class OnnxSubgraphs : public ::testing::Test {
- protected:
-  TemporaryFolder folder;
-  ImportOptions options;
-
-  OnnxSubgraphs() { options.evaluate = run_reference; }
-  Graph import(const ModelBuilder& b) { return import_onnx(b.write(folder), options); }
-  std::string refusal(const ModelBuilder& b) {
-    try {
-      import(b);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  }
-};
+using OnnxSubgraphs = testing::ImportTest;
 
 Tensor floats(const Shape& shape, const std::vector<float>& values) {
   return Tensor::from(shape, values, DType::f32);

@@ -205,6 +205,14 @@ TEST(ReshapeTransposes, OfTheGradientToo) {
   EXPECT_EQ(count_op(b.g, "transpose"), 0);
 }
 
+/// "concat[6, 3] pad[8, 3]": of each node, in order.
+std::string ops_and_shapes(const Graph& graph) {
+  std::string text;
+  for (const Node& node : graph.nodes())
+    text += (text.empty() ? "" : " ") + node.op + to_string(graph.type(node.outputs[0]).shape);
+  return text;
+}
+
 /// What expands of x [4, 1] become where `use` makes the outputs of them and of y [4, 6].
 std::string after_sinking(
     const std::function<std::vector<ValueId>(Build&, ValueId, ValueId)>& use) {
@@ -215,10 +223,7 @@ std::string after_sinking(
   sink_expands(out);
   check_graph(out);
   expect_same_outputs(b.g, out, 0);
-  std::string text;
-  for (const Node& node : out.nodes())
-    text += (text.empty() ? "" : " ") + node.op + to_string(out.type(node.outputs[0]).shape);
-  return text;
+  return ops_and_shapes(out);
 }
 
 TEST(SinkExpands, WhatBroadcastsTakesTheOperand) {
@@ -333,10 +338,7 @@ std::string after_joining(const std::vector<int64_t>& before, int64_t rows, doub
   join_pieces(out);
   check_graph(out);
   expect_same_outputs(b.g, out, 0);
-  std::string text;
-  for (const Node& node : out.nodes())
-    text += (text.empty() ? "" : " ") + node.op + to_string(out.type(node.outputs[0]).shape);
-  return text;
+  return ops_and_shapes(out);
 }
 
 TEST(JoinPieces, ThatLieSideBySide) {

@@ -3,24 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
+#include <cstring>
 
-#include "exec/data_files.h"
 #include "graph/autodiff.h"
-#include "graph/onnx/import.h"
-#include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/planner.h"
-#include "tests/support/sharded_run.h"
+#include "tests/support/golden_model.h"
 
 namespace shardrun {
 namespace {
 
+using testing::GoldenModel, testing::kGoldenRate, testing::kGoldenSteps, testing::relative_norm;
+
 constexpr double kTolerance = 1e-4;
-constexpr int kSteps = 3;
-constexpr double kLearningRateUsed = 1e-2;
 
 struct Case {
   const char* model;
@@ -60,52 +56,21 @@ std::vector<Case> cases() {
   return out;
 }
 
-/// What make_golden.py recorded: in/…, output, losses, grad/…, after/….
-NamedTensors read_golden(const std::string& model) {
-  NamedTensors out;
-  const NpzArchive recorded(std::string(SHARDRUN_GOLDEN) + "/" + model + ".npz");
-  for (const std::string& name : recorded.names()) {
-    const StoredArray& array = *recorded.find(name);
-    const DType dtype = array.format == "<f4" ? DType::f32 : DType::i64;
-    EXPECT_TRUE(array.format == "<f4" || array.format == "<i8") << name << " is " << array.format;
-    Tensor tensor({dtype, array.shape});
-    std::memcpy(tensor.data(), array.data, static_cast<size_t>(byte_size(tensor.type())));
-    out[name] = tensor;
-  }
+/// A projection that fusing split into [3, 16, 16] is PyTorch's [48, 16].
+Tensor shaped(const Tensor& tensor, const Shape& shape) {
+  Tensor out({tensor.dtype(), shape});
+  if (out.count() != tensor.count()) return tensor;
+  std::memcpy(out.data(), tensor.data(), static_cast<size_t>(byte_size(out.type())));
   return out;
-}
-
-double relative_norm(const Tensor& got, const Tensor& want) {
-  if (got.count() != want.count()) return std::numeric_limits<double>::infinity();
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < got.count(); ++i) {
-    difference += (got.at(i) - want.at(i)) * (got.at(i) - want.at(i));
-    norm += want.at(i) * want.at(i);
-  }
-  return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 class Golden : public ::testing::TestWithParam<Case> {
  protected:
-  void SetUp() override {
-    golden_ = read_golden(GetParam().model);
-    ImportOptions options;
-    options.evaluate = run_reference;
-    forward_ =
-        import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + name_of(GetParam()) + ".onnx", options);
-    counts_ = fuse(forward_);
-    check_graph(forward_);
-    attach_loss(forward_, "");
-    EXPECT_TRUE(freeze_unreached(forward_).empty());
-    check_graph(forward_);
-    for (ValueId id : forward_.with_role(Role::batch)) {
-      feeds_[forward_.value(id).name] = golden_.at("in/" + forward_.value(id).name);
-    }
-  }
+  const GoldenModel golden_ = testing::load_golden(GetParam().model, GetParam().exporter, "");
 
   /// Of two names of a tied weight PyTorch's exporter keeps the last, named_parameters() the first.
   std::string golden_name(const std::string& kind, const std::string& parameter) const {
-    if (golden_.count(kind + parameter)) return kind + parameter;
+    if (golden_.recorded.count(kind + parameter)) return kind + parameter;
     const size_t head = parameter.find("head.weight");
     return head == std::string::npos ? kind + parameter
                                      : kind + parameter.substr(0, head) + "wte.weight";
@@ -115,49 +80,29 @@ class Golden : public ::testing::TestWithParam<Case> {
   template <class Of>
   void compare_parameters(const std::string& kind, double tolerance, Of of) {
     std::set<std::string> wanted, seen;
-    for (const auto& [name, tensor] : golden_) {
+    for (const auto& [name, tensor] : golden_.recorded) {
       if (name.rfind(kind, 0) == 0) wanted.insert(name);
     }
-    for (ValueId id : forward_.with_role(Role::parameter)) {
-      const std::string& parameter = forward_.value(id).name;
+    for (ValueId id : golden_.forward.with_role(Role::parameter)) {
+      const std::string& parameter = golden_.forward.value(id).name;
       const std::string name = golden_name(kind, parameter);
       ASSERT_TRUE(wanted.count(name)) << "PyTorch has no " << name;
       EXPECT_TRUE(seen.insert(name).second) << name << " is there twice: a tie was lost";
-      EXPECT_LE(relative_norm(of(id), golden_.at(name)), tolerance) << name;
+      const Tensor& want = golden_.recorded.at(name);
+      EXPECT_LE(relative_norm(shaped(of(id), want.shape()), want), tolerance) << name;
     }
     EXPECT_EQ(seen, wanted);
   }
-
-  Graph training_graph() const {
-    Graph graph = forward_;
-    graph.metrics = {{"loss", graph.loss}};
-    graph.outputs.clear();
-    remove_dead_nodes(graph);
-    OptimizerOptions options;
-    options.beta1 = 0.9;
-    options.beta2 = 0.99;
-    options.eps = 1e-5;  // as make_golden.py, which says why
-    options.weight_decay = 0.1;
-    attach_optimizer(graph, options);
-    merge_equal_nodes(graph);
-    check_graph(graph);
-    return graph;
-  }
-
-  NamedTensors golden_;
-  Graph forward_;
-  FusionCounts counts_;
-  NamedTensors feeds_;
 };
 
 TEST_P(Golden, IsFused) {
   std::map<std::string, int> found;
-  for (const Node& node : forward_.nodes()) ++found[node.op];
+  for (const Node& node : golden_.forward.nodes()) ++found[node.op];
   for (const auto& [op, count] : GetParam().ops)
-    EXPECT_EQ(found[op], count) << op << "\n" << to_string(forward_);
+    EXPECT_EQ(found[op], count) << op << "\n" << to_string(golden_.forward);
   const bool manual = std::string(GetParam().model) == "gpt_manual";
-  EXPECT_EQ(counts_.projections, manual ? 2 : 0);
-  for (const Node& node : forward_.nodes()) {
+  EXPECT_EQ(golden_.fused.projections, manual ? 2 : 0);
+  for (const Node& node : golden_.forward.nodes()) {
     if (node.op != "attention") continue;
     EXPECT_EQ(node.attrs.i("causal"), 1);
     EXPECT_EQ(node.attrs.i("has_mask"), 0);
@@ -167,7 +112,7 @@ TEST_P(Golden, IsFused) {
 }
 
 TEST_P(Golden, ForwardLossAndGradients) {
-  Graph graph = forward_;
+  Graph graph = golden_.forward;
   std::vector<ValueId> parameters = graph.with_role(Role::parameter);
   std::vector<ValueId> wanted = differentiate(graph, graph.loss, parameters);
   check_graph(graph);
@@ -175,34 +120,25 @@ TEST_P(Golden, ForwardLossAndGradients) {
     ASSERT_NE(wanted[i], kNoValue) << graph.value(parameters[i]).name;
   wanted.push_back(graph.outputs[0]);
   wanted.push_back(graph.loss);
-  std::vector<Tensor> results = evaluate_graph(graph, feeds_, wanted);
-  EXPECT_LE(relative_norm(results[parameters.size()], golden_.at("output")), kTolerance);
-  EXPECT_NEAR(results[parameters.size() + 1].at(0), golden_.at("losses").at(0),
-              kTolerance * golden_.at("losses").at(0));
+  std::vector<Tensor> results = evaluate_graph(graph, golden_.feeds, wanted);
+  EXPECT_LE(relative_norm(results[parameters.size()], golden_.recorded.at("output")), kTolerance);
+  EXPECT_NEAR(results[parameters.size() + 1].at(0), golden_.recorded.at("losses").at(0),
+              kTolerance * golden_.recorded.at("losses").at(0));
   std::map<ValueId, Tensor> by_parameter;
   for (size_t i = 0; i < parameters.size(); ++i) by_parameter[parameters[i]] = results[i];
   compare_parameters("grad/", kTolerance, [&](ValueId id) { return by_parameter.at(id); });
 }
 
 TEST_P(Golden, ThreeSteps) {
-  const Graph graph = training_graph();
-  Interpreter interpreter(graph);
-  for (int step = 1; step <= kSteps; ++step) {
-    NamedTensors feeds = feeds_;
-    feeds[kLearningRate] =
-        Tensor::from<float>({}, {static_cast<float>(kLearningRateUsed)}, DType::f32);
-    feeds[kStep] = Tensor::scalar_i64(step);
-    const std::vector<ValueId> wanted = {graph.metrics.at("loss")};
-    const double loss = interpreter.step({feeds}, wanted)[0].at(0);
-    const double want = golden_.at("losses").at(step - 1);
-    EXPECT_NEAR(loss, want, kTolerance * want) << "step " << step;
-  }
+  const NamedTensors after =
+      testing::expect_golden_losses(testing::golden_training_graph(golden_.forward), golden_.feeds,
+                                    golden_.recorded.at("losses"), kTolerance);
   compare_parameters("after/", kTolerance,
-                     [&](ValueId id) { return interpreter.persistent(forward_.value(id).name); });
+                     [&](ValueId id) { return after.at(golden_.forward.value(id).name); });
 }
 
 TEST_P(Golden, ThreeStepsOnAMesh) {
-  const Graph graph = training_graph();
+  const Graph graph = testing::golden_training_graph(golden_.forward);
   const Mesh mesh = Mesh::parse("data=2,model=2");
   RuleCache rules;
   // Left to itself the planner may well repeat so small a model on all ranks: the last one cuts
@@ -222,13 +158,14 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
     for (const auto& [name, sharding] : options.pinned)
       EXPECT_EQ(plan.values.at(name), sharding) << name;
     const testing::ShardedRun run = testing::run_sharded(
-        graph, plan, std::vector<NamedTensors>(kSteps, feeds_), kLearningRateUsed);
-    for (size_t step = 0; step < kSteps; ++step) {
-      const double want = golden_.at("losses").at(static_cast<int64_t>(step));
+        graph, plan, std::vector<NamedTensors>(kGoldenSteps, golden_.feeds), kGoldenRate);
+    for (size_t step = 0; step < kGoldenSteps; ++step) {
+      const double want = golden_.recorded.at("losses").at(static_cast<int64_t>(step));
       EXPECT_NEAR(run.metrics[step].at("loss"), want, kTolerance * want) << "step " << step + 1;
     }
-    compare_parameters("after/", kTolerance,
-                       [&](ValueId id) { return run.persistent.at(forward_.value(id).name); });
+    compare_parameters("after/", kTolerance, [&](ValueId id) {
+      return run.persistent.at(golden_.forward.value(id).name);
+    });
     EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
     EXPECT_EQ(run.predicted_bytes.size(), 4u);
   }

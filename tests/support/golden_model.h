@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/onnx/import.h"
+#include "graph/passes/fuse.h"
 #include "tests/support/sharded_run.h"
 
 namespace shardrun::testing {
@@ -18,7 +19,8 @@ double relative_norm(const Tensor& got, const Tensor& want);
 struct GoldenModel {
   NamedTensors recorded;  // in/…, output, losses, grad/…, after/…, stats/…
   NamedTensors feeds;     // of in/…, what the graph takes
-  Graph forward;          // with its loss
+  Graph forward;          // fused, with its loss
+  FusionCounts fused;
   ImportReport report;
 
   double loss(int step) const { return recorded.at("losses").at(step); }
@@ -47,7 +49,12 @@ struct GoldenModel {
 GoldenModel load_golden(const std::string& model, const std::string& exporter,
                         const std::string& loss, ImportOptions options = {});
 
-/// The whole step by the optimizer of the record.
-Graph golden_training_graph(const Graph& forward);
+/// The whole step by AdamW as in the record; make_golden.py's weights decay.
+Graph golden_training_graph(const Graph& forward, double weight_decay = 0.1);
+
+/// Three steps by the reference kernels, whose losses are compared with `losses`: what persists
+/// after them.
+NamedTensors expect_golden_losses(const Graph& training, const NamedTensors& feeds,
+                                  const Tensor& losses, double tolerance);
 
 }  // namespace shardrun::testing
