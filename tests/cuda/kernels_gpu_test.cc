@@ -58,11 +58,10 @@ class Guarded {
   std::shared_ptr<char> memory_;
 };
 
-/// `in_place`: the {result, operand} that share memory.
-std::vector<Tensor> run_on_gpu(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c,
-                               const std::vector<Tensor>& in, int64_t shift,
+/// `kernel`: prepared for the case. `in_place`: the {result, operand} that share memory.
+std::vector<Tensor> run_on_gpu(cuda::CudaDevice& device, const PreparedKernel& kernel,
+                               const Case& c, const std::vector<Tensor>& in, int64_t shift,
                                std::optional<std::pair<int, int>> in_place = std::nullopt) {
-  const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
   std::vector<Guarded> memory;
   std::vector<TensorView> in_views, out_views;
   for (const Tensor& t : in) {
@@ -108,15 +107,17 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0;
 }
 
+/// All runs are of one kernel, as in training: libraries take a while to make their plans.
 void check(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c, std::mt19937_64& rng) {
   const std::vector<Tensor> in = operands_of(c, rng);
   const std::vector<Tensor> want = run_reference(c.node, in);
-  const std::vector<Tensor> got = run_on_gpu(device, impl, c, in, 0);
-  const std::vector<Tensor> again = run_on_gpu(device, impl, c, in, 0);
+  const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
+  const std::vector<Tensor> got = run_on_gpu(device, kernel, c, in, 0);
+  const std::vector<Tensor> again = run_on_gpu(device, kernel, c, in, 0);
   // As far from 16 bytes as an element allows: a view of other memory. cuDNN wants 16, and an
   // arena gives more.
   const std::vector<Tensor> beside =
-      run_on_gpu(device, impl, c, in, impl.name == "cuda:cudnn" ? 64 : 8);
+      run_on_gpu(device, kernel, c, in, impl.name == "cuda:cudnn" ? 64 : 8);
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(str("result ", i));
     expect_close(got[i], want[i], tolerance_of(c));
@@ -128,7 +129,7 @@ void check(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c, std:
     if (result >= c.out.size() || operand >= c.in.size() || c.out[result] != c.in[operand])
       continue;
     SCOPED_TRACE(str("result ", result, " in place of operand ", operand));
-    const std::vector<Tensor> in_place = run_on_gpu(device, impl, c, in, 0, pair);
+    const std::vector<Tensor> in_place = run_on_gpu(device, kernel, c, in, 0, pair);
     for (size_t i = 0; i < got.size(); ++i) {
       if (impl.name == "cuda:cudnn") {  // in place it is our own kernel's
         expect_close(in_place[i], want[i], tolerance_of(c));
@@ -216,14 +217,15 @@ TEST(CudaKernels, EpiloguesGiveWhatTheReferenceDoes) {
 /// Runs cuDNN's, and again; false, with a word, where this GPU has no plan.
 bool check_cudnns(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c,
                   const std::vector<Tensor>& in, std::vector<Tensor>* got) {
+  const PreparedKernel kernel = impl.prepare({c.node, c.in, c.out});
   try {
-    *got = run_on_gpu(device, impl, c, in, 0);
+    *got = run_on_gpu(device, kernel, c, in, 0);
   } catch (const Error& e) {
     if (!std::string(e.what()).starts_with("cuDNN has no ")) throw;
     std::cout << e.what() << "\n";
     return false;
   }
-  const std::vector<Tensor> again = run_on_gpu(device, impl, c, in, 64);
+  const std::vector<Tensor> again = run_on_gpu(device, kernel, c, in, 64);
   for (size_t i = 0; i < again.size(); ++i)
     EXPECT_TRUE(same_bits((*got)[i], again[i])) << "result " << i << " differs from run to run";
   return true;
@@ -487,7 +489,9 @@ TEST(CudaKernels, TransposesInTiles) {
       c.out = infer_types(c.node, c.in);
       const std::vector<Tensor> in = random_operands(c, rng);
       const std::vector<Tensor> want = run_reference(c.node, in);
-      EXPECT_TRUE(same_bits(run_on_gpu(*gpu.device, impl, c, in, 0)[0], want[0])) << dtype;
+      EXPECT_TRUE(same_bits(
+          run_on_gpu(*gpu.device, impl.prepare({c.node, c.in, c.out}), c, in, 0)[0], want[0]))
+          << dtype;
     }
   }
 }
@@ -504,7 +508,8 @@ TEST(CudaKernels, AnyOpRunsByWayOfTheHost) {
     SCOPED_TRACE(describe(c));
     const std::vector<Tensor> in = random_operands(c, rng);
     const std::vector<Tensor> want = run_reference(c.node, in);
-    const std::vector<Tensor> got = run_on_gpu(*gpu.device, impl, c, in, 0);
+    const std::vector<Tensor> got =
+        run_on_gpu(*gpu.device, impl.prepare({c.node, c.in, c.out}), c, in, 0);
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], tolerance_of(c));
   }
 }
