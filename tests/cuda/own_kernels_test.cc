@@ -4,38 +4,14 @@
 #include <iostream>
 #include <set>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/batch_norm.h"
-#include "kernels/cuda/indexing.h"
-#include "kernels/cuda/movement.h"
-#include "kernels/cuda/norm.h"
-#include "kernels/cuda/optimizer.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/reduce.h"
-#include "kernels/cuda/segment.h"
-#include "kernels/cuda/softmax.h"
 #include "tests/cuda/many_cases.h"
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/own_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
 namespace {
 
 constexpr uint64_t kSeed = 20261121;
-
-template <class On>
-KernelList own_kernels() {
-  KernelList all;
-  for (auto family :
-       {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>,
-        cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>, cuda::reduce_kernels_on<On>,
-        cuda::movement_kernels_on<On>, cuda::indexing_kernels_on<On>,
-        cuda::segment_kernels_on<On>}) {
-    for (KernelImpl& impl : family()) all.push_back(std::move(impl));
-  }
-  for (KernelImpl& impl : cuda::attention_kernels_on<On>(false)) all.push_back(std::move(impl));
-  return all;
-}
 
 /// The cases of an op, those of its samples' own sizes also with integers and booleans for f32.
 std::vector<Case> cases_with_integers(const OpDef& op) {

@@ -5,9 +5,7 @@
 
 #include <cstdio>
 
-#include "planner/numbered_rows.h"
 #include "planner/strategy.h"
-#include "planner/trial.h"
 #include "tests/support/strategy_run.h"
 
 namespace shardrun {
@@ -26,44 +24,24 @@ TEST(StrategySharded, EveryStrategyOfEveryOpEqualsUnsharded) {
   for (const OpDef* def : all_ops()) {
     size_t tested = 0, cut = 0, exchanged = 0, by_rows = 0;
     for (size_t k = 0; k < def->samples.size(); ++k) {
-      const OpDef::Sample& sample = def->samples[k];
-      Node node;
-      node.op = def->name;
-      node.attrs = sample.attrs;
-      SpmdRule rule = rules.rule(node, sample.in);
-      if (const auto rows =
-              def->numbered_rows ? def->numbered_rows(node, sample.in) : std::nullopt) {
-        const std::vector<SpmdRule::Option> options = row_options(rule, *rows);
-        by_rows += options.size();
-        rule.options.insert(rule.options.end(), options.begin(), options.end());
-      }
-      const SmallNode small = testing::in_f64(def->name, sample.attrs, sample.in);
-      const std::vector<Tensor> operands =
-          random_operands(small.node, small.in,
-                          k % 2 == 0 ? Evidence::Data::mixed : Evidence::Data::positive, kSeed + k);
-      const std::vector<Tensor> wanted = run_reference(small.node, operands);
+      const testing::Sampled sample = testing::sampled(*def, k, rules, kSeed);
+      by_rows += sample.by_rows;
       for (const Mesh& mesh : meshes) {
-        const std::vector<Strategy> strategies =
-            enumerate_strategies(small.node, small.in, small.out, rule, mesh, cluster,
-                                 /*leave_empty=*/false, [&](NodePlan& plan) {
-                                   const Rows& first = plan.rows[0];
-                                   count_rows(operands[static_cast<size_t>(first.by.index)],
-                                              small.in, small.out, mesh, plan);
-                                   return int64_t{1};
-                                 });
+        const std::vector<Strategy> strategies = testing::strategies_of(sample, mesh, cluster);
         ASSERT_FALSE(strategies.empty());
         const size_t stride = mesh.axis_count() < 3 ? 1 : strategies.size() / kMostOnThreeAxes + 1;
         for (size_t i = k % stride; i < strategies.size(); i += stride) {
           const bool replicated = i == 0;
           std::string wrong;
           try {
-            wrong = testing::run_strategy(small, operands, wanted, strategies[i].node_plan(), mesh,
-                                          kSeed);
+            wrong = testing::run_strategy(sample.small, sample.operands, sample.wanted,
+                                          strategies[i].node_plan(), mesh, kSeed);
           } catch (const std::exception& e) {
             wrong = e.what();
           }
-          EXPECT_EQ(wrong, "") << def->name << " sample " << k << " {" << to_string(sample.attrs)
-                               << "} on mesh " << mesh.to_string() << ": "
+          EXPECT_EQ(wrong, "") << def->name << " sample " << k << " {"
+                               << to_string(def->samples[k].attrs) << "} on mesh "
+                               << mesh.to_string() << ": "
                                << testing::describe(strategies[i].node_plan(), mesh);
           ++tested;
           cut += replicated ? 0 : 1;

@@ -9,6 +9,7 @@
 
 #include "kernels/kernel.h"
 #include "planner/halo.h"
+#include "planner/numbered_rows.h"
 
 namespace shardrun::testing {
 namespace {
@@ -149,7 +150,7 @@ class Join {
     }
   }
 
-  std::string check(const Tensor& wanted, const Sharding& s) const {
+  std::string check(const Tensor& wanted, const Sharding& s, double tolerance) const {
     std::vector<Tensor> values;
     Tensor scale({DType::f64, type_.shape});
     for (const auto& [position, j] : parts_) {
@@ -165,7 +166,7 @@ class Join {
       values.emplace_back(type_);
     }
     const Tensor got = s.partial.empty() ? values[0] : reduce_tensors(values, s.partial[0].op);
-    return same_values(got, wanted, 1e-9, &scale) ? "" : "it differs";
+    return same_values(got, wanted, tolerance, &scale) ? "" : "it differs";
   }
 
  private:
@@ -188,7 +189,7 @@ std::string describe(const NodePlan& plan, const Mesh& mesh) {
 
 std::string run_strategy(const SmallNode& small, std::span<const Tensor> operands,
                          std::span<const Tensor> wanted, const NodePlan& plan, const Mesh& mesh,
-                         uint64_t seed) {
+                         uint64_t seed, const Share& share, double tolerance) {
   const OpDef& def = op_def(small.node.op);
   const std::vector<Shape> in_shapes = shapes_of(small.in), out_shapes = shapes_of(small.out);
   try {
@@ -251,7 +252,7 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
     Node node = small.node;
     if (def.localise != nullptr)
       node.attrs = def.localise(small.node, small.in, {boxes.in, boxes.out});
-    const std::vector<Tensor> results = run_reference(node, local);
+    const std::vector<Tensor> results = share(node, local);
     for (size_t r = 0; r < wanted.size(); ++r) {
       const Box& box = boxes.out[r];
       if (results[r].shape() != box_shape(box)) {
@@ -274,7 +275,7 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
       }
       const auto [replica, fresh] = replicas[r].emplace(essential(plan.out[r], at), results[r]);
       if (!fresh) {
-        if (!same_values(replica->second, results[r], 1e-9))
+        if (!same_values(replica->second, results[r], tolerance))
           return str("result ", r, " of rank ", rank, " differs from its replica");
         continue;
       }
@@ -305,11 +306,11 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
       const Tensor got = plan.out[r].partial.empty()
                              ? summands[begin][0]
                              : reduce_tensors(summands[begin], plan.out[r].partial[0].op);
-      if (!same_values(got, cut_tensor(wanted[r], part.box), 1e-9))
+      if (!same_values(got, cut_tensor(wanted[r], part.box), tolerance))
         return str("result ", r, " differs in a row");
     }
     if (!reduced[r].empty()) continue;
-    const std::string wrong = joins[r].check(wanted[r], plan.out[r]);
+    const std::string wrong = joins[r].check(wanted[r], plan.out[r], tolerance);
     if (!wrong.empty()) return str("result ", r, ": ", wrong);
   }
   return "";
@@ -330,6 +331,39 @@ SmallNode in_f64(const std::string& op, const Attrs& attrs, std::span<const Tens
   }
   small.out = infer_types(small.node, small.in);
   return small;
+}
+
+Sampled sampled(const OpDef& op, size_t sample, RuleCache& rules, uint64_t seed, DType numbers) {
+  const OpDef::Sample& of = op.samples[sample];
+  Sampled out;
+  Node node;
+  node.op = op.name;
+  node.attrs = of.attrs;
+  out.rule = rules.rule(node, of.in);
+  if (const auto rows = op.numbered_rows ? op.numbered_rows(node, of.in) : std::nullopt) {
+    const std::vector<SpmdRule::Option> options = row_options(out.rule, *rows);
+    out.by_rows = options.size();
+    out.rule.options.insert(out.rule.options.end(), options.begin(), options.end());
+  }
+  out.small = in_f64(op.name, of.attrs, of.in);
+  out.operands = random_operands(out.small.node, out.small.in,
+                                 sample % 2 == 0 ? Evidence::Data::mixed : Evidence::Data::positive,
+                                 seed + sample);
+  for (Tensor& t : out.operands) {
+    if (t.dtype() == DType::f64) t = convert(convert(t, numbers), DType::f64);
+  }
+  out.wanted = run_reference(out.small.node, out.operands);
+  return out;
+}
+
+std::vector<Strategy> strategies_of(const Sampled& s, const Mesh& mesh, const Cluster& cluster) {
+  return enumerate_strategies(s.small.node, s.small.in, s.small.out, s.rule, mesh, cluster,
+                              /*leave_empty=*/false, [&](NodePlan& plan) {
+                                const Rows& first = plan.rows[0];
+                                count_rows(s.operands[static_cast<size_t>(first.by.index)],
+                                           s.small.in, s.small.out, mesh, plan);
+                                return int64_t{1};
+                              });
 }
 
 }  // namespace shardrun::testing

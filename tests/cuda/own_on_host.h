@@ -1,0 +1,32 @@
+// The GPU's own kernels, run on the host.
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/indexing.h"
+#include "kernels/cuda/movement.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/pool.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/segment.h"
+#include "kernels/cuda/softmax.h"
+#include "tests/cuda/on_host.h"
+
+namespace shardrun {
+
+template <class On>
+KernelList own_kernels() {
+  KernelList all;
+  for (auto family :
+       {cuda::norm_kernels_on<On>, cuda::softmax_kernels_on<On>, cuda::optimizer_kernels_on<On>,
+        cuda::batch_norm_kernels_on<On>, cuda::pool_kernels_on<On>, cuda::reduce_kernels_on<On>,
+        cuda::movement_kernels_on<On>, cuda::indexing_kernels_on<On>,
+        cuda::segment_kernels_on<On>}) {
+    for (KernelImpl& impl : family()) all.push_back(std::move(impl));
+  }
+  for (KernelImpl& impl : cuda::attention_kernels_on<On>(false)) all.push_back(std::move(impl));
+  return all;
+}
+
+}  // namespace shardrun
