@@ -80,8 +80,7 @@ class Extraction {
       hub_of[problem_.folding.origin(graph_, hub.value)] = &hub;
     for (size_t v = 0; v < wanted_.size(); ++v) {
       if (wanted_[v].empty()) continue;
-      const int produced =
-          problem_.times.number_of(plan_.values.at(graph_.values()[v].name));
+      const int produced = problem_.times.number_of(plan_.values.at(graph_.values()[v].name));
       if (std::all_of(wanted_[v].begin(), wanted_[v].end(),
                       [&](int wanted) { return wanted == produced; }))
         continue;
@@ -130,7 +129,7 @@ class Extraction {
   const Solution& solution_;
   const bool share_;
   Plan plan_;
-  std::vector<std::vector<int>> wanted_;            // by value, in the order of use
+  std::vector<std::vector<int>> wanted_;       // by value, in the order of use
   std::map<std::vector<int>, double> prices_;  // by type and all Shardings
 };
 

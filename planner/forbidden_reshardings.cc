@@ -44,8 +44,7 @@ std::vector<Passage> passages(const PlanProblem& problem, NodeId node) {
         return space.strategies[at(reader)][choice].in[k];
       };
       out.push_back({inputs[k], hub.node, reader, handed, wanted});
-      if (graph.value(inputs[k]).role != Role::computed ||
-          !is_first_reader(graph, node, inputs[k]))
+      if (graph.value(inputs[k]).role != Role::computed || !is_first_reader(graph, node, inputs[k]))
         continue;
       const auto made = [&space, from](size_t choice) -> const Sharding& {
         return space.strategies[at(from.first)][choice].out[at(from.second)];
@@ -102,8 +101,7 @@ bool forbid_reshardings(const PlanProblem& problem, const Solution& solution, co
       for (size_t other = 0; other < times; ++other) {
         const std::vector<ValueId>& inputs = graph.nodes()[other].inputs;
         const auto is_alike = [&](ValueId id) { return graph.type(id) == type; };
-        if (claims[other] + beside <= limit ||
-            std::none_of(inputs.begin(), inputs.end(), is_alike))
+        if (claims[other] + beside <= limit || std::none_of(inputs.begin(), inputs.end(), is_alike))
           continue;
         for (const Passage& alike : passages(problem, static_cast<NodeId>(other)))
           any = (is_alike(alike.value) && forbid(problem, alike, before, after)) || any;

@@ -102,8 +102,7 @@ SearchSpace PlanSearch::enumerate() {
     space.strategies[c] = enumerate_strategies(
         node, graph_.types(node.inputs), graph_.types(node.outputs), rule_of(c), mesh_, cluster_,
         constraints_.leaves_empty(), [&](NodePlan& plan) {
-          for (NodeId id : folding_.classes[c].nodes)
-            numbered_.count(graph_.node(id), mesh_, plan);
+          for (NodeId id : folding_.classes[c].nodes) numbered_.count(graph_.node(id), mesh_, plan);
           return numbered_.sharers(node);
         });
   }
@@ -118,16 +117,16 @@ LimitedOptions::Method PlanSearch::method() const {
 }
 
 ArenaUse PlanSearch::measure(Plan& plan, const FactoredProblem& problem, const Solution& solution) {
-  ArenaUse use = options_.arena_use ? options_.arena_use(plan)
-                                    : ArenaUse{peak_bytes(problem, solution),
-                                               bytes_over_time(problem, solution)};
+  ArenaUse use = options_.arena_use
+                     ? options_.arena_use(plan)
+                     : ArenaUse{peak_bytes(problem, solution), bytes_over_time(problem, solution)};
   plan.bytes = use.bytes;
   if (use.bytes < least_bytes()) smallest_ = plan;
   return use;
 }
 
-std::optional<Plan> PlanSearch::fitting(const PlanProblem& problem,
-                            const Solution& solution, ArenaUse& use) {
+std::optional<Plan> PlanSearch::fitting(const PlanProblem& problem, const Solution& solution,
+                                        ArenaUse& use) {
   node_seconds_ = shardrun::node_seconds(problem, solution);
   const int64_t limit = options_.memory_limit;
   const auto try_one = [&](bool share) {
@@ -203,8 +202,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
                  "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
                  options_.solve_seconds, " s; give it longer with --plan-seconds");
       SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner,
-                 "' allows no plan on mesh ", mesh_.to_string(),
-                 "; take another mesh or planner");
+                 "' allows no plan on mesh ", mesh_.to_string(), "; take another mesh or planner");
       break;
     }
     if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {

@@ -423,13 +423,9 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
     }
   }
   for (const auto& [held, next] : graph.updates) {
-    const Value& value = graph.value(next);
-    if (value.role != Role::computed) continue;
-    const Node& node = graph.node(value.producer);
-    const size_t r = static_cast<size_t>(std::find(node.outputs.begin(), node.outputs.end(), next) -
-                                         node.outputs.begin());
-    for (const Strategy& s : space.strategies[at(folding.class_of_node[at(value.producer)])])
-      want(held, s.out[r]);
+    if (graph.value(next).role != Role::computed) continue;
+    const auto [maker, result] = folding.origin(graph, next);
+    for (const Strategy& s : space.strategies[at(maker)]) want(held, s.out[at(result)]);
   }
   for (size_t c = 0; c < folding.classes.size(); ++c) {
     const Folding::Class& members = folding.classes[c];

@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/tensor.h"
 #include "calibrate.h"
 #include "collectives/plain_mpi.h"

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "backend.h"
+#include "base/clock.h"
 #include "base/output_file.h"
 #include "cluster.h"
 #include "planner/cluster_file.h"

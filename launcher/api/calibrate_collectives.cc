@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend.h"
+#include "base/clock.h"
 #include "base/round_up.h"
 #include "calibrate.h"
 #include "exec/executor.h"

@@ -1,7 +1,7 @@
 // solve_problem: the public face of planner/solver.h.
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "planner/problem_file.h"
 #include "planner/solver.h"
 #include "shardrun/shardrun.h"
@@ -17,10 +17,8 @@ double reserve(double seconds) { return std::min(4.0, 0.4 + 0.025 * seconds); }
 
 SolveReport solve_problem(const SolveRequest& request) {
   return at_boundary([&] {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto elapsed = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
+    const double begin = now_seconds();
+    const auto elapsed = [&] { return now_seconds() - begin; };
     const double seconds = request.seconds - reserve(request.seconds);
     SolveReport report;
     const std::optional<Problem> read = read_problem(

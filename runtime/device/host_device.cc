@@ -1,11 +1,11 @@
 // The host as a device: plain loops on the calling thread.
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/short_array.h"
 #include "device/device.h"
@@ -106,8 +106,7 @@ class HostMarks final : public Marks {
   }
   void add() override {
     device_.synchronize();
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    times_.push_back(std::chrono::duration<double>(now).count());
+    times_.push_back(now_seconds());
   }
   std::span<const double> times() override { return times_; }
 

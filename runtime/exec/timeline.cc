@@ -2,7 +2,8 @@
 #include "exec/timeline.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "base/clock.h"
 
 namespace shardrun {
 
@@ -11,9 +12,7 @@ Timeline::Timeline(int64_t runs, int64_t events)
       events_(capacity_ * static_cast<size_t>(runs)),
       slots_(static_cast<size_t>(runs)) {}
 
-double Timeline::now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Timeline::now() { return now_seconds(); }
 
 void Timeline::begin_run(int64_t number) {
   slots_[started_++ % slots_.size()] = {number, now(), 0, 0};

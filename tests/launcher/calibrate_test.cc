@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "launcher/api/backend.h"
 #include "launcher/api/gpu_cluster.h"
