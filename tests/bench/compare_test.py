@@ -3,9 +3,11 @@ shardrun and for PyTorch, sleep that long and write what the others would."""
 import json
 import os
 import pathlib
+import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -122,6 +124,39 @@ class CompareTest(unittest.TestCase):
         told = self.gpu_check()
         self.assertRegex(told.stdout, r"gat-dense: FAILED: .* items/s.*; shardrun: no such step")
         self.assertEqual(told.returncode, 1)
+
+    def program(self, name, text=None):
+        """One that does nothing, or a script."""
+        path = self.here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            shutil.copy(shutil.which("true"), path)
+        else:
+            path.write_text(text)
+            path.chmod(0o755)
+        return path
+
+    def test_gpu_check_takes_what_it_packed(self):
+        for name in ("shardrun", "tests/cuda/cuda_some_gpu_test", "tests/cuda/cuda_kernels_gpu_test"):
+            self.program(f"build/{name}")
+        self.program("build/CMakeFiles/3/CMakeCUDACompiler.cmake", 'set(CMAKE_CUDA_COMPILER_VERSION "99.1.2")')
+        packed = self.here / "built.tar.gz"
+        told = self.call("scripts/gpu-check", "--pack", packed, "--folder", self.here / "build")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        with tarfile.open(packed) as tar:
+            self.assertLessEqual({"shardrun", "cuda_some_gpu_test", "cuda_kernels_gpu_test"}, set(tar.getnames()))
+        told = self.call("scripts/gpu-check", "--device", "cpu", "--built", packed, "--out", self.here / "out", "build", "kernels")
+        self.assertRegex(told.stdout, f"build: passed: taken from {packed}; libraries that are missing: libcudart.so.99, ")
+        self.assertIn("kernels: FAILED: cuda_kernels_gpu_test: no tests", told.stdout)  # it ran, and tested nothing
+
+    def test_gpu_check_does_without_an_mpirun_that_starts_nothing(self):
+        self.program("path/mpirun", "#!/bin/sh\necho 'shardrun: MPI connects none of them' >&2\nexit 1\n")
+        self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
+        os.environ["PATH"] = f"{self.here / 'path'}:{os.environ['PATH']}"
+        told = self.call("scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out", self.here / "out", "verify")
+        self.assertEqual(told.stdout.count("mpirun does not start shardrun here: shardrun: MPI connects none of them; ranks are "
+                                           "threads of one process"), 1)
+        self.assertIn(" --ranks 4", (self.here / "out/log.txt").read_text())
 
 
 if __name__ == "__main__":

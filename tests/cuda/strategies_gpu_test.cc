@@ -71,8 +71,7 @@ TEST(CudaStrategies, EqualUnshardedOnTheGpu) {
   if (cuda::device_count(&why) == 0) GTEST_SKIP() << why;
   const auto device = cuda::open_device(0);
   Shares shares(*device);
-  check_strategies(
-      [&](const Case& c, const std::vector<Tensor>& in) { return shares.run(c, in); });
+  check_strategies([&](const Case& c, const std::vector<Tensor>& in) { return shares.run(c, in); });
 }
 
 }  // namespace
