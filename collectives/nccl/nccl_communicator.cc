@@ -149,11 +149,18 @@ class NcclCommunicator final : public Communicator {
                                           ncclSum, comm_, stream());
       });
     }
-    // Chunk by chunk, as much as the staging holds: each to the rank that sums it.
     const int64_t element = size_of(dtype), per_peer = kReduceChunkBytes / element;
+    const auto* from = static_cast<const char*>(send);
+    if (op == Reduction::sum && dtype != DType::boolean) {
+      return group("reduce_scatter", [&](const Exchange& exchange) {
+        for (int r = 0; r < size(); ++r)
+          exchange.sum(from + offset_of(counts, r) * element, recv, counts[static_cast<size_t>(r)],
+                       dtype, r);
+      });
+    }
+    // Chunk by chunk, as much as the staging holds: each to the rank that reduces it.
     int64_t most = 0;
     for (int64_t count : counts) most = std::max(most, count);
-    const auto* from = static_cast<const char*>(send);
     for (int64_t at = 0; at < most; at += per_peer) {
       const auto here = [&](int r) {
         return std::clamp(counts[static_cast<size_t>(r)] - at, int64_t{0}, per_peer);
@@ -276,7 +283,8 @@ class NcclCommunicator final : public Communicator {
     return call_name(operation, rank(), size());
   }
 
-  /// Messages between begin and end of an NCCL group; of no bytes there are none.
+  /// Messages and sums between begin and end of an NCCL group, which go side by side; of nothing
+  /// there are none.
   struct Exchange {
     const NcclCommunicator& c;
     void send(const void* data, int64_t bytes, int to) const {
@@ -288,6 +296,13 @@ class NcclCommunicator final : public Communicator {
       if (bytes > 0)
         c.expect(SR_NCCL(ncclRecv)(data, unsigned_of(bytes), ncclUint8, from, c.comm_, c.stream()),
                  "ncclRecv");
+    }
+    /// Of all ranks' data, for `root`, which alone gets it.
+    void sum(const void* data, void* to, int64_t count, DType dtype, int root) const {
+      if (count > 0)
+        c.expect(SR_NCCL(ncclReduce)(data, to, unsigned_of(count), type_of(dtype), ncclSum, root,
+                                     c.comm_, c.stream()),
+                 "ncclReduce");
     }
   };
   void group(const char* operation, const std::function<void(const Exchange&)>& messages) {

@@ -138,6 +138,33 @@ TEST_F(Nccl, MovesUnevenPartsInOneGroupOfMessages) {
                                   "group of 1 sends, 2 receives", "group of 1 sends, 2 receives"}));
 }
 
+/// Of 3, 1 and 0 numbers, large ones in one group too: each part is a sum for its rank.
+TEST_F(Nccl, SumsUnevenPartsInOneGroup) {
+  constexpr int64_t kLarge = 300000;  // more than a chunk of the staging
+  for (const int64_t many : {int64_t{3}, kLarge}) {
+    nccl_->calls.clear();
+    testing::run_ranks(3, [&](Communicator& host) {
+      NoGpu device;
+      const auto comm = make_nccl_communicator(host, device);
+      const int me = comm->rank();
+      const std::vector<int64_t> counts = {many, 1, 0};
+      std::vector<float> own(static_cast<size_t>(many + 1));
+      for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i % 100 + 1000 * me);
+      std::vector<float> got(static_cast<size_t>(counts[static_cast<size_t>(me)]), -1);
+      comm->reduce_scatter(own.data(), got.data(), counts, DType::f32, Reduction::sum, nullptr);
+      const int64_t first = me == 0 ? 0 : many;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const int64_t at = first + static_cast<int64_t>(i);
+        ASSERT_EQ(got[i], static_cast<float>(3 * (at % 100) + 3000)) << me << " " << i;
+      }
+    });
+    EXPECT_EQ(std::multiset<std::string>(nccl_->calls.begin(), nccl_->calls.end()),
+              (std::multiset<std::string>{"group of 1 sends, 0 receives, 1 sums",
+                                          "group of 1 sends, 0 receives, 1 sums",
+                                          "group of 2 sends, 0 receives"}));
+  }
+}
+
 TEST_F(Nccl, AsksTheLibraryForEvenParts) {
   testing::run_ranks(2, [](Communicator& host) {
     NoGpu device;

@@ -1,5 +1,5 @@
-// In NCCL's place: messages go between threads of the process; other calls are noted and do
-// nothing.
+// In NCCL's place: messages go between threads of the process, and f32 sums; other calls are noted
+// and do nothing.
 #include "tests/cuda/stand_in_nccl.h"
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <tuple>
 
 struct ncclComm {
-  int id, rank;
+  int id, rank, size;
 };
 
 namespace {
@@ -32,8 +32,16 @@ struct Receive {
   size_t bytes;
   int from;
 };
+/// Of this rank's numbers and all others'.
+struct Sum {
+  ncclComm* comm;
+  const float* own;
+  float* to;
+  size_t count;
+};
 thread_local int sends = 0;
 thread_local std::vector<Receive> receives;
+thread_local std::vector<Sum> sums;
 
 ncclResult_t note(const char* call) {
   const std::lock_guard lock(all().mutex);
@@ -57,7 +65,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     ncclConfig_t* config) {
   const std::lock_guard lock(all().mutex);
   all().made.push_back({id.internal[0], rank, size});
-  *comm = new ncclComm{id.internal[0], rank};
+  *comm = new ncclComm{id.internal[0], rank, size};
   return config->blocking == 0 ? ncclInProgress : ncclInvalidArgument;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
@@ -96,19 +104,44 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t, int from, ncclCo
   receives.push_back({comm, data, count, from});
   return ncclSuccess;
 }
+ncclResult_t ncclReduce(const void* data, void* to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
+  if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
+  if (root == comm->rank) {
+    sums.push_back({comm, static_cast<const float*>(data), static_cast<float*>(to), count});
+    return ncclSuccess;
+  }
+  return ncclSend(data, count * sizeof(float), ncclUint8, root, comm, nullptr);
+}
 ncclResult_t ncclGroupEnd() {
   std::unique_lock lock(all().mutex);
-  all().calls.push_back("group of " + std::to_string(sends) + " sends, " +
-                        std::to_string(receives.size()) + " receives");
-  for (const Receive& receive : receives) {
-    auto& messages = all().messages[{receive.comm->id, receive.from, receive.comm->rank}];
+  std::string call = "group of " + std::to_string(sends) + " sends, " +
+                     std::to_string(receives.size()) + " receives";
+  if (!sums.empty()) call += ", " + std::to_string(sums.size()) + " sums";
+  all().calls.push_back(call);
+  const auto take = [&](const ncclComm* comm, int from, void* to, size_t bytes) {
+    auto& messages = all().messages[{comm->id, from, comm->rank}];
     all().arrived.wait(lock, [&] { return !messages.empty(); });
-    if (messages.front().size() != receive.bytes) return ncclInvalidArgument;
-    std::memcpy(receive.to, messages.front().data(), receive.bytes);
+    const bool fits = messages.front().size() == bytes;
+    if (fits) std::memcpy(to, messages.front().data(), bytes);
     messages.pop_front();
+    return fits;
+  };
+  bool fit = true;
+  for (const Receive& receive : receives)
+    fit = take(receive.comm, receive.from, receive.to, receive.bytes) && fit;
+  for (const Sum& sum : sums) {
+    std::vector<float> total(sum.own, sum.own + sum.count), other(sum.count);
+    for (int r = 0; r < sum.comm->size; ++r) {
+      if (r == sum.comm->rank) continue;
+      fit = take(sum.comm, r, other.data(), sum.count * sizeof(float)) && fit;
+      for (size_t i = 0; i < sum.count; ++i) total[i] += other[i];
+    }
+    std::memcpy(sum.to, total.data(), sum.count * sizeof(float));
   }
   receives.clear();
-  return ncclSuccess;
+  sums.clear();
+  return fit ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
