@@ -235,6 +235,88 @@ TEST(CpuKernels, TiledConvolutions) {
   EXPECT_EQ(exercised.size(), kLanesFitRegisters ? 6u : 3u);
 }
 
+// Windows of any size, step and distance over images of odd sizes with few or odd channels, alone,
+// in groups, and each channel by itself. The first are those that oneDNN 2.6 computes wrongly.
+TEST(CpuKernels, AnyConvolution) {
+  std::mt19937_64 rng(kSeed + 10);
+  std::set<std::string> exercised;
+  struct Windows {
+    int64_t batch, groups, in, out;
+    Shape size;
+    std::vector<int64_t> kernel, strides, dilations, low, high;
+    bool channels_last = true;
+  };
+  std::vector<Windows> all = {
+      {5, 1, 31, 24, {37, 29}, {3, 3}, {1, 1}, {2, 2}, {2, 2}, {2, 2}},
+      {2, 3, 34, 32, {24, 28}, {4, 3}, {1, 1}, {3, 2}, {2, 3}, {2, 3}},
+      {3, 1, 38, 40, {2}, {5}, {3}, {1}, {3}, {0}},
+      {4, 1, 16, 32, {8, 1}, {2, 4}, {1, 2}, {1, 1}, {1, 2}, {1, 2}},
+      {3, 24, 1, 1, {4, 5, 5}, {4, 3, 1}, {3, 2, 1}, {1, 1, 1}, {1, 0, 0}, {2, 0, 0}},
+      {2, 1, 25, 32, {3, 1, 4}, {4, 5, 1}, {3, 1, 3}, {1, 1, 1}, {2, 2, 0}, {2, 2, 0}},
+      {3, 1, 60, 64, {9, 1, 10}, {4, 5, 1}, {1, 1, 1}, {1, 1, 1}, {2, 2, 0}, {1, 2, 0}},
+      {1, 1, 25, 15, {60}, {1}, {1}, {1}, {0}, {0}},
+      {5, 1, 10, 29, {30, 36}, {1, 1}, {1, 2}, {1, 1}, {0, 0}, {0, 0}},
+      {3, 1, 9, 48, {12, 22}, {1, 1}, {3, 2}, {1, 1}, {0, 0}, {0, 0}}};
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(rng);
+  };
+  for (int i = 0; i < 60; ++i) {
+    const int64_t kind = draw(0, 3);
+    Windows c{draw(1, 4),
+              kind < 2 ? 1 : draw(2, 17),
+              kind == 3 ? 1 : draw(1, 40),
+              kind == 3 ? 1 : draw(1, 40),
+              {},
+              {},
+              {},
+              {},
+              {},
+              {},
+              draw(0, 3) > 0};
+    for (int d = 0, dims = i % 8 == 0 ? 1 : i % 8 == 1 ? 3 : 2; d < dims; ++d) {
+      const int64_t kernel = draw(1, 5), dilation = draw(0, 1) == 0 ? 1 : draw(2, 3),
+                    reach = (kernel - 1) * dilation + 1, low = draw(0, reach - 1),
+                    high = draw(0, reach - 1),
+                    most = dims == 1   ? 60
+                           : dims == 2 ? 20
+                                       : 9;
+      c.kernel.push_back(kernel), c.dilations.push_back(dilation);
+      c.strides.push_back(draw(0, 1) == 0 ? 1 : draw(2, 3));
+      c.low.push_back(low), c.high.push_back(high);
+      c.size.push_back(draw(std::max<int64_t>(1, reach - low - high), std::max(reach, most)));
+    }
+    all.push_back(c);
+  }
+  for (const Windows& c : all) {
+    Shape x = c.size, w = {c.out, c.in};
+    const auto channels_at = c.channels_last ? x.size() : 0;
+    x.insert(x.begin() + static_cast<ptrdiff_t>(channels_at), c.in);
+    if (c.groups > 1) {
+      x.insert(x.begin() + static_cast<ptrdiff_t>(channels_at), c.groups);
+      w.insert(w.begin(), c.groups);
+    }
+    x.insert(x.begin(), c.batch);
+    w.insert(w.end(), c.kernel.begin(), c.kernel.end());
+    const Attrs shared = {{"strides", c.strides},
+                          {"dilations", c.dilations},
+                          {"pads_low", c.low},
+                          {"channels_last", int64_t{c.channels_last}}};
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Case forward{make("conv", shared), {{dtype, x}, {dtype, w}}, {}};
+      forward.node.attrs.set("pads_high", c.high);
+      forward.out = infer_types(forward.node, forward.in);
+      Case data{make("conv_data_grad", shared), {forward.out[0], forward.in[1]}, {forward.in[0]}};
+      data.node.attrs.set("size", c.size);
+      Case weights{make("conv_weight_grad", shared), {forward.in[0], forward.out[0]}, {}};
+      weights.node.attrs.set("kernel", c.kernel);
+      weights.node.attrs.set("out_dtype", std::string("f32"));
+      weights.out = infer_types(weights.node, weights.in);
+      for (const Case& each : {forward, data, weights})
+        EXPECT_GE(check(each, rng, exercised), 1) << describe(each);
+    }
+  }
+}
+
 // Kernels of 1 that leave out positions, of few and odd channels.
 TEST(CpuKernels, StridedPointwiseConvolutions) {
   std::mt19937_64 rng(kSeed + 9);
