@@ -15,9 +15,11 @@ namespace shardrun::cuda {
 /// Throws Error(device), or out_of_memory, naming the operation and CUDA's own words:
 ///   check(cudaStreamCreate(&stream), "cudaStreamCreate");
 void check(cudaError_t status, std::string_view operation);
-/// After a kernel's launch: was it one that this GPU can run? It counts.
+/// After a kernel's launch: was it one that this GPU can run? It counts. What a wait for the GPU
+/// may have left, that it was at work, is no error (CUDA's programming guide, "Error Checking").
 inline void check_launch(cudaStream_t stream, std::string_view kernel) {
-  check(cudaGetLastError(), kernel);
+  const cudaError_t status = cudaGetLastError();
+  check(status == cudaErrorNotReady ? cudaSuccess : status, kernel);
   launched(stream);
 }
 
