@@ -324,10 +324,21 @@ void Executor::plan_waits() {
   }
 }
 
+/// Where the arena is not the host's, numbers are made beside it, some at a time: a machine's GPUs
+/// may have more memory than it has itself.
 void Executor::initialise_persistent(uint64_t seed) {
+  constexpr int64_t kMostBeside = int64_t{64} << 20;
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
   std::vector<Piece> pieces;
-  std::vector<std::pair<TensorView, Tensor>> beside;  // where the arena is not the host's
+  std::vector<std::pair<TensorView, Tensor>> beside;
+  int64_t bytes_beside = 0;
+  const auto fill = [&] {
+    read_pieces(pieces, seed);
+    for (const auto& [shard, numbers] : beside)
+      device_.copy_in(shard.data, numbers.data(), byte_size(shard.type));
+    pieces.clear(), beside.clear();
+    bytes_beside = 0;
+  };
   for (const Binding& b : program_.bindings) {
     if (b.role == Role::batch || b.role == Role::scalar) continue;
     const TensorView shard = view(b.buffer);
@@ -338,18 +349,19 @@ void Executor::initialise_persistent(uint64_t seed) {
     for (const auto& p : b.sharding.partial) {
       if (p.op == ReduceOp::sum && at[static_cast<size_t>(p.axis)] != 0) holds = false;
     }
-    if (!holds) {
+    const bool zeros = !holds || (!device_.is_host() && b.source.kind == Source::Kind::zeros);
+    if (zeros) {
       device_.zero(shard.data, byte_size(shard.type));
     } else if (device_.is_host()) {
       add_pieces(b, shard, shard.as<char>(), pieces);
     } else {
       beside.emplace_back(shard, Tensor(shard.type));
       add_pieces(b, shard, static_cast<char*>(beside.back().second.data()), pieces);
+      bytes_beside += byte_size(shard.type);
+      if (bytes_beside >= kMostBeside) fill();
     }
   }
-  read_pieces(pieces, seed);
-  for (const auto& [shard, numbers] : beside)
-    device_.copy_in(shard.data, numbers.data(), byte_size(shard.type));
+  fill();
 }
 
 void Executor::begin_step() {

@@ -396,6 +396,35 @@ TEST(Executor, ProgramsShareAnArena) {
   });
 }
 
+/// 64 MiB of weights are on the device before others are made: seen when those cannot be.
+TEST(Executor, FillsADeviceSomeAtATime) {
+  Graph g;
+  Source first, missing;
+  first.kind = Source::Kind::constant, first.a = 3;
+  missing.kind = Source::Kind::file, missing.path = "no such file", missing.shape = {4};
+  const ValueId a = g.add_persistent("a", {DType::f32, {1 << 24}}, Role::parameter, first);
+  const ValueId b = g.add_persistent("b", {DType::f32, {4}}, Role::parameter, missing);
+  const Attrs all = {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}};
+  g.outputs = {g.add("reduce_sum", {a}, all), g.add("reduce_sum", {b}, all)};
+  testing::run_ranks(1, [&](Communicator& host) {
+    testing::FarDevice device;
+    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+    const KernelList far = testing::far_kernels(reference_kernels());
+    const std::vector<const KernelList*> lists = {&far};
+    Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+    place_memory(program, StepNeeds(lists));
+    const auto arena = std::make_shared<Arena>(program.arena_bytes, *world);
+    EXPECT_THROW(Executor(program, lists, *world, 0, arena, true, device), Error);
+    for (const Binding& binding : program.bindings) {
+      if (binding.name != "a") continue;
+      float number = 0;
+      const Buffer& buffer = program.buffers[static_cast<size_t>(binding.buffer)];
+      device.copy_out(&number, arena->data() + buffer.offset, sizeof number);
+      EXPECT_EQ(number, 3);
+    }
+  });
+}
+
 /// Two steps of one kernel, each with a table of its own addresses, that is made once; and made
 /// anew where another Program that shares the arena has run.
 TEST(Executor, KernelsKeepWhatTheyReadInEveryRun) {
