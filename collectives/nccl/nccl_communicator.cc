@@ -297,10 +297,12 @@ class NcclCommunicator final : public Communicator {
         c.expect(SR_NCCL(ncclRecv)(data, unsigned_of(bytes), ncclUint8, from, c.comm_, c.stream()),
                  "ncclRecv");
     }
-    /// Of all ranks' data, for `root`, which alone gets it.
+    /// Of all ranks' data, for `root`, which alone gets it: others name no memory but their data's,
+    /// for `to` has room for their own sum.
     void sum(const void* data, void* to, int64_t count, DType dtype, int root) const {
+      void* const there = root == c.rank() ? to : const_cast<void*>(data);
       if (count > 0)
-        c.expect(SR_NCCL(ncclReduce)(data, to, unsigned_of(count), type_of(dtype), ncclSum, root,
+        c.expect(SR_NCCL(ncclReduce)(data, there, unsigned_of(count), type_of(dtype), ncclSum, root,
                                      c.comm_, c.stream()),
                  "ncclReduce");
     }

@@ -107,6 +107,7 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t, int from, ncclCo
 ncclResult_t ncclReduce(const void* data, void* to, size_t count, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
   if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
+  if (root != comm->rank && to != data) return ncclInvalidArgument;  // it might be shorter
   if (root == comm->rank) {
     sums.push_back({comm, static_cast<const float*>(data), static_cast<float*>(to), count});
     return ncclSuccess;
