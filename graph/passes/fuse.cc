@@ -231,6 +231,7 @@ FusionCounts fuse(Graph& graph) {
   merge_equal_nodes(graph);
   counts.projections = split_projections(graph);
   counts.batch_norm = fuse_batch_norm(graph);
+  fold_powers(graph);  // what the others have left
   return counts;
 }
 

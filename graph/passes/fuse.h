@@ -12,6 +12,10 @@ int merge_equal_nodes(Graph& graph);
 /// identity, double transpose, reshape and cast to the same type vanish.
 int remove_no_ops(Graph& graph);
 
+/// pow(x, 2) becomes x x, and pow(x, -1) the reciprocal: the norms of LLaMA's kind are full of
+/// squares.
+int fold_powers(Graph& graph);
+
 /// where(c, dropout(x), 0) becomes dropout(where(c, x, 0)), as happens to the gradient of dropout
 /// behind a mask: whatever is drawn for a zero, it stays one, so kernels need not draw for it.
 int mask_before_dropout(Graph& graph);

@@ -134,6 +134,27 @@ int merge_equal_nodes(Graph& graph) {
   return count;
 }
 
+int fold_powers(Graph& graph) {
+  int count = 0;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(static_cast<NodeId>(n));
+    if (node.op != "pow" || graph.type(node.inputs[0]) != graph.type(node.outputs[0])) continue;
+    const std::optional<double> exponent = uniform_value(graph, node.inputs[1]);
+    if (exponent == 2.0) {
+      node.op = "mul";
+      node.inputs[1] = node.inputs[0];
+    } else if (exponent == -1.0 && is_float(graph.type(node.inputs[0]).dtype)) {
+      node.op = "reciprocal";
+      node.inputs.resize(1);
+    } else {
+      continue;
+    }
+    ++count;
+  }
+  remove_dead_nodes(graph);
+  return count;
+}
+
 int mask_before_dropout(Graph& graph) {
   int count = 0;
   const std::vector<int> uses = use_counts(graph);

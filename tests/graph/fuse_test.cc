@@ -444,5 +444,32 @@ TEST(FuseSegmentSoftmax, GradientIsTwoNodes) {
   expect_same_outputs(composed, fused, tolerance(DType::f64));
 }
 
+// ------------------------------------------------------------------ powers
+
+TEST(FoldPowers, SquaresAndReciprocals) {
+  expect_fused({"x^2",
+                [](Build& b, ValueId x) {
+                  return b.op("pow", {x, b.number(2)});
+                }},
+               "mul", 1, {"pow"});
+  expect_fused({"x^-1",
+                [](Build& b, ValueId x) {
+                  return b.op("pow", {b.add(b.op("abs", {x}), 1.0), b.number(-1)});
+                }},
+               "reciprocal", 1, {"pow"});
+  expect_fused({"x^2.5",
+                [](Build& b, ValueId x) {
+                  return b.op("pow", {b.add(b.op("abs", {x}), 1.0), b.number(2.5)});
+                }},
+               "pow", 1, {});
+  // The result is larger than the base.
+  expect_fused({"1^[2, 2, 2, 2]",
+                [](Build& b, ValueId x) {
+                  const ValueId twos = b.op("add", {b.op("mul", {x, b.number(0)}), b.number(2)});
+                  return b.op("pow", {b.number(3), twos});
+                }},
+               "pow", 1, {});
+}
+
 }  // namespace
 }  // namespace shardrun
