@@ -20,13 +20,14 @@ void for_blocks(int64_t n, F&& f) {
   for (int64_t i = 0; i < n; i += kBlock) f(i, std::min(kBlock, n - i));
 }
 
-/// Calls f(begin, end) on parts of [0, n), one per thread, each of `grain` or more.
+/// Calls f(begin, end) on parts of [0, n), one per thread, each of `grain` or more. Within such a
+/// part there is one thread: a team of one would be allocated.
 template <class F>
 void parallel_ranges(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   const int64_t parts =
       std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
-  if (parts <= 1) {
+  if (parts <= 1 || omp_in_parallel() != 0) {
     f(int64_t{0}, n);
     return;
   }

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <iostream>
@@ -16,6 +17,7 @@
 #include "kernels/cpu/gathered_gradient.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/cpu/simd.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -59,6 +61,24 @@ int check(const Case& c, std::mt19937_64& rng, std::set<std::string>& exercised)
     ++accepted;
   }
   return accepted;
+}
+
+// A team of one within a team would be made anew each time.
+TEST(ParallelRanges, WithinOthersHaveNoTeam) {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(2);
+  std::atomic<int> deepest = 0, elements = 0;
+  cpu::parallel_ranges(2, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      cpu::parallel_ranges(100, 1, [&](int64_t first, int64_t last) {
+        deepest = std::max(deepest.load(), omp_get_level());
+        elements += static_cast<int>(last - first);
+      });
+    }
+  });
+  omp_set_num_threads(threads);
+  EXPECT_EQ(deepest, 1);
+  EXPECT_EQ(elements, 200);
 }
 
 TEST(CpuKernels, TakeGroupsOfRows) { expect_same_of_groups(cpu_kernels(), kSeed); }
