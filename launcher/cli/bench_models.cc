@@ -27,14 +27,15 @@ GptModel gpt(bool tiny, int ranks) {
 /// Work goes by the batch and the width's square: 1 rank 8 x 5^2, 2 ranks 16 x 5^2, 4 ranks
 /// 16 x 7^2, 8 ranks 32 x 7^2, 16 ranks 32 x 10^2.
 WideResNetModel wide_resnet(bool tiny, int ranks) {
-  const int64_t wider = int64_t{1} << static_cast<int>(std::log2(ranks) / 2);  // in work
+  const double wider = 1 << static_cast<int>(std::log2(ranks) / 2), one = tiny ? 1 : 5;
   WideResNetModel m;
   m.family = "cifar";
   m.layers = tiny ? 10 : 16;
-  m.width = std::lround((tiny ? 1 : 5) * std::sqrt(static_cast<double>(wider)));
+  m.width = std::lround(one * std::sqrt(wider));
   m.image = tiny ? 16 : 32;
   m.classes = 10;
-  m.batch = 8 * ranks / wider;
+  const auto work = static_cast<double>(*m.width * *m.width) / (one * one);
+  m.batch = 8 * ranks / std::lround(work);  // sqrt(2) of the tiny width is 1
   return m;
 }
 

@@ -47,6 +47,20 @@ int count_of(const std::string& text, const std::string& word) {
   return count;
 }
 
+/// Whatever the width is rounded to.
+TEST(WeakScaling, KeepsARanksWork) {
+  const Workspace at;
+  const Outcome run = at.shardrun(
+      "bench weak-scaling --model wide-resnet --scale tiny --ranks 1,4,5 --planners dp --steps 1 "
+      "--launcher threads --json out.json");
+  ASSERT_EQ(run.status, 0) << describe(run);
+  const nlohmann::json rows = parsed(at, "out.json")["rows"];
+  ASSERT_EQ(rows.size(), 3u);
+  const double one = rows[0]["flops"];
+  for (const nlohmann::json& row : rows)
+    EXPECT_NEAR(row["flops"].get<double>() / row["ranks"].get<double>(), one, 0.1 * one) << row;
+}
+
 TEST(WeakScaling, MeasuresEachPlannerOnEachNumberOfRanks) {
   const Workspace at;
   const Outcome run = at.shardrun(
