@@ -45,9 +45,8 @@ struct RandomStream {
   void normals(uint64_t first, int64_t n, float* out) const;
 };
 
-/// FNV-1a, for streams named by strings.
-inline uint64_t hash_name(const char* data, std::size_t size) {
-  uint64_t h = 0xcbf29ce484222325ull;
+/// FNV-1a, for streams named by strings; `h`: of what stands before.
+inline uint64_t hash_name(const char* data, std::size_t size, uint64_t h = 0xcbf29ce484222325ull) {
   for (std::size_t i = 0; i < size; ++i)
     h = (h ^ static_cast<unsigned char>(data[i])) * 0x100000001b3ull;
   return h;

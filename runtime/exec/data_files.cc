@@ -86,7 +86,9 @@ void for_blocks(const NumpyFormat& format, const unsigned char* from, int64_t co
 int64_t StoredArray::element_bytes() const { return format_of(*this).bytes; }
 
 int64_t StoredArray::sample_elements() const {
-  return shape.empty() ? 1 : element_count(Shape(shape.begin() + 1, shape.end()));
+  int64_t count = 1;
+  for (size_t d = 1; d < shape.size(); ++d) count *= shape[d];
+  return count;
 }
 
 const unsigned char* StoredArray::sample(int64_t i) const {
@@ -99,10 +101,8 @@ void load_elements(const StoredArray& array, const unsigned char* from, int64_t 
                    int64_t count, const BatchField& field, void* out) {
   const NumpyFormat& format = format_of(array);
   const DType to = field.type.dtype;
-  std::vector<std::pair<int64_t, int64_t>> legal;  // of each column, or of all
-  for (int64_t bound : field.column_bounds) legal.push_back(legal_range(field, bound));
-  if (legal.empty()) legal.push_back(legal_range(field, field.bound));
-  const auto columns = static_cast<int64_t>(legal.size());
+  const std::vector<int64_t>& bounds = field.column_bounds;
+  const auto columns = std::max<int64_t>(1, std::ssize(bounds));
   const bool check = !is_float(to) && to != DType::boolean && (field.bound > 0 || to != DType::i64);
   for_blocks(format, from, count, [&](int64_t done, int64_t n, const void* block) {
     if (check) {
@@ -111,7 +111,8 @@ void load_elements(const StoredArray& array, const unsigned char* from, int64_t 
       for (int64_t i = 0; i < n; ++i) {
         const bool ignored = field.role == BatchField::Role::target && values[i] == field.ignore;
         const int64_t column = (first + done + i) % columns;
-        const auto [low, high] = legal[static_cast<size_t>(column)];
+        const auto [low, high] =
+            legal_range(field, bounds.empty() ? field.bound : bounds[static_cast<size_t>(column)]);
         SR_REQUIRE(ignored || (values[i] >= low && values[i] <= high), invalid_input, array.name,
                    ": element ", first + done + i, " is ", values[i], ", but ",
                    columns > 1 ? str("column ", column, " of ") : "", "the model's input '",

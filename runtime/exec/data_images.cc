@@ -99,7 +99,7 @@ class ImageReader : public SampleReader {
     scaling_.deviation.resize(static_cast<size_t>(channels_), scaling_.deviation[0]);
   }
 
-  void read(const SamplePlace& place, const Box& box, void* out) const override {
+  void read(const SamplePlace& place, std::span<const Range> box, void* out) const override {
     // The output's pixel (y, x) is the stored (y + down, x' + right), x' being x from the other
     // side in a flipped image; outside of the image there is black.
     int64_t down = 0, right = 0;
@@ -119,8 +119,8 @@ class ImageReader : public SampleReader {
     const auto [array, i] = samples_.find(place.sample);
     const unsigned char* image = array->sample(i);
     const int64_t element = array->element_bytes();
-    std::vector<float> stored(static_cast<size_t>(width_));
-    std::vector<float> made(static_cast<size_t>(box[2].size));
+    ShortArray<float, 512> stored(static_cast<size_t>(width_)),
+        made(static_cast<size_t>(box[2].size));
     auto* to = static_cast<char*>(out);
     for (int64_t c = box[0].begin; c < box[0].begin + box[0].size; ++c) {
       const float mean = scaling_.mean[static_cast<size_t>(c)];
@@ -129,8 +129,7 @@ class ImageReader : public SampleReader {
         const int64_t row = y + down;
         const bool inside = row >= 0 && row < height_;
         if (inside) {
-          load_floats(*array, image + (c * height_ + row) * width_ * element, width_,
-                      stored.data());
+          load_floats(*array, image + (c * height_ + row) * width_ * element, width_, &stored[0]);
         }
         for (int64_t x = 0; x < box[2].size; ++x) {
           const int64_t at = x + box[2].begin;
@@ -140,7 +139,7 @@ class ImageReader : public SampleReader {
                                   : 0.0F;
           made[static_cast<size_t>(x)] = (value - mean) / deviation;
         }
-        convert(made.data(), DType::f32, to, field_.type.dtype, box[2].size);
+        convert(&made[0], DType::f32, to, field_.type.dtype, box[2].size);
         to += box[2].size * size_of(field_.type.dtype);
       }
     }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/philox.h"
 #include "base/shape.h"
+#include "base/short_array.h"
 
 namespace shardrun {
 
@@ -63,17 +65,28 @@ class Permutation {
   RandomStream keys_;
 };
 
-/// Which streams of the seed the sources draw from.
-inline uint64_t data_stream(std::string_view use) { return hash_name(use.data(), use.size()); }
+/// Which streams of the seed the sources draw from: by `use`, and `more` behind it.
+inline uint64_t data_stream(std::string_view use, std::string_view more = {}) {
+  return hash_name(more.data(), more.size(), hash_name(use.data(), use.size()));
+}
+
+/// Elements of a box.
+inline int64_t count_in(std::span<const Range> box) {
+  int64_t count = 1;
+  for (const Range& range : box) count *= range.size;
+  return count;
+}
 
 /// Calls f(linear index in the field, position in the output) for each element of the box.
 template <class F>
-void for_box(const Shape& shape, const Box& box, F&& f) {
-  if (is_empty(box)) return;
-  const Shape strides = row_major_strides(shape);
-  std::vector<int64_t> at(shape.size(), 0);
-  int64_t index = 0;
-  for (size_t d = 0; d < shape.size(); ++d) index += box[d].begin * strides[d];
+void for_box(const Shape& shape, std::span<const Range> box, F&& f) {
+  if (count_in(box) <= 0) return;
+  ShortArray<int64_t> strides(shape.size()), at(shape.size());
+  int64_t index = 0, stride = 1;
+  for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
+    strides[d] = stride;
+    index += box[d].begin * stride;
+  }
   for (int64_t i = 0;; ++i) {
     f(index, i);
     size_t d = shape.size();

@@ -1,6 +1,9 @@
 // Readers of samples as they are stored, and of rows that are scaled to a sum of 1.
 #include "exec/data_readers.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/tensor.h"
 #include "exec/data_internal.h"
 
@@ -15,7 +18,7 @@ Shape inner_shape(const BatchField& field) {
 /// Calls f(first element within the sample, elements, position in the output) for each run of
 /// elements that lie side by side.
 template <class F>
-void for_runs(const Shape& shape, const Box& box, F&& f) {
+void for_runs(const Shape& shape, std::span<const Range> box, F&& f) {
   int64_t run = 1;
   for (size_t d = shape.size(); d-- > 0;) {
     run *= box[d].size;
@@ -34,7 +37,7 @@ class PlainReader : public SampleReader {
   PlainReader(const Samples& samples, const BatchField& field)
       : samples_(samples), field_(field), shape_(inner_shape(field)) {}
 
-  void read(const SamplePlace& place, const Box& box, void* out) const override {
+  void read(const SamplePlace& place, std::span<const Range> box, void* out) const override {
     const auto [array, i] = samples_.find(place.sample);
     const unsigned char* from = array->sample(i);
     const int64_t width = array->element_bytes(), to = size_of(field_.type.dtype);
@@ -67,14 +70,19 @@ class RowReader : public SampleReader {
     }
   }
 
-  void read(const SamplePlace& place, const Box& box, void* out) const override {
+  void read(const SamplePlace& place, std::span<const Range> box, void* out) const override {
     const auto [array, i] = samples_.find(place.sample);
     const float sum = sums_[static_cast<size_t>(place.sample)];
-    std::vector<float> row(static_cast<size_t>(box[0].size));
-    load_floats(*array, array->sample(i) + box[0].begin * array->element_bytes(), box[0].size,
-                row.data());
-    for (float& v : row) v /= sum;
-    convert(row.data(), DType::f32, out, field_.type.dtype, box[0].size);
+    auto* to = static_cast<char*>(out);
+    std::array<float, 512> some;
+    for (int64_t at = 0; at < box[0].size; at += std::ssize(some)) {
+      const int64_t n = std::min(box[0].size - at, std::ssize(some));
+      load_floats(*array, array->sample(i) + (box[0].begin + at) * array->element_bytes(), n,
+                  some.data());
+      for (int64_t j = 0; j < n; ++j) some[static_cast<size_t>(j)] /= sum;
+      convert(some.data(), DType::f32, to, field_.type.dtype, n);
+      to += n * size_of(field_.type.dtype);
+    }
   }
 
  private:

@@ -21,7 +21,7 @@ class SampleReader {
   virtual ~SampleReader() = default;
   /// Writes `box` (of the field's dims but the first) of the sample to `out`, dense, in the
   /// field's dtype.
-  virtual void read(const SamplePlace& place, const Box& box, void* out) const = 0;
+  virtual void read(const SamplePlace& place, std::span<const Range> box, void* out) const = 0;
 };
 
 /// As stored, converted.

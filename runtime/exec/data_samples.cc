@@ -46,8 +46,8 @@ class SampleSource : public DataSource {
     size_t which = 0;
     while (which < fields_.size() && fields_[which].name != field.name) ++which;
     SR_REQUIRE(which < fields_.size(), internal, "batch input '", field.name, "' was not opened");
-    const Box inner(box.begin() + 1, box.end());
-    const int64_t elements = element_count(box_shape(inner));
+    const std::span inner = std::span(box).subspan(1);
+    const int64_t elements = count_in(inner);
     const int64_t width = size_of(field.type.dtype), rows = field.type.shape[0];
     auto* to = static_cast<char*>(out);
     for (int64_t row = box[0].begin; row < box[0].begin + box[0].size; ++row) {

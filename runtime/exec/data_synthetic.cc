@@ -108,8 +108,8 @@ class SyntheticSource : public DataSource {
 
   void read(int64_t batch, Split split, const BatchField& field, const Box& box,
             void* out) const override {
-    const char* use = split == Split::training ? "batch:" : "validation:";
-    const RandomStream stream{options_.seed, data_stream(use + field.name),
+    const std::string_view use = split == Split::training ? "batch:" : "validation:";
+    const RandomStream stream{options_.seed, data_stream(use, field.name),
                               static_cast<uint64_t>(batch)};
     const DType dtype = field.type.dtype;
     const auto convert = [&](auto tag, const auto& conversion) {

@@ -1,5 +1,6 @@
 // Token files: text (a byte a token) and arrays of uint16 or uint32.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "exec/data_internal.h"
@@ -11,6 +12,7 @@ namespace {
 // Files up to this size are checked against the vocabulary when they are opened, others as they are
 // read.
 constexpr int64_t kCheckAtOpenBytes = 64 << 20;
+constexpr int64_t kWindowBytes = 4096;
 
 class TokenSource : public DataSource {
  public:
@@ -29,17 +31,22 @@ class TokenSource : public DataSource {
             void* out) const override {
     const bool validation = split == Split::validation;
     const int64_t shift = field.role == BatchField::Role::target ? 1 : 0;
-    int64_t sample = -1, start = 0;
-    std::vector<unsigned char> window;  // of the sample at hand, as in the file
+    int64_t sample = -1, start = 0, first = 0, end = 0;  // of the sample at hand, and of the window
+    std::array<unsigned char, kWindowBytes> window;      // a part of it, as in the file
     for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
+      const int64_t at = index % context_;
       if (index / context_ != sample) {
         sample = index / context_;
         start = shift + (validation ? validation_start(batch * samples_ + sample)
                                     : training_start(batch * samples_ + sample));
-        load(start, context_, window);
+        end = 0;
       }
-      const int64_t at = index % context_;
-      store_integer(out, field.type.dtype, i, checked(token(window, at), start + at));
+      if (at < first || at >= end) {
+        first = at, end = std::min(context_, at + kWindowBytes / token_bytes_);
+        load(start + first, end - first, window.data());
+      }
+      store_integer(out, field.type.dtype, i,
+                    checked(token(window.data(), at - first), start + at));
     });
   }
 
@@ -119,13 +126,12 @@ class TokenSource : public DataSource {
     return training_tokens_ + (last == 0 ? 0 : sample * room / last);
   }
 
-  void load(int64_t position, int64_t count, std::vector<unsigned char>& out) const {
-    out.resize(static_cast<size_t>(count * token_bytes_));
-    file_.read(position * token_bytes_, count * token_bytes_, out.data());
+  void load(int64_t position, int64_t count, unsigned char* out) const {
+    file_.read(position * token_bytes_, count * token_bytes_, out);
   }
 
-  int64_t token(const std::vector<unsigned char>& tokens, int64_t i) const {
-    const unsigned char* at = tokens.data() + i * token_bytes_;
+  int64_t token(const unsigned char* tokens, int64_t i) const {
+    const unsigned char* at = tokens + i * token_bytes_;
     if (token_bytes_ == 1) return *at;
     if (token_bytes_ == 2) {
       uint16_t value;
@@ -147,11 +153,11 @@ class TokenSource : public DataSource {
   void check_all() const {
     if (vocabulary_ == 0 || (token_bytes_ == 1 && vocabulary_ >= 256)) return;
     constexpr int64_t kBlock = 1 << 18;
-    std::vector<unsigned char> block;
+    std::vector<unsigned char> block(static_cast<size_t>(kBlock * token_bytes_));
     for (int64_t begin = 0; begin < tokens_; begin += kBlock) {
       const int64_t count = std::min(kBlock, tokens_ - begin);
-      load(begin, count, block);
-      for (int64_t i = 0; i < count; ++i) checked(token(block, i), begin + i);
+      load(begin, count, block.data());
+      for (int64_t i = 0; i < count; ++i) checked(token(block.data(), i), begin + i);
     }
   }
 

@@ -34,8 +34,8 @@ class WholeSource : public DataSource {
     if (part.samples.empty()) return read_adjacency(field, box, static_cast<char*>(out));
     if (!part.columns.empty()) return read_columns(part, box, static_cast<char*>(out));
     if (part.scalar) return part.reader->read({}, {}, out);
-    const Box inner(box.begin() + 1, box.end());
-    const int64_t elements = element_count(box_shape(inner)), width = size_of(field.type.dtype);
+    const std::span inner = std::span(box).subspan(1);
+    const int64_t elements = count_in(inner), width = size_of(field.type.dtype);
     const bool hidden = masked_ && field.role == BatchField::Role::target;
     // Integers can be out of range, which throws.
     const bool large = is_float(field.type.dtype) && elements * box[0].size > kLarge;

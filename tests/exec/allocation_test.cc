@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -24,11 +25,17 @@
 #include "planner/partition.h"
 #include "planner/planner.h"
 #include "planner/share_groups.h"
+#include "tests/exec/data_support.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/allocations.h"
 
 namespace shardrun {
 namespace {
+
+using testing::bytes_of;
+using testing::DataTest;
+using testing::field;
+using testing::npy;
 
 struct Case {
   const char* name;
@@ -180,6 +187,47 @@ TEST(Allocation, NoneInAStepOfTwoRanks) {
     EXPECT_EQ(allocations_of_a_step(graph, plan, *world[0]), 0);
     other.join();
   }
+}
+
+/// Batches are read within the step.
+TEST_F(DataTest, ReadWithoutAllocation) {
+  const auto of = [](const DataSource& data, const std::vector<BatchField>& fields) {
+    const auto read_all = [&](int64_t batch) {
+      for (const BatchField& f : fields) {
+        const Box box = full_box(f.type.shape);
+        std::array<char, 1 << 14> out;
+        ASSERT_LE(byte_size(f.type), std::ssize(out));
+        const int64_t before = testing::allocations();
+        data.read(batch, Split::training, f, box, out.data());
+        EXPECT_EQ(testing::allocations() - before, 0) << f.name << ", " << data.describe();
+      }
+    };
+    read_all(0);
+    read_all(1);
+  };
+  const std::vector<BatchField> tokens = {
+      field("a name that is longer than a string's own buffer", DType::i64, {3, 17}, 256),
+      field("targets", DType::i64, {3, 17}, 256, BatchField::Role::target)};
+  of(*open_data("", tokens, {}), tokens);
+  const std::string text = write("text", std::string(1000, 'x'));
+  of(*open_data("text:" + text, tokens, {}), tokens);
+
+  std::vector<float> values(20 * 2 * 6 * 5, 1.0F);
+  const std::string images = write("x.npy", npy("<f4", "(20, 2, 6, 5)", bytes_of(values))),
+                    rows = write("r.npy", npy("<f4", "(20, 60)", bytes_of(values))),
+                    labels =
+                        write("y.npy", npy("<i8", "(20,)", bytes_of(std::vector<int64_t>(20, 3))));
+  const BatchField label = field("y", DType::i64, {4}, 10, BatchField::Role::target);
+  const std::vector<BatchField> pictures = {field("x", DType::f32, {4, 2, 6, 5}), label},
+                                matrix = {field("x", DType::f32, {4, 60}), label};
+  const std::string spec = "npy:" + images + "," + labels;
+  of(*open_data("", {pictures[0]}, {}), {pictures[0]});
+  of(*open_data(spec, pictures, {}), pictures);
+  DataOptions options;
+  options.augment = "crop=1,flip";
+  of(*open_data(spec, pictures, options), pictures);
+  options.augment = "", options.normalise = "rows";
+  of(*open_data("npy:" + rows + "," + labels, matrix, options), matrix);
 }
 
 TEST(Allocation, IsCounted) {
