@@ -43,34 +43,85 @@ class CudnnPlans : public testing::Test {
       GTEST_SKIP() << dlerror();
   }
 
+  using Plans = std::map<std::string, cuda::ConvPlan>;
+  static void add(const Case& c, Plans& plans) {
+    std::string why;
+    const auto plan = cuda::plan_conv({c.node, c.in, c.out}, false, &why);
+    if (plan && !plan->zero) plans.emplace(plan->convolution.key(), *plan);
+  }
+  void expect_all(const Plans& plans) const {
+    for (const auto& [name, gpu] : gpus_) {
+      for (const auto& [key, plan] : plans) {
+        std::string why;
+        bool has = make_cudnn_graph(plan.convolution)->has_plan_for(gpu, &why);
+        if (!has && plan.narrow_bytes > 0) {  // made in bf16, and widened
+          cuda::CudnnConvolution narrow = plan.convolution;
+          narrow.weights_dtype = narrow.dtype;
+          has = make_cudnn_graph(narrow)->has_plan_for(gpu, &why);
+        }
+        EXPECT_TRUE(has) << name << ": " << key << ": " << why;
+      }
+    }
+    std::cout << plans.size() << " convolutions on each of " << gpus_.size() << " GPUs\n";
+  }
+
   const std::map<std::string, std::string> gpus_ = {
       {"A100", described("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040)},
       {"H100", described("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800)}};
 };
 
 TEST_F(CudnnPlans, AreThereForConvolutions) {
-  std::map<std::string, cuda::ConvPlan> plans;
+  Plans plans;
   for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"}) {
-    for (const Case& c : cases_of(op_def(op))) {
-      std::string why;
-      const auto plan = cuda::plan_conv({c.node, c.in, c.out}, false, &why);
-      if (plan && !plan->zero) plans.emplace(plan->convolution.key(), *plan);
-    }
+    for (const Case& c : cases_of(op_def(op))) add(c, plans);
   }
-  ASSERT_GT(plans.size(), 50u);
-  for (const auto& [name, gpu] : gpus_) {
-    for (const auto& [key, plan] : plans) {
-      std::string why;
-      bool has = make_cudnn_graph(plan.convolution)->has_plan_for(gpu, &why);
-      if (!has && plan.narrow_bytes > 0) {  // made in bf16, and widened
-        cuda::CudnnConvolution narrow = plan.convolution;
-        narrow.weights_dtype = narrow.dtype;
-        has = make_cudnn_graph(narrow)->has_plan_for(gpu, &why);
-      }
-      EXPECT_TRUE(has) << name << ": " << key << ": " << why;
-    }
+  EXPECT_GT(plans.size(), 50u);
+  expect_all(plans);
+}
+
+/// WRN-50-2 with 256 images of 224 x 224 in bf16, forward and backward.
+TEST_F(CudnnPlans, AreThereForTheModelOfTheComparison) {
+  Plans plans;
+  const auto add_layer = [&](int64_t in, int64_t out, int64_t size, int64_t kernel,
+                             int64_t stride) {
+    const auto twice = [](int64_t n) { return std::vector<int64_t>{n, n}; };
+    const int64_t pad = kernel / 2, made = size / stride;
+    const TensorType x{DType::bf16, {256, size, size, in}},
+        w{DType::bf16, {out, in, kernel, kernel}}, y{DType::bf16, {256, made, made, out}};
+    Case c;
+    c.node.attrs = {{"strides", twice(stride)},
+                    {"dilations", twice(1)},
+                    {"pads_low", twice(pad)},
+                    {"channels_last", int64_t{1}}};
+    const auto add_pass = [&](const char* op, const char* sizes, int64_t n,
+                              std::vector<TensorType> operands) {
+      Case pass = c;
+      pass.node.op = op;
+      pass.node.attrs.set(sizes, twice(n));
+      if (std::string(op) == "conv_weight_grad")
+        pass.node.attrs.set("out_dtype", std::string("f32"));
+      pass.in = std::move(operands);
+      pass.out = infer_types(pass.node, pass.in);
+      add(pass, plans);
+    };
+    add_pass("conv", "pads_high", pad, {x, w});
+    add_pass("conv_data_grad", "size", size, {y, w});
+    add_pass("conv_weight_grad", "kernel", kernel, {x, y});
+  };
+  add_layer(3, 64, 224, 7, 2);
+  int64_t in = 64, size = 56;
+  for (int64_t width = 128; width <= 1024; width *= 2) {
+    const int64_t stride = width == 128 ? 1 : 2, out = 2 * width;
+    add_layer(in, width, size, 1, 1);
+    add_layer(width, width, size, 3, stride);
+    add_layer(in, out, size, 1, stride);
+    size /= stride, in = out;
+    add_layer(width, out, size, 1, 1);
+    add_layer(out, width, size, 1, 1);
+    add_layer(width, width, size, 3, 1);
   }
-  std::cout << plans.size() << " convolutions on each of " << gpus_.size() << " GPUs\n";
+  EXPECT_GT(plans.size(), 60u);
+  expect_all(plans);
 }
 
 TEST_F(CudnnPlans, AreThereForPoolsAndBatchNorms) {
