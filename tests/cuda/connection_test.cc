@@ -1,4 +1,5 @@
-// Which communicator ranks get, from where they sit.
+// Which communicator ranks get, from where they sit; and what is said where there is no GPU.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -6,6 +7,14 @@
 
 namespace shardrun::cuda {
 namespace {
+
+/// CUDA's own word for it is a driver that is too old.
+TEST(DeviceCount, TellsThatThereIsNoDriver) {
+  if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "there is one";
+  std::string why;
+  EXPECT_EQ(device_count(&why), 0);
+  EXPECT_EQ(why, "there is no NVIDIA driver");
+}
 
 TEST(Connection, AGpuForEachRankIsNccls) {
   EXPECT_EQ(connection_of({{"gpu a", "one"}, {"gpu b", "one"}}), Connection::nccl);

@@ -18,13 +18,30 @@ void check(cudaError_t status, std::string_view operation) {
   fail(kind, operation, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
 }
 
+namespace {
+
+/// What cudaErrorInsufficientDriver means, which also comes where there is no driver.
+std::string about_driver() {
+  const auto text = [](int version) { return str(version / 1000, ".", version % 1000 / 10); };
+  int driver = 0, own = 0;  // 12040: CUDA 12.4
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  check(cudaRuntimeGetVersion(&own), "cudaRuntimeGetVersion");
+  if (driver == 0) return "there is no NVIDIA driver";
+  return str("NVIDIA's driver is for CUDA ", text(driver), ", and this build for CUDA ", text(own));
+}
+
+}  // namespace
+
 int device_count(std::string* why) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return count;
   cudaGetLastError();  // it would come again with the next call
-  if (why != nullptr)
-    *why = status == cudaSuccess ? "no GPU can be seen" : cudaGetErrorString(status);
+  if (why != nullptr) {
+    *why = status == cudaSuccess                   ? "no GPU can be seen"
+           : status == cudaErrorInsufficientDriver ? about_driver()
+                                                   : cudaGetErrorString(status);
+  }
   return 0;
 }
 
