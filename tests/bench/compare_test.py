@@ -141,6 +141,10 @@ class CompareTest(unittest.TestCase):
             self.program(f"build/{name}")
         self.program("build/CMakeFiles/3/CMakeCUDACompiler.cmake", 'set(CMAKE_CUDA_COMPILER_VERSION "99.1.2")')
         packed = self.here / "built.tar.gz"
+        told = self.call("scripts/gpu-check", "--built", packed)
+        self.assertIn(f"--built: there is no {packed}", told.stderr)
+        told = self.call("scripts/gpu-check", "--pack", self.here, "--folder", self.here / "build")
+        self.assertIn("wanted a file's name that ends with .tar.gz", told.stderr)
         told = self.call("scripts/gpu-check", "--pack", packed, "--folder", self.here / "build")
         self.assertEqual(told.returncode, 0, told.stderr)
         with tarfile.open(packed) as tar:
