@@ -1,7 +1,10 @@
 // Pools and their gradients: planes over threads, a row of results at a time; where the channels
 // are last, positions over threads, and all channels of one at a time.
+#include <cstring>
 #include <limits>
 
+#include "base/lanes.h"
+#include "base/round_up.h"
 #include "base/short_array.h"
 #include "graph/ops/window.h"
 #include "kernels/cpu/exp_row.h"
@@ -259,24 +262,50 @@ struct ChannelsLastPool {
   }
 };
 
+using Offsets = int32_t __attribute__((vector_size(kLanes * 4)));
+
+Lanes sixteen(const float* from) { return load_lanes(from); }
+Lanes sixteen(const bfloat16* from) { return load_lanes(reinterpret_cast<const uint16_t*>(from)); }
+Offsets sixteen(const int32_t* from) { return load_vector<Offsets>(from); }
+Offsets sixteen(const uint8_t* from) {
+  using Bytes = uint8_t __attribute__((vector_size(kLanes)));
+  return __builtin_convertvector(load_vector<Bytes>(from), Offsets);
+}
+
+/// Calls f(i, values, which) with vectors of kLanes from i on, zero behind the n-th. A loop over
+/// elements would branch at each, or take 64 bytes of `which` at once and fewer one by one.
+template <class T, class Which, class F>
+void in_vectors(int64_t n, const T* values, const Which* which, F&& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    f(i, sixteen(values + i), which != nullptr ? sixteen(which + i) : Offsets{});
+  if (i == n) return;
+  T last[kLanes] = {};
+  Which last_which[kLanes] = {};
+  std::copy(values + i, values + n, last);
+  if (which != nullptr) std::copy(which + i, which + n, last_which);
+  f(i, sixteen(last), sixteen(last_which));
+}
+
 template <class T, class Which>
 void max_pool_last(const ChannelsLastPool& p, const KernelArgs& args) {
   const T* x = args.in[0].as<T>();
   p.each_block([&](int64_t at, int64_t c, int64_t n, int64_t y) {
     alignas(64) float best[kBlock];
     alignas(64) int32_t offsets[kBlock];
-    std::fill_n(best, n, kNever);
-    std::fill_n(offsets, n, -1);
+    std::fill_n(best, round_up(n, kLanes), kNever);
+    std::fill_n(offsets, round_up(n, kLanes), -1);
     p.each_meeting(at, [&](int64_t offset, int64_t element) {
       const T* from = x + element + c;
       const auto mine = static_cast<int32_t>(offset);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        const float v = from[i];
-        const bool takes = offsets[i] < 0 || v > best[i] || v != v;
-        best[i] = takes ? v : best[i];
-        offsets[i] = takes ? mine : offsets[i];
-      }
+      in_vectors<T, Which>(n, from, nullptr, [&](int64_t i, const Lanes& v, const Offsets&) {
+        const auto top = load_lanes(best + i);
+        const auto at_top = load_vector<Offsets>(offsets + i);
+        const Offsets takes = (at_top < 0) | (v > top) | (v != v);
+        store_lanes(best + i, takes ? v : top);
+        const Offsets now = takes ? Offsets{} + mine : at_top;
+        std::memcpy(offsets + i, &now, sizeof(now));
+      });
     });
     T* to = args.out[0].as<T>() + y;
     Which* which = args.out[1].as<Which>() + y;
@@ -294,7 +323,7 @@ void sum_last(const ChannelsLastPool& p, const KernelArgs& args, bool chosen) {
   const Which* which = chosen ? args.in[1].as<Which>() : nullptr;
   p.each_block([&](int64_t at, int64_t c, int64_t n, int64_t y) {
     alignas(64) float sums[kBlock];
-    std::fill_n(sums, n, 0.0f);
+    std::fill_n(sums, round_up(n, kLanes), 0.0f);
     p.each_meeting(at, [&](int64_t offset, int64_t element) {
       const T* values = from + element + c;
       if (!chosen) {
@@ -302,11 +331,12 @@ void sum_last(const ChannelsLastPool& p, const KernelArgs& args, bool chosen) {
         for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<float>(values[i]);
         return;
       }
-      const Which* taken = which + element + c;
-      const auto mine = static_cast<Which>(offset);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i)
-        sums[i] += taken[i] == mine ? static_cast<float>(values[i]) : 0.0f;
+      const auto mine = static_cast<int32_t>(offset);
+      in_vectors(n, values, which + element + c,
+                 [&](int64_t i, const Lanes& v, const Offsets& taken) {
+                   const Lanes some = taken == mine ? v : Lanes{};
+                   store_lanes(sums + i, load_lanes(sums + i) + some);
+                 });
     });
     T* to = args.out[0].as<T>() + y;
     for (int64_t i = 0; i < n; ++i) to[i] = T(sums[i]);
