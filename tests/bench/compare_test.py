@@ -147,6 +147,7 @@ class CompareTest(unittest.TestCase):
         self.assertIn("wanted a file's name that ends with .tar.gz", told.stderr)
         told = self.call("scripts/gpu-check", "--pack", packed, "--folder", self.here / "build")
         self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertRegex(told.stdout, r"needs glibc 2\.\d+ or newer, for ")
         with tarfile.open(packed) as tar:
             self.assertLessEqual({"shardrun", "cuda_some_gpu_test", "cuda_kernels_gpu_test"}, set(tar.getnames()))
         told = self.call("scripts/gpu-check", "--device", "cpu", "--built", packed, "--out", self.here / "out", "build", "kernels")
