@@ -25,6 +25,10 @@ inline constexpr ValueId kNoValue = -1;
 ///   state      persistent, made by the optimizer or an op (momentum, accumulated gradients)
 ///   constant   persistent, never changes (masks, tables)
 enum class Role { computed, batch, scalar, parameter, state, constant };
+/// Is it there from step to step?
+inline bool is_persistent(Role role) {
+  return role == Role::parameter || role == Role::state || role == Role::constant;
+}
 
 /// A training step with gradient accumulation runs its micro nodes once per micro-batch, then its
 /// update nodes once; in Graph::nodes every micro node then stands before every update node.

@@ -278,10 +278,7 @@ Placements BaselineDemands::weight(ValueId id) const {
   return of_weights_[at(id)] && graph_.type(id).shape.size() >= 2 ? inner(id) : 0;
 }
 
-bool BaselineDemands::is_held(ValueId id) const {
-  const Role role = graph_.value(id).role;
-  return role == Role::parameter || role == Role::state || role == Role::constant;
-}
+bool BaselineDemands::is_held(ValueId id) const { return is_persistent(graph_.value(id).role); }
 
 bool BaselineDemands::of_stream(ValueId id) const {
   return of_batch_[at(id)] && cuts(id, stream_) != 0 && cuts(id, sequence_) != 0;

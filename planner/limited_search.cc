@@ -238,14 +238,4 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
   return found;
 }
 
-int64_t least_peak(const FactoredProblem& problem) {
-  FactoredProblem least;
-  for (const FactoredProblem::Node& node : problem.nodes) {
-    least.nodes.push_back({node.name, {0.0}, node.claims, node.place});
-    for (Problem::Claim& claim : least.nodes.back().claims)
-      claim.bytes = {*std::min_element(claim.bytes.begin(), claim.bytes.end())};
-  }
-  return peak_bytes(least, Solution(least.nodes.size(), 0));
-}
-
 }  // namespace shardrun

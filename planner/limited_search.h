@@ -61,8 +61,4 @@ class LimitedSearch {
   std::vector<int> rows_;  // times, ascending
 };
 
-/// The bytes at the fullest time if every claim were as small as some choice makes it: no solution
-/// holds less.
-int64_t least_peak(const FactoredProblem& problem);
-
 }  // namespace shardrun

@@ -24,10 +24,6 @@ struct Live {
   bool persistent = false;
 };
 
-bool is_persistent(Role role) {
-  return role == Role::parameter || role == Role::state || role == Role::constant;
-}
-
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && step.node.op == "reshape";
 }

@@ -88,7 +88,8 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
              " ranks make no mesh of ", baseline_names(options.planner),
              " axes; give one, as --mesh data=1,model=", ranks);
   std::optional<Plan> best;
-  std::optional<Error> refusal;
+  std::optional<Error> refusal;  // of the mesh that could do with the fewest bytes
+  int64_t least_bytes = std::numeric_limits<int64_t>::max();
   PlanReport best_report, total;
   int folded_nodes = 0;
   double expected = 0;  // seconds of all trials so far and the next
@@ -112,7 +113,9 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
       if (error.kind() != ErrorKind::out_of_memory) throw;
       trial.fits = false;
       trial.why = error.what();
-      refusal = error;  // the last tried has the most ways to cut
+      // Of equal ones the last: it has the most ways to cut.
+      if (!refusal || its_report.least_bytes <= least_bytes) refusal = error;
+      least_bytes = std::min(least_bytes, its_report.least_bytes);
     }
     total.kernel_runs += its_report.kernel_runs;
     total.discovery_seconds += its_report.discovery_seconds;

@@ -2,6 +2,7 @@
 #include "planner/plan_search.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/clock.h"
 #include "planner/deadline.h"
@@ -80,6 +81,8 @@ void PlanSearch::find_rules() {
   drop_useless_partials(graph_, folding_, constraints_.pinned(), class_rules_);
 }
 
+/// A class's rule, with the options in which rows are exchanged if all its nodes know their
+/// numbers.
 SpmdRule PlanSearch::rule_of(size_t c) {
   SpmdRule rule = class_rules_[c];
   std::optional<OpDef::NumberedRows> rows;
@@ -116,26 +119,28 @@ LimitedOptions::Method PlanSearch::method() const {
                                            : Method::narrowing;
 }
 
-ArenaUse PlanSearch::measure(Plan& plan, const FactoredProblem& problem, const Solution& solution) {
-  ArenaUse use = options_.arena_use
-                     ? options_.arena_use(plan)
-                     : ArenaUse{peak_bytes(problem, solution), bytes_over_time(problem, solution)};
+/// The plan of a solution, and its arena's bytes. `share`: as in extract_plan.
+Plan PlanSearch::lay_out(const PlanProblem& problem, const Solution& solution, bool share,
+                         ArenaUse& use) {
+  Plan plan = extract_plan(problem, solution, share);
+  plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
+  plan.recompute = options_.recomputed;
+  const FactoredProblem& claims = problem.joint.problem;
+  use = options_.arena_use
+            ? options_.arena_use(plan)
+            : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
-  if (use.bytes < least_bytes()) smallest_ = plan;
-  return use;
+  if (!smallest_ || plan.bytes < smallest_->plan.bytes)
+    smallest_ = LaidOut{plan, node_seconds(problem, solution)};
+  return plan;
 }
 
+/// The plan of a solution, if it fits. Readers share the copies that they want if memory allows
+/// that, else each gets its own from the hub's. `use`: of the latter.
 std::optional<Plan> PlanSearch::fitting(const PlanProblem& problem, const Solution& solution,
                                         ArenaUse& use) {
-  node_seconds_ = shardrun::node_seconds(problem, solution);
   const int64_t limit = options_.memory_limit;
-  const auto try_one = [&](bool share) {
-    Plan plan = extract_plan(problem, solution, share);
-    plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
-    plan.recompute = options_.recomputed;
-    use = measure(plan, problem.joint.problem, solution);
-    return plan;
-  };
+  const auto try_one = [&](bool share) { return lay_out(problem, solution, share, use); };
   // Laying out takes longer than all else, so what is likely comes first.
   const bool ample = static_cast<double>(peak_bytes(problem.joint.problem, solution)) <
                      kAmple * static_cast<double>(limit);
@@ -152,6 +157,24 @@ std::optional<Plan> PlanSearch::fitting(const PlanProblem& problem, const Soluti
   return plan;
 }
 
+int64_t PlanSearch::least_held(const SearchSpace& space) const {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < folding_.classes.size(); ++c) {
+    const std::vector<ValueId>& values = folding_.classes[c].values;
+    if (values.empty() || !is_persistent(graph_.value(values[0]).role)) continue;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const Strategy& s : space.strategies[c])
+      least = std::min(least, max_local_bytes(graph_.type(values[0]), s.out[0], mesh_));
+    bytes += least * static_cast<int64_t>(values.size());
+  }
+  return bytes;
+}
+
+/// The additive memory of the problem leaves out workspaces and what is made for one reader, and
+/// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
+/// not fit for something large that is made for one reader, that is forbidden; else the next
+/// solution must leave as much room beside its claims, node by node, as this one took. nullopt if
+/// nothing that was found fits.
 std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
   auto begin = thread_seconds();
   if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
@@ -159,6 +182,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
   add_value_strategies(space, graph_, folding_, constraints_.pinned());
   constraints_.restrict_held(space, folding_);
   drop_avoided(space);
+  held_bytes_ = least_held(space);
   JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
   const PlanProblem posed{graph_, mesh_, folding_, space, joint, times_};
   const FactoredProblem& problem = joint.problem;
@@ -168,7 +192,6 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
                                                  ? Deadline::Clock::wall
                                                  : Deadline::Clock::work);
   const int64_t limit = options_.memory_limit;
-  needed_bytes_ = least_peak(problem);
   LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
   // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
   std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);

@@ -1,7 +1,6 @@
 // The search for a Graph's best plan under one planner and one memory limit.
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -12,12 +11,18 @@
 
 namespace shardrun {
 
+/// A plan whose arena was looked at, and what it predicts.
+struct LaidOut {
+  Plan plan;
+  std::vector<double> node_seconds;  // without what brings operands to a node
+};
+
 /// Folds the graph, finds its classes' strategies, and solves the joint Problem again and again
 /// until what a solution says fits.
 ///
 ///     PlanSearch search(graph, mesh, cluster, options, rules);
 ///     const std::optional<Plan> plan = search.run(report);
-///     if (!plan) ... search.least_bytes() ...
+///     if (!plan) ... search.smallest() ...
 class PlanSearch {
  public:
   /// All must outlive this.
@@ -28,19 +33,14 @@ class PlanSearch {
   /// avoided leave no plan.
   std::optional<Plan> run(PlanReport& report);
 
-  /// Of the plans that were laid out.
-  int64_t least_bytes() const {
-    return smallest_ ? smallest_->bytes : std::numeric_limits<int64_t>::max();
-  }
-  const std::optional<Plan>& smallest() const { return smallest_; }
+  /// Of the plans that were laid out the one of the fewest bytes.
+  const std::optional<LaidOut>& smallest() const { return smallest_; }
   /// Of all plans, whatever they need.
   double unlimited_bound() const { return unlimited_bound_; }
   /// Does what would be the best if memory were no matter not fit?
   bool limited() const { return limited_; }
-  /// Of the nodes under the last solution that was looked at, without what brings their operands.
-  const std::vector<double>& node_seconds() const { return node_seconds_; }
-  /// Of values alone, in any plan of this search.
-  int64_t needed_bytes() const { return needed_bytes_; }
+  /// What persists comes to at least so much on a rank, in any plan.
+  int64_t held_bytes() const { return held_bytes_; }
 
  private:
   void find_rules();
@@ -48,8 +48,9 @@ class PlanSearch {
   SearchSpace enumerate();
   void drop_avoided(SearchSpace& space) const;
   std::optional<Plan> solve(SearchSpace space, PlanReport& report);
+  Plan lay_out(const PlanProblem& problem, const Solution& solution, bool share, ArenaUse& use);
   std::optional<Plan> fitting(const PlanProblem& problem, const Solution& solution, ArenaUse& use);
-  ArenaUse measure(Plan& plan, const FactoredProblem& problem, const Solution& solution);
+  int64_t least_held(const SearchSpace& space) const;
   LimitedOptions::Method method() const;
 
   const Graph& graph_;
@@ -63,11 +64,10 @@ class PlanSearch {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
-  std::vector<double> node_seconds_;
   bool limited_ = false;
   double unlimited_bound_ = 0;
-  int64_t needed_bytes_ = 0;      // by any plan, beside workspaces
-  std::optional<Plan> smallest_;  // that was laid out
+  int64_t held_bytes_ = 0;
+  std::optional<LaidOut> smallest_;
 };
 
 }  // namespace shardrun

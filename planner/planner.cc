@@ -21,61 +21,6 @@ constexpr double kWideGap = 1e-2;
 constexpr double kWorthRecomputing = 1e-3;
 constexpr int kRecomputeRounds = 6;
 
-/// A search's plan, if it found one that fits, and what it knows if not.
-struct Found {
-  std::optional<Plan> plan;
-  int64_t least_bytes = std::numeric_limits<int64_t>::max();  // of plans that were laid out
-  int64_t needed_bytes = std::numeric_limits<int64_t>::max();
-  bool limited = false;  // by memory
-  double unlimited_bound = 0;
-
-  void saw(const PlanSearch& search) {
-    least_bytes = std::min(least_bytes, search.least_bytes());
-    needed_bytes = std::min(needed_bytes, search.needed_bytes());
-  }
-};
-
-bool is_free(const PlanOptions& options) {
-  return options.planner == "auto" || options.planner == "ilp";
-}
-
-/// The planner's own search; where memory leaves much unproven, the baselines as well.
-Found search(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-             const PlanOptions& options, RuleCache& rules, PlanReport& filled) {
-  Found found;
-  PlanSearch own(graph, mesh, cluster, options, rules);
-  std::optional<Plan>& plan = found.plan;
-  plan = own.run(filled);
-  found.saw(own);
-  found.limited = own.limited();
-  found.unlimited_bound = own.unlimited_bound();
-  const double gap = plan && filled.cost > 0 ? 1 - filled.lower_bound / filled.cost : 1;
-  if (is_free(options) && options.memory_limit > 0 && !graph.updates.empty() && gap > kWideGap) {
-    for (const std::string& name : baselines_of(mesh)) {
-      PlanOptions other = options;
-      other.planner = name;
-      PlanReport its;
-      try {
-        PlanSearch baseline(graph, mesh, cluster, other, rules);
-        std::optional<Plan> its_plan = baseline.run(its);
-        found.saw(baseline);
-        if (its_plan && (!plan || its_plan->seconds < plan->seconds)) {
-          plan = std::move(its_plan);
-          filled.cost = its.cost;
-          filled.solver = its.solver;
-          filled.lower_bound = own.unlimited_bound();
-        }
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
-      }
-      filled.build_seconds += its.build_seconds;
-      filled.solve_seconds += its.solve_seconds;
-    }
-    filled.lower_bound = std::min(filled.lower_bound, filled.cost);
-  }
-  return found;
-}
-
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
   ValueBytes out = whole_bytes(graph);
@@ -88,100 +33,185 @@ ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
   return out;
 }
 
-/// Plans that compute some of the forward pass again, instead of what was found if that does not
-/// fit, or takes longer. What to compute again is chosen under the plan that takes the least time
-/// if memory is no matter; the step with it is planned like any other.
-void try_recomputing(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-                     const PlanOptions& options, RuleCache& rules, Found& found,
-                     PlanReport& filled) {
-  const auto add_time = [&](const PlanReport& its) {
-    filled.kernel_runs += its.kernel_runs;
-    filled.discovery_seconds += its.discovery_seconds;
-    filled.build_seconds += its.build_seconds;
-    filled.solve_seconds += its.solve_seconds;
-  };
-  const int64_t limit = options.memory_limit;
-  PlanOptions free = options;
-  free.memory_limit = 0;
-  PlanSearch unlimited(graph, mesh, cluster, free, rules);
-  PlanReport its;
-  const std::optional<Plan> loose = unlimited.run(its);
-  add_time(its);
-  const auto is_fast = [&](const std::optional<Plan>& plan) {
-    return plan && plan->seconds <= loose->seconds * (1 + kWorthRecomputing);
-  };
-  if (!loose || is_fast(found.plan)) return;
-  const ValueBytes bytes = local_bytes(graph, *loose);
-  const std::vector<int64_t> alive = bytes_alive(graph, bytes);
-  // What persists, workspaces, and the gaps between buffers.
-  int64_t beside = loose->bytes - *std::max_element(alive.begin(), alive.end());
-  PlanOptions again = options;
-  // The plan's bytes where it does not fit.
-  const auto attempt = [&](std::set<std::string> chosen) -> std::optional<int64_t> {
-    again.recomputed = std::move(chosen);
-    const Graph recomputing = with_recomputed(graph, again.recomputed);
-    PlanSearch search(recomputing, mesh, cluster, again, rules);
-    its = {};
-    std::optional<Plan> plan = search.run(its);
-    add_time(its);
-    if (!plan) return search.least_bytes();
-    if (found.plan && found.plan->seconds <= plan->seconds) return std::nullopt;
-    found.plan = std::move(plan);
-    filled.nodes = its.nodes;
-    filled.folded_nodes = its.folded_nodes;
-    filled.solver = its.solver;
-    filled.cost = its.cost;
-    filled.lower_bound = std::min(found.unlimited_bound, its.cost);
-    return std::nullopt;
-  };
-  for (int round = 0; round < kRecomputeRounds; ++round) {
-    std::set<std::string> chosen =
-        choose_recomputed(graph, bytes, unlimited.node_seconds(), limit - beside);
-    if (chosen.empty() || chosen == again.recomputed) break;
-    const std::optional<int64_t> needed = attempt(std::move(chosen));
-    if (!needed) return;
-    if (*needed <= limit || *needed == std::numeric_limits<int64_t>::max()) break;
-    beside += *needed - limit;
-  }
-}
+class Planning {
+ public:
+  Planning(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options,
+           RuleCache& rules, PlanReport& report)
+      : graph_(graph),
+        mesh_(mesh),
+        cluster_(cluster),
+        options_(options),
+        rules_(rules),
+        report_(report) {}
 
-/// The plan that needs least, of those that are looked for as if there were no memory at all.
-/// `found` gets it if it fits, and its bytes in any case: what is found so does not depend on the
-/// limit, so a limit of so many bytes will do.
-void find_least(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-                const PlanOptions& options, RuleCache& rules, Found& found, PlanReport& filled) {
-  PlanOptions tight = options;
-  tight.memory_limit = 1;
-  found.least_bytes = std::numeric_limits<int64_t>::max();
-  const auto attempt = [&](const Graph& step) {
-    PlanSearch search(step, mesh, cluster, tight, rules);
+  Plan run() {
+    keep_all();
+    const bool dear = !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
+    if (may_recompute() && limited_ && dear) compute_again();
+    if (!plan_ && options_.planner != "plain-ilp") look_for_least();
+    if (!plan_) refuse();
+    report_.distinct_rules = rules_.distinct_rules();
+    return *plan_;
+  }
+
+ private:
+  bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
+
+  /// The fastest so far, with what its search says.
+  void offer(const std::optional<Plan>& plan, const PlanReport& its) {
+    if (!plan || (plan_ && plan_->seconds <= plan->seconds)) return;
+    plan_ = plan;
+    report_.nodes = its.nodes;
+    report_.folded_nodes = its.folded_nodes;
+    report_.solver = its.solver;
+    report_.cost = its.cost;
+    report_.lower_bound = std::min(unlimited_bound_, its.cost);
+  }
+  void add_time(const PlanReport& its) {
+    report_.kernel_runs += its.kernel_runs;
+    report_.discovery_seconds += its.discovery_seconds;
+    report_.build_seconds += its.build_seconds;
+    report_.solve_seconds += its.solve_seconds;
+  }
+
+  /// The planner's own search; where memory leaves much unproven, the baselines as well.
+  void keep_all() {
+    PlanSearch own(graph_, mesh_, cluster_, options_, rules_);
+    plan_ = own.run(report_);
+    smallest_ = own.smallest();
+    limited_ = own.limited();
+    held_bytes_ = own.held_bytes();
+    unlimited_bound_ = own.unlimited_bound();
+    const bool is_free = options_.planner == "auto" || options_.planner == "ilp";
+    const double gap = plan_ && report_.cost > 0 ? 1 - report_.lower_bound / report_.cost : 1;
+    if (!is_free || options_.memory_limit <= 0 || graph_.updates.empty() || gap <= kWideGap) return;
+    for (const std::string& name : baselines_of(mesh_)) {
+      PlanOptions other = options_;
+      other.planner = name;
+      PlanReport its;
+      try {
+        PlanSearch baseline(graph_, mesh_, cluster_, other, rules_);
+        offer(baseline.run(its), its);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
+      }
+      add_time(its);
+    }
+  }
+
+  /// The plan that takes the least time if memory is no matter.
+  const std::optional<LaidOut>& loose() {
+    if (looked_loose_) return loose_;
+    looked_loose_ = true;
+    PlanOptions free = options_;
+    free.memory_limit = 0;
+    PlanSearch search(graph_, mesh_, cluster_, free, rules_);
     PlanReport its;
     search.run(its);
-    found.saw(search);
-    filled.build_seconds += its.build_seconds;
-    filled.solve_seconds += its.solve_seconds;
-    const std::optional<Plan>& plan = search.smallest();
-    if (!plan || plan->bytes > options.memory_limit) return;
-    if (found.plan && found.plan->seconds <= plan->seconds) return;
-    found.plan = plan;
-    filled.nodes = its.nodes;
-    filled.folded_nodes = its.folded_nodes;
-    filled.solver = its.solver;
-    filled.cost = plan->seconds;
-    filled.lower_bound = std::min(found.unlimited_bound, filled.cost);
-  };
-  attempt(graph);
-  if (!options.recompute || graph.updates.empty()) return;
-  PlanOptions free = options;
-  free.memory_limit = 0;
-  PlanSearch unlimited(graph, mesh, cluster, free, rules);
-  PlanReport unused;
-  const std::optional<Plan> loose = unlimited.run(unused);
-  if (!loose) return;
-  tight.recomputed =
-      recompute_for_least_bytes(graph, local_bytes(graph, *loose), unlimited.node_seconds());
-  attempt(with_recomputed(graph, tight.recomputed));
-}
+    add_time(its);
+    loose_ = search.smallest();
+    return loose_;
+  }
+
+  /// Under which it is chosen what to compute again: the plan that takes the least time, and the
+  /// one of the fewest bytes that keeps all. Of what is cut so, less need be computed again.
+  std::vector<LaidOut> bases() {
+    std::vector<LaidOut> out;
+    if (loose()) out.push_back(*loose());
+    if (smallest_ && (out.empty() || smallest_->plan.values != out[0].plan.values))
+      out.push_back(*smallest_);
+    return out;
+  }
+
+  /// Plans that compute some of the forward pass again, instead of what was found if that does not
+  /// fit, or takes longer.
+  void compute_again() {
+    const auto is_fast = [&] {
+      return plan_ && loose() && plan_->seconds <= loose()->plan.seconds * (1 + kWorthRecomputing);
+    };
+    for (const LaidOut& base : bases()) {
+      if (!is_fast()) compute_again_of(base);
+    }
+  }
+
+  /// The step with what is computed again is planned like any other.
+  void compute_again_of(const LaidOut& base) {
+    const ValueBytes bytes = local_bytes(graph_, base.plan);
+    const std::vector<int64_t> alive = bytes_alive(graph_, bytes);
+    // What persists, workspaces, and the gaps between buffers.
+    int64_t beside = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
+    PlanOptions again = options_;
+    for (int round = 0; round < kRecomputeRounds; ++round) {
+      std::set<std::string> chosen =
+          choose_recomputed(graph_, bytes, base.node_seconds, options_.memory_limit - beside);
+      if (chosen.empty() || chosen == again.recomputed) return;
+      again.recomputed = std::move(chosen);
+      const Graph step = with_recomputed(graph_, again.recomputed);
+      PlanSearch search(step, mesh_, cluster_, again, rules_);
+      PlanReport its;
+      const std::optional<Plan> plan = search.run(its);
+      add_time(its);
+      offer(plan, its);
+      const std::optional<LaidOut>& smallest = search.smallest();
+      if (plan || !smallest || smallest->plan.bytes <= options_.memory_limit) return;
+      beside += smallest->plan.bytes - options_.memory_limit;
+    }
+  }
+
+  /// The plan that needs least, of those that are looked for as if there were no memory at all: it
+  /// is taken if it fits, and its bytes are known in any case. What is found so does not depend on
+  /// the limit, so a limit of so many bytes will do.
+  void look_for_least() {
+    smallest_.reset();
+    look_for_least_of({});
+    if (!may_recompute()) return;
+    for (const LaidOut& base : bases())
+      look_for_least_of(
+          recompute_for_least_bytes(graph_, local_bytes(graph_, base.plan), base.node_seconds));
+  }
+
+  void look_for_least_of(const std::set<std::string>& recomputed) {
+    PlanOptions tight = options_;
+    tight.memory_limit = 1;
+    tight.recomputed = recomputed;
+    const Graph step = with_recomputed(graph_, recomputed);
+    PlanSearch search(step, mesh_, cluster_, tight, rules_);
+    PlanReport its;
+    search.run(its);
+    add_time(its);
+    const std::optional<LaidOut>& found = search.smallest();
+    if (!found) return;
+    if (!smallest_ || found->plan.bytes < smallest_->plan.bytes) smallest_ = found;
+    if (found->plan.bytes > options_.memory_limit) return;
+    its.cost = found->plan.seconds;
+    offer(found->plan, its);
+  }
+
+  [[noreturn]] void refuse() const {
+    if (smallest_) report_.least_bytes = smallest_->plan.bytes;
+    const std::string what = str("model '", graph_.name, "' on mesh ", mesh_.to_string(), ": "),
+                      held = str(" (what persists alone comes to ", held_bytes_,
+                                 " at least); allow more memory, ");
+    SR_REQUIRE(smallest_, out_of_memory, what, "the search ended after ", options_.solve_seconds,
+               " s without a plan that fits; the limit is ", options_.memory_limit, " bytes a rank",
+               held, "or a longer search with --plan-seconds");
+    fail(ErrorKind::out_of_memory, what, "a plan that is sure to be found needs ",
+         smallest_->plan.bytes, " bytes a rank, the limit is ", options_.memory_limit, held,
+         "use more ranks or a smaller batch");
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const Cluster& cluster_;
+  const PlanOptions& options_;
+  RuleCache& rules_;
+  PlanReport& report_;
+  std::optional<Plan> plan_;
+  std::optional<LaidOut> smallest_, loose_;
+  bool limited_ = false, looked_loose_ = false;
+  double unlimited_bound_ = 0;
+  int64_t held_bytes_ = 0;
+};
 
 }  // namespace
 
@@ -193,27 +223,8 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
       invalid_input, "planner '", options.planner,
       "' is not known; known are auto, ilp, beam, plain-ilp, dp, zero1, zero2, fsdp, megatron, "
       "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
-  PlanReport unused;
-  PlanReport& filled = report != nullptr ? *report : unused;
-  Found found = search(graph, mesh, cluster, options, rules, filled);
-  const bool dear = !found.plan || found.unlimited_bound < filled.cost * (1 - kWorthRecomputing);
-  if (options.recompute && found.limited && dear && !graph.updates.empty())
-    try_recomputing(graph, mesh, cluster, options, rules, found, filled);
-  if (!found.plan && options.planner != "plain-ilp")
-    find_least(graph, mesh, cluster, options, rules, found, filled);
-  const std::optional<Plan>& plan = found.plan;
-  const int64_t least = found.least_bytes, needed = found.needed_bytes;
-  SR_REQUIRE(plan || least < std::numeric_limits<int64_t>::max(), out_of_memory, "model '",
-             graph.name, "' on mesh ", mesh.to_string(), ": the search ended after ",
-             options.solve_seconds, " s without a plan that fits; the limit is ",
-             options.memory_limit, " bytes a rank (the values alone come to ", needed,
-             " at least); allow more memory, or a longer search with --plan-seconds");
-  SR_REQUIRE(plan, out_of_memory, "model '", graph.name, "' on mesh ", mesh.to_string(),
-             ": a plan that is sure to be found needs ", least, " bytes a rank, the limit is ",
-             options.memory_limit, " (the values alone come to ", needed,
-             " at least); allow more memory, use more ranks or a smaller batch");
-  filled.distinct_rules = rules.distinct_rules();
-  return *plan;
+  PlanReport unread;
+  return Planning(graph, mesh, cluster, options, rules, report != nullptr ? *report : unread).run();
 }
 
 }  // namespace shardrun

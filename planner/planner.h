@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "graph/plan.h"
@@ -47,6 +48,8 @@ struct PlanReport {
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
   double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap
   std::string solver;
+  /// Where none fits: of a plan that is sure to be found with so many.
+  int64_t least_bytes = std::numeric_limits<int64_t>::max();
 };
 
 /// Throws out_of_memory, with a limit that will do and the limit, if no plan was found that fits.

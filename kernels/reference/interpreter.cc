@@ -4,10 +4,6 @@
 namespace shardrun {
 namespace {
 
-bool is_persistent(Role role) {
-  return role == Role::parameter || role == Role::state || role == Role::constant;
-}
-
 Phase phase_of(const Graph& graph, ValueId id) {
   const NodeId producer = graph.value(id).producer;
   return producer < 0 ? Phase::update : graph.node(producer).phase;

@@ -167,8 +167,7 @@ class Analyst {
       const auto at = static_cast<size_t>(b.buffer);
       first[at] = -1;
       last[at] = end;
-      persistent[at] =
-          b.role == Role::parameter || b.role == Role::state || b.role == Role::constant;
+      persistent[at] = is_persistent(b.role);
       kind[at] = b.role == Role::parameter  ? "parameters"
                  : b.role == Role::state    ? "optimizer state"
                  : b.role == Role::constant ? "constants"

@@ -11,8 +11,7 @@ namespace shardrun {
 std::vector<std::string> persistent_names(const Program& whole) {
   std::vector<std::string> names;
   for (const Binding& b : whole.bindings) {
-    if (b.role == Role::parameter || b.role == Role::state || b.role == Role::constant)
-      names.push_back(b.name);
+    if (is_persistent(b.role)) names.push_back(b.name);
   }
   return names;
 }

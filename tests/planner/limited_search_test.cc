@@ -155,16 +155,5 @@ TEST(Deadline, OfWorkPassesByWorkAlone) {
   EXPECT_TRUE(end.passed());
 }
 
-TEST(LeastPeak, NoSolutionHoldsLess) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
-    const FactoredProblem problem = random_problem(7, seed, true, 5);
-    int64_t least = std::numeric_limits<int64_t>::max();
-    each_solution(problem,
-                  [&](const Solution& s) { least = std::min(least, peak_bytes(problem, s)); });
-    EXPECT_LE(least_peak(problem), least) << "seed " << seed;
-    EXPECT_GT(least_peak(problem), 0);
-  }
-}
-
 }  // namespace
 }  // namespace shardrun

@@ -58,7 +58,7 @@ const Sharding& value(const Plan& plan, const std::string& name) { return plan.v
 int64_t persistent_bytes(const Graph& graph, const Plan& plan) {
   int64_t sum = 0;
   for (const Value& v : graph.values()) {
-    if (v.role != Role::parameter && v.role != Role::state && v.role != Role::constant) continue;
+    if (!is_persistent(v.role)) continue;
     sum += max_local_bytes(v.type, plan.values.at(v.name), plan.mesh);
   }
   return sum;
