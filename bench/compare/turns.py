@@ -75,12 +75,20 @@ class Contestant:
         *lines, self.rest = self.rest.split(b"\n")
         return [json.loads(line) for line in lines]
 
+    def _whole_steps(self, least, seconds):
+        """The lines up to the first that comes when seconds() is `least` or more: what ends there is a step."""
+        lines = []
+        while True:
+            some = self._lines(1)
+            lines += some
+            if some and seconds() >= least:
+                return lines
+
     def turn(self, least=0.0):
         """Lets it run until it writes a line after `least` seconds or more. The seconds a line, and the lines."""
-        start, lines = time.monotonic(), []
+        start = time.monotonic()
         os.killpg(self.process.pid, signal.SIGCONT)
-        while not lines or time.monotonic() - start < least:
-            lines += self._lines(1)
+        lines = self._whole_steps(least, lambda: time.monotonic() - start)
         end = time.monotonic()
         self._stop()
         more = self._lines(0)  # of steps that ended before the stop
@@ -97,9 +105,7 @@ class Contestant:
             pass
         load = Load(self)
         for _ in range(count):
-            lines = []
-            while not lines or load.seconds() < least:
-                lines += self._lines(1)
+            lines = self._whole_steps(least, load.seconds)
             lap, load = Lap(load.seconds() / len(lines), load.others()), Load(self)
             yield lap
         self._stop()

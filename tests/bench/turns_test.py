@@ -103,6 +103,19 @@ class Turns(unittest.TestCase):
                 device.kill()
                 device.wait()
 
+    def test_time_without_a_line_ends_no_turn(self):
+        class Scripted(Contestant):
+            def __init__(self, arrivals):  # at second 1, 2, …
+                self.arrivals, self.now = arrivals, 0
+
+            def _lines(self, patience):
+                self.now += 1
+                return self.arrivals[self.now - 1]
+
+        slow = Scripted([[], ["first"], [], [], ["second", "third"], ["fourth"]])
+        self.assertEqual(slow._whole_steps(3, lambda: slow.now), ["first", "second", "third"])
+        self.assertEqual(slow._whole_steps(0, lambda: slow.now), ["fourth"])
+
     def test_laps_pair_up_in_order(self):
         pairs = list(pair_up([Lap(1.0, 0.5), Lap(2.0, 0.0)], iter([Lap(3.0, 0.25), Lap(5.0, 0.75)])))
         self.assertEqual([(p.ours, p.theirs, p.others) for p in pairs], [(1.0, 3.0, 0.5), (2.0, 5.0, 0.75)])
