@@ -47,8 +47,10 @@ class CudaPeers final : public PeerAccess {
     }
     check(handle.shareable, "cudaIpcGetMemHandle of a rank that shares this GPU");
     void* opened = nullptr;
-    check(cudaIpcOpenMemHandle(&opened, handle.shared, cudaIpcMemLazyEnablePeerAccess),
-          "cudaIpcOpenMemHandle");
+    const cudaError_t status =
+        cudaIpcOpenMemHandle(&opened, handle.shared, cudaIpcMemLazyEnablePeerAccess);
+    if (status != cudaSuccess) cudaGetLastError();  // it would come again with the next launch
+    check(status, "cudaIpcOpenMemHandle of a rank that shares this GPU");
     return {static_cast<char*>(opened), [](char* p) { cudaIpcCloseMemHandle(p); }};
   }
 

@@ -238,13 +238,29 @@ class PeerCommunicator final : public Communicator {
     // Ranks of other groups are not reached through this memory.
     allocation->parts.resize(static_cast<size_t>(*std::max_element(world_.begin(), world_.end())) +
                              1);
+    std::string why;
     for (size_t r = 0; r < world_.size(); ++r) {
-      allocation->parts[static_cast<size_t>(world_[r])] =
-          r == me() ? allocation->own : access_->open(all.substr(r * handle.size(), handle.size()));
+      std::shared_ptr<char>& part = allocation->parts[static_cast<size_t>(world_[r])];
+      try {
+        part = r == me() ? allocation->own
+                         : access_->open(all.substr(r * handle.size(), handle.size()));
+      } catch (const Error& e) {
+        if (e.kind() != ErrorKind::device) throw;
+        why = e.what();
+      }
     }
-    allocations_->add(allocation);
-    host_.barrier();  // nobody frees before all have opened
-    return {std::shared_ptr<char>(allocation, allocation->own.get()), ""};
+    // All go the same way: one that has not opened its peers' memory is none's. Who frees some has
+    // heard here that all have opened it.
+    const uint8_t opened = why.empty() ? 1 : 0;
+    std::vector<uint8_t> by_rank(world_.size());
+    host_.all_gather(&opened, by_rank.data(), std::vector<int64_t>(world_.size(), 1), DType::u8);
+    const auto without = std::find(by_rank.begin(), by_rank.end(), 0);
+    if (without == by_rank.end()) {
+      allocations_->add(allocation);
+    } else if (why.empty()) {
+      why = str("rank ", without - by_rank.begin(), " of ", size(), " cannot open it");
+    }
+    return {std::shared_ptr<char>(allocation, allocation->own.get()), std::move(why)};
   }
 
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {

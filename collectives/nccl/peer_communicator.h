@@ -19,6 +19,7 @@ class PeerAccess {
   /// What a peer, in this process or another of this machine, needs to open memory that
   /// device().allocate gave; the same length for all. Null has one too.
   virtual std::string handle_of(const char* base) = 0;
+  /// Throws Error(device) where the machine forbids it.
   virtual std::shared_ptr<char> open(const std::string& handle) = 0;
   /// collectives/reduce.h's reduce_in_rank_order, on the device. `out` may be one of `in`.
   virtual void reduce(std::span<const void* const> in, void* out, int64_t count, DType dtype,
@@ -26,8 +27,9 @@ class PeerAccess {
 };
 
 /// `host`: the same ranks' communicator for memory of the host, by which they wait for each other
-/// and tell where their buffers lie; it also carries what lies outside of allocate's memory, and
-/// send and recv; it must outlive the communicator. Collective.
+/// and tell where their buffers lie; it also carries what lies outside of allocate's memory, or in
+/// memory that a rank could not open (Memory::why_private), and send and recv; it must outlive the
+/// communicator. Collective.
 std::unique_ptr<Communicator> make_peer_communicator(Communicator& host,
                                                      std::shared_ptr<PeerAccess> access);
 

@@ -77,6 +77,30 @@ TEST(Peer, ReducesOnTheDeviceWhereAllReach) {
   });
 }
 
+/// As where CUDA IPC is forbidden, for one rank alone: all go by the host, and are told why.
+TEST(Peer, GoesByTheHostWhereOneCannotOpen) {
+  class Closed final : public HostAccess {
+   public:
+    std::shared_ptr<char> open(const std::string&) override {
+      fail(ErrorKind::device, "opening is forbidden");
+    }
+  };
+  run_ranks(3, [](Communicator& host) {
+    const bool closed = host.rank() == 1;
+    const std::shared_ptr<HostAccess> access =
+        closed ? std::make_shared<Closed>() : std::make_shared<HostAccess>();
+    const auto peers = make_peer_communicator(host, access);
+    const Memory memory = peers->allocate(4096);
+    EXPECT_EQ(memory.why_private, closed ? "opening is forbidden" : "rank 1 of 3 cannot open it");
+    auto* data = reinterpret_cast<float*>(memory.data.get());
+    for (int i = 0; i < 10; ++i) data[i] = static_cast<float>(host.rank() + i);
+    std::vector<char> staging(static_cast<size_t>(peers->all_reduce_staging(10, DType::f32)) + 64);
+    peers->all_reduce(data, 10, DType::f32, Reduction::sum, staging.data());
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(data[i], static_cast<float>(3 + 3 * i));
+    EXPECT_EQ(access->reductions, 0);
+  });
+}
+
 TEST(Peer, MemoryOutlivesTheCommunicator) {
   run_ranks(2, [](Communicator& host) {
     const auto access = std::make_shared<HostAccess>();
