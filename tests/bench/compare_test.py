@@ -155,12 +155,12 @@ class CompareTest(unittest.TestCase):
         self.assertIn("kernels: FAILED: cuda_kernels_gpu_test: no tests", told.stdout)  # it ran, and tested nothing
 
     def test_gpu_check_does_without_an_mpirun_that_starts_nothing(self):
-        self.program("path/mpirun", "#!/bin/sh\necho 'shardrun: MPI connects none of them' >&2\nexit 1\n")
+        self.program("path/mpirun", "#!/bin/sh\necho \"shardrun: MPI connects none of them, $OMPI_MCA_plm\" >&2\nexit 1\n")
         self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
         os.environ["PATH"] = f"{self.here / 'path'}:{os.environ['PATH']}"
         told = self.call("scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out", self.here / "out", "verify")
-        self.assertEqual(told.stdout.count("mpirun does not start shardrun here: shardrun: MPI connects none of them; ranks are "
-                                           "threads of one process"), 1)
+        self.assertEqual(told.stdout.count("mpirun does not start shardrun here: shardrun: MPI connects none of them, isolated; "
+                                           "ranks are threads of one process"), 1)
         self.assertIn(" --ranks 4", (self.here / "out/log.txt").read_text())
 
 
