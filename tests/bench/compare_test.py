@@ -3,6 +3,7 @@ shardrun and for PyTorch, sleep that long and write what the others would."""
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -153,6 +154,42 @@ class CompareTest(unittest.TestCase):
         told = self.call("scripts/gpu-check", "--device", "cpu", "--built", packed, "--out", self.here / "out", "build", "kernels")
         self.assertRegex(told.stdout, f"build: passed: taken from {packed}; libraries that are missing: libcudart.so.99, ")
         self.assertIn("kernels: FAILED: cuda_kernels_gpu_test: no tests", told.stdout)  # it ran, and tested nothing
+
+    def part(self, part, told, programs=()):
+        """What gpu-check says of a part, where `told` is what its tests of kernels print, a line of shell."""
+        self.program("cuda_kernels_gpu_test", f"#!/bin/sh\n{told}\n")
+        for name, text in programs:
+            self.program(f"path/{name}", text)
+        path = f"{self.here / 'path'}:{os.environ['PATH']}"
+        told = subprocess.run([sys.executable, "-B", ROOT / "scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out",
+                               self.here / "out", part], capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": path, "SHARDRUN_PEER_PYTHON": str(self.here / "python")})
+        return re.findall(f"^{part}: .*", told.stdout, re.MULTILINE)[0]
+
+    def test_gpu_check_shares_tests_among_processes(self):
+        passes = "echo '[  PASSED  ] 2 tests.'"
+        self.assertEqual(self.part("kernels", passes), "kernels: passed: 16 tests")
+        fails = 'if [ $GTEST_SHARD_INDEX = 5 ]; then echo "[  FAILED  ] Ops/A.b/conv, where GetParam() = conv"; exit 1; fi; '
+        self.assertEqual(self.part("kernels", fails + passes),
+                         "kernels: FAILED: cuda_kernels_gpu_test: 14 tests, 1 failed: Ops/A.b/conv")
+        dies = 'if [ $GTEST_SHARD_INDEX = 5 ]; then echo "terminate called: an error"; exit 6; fi; '
+        self.assertEqual(self.part("kernels", dies + passes),
+                         "kernels: FAILED: cuda_kernels_gpu_test: 14 tests; ended with 6: terminate called: an error")
+
+    def test_gpu_check_judges_what_the_sanitizer_says(self):
+        lists = "printf 'Ops/CudaKernelsOf.\\n  Agree/softmax  # x\\n  Agree/conv  # x\\n  Agree/add  # x\\n'"
+
+        def sanitizer(tool, words, status):
+            return [("compute-sanitizer", f"#!/bin/sh\nif [ $2 = {tool} ]; then printf '%s\\n' {words}; exit {status}; fi\n")]
+        race = "'========= Error: Race reported between Write access at {0}+0x10' '=========     and Read access at {0}+0x20'"
+        self.assertEqual(self.part("sanitizer", lists, sanitizer("racecheck", race.format("cutlass::device_kernel"), 9)),
+                         "sanitizer: passed: 5 runs found nothing")
+        told = self.part("sanitizer", lists, sanitizer("racecheck", race.format("void shardrun::cuda::rows_kernel"), 9))
+        self.assertIn("sanitizer: FAILED: racecheck: our kernels: 1 errors: Error: Race reported between", told)
+        told = self.part("sanitizer", lists, sanitizer("synccheck", "'========= ERROR SUMMARY: 1 error'", 9))
+        self.assertEqual(told, "sanitizer: FAILED: synccheck: our kernels: ended with 9: ERROR SUMMARY: 1 error")
+        told = self.part("sanitizer", lists, sanitizer("memcheck", "'Device not supported.'", 1))
+        self.assertIn("sanitizer: left out: ", told)
 
     def test_gpu_check_does_without_an_mpirun_that_starts_nothing(self):
         self.program("path/mpirun", "#!/bin/sh\necho \"shardrun: MPI connects none of them, $OMPI_MCA_plm\" >&2\nexit 1\n")

@@ -1,4 +1,4 @@
-// Every strategy of every op, on 2 and 4 ranks, with kernels of the GPU for the ranks' shares: in
+// Every strategy of an op, on 2 and 4 ranks, with kernels of the GPU for the ranks' shares: in
 // f32, as these compute, against the unsharded op in f64.
 #pragma once
 
@@ -38,51 +38,47 @@ inline Case in_f32(const Node& node, std::span<const Tensor> share) {
 using RunShare =
     std::function<std::vector<Tensor>(const Case& share, const std::vector<Tensor>& operands)>;
 
-/// Prints how many shares of each op were run so.
-inline void check_strategies(const RunShare& run) {
+/// Prints how many shares of the op were run so.
+inline void check_strategies(const OpDef& op, const RunShare& run) {
   constexpr uint64_t kSeed = 20261123;
   const std::vector<Mesh> meshes = {Mesh::parse("2"), Mesh::parse("4"), Mesh::parse("2x2")};
   const Cluster cluster = host_cluster();
   RuleCache rules;
-  std::cout << "seed " << kSeed << "\n";
-  for (const OpDef* op : all_ops()) {
-    int64_t strategies = 0, shares = 0, ours = 0;
-    const testing::Share share = [&](const Node& node, std::span<const Tensor> operands) {
-      const Case c = in_f32(node, operands);
-      std::vector<Tensor> in;
-      for (size_t i = 0; i < operands.size(); ++i)
-        in.push_back(convert(operands[i], c.in[i].dtype));
-      std::vector<Tensor> out = run(c, in);
-      ++shares;
-      ours += out.empty() ? 0 : 1;
-      if (out.empty()) out = run_reference(c.node, in);
-      for (Tensor& t : out) {
-        if (is_float(t.dtype())) t = convert(t, DType::f64);
-      }
-      return out;
-    };
-    for (size_t k = 0; k < op->samples.size(); ++k) {
-      const testing::Sampled sample = testing::sampled(*op, k, rules, kSeed, DType::f32);
-      for (const Mesh& mesh : meshes) {
-        for (const Strategy& strategy : testing::strategies_of(sample, mesh, cluster)) {
-          const NodePlan plan = strategy.node_plan();
-          std::string wrong;
-          try {
-            wrong = testing::run_strategy(sample.small, sample.operands, sample.wanted, plan, mesh,
-                                          kSeed, share, 1e-4);
-          } catch (const Error& e) {
-            wrong = e.what();
-          }
-          EXPECT_EQ(wrong, "") << op->name << " sample " << k << " {"
-                               << to_string(op->samples[k].attrs) << "} on mesh "
-                               << mesh.to_string() << ": " << testing::describe(plan, mesh);
-          ++strategies;
+  int64_t strategies = 0, shares = 0, ours = 0;
+  const testing::Share share = [&](const Node& node, std::span<const Tensor> operands) {
+    const Case c = in_f32(node, operands);
+    std::vector<Tensor> in;
+    for (size_t i = 0; i < operands.size(); ++i) in.push_back(convert(operands[i], c.in[i].dtype));
+    std::vector<Tensor> out = run(c, in);
+    ++shares;
+    ours += out.empty() ? 0 : 1;
+    if (out.empty()) out = run_reference(c.node, in);
+    for (Tensor& t : out) {
+      if (is_float(t.dtype())) t = convert(t, DType::f64);
+    }
+    return out;
+  };
+  for (size_t k = 0; k < op.samples.size(); ++k) {
+    const testing::Sampled sample = testing::sampled(op, k, rules, kSeed, DType::f32);
+    for (const Mesh& mesh : meshes) {
+      for (const Strategy& strategy : testing::strategies_of(sample, mesh, cluster)) {
+        const NodePlan plan = strategy.node_plan();
+        std::string wrong;
+        try {
+          wrong = testing::run_strategy(sample.small, sample.operands, sample.wanted, plan, mesh,
+                                        kSeed, share, 1e-4);
+        } catch (const Error& e) {
+          wrong = e.what();
         }
+        EXPECT_EQ(wrong, "") << op.name << " sample " << k << " {" << to_string(op.samples[k].attrs)
+                             << "} on mesh " << mesh.to_string() << ": "
+                             << testing::describe(plan, mesh);
+        ++strategies;
       }
     }
-    std::cout << op->name << ": " << strategies << " strategies, " << ours << " of " << shares
-              << " shares by the GPU's kernels\n";
   }
+  std::cout << op.name << ": " << strategies << " strategies, " << ours << " of " << shares
+            << " shares by the GPU's kernels, seed " << kSeed << "\n";
 }
 
 }  // namespace shardrun

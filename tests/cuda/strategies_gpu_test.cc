@@ -66,13 +66,25 @@ class Shares {
   std::shared_ptr<char> memory_;
 };
 
-TEST(CudaStrategies, EqualUnshardedOnTheGpu) {
+/// A test for each op, as CudaKernelsOf.
+class CudaStrategiesOf : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaStrategiesOf, EqualUnshardedOnTheGpu) {
   std::string why;
   if (cuda::device_count(&why) == 0) GTEST_SKIP() << why;
   const auto device = cuda::open_device(0);
   Shares shares(*device);
-  check_strategies([&](const Case& c, const std::vector<Tensor>& in) { return shares.run(c, in); });
+  check_strategies(op_def(GetParam()),
+                   [&](const Case& c, const std::vector<Tensor>& in) { return shares.run(c, in); });
 }
+
+std::vector<std::string> names_of_ops() {
+  std::vector<std::string> names;
+  for (const OpDef* op : all_ops()) names.push_back(op->name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Ops, CudaStrategiesOf, ::testing::ValuesIn(names_of_ops()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace shardrun
