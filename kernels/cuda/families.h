@@ -19,9 +19,10 @@ KernelList softmax_kernels();
 KernelList optimizer_kernels();
 KernelList batch_norm_kernels();
 KernelList pool_kernels();
-/// Of these two, what cuDNN does, by cuDNN even where our own kernel is faster; running throws
-/// Error(device) where cuDNN has no plan.
+/// Of batch norm and pools, and of attention, what cuDNN does, by cuDNN even where our own kernels
+/// are faster; running throws Error(device) where cuDNN has no plan.
 KernelList images_by_cudnn();
+KernelList attention_by_cudnn();
 KernelList host_kernels();  // any op
 
 }  // namespace shardrun::cuda

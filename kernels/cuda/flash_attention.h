@@ -72,12 +72,13 @@ inline void run_flash_attention(const CudnnAttention& a, int64_t all_heads, cons
   }
 }
 
-/// Those of `products` that cuDNN can be given too.
+/// Those of `products` that cuDNN can be given too. `always`: by cuDNN whatever is faster.
 template <class On>
-KernelList flash_attention_kernels_on(const KernelList& products) {
+KernelList flash_attention_kernels_on(const KernelList& products, bool always) {
   KernelList list;
   for (const KernelImpl& impl : products) {
-    const auto prepare = [products = impl.prepare](const KernelCall& call) -> PreparedKernel {
+    const auto prepare = [always,
+                          products = impl.prepare](const KernelCall& call) -> PreparedKernel {
       const CudnnAttention a = flash_attention_of(call);
       const auto by_cudnn = [a, heads = AttentionSizes(call).heads](const KernelArgs& args,
                                                                     CudnnGraph& graph) {
@@ -85,8 +86,10 @@ KernelList flash_attention_kernels_on(const KernelList& products) {
       };
       const auto kernel = std::make_shared<CudnnOrOwn<On>>(On::graph(a), a.key(), by_cudnn,
                                                            a.workspace_bytes(), products(call));
-      return {[kernel](const KernelArgs& args) { kernel->run(args); }, kernel->workspace_bytes(),
-              "cuda:cudnn"};
+      return {[kernel, always](const KernelArgs& args) {
+                always ? kernel->run_cudnns(args) : kernel->run(args);
+              },
+              kernel->workspace_bytes(), "cuda:cudnn"};
     };
     list.push_back({impl.op, "cuda:cudnn", refuse_flash_attention, prepare});
   }

@@ -56,7 +56,7 @@ Case case_of(const KernelImpl& impl) {
 }
 
 KernelList kernels() {
-  return cuda::flash_attention_kernels_on<Here>(cuda::attention_kernels_on<Here>(false));
+  return cuda::flash_attention_kernels_on<Here>(cuda::attention_kernels_on<Here>(false), false);
 }
 
 /// Products compute, now and later, and for a rank that is told so and has not seen the failure.

@@ -12,6 +12,7 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/element_chain.h"
+#include "tests/cuda/attention_cases.h"
 #include "tests/cuda/many_cases.h"
 #include "tests/cuda/pool_cases.h"
 #include "tests/support/kernel_cases.h"
@@ -261,6 +262,33 @@ TEST(CudaKernels, CudnnsImagesAreTheReferences) {
       if (impl.refuses({c.node, c.in, c.out})) continue;
       SCOPED_TRACE(describe(c));
       const std::vector<Tensor> in = operands_of(c, rng), want = run_reference(c.node, in);
+      std::vector<Tensor> got;
+      if (!check_cudnns(*gpu.device, impl, c, in, &got)) continue;
+      for (size_t i = 0; i < want.size(); ++i) {
+        SCOPED_TRACE(str("result ", i));
+        expect_close(got[i], want[i], tolerance_of(c));
+      }
+      run.insert(impl.op);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_EQ(run.size(), kernels.size()) << "some were never run";
+}
+
+/// At the sizes of samples products may be faster: then nothing else would see cuDNN's.
+TEST(CudaKernels, CudnnsAttentionIsTheReferences) {
+  const Gpu gpu;
+  if (!gpu.device) GTEST_SKIP() << gpu.why;
+  std::mt19937_64 rng(kSeed + 7);
+  std::set<std::string> run;
+  const KernelList kernels = cuda::attention_by_cudnn();
+  for (const KernelImpl& impl : kernels) {
+    std::vector<Case> cases = more_attention(impl.op);
+    for (Case& c : cases_of(op_def(impl.op))) cases.push_back(std::move(c));
+    for (const Case& c : cases) {
+      if (impl.refuses({c.node, c.in, c.out})) continue;
+      SCOPED_TRACE(describe(c));
+      const std::vector<Tensor> in = attention_operands(c, rng), want = run_reference(c.node, in);
       std::vector<Tensor> got;
       if (!check_cudnns(*gpu.device, impl, c, in, &got)) continue;
       for (size_t i = 0; i < want.size(); ++i) {
