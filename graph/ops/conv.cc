@@ -262,7 +262,8 @@ struct Case {
 };
 
 /// Each attribute in turn, even and uneven; with groups; one and three spatial dims; a stride wider
-/// than its kernel; rows that no window reads; cropping, as parts of an image have it.
+/// than its kernel; rows that no window reads; cropping, as parts of an image have it; each channel
+/// alone, with a window larger than those that libraries are made for.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{2, 2, 6, 5}, {4, 2, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
@@ -274,6 +275,7 @@ const std::vector<Case>& cases() {
       {{2, 3, 8}, {4, 3, 3}, {1}, {2}, {2}, {2}},
       {{1, 2, 3, 4, 3}, {2, 2, 2, 2, 2}, {1, 2, 1}, {1, 1, 1}, {1, 0, 0}, {0, 0, 1}},
       {{2, 2, 7}, {3, 2, 3}, {1}, {1}, {-1}, {-2}},
+      {{2, 3, 1, 5, 4}, {3, 1, 1, 4, 5}, {1, 1}, {1, 1}, {2, 2}, {1, 2}},
   };
   return all;
 }

@@ -158,6 +158,7 @@ class DnnlConvolution : public Convolution {
   }
 
   int64_t scratch_bytes() const override { return scratch_bytes_; }
+  bool of_channels_alone() const override { return channels_alone_; }
   bool plain_loops() const { return plain_loops_; }
   bool takes_posts() const { return takes_posts_; }
 
@@ -257,6 +258,7 @@ class DnnlConvolution : public Convolution {
             std::array<int, 3> arguments, std::array<Desc, 3> inside) {
     const std::string_view impl = pd.impl_info_str();
     plain_loops_ = impl.starts_with("ref");
+    channels_alone_ = impl.find("dw:") != std::string_view::npos;  // jit_dw:avx2, brdgmm_dw:avx512
     order_ = order;
     const Desc scratch = pd.scratchpad_desc();
     const auto argument = [&](int i) {
@@ -302,6 +304,7 @@ class DnnlConvolution : public Convolution {
   ConvolutionShape s_;
   std::vector<std::pair<int, Desc>> operands_;  // of post-ops
   bool takes_posts_ = true;
+  bool channels_alone_ = false;
   bool plain_loops_ = false;  // oneDNN's reference: it has nothing better for these layouts
 };
 

@@ -53,6 +53,8 @@ class Convolution {
 
   /// None: as they are given.
   virtual std::optional<WeightLayout> weights_layout() const { return std::nullopt; }
+  /// Is it made for one channel a group, or does it compute products of each with others, too?
+  virtual bool of_channels_alone() const { return false; }
   virtual int64_t scratch_bytes() const = 0;  // layouts and scratchpads, at most one run at a time
   /// forward: x, w -> y. data: dy, w -> dx. weights: x, dy -> dw. Behind these operands stand those
   /// of what follows.

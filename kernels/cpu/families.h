@@ -16,7 +16,8 @@ KernelList movement_kernels();
 KernelList indexing_kernels();
 KernelList matmul_kernels();
 KernelList conv_kernels();
-KernelList pack_kernels();  // weights, for both
+KernelList depthwise_kernels();  // where they accept, faster than conv_kernels
+KernelList pack_kernels();       // weights, for both
 KernelList pool_kernels();
 KernelList batch_norm_kernels();
 KernelList norm_kernels();

@@ -19,6 +19,7 @@ const KernelList& cpu_kernels() {
     const auto add = [&](KernelList family) {
       for (KernelImpl& impl : family) all.push_back(std::move(impl));
     };
+    add(cpu::depthwise_kernels());
     for (auto family : by_onednn) add(cpu::multiplies_bf16() ? family() : cpu::as_f32(family()));
     for (auto family : others) add(family());
     return all;

@@ -198,6 +198,50 @@ TEST(CpuKernels, GatheredGradients) {
   }
 }
 
+// Gradients of the weights of channels that are convolved alone: channels in sixteens, with some
+// left over, fewer than sixteen, and so many that they are taken in turns; images wider and
+// narrower than a vector; strides, dilation, cropping, lines that no window meets, one dim; both
+// layouts.
+TEST(CpuKernels, DepthwiseGradients) {
+  std::mt19937_64 rng(kSeed + 14);
+  std::set<std::string> exercised;
+  struct Image {
+    int64_t batch, channels;
+    Shape x;
+    std::vector<int64_t> kernel, strides, dilations, low, high;
+  };
+  for (const Image& i : {Image{3, 32, {21, 19}, {5, 5}, {1, 1}, {1, 1}, {2, 2}, {2, 2}},
+                         Image{2, 72, {13, 40}, {5, 5}, {2, 2}, {1, 1}, {2, 2}, {2, 2}},
+                         Image{2, 40, {9, 11}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}},
+                         Image{9, 5, {30, 18}, {4, 5}, {3, 1}, {1, 2}, {-1, 4}, {2, -2}},
+                         Image{2, 1000, {7, 7}, {5, 5}, {1, 1}, {1, 1}, {2, 2}, {2, 2}},
+                         Image{4, 20, {100}, {31}, {1}, {1}, {15}, {15}},
+                         Image{2, 17, {3, 6}, {5, 2}, {6, 3}, {1, 1}, {9, 0}, {9, 0}}}) {
+    for (const int64_t last : {0, 1}) {
+      Shape x = {i.batch, i.channels, 1}, y;
+      x.insert(last != 0 ? x.begin() + 1 : x.end(), i.x.begin(), i.x.end());
+      Shape w = {i.channels, 1, 1};
+      w.insert(w.end(), i.kernel.begin(), i.kernel.end());
+      const Attrs shared = {{"strides", i.strides},
+                            {"dilations", i.dilations},
+                            {"pads_low", i.low},
+                            {"channels_last", last}};
+      Node forward = make("conv", shared);
+      forward.attrs.set("pads_high", i.high);
+      for (const auto& [dtype, out] :
+           {std::pair{DType::f32, "f32"}, {DType::bf16, "f32"}, {DType::bf16, "bf16"}}) {
+        const TensorType in{dtype, x};
+        const std::vector<TensorType> operands = {in, {dtype, w}};
+        Case c{make("conv_weight_grad", shared), {in, infer_types(forward, operands)[0]}, {}};
+        c.node.attrs.set("kernel", i.kernel);
+        c.node.attrs.set("out_dtype", std::string(out));
+        c.out = infer_types(c.node, c.in);
+        EXPECT_EQ(check(c, rng, exercised), 2) << describe(c);
+      }
+    }
+  }
+}
+
 // Columns in several blocks, rows at one distance or several, in fours and left over, or none.
 TEST(CpuKernels, ReducedColumns) {
   std::mt19937_64 rng(kSeed + 9);
