@@ -11,6 +11,7 @@ namespace shardrun::cpu {
 KernelList elementwise_kernels();
 KernelList reduce_kernels();
 KernelList arg_extreme_kernels();
+KernelList top_k_kernels();
 KernelList scan_kernels();
 KernelList movement_kernels();
 KernelList indexing_kernels();

@@ -553,6 +553,55 @@ TEST(CpuKernels, PlacesOfExtremes) {
   }
 }
 
+// Of numbers of which many are equal, NaN, infinite or a zero of either sign, the best few, many
+// and all: short and long lines, side by side in sixteens or fewer.
+TEST(CpuKernels, BestOfLines) {
+  std::mt19937_64 rng(kSeed + 15);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& [shape, axis] : {std::pair{Shape{37, 8}, 1},
+                                    {Shape{21, 100}, 1},
+                                    {Shape{7, 5003}, 1},
+                                    {Shape{3, 150, 40}, 1},
+                                    {Shape{5, 90, 3}, 1},
+                                    {Shape{600, 2}, 0},
+                                    {Shape{4, 1, 5}, 1},
+                                    {Shape{2, 3, 0}, 1}}) {
+    const int64_t size = shape[static_cast<size_t>(axis)];
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      std::vector<float> values(static_cast<size_t>(element_count(shape)));
+      for (float& x : values) {
+        const uint64_t draw = rng() % 400;
+        x = draw == 0   ? NAN
+            : draw == 1 ? inf
+            : draw == 2 ? -inf
+            : draw == 3 ? -0.0f
+                        : static_cast<float>(draw % 100) - 50;
+      }
+      const std::vector<Tensor> in = {convert(Tensor::from(shape, values, DType::f32), dtype)};
+      for (const int64_t k : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{8},
+                              int64_t{9}, int64_t{64}, int64_t{65}, int64_t{1000}, size}) {
+        if (k > size) continue;
+        for (const int64_t largest : {0, 1}) {
+          Case c{make("top_k", {{"axis", int64_t{axis}}, {"k", k}, {"largest", largest}}),
+                 {{dtype, shape}},
+                 {}};
+          SCOPED_TRACE(describe(c));
+          c.out = infer_types(c.node, c.in);
+          const std::vector<Tensor> want = run_reference(c.node, in);
+          int tried = 0;
+          for (const KernelImpl& impl : cpu_kernels()) {
+            if (impl.op != c.node.op || impl.refuses({c.node, c.in, c.out})) continue;
+            const std::vector<Tensor> got = run_impl(impl, c, in);
+            for (size_t i = 0; i < 2; ++i) expect_close(got[i], want[i], 0);
+            ++tried;
+          }
+          EXPECT_EQ(tried, 1);
+        }
+      }
+    }
+  }
+}
+
 // Lines of a few elements, several in a block: one operand with an element for each line, or one
 // for all.
 TEST(CpuKernels, ShortLines) {
