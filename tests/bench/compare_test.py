@@ -42,6 +42,8 @@ import json, os, pathlib, sys, time
 if "-c" in sys.argv:
     sys.exit(print("9.9"))
 here = pathlib.Path(__file__).parent
+if (here / "no room").exists():
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory")
 ours = int((here / "ours").read_text())
 (here / "together").write_text(str(os.path.exists(f"/proc/{{ours}}/exe")))
 with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
@@ -90,6 +92,15 @@ class CompareTest(unittest.TestCase):
                       "1000 GFLOP of products a step: ours ", " of a large matmul's 1e+05 in bf16"):
             self.assertIn(words, told.stdout)
         self.assertEqual(told.returncode, 0, told.stderr)
+
+    def test_on_a_gpu_ours_stays_where_pytorch_fails(self):
+        (self.here / "no room").touch()
+        told, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
+        self.assertIn("OutOfMemoryError", result["failed"])
+        self.assertEqual(result["rate"], 32 * 1024 / result["ours"])
+        self.assertIn("of_ceiling", result)
+        self.assertIn(" tokens/s, wanted 480000: reached", told.stdout)
+        self.assertEqual(told.returncode, 1)
 
     def test_on_a_cpu_they_take_turns(self):
         told, (result,) = self.compare("--modes", "eager", "gat-dense-f32")
