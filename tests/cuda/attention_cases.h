@@ -22,11 +22,24 @@ inline std::vector<Case> more_attention(const std::string& op) {
     c.node.op = op;
     c.node.attrs = {{"causal", s.causal}, {"has_mask", int64_t{0}}, {"scale", 0.125}};
     c.in = {q, k, v};
-    if (op == "attention_grad")
-      c.in = {y, q, k, v, y, {DType::f32, {s.batch, s.heads, s.queries}}};
+    if (op == "attention_grad") c.in = {y, q, k, v, y, {DType::f32, {s.batch, s.heads, s.queries}}};
     c.out = infer_types(c.node, c.in);
     all.push_back(std::move(c));
   }
+  return all;
+}
+
+/// The calls, at least one, that the kernel accepts of its op's cases, and of these where no sample
+/// is one that cuDNN is given.
+inline std::vector<Case> accepted_cases(const KernelImpl& impl) {
+  std::vector<Case> all = cases_of(op_def(impl.op));
+  if (impl.op.starts_with("attention")) {
+    for (Case& c : more_attention(impl.op)) all.push_back(std::move(c));
+  }
+  std::erase_if(all, [&](const Case& c) {
+    return impl.refuses && impl.refuses({c.node, c.in, c.out}).has_value();
+  });
+  EXPECT_FALSE(all.empty()) << impl.op << " " << impl.name << " would never be run";
   return all;
 }
 

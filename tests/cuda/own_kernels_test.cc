@@ -4,6 +4,8 @@
 #include <iostream>
 #include <set>
 
+#include "kernels/cuda/cuda_kernels.h"
+#include "tests/cuda/attention_cases.h"
 #include "tests/cuda/many_cases.h"
 #include "tests/cuda/own_on_host.h"
 #include "tests/support/kernel_cases.h"
@@ -226,6 +228,14 @@ TEST(OwnKernels, SumsTheSquaresOfMany) {
     On::launches.clear();
     expect_close(run_impl(impl, c, in)[0], run_reference(c.node, in)[0], 1e-4);
     EXPECT_EQ(On::launches, (std::vector<std::string>{"squares", "squares"}));
+  }
+}
+
+/// Those of libraries too: a kernel that no call of its tests gets to would be found on a GPU
+/// alone.
+TEST(CudaKernels, HaveCallsThatTheyAreHeldBy) {
+  for (const KernelImpl& impl : cuda_kernels()) {
+    if (!impl.op.empty()) accepted_cases(impl);
   }
 }
 
