@@ -133,11 +133,29 @@ void repeat_each(const float* x, int64_t count, int64_t skip, int64_t n, float* 
   if (at < n) std::fill_n(y + at, n - at, *x);
 }
 
+/// y = n elements from place `start` on of one line of `length` after another, all the same.
+void repeat_line(const TensorView& view, int64_t offset, int64_t length, int64_t start, int64_t n,
+                 float* y) {
+  alignas(64) float wide[kShortLine];
+  const float* x = gather_block(view, offset, 1, length, wide);
+  int64_t done = std::min(length - start % length, n);
+  std::copy_n(x + start % length, done, y);
+  for (int64_t whole = 0; done < n; done += whole) {
+    whole = std::min(length, n - done);
+    std::copy_n(x, whole, y + done);
+  }
+}
+
 /// n elements from place `start` on of lines of `length` elements, as floats. Operands lie densely,
-/// or have one element for each line (`steps`: from line to line, and within one).
+/// have one element for each line, or one line for all (`steps`: from line to line, and within
+/// one).
 const float* gather_lines(const TensorView& view, int64_t offset, std::array<int64_t, 2> steps,
                           int64_t length, int64_t start, int64_t n, float* buffer) {
   if (steps[1] == 1 && steps[0] == length) return gather_block(view, offset + start, 1, n, buffer);
+  if (steps[1] == 1) {
+    repeat_line(view, offset, length, start, n, buffer);
+    return buffer;
+  }
   const int64_t line = start / length, skip = start % length;
   alignas(64) float wide[kBlock];
   const int64_t lines = (skip + n + length - 1) / length;
@@ -151,14 +169,15 @@ const float* gather_lines(const TensorView& view, int64_t offset, std::array<int
 }
 
 /// Can blocks span lines? Where these are short and every operand but a condition is dense over the
-/// last two dims of the layout, or has one element for each line.
+/// last two dims of the layout, or has one element for each line, or one line for all.
 bool spans_lines(const Layout& layout, const Parameters& p) {
   const size_t rank = layout.dims.size();
   if (rank < 2 || layout.dims.back() >= kShortLine || p.condition) return false;
   for (const Shape& strides : layout.strides) {
     const bool dense = strides[rank - 1] == 1 && strides[rank - 2] == layout.dims.back();
     const bool each = strides[rank - 1] == 0 && strides[rank - 2] <= 1;
-    if (!dense && !each) return false;
+    const bool same = strides[rank - 1] == 1 && strides[rank - 2] == 0;
+    if (!dense && !each && !same) return false;
   }
   return true;
 }

@@ -602,16 +602,17 @@ TEST(CpuKernels, BestOfLines) {
   }
 }
 
-// Lines of a few elements, several in a block: one operand with an element for each line, or one
-// for all.
+// Lines of a few elements, several in a block: one operand with an element for each line, one for
+// all, a line for all, or a line for some of them.
 TEST(CpuKernels, ShortLines) {
   std::mt19937_64 rng(kSeed + 5);
   std::set<std::string> exercised;
   for (const int64_t length : {2, 4, 7, 8, 16, 63}) {
     for (const Shape& lines : {Shape{1201}, Shape{3, 401}, Shape{2, 3, 170}}) {
-      Shape whole = lines, each = lines;
-      whole.push_back(length), each.push_back(1);
-      for (const Shape& other : {each, Shape{1}, Shape{length}}) {
+      Shape whole = lines, each = lines, some = lines;
+      some.back() = 1;
+      whole.push_back(length), each.push_back(1), some.push_back(length);
+      for (const Shape& other : {each, Shape{1}, Shape{length}, some}) {
         for (DType dtype : {DType::f32, DType::bf16}) {
           for (const bool swapped : {false, true}) {
             Case c{make("sub", {}),
