@@ -5,6 +5,7 @@
 #include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/functions.h"
+#include "kernels/cpu/row_tile.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -62,10 +63,30 @@ void softmax_row(const TensorView& x, int64_t at, int64_t cols, float* row) {
   for (int64_t i = 0; i < cols; ++i) row[i] *= inv;
 }
 
+void softmax_tiles(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end) {
+  RowTile x(cols);
+  for_tiles(begin, end, [&](int64_t row, int64_t n) {
+    x.load(args.in[0], row, n);
+    const Lanes top = top_of(x);
+    if (log_of) {
+      const Lanes lse = log(x.sum_of_exponentials(top));
+      for (int64_t c = 0; c < cols; ++c) x[c] = x[c] - top - lse;
+    } else {
+      x.exponentiate(top);
+      Lanes sum{};
+      for (int64_t c = 0; c < cols; ++c) sum += x[c];
+      const Lanes inverse = 1.0f / sum;
+      for (int64_t c = 0; c < cols; ++c) x[c] *= inverse;
+    }
+    x.store(args.out[0], row, n);
+  });
+}
+
 /// Columns of which the exponentials are kept where the result is not f32 itself.
 constexpr int64_t kKeptColumns = 8192;
 
 void softmax(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end) {
+  if (in_tiles(cols, args.in[0].type.dtype)) return softmax_tiles(log_of, cols, args, begin, end);
   const TensorView &x = args.in[0], &y = args.out[0];
   alignas(64) float xb[kBlock], yb[kBlock], kept[kKeptColumns];
   for (int64_t r = begin; r < end; ++r) {
@@ -93,7 +114,23 @@ void softmax(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, i
   }
 }
 
+void softmax_grad_tiles(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin,
+                        int64_t end) {
+  RowTile d(cols), y(cols);
+  for_tiles(begin, end, [&](int64_t row, int64_t n) {
+    d.load(args.in[0], row, n);
+    y.load(args.in[1], row, n);
+    if (log_of) y.exponentiate(Lanes{});
+    Lanes dot{};
+    for (int64_t c = 0; c < cols; ++c) dot += log_of ? d[c] : d[c] * y[c];
+    for (int64_t c = 0; c < cols; ++c) d[c] = log_of ? d[c] - y[c] * dot : y[c] * (d[c] - dot);
+    d.store(args.out[0], row, n);
+  });
+}
+
 void softmax_grad(bool log_of, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end) {
+  if (args.in[0].type.dtype == DType::bf16 && cols < 4 * kLanes)
+    return softmax_grad_tiles(log_of, cols, args, begin, end);
   const TensorView &dy = args.in[0], &y = args.in[1], &dx = args.out[0];
   alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
   for (int64_t r = begin; r < end; ++r) {
@@ -152,6 +189,43 @@ Entropy entropy(const TensorView& logits, int64_t t, int64_t label, int64_t igno
   return out;
 }
 
+/// The same of tokens [token, token + n), n <= 16, whose logits are in `x`.
+struct Entropies {
+  Lanes loss{}, lse{};
+};
+Entropies entropies(RowTile& x, const TensorView& labels, int64_t token, int64_t n, int64_t ignore,
+                    std::atomic<int64_t>& bad) {
+  const Lanes top = top_of(x), sum = log(x.sum_of_exponentials(top));
+  Entropies out{{}, top == kNever ? top : top + sum};
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t label = label_at(labels, token + i);
+    if (label == ignore) continue;
+    if (label < 0 || label >= x.columns()) {
+      bad = token + i;
+    } else {
+      out.loss[i] = sum[i] - (x[label][i] - top[i]);
+    }
+  }
+  return out;
+}
+
+/// Classes of which gradients are faster 16 tokens at a time: all of these are in_tiles.
+bool are_few(int64_t classes) { return classes < 2 * kLanes; }
+
+/// Their logits become the gradient. `offset`: the label of the first class.
+void make_gradients(RowTile& x, const TensorView& labels, int64_t token, int64_t n, int64_t ignore,
+                    int64_t offset, const float* dloss, const Lanes& lse) {
+  const Lanes scale = get_each(dloss + token, n);
+  Lanes ignored{};
+  x.exponentiate(lse);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t label = label_at(labels, token + i), hit = label - offset;
+    ignored[i] = label == ignore ? 1.0f : 0.0f;
+    if (hit >= 0 && hit < x.columns()) x[hit][i] -= 1.0f;
+  }
+  for (int64_t c = 0; c < x.columns(); ++c) x[c] = ignored != 0.0f ? Lanes{} : scale * x[c];
+}
+
 void require_no_bad(int64_t token, const TensorView& labels, int64_t classes) {
   SR_REQUIRE(token < 0, invalid_input, "label ", label_at(labels, token), " of token ", token,
              " is outside [0, ", classes, ")");
@@ -161,11 +235,21 @@ void cross_entropy(int64_t ignore, const KernelArgs& args) {
   const TensorView &logits = args.in[0], &labels = args.in[1];
   const int64_t classes = logits.type.shape.back();
   std::atomic<int64_t> bad{-1};
+  float *losses = args.out[0].as<float>(), *lses = args.out[1].as<float>();
   parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
+    if (in_tiles(classes, logits.type.dtype)) {
+      RowTile x(classes);
+      return for_tiles(begin, end, [&](int64_t t, int64_t n) {
+        x.load(logits, t, n);
+        const Entropies e = entropies(x, labels, t, n, ignore, bad);
+        put_each(losses + t, e.loss, n);
+        put_each(lses + t, e.lse, n);
+      });
+    }
     for (int64_t t = begin; t < end; ++t) {
       const Entropy e = entropy(logits, t, label_at(labels, t), ignore, bad);
-      args.out[0].as<float>()[t] = e.loss;
-      args.out[1].as<float>()[t] = e.lse;
+      losses[t] = e.loss;
+      lses[t] = e.lse;
     }
   });
   require_no_bad(bad, labels, classes);
@@ -196,27 +280,53 @@ void dlogits_row(const TensorView& logits, const TensorView& out, int64_t t, flo
 void cross_entropy_grad(int64_t ignore, int64_t offset, const KernelArgs& args) {
   const TensorView &logits = args.in[1], &labels = args.in[2];
   const float *dloss = args.in[0].as<float>(), *lse = args.in[3].as<float>();
-  parallel_ranges(
-      labels.count(), row_grain(logits.type.shape.back()), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-          const int64_t label = label_at(labels, t);
-          dlogits_row(logits, args.out[0], t, dloss[t], lse[t], label - offset, label == ignore);
-        }
+  const int64_t classes = logits.type.shape.back();
+  parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
+    if (are_few(classes)) {
+      RowTile x(classes);
+      return for_tiles(begin, end, [&](int64_t t, int64_t n) {
+        x.load(logits, t, n);
+        make_gradients(x, labels, t, n, ignore, offset, dloss, get_each(lse + t, n));
+        x.store(args.out[0], t, n);
       });
+    }
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t label = label_at(labels, t);
+      dlogits_row(logits, args.out[0], t, dloss[t], lse[t], label - offset, label == ignore);
+    }
+  });
 }
 
 /// A row of logits comes from memory once, and its gradient may be written over it.
 void cross_entropy_and_grad(int64_t ignore, const KernelArgs& args) {
   const TensorView &logits = args.in[1], &labels = args.in[2];
   const float* dloss = args.in[0].as<float>();
+  auto* losses = args.out[0].as<float>();
   const int64_t classes = logits.type.shape.back();
+  const bool tiles = in_tiles(classes, logits.type.dtype);
   std::atomic<int64_t> bad{-1};
   parallel_ranges(labels.count(), row_grain(classes), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t label = label_at(labels, t);
-      const Entropy e = entropy(logits, t, label, ignore, bad);
-      args.out[0].as<float>()[t] = e.loss;
-      dlogits_row(logits, args.out[1], t, dloss[t], e.lse, label, label == ignore);
+    RowTile x(classes);
+    for (int64_t t = begin; t < end; t += tiles ? kLanes : 1) {
+      const int64_t n = tiles ? std::min(kLanes, end - t) : 1;
+      Entropies e;
+      if (tiles) {
+        x.load(logits, t, n);
+        e = entropies(x, labels, t, n, ignore, bad);
+      } else {
+        const Entropy one = entropy(logits, t, label_at(labels, t), ignore, bad);
+        e.loss[0] = one.loss, e.lse[0] = one.lse;
+      }
+      put_each(losses + t, e.loss, n);
+      if (are_few(classes)) {
+        make_gradients(x, labels, t, n, ignore, 0, dloss, e.lse);
+        x.store(args.out[1], t, n);
+        continue;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t label = label_at(labels, t + i);
+        dlogits_row(logits, args.out[1], t + i, dloss[t + i], e.lse[i], label, label == ignore);
+      }
     }
   });
   require_no_bad(bad, labels, classes);

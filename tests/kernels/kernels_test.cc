@@ -627,6 +627,73 @@ TEST(CpuKernels, ShortLines) {
   }
 }
 
+// Rows of a few columns are computed 16 at a time: as many as there are at the end, of all widths
+// around those of vectors and of the limits, some of them alone, and over what they are made of.
+TEST(CpuKernels, ShortRows) {
+  std::mt19937_64 rng(kSeed + 16);
+  std::set<std::string> exercised;
+  for (const int64_t columns : {1, 2, 7, 15, 16, 17, 31, 32, 48, 63, 64, 65, 80, 81}) {
+    for (const int64_t rows : {1, 21, 531}) {
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const TensorType x{dtype, {rows, columns}}, each{DType::f32, {rows}},
+            along{DType::f32, {columns}}, labels{DType::i64, {rows}};
+        const Attrs axis = {{"axis", int64_t{1}}}, eps = {{"axis", int64_t{1}}, {"eps", 1e-5}},
+                    ignore = {{"ignore_index", int64_t{1}}};
+        std::vector<Case> cases = {
+            {make("softmax", axis), {x}, {}},
+            {make("log_softmax", axis), {x}, {}},
+            {make("softmax_grad", axis), {x, x}, {}},
+            {make("log_softmax_grad", axis), {x, x}, {}},
+            {make("layer_norm", eps), {x, along, along}, {}},
+            {make("rms_norm", eps), {x, along}, {}},
+            {make("layer_norm_grad", axis), {x, x, along, each, each}, {}},
+            {make("layer_norm_grad", axis), {x, x, along, each, each, x}, {}},
+            {make("rms_norm_grad", axis), {x, x, along, each}, {}},
+            {make("cross_entropy", ignore), {x, labels}, {}},
+            {make("cross_entropy_grad", ignore), {each, x, labels, each}, {}},
+            {make("cross_entropy_and_grad", ignore), {each, x, labels}, {}}};
+        for (Case& c : cases) {
+          SCOPED_TRACE(describe(c));
+          c.out = infer_types(c.node, c.in);
+          EXPECT_EQ(check(c, rng, exercised), 1);
+          const std::vector<const KernelList*> lists = {&cpu_kernels()};
+          const PreparedKernel kernel = select_kernel(lists, {c.node, c.in, c.out});
+          if (!kernel.run_rows) continue;
+          const std::vector<Tensor> in = random_operands(c, rng);
+          std::vector<TensorView> from, to, over;
+          for (const Tensor& t : in) from.push_back(t.view());
+          std::vector<Tensor> whole;
+          for (const TensorType& t : c.out) whole.emplace_back(t);
+          for (const Tensor& t : whole) to.push_back(t.view());
+          kernel.run({from, to});
+          over = to;
+          over[0].data = from[0].data;
+          kernel.run_rows({from, over}, 0, rows / 3);
+          kernel.run_rows({from, over}, rows / 3, rows);
+          EXPECT_EQ(std::memcmp(from[0].data, to[0].data, static_cast<size_t>(byte_size(x))), 0);
+        }
+      }
+    }
+  }
+}
+
+// What is not finite stays in its row.
+TEST(CpuKernels, ShortRowsKeepNaNAndInfinity) {
+  const float inf = INFINITY;
+  std::vector<float> values(40 * 9);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 0.1f * static_cast<float>(i % 17);
+  values[9 * 3 + 4] = NAN, values[9 * 20 + 1] = -inf, values[9 * 39 + 8] = NAN;
+  const Tensor x = Tensor::from({40, 9}, values, DType::f32);
+  for (const char* op : {"softmax", "log_softmax"}) {
+    SCOPED_TRACE(op);
+    const Case c{make(op, {{"axis", int64_t{1}}}), {x.type()}, {x.type()}};
+    const Tensor want = run_reference(c.node, {{x}})[0];
+    for (const KernelImpl& impl : cpu_kernels()) {
+      if (impl.op == op) expect_close(run_impl(impl, c, {x})[0], want, 1e-5);
+    }
+  }
+}
+
 // Heads that are fewer than threads: their tiles and blocks of keys are shared out instead, and
 // where all keys are seen, second operands are packed before.
 TEST(CpuKernels, AttentionOfFewHeads) {
