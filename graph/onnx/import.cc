@@ -68,7 +68,7 @@ const char* hint(const std::string& op) {
   if (op.find("uantize") != std::string::npos || op.rfind("QLinear", 0) == 0 ||
       op.find("Integer") != std::string::npos)
     return " (quantised); export the float model";
-  if (op.rfind("Random", 0) == 0 || op == "Bernoulli" || op == "Multinomial") return " (random)";
+  if (op == "Multinomial") return " (random)";
   if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0)
     return " (sequences and optionals)";
   return "";

@@ -1,5 +1,4 @@
-// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range, and the weights
-// that a node describes.
+// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range.
 #include <cmath>
 
 #include "graph/onnx/lowering.h"
@@ -7,17 +6,6 @@
 
 namespace shardrun::importer {
 namespace {
-
-/// Of a node whose result is a weight, described instead of stored (models/onnx_writer.h):
-/// parameter, which is trained, or buffer, which is not. Empty for any other node.
-std::string described_weight(const ::onnx::NodeProto& proto) {
-  for (const auto& entry : proto.metadata_props()) {
-    if (entry.key() == "shardrun.init" &&
-        (entry.value() == "parameter" || entry.value() == "buffer"))
-      return entry.value();
-  }
-  return "";
-}
 
 void constant(NodeContext& c) {
   if (const auto* value = c.find("value")) return c.out(c.b.constant(c.load_tensor(value->t())));
@@ -50,21 +38,6 @@ void constant_of_shape(NodeContext& c) {
     return c.out(c.add_parameter(source, {value.dtype(), shape}, weight == "parameter"));
   }
   c.out(c.b.fill(value.at(0), value.dtype(), shape));
-}
-
-void random(NodeContext& c) {
-  c.ignore("seed");
-  const bool normal = c.op() == "RandomNormal";
-  Source source;
-  source.kind = normal ? Source::Kind::normal : Source::Kind::uniform;
-  source.a = normal ? c.attr_f("mean", 0) : c.attr_f("low", 0);
-  source.b = normal ? c.attr_f("scale", 1) : c.attr_f("high", 1);
-  source.stream = c.proto.output(0);
-  const DType dtype = graph_dtype(static_cast<int>(c.attr_i("dtype", 1)));
-  SR_REQUIRE(described_weight(c.proto) == "parameter", unsupported,
-             "random values are supported only as a weight's description (metadata "
-             "shardrun.init=parameter)");
-  c.out(c.add_parameter(source, {dtype, c.attr_ints("shape")}, true));
 }
 
 /// start, start + delta, … before limit. Integers of any length; floats are computed now.
@@ -159,11 +132,11 @@ void loop_known(NodeContext& c) {
   for (size_t s = 0; s < scanned.size(); ++s) c.out(carried.size() + s, b.concat(scanned[s], 0));
 }
 
-constexpr Lowering kTable[] = {
-    {"Constant", 1, constant},   {"ConstantOfShape", 9, constant_of_shape},
-    {"RandomNormal", 1, random}, {"RandomUniform", 1, random},
-    {"Range", 11, range},        {"If", 11, if_known},
-    {"Loop", 11, loop_known}};
+constexpr Lowering kTable[] = {{"Constant", 1, constant},
+                               {"ConstantOfShape", 9, constant_of_shape},
+                               {"Range", 11, range},
+                               {"If", 11, if_known},
+                               {"Loop", 11, loop_known}};
 
 }  // namespace
 

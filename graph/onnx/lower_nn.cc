@@ -1,7 +1,6 @@
-// Lowering of normalisations, dropout and losses.
+// Lowering of normalisations and losses.
 #include <numeric>
 
-#include "base/philox.h"
 #include "graph/onnx/lowering.h"
 #include "graph/passes/training.h"
 
@@ -101,39 +100,6 @@ void group_normalization(NodeContext& c) {
 }
 
 /// Active only where the export says training_mode=true and the import is for training.
-void dropout(NodeContext& c) {
-  Builder& b = c.b;
-  c.ignore("seed");
-  const V x = c.in(0);
-  double ratio = c.attr_f("ratio", 0.5);
-  if (c.has(1)) ratio = c.known(1, "ratio").at(0);
-  const bool mode = c.has(2) && c.known(2, "training_mode").at(0) != 0;
-  SR_REQUIRE(ratio >= 0 && ratio < 1, invalid_input, "ratio is ", ratio,
-             ", wanted at least 0 and below 1");
-  if (!mode || !b.options.training || ratio == 0) {
-    if (!mode && b.options.training && ratio > 0) {
-      c.note(str("Dropout '", b.node_name,
-                 "' was exported inactive (evaluation mode, or inside an attention): no "
-                 "dropout there; export with model.train()"));
-    }
-    c.out(0, x);
-    if (c.wants(1)) c.out(1, b.fill(1, DType::boolean, b.shape(x)));
-    return;
-  }
-  const auto key = static_cast<int64_t>(hash_name(c.stream.data(), c.stream.size()));
-  const Attrs attrs = {{"p", ratio},
-                       {"key", key},
-                       {"seed", static_cast<int64_t>(b.options.seed)},
-                       {"global_shape", b.shape(x)},
-                       {"start", std::vector<int64_t>(b.shape(x).size(), 0)}};
-  const V step = c.random_step();
-  c.out(0, b.add("dropout", {x, step}, attrs));
-  if (c.wants(1)) {
-    const V kept = b.add("dropout", {b.fill(1, b.dtype(x), b.shape(x)), step}, attrs);
-    c.out(1, b.with("greater", kept, 0));
-  }
-}
-
 struct LossShape {
   std::vector<int64_t> to_last;  // permutes [N, C, d1, d2] to [N, d1, d2, C]
   std::vector<int64_t> to_first;
@@ -236,7 +202,6 @@ constexpr Lowering kTable[] = {{"LayerNormalization", 17, layer_norm},
                                {"RMSNormalization", 23, rms_norm},
                                {"InstanceNormalization", 6, instance_normalization},
                                {"GroupNormalization", 18, group_normalization},
-                               {"Dropout", 7, dropout},
                                {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
                                {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};
 

@@ -65,7 +65,7 @@ class NodeContext {
                                const std::string& scope)>
       lower_subgraph;
   std::string stream;  // names random numbers: another for each node, and turn of a loop
-  std::function<V()> random_step;  // the scalar that dropout counts micro-batches with
+  std::function<V()> random_step;  // the scalar that counts micro-batches, for what draws
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
   /// A weight that a node describes; a buffer is not trained.
   std::function<V(const Source&, const TensorType&, bool trained)> add_parameter;
@@ -96,6 +96,7 @@ std::span<const Lowering> nn_lowerings();
 std::span<const Lowering> recurrent_lowerings();
 std::span<const Lowering> attention_lowerings();
 std::span<const Lowering> constant_lowerings();
+std::span<const Lowering> random_lowerings();
 const Lowering* find_lowering(const std::string& op);
 
 /// What a BatchNormalization normalises by: stored statistics (inference), or the batch's own, as
@@ -104,6 +105,10 @@ const Lowering* find_lowering(const std::string& op);
 enum class BatchNormForm { inference, training, promoted };
 BatchNormForm batch_norm_form(const ::onnx::NodeProto& node, int64_t opset,
                               const ImportOptions& options);
+
+/// Of a node whose result is a weight, described instead of stored (models/onnx_writer.h):
+/// parameter, which is trained, or buffer, which is not. Empty for any other node.
+std::string described_weight(const ::onnx::NodeProto& proto);
 
 /// A user's op under its registered name: attributes and inputs as they are in the file.
 void lower_user_op(NodeContext& c);

@@ -222,6 +222,7 @@ FusionCounts fuse(Graph& graph) {
   remove_no_ops(graph);
   merge_equal_nodes(graph);
   counts.gelu = fuse_gelu(graph);
+  counts.dropout = fuse_dropout(graph);
   counts.layer_norm = fuse_layer_norm(graph);
   counts.segment_softmax = fuse_segment_softmax(graph);
   fold_transposes(graph);

@@ -31,6 +31,11 @@ int fuse_gelu(Graph& graph);
 /// (x - mean) / sqrt(variance + eps) [* scale] [+ bias] over the last dims becomes layer_norm.
 int fuse_layer_norm(Graph& graph);
 
+/// mask / keep and (x / keep) mask become dropout, where the mask is u < keep, u >= 1 - keep or
+/// floor(u + keep) of uniform numbers u: stochastic depth, and dropout of channels. So validation
+/// does without.
+int fuse_dropout(Graph& graph);
+
 /// softmax(scale q k' [+ masks]) v, with or without dropout and a guard against NaN between,
 /// becomes attention. A constant triangular mask, however it is written, becomes causal=1; other
 /// masks stay masks, unless they depend on what trains: attention has no gradient for its mask.
@@ -51,7 +56,8 @@ int fuse_segment_softmax(Graph& graph);
 int fuse_batch_norm(Graph& graph);
 
 struct FusionCounts {
-  int gelu = 0, layer_norm = 0, attention = 0, segment_softmax = 0, projections = 0, batch_norm = 0;
+  int gelu = 0, dropout = 0, layer_norm = 0, attention = 0, segment_softmax = 0, projections = 0,
+      batch_norm = 0;
 };
 /// All of the above, in order, and dead nodes removed.
 FusionCounts fuse(Graph& graph);

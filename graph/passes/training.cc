@@ -5,6 +5,7 @@
 #include <set>
 
 #include "graph/op_def.h"
+#include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 
 namespace shardrun {
@@ -237,7 +238,11 @@ Graph in_bf16(const Graph& graph) {
     // What they take besides x is f32.
     const bool normalises = node.op == "layer_norm" || node.op == "rms_norm" ||
                             node.op == "batch_norm" || node.op.starts_with("segment_");
-    if (insists_on_f32(g, node, inputs)) {
+    // Rounded to bf16, a random number could be 1, and what it is compared with another.
+    const bool of_drawn = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
+      return made_by(g, id, "random_uniform") != nullptr;
+    });
+    if (insists_on_f32(g, node, inputs) || of_drawn) {
       all_to(DType::bf16, DType::f32);
     } else if (kProducts.count(node.op)) {
       all_to(DType::f32, DType::bf16);

@@ -1,4 +1,4 @@
-// Dropout's masks from runs of Philox numbers.
+// Uniform numbers and dropout's masks from runs of Philox numbers.
 #pragma once
 
 #include <cmath>
@@ -13,10 +13,9 @@ inline uint32_t keep_threshold(double p) {
   return static_cast<uint32_t>(std::ceil(p * 16777216.0));
 }
 
-/// keep[i] = factor if stream.uniform(position + i) >= p, else 0; the same numbers as one by one.
-inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, double p,
-                      float factor, float* keep) {
-  const uint32_t threshold = keep_threshold(p);
+/// each(i, words, count): the random bits of elements position + i, position + i + 1, …, below n.
+template <class Each>
+void draw_runs(const RandomStream& stream, uint64_t position, int64_t n, const Each& each) {
   alignas(64) uint32_t c[4][kPhiloxBlocks];
   for (int64_t done = 0; done < n;) {
     const uint64_t first = (position + static_cast<uint64_t>(done)) / 4;
@@ -28,12 +27,29 @@ inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, 
     for (int64_t b = 0; b < kPhiloxBlocks; ++b) {
       for (int64_t w = 0; w < 4; ++w) words[4 * b + w] = c[w][b];
     }
-    const uint32_t* word = words + skip;
+    each(done, words + skip, count);
+    done += count;
+  }
+}
+
+/// keep[i] = factor if stream.uniform(position + i) >= p, else 0; the same numbers as one by one.
+inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, double p,
+                      float factor, float* keep) {
+  const uint32_t threshold = keep_threshold(p);
+  draw_runs(stream, position, n, [&](int64_t done, const uint32_t* word, int64_t count) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i)
       keep[done + i] = (word[i] >> 8) >= threshold ? factor : 0.0f;
-    done += count;
-  }
+  });
+}
+
+/// u[i] = stream.uniform(position + i).
+inline void draw_uniform(const RandomStream& stream, uint64_t position, int64_t n, float* u) {
+  draw_runs(stream, position, n, [&](int64_t done, const uint32_t* word, int64_t count) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i)
+      u[done + i] = static_cast<float>(static_cast<int32_t>(word[i] >> 8)) * 0x1p-24f;
+  });
 }
 
 /// The same for elements that do not lie side by side.

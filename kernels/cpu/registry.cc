@@ -13,7 +13,7 @@ const KernelList& cpu_kernels() {
     const auto others = {cpu::pack_kernels,       cpu::elementwise_kernels, cpu::reduce_kernels,
                          cpu::movement_kernels,   cpu::indexing_kernels,    cpu::pool_kernels,
                          cpu::batch_norm_kernels, cpu::norm_kernels,        cpu::segment_kernels,
-                         cpu::softmax_kernels,    cpu::dropout_kernels,     cpu::optimizer_kernels,
+                         cpu::softmax_kernels,    cpu::random_kernels,      cpu::optimizer_kernels,
                          cpu::scan_kernels,       cpu::arg_extreme_kernels, cpu::top_k_kernels};
     KernelList all;
     const auto add = [&](KernelList family) {

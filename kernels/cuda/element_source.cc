@@ -81,7 +81,9 @@ Formula formula_of(const Node& node) {
   return formulas().at(node.op);
 }
 
-constexpr const char* kPositional[] = {"dropout", "iota", "fill", "trilu"};
+constexpr const char* kPositional[] = {"dropout", "random_uniform", "iota", "fill", "trilu"};
+
+bool is_drawn(const Node& node) { return node.op == "dropout" || node.op == "random_uniform"; }
 
 /// A formula that takes a place in the result's shape besides operands, or instead.
 bool is_positional(const Node& node) {
@@ -138,7 +140,7 @@ View position_view(const Node& node, const Shape& shape) {
   } else if (node.op == "trilu") {  // column - row
     view.strides[shape.size() - 1] = 1;
     view.strides[shape.size() - 2] = -1;
-  } else if (node.op == "dropout") {
+  } else if (is_drawn(node)) {
     view.strides = row_major_strides(node.attrs.ints("global_shape"));
     for (size_t d = 0; d < shape.size(); ++d)
       view.offset += node.attrs.ints("start")[d] * view.strides[d];
@@ -344,6 +346,7 @@ class Writer {
                  upper ? ">=" : "<=", " math::Int{", node.attrs.i("k", 0), "} ? ", operand(call, 0),
                  " : ", number, "(0)");
     }
+    if (node.op == "random_uniform") return str("math::uniform(p", c, ".bits[k])");
     if (node.op == "dropout") {
       const double p = node.attrs.f("p");
       const auto threshold = static_cast<uint32_t>(std::ceil(p * 16777216.0));
@@ -394,12 +397,12 @@ class Writer {
       const ElementChain::Call& call = chain_.calls[c];
       if (call.node.op == "iota" || call.node.op == "trilu")
         text += str("  const math::Int p", c, " = ", place_text(positions_[c]), ";\n");
-      if (call.node.op == "dropout") {
+      if (is_drawn(call.node)) {
         const bool whole = width_ % 4 == 0 && is_wide(positions_[c]);
         text += str("  const math::Draw<V> p", c, "(", place_text(positions_[c]), ", ",
                     positions_[c].strides.back(), ", ", hexadecimal(call.node.attrs.i("seed", 0)),
-                    ", ", hexadecimal(call.node.attrs.i("key", 0)), ", ", operand(call, 1), ", ",
-                    whole ? "true" : "false", ");\n");
+                    ", ", hexadecimal(call.node.attrs.i("key", 0)), ", ",
+                    operand(call, call.in.size() - 1), ", ", whole ? "true" : "false", ");\n");
       }
     }
     for (size_t n = 0; n < chain_.writes.size(); ++n)

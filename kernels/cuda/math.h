@@ -447,7 +447,10 @@ struct Draw {
   }
 };
 
-/// uniform = (bits >> 8) * 2^-24 >= p exactly where bits >> 8 >= threshold = ceil(p * 2^24).
+/// In [0, 1).
+SR_HOST_DEVICE inline float uniform(Word bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
+
+/// uniform(bits) >= p exactly where bits >> 8 >= threshold = ceil(p * 2^24).
 template <class T>
 SR_HOST_DEVICE T dropout(T x, Word bits, Word threshold, T factor) {
   return (bits >> 8) >= threshold ? x * factor : T(0);

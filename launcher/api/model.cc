@@ -200,6 +200,7 @@ std::string fusion_note(const FusionCounts& counts) {
   add(counts.segment_softmax, "segment softmax");
   add(counts.layer_norm, "layer norm");
   add(counts.gelu, "gelu");
+  add(counts.dropout, "dropout in pieces");
   add(counts.projections, "fused projections");
   add(counts.batch_norm, "batch norm with relu");
   return out;

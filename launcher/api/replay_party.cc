@@ -50,7 +50,7 @@ void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
   if (!training) executor.weights_changed();
   executor.begin_step();
   for (int micro = 0; micro < (training ? options_.accumulate : 1); ++micro) {
-    if (training) executor.set_scalar(kRandomStep, micro);
+    executor.set_scalar(kRandomStep, micro);
     for (const Binding& b : executor.program().bindings) {
       if (b.role != Role::batch) continue;
       executor.fill(b, [&](void* shard) { options_.fill(micro, !training, b.name, b.box, shard); });

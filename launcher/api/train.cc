@@ -203,6 +203,7 @@ class RankTrainer {
     Timeline* const timeline = profiler_ ? &profiler_->validation : nullptr;
     if (timeline) timeline->begin_run(++passes_);
     evaluation_->begin_step();
+    evaluation_->set_scalar(kRandomStep, batch);  // what is drawn besides dropout
     fill(*evaluation_, batch, split, timeline);
     run_micro(*evaluation_);
     if (timeline) timeline->end_run();

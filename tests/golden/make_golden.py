@@ -4,7 +4,7 @@
     python tests/golden/make_golden.py
 
 writes <name>.<exporter>.onnx and <name>.npz beside this file, and with fresh.* and dropout.* exports that would
-train wrongly as they stand. The .npz holds the inputs, the first output, the loss, the gradient of every parameter,
+train wrongly as they stand, and random.* ones that draw numbers. The .npz holds the inputs, the first output, the loss, the gradient of every parameter,
 and the parameters after three AdamW steps, all computed in float64 and stored in float32. `make test` reads these
 files and needs no PyTorch.
 """
@@ -205,6 +205,35 @@ class Dropped(nn.Module):
         return self.head(F.dropout(y.transpose(1, 2).reshape(b, t, c), 0.5, self.training))
 
 
+class Drawn(nn.Module):
+    """What draws random numbers besides dropout: stochastic depth as timm and as transformers write it, a variational
+    autoencoder's noise, uniform noise, and a mask with a probability of its own for each element."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.decode = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(6, 12)
+
+    def forward(self, x):
+        keep = 0.75
+        path = x.new_empty((x.shape[0], 1)).bernoulli_(keep)
+        h = x + F.gelu(self.first(x)) * path.div_(keep)
+        path = (keep + torch.rand((x.shape[0], 1), dtype=x.dtype)).floor_()
+        h = h + F.gelu(self.second(h)).div(keep) * path
+        mean, deviation = h.chunk(2, -1)
+        z = mean + 0.1 * deviation * torch.randn_like(mean)
+        z = z * torch.bernoulli(torch.sigmoid(mean + 2)) + 0.01 * (torch.rand_like(z) - 0.5)
+        return F.mse_loss(self.decode(z), x)
+
+
+def export_drawn():
+    torch.manual_seed(3)
+    model = Drawn()
+    model.train()
+    x = torch.randn(7, 12)
+    export_dynamo("random.dynamo", model, (x,), ["x"], optimize=False)
+    export_legacy("random.legacy", model, (x,), ["x"], 17)
+
+
 def export_wrongly():
     """What trains wrongly as it stands: the exporters' defaults on a freshly initialised, tied GPT, and dropout."""
     torch.manual_seed(2)
@@ -231,6 +260,7 @@ def export_wrongly():
 
 def main():
     export_wrongly()
+    export_drawn()
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, VOCAB, (BATCH, CONTEXT + 1), generator=generator)
     idx, target = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

@@ -107,6 +107,12 @@ inline void set_int(::onnx::NodeProto& node, const std::string& name, int64_t va
   attribute->set_i(value);
 }
 
+inline void set_float(::onnx::NodeProto& node, const std::string& name, float value) {
+  auto* attribute = node.add_attribute();
+  attribute->set_name(name);
+  attribute->set_type(::onnx::AttributeProto::FLOAT);
+  attribute->set_f(value);
+}
 inline void set_ints(::onnx::NodeProto& node, const std::string& name,
                      const std::vector<int64_t>& values) {
   auto* attribute = node.add_attribute();

@@ -162,6 +162,37 @@ TEST(Exports, DropoutThatTheExporterSwitchedOffIsNoted) {
   }
 }
 
+/// Stochastic depth in two spellings is dropout; a variational autoencoder's noise (two numbers for
+/// each normal one), a mask with probabilities of its own and uniform noise are drawn in
+/// validation, too.
+TEST(Exports, RandomNumbersAreDrawnAnewInEachStep) {
+  for (const char* file : {"random.dynamo", "random.legacy"}) {
+    SCOPED_TRACE(file);
+    Graph graph = import(file).graph;
+    EXPECT_EQ(fuse(graph).dropout, 2);
+    EXPECT_EQ(dropouts(graph), 2);
+    std::set<int64_t> keys;
+    for (const Node& node : graph.nodes()) {
+      if (node.op == "random_uniform" || node.op == "dropout") keys.insert(node.attrs.i("key"));
+    }
+    EXPECT_EQ(keys.size(), 6u) << "two draw the same numbers";
+    attach_loss(graph, "");
+    graph.outputs = {graph.loss};
+    Graph plain = evaluation_form(graph);
+    EXPECT_EQ(dropouts(plain), 0);
+    for (const Graph* g : {&graph, &plain}) {
+      auto loss = [&](int64_t step) {
+        const NamedTensors feeds = {
+            {"x", Tensor::from<float>({7, 12}, std::vector<float>(84, 0.5F), DType::f32)},
+            {kRandomStep, Tensor::scalar_i64(step)}};
+        return evaluate_graph(*g, feeds)[0].at(0);
+      };
+      EXPECT_EQ(loss(1), loss(1));
+      EXPECT_NE(loss(1), loss(2));
+    }
+  }
+}
+
 TEST(Exports, DropoutGoesIntoAttention) {
   Graph graph = import("dropout.dynamo_train").graph;
   EXPECT_EQ(fuse(graph).attention, 2);

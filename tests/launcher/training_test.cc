@@ -137,6 +137,14 @@ TEST_F(Training, DropoutChangesLosses) {
   EXPECT_GT(largest_difference(with, without), 1e-4);
 }
 
+/// Normal and uniform noise, masks and stochastic depth: seven samples are cut unevenly.
+TEST_F(Training, WhatIsDrawnAgrees) {
+  for (const char* file : {"random.dynamo.onnx", "random.legacy.onnx"}) {
+    expect_equal(std::string(SHARDRUN_GOLDEN) + "/" + file + " --steps 60 --lr 1e-2 --accumulate 2",
+                 {{mpi(2), "--planner dp"}, {threads(4), "--mesh 2x2"}, {mpi(3), ""}});
+  }
+}
+
 /// Micro-batches of an accumulated step are the samples of a larger batch, here in the same order.
 TEST_F(Training, AccumulationIsALargerBatch) {
   const std::string job = "even.onnx --data text:text.txt --steps 20 --lr 1e-3";

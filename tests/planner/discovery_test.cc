@@ -311,6 +311,16 @@ TEST(Discovery, Attention) {
             1u);
 }
 
+TEST(Discovery, RandomUniformIsDrawnWhereItIsWanted) {
+  const Attrs attrs = {{"shape", Ints{64, 48}},
+                       {"key", int64_t{7}},
+                       {"seed", int64_t{1}},
+                       {"global_shape", Ints{64, 48}},
+                       {"start", Ints{0, 0}}};
+  EXPECT_EQ(cuts("random_uniform", attrs, {i64({})}), (Rules{"[-] -> [S0]", "[-] -> [S1]"}));
+  EXPECT_EQ(sums("random_uniform", attrs, {i64({})}), Rules{});
+}
+
 TEST(Discovery, DropoutAndAdamW) {
   const Attrs dropout = {{"p", 0.3},
                          {"key", int64_t{7}},
