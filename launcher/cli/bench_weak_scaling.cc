@@ -28,7 +28,7 @@ constexpr int kWarmUp = 2;  // steps that do not count: first touch, caches
 struct Options {
   std::string model, scale = "small", launcher, mpirun = kMpirun;
   std::vector<int> ranks = {1, 2, 4, 8};
-  std::vector<std::string> planners = {"auto", "beam", "dp", "fsdp", "megatron"};
+  std::vector<std::string> planners = {"ilp", "beam", "dp", "fsdp", "megatron"};
   int steps = 10, rounds = 1;
   std::optional<int> threads;
   std::string dtype = "f32", memory, cluster;
