@@ -19,15 +19,21 @@ namespace {
 template <class F>
 void for_each_run(const Shape& shape, const Box& box, F f) {
   if (is_empty(box)) return;
-  if (shape.empty()) return f(int64_t{0}, int64_t{1});
   const Shape strides = row_major_strides(shape);
-  const size_t last = shape.size() - 1;
-  std::vector<int64_t> index(shape.size(), 0);
+  // Whole dims behind another make one run with it: a 1 x 1 kernel's rows are not of one number.
+  size_t outer = shape.size();
+  int64_t length = 1;
+  for (bool whole = true; outer > 0 && whole; --outer) {
+    length *= box[outer - 1].size;
+    whole = box[outer - 1].size == shape[outer - 1];
+  }
+  std::vector<int64_t> index(outer, 0);
   while (true) {
     int64_t first = 0;
-    for (size_t d = 0; d < shape.size(); ++d) first += (box[d].begin + index[d]) * strides[d];
-    f(first, box[last].size);
-    size_t d = last;
+    for (size_t d = 0; d < shape.size(); ++d)
+      first += (box[d].begin + (d < outer ? index[d] : 0)) * strides[d];
+    f(first, length);
+    size_t d = outer;
     while (d-- > 0) {
       if (++index[d] < box[d].size) break;
       index[d] = 0;

@@ -49,8 +49,8 @@ class Random : public testing::ImportTest {
   static ModelBuilder model(const std::string& op, bool takes_x) {
     ModelBuilder b;
     b.input("x", {kRows, kColumns});
-    auto& node = b.node(op, takes_x ? std::vector<std::string>{"x"} : std::vector<std::string>{},
-                        {"y"});
+    auto& node =
+        b.node(op, takes_x ? std::vector<std::string>{"x"} : std::vector<std::string>{}, {"y"});
     if (!takes_x) testing::set_ints(node, "shape", {kRows, kColumns});
     b.output("y", {kRows, kColumns});
     return b;
@@ -130,25 +130,40 @@ struct Pieces {
 
 const Pieces kPieces[] = {
     {"u < keep, divided",
-     {{"Less", "u", "keep", "m"}, {"Cast", "m", "", "f"}, {"Div", "f", "keep", "s"},
+     {{"Less", "u", "keep", "m"},
+      {"Cast", "m", "", "f"},
+      {"Div", "f", "keep", "s"},
       {"Mul", "x", "s", "y"}}},
     {"u < keep, times a reciprocal",
-     {{"Less", "u", "keep", "m"}, {"Cast", "m", "", "f"}, {"Mul", "inverse", "f", "s"},
+     {{"Less", "u", "keep", "m"},
+      {"Cast", "m", "", "f"},
+      {"Mul", "inverse", "f", "s"},
       {"Mul", "s", "x", "y"}}},
     {"u >= drop",
-     {{"GreaterOrEqual", "u", "drop", "m"}, {"Cast", "m", "", "f"}, {"Div", "f", "keep", "s"},
+     {{"GreaterOrEqual", "u", "drop", "m"},
+      {"Cast", "m", "", "f"},
+      {"Div", "f", "keep", "s"},
       {"Mul", "x", "s", "y"}}},
     {"floor(keep + u), and x divided",
-     {{"Add", "keep", "u", "a"}, {"Floor", "a", "", "f"}, {"Div", "x", "keep", "s"},
+     {{"Add", "keep", "u", "a"},
+      {"Floor", "a", "", "f"},
+      {"Div", "x", "keep", "s"},
       {"Mul", "s", "f", "y"}}},
     {"not divided",
-     {{"Less", "u", "keep", "m"}, {"Cast", "m", "", "f"}, {"Mul", "x", "f", "y"}}, false},
+     {{"Less", "u", "keep", "m"}, {"Cast", "m", "", "f"}, {"Mul", "x", "f", "y"}},
+     false},
     {"divided by something else",
-     {{"Less", "u", "keep", "m"}, {"Cast", "m", "", "f"}, {"Div", "f", "drop", "s"},
-      {"Mul", "x", "s", "y"}}, false},
+     {{"Less", "u", "keep", "m"},
+      {"Cast", "m", "", "f"},
+      {"Div", "f", "drop", "s"},
+      {"Mul", "x", "s", "y"}},
+     false},
     {"the dropped ones are kept",
-     {{"Less", "u", "drop", "m"}, {"Cast", "m", "", "f"}, {"Div", "f", "keep", "s"},
-      {"Mul", "x", "s", "y"}}, false},
+     {{"Less", "u", "drop", "m"},
+      {"Cast", "m", "", "f"},
+      {"Div", "f", "keep", "s"},
+      {"Mul", "x", "s", "y"}},
+     false},
 };
 
 TEST_F(Random, DropoutInPiecesIsRecognised) {
