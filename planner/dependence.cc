@@ -177,28 +177,44 @@ std::vector<Relation> Dependence::influence(const NodeDim& operand, const NodeDi
   return relations;
 }
 
-bool Dependence::meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeDim& b,
-                      int64_t row_b) {
-  constexpr size_t kData = 0;
-  const std::vector<Tensor> operands = with_row(
-      trial, kData, with_row(trial, kData, trials_.operands(trial, kData), a, row_a), b, row_b);
-  const Results both = trials_.run_whole(trial, operands);
-  const Results &none = trials_.results(trial, kData), &first = changed(trial, kData, a, row_a),
-                &second = changed(trial, kData, b, row_b);
+bool Dependence::add_up(size_t trial, const Results& both, const Results& first,
+                        const Results& second) const {
+  const Results& none = trials_.results(trial, kMeeting);
   for (size_t r = 0; r < both.size(); ++r) {
     if (!is_float(both[r].dtype())) continue;
     for (int64_t i = 0; i < both[r].count(); ++i) {
       const double w = both[r].at(i), x = first[r].at(i), y = second[r].at(i), z = none[r].at(i);
       const double scale = std::abs(w) + std::abs(x) + std::abs(y) + std::abs(z);
-      if (std::abs(w - x - y + z) > 1e-9 * scale) return true;
+      if (std::abs(w - x - y + z) > 1e-9 * scale) return false;
     }
   }
-  return false;
+  return true;
+}
+
+bool Dependence::meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeDim& b,
+                      int64_t row_b) {
+  const std::vector<Tensor> operands =
+      with_row(trial, kMeeting,
+               with_row(trial, kMeeting, trials_.operands(trial, kMeeting), a, row_a), b, row_b);
+  return !add_up(trial, trials_.run_whole(trial, operands), changed(trial, kMeeting, a, row_a),
+                 changed(trial, kMeeting, b, row_b));
+}
+
+bool Dependence::meet(size_t trial, size_t a, size_t b) {
+  const std::vector<Tensor>& other = others(trial, kMeeting);
+  std::vector<Tensor> first = trials_.operands(trial, kMeeting), second = first, both = first;
+  first[a] = both[a] = other[a];
+  second[b] = both[b] = other[b];
+  return !add_up(trial, trials_.run_whole(trial, both), trials_.run_whole(trial, first),
+                 trials_.run_whole(trial, second));
 }
 
 std::vector<Relation> Dependence::interaction(const NodeDim& a, const NodeDim& b) {
   std::vector<Relation> relations;
-  for (size_t trial = 0; trial < trials_.count(); ++trial) {
+  bool any = false;
+  for (size_t trial = 0; trial < trials_.count() && !any; ++trial)
+    any = meet(trial, at(a.index), at(b.index));
+  for (size_t trial = 0; trial < trials_.count() && any; ++trial) {
     Relation relation(extent(trial, a), extent(trial, b));
     const int64_t last_a = relation.from() - 1, last_b = relation.to() - 1;
     if (trial == 0 && meet(trial, a, 0, b, last_b) && meet(trial, a, last_a, b, 0)) return {};

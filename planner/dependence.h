@@ -52,7 +52,7 @@ class Dependence {
   bool touches_some(const NodeDim& operand, const NodeDim& result);
 
   /// Rows of two operands' dims whose effects do not simply add up (they meet in a product or a
-  /// maximum), in every trial. Empty if a few runs show that all meet all.
+  /// maximum), in every trial. Empty if a few runs show that all meet all, or none any.
   std::vector<Relation> interaction(const NodeDim& a, const NodeDim& b);
 
  private:
@@ -63,7 +63,12 @@ class Dependence {
                                const NodeDim& dim, int64_t row);
   /// The results with one row of one operand replaced.
   const Results& changed(size_t trial, size_t data, const NodeDim& dim, int64_t row);
+  /// Results of two changed operands are what the changes of each add up to.
+  bool add_up(size_t trial, const Results& both, const Results& first, const Results& second) const;
   bool meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeDim& b, int64_t row_b);
+  bool meet(size_t trial, size_t a, size_t b);  // the operands as a whole
+
+  static constexpr size_t kMeeting = 0;  // the data by which it is judged what meets
 
   Trials& trials_;
   std::map<std::pair<size_t, size_t>, std::vector<Tensor>> others_;
