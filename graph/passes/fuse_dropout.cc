@@ -13,14 +13,20 @@ struct Mask {
   double keep = 0;
 };
 
-/// A mask as floating numbers: u < keep, u >= 1 - keep, or floor(u + keep).
-std::optional<Mask> mask_of(const Graph& g, ValueId id) {
+/// A mask as floating numbers: u < keep, u >= 1 - keep, or floor(u + keep). Nothing else may use it
+/// or what it is made of: dropout keeps as many, but others.
+std::optional<Mask> mask_of(const Graph& g, const std::vector<int>& uses, ValueId id) {
+  const auto used_once = [&](ValueId value) {
+    return static_cast<size_t>(value) < uses.size() && uses[static_cast<size_t>(value)] == 1;
+  };
+  if (!used_once(id)) return std::nullopt;
   if (const Node* floor = made_by(g, id, "floor")) {
     const Node* sum = made_by(g, floor->inputs[0], "add");
     for (size_t i = 0; sum != nullptr && i < 2; ++i) {
       const Node* drawn = made_by(g, sum->inputs[i], "random_uniform");
       const std::optional<double> keep = uniform_value(g, sum->inputs[1 - i]);
-      if (drawn != nullptr && keep) return Mask{drawn, *keep};
+      if (drawn != nullptr && keep && used_once(floor->inputs[0]) && used_once(sum->inputs[i]))
+        return Mask{drawn, *keep};
     }
   }
   const Node* cast = made_by(g, id, "cast");
@@ -30,7 +36,8 @@ std::optional<Mask> mask_of(const Graph& g, ValueId id) {
     if (compared == nullptr) continue;
     const Node* drawn = made_by(g, compared->inputs[0], "random_uniform");
     const std::optional<double> bound = uniform_value(g, compared->inputs[1]);
-    if (drawn != nullptr && bound) return Mask{drawn, op.starts_with("less") ? *bound : 1 - *bound};
+    if (drawn != nullptr && bound && used_once(cast->inputs[0]) && used_once(compared->inputs[0]))
+      return Mask{drawn, op.starts_with("less") ? *bound : 1 - *bound};
   }
   return std::nullopt;
 }
@@ -54,6 +61,7 @@ std::optional<ValueId> divided_by(const Graph& g, ValueId id, double divisor) {
 
 int fuse_dropout(Graph& graph) {
   int count = 0;
+  const std::vector<int> uses = use_counts(graph);
   Replacer replacer(graph);
   // mask / keep: dropout of ones.
   auto scaled = [&](const Mask& mask, const TensorType& type, const std::string& name) {
@@ -74,7 +82,7 @@ int fuse_dropout(Graph& graph) {
     if ((node.op != "div" && node.op != "mul") || !replacer.used(node.outputs[0])) continue;
     for (size_t i = 0; i < (node.op == "mul" ? 2 : 1); ++i) {
       const TensorType type = graph.type(node.inputs[i]);
-      const std::optional<Mask> mask = mask_of(graph, node.inputs[i]);
+      const std::optional<Mask> mask = mask_of(graph, uses, node.inputs[i]);
       if (!mask || mask->keep <= 0 || mask->keep > 1 ||
           mask->drawn->attrs.ints("shape") != type.shape)
         continue;

@@ -239,6 +239,19 @@ bool check_cudnns(cuda::CudaDevice& device, const KernelImpl& impl, const Case& 
   return true;
 }
 
+/// The same beside the reference.
+bool cudnns_is_the_references(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c,
+                              const std::vector<Tensor>& in) {
+  std::vector<Tensor> got;
+  if (!check_cudnns(device, impl, c, in, &got)) return false;
+  const std::vector<Tensor> want = run_reference(c.node, in);
+  for (size_t i = 0; i < want.size(); ++i) {
+    SCOPED_TRACE(str("result ", i));
+    expect_close(got[i], want[i], tolerance_of(c));
+  }
+  return true;
+}
+
 /// By cuDNN itself, whatever is faster.
 TEST(CudaKernels, CudnnsImagesAreTheReferences) {
   const Gpu gpu;
@@ -257,14 +270,7 @@ TEST(CudaKernels, CudnnsImagesAreTheReferences) {
     for (const Case& c : cases) {
       if (impl.refuses({c.node, c.in, c.out})) continue;
       SCOPED_TRACE(describe(c));
-      const std::vector<Tensor> in = operands_of(c, rng), want = run_reference(c.node, in);
-      std::vector<Tensor> got;
-      if (!check_cudnns(*gpu.device, impl, c, in, &got)) continue;
-      for (size_t i = 0; i < want.size(); ++i) {
-        SCOPED_TRACE(str("result ", i));
-        expect_close(got[i], want[i], tolerance_of(c));
-      }
-      run.insert(impl.op);
+      if (cudnns_is_the_references(*gpu.device, impl, c, operands_of(c, rng))) run.insert(impl.op);
       if (HasFatalFailure()) return;
     }
   }
@@ -282,14 +288,8 @@ TEST(CudaKernels, CudnnsAttentionIsTheReferences) {
     for (const Case& c : more_attention(impl.op)) {
       ASSERT_EQ(impl.refuses({c.node, c.in, c.out}), std::nullopt) << describe(c);
       SCOPED_TRACE(describe(c));
-      const std::vector<Tensor> in = attention_operands(c, rng), want = run_reference(c.node, in);
-      std::vector<Tensor> got;
-      if (!check_cudnns(*gpu.device, impl, c, in, &got)) continue;
-      for (size_t i = 0; i < want.size(); ++i) {
-        SCOPED_TRACE(str("result ", i));
-        expect_close(got[i], want[i], tolerance_of(c));
-      }
-      run.insert(impl.op);
+      if (cudnns_is_the_references(*gpu.device, impl, c, attention_operands(c, rng)))
+        run.insert(impl.op);
       if (HasFatalFailure()) return;
     }
   }
