@@ -496,13 +496,6 @@ std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node) {
                           Communicator::kDefaultTimeout);
 }
 
-void finalize_mpi() noexcept {
-  int initialized = 0, finalized = 0;
-  MPI_Initialized(&initialized);
-  MPI_Finalized(&finalized);
-  if (initialized && !finalized) MPI_Finalize();
-}
-
 bool launched_by_mpi() { return launched_processes() > 0; }
 
 }  // namespace shardrun

@@ -1,0 +1,56 @@
+// The end of MPI. PMIx asks the launcher, as a rank's last word, to note that the rank finished,
+// and leaves without an answer after two seconds. A launcher that is held up longer (a disk that
+// takes its output slowly, a machine that stands still) may then find the rank gone before it reads
+// the word: Open MPI 4 reports "exiting improperly" and ends a job that did all its work with
+// status 1. A rank whose leave took that long stays until its launcher has caught up.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "collectives/communicator.h"
+
+namespace shardrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kAnswer{2};     // PMIx's wait
+constexpr std::chrono::seconds kPatience{60};  // for a launcher that never comes back
+constexpr std::chrono::milliseconds kLook{20};
+constexpr int kLooksIdle = 5;
+
+/// Does it wait for something to do? Not so if it runs, is stopped, waits for a disk or has ended.
+bool is_idle(pid_t process) {
+  char path[32], state = '?';
+  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(process));
+  std::FILE* stat = std::fopen(path, "r");
+  if (stat == nullptr) return false;
+  const bool read = std::fscanf(stat, "%*d (%*[^)]) %c", &state) == 1;
+  std::fclose(stat);
+  return read && state == 'S';
+}
+
+void await_launcher() {
+  const pid_t launcher = getppid();
+  const Clock::time_point end = Clock::now() + kPatience;
+  for (int idle = 0; idle < kLooksIdle && getppid() == launcher && Clock::now() < end;) {
+    idle = is_idle(launcher) ? idle + 1 : 0;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+}  // namespace
+
+void finalize_mpi() noexcept {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (!initialized || finalized) return;
+  const Clock::time_point start = Clock::now();
+  MPI_Finalize();
+  if (Clock::now() - start >= kAnswer) await_launcher();
+}
+
+}  // namespace shardrun
