@@ -22,6 +22,8 @@ class Lowering {
     // Where update nodes stand among the others there is one micro-batch, and all is of it.
     one_phase_ = !std::is_sorted(nodes.begin(), nodes.end(),
                                  [](const Node& a, const Node& b) { return a.phase < b.phase; });
+    SR_REQUIRE(!one_phase_ || graph_.zeroed_each_step.empty(), internal,
+               "a step of several micro-batches updates what its later nodes read");
     if (!nodes.empty()) last_phase_ = phase_of(nodes.back());
     for (size_t n = 0; n < nodes.size(); ++n) {
       if (phase_of(nodes[n]) != phase_) {

@@ -88,9 +88,14 @@ void Replacer::finish() {
 void sort_nodes(Graph& graph) {
   std::vector<Node> sorted;
   std::vector<char> done(graph.nodes().size(), 0);
-  std::vector<NodeId> stack;
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    stack.push_back(static_cast<NodeId>(n));
+  std::vector<NodeId> stack, wanted;
+  for (const Phase phase : {Phase::micro, Phase::update}) {
+    for (size_t n = 0; n < graph.nodes().size(); ++n) {
+      if (graph.nodes()[n].phase == phase) wanted.push_back(static_cast<NodeId>(n));
+    }
+  }
+  for (const NodeId n : wanted) {
+    stack.push_back(n);
     while (!stack.empty()) {
       const auto at = static_cast<size_t>(stack.back());
       if (done[at]) {

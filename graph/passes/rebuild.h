@@ -47,7 +47,8 @@ class Replacer {
   size_t counted_ = 0;      // nodes
 };
 
-/// Stable order in which producers stand before users; for passes that append nodes.
+/// Stable order in which producers stand before users, and the micro phase before the update
+/// phase; for passes that append nodes.
 void sort_nodes(Graph& graph);
 
 }  // namespace shardrun

@@ -320,6 +320,27 @@ TEST(JoinPieces, OfTheGradientOfSlices) {
   expect_same_outputs(b.g, out, 0);
 }
 
+/// The sum that a parameter's gradient is added to becomes a new node, which stands before the
+/// first update all the same: an update between two micro-batches would change the second.
+TEST(JoinPieces, LeavesThePhasesOfSeveralMicroBatchesApart) {
+  Build b;
+  const ValueId v = b.param("v", {6, 4}), w = b.param("w", {6, 4});
+  const auto half = [&](int64_t begin) {
+    return b.op(
+        "slice", {w},
+        {{"starts", Shape{begin, 0}}, {"ends", Shape{begin + 3, 4}}, {"steps", Shape{1, 1}}});
+  };
+  b.g.loss = b.sum(b.mul(b.mul(half(0), b.op("exp", {half(3)})), b.sum(v, {0})), {0, 1}, false);
+  OptimizerOptions options;
+  options.accumulate = 2;
+  attach_optimizer(b.g, options);
+  EXPECT_GT(join_pieces(b.g), 0);
+  check_graph(b.g);
+  EXPECT_TRUE(std::is_sorted(b.g.nodes().begin(), b.g.nodes().end(),
+                             [](const Node& x, const Node& y) { return x.phase < y.phase; }))
+      << to_string(b.g);
+}
+
 /// What pads of rows of x [2, 3] to `rows` in all become, each behind `before[i]` others.
 std::string after_joining(const std::vector<int64_t>& before, int64_t rows, double value = 0,
                           bool read_twice = false) {
