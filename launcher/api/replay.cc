@@ -78,6 +78,7 @@ class Leader {
     owed_.clear();
     kept_.clear();
     makes_.clear();
+    copied_.clear();
     ids_.clear();
     nodes_.clear();
     values_.begin(act, training);
@@ -88,6 +89,10 @@ class Leader {
       nodes_.emplace(act.graph.nodes()[n].name, static_cast<NodeId>(n));
     for (const Binding& b : act.whole.bindings) {
       if (const auto it = ids_.find(b.name); it != ids_.end()) holds_[it->second] = b.buffer;
+    }
+    for (size_t s = 0; s < stops_.size(); ++s) {
+      const Step& step = first_step(stops_[s]);
+      if (step.kind == Step::Kind::collective) copied_[ids_.at(step.source)] = s;
     }
   }
 
@@ -199,14 +204,19 @@ class Leader {
     return it == holds_.end() ? std::nullopt : std::optional(shown({&it->second, 1}));
   }
 
-  /// The ranks are behind, as a step of theirs waits for nodes to come: these results may be gone
-  /// by the time they have them.
+  /// Does a collective of `value` come that the ranks have not reached?
+  bool copied_later(ValueId value) const {
+    const auto last = copied_.find(value);
+    return last != copied_.end() && last->second >= next_;
+  }
+
+  /// The ranks are behind where a step of theirs waits for nodes to come, and they may reshard a
+  /// value long after the reference has used its memory for another: these may be gone by then.
   void keep_for_later(const Node& node) {
-    if (owed_.empty()) {
-      kept_.clear();
-      return;
-    }
+    std::erase_if(kept_,
+                  [&](const auto& kept) { return owed_.empty() && !copied_later(kept.first); });
     for (const ValueId value : node.outputs) {
+      if (owed_.empty() && !copied_later(value)) continue;
       const HostViews held = shown({&holds_.at(value), 1});
       const TensorView& now = held.views()[0];
       Tensor copy(now.type);
@@ -330,6 +340,7 @@ class Leader {
   std::set<ValueId> made_;             // by the reference's nodes, in this pass
   std::set<ValueId> makes_;            // that steps of the ranks make
   std::set<ValueId> owed_;             // of these, what the reference's nodes have made already
+  std::map<ValueId, size_t> copied_;   // the last stop at which the ranks reshard a value
   std::map<ValueId, Tensor> kept_;     // while the ranks are behind
   size_t next_ = 0;                    // where the ranks stop next
   Phase phase_ = Phase::micro;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -520,6 +521,38 @@ TEST(Replay, AStepForSeveralNodesIsComparedWhenTheLastIsThere) {
       EXPECT_EQ(result.mismatch->where, "split 'low'");
     } else {
       EXPECT_EQ(result.values, 4);
+    }
+  }
+}
+
+/// The ranks reshard a value when the reference has written another in its place (neg takes that of
+/// its operand): the collective is compared with what was there.
+TEST(Replay, WhatIsReshardedLateIsCompared) {
+  Graph g;
+  const ValueId x = g.add_input("x", {DType::f64, {4, 2}}, Role::batch);
+  const ValueId y = g.add_input("y", {DType::f64, {4, 2}}, Role::batch);
+  const ValueId low = g.add("neg", {g.add("exp", {x}, {}, "exp")}, {}, "neg");
+  g.outputs = {g.add("add", {low, g.add("exp", {y}, {}, "other")}, {}, "sum")};
+  const Mesh mesh = Mesh::parse("2");
+  Plan plan = testing::replicated_plan(g, mesh);
+  const Sharding cut = parse_sharding("[{" + mesh.axes()[0].name + "}, -]", mesh);
+  plan.nodes.at("exp").in[0] = cut;
+  leave(plan, g, "exp", cut);
+  for (const bool wrong : {false, true}) {
+    std::vector<ReplayAct> acts;
+    acts.push_back(act(g, plan, plan));
+    for (Program& program : acts[0].programs) {
+      std::vector<Step>& steps = program.steps;  // x cut, exp, its result whole, neg, other, sum
+      ASSERT_EQ(steps.size(), 6u);
+      ASSERT_EQ(steps[4].node.name, "other");
+      std::rotate(steps.begin() + 2, steps.begin() + 4, steps.begin() + 5);
+      if (wrong) steps[3].in = steps[0].out;  // gathers x
+      place_memory(program, StepNeeds(lists()));
+    }
+    const Replay result = replay(acts, lists(), options_for(g, 1));
+    ASSERT_EQ(result.mismatch.has_value(), wrong) << describe(result);
+    if (wrong) {
+      EXPECT_EQ(result.mismatch->where.substr(0, 10), "all_gather") << describe(result);
     }
   }
 }
