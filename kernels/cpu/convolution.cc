@@ -231,7 +231,15 @@ class DnnlConvolution : public Convolution {
       if (s_.pass == Pass::weights) return s_.channels_last && strided && s_.in_channels < 16;
       return bf16 && s_.channels_last && s_.out_channels % 2 != 0;  // it takes them in pairs
     }
-    if (!bf16 || s_.pass != Pass::weights) return false;
+    if (s_.pass != Pass::weights) return false;
+    if (impl.starts_with("jit:") && s_.in.size() == 3 && s_.low[0] > s_.strides[0]) {
+      // Of depth 4, kernel 4, stride 2 and padding 3 the windows begin at -3, -1, 1 and 3. Behind
+      // those that begin in front of the image it wants one that lies inside.
+      const int64_t reach = (s_.kernel[0] - 1) * s_.dilations[0] + 1;
+      const int64_t begin = (s_.strides[0] - s_.low[0] % s_.strides[0]) % s_.strides[0];
+      if (s_.strides[0] > 1 && begin + reach > s_.in[0]) return true;
+    }
+    if (!bf16) return false;
     // It does not write all lines of a copy in scratch, which it then reads.
     const size_t dims = s_.in.size();
     bool dilated = false, small = false;
