@@ -2,10 +2,12 @@
 #include "graph/plan.h"
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/philox.h"
+#include "graph/json_text.h"
 
 namespace shardrun {
 namespace {
@@ -26,11 +28,18 @@ const json& field(const json& object, const char* name, const std::string& origi
 
 template <class T>
 T get(const json& object, const char* name, const std::string& origin) {
-  try {
-    return field(object, name, origin).get<T>();
-  } catch (const json::exception&) {
-    fail(ErrorKind::invalid_input, origin, ": field '", name, "' has the wrong type");
+  const json& value = field(object, name, origin);
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    if (const std::optional<T> number = whole_number<T>(value)) return *number;
+    SR_REQUIRE(!value.is_number(), invalid_input, origin, ": field '", name, "' is ", value.dump(),
+               ", wanted a whole number of at most ", std::numeric_limits<T>::max());
+  } else {
+    try {
+      return value.get<T>();
+    } catch (const json::exception&) {
+    }
   }
+  fail(ErrorKind::invalid_input, origin, ": field '", name, "' has the wrong type");
 }
 
 /// `where`: "field values['wte']".
@@ -221,8 +230,7 @@ std::string to_json(const Plan& plan) {
 }
 
 Plan plan_from_json(const std::string& text, const std::string& origin) {
-  const json root = json::parse(text, nullptr, false);
-  SR_REQUIRE(!root.is_discarded(), invalid_input, origin, ": is not JSON");
+  const json root = parse_json<json>(text, origin);
   Plan plan;
   try {
     const std::string format = get<std::string>(root, "format", "plan");

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "graph/json_text.h"
 #include "planner/builtin_clusters.h"
 #include "planner/json_fields.h"
 #include "planner/measured_file.h"
@@ -72,8 +73,7 @@ Json rate_json(const Cluster::Rate& rate) {
 }  // namespace
 
 Cluster parse_cluster(const std::string& text, const std::string& origin) {
-  const Json root = Json::parse(text, nullptr, false);
-  SR_REQUIRE(!root.is_discarded(), invalid_input, origin, ": is not JSON");
+  const Json root = parse_json<Json>(text, origin);
   Fields fields(root, origin, "");
   Cluster cluster;
   cluster.name = fields.text("name");

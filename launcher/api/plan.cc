@@ -13,6 +13,7 @@
 #include "batches.h"
 #include "cluster.h"
 #include "exec/data.h"
+#include "graph/json_text.h"
 #include "graph/passes/recompute.h"
 #include "planner/cluster_file.h"
 #include "planner/plan_check.h"
@@ -220,7 +221,7 @@ void check_fields(const nlohmann::json& file, const std::string& origin) {
 }
 
 void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
-  const nlohmann::json both = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json both = parse_json<nlohmann::json>(text, origin);
   check_fields(both, origin);
   out.origin = read_origin(both["model"], origin + ": field model");
   out.request = read_request(both["request"], origin + ": field request");
@@ -459,7 +460,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
 
 PlannedModel read_planned_model(const std::string& plan_file) {
   return at_boundary([&] {
-    const nlohmann::json root = nlohmann::json::parse(read_text(plan_file), nullptr, false);
+    const auto root = parse_json<nlohmann::json>(read_text(plan_file), plan_file);
     check_fields(root, plan_file);
     PlannedModel out = read_origin(root["model"], plan_file + ": field model");
     const Plan plan = plan_from_json(root["train"].dump(), plan_file + ": train");

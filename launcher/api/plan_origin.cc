@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "graph/json_text.h"
 
 namespace shardrun {
 namespace {
@@ -73,10 +74,9 @@ void read(const json& item, const std::string& where, double& out) {
 template <class T>
 requires std::is_integral_v<T>
 void read(const json& item, const std::string& where, T& out) {
-  const bool fits = item.is_number_integer() &&
-                    (item.is_number_unsigned() || std::is_signed_v<T>)&&json(item.get<T>()) == item;
-  if (!fits) wrong(where, item, "a whole number");
-  out = item.get<T>();
+  const std::optional<T> number = whole_number<T>(item);
+  if (!number) wrong(where, item, "a whole number");
+  out = *number;
 }
 void read(const json& item, const std::string& where, std::optional<int64_t>& out) {
   if (!item.is_null()) read(item, where, out.emplace());

@@ -117,10 +117,17 @@ TEST_F(PlanFile, OtherFilesAreRefused) {
   expect([](json& p) { p["format"] = "shardrun-plan-9"; }, {"field 'format' is 'shardrun-plan-9'"});
   expect([](json& p) { p["seconds"] = "soon"; }, {"field 'seconds' has the wrong type"});
   expect([](json& p) { p["seconds"] = 1; }, {"field 'seconds' is 1", "'comm_seconds', 0"});
-  for (const char* text : {"", "{", "[]", "7"}) {
+  expect(
+      [](json& p) { p["mesh"][0]["size"] = 2.5; },
+      {"field 'mesh': field 'size' is 2.5, wanted a whole number of at most 9223372036854775807"});
+  expect([](json& p) { p["bytes"] = ~uint64_t{0}; }, {"field 'bytes' is 18446744073709551615"});
+  expect([](json& p) { p["bytes"] = true; }, {"field 'bytes' has the wrong type"});
+  const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+  for (const std::string& text : {std::string(), std::string("{"), std::string("[]"),
+                                  std::string("7"), deep, "{\"format\": " + deep + "}"}) {
     try {
       plan_from_json(text, "plan.json");
-      ADD_FAILURE() << "'" << text << "' was read";
+      ADD_FAILURE() << "'" << text.substr(0, 40) << "' was read";
     } catch (const Error& e) {
       EXPECT_EQ(std::string(e.what()).find("plan.json: "), 0u) << e.what();
     }

@@ -210,6 +210,8 @@ TEST_F(Look, DamagedPlansAreRefusedByField) {
       {R"([{"op": "replace", "path": "/request/shard", "value": [1]}])", "field request.shard[0]"},
       {R"([{"op": "replace", "path": "/model/accumulate", "value": 1.5}])",
        "field model.accumulate"},
+      {R"([{"op": "replace", "path": "/model/accumulate", "value": 18446744073709551615}])",
+       "field model.accumulate"},
       {R"([{"op": "remove", "path": "/model/dtype"}])", "field model lacks 'dtype'"},
       {R"([{"op": "replace", "path": "/model/batch", "value": 4}])", "field 'model_hash' is "},
       {R"([{"op": "replace", "path": "/model/path", "value": "gone.onnx"}])", "gone.onnx"},
@@ -229,13 +231,18 @@ TEST_F(Look, DamagedPlansAreRefusedByField) {
        "evaluation: plan: field "},
       {R"([{"op": "remove", "path": "/train/values/wte.weight"}])",
        "field 'values' lacks 'wte.weight'"}};
-  for (const auto& [patch, part] : damages) {
-    folder_.write("damaged.json", good.patch(nlohmann::json::parse(patch)).dump());
+  const auto refused = [&](const std::string& file, const std::string& about, const char* part) {
+    folder_.write("damaged.json", file);
     const Outcome explain = folder_.shardrun("explain damaged.json");
-    EXPECT_EQ(explain.status, 2) << patch << "\n" << describe(explain);
-    EXPECT_EQ(messages(explain), 1) << patch << "\n" << describe(explain);
-    EXPECT_TRUE(says(message(explain), part)) << patch << "\n" << part << "\n" << describe(explain);
-  }
+    EXPECT_EQ(explain.status, 2) << about << "\n" << describe(explain);
+    EXPECT_EQ(messages(explain), 1) << about << "\n" << describe(explain);
+    EXPECT_TRUE(says(message(explain), part)) << about << "\n" << part << "\n" << describe(explain);
+  };
+  for (const auto& [patch, part] : damages)
+    refused(good.patch(nlohmann::json::parse(patch)).dump(), patch, part);
+  refused("{\"train\": ", "cut off", "damaged.json: is not JSON");
+  refused("{\"train\": " + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}",
+          "a million lists", "nested deeper than 64");
 }
 
 /// What comes out when one asks again lies as the plan's own requests say, too.
