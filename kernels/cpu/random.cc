@@ -18,7 +18,7 @@ void merge_whole_dims(Shape& shape, Shape& global, std::vector<int64_t>& start) 
   }
 }
 
-constexpr int64_t kDrawn = 64;
+constexpr int64_t kDrawn = kPhiloxWords;
 
 /// Elements of a tensor that is part of a whole one, and the numbers drawn for them.
 struct Draws {

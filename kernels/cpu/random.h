@@ -16,17 +16,12 @@ inline uint32_t keep_threshold(double p) {
 /// each(i, words, count): the random bits of elements position + i, position + i + 1, …, below n.
 template <class Each>
 void draw_runs(const RandomStream& stream, uint64_t position, int64_t n, const Each& each) {
-  alignas(64) uint32_t c[4][kPhiloxBlocks];
+  alignas(64) uint32_t words[kPhiloxWords];
   for (int64_t done = 0; done < n;) {
-    const uint64_t first = (position + static_cast<uint64_t>(done)) / 4;
-    draw_blocks(
-        stream, [&](int64_t b) { return first + static_cast<uint64_t>(b); }, c);
-    const int64_t skip = static_cast<int64_t>((position + static_cast<uint64_t>(done)) % 4);
-    const int64_t count = std::min(n - done, 4 * kPhiloxBlocks - skip);
-    alignas(64) uint32_t words[4 * kPhiloxBlocks];  // in the order of the elements
-    for (int64_t b = 0; b < kPhiloxBlocks; ++b) {
-      for (int64_t w = 0; w < 4; ++w) words[4 * b + w] = c[w][b];
-    }
+    const uint64_t from = position + static_cast<uint64_t>(done);
+    draw_words(stream, from / 4, words);
+    const auto skip = static_cast<int64_t>(from % 4);
+    const int64_t count = std::min(n - done, kPhiloxWords - skip);
     each(done, words + skip, count);
     done += count;
   }
@@ -37,9 +32,9 @@ inline void draw_keep(const RandomStream& stream, uint64_t position, int64_t n, 
                       float factor, float* keep) {
   const uint32_t threshold = keep_threshold(p);
   draw_runs(stream, position, n, [&](int64_t done, const uint32_t* word, int64_t count) {
+    const float kept = factor;  // not read again behind each number that is written
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i)
-      keep[done + i] = (word[i] >> 8) >= threshold ? factor : 0.0f;
+    for (int64_t i = 0; i < count; ++i) keep[done + i] = (word[i] >> 8) >= threshold ? kept : 0.0f;
   });
 }
 

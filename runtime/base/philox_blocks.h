@@ -1,34 +1,113 @@
-// Several Philox blocks at a time: for loops that are compiled with -fopenmp-simd.
+// Several Philox blocks at a time, in vectors of the processor's width.
 #pragma once
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include <cstring>
 
 #include "base/philox.h"
 
 namespace shardrun {
 
-/// Blocks made at a time, so that the compiler can vectorise them.
-inline constexpr int64_t kPhiloxBlocks = 16;
+/// Blocks, and words of consecutive blocks, made at a time.
+inline constexpr int64_t kPhiloxBlocks = 16, kPhiloxWords = 128;
+
+namespace philox {
+
+// A word of a block in the low half of each lane, so that products of words, which fill lanes, need
+// no moves; what is in the high halves does not matter. product: of low halves. kFirst, kLast:
+// which lanes of two vectors side by side make the first and the last half of both interleaved.
+#if defined(__AVX512F__)
+using Lanes [[gnu::vector_size(64)]] = uint64_t;
+inline Lanes product(Lanes a, Lanes b) {
+  // The unmasked one has an undefined operand, of which GCC 12 warns.
+  return reinterpret_cast<Lanes>(
+      _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+}
+inline constexpr Lanes kFirst = {0, 8, 1, 9, 2, 10, 3, 11}, kLast = {4, 12, 5, 13, 6, 14, 7, 15};
+#elif defined(__AVX2__)
+using Lanes [[gnu::vector_size(32)]] = uint64_t;
+inline Lanes product(Lanes a, Lanes b) {
+  return reinterpret_cast<Lanes>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+inline constexpr Lanes kFirst = {0, 4, 1, 5}, kLast = {2, 6, 3, 7};
+#else
+using Lanes [[gnu::vector_size(16)]] = uint64_t;
+inline Lanes product(Lanes a, Lanes b) {
+#if defined(__SSE2__)
+  return reinterpret_cast<Lanes>(
+      _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  return (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF);
+#endif
+}
+inline constexpr Lanes kFirst = {0, 2}, kLast = {1, 3};
+#endif
+inline constexpr int64_t kLanes = sizeof(Lanes) / sizeof(uint64_t);
+
+inline Lanes all(uint32_t word) { return Lanes{} + word; }
+
+/// `kCount` blocks. word[w][v]: word w of block v * kLanes + lane, as lane of the vector.
+template <int64_t kCount>
+struct Blocks {
+  static constexpr int64_t kVectors = kCount / kLanes;
+  Lanes word[4][kVectors];
+
+  template <class BlockNumber>
+  Blocks(const RandomStream& stream, const BlockNumber& number) {
+    uint64_t numbers[kCount];
+    for (int64_t b = 0; b < kCount; ++b) numbers[b] = number(b);
+    for (int64_t v = 0; v < kVectors; ++v) {
+      std::memcpy(&word[0][v], numbers + v * kLanes, sizeof(Lanes));
+      word[1][v] = word[0][v] >> 32;
+      word[2][v] = all(static_cast<uint32_t>(stream.step));
+      word[3][v] = all(static_cast<uint32_t>(stream.stream));
+    }
+    uint32_t r0 = static_cast<uint32_t>(stream.seed ^ (stream.stream >> 32));
+    uint32_t r1 = static_cast<uint32_t>(stream.seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < kVectors; ++v) {
+        const Lanes p0 = product(word[0][v], all(0xD2511F53));
+        const Lanes p1 = product(word[2][v], all(0xCD9E8D57));
+        word[0][v] = (p1 >> 32) ^ word[1][v] ^ all(r0), word[1][v] = p1;
+        word[2][v] = (p0 >> 32) ^ word[3][v] ^ all(r1), word[3][v] = p0;
+      }
+      r0 += 0x9E3779B9, r1 += 0xBB67AE85;
+    }
+  }
+};
+
+}  // namespace philox
 
 /// Words c[w][b] of the blocks whose numbers are given: stream.block(number(b))[w].
 template <class BlockNumber>
-void draw_blocks(const RandomStream& stream, BlockNumber&& number,
+void draw_blocks(const RandomStream& stream, const BlockNumber& number,
                  uint32_t (&c)[4][kPhiloxBlocks]) {
-  for (int64_t b = 0; b < kPhiloxBlocks; ++b) {
-    const uint64_t block = number(b);
-    c[0][b] = static_cast<uint32_t>(block), c[1][b] = static_cast<uint32_t>(block >> 32);
-    c[2][b] = static_cast<uint32_t>(stream.step), c[3][b] = static_cast<uint32_t>(stream.stream);
+  const philox::Blocks<kPhiloxBlocks> blocks(stream, number);
+  for (int64_t w = 0; w < 4; ++w) {
+    uint64_t lanes[kPhiloxBlocks];
+    std::memcpy(lanes, blocks.word[w], sizeof lanes);
+    for (int64_t b = 0; b < kPhiloxBlocks; ++b) c[w][b] = static_cast<uint32_t>(lanes[b]);
   }
-  uint32_t r0 = static_cast<uint32_t>(stream.seed ^ (stream.stream >> 32));
-  uint32_t r1 = static_cast<uint32_t>(stream.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-#pragma omp simd
-    for (int64_t b = 0; b < kPhiloxBlocks; ++b) {
-      const uint64_t p0 = uint64_t{0xD2511F53} * c[0][b], p1 = uint64_t{0xCD9E8D57} * c[2][b];
-      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c[1][b] ^ r0;
-      const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c[3][b] ^ r1;
-      c[0][b] = n0, c[1][b] = static_cast<uint32_t>(p1), c[2][b] = n2,
-      c[3][b] = static_cast<uint32_t>(p0);
-    }
-    r0 += 0x9E3779B9, r1 += 0xBB67AE85;
+}
+
+/// words[i] = stream.bits(4 * first + i): of the blocks from `first` on.
+inline void draw_words(const RandomStream& stream, uint64_t first,
+                       uint32_t (&words)[kPhiloxWords]) {
+  using philox::Lanes;
+  const philox::Blocks<kPhiloxWords / 4> blocks(
+      stream, [&](int64_t b) { return first + static_cast<uint64_t>(b); });
+  for (int64_t v = 0; v < blocks.kVectors; ++v) {
+    const auto& w = blocks.word;
+    const Lanes front = (w[0][v] & 0xFFFFFFFF) | w[1][v] << 32;
+    const Lanes back = (w[2][v] & 0xFFFFFFFF) | w[3][v] << 32;
+    const Lanes made[2] = {__builtin_shuffle(front, back, philox::kFirst),
+                           __builtin_shuffle(front, back, philox::kLast)};
+    std::memcpy(words + 4 * v * philox::kLanes, made, sizeof made);
   }
 }
 

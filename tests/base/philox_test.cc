@@ -8,8 +8,25 @@
 #include <numbers>
 #include <vector>
 
+#include "base/philox_blocks.h"
+
 namespace shardrun {
 namespace {
+
+TEST(Philox, BlocksInBulkAreThoseOneByOne) {
+  const RandomStream stream{0x123456789ABCDEF0, 0xFEDCBA9876543210, 77};
+  for (uint64_t first :
+       {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 9, (uint64_t{1} << 61) + 7}) {
+    const auto number = [&](int64_t b) { return first + 3 * static_cast<uint64_t>(b); };
+    uint32_t c[4][kPhiloxBlocks], words[kPhiloxWords];
+    draw_blocks(stream, number, c);
+    draw_words(stream, first, words);
+    for (int64_t i = 0; i < kPhiloxBlocks * 4; ++i)
+      ASSERT_EQ(c[i % 4][i / 4], stream.block(number(i / 4))[static_cast<size_t>(i % 4)]) << i;
+    for (int64_t i = 0; i < kPhiloxWords; ++i)
+      ASSERT_EQ(words[i], stream.bits(4 * first + static_cast<uint64_t>(i))) << first << " + " << i;
+  }
+}
 
 TEST(Philox, NormalsInBulkAreThoseOneByOne) {
   const RandomStream stream{90210, 7, 3};
