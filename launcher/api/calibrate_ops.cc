@@ -4,6 +4,7 @@
 
 #include "calibrate.h"
 #include "graph/op_def.h"
+#include "graph/ops/group_rows.h"
 #include "graph/ops/optimizer.h"
 #include "graph/ops/post.h"
 #include "planner/kernel_cost.h"
@@ -14,6 +15,7 @@ namespace {
 using Ints = std::vector<int64_t>;
 constexpr double kKi = 1024, kMi = 1024 * 1024;
 const std::vector<double> kSizes = {4 * kKi, 32 * kKi, 256 * kKi, 2 * kMi, 16 * kMi};
+const std::vector<double> kFewSizes = {8 * kKi, 256 * kKi, 4 * kMi};
 
 int64_t whole(double size) { return std::max<int64_t>(1, std::llround(size)); }
 
@@ -142,11 +144,6 @@ std::vector<CalibrationOp> movement_calls() {
     const Shape s = matrix(n / 2);
     return call("tile", {{"repeats", Ints{2, 1}}}, {{t, s}});
   }));
-  out.push_back(by_bytes("gather_grad", "", [](DType t, double n) {
-    const Shape s = matrix(n);
-    return call("gather_grad", {{"axis", int64_t{0}}, {"size", 4 * s[0]}},
-                {{t, s}, {DType::i64, {s[0]}}});
-  }));
   out.push_back(by_bytes("dropout", "", [](DType t, double n) {
     const Shape s = matrix(n);
     return call("dropout",
@@ -234,6 +231,116 @@ std::vector<CalibrationOp> window_calls() {
   return out;
 }
 
+/// Ops that take rows by their numbers.
+std::vector<CalibrationOp> row_calls() {
+  std::vector<CalibrationOp> out;
+  const Attrs first = {{"axis", int64_t{0}}}, sum = {{"reduction", std::string("add")}};
+  const auto numbers = [](int64_t count) { return TensorType{DType::i64, {count}}; };
+  out.push_back(by_bytes("gather", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("gather", first, {{t, {4 * s[0], s[1]}}, numbers(s[0])});
+  }));
+  out.push_back(by_bytes("gather_grad", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("gather_grad", {{"axis", int64_t{0}}, {"size", 4 * s[0]}}, {{t, s}, numbers(s[0])});
+  }));
+  out.push_back(by_bytes("add_rows", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    CalibrationCall c = call("add_rows", first, {{t, {4 * s[0], s[1]}}, {t, s}, numbers(s[0])});
+    c.places = {0};
+    return c;
+  }));
+  out.push_back(by_bytes("gather_elements", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("gather_elements", first, {{t, s}, {DType::i64, s}});
+  }));
+  out.push_back(by_bytes("scatter_elements", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    Attrs attrs = sum;
+    attrs.set("axis", int64_t{0});
+    return call("scatter_elements", attrs, {{t, s}, {DType::i64, s}, {t, s}});
+  }));
+  out.push_back(by_bytes("gather_nd", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("gather_nd", {{"batch_dims", int64_t{0}}},
+                {{t, {4 * s[0], s[1]}}, {DType::i64, {s[0], 1}}});
+  }));
+  out.push_back(by_bytes("scatter_nd", "", [=](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("scatter_nd", sum, {{t, {4 * s[0], s[1]}}, {DType::i64, {s[0], 1}}, {t, s}});
+  }));
+  out.push_back(by_bytes("group_rows", "", [=](DType, double n) {
+    return call("group_rows", {{"size", whole(n / 4)}}, {numbers(whole(n))});
+  }));
+  // As a graph's edges: eight numbers each, four of a target, which several calls group by.
+  const std::pair<const char*, const char*> segments[] = {{"segment_max", "x"},
+                                                          {"segment_exp_sum", "xt"},
+                                                          {"segment_softmax", "x"},
+                                                          {"segment_softmax_reduce_grad", "xx"},
+                                                          {"segment_softmax_grad", "xx"}};
+  for (const auto& [op, operands] : segments) {
+    out.push_back(by_bytes(op, "", [=, op = op, kinds = std::string(operands)](DType t, double n) {
+      const int64_t edges = whole(n / 8), targets = whole(n / 32);
+      Attrs attrs = {{"grouped", int64_t{1}}};
+      std::vector<TensorType> in;
+      for (const char kind : kinds)
+        in.push_back(kind == 'x' ? TensorType{t, {edges, 8}}
+                                 : TensorType{DType::f32, {targets, 8}});
+      if (kinds.back() == 'x') attrs.set("size", targets);
+      in.push_back(numbers(edges));
+      in.push_back({DType::i32, {RowGroups::elements(targets, edges)}});
+      return call(op, attrs, in);
+    }));
+  }
+  return out;
+}
+
+/// Ops of whose dims some stay, or whose attributes say how large a result is.
+std::vector<CalibrationOp> other_calls() {
+  std::vector<CalibrationOp> out;
+  out.push_back(by_bytes("cross_entropy_grad", "", [](DType t, double n) {
+    const Shape s = matrix(n);
+    const TensorType loss{DType::f32, {s[0]}};
+    return call("cross_entropy_grad", {}, {loss, {t, s}, {DType::i64, {s[0]}}, loss});
+  }));
+  out.push_back(by_bytes("batch_norm_grad", "", [](DType t, double n) {
+    const TensorType x{t, {whole(n / 1024), 4, 4, 64}}, c{DType::f32, {64}};
+    return call("batch_norm_grad",
+                {{"eps", 1e-5}, {"count", x.shape[0] * 16}, {"channels_last", int64_t{1}}},
+                {x, x, c, c, c, {DType::f64, {2, 64}}});
+  }));
+  out.push_back(by_bytes("batch_statistics", "", [](DType t, double n) {
+    return call("batch_statistics", {{"count", int64_t{4}}, {"dtype", std::string(to_string(t))}},
+                {{DType::f64, {2, whole(n)}}});
+  }));
+  out.push_back(by_bytes("top_k", "", [](DType t, double n) {
+    return call("top_k", {{"axis", int64_t{1}}, {"k", int64_t{1}}, {"largest", int64_t{1}}},
+                {{t, matrix(n)}});
+  }));
+  out.push_back(by_bytes("trilu", "", [](DType t, double n) {
+    return call("trilu", {{"upper", int64_t{0}}, {"k", int64_t{0}}}, {{t, matrix(n)}});
+  }));
+  out.push_back(by_bytes("fill", "", [](DType t, double n) {
+    return call("fill",
+                {{"shape", matrix(n)}, {"dtype", std::string(to_string(t))}, {"value", 1.0}}, {});
+  }));
+  out.push_back(by_bytes("iota", "", [](DType, double n) {
+    return call("iota", {{"shape", matrix(n)}, {"dtype", std::string("i64")}, {"axis", int64_t{0}}},
+                {});
+  }));
+  out.push_back(by_bytes("random_uniform", "", [](DType, double n) {
+    const Shape s = matrix(n);
+    return call("random_uniform",
+                {{"shape", s},
+                 {"global_shape", s},
+                 {"start", Ints{0, 0}},
+                 {"key", int64_t{11}},
+                 {"seed", int64_t{3}}},
+                {{DType::i64, {}}});
+  }));
+  return out;
+}
+
 }  // namespace
 
 std::vector<CalibrationOp> calibration_ops() {
@@ -241,18 +348,22 @@ std::vector<CalibrationOp> calibration_ops() {
   for (auto family : {movement_calls, window_calls}) {
     for (CalibrationOp& op : family()) out.push_back(std::move(op));
   }
-  std::erase_if(out, [](const CalibrationOp& op) { return find_op(op.op) == nullptr; });
   std::vector<CalibrationOp> others;
+  for (auto family : {row_calls, other_calls}) {
+    for (CalibrationOp& op : family()) others.push_back(std::move(op));
+  }
+  const auto has = [](const std::vector<CalibrationOp>& ops, const std::string& name) {
+    return std::any_of(ops.begin(), ops.end(),
+                       [&](const CalibrationOp& op) { return op.op == name; });
+  };
   for (const OpDef* def : all_ops()) {
     // What has post-ops takes as long as without, and what these read.
-    const bool written = def->name == "matmul" || has_post_ops(def->name) ||
-                         def->name.starts_with("attention") ||
-                         std::any_of(out.begin(), out.end(),
-                                     [&](const CalibrationOp& op) { return op.op == def->name; });
-    if (written || !stretches(*def)) continue;
+    const bool by_grid = def->name == "matmul" || def->name.starts_with("attention");
+    if (by_grid || has_post_ops(def->name) || has(out, def->name) || has(others, def->name) ||
+        !stretches(*def))
+      continue;
     others.push_back(by_bytes(
         def->name, "", [def](DType dtype, double times) { return stretched(*def, dtype, times); }));
-    others.back().sizes = {8 * kKi, 256 * kKi, 4 * kMi};
   }
   // What every training step is made of goes first, in case time runs out.
   const std::vector<std::string> usual = {"add",
@@ -265,6 +376,7 @@ std::vector<CalibrationOp> calibration_ops() {
                                           "cross_entropy",
                                           "cross_entropy_grad",
                                           "gather",
+                                          "gather_grad",
                                           "reduce_sum_squares",
                                           "rms_norm",
                                           "rms_norm_grad",
@@ -281,7 +393,7 @@ std::vector<CalibrationOp> calibration_ops() {
   std::stable_sort(others.begin(), others.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
   for (CalibrationOp& op : others) {
-    if (place(op) < static_cast<std::ptrdiff_t>(usual.size())) op.sizes = kSizes;
+    if (place(op) == static_cast<std::ptrdiff_t>(usual.size())) op.sizes = kFewSizes;
   }
   const auto rest = std::find_if(others.begin(), others.end(), [&](const CalibrationOp& op) {
     return place(op) == static_cast<std::ptrdiff_t>(usual.size());

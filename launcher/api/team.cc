@@ -14,6 +14,7 @@
 #include "base/round_up.h"
 #include "base/thread_group.h"
 #include "graph/op_def.h"
+#include "graph/ops/group_rows.h"
 #include "graph/program.h"
 #include "threads.h"
 
@@ -99,9 +100,14 @@ class Operands {
     return {set.in, set.out, workspace_, stream_, set.kept};
   }
 
-  /// Random elements, made on the host, and those over and over.
+  /// Random elements, made on the host, and those over and over; the groups of such numbers.
   static void fill(Device& device, const TensorView& operand, const CalibrationCall& call,
                    size_t index) {
+    if (is_grouped(call.node) && index + 1 == call.in.size()) {
+      const Tensor groups = groups_of(call);
+      device.copy_in(operand.data, groups.data(), byte_size(groups.type()));
+      return;
+    }
     const int64_t element = size_of(operand.type.dtype), count = operand.count(),
                   made = std::min(count, kMade);
     const Tensor some({operand.type.dtype, {made}});
@@ -113,16 +119,28 @@ class Operands {
     }
   }
 
+  static Tensor groups_of(const CalibrationCall& call) {
+    const RowGroups groups = RowGroups::wanted_by(call.node, call.in).value();
+    const Tensor numbers(call.in[groups.numbers]);
+    fill(numbers.view(), call, groups.numbers);
+    Node node;
+    node.op = node.name = "group_rows";
+    node.attrs = {{"size", groups.size}, {"offset", groups.offset}};
+    return run_reference(node, {&numbers, 1})[0];
+  }
+
   static void fill(const TensorView& operand, const CalibrationCall& call, size_t index) {
     const DType dtype = operand.type.dtype;
     const OpDef& def = op_def(call.node.op);
-    const int64_t bound = is_float(dtype) || def.index_bound == nullptr
-                              ? 2
-                              : def.index_bound(call.node, call.in, index).value_or(2);
+    const int64_t bound =
+        is_float(dtype) || def.index_bound == nullptr
+            ? 2
+            : def.index_bound(call.node, ungrouped(call.node, call.in), index).value_or(2);
     dispatch(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       uint32_t state = 12345;
       for (int64_t i = 0; i < operand.count(); ++i) {
+        if (i % kMade == 0) state = 12345;
         state = state * 1664525u + 1013904223u;
         const uint32_t random = state >> 8;  // 24 bits; the low ones repeat soon
         if constexpr (std::is_same_v<T, bool>) {

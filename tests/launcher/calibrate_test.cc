@@ -6,13 +6,20 @@
 
 #include <cmath>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/round_up.h"
+#include "graph/op_def.h"
+#include "graph/ops/group_rows.h"
+#include "graph/ops/post.h"
+#include "graph/program.h"
 #include "kernels/cpu/cpu.h"
 #include "launcher/api/backend.h"
 #include "launcher/api/gpu_cluster.h"
 #include "planner/cluster_file.h"
+#include "planner/kernel_cost.h"
 #include "tests/launcher/far_rank.h"
 
 namespace shardrun {
@@ -33,6 +40,25 @@ const Backend& backend() {
 }
 
 namespace {
+
+/// Products and attention are measured over grids of sizes; what has post-ops, as the op without;
+/// a reshape takes no time.
+TEST(Calibrate, EveryOpIsMeasured) {
+  std::set<std::string> measured;
+  for (const CalibrationOp& op : calibration_ops()) {
+    measured.insert(op.op);
+    const CalibrationCall call = op.call(DType::f32, op.sizes.back());
+    const KernelWork work = work_of(call.node, call.in, infer_types(call.node, call.in));
+    EXPECT_NEAR((op.by_flops ? work.flops : work.bytes) / op.sizes.back(), 1, 0.1) << op.op;
+  }
+  for (const OpDef* def : all_ops()) {
+    const bool elsewhere =
+        def->name == "matmul" || def->name.starts_with("attention") || def->name == "reshape";
+    EXPECT_TRUE(elsewhere || has_post_ops(def->name) || measured.erase(def->name) == 1)
+        << def->name;
+  }
+  EXPECT_EQ(measured, std::set<std::string>{});
+}
 
 TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
   const auto device = std::make_shared<testing::FarDevice>();
@@ -56,11 +82,40 @@ TEST(Calibrate, OperandsLieOnTheDevice) {
   EXPECT_GT(measure_call(team, matmul_call(DType::bf16, "nt", {512, 1024, 512})), 0);
   int calls = 0;
   for (const CalibrationOp& op : calibration_ops()) {
-    if (op.op != "gather" && op.op != "adamw" && op.op != "gather_grad") continue;
+    if (op.op != "gather" && op.op != "adamw" && op.op != "gather_grad" &&
+        op.op != "segment_softmax")
+      continue;
     EXPECT_GT(measure_call(team, op.call(DType::f32, 0x1p22)), 0) << op.op;
     ++calls;
   }
-  EXPECT_GE(calls, 1);
+  EXPECT_EQ(calls, 4);
+}
+
+/// Rows that are given by groups lie in those that their numbers say.
+TEST(Calibrate, GroupsAreThoseOfTheNumbers) {
+  constexpr int64_t kRows = 600000, kPlaces = 1000;  // more than are made at random
+  CalibrationCall call;
+  call.node.op = call.node.name = "segment_max";
+  call.node.attrs = {{"size", kPlaces}, {"grouped", int64_t{1}}};
+  call.in = {{DType::f32, {kRows, 1}},
+             {DType::i64, {kRows}},
+             {DType::i32, {RowGroups::elements(kPlaces, kRows)}}};
+  testing::FarDevice device;
+  Team::Scratch scratch(device);
+  work_of_call(call, 1, scratch).run(0);
+  const char* at = scratch.bytes(1) + round_up(4 * kRows, kArenaAlignment);
+  std::vector<int64_t> numbers(kRows);
+  device.copy_out(numbers.data(), at, 8 * kRows);
+  at += round_up(8 * kRows, kArenaAlignment);
+  std::vector<int32_t> first(static_cast<size_t>(RowGroups::elements(kPlaces, kRows)));
+  device.copy_out(first.data(), at, byte_size(call.in[2]));
+  const int32_t* order = first.data() + kPlaces + 2;
+  ASSERT_EQ(first[kPlaces], kRows);
+  for (size_t place = 0; place < kPlaces; ++place) {
+    ASSERT_LE(first[place], first[place + 1]);
+    for (int32_t k = first[place]; k < first[place + 1]; ++k)
+      ASSERT_EQ(numbers[static_cast<size_t>(order[k])], place) << "row " << order[k];
+  }
 }
 
 /// As in a step: over parameters and moments, which no cache holds.
@@ -69,9 +124,10 @@ TEST(Calibrate, UpdatesWriteWhatTheyRead) {
   for (const CalibrationOp& op : calibration_ops()) {
     const CalibrationCall call = op.call(DType::f32, op.by_flops ? 1e7 : 0x1p22);
     EXPECT_EQ(call.from_memory, op.op == "adamw" || op.op == "sgd") << op.op;
-    const std::vector<int> places = op.op == "adamw" ? std::vector<int>{0, 2, 3}
-                                    : op.op == "sgd" ? std::vector<int>{0, 2}
-                                                     : std::vector<int>{};
+    const std::vector<int> places = op.op == "adamw"      ? std::vector<int>{0, 2, 3}
+                                    : op.op == "sgd"      ? std::vector<int>{0, 2}
+                                    : op.op == "add_rows" ? std::vector<int>{0}
+                                                          : std::vector<int>{};
     EXPECT_EQ(call.places, places) << op.op;
     updates += call.from_memory;
   }
