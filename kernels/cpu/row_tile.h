@@ -2,7 +2,7 @@
 // parts.
 #pragma once
 
-#include "kernels/cpu/functions.h"
+#include "kernels/cpu/lane_functions.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/simd.h"
 
@@ -98,14 +98,6 @@ inline Lanes top_of(const RowTile& x) {
   Lanes top = Lanes{} - std::numeric_limits<float>::infinity();
   for (int64_t c = 0; c < x.columns(); ++c) top = x[c] > top ? x[c] : top;
   return top;
-}
-
-inline Lanes log(const Lanes& x) {
-  alignas(64) float v[kLanes];
-  store_lanes(v, x);
-#pragma omp simd
-  for (int64_t i = 0; i < kLanes; ++i) v[i] = log(v[i]);
-  return load_lanes(v);
 }
 
 }  // namespace shardrun::cpu

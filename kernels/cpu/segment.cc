@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/functions.h"
+#include "kernels/cpu/lane_functions.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/sorted_rows.h"
 
@@ -25,8 +25,8 @@ struct Segments {
   int64_t grain() const { return row_grain(count * inner / std::max<int64_t>(1, extent)); }
 };
 
-/// Columns [c, c + n), at most kBlock, of a segment, whose rows stand in order[from, to). They
-/// begin at element `at` of a table.
+/// Columns [c, c + n), n <= kLanes, of a segment, whose rows stand in order[from, to). They begin
+/// at element `at` of a table.
 struct Part {
   int64_t c, n, at;
   int32_t from, to;
@@ -36,9 +36,9 @@ struct Part {
 template <class F>
 void for_parts(const Segments& s, const SortedRows& rows, int64_t begin, int64_t end, F&& f) {
   for (int64_t r = begin; r < end; ++r) {
-    for_blocks(s.inner, [&](int64_t c, int64_t n) {
-      f(Part{c, n, r * s.inner + c, rows.first[r], rows.first[r + 1]});
-    });
+    for (int64_t c = 0; c < s.inner; c += kLanes) {
+      f(Part{c, std::min(kLanes, s.inner - c), r * s.inner + c, rows.first[r], rows.first[r + 1]});
+    }
   }
 }
 
@@ -48,45 +48,43 @@ void for_rows(const Segments& s, const SortedRows& rows, const Part& part, F&& f
   for (int32_t k = part.from; k < part.to; ++k) f(rows.order[k] * s.inner + part.c);
 }
 
-// ---- sums and maxima of a part: n numbers
+// ---- sums and maxima of a part. T is x's type in memory: float, or uint16_t for bf16.
 
-void find_top(const Segments& s, const SortedRows& rows, const TensorView& x, const Part& part,
-              float* top) {
-  alignas(64) float buffer[kBlock];
-  const int64_t n = part.n;
-  std::fill_n(top, n, kNever);
+template <class T>
+Lanes find_top(const Segments& s, const SortedRows& rows, const T* x, const Part& part) {
+  Lanes top = Lanes{} + kNever;
   for_rows(s, rows, part, [&](int64_t at) {
-    const float* v = floats(x, at, n, buffer);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) top[i] = v[i] > top[i] ? v[i] : top[i];
+    const Lanes v = load_lanes(x + at, part.n);
+    top = v > top ? v : top;
   });
+  return top;
 }
 
-void sum_exp(const Segments& s, const SortedRows& rows, const TensorView& x, const Part& part,
-             const float* top, float* total) {
-  alignas(64) float buffer[kBlock];
-  const int64_t n = part.n;
-  std::fill_n(total, n, 0.0f);
-  for_rows(s, rows, part, [&](int64_t at) {
-    const float* v = floats(x, at, n, buffer);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) total[i] += exp(v[i] - top[i]);
-  });
+template <class T>
+Lanes sum_exp(const Segments& s, const SortedRows& rows, const T* x, const Part& part,
+              const Lanes& top) {
+  Lanes total{};
+  for_rows(s, rows, part, [&](int64_t at) { total += exp(load_lanes(x + at, part.n) - top); });
+  return total;
 }
 
-void sum_products(const Segments& s, const SortedRows& rows, const KernelArgs& args,
-                  const Part& part, float* sum) {
-  alignas(64) float db[kBlock], yb[kBlock];
-  const int64_t n = part.n;
-  std::fill_n(sum, n, 0.0f);
-  for_rows(s, rows, part, [&](int64_t at) {
-    const float *dy = floats(args.in[0], at, n, db), *y = floats(args.in[1], at, n, yb);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) sum[i] += dy[i] * y[i];
-  });
+template <class T>
+Lanes sum_products(const Segments& s, const SortedRows& rows, const T* dy, const T* y,
+                   const Part& part) {
+  Lanes sum{};
+  for_rows(s, rows, part,
+           [&](int64_t at) { sum += load_lanes(dy + at, part.n) * load_lanes(y + at, part.n); });
+  return sum;
 }
 
-/// make(segments, rows, args, part) writes a part of the result, a table.
+/// f(T{}) with the type in memory of the call's first operand.
+template <class F>
+void in_type(const KernelArgs& args, F&& f) {
+  if (args.in[0].type.dtype == DType::f32) return f(float{});
+  f(uint16_t{});
+}
+
+/// make(segments, rows, args, part, T{}) is a part of the result, a table.
 template <class F>
 PreparedKernel table_kernel(const KernelCall& call, F make) {
   const RowSort sort(call);
@@ -94,120 +92,111 @@ PreparedKernel table_kernel(const KernelCall& call, F make) {
   return {[=](const KernelArgs& args) {
             if (args.out[0].count() == 0) return;
             const SortedRows rows = sort.of(args);
-            parallel_ranges(s.extent, s.grain(), [&](int64_t begin, int64_t end) {
-              for_parts(s, rows, begin, end, [&](const Part& part) { make(s, rows, args, part); });
+            auto* out = args.out[0].as<float>();
+            in_type(args, [&](auto type) {
+              parallel_ranges(s.extent, s.grain(), [&](int64_t begin, int64_t end) {
+                for_parts(s, rows, begin, end, [&](const Part& part) {
+                  store_lanes(out + part.at, make(s, rows, args, part, type), part.n);
+                });
+              });
             });
           },
           sort.workspace_bytes, "cpu:sort"};
 }
 
 PreparedKernel segment_max(const KernelCall& call) {
-  return table_kernel(
-      call, [](const Segments& s, const SortedRows& rows, const KernelArgs& args, const Part& p) {
-        find_top(s, rows, args.in[0], p, args.out[0].as<float>() + p.at);
-      });
+  return table_kernel(call, []<class T>(const Segments& s, const SortedRows& rows,
+                                        const KernelArgs& args, const Part& part,
+                                        T) { return find_top(s, rows, args.in[0].as<T>(), part); });
 }
 
 PreparedKernel segment_exp_sum(const KernelCall& call) {
-  return table_kernel(call, [](const Segments& s, const SortedRows& rows, const KernelArgs& args,
-                               const Part& p) {
-    sum_exp(s, rows, args.in[0], p, args.in[1].as<float>() + p.at, args.out[0].as<float>() + p.at);
+  return table_kernel(call, []<class T>(const Segments& s, const SortedRows& rows,
+                                        const KernelArgs& args, const Part& part, T) {
+    const Lanes top = load_lanes(args.in[1].as<float>() + part.at, part.n);
+    return sum_exp(s, rows, args.in[0].as<T>(), part, top);
   });
 }
 
 PreparedKernel reduce_grad(const KernelCall& call) {
-  return table_kernel(
-      call, [](const Segments& s, const SortedRows& rows, const KernelArgs& args, const Part& p) {
-        sum_products(s, rows, args, p, args.out[0].as<float>() + p.at);
-      });
+  return table_kernel(call, []<class T>(const Segments& s, const SortedRows& rows,
+                                        const KernelArgs& args, const Part& part, T) {
+    return sum_products(s, rows, args.in[0].as<T>(), args.in[1].as<T>(), part);
+  });
 }
 
 // ---- the softmax itself
 
-/// Segments [begin, end), of at most kBlock elements together, by way of a buffer.
-void softmax_of_few(const Segments& s, const SortedRows& rows, const KernelArgs& args,
-                    int64_t begin, int64_t end) {
-  alignas(64) float buffer[kBlock];
-  const TensorView &x = args.in[0], &y = args.out[0];
+/// Segments [begin, end), of at most kBlock elements together and at most kLanes columns, by way of
+/// a buffer. Vectors stick out of rows; what is behind is written later.
+template <class T>
+void softmax_of_few(const Segments& s, const SortedRows& rows, const T* x, T* y, int64_t begin,
+                    int64_t end) {
+  alignas(64) float buffer[kBlock + kLanes], shift[kBlock + kLanes];
   const int64_t inner = s.inner;
-  const int32_t first = rows.first[begin], last = rows.first[end];
-  for (int32_t k = first; k < last; ++k) {
-    float* to = buffer + (k - first) * inner;
-    const float* v = floats(x, rows.order[k] * inner, inner, to);
-    if (v != to) std::copy_n(v, inner, to);
-  }
-  const auto columns = [&](auto&& f) {  // of each segment, n elements `inner` apart
+  const auto each = [&](auto&& f) {  // f(a segment's rows, how many, where in the buffer)
+    int64_t at = 0;
     for (int64_t r = begin; r < end; ++r) {
-      float* at = buffer + (rows.first[r] - first) * inner;
-      for (int64_t c = 0; c < inner; ++c) f(at + c, rows.first[r + 1] - rows.first[r]);
+      const int32_t count = rows.first[r + 1] - rows.first[r];
+      f(rows.order + rows.first[r], count, at);
+      at += count * inner;
     }
+    return at;
   };
-  columns([inner](float* at, int64_t n) {
-    float top = kNever;
-    for (int64_t i = 0; i < n; ++i) top = at[i * inner] > top ? at[i * inner] : top;
-    for (int64_t i = 0; i < n; ++i) at[i * inner] -= top;
+  const int64_t elements = each([&](const int32_t* row, int32_t count, int64_t at) {
+    Lanes top = Lanes{} + kNever;
+    for (int32_t k = 0; k < count; ++k) {
+      const Lanes v = load_lanes(x + row[k] * inner, inner);
+      top = v > top ? v : top;
+      store_lanes(buffer + at + k * inner, v);
+    }
+    for (int32_t k = 0; k < count; ++k) store_lanes(shift + at + k * inner, top);
   });
-  const int64_t elements = (last - first) * inner;
 #pragma omp simd
-  for (int64_t i = 0; i < elements; ++i) buffer[i] = exp(buffer[i]);
-  columns([inner](float* at, int64_t n) {
-    float sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += at[i * inner];
-    const float inverse = 1 / sum;
-    for (int64_t i = 0; i < n; ++i) at[i * inner] *= inverse;
+  for (int64_t i = 0; i < elements; ++i) buffer[i] = exp(buffer[i] - shift[i]);
+  each([&](const int32_t* row, int32_t count, int64_t at) {
+    Lanes sum{};
+    for (int32_t k = 0; k < count; ++k) sum += load_lanes(buffer + at + k * inner);
+    const Lanes inverse = 1.0f / sum;
+    for (int32_t k = 0; k < count; ++k)
+      store_lanes(y + row[k] * inner, load_lanes(buffer + at + k * inner) * inverse, inner);
   });
-  for (int32_t k = first; k < last; ++k) {
-    const float* from = buffer + (k - first) * inner;
-    const int64_t at = rows.order[k] * inner;
-    if (y.type.dtype == DType::f32) std::copy_n(from, inner, y.as<float>() + at);
-    put(y, at, inner, from);
-  }
 }
 
-/// exp(x - top) / total of n elements from `at` on.
-void divide(const KernelArgs& args, int64_t at, int64_t n, const float* top, const float* total) {
-  alignas(64) float xb[kBlock], yb[kBlock];
-  const float* x = floats(args.in[0], at, n, xb);
-  float* y = place(args.out[0], at, yb);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = exp(x[i] - top[i]) / total[i];
-  put(args.out[0], at, n, y);
-}
-
-/// y (dy - sums) of n elements from `at` on.
-void subtract(const KernelArgs& args, int64_t at, int64_t n, const float* sums) {
-  alignas(64) float db[kBlock], yb[kBlock], ob[kBlock];
-  const float *dy = floats(args.in[0], at, n, db), *y = floats(args.in[1], at, n, yb);
-  float* dx = place(args.out[0], at, ob);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = y[i] * (dy[i] - sums[i]);
-  put(args.out[0], at, n, dx);
-}
-
+template <class T>
 void softmax_of(const Segments& s, const SortedRows& rows, const KernelArgs& args, int64_t begin,
                 int64_t end) {
+  const T* x = args.in[0].as<T>();
+  T* y = args.out[0].as<T>();
   for (int64_t r = begin, next; r < end; r = next) {
     next = r;
-    while (next < end && (rows.first[next + 1] - rows.first[r]) * s.inner <= kBlock) ++next;
+    while (s.inner <= kLanes && next < end &&
+           (rows.first[next + 1] - rows.first[r]) * s.inner <= kBlock)
+      ++next;
     if (next > r) {
-      softmax_of_few(s, rows, args, r, next);
+      softmax_of_few(s, rows, x, y, r, next);
       continue;
     }
     for_parts(s, rows, r, ++next, [&](const Part& part) {
-      alignas(64) float top[kBlock], total[kBlock];
-      find_top(s, rows, args.in[0], part, top);
-      sum_exp(s, rows, args.in[0], part, top, total);
-      for_rows(s, rows, part, [&](int64_t at) { divide(args, at, part.n, top, total); });
+      const Lanes top = find_top(s, rows, x, part), total = sum_exp(s, rows, x, part, top);
+      for_rows(s, rows, part, [&](int64_t at) {
+        store_lanes(y + at, exp(load_lanes(x + at, part.n) - top) / total, part.n);
+      });
     });
   }
 }
 
+template <class T>
 void grad_of(const Segments& s, const SortedRows& rows, const KernelArgs& args, int64_t begin,
              int64_t end) {
+  const T *dy = args.in[0].as<T>(), *y = args.in[1].as<T>();
+  T* dx = args.out[0].as<T>();
   for_parts(s, rows, begin, end, [&](const Part& part) {
-    alignas(64) float sums[kBlock];
-    sum_products(s, rows, args, part, sums);
-    for_rows(s, rows, part, [&](int64_t at) { subtract(args, at, part.n, sums); });
+    const Lanes sums = sum_products(s, rows, dy, y, part);
+    for_rows(s, rows, part, [&](int64_t at) {
+      const Lanes d = load_lanes(dy + at, part.n) - sums;
+      store_lanes(dx + at, load_lanes(y + at, part.n) * d, part.n);
+    });
   });
 }
 
@@ -216,7 +205,8 @@ void zero_row(const Segments& s, const TensorView& out, int64_t row) {
   std::memset(out.as<char>() + row * bytes, 0, static_cast<size_t>(bytes));
 }
 
-/// `of` does segments [begin, end); rows whose number is outside are zeros.
+/// of(segments, rows, args, begin, end, T{}) does segments [begin, end); rows whose number is
+/// outside are zeros.
 template <class F>
 PreparedKernel whole(const KernelCall& call, F of) {
   const RowSort sort(call);
@@ -226,46 +216,72 @@ PreparedKernel whole(const KernelCall& call, F of) {
             const SortedRows rows = sort.of(args);
             for (int32_t k = rows.first[s.extent]; k < rows.first[s.extent + 1]; ++k)
               zero_row(s, args.out[0], rows.order[k]);
-            parallel_ranges(s.extent, s.grain(),
-                            [&](int64_t begin, int64_t end) { of(s, rows, args, begin, end); });
+            in_type(args, [&](auto type) {
+              parallel_ranges(s.extent, s.grain(), [&](int64_t begin, int64_t end) {
+                of(s, rows, args, begin, end, type);
+              });
+            });
           },
           sort.workspace_bytes, "cpu:sort"};
 }
 
-/// By tables that are given, from operand `table` on, each row for itself: of(args, at, n, i) does
-/// n elements from `at` on, whose numbers in the tables begin at i.
+/// By tables that are given, from operand `table` on, each row for itself: of(args, at, n, i, T{})
+/// does n elements from `at` on, whose numbers in the tables begin at i.
 template <class F>
 PreparedKernel given(const KernelCall& call, size_t table, F of) {
   const Segments s(call, call.in[table].shape[0]);
   return {[=](const KernelArgs& args) {
             if (args.out[0].count() == 0) return;
-            parallel_ranges(s.count, row_grain(s.inner), [&](int64_t begin, int64_t end) {
-              for (int64_t i = begin; i < end; ++i) {
-                const int64_t number = index_at(args.in.back(), i),
-                              row = number < s.extent ? number : -1;
-                if (row < 0) {
-                  zero_row(s, args.out[0], i);
-                  continue;
+            in_type(args, [&](auto type) {
+              parallel_ranges(s.count, row_grain(s.inner), [&](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const int64_t number = index_at(args.in.back(), i),
+                                row = number < s.extent ? number : -1;
+                  if (row < 0) {
+                    zero_row(s, args.out[0], i);
+                    continue;
+                  }
+                  for (int64_t c = 0; c < s.inner; c += kLanes) {
+                    of(args, i * s.inner + c, std::min(kLanes, s.inner - c), row * s.inner + c,
+                       type);
+                  }
                 }
-                for_blocks(s.inner, [&](int64_t c, int64_t n) {
-                  of(args, i * s.inner + c, n, row * s.inner + c);
-                });
-              }
+              });
             });
           },
           0, "cpu:rows"};
 }
 
+/// exp(x - top) / total
 PreparedKernel divide_rows(const KernelCall& call) {
-  return given(call, 1, [](const KernelArgs& args, int64_t at, int64_t n, int64_t i) {
-    divide(args, at, n, args.in[1].as<float>() + i, args.in[2].as<float>() + i);
+  return given(call, 1, []<class T>(const KernelArgs& args, int64_t at, int64_t n, int64_t i, T) {
+    const Lanes top = load_lanes(args.in[1].as<float>() + i, n),
+                total = load_lanes(args.in[2].as<float>() + i, n);
+    const Lanes x = load_lanes(args.in[0].as<T>() + at, n);
+    store_lanes(args.out[0].as<T>() + at, exp(x - top) / total, n);
   });
 }
 
+/// y (dy - sums)
 PreparedKernel subtract_rows(const KernelCall& call) {
-  return given(call, 2, [](const KernelArgs& args, int64_t at, int64_t n, int64_t i) {
-    subtract(args, at, n, args.in[2].as<float>() + i);
+  return given(call, 2, []<class T>(const KernelArgs& args, int64_t at, int64_t n, int64_t i, T) {
+    const Lanes sums = load_lanes(args.in[2].as<float>() + i, n);
+    const Lanes dy = load_lanes(args.in[0].as<T>() + at, n),
+                y = load_lanes(args.in[1].as<T>() + at, n);
+    store_lanes(args.out[0].as<T>() + at, y * (dy - sums), n);
   });
+}
+
+PreparedKernel softmax(const KernelCall& call) {
+  return whole(call, []<class T>(const Segments& s, const SortedRows& rows, const KernelArgs& args,
+                                 int64_t begin, int64_t end,
+                                 T) { softmax_of<T>(s, rows, args, begin, end); });
+}
+
+PreparedKernel softmax_grad(const KernelCall& call) {
+  return whole(
+      call, []<class T>(const Segments& s, const SortedRows& rows, const KernelArgs& args,
+                        int64_t begin, int64_t end, T) { grad_of<T>(s, rows, args, begin, end); });
 }
 
 /// With tables given there is no size.
@@ -287,12 +303,10 @@ KernelList segment_kernels() {
   return {{"segment_max", "cpu:sort", refuses, segment_max},
           {"segment_exp_sum", "cpu:sort", refuses, segment_exp_sum},
           {"segment_softmax", "cpu:rows", given_refuses, divide_rows},
-          {"segment_softmax", "cpu:sort", refuses,
-           [](const KernelCall& call) { return whole(call, softmax_of); }},
+          {"segment_softmax", "cpu:sort", refuses, softmax},
           {"segment_softmax_reduce_grad", "cpu:sort", refuses, reduce_grad},
           {"segment_softmax_grad", "cpu:rows", given_refuses, subtract_rows},
-          {"segment_softmax_grad", "cpu:sort", refuses,
-           [](const KernelCall& call) { return whole(call, grad_of); }}};
+          {"segment_softmax_grad", "cpu:sort", refuses, softmax_grad}};
 }
 
 }  // namespace shardrun::cpu

@@ -53,14 +53,58 @@ inline Units narrow(Units u) {
   return (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
 }
 
+#ifdef __AVX512F__
+inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+#endif
+
 inline Lanes load_lanes(const float* from) { return load_vector<Lanes>(from); }
 inline Lanes load_lanes(const uint16_t* bf16) {
   return std::bit_cast<Lanes>(widen(load_vector<Halves>(bf16)) << 16);
+}
+/// Of n numbers, at most 16; behind them zeros.
+inline Lanes load_lanes(const float* from, int64_t n) {
+#ifdef __AVX512F__
+  return std::bit_cast<Lanes>(_mm512_maskz_loadu_ps(first_lanes(n), from));
+#else
+  if (n == kLanes) return load_lanes(from);
+  Lanes v{};
+  std::memcpy(&v, from, static_cast<size_t>(n) * sizeof(float));
+  return v;
+#endif
+}
+inline Lanes load_lanes(const uint16_t* bf16, int64_t n) {
+#ifdef __AVX512BW__
+  const __m512i halves = _mm512_maskz_loadu_epi16(first_lanes(n), bf16);
+  return std::bit_cast<Lanes>(
+      widen(std::bit_cast<Halves>(_mm512_maskz_extracti64x4_epi64(0xf, halves, 0))) << 16);
+#else
+  if (n == kLanes) return load_lanes(bf16);
+  Halves v{};
+  std::memcpy(&v, bf16, static_cast<size_t>(n) * sizeof(uint16_t));
+  return std::bit_cast<Lanes>(widen(v) << 16);
+#endif
 }
 inline void store_lanes(float* to, const Lanes& v) { std::memcpy(to, &v, sizeof(v)); }
 inline void store_lanes(uint16_t* to, const Lanes& v) {
   const Halves halves = lower_halves(narrow(std::bit_cast<Units>(v)));
   std::memcpy(to, &halves, sizeof(halves));
+}
+/// The first n numbers.
+inline void store_lanes(float* to, const Lanes& v, int64_t n) {
+#ifdef __AVX512F__
+  _mm512_mask_storeu_ps(to, first_lanes(n), std::bit_cast<__m512>(v));
+#else
+  std::memcpy(to, &v, static_cast<size_t>(n) * sizeof(float));
+#endif
+}
+inline void store_lanes(uint16_t* to, const Lanes& v, int64_t n) {
+#ifdef __AVX512F__
+  _mm512_mask_cvtepi32_storeu_epi16(to, first_lanes(n),
+                                    std::bit_cast<__m512i>(narrow(std::bit_cast<Units>(v))));
+#else
+  const Halves halves = lower_halves(narrow(std::bit_cast<Units>(v)));
+  std::memcpy(to, &halves, static_cast<size_t>(n) * sizeof(uint16_t));
+#endif
 }
 
 }  // namespace shardrun
