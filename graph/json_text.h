@@ -11,9 +11,9 @@
 
 namespace shardrun {
 
-/// `text` as one of nlohmann's kinds of Json. Throws invalid_input, with `origin` in front, where it
-/// is not JSON or has lists and objects nested beyond any file of ours: writing and copying a value
-/// recurses, so a file of a million brackets would overflow the stack.
+/// `text` as one of nlohmann's kinds of Json. Throws invalid_input, with `origin` in front, where
+/// it is not JSON or has lists and objects nested beyond any file of ours: writing and copying a
+/// value recurses, so a file of a million brackets would overflow the stack.
 template <class Json>
 Json parse_json(const std::string& text, const std::string& origin) {
   constexpr int kDeepest = 64;

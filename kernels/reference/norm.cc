@@ -24,7 +24,7 @@ void layer_norm(const Node& node, const KernelArgs& args) {
   const Doubles bias = args.in.size() == 3 ? load(args.in[2]) : Doubles(cols, 0.0);
   Doubles y(x.size()), means(rows), inv_stds(rows);
   for (size_t r = 0; r < rows; ++r) {
-    const double* row = &x[r * cols];
+    const double* row = x.data() + r * cols;
     double sum = 0, squares = 0;
     for (size_t c = 0; c < cols; ++c) sum += row[c];
     const double mean = sum / n;

@@ -362,8 +362,9 @@ void calls_in_a_row(Communicator& c) {
 void wrong_arguments(Communicator& c) {
   const std::vector<int64_t> too_many(static_cast<size_t>(c.size()) + 1, 1);
   char byte = 0;
+  std::vector<char> bytes(too_many.size());
   try {
-    c.all_gather(&byte, &byte, too_many, DType::u8);
+    c.all_gather(bytes.data(), bytes.data(), too_many, DType::u8);
     ADD_FAILURE() << "too many counts were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::comm);

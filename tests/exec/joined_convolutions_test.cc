@@ -153,7 +153,7 @@ TEST(JoinedConvolutions, TakeResiduals) {
     const Outcome joined = train(write_residual, bf16, true),
                   apart = train(write_residual, bf16, false);
     // oneDNN's gradients end with nothing.
-    if (!bf16) {
+    if (!bf16 && kLanesFitRegisters) {
       EXPECT_EQ(joined.joined, (std::map<std::string, int>{{"conv_post: add", 3}}));
     }
     expect_same_losses(joined, apart, bf16 ? 4e-3 : 1e-6);
