@@ -2,8 +2,10 @@
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "kernels/cpu/onednn.h"
 
@@ -126,6 +128,13 @@ bool append(const GemmPost& post, const dnnl::memory::desc& operand, dnnl::post_
 std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
   const int at_once = s.one_thread ? omp_get_max_threads() : 1;
   const ThreadCount threads(s.one_thread);
+  for (const Shape* shape : {&s.a, &s.b, &s.c}) {
+    for (const int64_t dim : *shape) {  // oneDNN 2.6 counts in 32 bits, and divides by what is left
+      if (dim <= std::numeric_limits<int32_t>::max()) continue;
+      *why = "a dim of " + std::to_string(dim) + " is beyond what oneDNN counts";
+      return nullptr;
+    }
+  }
   try {
     dnnl::primitive_attr attr = caller_scratch();
     dnnl::post_ops ops;

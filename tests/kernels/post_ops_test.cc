@@ -10,6 +10,7 @@
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/processor.h"
@@ -359,6 +360,18 @@ TEST(PostOps, GiveOneResult) {
       EXPECT_EQ(accepted, taken && !keep) << node.op;
     }
   }
+}
+
+/// Of 2^40 rows oneDNN sees none, and ends the process with a division by zero.
+TEST(Gemm, RefusesDimsBeyondItsCounts) {
+  cpu::GemmShape shape;
+  const int64_t rows = int64_t{1} << 40;
+  shape.a = {rows, 4}, shape.a_strides = {4, 1};
+  shape.b = {4, 1}, shape.b_strides = {1, 1};
+  shape.c = {rows, 1}, shape.c_strides = {1, 1};
+  std::string why;
+  EXPECT_EQ(cpu::Gemm::make(shape, &why), nullptr);
+  EXPECT_NE(why.find("1099511627776"), std::string::npos) << why;
 }
 
 }  // namespace
