@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "base/lanes.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/simd.h"
@@ -118,26 +119,32 @@ void put_block(const TensorView& view, int64_t offset, int64_t n, const float* y
 /// Lines shorter than this are done several at a time.
 constexpr int64_t kShortLine = 64;
 
-/// y = each x `count` times, until n elements are written; the first one `skip` times fewer.
-/// kCount > 0: `count`, known to the compiler.
-template <int64_t kCount>
+/// y = each x `count` times, until n elements are written; the first one `skip` times fewer. Writes
+/// up to kLanes beyond.
 void repeat_each(const float* x, int64_t count, int64_t skip, int64_t n, float* y) {
-  int64_t at = 0;
-  if (skip > 0) {
-    at = std::min(count - skip, n);
-    std::fill_n(y, at, *x++);
+  for (int64_t at = -skip; at < n; at += count, ++x) {
+    const int64_t from = std::max<int64_t>(at, 0);
+    if (count <= kLanes) {
+      store_lanes(y + from, Lanes{} + *x);
+    } else {
+      std::fill_n(y + from, std::min(at + count, n) - from, *x);
+    }
   }
-  for (; at + count <= n; at += count, ++x) {
-    for (int64_t i = 0; i < (kCount > 0 ? kCount : count); ++i) y[at + i] = *x;
-  }
-  if (at < n) std::fill_n(y + at, n - at, *x);
 }
 
-/// y = n elements from place `start` on of one line of `length` after another, all the same.
+/// y = n elements from place `start` on of one line of `length` after another, all the same. Writes
+/// up to kLanes beyond.
 void repeat_line(const TensorView& view, int64_t offset, int64_t length, int64_t start, int64_t n,
                  float* y) {
   alignas(64) float wide[kShortLine];
   const float* x = gather_block(view, offset, 1, length, wide);
+  if (length <= kLanes) {
+    const Lanes whole = load_lanes(x, length);
+    const int64_t skip = start % length;
+    store_lanes(y, load_lanes(x + skip, length - skip));
+    for (int64_t at = length - skip; at < n; at += length) store_lanes(y + at, whole);
+    return;
+  }
   int64_t done = std::min(length - start % length, n);
   std::copy_n(x + start % length, done, y);
   for (int64_t whole = 0; done < n; done += whole) {
@@ -148,7 +155,7 @@ void repeat_line(const TensorView& view, int64_t offset, int64_t length, int64_t
 
 /// n elements from place `start` on of lines of `length` elements, as floats. Operands lie densely,
 /// have one element for each line, or one line for all (`steps`: from line to line, and within
-/// one).
+/// one). `buffer` has kLanes more.
 const float* gather_lines(const TensorView& view, int64_t offset, std::array<int64_t, 2> steps,
                           int64_t length, int64_t start, int64_t n, float* buffer) {
   if (steps[1] == 1 && steps[0] == length) return gather_block(view, offset + start, 1, n, buffer);
@@ -160,11 +167,7 @@ const float* gather_lines(const TensorView& view, int64_t offset, std::array<int
   alignas(64) float wide[kBlock];
   const int64_t lines = (skip + n + length - 1) / length;
   const float* x = gather_block(view, offset + line * steps[0], steps[0], lines, wide);
-  const auto repeat = length == 8    ? repeat_each<8>
-                      : length == 16 ? repeat_each<16>
-                      : length == 4  ? repeat_each<4>
-                                     : repeat_each<0>;
-  repeat(x, length, skip, n, buffer);
+  repeat_each(x, length, skip, n, buffer);
   return buffer;
 }
 
@@ -191,7 +194,7 @@ void run_elements(const Layout& layout, Loop loop, const Parameters& p, const Ke
   const int64_t line = layout.dims.back();
   const int64_t length = lines ? line * layout.dims[rank - 2] : line;
   const size_t operands = args.in.size();
-  alignas(64) float buffers[3][kBlock], result[kBlock];
+  alignas(64) float buffers[3][kBlock + kLanes], result[kBlock];
   const float* x[3] = {nullptr, nullptr, nullptr};
   for (int64_t at = begin; at < end;) {
     const int64_t start = at % length, n = std::min({kBlock, length - start, end - at});

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/around.h"
+#include "base/lanes.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/sorted_rows.h"
@@ -21,16 +22,26 @@ PreparedKernel gather(const KernelCall& call) {
             const char* data = args.in[0].as<char>();
             char* out = args.out[0].as<char>();
             if (bytes == 0) return;
-            parallel_ranges(g.outer * count, row_grain(bytes), [&](int64_t begin, int64_t end) {
-              for (int64_t item = begin; item < end; ++item) {
-                const int64_t row = index_at(args.in[1], item % count) - offset;
-                char* to = out + item * bytes;
-                if (row >= 0 && row < g.extent) {
-                  std::memcpy(to, data + (item / count * g.extent + row) * bytes,
-                              static_cast<size_t>(bytes));
-                } else {
-                  std::memset(to, 0, static_cast<size_t>(bytes));
+            const auto copy = [&](int64_t begin, int64_t end, auto size) {
+              for (int64_t item = begin; item < end;) {
+                const int64_t o = item / count, stop = std::min((o + 1) * count, end);
+                for (; item < stop; ++item) {
+                  const int64_t row = index_at(args.in[1], item - o * count) - offset;
+                  char* to = out + item * bytes;
+                  if (row >= 0 && row < g.extent) {
+                    std::memcpy(to, data + (o * g.extent + row) * bytes, size);
+                  } else {
+                    std::memset(to, 0, size);
+                  }
                 }
+              }
+            };
+            parallel_ranges(g.outer * count, row_grain(bytes), [&](int64_t begin, int64_t end) {
+              switch (bytes) {  // short rows, of a size that the compiler knows
+                case 4: return copy(begin, end, std::integral_constant<size_t, 4>{});
+                case 16: return copy(begin, end, std::integral_constant<size_t, 16>{});
+                case 32: return copy(begin, end, std::integral_constant<size_t, 32>{});
+                default: return copy(begin, end, static_cast<size_t>(bytes));
               }
             });
           },
@@ -43,6 +54,12 @@ std::optional<std::string> grad_refuses(const KernelCall& call) {
   return refuse_other_floats(call);
 }
 
+/// n elements, at most kLanes; behind them zeros.
+Lanes few_floats(const TensorView& view, int64_t offset, int64_t n) {
+  if (view.type.dtype == DType::f32) return load_lanes(view.as<float>() + offset, n);
+  return load_lanes(view.as<uint16_t>() + offset, n);
+}
+
 /// Calls f(sum, element, n) with the sums of what goes to elements [element, element + n) of row
 /// `item` of [outer * extent].
 template <class F>
@@ -50,6 +67,13 @@ void sum_row(const Around& g, const SortedRows& rows, const TensorView& dy, int6
              int64_t item, F&& f) {
   alignas(64) float sum[kBlock], buffer[kBlock];
   const int64_t o = item / g.extent, row = item % g.extent;
+  if (g.inner <= kLanes) {
+    Lanes total{};
+    for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k)
+      total += few_floats(dy, (o * count + rows.order[k]) * g.inner, g.inner);
+    store_lanes(sum, total);
+    return f(sum, item * g.inner, g.inner);
+  }
   for_blocks(g.inner, [&](int64_t c, int64_t n) {
     std::fill_n(sum, n, 0.0f);
     for (int32_t k = rows.first[row]; k < rows.first[row + 1]; ++k) {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reduce_run.h"
+#include "kernels/cpu/row_tile.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -113,10 +114,32 @@ void reduce_columns(const T* x, int64_t n, const Groups& g, const TensorView& y,
   for (int64_t i = 0; i < n; ++i) set(y, at + i, static_cast<float>(sum[i]));
 }
 
+// Numbers [begin, end) of y, each of a run of x of fewer than kLanes, which lie side by side: in
+// the order of reduce_run, 16 at a time.
+template <class Op>
+void reduce_short_runs(int64_t run, const KernelArgs& args, int64_t begin, int64_t end) {
+  RowTile tile(run);
+  for_tiles(begin, end, [&](int64_t k, int64_t n) {
+    tile.load(args.in[0], k, n);
+    alignas(64) double total[kLanes];
+    std::fill_n(total, kLanes, Op::kStart);
+    for (int64_t c = 0; c < run; ++c) {
+      alignas(64) float column[kLanes];
+      store_lanes(column, tile[c]);
+#pragma omp simd
+      for (int64_t i = 0; i < kLanes; ++i)
+        total[i] = Op::join(total[i], static_cast<double>(column[i]));
+    }
+    for (int64_t i = 0; i < n; ++i) set(args.out[0], k + i, static_cast<float>(total[i]));
+  });
+}
+
 // Numbers [begin, end) of y where the innermost dim is reduced: each joins contiguous runs of x.
 template <class Op>
 void reduce_runs(const Groups& g, const KernelArgs& args, int64_t begin, int64_t end) {
   const int64_t run = g.reduced.back().size, runs = run == 0 ? 0 : g.reduced_count / run;
+  if (runs == 1 && run > 1 && run < kLanes && g.kept.size() == 1 && g.kept[0].stride == run)
+    return reduce_short_runs<Op>(run, args, begin, end);
   const size_t outer = g.reduced.size() - 1;
   for (int64_t k = begin; k < end; ++k) {
     const int64_t base = offset_of(k, g.kept, g.kept.size());
