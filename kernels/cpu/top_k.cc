@@ -3,6 +3,7 @@
 // each with its best so far sorted; of other lines what beats the last of the best is collected,
 // and thinned out now and then.
 #include <algorithm>
+#include <cstring>
 
 #include "base/around.h"
 #include "base/lanes.h"
@@ -37,8 +38,11 @@ uint32_t bits_of(const Ints& mask) {
   const auto v = std::bit_cast<__m512i>(mask);
   return _mm512_test_epi32_mask(v, v);
 #else
+  // Not mask[i], which GCC 12 gets wrong under its undefined-behaviour sanitizer.
+  int32_t each[kLanes];
+  std::memcpy(each, &mask, sizeof each);
   uint32_t bits = 0;
-  for (int64_t i = 0; i < kLanes; ++i) bits |= (mask[i] != 0 ? 1u : 0u) << i;
+  for (int64_t i = 0; i < kLanes; ++i) bits |= (each[i] != 0 ? 1u : 0u) << i;
   return bits;
 #endif
 }
