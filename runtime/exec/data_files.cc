@@ -95,11 +95,27 @@ const unsigned char* StoredArray::sample(int64_t i) const {
   return data + i * (stride > 0 ? stride : sample_elements() * element_bytes());
 }
 
+namespace {
+
+/// Numbers of 64 bits without a sign are read as if they had one.
+void require_signed(const StoredArray& array, const unsigned char* from, int64_t first,
+                    int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t value;
+    std::memcpy(&value, from + i * 8, 8);
+    SR_REQUIRE(value >> 63 == 0, invalid_input, array.name, ": element ", first + i, " is ", value,
+               ", which does not fit i64");
+  }
+}
+
+}  // namespace
+
 bool is_float_format(const StoredArray& array) { return is_float(format_of(array).dtype); }
 
 void load_elements(const StoredArray& array, const unsigned char* from, int64_t first,
                    int64_t count, const BatchField& field, void* out) {
   const NumpyFormat& format = format_of(array);
+  if (array.format == "<u8") require_signed(array, from, first, count);
   const DType to = field.type.dtype;
   const std::vector<int64_t>& bounds = field.column_bounds;
   const auto columns = std::max<int64_t>(1, std::ssize(bounds));

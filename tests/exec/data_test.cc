@@ -233,6 +233,7 @@ TEST_F(DataTest, NpyOfEveryFormatAndVersion) {
   EXPECT_EQ(read_npy(npy("<u4", "(4,)", bytes_of<uint32_t>({0, 1, 2, 4000000000u}))),
             (std::vector<double>{0, 1, 2, 4e9}));
   EXPECT_EQ(read_npy(npy("<i8", "(4L,)", bytes_of<int64_t>({0, 1, 2, 100}))), want);
+  EXPECT_EQ(read_npy(npy("<u8", "(4,)", bytes_of<uint64_t>({0, 1, 2, 100}))), want);
   EXPECT_EQ(read_npy(npy("|b1", "(4,)", std::string("\0\1\1\0", 4))),
             (std::vector<double>{0, 1, 1, 0}));
 }
@@ -295,6 +296,11 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
   const std::string wrong = rows(9);
   EXPECT_EQ(open_error("npy:" + wrong, table),
             wrong + ": element 4 is 9, but column 1 of the model's input 'v' takes 0 to 8");
+  // Not the -100 that marks a target to ignore.
+  const std::string beyond =
+      write("u.npy", npy("<u8", "(2,)", bytes_of<uint64_t>({1, ~uint64_t{99}})));
+  EXPECT_EQ(open_error("npy:" + beyond, one),
+            beyond + ": element 1 is 18446744073709551516, which does not fit i64");
   // -100 marks a target to ignore; it is no legal input.
   auto target = one;
   target[0].role = BatchRole::target;
