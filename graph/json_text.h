@@ -11,11 +11,12 @@
 
 namespace shardrun {
 
-/// `text` as one of nlohmann's kinds of Json. Throws invalid_input, with `origin` in front, where
-/// it is not JSON or has lists and objects nested beyond any file of ours: writing and copying a
-/// value recurses, so a file of a million brackets would overflow the stack.
+/// `text`, which ought to be `wanted` ("a plan"), as one of nlohmann's kinds of Json. Throws
+/// invalid_input, with `origin` in front, where it is not JSON or has lists and objects nested
+/// beyond any file of ours: writing and copying a value recurses, so a file of a million brackets
+/// would overflow the stack.
 template <class Json>
-Json parse_json(const std::string& text, const std::string& origin) {
+Json parse_json(const std::string& text, const std::string& origin, const char* wanted) {
   constexpr int kDeepest = 64;
   const auto check_depth = [&](int depth, typename Json::parse_event_t, const Json&) {
     SR_REQUIRE(depth <= kDeepest, invalid_input, origin,
@@ -23,7 +24,7 @@ Json parse_json(const std::string& text, const std::string& origin) {
     return true;
   };
   Json root = Json::parse(text, check_depth, false);
-  SR_REQUIRE(!root.is_discarded(), invalid_input, origin, ": is not JSON");
+  SR_REQUIRE(!root.is_discarded(), invalid_input, origin, ": is not JSON, wanted ", wanted);
   return root;
 }
 

@@ -230,7 +230,7 @@ std::string to_json(const Plan& plan) {
 }
 
 Plan plan_from_json(const std::string& text, const std::string& origin) {
-  const json root = parse_json<json>(text, origin);
+  const json root = parse_json<json>(text, origin, "a plan");
   Plan plan;
   try {
     const std::string format = get<std::string>(root, "format", "plan");

@@ -73,7 +73,7 @@ Json rate_json(const Cluster::Rate& rate) {
 }  // namespace
 
 Cluster parse_cluster(const std::string& text, const std::string& origin) {
-  const Json root = parse_json<Json>(text, origin);
+  const Json root = parse_json<Json>(text, origin, "a cluster file");
   Fields fields(root, origin, "");
   Cluster cluster;
   cluster.name = fields.text("name");

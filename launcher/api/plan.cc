@@ -221,7 +221,7 @@ void check_fields(const nlohmann::json& file, const std::string& origin) {
 }
 
 void read_plans(const std::string& text, const std::string& origin, TrainingPlan::Impl& out) {
-  const nlohmann::json both = parse_json<nlohmann::json>(text, origin);
+  const nlohmann::json both = parse_json<nlohmann::json>(text, origin, "a plan");
   check_fields(both, origin);
   out.origin = read_origin(both["model"], origin + ": field model");
   out.request = read_request(both["request"], origin + ": field request");
@@ -460,7 +460,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
 
 PlannedModel read_planned_model(const std::string& plan_file) {
   return at_boundary([&] {
-    const auto root = parse_json<nlohmann::json>(read_text(plan_file), plan_file);
+    const auto root = parse_json<nlohmann::json>(read_text(plan_file), plan_file, "a plan");
     check_fields(root, plan_file);
     PlannedModel out = read_origin(root["model"], plan_file + ": field model");
     const Plan plan = plan_from_json(root["train"].dump(), plan_file + ": train");

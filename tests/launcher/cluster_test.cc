@@ -89,7 +89,8 @@ TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
   at_->write("cut.json", "{\"name\": ");
   const Outcome cut = at_->sh("SHARDRUN_CALIBRATION=cut.json " + Workspace::line(threads(2), plan));
   EXPECT_EQ(cut.status, 2) << describe(cut);
-  EXPECT_NE(message(cut).find("cut.json: is not JSON; 'shardrun calibrate' writes"),
+  EXPECT_NE(message(cut).find(
+                "cut.json: is not JSON, wanted a cluster file; 'shardrun calibrate' writes"),
             std::string::npos)
       << describe(cut);
 }
