@@ -20,48 +20,48 @@ namespace philox {
 // no moves; what is in the high halves does not matter. product: of low halves. kFirst, kLast:
 // which lanes of two vectors side by side make the first and the last half of both interleaved.
 #if defined(__AVX512F__)
-using Lanes [[gnu::vector_size(64)]] = uint64_t;
-inline Lanes product(Lanes a, Lanes b) {
+using Wide [[gnu::vector_size(64)]] = uint64_t;
+inline Wide product(Wide a, Wide b) {
   // The unmasked one has an undefined operand, of which GCC 12 warns.
-  return reinterpret_cast<Lanes>(
+  return reinterpret_cast<Wide>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 }
-inline constexpr Lanes kFirst = {0, 8, 1, 9, 2, 10, 3, 11}, kLast = {4, 12, 5, 13, 6, 14, 7, 15};
+inline constexpr Wide kFirst = {0, 8, 1, 9, 2, 10, 3, 11}, kLast = {4, 12, 5, 13, 6, 14, 7, 15};
 #elif defined(__AVX2__)
-using Lanes [[gnu::vector_size(32)]] = uint64_t;
-inline Lanes product(Lanes a, Lanes b) {
-  return reinterpret_cast<Lanes>(
+using Wide [[gnu::vector_size(32)]] = uint64_t;
+inline Wide product(Wide a, Wide b) {
+  return reinterpret_cast<Wide>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 }
-inline constexpr Lanes kFirst = {0, 4, 1, 5}, kLast = {2, 6, 3, 7};
+inline constexpr Wide kFirst = {0, 4, 1, 5}, kLast = {2, 6, 3, 7};
 #else
-using Lanes [[gnu::vector_size(16)]] = uint64_t;
-inline Lanes product(Lanes a, Lanes b) {
+using Wide [[gnu::vector_size(16)]] = uint64_t;
+inline Wide product(Wide a, Wide b) {
 #if defined(__SSE2__)
-  return reinterpret_cast<Lanes>(
+  return reinterpret_cast<Wide>(
       _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
 #else
   return (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF);
 #endif
 }
-inline constexpr Lanes kFirst = {0, 2}, kLast = {1, 3};
+inline constexpr Wide kFirst = {0, 2}, kLast = {1, 3};
 #endif
-inline constexpr int64_t kLanes = sizeof(Lanes) / sizeof(uint64_t);
+inline constexpr int64_t kWide = sizeof(Wide) / sizeof(uint64_t);
 
-inline Lanes all(uint32_t word) { return Lanes{} + word; }
+inline Wide all(uint32_t word) { return Wide{} + word; }
 
-/// `kCount` blocks. word[w][v]: word w of block v * kLanes + lane, as lane of the vector.
+/// `kCount` blocks. word[w][v]: word w of block v * kWide + lane, as a number of the vector.
 template <int64_t kCount>
 struct Blocks {
-  static constexpr int64_t kVectors = kCount / kLanes;
-  Lanes word[4][kVectors];
+  static constexpr int64_t kVectors = kCount / kWide;
+  Wide word[4][kVectors];
 
   template <class BlockNumber>
   Blocks(const RandomStream& stream, const BlockNumber& number) {
     uint64_t numbers[kCount];
     for (int64_t b = 0; b < kCount; ++b) numbers[b] = number(b);
     for (int64_t v = 0; v < kVectors; ++v) {
-      std::memcpy(&word[0][v], numbers + v * kLanes, sizeof(Lanes));
+      std::memcpy(&word[0][v], numbers + v * kWide, sizeof(Wide));
       word[1][v] = word[0][v] >> 32;
       word[2][v] = all(static_cast<uint32_t>(stream.step));
       word[3][v] = all(static_cast<uint32_t>(stream.stream));
@@ -71,8 +71,8 @@ struct Blocks {
     for (int round = 0; round < 10; ++round) {
 #pragma GCC unroll 8
       for (int64_t v = 0; v < kVectors; ++v) {
-        const Lanes p0 = product(word[0][v], all(0xD2511F53));
-        const Lanes p1 = product(word[2][v], all(0xCD9E8D57));
+        const Wide p0 = product(word[0][v], all(0xD2511F53));
+        const Wide p1 = product(word[2][v], all(0xCD9E8D57));
         word[0][v] = (p1 >> 32) ^ word[1][v] ^ all(r0), word[1][v] = p1;
         word[2][v] = (p0 >> 32) ^ word[3][v] ^ all(r1), word[3][v] = p0;
       }
@@ -98,16 +98,16 @@ void draw_blocks(const RandomStream& stream, const BlockNumber& number,
 /// words[i] = stream.bits(4 * first + i): of the blocks from `first` on.
 inline void draw_words(const RandomStream& stream, uint64_t first,
                        uint32_t (&words)[kPhiloxWords]) {
-  using philox::Lanes;
+  using philox::Wide;
   const philox::Blocks<kPhiloxWords / 4> blocks(
       stream, [&](int64_t b) { return first + static_cast<uint64_t>(b); });
   for (int64_t v = 0; v < blocks.kVectors; ++v) {
     const auto& w = blocks.word;
-    const Lanes front = (w[0][v] & 0xFFFFFFFF) | w[1][v] << 32;
-    const Lanes back = (w[2][v] & 0xFFFFFFFF) | w[3][v] << 32;
-    const Lanes made[2] = {__builtin_shuffle(front, back, philox::kFirst),
-                           __builtin_shuffle(front, back, philox::kLast)};
-    std::memcpy(words + 4 * v * philox::kLanes, made, sizeof made);
+    const Wide front = (w[0][v] & 0xFFFFFFFF) | w[1][v] << 32;
+    const Wide back = (w[2][v] & 0xFFFFFFFF) | w[3][v] << 32;
+    const Wide made[2] = {__builtin_shuffle(front, back, philox::kFirst),
+                          __builtin_shuffle(front, back, philox::kLast)};
+    std::memcpy(words + 4 * v * philox::kWide, made, sizeof made);
   }
 }
 

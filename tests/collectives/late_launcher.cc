@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 
 #include "collectives/communicator.h"
 
@@ -30,6 +31,10 @@ void stop_launcher() {
 extern "C" int PMIx_Finalize(const void* info, size_t count) {
   using Finalize = int (*)(const void*, size_t);
   void* library = dlopen("libpmix.so.2", RTLD_NOW);
+  if (library == nullptr) {  // without it dlsym would find this very function
+    std::fprintf(stderr, "%s\n", dlerror());
+    std::abort();
+  }
   const auto finalize = reinterpret_cast<Finalize>(dlsym(library, "PMIx_Finalize"));
   if (stops_launcher) {
     stop_launcher();
