@@ -10,12 +10,15 @@ namespace shardrun {
 
 int64_t element_count(const Shape& shape) {
   int64_t count = 1;
+  bool empty = false;  // the other dims are bounded, too: strides are made of them
   for (int64_t d : shape) {
     SR_REQUIRE(d >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
-    SR_REQUIRE(!__builtin_mul_overflow(count, d, &count) && count < (int64_t{1} << 60),
+    empty = empty || d == 0;
+    SR_REQUIRE(!__builtin_mul_overflow(count, std::max<int64_t>(d, 1), &count) &&
+                   count < (int64_t{1} << 60),
                invalid_input, "shape ", to_string(shape), " has more than 2^60 elements");
   }
-  return count;
+  return empty ? 0 : count;
 }
 
 int64_t byte_size(const TensorType& type) {

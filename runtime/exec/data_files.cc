@@ -64,7 +64,8 @@ std::pair<int64_t, int64_t> legal_range(const BatchField& field, int64_t bound) 
 }
 
 /// Calls f(elements done, elements now, values) block by block, with what is stored as elements of
-/// format.dtype, aligned. numpy aligns an array's start in its file, but not in a zip file.
+/// format.dtype, aligned. numpy aligns an array's start in its file, but not in a zip file; and its
+/// booleans may be any byte (mask.view(bool)), of which ours are 0 and 1.
 constexpr int64_t kBlock = 1024;
 template <class F>
 void for_blocks(const NumpyFormat& format, const unsigned char* from, int64_t count, F&& f) {
@@ -76,6 +77,10 @@ void for_blocks(const NumpyFormat& format, const unsigned char* from, int64_t co
       widen(format, source, n, block);
     } else {
       std::memcpy(block, source, static_cast<size_t>(n * format.bytes));
+    }
+    if (format.dtype == DType::boolean) {
+      auto* bytes = reinterpret_cast<unsigned char*>(block);
+      std::transform(bytes, bytes + n, bytes, [](unsigned char b) { return b != 0 ? 1 : 0; });
     }
     f(done, n, static_cast<const void*>(block));
   }

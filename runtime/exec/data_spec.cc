@@ -133,12 +133,15 @@ std::unique_ptr<DataSource> open_with(ArrayData data, std::vector<BatchField> fi
   return make_sample_source(std::move(data), std::move(fields), options);
 }
 
-/// A mask has an element for each row of the targets.
+/// A mask has an element for each row of the targets; of the first input where a model, whose loss
+/// is its own, has none.
 void check_rows(const ArrayData& data, const std::vector<BatchField>& fields, const NpzSpec& npz) {
   if (!data.masks) return;
   const StoredArray& mask = *npz.arrays.find(kMaskNames[0]);
+  const auto is_target = [](const BatchField& f) { return f.role == BatchField::Role::target; };
+  const bool targets = std::any_of(fields.begin(), fields.end(), is_target);
   for (size_t i = 0; i < fields.size(); ++i) {
-    if (fields[i].role != BatchField::Role::target) continue;
+    if (targets ? !is_target(fields[i]) : i > 0 || data.arrays[i].empty()) continue;
     const StoredArray& array = data.arrays[i].first();
     SR_REQUIRE(!array.shape.empty() && array.shape[0] == mask.shape[0], invalid_input, mask.name,
                ": has ", mask.shape[0], " elements, but ", array.name, " is ",

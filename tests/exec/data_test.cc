@@ -236,6 +236,12 @@ TEST_F(DataTest, NpyOfEveryFormatAndVersion) {
   EXPECT_EQ(read_npy(npy("<u8", "(4,)", bytes_of<uint64_t>({0, 1, 2, 100}))), want);
   EXPECT_EQ(read_npy(npy("|b1", "(4,)", std::string("\0\1\1\0", 4))),
             (std::vector<double>{0, 1, 1, 0}));
+  // A view of bytes as booleans has any bytes: all but 0 are true, as in numpy.
+  const std::string bytes = npy("|b1", "(4,)", std::string("\0\1\2\xff", 4));
+  EXPECT_EQ(read_npy(bytes), (std::vector<double>{0, 1, 1, 1}));
+  const std::vector<BatchField> mask{field("m", DType::boolean, {4})};
+  EXPECT_EQ(read_all<uint8_t>(*open_data("npy:" + write("m.npy", bytes), mask, {}), 0, mask[0]),
+            (std::vector<uint8_t>{0, 1, 1, 1}));
 }
 
 TEST_F(DataTest, NpyFilesByOrderOrByName) {
@@ -275,6 +281,12 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
             ": the npy header's shape (2, -1) is not of whole numbers");
   EXPECT_NE(refused(npy("<i8", "(99999999999, 99999999999)", two)).find("is too large"),
             std::string::npos);
+  EXPECT_NE(
+      refused(npy("<i8", "(0, 1099511627776, 1099511627776)", "", 1, "True")).find("is too large"),
+      std::string::npos);
+  std::string ones = "(";
+  for (int i = 0; i < 65; ++i) ones += "1,";
+  EXPECT_EQ(refused(npy("<i8", ones + ")", two)), ": the npy header's shape has more than 64 dims");
   EXPECT_NE(refused(npy("<f4", "(2,)", two))
                 .find("elements are '<f4', but the model's input 'v' is i64[2]"),
             std::string::npos);

@@ -262,6 +262,15 @@ TEST_F(Graphs, MasksSplitSamplesToo) {
   std::multiset<int64_t> seen;
   for (int64_t label : read_all<int64_t>(*data, 3, fields[1])) seen.insert(label);
   EXPECT_EQ(seen, (std::multiset<int64_t>{1, 2}));
+  // Where the loss is the model's own, nothing is called a target.
+  const std::vector<BatchField> inputs{field("features", DType::f32, {2, 2})};
+  EXPECT_NE(open_data(spec(graph_files()), inputs, {})->describe().find("2 to train"),
+            std::string::npos);
+  for (const char* rows : {"(4, 2)", "(1, 2)"}) {
+    const Files other = with("features", npy("<f4", rows, bytes_of(kFeatures)));
+    EXPECT_NE(open_error(spec(other), inputs).find("array 'train_mask': has 5 elements, but"),
+              std::string::npos);
+  }
 }
 
 TEST(TokensOfGraphs, EndsOfEdgesAreNoTokens) { EXPECT_EQ(tokens_per_batch(sparse_fields()), 0); }
