@@ -250,6 +250,7 @@ Tensor widen(const char* raw, const StoredType& type, const Shape& shape) {
 Tensor from_raw(const char* raw, const StoredType& type, const Shape& shape) {
   if (!type.stored) return widen(raw, type, shape);
   Tensor out({*type.stored, shape});
+  if (out.count() == 0) return out;  // nothing is mapped of an empty file
   std::memcpy(out.data(), raw, static_cast<size_t>(byte_size(out.type())));
   if (type.onnx == 9) {
     for (int64_t i = 0; i < out.count(); ++i) out.as<char>()[i] = out.as<char>()[i] != 0;

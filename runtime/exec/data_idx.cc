@@ -47,6 +47,7 @@ class Reader {
 
   /// Returns how many of `count` bytes there were.
   int64_t read(int64_t count, unsigned char* to) {
+    if (count == 0) return 0;  // no images: nowhere to write to
     if (!gzipped_) {
       const int64_t n = std::min(count, file_->size() - out_);
       std::memcpy(to, file_->data() + out_, static_cast<size_t>(n));

@@ -278,6 +278,8 @@ TEST_F(Images, BadFilesAreRefusedWithTheirNames) {
   refused(idx(8, {0xffffffff, 0xffffffff, 0xffffffff}, ""), labels, "is too large");
   refused(gzip(idx(8, {60000, 28, 28}, "")), labels, "the file is cut short");
   refused(labels, labels, "wanted images [images, height, width]");
+  for (const char type : {'\x08', '\x0d'})
+    refused(idx(type, {0, kHeight, kWidth}, ""), idx(8, {0}, ""), "has no samples");
   refused(images, idx(8, {9}, std::string(9, '\0')), "is [9], but");
   refused(images, idx(8, {kImages}, std::string(kImages, '\x0b')),
           "element 0 is 11, but the model's input 'target' takes 0 to 9");

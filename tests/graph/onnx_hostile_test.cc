@@ -320,6 +320,21 @@ TEST_F(OnnxHostile, ExternalDataStaysInTheModelsFolder) {
   refused(constant, "leaves the model's folder by '..'");
   EXPECT_NO_THROW(import_onnx(external("w.bin", "8", "8").write(folder, "model/model.onnx"), {}));
   EXPECT_NO_THROW(import_onnx(external("near.bin").write(folder, "model/model.onnx"), {}));
+  ModelBuilder none = external("w.bin");
+  weight(none).set_data_type(::onnx::TensorProto::BOOL);
+  weight(none).set_dims(0, 0);
+  none.graph().mutable_node(0)->set_input(1, "x");
+  EXPECT_NO_THROW(import_onnx(none.write(folder, "model/model.onnx"), {}));
+}
+
+/// Strides are made of all dims, though there are no elements.
+TEST_F(OnnxHostile, EmptyTensorsOfHugeDims) {
+  ModelBuilder b = adder();
+  auto& w = weight(b);
+  w.clear_raw_data();
+  w.clear_dims();
+  for (const int64_t dim : {int64_t{0}, int64_t{1} << 40, int64_t{1} << 40}) w.add_dims(dim);
+  expect_refused(b, "tensor 'w' of shape [0, 1099511627776, 1099511627776] has more elements");
 }
 
 /// f(x) = g(x), g(x) = f(x), or a chain of `length` functions.
