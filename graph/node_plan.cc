@@ -18,6 +18,9 @@ bool is_at(const NodeDim& at, bool result, int index) {
   return at.result == result && at.index == index;
 }
 
+/// What a file may say of windows: sums of their numbers stay far from 64 bits.
+constexpr int64_t kFarthest = int64_t{1} << 40;
+
 std::string name_of(const NodeDim& at) {
   return str(at.result ? "result " : "operand ", at.index, " dim ", at.dim);
 }
@@ -126,6 +129,11 @@ void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
     const HaloWindow& w = halo.window;
     SR_REQUIRE(w.num > 0 && w.den > 0, invalid_input, "the window of ", name_of(halo.of),
                " has stride ", w.num, " / ", w.den, ", wanted a positive one");
+    SR_REQUIRE(std::max({w.num, w.den, w.low, w.high}) <= kFarthest &&
+                   std::min(w.low, w.high) >= -kFarthest,
+               invalid_input, "the window of ", name_of(halo.of), " reaches from ", w.low, " to ",
+               w.high, " at stride ", w.num, " / ", w.den, ", wanted numbers of at most ",
+               kFarthest);
     SR_REQUIRE(special.insert(halo.of).second, invalid_input, name_of(halo.of), " has two windows");
     SR_REQUIRE(axes_of(plan, halo.of) == axes_of(plan, halo.anchor), invalid_input,
                name_of(halo.of), " is in windows of ", name_of(halo.anchor),
@@ -170,9 +178,12 @@ void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
                name_of(rows.by), " can be in windows, blocks or other rows");
     SR_REQUIRE(axes_of(plan, rows.of) == axes_of(plan, rows.by), invalid_input, name_of(rows.of),
                " has rows that ", name_of(rows.by), " names, which other axes cut");
-    SR_REQUIRE(rows.most_named >= 0 && rows.most_owned >= 0, invalid_input, name_of(rows.of),
-               " has bounds of ", rows.most_named, " and ", rows.most_owned,
-               " rows, wanted none below 0");
+    const Shape& shape = (rows.of.result ? out : in)[static_cast<size_t>(rows.of.index)];
+    const int64_t extent = shape[static_cast<size_t>(rows.of.dim)];
+    SR_REQUIRE(rows.most_named >= 0 && rows.most_named <= extent && rows.most_owned >= 0 &&
+                   rows.most_owned <= extent * mesh.size(),
+               invalid_input, name_of(rows.of), " has bounds of ", rows.most_named, " and ",
+               rows.most_owned, " rows, wanted 0 to ", extent, " and 0 to ", extent * mesh.size());
     special.insert(rows.of);
   }
   for (const Halo& halo : plan.halos) {

@@ -111,7 +111,8 @@ std::string to_string(const NodePlan& plan, bool result, int index, const Mesh& 
 
 /// Throws invalid_input: a dim that is not there, a dim in two halos, a stride below 1, an anchor
 /// that is cut by other axes or is itself in windows, blocks beside other blocks or windows of one
-/// result, blocks that are not the whole dim, rows that other axes cut than their numbers.
+/// result, blocks that are not the whole dim, rows that other axes cut than their numbers, windows
+/// beyond 2^40 and bounds of rows beyond all that there are.
 void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
                      const std::vector<Shape>& out, const Mesh& mesh);
 

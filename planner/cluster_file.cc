@@ -81,6 +81,10 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
   cluster.nodes = fields.count("nodes", 1);
   fields.get("devices");
   cluster.devices = fields.count("devices", 1);
+  constexpr int64_t kMostDevices = 1 << 24;  // of a mesh, too
+  SR_REQUIRE(cluster.nodes <= kMostDevices && cluster.devices <= kMostDevices / cluster.nodes,
+             invalid_input, origin, ": fields 'nodes' and 'devices' are ", cluster.nodes, " and ",
+             cluster.devices, ", wanted at most ", kMostDevices, " devices in all");
   cluster.oversubscribes = fields.flag("oversubscribes", false);
   cluster.memory_bytes = fields.count("memory_bytes", 0);
   cluster.library_bytes = fields.count("library_bytes", cluster.library_bytes);

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <tuple>
+
 #include "graph/plan.h"
 
 namespace shardrun {
@@ -129,9 +132,39 @@ TEST(NodePlan, WrongWindowsAreRefused) {
   still.halos[0].window.num = 0;
   EXPECT_EQ(refusal(still),
             "the window of operand 0 dim 2 has stride 0 / 1, wanted a positive one");
+  for (int64_t HaloWindow::*number : {&HaloWindow::num, &HaloWindow::low, &HaloWindow::high}) {
+    NodePlan far = conv_plan();
+    far.halos[0].window.*number = std::numeric_limits<int64_t>::max();
+    EXPECT_NE(refusal(far).find("wanted numbers of at most 1099511627776"), std::string::npos)
+        << refusal(far);
+  }
+  NodePlan below = conv_plan();
+  below.halos[0].window.low = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(refusal(below),
+            "the window of operand 0 dim 2 reaches from -9223372036854775808 to 1 at stride 1 / 1, "
+            "wanted numbers of at most 1099511627776");
   NodePlan circle = conv_plan();
   circle.halos.push_back({{true, 0, 2}, {false, 0, 2}, {1, 1, 0, 0}});
   EXPECT_NE(refusal(circle).find("which is not in chunks itself"), std::string::npos);
+}
+
+/// 10 rows over two ranks: one names 10 at most, and of one the two ranks name 20.
+TEST(NodePlan, RowsBeyondAllThereAreAreRefused) {
+  const Mesh mesh = Mesh::parse("e=2");
+  NodePlan plan{{parse_sharding("[{e}]", mesh), parse_sharding("[{e}]", mesh)},
+                {parse_sharding("[{e}]", mesh)}};
+  for (const auto& [named, owned, accepted] :
+       {std::tuple{10, 20, true}, {11, 0, false}, {0, 21, false}, {-1, 0, false}}) {
+    plan.rows = {{{true, 0, 0}, {false, 1, 0}, ReduceOp::sum, named, owned}};
+    try {
+      check_node_plan(plan, {{7}, {7}}, {{10}}, mesh);
+      EXPECT_TRUE(accepted) << named << " " << owned;
+    } catch (const Error& e) {
+      EXPECT_FALSE(accepted);
+      EXPECT_EQ(e.what(), str("result 0 dim 0 has bounds of ", named, " and ", owned,
+                              " rows, wanted 0 to 10 and 0 to 20"));
+    }
+  }
 }
 
 TEST(NodePlan, ReloadsFromThePlanFile) {

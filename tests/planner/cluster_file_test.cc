@@ -73,6 +73,9 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
             "c.json: field 'within.latencies' is not known; known are bandwidth, "
             "bandwidth_by_ranks, call_latency, latency, reduce_bandwidth_by_ranks");
   EXPECT_EQ(changed("/nodes", 2), "c.json: field 'between' is missing");
+  EXPECT_EQ(changed("/nodes", int64_t{1} << 53),
+            "c.json: fields 'nodes' and 'devices' are 9007199254740992 and 4, wanted at most "
+            "16777216 devices in all");
   EXPECT_NE(changed("/flops/f33", {{"peak", 1}}).find("c.json: field 'flops.f33'"),
             std::string::npos);
   EXPECT_EQ(changed("/name", "other"), "accepted");
