@@ -133,10 +133,12 @@ class Scanner {
     if (std::abs(value) < kExact || !rounded_.empty()) return value;
     int64_t whole = 0;
     const auto [rest, error] = std::from_chars(begin, at_, whole);
-    if (rest == at_ && (error != std::errc() || static_cast<int64_t>(value) != whole)) {
-      char held[40];
-      *std::to_chars(held, held + sizeof held - 1, value, std::chars_format::fixed, 0).ptr = '\0';
-      rounded_ = place() + " is " + std::string(begin, at_) + " and is taken as " + held;
+    const bool held = error == std::errc() && std::abs(value) < 0x1p63;
+    if (rest == at_ && (!held || static_cast<int64_t>(value) != whole)) {
+      char text[320];  // the longest has 310
+      char* end = std::to_chars(text, std::end(text), value, std::chars_format::fixed, 0).ptr;
+      rounded_ =
+          place() + " is " + std::string(begin, at_) + " and is taken as " + std::string(text, end);
     }
     return value;
   }

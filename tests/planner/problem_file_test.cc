@@ -110,6 +110,9 @@ TEST(ProblemFile, SaysWhichCostIsRounded) {
   EXPECT_EQ(rounded(R"({"nodes": [{"cost": [123456789012345678901234567890]}], "edges": []})"),
             "nodes[0].cost[0] is 123456789012345678901234567890 and is taken as "
             "123456789012345677877719597056");
+  EXPECT_EQ(rounded(R"({"nodes": [{"cost": [1)" + std::string(50, '0') + R"(]}], "edges": []})"),
+            "nodes[0].cost[0] is 1" + std::string(50, '0') +
+                " and is taken as 100000000000000007629769841091887003294964970946560");
 }
 
 TEST(ProblemFile, NamesFieldAndValueOfWhatIsWrong) {
