@@ -60,6 +60,8 @@ void bind_to_data(const std::string& path, ModelOptions& options) {
       continue;
     }
     const int64_t size = shape->second[static_cast<size_t>(dim.axis)];
+    SR_REQUIRE(size > 0, invalid_input, "--data ", options.data, ": dim '", dim.name,
+               "' is 0 in the array for '", dim.input, "', wanted at least 1");
     const auto [it, fresh] = options.dims.try_emplace(dim.name, size);
     if (fresh) bound_by[dim.name] = dim.input;
     SR_REQUIRE(fresh || it->second == size || !bound_by.count(dim.name), invalid_input, "--data ",

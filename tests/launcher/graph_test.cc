@@ -435,6 +435,14 @@ TEST_F(Graphs, BadCallsAreRefused) {
                                 "is [5, 6]"),
             std::string::npos)
       << describe(other);
+  at_->write("none.npz", testing::npz({{"features", testing::npy("<f4", "(0, 6)", "")},
+                                       {"train_mask", testing::npy("|b1", "(0,)", "")}}));
+  const Outcome empty = at_->shardrun("train sparse.onnx --data npz:none.npz");
+  EXPECT_EQ(empty.status, 2) << describe(empty);
+  EXPECT_NE(
+      message(empty).find("--data npz:none.npz: dim 'nodes' is 0 in the array for 'features'"),
+      std::string::npos)
+      << describe(empty);
 }
 
 }  // namespace
