@@ -9,9 +9,8 @@ namespace shardrun::test {
 
 struct Outcome {
   std::string command;
-  int status = -1;  // of exit; 124: it hung and was ended
+  int status = -1;  // of exit
   std::string out, err;
-  double seconds = 0;
 };
 
 /// "$ command", status, what it printed: for messages of tests.
@@ -42,7 +41,7 @@ class Workspace {
   std::string read(const std::string& name) const;
   bool exists(const std::string& name) const;
 
-  /// `command` by the shell; ended after `limit` seconds.
+  /// `command` by the shell. One that takes more than `limit` seconds is ended, and fails the test.
   Outcome sh(const std::string& command, int limit = 240) const;
   /// shardrun ARGUMENTS, one process.
   Outcome shardrun(const std::string& arguments, int limit = 240) const;

@@ -9,8 +9,6 @@
 namespace shardrun::test {
 namespace {
 
-constexpr double kQuick = 30;  // seconds, on a busy machine
-
 class Failures : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -53,10 +51,9 @@ class Failures : public testing::Test {
                              bool under_mpi = false, int status = 2) {
     for (const Ranks ranks : {threads(2), mpi(2)}) {
       if (ranks.mpi && !under_mpi) continue;
-      const Outcome run = at_->shardrun(ranks, arguments, 60);
+      const Outcome run = at_->shardrun(ranks, arguments);
       EXPECT_EQ(run.status, status) << describe(run);
       EXPECT_EQ(messages(run), 1) << describe(run);
-      EXPECT_LT(run.seconds, kQuick) << describe(run);
       for (const std::string& text : wanted) {
         EXPECT_NE(message(run).find(text), std::string::npos) << "wanted '" << text << "'\n"
                                                               << describe(run);
@@ -194,10 +191,9 @@ TEST_F(Failures, RanksThatAreGivenDifferentThings) {
                           const std::vector<std::string>& wanted) {
     const std::string command = Workspace::line(mpi(1), first);
     const std::string other = Workspace::line(mpi(1), second);
-    const Outcome run = at_->sh(command + other.substr(other.find(" -np ")).insert(0, " :"), 60);
+    const Outcome run = at_->sh(command + other.substr(other.find(" -np ")).insert(0, " :"));
     EXPECT_NE(run.status, 0) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
-    EXPECT_LT(run.seconds, kQuick) << describe(run);
     EXPECT_EQ(run.out.find("step 1/"), std::string::npos) << describe(run);
     for (const std::string& text : wanted)
       EXPECT_NE(message(run).find(text), std::string::npos) << text << "\n" << describe(run);
@@ -273,7 +269,7 @@ TEST_F(Failures, OutputsAreLookedAtFirst) {
         "calibrate -o no/folder/f", "bench ops --json no/folder/f",
         "bench step gpt.onnx --json no/folder/f", "bench collectives --json no/folder/f",
         "bench weak-scaling --model gpt --json no/folder/f", "model gpt -o no/folder/f"}) {
-    const Outcome run = at_->shardrun(call, 20);
+    const Outcome run = at_->shardrun(call);
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
     EXPECT_NE(message(run).find("no/folder/f: cannot be written: No such file"), std::string::npos)
@@ -404,9 +400,8 @@ Outcome harmed(const Workspace& at, Ranks ranks, const std::string& harm) {
       Workspace::line(
           ranks,
           "gpt.onnx --data text:victim.txt --validation 0 --steps 100000000 --metrics m.jsonl") +
-          " & pid=$!\nfor i in $(seq 300); do test -s m.jsonl && break; sleep 0.1; done\n" + harm +
-          "\nwait $pid\nexit $?\n",
-      90);
+          " & pid=$!\nuntil test -s m.jsonl || ! kill -0 $pid; do sleep 0.1; done\n" + harm +
+          "\nwait $pid\nexit $?\n");
 }
 
 TEST_F(Failures, TextThatShrinksUnderARun) {
@@ -415,7 +410,6 @@ TEST_F(Failures, TextThatShrinksUnderARun) {
     EXPECT_EQ(run.status, 1) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
     EXPECT_NE(message(run).find("victim.txt: ends at byte"), std::string::npos) << describe(run);
-    EXPECT_LT(run.seconds, kQuick) << describe(run);
   }
 }
 
@@ -428,22 +422,18 @@ TEST_F(Failures, ARankThatIsKilledEndsTheJob) {
                              "test -n \"$victim\" || { kill $pid; echo nobody to kill; }\n"
                              "kill -9 $victim");
   EXPECT_NE(run.status, 0) << describe(run);
-  EXPECT_NE(run.status, 124) << "it hung\n" << describe(run);
   EXPECT_EQ(run.out.find("nobody to kill"), std::string::npos) << describe(run);
-  EXPECT_LT(run.seconds, kQuick) << describe(run);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which want terabytes
 TEST_F(Failures, ThreadsThatCannotBeStarted) {
   for (const std::string command : {"", "verify "}) {
     const Outcome run = at_->sh(
-        "ulimit -v 900000\n" + Workspace::line(threads(150), command + "gpt.onnx --planner dp"),
-        60);
+        "ulimit -v 900000\n" + Workspace::line(threads(150), command + "gpt.onnx --planner dp"));
     EXPECT_EQ(run.status, 1) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
     EXPECT_NE(message(run).find("no thread could be started beside "), std::string::npos)
         << describe(run);
-    EXPECT_LT(run.seconds, kQuick) << describe(run);
   }
 }
 #endif
@@ -452,7 +442,6 @@ TEST_F(Failures, InterruptsEndTheJob) {
   for (const Ranks ranks : {threads(2), mpi(2)}) {
     const Outcome run = harmed(*at_, ranks, "kill -TERM $pid");
     EXPECT_NE(run.status, 0) << describe(run);
-    EXPECT_LT(run.seconds, kQuick) << describe(run);
   }
 }
 

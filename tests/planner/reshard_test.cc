@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 
 #include "exec/collective_step.h"
@@ -291,24 +290,6 @@ TEST(Reshard, NoDetourIsCheaper) {
       }
     }
   }
-}
-
-TEST(Reshard, IsQuickOnThreeAxes) {
-  const Mesh mesh = Mesh::parse("2x2x2");
-  const std::vector<Sharding> all = all_shardings(mesh, 4);
-  std::mt19937 random(5);
-  const auto start = std::chrono::steady_clock::now();
-  constexpr int kCalls = 300;
-  size_t steps = 0;
-  for (int i = 0; i < kCalls; ++i) {
-    const Sharding &from = all[random() % all.size()], &to = all[random() % all.size()];
-    steps += cheapest_reshard({DType::f32, {8, 12, 1024, 64}}, from, to, mesh, Cluster{}).size();
-  }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::printf("%.1f us a call, %.2f steps, over %zu shardings\n", seconds / kCalls * 1e6,
-              static_cast<double>(steps) / kCalls, all.size());
-  EXPECT_LT(seconds / kCalls, 0.02);
 }
 
 // The planner's edges are priced by tables, the program's collectives by single searches.
