@@ -2,12 +2,15 @@
 // and leaves without an answer after two seconds. A launcher that is held up longer (a disk that
 // takes its output slowly, a machine that stands still) may then find the rank gone before it reads
 // the word: Open MPI 4 reports "exiting improperly" and ends a job that did all its work with
-// status 1. A rank whose leave took that long stays until its launcher has caught up.
+// status 1. A rank whose leave took anything like that long stays until its launcher has caught up.
 #include <mpi.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "collectives/communicator.h"
@@ -16,20 +19,31 @@ namespace shardrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kAnswer{2};     // PMIx's wait
+// Far below PMIx's wait, which begins at a time of its own thread's that may be long past.
+constexpr std::chrono::milliseconds kSwift{250};
 constexpr std::chrono::seconds kPatience{60};  // for a launcher that never comes back
 constexpr std::chrono::milliseconds kLook{20};
 constexpr int kLooksIdle = 5;
 
-/// Does it wait for something to do? Not so if it runs, is stopped, waits for a disk or has ended.
-bool is_idle(pid_t process) {
-  char path[32], state = '?';
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(process));
-  std::FILE* stat = std::fopen(path, "r");
+/// Does the thread wait for something to do? Not so if it runs, is stopped or waits for a disk.
+bool is_thread_idle(const std::filesystem::path& thread) {
+  char state = '?';
+  std::FILE* stat = std::fopen((thread / "stat").c_str(), "r");
   if (stat == nullptr) return false;
   const bool read = std::fscanf(stat, "%*d (%*[^)]) %c", &state) == 1;
   std::fclose(stat);
   return read && state == 'S';
+}
+
+/// One thread of a launcher reads a rank's word, another hears that the rank has ended.
+bool is_idle(pid_t process) {
+  const std::filesystem::path threads = "/proc/" + std::to_string(process) + "/task";
+  std::error_code gone;
+  for (std::filesystem::directory_iterator it(threads, gone), end; !gone && it != end;
+       it.increment(gone)) {
+    if (!is_thread_idle(it->path())) return false;
+  }
+  return !gone;
 }
 
 void await_launcher() {
@@ -50,7 +64,7 @@ void finalize_mpi() noexcept {
   if (!initialized || finalized) return;
   const Clock::time_point start = Clock::now();
   MPI_Finalize();
-  if (Clock::now() - start >= kAnswer) await_launcher();
+  if (Clock::now() - start >= kSwift) await_launcher();
 }
 
 }  // namespace shardrun

@@ -190,8 +190,7 @@ TEST_F(Nccl, EndsAWaitThatIsTooLong) {
     host.barrier();
     if (host.rank() == 0) {
       device.stuck = true;
-      EXPECT_EQ(end_of_wait(device),
-                "all_reduce on rank 0 of 2: waited 30 s for the other ranks");
+      EXPECT_EQ(end_of_wait(device), "all_reduce on rank 0 of 2: waited 30 s for the other ranks");
     }
     host.barrier();
   });

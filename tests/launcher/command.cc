@@ -46,8 +46,7 @@ void default_environment() {
 
 std::string describe(const Outcome& o) {
   std::ostringstream text;
-  text << "$ " << o.command << "\nstatus " << o.status << "\n"
-       << o.out << o.err;
+  text << "$ " << o.command << "\nstatus " << o.status << "\n" << o.out << o.err;
   return text.str();
 }
 

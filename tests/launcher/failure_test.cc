@@ -400,8 +400,8 @@ Outcome harmed(const Workspace& at, Ranks ranks, const std::string& harm) {
       Workspace::line(
           ranks,
           "gpt.onnx --data text:victim.txt --validation 0 --steps 100000000 --metrics m.jsonl") +
-          " & pid=$!\nuntil test -s m.jsonl || ! kill -0 $pid; do sleep 0.1; done\n" + harm +
-          "\nwait $pid\nexit $?\n");
+      " & pid=$!\nuntil test -s m.jsonl || ! kill -0 $pid; do sleep 0.1; done\n" + harm +
+      "\nwait $pid\nexit $?\n");
 }
 
 TEST_F(Failures, TextThatShrinksUnderARun) {
@@ -428,8 +428,8 @@ TEST_F(Failures, ARankThatIsKilledEndsTheJob) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which want terabytes
 TEST_F(Failures, ThreadsThatCannotBeStarted) {
   for (const std::string command : {"", "verify "}) {
-    const Outcome run = at_->sh(
-        "ulimit -v 900000\n" + Workspace::line(threads(150), command + "gpt.onnx --planner dp"));
+    const Outcome run = at_->sh("ulimit -v 900000\n" +
+                                Workspace::line(threads(150), command + "gpt.onnx --planner dp"));
     EXPECT_EQ(run.status, 1) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
     EXPECT_NE(message(run).find("no thread could be started beside "), std::string::npos)
