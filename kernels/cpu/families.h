@@ -15,6 +15,7 @@ KernelList top_k_kernels();
 KernelList scan_kernels();
 KernelList movement_kernels();
 KernelList indexing_kernels();
+KernelList scatter_kernels();
 KernelList matmul_kernels();
 KernelList conv_kernels();
 KernelList depthwise_kernels();  // where they accept, faster than conv_kernels

@@ -1,12 +1,12 @@
 // gather copies rows; gather_grad and add_rows sort the rows by where they go, or are given them so
 // (group_rows): each destination row is summed once, in f32, in the order of the indices, by one
 // thread.
-// gather_elements and scatter_elements walk the indices in order.
 #include <limits>
 
 #include "base/around.h"
 #include "base/lanes.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/row_copy.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/sorted_rows.h"
 
@@ -27,22 +27,14 @@ PreparedKernel gather(const KernelCall& call) {
                 const int64_t o = item / count, stop = std::min((o + 1) * count, end);
                 for (; item < stop; ++item) {
                   const int64_t row = index_at(args.in[1], item - o * count) - offset;
-                  char* to = out + item * bytes;
-                  if (row >= 0 && row < g.extent) {
-                    std::memcpy(to, data + (o * g.extent + row) * bytes, size);
-                  } else {
-                    std::memset(to, 0, size);
-                  }
+                  const bool inside = row >= 0 && row < g.extent;
+                  copy_or_zero(out + item * bytes,
+                               inside ? data + (o * g.extent + row) * bytes : nullptr, size);
                 }
               }
             };
             parallel_ranges(g.outer * count, row_grain(bytes), [&](int64_t begin, int64_t end) {
-              switch (bytes) {  // short rows, of a size that the compiler knows
-                case 4: return copy(begin, end, std::integral_constant<size_t, 4>{});
-                case 16: return copy(begin, end, std::integral_constant<size_t, 16>{});
-                case 32: return copy(begin, end, std::integral_constant<size_t, 32>{});
-                default: return copy(begin, end, static_cast<size_t>(bytes));
-              }
+              with_row_size(bytes, [&](auto size) { copy(begin, end, size); });
             });
           },
           0, "cpu:copy"};
@@ -159,87 +151,13 @@ PreparedKernel add_rows(const KernelCall& call) {
       sort.workspace_bytes, "cpu:sort"};
 }
 
-// ---- gather_elements, scatter_elements: indices [outer, count, inner], data [outer, extent,
-// inner]
-
-std::optional<std::string> elements_refuse(const KernelCall& call) {
-  const Shape &data = call.in[0].shape, &indices = call.in[1].shape;
-  const auto axis = static_cast<size_t>(call.node.attrs.i("axis"));
-  for (size_t d = 0; d < data.size(); ++d) {
-    if (d != axis && data[d] != indices[d])
-      return "indices as large as data along all dims but the axis";
-  }
-  if (!is_f32_or_bf16(call.in[0].dtype)) return "only f32 and bf16";
-  return std::nullopt;
-}
-
-/// Calls f(position in the indices, position in the data or -1) for each index.
-template <class F>
-void for_elements(const Around& g, const TensorView& indices, int64_t count, int64_t offset,
-                  F&& f) {
-  int64_t i = 0;
-  for (int64_t o = 0; o < g.outer; ++o) {
-    for (int64_t e = 0; e < count; ++e) {
-      for (int64_t k = 0; k < g.inner; ++k, ++i) {
-        const int64_t row = index_at(indices, i) - offset;
-        f(i, row >= 0 && row < g.extent ? (o * g.extent + row) * g.inner + k : -1);
-      }
-    }
-  }
-}
-
-PreparedKernel gather_elements(const KernelCall& call) {
-  const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
-  const Around g(call.in[0].shape, axis);
-  const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
-  return {[=](const KernelArgs& args) {
-            const auto run_as = [&]<class T>(const T* data, T* out) {
-              for_elements(g, args.in[1], count, offset,
-                           [&](int64_t i, int64_t from) { out[i] = from >= 0 ? data[from] : T{}; });
-            };
-            if (args.in[0].type.dtype == DType::f32)
-              return run_as(args.in[0].as<float>(), args.out[0].as<float>());
-            run_as(args.in[0].as<uint16_t>(), args.out[0].as<uint16_t>());
-          },
-          0, "cpu:walk"};
-}
-
-PreparedKernel scatter_elements(const KernelCall& call) {
-  const int64_t axis = call.node.attrs.i("axis"), offset = call.node.attrs.i("offset", 0);
-  const Around g(call.in[0].shape, axis);
-  const int64_t count = call.in[1].shape[static_cast<size_t>(axis)];
-  const std::string reduction = call.node.attrs.s("reduction", "none");
-  const int64_t elements = element_count(call.out[0].shape);
-  // bf16 is reduced in f32 and rounded once.
-  const int64_t bytes = call.out[0].dtype == DType::f32 ? 0 : elements * 4;
-  return {[=](const KernelArgs& args) {
-            float* out = place(args.out[0], 0, static_cast<float*>(args.workspace));
-            const float* data = floats(args.in[0], 0, elements, out);
-            if (data != out) std::memcpy(out, data, static_cast<size_t>(elements) * 4);
-            const auto walk = [&](auto&& reduce) {
-              for_elements(g, args.in[1], count, offset, [&](int64_t i, int64_t to) {
-                if (to >= 0) out[to] = reduce(out[to], get(args.in[2], i));
-              });
-              put(args.out[0], 0, elements, out);
-            };
-            if (reduction == "add") return walk([](float a, float b) { return a + b; });
-            if (reduction == "mul") return walk([](float a, float b) { return a * b; });
-            if (reduction == "max") return walk([](float a, float b) { return std::max(a, b); });
-            if (reduction == "min") return walk([](float a, float b) { return std::min(a, b); });
-            walk([](float, float b) { return b; });
-          },
-          bytes, "cpu:walk"};
-}
-
 }  // namespace
 
 KernelList indexing_kernels() {
   return {{"gather", "cpu:copy", [](const KernelCall&) { return std::nullopt; }, gather},
           {"gather_grad", "cpu:sort", grad_refuses, gather_grad},
           {"add_rows", "cpu:sort", add_rows_refuses, add_rows},
-          {"group_rows", "cpu:sort", group_rows_refuses, group_rows},
-          {"gather_elements", "cpu:walk", elements_refuse, gather_elements},
-          {"scatter_elements", "cpu:walk", elements_refuse, scatter_elements}};
+          {"group_rows", "cpu:sort", group_rows_refuses, group_rows}};
 }
 
 }  // namespace shardrun::cpu
