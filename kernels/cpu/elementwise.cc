@@ -461,7 +461,7 @@ KernelList elementwise_kernels() {
   unary("softplus", loop1<[](float x) { return softplus(x); }>);
   unary("softsign", loop1<[](float x) { return x / (1.0f + std::fabs(x)); }>);
   unary("silu", loop1<[](float x) { return x * sigmoid(x); }>);
-  unary("mish", loop1<[](float x) { return x * tanh(softplus(x)); }>);
+  unary("mish", loop1<[](float x) { return mish(x); }>);
   unary("relu", loop1<[](float x) { return x < 0.0f ? 0.0f : x; }>);
   unary("leaky_relu", loop1<[](float x, const P& p) { return x < 0.0f ? p.alpha * x : x; }>,
         alpha_only);

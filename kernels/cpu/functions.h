@@ -74,10 +74,10 @@ inline float log(float x) {
   return x > 0.0f && x < inf ? result : special;
 }
 
-/// log(1 + x) for finite x >= 0, exact for tiny x.
+/// log(1 + x) for x >= 0, exact for tiny x.
 inline float log1p_positive(float x) {
   const float u = 1.0f + x;
-  return log(u) + (x - (u - 1.0f)) / u;
+  return log(u) + (u < 1e8f ? (x - (u - 1.0f)) / u : 0.0f);
 }
 
 /// Rational approximation on |x| < 7.9 (as in Eigen), within a few ulp. NaN stays.
@@ -120,7 +120,26 @@ inline float erf(float x) {
 }
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
-inline float softplus(float x) { return (x > 0 ? x : 0.0f) + log1p_positive(exp(x > 0 ? -x : x)); }
+
+/// log(1 + exp(x)). The logarithm of 1 + e for e in [0, 1] is 2 artanh(e / (2 + e)).
+inline float softplus(float x) {
+  const float e = exp(x > 0.0f ? -x : x), s = e / (2.0f + e), z = s * s;
+  float p = 2.0f / 15;
+  p = p * z + 2.0f / 13;
+  p = p * z + 2.0f / 11;
+  p = p * z + 2.0f / 9;
+  p = p * z + 2.0f / 7;
+  p = p * z + 2.0f / 5;
+  p = p * z + 2.0f / 3;
+  p = p * z * s + 2.0f * s;
+  return (x > 0.0f ? x : 0.0f) + p;
+}
+
+/// x tanh(softplus(x)), of which the latter is w / (w + 2) for w = e^x (e^x + 2); 1 from 20 on.
+inline float mish(float x) {
+  const float e = exp(x > 20.0f ? 20.0f : x), w = e * (e + 2.0f);
+  return x * (w / (w + 2.0f));
+}
 
 /// Within 1 ulp, by doubles; at zeros, infinities and NaN as the library's.
 inline float pow(float x, float y) {
@@ -285,14 +304,17 @@ inline float cosh(float x) {
 }
 inline float asinh(float x) {
   const float a = std::fabs(x), square = a * a;
-  const float y = log1p_positive(a > 1e9f ? 0.0f : a + square / (1.0f + std::sqrt(square + 1.0f)));
-  return std::copysign(a > 1e9f ? log(a) + 0.69314718055994531f : y, x);
+  const bool far = a > 1e9f;
+  const float t = far ? a : a + square / (1.0f + std::sqrt(square + 1.0f));
+  return std::copysign(log1p_positive(t) + (far ? 0.69314718055994531f : 0.0f), x);
 }
 /// NaN below 1.
 inline float acosh(float x) {
   const bool far = x > 1e9f;
-  const float t = far ? 0.0f : x - 1.0f;
-  return far ? log(x) + 0.69314718055994531f : log1p_positive(t + std::sqrt(t * (t + 2.0f)));
+  const float t = x - 1.0f;
+  const float y =
+      log1p_positive(far ? x : t + std::sqrt(t * (t + 2.0f))) + (far ? 0.69314718055994531f : 0.0f);
+  return x >= 1.0f ? y : std::numeric_limits<float>::quiet_NaN();
 }
 /// Infinite at ±1, NaN beyond.
 inline float atanh(float x) {

@@ -51,8 +51,8 @@ void with_reduction(const std::string& reduction, const KernelArgs& args, Scatte
 
 /// Of the sums above.
 int64_t sum_bytes(const KernelCall& call) {
-  const bool in_place = call.node.attrs.s("reduction", "none") == "none" ||
-                        call.out[0].dtype == DType::f32;
+  const bool in_place =
+      call.node.attrs.s("reduction", "none") == "none" || call.out[0].dtype == DType::f32;
   return in_place ? 0 : element_count(call.out[0].shape) * 4;
 }
 
@@ -161,9 +161,8 @@ PreparedKernel scatter_elements(const KernelCall& call) {
               const T *data = args.in[0].as<T>(), *updates = args.in[2].as<T>();
               T* out = args.out[0].as<T>();
               for_columns(g, count, [&](const Columns& columns) {
-                for_data(g, columns, [&](int64_t begin, int64_t end) {
-                  begin_sums(data, sums, begin, end);
-                });
+                for_data(g, columns,
+                         [&](int64_t begin, int64_t end) { begin_sums(data, sums, begin, end); });
                 for_indices(g, columns, args.in[1], count, offset, [&](int64_t i, int64_t to) {
                   if (to >= 0) sums[to] = reduce(sums[to], updates[i]);
                 });
@@ -184,7 +183,8 @@ class Tuples {
       : entries_(indices.shape.back()),
         from_(data.begin() + batch_dims, data.begin() + batch_dims + entries_),
         count_(element_count(Shape(indices.shape.begin(), indices.shape.end() - 1))),
-        in_batch_(element_count(Shape(indices.shape.begin() + batch_dims, indices.shape.end() - 1))),
+        in_batch_(
+            element_count(Shape(indices.shape.begin() + batch_dims, indices.shape.end() - 1))),
         slices_(element_count(from_)),
         batches_(element_count(Shape(data.begin(), data.begin() + batch_dims))),
         inner_(element_count(Shape(data.begin() + batch_dims + entries_, data.end()))) {}
@@ -197,7 +197,8 @@ class Tuples {
   int64_t slice(const TensorView& indices, int64_t i) const {
     int64_t slice = 0;
     for (int64_t e = 0; e < entries_; ++e) {
-      const int64_t index = index_at(indices, i * entries_ + e), size = from_[static_cast<size_t>(e)];
+      const int64_t index = index_at(indices, i * entries_ + e),
+                    size = from_[static_cast<size_t>(e)];
       if (index < 0 || index >= size) return -1;
       slice = slice * size + index;
     }

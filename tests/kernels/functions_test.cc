@@ -19,12 +19,17 @@ struct Case {
   double least = 1e-6;
 };
 
+double softplus_of(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+double mish_of(double x) { return x * std::tanh(softplus_of(x)); }
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"exp", exp, std::exp, -87, 88},
       {"expm1", expm1, std::expm1, -80, 80, 8},
       {"log", log, std::log, 1e-30, 1e30},
       {"log1p_positive", log1p_positive, std::log1p, 0, 1e6},
+      {"softplus", softplus, softplus_of, -80, 80, 4, 1e-30},
+      {"mish", mish, mish_of, -80, 80, 4, 1e-30},
       {"tanh", tanh, std::tanh, -12, 12, 8},
       {"erf", erf, std::erf, -6, 6, 8},
       {"sin", sin, std::sin, -7, 7},
@@ -140,6 +145,7 @@ TEST(Functions, EndWhereTheLibrarysDo) {
     EXPECT_TRUE(std::isnan(atanh(beyond))) << beyond;
   }
   EXPECT_TRUE(std::isnan(acosh(0.5f)));
+  EXPECT_TRUE(std::isnan(acosh(-1e8f)));
   EXPECT_TRUE(std::isnan(acosh(-inf)));
   for (float (*odd)(float) : {asin, atan, sinh, asinh, atanh})
     EXPECT_TRUE(std::signbit(odd(-0.0f)));

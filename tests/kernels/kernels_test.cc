@@ -87,9 +87,9 @@ TEST(CpuKernels, KeepNaNAndInfinity) {
                                      88.0f, 89.0f, -104.0f, 3e38f, -3e38f, 1.0f};
   const Tensor x = Tensor::from({12}, values, DType::f32);
   for (const char* op :
-       {"exp",        "log",  "tanh",     "erf",   "sigmoid", "relu",  "sqrt", "abs",  "neg",
-        "reciprocal", "gelu", "softplus", "sin",   "cos",     "tan",   "asin", "acos", "atan",
-        "sinh",       "cosh", "asinh",    "acosh", "atanh",   "isnan", "isinf"}) {
+       {"exp",        "log",  "tanh",     "erf",   "sigmoid", "relu", "sqrt",  "abs",  "neg",
+        "reciprocal", "gelu", "softplus", "sin",   "cos",     "tan",  "asin",  "acos", "atan",
+        "sinh",       "cosh", "asinh",    "acosh", "atanh",   "mish", "isnan", "isinf"}) {
     SCOPED_TRACE(op);
     Case c{make(op, {}), {x.type()}, {}};
     c.out = infer_types(c.node, c.in);

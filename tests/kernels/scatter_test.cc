@@ -63,15 +63,14 @@ TEST(CpuKernels, ElementsThatIndicesPick) {
       const Tensor indices = draw_indices(shape, bounds, index, rng);
       for (const DType dtype : {DType::f32, DType::bf16, DType::i64, DType::boolean}) {
         const TensorType data{dtype, p.data}, picked{dtype, shape};
-        EXPECT_EQ(check_indexed({make("gather_elements", {{"axis", p.axis}}),
-                                 {data, indices.type()},
-                                 {}},
-                                indices, rng),
-                  1);
+        EXPECT_EQ(
+            check_indexed({make("gather_elements", {{"axis", p.axis}}), {data, indices.type()}, {}},
+                          indices, rng),
+            1);
         for (const char* reduction : {"none", "add", "mul", "max", "min"}) {
           const bool accepted = is_float(dtype) || std::string_view(reduction) == "none";
-          EXPECT_EQ(check_indexed({make("scatter_elements", {{"axis", p.axis},
-                                                             {"reduction", std::string(reduction)}}),
+          EXPECT_EQ(check_indexed({make("scatter_elements",
+                                        {{"axis", p.axis}, {"reduction", std::string(reduction)}}),
                                    {data, indices.type(), picked},
                                    {}},
                                   indices, rng),
