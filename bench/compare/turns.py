@@ -56,6 +56,9 @@ class Contestant:
         self.log.close()
         self.folder.cleanup()
 
+    def _go(self):
+        os.killpg(self.process.pid, signal.SIGCONT)
+
     def _stop(self):
         """Returns when it has stopped, or ended."""
         os.killpg(self.process.pid, signal.SIGSTOP)
@@ -87,7 +90,7 @@ class Contestant:
     def turn(self, least=0.0):
         """Lets it run until it writes a line after `least` seconds or more. The seconds a line, and the lines."""
         start = time.monotonic()
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self._go()
         lines = self._whole_steps(least, lambda: time.monotonic() - start)
         end = time.monotonic()
         self._stop()
@@ -100,7 +103,7 @@ class Contestant:
 
     def laps(self, count, least):
         """So many turns without a stop between them, from a line's arrival on. A generator of Lap."""
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self._go()
         while not self._lines(1):  # of a step that began before: it does not count
             pass
         load = Load(self)

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -35,22 +36,26 @@ bool is_thread_idle(const std::filesystem::path& thread) {
   return read && state == 'S';
 }
 
-/// One thread of a launcher reads a rank's word, another hears that the rank has ended.
-bool is_idle(pid_t process) {
+/// One thread of a launcher reads a rank's word, another hears that the rank has ended. nullopt:
+/// the process cannot be looked at.
+std::optional<bool> is_idle(pid_t process) {
   const std::filesystem::path threads = "/proc/" + std::to_string(process) + "/task";
-  std::error_code gone;
-  for (std::filesystem::directory_iterator it(threads, gone), end; !gone && it != end;
-       it.increment(gone)) {
+  std::error_code hidden;
+  for (std::filesystem::directory_iterator it(threads, hidden), end; !hidden && it != end;
+       it.increment(hidden)) {
     if (!is_thread_idle(it->path())) return false;
   }
-  return !gone;
+  if (hidden) return std::nullopt;
+  return true;
 }
 
 void await_launcher() {
   const pid_t launcher = getppid();
   const Clock::time_point end = Clock::now() + kPatience;
   for (int idle = 0; idle < kLooksIdle && getppid() == launcher && Clock::now() < end;) {
-    idle = is_idle(launcher) ? idle + 1 : 0;
+    const std::optional<bool> now = is_idle(launcher);
+    if (!now) return;
+    idle = *now ? idle + 1 : 0;
     std::this_thread::sleep_for(kLook);
   }
 }

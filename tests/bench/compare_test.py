@@ -86,7 +86,6 @@ class CompareTest(unittest.TestCase):
     def test_on_a_gpu_one_follows_the_other(self):
         told, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
         self.check(result, 32 * 1024)
-        self.assertGreater(result["theirs"], THEIRS)
         self.assertEqual((self.here / "together").read_text(), "False")
         for words in ("; 3.0 GiB", "12.5  matmul", "32768 tokens a step: ours ", " tokens/s, wanted 480000: reached",
                       "1000 GFLOP of products a step: ours ", " of a large matmul's 1e+05 in bf16"):

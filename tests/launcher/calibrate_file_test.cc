@@ -53,6 +53,8 @@ const Backend& far_backend() {
   return made;
 }
 
+constexpr double kNoTime = 1e-9;  // for a single kernel
+
 Cluster calibrated(const std::string& path, double seconds) {
   World world = World::threads(1);
   CalibrateRequest request;
@@ -69,7 +71,8 @@ TEST(CalibrateFile, SaysWhatLibrariesTake) {
   const std::string library = "library_bytes", communicator = "communicator_bytes";
 
   shared = true;  // what a communicator takes of a device that others use cannot be told
-  const Cluster one = calibrated(path, 5);
+  Cluster one = calibrated(path, 5);
+  if (one.sources.count(library) == 0) one = calibrated(path, 40);  // the machine stood still
   EXPECT_EQ(one.library_bytes, with_margin(0));
   EXPECT_EQ(one.sources.at(library),
             "shardrun calibrate: kernels and a noted step took 0 bytes, and half as much again, at "
@@ -78,7 +81,7 @@ TEST(CalibrateFile, SaysWhatLibrariesTake) {
   EXPECT_EQ(one.communicator_bytes, Cluster().communicator_bytes);
 
   shared = false;
-  const Cluster several = calibrated(path, 0.1);
+  const Cluster several = calibrated(path, kNoTime);
   EXPECT_EQ(several.library_bytes, Cluster().library_bytes);  // no kernel was measured
   EXPECT_EQ(several.communicator_bytes, with_margin(0));
   EXPECT_EQ(several.sources.at(communicator),
@@ -86,7 +89,7 @@ TEST(CalibrateFile, SaysWhatLibrariesTake) {
             "least 128 MiB");
 
   shared = true;  // what was measured stays
-  const Cluster again = calibrated(path, 0.1);
+  const Cluster again = calibrated(path, kNoTime);
   EXPECT_EQ(again.communicator_bytes, with_margin(0));
   EXPECT_EQ(again.sources.count(communicator), 1U);
   std::filesystem::remove(path);

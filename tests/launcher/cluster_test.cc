@@ -138,26 +138,38 @@ TEST_F(ClusterOption, ADeviceIsChosenByName) {
   EXPECT_EQ(set.status, 2) << describe(set);
 }
 
-/// With next to no time little is measured, but what is written is a cluster to plan for. Under
-/// mpirun it gets what MPI takes.
+/// With little time little is measured, but what is written is a cluster to plan for. Under mpirun
+/// it gets what MPI takes.
 TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
-  const Outcome alone = at_->shardrun("calibrate --seconds 0.5 -o host.json");
-  ASSERT_EQ(alone.status, 0) << describe(alone);
-  EXPECT_NE(alone.out.find("host.json"), std::string::npos) << describe(alone);
   const auto measured = [&] { return nlohmann::json::parse(at_->read("host.json"))["measured"]; };
-  EXPECT_GE(measured()["kernels"].size(), 1u);
-  EXPECT_GE(measured()["kernels"][0]["grids"].size(), 1u);
+  // On a machine that stands still for so long it gets more time.
+  const auto calibrate = [&](bool by_mpi, const std::string& flags, auto&& is_enough) {
+    for (const char* seconds : {"0.5", "4", "32"}) {
+      const std::string call = "calibrate -o host.json" + flags + " --seconds " + seconds;
+      const Outcome run = by_mpi ? at_->shardrun(mpi(2), call) : at_->shardrun(call);
+      ASSERT_EQ(run.status, 0) << describe(run);
+      EXPECT_NE(run.out.find("host.json"), std::string::npos) << describe(run);
+      if (is_enough()) return;
+    }
+    ADD_FAILURE() << measured().dump();
+  };
+  const auto knows_kernels = [&](auto&& wanted) {
+    const nlohmann::json all = measured()["kernels"];
+    for (const nlohmann::json& kernels : all) {
+      if (!kernels["grids"].empty() && wanted(kernels["threads"])) return true;
+    }
+    return false;
+  };
+  calibrate(false, "", [&] { return knows_kernels([](int) { return true; }); });
   const size_t threads = measured()["collectives"].size();
-  const Outcome mpi_run = at_->shardrun(mpi(2), "calibrate --seconds 0.5 -o host.json");
-  EXPECT_EQ(mpi_run.status, 0) << describe(mpi_run);
-  EXPECT_GT(measured()["collectives"].size(), threads);
+  calibrate(true, "", [&] { return measured()["collectives"].size() > threads; });
   EXPECT_EQ(measured()["collectives"].back()["backend"], "mpi");
   const Outcome plan = at_->shardrun("plan gpt.onnx --ranks 2 --cluster host.json");
   EXPECT_EQ(plan.status, 0) << describe(plan);
   EXPECT_NE(plan.out.find("measured on"), std::string::npos) << describe(plan);
   // Ranks of one thread beside the others; a plan for one thread is predicted with them.
-  const Outcome one = at_->shardrun("calibrate --threads 1 --seconds 0.5 -o host.json");
-  ASSERT_EQ(one.status, 0) << describe(one);
+  calibrate(false, " --threads 1",
+            [&] { return knows_kernels([](int threads) { return threads == 1; }); });
   nlohmann::json cluster = nlohmann::json::parse(at_->read("host.json"));
   bool more = false;
   for (nlohmann::json& kernels : cluster["measured"]["kernels"]) {
