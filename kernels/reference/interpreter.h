@@ -21,6 +21,7 @@ class Interpreter {
  public:
   /// Reads or makes every persistent value from its Source.
   explicit Interpreter(const Graph& graph, uint64_t seed = 0);
+  explicit Interpreter(Graph&& graph, uint64_t seed = 0) = delete;  // it has to outlive this
 
   /// Runs the micro nodes once per element of `micro_feeds` (values of role batch and scalar, by
   /// name), then the update nodes once, and returns `wanted` as they were after the last run. An

@@ -124,7 +124,8 @@ TEST_P(Gat, WeightsAreGlorotUniform) {
   o.features = 90;
   o.hidden = 10;
   write_gat(o, path);
-  const Interpreter weights(import(path, GetParam()), 0);
+  const Graph graph = import(path, GetParam());
+  const Interpreter weights(graph);
   const Tensor& w = weights.persistent("layers.0.weight");
   ASSERT_EQ(w.shape(), (Shape{90, 40}));
   const double bound = std::sqrt(6.0 / 100);
