@@ -53,9 +53,10 @@ inline float log(float x) {
   const float inf = std::numeric_limits<float>::infinity();
   const bool tiny = x < 1.17549435e-38f;
   const float scaled = tiny ? x * 8388608.0f : x;
-  const int32_t bits = std::bit_cast<int32_t>(scaled);
-  // Mantissa in [sqrt(1/2), sqrt(2)): the exponent is taken relative to sqrt(1/2).
-  const int32_t shifted = bits - 0x3f3504f3;
+  const uint32_t bits = std::bit_cast<uint32_t>(scaled);
+  // Mantissa in [sqrt(1/2), sqrt(2)): the exponent is taken relative to sqrt(1/2). That of a number
+  // below 0 wraps around.
+  const auto shifted = static_cast<int32_t>(bits - 0x3f3504f3u);
   const float e = static_cast<float>((shifted >> 23)) - (tiny ? 23.0f : 0.0f);
   const float m = std::bit_cast<float>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
   const float z = m * m;
