@@ -230,10 +230,11 @@ std::string unknown_words(const CLI::App& app, const CLI::App& train) {
 }
 
 /// Says why a call is wrong, and returns the status. Mostly all processes find the same: the first
-/// one says so, and that it ends ends the others before they speak. If it does not end, they do.
+/// one says so, and that it ends ends the others before they speak. If it does not end, they do:
+/// late enough for a launcher that is held up.
 int refuse(const std::string& why) {
   if (!is_first_process()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::this_thread::sleep_for(std::chrono::seconds(5));
     std::cerr << "shardrun: on one process, not the first: ";
   } else {
     std::cerr << "shardrun: ";

@@ -38,19 +38,21 @@ UserOp swish() {
   return op;
 }
 
+Infos affine_shape(const Attributes&, const Infos& in) {
+  wants(in.size() == 3, "wants x, w and b");
+  wants(!in[0].shape.empty() && in[1].shape.size() == 2 && in[2].shape.size() == 1,
+        "wants x [.., k], w [k, n] and b [n]");
+  wants(in[0].shape.back() == in[1].shape[0] && in[1].shape[1] == in[2].shape[0],
+        "sizes of x, w and b do not fit");
+  Infos out{in[0]};
+  out[0].shape.back() = in[2].shape[0];
+  return out;
+}
+
 UserOp affine() {
   UserOp op;
   op.name = "acme::Affine";
-  op.shape = [](const Attributes&, const Infos& in) {
-    wants(in.size() == 3, "wants x, w and b");
-    wants(!in[0].shape.empty() && in[1].shape.size() == 2 && in[2].shape.size() == 1,
-          "wants x [.., k], w [k, n] and b [n]");
-    wants(in[0].shape.back() == in[1].shape[0] && in[1].shape[1] == in[2].shape[0],
-          "sizes of x, w and b do not fit");
-    Infos out{in[0]};
-    out[0].shape.back() = in[2].shape[0];
-    return out;
-  };
+  op.shape = affine_shape;
   op.kernel = [](const auto& call) {
     const auto x = call.in(0), w = call.in(1), b = call.in(2);
     const auto y = call.out(0);
@@ -74,9 +76,12 @@ UserOp affine() {
 UserOp affine_grad() {
   UserOp op;
   op.name = "acme::Affine_grad";
-  op.shape = [](const Attributes&, const Infos& in) {
+  op.shape = [](const Attributes& attributes, const Infos& in) {
     wants(in.size() == 5, "wants x, w, b, y and dy");
-    return Infos(in.begin(), in.begin() + 3);
+    const Infos own(in.begin(), in.begin() + 3), made = affine_shape(attributes, own);
+    wants(in[3].shape == made[0].shape && in[4].shape == made[0].shape,
+          "sizes of y and dy do not fit");
+    return own;
   };
   op.kernel = [](const auto& call) {
     const auto x = call.in(0), w = call.in(1), dy = call.in(4);
