@@ -78,7 +78,8 @@ UserOp affine_grad() {
   op.name = "acme::Affine_grad";
   op.shape = [](const Attributes& attributes, const Infos& in) {
     wants(in.size() == 5, "wants x, w, b, y and dy");
-    const Infos own(in.begin(), in.begin() + 3), made = affine_shape(attributes, own);
+    Infos own(in.begin(), in.begin() + 3);
+    const Infos made = affine_shape(attributes, own);
     wants(in[3].shape == made[0].shape && in[4].shape == made[0].shape,
           "sizes of y and dy do not fit");
     return own;

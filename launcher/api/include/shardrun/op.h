@@ -60,7 +60,9 @@ class Attributes {
   using Value =
       std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
   Attributes() = default;
-  Attributes(std::map<std::string, Value> values) : values_(std::move(values)) {}
+  /// {{"slope", 0.5}} is one.
+  Attributes(std::map<std::string, Value> values)  // NOLINT(google-explicit-constructor)
+      : values_(std::move(values)) {}
 
   bool has(const std::string& name) const { return values_.count(name) > 0; }
   const std::map<std::string, Value>& all() const { return values_; }
@@ -91,11 +93,12 @@ class Attributes {
   std::string text(const std::string& name, const std::string& otherwise) const {
     return has(name) ? text(name) : otherwise;
   }
-  std::vector<int64_t> integers(const std::string& name, std::vector<int64_t> otherwise) const {
-    return has(name) ? integers(name) : std::move(otherwise);
+  std::vector<int64_t> integers(const std::string& name,
+                                const std::vector<int64_t>& otherwise) const {
+    return has(name) ? integers(name) : otherwise;
   }
-  std::vector<double> numbers(const std::string& name, std::vector<double> otherwise) const {
-    return has(name) ? numbers(name) : std::move(otherwise);
+  std::vector<double> numbers(const std::string& name, const std::vector<double>& otherwise) const {
+    return has(name) ? numbers(name) : otherwise;
   }
 
  private:
@@ -181,7 +184,7 @@ class OpKernel {
  public:
   OpKernel() = default;
   template <class F>
-  requires(!std::is_same_v<std::decay_t<F>, OpKernel>) OpKernel(F f) {
+  requires(!std::is_same_v<std::decay_t<F>, OpKernel>) OpKernel(F f) {  // NOLINT: implicit
     static_assert(std::is_invocable_v<F&, const OpCall<double>&>,
                   "a kernel takes const shardrun::OpCall<double>&, or is generic in the type");
     if constexpr (std::is_invocable_v<F&, const OpCall<float>&>) in_float = f;
