@@ -122,18 +122,24 @@ inline float erf(float x) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-/// log(1 + exp(x)). The logarithm of 1 + e for e in [0, 1] is 2 artanh(e / (2 + e)).
+/// 2 artanh s = log((1 + s) / (1 - s)) for |s| <= 1/3.
+template <class T>
+inline T log_by_artanh(T s) {
+  const T z = s * s;
+  T p = T{2} / 15;
+  p = p * z + T{2} / 13;
+  p = p * z + T{2} / 11;
+  p = p * z + T{2} / 9;
+  p = p * z + T{2} / 7;
+  p = p * z + T{2} / 5;
+  p = p * z + T{2} / 3;
+  return p * z * s + 2 * s;
+}
+
+/// log(1 + exp(x))
 inline float softplus(float x) {
-  const float e = exp(x > 0.0f ? -x : x), s = e / (2.0f + e), z = s * s;
-  float p = 2.0f / 15;
-  p = p * z + 2.0f / 13;
-  p = p * z + 2.0f / 11;
-  p = p * z + 2.0f / 9;
-  p = p * z + 2.0f / 7;
-  p = p * z + 2.0f / 5;
-  p = p * z + 2.0f / 3;
-  p = p * z * s + 2.0f * s;
-  return (x > 0.0f ? x : 0.0f) + p;
+  const float e = exp(x > 0.0f ? -x : x);
+  return (x > 0.0f ? x : 0.0f) + log_by_artanh(e / (2.0f + e));
 }
 
 /// x tanh(softplus(x)), of which the latter is w / (w + 2) for w = e^x (e^x + 2); 1 from 20 on.
@@ -152,15 +158,8 @@ inline float pow(float x, float y) {
   const int64_t shifted = bits - 0x3fe6a09e667f3bcd;
   const auto e = static_cast<double>(static_cast<int32_t>(shifted >> 52));
   const double m = std::bit_cast<double>((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
-  const double s = (m - 1.0) / (m + 1.0), z = s * s;  // log m = 2 artanh s
-  double p = 2.0 / 13;
-  p = p * z + 2.0 / 11;
-  p = p * z + 2.0 / 9;
-  p = p * z + 2.0 / 7;
-  p = p * z + 2.0 / 5;
-  p = p * z + 2.0 / 3;
-  p = p * z + 2.0;
-  const double log_a = a == 0.0 ? -huge : a == inf ? huge : p * s + e * 0.69314718055994530942;
+  const double log_m = log_by_artanh((m - 1.0) / (m + 1.0));
+  const double log_a = a == 0.0 ? -huge : a == inf ? huge : log_m + e * 0.69314718055994530942;
   const double limited = y > 1e30f ? 1e30 : y < -1e30f ? -1e30 : y;
   double t = limited * log_a;
   t = t < -120.0 ? -120.0 : t;

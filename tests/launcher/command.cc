@@ -85,11 +85,12 @@ bool Workspace::exists(const std::string& name) const {
   return std::filesystem::exists(path_ + "/" + name);
 }
 
-Outcome Workspace::sh(const std::string& command, int limit) const {
+Outcome Workspace::sh(const std::string& command) const {
+  constexpr int kSeconds = 240;
   Outcome outcome;
   outcome.command = command;
   write(".command", command + "\n");
-  const int status = std::system(("cd " + path_ + " && timeout " + std::to_string(limit) +
+  const int status = std::system(("cd " + path_ + " && timeout " + std::to_string(kSeconds) +
                                   " sh .command >.out 2>.err </dev/null")
                                      .c_str());
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -97,7 +98,7 @@ Outcome Workspace::sh(const std::string& command, int limit) const {
   outcome.err = read(".err");
   constexpr int kTimedOut = 124;  // timeout's own
   if (outcome.status == kTimedOut)
-    ADD_FAILURE() << "ended after " << limit << " s\n" << describe(outcome);
+    ADD_FAILURE() << "ended after " << kSeconds << " s\n" << describe(outcome);
   return outcome;
 }
 
@@ -107,12 +108,12 @@ std::string Workspace::line(Ranks ranks, const std::string& arguments) {
   return std::string(SHARDRUN_MPIEXEC) + " -np " + std::to_string(ranks.count) + " " + command;
 }
 
-Outcome Workspace::shardrun(const std::string& arguments, int limit) const {
-  return sh(std::string(SHARDRUN_COMMAND) + " " + arguments, limit);
+Outcome Workspace::shardrun(const std::string& arguments) const {
+  return sh(std::string(SHARDRUN_COMMAND) + " " + arguments);
 }
 
-Outcome Workspace::shardrun(Ranks ranks, const std::string& arguments, int limit) const {
-  return sh(line(ranks, arguments), limit);
+Outcome Workspace::shardrun(Ranks ranks, const std::string& arguments) const {
+  return sh(line(ranks, arguments));
 }
 
 TrainingRun train(const Workspace& at, Ranks ranks, const std::string& arguments) {

@@ -41,12 +41,12 @@ class Workspace {
   std::string read(const std::string& name) const;
   bool exists(const std::string& name) const;
 
-  /// `command` by the shell. One that takes more than `limit` seconds is ended, and fails the test.
-  Outcome sh(const std::string& command, int limit = 240) const;
+  /// `command` by the shell. One that takes more than four minutes is ended, and fails the test.
+  Outcome sh(const std::string& command) const;
   /// shardrun ARGUMENTS, one process.
-  Outcome shardrun(const std::string& arguments, int limit = 240) const;
+  Outcome shardrun(const std::string& arguments) const;
   /// shardrun MODEL.onnx … on so many ranks. The arguments begin with the model or a command.
-  Outcome shardrun(Ranks ranks, const std::string& arguments, int limit = 240) const;
+  Outcome shardrun(Ranks ranks, const std::string& arguments) const;
   /// The command line of the above.
   static std::string line(Ranks ranks, const std::string& arguments);
 
