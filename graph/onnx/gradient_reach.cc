@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "graph/onnx/fx_call.h"
+
 namespace shardrun::importer {
 namespace {
 
@@ -49,13 +51,9 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
 }  // namespace
 
 bool is_detach(const ::onnx::NodeProto& node) {
-  const auto& entries = node.metadata_props();
-  return node.op_type() == "Identity" &&
-         std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
-           return entry.key() == "pkg.torch.onnx.fx_node" &&
-                  (entry.value().find("aten.detach.default]") != std::string::npos ||
-                   entry.value().find("aten.detach_.default]") != std::string::npos);
-         });
+  if (node.op_type() != "Identity") return false;
+  const std::optional<FxCall> call = fx_call_of(node);
+  return call && (call->target == "aten.detach" || call->target == "aten.detach_");
 }
 
 bool is_setting(const ::onnx::NodeProto& node, int i) {

@@ -13,8 +13,7 @@ namespace shardrun::importer {
 /// it computes with: import has to know them.
 bool is_setting(const ::onnx::NodeProto& node, int i);
 
-/// Is the node a Tensor.detach()? PyTorch's newer exporter writes an Identity, and keeps the call:
-/// "…torch.ops.aten.detach.default](args = (%x,)…".
+/// Is the node a Tensor.detach()? PyTorch's newer exporter writes an Identity, and keeps the call.
 bool is_detach(const ::onnx::NodeProto& node);
 
 /// Names that the gradient of the first output reaches.

@@ -17,16 +17,11 @@ bool exported_for_training(const ::onnx::NodeProto& node, int64_t opset) {
   return false;
 }
 
-/// PyTorch's newer exporter writes every batch normalisation in inference form, but keeps the call
-/// that it came from: "…batch_norm…(args = (%x, %weight, %bias, %mean, %var, True, 0.1, 1e-05)…".
+/// PyTorch's newer exporter writes every batch normalisation in inference form, but keeps the call:
+/// aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, 0.1, 1e-05).
 bool traced_in_training(const ::onnx::NodeProto& node) {
-  for (const auto& entry : node.metadata_props()) {
-    if (entry.key() != "pkg.torch.onnx.fx_node") continue;
-    const size_t name = entry.value().find("batch_norm"), call = entry.value().find("args = (");
-    return name != std::string::npos && call != std::string::npos && name < call &&
-           entry.value().find(", True, ", call) != std::string::npos;
-  }
-  return false;
+  const std::optional<FxCall> call = fx_call_of(node);
+  return call && batch_norm_trains(*call).value_or(false);
 }
 
 }  // namespace

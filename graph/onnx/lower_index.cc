@@ -1,7 +1,6 @@
 // Lowering of indexing: Gather, Scatter and their relatives, OneHot.
 #include <numeric>
 #include <optional>
-#include <regex>
 
 #include "graph/onnx/lowering.h"
 
@@ -47,25 +46,24 @@ V normalise_indices(NodeContext& c, V indices, int64_t size) {
 
 namespace {
 
-/// The row of an embedding's table that is not trained. PyTorch's newer exporter drops it, but
-/// keeps the call: "…aten.embedding.default](args = (%weight, %tokens, 0), kwargs…".
-std::optional<int64_t> padding_of(const ::onnx::NodeProto& node) {
-  static const std::regex call(
-      R"(aten\.embedding\.default\]\(args = \([^,()]*, [^,()]*, (\d{1,18})[,)])");
-  for (const auto& entry : node.metadata_props()) {
-    std::smatch found;
-    if (entry.key() == "pkg.torch.onnx.fx_node" && std::regex_search(entry.value(), found, call))
-      return std::stoll(found[1]);
-  }
-  return std::nullopt;
+/// The row of an embedding's table that is not trained: the operator has no place for it.
+std::optional<int64_t> padding_of(const NodeContext& c, int64_t rows) {
+  const FxCall* call = c.call_of("aten.embedding");
+  if (call == nullptr) return std::nullopt;
+  SR_REQUIRE(!call->flag(3, "scale_grad_by_freq", false) || !c.b.options.training, unsupported,
+             "an embedding with scale_grad_by_freq=True is not supported; export it without");
+  const double padding = call->number(2, "padding_idx", -1);
+  if (!(padding >= 0 && padding < static_cast<double>(rows))) return std::nullopt;
+  return static_cast<int64_t>(padding);
 }
 
 void gather(NodeContext& c) {
   const V data = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
-  const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
+  const int64_t size = c.b.shape(data)[static_cast<size_t>(axis)];
+  const V indices = normalise_indices(c, c.in(1), size);
   Attrs attrs = {{"axis", axis}};
-  if (const std::optional<int64_t> padding = padding_of(c.proto)) attrs.set("padding", *padding);
+  if (const auto padding = padding_of(c, size)) attrs.set("padding", *padding);
   c.out(c.b.add("gather", {data, indices}, attrs));
 }
 

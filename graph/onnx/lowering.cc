@@ -2,8 +2,14 @@
 #include "graph/onnx/lowering.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shardrun::importer {
+
+const FxCall* NodeContext::call_of(const std::string& target) const {
+  if (!std::exchange(call_is_read_, true)) call_ = fx_call_of(proto);
+  return call_ && call_->target == target ? &*call_ : nullptr;
+}
 
 bool NodeContext::has(size_t i) const {
   used_inputs_.insert(i);

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "graph/onnx/builder.h"
+#include "graph/onnx/fx_call.h"
 #include "onnx-ml.pb.h"
 
 namespace shardrun::importer {
@@ -23,6 +24,9 @@ class NodeContext {
   const int64_t opset;
 
   const std::string& op() const { return proto.op_type(); }
+  /// The call of PyTorch's that the node was made from, if it notes one of `target`
+  /// ("aten.embedding"), else null.
+  const FxCall* call_of(const std::string& target) const;
   size_t input_count() const { return inputs_.size(); }
   bool has(size_t i) const;
   V in(size_t i) const;  // throws invalid_input if absent
@@ -72,6 +76,8 @@ class NodeContext {
 
  private:
   std::vector<V> inputs_, outputs_;
+  mutable std::optional<FxCall> call_;
+  mutable bool call_is_read_ = false;
   mutable std::set<std::string> used_;
   mutable std::set<size_t> used_inputs_;
 };

@@ -350,6 +350,8 @@ TEST_F(OnnxImport, AnEmbeddingsPaddingIsReadFromTheCallItCameFrom) {
   EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, -1, False)"), -1);
   EXPECT_EQ(padding("embedding.default](args = (%p_e, %t)"), -1);
   EXPECT_EQ(padding("index_select.default](args = (%p_e, 0, %t)"), -1);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, 4)"), -1);  // of 4 rows
+  EXPECT_THROW(padding("embedding.default](args = (%p_e, %t, -1, True)"), Error);
 }
 
 /// An embedding e [4, 3] whose transpose is stored again as the head.
