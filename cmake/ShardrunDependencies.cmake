@@ -12,6 +12,13 @@ add_library(shardrun_dnnl INTERFACE)
 target_link_libraries(shardrun_dnnl INTERFACE ${SHARDRUN_DNNL})
 target_include_directories(shardrun_dnnl SYSTEM INTERFACE ${SHARDRUN_DNNL_INCLUDE})
 
+# Debian 12's RE2 comes without a CMake package.
+find_library(SHARDRUN_RE2 re2 REQUIRED)
+find_path(SHARDRUN_RE2_INCLUDE re2/re2.h REQUIRED)
+add_library(shardrun_re2 INTERFACE)
+target_link_libraries(shardrun_re2 INTERFACE ${SHARDRUN_RE2})
+target_include_directories(shardrun_re2 SYSTEM INTERFACE ${SHARDRUN_RE2_INCLUDE})
+
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 if(SHARDRUN_TESTS)

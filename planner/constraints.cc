@@ -2,19 +2,21 @@
 #include "planner/constraints.h"
 
 #include <algorithm>
-#include <regex>
 
+#include "base/regex.h"
 #include "graph/passes/channels_last.h"
 
 namespace shardrun {
 namespace {
 
-constexpr size_t kNearNames = 3, kShownShardings = 12;
+constexpr size_t kNearNames = 3, kShownShardings = 12, kComparedLetters = 200;
 
 size_t at(int32_t id) { return static_cast<size_t>(id); }
 
-/// Levenshtein's distance.
+/// Levenshtein's distance of what begins them.
 size_t distance(std::string_view a, std::string_view b) {
+  a = a.substr(0, kComparedLetters);
+  b = b.substr(0, kComparedLetters);
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -30,11 +32,11 @@ size_t distance(std::string_view a, std::string_view b) {
 }
 
 /// Names of values that `pattern` occurs in, then those that are spelled like it.
-std::string near_names(const Graph& graph, const std::regex& regex, const std::string& pattern) {
+std::string near_names(const Graph& graph, const Regex& regex) {
   std::vector<std::tuple<bool, size_t, std::string>> all;
   for (const Value& value : graph.values()) {
     if (value.role == Role::computed && value.producer < 0) continue;
-    all.emplace_back(!std::regex_search(value.name, regex), distance(pattern, value.name),
+    all.emplace_back(!regex.occurs_in(value.name), distance(regex.pattern(), value.name),
                      value.name);
   }
   const size_t shown = std::min(kNearNames, all.size());
@@ -154,13 +156,7 @@ void Constraints::request(const std::string& text) {
     std::erase_if(axes, [&](int axis) { return mesh_.axis_size(axis) == 1; });
   std::erase_if(sharding.partial,
                 [&](const Sharding::Partial& p) { return mesh_.axis_size(p.axis) == 1; });
-  std::regex regex;
-  try {
-    regex.assign(pattern, std::regex::ECMAScript);
-  } catch (const std::regex_error& error) {
-    fail(ErrorKind::invalid_input, by, ": '", pattern, "' is not a regular expression (",
-         error.what(), ")");
-  }
+  const Regex regex("--shard", pattern);
   bool found = false;
   const std::vector<std::vector<int64_t>> moved = moved_channels(graph_);
   for (size_t v = 0; v < graph_.values().size(); ++v) {
@@ -168,8 +164,8 @@ void Constraints::request(const std::string& text) {
     const bool computed = value.role == Role::computed;
     if (computed && value.producer < 0) continue;
     const bool marked = computed && !value.name.empty() && value.name[0] == '%';
-    if (!std::regex_match(value.name, regex) &&
-        !(marked && std::regex_match(value.name.begin() + 1, value.name.end(), regex)))
+    if (!regex.matches(value.name) &&
+        !(marked && regex.matches(std::string_view(value.name).substr(1))))
       continue;
     found = true;
     SR_REQUIRE(sharding.dims.size() == value.type.shape.size(), invalid_input, by, ": names ",
@@ -185,7 +181,7 @@ void Constraints::request(const std::string& text) {
     pin(static_cast<ValueId>(v), {as_it_lies, by, true});
   }
   SR_REQUIRE(found, invalid_input, by, ": no value's whole name matches; near are ",
-             near_names(graph_, regex, pattern));
+             near_names(graph_, regex));
 }
 
 void Constraints::pin(ValueId id, const Pin& pin) {

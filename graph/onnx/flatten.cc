@@ -92,6 +92,7 @@ class Flattener {
 
   std::vector<FlatNode> run(const ::onnx::GraphProto& graph, int64_t opset) {
     for (int i = 0; i < graph.node_size(); ++i) {
+      check_length(graph.node(i).name(), str("node ", i));
       append(graph.node(i), opset, str("node ", i, " '", graph.node(i).name(), "'"));
     }
     return std::move(out_);
@@ -157,6 +158,7 @@ class Flattener {
     }
     const Inlining inlining{call, function, prefix};
     for (int i = 0; i < function.node_size(); ++i) {
+      check_length(function.node(i).name(), str("function '", function.name(), "': node ", i));
       ::onnx::NodeProto node = function.node(i);
       for (const auto& name : node.input()) {
         SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '",
@@ -227,8 +229,7 @@ void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& g
   for (const FlatNode& node : nodes) {
     for (const auto& name : node.proto.output()) {
       if (name.empty()) continue;
-      SR_REQUIRE(name.find('\0') == std::string::npos, invalid_input, node.label,
-                 ": an output's name holds a NUL");
+      check_name(name, node.label + ": an output");
       SR_REQUIRE(made.count(name) == 0, invalid_input, node.label, ": output '", name,
                  "' has the name of an input or initialiser");
       SR_REQUIRE(makers.emplace(name, node.label).second, invalid_input, node.label, ": output '",

@@ -77,7 +77,11 @@ const char* hint(const std::string& op) {
 class Importer {
  public:
   Importer(const ModelFile& model, const ImportOptions& options, ImportReport& report)
-      : model_(model), options_(options), report_(report), b_(graph_, options) {}
+      : model_(model),
+        options_(options),
+        patterns_(options),
+        report_(report),
+        b_(graph_, options) {}
 
   Graph run() {
     const auto& proto = model_.proto.graph();
@@ -90,7 +94,7 @@ class Importer {
     drop_dead(nodes, proto);
     check_supported(nodes);
     if (options_.training) gather_batch_norms(model_, nodes);
-    Weights weights = decide_weights(model_, nodes, options_, report_);
+    Weights weights = decide_weights(model_, nodes, options_, patterns_, report_);
     bind_inputs(nodes);
     add_weights(weights);
     lower(nodes);
@@ -104,8 +108,7 @@ class Importer {
   void check_all_names(const std::vector<FlatNode>& nodes) {
     std::set<std::string> names;
     for (const auto* input : model_inputs(model_)) {
-      SR_REQUIRE(!input->name().empty() && input->name().find('\0') == std::string::npos,
-                 invalid_input, "a graph input has no usable name");
+      check_name(input->name(), "a graph input");
       SR_REQUIRE(names.insert(input->name()).second, invalid_input, "two graph inputs are named '",
                  input->name(), "'");
     }
@@ -317,7 +320,7 @@ class Importer {
     c.add_parameter = [&](const Source& source, const TensorType& type, bool trained) {
       std::string why = trained ? "described by the model" : "a buffer, described by the model";
       bool is_parameter = true, trainable = trained;
-      apply_patterns(node.proto.output(0), options_, is_parameter, trainable, why);
+      patterns_.apply(node.proto.output(0), is_parameter, trainable, why);
       return add_parameter(node.proto.output(0), type, source, trainable, why);
     };
     if (node.own != nullptr) {
@@ -406,6 +409,7 @@ class Importer {
 
   const ModelFile& model_;
   const ImportOptions& options_;
+  NamePatterns patterns_;
   ImportReport& report_;
   Graph graph_;
   Builder b_;

@@ -25,6 +25,7 @@ namespace shardrun::importer {
 namespace {
 
 constexpr size_t kInlineBytes = 1024;
+constexpr size_t kLongestName = 4096;  // bytes; exporters write some hundred
 constexpr int64_t kOldestIr = 3, kNewestIr = 13, kNewestOpset = 27;
 
 class MappedFile {
@@ -351,6 +352,17 @@ Contents::~Contents() {
   if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
 }
 
+void check_name(const std::string& name, const std::string& what) {
+  SR_REQUIRE(!name.empty(), invalid_input, what, " has no name");
+  SR_REQUIRE(name.find('\0') == std::string::npos, invalid_input, what, " has a name with a NUL");
+  check_length(name, what);
+}
+
+void check_length(const std::string& name, const std::string& what) {
+  SR_REQUIRE(name.size() <= kLongestName, invalid_input, what, " has a name of ", name.size(),
+             " bytes, '", name.substr(0, 40), "…', wanted at most ", kLongestName);
+}
+
 StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
                           const FileSpan* raw) {
   StoredTensor out;
@@ -537,8 +549,7 @@ ModelFile open_model(const std::string& path) {
     std::set<std::string> names;
     for (int i = 0; i < graph->initializer_size(); ++i) {
       const auto& proto = graph->initializer(i);
-      SR_REQUIRE(!proto.name().empty() && proto.name().find('\0') == std::string::npos,
-                 invalid_input, "initialiser ", i, " has no usable name");
+      check_name(proto.name(), str("initialiser ", i));
       SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '",
                  proto.name(), "'");
       model.initialisers.push_back(

@@ -47,6 +47,12 @@ class Contents {
   size_t mapped_bytes_ = 0;
 };
 
+/// Throws invalid_input unless `name` can name a value: it has letters, not too many, and no NUL.
+/// `what` begins the message: "initialiser 3".
+void check_name(const std::string& name, const std::string& what);
+/// The number of letters alone, of names that may be empty.
+void check_length(const std::string& name, const std::string& what);
+
 struct ModelFile {
   std::string path;
   std::string folder;                      // external data is looked up here

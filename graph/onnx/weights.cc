@@ -10,7 +10,6 @@
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
@@ -25,21 +24,6 @@ constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
 constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 
-bool matches_any(const std::string& name, const std::vector<std::string>& patterns,
-                 std::string& which) {
-  for (const std::string& pattern : patterns) {
-    try {
-      if (std::regex_search(name, std::regex(pattern))) {
-        which = pattern;
-        return true;
-      }
-    } catch (const std::regex_error& e) {
-      fail(ErrorKind::invalid_input, "'", pattern, "' is not a regular expression: ", e.what());
-    }
-  }
-  return false;
-}
-
 std::string shown(const std::string& name, const StoredTensor& tensor) {
   return str("initialiser '", name, "' (", tensor.type, ")");
 }
@@ -47,10 +31,11 @@ std::string shown(const std::string& name, const StoredTensor& tensor) {
 class Decider {
  public:
   Decider(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
-          ImportReport& report)
+          NamePatterns& patterns, ImportReport& report)
       : model_(model),
         nodes_(nodes),
         options_(options),
+        patterns_(patterns),
         report_(report),
         from_tf2onnx_(model.proto.producer_name() == "tf2onnx") {}
 
@@ -361,16 +346,15 @@ class Decider {
       w.is_parameter = w.trainable = true;
       w.why = "a float initialiser that the gradient reaches";
     }
-    std::string pattern;
     if (kind.empty()) w.lost_names = lost_names(name);
     const bool lost = !w.lost_names.empty() &&
                       std::all_of(w.lost_names.begin(), w.lost_names.end(), [&](const auto& n) {
-                        return matches_any(n, options_.freeze, pattern);
+                        return patterns_.freeze.first_in(n) != nullptr;
                       });
-    const bool chosen = lost || matches_any(name, options_.train, pattern) ||
-                        matches_any(name, options_.freeze, pattern);
+    const bool chosen = lost || patterns_.train.first_in(name) != nullptr ||
+                        patterns_.freeze.first_in(name) != nullptr;
     if (w.is_parameter && kind.empty()) doubt(w, name, chosen);
-    apply_patterns(name, options_, w.is_parameter, w.trainable, w.why);
+    patterns_.apply(name, w.is_parameter, w.trainable, w.why);
     if (lost && w.is_parameter && w.trainable) {
       w.trainable = false;
       w.why = str("was '", w.lost_names[0], "', which --freeze matches");
@@ -679,6 +663,7 @@ class Decider {
   const ModelFile& model_;
   std::vector<FlatNode>& nodes_;
   const ImportOptions& options_;
+  NamePatterns& patterns_;
   ImportReport& report_;
   Weights out_;
   std::map<std::string, std::string> kinds_, folded_;
@@ -695,22 +680,22 @@ class Decider {
 
 }  // namespace
 
-void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter,
-                    bool& trainable, std::string& why) {
-  std::string pattern;
-  if (matches_any(name, options.train, pattern)) {
+void NamePatterns::apply(const std::string& name, bool& is_parameter, bool& trainable,
+                         std::string& why) {
+  if (const std::string* pattern = train.first_in(name)) {
     is_parameter = trainable = true;
-    why = "matches --train '" + pattern + "'";
+    why = "matches --train '" + *pattern + "'";
   }
-  if (matches_any(name, options.freeze, pattern) && is_parameter) {
+  const std::string* pattern = freeze.first_in(name);
+  if (pattern != nullptr && is_parameter) {
     trainable = false;
-    why = "matches --freeze '" + pattern + "'";
+    why = "matches --freeze '" + *pattern + "'";
   }
 }
 
 Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
-                       const ImportOptions& options, ImportReport& report) {
-  return Decider(model, nodes, options, report).run();
+                       const ImportOptions& options, NamePatterns& patterns, ImportReport& report) {
+  return Decider(model, nodes, options, patterns, report).run();
 }
 
 }  // namespace shardrun::importer

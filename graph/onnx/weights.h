@@ -2,10 +2,20 @@
 // weights that an exporter merged into one.
 #pragma once
 
+#include "base/regex.h"
 #include "graph/onnx/flatten.h"
 #include "graph/onnx/import.h"
 
 namespace shardrun::importer {
+
+/// --train and --freeze, which are searched in the names of parameters.
+struct NamePatterns {
+  Regexes train, freeze;
+
+  explicit NamePatterns(const ImportOptions& options)
+      : train("--train", options.train), freeze("--freeze", options.freeze) {}
+  void apply(const std::string& name, bool& is_parameter, bool& trainable, std::string& why);
+};
 
 struct Weight {
   StoredTensor tensor;
@@ -25,10 +35,6 @@ struct Weights {
   std::vector<std::string> order;
 };
 Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
-                       const ImportOptions& options, ImportReport& report);
-
-/// Applies --train and --freeze to a parameter.
-void apply_patterns(const std::string& name, const ImportOptions& options, bool& is_parameter,
-                    bool& trainable, std::string& why);
+                       const ImportOptions& options, NamePatterns& patterns, ImportReport& report);
 
 }  // namespace shardrun::importer

@@ -2,9 +2,9 @@
 #include "model.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "base/clock.h"
+#include "base/regex.h"
 #include "batches.h"
 #include "contents.h"
 #include "exec/data.h"
@@ -153,13 +153,10 @@ void check_patterns(const char* flag, const std::vector<std::string>& patterns, 
       names.insert(names.end(), p.lost_names.begin(), p.lost_names.end());
     }
   for (const Value& value : graph.values()) names.push_back(value.name);
-  for (const std::string& pattern : patterns) {
-    const std::regex expression(pattern);
-    SR_REQUIRE(std::any_of(names.begin(), names.end(),
-                           [&](const std::string& n) { return std::regex_search(n, expression); }),
-               invalid_input, flag, " '", pattern,
-               "': no parameter's name matches; --verbose lists them");
-  }
+  Regexes regexes(flag, patterns);
+  const std::string* unmatched = regexes.first_in_none(names);
+  SR_REQUIRE(unmatched == nullptr, invalid_input, flag, " '", *unmatched,
+             "': no parameter's name matches; --verbose lists them");
 }
 
 OptimizerOptions optimizer_options(const ModelOptions& options) {

@@ -103,7 +103,7 @@ TEST(Requests, AreRefusedWhereTheyAreNoRequests) {
   EXPECT_EQ(refusal({"layer0/w"}),
             "--shard 'layer0/w': is not REGEX=SHARDING, as 'h.0.mlp.c_fc.weight=[-,model]' is");
   EXPECT_EQ(refusal({"layer(0=[-,-]"}).substr(0, 64),
-            "--shard 'layer(0=[-,-]': 'layer(0' is not a regular expression (");
+            "--shard 'layer(0': is not a regular expression: missing ): layer");
   EXPECT_EQ(refusal({"layer0/w=[-,seq]"}),
             "--shard 'layer0/w=[-,seq]': sharding '[-,seq]': axis 'seq' is not in the mesh "
             "data=2,model=2; write [{data}, -] or [-] partial(sum: model)");
