@@ -187,6 +187,19 @@ std::optional<bool> batch_norm_trains(const FxCall& call) {
   return named != call.named.end() && named->second.flag().value_or(false);
 }
 
+double attention_dropout(const FxCall& call) {
+  static const std::map<std::string, size_t> positions = {
+      {"aten.scaled_dot_product_attention", 4},
+      {"aten._scaled_dot_product_attention_math", 4},
+      {"aten._scaled_dot_product_flash_attention", 3},
+      {"aten._scaled_dot_product_flash_attention_for_cpu", 3},
+      {"aten._scaled_dot_product_efficient_attention", 5},
+      {"aten._scaled_dot_product_cudnn_attention", 5},
+      {"aten._scaled_dot_product_fused_attention_overrideable", 4}};
+  const auto found = positions.find(call.target);
+  return found == positions.end() ? 0 : call.number(found->second, "dropout_p", 0);
+}
+
 std::optional<FxCall> fx_call_of(const ::onnx::NodeProto& node) {
   for (const auto& entry : node.metadata_props()) {
     if (entry.key() == "pkg.torch.onnx.fx_node") return parse_fx_call(entry.value());

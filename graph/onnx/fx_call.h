@@ -51,4 +51,7 @@ std::optional<FxCall> fx_call_of(const ::onnx::NodeProto& node);
 /// Nothing for other calls.
 std::optional<bool> batch_norm_trains(const FxCall& call);
 
+/// dropout_p of scaled_dot_product_attention, in any of its forms; 0 for other calls.
+double attention_dropout(const FxCall& call);
+
 }  // namespace shardrun::importer

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "graph/onnx/lost_nodes.h"
 #include "graph/onnx/lowering.h"
 #include "graph/onnx/weights.h"
 #include "graph/onnx/written_batch_norm.h"
@@ -93,12 +94,16 @@ class Importer {
     check_all_names(nodes);
     drop_dead(nodes, proto);
     check_supported(nodes);
-    if (options_.training) gather_batch_norms(model_, nodes);
+    if (options_.training) {
+      restore_lost_nodes(nodes, report_);
+      gather_batch_norms(model_, nodes);
+    }
     Weights weights = decide_weights(model_, nodes, options_, patterns_, report_);
     bind_inputs(nodes);
     add_weights(weights);
     lower(nodes);
     note_batch_norms();
+    note_restored();
     set_outputs();
     remove_dead_nodes(graph_);
     return std::move(graph_);
@@ -389,6 +394,29 @@ class Importer {
       report_.notes.push_back(str(
           r.stored_statistics, " batch normalisations were exported in evaluation mode: they use ",
           "their stored statistics, which stay as they are; --mode train normalises by the batch"));
+    }
+  }
+
+  /// "'a'", "'a' and 3 more".
+  static std::string first_of(const std::vector<std::string>& names) {
+    return str("'", names[0], "'", names.size() > 1 ? str(" and ", names.size() - 1, " more") : "");
+  }
+
+  /// One note for all arguments that were read from calls.
+  void note_restored() {
+    std::string list;
+    for (const auto& [argument, nodes] : report_.restored)
+      list += str(list.empty() ? "" : ", ", argument, " of ", first_of(nodes));
+    if (!list.empty()) {
+      report_.notes.push_back("applied as PyTorch was called, though the exporter left it out: " +
+                              list);
+    }
+    if (!report_.inactive_dropouts.empty()) {
+      report_.notes.push_back(
+          str("Dropout nodes that were exported inactive drop nothing: ",
+              first_of(report_.inactive_dropouts),
+              "; export with model.train(), and an attention as softmax and dropout "
+              "(attn_implementation=\"eager\")"));
     }
   }
 

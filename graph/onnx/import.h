@@ -66,6 +66,10 @@ struct ImportReport {
   /// by stored ones.
   int batch_statistics = 0, promoted = 0, stored_statistics = 0;
   std::map<std::string, int> operators;  // how many nodes of each ONNX op
+  /// "label_smoothing=0.1" -> nodes: arguments that their operator has no place for, applied as the
+  /// calls in the export's metadata say.
+  std::map<std::string, std::vector<std::string>> restored;
+  std::vector<std::string> inactive_dropouts;  // nodes that drop nothing, as they were exported
 };
 
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights

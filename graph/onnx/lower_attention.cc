@@ -61,6 +61,15 @@ V apply_mask(NodeContext& c, V scores, V mask) {
   return c.b.add("where", {mask, scores, hidden});
 }
 
+/// The operator has no place for dropout; the call that it came from has.
+double dropout_of(NodeContext& c) {
+  const std::optional<FxCall> call = fx_call_of(c.proto);
+  const double ratio = call ? attention_dropout(*call) : 0;
+  if (!(ratio > 0 && ratio < 1) || !c.b.options.training) return 0;
+  c.restored(str("dropout_p=", ratio));
+  return ratio;
+}
+
 void attention(NodeContext& c) {
   Builder& b = c.b;
   c.ignore("softmax_precision");  // softmax is computed in at least f32
@@ -111,7 +120,8 @@ void attention(NodeContext& c) {
                            b.dtype(mask) != DType::boolean &&
                            depends_on_trained(b.graph, b.id(mask));
   V y = kNone;
-  if (softcap == 0 && !c.wants(3) && !mask_trains) {
+  const double dropout = dropout_of(c);
+  if (softcap == 0 && !c.wants(3) && !mask_trains && dropout == 0) {
     std::vector<V> inputs = {q, k, v};
     if (mask != kNone) {
       if (b.dtype(mask) != DType::boolean) mask = b.cast(mask, b.dtype(q));
@@ -136,7 +146,8 @@ void attention(NodeContext& c) {
     if (mode == 2 && c.wants(3)) c.out(3, scores);
     const V weights = b.add("softmax", {scores}, {{"axis", int64_t{3}}});
     if (mode == 3 && c.wants(3)) c.out(3, weights);
-    y = b.add("matmul", {weights, v}, {{"equation", std::string("abmk,abkn->abmn")}});
+    y = b.add("matmul", {dropped(c, weights, dropout), v},
+              {{"equation", std::string("abmk,abkn->abmn")}});
   }
   if (flat) {
     const Shape ys = b.shape(y);

@@ -218,17 +218,43 @@ V add_rows(NodeContext& c, V data, V rows, V updates, int64_t axis) {
   return is_zero(c, data) ? sum : c.b.add("add", {data, sum});
 }
 
-void scatter_elements(NodeContext& c) {
-  const V data = c.in(0);
-  const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
-  const std::string reduce = reduction(c);
+V scattered(NodeContext& c, V data, V updates, int64_t axis, const std::string& reduce) {
   if (reduce == "add" && is_float(c.b.dtype(data))) {
     if (const V rows = rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
-      return c.out(add_rows(c, data, rows, c.in(2), axis));
+      return add_rows(c, data, rows, updates, axis);
   }
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
-  c.out(c.b.add("scatter_elements", {data, indices, c.in(2)},
-                {{"axis", axis}, {"reduction", reduce}}));
+  return c.b.add("scatter_elements", {data, indices, updates},
+                 {{"axis", axis}, {"reduction", reduce}});
+}
+
+/// aten.scatter_reduce(data, dim, index, updates, "mean", include_self): PyTorch's exporter writes
+/// a scatter without a reduction, behind another one of zeros where the elements themselves do not
+/// count.
+V scattered_mean(NodeContext& c, V data, V updates, int64_t axis, bool with_self) {
+  Builder& b = c.b;
+  auto filled = [&](V like, double value) { return b.fill(value, b.dtype(like), b.shape(like)); };
+  const V sum = scattered(c, data, updates, axis, "add");
+  V count = scattered(c, filled(data, with_self ? 1 : 0), filled(updates, 1), axis, "add");
+  if (!with_self) count = b.with("max", count, 1);  // what no index names stays as it is
+  return b.add("div", {sum, count});
+}
+
+void scatter_elements(NodeContext& c) {
+  const V data = c.in(0), updates = c.in(2);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
+  const std::string reduce = reduction(c);
+  const FxCall* call = c.call_of("aten.scatter_reduce");
+  const FxArgument* wanted = call != nullptr ? call->find(4, "reduce") : nullptr;
+  if (wanted == nullptr || wanted->text != "mean" || reduce != "none")
+    return c.out(scattered(c, data, updates, axis, reduce));
+  const bool with_self = call->flag(5, "include_self", true);
+  if (!with_self && is_zero(c, updates))  // the first of two scatters
+    return c.out(scattered(c, data, updates, axis, reduce));
+  SR_REQUIRE(is_float(c.b.dtype(data)), unsupported, "the mean of ", c.b.type(data),
+             " is not supported; only floats are");
+  c.restored("reduce='mean'");
+  c.out(scattered_mean(c, data, updates, axis, with_self));
 }
 
 void scatter_nd(NodeContext& c) {

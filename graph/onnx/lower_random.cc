@@ -17,33 +17,30 @@ Attrs draws(NodeContext& c, const std::string& stream, const Shape& shape) {
           {"start", std::vector<int64_t>(shape.size(), 0)}};
 }
 
+/// Is a Dropout to be applied in training? Without an input `training_mode` the operator is
+/// inactive, but PyTorch's exporters write it so in one place: the dropout of
+/// scaled_dot_product_attention, which they are called with when the model trains.
+bool is_active(NodeContext& c, double ratio) {
+  if (c.has(2)) return c.known(2, "training_mode").at(0) != 0;
+  if (!c.report.producer.starts_with("pytorch")) return false;
+  if (ratio > 0 && c.b.options.training) c.restored(str("dropout_p=", ratio));
+  return true;
+}
+
 void dropout(NodeContext& c) {
   Builder& b = c.b;
   c.ignore("seed");
   const V x = c.in(0);
   double ratio = c.attr_f("ratio", 0.5);
   if (c.has(1)) ratio = c.known(1, "ratio").at(0);
-  const bool mode = c.has(2) && c.known(2, "training_mode").at(0) != 0;
   SR_REQUIRE(ratio >= 0 && ratio < 1, invalid_input, "ratio is ", ratio,
              ", wanted at least 0 and below 1");
-  if (!mode || !b.options.training || ratio == 0) {
-    if (!mode && b.options.training && ratio > 0) {
-      c.note(str("Dropout '", b.node_name,
-                 "' was exported inactive (evaluation mode, or inside an attention): no "
-                 "dropout there; export with model.train()"));
-    }
-    c.out(0, x);
-    if (c.wants(1)) c.out(1, b.fill(1, DType::boolean, b.shape(x)));
-    return;
-  }
-  Attrs attrs = draws(c, c.stream, b.shape(x));
-  attrs.set("p", ratio);
-  const V step = c.random_step();
-  c.out(0, b.add("dropout", {x, step}, attrs));
-  if (c.wants(1)) {
-    const V kept = b.add("dropout", {b.fill(1, b.dtype(x), b.shape(x)), step}, attrs);
-    c.out(1, b.with("greater", kept, 0));
-  }
+  const bool active = is_active(c, ratio);
+  if (!active && b.options.training && ratio > 0) c.report.inactive_dropouts.push_back(b.node_name);
+  c.out(0, active ? dropped(c, x, ratio) : x);
+  if (!c.wants(1)) return;
+  const V ones = b.fill(1, b.dtype(x), b.shape(x));
+  c.out(1, b.with("greater", active ? dropped(c, ones, ratio) : ones, 0));
 }
 
 /// f32 in [0, 1), other numbers for each node, turn of a loop, `use` and micro-batch.
@@ -107,6 +104,13 @@ constexpr Lowering kTable[] = {
 };
 
 }  // namespace
+
+V dropped(NodeContext& c, V x, double ratio) {
+  if (!c.b.options.training || ratio == 0) return x;
+  Attrs attrs = draws(c, c.stream, c.b.shape(x));
+  attrs.set("p", ratio);
+  return c.b.add("dropout", {x, c.random_step()}, attrs);
+}
 
 std::string described_weight(const ::onnx::NodeProto& proto) {
   for (const auto& entry : proto.metadata_props()) {

@@ -151,8 +151,8 @@ const Table& table() {
     for (const auto& family :
          {elementwise_lowerings(), reduce_lowerings(), shape_lowerings(), index_lowerings(),
           matmul_lowerings(), conv_lowerings(), pool_lowerings(), batch_norm_lowerings(),
-          nn_lowerings(), recurrent_lowerings(), attention_lowerings(), constant_lowerings(),
-          random_lowerings()}) {
+          nn_lowerings(), loss_lowerings(), recurrent_lowerings(), attention_lowerings(),
+          constant_lowerings(), random_lowerings()}) {
       for (const Lowering& lowering : family) merged.emplace(lowering.op, lowering);
     }
     return merged;

@@ -62,6 +62,8 @@ class NodeContext {
   void out(size_t i, V v);
   const std::vector<V>& outputs() const { return outputs_; }
   void note(const std::string& text) { report.notes.push_back(text); }
+  /// Notes that `argument` ("label_smoothing=0.1") is read from the node's call.
+  void restored(const std::string& argument) { report.restored[argument].push_back(b.node_name); }
 
   /// Lowers a subgraph in the scope of this node, with values for its inputs (none for a branch of
   /// an If). `scope`: which turn of a loop it is.
@@ -99,6 +101,7 @@ std::span<const Lowering> conv_lowerings();
 std::span<const Lowering> pool_lowerings();
 std::span<const Lowering> batch_norm_lowerings();
 std::span<const Lowering> nn_lowerings();
+std::span<const Lowering> loss_lowerings();
 std::span<const Lowering> recurrent_lowerings();
 std::span<const Lowering> attention_lowerings();
 std::span<const Lowering> constant_lowerings();
@@ -115,6 +118,9 @@ BatchNormForm batch_norm_form(const ::onnx::NodeProto& node, int64_t opset,
 /// Of a node whose result is a weight, described instead of stored (models/onnx_writer.h):
 /// parameter, which is trained, or buffer, which is not. Empty for any other node.
 std::string described_weight(const ::onnx::NodeProto& proto);
+
+/// `x` under dropout of the node's own mask; `x` itself where nothing is dropped: outside training.
+V dropped(NodeContext& c, V x, double ratio);
 
 /// A user's op under its registered name: attributes and inputs as they are in the file.
 void lower_user_op(NodeContext& c);
