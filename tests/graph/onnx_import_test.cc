@@ -570,7 +570,7 @@ TEST_F(OnnxImport, DropoutTrainsOnlyWhereTheExportSaysSo) {
     b.output("mask", {64}, ::onnx::TensorProto::BOOL);
     const Graph graph = import(b);
     EXPECT_EQ(graph.find(kRandomStep) != kNoValue, active);
-    EXPECT_EQ(noted("was exported inactive"), !active);
+    EXPECT_EQ(noted("exported inactive"), !active);
     NamedTensors feeds = {{"x", floats({64}, std::vector<float>(64, 1))}};
     if (active) feeds[kRandomStep] = Tensor::scalar_i64(3);
     const std::vector<Tensor> out = evaluate_graph(graph, feeds);
