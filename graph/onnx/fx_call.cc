@@ -202,7 +202,7 @@ double attention_dropout(const FxCall& call) {
 
 std::optional<FxCall> fx_call_of(const ::onnx::NodeProto& node) {
   for (const auto& entry : node.metadata_props()) {
-    if (entry.key() == "pkg.torch.onnx.fx_node") return parse_fx_call(entry.value());
+    if (entry.key() == kFxNode) return parse_fx_call(entry.value());
   }
   return std::nullopt;
 }

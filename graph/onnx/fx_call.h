@@ -44,6 +44,9 @@ struct FxCall {
 /// Nothing for other kinds of nodes and for text of another form.
 std::optional<FxCall> parse_fx_call(std::string_view text);
 
+/// The key under which a node's metadata note its call.
+inline constexpr const char* kFxNode = "pkg.torch.onnx.fx_node";
+
 /// The call that a node notes, if any.
 std::optional<FxCall> fx_call_of(const ::onnx::NodeProto& node);
 

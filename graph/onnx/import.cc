@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "graph/onnx/lost_nodes.h"
+#include "graph/onnx/lost_weights.h"
 #include "graph/onnx/lowering.h"
 #include "graph/onnx/weights.h"
 #include "graph/onnx/written_batch_norm.h"
@@ -94,11 +95,13 @@ class Importer {
     check_all_names(nodes);
     drop_dead(nodes, proto);
     check_supported(nodes);
+    RestoredWeights restored;
     if (options_.training) {
-      restore_lost_nodes(nodes, report_);
+      restore_lost_nodes(model_, nodes, report_);
+      restored = restore_lost_weights(model_, nodes, options_, patterns_.freeze, report_);
       gather_batch_norms(model_, nodes);
     }
-    Weights weights = decide_weights(model_, nodes, options_, patterns_, report_);
+    Weights weights = decide_weights(model_, restored, nodes, options_, patterns_, report_);
     bind_inputs(nodes);
     add_weights(weights);
     lower(nodes);

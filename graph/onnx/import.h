@@ -69,6 +69,7 @@ struct ImportReport {
   /// "label_smoothing=0.1" -> nodes: arguments that their operator has no place for, applied as the
   /// calls in the export's metadata say.
   std::map<std::string, std::vector<std::string>> restored;
+  std::vector<std::string> gone;               // parameters of the export's signature without use
   std::vector<std::string> inactive_dropouts;  // nodes that drop nothing, as they were exported
 };
 

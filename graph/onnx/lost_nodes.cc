@@ -2,49 +2,57 @@
 
 #include <algorithm>
 
-#include "graph/onnx/fx_call.h"
+#include "graph/onnx/call_groups.h"
+#include "graph/onnx/export_signature.h"
+#include "graph/onnx/exporter_names.h"
 
 namespace shardrun::importer {
 namespace {
 
-/// The nodes that one call became, in their order.
-struct Group {
-  FxCall call;
-  std::vector<size_t> nodes;
-};
-
-std::vector<Group> groups_of(const std::vector<FlatNode>& nodes) {
-  std::vector<Group> out;
-  std::map<std::string, size_t> by_result;
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    std::optional<FxCall> call = fx_call_of(nodes[n].proto);
-    if (!call) continue;
-    const auto [it, fresh] = by_result.try_emplace(call->result, out.size());
-    if (fresh) out.push_back({std::move(*call), {}});
-    out[it->second].nodes.push_back(n);
-  }
-  return out;
+bool is_detached(const std::string& value) {
+  const std::string op = op_of(value);
+  return op == "detach" || op == "detach_";
 }
 
 class Restorer {
  public:
-  Restorer(std::vector<FlatNode>& nodes, ImportReport& report)
-      : nodes_(nodes), report_(report), groups_(groups_of(nodes)) {}
+  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
+      : nodes_(nodes),
+        report_(report),
+        groups_(call_groups(nodes)),
+        names_(model, nodes),
+        kinds_(signature_of(model.proto.graph()).kinds) {}
 
   void run() {
-    for (const Group& group : groups_) restore_dropout(group);
+    for (const CallGroup& group : groups_) {
+      restore_dropout(group);
+      restore_detach(group);
+    }
     put_in_place();
   }
 
  private:
   /// The last of a group's nodes of this operator.
-  std::optional<size_t> last(const Group& group, const std::string& op) const {
+  std::optional<size_t> last(const CallGroup& group, const std::string& op) const {
     const auto found = std::find_if(group.nodes.rbegin(), group.nodes.rend(),
                                     [&](size_t n) { return nodes_[n].proto.op_type() == op; });
     return found == group.nodes.rend() ? std::nullopt : std::optional(*found);
   }
 
-  void restore_dropout(const Group& group) {
+  /// A node of one operand in front of another's input.
+  ::onnx::NodeProto& insert(const std::string& op, const Read& at, const std::string& result) {
+    FlatNode node;
+    node.opset = nodes_[at.node].opset;
+    node.label = nodes_[at.node].label;
+    node.proto.set_op_type(op);
+    node.proto.add_input(at.name);
+    node.proto.add_output(result);
+    before_[at.node].push_back(std::move(node));
+    nodes_[at.node].proto.set_input(at.input, result);
+    return before_[at.node].back().proto;
+  }
+
+  void restore_dropout(const CallGroup& group) {
     const double ratio = attention_dropout(group.call);
     if (!(ratio > 0 && ratio < 1) || last(group, "Dropout") || last(group, "Attention")) return;
     const auto softmax = last(group, "Softmax"), product = last(group, "MatMul");
@@ -55,20 +63,74 @@ class Restorer {
               "it as softmax and dropout (attn_implementation=\"eager\")"));
       return;
     }
-    FlatNode dropout;
-    dropout.opset = nodes_[*product].opset;
-    dropout.label = nodes_[*product].label;
-    dropout.proto.set_op_type("Dropout");
-    dropout.proto.set_name(group.call.result);
-    auto* attribute = dropout.proto.add_attribute();
+    const std::string weights = nodes_[*product].proto.input(0);
+    auto& dropout = insert("Dropout", {*product, 0, weights}, weights + ".dropped");
+    dropout.set_name(group.call.result);
+    auto* attribute = dropout.add_attribute();
     attribute->set_name("ratio");
     attribute->set_type(::onnx::AttributeProto::FLOAT);
     attribute->set_f(static_cast<float>(ratio));
-    const std::string weights = nodes_[*product].proto.input(0);
-    dropout.proto.add_input(weights);
-    dropout.proto.add_output(weights + ".dropped");
-    nodes_[*product].proto.set_input(0, weights + ".dropped");
-    before_[*product].push_back(std::move(dropout));
+  }
+
+  /// Of one node each of whose inputs is an argument, the detached ones by their positions.
+  std::vector<Read> reads_by_position(const CallGroup& group) const {
+    const ::onnx::NodeProto& node = nodes_[group.nodes[0]].proto;
+    const std::vector<std::string> values = group.call.values();
+    std::vector<Read> out;
+    if (group.nodes.size() > 1 || values.size() != static_cast<size_t>(node.input_size()))
+      return out;
+    for (int i = 0; i < node.input_size(); ++i) {
+      if (is_detached(values[static_cast<size_t>(i)]))
+        out.push_back({group.nodes[0], i, node.input(i)});
+    }
+    return out;
+  }
+
+  bool is_parameter(const std::string& stored) const {
+    return std::any_of(kinds_.begin(), kinds_.end(), [&](const auto& of) {
+      return of.second == "PARAMETER" && names_.stands_for(stored, of.first);
+    });
+  }
+
+  /// What the group reads in place of each argument in `gone`; nothing if that is not clear.
+  std::vector<Read> stand_ins(const CallGroup& group, const CallNames::Unmatched& unmatched) const {
+    if (std::vector<Read> reads = reads_by_position(group); !reads.empty()) return reads;
+    std::vector<Read> reads = unmatched.reads;
+    for (const Read& read : unmatched.stored) {
+      if (is_parameter(read.name)) reads.push_back(read);
+    }
+    std::vector<Read> out;
+    if (unmatched.unread || reads.size() != unmatched.values.size()) return out;
+    for (size_t i = 0; i < reads.size(); ++i) {
+      if (is_detached(unmatched.values[i])) out.push_back(reads[i]);
+    }
+    return out;
+  }
+
+  void restore_detach(const CallGroup& group) {
+    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    const auto gone = static_cast<size_t>(
+        std::count_if(unmatched.values.begin(), unmatched.values.end(), is_detached));
+    if (gone == 0) return;
+    const std::vector<Read> reads = stand_ins(group, unmatched);
+    if (reads.empty() && unmatched.reads.empty() && unmatched.stored.size() >= gone &&
+        std::none_of(unmatched.stored.begin(), unmatched.stored.end(),
+                     [&](const Read& read) { return is_parameter(read.name); }))
+      return;  // constants
+    SR_REQUIRE(
+        reads.size() == gone, invalid_input, "'", group.call.result,
+        "' was called with a detached value, and the optimiser of PyTorch's exporter took the "
+        "detach() out: a gradient would flow where none did; export with "
+        "torch.onnx.export(…, dynamo=True, optimize=False)");
+    for (size_t i = 0; i < reads.size(); ++i) {
+      auto* entry = insert("Identity", reads[i], str(group.call.result, ".detached_", i))
+                        .add_metadata_props();
+      entry->set_key(kFxNode);
+      entry->set_value(
+          "%detach : [] = call_function[target=torch.ops.aten.detach.default](args = "
+          "(), kwargs = {})");
+    }
+    report_.restored["detach()"].push_back(group.call.result);
   }
 
   void put_in_place() {
@@ -83,14 +145,17 @@ class Restorer {
 
   std::vector<FlatNode>& nodes_;
   ImportReport& report_;
-  const std::vector<Group> groups_;
+  const std::vector<CallGroup> groups_;
+  const CallNames names_;
+  const std::map<std::string, std::string> kinds_;
   std::map<size_t, std::vector<FlatNode>> before_;  // what is put in front of a node
 };
 
 }  // namespace
 
-void restore_lost_nodes(std::vector<FlatNode>& nodes, ImportReport& report) {
-  Restorer(nodes, report).run();
+void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
+                        ImportReport& report) {
+  Restorer(model, nodes, report).run();
 }
 
 }  // namespace shardrun::importer

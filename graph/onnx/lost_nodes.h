@@ -8,8 +8,10 @@
 namespace shardrun::importer {
 
 /// Puts back
-///   - the dropout of an attention, between its softmax and its last product.
-/// What cannot be put back is noted.
-void restore_lost_nodes(std::vector<FlatNode>& nodes, ImportReport& report);
+///   - the dropout of an attention, between its softmax and its last product; where its nodes are
+///     not known, a note says so;
+///   - a detach() that a call names as its argument and no node makes, in front of what the call's
+///     nodes read instead. Throws invalid_input where that is not clear.
+void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report);
 
 }  // namespace shardrun::importer

@@ -21,8 +21,6 @@ namespace shardrun::importer {
 namespace {
 
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
-constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
-constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 
 std::string shown(const std::string& name, const StoredTensor& tensor) {
   return str("initialiser '", name, "' (", tensor.type, ")");
@@ -30,9 +28,10 @@ std::string shown(const std::string& name, const StoredTensor& tensor) {
 
 class Decider {
  public:
-  Decider(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
-          NamePatterns& patterns, ImportReport& report)
+  Decider(const ModelFile& model, const RestoredWeights& restored, std::vector<FlatNode>& nodes,
+          const ImportOptions& options, NamePatterns& patterns, ImportReport& report)
       : model_(model),
+        restored_(restored),
         nodes_(nodes),
         options_(options),
         patterns_(patterns),
@@ -41,7 +40,9 @@ class Decider {
 
   Weights run() {
     read_metadata();
-    for (const StoredTensor& tensor : model_.initialisers) add(tensor.name, tensor);
+    for (const auto* list : {&model_.initialisers, &restored_.tensors}) {
+      for (const StoredTensor& tensor : *list) add(tensor.name, tensor);
+    }
     split_identities();
     find_uses();
     refuse_or_split_merged();
@@ -83,12 +84,9 @@ class Decider {
     for (const StoredTensor& tensor : model_.initialisers) {
       for (const auto& [key, value] : tensor.metadata) take(tensor.name, key, value);
     }
-    for (const auto& entry : model_.proto.graph().metadata_props()) {
-      if (entry.key() != kSignature) continue;
-      const auto all = kinds_in_signature(entry.value());
-      kinds_.insert(all.begin(), all.end());
-      is_signed_ = !all.empty();
-    }
+    const auto all = signature_of(model_.proto.graph()).kinds;
+    kinds_.insert(all.begin(), all.end());
+    is_signed_ = !all.empty();
     forget_lifted();
   }
 
@@ -261,7 +259,7 @@ class Decider {
     for (const std::string& name : names) {
       const StoredTensor tensor = out_.by_name[name].tensor;
       const auto& users = uses_[name];
-      if (users.size() < 2 || !is_weight_like(tensor) ||
+      if (users.size() < 2 || restored_.shared.count(name) > 0 || !is_weight_like(tensor) ||
           (from_tf2onnx_ ? !has_two_values(tensor)
                          : tensor.type.shape.size() != 1 || !is_uniform(tensor)) ||
           (tensor.count() == 1 && !is_learned_operand(users, tensor)) ||
@@ -441,7 +439,8 @@ class Decider {
                                     "--train '",
                                     name, "' trains it"));
       } else if (from_tf2onnx_ ? computed_by_tensorflow(name) && !is_folded_norm(name)
-                               : !named_as_weight(name) && name.rfind("onnx::MatMul_", 0) != 0) {
+                               : !named_as_weight(name) && !name.starts_with("onnx::MatMul_") &&
+                                     !name.starts_with("onnx::Conv_")) {
         unsure_.push_back(name);
       }
       return;
@@ -584,6 +583,7 @@ class Decider {
   void note_folding() {
     if (!options_.training) return;
     for (const std::string& name : out_.order) {
+      if (restored_.has_folded_norms) break;
       if (!out_.by_name[name].is_parameter || !is_folded_norm(name)) continue;
       const std::string what =
           str("'", name, "' holds a batch normalisation that the exporter folded",
@@ -661,6 +661,7 @@ class Decider {
   }
 
   const ModelFile& model_;
+  const RestoredWeights& restored_;
   std::vector<FlatNode>& nodes_;
   const ImportOptions& options_;
   NamePatterns& patterns_;
@@ -693,9 +694,10 @@ void NamePatterns::apply(const std::string& name, bool& is_parameter, bool& trai
   }
 }
 
-Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
-                       const ImportOptions& options, NamePatterns& patterns, ImportReport& report) {
-  return Decider(model, nodes, options, patterns, report).run();
+Weights decide_weights(const ModelFile& model, const RestoredWeights& restored,
+                       std::vector<FlatNode>& nodes, const ImportOptions& options,
+                       NamePatterns& patterns, ImportReport& report) {
+  return Decider(model, restored, nodes, options, patterns, report).run();
 }
 
 }  // namespace shardrun::importer

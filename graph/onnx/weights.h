@@ -5,6 +5,7 @@
 #include "base/regex.h"
 #include "graph/onnx/flatten.h"
 #include "graph/onnx/import.h"
+#include "graph/onnx/lost_weights.h"
 
 namespace shardrun::importer {
 
@@ -34,7 +35,8 @@ struct Weights {
   std::map<std::string, Weight> by_name;
   std::vector<std::string> order;
 };
-Weights decide_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
-                       const ImportOptions& options, NamePatterns& patterns, ImportReport& report);
+Weights decide_weights(const ModelFile& model, const RestoredWeights& restored,
+                       std::vector<FlatNode>& nodes, const ImportOptions& options,
+                       NamePatterns& patterns, ImportReport& report);
 
 }  // namespace shardrun::importer

@@ -153,6 +153,7 @@ void check_patterns(const char* flag, const std::vector<std::string>& patterns, 
       names.insert(names.end(), p.lost_names.begin(), p.lost_names.end());
     }
   for (const Value& value : graph.values()) names.push_back(value.name);
+  names.insert(names.end(), report.gone.begin(), report.gone.end());
   Regexes regexes(flag, patterns);
   const std::string* unmatched = regexes.first_in_none(names);
   SR_REQUIRE(unmatched == nullptr, invalid_input, flag, " '", *unmatched,

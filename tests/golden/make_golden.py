@@ -173,6 +173,7 @@ def record(name, model, args, names, loss_of, **extra):
         loss.backward()
         if step == 0:
             out["output"] = first.detach().float().numpy()
+            parameters = {n: p for n, p in parameters.items() if p.grad is not None}
             for n, p in parameters.items():
                 out[f"grad/{n}"] = p.grad.float().numpy()
         losses.append(loss.item())

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "graph/autodiff.h"
 #include "tests/graph/import_test.h"
 #include "tests/support/golden_model.h"
 
@@ -22,16 +23,37 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.model << "." << c.exp
 
 class Lost : public ::testing::TestWithParam<Case> {};
 
+/// Weights that the exporter folded a transposition into have lost their names; the losses show
+/// what becomes of them.
 TEST_P(Lost, LossGradientsAndThreeSteps) {
   const GoldenModel model = testing::load_golden(GetParam().model, GetParam().exporter, "");
-  model.expect_first_pass(kTolerance);
-  model.expect_three_steps(kTolerance);
+  Graph graph = model.forward;
+  std::vector<ValueId> named;
+  for (ValueId id : graph.with_role(Role::parameter)) {
+    if (model.recorded.count("grad/" + graph.value(id).name) > 0) named.push_back(id);
+  }
+  ASSERT_GE(named.size(), 2u);
+  const std::vector<ValueId> wanted = differentiate(graph, graph.loss, named);
+  for (size_t i = 0; i < named.size(); ++i)
+    ASSERT_NE(wanted[i], kNoValue) << graph.value(named[i]).name;
+  const std::vector<Tensor> gradients = evaluate_graph(graph, model.feeds, wanted);
+  for (size_t i = 0; i < named.size(); ++i) {
+    const std::string name = "grad/" + graph.value(named[i]).name;
+    EXPECT_LE(testing::relative_norm(gradients[i], model.recorded.at(name)), kTolerance) << name;
+  }
+  const NamedTensors after =
+      testing::expect_golden_losses(testing::golden_training_graph(model.forward), model.feeds,
+                                    model.recorded.at("losses"), kTolerance);
+  if (!model.forward.updates.empty())
+    model.compare("stats/", kTolerance, [&](const std::string& name) { return after.at(name); });
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, Lost,
     ::testing::Values(Case{"losses", "dynamo"}, Case{"losses", "dynamo_default"},
-                      Case{"scattered", "dynamo"}, Case{"scattered", "dynamo_default"}),
+                      Case{"scattered", "dynamo"}, Case{"scattered", "dynamo_default"},
+                      Case{"detached", "dynamo"}, Case{"detached", "dynamo_default"},
+                      Case{"lost_fresh", "dynamo"}, Case{"lost_fresh", "dynamo_default"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.exporter; });
 
 /// One note says what was applied, whatever the number of nodes.
@@ -41,6 +63,21 @@ TEST(LostArguments, AreNotedOnce) {
   EXPECT_TRUE(model.noted("label_smoothing=0.25 of 'node_cross_entropy_loss_3'"));
   EXPECT_TRUE(model.noted("label_smoothing=0.1 of 'node_cross_entropy_loss' and 2 more"));
   EXPECT_EQ(model.report.notes.size(), 1u);
+}
+
+TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
+  const GoldenModel model = testing::load_golden("lost_fresh", "dynamo_default", "");
+  EXPECT_TRUE(
+      model.noted("biases of zeros that the exporter removed train again: 'conv.bias', "
+                  "'transposed.bias', 'depthwise.bias' and 1 more"));
+  EXPECT_TRUE(
+      model.noted("weights that the exporter merged, being equal, are apart again: "
+                  "'pool.running_mean', 'pool.running_var', 'norm.weight' and 14 more"));
+  EXPECT_TRUE(
+      model.noted("nothing in the graph reads the parameters 'tokens.weight', "
+                  "'unused.bias', 'unused.weight'"));
+  const GoldenModel whole = testing::load_golden("lost_fresh", "dynamo", "");
+  EXPECT_EQ(whole.forward.trainable.size(), model.forward.trainable.size());
 }
 
 class LostImport : public testing::ImportTest {
@@ -70,6 +107,58 @@ TEST_F(LostImport, AttentionDropout) {
     options.training = false;
     EXPECT_TRUE(dropouts(file).empty());
     EXPECT_TRUE(report.notes.empty());
+  }
+}
+
+/// The notes or the error of a golden file.
+class FoldedNorms : public LostImport {
+ protected:
+  std::string said(const std::string& file) {
+    try {
+      dropouts(file);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    std::string all;
+    for (const std::string& note : report.notes) all += note + "\n";
+    return all;
+  }
+};
+
+TEST_F(FoldedNorms, OfAModelInTrainingModeAreRefused) {
+  for (const auto mode : {ImportOptions::Mode::exported, ImportOptions::Mode::train}) {
+    options.mode = mode;
+    const std::string text = said("folded.dynamo_default");
+    EXPECT_NE(text.find("'a.weight' holds the batch normalisation 'norm_a', which the exporter "
+                        "folded into Conv (one of 3) though the model was in training mode"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("optimize=False"), std::string::npos) << text;
+  }
+}
+
+/// Also where the folded bias has the name of the convolution's, or none is left.
+TEST_F(FoldedNorms, OfAModelInEvaluationModeAreNotedOnceAndRefusedByModeTrain) {
+  for (const char* file : {"folded.dynamo_default_eval", "folded.legacy_eval"}) {
+    SCOPED_TRACE(file);
+    options.mode = ImportOptions::Mode::exported;
+    const std::string note = said(file);
+    EXPECT_NE(note.find("the model trains without it"), std::string::npos) << note;
+    EXPECT_EQ(note.find("the model trains without it"), note.rfind("the model trains without it"));
+    options.mode = ImportOptions::Mode::train;
+    const std::string refusal = said(file);
+    EXPECT_NE(refusal.find("--mode train cannot bring it back"), std::string::npos) << refusal;
+  }
+}
+
+TEST_F(LostImport, AGradientThatWouldFlowWhereNoneDidIsRefused) {
+  try {
+    dropouts("quantised.dynamo_default");
+    FAIL() << "a lost detach() was accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("'mse_loss_1' was called with a detached value"),
+              std::string::npos)
+        << e.what();
   }
 }
 
@@ -138,6 +227,43 @@ TEST_F(LostImport, ClassWeightsThatAreLeftOutAreRefused) {
   EXPECT_NE(refusal(b).find("was called with class weights %b_w, which the exporter left out"),
             std::string::npos)
       << refusal(b);
+}
+
+/// y = sin(x w), where the call of sin says that its argument was `argument`.
+ModelBuilder sine_of(const std::string& argument) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {3, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  auto call = [&](::onnx::NodeProto& node, const std::string& result, const std::string& of) {
+    testing::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                          "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                              of + ", kwargs = {})");
+    testing::add_metadata(&node, "pkg.onnxscript.rewriter.rule_name", "Some");
+  };
+  call(b.node("MatMul", {"x", "w"}, {"mm"}), "mm", "mm.default](args = (%x, %p_w)");
+  call(b.node("Sin", {"mm"}, {"sin"}), "sin", "sin.default](args = (%" + argument + ",)");
+  b.output("sin", {3, 2});
+  testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                        "\n# inputs\np_w: PARAMETER target='w'\np_scale: PARAMETER "
+                        "target='scale'\nx: USER_INPUT\n\n# outputs\nsin: USER_OUTPUT\n");
+  return b;
+}
+
+/// x * 1 is taken out also where the 1 was a weight. One that nothing reads is another matter.
+TEST_F(LostImport, AParameterThatIsGoneWithItsStepIsRefused) {
+  const std::string text = refusal(sine_of("mul"));
+  EXPECT_NE(text.find("took out 'mul', and of the parameters 'scale' nothing is left"),
+            std::string::npos)
+      << text;
+  options.freeze = {"^scale$"};
+  import(sine_of("mul"));
+  EXPECT_EQ(report.gone, std::vector<std::string>{"scale"});
+  options.freeze.clear();
+  import(sine_of("mm"));
+  EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
+  import(sine_of("view"));  // only moves
+  EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "graph/passes/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
+#include "tests/graph/onnx_build.h"
 
 namespace shardrun {
 namespace {
@@ -26,15 +27,17 @@ struct Imported {
   int parameters() const { return static_cast<int>(graph.with_role(Role::parameter).size()); }
 };
 
-Imported import(const std::string& file,
-                ImportOptions::Shared shared = ImportOptions::Shared::refuse) {
+Imported import_file(const std::string& path, ImportOptions::Shared shared) {
   ImportOptions options;
   options.evaluate = run_reference;
   options.shared = shared;
   Imported out;
-  out.graph =
-      import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &out.report);
+  out.graph = import_onnx(path, options, &out.report);
   return out;
+}
+Imported import(const std::string& file,
+                ImportOptions::Shared shared = ImportOptions::Shared::refuse) {
+  return import_file(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", shared);
 }
 
 /// Losses of a few SGD steps on fixed tokens.
@@ -71,9 +74,39 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 constexpr double kSame = 1e-5, kOther = 1e-3;
 
-TEST(Exports, DynamoDefaultOnFreshWeightsIsRefusedWithTheRecipe) {
+/// The calls in the metadata name each weight that was merged.
+TEST(Exports, DynamoDefaultOnFreshWeightsIsRepaired) {
+  const std::vector<double> want = train(import("fresh.dynamo").graph);
+  const Imported found = import("fresh.dynamo_default");
+  EXPECT_EQ(found.notes("weights that the exporter merged, being equal, are apart again"), 1);
+  EXPECT_EQ(found.parameters(), 28);  // as many as the model has
+  EXPECT_EQ(train(found.graph), want);
+  // And this is what it would have done without a word.
+  const Imported merged = import("fresh.dynamo_default", ImportOptions::Shared::keep);
+  EXPECT_GE(largest_difference(train(merged.graph), want), kOther);
+}
+
+/// A file whose nodes' metadata are gone.
+class WithoutCalls : public ::testing::Test {
+ protected:
+  WithoutCalls() {
+    ::onnx::ModelProto model;
+    std::ifstream in(std::string(SHARDRUN_GOLDEN) + "/fresh.dynamo_default.onnx");
+    model.ParseFromIstream(&in);
+    for (auto& node : *model.mutable_graph()->mutable_node()) node.clear_metadata_props();
+    testing::write_bytes(folder_ / "model.onnx", model.SerializeAsString());
+  }
+  Imported load(ImportOptions::Shared shared) const {
+    return import_file((folder_ / "model.onnx").string(), shared);
+  }
+
+ private:
+  const testing::TemporaryFolder folder_;
+};
+
+TEST_F(WithoutCalls, MergedWeightsAreRefusedWithTheRecipe) {
   try {
-    import("fresh.dynamo_default");
+    load(ImportOptions::Shared::refuse);
     FAIL() << "merged weights were accepted";
   } catch (const Error& e) {
     const std::string message = e.what();
@@ -84,15 +117,11 @@ TEST(Exports, DynamoDefaultOnFreshWeightsIsRefusedWithTheRecipe) {
   }
 }
 
-TEST(Exports, MergedWeightsSplitAgainTrainAsTheyShould) {
-  const std::vector<double> want = train(import("fresh.dynamo").graph);
-  const Imported split = import("fresh.dynamo_default", ImportOptions::Shared::split);
+TEST_F(WithoutCalls, MergedWeightsSplitAgainTrainAsTheyShould) {
+  const Imported split = load(ImportOptions::Shared::split);
   EXPECT_EQ(split.notes("split into"), 4);  // ones, zeros of three sizes
-  EXPECT_EQ(split.parameters(), 28);        // as many as the model has
-  EXPECT_LE(largest_difference(train(split.graph), want), kSame);
-  // And this is what it would have done without a word.
-  const Imported merged = import("fresh.dynamo_default", ImportOptions::Shared::keep);
-  EXPECT_GE(largest_difference(train(merged.graph), want), kOther);
+  EXPECT_EQ(split.parameters(), 28);
+  EXPECT_LE(largest_difference(train(split.graph), train(import("fresh.dynamo").graph)), kSame);
 }
 
 TEST(Exports, LegacyDefaultIsRepaired) {

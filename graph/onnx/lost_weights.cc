@@ -1,0 +1,274 @@
+#include "graph/onnx/lost_weights.h"
+
+#include <algorithm>
+
+#include "graph/onnx/call_groups.h"
+#include "graph/onnx/export_signature.h"
+#include "graph/onnx/exporter_names.h"
+
+namespace shardrun::importer {
+namespace {
+
+constexpr const char* kRemedy = "export with torch.onnx.export(…, dynamo=True, optimize=False)";
+
+/// The optimiser's rules that made a node: "FuseBatchNormIntoConv, RemoveOptionalBiasFromConv".
+std::string rules_of(const ::onnx::NodeProto& node) {
+  for (const auto& entry : node.metadata_props()) {
+    if (entry.key() == "pkg.onnxscript.rewriter.rule_name") return entry.value();
+  }
+  return "";
+}
+
+std::string listed(const std::vector<std::string>& names, size_t shown = 8) {
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), shown); ++i)
+    out += (i == 0 ? "'" : ", '") + names[i] + "'";
+  return names.size() > shown ? str(out, " and ", names.size() - shown, " more") : out;
+}
+
+class Restorer {
+ public:
+  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
+           Regexes& freeze, ImportReport& report)
+      : model_(model),
+        nodes_(nodes),
+        options_(options),
+        freeze_(freeze),
+        report_(report),
+        kinds_(signature_of(model.proto.graph()).kinds),
+        names_(model, nodes),
+        groups_(call_groups(nodes)) {
+    for (const StoredTensor& tensor : model.initialisers) stored_[tensor.name] = &tensor;
+  }
+
+  RestoredWeights run() {
+    refuse_folded_norms();
+    for (const CallGroup& group : groups_) {
+      restore_bias(group);
+      if (options_.shared != ImportOptions::Shared::keep) restore_merged(group);
+      look_for_gone_steps(group);
+    }
+    note_restored("biases of zeros that the exporter removed train again: ", biases_);
+    note_restored("weights that the exporter merged, being equal, are apart again: ", merged_);
+    look_for_gone_parameters();
+    find_shared();
+    for (auto& [name, tensor] : restored_) out_.tensors.push_back(std::move(tensor));
+    return std::move(out_);
+  }
+
+ private:
+  // ---- batch normalisations
+
+  /// The module that a batch normalisation's call belongs to, by its first tensor: "b" of
+  /// "b.weight".
+  std::string norm_of(const FxCall& call) const {
+    for (const std::string& value : call.values()) {
+      const std::string tensor = names_.tensor_of(value);
+      if (const size_t dot = tensor.rfind('.'); dot != std::string::npos)
+        return " '" + tensor.substr(0, dot) + "'";
+    }
+    return "";
+  }
+
+  static bool is_folded_norm(const FlatNode& node) {
+    return rules_of(node.proto).find("FuseBatchNorm") != std::string::npos;
+  }
+
+  void refuse_folded_norms() {
+    const FlatNode* first = nullptr;
+    bool in_training = false;
+    int count = 0;
+    for (const FlatNode& node : nodes_) {
+      if (!is_folded_norm(node)) continue;
+      ++count;
+      const std::optional<FxCall> call = fx_call_of(node.proto);
+      const bool trains = call && batch_norm_trains(*call).value_or(false);
+      if (first == nullptr || (trains && !in_training)) first = &node;
+      in_training = in_training || trains;
+      if (!call) continue;
+      for (const std::string& value : call->values()) folded_.insert(names_.tensor_of(value));
+    }
+    if (first == nullptr) return;
+    const std::optional<FxCall> call = fx_call_of(first->proto);
+    const std::string weight = first->proto.input_size() > 1 ? first->proto.input(1) : "";
+    const std::string what =
+        str("'", weight, "' holds the batch normalisation", call ? norm_of(*call) : "",
+            ", which the exporter folded into ", first->proto.op_type(),
+            count > 1 ? str(" (one of ", count, ")") : "");
+    SR_REQUIRE(!in_training, invalid_input, what,
+               " though the model was in training mode: its weights and running statistics are "
+               "gone; ",
+               kRemedy);
+    SR_REQUIRE(options_.mode != ImportOptions::Mode::train, invalid_input, what,
+               "; --mode train cannot bring it back; ", kRemedy);
+    out_.has_folded_norms = true;
+    report_.notes.push_back(
+        str(what, ", with its stored statistics: the model trains without it; ", kRemedy));
+  }
+
+  // ---- biases
+
+  bool has(const std::string& tensor) const {
+    return stored_.count(tensor) > 0 || restored_.count(tensor) > 0;
+  }
+
+  void restore(StoredTensor tensor) {
+    names_.add_stored(tensor.name);
+    const std::string name = tensor.name;
+    restored_[name] = std::move(tensor);
+  }
+
+  /// Channels of what a convolution or Gemm makes; 0 if the file does not say.
+  int64_t channels_of(const ::onnx::NodeProto& node) const {
+    const bool last = node.op_type() == "Gemm";
+    for (const auto& info : model_.proto.graph().value_info()) {
+      if (info.name() != node.output(0)) continue;
+      const auto& shape = info.type().tensor_type().shape();
+      const int axis = last ? shape.dim_size() - 1 : 1;
+      return axis >= 0 && axis < shape.dim_size() ? shape.dim(axis).dim_value() : 0;
+    }
+    return 0;
+  }
+
+  void restore_bias(const CallGroup& group) {
+    static const std::set<std::string> calls = {
+        "aten.conv1d",           "aten.conv2d",           "aten.conv3d",
+        "aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d",
+        "aten.convolution",      "aten.linear",           "aten.addmm"};
+    static const std::set<std::string> operators = {"Conv", "ConvTranspose", "Gemm"};
+    if (calls.count(group.call.target) == 0) return;
+    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    if (unmatched.tensors.size() != 1 || !unmatched.stored.empty()) return;
+    const std::string& bias = unmatched.tensors[0];
+    for (size_t n : group.nodes) {
+      ::onnx::NodeProto& node = nodes_[n].proto;
+      if (operators.count(node.op_type()) == 0 || node.input_size() != 2) continue;
+      if (!has(bias)) {
+        const int64_t channels = channels_of(node);
+        if (channels <= 0) return;
+        StoredTensor zeros;
+        zeros.name = bias;
+        zeros.type = {DType::f32, {channels}};
+        zeros.data = Tensor(zeros.type);
+        restore(std::move(zeros));
+        biases_.push_back(bias);
+      }
+      node.add_input(bias);
+      return;
+    }
+  }
+
+  // ---- merged weights
+
+  void restore_merged(const CallGroup& group) {
+    CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    std::erase_if(unmatched.stored,
+                  [&](const Read& read) { return !is_float(stored_.at(read.name)->type.dtype); });
+    if (unmatched.tensors.empty() || unmatched.tensors.size() != unmatched.stored.size()) return;
+    for (size_t i = 0; i < unmatched.tensors.size(); ++i) {
+      const std::string& tensor = unmatched.tensors[i];
+      const Read& read = unmatched.stored[i];
+      if (!has(tensor)) {
+        StoredTensor copy = *stored_.at(read.name);
+        copy.name = tensor;
+        restore(std::move(copy));
+        merged_.push_back(tensor);
+      }
+      nodes_[read.node].proto.set_input(read.input, tensor);
+    }
+  }
+
+  void note_restored(const char* what, const std::vector<std::string>& names) {
+    if (!names.empty()) report_.notes.push_back(what + listed(names, 3));
+  }
+
+  // ---- what is gone without a trace of its own
+
+  /// x * 1 and x + 0 are taken out where the number is a single one, also if it was learned; of two
+  /// equal layers with equal weights and the same input, one. Then a call names a value that
+  /// nothing makes, and its node reads another.
+  void look_for_gone_steps(const CallGroup& group) {
+    static const std::set<std::string> with_parameters = {
+        "add",    "sub",    "mul",    "div",         "rsub",     "layer_norm", "native_layer_norm",
+        "linear", "addmm",  "mm",     "bmm",         "matmul",   "group_norm", "native_group_norm",
+        "conv1d", "conv2d", "conv3d", "convolution", "embedding"};
+    if (is_folded_norm(nodes_[group.nodes[0]])) return;
+    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    if (unmatched.reads.empty()) return;
+    for (const std::string& value : unmatched.values) {
+      if (with_parameters.count(op_of(value)) > 0) gone_steps_.push_back(value);
+    }
+  }
+
+  void look_for_gone_parameters() {
+    std::set<std::string> folded = folded_;
+    for (const auto& [name, tensor] : stored_) {
+      for (const auto& [source, kind] : kinds_) {
+        if (names_.stands_for(name, source)) folded.insert(source);
+      }
+    }
+    std::vector<std::string> unread;
+    for (const auto& [name, kind] : kinds_) {
+      if (kind != "PARAMETER" || has(name)) continue;
+      report_.gone.push_back(name);
+      if (folded.count(name) == 0 && !freeze_.first_in(name)) unread.push_back(name);
+    }
+    if (unread.empty() || !is_optimised()) return;
+    SR_REQUIRE(gone_steps_.empty(), invalid_input, "the optimiser of PyTorch's exporter took out ",
+               listed(gone_steps_), ", and of the parameters ", listed(unread),
+               " nothing is left: they would not train; ", kRemedy,
+               ", or name those with --freeze that need not train");
+    report_.notes.push_back(
+        str("nothing in the graph reads the parameters ", listed(unread),
+            " of the export's signature (other names of tied weights, or unused)"));
+  }
+
+  bool is_optimised() const {
+    return !biases_.empty() || !merged_.empty() ||
+           !value_metadata(model_.proto.graph(), kFoldedFrom).empty() ||
+           std::any_of(nodes_.begin(), nodes_.end(),
+                       [](const FlatNode& node) { return !rules_of(node.proto).empty(); });
+  }
+
+  /// Initialisers that several nodes read, each called with that very tensor.
+  void find_shared() {
+    std::map<std::string, size_t> uses, named;
+    for (const FlatNode& node : nodes_) {
+      for (const std::string& name : node.proto.input()) ++uses[name];
+    }
+    for (const CallGroup& group : groups_) {
+      std::set<std::string> tensors;
+      for (const std::string& value : group.call.values()) tensors.insert(names_.tensor_of(value));
+      for (size_t n : group.nodes) {
+        for (const std::string& name : nodes_[n].proto.input()) named[name] += tensors.count(name);
+      }
+    }
+    for (const auto& [name, count] : uses) {
+      if (count > 1 && named[name] == count) out_.shared.insert(name);
+    }
+  }
+
+  const ModelFile& model_;
+  std::vector<FlatNode>& nodes_;
+  const ImportOptions& options_;
+  Regexes& freeze_;
+  ImportReport& report_;
+  const std::map<std::string, std::string> kinds_;
+  CallNames names_;
+  const std::vector<CallGroup> groups_;
+  std::map<std::string, const StoredTensor*> stored_;
+  std::map<std::string, StoredTensor> restored_;
+  std::set<std::string> folded_;  // of batch normalisations
+  std::vector<std::string> biases_, merged_, gone_steps_;
+  RestoredWeights out_;
+};
+
+}  // namespace
+
+RestoredWeights restore_lost_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
+                                     const ImportOptions& options, Regexes& freeze,
+                                     ImportReport& report) {
+  return Restorer(model, nodes, options, freeze, report).run();
+}
+
+}  // namespace shardrun::importer

@@ -1,0 +1,29 @@
+// Weights that the optimiser of PyTorch's newer exporter takes out or merges: the export's
+// signature still lists them, and calls still name them.
+#pragma once
+
+#include "base/regex.h"
+#include "graph/onnx/flatten.h"
+#include "graph/onnx/import.h"
+
+namespace shardrun::importer {
+
+struct RestoredWeights {
+  std::vector<StoredTensor> tensors;  // initialisers besides the file's
+  /// Initialisers that are one tensor for each of their readers: calls name them so.
+  std::set<std::string> shared;
+  bool has_folded_norms = false;  // of which a note tells
+};
+
+/// Gives weights back to the nodes that were called with them:
+///   - a bias of zeros that was removed from a convolution or a Gemm;
+///   - a weight that was merged with another of equal numbers (not with Shared::keep).
+/// Notes what it did, and which parameters no node reads. Throws invalid_input, with the way out,
+/// for what is lost: a batch normalisation that was folded into its neighbour, unless it was called
+/// in evaluation mode and so is to stay; and parameters that are gone together with steps, unless
+/// `freeze` matches their names.
+RestoredWeights restore_lost_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
+                                     const ImportOptions& options, Regexes& freeze,
+                                     ImportReport& report);
+
+}  // namespace shardrun::importer
