@@ -7,7 +7,32 @@
 
 namespace shardrun::importer {
 
+namespace {
+
+constexpr int64_t kTensorBytes = 250;  // of a constant, besides its numbers
+constexpr int64_t kResultBytes = 400;  // of a value of the Graph
+
+/// What a node of the Graph takes, beside its name.
+int64_t bytes_of_node(const Node& node, size_t inputs) {
+  constexpr int64_t kNode = 550, kOperand = 8;
+  int64_t bytes = kNode + static_cast<int64_t>(inputs) * kOperand;
+  for (const auto& [name, attr] : node.attrs.all()) {
+    if (const auto* ints = std::get_if<std::vector<int64_t>>(&attr))
+      bytes += static_cast<int64_t>(ints->size() * sizeof(int64_t));
+    if (const auto* text = std::get_if<std::string>(&attr))
+      bytes += static_cast<int64_t>(text->size());
+  }
+  return bytes;
+}
+
+}  // namespace
+
 V Builder::push(Entry entry) {
+  entry.items.shrink_to_fit();
+  int64_t bytes = static_cast<int64_t>(sizeof(Entry) + 2 * entry.items.size() * sizeof(V));
+  if (entry.is_constant) bytes += kTensorBytes + byte_size(entry.type);
+  budget.take(bytes, entry.is_constant ? "its constants" : "its values");
+  for (V item : entry.items) entries_[static_cast<size_t>(item)].in_sequence = true;
   entries_.push_back(std::move(entry));
   return static_cast<V>(entries_.size()) - 1;
 }
@@ -51,6 +76,32 @@ ValueId Builder::id(V v) {
   return entry.id;
 }
 
+void Builder::forget(V v) {
+  Entry& entry = entries_[static_cast<size_t>(v)];
+  if (!entry.is_constant || entry.id != kNoValue || entry.in_sequence || !entry.tensor) return;
+  budget.give_back(byte_size(entry.type));
+  entry.tensor = Tensor();
+}
+
+/// Large results need not be folded: shapes do not depend on them.
+bool Builder::may_fold(const Node& node, std::span<const TensorType> in) {
+  const std::vector<TensorType> out = infer_types(node, in);
+  int64_t largest = 0, bytes = 0;
+  double operations = node_flops(node, in, out);
+  for (const TensorType& type : out) {
+    largest = std::max(largest, element_count(type.shape));
+    if (largest > kFoldLimit) return false;
+    bytes += byte_size(type);
+    operations += static_cast<double>(element_count(type.shape));
+  }
+  for (const TensorType& type : in) operations += static_cast<double>(element_count(type.shape));
+  if (largest > kSmall && !budget.holds(kCopies * bytes)) return false;
+  if (budget.spend(operations)) return true;
+  SR_REQUIRE(largest > kSmall, unsupported, "the arithmetic on its constants takes ", operations,
+             " operations, more than the import of a file may; export it with them computed");
+  return false;
+}
+
 std::vector<V> Builder::add_n(const std::string& op, const std::vector<V>& inputs, Attrs attrs) {
   bool foldable = options.evaluate != nullptr;
   std::vector<TensorType> types;
@@ -60,10 +111,7 @@ std::vector<V> Builder::add_n(const std::string& op, const std::vector<V>& input
   }
   if (foldable) {
     const Node node{op, node_name, attrs, {}, {}, Phase::micro};
-    int64_t largest = 0;
-    for (const TensorType& out : infer_types(node, types))
-      largest = std::max(largest, element_count(out.shape));
-    if (largest <= kFoldLimit) {
+    if (may_fold(node, types)) {
       std::vector<Tensor> in;
       for (V v : inputs) in.push_back(*known(v));
       std::vector<V> out;
@@ -71,12 +119,19 @@ std::vector<V> Builder::add_n(const std::string& op, const std::vector<V>& input
       return out;
     }
   }
+  budget.take(bytes_of_node({op, node_name, attrs, {}, {}, Phase::micro}, inputs.size()),
+              "its nodes");
   std::vector<ValueId> ids;
   for (V v : inputs) ids.push_back(id(v));
   std::vector<V> out;
-  for (ValueId result : graph.add_node(op, std::move(ids), std::move(attrs), node_name)) {
-    element_count(
-        graph.type(result).shape);  // refuses sizes beyond counting here, where the node is known
+  const std::vector<ValueId> results =
+      graph.add_node(op, std::move(ids), std::move(attrs), node_name);
+  budget.take(kResultBytes * static_cast<int64_t>(results.size()), "its nodes");
+  for (ValueId result : results) {
+    const Shape& shape = graph.type(result).shape;
+    element_count(shape);  // refuses sizes beyond counting here, where the node is known
+    SR_REQUIRE(shape.size() <= kHighestRank, unsupported, "a result has ", shape.size(),
+               " dims, wanted at most ", kHighestRank);
     out.push_back(value(result));
   }
   return out;
@@ -125,6 +180,15 @@ V Builder::concat(const std::vector<V>& parts, int64_t axis) {
 V Builder::fill(double value, DType dtype, const Shape& shape) {
   return add("fill", {},
              {{"shape", shape}, {"dtype", std::string(to_string(dtype))}, {"value", value}});
+}
+
+V Builder::iota(int64_t count, int64_t start, int64_t step) {
+  return add("iota", {},
+             {{"shape", Shape{count}},
+              {"dtype", std::string(to_string(DType::i64))},
+              {"axis", int64_t{0}},
+              {"start", start},
+              {"step", step}});
 }
 
 V Builder::sum(V v, std::vector<int64_t> axes, bool keepdims) {

@@ -1,11 +1,13 @@
 // Builder: appends internal ops to a Graph and computes at once whatever depends on constants only.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "graph/onnx/import.h"
+#include "graph/onnx/import_budget.h"
 
 namespace shardrun::importer {
 
@@ -16,13 +18,19 @@ inline constexpr V kNone = -1;
 
 /// Constants and what is computed from them stay below this many elements; above, they are nodes.
 inline constexpr int64_t kFoldLimit = int64_t{1} << 20;
+/// What shapes are computed of has at most so many.
+inline constexpr int64_t kSmall = 4096;
+/// Of a large constant while it is made.
+inline constexpr int64_t kCopies = 4;
 
 class Builder {
  public:
-  Builder(Graph& graph, const ImportOptions& options) : graph(graph), options(options) {}
+  Builder(Graph& graph, const ImportOptions& options, ImportBudget& budget)
+      : graph(graph), options(options), budget(budget) {}
 
   Graph& graph;
   const ImportOptions& options;
+  ImportBudget& budget;   // takes what nodes and constants need
   std::string node_name;  // of nodes added from now on
 
   V value(ValueId id);
@@ -37,9 +45,11 @@ class Builder {
   int64_t rank(V v) const { return static_cast<int64_t>(shape(v).size()); }
   const Tensor* known(V v) const;  // the contents of a constant, else null
   const std::vector<V>* items(V v) const;
-  ValueId id(V v);  // makes a constant a value of the Graph
+  ValueId id(V v);   // makes a constant a value of the Graph
+  void forget(V v);  // nothing will ask for it any more: a constant that no node reads is dropped
 
-  /// Appends a node, or folds it if every input is known and the results are small.
+  /// Appends a node, or folds it if every input is known, the results are small, and the budget
+  /// allows it. Throws where there is no budget for small ones, which shapes may depend on.
   std::vector<V> add_n(const std::string& op, const std::vector<V>& inputs, Attrs attrs = {});
   V add(const std::string& op, const std::vector<V>& inputs, Attrs attrs = {});
 
@@ -52,6 +62,7 @@ class Builder {
   V unsqueeze(V v, int64_t axis);
   V concat(const std::vector<V>& parts, int64_t axis);
   V fill(double value, DType dtype, const Shape& shape);
+  V iota(int64_t count, int64_t start, int64_t step);  // i64: start, start + step, …
 
   /// Element-wise with a constant of v's type on the right.
   V with(const std::string& op, V v, double value) { return add(op, {v, scalar(value, dtype(v))}); }
@@ -69,10 +80,12 @@ class Builder {
     ValueId id = kNoValue;
     std::vector<V> items;
     bool is_sequence = false;
+    bool in_sequence = false;
   };
   V push(Entry entry);
+  bool may_fold(const Node& node, std::span<const TensorType> in);
   const Entry& at(V v) const { return entries_[static_cast<size_t>(v)]; }
-  std::vector<Entry> entries_;
+  std::deque<Entry> entries_;  // which stay where they are
   std::map<ValueId, V> of_id_;
 };
 

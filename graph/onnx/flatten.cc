@@ -2,6 +2,7 @@
 #include "graph/onnx/flatten.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/onnx/lowering.h"
 #include "graph/op_def.h"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int kDeepest = 32;
 constexpr size_t kMostNodes = 200'000;
+constexpr int64_t kNamesBytes = 500;  // in the sets and maps that checks keep of a node
 
 std::string plain_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
@@ -80,115 +82,128 @@ struct Inlining {
   }
 };
 
-class Flattener {
- public:
-  Flattener(const ::onnx::ModelProto& model, int& calls) : model_(model), calls_(calls) {
-    for (const auto& function : model.functions()) {
-      const auto [it, fresh] = functions_.emplace(
-          key(function.domain(), function.name(), function.overload()), &function);
-      SR_REQUIRE(fresh, invalid_input, "two functions are named '", function.name(), "'");
-    }
-  }
+}  // namespace
 
-  std::vector<FlatNode> run(const ::onnx::GraphProto& graph, int64_t opset) {
-    for (int i = 0; i < graph.node_size(); ++i) {
-      check_length(graph.node(i).name(), str("node ", i));
-      append(graph.node(i), opset, str("node ", i, " '", graph.node(i).name(), "'"));
-    }
-    return std::move(out_);
+Flattener::Flattener(const ::onnx::ModelProto& model, ImportBudget& budget)
+    : budget_(budget), opset_(main_opset(model)) {
+  for (const auto& function : model.functions()) {
+    const auto [it, fresh] =
+        functions_.emplace(key(function.domain(), function.name(), function.overload()), &function);
+    SR_REQUIRE(fresh, invalid_input, "two functions are named '", function.name(), "'");
   }
+}
 
- private:
-  static std::string key(const std::string& domain, const std::string& name,
-                         const std::string& overload) {
-    return plain_domain(domain) + "::" + name + "::" + overload;
+std::vector<FlatNode> Flattener::run(const ::onnx::GraphProto& graph, int64_t opset) {
+  for (const auto& node : graph.node())
+    budget_.take(parsed_bytes(node, budget_.left() + 1), "its subgraphs");
+  for (int i = 0; i < graph.node_size(); ++i) append(graph.node(i), opset, label(graph, i));
+  return std::exchange(out_, {});
+}
+
+std::vector<FlatNode> Flattener::consume(::onnx::GraphProto& graph, int64_t opset) {
+  for (int i = 0; i < graph.node_size(); ++i) {
+    std::string text = label(graph, i);
+    append(std::move(*graph.mutable_node(i)), opset, std::move(text));
   }
+  return std::exchange(out_, {});
+}
 
-  void append(const ::onnx::NodeProto& node, int64_t opset, const std::string& label) {
-    const std::string own = user_op_name(node);
-    const OpDef* registered = find_op(own);
-    if (registered != nullptr) {  // before a function of that name, which spells out what it does
-      out_.push_back({node, opset, label, registered});
-      out_.back().proto.set_op_type(own);
-      return;
-    }
-    auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
+std::string Flattener::key(const std::string& domain, const std::string& name,
+                           const std::string& overload) {
+  return plain_domain(domain) + "::" + name + "::" + overload;
+}
+
+std::string Flattener::label(const ::onnx::GraphProto& graph, int i) {
+  check_length(graph.node(i).name(), str("node ", i));
+  return str("node ", i, " '", graph.node(i).name(), "'");
+}
+
+void Flattener::append(::onnx::NodeProto node, int64_t opset, std::string label) {
+  const std::string own = user_op_name(node);
+  const OpDef* registered = find_op(own);
+  if (registered ==
+      nullptr) {  // else before a function of that name, which spells out what it does
+    const auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
     if (it != functions_.end()) return inline_call(node, *it->second, label);
     SR_REQUIRE(
         plain_domain(node.domain()).empty(), unsupported, label, ": op ", own,
         " is not supported: it is no ai.onnx operator, no function of the model, and no op "
         "of that name is registered; register_op in shardrun/op.h adds one, the command's --ops a "
         "library of them");
-    SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes,
-               " nodes with functions inlined");
-    out_.push_back({node, opset, label, nullptr});
+  } else {
+    node.set_op_type(own);
   }
+  budget_.take(static_cast<int64_t>(sizeof(FlatNode) + label.size()) + kNamesBytes, "its nodes");
+  SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes,
+             " nodes with functions inlined");
+  out_.push_back({std::move(node), opset, std::move(label), registered});
+}
 
-  void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,
-                   const std::string& label) {
-    SR_REQUIRE(std::find(open_.begin(), open_.end(), &function) == open_.end(), invalid_input,
-               label, ": function '", function.name(), "' calls itself");
-    SR_REQUIRE(open_.size() < kDeepest, unsupported, label, ": functions nest deeper than ",
-               kDeepest);
-    open_.push_back(&function);
-    SR_REQUIRE(
-        call.input_size() <= function.input_size() && call.output_size() <= function.output_size(),
-        invalid_input, label, ": function '", function.name(), "' takes ", function.input_size(),
-        " inputs, got ", call.input_size());
-    int64_t opset = main_opset(model_);
-    for (const auto& import : function.opset_import()) {
-      if (plain_domain(import.domain()).empty()) opset = import.version();
-    }
-    const std::string prefix =
-        str(call.name().empty() ? function.name() : call.name(), "#", calls_++, "/");
-    Renames renames;
-    for (int i = 0; i < function.input_size(); ++i) {
-      renames[function.input(i)] = i < call.input_size() ? call.input(i) : "";
-    }
-    for (int i = 0; i < function.output_size(); ++i) {
-      const bool wanted = i < call.output_size() && !call.output(i).empty();
-      // An output that is an input: one Identity makes the caller's name.
-      if (wanted && renames.count(function.output(i)) > 0) continue;
-      if (wanted) renames[function.output(i)] = call.output(i);
-    }
-    for (const auto& node : function.node()) {
-      for (const auto& name : node.output()) {
-        if (!name.empty()) renames.try_emplace(name, prefix + name);
-      }
-    }
-    const Inlining inlining{call, function, prefix};
-    for (int i = 0; i < function.node_size(); ++i) {
-      check_length(function.node(i).name(), str("function '", function.name(), "': node ", i));
-      ::onnx::NodeProto node = function.node(i);
-      for (const auto& name : node.input()) {
-        SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '",
-                   function.name(), "' uses '", name, "', which nothing in it makes");
-      }
-      inlining.inline_node(&node, renames, [&](std::string* name) { rename(name, renames); });
-      const std::string inner = node.name();
-      node.set_name(prefix + (inner.empty() ? str(node.op_type(), "_", i) : inner));
-      append(node, opset,
-             str(label, " (function ", function.name(), ": node ", i, " '", inner, "')"));
-    }
-    for (int i = 0; i < call.output_size() && i < function.output_size(); ++i) {
-      const std::string& made = renames[function.output(i)];
-      if (call.output(i).empty() || made == call.output(i)) continue;
-      ::onnx::NodeProto identity;
-      identity.set_op_type("Identity");
-      identity.set_name(prefix + "output_" + std::to_string(i));
-      identity.add_input(made);
-      identity.add_output(call.output(i));
-      append(identity, opset, label);
-    }
-    open_.pop_back();
+void Flattener::inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,
+                            const std::string& label) {
+  constexpr int64_t kCallBytes = 200, kNameBytes = 100;
+  budget_.take(kCallBytes + kNameBytes * (function.input_size() + function.output_size() +
+                                          function.node_size()),
+               "its calls of functions");
+  SR_REQUIRE(std::find(open_.begin(), open_.end(), &function) == open_.end(), invalid_input, label,
+             ": function '", function.name(), "' calls itself");
+  SR_REQUIRE(open_.size() < kDeepest, unsupported, label, ": functions nest deeper than ",
+             kDeepest);
+  open_.push_back(&function);
+  SR_REQUIRE(
+      call.input_size() <= function.input_size() && call.output_size() <= function.output_size(),
+      invalid_input, label, ": function '", function.name(), "' takes ", function.input_size(),
+      " inputs, got ", call.input_size());
+  int64_t opset = opset_;
+  for (const auto& import : function.opset_import()) {
+    if (plain_domain(import.domain()).empty()) opset = import.version();
   }
+  const std::string prefix =
+      str(call.name().empty() ? function.name() : call.name(), "#", calls_++, "/");
+  Renames renames;
+  for (int i = 0; i < function.input_size(); ++i) {
+    renames[function.input(i)] = i < call.input_size() ? call.input(i) : "";
+  }
+  for (int i = 0; i < function.output_size(); ++i) {
+    const bool wanted = i < call.output_size() && !call.output(i).empty();
+    // An output that is an input: one Identity makes the caller's name.
+    if (wanted && renames.count(function.output(i)) > 0) continue;
+    if (wanted) renames[function.output(i)] = call.output(i);
+  }
+  for (const auto& node : function.node()) {
+    for (const auto& name : node.output()) {
+      if (!name.empty()) renames.try_emplace(name, prefix + name);
+    }
+  }
+  const Inlining inlining{call, function, prefix};
+  for (int i = 0; i < function.node_size(); ++i) {
+    check_length(function.node(i).name(), str("function '", function.name(), "': node ", i));
+    ::onnx::NodeProto node = function.node(i);
+    for (const auto& name : node.input()) {
+      SR_REQUIRE(name.empty() || renames.count(name) > 0, invalid_input, label, ": function '",
+                 function.name(), "' uses '", name, "', which nothing in it makes");
+    }
+    inlining.inline_node(&node, renames, [&](std::string* name) { rename(name, renames); });
+    const std::string inner = node.name();
+    node.set_name(prefix + (inner.empty() ? str(node.op_type(), "_", i) : inner));
+    budget_.take(parsed_bytes(node, budget_.left() + 1), "its functions, inlined,");
+    append(std::move(node), opset,
+           str(label, " (function ", function.name(), ": node ", i, " '", inner, "')"));
+  }
+  for (int i = 0; i < call.output_size() && i < function.output_size(); ++i) {
+    const std::string& made = renames[function.output(i)];
+    if (call.output(i).empty() || made == call.output(i)) continue;
+    ::onnx::NodeProto identity;
+    identity.set_op_type("Identity");
+    identity.set_name(prefix + "output_" + std::to_string(i));
+    identity.add_input(made);
+    identity.add_output(call.output(i));
+    append(identity, opset, label);
+  }
+  open_.pop_back();
+}
 
-  const ::onnx::ModelProto& model_;
-  std::map<std::string, const ::onnx::FunctionProto*> functions_;
-  std::vector<const ::onnx::FunctionProto*> open_;
-  std::vector<FlatNode> out_;
-  int& calls_;
-};
+namespace {
 
 void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth) {
   SR_REQUIRE(depth < kDeepest, unsupported, "node '", node.name(), "': subgraphs nest deeper than ",
@@ -212,11 +227,6 @@ int64_t main_opset(const ::onnx::ModelProto& model) {
   return 0;
 }
 
-std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph,
-                              int64_t opset, int& calls) {
-  return Flattener(model, calls).run(graph, opset);
-}
-
 std::vector<std::string> names_read(const ::onnx::NodeProto& node) {
   std::vector<std::string> out;
   collect_reads(node, out, 0);
@@ -224,13 +234,17 @@ std::vector<std::string> names_read(const ::onnx::NodeProto& node) {
 }
 
 void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
-                 std::set<std::string> made) {
+                 const std::function<bool(const std::string&)>& is_outer) {
+  std::set<std::string> made_here;
+  const auto is_made = [&](const std::string& name) {
+    return made_here.count(name) > 0 || is_outer(name);
+  };
   std::map<std::string, std::string> makers;  // of names made later, too
   for (const FlatNode& node : nodes) {
     for (const auto& name : node.proto.output()) {
       if (name.empty()) continue;
       check_name(name, node.label + ": an output");
-      SR_REQUIRE(made.count(name) == 0, invalid_input, node.label, ": output '", name,
+      SR_REQUIRE(!is_outer(name), invalid_input, node.label, ": output '", name,
                  "' has the name of an input or initialiser");
       SR_REQUIRE(makers.emplace(name, node.label).second, invalid_input, node.label, ": output '",
                  name, "' is made twice (also by ", makers[name], ")");
@@ -238,7 +252,7 @@ void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& g
   }
   for (const FlatNode& node : nodes) {
     for (const auto& name : node.proto.input()) {
-      if (name.empty() || made.count(name) > 0) continue;
+      if (name.empty() || is_made(name)) continue;
       auto maker = makers.find(name);
       SR_REQUIRE(maker != makers.end(), invalid_input, node.label, ": input '", name,
                  "' is made nowhere");
@@ -246,11 +260,11 @@ void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& g
            maker->second, " (a cycle, or nodes out of order)");
     }
     for (const auto& name : node.proto.output()) {
-      if (!name.empty()) made.insert(name);
+      if (!name.empty()) made_here.insert(name);
     }
   }
   for (const auto& output : graph.output()) {
-    SR_REQUIRE(made.count(output.name()) > 0, invalid_input, "graph output '", output.name(),
+    SR_REQUIRE(is_made(output.name()), invalid_input, "graph output '", output.name(),
                "' is made nowhere");
   }
 }

@@ -1,7 +1,8 @@
 // Flatten: a graph's live nodes with model-local functions inlined.
 #pragma once
 
-#include <set>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,17 +25,39 @@ struct FlatNode {
 /// The opset of the ai.onnx operators in the main graph; 0 if none is imported.
 int64_t main_opset(const ::onnx::ModelProto& model);
 
-/// Nodes of `graph`, the model's or a subgraph of a node of `opset`, with functions inlined, in the
-/// file's order. `calls` counts those of all graphs: what is within is named by it. Throws
-/// unsupported or invalid_input for foreign domains, functions that call themselves or nest too
-/// deep, and floods of nodes.
-std::vector<FlatNode> flatten(const ::onnx::ModelProto& model, const ::onnx::GraphProto& graph,
-                              int64_t opset, int& calls);
+/// Inlines functions. Nodes come in the file's order; what is in a function is named by the calls
+/// of functions so far. Throws unsupported or invalid_input for foreign domains, functions that
+/// call themselves or nest too deep, and floods of nodes.
+class Flattener {
+ public:
+  /// Both outlive it.
+  Flattener(const ::onnx::ModelProto& model, ImportBudget& budget);
 
-/// Throws invalid_input unless every name is made once and before it is used; `outer` names exist
-/// already. Subgraphs see the names around them.
+  /// The nodes of a subgraph of a node of `opset`.
+  std::vector<FlatNode> run(const ::onnx::GraphProto& graph, int64_t opset);
+  /// The same of the main graph, whose nodes are moved out of it.
+  std::vector<FlatNode> consume(::onnx::GraphProto& graph, int64_t opset);
+
+ private:
+  static std::string key(const std::string& domain, const std::string& name,
+                         const std::string& overload);
+  static std::string label(const ::onnx::GraphProto& graph, int i);
+  void append(::onnx::NodeProto node, int64_t opset, std::string label);
+  void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,
+                   const std::string& label);
+
+  ImportBudget& budget_;
+  const int64_t opset_;  // of the main graph
+  std::map<std::string, const ::onnx::FunctionProto*> functions_;
+  std::vector<const ::onnx::FunctionProto*> open_;
+  std::vector<FlatNode> out_;
+  int calls_ = 0;
+};
+
+/// Throws invalid_input unless every name is made once and before it is used; names that are
+/// `outer` exist already. Subgraphs see the names around them.
 void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
-                 std::set<std::string> outer);
+                 const std::function<bool(const std::string&)>& is_outer);
 
 /// Drops nodes whose results neither a graph output nor a live node uses.
 void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph);

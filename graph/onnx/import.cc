@@ -2,6 +2,7 @@
 #include "graph/onnx/import.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -17,7 +18,7 @@ namespace importer {
 namespace {
 
 constexpr int kDeepestBranch = 32;
-constexpr size_t kMostWritten = 1'000'000;
+constexpr int64_t kInputBytes = 1000;  // what is kept of a graph input
 
 Source source_of(const StoredTensor& tensor) {
   Source source;
@@ -34,18 +35,13 @@ Source source_of(const StoredTensor& tensor) {
   return source;
 }
 
-bool is_initialiser(const ModelFile& model, const std::string& name) {
-  for (const StoredTensor& tensor : model.initialisers) {
-    if (tensor.name == name) return true;
-  }
-  return false;
-}
-
 /// Graph inputs that are not initialisers' defaults.
 std::vector<const ::onnx::ValueInfoProto*> model_inputs(const ModelFile& model) {
+  std::set<std::string_view> initialisers;
+  for (const StoredTensor& tensor : model.initialisers) initialisers.insert(tensor.name);
   std::vector<const ::onnx::ValueInfoProto*> out;
   for (const auto& input : model.proto.graph().input()) {
-    if (!is_initialiser(model, input.name())) out.push_back(&input);
+    if (initialisers.count(input.name()) == 0) out.push_back(&input);
   }
   return out;
 }
@@ -78,12 +74,13 @@ const char* hint(const std::string& op) {
 
 class Importer {
  public:
-  Importer(const ModelFile& model, const ImportOptions& options, ImportReport& report)
+  Importer(ModelFile& model, const ImportOptions& options, ImportReport& report)
       : model_(model),
         options_(options),
         patterns_(options),
         report_(report),
-        b_(graph_, options) {}
+        b_(graph_, options, *model.budget),
+        flattener_(model.proto, *model.budget) {}
 
   Graph run() {
     const auto& proto = model_.proto.graph();
@@ -91,7 +88,8 @@ class Importer {
     report_.ir_version = model_.proto.ir_version();
     report_.opset = main_opset(model_.proto);
     report_.producer = model_.proto.producer_name() + " " + model_.proto.producer_version();
-    std::vector<FlatNode> nodes = flatten(model_.proto, proto, main_opset(model_.proto), calls_);
+    std::vector<FlatNode> nodes =
+        flattener_.consume(*model_.proto.mutable_graph(), main_opset(model_.proto));
     check_all_names(nodes);
     drop_dead(nodes, proto);
     check_supported(nodes);
@@ -104,7 +102,7 @@ class Importer {
     Weights weights = decide_weights(model_, restored, nodes, options_, patterns_, report_);
     bind_inputs(nodes);
     add_weights(weights);
-    lower(nodes);
+    lower_all(nodes);
     note_batch_norms();
     note_restored();
     set_outputs();
@@ -121,7 +119,8 @@ class Importer {
                  input->name(), "'");
     }
     for (const StoredTensor& tensor : model_.initialisers) names.insert(tensor.name);
-    check_names(nodes, model_.proto.graph(), std::move(names));
+    check_names(nodes, model_.proto.graph(),
+                [&](const std::string& name) { return names.count(name) > 0; });
     SR_REQUIRE(model_.proto.graph().output_size() > 0, invalid_input, "the graph has no outputs");
   }
 
@@ -241,6 +240,7 @@ class Importer {
         throw e.with_context(str("input '", input->name(), "'"));
       }
       const auto contents = known_contents(input->name(), type, sizes_depend);
+      model_.budget->take(kInputBytes, "its inputs");
       values_[input->name()] = contents
                                    ? b_.constant(*contents)
                                    : b_.value(graph_.add_input(input->name(), type, Role::batch));
@@ -265,7 +265,8 @@ class Importer {
       } else if (w.is_statistic) {
         values_[name] =
             b_.value(graph_.add_persistent(name, w.tensor.type, Role::state, source_of(w.tensor)));
-      } else if (w.tensor.count() <= kFoldLimit) {
+      } else if (w.tensor.count() <= kFoldLimit &&
+                 model_.budget->holds(kCopies * byte_size(w.tensor.type))) {
         values_[name] = b_.constant(w.tensor.load());
       } else {
         values_[name] = b_.value(
@@ -288,7 +289,37 @@ class Importer {
     return random_step_;
   }
 
-  void lower(const std::vector<FlatNode>& nodes) {
+  void name(const std::string& name, V v) {
+    const auto [known, fresh] = values_.try_emplace(name, v);
+    if (inside_) hidden_.push_back({name, fresh ? kNone : known->second});
+    known->second = v;
+  }
+
+  /// The main graph's nodes. Constants that no later node reads go.
+  void lower_all(const std::vector<FlatNode>& nodes) {
+    std::map<std::string, size_t> last;  // the node that reads a name last
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const std::string& name : names_read(nodes[i].proto)) last[name] = i;
+    }
+    for (const auto& output : model_.proto.graph().output()) last.erase(output.name());
+    std::map<V, int> names;  // that a value has
+    for (const auto& [name, v] : values_) ++names[v];
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      lower({&nodes[i], 1});
+      for (const std::string& name : nodes[i].proto.output()) {
+        if (!name.empty()) ++names[values_.at(name)];
+      }
+      for (const std::string& name : names_read(nodes[i].proto)) {
+        const auto read = last.find(name);
+        if (read == last.end() || read->second != i) continue;
+        last.erase(read);
+        const auto value = values_.find(name);  // none: it is a subgraph's own
+        if (value != values_.end() && --names[value->second] == 0) b_.forget(value->second);
+      }
+    }
+  }
+
+  void lower(std::span<const FlatNode> nodes) {
     for (const FlatNode& node : nodes) {
       try {
         lower_node(node);
@@ -296,6 +327,17 @@ class Importer {
         throw e.with_context(
             str(node.label, ": op ", node.proto.op_type(), " (opset ", node.opset, ")"));
       }
+    }
+  }
+
+  /// Lowerings look at their constants' numbers, which takes time where these are many.
+  void look_at_constants(const std::vector<V>& inputs) {
+    for (V v : inputs) {
+      const Tensor* known = v == kNone ? nullptr : b_.known(v);
+      SR_REQUIRE(known == nullptr || known->count() <= kSmall || b_.budget.spend(known->count()),
+                 unsupported,
+                 "the arithmetic on the model's constants takes more operations than "
+                 "the import of a file may; export it with them computed");
     }
   }
 
@@ -315,10 +357,11 @@ class Importer {
                    : node.proto.output_size() > 0
                        ? node.proto.op_type() + "/" + node.proto.output(0)
                        : node.proto.op_type();
+    look_at_constants(inputs);
     NodeContext c(b_, report_, node.proto, node.opset, std::move(inputs));
     c.random_step = [this] { return random_step(); };
     c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
-      return store_tensor(tensor, model_.folder).load();
+      return store_tensor(tensor, model_.folder, *model_.budget).load();
     };
     c.stream = scope_ + (node.proto.output_size() > 0 ? node.proto.output(0) : "");
     c.lower_subgraph = [this, &node](const ::onnx::GraphProto& graph, std::span<const V> in,
@@ -343,36 +386,45 @@ class Importer {
       const bool made = i < c.outputs().size() && c.outputs()[i] != kNone;
       SR_REQUIRE(made, unsupported, "output ", i, " '", node.proto.output(static_cast<int>(i)),
                  "' is not supported");
-      values_[node.proto.output(static_cast<int>(i))] = c.outputs()[i];
+      name(node.proto.output(static_cast<int>(i)), c.outputs()[i]);
     }
+  }
+
+  /// The nodes of a subgraph, checked against the names around it; a loop's body comes many times.
+  const std::vector<FlatNode>& nodes_of_branch(const ::onnx::GraphProto& graph, int64_t opset) {
+    const auto [branch, fresh] = branches_.try_emplace(&graph);
+    if (!fresh) return branch->second;
+    std::vector<FlatNode> nodes = flattener_.run(graph, opset);
+    check_names(nodes, graph, [&](const std::string& name) { return values_.count(name) > 0; });
+    drop_dead(nodes, graph);
+    check_supported(nodes);
+    return branch->second = std::move(nodes);
   }
 
   std::vector<V> lower_branch(const ::onnx::GraphProto& graph, std::span<const V> in, int64_t opset,
                               const std::string& scope) {
     SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ",
                kDeepestBranch);
-    const std::map<std::string, V> outer = values_;
-    const std::string outer_scope = scope_;
-    scope_ += scope;
     SR_REQUIRE(graph.input_size() == static_cast<int>(in.size()), invalid_input, "subgraph has ",
                graph.input_size(), " inputs, the node gives ", in.size());
-    for (size_t i = 0; i < in.size(); ++i) values_[graph.input(static_cast<int>(i)).name()] = in[i];
-    for (const auto& proto : graph.initializer()) {
-      values_[proto.name()] = b_.constant(store_tensor(proto, model_.folder).load());
-    }
-    std::vector<FlatNode> nodes = flatten(model_.proto, graph, opset, calls_);
-    written_ += nodes.size() + 1;
-    SR_REQUIRE(written_ <= kMostWritten, unsupported, "has more than ", kMostWritten,
-               " nodes with its loops and branches written out");
-    std::set<std::string> names;
-    for (const auto& [name, v] : values_) names.insert(name);
-    check_names(nodes, graph, std::move(names));
-    drop_dead(nodes, graph);
-    check_supported(nodes);
-    lower(nodes);
+    const std::string outer_scope = scope_;
+    scope_ += scope;
+    const auto outer_hidden = std::exchange(hidden_, std::vector<Hidden>());
+    const bool outer_inside = std::exchange(inside_, true);
+    for (size_t i = 0; i < in.size(); ++i) name(graph.input(static_cast<int>(i)).name(), in[i]);
+    for (const auto& proto : graph.initializer())
+      name(proto.name(), b_.constant(store_tensor(proto, model_.folder, *model_.budget).load()));
+    lower(nodes_of_branch(graph, opset));
     std::vector<V> out;
     for (const auto& output : graph.output()) out.push_back(values_.at(output.name()));
-    values_ = outer;
+    for (auto it = hidden_.rbegin(); it != hidden_.rend(); ++it) {
+      if (it->value == kNone)
+        values_.erase(it->name);
+      else
+        values_[it->name] = it->value;
+    }
+    hidden_ = outer_hidden;
+    inside_ = outer_inside;
     scope_ = outer_scope;
     --depth_;
     return out;
@@ -438,18 +490,26 @@ class Importer {
     }
   }
 
-  const ModelFile& model_;
+  ModelFile& model_;
   const ImportOptions& options_;
   NamePatterns patterns_;
   ImportReport& report_;
   Graph graph_;
   Builder b_;
+  Flattener flattener_;
+  std::map<const ::onnx::GraphProto*, std::vector<FlatNode>> branches_;  // checked, by subgraph
   std::map<std::string, int64_t> dims_;
   std::map<std::string, V> values_;
   V random_step_ = kNone;
-  int depth_ = 0, calls_ = 0;  // branches around a node; functions' calls so far
-  size_t written_ = 0;         // nodes of subgraphs, and how often one was lowered
-  std::string scope_;          // turns of the loops around a node
+  /// What a name meant outside the branch at hand (kNone: nothing).
+  struct Hidden {
+    std::string name;
+    V value;
+  };
+  std::vector<Hidden> hidden_;  // of that branch
+  bool inside_ = false;         // of a branch
+  int depth_ = 0;               // branches around a node
+  std::string scope_;           // turns of the loops around a node
 };
 
 }  // namespace
@@ -457,7 +517,7 @@ class Importer {
 
 Graph import_onnx(const std::string& path, const ImportOptions& options, ImportReport* report) {
   ImportReport unread;
-  const importer::ModelFile model = importer::open_model(path);
+  importer::ModelFile model = importer::open_model(path);
   try {
     return importer::Importer(model, options, report != nullptr ? *report : unread).run();
   } catch (const Error& e) {
@@ -489,7 +549,8 @@ Tensor read_onnx_tensor(const std::string& path) {
   SR_REQUIRE(in.good(), invalid_input, "cannot open '", path, "'");
   ::onnx::TensorProto proto;
   SR_REQUIRE(proto.ParseFromIstream(&in), invalid_input, path, ": is not a TensorProto");
-  return importer::store_tensor(proto, "").data;
+  importer::ImportBudget budget(static_cast<int64_t>(std::filesystem::file_size(path)));
+  return importer::store_tensor(proto, "", budget).data;
 }
 
 }  // namespace shardrun

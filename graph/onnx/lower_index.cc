@@ -156,9 +156,7 @@ void reverse_sequence(NodeContext& c) {
   }
   Shape of_batch(shape.size(), 1), of_time(shape.size(), 1);
   of_batch[batch] = shape[batch], of_time[time] = steps;
-  std::vector<int64_t> order(static_cast<size_t>(steps));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  const V step = b.reshape(b.ints(order), of_time);
+  const V step = b.reshape(b.iota(steps, 0, 1), of_time);
   const V lengths = b.reshape(b.cast(c.in(1), DType::i64), of_batch);
   const V mirrored = b.with("sub", b.add("sub", {lengths, step}), 1);
   const V from = b.add("where", {b.add("less", {step, lengths}), mirrored, step});

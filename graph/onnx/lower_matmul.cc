@@ -111,12 +111,15 @@ void einsum(NodeContext& c) {
   const size_t arrow = equation.find("->");
   std::string left = equation.substr(0, arrow);
   std::string out = arrow == std::string::npos ? "" : equation.substr(arrow + 2);
+  constexpr size_t kMostTerms = 32;
   std::vector<Term> terms;
   for (size_t at = 0; at <= left.size();) {
     const size_t comma = std::min(left.find(',', at), left.size());
     terms.push_back({left.substr(at, comma - at), kNone});
     at = comma + 1;
   }
+  SR_REQUIRE(terms.size() <= kMostTerms, unsupported, "equation of ", terms.size(),
+             " operands, wanted at most ", kMostTerms);
   SR_REQUIRE(terms.size() == c.input_count(), invalid_input, "equation '", equation, "' has ",
              terms.size(), " operands, the node ", c.input_count(), " inputs");
   // An ellipsis of n dims becomes the last n of the letters that the equation does not use, so that

@@ -54,19 +54,15 @@ V indices_of(NodeContext& c, V which, const std::vector<Window>& windows, bool c
     for (size_t d = 0; d < dims; ++d) strides[d] = stride, stride *= spatial[d];
   }
   const V offset = b.cast(which, DType::i64);
-  Ints planes(static_cast<size_t>(y[0] * y[1]));
-  for (size_t i = 0; i < planes.size(); ++i)
-    planes[i] = static_cast<int64_t>(i) * element_count(spatial);
   Shape shape(y.size(), 1);
   shape[0] = y[0], shape[1] = y[1];
-  V index = b.reshape(b.ints(planes), shape);
+  V index = b.reshape(b.iota(y[0] * y[1], 0, element_count(spatial)), shape);
   for (size_t d = 0; d < dims; ++d) {
     const Window& w = windows[d];
-    Ints first;
-    for (int64_t o = 0; o < y[2 + d]; ++o) first.push_back((o * w.stride - w.low) * strides[d]);
     Shape along(y.size(), 1);
     along[2 + d] = y[2 + d];
-    index = b.add("add", {index, b.reshape(b.ints(first), along)});
+    const V first = b.iota(y[2 + d], -w.low * strides[d], w.stride * strides[d]);
+    index = b.add("add", {index, b.reshape(first, along)});
     const V k = b.with("mod", b.with("div", offset, static_cast<double>(offsets[d])),
                        static_cast<double>(w.kernel));
     index = b.add("add", {index, b.with("mul", k, static_cast<double>(w.dilation * strides[d]))});
@@ -87,27 +83,25 @@ void max_pool(NodeContext& c) {
   if (c.wants(1)) c.out(1, indices_of(c, made[1], windows, column_major));
 }
 
-/// In how many positions each window counts, as its inverse. With count_include_pad the padding
-/// counts, but not what hangs over behind it.
-Tensor inverse_counts(const std::vector<Window>& windows, const Shape& spatial, const Shape& out,
-                      bool include_pad) {
-  std::vector<double> inverse = {1};
-  for (size_t d = 0; d < windows.size(); ++d) {
-    const Window& w = windows[d];
-    std::vector<double> next;
-    for (double before : inverse) {
-      for (int64_t o = 0; o < out[d]; ++o) {
-        int64_t count = 0;
-        for (int64_t k = 0; k < w.kernel; ++k) {
-          const int64_t i = o * w.stride + k * w.dilation - w.low;
-          count += include_pad ? i < spatial[d] + w.high : i >= 0 && i < spatial[d];
-        }
-        next.push_back(before / static_cast<double>(std::max<int64_t>(count, 1)));
-      }
-    }
-    inverse = std::move(next);
-  }
-  return Tensor::from<double>(out, inverse, DType::f64);
+/// In how many positions of one dim each of its windows counts. With include_pad the padding
+/// counts, but not what hangs over behind it. One number where all windows are alike.
+std::vector<double> counts_along(NodeContext& c, const Window& w, int64_t size, int64_t results,
+                                 bool include_pad) {
+  const int64_t first = include_pad ? -w.low : 0, last = include_pad ? size + w.high : size;
+  const auto count = [&](int64_t result) {  // offsets k with first <= at + k dilation < last
+    const int64_t at = result * w.stride - w.low;
+    const int64_t low = std::max<int64_t>(0, (first - at + w.dilation - 1) / w.dilation);
+    const int64_t high = std::min(w.kernel, (last - at + w.dilation - 1) / w.dilation);
+    return static_cast<double>(std::max<int64_t>(high - low, 1));
+  };
+  // Windows at the border count less than those between, all of which are whole.
+  if (count(0) == static_cast<double>(w.kernel) && count(results - 1) == count(0))
+    return {count(0)};
+  c.b.budget.check(results * static_cast<int64_t>(sizeof(double)), "the counts of its windows");
+  std::vector<double> out;
+  for (int64_t o = 0; o < results; ++o) out.push_back(count(o));
+  if (std::equal(out.begin() + 1, out.end(), out.begin())) out.resize(1);
+  return out;
 }
 
 void average_pool(NodeContext& c) {
@@ -117,13 +111,27 @@ void average_pool(NodeContext& c) {
   const Shape spatial = spatial_of(b.shape(x));
   const std::vector<Window> windows = read_windows(c, spatial, {});
   const Shape out = pooled_sizes(c, windows, spatial);
+  const bool include_pad = c.attr_i("count_include_pad", 0) != 0;
   const V sum = b.add("sum_pool", {x}, pool_attrs(windows, spatial, out));
-  const Tensor inverse =
-      inverse_counts(windows, spatial, out, c.attr_i("count_include_pad", 0) != 0);
-  bool uniform = true;
-  for (int64_t i = 1; i < inverse.count(); ++i) uniform = uniform && inverse.at(i) == inverse.at(0);
-  c.out(uniform ? b.with("mul", sum, inverse.at(0))
-                : b.add("mul", {sum, b.constant(convert(inverse, b.dtype(x)))}));
+  // The inverse counts of all dims together, each dim of size 1 where its windows are alike.
+  Shape shape;
+  std::vector<double> inverse = {1};
+  for (size_t d = 0; d < windows.size(); ++d) {
+    const std::vector<double> counts = counts_along(c, windows[d], spatial[d], out[d], include_pad);
+    shape.push_back(static_cast<int64_t>(counts.size()));
+    b.budget.check(element_count(shape) * static_cast<int64_t>(sizeof(double)),
+                   "the counts of its windows");
+    std::vector<double> next;
+    for (double before : inverse) {
+      for (double count : counts) next.push_back(before / count);
+    }
+    inverse = std::move(next);
+  }
+  const bool uniform = inverse.size() == 1;
+  c.out(uniform ? b.with("mul", sum, inverse[0])
+                : b.add("mul",
+                        {sum, b.constant(convert(Tensor::from<double>(shape, inverse, DType::f64),
+                                                 b.dtype(x)))}));
 }
 
 Ints spatial_axes(NodeContext& c) {
@@ -330,7 +338,9 @@ void resize(NodeContext& c) {
   SR_REQUIRE(mode == "nearest" || is_float(b.dtype(x)), unsupported, "mode ", mode, " of ",
              b.type(x), " is not supported; Cast it to a floating type");
   const std::vector<Resized> resized = resized_axes(c, axes);
+  constexpr int64_t kPositionBytes = 120;  // with rows and weights of four neighbours
   for (size_t a = 0; a < axes.size(); ++a) {
+    b.budget.check(kPositionBytes * resized[a].to, "the positions that it takes");
     const int64_t from = b.shape(x)[static_cast<size_t>(axes[a])];
     std::vector<double> positions;
     for (int64_t i = 0; i < resized[a].to; ++i) {

@@ -93,6 +93,8 @@ class Recurrence {
 
   /// Runs all steps from the states at inputs 5, 6, … and sets the outputs.
   void run(size_t states, const Step& next) const {
+    constexpr int64_t kStepBytes = 5000;  // at least
+    b_.budget.check(kStepBytes * steps_, "its steps, written out,");
     std::vector<std::vector<V>> last(states);
     std::vector<V> of_directions;
     for (int64_t d = 0; d < directions; ++d) {

@@ -214,20 +214,30 @@ void split(NodeContext& c) {
   for (size_t i = 0; i < pieces.size(); ++i) c.out(i, pieces[i]);
 }
 
+/// Of a sequence, each of them a value.
+void check_parts(NodeContext& c, int64_t parts) {
+  constexpr int64_t kPartBytes = 500;
+  c.b.budget.check(kPartBytes * parts, "its parts");
+}
+
 /// The dynamo exporter writes torch.split as SplitToSequence and SequenceAt of constants.
 void split_to_sequence(NodeContext& c) {
   const V x = c.in(0);
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(x));
   const int64_t n = c.b.shape(x)[static_cast<size_t>(axis)];
   const bool keep = c.attr_i("keepdims", 1) != 0 || c.has(1);
-  Ints sizes(static_cast<size_t>(n), 1);
-  if (c.has(1)) {
+  Ints sizes;
+  if (!c.has(1)) {
+    check_parts(c, n);
+    sizes.assign(static_cast<size_t>(n), 1);
+  } else {
     const Tensor& given = c.known(1, "split");
     sizes = c.ints(1, "split");
     check_sizes(sizes, "a split");
     if (given.shape().empty()) {
       const int64_t each = sizes[0];
       SR_REQUIRE(each > 0, invalid_input, "split is ", each, ", wanted a positive size");
+      check_parts(c, n / each);
       sizes.clear();
       for (int64_t at = 0; at < n; at += each) sizes.push_back(std::min(each, n - at));
     }

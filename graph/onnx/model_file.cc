@@ -1,11 +1,4 @@
-// Opening an ONNX file: a wire-format walk that leaves large weights on disk, then checks by hand.
-//
-// A model with inline weights may exceed protobuf's 2 GB and a rank's memory. The walk copies the
-// file without the raw_data of its initialisers and remembers where each of them lies:
-//
-//   ModelProto   = … 7: GraphProto …          every other field is copied
-//   GraphProto   = … 5: TensorProto …         (initializer)
-//   TensorProto  = … 9: raw_data …            longer than kInlineBytes: left out, remembered
+// Opening an ONNX file: its skeleton, parsed, and then checks by hand.
 #include "graph/onnx/model_file.h"
 
 #include <fcntl.h>
@@ -24,8 +17,8 @@
 namespace shardrun::importer {
 namespace {
 
-constexpr size_t kInlineBytes = 1024;
-constexpr size_t kLongestName = 4096;  // bytes; exporters write some hundred
+constexpr int64_t kInitialiserBytes = 1200;  // what is kept of one, but for its numbers
+constexpr size_t kLongestName = 4096;        // bytes; exporters write some hundred
 constexpr int64_t kOldestIr = 3, kNewestIr = 13, kNewestOpset = 27;
 
 class MappedFile {
@@ -68,97 +61,6 @@ class MappedFile {
   const char* data_ = nullptr;
   size_t size_ = 0;
 };
-
-/// Reads a base-128 varint; false if the bytes end or it is longer than 64 bits.
-bool read_varint(std::string_view bytes, size_t& at, uint64_t& value) {
-  value = 0;
-  for (int shift = 0; shift < 64; shift += 7) {
-    if (at >= bytes.size()) return false;
-    const auto byte = static_cast<unsigned char>(bytes[at++]);
-    value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-    if (byte < 0x80) return true;
-  }
-  return false;
-}
-
-void append_message(std::string& out, uint32_t field, const std::string& payload) {
-  auto varint = [&](uint64_t v) {
-    for (; v >= 0x80; v >>= 7) out += static_cast<char>(v | 0x80);
-    out += static_cast<char>(v);
-  };
-  varint(field << 3 | 2);
-  varint(payload.size());
-  out += payload;
-}
-
-/// Calls f(field, whole, payload) for each field of a message: `whole` with its tag, `payload` only
-/// for length-delimited ones. False if the bytes are not a message.
-template <class F>
-bool for_each_field(std::string_view bytes, F f) {
-  for (size_t at = 0; at < bytes.size();) {
-    const size_t start = at;
-    uint64_t tag = 0, length = 0;
-    if (!read_varint(bytes, at, tag) || tag >> 3 == 0) return false;
-    std::optional<std::string_view> payload;
-    switch (tag & 7) {
-      case 0:
-        if (!read_varint(bytes, at, length)) return false;
-        break;
-      case 1: at += 8; break;
-      case 5: at += 4; break;
-      case 2:
-        if (!read_varint(bytes, at, length) || length > bytes.size() - at) return false;
-        payload = bytes.substr(at, length);
-        at += length;
-        break;
-      default: return false;
-    }
-    if (at > bytes.size()) return false;
-    if (!f(tag >> 3, bytes.substr(start, at - start), payload)) return false;
-  }
-  return true;
-}
-
-/// The file without long raw_data of initialisers; `raws` gets one entry an initialiser (length 0:
-/// nothing was left out). False if the file is not a message.
-bool make_skeleton(std::string_view file, const std::string& path, std::string& skeleton,
-                   std::vector<FileSpan>& raws) {
-  int graphs = 0;
-  auto tensor = [&](std::string_view bytes, std::string& out) {
-    raws.push_back({path, 0, 0});
-    return for_each_field(bytes, [&](uint64_t field, std::string_view whole, auto payload) {
-      if (field == 9 && payload && payload->size() > kInlineBytes) {
-        raws.back().offset = payload->data() - file.data();
-        raws.back().length = static_cast<int64_t>(payload->size());
-      } else {
-        out += whole;
-      }
-      return true;
-    });
-  };
-  auto graph = [&](std::string_view bytes, std::string& out) {
-    return for_each_field(bytes, [&](uint64_t field, std::string_view whole, auto payload) {
-      if (field != 5 || !payload) {
-        out += whole;
-        return true;
-      }
-      std::string smaller;
-      if (!tensor(*payload, smaller)) return false;
-      append_message(out, 5, smaller);
-      return true;
-    });
-  };
-  return for_each_field(file, [&](uint64_t field, std::string_view whole, auto payload) {
-    if (field != 7 || !payload) {
-      skeleton += whole;
-      return true;
-    }
-    std::string smaller;
-    if (++graphs > 1 || !graph(*payload, smaller)) return false;
-    append_message(skeleton, 7, smaller);
-    return true;
-  });
-}
 
 int64_t parse_bytes(const std::string& text, const char* what) {
   int64_t value = -1;
@@ -259,12 +161,19 @@ Tensor from_raw(const char* raw, const StoredType& type, const Shape& shape) {
   return out;
 }
 
+/// Of what is held in memory from here on.
+void take_numbers(ImportBudget& budget, const StoredType& type, int64_t count) {
+  budget.take(count * size_of(*type.graph), "its numbers");
+}
+
 /// Elements from the typed fields (float_data, int32_data …) that an element type uses.
-Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, const Shape& shape) {
+Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, const Shape& shape,
+                   ImportBudget& budget) {
   const int64_t wanted = element_count(shape);
   auto check = [&](int got, const char* field) {
     SR_REQUIRE(got == wanted, invalid_input, "tensor '", proto.name(), "' of shape ",
                to_string(shape), " has ", got, " elements in ", field, ", wanted ", wanted);
+    take_numbers(budget, type, wanted);
   };
   Tensor out;
   switch (type.onnx) {
@@ -364,7 +273,7 @@ void check_length(const std::string& name, const std::string& what) {
 }
 
 StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
-                          const FileSpan* raw) {
+                          ImportBudget& budget, const FileSpan* raw) {
   StoredTensor out;
   out.name = proto.name();
   for (const auto& entry : proto.metadata_props()) out.metadata[entry.key()] = entry.value();
@@ -388,6 +297,8 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
     fail(ErrorKind::invalid_input, context(), " of shape ", to_string(shape),
          " has more elements than 64 bits count");
   }
+  SR_REQUIRE(shape.size() <= kHighestRank, unsupported, context(), " has ", shape.size(),
+             " dims, wanted at most ", kHighestRank);
   SR_REQUIRE(count < (int64_t{1} << 56), invalid_input, context(), " of shape ", to_string(shape),
              " is too large");
   SR_REQUIRE(!proto.has_segment(), unsupported, context(), " is stored in segments");
@@ -416,6 +327,7 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
         out.offset = offset;
         return out;
       }
+      take_numbers(budget, type, count);
       const MappedFile map(file, offset, length);
       out.data = from_raw(map.data(), type, shape);
       out.stored = out.data.dtype();
@@ -425,7 +337,7 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
     }
   }
 
-  const bool left_out = raw != nullptr && raw->length > 0;
+  const bool left_out = raw != nullptr;
   if (left_out || proto.has_raw_data()) {
     const int64_t got = left_out ? raw->length : static_cast<int64_t>(proto.raw_data().size());
     SR_REQUIRE(got == wanted, invalid_input, context(), " has ", got, " bytes of raw_data, shape ",
@@ -436,6 +348,7 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
       out.offset = raw->offset;
       return out;
     }
+    take_numbers(budget, type, count);
     if (left_out) {
       const MappedFile map(raw->path, raw->offset, raw->length);
       out.data = from_raw(map.data(), type, shape);
@@ -443,7 +356,7 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
       out.data = from_raw(proto.raw_data().data(), type, shape);
     }
   } else {
-    out.data = from_fields(proto, type, shape);
+    out.data = from_fields(proto, type, shape, budget);
   }
   out.stored = out.data.dtype();
   return out;
@@ -472,20 +385,36 @@ void check_versions(const ::onnx::ModelProto& model) {
              "imports no version of the ai.onnx operators");
 }
 
-/// A file's model without long raw_data (make_skeleton).
-::onnx::ModelProto read_model(const std::string& path, std::vector<FileSpan>& raws) {
+Skeleton read_skeleton(const std::string& path, int64_t& file_bytes) {
   const MappedFile file(path);
   const std::string_view bytes = file.bytes();
+  file_bytes = static_cast<int64_t>(bytes.size());
   SR_REQUIRE(!bytes.empty(), invalid_input, "is empty (0 bytes)");
   SR_REQUIRE(bytes.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
              "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
-  std::string skeleton;
-  ::onnx::ModelProto model;
-  const bool walked = make_skeleton(bytes, path, skeleton, raws);
-  SR_REQUIRE(walked && skeleton.size() < (size_t{1} << 31) && model.ParseFromString(skeleton),
-             invalid_input,
-             "is not an ONNX model (cut off, damaged, another format, or nested over 30 deep)");
-  return model;
+  return make_skeleton(bytes, path);
+}
+
+/// A file's model without long raw_data, which is in the file still.
+struct ReadModel {
+  ::onnx::ModelProto proto;
+  std::map<int, FileSpan> raws;
+  std::shared_ptr<ImportBudget> budget;
+};
+
+ReadModel read_model(const std::string& path) {
+  ReadModel out;
+  int64_t file_bytes = 0;
+  Skeleton skeleton = read_skeleton(path, file_bytes);
+  out.budget = std::make_shared<ImportBudget>(file_bytes);
+  const auto length = static_cast<int64_t>(skeleton.bytes.size());
+  const int64_t parsed = parsed_bytes(skeleton.bytes, out.budget->left());
+  out.budget->check(parsed + length, "parsing it");
+  out.budget->take(parsed, "parsing it");
+  SR_REQUIRE(out.proto.ParseFromString(skeleton.bytes), invalid_input,
+             "is not an ONNX model (damaged, another format, or nested over 30 deep)");
+  out.raws = std::move(skeleton.raws);
+  return out;
 }
 
 void add_locations(const ::onnx::TensorProto& tensor, std::set<std::string>& to) {
@@ -523,8 +452,7 @@ std::string folder_of(const std::string& path) {
 std::vector<std::string> external_files(const std::string& path) {
   std::set<std::string> locations;
   try {
-    std::vector<FileSpan> raws;
-    const ::onnx::ModelProto model = read_model(path, raws);
+    const ::onnx::ModelProto model = std::move(read_model(path).proto);
     add_locations(model.graph(), locations);
     for (const auto& function : model.functions())
       add_locations_of_nodes(function.node(), locations);
@@ -542,9 +470,12 @@ ModelFile open_model(const std::string& path) {
     ModelFile model;
     model.path = path;
     model.folder = folder_of(path);
-    std::vector<FileSpan> raws;
-    model.proto = read_model(path, raws);
+    ReadModel read = read_model(path);
+    model.proto = std::move(read.proto);
+    model.budget = std::move(read.budget);
     check_versions(model.proto);
+    model.budget->take(kInitialiserBytes * model.proto.graph().initializer_size(),
+                       "its initialisers");
     auto* graph = model.proto.mutable_graph();
     std::set<std::string> names;
     for (int i = 0; i < graph->initializer_size(); ++i) {
@@ -552,8 +483,9 @@ ModelFile open_model(const std::string& path) {
       check_name(proto.name(), str("initialiser ", i));
       SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '",
                  proto.name(), "'");
-      model.initialisers.push_back(
-          store_tensor(proto, model.folder, &raws[static_cast<size_t>(i)]));
+      const auto raw = read.raws.find(i);
+      model.initialisers.push_back(store_tensor(proto, model.folder, *model.budget,
+                                                raw == read.raws.end() ? nullptr : &raw->second));
     }
     graph->clear_initializer();
     SR_REQUIRE(graph->sparse_initializer_size() == 0, unsupported,

@@ -2,20 +2,15 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/tensor.h"
-#include "onnx-ml.pb.h"
+#include "graph/onnx/import_budget.h"
+#include "graph/onnx/skeleton.h"
 
 namespace shardrun::importer {
-
-/// `length` bytes of a file from byte `offset`.
-struct FileSpan {
-  std::string path;
-  int64_t offset = 0;
-  int64_t length = 0;
-};
 
 /// A tensor of an ONNX file: its contents either in `data` or, when `path` is set, in a file.
 struct StoredTensor {
@@ -58,6 +53,7 @@ struct ModelFile {
   std::string folder;                      // external data is looked up here
   ::onnx::ModelProto proto;                // graph.initializer is emptied
   std::vector<StoredTensor> initialisers;  // the main graph's
+  std::shared_ptr<ImportBudget> budget;    // of which the above has taken its part
 };
 
 /// Opens and checks a file: its form, IR version, opsets, names, tensors' sizes and external data.
@@ -69,8 +65,9 @@ ModelFile open_model(const std::string& path);
 std::vector<std::string> external_files(const std::string& path);
 
 /// Decodes a tensor; `raw`, if given, holds its raw_data. External data is looked up in `folder`.
+/// What cannot stay in the file takes its bytes from `budget`.
 StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
-                          const FileSpan* raw = nullptr);
+                          ImportBudget& budget, const FileSpan* raw = nullptr);
 
 /// The element type of the Graph for an ONNX one. Throws unsupported, naming it.
 DType graph_dtype(int onnx_type);

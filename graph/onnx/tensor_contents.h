@@ -15,6 +15,9 @@ bool has_two_values(const StoredTensor& tensor);
 /// The same elements of the same type in order, whatever the shapes?
 bool equal_contents(const StoredTensor& a, const StoredTensor& b);
 
+/// Of some numbers of a matrix's diagonal, which its transpose has, too.
+uint64_t diagonal_hash(const StoredTensor& tensor);
+
 /// b == transpose(a), both matrices.
 bool transposed_contents(const StoredTensor& a, const StoredTensor& b);
 

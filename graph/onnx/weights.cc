@@ -21,6 +21,7 @@ namespace shardrun::importer {
 namespace {
 
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr double kComparison = 2000;  // operations: of two tensors, of which files are mapped
 
 std::string shown(const std::string& name, const StoredTensor& tensor) {
   return str("initialiser '", name, "' (", tensor.type, ")");
@@ -550,20 +551,23 @@ class Decider {
     // lost its name. Two that are equal under names of their own are two weights: layers that were
     // made as copies of one begin so (nn.TransformerEncoder's), and what is tied is one
     // initialiser.
-    std::map<Shape, std::vector<std::string>> groups;
+    std::map<std::pair<Shape, uint64_t>, std::vector<std::string>> groups;
     for (const std::string& name : out_.order) {
       const Weight& w = out_.by_name[name];
       Shape key = w.tensor.type.shape;
       if (!w.is_parameter || !w.tied_to.empty() || key.size() != 2 || w.tensor.count() < 4)
         continue;
       std::sort(key.begin(), key.end());
-      groups[key].push_back(name);
+      groups[{key, diagonal_hash(w.tensor)}].push_back(name);
     }
     for (const auto& [key, names] : groups) {
       for (size_t i = 0; i < names.size(); ++i) {
         for (size_t j = i + 1; j < names.size(); ++j) {
           Weight &a = out_.by_name[names[i]], &b = out_.by_name[names[j]];
           if (!a.tied_to.empty() || !b.tied_to.empty()) continue;
+          SR_REQUIRE(model_.budget->spend(kComparison), unsupported, "too many of its ",
+                     names.size(), " weights ", to_string(a.tensor.type.shape),
+                     " have one diagonal to find which are tied; freeze those that are constants");
           const bool equal =
               a.tensor.type.shape == b.tensor.type.shape && equal_contents(a.tensor, b.tensor);
           if (equal && is_generated(names[i]) == is_generated(names[j])) continue;

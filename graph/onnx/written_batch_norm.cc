@@ -86,7 +86,8 @@ class Gatherer {
     } else if (const auto* constant = made_by(from, "Constant"); constant != nullptr) {
       for (const auto& attribute : constant->attribute()) {
         if (attribute.name() == "value_float") return attribute.f();
-        if (attribute.name() == "value") tensor = store_tensor(attribute.t(), model_.folder).load();
+        if (attribute.name() == "value")
+          tensor = store_tensor(attribute.t(), model_.folder, *model_.budget).load();
       }
     }
     if (!tensor || tensor->count() != 1) return std::nullopt;

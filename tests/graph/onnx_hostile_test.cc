@@ -393,7 +393,7 @@ TEST_F(OnnxHostile, FunctionsThatMultiplyNodes) {
       f->mutable_node(copy + 1)->set_output(0, "b" + std::to_string(copy));
     }
   }
-  expect_refused(b, "more than", ErrorKind::unsupported);
+  expect_refused(b, "(4 times the file and 64 MiB)", ErrorKind::unsupported);
 }
 
 TEST_F(OnnxHostile, DeepIf) {
