@@ -3,10 +3,9 @@
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "graph/json_text.h"
 #include "planner/builtin_clusters.h"
 #include "planner/json_fields.h"
@@ -172,11 +171,8 @@ Cluster builtin_cluster(const std::string& name) {
 }
 
 Cluster read_cluster_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream all;
-  all << in.rdbuf();
-  SR_REQUIRE(in.good() && all.good(), invalid_input, path, ": cannot read the cluster file");
-  return parse_cluster(all.str(), path);
+  constexpr int64_t kMostBytes = int64_t{16} << 20;
+  return parse_cluster(read_input_file(path, "a cluster file", kMostBytes), path);
 }
 
 Cluster load_cluster(const std::string& text) {

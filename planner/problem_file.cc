@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace shardrun {
 namespace {
@@ -507,6 +508,8 @@ Problem parse_problem(const std::string& text, const std::string& name) {
 
 std::optional<Problem> read_problem(const std::string& path, const std::function<bool()>& late,
                                     std::string* rounded) {
+  constexpr size_t kMostBytes = size_t{4} << 30;  // the contest's largest has 1 % of it
+  require_regular_file(path, "a problem");
   // zlib reads a file that is not gzipped as it is.
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   SR_REQUIRE(file, invalid_input, path, ": cannot open the file");
@@ -521,6 +524,8 @@ std::optional<Problem> read_problem(const std::string& path, const std::function
     if (got == 0) break;
     if (late && late()) return std::nullopt;
     filled += static_cast<size_t>(got);
+    SR_REQUIRE(filled <= kMostBytes, invalid_input, path, ": has more than ", kMostBytes,
+               " bytes once it is inflated");
   }
   text.resize(filled);
   try {

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "backend.h"
 #include "base/clock.h"
+#include "base/input_file.h"
 #include "batches.h"
 #include "cluster.h"
 #include "exec/data.h"
@@ -180,11 +179,8 @@ void keep_packed_if_room(Measures& measures, TrainingPlan::Impl& plan, int64_t l
 }
 
 std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  SR_REQUIRE(in.good() && text.good(), invalid_input, path, ": cannot read the plan");
-  return text.str();
+  constexpr int64_t kMostBytes = int64_t{256} << 20;
+  return read_input_file(path, "a plan", kMostBytes);
 }
 
 std::string plans_text(const TrainingPlan::Impl& plan) {

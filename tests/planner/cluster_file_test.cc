@@ -165,7 +165,7 @@ TEST(ClusterFile, NamesThatAreNotKnown) {
             "nodes of one ('h100:4'), or a file (with a '/' or '.json' in its name)");
   EXPECT_EQ(refused("h100:0"), "cluster 'h100:0': '0' is not a number of nodes, as in 'h100:4'");
   EXPECT_EQ(refused("h100:x"), "cluster 'h100:x': 'x' is not a number of nodes, as in 'h100:4'");
-  EXPECT_EQ(refused("./none.json"), "./none.json: cannot read the cluster file");
+  EXPECT_EQ(refused("./none.json"), "./none.json: cannot open: No such file or directory");
   EXPECT_EQ(refused("h100:128"), "accepted");
 }
 

@@ -1,0 +1,80 @@
+// Devices, pipes and files without end, named where a file is wanted: each ends in one sentence,
+// soon and within a gigabyte of address space.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "models/gpt.h"
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+class HostileFiles : public ::testing::Test {
+ protected:
+  HostileFiles() {
+    GptOptions options;
+    options.layers = options.heads = 1;
+    options.hidden = 8;
+    options.context = 4;
+    write_gpt(options, at.path() + "/gpt.onnx");
+    at.sh("mkfifo pipe");
+    at.write("nested.json", std::string(1 << 20, '['));
+    at.write("empty.json", "");
+    at.sh("truncate -s 8G sparse.json");
+  }
+
+  Outcome limited(const std::string& arguments) const {
+    return at.sh("ulimit -v 1500000; ulimit -t 20; timeout 60 " SHARDRUN_COMMAND " " + arguments);
+  }
+
+  Workspace at;
+};
+
+TEST_F(HostileFiles, AreRefusedInOneSentence) {
+  for (const std::string flag : {"--cluster ", "--plan "}) {
+    for (const std::string file : {"/dev/zero", "/dev/full", "/dev/tty", "./pipe", "./sparse.json",
+                                   "./nested.json", "./empty.json", "./", "/proc/self/mem"}) {
+      const Outcome run = limited("train gpt.onnx --steps 1 " + flag + file);
+      EXPECT_EQ(run.status, 2) << describe(run);
+      EXPECT_EQ(messages(run), 1) << describe(run);
+      EXPECT_NE(message(run).find(file == "./" ? "." : file), std::string::npos) << describe(run);
+    }
+  }
+  for (const std::string call : {"explain ", "solve "}) {
+    for (const std::string file : {"/dev/zero", "./pipe", "./nested.json"}) {
+      const Outcome run = limited(call + file);
+      EXPECT_EQ(run.status, 2) << describe(run);
+      EXPECT_NE(message(run).find(file), std::string::npos) << describe(run);
+    }
+  }
+  for (const std::string data :
+       {"text:FILE", "tokens:FILE", "npy:FILE,FILE", "npz:FILE", "idx:FILE,FILE", "cifar:FILE"}) {
+    for (const std::string file : {"/dev/zero", "./pipe"}) {
+      std::string spec = data;
+      for (size_t i; (i = spec.find("FILE")) != std::string::npos;) spec.replace(i, 4, file);
+      const Outcome run = limited("train gpt.onnx --steps 1 --data " + spec);
+      EXPECT_EQ(run.status, 2) << describe(run);
+      EXPECT_EQ(messages(run), 1) << describe(run);
+    }
+  }
+  for (const std::string file : {"/dev/zero", "./pipe", "./sparse.json"}) {
+    const Outcome run = limited("train " + file);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+  }
+}
+
+TEST_F(HostileFiles, PatternsOfAModelsOwnRecipe) {
+  // A search that backtracks doubles its time with each group, and std::regex's stack with letters.
+  std::string groups;
+  for (int i = 0; i < 90; ++i) groups += "(e*)*";
+  at.write("recipe", "--freeze " + groups + "Q");
+  at.sh(SHARDRUN_COMMAND " model gat --recipe \"$(cat recipe)\" -o gat.onnx");
+  const Outcome run = limited("plan gat.onnx --dim nodes=4 --dim edges=8");
+  EXPECT_EQ(run.status, 2) << describe(run);
+  EXPECT_NE(message(run).find("no parameter's name matches"), std::string::npos) << describe(run);
+}
+
+}  // namespace
+}  // namespace shardrun::test
