@@ -5,19 +5,18 @@ find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(Protobuf REQUIRED)
 find_package(ZLIB REQUIRED)
 
-# Debian's dnnl-config.cmake asks for OpenCL, which the CPU engine does not need.
-find_library(SHARDRUN_DNNL dnnl REQUIRED)
-find_path(SHARDRUN_DNNL_INCLUDE dnnl.hpp REQUIRED)
-add_library(shardrun_dnnl INTERFACE)
-target_link_libraries(shardrun_dnnl INTERFACE ${SHARDRUN_DNNL})
-target_include_directories(shardrun_dnnl SYSTEM INTERFACE ${SHARDRUN_DNNL_INCLUDE})
-
-# Debian 12's RE2 comes without a CMake package.
-find_library(SHARDRUN_RE2 re2 REQUIRED)
-find_path(SHARDRUN_RE2_INCLUDE re2/re2.h REQUIRED)
-add_library(shardrun_re2 INTERFACE)
-target_link_libraries(shardrun_re2 INTERFACE ${SHARDRUN_RE2})
-target_include_directories(shardrun_re2 SYSTEM INTERFACE ${SHARDRUN_RE2_INCLUDE})
+# found_library(NAME HEADER): a library of Debian 12's that comes without a CMake package, as shardrun_NAME.
+function(found_library name header)
+  string(TOUPPER SHARDRUN_${name} variable)
+  find_library(${variable} ${name} REQUIRED)
+  find_path(${variable}_INCLUDE ${header} REQUIRED)
+  add_library(shardrun_${name} INTERFACE)
+  target_link_libraries(shardrun_${name} INTERFACE ${${variable}})
+  target_include_directories(shardrun_${name} SYSTEM INTERFACE ${${variable}_INCLUDE})
+endfunction()
+found_library(dnnl dnnl.hpp)  # its package asks for OpenCL, which the CPU engine does not need
+found_library(re2 re2/re2.h)
+found_library(isal isa-l/crc.h)  # checksums
 
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -28,6 +28,11 @@ ValueId Graph::add_persistent(std::string value_name, TensorType type, Role role
   return id;
 }
 
+const Shape& Graph::file_shape(ValueId id) const {
+  const auto divided = file_shapes.find(id);
+  return divided == file_shapes.end() ? type(id).shape : divided->second;
+}
+
 ValueId Graph::add_constant(std::string value_name, Tensor data) {
   Source source;
   source.kind = Source::Kind::data;

@@ -116,6 +116,10 @@ class Graph {
   std::map<std::string, ValueId> metrics;  // scalars reported each step: "loss", "grad_norm"
   std::set<ValueId>
       zeroed_each_step;  // state that starts every step at zero (accumulated gradients)
+  /// Persistent values whose dims a pass has divided, a bias [3 C] into [3, C]: the shape that they
+  /// have in the model's file, and in checkpoints. All others have their own.
+  std::map<ValueId, Shape> file_shapes;
+  const Shape& file_shape(ValueId id) const;
 
  private:
   std::vector<Node> nodes_;

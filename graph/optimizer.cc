@@ -105,12 +105,15 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     const ValueId p = params[i];
     const std::string name = graph.value(p).name;
     const TensorType type = graph.type(p);
-    // As stored in the model: a pass may view a bias [3 C] as [3, C].
-    const Shape& stored =
-        graph.sources.at(p).shape.empty() ? type.shape : graph.sources.at(p).shape;
-    const double decay = options.decay_all || stored.size() >= 2 ? options.weight_decay : 0.0;
+    const Shape file_shape = graph.file_shape(p);
+    const double decay = options.decay_all || file_shape.size() >= 2 ? options.weight_decay : 0.0;
+    const auto add_state = [&](const char* what) {
+      const ValueId id = graph.add_persistent(what + name, type, Role::state, Source{});
+      if (file_shape != type.shape) graph.file_shapes[id] = file_shape;
+      return id;
+    };
     if (options.kind == "sgd") {
-      const ValueId buffer = graph.add_persistent("momentum/" + name, type, Role::state, Source{});
+      const ValueId buffer = add_state("momentum/");
       const auto next = graph.add_node("sgd", {p, grads[i], buffer, lr, step, clip_scale},
                                        {{"momentum", options.momentum},
                                         {"weight_decay", decay},
@@ -119,8 +122,8 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
       graph.updates[p] = next[0];
       graph.updates[buffer] = next[1];
     } else {
-      const ValueId m = graph.add_persistent("adam_m/" + name, type, Role::state, Source{});
-      const ValueId v = graph.add_persistent("adam_v/" + name, type, Role::state, Source{});
+      const ValueId m = add_state("adam_m/");
+      const ValueId v = add_state("adam_v/");
       const auto next = graph.add_node("adamw", {p, grads[i], m, v, lr, step, clip_scale},
                                        {{"beta1", options.beta1},
                                         {"beta2", options.beta2},

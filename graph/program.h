@@ -95,6 +95,7 @@ struct Binding {
   Box box;  // this rank's part
   Sharding sharding;
   Source source;                  // parameter, state, constant
+  Shape file_shape;               // likewise: Graph::file_shape
   bool zeroed_each_step = false;  // Graph::zeroed_each_step
 };
 

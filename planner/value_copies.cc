@@ -90,6 +90,7 @@ void ValueCopies::bind() {
     b.sharding = held;
     b.zeroed_each_step = graph_.zeroed_each_step.count(id) > 0;
     if (source != graph_.sources.end()) b.source = source->second;
+    if (is_persistent(value.role)) b.file_shape = graph_.file_shape(id);
     b.buffer = make(id);
     skeleton_.program.bindings.push_back(std::move(b));
   }

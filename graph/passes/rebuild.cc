@@ -29,6 +29,8 @@ Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)
     if (auto it = from.trainable.find(id); it != from.trainable.end())
       r.to.trainable[made] = it->second;
     if (from.zeroed_each_step.count(id)) r.to.zeroed_each_step.insert(made);
+    if (auto it = from.file_shapes.find(id); it != from.file_shapes.end())
+      r.to.file_shapes[made] = it->second;
   }
   for (const Node& node : from.nodes()) visit(r, node);
   r.to.outputs = r.at(from.outputs);

@@ -107,8 +107,7 @@ int split_projections(Graph& graph) {
     auto widen = [&](std::string& letters) { letters.insert(letters.find(column), 1, fresh); };
     auto reshape_parameter = [&](ValueId id, size_t dim) {
       Shape& shape = graph.value(id).type.shape;
-      Source& source = graph.sources.at(id);
-      if (source.shape.empty()) source.shape = shape;
+      graph.file_shapes.try_emplace(id, shape);
       shape[dim] = width;
       shape.insert(shape.begin() + static_cast<int64_t>(dim), k);
     };

@@ -135,6 +135,7 @@ class Executor {
 
   int64_t allocated_bytes() const { return arena_->bytes(); }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
+  Device& device() const { return device_; }
 
   /// Seconds in communication, packing included, since construction (slices are compute). On a
   /// device that works behind the host they are known only while a timeline is recorded.

@@ -302,13 +302,13 @@ TEST(Optimizer, FrozenParametersStay) {
   EXPECT_EQ(q.b.g.with_role(Role::state).size(), 2u);  // moments of w only
 }
 
-TEST(Optimizer, DecayGoesByTheRankThatIsStored) {
+TEST(Optimizer, DecayGoesByTheRankInTheFile) {
   // A pass may look at a bias [6] as [2, 3]: it is a bias all the same.
   OptimizerOptions o;
   o.weight_decay = 0.5;
   Build b;
   const ValueId p = b.param("bias", {2, 3});
-  b.g.sources.at(p).shape = {6};
+  b.g.file_shapes[p] = {6};
   b.g.loss = sum_all(b, b.mul(p, b.in("x", {2, 3})));
   attach_optimizer(b.g, o);
   for (const Node& node : b.g.nodes()) {

@@ -1,0 +1,134 @@
+// The system's calls.
+#include "exec/checkpoint/storage.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+[[noreturn]] void failed(const std::string& path, const char* what, int error) {
+  fail(ErrorKind::device, path, ": cannot ", what, ": ", std::strerror(error));
+}
+
+/// An open file or folder.
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags, const char* what)
+      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    if (fd_ < 0) failed(path_, what, errno);
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return fd_; }
+  const std::string& path() const { return path_; }
+  void sync() const {
+    if (::fsync(fd_) != 0) failed(path_, "write to the disk", errno);
+  }
+  /// A network's file system may only say here that it could not write.
+  void close() {
+    if (::close(std::exchange(fd_, -1)) != 0) failed(path_, "close", errno);
+  }
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
+bool is_aligned(const void* data, int64_t at, int64_t bytes) {
+  return (reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(at | bytes)) % kStorageBlock ==
+         0;
+}
+
+class DiskFile final : public StorageFile {
+ public:
+  explicit DiskFile(const std::string& path)
+      : file_(path, O_WRONLY | O_CREAT | O_TRUNC, "create") {}
+
+  void write(int64_t at, const char* data, int64_t bytes) override {
+    go_past_cache(is_aligned(data, at, bytes));
+    while (bytes > 0) {
+      const ssize_t done = ::pwrite(file_.get(), data, static_cast<size_t>(bytes), at);
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0 && errno == EINVAL && past_cache_) {
+        may_ = false;  // this file system has no way past its cache
+        go_past_cache(false);
+        continue;
+      }
+      if (done <= 0) failed(file_.path(), "write", done < 0 ? errno : ENOSPC);
+      // The disk begins at once, and not when finish() waits for it.
+      if (!past_cache_) ::sync_file_range(file_.get(), at, done, SYNC_FILE_RANGE_WRITE);
+      at += done;
+      data += done;
+      bytes -= done;
+      if (!is_aligned(data, at, bytes)) go_past_cache(false);
+    }
+  }
+
+  void finish() override {
+    file_.sync();
+    file_.close();
+  }
+
+ private:
+  void go_past_cache(bool wanted) {
+    wanted = wanted && may_;
+    if (wanted == past_cache_) return;
+    const int flags = ::fcntl(file_.get(), F_GETFL);
+    if (::fcntl(file_.get(), F_SETFL, wanted ? flags | O_DIRECT : flags & ~O_DIRECT) == 0) {
+      past_cache_ = wanted;
+    } else {
+      may_ = false;
+    }
+  }
+
+  Descriptor file_;
+  bool past_cache_ = false, may_ = true;
+};
+
+class Disk final : public Storage {
+ public:
+  void make_folder(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) failed(path, "create the folder", error.value());
+  }
+  std::unique_ptr<StorageFile> create(const std::string& path) override {
+    return std::make_unique<DiskFile>(path);
+  }
+  void sync_folder(const std::string& path) override {
+    Descriptor folder(path, O_RDONLY | O_DIRECTORY, "open");
+    // Some file systems keep no folders that could be written, and say so.
+    if (::fsync(folder.get()) != 0 && errno != EINVAL) failed(path, "write to the disk", errno);
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) failed(from, "rename", errno);
+  }
+  void remove(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) failed(path, "remove", error.value());
+  }
+};
+
+}  // namespace
+
+Storage& disk() {
+  static Disk disk;
+  return disk;
+}
+
+}  // namespace shardrun
