@@ -7,12 +7,12 @@ namespace shardrun {
 
 bool EarlyStopping::take(double loss, std::optional<double> accuracy) {
   const bool number = !std::isnan(loss);
-  const bool lower = number && (!least_loss_ || loss < *least_loss_);
+  const bool lower = number && (!state_.least_loss || loss < *state_.least_loss);
   const bool higher =
-      number && accuracy && (!greatest_accuracy_ || *accuracy > *greatest_accuracy_);
-  waited_ = lower || higher ? 0 : waited_ + 1;
-  if (lower) least_loss_ = loss;
-  if (higher) greatest_accuracy_ = *accuracy;
+      number && accuracy && (!state_.greatest_accuracy || *accuracy > *state_.greatest_accuracy);
+  state_.waited = lower || higher ? 0 : state_.waited + 1;
+  if (lower) state_.least_loss = loss;
+  if (higher) state_.greatest_accuracy = *accuracy;
   return lower;
 }
 

@@ -19,12 +19,19 @@ class EarlyStopping {
   /// Takes the next validation; returns whether it is the best so far. A loss that is not a number
   /// is never a step forward.
   bool take(double loss, std::optional<double> accuracy);
-  bool exhausted() const { return patience_ > 0 && waited_ >= patience_; }
+  bool exhausted() const { return patience_ > 0 && state_.waited >= patience_; }
+
+  /// What it remembers, for a run that goes on from where another one stopped.
+  struct State {
+    int64_t waited = 0;  // validations since the last step forward
+    std::optional<double> least_loss, greatest_accuracy;
+  };
+  const State& state() const { return state_; }
+  void restore(const State& state) { state_ = state; }
 
  private:
   int64_t patience_;
-  int64_t waited_ = 0;
-  std::optional<double> least_loss_, greatest_accuracy_;
+  State state_;
 };
 
 }  // namespace shardrun

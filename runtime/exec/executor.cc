@@ -177,7 +177,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
     agree_on_recording(world);
     plan_waits();
     make_chains();
-    if (initialise) initialise_persistent(seed);
+    if (initialise) this->initialise(seed, [](const Binding&) { return true; });
   } catch (const Error& e) {
     throw e.with_context(str("rank ", program_.rank));
   }
@@ -326,7 +326,7 @@ void Executor::plan_waits() {
 
 /// Where the arena is not the host's, numbers are made beside it, some at a time: a machine's GPUs
 /// may have more memory than it has itself.
-void Executor::initialise_persistent(uint64_t seed) {
+void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&)>& which) {
   constexpr int64_t kMostBeside = int64_t{64} << 20;
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
   std::vector<Piece> pieces;
@@ -340,7 +340,7 @@ void Executor::initialise_persistent(uint64_t seed) {
     bytes_beside = 0;
   };
   for (const Binding& b : program_.bindings) {
-    if (b.role == Role::batch || b.role == Role::scalar) continue;
+    if (!is_persistent(b.role) || !which(b)) continue;
     const TensorView shard = view(b.buffer);
     if (shard.count() == 0) continue;
     // A partial sum: the first rank along its axes holds the value, the others zero. A partial max

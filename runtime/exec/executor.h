@@ -72,7 +72,8 @@ class Executor {
  public:
   /// `program` has been placed; the world has as many ranks as its mesh and this one is
   /// program.rank. Without `arena`, allocates exactly program.arena_bytes. `initialise`: read or
-  /// make every persistent value's shard from its Source (false: the arena holds them already).
+  /// make every persistent value's shard from its Source (false: the arena holds them already, or
+  /// gets them later).
   /// `lists` are tried in order, during construction; their names are seen through
   /// implementation(). Kernels and `world` are those of `device`, which the arena lies on. Where it
   /// has a side, `world` is of that one: collectives run beside kernels that do not need them.
@@ -89,6 +90,9 @@ class Executor {
   void begin_step();
   void run_micro();  // throws Error with rank and step in front
   void run_update();
+
+  /// Reads or makes this rank's shards of those persistent values from their Sources.
+  void initialise(uint64_t seed, const std::function<bool(const Binding&)>& which);
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
   /// program().steps and what it has left in the arena. What it throws passes through run_*.
@@ -154,7 +158,6 @@ class Executor {
   void set_up();
   void make_chains();
   void plan_waits();
-  void initialise_persistent(uint64_t seed);
   void run(Phase phase);
   void run_steps(Phase phase);
   void wait_before(const Ready& ready, bool waits_for_side);

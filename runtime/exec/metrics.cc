@@ -1,11 +1,18 @@
 // Metrics: one JSON object a line.
 #include "exec/metrics.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/error.h"
+#include "exec/checkpoint/crc32c.h"
 
 namespace shardrun {
 
@@ -34,10 +41,40 @@ std::string to_json(const EvalMetrics& metrics) {
   return line.dump();
 }
 
-MetricsWriter::MetricsWriter(const std::string& path)
-    : path_(path), file_(std::fopen(path.c_str(), "w")) {
+MetricsPosition metrics_to_go_on(const std::string& path, const MetricsPosition& position) {
+  if (position.bytes == 0 || !std::filesystem::is_regular_file(path)) return {};
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> block(1 << 16);
+  MetricsPosition read;
+  while (read.bytes < position.bytes && file) {
+    const auto left = static_cast<std::streamsize>(position.bytes - read.bytes);
+    file.read(block.data(), std::min(left, std::ssize(block)));
+    read.crc32c = crc32c(block.data(), file.gcount(), read.crc32c);
+    read.bytes += file.gcount();
+  }
+  SR_REQUIRE(read.bytes == position.bytes && read.crc32c == position.crc32c, invalid_input,
+             "metrics file ", path, ": does not begin with the ", position.bytes,
+             " bytes that the run had written to its own; name that one, or one that is not there");
+  return position;
+}
+
+MetricsWriter::MetricsWriter(const std::string& path, const MetricsPosition& from)
+    : path_(path), file_(std::fopen(path.c_str(), from.bytes > 0 ? "r+" : "w")), at_(from) {
   SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path,
              ": cannot open: ", std::strerror(errno));
+  if (from.bytes == 0) return;
+  const bool cut = ::ftruncate(::fileno(file_), from.bytes) == 0 &&
+                   std::fseek(file_, static_cast<long>(from.bytes), SEEK_SET) == 0;
+  if (cut) return;
+  const int error = errno;
+  std::fclose(file_);
+  fail(ErrorKind::invalid_input, "metrics file ", path, ": cannot go on behind byte ", from.bytes,
+       ": ", std::strerror(error));
+}
+
+void MetricsWriter::sync() const {
+  SR_REQUIRE(::fsync(::fileno(file_)) == 0 || errno == EINVAL || errno == EROFS, device,
+             "metrics file ", path_, ": cannot write: ", std::strerror(errno));
 }
 
 MetricsWriter::~MetricsWriter() { std::fclose(file_); }
@@ -48,9 +85,11 @@ void MetricsWriter::eval(const EvalMetrics& metrics) { write(to_json(metrics)); 
 
 void MetricsWriter::write(const std::string& line) {
   errno = 0;
+  const std::string text = line + "\n";
   const bool written =
-      std::fwrite((line + "\n").data(), 1, line.size() + 1, file_) == line.size() + 1 &&
-      std::fflush(file_) == 0;
+      std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0;
+  at_.crc32c = crc32c(text.data(), std::ssize(text), at_.crc32c);
+  at_.bytes += std::ssize(text);
   SR_REQUIRE(written, device, "metrics file ", path_, ": cannot write: ", std::strerror(errno));
 }
 

@@ -36,10 +36,21 @@ struct EvalMetrics {
 std::string to_json(const StepMetrics& metrics);
 std::string to_json(const EvalMetrics& metrics);
 
+/// How far a file of metrics has been written, and the checksum of what is in it up to there.
+struct MetricsPosition {
+  int64_t bytes = 0;
+  uint32_t crc32c = 0;
+};
+/// From where a run goes on that was at `position` of its file: there, or 0 where there is no file
+/// now (or none that keeps what is written to it, as a pipe). Throws invalid_input where another
+/// file is at `path`.
+MetricsPosition metrics_to_go_on(const std::string& path, const MetricsPosition& position);
+
 class MetricsWriter {
  public:
-  /// Truncates the file. Throws invalid_input if it cannot be opened.
-  explicit MetricsWriter(const std::string& path);
+  /// What the file holds behind `from`, all of it by default, is lost. Throws invalid_input if it
+  /// cannot be opened.
+  explicit MetricsWriter(const std::string& path, const MetricsPosition& from = {});
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
@@ -48,10 +59,15 @@ class MetricsWriter {
   void step(const StepMetrics& metrics);
   void eval(const EvalMetrics& metrics);
 
+  MetricsPosition position() const { return at_; }
+  /// All of it is on the disk when the call returns. For any thread.
+  void sync() const;
+
  private:
   void write(const std::string& line);
   std::string path_;
   std::FILE* file_ = nullptr;
+  MetricsPosition at_;
 };
 
 }  // namespace shardrun

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <vector>
 
 namespace shardrun {
 namespace {
@@ -18,6 +19,22 @@ TEST(EarlyStopping, TheLossAloneDecidesWithoutAccuracies) {
   EXPECT_FALSE(stopping.exhausted());
   EXPECT_FALSE(stopping.take(0.9, {}));  // as good is not better
   EXPECT_TRUE(stopping.exhausted());
+}
+
+TEST(EarlyStopping, GoesOnFromWhereAnotherStopped) {
+  const std::vector<std::pair<double, double>> validations = {
+      {1.0, 0.1}, {1.2, 0.1}, {1.3, 0.3}, {0.9, 0.2}, {1.0, 0.3}, {0.9, 0.2}, {1.1, 0.1}};
+  for (size_t stop = 0; stop <= validations.size(); ++stop) {
+    EarlyStopping whole(3), first(3), second(3);
+    for (size_t i = 0; i < validations.size(); ++i) {
+      const auto [loss, accuracy] = validations[i];
+      if (i == stop) second.restore(first.state());
+      EarlyStopping& now = i < stop ? first : second;
+      EXPECT_EQ(now.take(loss, accuracy), whole.take(loss, accuracy)) << stop << " " << i;
+      EXPECT_EQ(now.exhausted(), whole.exhausted()) << stop << " " << i;
+    }
+    EXPECT_TRUE(whole.exhausted());
+  }
 }
 
 /// What stays as it was does not keep a run going, whatever the other one does.

@@ -65,6 +65,52 @@ TEST(Metrics, AccuraciesStandWhereThereAreSome) {
       R"({"step":4,"val_loss":0.5,"val_accuracy":0.75,"best_step":3,"test_loss":0.25,"test_accuracy":1.0})");
 }
 
+/// What a run wrote behind its checkpoint is written again by the run that goes on from there.
+TEST(Metrics, GoOnBehindACheckpoint) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("shardrun_go_on_" + std::to_string(getpid())))
+          .string();
+  MetricsPosition at;
+  {
+    MetricsWriter writer(path);
+    writer.eval({.step = 1, .val_loss = 1.0});
+    writer.eval({.step = 2, .val_loss = 2.0});
+    at = writer.position();
+    writer.sync();
+    writer.eval({.step = 3, .val_loss = 3.0});
+  }
+  const std::string kept = "{\"step\":1,\"val_loss\":1.0}\n{\"step\":2,\"val_loss\":2.0}\n";
+  EXPECT_EQ(at.bytes, static_cast<int64_t>(kept.size()));
+  {
+    MetricsWriter writer(path, metrics_to_go_on(path, at));
+    EXPECT_EQ(contents(path), kept);
+    writer.eval({.step = 3, .val_loss = 4.0});
+    EXPECT_EQ(writer.position().bytes, static_cast<int64_t>(contents(path).size()));
+    MetricsWriter(path, metrics_to_go_on(path, writer.position()));
+  }
+  EXPECT_EQ(contents(path), kept + "{\"step\":3,\"val_loss\":4.0}\n");
+
+  const auto refused = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    try {
+      metrics_to_go_on(path, at);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("(taken)");
+  };
+  const std::string sentence =
+      "metrics file " + path + ": does not begin with the " + std::to_string(at.bytes) +
+      " bytes that the run had written to its own; name that one, or one that is not there";
+  EXPECT_EQ(refused(kept), "(taken)");
+  EXPECT_EQ(refused(kept.substr(1) + "x"), sentence);
+  EXPECT_EQ(refused(kept.substr(0, kept.size() - 1)), sentence);
+  EXPECT_EQ(contents(path), kept.substr(0, kept.size() - 1)) << "changed";
+  std::filesystem::remove(path);
+  EXPECT_EQ(metrics_to_go_on(path, at).bytes, 0) << "a new one begins";
+  EXPECT_EQ(metrics_to_go_on("/dev/null", at).bytes, 0);
+}
+
 TEST(Metrics, AFullDiskIsReported) {
   MetricsWriter writer("/dev/full");
   try {
