@@ -61,6 +61,9 @@ class Communicator {
   virtual void send(const void* data, int64_t bytes, int to) = 0;
   virtual void recv(void* data, int64_t bytes, int from) = 0;
   virtual void barrier() = 0;
+  /// A barrier that gives every rank the bitwise or of all ranks' `flags`, for little more than a
+  /// message's time: what any of them was asked for in the meantime. In memory of the host.
+  virtual uint64_t any_of(uint64_t flags) = 0;
 
   /// Memory for buffers, of any size on each rank; collective. Peers on the same machine read and
   /// write in place what lies in it, so no byte of a call is copied on its way:

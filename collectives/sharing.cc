@@ -33,6 +33,7 @@ struct SharingCommunicator::Call {
   DType dtype = DType::u8;
   Reduction reduction = Reduction::sum;
   bool reachable = true;  // do peers reach the buffer at `place`?
+  uint64_t flags = 0;     // any_of: may differ
   int32_t root = 0;
   int64_t count = 0;
   uint64_t counts = 0;  // the call's counts, or groups, hashed
@@ -194,9 +195,12 @@ std::span<char* const> SharingCommunicator::reach(const void* data, int64_t byte
   return reached_;
 }
 
-void SharingCommunicator::barrier() {
-  begin(Operation::barrier, DType::u8);
+uint64_t SharingCommunicator::any_of(uint64_t flags) {
+  begin(Operation::barrier, DType::u8).flags = flags;
   enter();
+  uint64_t all = 0;
+  for (int r = 0; r < size_; ++r) all |= call_of(r).flags;
+  return all;
 }
 
 void SharingCommunicator::enter_split(const std::vector<std::vector<int>>& groups) {
@@ -224,6 +228,7 @@ SharingCommunicator::Call& SharingCommunicator::begin(Operation operation, DType
   call.dtype = dtype;
   call.reduction = Reduction::sum;
   call.reachable = true;
+  call.flags = 0;
   call.root = 0;
   call.count = 0;
   call.counts = 0;

@@ -45,7 +45,8 @@ class SharingCommunicator : public Communicator {
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override;
   void broadcast(void* data, int64_t bytes, int root) override;
-  void barrier() override;
+  void barrier() override { any_of(0); }
+  uint64_t any_of(uint64_t flags) override;
   /// Collective: where each rank's buffer of `bytes` lies. Empty if one cannot be reached. Good
   /// until this rank's next call.
   std::span<char* const> reach(const void* data, int64_t bytes);

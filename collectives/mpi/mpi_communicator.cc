@@ -175,9 +175,10 @@ class MpiCommunicator : public MessageCommunicator {
     wait();
   }
 
-  void barrier() override {
+  void barrier() override { any_of(0); }
+  uint64_t any_of(uint64_t flags) override {
     begin("barrier");
-    synchronise();
+    return synchronise(flags);
   }
 
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
@@ -249,19 +250,17 @@ class MpiCommunicator : public MessageCommunicator {
     }
   }
 
-  /// A message of one byte, for synchronisation.
-  void post_token(int to, int from) {
-    post_recv(&token_in_, 1, from);
-    post_send(&token_out_, 1, to);
-  }
-
   /// Dissemination: after round k every rank has heard, directly or not, of the 2^(k+1) - 1 before
-  /// it.
-  void synchronise() {
+  /// it. Returns the flags of all: those that come twice change nothing.
+  uint64_t synchronise(uint64_t flags = 0) {
     for (int distance = 1; distance < size_; distance *= 2) {
-      post_token((rank_ + distance) % size_, (rank_ + size_ - distance) % size_);
+      post_recv(&flags_in_, sizeof flags_in_, (rank_ + size_ - distance) % size_);
+      flags_out_ = flags;
+      post_send(&flags_out_, sizeof flags_out_, (rank_ + distance) % size_);
       wait();
+      flags |= flags_in_;
     }
+    return flags;
   }
 
   /// Completes everything posted, and leaves the core to the rest where it takes long. Where ranks
@@ -425,7 +424,7 @@ class MpiCommunicator : public MessageCommunicator {
   int size_ = 1;
   const bool oversubscribed_ = oversubscribed();
   const char* operation_ = "";
-  char token_in_ = 0, token_out_ = 0;
+  uint64_t flags_in_ = 0, flags_out_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> transfers_;
   std::vector<MPI_Status> statuses_;

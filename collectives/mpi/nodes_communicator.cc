@@ -131,6 +131,7 @@ class NodesCommunicator : public Communicator {
   void send(const void* data, int64_t bytes, int to) override { messages_->send(data, bytes, to); }
   void recv(void* data, int64_t bytes, int from) override { messages_->recv(data, bytes, from); }
   void barrier() override { messages_->barrier(); }
+  uint64_t any_of(uint64_t flags) override { return messages_->any_of(flags); }
   Memory allocate(int64_t bytes) override { return messages_->allocate(bytes); }
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
     return messages_->split(groups);

@@ -118,6 +118,10 @@ class PlainMpi : public Communicator {
     MPI_Recv(data, mpi_count(bytes, "recv"), MPI_BYTE, from, 0, comm_, MPI_STATUS_IGNORE);
   }
   void barrier() override { MPI_Barrier(comm_); }
+  uint64_t any_of(uint64_t flags) override {
+    MPI_Allreduce(MPI_IN_PLACE, &flags, 1, MPI_UINT64_T, MPI_BOR, comm_);
+    return flags;
+  }
 
   Memory allocate(int64_t) override {
     fail(ErrorKind::unsupported, "allocate: plain MPI works on any memory");

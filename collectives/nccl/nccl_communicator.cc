@@ -237,6 +237,7 @@ class NcclCommunicator final : public Communicator {
     device_.synchronize();
     host_.barrier();
   }
+  uint64_t any_of(uint64_t flags) override { return host_.any_of(flags); }
 
   Memory allocate(int64_t bytes) override { return {device_.allocate(bytes), ""}; }
 

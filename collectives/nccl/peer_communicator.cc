@@ -225,6 +225,7 @@ class PeerCommunicator final : public Communicator {
     device_.synchronize();
     host_.barrier();
   }
+  uint64_t any_of(uint64_t flags) override { return host_.any_of(flags); }
 
   Memory allocate(int64_t bytes) override {
     auto allocation = std::make_shared<Allocation>();

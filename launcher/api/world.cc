@@ -143,6 +143,15 @@ int World::fail(const std::exception& error) noexcept {
   return failure ? failure->status() : 1;
 }
 
+void World::leave(int status) noexcept {
+  std::fflush(nullptr);
+  try {
+    if (impl_->mpi) impl_->mpi->barrier();
+  } catch (const Error&) {  // nobody is left to wait for
+  }
+  std::_Exit(status);
+}
+
 std::string decide_on_rank0(World& world, const std::function<std::string()>& decide) {
   Communicator* comm = world.impl().mpi.get();
   std::string text;

@@ -20,6 +20,7 @@
 #include "recipe.h"
 #include "report.h"
 #include "run_report.h"
+#include "signals.h"
 
 namespace shardrun::cli {
 namespace {
@@ -43,10 +44,11 @@ Model load(World& world, const Arguments& args) {
   return model;
 }
 
-void run_train(World& world, Arguments& args, RunReport& told) {
+TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   const Model model = load(world, args);
   const std::string data = check_training(world, model, args.train);
   if (world.leader()) std::printf("data: %s\n", data.c_str());
+  std::fflush(stdout);  // the search for a plan may take long
   const auto start = std::chrono::steady_clock::now();
   const TrainingPlan plan = make_plan(world, model, args.plan);
   const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - start;
@@ -60,21 +62,35 @@ void run_train(World& world, Arguments& args, RunReport& told) {
   args.train.on_note = [](const std::string& note) { std::printf("note: %s\n", note.c_str()); };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
   const TrainReport report = train(world, model, plan, args.train);
+  if (!world.leader()) return report;
   told.finish(report);
-  if (!world.leader()) return;
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
+  return report;
 }
 
-void run_train(World& world, Arguments& args) {
+/// Tells why the run ended before its last step, and returns the status of that.
+int stopped_by(const World& world, const Stopped& stopped, int64_t steps) {
+  if (world.leader()) {
+    const std::string by = stopped.signal == 0 ? "request" : signal_name(stopped.signal);
+    std::fflush(stdout);
+    std::fprintf(stderr, "shardrun: stopped by %s after step %lld of %lld\n", by.c_str(),
+                 static_cast<long long>(stopped.step), static_cast<long long>(steps));
+  }
+  return stopped.signal == 0 ? 0 : 128 + stopped.signal;
+}
+
+int run_train(World& world, Arguments& args) {
   check_outputs(world,
                 {{"--metrics", args.train.metrics},
                  {"--report", args.report},
                  {"--profile", args.train.profile}},
                 files_read(args));
   RunReport told(world.leader() ? args.report : "");
+  const LastWords last_words([&](const std::string& sentence) { told.end(sentence); });
   try {
-    run_train(world, args, told);
+    const TrainReport report = run_train(world, args, told);
+    return report.stopped ? stopped_by(world, *report.stopped, args.train.steps) : 0;
   } catch (const std::exception& e) {
     told.fail(e);
     throw;
@@ -243,6 +259,15 @@ int refuse(const std::string& why) {
   return 2;
 }
 
+/// `status`, or 1 where what was printed got lost, on a full disk say.
+int all_printed(int status) {
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return status;
+  const std::string why = flushed ? "" : std::string(": ") + std::strerror(errno);
+  std::fprintf(stderr, "shardrun: what was printed could not all be written%s\n", why.c_str());
+  return status == 0 ? 1 : status;
+}
+
 int run(int argc, char** argv) {
   Arguments args;
   CLI::App app(
@@ -390,11 +415,15 @@ int run(int argc, char** argv) {
     if (verify_command->parsed() && !args.ranks && launched_processes() <= 1 &&
         !args.plan.plan_file.empty())
       args.ranks = read_planned_model(args.plan.plan_file).ranks;
+    if (train_command->parsed()) stop_on_signals();
     World world = runs_on_all
                       ? make_world(args)
                       : World::threads(args.ranks.value_or(std::max(1, launched_processes())));
     try {
-      if (train_command->parsed()) run_train(world, args);
+      if (train_command->parsed()) {
+        const int status = run_train(world, args);
+        if (status != 0) world.leave(all_printed(status));
+      }
       if (plan_command->parsed()) {
         if (args.threads) world.assume_threads(*args.threads);
         run_plan(world, args);
@@ -416,15 +445,6 @@ int run(int argc, char** argv) {
 void open_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
-}
-
-/// `status`, or 1 where what was printed got lost, on a full disk say.
-int all_printed(int status) {
-  const bool flushed = std::fflush(stdout) == 0;
-  if (flushed && std::ferror(stdout) == 0) return status;
-  const std::string why = flushed ? "" : std::string(": ") + std::strerror(errno);
-  std::fprintf(stderr, "shardrun: what was printed could not all be written%s\n", why.c_str());
-  return status == 0 ? 1 : status;
 }
 
 }  // namespace

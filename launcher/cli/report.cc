@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string_view>
 
 namespace shardrun::cli {
@@ -132,6 +133,16 @@ int launched_processes() {
     if (const char* size = std::getenv(name); size && std::atoi(size) > 0) return std::atoi(size);
   }
   return 1;
+}
+
+bool another_has_ended() {
+  const char* together = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const std::string parent = std::to_string(getppid());
+  std::ifstream children("/proc/" + parent + "/task/" + parent + "/children");
+  if (together == nullptr || !children) return false;
+  int alive = 0;
+  for (std::string child; children >> child;) ++alive;
+  return alive < std::atoi(together);
 }
 
 bool is_first_process() {

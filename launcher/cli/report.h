@@ -28,5 +28,7 @@ class Progress {
 int launched_processes();
 /// Of the processes that mpirun started, the one that may talk (from the environment).
 bool is_first_process();
+/// Of the processes that mpirun started on this machine, has one ended? Then mpirun ends the rest.
+bool another_has_ended();
 
 }  // namespace shardrun::cli

@@ -1,6 +1,8 @@
 // Gathering the fields, and the file.
 #include "run_report.h"
 
+#include "signals.h"
+
 namespace shardrun::cli {
 
 RunReport::RunReport(std::string path) : path_(std::move(path)) {
@@ -10,6 +12,7 @@ RunReport::RunReport(std::string path) : path_(std::move(path)) {
 }
 
 void RunReport::add(const TrainingPlan& plan, const PlanFigures& figures, double seconds) {
+  const std::lock_guard lock(mutex_);
   json_["mesh"] = figures.mesh;
   json_["planner"] = figures.planner;
   json_["flops"] = figures.flops;
@@ -22,24 +25,38 @@ void RunReport::add(const TrainingPlan& plan, const PlanFigures& figures, double
 }
 
 void RunReport::add(const StepReport& step) {
+  const std::lock_guard lock(mutex_);
   json_["step_ms"].push_back(step.step_ms);
   json_["comm_ms"].push_back(step.comm_ms);
   json_["losses"].push_back(step.loss);
 }
 
 void RunReport::finish(const TrainReport& report) {
+  const std::lock_guard lock(mutex_);
   json_["allocated_bytes"] = report.allocated_bytes;
   json_["seconds"] = report.seconds;
+  if (const auto& stopped = report.stopped) {
+    json_["stopped"] = {{"step", stopped->step}, {"signal", nullptr}};
+    if (stopped->signal != 0) json_["stopped"]["signal"] = signal_name(stopped->signal);
+  }
   write();
 }
 
 void RunReport::fail(const std::exception& error) {
+  const std::lock_guard lock(mutex_);
   json_["failure"] = error.what();
   const auto* failure = dynamic_cast<const Failure*>(&error);
   const Failure::Kind kind = failure ? failure->kind() : Failure::Kind::run;
   json_["failure_kind"] = kind == Failure::Kind::call     ? "call"
                           : kind == Failure::Kind::memory ? kOutOfMemory
                                                           : "run";
+  write();
+}
+
+void RunReport::end(const std::string& sentence) {
+  const std::lock_guard lock(mutex_);
+  json_["failure"] = sentence;
+  json_["failure_kind"] = "signal";
   write();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -14,8 +15,10 @@ inline constexpr char kOutOfMemory[] = "memory";
 
 /// Fields: mesh, planner, planning_seconds (wall clock, discovery too),
 /// predicted_ms, flops (of a step, all ranks); ranks, threads (of each); predicted_bytes,
-/// allocated_bytes, sent_bytes (by rank); step_ms, comm_ms, losses (by step). Of a run that failed,
-/// what was known by then, "failure": the sentence, and "failure_kind": call, memory or run.
+/// allocated_bytes, sent_bytes (by rank); step_ms, comm_ms, losses (by step). Of a run that was
+/// asked to stop "stopped": the last step, and the signal or null. Of one that failed, what was
+/// known by then, "failure": the sentence, and "failure_kind": call, memory, run, or signal where
+/// one ended the process at once.
 class RunReport {
  public:
   /// "": none is wanted.
@@ -26,10 +29,13 @@ class RunReport {
   void add(const StepReport& step);
   void finish(const TrainReport& report);
   void fail(const std::exception& error);
+  /// A signal ends the process: with what is known by now, from another thread than the others.
+  void end(const std::string& sentence);
 
  private:
   void write() const;
   std::string path_;
+  std::mutex mutex_;
   nlohmann::json json_;
 };
 

@@ -359,6 +359,19 @@ void calls_in_a_row(Communicator& c) {
   }
 }
 
+/// Of each rank in turn, of all at once, of nobody; and nothing of one call is left in the next.
+void any_of(Communicator& c) {
+  const uint64_t mine = uint64_t{1} << c.rank();
+  uint64_t everybody = 0;
+  for (int r = 0; r < c.size(); ++r) everybody |= uint64_t{1} << r;
+  for (int turn = 0; turn < c.size(); ++turn) {
+    EXPECT_EQ(c.any_of(turn == c.rank() ? mine : 0), uint64_t{1} << turn);
+    EXPECT_EQ(c.any_of(0), uint64_t{0});
+    EXPECT_EQ(c.any_of(mine), everybody);
+    c.barrier();
+  }
+}
+
 void wrong_arguments(Communicator& c) {
   const std::vector<int64_t> too_many(static_cast<size_t>(c.size()) + 1, 1);
   char byte = 0;
@@ -447,6 +460,7 @@ std::vector<Case> communicator_cases() {
           {"send_recv_ring", send_recv_ring},
           {"split", split},
           {"big_messages", big_messages},
+          {"any_of", any_of},
           {"calls_in_a_row", calls_in_a_row},
           {"calls_allocate_nothing", calls_allocate_nothing},
           {"wrong_arguments", wrong_arguments},

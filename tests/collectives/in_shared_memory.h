@@ -78,6 +78,7 @@ class InSharedMemory : public Communicator {
     out(shared, data, bytes);
   }
   void barrier() override { over_.barrier(); }
+  uint64_t any_of(uint64_t flags) override { return over_.any_of(flags); }
   Memory allocate(int64_t bytes) override { return over_.allocate(bytes); }
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
     auto part = over_.split(groups);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <locale>
 #include <thread>
@@ -139,6 +140,63 @@ TEST_F(Api, WorldsAtOnceAndOneAfterTheOther) {
 }
 
 /// What a caller's own function throws comes out as its sentence, and the World goes on.
+/// Also by one of several ranks, and with a validation due.
+TEST_F(Api, StopsWhenItIsAsked) {
+  EXPECT_FALSE(request_stop(15));  // nothing runs
+  World world = World::threads(2);
+  const Model model = load(world, one_);
+  const TrainingPlan plan = make_plan(world, model, {});
+  TrainOptions options;
+  options.steps = 9;
+  options.eval_every = 2;
+  const auto stopped_at_4 = [&](int signal) {
+    options.on_step = [&](const StepReport& s) {
+      if (s.step != 4) return;
+      EXPECT_TRUE(request_stop(signal));
+      EXPECT_FALSE(request_stop(signal)) << "asked twice";
+    };
+    const TrainReport report = train(world, model, plan, options);
+    EXPECT_EQ(report.losses.size(), 4u);
+    EXPECT_EQ(report.allocated_bytes, report.predicted_bytes);
+    ASSERT_TRUE(report.stopped.has_value());
+    EXPECT_EQ(report.stopped->step, 4);
+    EXPECT_EQ(report.stopped->signal, signal);
+    ASSERT_FALSE(report.evals.empty());
+    EXPECT_EQ(report.evals.back().step, 2);
+  };
+  stopped_at_4(15);
+  stopped_at_4(2);
+  stopped_at_4(0);
+  options.on_step = nullptr;
+  const TrainReport report = train(world, model, plan, options);
+  EXPECT_EQ(report.losses.size(), 9u) << "a request outlived its run";
+  EXPECT_FALSE(report.stopped.has_value());
+}
+
+/// During a validation that would go on for long.
+TEST_F(Api, StopsWithinAValidation) {
+  World world = World::threads(2);
+  const Model model = load(world, one_);
+  const TrainingPlan plan = make_plan(world, model, {});
+  std::ofstream(folder_ + "/tokens.bin", std::ios::binary) << std::string(2000000, '\0');
+  TrainOptions options;
+  options.data = "tokens:" + folder_ + "/tokens.bin:uint16";
+  options.steps = 1;
+  options.validation = 0.9;
+  options.eval_batches = 1000000000;
+  std::thread asks;
+  options.on_step = [&](const StepReport&) {
+    asks = std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(request_stop(15));
+    });
+  };
+  const TrainReport report = train(world, model, plan, options);
+  asks.join();
+  ASSERT_TRUE(report.stopped.has_value());
+  EXPECT_TRUE(report.evals.empty());
+}
+
 TEST_F(Api, CallbacksThatThrow) {
   World world = World::threads(2);
   const Model model = load(world, one_);

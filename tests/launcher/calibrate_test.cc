@@ -191,6 +191,7 @@ class HungryCommunicator final : public Communicator {
   void send(const void* data, int64_t bytes, int to) override { over_->send(data, bytes, to); }
   void recv(void* data, int64_t bytes, int from) override { over_->recv(data, bytes, from); }
   void barrier() override { over_->barrier(); }
+  uint64_t any_of(uint64_t flags) override { return over_->any_of(flags); }
   Memory allocate(int64_t bytes) override { return over_->allocate(bytes); }
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
     auto part = over_->split(groups);

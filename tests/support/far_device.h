@@ -306,6 +306,7 @@ class LazyCommunicator final : public Communicator {
     device_.synchronize();
     over_->barrier();
   }
+  uint64_t any_of(uint64_t flags) override { return over_->any_of(flags); }
   Memory allocate(int64_t bytes) override { return over_->allocate(bytes); }
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
     auto part = over_->split(groups);

@@ -87,6 +87,9 @@ class World {
   /// ranks, and returns the exit status: 2 for a wrong call, else 1. Under MPI with other ranks
   /// still running it does not return.
   int fail(const std::exception& error) noexcept;
+  /// Ends the process with `status` when all ranks have come here, and leaves MPI as it is: after a
+  /// signal to mpirun, Open MPI lets ranks live for a second, and MPI_Finalize would wait for two.
+  [[noreturn]] void leave(int status) noexcept;
 
   struct Impl;
   Impl& impl() { return *impl_; }
@@ -268,13 +271,36 @@ struct TrainOptions {
   std::function<void(const std::string&)> on_note;
 };
 
+/// Asks train() to end when the step that runs has ended, or the batch of validation: on all ranks,
+/// though one process alone was asked. Returns false, and does nothing, where no train() of this
+/// process has come to its first step yet, or one was asked before: who wants an end then has to
+/// end the process. For any thread, and async-signal-safe. `signal`: what TrainReport::stopped
+/// says; 0 where there is none.
+///
+/// The library handles no signals. The command blocks SIGTERM and SIGINT before it makes a World,
+/// and has a thread of its own for them, as any program should:
+///
+///   int signal;
+///   while (sigwait(&signals, &signal) == 0)
+///     if (!shardrun::request_stop(signal)) _exit(128 + signal);
+///
+/// A handler that runs on a stack of a thread that computes corrupts what oneDNN's generated code
+/// keeps below the stack pointer: it needs sigaltstack on every thread, and SA_ONSTACK.
+bool request_stop(int signal = 0) noexcept;
+
+struct Stopped {
+  int64_t step = 0;  // the last one
+  int signal = 0;
+};
+
 struct TrainReport {
   std::vector<double> losses;  // one a step
   std::vector<EvalReport> evals;
   std::vector<int64_t> predicted_bytes;  // per rank
   std::vector<int64_t> allocated_bytes;  // per rank
   double seconds = 0;
-  std::string profile;  // on the leader: where a step's time goes, as a table
+  std::string profile;             // on the leader: where a step's time goes, as a table
+  std::optional<Stopped> stopped;  // on every rank, if request_stop ended the run
 };
 
 /// What train() checks before it starts (options, the data, the files that it will write), so that

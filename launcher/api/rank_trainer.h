@@ -1,0 +1,84 @@
+// One rank's part of a training run: its executors over one arena, and the data that fills them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exec/data.h"
+#include "exec/executor.h"
+#include "exec/schedule.h"
+#include "plan.h"
+#include "profile.h"
+#include "rank_device.h"
+#include "stop.h"
+
+namespace shardrun {
+
+/// Every call is collective over the device's ranks.
+class RankTrainer {
+ public:
+  /// `recorded`: a Profiler follows the run.
+  RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
+              const TrainOptions& options, bool recorded);
+
+  const Arena& arena() const { return *arena_; }
+  const Profiler* profiler() const { return profiler_ ? &*profiler_ : nullptr; }
+
+  /// From now on requests to stop are noted, and evaluate() looks out for them.
+  void begin() { running_.emplace(comm_); }
+  /// As Running has it.
+  std::optional<int> asked_to_stop() { return running_ ? running_->asked_to_stop() : std::nullopt; }
+
+  StepReport step(int64_t number);
+
+  /// The first step and a validation, for what a device finds out when steps first run.
+  void rehearse();
+
+  bool has(Split split) const { return evaluation_ && data_->batches(split) > 0; }
+
+  /// Mean loss over a split, each batch weighing as many labels as count in it, and the share of
+  /// labels that the model finds, where it has classes.
+  struct Evaluation {
+    double loss = 0;
+    std::optional<double> accuracy;
+  };
+  /// Nothing if a rank was asked to stop meanwhile.
+  std::optional<Evaluation> evaluate(Split split);
+
+  /// Does the pass over the validation's one batch measure the test too?
+  bool tests_beside() const;
+  /// Validation and test, where tests_beside().
+  std::pair<Evaluation, Evaluation> evaluate_both();
+
+ private:
+  struct Sums {
+    double loss = 0, counted = 0;
+    std::optional<double> correct;  // where there are classes
+  };
+  void add_metrics(Sums& sums, const std::string& prefix) const;
+  static Evaluation mean(const Sums& sums);
+  void pass(int64_t batch, Split split);
+  void fill(Executor& executor, int64_t batch, Split split, Timeline* timeline);
+  void run_micro(Executor& executor) const;
+
+  Communicator& comm_;
+  const Model::Impl& model_;
+  RankPrograms programs_;
+  std::shared_ptr<Arena> arena_;
+  Executor train_;
+  std::optional<Executor> evaluation_;
+  std::vector<BatchField> fields_;
+  std::unique_ptr<DataSource> data_;
+  std::string spec_;
+  Schedule schedule_;
+  int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch
+  int64_t passes_ = 0;                // over batches of validation, in all
+  bool filled_ = false;               // does train_ hold the next step's batch already?
+  std::optional<Profiler> profiler_;
+  std::optional<Running> running_;
+};
+
+}  // namespace shardrun

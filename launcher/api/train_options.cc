@@ -1,0 +1,78 @@
+// TrainOptions, looked at before anything takes long.
+#include "train_options.h"
+
+#include <nlohmann/json.hpp>
+
+#include "backend.h"
+#include "batches.h"
+#include "model.h"
+#include "same_call.h"
+#include "world.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int64_t kMostProfiled = 1000;  // steps
+
+void check_options(const TrainOptions& o) {
+  SR_REQUIRE(o.steps >= 1, invalid_input, "steps is ", o.steps, ", wanted 1 or more");
+  SR_REQUIRE(o.eval_every >= 0 && o.eval_batches >= 0, invalid_input,
+             "eval-every and eval-batches cannot be negative");
+  SR_REQUIRE(o.profile_steps >= 1 && o.profile_steps <= kMostProfiled, invalid_input,
+             "profile-steps is ", o.profile_steps, ", wanted 1 to ", kMostProfiled);
+  SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
+  SR_REQUIRE(o.validation >= 0 && o.validation < 1, invalid_input, "validation is ", o.validation,
+             ", wanted 0 to below 1");
+}
+
+/// What has to be the same on every rank. Where files lie is each machine's own, and the first
+/// rank alone writes metrics.
+nlohmann::json given(const TrainOptions& o) {
+  return {{"augment", o.augment},
+          {"normalise", o.normalise},
+          {"sort_edges", o.sort_edges},
+          {"steps", o.steps},
+          {"lr", o.lr},
+          {"min_lr", o.min_lr},
+          {"schedule", o.schedule},
+          {"warmup", o.warmup},
+          {"eval_every", o.eval_every},
+          {"eval_batches", o.eval_batches},
+          {"validation", o.validation},
+          {"patience", o.patience},
+          {"seed", o.seed},
+          {"a profile", !o.profile.empty()},
+          {"profile_summary", o.profile_summary},
+          {"profile_steps", o.profile_steps}};
+}
+
+}  // namespace
+
+Schedule make_schedule(const TrainOptions& options) {
+  Schedule schedule{parse_schedule(options.schedule), options.lr, options.min_lr, options.warmup,
+                    options.steps};
+  schedule.check();
+  return schedule;
+}
+
+std::string check_training(World& world, const Model& model, const TrainOptions& options) {
+  require_same(world, "check_training", given(options));
+  std::vector<NamedFile> read;
+  for (const std::string& file : model_files(model.impl().path))
+    read.push_back({"the model", file});
+  for (const std::string& file : data_files(options.data)) read.push_back({"--data", file});
+  check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
+  return decide_on_rank0(world, [&] {
+    check_options(options);
+    make_schedule(options);
+    check_device();
+    const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
+    SR_REQUIRE(options.patience == 0 || data->batches(Split::validation) > 0, invalid_input,
+               "patience ", options.patience, ": waits for validations, but ",
+               options.data.empty() ? "synthetic batches" : "--data " + options.data,
+               " have no validation part; give data with val_mask, or --validation above 0");
+    return data->describe();
+  });
+}
+
+}  // namespace shardrun

@@ -1,0 +1,31 @@
+// The validations of one rank's run.
+#pragma once
+
+#include <optional>
+
+#include "exec/early_stopping.h"
+#include "rank_trainer.h"
+
+namespace shardrun {
+
+/// The best validation so far, its test, and whether to stop. Every rank decides alike, as every
+/// rank has the same numbers.
+class Validation {
+ public:
+  Validation(RankTrainer& trainer, const TrainOptions& options)
+      : trainer_(trainer), options_(options), stopping_(options.patience) {}
+
+  bool stopped() const { return stopping_.exhausted(); }
+
+  /// Nothing if a rank was asked to stop meanwhile.
+  std::optional<EvalReport> take(int64_t step);
+
+ private:
+  RankTrainer& trainer_;
+  const TrainOptions& options_;
+  EarlyStopping stopping_;
+  int64_t best_step_ = 0;
+  std::optional<RankTrainer::Evaluation> test_;
+};
+
+}  // namespace shardrun

@@ -1,0 +1,83 @@
+// The thread that waits for signals.
+#include "signals.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "report.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun::cli {
+namespace {
+
+/// Never destroyed: the thread goes on until the process ends.
+struct Say {
+  std::mutex mutex;
+  std::function<void(const std::string&)> what;
+};
+Say& say() {
+  static Say* const one = new Say;
+  return *one;
+}
+
+/// Where a rank has failed, mpirun sends the others SIGTERM: that rank has said why. One that
+/// called MPI_Abort lives on as long as the others, so under mpirun only the report says what ended
+/// it.
+[[noreturn]] void end_at_once(int signal) {
+  if (!is_first_process()) {
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(300));  // the first one looks who is there
+  } else if (!another_has_ended()) {
+    const std::string sentence = "ended at once by " + signal_name(signal);
+    if (launched_processes() == 1) std::fprintf(stderr, "shardrun: %s\n", sentence.c_str());
+    const std::lock_guard lock(say().mutex);
+    try {
+      if (say().what) say().what(sentence);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "shardrun: %s\n", e.what());
+    }
+  }
+  _exit(128 + signal);
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+void stop_on_signals() {
+  sigset_t waited;
+  sigemptyset(&waited);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    struct sigaction action {};
+    const bool ignored = ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+    if (!ignored) sigaddset(&waited, signal);
+  }
+  pthread_sigmask(SIG_BLOCK, &waited, nullptr);
+  std::thread([waited] {
+    while (true) {
+      int signal = 0;
+      if (sigwait(&waited, &signal) == 0 && !request_stop(signal)) end_at_once(signal);
+    }
+  }).detach();
+}
+
+LastWords::LastWords(std::function<void(const std::string&)> what) {
+  const std::lock_guard lock(say().mutex);
+  say().what = std::move(what);
+}
+LastWords::~LastWords() {
+  const std::lock_guard lock(say().mutex);
+  say().what = nullptr;
+}
+
+}  // namespace shardrun::cli
