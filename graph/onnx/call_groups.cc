@@ -50,6 +50,7 @@ CallNames::CallNames(const ModelFile& model, const std::vector<FlatNode>& nodes)
       for (const std::string& source : quoted_names(found->second)) sources.insert(source);
     }
   }
+  for (const auto& [name, sources] : sources_) left_.insert(sources.begin(), sources.end());
   for (const auto& input : model.proto.graph().input()) made_.insert(input.name());
   for (const FlatNode& node : nodes)
     made_.insert(node.proto.output().begin(), node.proto.output().end());
@@ -62,6 +63,7 @@ bool CallNames::stands_for(const std::string& stored, const std::string& tensor)
 
 void CallNames::add_stored(const std::string& name) {
   sources_[name].insert(name);
+  left_.insert(name);
   floats_.insert(name);
 }
 
@@ -75,10 +77,7 @@ bool CallNames::matches_in_order(const std::vector<std::string>& tensors,
   std::erase_if(stored, [&](const Read& read) { return floats_.count(read.name) == 0; });
   if (tensors.size() != stored.size()) return false;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const bool is_there = std::any_of(sources_.begin(), sources_.end(), [&](const auto& of) {
-      return of.second.count(tensors[i]) > 0;
-    });
-    if (is_there && !stands_for(stored[i].name, tensors[i])) return false;
+    if (is_left(tensors[i]) && !stands_for(stored[i].name, tensors[i])) return false;
   }
   return true;
 }

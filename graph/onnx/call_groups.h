@@ -47,6 +47,12 @@ class CallNames {
   bool is_stored(const std::string& name) const { return sources_.count(name) > 0; }
   /// Is an initialiser what the module calls `tensor`, or a constant that was folded from it?
   bool stands_for(const std::string& stored, const std::string& tensor) const;
+  /// Is there an initialiser that stands for what the module calls `tensor`?
+  bool is_left(const std::string& tensor) const { return left_.count(tensor) > 0; }
+  /// What an initialiser stands for: its own name, and those that it was folded from.
+  const std::set<std::string>& sources_of(const std::string& stored) const {
+    return sources_.at(stored);
+  }
   /// The module's name of a tensor that calls name by `value`: "a.weight" of "p_a_weight". Empty
   /// for other values.
   std::string tensor_of(const std::string& value) const;
@@ -60,6 +66,7 @@ class CallNames {
   std::set<std::string> made_;                            // by nodes, and the graph's inputs
   std::map<std::string, std::string> tensors_;            // p_a_weight -> a.weight
   std::map<std::string, std::set<std::string>> sources_;  // initialiser -> what it stands for
+  std::set<std::string> left_;                            // all that some initialiser stands for
 };
 
 }  // namespace shardrun::importer

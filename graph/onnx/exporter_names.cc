@@ -6,6 +6,8 @@
 #include <set>
 #include <string_view>
 
+#include "base/error.h"
+
 namespace shardrun::importer {
 
 bool is_generated(const std::string& name) {
@@ -22,6 +24,11 @@ bool named_as_weight(const std::string& name) {
 bool named_as_member(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot != std::string::npos && !is_generated(name.substr(dot + 1));
+}
+
+bool is_running_statistic(const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return last == "running_mean" || last == "running_var";
 }
 
 std::string module_of(const std::string& node_name) {
@@ -221,6 +228,13 @@ bool is_folded_norm(const std::string& name) {
   return name.rfind("onnx::Conv_", 0) == 0 || name.ends_with(".weight_bias") ||
          name.ends_with("_fused_bn") || name.ends_with("/merged_input:0") ||
          (name.find("/batchnorm/") != std::string::npos && computed_by_tensorflow(name));
+}
+
+std::string listed(const std::vector<std::string>& names, size_t shown) {
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), shown); ++i)
+    out += (i == 0 ? "'" : ", '") + names[i] + "'";
+  return names.size() > shown ? str(out, " and ", names.size() - shown, " more") : out;
 }
 
 }  // namespace shardrun::importer

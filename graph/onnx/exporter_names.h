@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace shardrun::importer {
 
@@ -14,6 +15,9 @@ bool named_as_weight(const std::string& name);
 /// 'head.temperature': what belongs to a module has its name and the module's; 'Constant.3' has
 /// none of its own.
 bool named_as_member(const std::string& name);
+
+/// 'norm.running_mean', 'norm.running_var': what PyTorch's normalisations call their averages.
+bool is_running_statistic(const std::string& name);
 
 /// The module whose step PyTorch's older exporter named so: "/enc/enc.0/MatMul" -> "enc.0",
 /// "/h.1/attn/Add_2" -> "h.1.attn". Empty for names of another kind.
@@ -47,5 +51,8 @@ bool computed_by_tensorflow(const std::string& name);
 /// ('onnx::Conv_194', 'conv1.weight_bias'), TensorFlow of its statistics, scale and shift
 /// ("…/batchnorm/sub:0"), TensorFlow or tf2onnx of a convolution's weight.
 bool is_folded_norm(const std::string& name);
+
+/// "'a', 'b' and 3 more".
+std::string listed(const std::vector<std::string>& names, size_t shown = 8);
 
 }  // namespace shardrun::importer

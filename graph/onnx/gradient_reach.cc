@@ -82,4 +82,26 @@ std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
   return reached;
 }
 
+std::vector<std::string> gradient_stops(const std::vector<FlatNode>& nodes,
+                                        const std::set<std::string>& reached,
+                                        const std::vector<std::string>& names) {
+  std::set<std::string> depends(names.begin(), names.end());
+  std::vector<std::string> out;
+  for (const FlatNode& node : nodes) {
+    const auto& outputs = node.proto.output();
+    const std::vector<std::string> read = names_read(node.proto);
+    if (std::none_of(read.begin(), read.end(),
+                     [&](const std::string& name) { return depends.count(name) > 0; }))
+      continue;
+    if (std::any_of(outputs.begin(), outputs.end(),
+                    [&](const std::string& name) { return reached.count(name) > 0; })) {
+      const std::string what = is_detach(node.proto) ? "detach()" : node.proto.op_type();
+      out.push_back(what + " '" + node.proto.name() + "'");
+    } else {
+      depends.insert(outputs.begin(), outputs.end());
+    }
+  }
+  return out;
+}
+
 }  // namespace shardrun::importer

@@ -20,4 +20,10 @@ bool is_detach(const ::onnx::NodeProto& node);
 std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
                                     const ::onnx::GraphProto& graph);
 
+/// "Round 'enc/Round'": the nodes that a gradient reaches and that pass none on to what depends on
+/// `names`.
+std::vector<std::string> gradient_stops(const std::vector<FlatNode>& nodes,
+                                        const std::set<std::string>& reached,
+                                        const std::vector<std::string>& names);
+
 }  // namespace shardrun::importer

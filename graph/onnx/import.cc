@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "graph/onnx/exporter_names.h"
 #include "graph/onnx/lost_nodes.h"
 #include "graph/onnx/lost_weights.h"
 #include "graph/onnx/lowering.h"
@@ -452,16 +453,11 @@ class Importer {
     }
   }
 
-  /// "'a'", "'a' and 3 more".
-  static std::string first_of(const std::vector<std::string>& names) {
-    return str("'", names[0], "'", names.size() > 1 ? str(" and ", names.size() - 1, " more") : "");
-  }
-
   /// One note for all arguments that were read from calls.
   void note_restored() {
     std::string list;
     for (const auto& [argument, nodes] : report_.restored)
-      list += str(list.empty() ? "" : ", ", argument, " of ", first_of(nodes));
+      list += str(list.empty() ? "" : ", ", argument, " of ", listed(nodes, 1));
     if (!list.empty()) {
       report_.notes.push_back("applied as PyTorch was called, though the exporter left it out: " +
                               list);
@@ -469,7 +465,7 @@ class Importer {
     if (!report_.inactive_dropouts.empty()) {
       report_.notes.push_back(
           str("Dropout nodes that were exported inactive drop nothing: ",
-              first_of(report_.inactive_dropouts),
+              listed(report_.inactive_dropouts, 1),
               "; export with model.train(), and an attention as softmax and dropout "
               "(attn_implementation=\"eager\")"));
     }

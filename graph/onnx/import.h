@@ -69,7 +69,11 @@ struct ImportReport {
   /// "label_smoothing=0.1" -> nodes: arguments that their operator has no place for, applied as the
   /// calls in the export's metadata say.
   std::map<std::string, std::vector<std::string>> restored;
-  std::vector<std::string> gone;               // parameters of the export's signature without use
+  /// Other names that --freeze may match: parameters of the export's signature without use, and
+  /// frozen ones that no gradient reaches.
+  std::vector<std::string> gone;
+  std::vector<std::string> unreached;          // parameters that no gradient reaches
+  std::vector<std::string> gradient_stops;     // "Round 'enc/Round'": what lies between
   std::vector<std::string> inactive_dropouts;  // nodes that drop nothing, as they were exported
 };
 

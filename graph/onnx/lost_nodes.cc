@@ -45,6 +45,7 @@ class Restorer {
     node.opset = nodes_[at.node].opset;
     node.label = nodes_[at.node].label;
     node.proto.set_op_type(op);
+    node.proto.set_name(result);
     node.proto.add_input(at.name);
     node.proto.add_output(result);
     before_[at.node].push_back(std::move(node));
@@ -64,8 +65,7 @@ class Restorer {
       return;
     }
     const std::string weights = nodes_[*product].proto.input(0);
-    auto& dropout = insert("Dropout", {*product, 0, weights}, weights + ".dropped");
-    dropout.set_name(group.call.result);
+    auto& dropout = insert("Dropout", {*product, 0, weights}, group.call.result + ".dropped");
     auto* attribute = dropout.add_attribute();
     attribute->set_name("ratio");
     attribute->set_type(::onnx::AttributeProto::FLOAT);
@@ -87,8 +87,10 @@ class Restorer {
   }
 
   bool is_parameter(const std::string& stored) const {
-    return std::any_of(kinds_.begin(), kinds_.end(), [&](const auto& of) {
-      return of.second == "PARAMETER" && names_.stands_for(stored, of.first);
+    const std::set<std::string>& sources = names_.sources_of(stored);
+    return std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+      const auto kind = kinds_.find(source);
+      return kind != kinds_.end() && kind->second == "PARAMETER";
     });
   }
 

@@ -19,13 +19,6 @@ std::string rules_of(const ::onnx::NodeProto& node) {
   return "";
 }
 
-std::string listed(const std::vector<std::string>& names, size_t shown = 8) {
-  std::string out;
-  for (size_t i = 0; i < std::min(names.size(), shown); ++i)
-    out += (i == 0 ? "'" : ", '") + names[i] + "'";
-  return names.size() > shown ? str(out, " and ", names.size() - shown, " more") : out;
-}
-
 class Restorer {
  public:
   Restorer(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
@@ -201,17 +194,11 @@ class Restorer {
   }
 
   void look_for_gone_parameters() {
-    std::set<std::string> folded = folded_;
-    for (const auto& [name, tensor] : stored_) {
-      for (const auto& [source, kind] : kinds_) {
-        if (names_.stands_for(name, source)) folded.insert(source);
-      }
-    }
     std::vector<std::string> unread;
     for (const auto& [name, kind] : kinds_) {
-      if (kind != "PARAMETER" || has(name)) continue;
+      if (kind != "PARAMETER" || names_.is_left(name)) continue;
       report_.gone.push_back(name);
-      if (folded.count(name) == 0 && !freeze_.first_in(name)) unread.push_back(name);
+      if (folded_.count(name) == 0 && !freeze_.first_in(name)) unread.push_back(name);
     }
     if (unread.empty() || !is_optimised()) return;
     SR_REQUIRE(gone_steps_.empty(), invalid_input, "the optimiser of PyTorch's exporter took out ",

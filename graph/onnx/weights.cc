@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "graph/onnx/export_doubts.h"
 #include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
 #include "graph/onnx/gradient_reach.h"
@@ -41,6 +42,7 @@ class Decider {
 
   Weights run() {
     read_metadata();
+    out_.kinds_are_guessed = kinds_.empty();
     for (const auto* list : {&model_.initialisers, &restored_.tensors}) {
       for (const StoredTensor& tensor : *list) add(tensor.name, tensor);
     }
@@ -55,10 +57,11 @@ class Decider {
     }
     find_statistics();
     for (const std::string& name : out_.order) decide(name, reached);
-    note_unsure();
     note_single();
     find_ties();
     drop_unused();
+    note_unsure();
+    list_unreached(reached);
     note_folding();
     note_left_out();
     return std::move(out_);
@@ -305,6 +308,17 @@ class Decider {
     }
   }
 
+  /// A batch normalisation of buffers, written out: it keeps a running variance, but no
+  /// BatchNormalization reads it.
+  bool is_of_frozen_norm(const std::string& name) const {
+    const std::string variance = name.substr(0, name.rfind('.') + 1) + "running_var";
+    const auto uses = uses_.find(variance);
+    return uses != uses_.end() &&
+           std::none_of(uses->second.begin(), uses->second.end(), [&](const Use& use) {
+             return nodes_[use.first].proto.op_type() == "BatchNormalization";
+           });
+  }
+
   void decide(const std::string& name, const std::set<std::string>& reached) {
     Weight& w = out_.by_name[name];
     const std::string kind = kinds_.count(name) > 0 ? kinds_[name] : "";
@@ -337,6 +351,8 @@ class Decider {
                          : "PARAMETER, but no gradient of the first output reaches it";
     } else if (!is_reached) {
       w.why = "no gradient of the first output reaches it";
+    } else if (kinds_.empty() && is_running_statistic(name)) {
+      w.why = "a running statistic, by its name";
     } else if (from_tf2onnx_ && is_tensorflow_constant(name)) {
       w.why = "a constant of TensorFlow's graph";
     } else if (w.tensor.count() <= 1 && !is_single_weight(name, uses, w)) {
@@ -421,6 +437,15 @@ class Decider {
     return out;
   }
 
+  /// Slopes of a PRelu, one for each channel, which exporters give dims of 1 and no more.
+  bool is_slope(const std::string& name) const {
+    const auto users = uses_.find(name);
+    return users != uses_.end() &&
+           std::all_of(users->second.begin(), users->second.end(), [&](const Use& use) {
+             return nodes_[use.first].proto.op_type() == "PRelu" && use.second == 1;
+           });
+  }
+
   /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
   /// weight, or, from an exporter that writes no kinds, a buffer.
   void doubt(Weight& w, const std::string& name, bool chosen) {
@@ -439,9 +464,10 @@ class Decider {
                                     ") holds sines or cosines of positions and is not trained; "
                                     "--train '",
                                     name, "' trains it"));
-      } else if (from_tf2onnx_ ? computed_by_tensorflow(name) && !is_folded_norm(name)
-                               : !named_as_weight(name) && !name.starts_with("onnx::MatMul_") &&
-                                     !name.starts_with("onnx::Conv_")) {
+      } else if (from_tf2onnx_
+                     ? computed_by_tensorflow(name) && !is_folded_norm(name)
+                     : (!named_like_a_layers(name) || is_of_frozen_norm(name)) &&
+                           !name.starts_with("onnx::MatMul_") && !name.starts_with("onnx::Conv_")) {
         unsure_.push_back(name);
       }
       return;
@@ -479,33 +505,24 @@ class Decider {
                  shown(name, w.tensor), " was computed by the exporter from '", other,
                  "', which is also used itself: the two would train apart; ", way);
     }
-    SR_REQUIRE(!weight || chosen || !repeats_itself(w.tensor), invalid_input, start,
-               " and repeats its numbers, which would train apart from each other; ", way);
+    SR_REQUIRE(!weight || chosen || is_slope(name) || !repeats_itself(w.tensor), invalid_input,
+               start, " and repeats its numbers, which would train apart from each other; ", way);
     if (weight) {
       report_.notes.push_back(str("'", name, "' is what the exporter took of '", source,
                                   "' for these sizes; it trains in its place"));
     }
   }
 
-  static std::string listed(const std::vector<std::string>& names, size_t shown = 8) {
-    std::string out;
-    for (size_t i = 0; i < std::min(names.size(), shown); ++i)
-      out += (i == 0 ? "'" : ", '") + names[i] + "'";
-    return names.size() > shown ? str(out, " and ", names.size() - shown, " more") : out;
-  }
-
   void note_unsure() {
-    const bool pytorch = model_.proto.producer_name() == "pytorch";
-    if (unsure_.empty() || !kinds_.empty() || !options_.training || !(pytorch || from_tf2onnx_))
-      return;
-    const char* verb = pytorch && unsure_.size() == 1 ? " trains" : " train";
-    report_.notes.push_back(
-        pytorch
-            ? str("this exporter does not tell parameters from buffers: ",
-                  listed(unsure_, unsure_.size()), verb, "; name what is a buffer with --freeze")
-            : str("TensorFlow computed ", listed(unsure_),
-                  " from variables or constants before the export; the results", verb,
-                  " in their place; name what is a constant with --freeze"));
+    if (!options_.training) return;
+    if (from_tf2onnx_ && !unsure_.empty() && kinds_.empty()) {
+      report_.notes.push_back(
+          str("TensorFlow computed ", listed(unsure_),
+              " from variables or constants before the export; the results train in their place; "
+              "name what is a constant with --freeze"));
+    }
+    for (std::string& note : export_doubts(model_, nodes_, out_, unsure_))
+      report_.notes.push_back(std::move(note));
   }
 
   void note_single() {
@@ -515,6 +532,24 @@ class Decider {
             single_.size() == 1 ? " is a single number that is" : " are single numbers that are",
             " taken for constants and not trained (--verbose says why); --train REGEX trains what "
             "it matches"));
+  }
+
+  /// Parameters that do not learn, though nobody asked for that.
+  void list_unreached(const std::set<std::string>& reached) {
+    if (!options_.training) return;
+    for (const std::string& name : out_.order) {
+      const Weight& w = out_.by_name[name];
+      if (reached.count(name) > 0 || !w.tied_to.empty() || w.is_statistic) continue;
+      const auto kind = kinds_.find(name);
+      const bool is_weight = kind != kinds_.end()
+                                 ? kind->second == "PARAMETER"
+                                 : kinds_.empty() && named_as_weight(name) &&
+                                       w.tensor.count() > 1 && is_float(w.tensor.type.dtype);
+      if (!is_weight) continue;
+      const bool frozen = patterns_.freeze.first_in(name) != nullptr;
+      (frozen ? report_.gone : report_.unreached).push_back(name);
+    }
+    report_.gradient_stops = gradient_stops(nodes_, reached, report_.unreached);
   }
 
   void tie(const std::string& copy, const std::string& original, bool transposed, const char* how) {

@@ -34,6 +34,7 @@ struct Weight {
 struct Weights {
   std::map<std::string, Weight> by_name;
   std::vector<std::string> order;
+  bool kinds_are_guessed = false;  // the export does not say which are parameters
 };
 Weights decide_weights(const ModelFile& model, const RestoredWeights& restored,
                        std::vector<FlatNode>& nodes, const ImportOptions& options,

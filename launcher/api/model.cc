@@ -206,6 +206,45 @@ std::string fusion_note(const FusionCounts& counts) {
   return out;
 }
 
+/// "the layers 'enc.0', 'enc.1'" that parameters belong to; those of no layer by their names.
+std::string layers_of(const std::vector<std::string>& parameters) {
+  std::vector<std::string> layers;
+  for (const std::string& name : parameters) {
+    const size_t dot = name.rfind('.');
+    std::string layer = "'" + (dot == std::string::npos ? name : name.substr(0, dot)) + "'";
+    if (std::find(layers.begin(), layers.end(), layer) == layers.end())
+      layers.push_back(std::move(layer));
+  }
+  constexpr size_t kShown = 8;
+  std::string out;
+  for (size_t i = 0; i < std::min(layers.size(), kShown); ++i)
+    out += (i == 0 ? "" : ", ") + layers[i];
+  return layers.size() > kShown ? str(out, " and ", layers.size() - kShown, " more") : out;
+}
+
+/// What will not learn though nobody froze it: by import's report, and by the graph with its loss.
+std::string unreached_note(const ImportReport& report, const std::vector<std::string>& unreached) {
+  std::vector<std::string> all = report.unreached;
+  all.insert(all.end(), unreached.begin(), unreached.end());
+  if (all.empty()) return "";
+  constexpr size_t kShown = 3;
+  std::string stops;
+  bool meant = true;  // are they all detach()?
+  for (size_t i = 0; i < report.gradient_stops.size(); ++i) {
+    const std::string& stop = report.gradient_stops[i];
+    meant = meant && stop.starts_with("detach()");
+    if (i < kShown) stops += (i == 0 ? "; none passes " : ", ") + stop;
+    if (i == kShown) stops += " …";
+  }
+  if (!meant) {
+    stops +=
+        " (what a custom function does backward is not in the file: write a straight-through "
+        "estimator as x + (f(x) - x).detach())";
+  }
+  return str("no gradient of the loss reaches ", layers_of(all), ": ", all.size(),
+             all.size() == 1 ? " parameter does not learn" : " parameters do not learn", stops);
+}
+
 /// From the imported graph on: one line a pass.
 void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   for (size_t i = 0; i < graph.outputs.size();
@@ -221,6 +260,8 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   if (const std::string note = attach_loss(graph, impl.options.loss); !note.empty())
     impl.notes.push_back(note);
   const std::vector<std::string> unreached = freeze_unreached(graph);
+  if (const std::string note = unreached_note(report, unreached); !note.empty())
+    impl.notes.push_back(note);
   graph.metrics = {{"loss", graph.loss}};
   graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
   remove_dead_nodes(graph);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,11 +12,12 @@
 #include <thread>
 
 #include "shardrun/shardrun.h"
+#include "tests/graph/onnx_build.h"
 
 namespace shardrun {
 namespace {
 
-class Api : public testing::Test {
+class Api : public ::testing::Test {
  protected:
   Api() {
     std::filesystem::create_directories(folder_);
@@ -216,6 +218,32 @@ TEST_F(Api, CallbacksThatThrow) {
       Failure);
   options.on_step = nullptr;
   EXPECT_EQ(train(world, model, plan, options).losses.size(), 2u);
+}
+
+/// Said without --verbose: whose layers will not learn, and why.
+TEST_F(Api, LayersThatNoGradientReachesAreNoted) {
+  testing::ModelBuilder b;
+  b.input("x", {3, 2});
+  for (const char* name : {"enc.weight", "dec.weight"}) b.floats(name, {2, 2}, {1, 2, 3, 4});
+  b.node("MatMul", {"x", "enc.weight"}, {"h"});
+  b.node("Round", {"h"}, {"codes"});
+  b.node("MatMul", {"codes", "dec.weight"}, {"y"});
+  b.output("y");
+  testing::write_bytes(folder_ + "/rounded.onnx", b.model.SerializeAsString());
+  World world = World::threads(1);
+  ModelOptions options;
+  options.loss = "mse";
+  auto noted = [&](const std::string& text) {
+    const Model model = load_model(world, folder_ + "/rounded.onnx", options);
+    return std::any_of(model.notes().begin(), model.notes().end(), [&](const std::string& note) {
+      return note.find(text) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(
+      noted("no gradient of the loss reaches 'enc': 1 parameter does not learn; none passes "
+            "Round 'Round_1' (what a custom function does backward is not in the file"));
+  options.freeze = {"enc"};
+  EXPECT_FALSE(noted("no gradient of the loss reaches"));
 }
 
 }  // namespace
