@@ -51,6 +51,14 @@ CallNames::CallNames(const ModelFile& model, const std::vector<FlatNode>& nodes)
     }
   }
   for (const auto& [name, sources] : sources_) left_.insert(sources.begin(), sources.end());
+  for (const auto* list : {&model.proto.graph().input(), &model.proto.graph().output()}) {
+    for (const auto& value : *list) {
+      for (const auto& entry : value.metadata_props()) {
+        if (entry.key() == "pkg.torch.onnx.original_node_name")
+          renamed_[entry.value()] = value.name();
+      }
+    }
+  }
   for (const auto& input : model.proto.graph().input()) made_.insert(input.name());
   for (const FlatNode& node : nodes)
     made_.insert(node.proto.output().begin(), node.proto.output().end());
@@ -89,6 +97,9 @@ CallNames::Unmatched CallNames::unmatched(const CallGroup& group,
   for (Read& read : outside_reads(group, nodes))
     (is_stored(read.name) ? stored : out.reads).push_back(std::move(read));
   std::vector<std::string> arguments = group.call.values(), tensors;
+  for (std::string& argument : arguments) {
+    if (const auto it = renamed_.find(argument); it != renamed_.end()) argument = it->second;
+  }
   if (group.call.target == "aten.addmm" && !arguments.empty())
     // (bias, x, w), where Gemm has its bias last
     std::rotate(arguments.begin(), arguments.begin() + 1, arguments.end());

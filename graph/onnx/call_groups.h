@@ -64,6 +64,7 @@ class CallNames {
 
   std::set<std::string> floats_;                          // initialisers
   std::set<std::string> made_;                            // by nodes, and the graph's inputs
+  std::map<std::string, std::string> renamed_;            // as calls name inputs and outputs
   std::map<std::string, std::string> tensors_;            // p_a_weight -> a.weight
   std::map<std::string, std::set<std::string>> sources_;  // initialiser -> what it stands for
   std::set<std::string> left_;                            // all that some initialiser stands for

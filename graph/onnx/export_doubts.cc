@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "graph/onnx/exporter_names.h"
+#include "graph/onnx/fx_call.h"
 #include "graph/onnx/tensor_contents.h"
 
 namespace shardrun::importer {
@@ -182,18 +183,19 @@ std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
 std::string note_of_older(const std::vector<FlatNode>& nodes,
                           const std::vector<std::string>& unsure) {
   const std::vector<std::string> signs = signs_of_detach(nodes);
-  if (unsure.empty() && signs.empty()) return "";
-  std::string out = "this exporter tells neither parameters from buffers nor where detach() was: ";
+  std::string out =
+      "this exporter tells neither parameters from buffers nor where detach() was: all that the "
+      "loss depends on trains";
   if (!unsure.empty()) {
-    out += str(listed(unsure, 12), unsure.size() == 1 ? " trains" : " train",
+    out += str("; ", listed(unsure, 12), unsure.size() == 1 ? " trains" : " train",
                "; name what is a buffer with --freeze");
   }
   if (!signs.empty()) {
-    out += str(unsure.empty() ? "" : "; ", "a gradient flows through ", signs[0],
+    out += str("; a gradient flows through ", signs[0],
                signs.size() > 1 ? str(" (and ", signs.size() - 1, " more)") : "",
                ", as straight-through estimators and losses of two sides have it with detach()");
   }
-  return out + "; or export with torch.onnx.export(…, dynamo=True, optimize=False)";
+  return out + "; torch.onnx.export(…, dynamo=True, optimize=False) keeps both";
 }
 
 }  // namespace
@@ -235,7 +237,12 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
                                        const std::vector<std::string>& unsure) {
   std::vector<std::string> out;
   if (model.proto.producer_name() != "pytorch") return out;
-  const bool older = weights.kinds_are_guessed;
+  const bool older =
+      weights.kinds_are_guessed &&
+      std::any_of(weights.order.begin(), weights.order.end(),
+                  [&](const std::string& name) { return weights.by_name.at(name).trainable; }) &&
+      std::none_of(nodes.begin(), nodes.end(),
+                   [](const FlatNode& node) { return fx_call_of(node.proto).has_value(); });
   for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
                            older ? note_of_older(nodes, unsure) : std::string()}) {
     if (!note.empty()) out.push_back(std::move(note));

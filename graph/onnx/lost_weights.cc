@@ -200,11 +200,12 @@ class Restorer {
       report_.gone.push_back(name);
       if (folded_.count(name) == 0 && !freeze_.first_in(name)) unread.push_back(name);
     }
-    if (unread.empty() || !is_optimised()) return;
+    if (unread.empty()) return;
     SR_REQUIRE(gone_steps_.empty(), invalid_input, "the optimiser of PyTorch's exporter took out ",
                listed(gone_steps_), ", and of the parameters ", listed(unread),
                " nothing is left: they would not train; ", kRemedy,
                ", or name those with --freeze that need not train");
+    if (!is_optimised()) return;
     report_.notes.push_back(
         str("nothing in the graph reads the parameters ", listed(unread),
             " of the export's signature (other names of tied weights, or unused)"));
