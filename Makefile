@@ -13,7 +13,8 @@ PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 CTEST ?=
 JOBS ?= $(shell nproc)
-STEPS ?= 400
+STEPS ?= 800
+SEED ?= 0
 BENCH ?=
 
 # A container's root may run MPI, and more ranks than cores; each rank may use every core it is given.
@@ -38,9 +39,10 @@ $(BUILD)/docs.txt: README.md $(wildcard docs/*.md)
 	@mkdir -p $(BUILD) && cat $^ > $@
 
 run: build $(BUILD)/docs.txt
-	$(BUILD)/shardrun model gpt --preset tiny -o $(BUILD)/gpt-tiny.onnx
+	$(BUILD)/shardrun model gpt --preset tiny --seed $(SEED) -o $(BUILD)/gpt-tiny.onnx
 	$(MPIRUN) -np 2 $(BUILD)/shardrun train $(BUILD)/gpt-tiny.onnx --data text:$(BUILD)/docs.txt \
-	  --batch 8 --steps $(STEPS) --lr 1e-3 --schedule cosine --warmup 20 --eval-every 100
+	  --batch 8 --steps $(STEPS) --lr 3e-3 --schedule cosine --warmup $$(($(STEPS) / 8)) --eval-every 100 \
+	  --seed $(SEED)
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)

@@ -160,6 +160,11 @@ void check_patterns(const char* flag, const std::vector<std::string>& patterns, 
              "': no parameter's name matches; --verbose lists them");
 }
 
+/// AdamW is the optimizer of language models, and who trains those clips at 1.
+double clip_of(const ModelOptions& options) {
+  return options.clip.value_or(options.optimizer == "adamw" ? 1 : 0);
+}
+
 OptimizerOptions optimizer_options(const ModelOptions& options) {
   OptimizerOptions out;
   out.kind = options.optimizer;
@@ -170,7 +175,7 @@ OptimizerOptions optimizer_options(const ModelOptions& options) {
   out.nesterov = options.nesterov;
   out.weight_decay = options.weight_decay;
   out.decay_all = options.decay_all;
-  out.clip_norm = options.clip;
+  out.clip_norm = clip_of(options);
   out.accumulate = options.accumulate;
   return out;
 }
@@ -187,7 +192,7 @@ void check_options(const ModelOptions& o) {
   in_range("momentum", o.momentum, 0, 1);
   in_range("eps", o.eps, 0, 1);
   in_range("weight decay", o.weight_decay, 0, 1e6);
-  in_range("clip", o.clip, 0, 1e30);
+  in_range("clip", clip_of(o), 0, 1e30);
   SR_REQUIRE(!o.batch || *o.batch >= 1, invalid_input, "batch is ", *o.batch, ", wanted 1 or more");
 }
 
@@ -303,6 +308,10 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   auto impl = std::make_unique<Model::Impl>();
   impl->path = path;
   impl->options = options;
+  impl->options.clip = clip_of(options);
+  if (!options.clip && *impl->options.clip > 0)
+    impl->notes.push_back(str("clip: ", *impl->options.clip, " (assumed with ", options.optimizer,
+                              "; --clip 0 leaves gradients as they are)"));
   ImportReport report;
   ImportOptions import = import_options(options);
   if (wants_batch(path, options)) {
@@ -343,7 +352,7 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
     return std::string();
   });
   if (!impl) impl = at_boundary([&] { return build(path, options); });
-  nlohmann::json given = origin_json({"", "", options, 1});
+  nlohmann::json given = origin_json({"", "", impl->options, 1});
   for (const char* path : {"path", "ops", "data"}) given.erase(path);  // each machine's own
   require_same(world, "load_model", given);
   require_same(world, "load_model",

@@ -51,7 +51,10 @@ template <class T>
 json to_value(const T& value) {
   return value;
 }
-json to_value(const std::optional<int64_t>& value) { return value ? json(*value) : json(); }
+template <class T>
+json to_value(const std::optional<T>& value) {
+  return value ? json(*value) : json();
+}
 
 [[noreturn]] void wrong(const std::string& where, const json& got, const char* wanted) {
   std::string text = got.dump();
@@ -78,7 +81,8 @@ void read(const json& item, const std::string& where, T& out) {
   if (!number) wrong(where, item, "a whole number");
   out = *number;
 }
-void read(const json& item, const std::string& where, std::optional<int64_t>& out) {
+template <class T>
+void read(const json& item, const std::string& where, std::optional<T>& out) {
   if (!item.is_null()) read(item, where, out.emplace());
 }
 void read(const json& item, const std::string& where, std::vector<std::string>& out) {

@@ -25,6 +25,7 @@ class RankTrainer {
               const TrainOptions& options, bool recorded);
 
   const Arena& arena() const { return *arena_; }
+  const DataSource& data() const { return *data_; }
   const Profiler* profiler() const { return profiler_ ? &*profiler_ : nullptr; }
 
   /// From now on requests to stop are noted, and evaluate() looks out for them.

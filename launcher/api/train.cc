@@ -121,6 +121,10 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
     report.stopped = stopped;
     if (leader) {
       report.profile = std::move(profile);
+      if (const std::optional<TokenEntropy> entropy = trainer.data().entropy()) {
+        report.unigram_entropy = entropy->unigram;
+        report.bigram_entropy = entropy->bigram;
+      }
       report.allocated_bytes = allocated;
       report.seconds = seconds;
     }

@@ -7,6 +7,7 @@
 #include "batches.h"
 #include "model.h"
 #include "same_call.h"
+#include "text.h"
 #include "world.h"
 
 namespace shardrun {
@@ -71,7 +72,13 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
                "patience ", options.patience, ": waits for validations, but ",
                options.data.empty() ? "synthetic batches" : "--data " + options.data,
                " have no validation part; give data with val_mask, or --validation above 0");
-    return data->describe();
+    std::string line = data->describe();
+    if (const std::optional<TokenEntropy> entropy = data->entropy()) {
+      line += str(format("; counting tokens alone has a loss of %.4f", entropy->unigram),
+                  format(", pairs of them %.4f", entropy->bigram),
+                  " (the unigram and the bigram entropy)");
+    }
+    return line;
   });
 }
 

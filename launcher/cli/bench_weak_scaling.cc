@@ -178,7 +178,7 @@ class WeakScaling {
     add({own_program(), "train", file});
     if (o_.launcher == "threads") add({"--ranks", count});
     add({"--threads", std::to_string(*o_.threads), "--planner", row.planner, "--steps",
-         std::to_string(o_.steps + kWarmUp), "--validation", "0", "--dtype", o_.dtype, "--seed",
+         std::to_string(o_.steps + kWarmUp), "--validation", "0", "--clip", "0", "--dtype", o_.dtype, "--seed",
          std::to_string(o_.seed), "--report", report});
     words.insert(words.end(), model.train.begin(), model.train.end());
     if (!o_.memory.empty()) add({"--memory", o_.memory});

@@ -78,8 +78,8 @@ void add_step_options(CLI::App& app, Arguments& args) {
   app.add_option("--weight-decay", o.weight_decay, "On tensors of two or more dims")
       ->capture_default_str();
   app.add_flag("--decay-all", o.decay_all, "Weight decay on every tensor");
-  app.add_option("--clip", o.clip, "Clip gradients to this global norm; 0: off")
-      ->capture_default_str();
+  app.add_option("--clip", o.clip,
+                 "Clip gradients to this global norm; 0: off (default: 1 with adamw, else off)");
   app.add_option("--accumulate", o.accumulate, "Micro-batches of --batch samples a step")
       ->capture_default_str();
   app.add_option("--seed", args.train.seed, "Fresh weights, batches and dropout follow from it")

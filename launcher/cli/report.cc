@@ -112,6 +112,10 @@ void Progress::finish(const TrainReport& report) {
     std::printf("trained %zu steps in %.1f s: loss %.4f -> %.4f, %s\n", report.losses.size(),
                 report.seconds, report.losses.front(), report.losses.back(),
                 speed_text(mean).c_str());
+    if (report.bigram_entropy && !report.evals.empty()) {
+      std::printf("validation loss %.4f; counting tokens alone has %.4f, pairs of them %.4f\n",
+                  report.evals.back().val_loss, *report.unigram_entropy, *report.bigram_entropy);
+    }
   }
   if (report.evals.size() > 1 || best_.best_step) {
     std::printf("best validation: step %lld  loss %.4f%s\n", static_cast<long long>(best_.step),

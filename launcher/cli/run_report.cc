@@ -35,6 +35,10 @@ void RunReport::finish(const TrainReport& report) {
   const std::lock_guard lock(mutex_);
   json_["allocated_bytes"] = report.allocated_bytes;
   json_["seconds"] = report.seconds;
+  if (report.bigram_entropy) {
+    json_["unigram_entropy"] = *report.unigram_entropy;
+    json_["bigram_entropy"] = *report.bigram_entropy;
+  }
   if (const auto& stopped = report.stopped) {
     json_["stopped"] = {{"step", stopped->step}, {"signal", nullptr}};
     if (stopped->signal != 0) json_["stopped"]["signal"] = signal_name(stopped->signal);

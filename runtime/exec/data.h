@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/tensor.h"
+#include "exec/token_entropy.h"
 
 namespace shardrun {
 
@@ -68,6 +69,8 @@ class DataSource {
   virtual bool same_each_step() const { return false; }
   /// One line for people: "text:a.txt: 1115394 tokens, 1003854 to train, context 64".
   virtual std::string describe() const = 0;
+  /// Of a text, or of tokens of few kinds: of the first 16 MiB.
+  virtual std::optional<TokenEntropy> entropy() const { return std::nullopt; }
 };
 
 /// `spec` is one of

@@ -12,6 +12,7 @@ namespace {
 // Files up to this size are checked against the vocabulary when they are opened, others as they are
 // read.
 constexpr int64_t kCheckAtOpenBytes = 64 << 20;
+constexpr int64_t kCountedBytes = 16 << 20;  // for the entropy
 constexpr int64_t kWindowBytes = 4096;
 
 class TokenSource : public DataSource {
@@ -58,6 +59,15 @@ class TokenSource : public DataSource {
     return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ",
                windows_, " samples of ", context_, "), ", tokens_ - training_tokens_,
                " to validate");
+  }
+
+  std::optional<TokenEntropy> entropy() const override {
+    const int64_t kinds = token_bytes_ == 1 ? 256 : vocabulary_;
+    if (kinds == 0 || kinds > TokenCounts::kMostKinds) return std::nullopt;
+    TokenCounts counts(kinds);
+    for_each_token(std::min(tokens_, kCountedBytes / token_bytes_),
+                   [&](int64_t token, int64_t) { counts.add(token); });
+    return counts.entropy();
   }
 
  private:
@@ -152,12 +162,18 @@ class TokenSource : public DataSource {
 
   void check_all() const {
     if (vocabulary_ == 0 || (token_bytes_ == 1 && vocabulary_ >= 256)) return;
+    for_each_token(tokens_, [&](int64_t token, int64_t position) { checked(token, position); });
+  }
+
+  /// Calls f(token, position) for the first `count`.
+  template <class F>
+  void for_each_token(int64_t count, F f) const {
     constexpr int64_t kBlock = 1 << 18;
     std::vector<unsigned char> block(static_cast<size_t>(kBlock * token_bytes_));
-    for (int64_t begin = 0; begin < tokens_; begin += kBlock) {
-      const int64_t count = std::min(kBlock, tokens_ - begin);
-      load(begin, count, block.data());
-      for (int64_t i = 0; i < count; ++i) checked(token(block.data(), i), begin + i);
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      const int64_t size = std::min(kBlock, count - begin);
+      load(begin, size, block.data());
+      for (int64_t i = 0; i < size; ++i) f(token(block.data(), i), begin + i);
     }
   }
 

@@ -202,7 +202,7 @@ TEST_F(Failures, RanksThatAreGivenDifferentThings) {
   refused(job + " --lr 1e-3", job + " --lr 1e-2", {"rank 1 has lr 0.01, rank 0 has 0.001"});
   refused(job, "gpt.onnx --steps 4", {"rank 1 has steps 4, rank 0 has 3"});
   refused(job, job + " --seed 7", {"rank 1 has seed 7, rank 0 has 0"});
-  refused(job, job + " --clip 1", {"rank 1 has clip 1"});
+  refused(job, job + " --clip 2", {"rank 1 has clip 2"});
   refused(job, job + " --mesh 2", {"rank 1 has mesh '2', rank 0 has 'auto'"});
   refused(job, job + " --profile p.json", {"rank 1 has a profile true"});
   refused(job, "small.onnx --steps 3", {"rank 1 has a model whose step"});

@@ -129,6 +129,30 @@ TEST_F(Training, DropoutAndAccumulationAgree) {
       {{mpi(2), "", 0.75}, {threads(4), "--mesh 2x2", 0.55}});
 }
 
+/// As PyTorch's trainers of language models do; those of images and graphs do not.
+TEST_F(Training, AdamwClipsAtOneUnlessToldOtherwise) {
+  const std::string job = "even.onnx --data text:text.txt --batch 4 --steps 4 --lr 1e-2";
+  const auto losses = [&](const std::string& flags) {
+    return train(*at_, threads(1), job + flags).loss_texts;
+  };
+  const TrainingRun plain = train(*at_, threads(1), job);
+  EXPECT_NE(plain.outcome.out.find("clip: 1 (assumed with adamw"), std::string::npos)
+      << describe(plain.outcome);
+  EXPECT_EQ(plain.loss_texts, losses(" --clip 1"));
+  EXPECT_NE(plain.loss_texts, losses(" --clip 0"));
+  EXPECT_EQ(losses(" --optimizer sgd"), losses(" --optimizer sgd --clip 0"));
+  EXPECT_NE(losses(" --optimizer sgd"), losses(" --optimizer sgd --clip 0.1"));
+}
+
+/// What counting reaches is printed before the run and with its last loss.
+TEST_F(Training, TheEntropyOfATextIsPrinted) {
+  const TrainingRun run =
+      train(*at_, threads(1), "even.onnx --data text:text.txt --batch 4 --steps 2");
+  for (const char* text : {"; counting tokens alone has a loss of ", "validation loss ",
+                           "; counting tokens alone has ", ", pairs of them "})
+    EXPECT_NE(run.outcome.out.find(text), std::string::npos) << text << describe(run.outcome);
+}
+
 /// Dropout that did nothing would agree as well.
 TEST_F(Training, DropoutChangesLosses) {
   const std::string job = " --data text:text.txt --batch 4 --steps 3";
