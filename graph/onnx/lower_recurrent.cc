@@ -1,4 +1,6 @@
-// Lowering of LSTM, GRU and RNN: their steps are written out, one after the other.
+// Lowering of LSTM, GRU and RNN. An LSTM as frameworks have it is one op; the steps of all else are
+// written out, one after the other.
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -112,15 +114,48 @@ class Recurrence {
       for (size_t k = 0; k < states; ++k)
         last[k].push_back(b_.reshape(held[k], {1, batch_, hidden_}));
     }
+    set_outputs(of_directions, last);
+  }
+
+  /// An LSTM of the usual activations, all of whose samples have all steps.
+  bool is_plain_lstm() const {
+    const std::vector<std::string> usual = {"sigmoid", "tanh", "tanh"};
+    return lengths_ == kNone && !c_.has(7) &&
+           std::equal(activations_.begin(), activations_.begin() + 3, usual.begin()) &&
+           (directions == 1 ||
+            std::equal(activations_.begin() + 3, activations_.end(), usual.begin()));
+  }
+
+  /// x: of each direction's gates [S, B, 4 H].
+  void run_plain_lstm(const std::vector<V>& x) const {
+    std::vector<std::vector<V>> last(2);
+    std::vector<V> of_directions;
+    for (int64_t d = 0; d < directions; ++d) {
+      const bool back = reversed_ || d == 1;
+      const V seen = b_.reshape(x[static_cast<size_t>(d)], {steps_, batch_, 4, hidden_});
+      const V weights = b_.reshape(part(2, d), {4, hidden_, hidden_});
+      const std::vector<V> made = b_.add_n("lstm", {seen, weights, initial(5, d), initial(6, d)},
+                                           {{"reverse", int64_t{back}}});
+      of_directions.push_back(b_.reshape(made[0], {steps_, 1, batch_, hidden_}));
+      const int64_t end = back ? 0 : steps_ - 1;
+      for (size_t k = 0; k < last.size(); ++k)
+        last[k].push_back(b_.slice(made[k], 0, end, end + 1));
+    }
+    set_outputs(of_directions, last);
+  }
+
+ private:
+  /// of_directions: [S, 1, B, H] each. last: of each state, [1, B, H] of each direction.
+  void set_outputs(const std::vector<V>& of_directions,
+                   const std::vector<std::vector<V>>& last) const {
     const V y = b_.concat(of_directions, 1);  // [S, directions, B, H]
     if (c_.wants(0)) c_.out(0, batch_first_ ? b_.transpose(y, {2, 0, 1, 3}) : y);
-    for (size_t k = 0; k < states; ++k) {
+    for (size_t k = 0; k < last.size(); ++k) {
       const V state = b_.concat(last[k], 0);  // [directions, B, H]
       if (c_.wants(k + 1)) c_.out(k + 1, batch_first_ ? b_.transpose(state, {1, 0, 2}) : state);
     }
   }
 
- private:
   void require_shape(size_t input, const Shape& wanted) const {
     if (!c_.has(input)) return;
     const TensorType& type = b_.type(c_.in(input));
@@ -189,6 +224,7 @@ void lstm(NodeContext& c) {
     weights.push_back(r.part(2, d));
     if (c.has(7)) peepholes.push_back(r.part(7, d));
   }
+  if (r.is_plain_lstm()) return r.run_plain_lstm(x);
   r.run(2, [&](int64_t d, int64_t step, const std::vector<V>& before) -> std::vector<V> {
     const auto at = static_cast<size_t>(d);
     const V z = b.add("add", {r.of_step(x[at], step), r.recurrent(before[0], weights[at])});

@@ -177,7 +177,7 @@ namespace {
 std::vector<bool> loss_tail(const Graph& graph) {
   static const std::set<std::string> kBody = {
       "matmul",  "attention", "layer_norm",     "rms_norm",   "cross_entropy", "segment_softmax",
-      "softmax", "conv",      "conv_data_grad", "batch_norm", "max_pool"};
+      "softmax", "conv",      "conv_data_grad", "batch_norm", "max_pool",      "lstm"};
   std::vector<bool> feeds_body(graph.values().size(), false), tail(graph.nodes().size(), false);
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     const Node& node = graph.nodes()[n];
@@ -210,9 +210,9 @@ bool insists_on_f32(const Graph& graph, const Node& node, const std::vector<Valu
 }  // namespace
 
 Graph in_bf16(const Graph& graph) {
-  static const std::set<std::string> kF32 = {
-      "reduce_sum",         "reduce_max", "reduce_min",  "reduce_prod",
-      "reduce_sum_squares", "cumsum",     "log_softmax", "sum_pool"};
+  static const std::set<std::string> kF32 = {"reduce_sum",  "reduce_max",         "reduce_min",
+                                             "reduce_prod", "reduce_sum_squares", "cumsum",
+                                             "log_softmax", "sum_pool",           "lstm"};
   static const std::set<std::string> kProducts = {"matmul", "attention", "conv", "conv_data_grad"};
   const std::vector<bool> tail = loss_tail(graph);
   // The bias of the last layer stands in the tail, but what it is added to is a product: it stays

@@ -9,7 +9,8 @@ namespace shardrun {
 
 const KernelList& cpu_kernels() {
   static const KernelList list = [] {
-    const auto by_onednn = {cpu::matmul_kernels, cpu::conv_kernels, cpu::attention_kernels};
+    const auto by_onednn = {cpu::matmul_kernels, cpu::conv_kernels, cpu::attention_kernels,
+                            cpu::recurrence_kernels};
     const auto others = {cpu::pack_kernels,       cpu::elementwise_kernels, cpu::reduce_kernels,
                          cpu::movement_kernels,   cpu::indexing_kernels,    cpu::pool_kernels,
                          cpu::batch_norm_kernels, cpu::norm_kernels,        cpu::segment_kernels,

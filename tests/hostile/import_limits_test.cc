@@ -456,5 +456,14 @@ TEST(ImportLimits, WhateverTheFileSays) {
   }
 }
 
+/// What it costs to plan does not depend on how many steps there are.
+TEST(ImportLimits, AnLstmIsAFewNodesHoweverManyStepsItHas) {
+  TemporaryFolder folder;
+  ImportOptions options;
+  options.evaluate = run_reference;
+  EXPECT_LT(import_onnx(lstm(1000, false)(folder), options).nodes().size(), 12u);
+  EXPECT_GT(import_onnx(lstm(100, true)(folder), options).nodes().size(), 1000u);  // written out
+}
+
 }  // namespace
 }  // namespace shardrun
