@@ -57,7 +57,7 @@ Types infer_lstm_grad(const Node&, InTypes in) {
   return {in[2], first_of(states), first_of(states)};
 }
 
-/// The products; what a step does to each number beside them is little.
+/// The products; what else a step does to each number is little.
 template <size_t kOfGates>
 double flops(const Node&, InTypes in, InTypes) {
   return static_cast<double>(element_count(in[kOfGates].shape)) *
