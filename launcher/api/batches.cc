@@ -19,7 +19,14 @@ struct IndexUse {
   bool is_target = false;                // labels of a cross-entropy
   std::optional<int64_t> ignore = -100;  // the label that it leaves out
   std::vector<int64_t> columns;          // of the last dim, each its bound; 0: none
+  /// At place t of the last dim, element t + reads looks up a row of a parameter, and the logits
+  /// are compared with element t + offset: a model that shifts its labels itself has 1.
+  std::optional<int64_t> reads, offset;
 };
+
+void at_least(std::optional<int64_t>& most, int64_t value) {
+  most = most ? std::max(*most, value) : value;
+}
 
 void narrow(int64_t& bound, int64_t by) {
   if (by > 0 && (bound == 0 || by < bound)) bound = by;
@@ -27,9 +34,44 @@ void narrow(int64_t& bound, int64_t by) {
 
 /// Ops whose results are elements of their first operand, moved or cast.
 bool passes_on(const std::string& op) {
-  static const std::set<std::string> kOps = {"reshape", "cast",   "transpose", "slice",
-                                             "split",   "gather", "expand",    "squeeze"};
+  static const std::set<std::string> kOps = {"reshape", "cast",   "transpose", "slice", "split",
+                                             "gather",  "expand", "squeeze",   "pad"};
   return kOps.count(op) > 0;
+}
+
+/// How much earlier in the last dim result elements stand than they did in operand 0.
+int64_t moved_by(const Node& node) {
+  if (node.op == "slice") return node.attrs.ints("starts").back();
+  if (node.op == "pad") return -node.attrs.ints("before").back();
+  return 0;
+}
+
+/// By how many positions logits of [batch, positions, classes] were cut at their front.
+int64_t logits_offset(const Graph& graph, ValueId id) {
+  int64_t out = 0;
+  while (graph.value(id).producer >= 0) {
+    const Node& node = graph.node(graph.value(id).producer);
+    if (node.op == "slice" && graph.type(id).shape.size() == 3) {
+      out += node.attrs.ints("starts")[1];
+    } else if (node.op != "reshape" && node.op != "cast" && node.op != "transpose") {
+      break;
+    }
+    id = node.inputs[0];
+  }
+  return out;
+}
+
+/// Rows of a parameter, perhaps cast or masked: an embedding's table.
+bool is_table(const Graph& graph, ValueId id, int depth = 0) {
+  constexpr int kDeepest = 6;
+  const Value& value = graph.value(id);
+  if (value.producer < 0) return value.role == Role::parameter || value.role == Role::state;
+  const Node& node = graph.node(value.producer);
+  return depth < kDeepest &&
+         std::any_of(node.inputs.begin(), node.inputs.end(),
+                     [&](ValueId in) { return is_table(graph, in, depth + 1); }) &&
+         std::none_of(node.inputs.begin(), node.inputs.end(),
+                      [&](ValueId in) { return graph.value(in).role == Role::batch; });
 }
 
 /// Which columns of operand 0, its last dim, result `r` holds: {first, count}. None: not whole
@@ -75,7 +117,9 @@ IndexUse index_use(const Graph& graph, ValueId id) {
         use.is_target = true;
         const int64_t ignore = node.attrs.i("ignore_index", -100);
         use.ignore = ignore == kNoIgnoredLabel ? std::nullopt : std::optional(ignore);
+        use.offset = -logits_offset(graph, node.inputs[0]);
       }
+      if (node.op == "gather" && i == 1 && is_table(graph, node.inputs[0])) at_least(use.reads, 0);
       for (size_t r = 0; i == 0 && passes_on(node.op) && r < node.outputs.size(); ++r) {
         const IndexUse beyond = index_use(graph, node.outputs[r]);
         const auto taken = columns_taken(graph, node, r);
@@ -87,9 +131,11 @@ IndexUse index_use(const Graph& graph, ValueId id) {
         } else {
           narrow(bound, beyond.bound);
         }
+        if (beyond.reads) at_least(use.reads, *beyond.reads + moved_by(node));
         if (beyond.is_target) {
           use.is_target = true;
           use.ignore = beyond.ignore;
+          use.offset = beyond.offset.value_or(0) + moved_by(node);
         }
       }
       narrow(use.bound, bound);
@@ -105,19 +151,67 @@ IndexUse index_use(const Graph& graph, ValueId id) {
 
 }  // namespace
 
+namespace {
+
+/// Of a model that brings a loss in which nothing shows labels: the integer input that is called
+/// like a target, or the second of two, if only the first has an embedding.
+BatchField* guessed_target(std::vector<BatchField>& fields, const std::vector<IndexUse>& uses) {
+  std::vector<size_t> integers;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const DType dtype = fields[i].type.dtype;
+    if (is_float(dtype) || dtype == DType::boolean || fields[i].type.shape.empty()) continue;
+    if (is_named_as_target(fields[i].name)) return &fields[i];
+    integers.push_back(i);
+  }
+  const bool tells = integers.size() == 2 && uses[integers[0]].reads && !uses[integers[1]].reads &&
+                     fields[integers[0]].type.shape == fields[integers[1]].type.shape;
+  return tells ? &fields[integers[1]] : nullptr;
+}
+
+}  // namespace
+
 std::vector<BatchField> batch_fields(const Graph& graph) {
   std::vector<BatchField> fields;
+  std::vector<IndexUse> uses;
   for (ValueId id : graph.with_role(Role::batch)) {
     BatchField field;
     field.name = graph.value(id).name;
     field.type = graph.type(id);
-    const IndexUse use = is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id);
+    uses.push_back(is_float(field.type.dtype) ? IndexUse{} : index_use(graph, id));
+    const IndexUse& use = uses.back();
     field.bound = use.bound;
     field.column_bounds = use.columns;
     field.ignore = use.ignore;
+    field.shift = std::max<int64_t>(0, 1 - use.offset.value_or(0));
     field.role =
         field.name == kTarget || use.is_target ? BatchField::Role::target : BatchField::Role::input;
     fields.push_back(std::move(field));
+  }
+  const auto is_target = [](const BatchField& f) { return f.role == BatchField::Role::target; };
+  const auto targets = std::count_if(fields.begin(), fields.end(), is_target);
+  if (targets == 0) {
+    if (BatchField* target = guessed_target(fields, uses)) {
+      target->role = BatchField::Role::target;
+      target->ignore = std::nullopt;
+    }
+  }
+  // A model that takes tokens alone, and compares its logits with these.
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const bool alone = std::none_of(fields.begin(), fields.end(), [&](const BatchField& other) {
+      return &other != &fields[i] && other.type == fields[i].type;
+    });
+    if (uses[i].is_target && uses[i].reads && alone) fields[i].role = BatchField::Role::input;
+  }
+  return fields;
+}
+
+std::vector<BatchField> batch_fields(const Graph& graph, const TrainOptions& options) {
+  std::vector<BatchField> fields = batch_fields(graph);
+  const std::string& shift = options.target_shift;
+  SR_REQUIRE(shift == "auto" || shift == "0" || shift == "1", invalid_input, "target-shift '",
+             shift, "' is not one of auto, 0, 1");
+  for (BatchField& field : fields) {
+    if (shift != "auto") field.shift = shift == "1" ? 1 : 0;
   }
   return fields;
 }
@@ -132,7 +226,74 @@ std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions&
   data.augment = options.augment;
   data.normalise = options.normalise;
   data.sort_edges = options.sort_edges;
-  return open_data(options.data, batch_fields(graph), data);
+  return open_data(options.data, batch_fields(graph, options), data);
+}
+
+namespace {
+
+bool is_of_tokens(const BatchField& field) {
+  return (field.type.dtype == DType::i32 || field.type.dtype == DType::i64) &&
+         field.type.shape.size() == 2 && field.type.shape[1] > 1;
+}
+
+/// The first training batch.
+std::vector<int64_t> first_batch(const DataSource& data, const BatchField& field) {
+  Tensor tensor(field.type);
+  data.read(0, Split::training, field, full_box(field.type.shape), tensor.data());
+  return tensor.to_ints();
+}
+
+/// Is every target that counts the token `shift` behind its own place?
+bool are_shifted_by(int64_t shift, const std::vector<int64_t>& targets, const BatchField& target,
+                    const std::vector<int64_t>& tokens) {
+  const int64_t context = target.type.shape[1];
+  int64_t counted = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(targets.size()); ++i) {
+    const int64_t at = targets[static_cast<size_t>(i)];
+    if (i % context + shift >= context || (target.ignore && at == *target.ignore)) continue;
+    if (at != tokens[static_cast<size_t>(i + shift)]) return false;
+    ++counted;
+  }
+  return counted > 0;
+}
+
+}  // namespace
+
+std::string note_on_labels(const Graph& graph, const TrainOptions& options,
+                           const DataSource& data) {
+  const std::vector<BatchField> fields = batch_fields(graph);
+  for (const BatchField& target : fields) {
+    if (!is_of_tokens(target)) continue;
+    const IndexUse use = index_use(graph, graph.find(target.name));
+    if (use.is_target && use.reads && *use.reads >= use.offset.value_or(0)) {
+      return str("the loss compares the logits with '", target.name,
+                 "', which the model also reads: unless it hides some of these tokens, it learns "
+                 "to copy them; an export that got one tensor both as tokens and as targets "
+                 "becomes so: give it another (targets.clone())");
+    }
+    if (target.role != BatchField::Role::target || options.data.empty()) continue;
+    for (const BatchField& tokens : fields) {
+      if (tokens.role != BatchField::Role::input || !is_of_tokens(tokens) ||
+          tokens.type.shape != target.type.shape)
+        continue;
+      const std::vector<int64_t> read = first_batch(data, tokens),
+                                 wanted = first_batch(data, target);
+      const bool same = are_shifted_by(0, wanted, target, read);
+      if (same == are_shifted_by(1, wanted, target, read)) continue;  // or all tokens are one
+      if (same && target.shift == 1) {
+        return str("the targets '", target.name, "' are the tokens of '", tokens.name,
+                   "' themselves, and the model's loss compares them with its logits as they are: "
+                   "it learns to copy; each target has to be the next token (",
+                   "--target-shift 1 for text: and tokens:)");
+      }
+      if (!same && target.shift == 0) {
+        return str("the targets '", target.name, "' are the next tokens of '", tokens.name,
+                   "' already, and the model's loss shifts them once more: it learns to skip a "
+                   "token; give it the tokens themselves (--target-shift 0 for text: and tokens:)");
+      }
+    }
+  }
+  return "";
 }
 
 nlohmann::json data_of_rank(const DataSource& data, const TrainOptions& options) {

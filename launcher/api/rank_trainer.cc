@@ -31,7 +31,7 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
       arena_(std::make_shared<Arena>(programs_.arena_bytes(), on.comm())),
       train_(programs_.train, backend().kernels, on.comm(), model.options.seed, arena_,
              /*initialise=*/true, on.device()),
-      fields_(batch_fields(model.train)),
+      fields_(batch_fields(model.train, options)),
       data_(open_batches(model.train, options)),
       spec_(options.data),
       schedule_(make_schedule(options)),

@@ -32,6 +32,7 @@ nlohmann::json given(const TrainOptions& o) {
   return {{"augment", o.augment},
           {"normalise", o.normalise},
           {"sort_edges", o.sort_edges},
+          {"target_shift", o.target_shift},
           {"steps", o.steps},
           {"lr", o.lr},
           {"min_lr", o.min_lr},
@@ -78,6 +79,8 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
                   format(", pairs of them %.4f", entropy->bigram),
                   " (the unigram and the bigram entropy)");
     }
+    if (const std::string note = note_on_labels(model.impl().train, options, *data); !note.empty())
+      line += "\nnote: " + note;
     return line;
   });
 }

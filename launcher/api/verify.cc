@@ -95,7 +95,7 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
     Communicator* mpi = ranks > 1 ? world.impl().mpi.get() : nullptr;
     const std::vector<ReplayAct> acts = acts_of(model.impl(), impl);
 
-    const std::vector<BatchField> fields = batch_fields(model.impl().train);
+    const std::vector<BatchField> fields = batch_fields(model.impl().train, options);
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
     if (mpi) require_same(*mpi, "verify", data_of_rank(*data, options));
     ReplayOptions replay_options;

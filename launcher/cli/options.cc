@@ -138,6 +138,11 @@ void add_train_options(CLI::App& app, Arguments& args) {
                  "rows (of a matrix, to a sum of 1), data (images, to mean 0 and deviation 1), or "
                  "MEAN/DEVIATION, a number for each channel");
   app.add_flag("--sort-edges", o.sort_edges, kSortEdges);
+  app.add_option(
+         "--target-shift", o.target_shift,
+         "text: and tokens: by how many tokens targets are behind the inputs: 0 or 1; auto: "
+         "1, or 0 where the model's loss shifts them itself")
+      ->capture_default_str();
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--lr", o.lr, "Learning rate")->capture_default_str();
   app.add_option("--min-lr", o.min_lr, "Where the schedule ends")->capture_default_str();

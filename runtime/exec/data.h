@@ -27,6 +27,9 @@ struct BatchField {
   /// has none. `bound` is then the least of them. Empty: `bound` holds for all.
   std::vector<int64_t> column_bounds = {};
   Role role = Role::input;
+  /// Of a target of tokens: how many tokens behind the input its own begin. 1: the model compares
+  /// its logits with the target as it is; 0: it shifts the target itself.
+  int64_t shift = 1;
   /// A target of this value is legal though outside the bound, and left out of the loss
   /// (ignore_index). None: the loss counts every target.
   std::optional<int64_t> ignore = -100;
@@ -79,16 +82,18 @@ class DataSource {
 ///   tokens:FILE   little-endian uint16 tokens, or uint32 where the vocabulary is beyond 65536;
 ///                 tokens:FILE:uint16 and tokens:FILE:uint32 say which
 ///   npy:F,F,…     one array per field, in the order of `fields`; or NAME=F,NAME=F,…
-///   npz:FILE      arrays named as the fields; npz:FILE,FIELD=ARRAY,… for others. The field
-///                 'target' takes an array target, targets, labels or y
+///   npz:FILE      arrays named as the fields; npz:FILE,FIELD=ARRAY,… for others. A target takes
+///                 an array target, targets, labels, label or y
 ///   idx:I,L       images and labels in MNIST's format, gzipped or not; idx:I,L,I,L has a test part
 ///   cifar:FOLDER  CIFAR's binary batches, test batch included; or cifar:F,F,… for single ones;
 ///                 cifar100: for two labels an image, of which the second counts
 ///
 /// Tokens: the field of role input is [samples, context] and takes context tokens from where a
-/// sample starts; that of role target ([samples, context], or flat) takes those one later. An epoch
-/// is all windows of `context` tokens, laid end to end from a random phase, in a shuffled order: a
-/// sample comes once an epoch, and other epochs cut the text elsewhere.
+/// sample starts; that of role target ([samples, context], or flat) takes those `shift` later. Of
+/// further inputs [samples, context], 'attention_mask' is all ones, 'token_type_ids' zeros, and
+/// 'position_ids' counts from 0. An epoch is all windows of `context` tokens, laid end to end from
+/// a random phase, in a shuffled order: a sample comes once an epoch, and other epochs cut the text
+/// elsewhere.
 ///
 /// Arrays: dim 0 counts samples, the rest is as the field's ([samples, H, W] fit [batch, 1, H, W]);
 /// an epoch is a shuffled order of the samples. The archive's boolean arrays train_mask, val_mask
@@ -106,6 +111,9 @@ class DataSource {
 /// bound, fields that the source cannot fill.
 std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<BatchField> fields,
                                       const DataOptions& options);
+
+/// target, targets, labels, label, y: what targets are called.
+bool is_named_as_target(const std::string& field);
 
 /// The files that `spec` names. A folder is one.
 std::vector<std::string> files_of_data(const std::string& spec);

@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-constexpr const char* kTargetNames[] = {"target", "targets", "labels", "y"};
+constexpr const char* kTargetNames[] = {"target", "targets", "labels", "label", "y"};
 constexpr const char* kMaskNames[] = {"train_mask", "val_mask", "test_mask"};
 constexpr const char* kEdges = "edge_index";
 
@@ -56,7 +56,7 @@ struct NpzSpec {
       return array;
     }
     if (const StoredArray* array = arrays.find(field)) return array;
-    if (field != kTargetNames[0]) return nullptr;
+    if (!is_named_as_target(field)) return nullptr;
     for (const char* name : kTargetNames) {
       if (const StoredArray* array = arrays.find(name)) return array;
     }
@@ -317,6 +317,11 @@ std::unique_ptr<DataSource> open_arrays(const std::string& spec, const std::stri
   if (kind == "npz") return open_npz_file(spec, rest, std::move(fields), options);
   if (kind == "idx") return open_idx_files(spec, rest, std::move(fields), options);
   return open_cifar_files(spec, rest, kind == "cifar" ? 1 : 2, std::move(fields), options);
+}
+
+bool is_named_as_target(const std::string& field) {
+  return std::find(std::begin(kTargetNames), std::end(kTargetNames), field) !=
+         std::end(kTargetNames);
 }
 
 namespace {

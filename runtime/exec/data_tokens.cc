@@ -30,8 +30,12 @@ class TokenSource : public DataSource {
 
   void read(int64_t batch, Split split, const BatchField& field, const Box& box,
             void* out) const override {
+    if (field.role == BatchField::Role::input && field.name != input_) {
+      fill_beside(field, box, out);
+      return;
+    }
     const bool validation = split == Split::validation;
-    const int64_t shift = field.role == BatchField::Role::target ? 1 : 0;
+    const int64_t shift = field.role == BatchField::Role::target ? shift_ : 0;
     int64_t sample = -1, start = 0, first = 0, end = 0;  // of the sample at hand, and of the window
     std::array<unsigned char, kWindowBytes> window;      // a part of it, as in the file
     for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
@@ -56,9 +60,13 @@ class TokenSource : public DataSource {
   }
 
   std::string describe() const override {
+    const std::string targets =
+        target_.empty()
+            ? std::string()
+            : str("; targets are ", shift_ == 0 ? "the same tokens" : "the tokens behind them");
     return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ",
                windows_, " samples of ", context_, "), ", tokens_ - training_tokens_,
-               " to validate");
+               " to validate", targets);
   }
 
   std::optional<TokenEntropy> entropy() const override {
@@ -71,10 +79,28 @@ class TokenSource : public DataSource {
   }
 
  private:
+  /// What a text says of an input beside its tokens: all of them count, they are of one segment,
+  /// and where they stand.
+  static bool is_beside(const BatchField& field) {
+    return field.role == BatchField::Role::input && field.type.shape.size() == 2 &&
+           (field.name == "attention_mask" || field.name == "token_type_ids" ||
+            field.name == "position_ids");
+  }
+  static void fill_beside(const BatchField& field, const Box& box, void* out) {
+    const int64_t context = field.type.shape[1];
+    for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
+      store_integer(out, field.type.dtype, i,
+                    field.name == "attention_mask" ? 1
+                    : field.name == "position_ids" ? index % context
+                                                   : 0);
+    });
+  }
+
   void take_fields(const std::vector<BatchField>& fields) {
     const BatchField* input = nullptr;
     const BatchField* target = nullptr;
     for (const BatchField& field : fields) {
+      if (is_beside(field)) continue;
       const bool integer = field.type.dtype == DType::i32 || field.type.dtype == DType::i64;
       const BatchField*& place = field.role == BatchField::Role::input ? input : target;
       SR_REQUIRE(
@@ -88,10 +114,13 @@ class TokenSource : public DataSource {
         invalid_input, "--data ", spec_,
         ": tokens need an integer input of shape [samples, context], got ",
         input == nullptr ? "none" : str("'", input->name, "' ", input->type));
+    input_ = input->name;
     samples_ = input->type.shape[0];
     context_ = input->type.shape[1];
     vocabulary_ = input->bound;
     if (target == nullptr) return;
+    target_ = target->name;
+    shift_ = target->shift;
     SR_REQUIRE(element_count(target->type.shape) == samples_ * context_, invalid_input, "--data ",
                spec_, ": target '", target->name, "' is ", target->type,
                ", wanted one token for each of ", input->type, " '", input->name, "'");
@@ -177,11 +206,11 @@ class TokenSource : public DataSource {
     }
   }
 
-  std::string spec_;
+  std::string spec_, input_, target_;
   DataFile file_;
   int token_bytes_;
   DataOptions options_;
-  int64_t samples_ = 0, context_ = 0, vocabulary_ = 0;
+  int64_t samples_ = 0, context_ = 0, vocabulary_ = 0, shift_ = 1;
   int64_t tokens_ = 0, training_tokens_ = 0, windows_ = 0, validation_batches_ = 0;
 };
 

@@ -427,6 +427,30 @@ TEST_F(DataTest, TheShortestFileTrainsWithoutValidation) {
   EXPECT_EQ(read_all<int64_t>(*data, 9, fields[1])[15], '8');
 }
 
+/// Models of transformers take more than tokens, and shift their labels themselves.
+TEST_F(DataTest, TextFillsWhatModelsOfTokensTake) {
+  std::vector<BatchField> fields = token_fields(2, 4, 256);
+  fields[1].name = "labels";
+  fields[1].shift = 0;
+  fields.push_back(field("attention_mask", DType::f32, {2, 4}));
+  fields.push_back(field("token_type_ids", DType::i64, {2, 4}, 2));
+  fields.push_back(field("position_ids", DType::i64, {2, 4}, 4));
+  const auto data =
+      open_data("text:" + write("a.txt", std::string(80, 'a') + "bcdefgh"), fields, {});
+  EXPECT_NE(data->describe().find("targets are the same tokens"), std::string::npos);
+  const Box whole = {{0, 2}, {0, 4}};
+  for (int64_t batch = 0; batch < 8; ++batch) {
+    EXPECT_EQ(read<int64_t>(*data, batch, fields[0], whole),
+              read<int64_t>(*data, batch, fields[1], whole));
+  }
+  EXPECT_EQ(read<float>(*data, 0, fields[2], whole), std::vector<float>(8, 1));
+  EXPECT_EQ(read<int64_t>(*data, 0, fields[3], whole), std::vector<int64_t>(8, 0));
+  EXPECT_EQ(read<int64_t>(*data, 0, fields[4], {{1, 1}, {1, 3}}), (std::vector<int64_t>{1, 2, 3}));
+  fields.push_back(field("other", DType::i64, {2, 4}));
+  EXPECT_NE(open_error("text:" + (folder_ / "a.txt").string(), fields).find("'other'"),
+            std::string::npos);
+}
+
 TEST(Tokens, AreCountedOnTheFirstIntegerMatrix) {
   EXPECT_EQ(tokens_per_batch(token_fields(4, 8, 10)), 32);
   EXPECT_EQ(tokens_per_batch({field("x", DType::f32, {4, 8}),

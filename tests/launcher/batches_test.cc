@@ -87,5 +87,81 @@ TEST(BatchFields, ColumnsHaveTheirOwnBounds) {
   EXPECT_TRUE(all[all.size() - 2].column_bounds.empty());
 }
 
+/// Labels [2, 6] as `from` 1 on or not, compared with the logits of a table's rows.
+struct TokenModel {
+  Graph g;
+  ValueId tokens = g.add_input("tokens", {DType::i64, {2, 6}}, Role::batch);
+  ValueId table = g.add_persistent("table", {DType::f32, {9, 4}}, Role::parameter, Source{});
+
+  ValueId slice(ValueId id, std::vector<int64_t> starts, const std::vector<int64_t>& ends) {
+    const std::vector<int64_t> steps(starts.size(), 1);
+    return g.add("slice", {id}, {{"starts", std::move(starts)}, {"ends", ends}, {"steps", steps}});
+  }
+  ValueId logits() { return g.add("gather", {table, tokens}, {{"axis", int64_t{0}}}); }
+  void compare(ValueId logits, ValueId labels) {
+    g.outputs.push_back(g.add_node("cross_entropy", {logits, labels})[0]);
+  }
+  BatchField field(const std::string& name) const {
+    for (const BatchField& f : batch_fields(g)) {
+      if (f.name == name) return f;
+    }
+    return {};
+  }
+};
+
+TEST(BatchFields, LabelsThatTheModelShiftsAreTheTokensThemselves) {
+  TokenModel plain, cut, padded;
+  for (TokenModel* m : {&plain, &cut, &padded}) {
+    const ValueId labels = m->g.add_input("labels", {DType::i64, {2, 6}}, Role::batch);
+    if (m == &plain) m->compare(m->logits(), labels);
+    if (m == &cut)  // logits[:, :-1] with labels[:, 1:]
+      m->compare(m->slice(m->logits(), {0, 0, 0}, {2, 5, 4}), m->slice(labels, {0, 1}, {2, 6}));
+    if (m != &padded) continue;  // logits with pad(labels)[:, 1:]
+    const ValueId wide = m->g.add("pad", {labels},
+                                  {{"before", Shape{0, 0}},
+                                   {"after", Shape{0, 1}},
+                                   {"mode", std::string("constant")},
+                                   {"value", -100.0}});
+    m->compare(m->logits(), m->slice(wide, {0, 1}, {2, 7}));
+  }
+  EXPECT_EQ(plain.field("labels").shift, 1);
+  EXPECT_EQ(cut.field("labels").shift, 0);
+  EXPECT_EQ(padded.field("labels").shift, 0);
+  EXPECT_EQ(plain.field("labels").role, BatchField::Role::target);
+  EXPECT_EQ(plain.field("tokens").role, BatchField::Role::input);
+  TrainOptions asked;
+  asked.target_shift = "0";
+  EXPECT_EQ(batch_fields(plain.g, asked)[1].shift, 0);
+  asked.target_shift = "2";
+  EXPECT_THROW(batch_fields(plain.g, asked), Error);
+  // Logits cut at their front are compared with earlier labels: places 1 … 5 with labels 1 … 5.
+  TokenModel front;
+  const ValueId labels = front.g.add_input("labels", {DType::i64, {2, 6}}, Role::batch);
+  front.compare(front.slice(front.logits(), {0, 1, 0}, {2, 6, 4}),
+                front.slice(labels, {0, 1}, {2, 6}));
+  EXPECT_EQ(front.field("labels").shift, 1);
+}
+
+/// Tokens that the loss is compared with, too, stay an input if they are alone.
+TEST(BatchFields, TokensThatAreTheirOwnTargetsAreAnInput) {
+  TokenModel m;
+  m.compare(m.slice(m.logits(), {0, 0, 0}, {2, 5, 4}), m.slice(m.tokens, {0, 1}, {2, 6}));
+  EXPECT_EQ(m.field("tokens").role, BatchField::Role::input);
+}
+
+TEST(BatchFields, ATargetIsGuessedWhereNothingShowsOne) {
+  const auto role = [](const char* name, bool embedded) {
+    TokenModel m;
+    const ValueId other = m.g.add_input(name, {DType::i64, {2, 6}}, Role::batch);
+    m.g.outputs = {m.logits(), m.g.add("cast", {other}, {{"to", std::string("f32")}})};
+    if (embedded)
+      m.g.outputs.push_back(m.g.add("gather", {m.table, other}, {{"axis", int64_t{0}}}));
+    return m.field(name).role;
+  };
+  EXPECT_EQ(role("following", false), BatchField::Role::target);
+  EXPECT_EQ(role("segments", true), BatchField::Role::input);
+  EXPECT_EQ(role("labels", true), BatchField::Role::target);
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -251,6 +251,9 @@ struct TrainOptions {
   std::string augment;      // images: "", crop=4, flip, crop=4,flip
   std::string normalise;    // "", rows, data, MEAN/DEVIATION
   bool sort_edges = false;  // a graph's edges in the order of their targets
+  /// text and tokens: by how many tokens targets are behind the inputs, 0 or 1; auto: 1, or 0 where
+  /// the model's loss shifts them itself.
+  std::string target_shift = "auto";
   int64_t steps = 20;
   double lr = 3e-4, min_lr = 0;
   std::string schedule = "constant";  // constant, linear, cosine
@@ -307,7 +310,8 @@ struct TrainReport {
 };
 
 /// What train() checks before it starts (options, the data, the files that it will write), so that
-/// a caller hears of it before a long search for a plan. Returns a line about the data, on rank 0.
+/// a caller hears of it before a long search for a plan. Returns a line about the data, on rank 0,
+/// and behind it a note where the targets of a model of tokens are shifted wrongly.
 /// Throws Failure(call).
 std::string check_training(World& world, const Model& model, const TrainOptions& options);
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
