@@ -22,7 +22,7 @@ inline constexpr ValueId kNoValue = -1;
 ///   batch      a slice of the global batch, new each micro-batch (tokens, images, targets)
 ///   scalar     one number that the host sets before each step (lr, step …); always replicated
 ///   parameter  persistent, trained or frozen
-///   state      persistent, made by the optimizer or an op (momentum, accumulated gradients)
+///   state      persistent, moved by the step (momentum, accumulated gradients, running averages)
 ///   constant   persistent, never changes (masks, tables)
 enum class Role { computed, batch, scalar, parameter, state, constant };
 /// Is it there from step to step?

@@ -63,6 +63,12 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     if (it != graph.trainable.end() && it->second) params.push_back(id);
   }
   SR_REQUIRE(!params.empty(), invalid_input, "no parameter is trainable");
+  // What the loss reads of each: where forward() changes one, the update goes on from there.
+  std::vector<ValueId> read;
+  for (ValueId id : params) {
+    const auto changed = graph.updates.find(id);
+    read.push_back(changed == graph.updates.end() ? id : changed->second);
+  }
 
   ValueId loss = graph.loss;
   ValueId scaled_loss = loss;
@@ -72,7 +78,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
         graph.add("mul", {loss, fill(graph, dtype, 1.0 / options.accumulate, "accumulate/share")},
                   {}, "loss/share");
   }
-  std::vector<ValueId> grads = differentiate(graph, scaled_loss, params);
+  std::vector<ValueId> grads = differentiate(graph, scaled_loss, read);
   for (size_t i = 0; i < params.size(); ++i) {
     SR_REQUIRE(grads[i] != kNoValue, invalid_input, "parameter '", graph.value(params[i]).name,
                "' is trainable but the loss does not depend on it; freeze it");
@@ -114,7 +120,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     };
     if (options.kind == "sgd") {
       const ValueId buffer = add_state("momentum/");
-      const auto next = graph.add_node("sgd", {p, grads[i], buffer, lr, step, clip_scale},
+      const auto next = graph.add_node("sgd", {read[i], grads[i], buffer, lr, step, clip_scale},
                                        {{"momentum", options.momentum},
                                         {"weight_decay", decay},
                                         {"nesterov", int64_t{options.nesterov}}},
@@ -124,7 +130,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     } else {
       const ValueId m = add_state("adam_m/");
       const ValueId v = add_state("adam_v/");
-      const auto next = graph.add_node("adamw", {p, grads[i], m, v, lr, step, clip_scale},
+      const auto next = graph.add_node("adamw", {read[i], grads[i], m, v, lr, step, clip_scale},
                                        {{"beta1", options.beta1},
                                         {"beta2", options.beta2},
                                         {"eps", options.eps},

@@ -20,11 +20,11 @@ struct OptimizerOptions {
   int accumulate = 1;      // micro-batches a step; gradients and the loss are their mean
 };
 
-/// Names of the scalars that the host sets before each step.
-inline constexpr const char* kLearningRate = "lr";  // f32
-inline constexpr const char* kStep = "step";        // i64, from 1
+/// Names of the scalars that the host sets before each step; no tensor of a model is called so.
+inline constexpr const char* kLearningRate = "update/lr";  // f32
+inline constexpr const char* kStep = "update/step";        // i64, from 1
 inline constexpr const char* kRandomStep =
-    "random_step";  // i64, one more each micro-batch: dropout
+    "random/step";  // i64, one more each micro-batch: dropout
 
 /// Differentiates graph.loss with respect to every trainable parameter and appends accumulation,
 /// the gradients' norm, clipping and the update (Phase::update). Adds metrics "loss", "grad_norm".

@@ -357,7 +357,8 @@ std::vector<Placements> BaselineDemands::held(ValueId id) const {
     } else if (value.role == Role::parameter) {
       out.push_back(kind != Baseline::fsdp ? kReplicated : follows ? kAnyPlacement : all_cuts(id));
     } else {
-      out.push_back(follows ? kAnyPlacement : kReplicated);
+      // A tensor of the model may keep something of each sample.
+      out.push_back(follows ? kAnyPlacement : kReplicated | cuts(id, batch_));
     }
   }
   return out;

@@ -191,7 +191,8 @@ class Lowering {
       ++index;
     }
     for (const auto& [persistent, next] : graph_.updates) {
-      if (phase_of(next) != phase_) continue;
+      const bool is_made = graph_.value(next).producer >= 0;  // an input is kept in each micro-batch
+      if ((is_made ? phase_of(next) : Phase::micro) != phase_) continue;
       const Sharding* held = copies_.produced(persistent);
       updates_.push_back({copies_.in(persistent, held), kept(next, held, copies_.in(next, held)),
                           graph_.value(persistent).name});

@@ -52,7 +52,7 @@ bool computed_by_tensorflow(const std::string& name);
 /// ("…/batchnorm/sub:0"), TensorFlow or tf2onnx of a convolution's weight.
 bool is_folded_norm(const std::string& name);
 
-/// "'a', 'b' and 3 more".
+/// "'a', 'b' and 3 more", for messages.
 std::string listed(const std::vector<std::string>& names, size_t shown = 8);
 
 }  // namespace shardrun::importer

@@ -269,8 +269,8 @@ void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& g
   }
 }
 
-void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph) {
-  std::set<std::string> needed;
+void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
+               std::set<std::string> needed) {
   for (const auto& output : graph.output()) needed.insert(output.name());
   std::vector<FlatNode> kept;
   for (size_t i = nodes.size(); i-- > 0;) {

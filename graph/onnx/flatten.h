@@ -59,8 +59,9 @@ class Flattener {
 void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
                  const std::function<bool(const std::string&)>& is_outer);
 
-/// Drops nodes whose results neither a graph output nor a live node uses.
-void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph);
+/// Drops nodes whose results neither a graph output nor a live node uses; `needed` names live, too.
+void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
+               std::set<std::string> needed = {});
 
 /// Names that a node reads, those read inside its subgraphs included.
 std::vector<std::string> names_read(const ::onnx::NodeProto& node);

@@ -8,11 +8,6 @@
 namespace shardrun::importer {
 namespace {
 
-bool is_floating(int64_t onnx_type) {
-  return onnx_type == ::onnx::TensorProto::FLOAT || onnx_type == ::onnx::TensorProto::DOUBLE ||
-         onnx_type == ::onnx::TensorProto::FLOAT16 || onnx_type == ::onnx::TensorProto::BFLOAT16;
-}
-
 /// Does a gradient at the node's results flow on to its floating input `i`?
 bool passes_gradient(const ::onnx::NodeProto& node, int i) {
   static const std::set<std::string> stop = {"Shape",
@@ -42,7 +37,7 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
   if (node.op_type() == "BatchNormalization") return i < 3;
   if (node.op_type() == "Cast") {
     for (const auto& attribute : node.attribute()) {
-      if (attribute.name() == "to") return is_floating(attribute.i());
+      if (attribute.name() == "to") return is_floating_onnx_type(static_cast<int>(attribute.i()));
     }
   }
   return true;
@@ -62,15 +57,15 @@ bool is_setting(const ::onnx::NodeProto& node, int i) {
   return i > 0 && operators.count(node.op_type()) > 0;
 }
 
-std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
-                                    const ::onnx::GraphProto& graph) {
-  std::set<std::string> reached;
-  if (graph.output_size() > 0) reached.insert(graph.output(0).name());
+std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const std::string& loss,
+                                    const std::set<std::string>& ends) {
+  std::set<std::string> reached = {loss};
   for (size_t n = nodes.size(); n-- > 0;) {
     const auto& node = nodes[n].proto;
     const auto& outputs = node.output();
-    if (std::none_of(outputs.begin(), outputs.end(),
-                     [&](const auto& name) { return reached.count(name) > 0; }))
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) {
+          return reached.count(name) > 0 && ends.count(name) == 0;
+        }))
       continue;
     for (int i = 0; i < node.input_size(); ++i) {
       if (passes_gradient(node, i)) reached.insert(node.input(i));

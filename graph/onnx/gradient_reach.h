@@ -1,4 +1,4 @@
-// Which names of a model the gradient of its first output reaches.
+// Which names of a model the gradient of its loss reaches.
 #pragma once
 
 #include <set>
@@ -16,9 +16,9 @@ bool is_setting(const ::onnx::NodeProto& node, int i);
 /// Is the node a Tensor.detach()? PyTorch's newer exporter writes an Identity, and keeps the call.
 bool is_detach(const ::onnx::NodeProto& node);
 
-/// Names that the gradient of the first output reaches.
-std::set<std::string> reached_names(const std::vector<FlatNode>& nodes,
-                                    const ::onnx::GraphProto& graph);
+/// Names that the gradient of the output `loss` reaches. It ends at the names in `ends`.
+std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const std::string& loss,
+                                    const std::set<std::string>& ends);
 
 /// "Round 'enc/Round'": the nodes that a gradient reaches and that pass none on to what depends on
 /// `names`.

@@ -6,10 +6,13 @@
 #include <fstream>
 #include <iterator>
 
+#include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
+#include "graph/onnx/loss_output.h"
 #include "graph/onnx/lost_nodes.h"
 #include "graph/onnx/lost_weights.h"
 #include "graph/onnx/lowering.h"
+#include "graph/onnx/tied_names.h"
 #include "graph/onnx/weights.h"
 #include "graph/onnx/written_batch_norm.h"
 #include "graph/optimizer.h"
@@ -92,18 +95,28 @@ class Importer {
     std::vector<FlatNode> nodes =
         flattener_.consume(*model_.proto.mutable_graph(), main_opset(model_.proto));
     check_all_names(nodes);
-    drop_dead(nodes, proto);
+    loss_ = find_loss_output(proto, nodes, options_);
+    drop_dead(nodes, proto, values_of_changes(model_));
     check_supported(nodes);
     RestoredWeights restored;
+    std::map<std::string, std::string> tied;
     if (options_.training) {
       restore_lost_nodes(model_, nodes, report_);
-      restored = restore_lost_weights(model_, nodes, options_, patterns_.freeze, report_);
+      tied = tied_names(model_, nodes);
+      restored = restore_lost_weights(
+          model_, nodes, tied, options_,
+          [&](const std::string& name) { return patterns_.leave_out({name}); }, report_);
       gather_batch_norms(model_, nodes);
     }
-    Weights weights = decide_weights(model_, restored, nodes, options_, patterns_, report_);
+    const Weights weights =
+        decide_weights(model_, restored, tied, nodes, loss_.name, options_, patterns_, report_);
+    for (const auto& [tensor, change] : weights.changed.by_name) {
+      if (change.is_read_back) read_back_.emplace(change.next, kNone);
+    }
     bind_inputs(nodes);
     add_weights(weights);
-    lower_all(nodes);
+    lower_all(nodes, weights.changed);
+    change_tensors(weights.changed);
     note_batch_norms();
     note_restored();
     set_outputs();
@@ -262,8 +275,11 @@ class Importer {
       if (!w.tied_to.empty()) continue;
       if (w.is_parameter) {
         values_[name] = add_parameter(name, w.tensor.type, source_of(w.tensor), w.trainable, w.why);
-        report_.parameters.back().lost_names = w.lost_names;
-      } else if (w.is_statistic) {
+        auto& names = report_.parameters.back().other_names;
+        for (const auto* more : {&w.lost_names, &w.other_names})
+          names.insert(names.end(), more->begin(), more->end());
+        report_.parameters.back().is_frozen = w.is_frozen;
+      } else if (w.is_state) {
         values_[name] =
             b_.value(graph_.add_persistent(name, w.tensor.type, Role::state, source_of(w.tensor)));
       } else if (w.tensor.count() <= kFoldLimit &&
@@ -297,12 +313,13 @@ class Importer {
   }
 
   /// The main graph's nodes. Constants that no later node reads go.
-  void lower_all(const std::vector<FlatNode>& nodes) {
+  void lower_all(const std::vector<FlatNode>& nodes, const ChangedTensors& changed) {
     std::map<std::string, size_t> last;  // the node that reads a name last
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const std::string& name : names_read(nodes[i].proto)) last[name] = i;
     }
     for (const auto& output : model_.proto.graph().output()) last.erase(output.name());
+    for (const auto& [tensor, change] : changed.by_name) last.erase(change.next);
     std::map<V, int> names;  // that a value has
     for (const auto& [name, v] : values_) ++names[v];
     for (size_t i = 0; i < nodes.size(); ++i) {
@@ -370,10 +387,16 @@ class Importer {
       return lower_branch(graph, in, node.opset, scope);
     };
     c.add_parameter = [&](const Source& source, const TensorType& type, bool trained) {
-      std::string why = trained ? "described by the model" : "a buffer, described by the model";
-      bool is_parameter = true, trainable = trained;
-      patterns_.apply(node.proto.output(0), is_parameter, trainable, why);
-      return add_parameter(node.proto.output(0), type, source, trainable, why);
+      Training training{true, trained, false,
+                        trained ? "described by the model" : "a buffer, described by the model"};
+      patterns_.apply({node.proto.output(0)}, training);
+      const V v =
+          add_parameter(node.proto.output(0), type, source, training.trainable, training.why);
+      report_.parameters.back().is_frozen = training.is_frozen;
+      return v;
+    };
+    c.add_state = [this](const std::string& placeholder, const TensorType& type, double start) {
+      return unwritten_state(placeholder, type, start);
     };
     if (node.own != nullptr) {
       lower_user_op(c);
@@ -387,7 +410,48 @@ class Importer {
       const bool made = i < c.outputs().size() && c.outputs()[i] != kNone;
       SR_REQUIRE(made, unsupported, "output ", i, " '", node.proto.output(static_cast<int>(i)),
                  "' is not supported");
-      name(node.proto.output(static_cast<int>(i)), c.outputs()[i]);
+      const std::string& made_name = node.proto.output(static_cast<int>(i));
+      V v = c.outputs()[i];
+      if (const auto back = read_back_.find(made_name); back != read_back_.end())
+        v = back->second = held(v, false);
+      name(made_name, v);
+    }
+  }
+
+  V unwritten_state(const std::string& placeholder, const TensorType& type, double start) {
+    if (placeholders_.empty()) placeholders_ = signature_of(model_.proto.graph()).placeholders;
+    const auto known = placeholders_.find(placeholder);
+    const std::string& name = known == placeholders_.end() ? placeholder : known->second;
+    const ValueId there = graph_.find(name);
+    if (there != kNoValue) return b_.value(there);
+    unwritten_.push_back(name);
+    Source source;
+    source.kind = Source::Kind::constant;
+    source.a = start;
+    return b_.value(graph_.add_persistent(name, type, Role::state, std::move(source)));
+  }
+
+  /// What a tensor of the module becomes, as a value of its own. `copy`: of a value that is read
+  /// for itself, else readers of the tensor read this.
+  V held(V v, bool copy) {
+    Attrs attrs = {{"detach", int64_t{1}}};
+    if (copy) attrs.set("copy", int64_t{1});
+    return b_.value(graph_.add("identity", {b_.id(v)}, std::move(attrs), b_.node_name));
+  }
+
+  void change_tensors(const ChangedTensors& changed) {
+    for (const auto& [tensor, change] : changed.by_name) {
+      b_.node_name = tensor + "/next";
+      const V next =
+          change.is_read_back ? read_back_.at(change.next) : held(values_.at(change.next), true);
+      const ValueId id = b_.id(next);
+      ValueId held = graph_.find(tensor);
+      // Written before it is read, it need not be in the file.
+      if (held == kNoValue)
+        held = graph_.add_persistent(tensor, b_.type(next), Role::state, Source{});
+      SR_REQUIRE(graph_.type(held) == graph_.type(id), invalid_input, "'", tensor, "' is ",
+                 graph_.type(held), ", but forward() makes it ", graph_.type(id));
+      graph_.updates[held] = id;
     }
   }
 
@@ -433,6 +497,11 @@ class Importer {
 
   void note_batch_norms() {
     const ImportReport& r = report_;
+    if (!unwritten_.empty()) {
+      report_.notes.push_back(
+          str("the exporter leaves out what instance normalisations keep for evaluation: ",
+              listed(unwritten_), ": means start at 0 and variances at 1, as a new module's do"));
+    }
     if (r.promoted > 0) {
       report_.notes.push_back(str(
           r.promoted, " batch normalisations were exported in inference form and use the batch's ",
@@ -479,11 +548,15 @@ class Importer {
       graph_.outputs.push_back(b_.id(v));
       report_.outputs.push_back(output.name());
     }
-    const V first = values_.at(model_.proto.graph().output(0).name());
-    if (is_float(b_.dtype(first)) && element_count(b_.shape(first)) == 1 && b_.rank(first) <= 1) {
-      b_.node_name = "loss";
-      graph_.loss = b_.id(b_.reshape(first, {}));
-    }
+    const V loss = values_.at(loss_.name);
+    const bool is_scalar =
+        is_float(b_.dtype(loss)) && element_count(b_.shape(loss)) == 1 && b_.rank(loss) <= 1;
+    SR_REQUIRE(is_scalar || options_.loss_output.empty(), invalid_input, "--loss-output '",
+               loss_.name, "': is ", b_.type(loss), ", wanted one floating number");
+    if (!loss_.note.empty()) report_.notes.push_back(loss_.note);
+    if (!is_scalar || !options_.has_own_loss) return;
+    b_.node_name = "loss";
+    graph_.loss = b_.id(b_.reshape(loss, {}));
   }
 
   ModelFile& model_;
@@ -496,6 +569,10 @@ class Importer {
   std::map<const ::onnx::GraphProto*, std::vector<FlatNode>> branches_;  // checked, by subgraph
   std::map<std::string, int64_t> dims_;
   std::map<std::string, V> values_;
+  LossOutput loss_;
+  std::map<std::string, V> read_back_;  // what changed tensors become, whose readers read this
+  std::map<std::string, std::string> placeholders_;
+  std::vector<std::string> unwritten_;  // buffers that are not in the file
   V random_step_ = kNone;
   /// What a name meant outside the branch at hand (kNone: nothing).
   struct Hidden {

@@ -27,7 +27,14 @@ struct ImportOptions {
   enum class Statistics { pytorch, onnx };
   Statistics statistics = Statistics::pytorch;
 
-  std::vector<std::string> freeze, train;  // regexes searched in parameter names; freeze wins
+  /// Regexes searched in the names of parameters; train_only: those that match, and no others.
+  /// train adds to it, freeze wins.
+  std::vector<std::string> freeze, train, train_only;
+
+  /// The output that is the loss; "": one that is a floating scalar. has_own_loss false: none is,
+  /// for a loss is computed on the first output.
+  std::string loss_output;
+  bool has_own_loss = true;
 
   /// Computes one node on constants: the reference kernels (run_reference). Without it nothing
   /// folds, and a model with shape arithmetic is refused.
@@ -54,10 +61,12 @@ struct ImportReport {
     TensorType type;
     bool trainable = true;
     std::string why;  // "PARAMETER in the export's metadata", "matches --freeze '…'"
-    std::vector<std::string> lost_names = {};  // what it was called before an exporter folded it
+    std::vector<std::string> other_names = {};  // which an exporter dropped, and flags match, too
+    bool is_frozen = false;                     // by ImportOptions::freeze
   };
   std::vector<Parameter> parameters;
-  std::vector<Parameter> constants;          // floats that the gradient reaches, but nothing trains
+  std::vector<Parameter> constants;  // floats that the gradient reaches, but nothing trains,
+                                     // and what forward() changes
   std::vector<std::string> inputs, outputs;  // names, in the file's order (and Graph::outputs')
   std::vector<std::string> notes;            // what was assumed, recognised or repaired
   int64_t ir_version = 0, opset = 0;
@@ -79,10 +88,11 @@ struct ImportReport {
 
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
 /// become Role::parameter with a Source that points into the file, so that a rank reads only its
-/// shard; integers, buffers and single numbers that are no weights become constants, and the
-/// running statistics of batch normalisations Role::state with an update. graph.loss is set if the
-/// first output is a floating scalar. Throws invalid_input for a malformed file and unsupported for
-/// what has no lowering, naming file, node, operator and opset.
+/// shard; integers, buffers and single numbers that are no weights become constants; running
+/// statistics of batch normalisations, and what else forward() changes by the export's metadata,
+/// Role::state with an update. A parameter that forward() changes and that is trained has an
+/// update, too. graph.loss is set if an output is the loss. Throws invalid_input for a malformed
+/// file and unsupported for what has no lowering, naming file, node, operator and opset.
 Graph import_onnx(const std::string& path, const ImportOptions& options,
                   ImportReport* report = nullptr);
 

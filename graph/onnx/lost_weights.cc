@@ -21,12 +21,14 @@ std::string rules_of(const ::onnx::NodeProto& node) {
 
 class Restorer {
  public:
-  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes, const ImportOptions& options,
-           Regexes& freeze, ImportReport& report)
+  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes,
+           const std::map<std::string, std::string>& tied, const ImportOptions& options,
+           const std::function<bool(const std::string&)>& is_left_out, ImportReport& report)
       : model_(model),
         nodes_(nodes),
+        tied_(tied),
         options_(options),
-        freeze_(freeze),
+        is_left_out_(is_left_out),
         report_(report),
         kinds_(signature_of(model.proto.graph()).kinds),
         names_(model, nodes),
@@ -196,9 +198,9 @@ class Restorer {
   void look_for_gone_parameters() {
     std::vector<std::string> unread;
     for (const auto& [name, kind] : kinds_) {
-      if (kind != "PARAMETER" || names_.is_left(name)) continue;
+      if (kind != "PARAMETER" || names_.is_left(name) || tied_.count(name) > 0) continue;
       report_.gone.push_back(name);
-      if (folded_.count(name) == 0 && !freeze_.first_in(name)) unread.push_back(name);
+      if (folded_.count(name) == 0 && !is_left_out_(name)) unread.push_back(name);
     }
     if (unread.empty()) return;
     SR_REQUIRE(gone_steps_.empty(), invalid_input, "the optimiser of PyTorch's exporter took out ",
@@ -208,7 +210,7 @@ class Restorer {
     if (!is_optimised()) return;
     report_.notes.push_back(
         str("nothing in the graph reads the parameters ", listed(unread),
-            " of the export's signature (other names of tied weights, or unused)"));
+            " of the export's signature (unused, or other names of tied weights)"));
   }
 
   bool is_optimised() const {
@@ -238,8 +240,9 @@ class Restorer {
 
   const ModelFile& model_;
   std::vector<FlatNode>& nodes_;
+  const std::map<std::string, std::string>& tied_;
   const ImportOptions& options_;
-  Regexes& freeze_;
+  const std::function<bool(const std::string&)>& is_left_out_;
   ImportReport& report_;
   const std::map<std::string, std::string> kinds_;
   CallNames names_;
@@ -254,9 +257,11 @@ class Restorer {
 }  // namespace
 
 RestoredWeights restore_lost_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
-                                     const ImportOptions& options, Regexes& freeze,
+                                     const std::map<std::string, std::string>& tied,
+                                     const ImportOptions& options,
+                                     const std::function<bool(const std::string&)>& is_left_out,
                                      ImportReport& report) {
-  return Restorer(model, nodes, options, freeze, report).run();
+  return Restorer(model, nodes, tied, options, is_left_out, report).run();
 }
 
 }  // namespace shardrun::importer

@@ -2,7 +2,8 @@
 // signature still lists them, and calls still name them.
 #pragma once
 
-#include "base/regex.h"
+#include <functional>
+
 #include "graph/onnx/flatten.h"
 #include "graph/onnx/import.h"
 
@@ -21,9 +22,11 @@ struct RestoredWeights {
 /// Notes what it did, and which parameters no node reads. Throws invalid_input, with the way out,
 /// for what is lost: a batch normalisation that was folded into its neighbour, unless it was called
 /// in evaluation mode and so is to stay; and parameters that are gone together with steps, unless
-/// `freeze` matches their names.
+/// `is_left_out` says that they are not to train. `tied`: tied_names(); those are not gone.
 RestoredWeights restore_lost_weights(const ModelFile& model, std::vector<FlatNode>& nodes,
-                                     const ImportOptions& options, Regexes& freeze,
+                                     const std::map<std::string, std::string>& tied,
+                                     const ImportOptions& options,
+                                     const std::function<bool(const std::string&)>& is_left_out,
                                      ImportReport& report);
 
 }  // namespace shardrun::importer

@@ -8,9 +8,10 @@
 namespace shardrun::importer {
 namespace {
 
-/// Opset 14 has an attribute for it; before, five outputs (or any but the first) meant training.
+/// Opset 14 has an attribute for it, and three outputs; before, five (or any but the first) meant
+/// training. PyTorch's older exporter writes an instance normalisation so in any opset.
 bool exported_for_training(const ::onnx::NodeProto& node, int64_t opset) {
-  if (opset < 14) return node.output_size() > 1;
+  if (opset < 14 || node.output_size() > 3) return node.output_size() > 1;
   for (const auto& attribute : node.attribute()) {
     if (attribute.name() == "training_mode") return attribute.i() != 0;
   }
@@ -36,20 +37,74 @@ BatchNormForm batch_norm_form(const ::onnx::NodeProto& node, int64_t opset,
 
 namespace {
 
+/// The state whose numbers a running statistic has, once or, where it is for each sample of an
+/// instance normalisation, several times. kNoValue: it is a constant and stays.
+ValueId state_of(Builder& b, V running) {
+  static const std::set<std::string> spreads = {"cast", "expand", "reshape", "tile"};
+  if (b.known(running) != nullptr) return kNoValue;
+  ValueId id = b.id(running);
+  for (NodeId n = b.graph.value(id).producer; n >= 0 && spreads.count(b.graph.node(n).op) > 0;
+       n = b.graph.value(id).producer)
+    id = b.graph.node(n).inputs[0];
+  return b.graph.value(id).role == Role::state ? id : kNoValue;
+}
+
+/// [C] as [repeats * C].
+V repeated(Builder& b, V v, int64_t repeats) {
+  const int64_t channels = b.shape(v)[0];
+  return b.reshape(b.expand(b.reshape(v, {1, channels}), {repeats, channels}),
+                   {repeats * channels});
+}
+
+int64_t repeats_of(Builder& b, V running, ValueId state) {
+  return b.shape(running)[0] / std::max<int64_t>(1, b.graph.type(state).shape[0]);
+}
+
 /// What a running statistic is after the nodes so far: a module that is called twice moves it
 /// twice.
-V latest(NodeContext& c, V v) {
-  Builder& b = c.b;
-  if (b.known(v) != nullptr) return v;
-  const auto moved = b.graph.updates.find(b.id(v));
-  return moved == b.graph.updates.end() ? v : b.value(moved->second);
+V latest(NodeContext& c, V running) {
+  const ValueId state = state_of(c.b, running);
+  const auto moved = c.b.graph.updates.find(state);
+  if (moved == c.b.graph.updates.end()) return running;
+  return repeated(c.b, c.b.value(moved->second), repeats_of(c.b, running, state));
 }
 
 void update(NodeContext& c, V running, V next) {
   Builder& b = c.b;
-  if (b.known(running) != nullptr) return;
-  const ValueId id = b.id(running);
-  if (b.graph.value(id).role == Role::state) b.graph.updates[id] = b.id(next);
+  const ValueId state = state_of(b, running);
+  if (state == kNoValue) return;
+  const int64_t repeats = repeats_of(b, running, state);
+  if (repeats > 1)
+    next = b.mean(b.reshape(next, {repeats, b.shape(next)[0] / repeats}), {0}, false);
+  b.graph.updates[state] = b.id(next);
+}
+
+/// What normalises by the batch: its statistics, and the running ones after it.
+struct Statistics {
+  V mean, variance, next_mean, next_variance;
+};
+
+/// Of x [N, C, …]; moves what is behind `running`. `momentum`: the new statistics' share.
+Statistics batch_statistics(NodeContext& c, V x, V running_mean, V running_variance,
+                            double momentum) {
+  Builder& b = c.b;
+  const int64_t count = element_count(b.shape(x)) / std::max<int64_t>(1, b.shape(x)[1]);
+  SR_REQUIRE(!b.options.training || count > 1, invalid_input, "a batch of ", b.type(x),
+             " has one value per channel, and so no variance; use a larger batch");
+  const std::vector<V> now = b.add_n("batch_statistics", {b.add("batch_moments", {x})},
+                                     {{"count", std::max<int64_t>(1, count)},
+                                      {"dtype", std::string(to_string(b.dtype(running_mean)))}});
+  // PyTorch's running variance is the unbiased one, ONNX's the population's.
+  const bool unbiased =
+      b.options.training && b.options.statistics == ImportOptions::Statistics::pytorch;
+  const double unbias =
+      unbiased ? static_cast<double>(count) / static_cast<double>(count - 1) : 1.0;
+  const std::vector<V> next = b.add_n(
+      "running_statistics", {latest(c, running_mean), latest(c, running_variance), now[0], now[1]},
+      {{"momentum", momentum}, {"unbias", unbias}});
+  update(c, running_mean, next[0]);
+  update(c, running_variance, next[1]);
+  return {now[0], now[1], next[0], next[1]};
 }
 
 /// Which dim of x the channels are. What was written out says it by the shape that scales x.
@@ -86,29 +141,12 @@ void batch_norm(NodeContext& c) {
   if (form == BatchNormForm::inference) {
     c.report.stored_statistics += b.options.training;
   } else {
-    const int64_t count = element_count(b.shape(x)) / std::max<int64_t>(1, b.shape(x)[1]);
-    SR_REQUIRE(!b.options.training || count > 1, invalid_input, "a batch of ", b.type(x),
-               " has one value per channel, and so no variance; use a larger batch");
-    const V old_mean = mean, old_variance = variance;
-    const std::vector<V> now =
-        b.add_n("batch_statistics", {b.add("batch_moments", {x})},
-                {{"count", std::max<int64_t>(1, count)}, {"dtype", std::string(to_string(wide))}});
-    mean = now[0], variance = now[1];
-    // PyTorch's running variance is the unbiased one, ONNX's the population's.
-    const bool unbiased =
-        b.options.training && b.options.statistics == ImportOptions::Statistics::pytorch;
-    const double unbias =
-        unbiased ? static_cast<double>(count) / static_cast<double>(count - 1) : 1.0;
-    const std::vector<V> next = b.add_n(
-        "running_statistics", {latest(c, old_mean), latest(c, old_variance), mean, variance},
-        {{"momentum", 1 - momentum}, {"unbias", unbias}});
-    update(c, old_mean, next[0]);
-    update(c, old_variance, next[1]);
-    for (size_t i = 1; i < 3; ++i) {
-      if (c.wants(i)) c.out(i, next[i - 1]);
-    }
-    for (size_t i = 3; i < 5; ++i) {  // before opset 14: what was saved for the gradient
-      if (c.wants(i)) c.out(i, now[i - 3]);
+    const Statistics s = batch_statistics(c, x, mean, variance, 1 - momentum);
+    mean = s.mean, variance = s.variance;
+    // Behind the running ones, before opset 14: what was saved for the gradient.
+    const V results[] = {s.next_mean, s.next_variance, s.mean, s.variance};
+    for (size_t i = 1; i < 5; ++i) {
+      if (c.wants(i)) c.out(i, results[i - 1]);
     }
     c.report.batch_statistics += 1;
     c.report.promoted += form == BatchNormForm::promoted;
@@ -120,6 +158,32 @@ void batch_norm(NodeContext& c) {
 constexpr Lowering kTable[] = {{"BatchNormalization", 9, batch_norm}};
 
 }  // namespace
+
+bool lower_tracked_instance_norm(NodeContext& c, V x, V scale, V bias) {
+  Builder& b = c.b;
+  const FxCall* call = c.call_of("aten.instance_norm");
+  if (call == nullptr || !b.options.training || !call->flag(5, "use_input_stats", false))
+    return false;
+  const FxArgument *mean = call->find(3, "running_mean"), *variance = call->find(4, "running_var");
+  if (mean == nullptr || mean->value().empty() || variance == nullptr || variance->value().empty())
+    return false;
+  const Shape shape = b.shape(x);
+  const int64_t samples = shape[0], channels = shape[1];
+  Shape rows = shape;
+  rows[0] = 1, rows[1] = samples * channels;
+  const DType wide = b.dtype(x) == DType::f64 ? DType::f64 : DType::f32;
+  const auto each = [&](V v) { return repeated(b, b.cast(v, wide), samples); };
+  const V by_sample = b.reshape(x, rows);
+  const TensorType kept{wide, {channels}};
+  const V running_mean = each(c.add_state(mean->value(), kept, 0));
+  const V running_variance = each(c.add_state(variance->value(), kept, 1));
+  const Statistics s = batch_statistics(c, by_sample, running_mean, running_variance,
+                                        call->number(6, "momentum", 0.1));
+  c.out(b.reshape(b.add("batch_norm", {by_sample, s.mean, s.variance, each(scale), each(bias)},
+                        {{"eps", c.attr_f("epsilon", 1e-5)}}),
+                  shape));
+  return true;
+}
 
 std::span<const Lowering> batch_norm_lowerings() { return kTable; }
 

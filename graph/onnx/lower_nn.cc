@@ -76,6 +76,7 @@ void instance_normalization(NodeContext& c) {
   require_channels(c);
   const int64_t channels = c.b.shape(c.in(0))[1];
   check_channels(c, {channels});
+  if (lower_tracked_instance_norm(c, c.in(0), c.in(1), c.in(2))) return;
   c.out(group_norm(c, c.in(0), channels, c.in(1), c.in(2)));
 }
 

@@ -75,6 +75,9 @@ class NodeContext {
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
   /// A weight that a node describes; a buffer is not trained.
   std::function<V(const Source&, const TensorType&, bool trained)> add_parameter;
+  /// State for a buffer that calls of PyTorch's name `placeholder` and that is not in the file:
+  /// each number is `start` at first. The same for the same placeholder.
+  std::function<V(const std::string& placeholder, const TensorType&, double start)> add_state;
 
  private:
   std::vector<V> inputs_, outputs_;
@@ -114,6 +117,11 @@ const Lowering* find_lowering(const std::string& op);
 enum class BatchNormForm { inference, training, promoted };
 BatchNormForm batch_norm_form(const ::onnx::NodeProto& node, int64_t opset,
                               const ImportOptions& options);
+
+/// x [N, C, …] less the mean of each sample's channel, over its deviation, scaled and shifted by
+/// numbers a channel, [C], where the call of PyTorch's keeps running averages for validation.
+/// Returns false, and does nothing, where it keeps none.
+bool lower_tracked_instance_norm(NodeContext& c, V x, V scale, V bias);
 
 /// Of a node whose result is a weight, described instead of stored (models/onnx_writer.h):
 /// parameter, which is trained, or buffer, which is not. Empty for any other node.

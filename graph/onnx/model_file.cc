@@ -230,6 +230,12 @@ std::string onnx_type_name(int onnx_type) {
   return str("number ", onnx_type);
 }
 
+bool is_floating_onnx_type(int onnx_type) {
+  using ::onnx::TensorProto;
+  return onnx_type == TensorProto::FLOAT || onnx_type == TensorProto::DOUBLE ||
+         onnx_type == TensorProto::FLOAT16 || onnx_type == TensorProto::BFLOAT16;
+}
+
 DType graph_dtype(int onnx_type) { return *stored_type(onnx_type).graph; }
 
 Tensor StoredTensor::load() const {

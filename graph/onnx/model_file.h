@@ -72,5 +72,6 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
 /// The element type of the Graph for an ONNX one. Throws unsupported, naming it.
 DType graph_dtype(int onnx_type);
 std::string onnx_type_name(int onnx_type);
+bool is_floating_onnx_type(int onnx_type);
 
 }  // namespace shardrun::importer

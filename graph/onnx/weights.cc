@@ -10,13 +10,16 @@
 #include "graph/onnx/weights.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "graph/onnx/export_doubts.h"
 #include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
 #include "graph/onnx/gradient_reach.h"
 #include "graph/onnx/lowering.h"
+#include "graph/onnx/moving_averages.h"
 #include "graph/onnx/tensor_contents.h"
+#include "graph/onnx/tied_names.h"
 
 namespace shardrun::importer {
 namespace {
@@ -24,17 +27,33 @@ namespace {
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 constexpr double kComparison = 2000;  // operations: of two tensors, of which files are mapped
 
+struct Match {
+  std::string pattern, name;
+};
+
+/// The first of the names in which a pattern is found.
+std::optional<Match> matching(const std::vector<std::string>& names, Regexes& patterns) {
+  for (const std::string& name : names) {
+    if (const std::string* pattern = patterns.first_in(name)) return Match{*pattern, name};
+  }
+  return std::nullopt;
+}
+
 std::string shown(const std::string& name, const StoredTensor& tensor) {
   return str("initialiser '", name, "' (", tensor.type, ")");
 }
 
 class Decider {
  public:
-  Decider(const ModelFile& model, const RestoredWeights& restored, std::vector<FlatNode>& nodes,
-          const ImportOptions& options, NamePatterns& patterns, ImportReport& report)
+  Decider(const ModelFile& model, const RestoredWeights& restored,
+          const std::map<std::string, std::string>& tied, std::vector<FlatNode>& nodes,
+          const std::string& loss, const ImportOptions& options, NamePatterns& patterns,
+          ImportReport& report)
       : model_(model),
         restored_(restored),
+        tied_(tied),
         nodes_(nodes),
+        loss_(loss),
         options_(options),
         patterns_(patterns),
         report_(report),
@@ -50,15 +69,23 @@ class Decider {
     find_uses();
     refuse_or_split_merged();
     find_uses();
-    const std::set<std::string> reached = reached_names(nodes_, model_.proto.graph());
+    for (const auto& [other, name] : tied_) {
+      if (is_initialiser(name)) out_.by_name[name].other_names.push_back(other);
+    }
+    if (options_.training) find_changed();
+    const std::set<std::string> reached =
+        reached_names(nodes_, loss_, out_.changed.gradient_ends());
     for (const auto& input : model_.proto.graph().input()) made_.insert(input.name());
     for (const FlatNode& node : nodes_) {
       for (const std::string& name : node.proto.output()) made_.insert(name);
     }
     find_statistics();
     for (const std::string& name : out_.order) decide(name, reached);
-    note_single();
     find_ties();
+    for (const std::string& name : out_.order) choose(name);
+    list_constants(reached);
+    note_single();
+    note_changed();
     drop_unused();
     note_unsure();
     list_unreached(reached);
@@ -220,9 +247,10 @@ class Decider {
     return is_float(tensor.type.dtype) && tensor.count() > 0;
   }
 
-  /// Identity(l1.bias) -> l2.bias of equal numbers was two biases before the export.
+  /// Identity(l1.bias) -> l2.bias of equal numbers was two biases before the export. Where the file
+  /// lists all names of tensors, it is a clone().
   void split_identities() {
-    if (options_.shared == ImportOptions::Shared::keep || !options_.training) return;
+    if (options_.shared == ImportOptions::Shared::keep || !options_.training || is_signed_) return;
     std::erase_if(nodes_, [&](const FlatNode& node) {
       if (node.proto.op_type() != "Identity" || node.proto.input_size() != 1) return false;
       auto it = out_.by_name.find(node.proto.input(0));
@@ -299,12 +327,21 @@ class Decider {
   }
 
   /// The initialisers that batch normalisations by the batch's statistics keep as running averages.
+  /// For an instance normalisation PyTorch's older exporter repeats them for each sample.
   void find_statistics() {
+    static const std::set<std::string> spreads = {"Cast", "Expand", "Identity", "Reshape", "Tile"};
     for (const FlatNode& node : nodes_) {
       if (node.proto.op_type() != "BatchNormalization" || !options_.training ||
           batch_norm_form(node.proto, node.opset, options_) == BatchNormForm::inference)
         continue;
-      for (int i = 3; i < node.proto.input_size(); ++i) statistics_.insert(node.proto.input(i));
+      for (int i = 3; i < node.proto.input_size(); ++i) {
+        std::string name = node.proto.input(i);
+        for (auto made = maker_.find(name);
+             made != maker_.end() && spreads.count(nodes_[made->second].proto.op_type()) > 0;
+             made = maker_.find(name))
+          name = nodes_[made->second].proto.input(0);
+        statistics_.insert(name);
+      }
     }
   }
 
@@ -323,7 +360,14 @@ class Decider {
     Weight& w = out_.by_name[name];
     const std::string kind = kinds_.count(name) > 0 ? kinds_[name] : "";
     const bool is_reached = reached.count(name) > 0;
-    bool single = false;
+    const auto changed = out_.changed.by_name.find(name);
+    if (changed != out_.changed.by_name.end()) {
+      w.is_parameter = w.trainable = changed->second.learns;
+      w.is_state = !w.is_parameter;
+      w.why = w.is_parameter ? "PARAMETER in the export's metadata, which forward() changes, too"
+                             : "forward() changes it";
+      return;
+    }
     if (!is_float(w.tensor.type.dtype)) {
       w.why = "integers or booleans";
       return;
@@ -333,7 +377,7 @@ class Decider {
           !is_reached, invalid_input, shown(name, w.tensor),
           " is a running statistic of one batch normalisation and a weight elsewhere; export "
           "with optimize=False, or choose --shared split");
-      w.is_statistic = true;
+      w.is_state = true;
       w.why = "a running statistic";
       return;
     }
@@ -348,36 +392,110 @@ class Decider {
       w.is_parameter = true;
       w.trainable = is_reached;
       w.why = is_reached ? "PARAMETER in the export's metadata"
-                         : "PARAMETER, but no gradient of the first output reaches it";
+                         : "PARAMETER, but no gradient of the loss reaches it";
     } else if (!is_reached) {
-      w.why = "no gradient of the first output reaches it";
+      w.why = "no gradient of the loss reaches it";
     } else if (kinds_.empty() && is_running_statistic(name)) {
       w.why = "a running statistic, by its name";
     } else if (from_tf2onnx_ && is_tensorflow_constant(name)) {
       w.why = "a constant of TensorFlow's graph";
     } else if (w.tensor.count() <= 1 && !is_single_weight(name, uses, w)) {
-      single = true;
+      if (kinds_.empty() && !is_made_up(name)) single_.push_back(name);
     } else {
       w.is_parameter = w.trainable = true;
       w.why = "a float initialiser that the gradient reaches";
     }
     if (kind.empty()) w.lost_names = lost_names(name);
-    const bool lost = !w.lost_names.empty() &&
-                      std::all_of(w.lost_names.begin(), w.lost_names.end(), [&](const auto& n) {
-                        return patterns_.freeze.first_in(n) != nullptr;
-                      });
-    const bool chosen = lost || patterns_.train.first_in(name) != nullptr ||
-                        patterns_.freeze.first_in(name) != nullptr;
-    if (w.is_parameter && kind.empty()) doubt(w, name, chosen);
-    patterns_.apply(name, w.is_parameter, w.trainable, w.why);
-    if (lost && w.is_parameter && w.trainable) {
+    if (w.is_parameter && kind.empty()) doubt(w, name, is_named(w, name));
+  }
+
+  /// Does a --train or --freeze name it?
+  bool is_named(const Weight& w, const std::string& name) const {
+    return patterns_.train.first_in(name) != nullptr ||
+           patterns_.freeze.first_in(name) != nullptr || is_lost_to(w);
+  }
+  /// Does --freeze match all that was folded into it?
+  bool is_lost_to(const Weight& w) const {
+    return !w.lost_names.empty() &&
+           std::all_of(w.lost_names.begin(), w.lost_names.end(), [&](const std::string& lost) {
+             return patterns_.freeze.first_in(lost) != nullptr;
+           });
+  }
+
+  /// Its own name first.
+  std::vector<std::string> names_of(const std::string& name) const {
+    const Weight& w = out_.by_name.at(name);
+    std::vector<std::string> out = {name};
+    out.insert(out.end(), w.other_names.begin(), w.other_names.end());
+    return out;
+  }
+
+  /// Applies --train, --train-only and --freeze.
+  void choose(const std::string& name) {
+    Weight& w = out_.by_name[name];
+    if (!w.tied_to.empty() || !is_float(w.tensor.type.dtype) || statistics_.count(name) > 0) return;
+    const std::string decisive = patterns_.apply(names_of(name), w);
+    if (!decisive.empty() && decisive != name) {
+      report_.notes.push_back(
+          str("'", name, "' ", w.trainable ? "trains" : "does not train", ": it ", w.why));
+    }
+    if (w.is_parameter && w.trainable && is_lost_to(w)) {
       w.trainable = false;
       w.why = str("was '", w.lost_names[0], "', which --freeze matches");
     }
-    if (!is_reached || w.is_parameter || !options_.training) return;
-    report_.constants.push_back({name, w.tensor.type, false, w.why});
-    // The exporter's own constants need no word; of a user's number it may be a wrong guess.
-    if (single && kinds_.empty() && !is_made_up(name)) single_.push_back(name);
+    const auto changed = out_.changed.by_name.find(name);
+    if (changed == out_.changed.by_name.end() || !w.is_parameter) return;
+    w.is_state = false;
+    changed->second.learns = true;
+  }
+
+  /// What the table of parameters has behind them: what looks like some, and what changes by
+  /// itself.
+  void list_constants(const std::set<std::string>& reached) {
+    if (!options_.training) return;
+    for (const std::string& name : out_.order) {
+      const Weight& w = out_.by_name[name];
+      if (w.is_parameter || (reached.count(name) == 0 && out_.changed.by_name.count(name) == 0))
+        continue;
+      if (w.is_state || is_float(w.tensor.type.dtype))
+        report_.constants.push_back({name, w.tensor.type, false, w.why, w.other_names});
+    }
+  }
+
+  void find_changed() {
+    out_.changed = find_changed_tensors(model_, nodes_, tied_, loss_);
+    if (!kinds_.empty() || model_.proto.producer_name() != "pytorch") return;
+    for (const auto& [tensor, next] : find_moving_averages(model_, nodes_)) {
+      if (patterns_.train.first_in(tensor) == nullptr)
+        out_.changed.by_name[tensor] = {next, true, false};
+    }
+  }
+
+  void note_changed() {
+    if (kinds_.empty() && !out_.changed.by_name.empty()) {
+      std::vector<std::string> names;
+      for (const auto& [name, change] : out_.changed.by_name) names.push_back(name);
+      report_.notes.push_back(
+          str(listed(names), names.size() > 1 ? " are" : " is",
+              " read for nothing but a moving average or a count, and so taken for state that each "
+              "batch moves; this exporter does not tell: --train REGEX trains what it matches"));
+      return;
+    }
+    std::vector<std::string> states, moved, copies;
+    for (const auto& [name, change] : out_.changed.by_name) {
+      const bool is_parameter = kinds_.count(name) > 0 && kinds_[name] == "PARAMETER";
+      if (change.learns) continue;
+      (!change.is_read_back ? copies : is_parameter ? moved : states).push_back(name);
+    }
+    auto note = [&](const std::vector<std::string>& names, const char* what) {
+      if (!names.empty()) report_.notes.push_back(str("forward() changes ", listed(names), what));
+    };
+    note(states, ": state that each batch moves, and validation only reads");
+    note(moved,
+         ": parameters that each batch moves so, and validation only reads; they are not trained "
+         "(--train REGEX trains them, too)");
+    note(copies, ": state that keeps a copy of what each batch computes");
+    report_.notes.insert(report_.notes.end(), out_.changed.notes.begin(), out_.changed.notes.end());
   }
 
   /// A name that the exporter made up, or took from one of its steps: '/attn/Constant_output_0',
@@ -526,6 +644,7 @@ class Decider {
   }
 
   void note_single() {
+    std::erase_if(single_, [&](const auto& name) { return out_.by_name[name].is_parameter; });
     if (single_.empty()) return;
     report_.notes.push_back(
         str(listed(single_),
@@ -539,15 +658,17 @@ class Decider {
     if (!options_.training) return;
     for (const std::string& name : out_.order) {
       const Weight& w = out_.by_name[name];
-      if (reached.count(name) > 0 || !w.tied_to.empty() || w.is_statistic) continue;
+      const auto changed = out_.changed.by_name.find(name);
+      const bool is_reached = reached.count(name) > 0 || (changed != out_.changed.by_name.end() &&
+                                                          reached.count(changed->second.next) > 0);
+      if (is_reached || !w.tied_to.empty() || w.is_state) continue;
       const auto kind = kinds_.find(name);
       const bool is_weight = kind != kinds_.end()
                                  ? kind->second == "PARAMETER"
                                  : kinds_.empty() && named_as_weight(name) &&
                                        w.tensor.count() > 1 && is_float(w.tensor.type.dtype);
-      if (!is_weight) continue;
-      const bool frozen = patterns_.freeze.first_in(name) != nullptr;
-      (frozen ? report_.gone : report_.unreached).push_back(name);
+      if (is_weight)
+        (patterns_.leave_out(names_of(name)) ? report_.gone : report_.unreached).push_back(name);
     }
     report_.gradient_stops = gradient_stops(nodes_, reached, report_.unreached);
   }
@@ -556,6 +677,10 @@ class Decider {
     Weight& w = out_.by_name[copy];
     w.tied_to = original;
     w.transposed = transposed;
+    std::vector<std::string>& names = out_.by_name[original].other_names;
+    names.push_back(copy);
+    for (const auto* more : {&w.other_names, &w.lost_names})
+      names.insert(names.end(), more->begin(), more->end());
     report_.notes.push_back(str("'", copy, "' is tied to '", original, "'",
                                 transposed ? " transposed" : "", " (", how, ")"));
   }
@@ -684,6 +809,7 @@ class Decider {
   void drop_unused() {
     std::set<std::string> used;
     for (const auto& output : model_.proto.graph().output()) used.insert(output.name());
+    for (const auto& [name, change] : out_.changed.by_name) used.insert({name, change.next});
     for (const FlatNode& node : nodes_) {
       for (const std::string& name : names_read(node.proto)) used.insert(name);
     }
@@ -701,7 +827,9 @@ class Decider {
 
   const ModelFile& model_;
   const RestoredWeights& restored_;
+  const std::map<std::string, std::string>& tied_;
   std::vector<FlatNode>& nodes_;
+  const std::string& loss_;
   const ImportOptions& options_;
   NamePatterns& patterns_;
   ImportReport& report_;
@@ -720,23 +848,43 @@ class Decider {
 
 }  // namespace
 
-void NamePatterns::apply(const std::string& name, bool& is_parameter, bool& trainable,
-                         std::string& why) {
-  if (const std::string* pattern = train.first_in(name)) {
-    is_parameter = trainable = true;
-    why = "matches --train '" + *pattern + "'";
+std::string NamePatterns::apply(const std::vector<std::string>& names, Training& training) {
+  std::string decisive;
+  const auto decide = [&](const char* flag, const Match& match, bool trains) {
+    training.trainable = trains;
+    training.why = str("matches ", flag, " '", match.pattern, "'");
+    if (match.name != names[0]) training.why += str(" as '", match.name, "'");
+    decisive = match.name;
+  };
+  if (const auto match = matching(names, train)) {
+    training.is_parameter = true;
+    decide("--train", *match, true);
+  } else if (trains_only && training.trainable) {
+    const auto only = matching(names, train_only);
+    if (only) {
+      decide("--train-only", *only, true);
+    } else {
+      training.trainable = false;
+      training.why = "--train-only does not match it";
+    }
   }
-  const std::string* pattern = freeze.first_in(name);
-  if (pattern != nullptr && is_parameter) {
-    trainable = false;
-    why = "matches --freeze '" + *pattern + "'";
+  if (!training.is_parameter) return decisive;
+  if (const auto match = matching(names, freeze)) {
+    training.is_frozen = training.trainable;
+    decide("--freeze", *match, false);
   }
+  return decisive;
+}
+
+bool NamePatterns::leave_out(const std::vector<std::string>& names) {
+  return matching(names, freeze) || (trains_only && !matching(names, train_only));
 }
 
 Weights decide_weights(const ModelFile& model, const RestoredWeights& restored,
-                       std::vector<FlatNode>& nodes, const ImportOptions& options,
+                       const std::map<std::string, std::string>& tied, std::vector<FlatNode>& nodes,
+                       const std::string& loss, const ImportOptions& options,
                        NamePatterns& patterns, ImportReport& report) {
-  return Decider(model, restored, nodes, options, patterns, report).run();
+  return Decider(model, restored, tied, nodes, loss, options, patterns, report).run();
 }
 
 }  // namespace shardrun::importer

@@ -90,12 +90,25 @@ bool looks_like_language_model(const Graph& g) {
   });
 }
 
+/// Logits [batch, 1, classes] of tokens [batch, context].
+bool has_one_position(const Graph& g) {
+  const Shape& shape = g.type(g.outputs[0]).shape;
+  if (shape.size() != 3 || shape[1] != 1) return false;
+  const std::vector<ValueId> inputs = g.with_role(Role::batch);
+  return std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
+    const TensorType& type = g.type(id);
+    return !is_float(type.dtype) && type.shape.size() == 2 && type.shape[0] == shape[0] &&
+           type.shape[1] > 1;
+  });
+}
+
 }  // namespace
 
 std::string attach_loss(Graph& graph, const std::string& kind) {
   SR_REQUIRE(!graph.outputs.empty(), invalid_input, "the model has no output");
   SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '",
              kind, "' is not one of cross-entropy, mse");
+  if (kind.empty() && graph.loss != kNoValue) return "";
   const ValueId first = graph.outputs[0];
   const TensorType& type = graph.type(first);
   if (is_float(type.dtype) && element_count(type.shape) == 1) {
@@ -110,9 +123,13 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
     attach_mse(graph);
     return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
   }
-  SR_REQUIRE(kind == "cross-entropy" || looks_like_language_model(graph), invalid_input,
-             "first output '", graph.value(first).name, "' is ", type,
-             ", no loss; say --loss cross-entropy or --loss mse");
+  SR_REQUIRE(
+      kind == "cross-entropy" || looks_like_language_model(graph), invalid_input, "first output '",
+      graph.value(first).name, "' is ", type, ", no loss; ",
+      has_one_position(graph)
+          ? "it has the logits of one position alone, as nanoGPT's class gives them where it "
+            "gets no targets: export it with targets, and it returns its loss, too"
+          : "say --loss cross-entropy or --loss mse");
   attach_cross_entropy(graph);
   const ValueId logits = logits_of(graph);
   return "loss: cross-entropy of '" + graph.value(logits).name + "' against the target" +
@@ -122,25 +139,21 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
 
 namespace {
 
-/// Batch statistic -> the running one that it moves, as it stands before the step.
+/// Batch statistic -> the running one that it moves.
 std::map<ValueId, ValueId> running_statistics(const Graph& graph) {
-  std::map<ValueId, ValueId> running, before;
+  std::map<ValueId, ValueId> running;
   for (const Node& node : graph.nodes()) {
     if (node.op != "running_statistics") continue;
-    for (size_t i = 0; i < 2; ++i) {
-      // A module that is called twice moves what the first call made.
-      const auto moved = before.find(node.inputs[i]);
-      const ValueId state = moved == before.end() ? node.inputs[i] : moved->second;
-      before[node.outputs[i]] = state;
-      running[node.inputs[i + 2]] = state;
-    }
+    for (size_t i = 0; i < 2; ++i) running[node.inputs[i + 2]] = node.inputs[i];
   }
   return running;
 }
 
 }  // namespace
 
-Graph evaluation_form(const Graph& graph) {
+Graph evaluation_form(const Graph& training) {
+  Graph graph = training;
+  for (const auto& [held, next] : training.updates) graph.replace_uses(next, held);
   const std::map<ValueId, ValueId> running = running_statistics(graph);
   Graph out = rebuild(graph, [&](Rebuild& r, const Node& node) {
     if (node.op == "batch_norm") {
@@ -150,6 +163,10 @@ Graph evaluation_form(const Graph& graph) {
           stored.inputs[i] = it->second;
       }
       r.copy(stored);
+      return;
+    }
+    if (node.op == "running_statistics") {  // a module that is called twice reads what the first made
+      for (size_t i = 0; i < 2; ++i) r.copied[node.outputs[i]] = r.at(node.inputs[i]);
       return;
     }
     if (node.op == "dropout") {
@@ -191,6 +208,35 @@ std::vector<bool> loss_tail(const Graph& graph) {
   return tail;
 }
 
+/// Nodes that compute what a tensor of the model becomes from what it was: its arithmetic is f32,
+/// as small steps of an average need. What only gets a copy of an activation is f32 by a cast.
+std::vector<bool> moves_state(const Graph& graph) {
+  std::vector<bool> from(graph.values().size(), false), to = from, out(graph.nodes().size(), false);
+  for (const auto& [held, next] : graph.updates) {
+    from[static_cast<size_t>(held)] = true;
+    const NodeId maker = graph.value(next).producer;
+    if (maker < 0) continue;
+    out[static_cast<size_t>(maker)] = true;
+    to[static_cast<size_t>(next)] = graph.node(maker).attrs.i("copy", 0) == 0;
+  }
+  const auto any = [](const std::vector<ValueId>& ids, const std::vector<bool>& marks) {
+    return std::any_of(ids.begin(), ids.end(),
+                       [&](ValueId id) { return marks[static_cast<size_t>(id)]; });
+  };
+  for (const Node& node : graph.nodes()) {
+    for (ValueId id : node.outputs) {
+      if (any(node.inputs, from)) from[static_cast<size_t>(id)] = true;
+    }
+  }
+  for (size_t n = graph.nodes().size(); n-- > 0;) {
+    const Node& node = graph.nodes()[n];
+    if (!any(node.outputs, to)) continue;
+    out[n] = out[n] || any(node.inputs, from);
+    for (ValueId id : node.inputs) to[static_cast<size_t>(id)] = true;
+  }
+  return out;
+}
+
 /// Does a user's op refuse bf16 operands by its shape rule?
 bool insists_on_f32(const Graph& graph, const Node& node, const std::vector<ValueId>& inputs) {
   const OpDef& op = op_def(node.op);
@@ -214,7 +260,7 @@ Graph in_bf16(const Graph& graph) {
                                              "reduce_prod", "reduce_sum_squares", "cumsum",
                                              "log_softmax", "sum_pool",           "lstm"};
   static const std::set<std::string> kProducts = {"matmul", "attention", "conv", "conv_data_grad"};
-  const std::vector<bool> tail = loss_tail(graph);
+  const std::vector<bool> tail = loss_tail(graph), moves = moves_state(graph);
   // The bias of the last layer stands in the tail, but what it is added to is a product: it stays
   // bf16.
   auto adds_parameter = [&](const Node& node) {
@@ -225,7 +271,8 @@ Graph in_bf16(const Graph& graph) {
   size_t index = 0;
   return rebuild(graph, [&](Rebuild& r, const Node& node) {
     Graph& g = r.to;
-    const bool of_loss = tail[index++] && !adds_parameter(node);
+    const bool of_state = moves[index], of_loss = tail[index] && !adds_parameter(node);
+    ++index;
     std::vector<ValueId> inputs = r.at(node.inputs);
     auto dtype = [&](ValueId id) { return g.type(id).dtype; };
     auto all_to = [&](DType from, DType to) {
@@ -242,7 +289,7 @@ Graph in_bf16(const Graph& graph) {
     const bool of_drawn = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
       return made_by(g, id, "random_uniform") != nullptr;
     });
-    if (insists_on_f32(g, node, inputs) || of_drawn) {
+    if (insists_on_f32(g, node, inputs) || of_drawn || of_state) {
       all_to(DType::bf16, DType::f32);
     } else if (kProducts.count(node.op)) {
       all_to(DType::f32, DType::bf16);

@@ -12,8 +12,9 @@ namespace shardrun {
 /// The input that attach_loss adds; the data source fills it.
 inline constexpr const char* kTarget = "target";
 
-/// Sets graph.loss. A floating scalar as first output is the loss itself (`kind` must then be "" ).
-/// Otherwise `kind` says what to compute on the first output against a new batch input kTarget:
+/// Sets graph.loss, unless the model has one and `kind` is "". A floating scalar as first output is
+/// the loss itself (`kind` must then be "" ). Otherwise `kind` says what to compute on the first
+/// output against a new batch input kTarget:
 ///   cross-entropy  outputs[0] [..., classes], or its logits where it is their softmax, target i64
 ///                  [...]; mean over targets other than -100
 ///   mse            outputs[0], target of the same type; mean of squared differences
@@ -39,9 +40,10 @@ inline const std::string kTestPrefix = "test/";
 /// "test/…" and with the metrics "test/…".
 void measure_test_too(Graph& graph, const std::vector<std::string>& targets);
 
-/// What validation runs: without dropout; batch normalisations that keep running statistics
-/// normalise by these and do not move them.
-Graph evaluation_form(const Graph& graph);
+/// What validation runs: without dropout; what is kept from step to step is read as it is, and not
+/// what would replace it, which is not computed. Batch normalisations that keep running statistics
+/// normalise by these.
+Graph evaluation_form(const Graph& training);
 
 /// bf16 compute: matmul, conv, attention, element-wise and normalisation nodes take and give bf16
 /// (and compute inside in f32); parameters stay f32 and are cast where used; reductions and the

@@ -4,9 +4,10 @@
 namespace shardrun {
 namespace {
 
+/// When a replacement is stored: an input, which no node makes, in each micro-batch.
 Phase phase_of(const Graph& graph, ValueId id) {
   const NodeId producer = graph.value(id).producer;
-  return producer < 0 ? Phase::update : graph.node(producer).phase;
+  return producer < 0 ? Phase::micro : graph.node(producer).phase;
 }
 
 }  // namespace

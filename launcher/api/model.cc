@@ -77,6 +77,9 @@ ImportOptions import_options(const ModelOptions& options) {
   out.seed = options.seed;
   out.freeze = options.freeze;
   out.train = options.train;
+  out.train_only = options.train_only;
+  out.loss_output = options.loss_output;
+  out.has_own_loss = options.loss.empty();
   out.evaluate = run_reference;
   if (!options.data.empty()) {
     out.contents = [data = options.data, sorted = options.sort_edges](
@@ -88,6 +91,9 @@ ImportOptions import_options(const ModelOptions& options) {
              invalid_input, "shared '", options.shared, "' is not one of keep, split");
   SR_REQUIRE(options.mode.empty() || options.mode == "train", invalid_input, "mode '", options.mode,
              "' is not train");
+  SR_REQUIRE(options.loss.empty() || options.loss_output.empty(), invalid_input, "loss '",
+             options.loss, "' is computed on the first output, and loss-output '",
+             options.loss_output, "' is one already; leave out one of the two");
   if (options.mode == "train") out.mode = ImportOptions::Mode::train;
   SR_REQUIRE(options.running_statistics == "pytorch" || options.running_statistics == "onnx",
              invalid_input, "running statistics '", options.running_statistics,
@@ -147,12 +153,15 @@ std::vector<std::string> targets_of_one_batch(const ModelOptions& options, const
 void check_patterns(const char* flag, const std::vector<std::string>& patterns, const Graph& graph,
                     const ImportReport& report) {
   std::vector<std::string> names;
-  for (const auto* list : {&report.parameters, &report.constants})
+  for (const auto* list : {&report.parameters, &report.constants}) {
     for (const ImportReport::Parameter& p : *list) {
       names.push_back(p.name);
-      names.insert(names.end(), p.lost_names.begin(), p.lost_names.end());
+      names.insert(names.end(), p.other_names.begin(), p.other_names.end());
     }
-  for (const Value& value : graph.values()) names.push_back(value.name);
+  }
+  for (const Value& value : graph.values()) {
+    if (is_persistent(value.role)) names.push_back(value.name);
+  }
   names.insert(names.end(), report.gone.begin(), report.gone.end());
   Regexes regexes(flag, patterns);
   const std::string* unmatched = regexes.first_in_none(names);
@@ -163,6 +172,22 @@ void check_patterns(const char* flag, const std::vector<std::string>& patterns, 
 /// AdamW is the optimizer of language models, and who trains those clips at 1.
 double clip_of(const ModelOptions& options) {
   return options.clip.value_or(options.optimizer == "adamw" ? 1 : 0);
+}
+
+/// A note for each pattern of --freeze that matches something, but nothing that would be trained
+/// without it.
+void note_idle_patterns(const std::vector<std::string>& patterns, ImportReport& report) {
+  std::vector<std::string> frozen;
+  for (const ImportReport::Parameter& p : report.parameters) {
+    if (!p.is_frozen) continue;
+    frozen.push_back(p.name);
+    frozen.insert(frozen.end(), p.other_names.begin(), p.other_names.end());
+  }
+  for (const std::string& pattern : patterns) {
+    if (Regexes("--freeze", {pattern}).first_in_none(frozen) == nullptr) continue;
+    report.notes.push_back(
+        str("--freeze '", pattern, "' freezes nothing: what it matches is not trained anyway"));
+  }
 }
 
 OptimizerOptions optimizer_options(const ModelOptions& options) {
@@ -292,9 +317,9 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
 
   for (const ImportReport::Parameter& p : report.parameters) {
     const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();
-    impl.parameters.push_back({p.name, to_string(p.type),
-                               reached ? p.why : "the loss does not depend on it",
-                               p.trainable && reached});
+    std::string why = reached ? p.why : "the loss does not depend on it";
+    for (const std::string& name : p.other_names) why += str("; also '", name, "'");
+    impl.parameters.push_back({p.name, to_string(p.type), std::move(why), p.trainable && reached});
   }
   for (const ImportReport::Parameter& p : report.constants)
     impl.parameters.push_back({p.name, to_string(p.type), p.why, false});
@@ -325,6 +350,8 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   try {
     check_patterns("--freeze", options.freeze, graph, report);
     check_patterns("--train", options.train, graph, report);
+    check_patterns("--train-only", options.train_only, graph, report);
+    note_idle_patterns(options.freeze, report);
     make_step(std::move(graph), report, *impl);
     if (one_batch) check_one_batch(options, impl->train);
   } catch (const Error& e) {

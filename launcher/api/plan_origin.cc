@@ -20,8 +20,10 @@ void each_field(Planned& planned, Visit&& visit) {
   visit("batch", o.batch);
   visit("ops", o.ops);
   visit("loss", o.loss);
+  visit("loss_output", o.loss_output);
   visit("freeze", o.freeze);
   visit("train", o.train);
+  visit("train_only", o.train_only);
   visit("shared", o.shared);
   visit("mode", o.mode);
   visit("running_statistics", o.running_statistics);

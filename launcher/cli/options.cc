@@ -51,13 +51,19 @@ void add_step_options(CLI::App& app, Arguments& args) {
   app.add_option("--ops", o.ops, "Load a library of ops of your own (docs/ops.md; repeatable)")
       ->allow_extra_args(false);
   app.add_option("--loss", o.loss,
-                 "cross-entropy or mse on the first output, where that is not the loss itself");
+                 "cross-entropy or mse on the first output, where no output is the loss itself");
+  app.add_option(
+      "--loss-output", o.loss_output,
+      "The output that is the loss (default: the first, or the only one, that is a scalar)");
   app.add_option("--freeze", o.freeze,
                  "Do not train parameters whose name matches this regular expression (repeatable)")
       ->allow_extra_args(false);
   app.add_option(
          "--train", o.train,
          "Train parameters whose name matches, whatever the file says; --freeze wins (repeatable)")
+      ->allow_extra_args(false);
+  app.add_option("--train-only", o.train_only,
+                 "Train parameters whose name matches, and no others (repeatable)")
       ->allow_extra_args(false);
   app.add_option("--shared", o.shared,
                  "Weights that an exporter merged because they were equal: keep or split");

@@ -246,7 +246,7 @@ TEST(Exports, FrozenByLostNames) {
     std::vector<std::string> frozen;
     for (const ImportReport::Parameter& p : report.parameters) {
       const bool lost = p.name.find("MatMul") != std::string::npos || p.name.rfind("val_", 0) == 0;
-      if (lost && !p.trainable) frozen.push_back(p.lost_names.at(0) + ": " + p.why);
+      if (lost && !p.trainable) frozen.push_back(p.other_names.at(0) + ": " + p.why);
     }
     EXPECT_EQ(frozen,
               (std::vector<std::string>{"q.weight: was 'q.weight', which --freeze matches",

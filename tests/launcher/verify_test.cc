@@ -144,7 +144,7 @@ TEST_F(Explained, WhyNamesTheNextBest) {
   const std::string has = text.substr(at, text.find(": parameter", at) - at);
   const std::string other = text.substr(next + 11, text.find(", step", next) - next - 11);
   EXPECT_NE(has, other) << text;
-  EXPECT_NE(explain_why(model_, plan_, "lr", {}).find("next best: none"), std::string::npos);
+  EXPECT_NE(explain_why(model_, plan_, "update/lr", {}).find("next best: none"), std::string::npos);
   try {
     explain_why(model_, plan_, "nothing", {});
     FAIL() << "a value that is not there was explained";

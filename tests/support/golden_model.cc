@@ -15,6 +15,8 @@ namespace {
 
 std::string golden(const std::string& file) { return std::string(SHARDRUN_GOLDEN) + "/" + file; }
 
+}  // namespace
+
 NamedTensors read_recorded(const std::string& model) {
   NamedTensors out;
   const NpzArchive recorded(golden(model + ".npz"));
@@ -29,8 +31,6 @@ NamedTensors read_recorded(const std::string& model) {
   }
   return out;
 }
-
-}  // namespace
 
 double relative_norm(const Tensor& got, const Tensor& want) {
   if (got.type() != want.type()) return std::numeric_limits<double>::infinity();

@@ -16,6 +16,9 @@ inline constexpr double kGoldenRate = 1e-2;
 /// |got - want| / |want|, by Euclidean norms; infinity where types differ.
 double relative_norm(const Tensor& got, const Tensor& want);
 
+/// What `model`.npz holds, by name.
+NamedTensors read_recorded(const std::string& model);
+
 struct GoldenModel {
   NamedTensors recorded;  // in/…, output, losses, grad/…, after/…, stats/…
   NamedTensors feeds;     // of in/…, what the graph takes

@@ -103,8 +103,11 @@ struct ModelOptions {
   std::map<std::string, int64_t> dims;  // symbolic dims: {"batch", 8}
   std::optional<int64_t> batch;  // binds the inputs' first dim where it is symbolic; 8 if not given
   std::vector<std::string> ops;  // libraries of users' ops to load first (shardrun/op.h)
-  std::string loss;              // "", cross-entropy, mse; "" if the model's output is the loss
-  std::vector<std::string> freeze, train;  // regular expressions on parameter names; freeze wins
+  std::string loss;              // "", cross-entropy, mse; "" if an output of the model is the loss
+  std::string loss_output;       // which output is; "": one that is a scalar
+  /// Regular expressions on names of parameters: train_only trains no others, train adds, freeze
+  /// wins.
+  std::vector<std::string> freeze, train, train_only;
   std::string shared;  // "", keep, split: what to do with weights that an exporter merged
   std::string mode;    // "", train: every batch normalisation by its batch, however exported
   std::string running_statistics = "pytorch";  // pytorch: of the unbiased variance; onnx
