@@ -51,9 +51,11 @@ struct Node {
   Phase phase = Phase::micro;
 };
 
+struct SourcePart;
+
 /// What a parameter, state or constant holds before the first step. Read or made shard by shard.
 struct Source {
-  enum class Kind { zeros, constant, normal, uniform, data, file };
+  enum class Kind { zeros, constant, normal, uniform, data, file, parts };
   Kind kind = Kind::zeros;
   double a = 0, b = 0;  // constant: a. normal: mean a, standard deviation b. uniform: [a, b)
   std::string stream;   // normal, uniform: names the random stream (the parameter's name)
@@ -64,10 +66,17 @@ struct Source {
   Shape shape;  // file: shape of what is stored
   std::vector<int64_t>
       perm;  // file, data: stored tensor is transposed by this on reading (empty: not)
+  std::vector<SourcePart> parts;  // parts: which make up the tensor, each element once
+};
+/// `box` of a tensor, dense.
+struct SourcePart {
+  Box box;
+  Source source;
 };
 
 /// Reads or makes the part `box` of a tensor of `type` into dense memory `out` (elements of
-/// type.dtype). `seed` drives normal and uniform. Throws invalid_input if a file is too short.
+/// type.dtype). `seed` drives normal and uniform. The dims of `type` may divide those of what the
+/// source has, transposed or put together. Throws invalid_input if a file is too short.
 void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed,
                  void* out);
 

@@ -6,6 +6,10 @@
 namespace shardrun {
 namespace {
 
+// What state is called, before its parameter's name.
+constexpr const char *kMomentum = "momentum/", *kFirstMoment = "adam_m/",
+                     *kSecondMoment = "adam_v/";
+
 ValueId fill(Graph& graph, DType dtype, double value, const std::string& name) {
   return graph.add("fill", {},
                    {{"shape", std::vector<int64_t>{}},
@@ -119,7 +123,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
       return id;
     };
     if (options.kind == "sgd") {
-      const ValueId buffer = add_state("momentum/");
+      const ValueId buffer = add_state(kMomentum);
       const auto next = graph.add_node("sgd", {read[i], grads[i], buffer, lr, step, clip_scale},
                                        {{"momentum", options.momentum},
                                         {"weight_decay", decay},
@@ -128,8 +132,8 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
       graph.updates[p] = next[0];
       graph.updates[buffer] = next[1];
     } else {
-      const ValueId m = add_state("adam_m/");
-      const ValueId v = add_state("adam_v/");
+      const ValueId m = add_state(kFirstMoment);
+      const ValueId v = add_state(kSecondMoment);
       const auto next = graph.add_node("adamw", {read[i], grads[i], m, v, lr, step, clip_scale},
                                        {{"beta1", options.beta1},
                                         {"beta2", options.beta2},
@@ -145,6 +149,12 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   graph.metrics["loss"] = loss;
   graph.metrics["grad_norm"] = norm;
   graph.phase = Phase::micro;
+}
+
+std::string parameter_of_state(const std::string& name) {
+  for (const std::string before : {kMomentum, kFirstMoment, kSecondMoment})
+    if (name.starts_with(before)) return name.substr(before.size());
+  return "";
 }
 
 }  // namespace shardrun

@@ -31,4 +31,8 @@ inline constexpr const char* kRandomStep =
 /// Throws invalid_input if nothing is trainable or a trainable parameter is not reached (named).
 void attach_optimizer(Graph& graph, const OptimizerOptions& options);
 
+/// Of the state that the optimizer keeps of a parameter, "adam_m/w", the parameter: "w". Empty for
+/// other names.
+std::string parameter_of_state(const std::string& name);
+
 }  // namespace shardrun

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/divided.h"
 #include "base/philox.h"
 #include "graph/graph.h"
 
@@ -144,12 +145,53 @@ void generate(const TensorType& type, const Box& box, void* out, F f) {
   });
 }
 
+/// The shape of which perm and parts are; the tensor's own where elements only follow each other.
+Shape shape_of(const Source& source, const Shape& tensor) {
+  if (source.kind == Source::Kind::parts) {
+    Shape out(source.parts[0].box.size(), 0);
+    for (const SourcePart& part : source.parts) {
+      for (size_t d = 0; d < out.size(); ++d) out[d] = std::max(out[d], part.box[d].end());
+    }
+    return out;
+  }
+  const Shape& stored = source.kind == Source::Kind::data ? source.data.shape() : source.shape;
+  if (source.perm.empty()) return tensor;
+  Shape out;
+  for (const int64_t dim : source.perm) out.push_back(stored[static_cast<size_t>(dim)]);
+  return out;
+}
+
+void read_parts(const Source& source, const TensorType& type, const Box& box, uint64_t seed,
+                void* out) {
+  for (const SourcePart& part : source.parts) {
+    const Box region = intersect(part.box, box);
+    if (is_empty(region)) continue;
+    Box inner = region;
+    for (size_t d = 0; d < inner.size(); ++d) inner[d].begin -= part.box[d].begin;
+    const Tensor read({type.dtype, box_shape(region)});
+    read_source(part.source, {type.dtype, box_shape(part.box)}, inner, seed, read.data());
+    copy_box(read.data(), region, out, box, region, size_of(type.dtype));
+  }
+}
+
+/// Reads a box of a tensor whose dims divide those of `whole`.
+void read_divided(const Source& source, const Shape& whole, const TensorType& type, const Box& box,
+                  uint64_t seed, void* out) {
+  for (const Part& part : parts_of(whole, type.shape, box)) {
+    const Tensor read({type.dtype, box_shape(part.file)});
+    read_source(source, {type.dtype, whole}, part.file, seed, read.data());
+    copy_box(read.data(), part.value, out, box, part.value, size_of(type.dtype));
+  }
+}
+
 }  // namespace
 
 void read_source(const Source& source, const TensorType& type, const Box& box, uint64_t seed,
                  void* out) {
   const int64_t count = element_count(box_shape(box));
   if (count == 0) return;
+  if (const Shape whole = shape_of(source, type.shape); whole != type.shape)
+    return read_divided(source, whole, type, box, seed, out);
   const RandomStream random{seed, hash_name(source.stream.data(), source.stream.size()), 0};
   switch (source.kind) {
     case Source::Kind::zeros:
@@ -174,6 +216,7 @@ void read_source(const Source& source, const TensorType& type, const Box& box, u
           to[i] = static_cast<float>(source.a + (source.b - source.a) * u);
         }
       });
+    case Source::Kind::parts: return read_parts(source, type, box, seed, out);
     case Source::Kind::data:
     case Source::Kind::file: {
       const bool held = source.kind == Source::Kind::data;

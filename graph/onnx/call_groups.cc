@@ -1,6 +1,7 @@
 #include "graph/onnx/call_groups.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "graph/onnx/export_signature.h"
 
@@ -122,11 +123,17 @@ CallNames::Unmatched CallNames::unmatched(const CallGroup& group,
     }
     return out;
   }
-  for (const std::string& tensor : tensors) {
-    const auto read =
-        std::erase_if(stored, [&](const Read& r) { return stands_for(r.name, tensor); });
-    if (read == 0) out.tensors.push_back(tensor);
-  }
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(out.tensors),
+               [&](const std::string& tensor) {
+                 return std::none_of(stored.begin(), stored.end(), [&](const Read& read) {
+                   return stands_for(read.name, tensor);
+                 });
+               });
+  // One may stand for several: a recurrent layer's biases are in one tensor.
+  std::erase_if(stored, [&](const Read& read) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const std::string& tensor) { return stands_for(read.name, tensor); });
+  });
   out.stored = std::move(stored);
   return out;
 }

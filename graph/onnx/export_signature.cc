@@ -53,6 +53,9 @@ ExportSignature read_signature(const std::string& text) {
       out.kinds.emplace(tensor, kind);
       out.placeholders.emplace(value_of(entry), tensor);
     }
+    const std::string_view behind = std::string_view(text).substr(from);
+    if (behind.substr(0, behind.find(kTarget)).find("persistent=False") != std::string_view::npos)
+      out.not_persistent.insert(tensor);
     if (says(entry, "PARAMETER_MUTATION") || says(entry, "BUFFER_MUTATION"))
       out.mutations.push_back({tensor, value_of(entry)});
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct ExportSignature {
     std::string value;   // add: what it becomes, as the exporter first called it
   };
   std::map<std::string, std::string> kinds;         // PARAMETER, BUFFER or CONSTANT_TENSOR, by name
+  std::set<std::string> not_persistent;             // buffers that state_dict() leaves out
   std::map<std::string, std::string> placeholders;  // "p_w" -> "w": what calls name it
   std::vector<Mutation> mutations;
 };

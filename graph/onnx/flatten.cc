@@ -103,7 +103,7 @@ std::vector<FlatNode> Flattener::run(const ::onnx::GraphProto& graph, int64_t op
 std::vector<FlatNode> Flattener::consume(::onnx::GraphProto& graph, int64_t opset) {
   for (int i = 0; i < graph.node_size(); ++i) {
     std::string text = label(graph, i);
-    append(std::move(*graph.mutable_node(i)), opset, std::move(text));
+    append(std::move(*graph.mutable_node(i)), opset, std::move(text), i);
   }
   return std::exchange(out_, {});
 }
@@ -118,7 +118,7 @@ std::string Flattener::label(const ::onnx::GraphProto& graph, int i) {
   return str("node ", i, " '", graph.node(i).name(), "'");
 }
 
-void Flattener::append(::onnx::NodeProto node, int64_t opset, std::string label) {
+void Flattener::append(::onnx::NodeProto node, int64_t opset, std::string label, int64_t place) {
   const std::string own = user_op_name(node);
   const OpDef* registered = find_op(own);
   if (registered ==
@@ -136,7 +136,7 @@ void Flattener::append(::onnx::NodeProto node, int64_t opset, std::string label)
   budget_.take(static_cast<int64_t>(sizeof(FlatNode) + label.size()) + kNamesBytes, "its nodes");
   SR_REQUIRE(out_.size() < kMostNodes, unsupported, "has more than ", kMostNodes,
              " nodes with functions inlined");
-  out_.push_back({std::move(node), opset, std::move(label), registered});
+  out_.push_back({std::move(node), opset, std::move(label), registered, place});
 }
 
 void Flattener::inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,

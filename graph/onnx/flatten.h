@@ -20,6 +20,7 @@ struct FlatNode {
   std::string label;  // "node 41 'Loop_7'", with the function's node behind it where inlined
   /// A user's op, else null; proto.op_type() is then its registered name, 'acme::Swish'.
   const OpDef* own = nullptr;
+  int64_t place = -1;  // among the main graph's nodes; -1: of a function, a subgraph, or put in
 };
 
 /// The opset of the ai.onnx operators in the main graph; 0 if none is imported.
@@ -42,7 +43,7 @@ class Flattener {
   static std::string key(const std::string& domain, const std::string& name,
                          const std::string& overload);
   static std::string label(const ::onnx::GraphProto& graph, int i);
-  void append(::onnx::NodeProto node, int64_t opset, std::string label);
+  void append(::onnx::NodeProto node, int64_t opset, std::string label, int64_t place = -1);
   void inline_call(const ::onnx::NodeProto& call, const ::onnx::FunctionProto& function,
                    const std::string& label);
 

@@ -8,10 +8,12 @@
 
 #include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
+#include "graph/onnx/given_weights.h"
 #include "graph/onnx/loss_output.h"
 #include "graph/onnx/lost_nodes.h"
 #include "graph/onnx/lost_weights.h"
 #include "graph/onnx/lowering.h"
+#include "graph/onnx/make_weight_map.h"
 #include "graph/onnx/tied_names.h"
 #include "graph/onnx/weights.h"
 #include "graph/onnx/written_batch_norm.h"
@@ -23,21 +25,6 @@ namespace {
 
 constexpr int kDeepestBranch = 32;
 constexpr int64_t kInputBytes = 1000;  // what is kept of a graph input
-
-Source source_of(const StoredTensor& tensor) {
-  Source source;
-  if (!tensor.in_file()) {
-    source.kind = Source::Kind::data;
-    source.data = tensor.data;
-    return source;
-  }
-  source.kind = Source::Kind::file;
-  source.path = tensor.path;
-  source.offset = tensor.offset;
-  source.dtype = tensor.stored;
-  source.shape = tensor.type.shape;
-  return source;
-}
 
 /// Graph inputs that are not initialisers' defaults.
 std::vector<const ::onnx::ValueInfoProto*> model_inputs(const ModelFile& model) {
@@ -87,35 +74,21 @@ class Importer {
         flattener_(model.proto, *model.budget) {}
 
   Graph run() {
-    const auto& proto = model_.proto.graph();
     graph_.name = model_.path;
-    report_.ir_version = model_.proto.ir_version();
-    report_.opset = main_opset(model_.proto);
-    report_.producer = model_.proto.producer_name() + " " + model_.proto.producer_version();
-    std::vector<FlatNode> nodes =
-        flattener_.consume(*model_.proto.mutable_graph(), main_opset(model_.proto));
-    check_all_names(nodes);
-    loss_ = find_loss_output(proto, nodes, options_);
-    drop_dead(nodes, proto, values_of_changes(model_));
-    check_supported(nodes);
-    RestoredWeights restored;
-    std::map<std::string, std::string> tied;
-    if (options_.training) {
-      restore_lost_nodes(model_, nodes, report_);
-      tied = tied_names(model_, nodes);
-      restored = restore_lost_weights(
-          model_, nodes, tied, options_,
-          [&](const std::string& name) { return patterns_.leave_out({name}); }, report_);
-      gather_batch_norms(model_, nodes);
+    const Weights weights = read_weights();
+    if (options_.weights) {
+      MatchedWeights given = match_weights(
+          make_weight_map(model_, nodes_, restored_, weights, tied_), *options_.weights);
+      given_ = std::move(given.sources);
+      for (const auto& [name, source] : given_) report_.given.push_back(name);
+      report_.notes.insert(report_.notes.end(), given.notes.begin(), given.notes.end());
     }
-    const Weights weights =
-        decide_weights(model_, restored, tied, nodes, loss_.name, options_, patterns_, report_);
     for (const auto& [tensor, change] : weights.changed.by_name) {
       if (change.is_read_back) read_back_.emplace(change.next, kNone);
     }
-    bind_inputs(nodes);
+    bind_inputs(nodes_);
     add_weights(weights);
-    lower_all(nodes, weights.changed);
+    lower_all(nodes_, weights.changed);
     change_tensors(weights.changed);
     note_batch_norms();
     note_restored();
@@ -124,7 +97,41 @@ class Importer {
     return std::move(graph_);
   }
 
+  WeightMap map() {
+    const Weights weights = read_weights();
+    return make_weight_map(model_, nodes_, restored_, weights, tied_);
+  }
+
  private:
+  /// The nodes, and what of the file's numbers are weights.
+  Weights read_weights() {
+    const auto& proto = model_.proto.graph();
+    report_.ir_version = model_.proto.ir_version();
+    report_.opset = main_opset(model_.proto);
+    report_.producer = model_.proto.producer_name() + " " + model_.proto.producer_version();
+    nodes_ = flattener_.consume(*model_.proto.mutable_graph(), main_opset(model_.proto));
+    check_all_names(nodes_);
+    loss_ = find_loss_output(proto, nodes_, options_);
+    drop_dead(nodes_, proto, values_of_changes(model_));
+    check_supported(nodes_);
+    if (options_.training) {
+      restore_lost_nodes(model_, nodes_, report_);
+      tied_ = tied_names(model_, nodes_);
+      restored_ = restore_lost_weights(
+          model_, nodes_, tied_, options_,
+          [&](const std::string& name) { return patterns_.leave_out({name}); }, report_);
+      gather_batch_norms(model_, nodes_);
+    }
+    return decide_weights(model_, restored_, tied_, nodes_, loss_.name, options_, patterns_,
+                          report_);
+  }
+
+  /// Of a weight: what was given in its place, or the file's.
+  Source source_of(const std::string& name, const Source& own) const {
+    const auto given = given_.find(name);
+    return given == given_.end() ? own : given->second;
+  }
+
   void check_all_names(const std::vector<FlatNode>& nodes) {
     std::set<std::string> names;
     for (const auto* input : model_inputs(model_)) {
@@ -273,21 +280,24 @@ class Importer {
     for (const std::string& name : weights.order) {
       const Weight& w = weights.by_name.at(name);
       if (!w.tied_to.empty()) continue;
+      Source source = source_of(name, w.tensor.source());
       if (w.is_parameter) {
-        values_[name] = add_parameter(name, w.tensor.type, source_of(w.tensor), w.trainable, w.why);
+        values_[name] = add_parameter(name, w.tensor.type, std::move(source), w.trainable, w.why);
         auto& names = report_.parameters.back().other_names;
         for (const auto* more : {&w.lost_names, &w.other_names})
           names.insert(names.end(), more->begin(), more->end());
         report_.parameters.back().is_frozen = w.is_frozen;
       } else if (w.is_state) {
         values_[name] =
-            b_.value(graph_.add_persistent(name, w.tensor.type, Role::state, source_of(w.tensor)));
+            b_.value(graph_.add_persistent(name, w.tensor.type, Role::state, std::move(source)));
       } else if (w.tensor.count() <= kFoldLimit &&
                  model_.budget->holds(kCopies * byte_size(w.tensor.type))) {
-        values_[name] = b_.constant(w.tensor.load());
+        Tensor contents(w.tensor.type);
+        read_source(source, contents.type(), full_box(contents.shape()), 0, contents.data());
+        values_[name] = b_.constant(std::move(contents));
       } else {
-        values_[name] = b_.value(
-            graph_.add_persistent(name, w.tensor.type, Role::constant, source_of(w.tensor)));
+        values_[name] =
+            b_.value(graph_.add_persistent(name, w.tensor.type, Role::constant, std::move(source)));
       }
     }
     for (const std::string& name : weights.order) {
@@ -390,8 +400,8 @@ class Importer {
       Training training{true, trained, false,
                         trained ? "described by the model" : "a buffer, described by the model"};
       patterns_.apply({node.proto.output(0)}, training);
-      const V v =
-          add_parameter(node.proto.output(0), type, source, training.trainable, training.why);
+      const V v = add_parameter(node.proto.output(0), type, source_of(node.proto.output(0), source),
+                                training.trainable, training.why);
       report_.parameters.back().is_frozen = training.is_frozen;
       return v;
     };
@@ -428,7 +438,17 @@ class Importer {
     Source source;
     source.kind = Source::Kind::constant;
     source.a = start;
-    return b_.value(graph_.add_persistent(name, type, Role::state, std::move(source)));
+    return b_.value(
+        graph_.add_persistent(name, type, Role::state, state_source(name, type, source)));
+  }
+
+  /// Of state that is not in the file.
+  Source state_source(const std::string& name, const TensorType& type, const Source& own) const {
+    Source out = source_of(name, own);
+    SR_REQUIRE(given_.count(name) == 0 || out.kind != Source::Kind::file || out.shape == type.shape,
+               invalid_input, options_.weights->origin, ": '", name, "' is ", to_string(out.shape),
+               ", wanted ", to_string(type.shape));
+    return out;
   }
 
   /// What a tensor of the module becomes, as a value of its own. `copy`: of a value that is read
@@ -448,7 +468,8 @@ class Importer {
       ValueId held = graph_.find(tensor);
       // Written before it is read, it need not be in the file.
       if (held == kNoValue)
-        held = graph_.add_persistent(tensor, b_.type(next), Role::state, Source{});
+        held = graph_.add_persistent(tensor, b_.type(next), Role::state,
+                                     state_source(tensor, b_.type(next), Source{}));
       SR_REQUIRE(graph_.type(held) == graph_.type(id), invalid_input, "'", tensor, "' is ",
                  graph_.type(held), ", but forward() makes it ", graph_.type(id));
       graph_.updates[held] = id;
@@ -560,6 +581,10 @@ class Importer {
   }
 
   ModelFile& model_;
+  std::vector<FlatNode> nodes_;
+  RestoredWeights restored_;
+  std::map<std::string, std::string> tied_;
+  std::map<std::string, Source> given_;  // by name of the weight
   const ImportOptions& options_;
   NamePatterns patterns_;
   ImportReport& report_;
@@ -593,6 +618,16 @@ Graph import_onnx(const std::string& path, const ImportOptions& options, ImportR
   importer::ModelFile model = importer::open_model(path);
   try {
     return importer::Importer(model, options, report != nullptr ? *report : unread).run();
+  } catch (const Error& e) {
+    throw e.with_context(path);
+  }
+}
+
+WeightMap map_weights(const std::string& path, const ImportOptions& options) {
+  ImportReport unread;
+  importer::ModelFile model = importer::open_model(path);
+  try {
+    return importer::Importer(model, options, unread).map();
   } catch (const Error& e) {
     throw e.with_context(path);
   }

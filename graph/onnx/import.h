@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,8 @@
 #include "graph/graph.h"
 
 namespace shardrun {
+
+struct GivenWeights;
 
 struct ImportOptions {
   std::map<std::string, int64_t> dims;  // symbolic dim -> size; a nameless one is 'input.axis'
@@ -46,6 +49,9 @@ struct ImportOptions {
   Shared shared = Shared::refuse;
 
   std::map<std::string, Tensor> constants;  // graph inputs bound to known contents
+  /// Numbers to begin with in place of the file's (graph/onnx/given_weights.h). The graph's nodes
+  /// and shapes do not depend on them.
+  std::shared_ptr<const GivenWeights> weights;
 
   /// The contents of an integer input, one of `inputs`, that are the same in every step, if there
   /// are such. Asked only by a model with an operator whose result is as large as the contents say
@@ -83,6 +89,7 @@ struct ImportReport {
   std::vector<std::string> gone;
   std::vector<std::string> unreached;          // parameters that no gradient reaches
   std::vector<std::string> gradient_stops;     // "Round 'enc/Round'": what lies between
+  std::vector<std::string> given;              // weights that ImportOptions::weights had
   std::vector<std::string> inactive_dropouts;  // nodes that drop nothing, as they were exported
 };
 

@@ -113,6 +113,10 @@ class Restorer {
     restored_[name] = std::move(tensor);
   }
 
+  void read_instead(size_t node, int input, const std::string& tensor) {
+    if (nodes_[node].place >= 0) out_.inputs.push_back({nodes_[node].place, input, tensor});
+  }
+
   /// Channels of what a convolution or Gemm makes; 0 if the file does not say.
   int64_t channels_of(const ::onnx::NodeProto& node) const {
     const bool last = node.op_type() == "Gemm";
@@ -144,10 +148,13 @@ class Restorer {
         StoredTensor zeros;
         zeros.name = bias;
         zeros.type = {DType::f32, {channels}};
-        zeros.data = Tensor(zeros.type);
+        const auto weight = stored_.find(node.input(1));
+        zeros.stored = weight == stored_.end() ? DType::f32 : weight->second->stored;
+        zeros.data = Tensor({zeros.stored, {channels}});
         restore(std::move(zeros));
         biases_.push_back(bias);
       }
+      read_instead(n, node.input_size(), bias);
       node.add_input(bias);
       return;
     }
@@ -169,6 +176,7 @@ class Restorer {
         restore(std::move(copy));
         merged_.push_back(tensor);
       }
+      read_instead(read.node, read.input, tensor);
       nodes_[read.node].proto.set_input(read.input, tensor);
     }
   }

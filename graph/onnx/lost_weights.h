@@ -9,8 +9,16 @@
 
 namespace shardrun::importer {
 
+/// An input of the main graph's nodes, as they are in the file, that reads another tensor now.
+struct ChangedInput {
+  int64_t node = 0;
+  int input = 0;
+  std::string tensor;
+};
+
 struct RestoredWeights {
   std::vector<StoredTensor> tensors;  // initialisers besides the file's
+  std::vector<ChangedInput> inputs;   // that read these
   /// Initialisers that are one tensor for each of their readers: calls name them so.
   std::set<std::string> shared;
   bool has_folded_norms = false;  // of which a note tells

@@ -1,18 +1,12 @@
 // Opening an ONNX file: its skeleton, parsed, and then checks by hand.
 #include "graph/onnx/model_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <optional>
 #include <set>
 
-#include "graph/graph.h"
+#include "graph/onnx/mapped_file.h"
 
 namespace shardrun::importer {
 namespace {
@@ -21,81 +15,12 @@ constexpr int64_t kInitialiserBytes = 1200;  // what is kept of one, but for its
 constexpr size_t kLongestName = 4096;        // bytes; exporters write some hundred
 constexpr int64_t kOldestIr = 3, kNewestIr = 13, kNewestOpset = 27;
 
-class MappedFile {
- public:
-  MappedFile(const std::string& path, int64_t offset = 0, int64_t length = -1) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // waits for no pipe
-    SR_REQUIRE(fd >= 0, invalid_input, "cannot open '", path, "': ", std::strerror(errno));
-    struct stat info {};
-    const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    if (length < 0) length = info.st_size - offset;
-    if (regular && length > 0) {
-      const int64_t page = offset / 4096 * 4096;
-      mapped_bytes_ = static_cast<size_t>(offset - page + length);
-      mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd, page);
-      data_ = static_cast<const char*>(mapped_) + (offset - page);
-    }
-    const int map_errno = errno;
-    ::close(fd);
-    SR_REQUIRE(regular, invalid_input, "'", path, "' is not a regular file");
-    SR_REQUIRE(mapped_ != MAP_FAILED, invalid_input, "cannot map '", path,
-               "': ", std::strerror(map_errno));
-    size_ = static_cast<size_t>(std::max<int64_t>(length, 0));
-  }
-  ~MappedFile() {
-    if (mapped_ != nullptr && mapped_ != MAP_FAILED) ::munmap(mapped_, mapped_bytes_);
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  std::string_view bytes() const { return {data_, size_}; }
-  void* release(size_t* mapped_bytes) {
-    *mapped_bytes = mapped_bytes_;
-    return std::exchange(mapped_, nullptr);
-  }
-  const char* data() const { return data_; }
-
- private:
-  void* mapped_ = nullptr;
-  size_t mapped_bytes_ = 0;
-  const char* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 int64_t parse_bytes(const std::string& text, const char* what) {
   int64_t value = -1;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
   SR_REQUIRE(ec == std::errc() && end == text.data() + text.size() && value >= 0, invalid_input,
              "external data: ", what, " is '", text, "', wanted a number of bytes");
   return value;
-}
-
-/// The file of external data, refused if it could lie outside `folder`.
-std::string resolve_location(const std::string& location, const std::string& folder) {
-  namespace fs = std::filesystem;
-  SR_REQUIRE(!location.empty(), invalid_input, "external data has no location");
-  SR_REQUIRE(location.find('\0') == std::string::npos, invalid_input,
-             "external data: location holds a NUL");
-  const fs::path relative(location);
-  SR_REQUIRE(!relative.is_absolute() && location[0] != '\\', invalid_input,
-             "external data: location '", location,
-             "' is absolute, wanted a path below the model's folder");
-  for (const fs::path& part : relative) {
-    SR_REQUIRE(part != "..", invalid_input, "external data: location '", location,
-               "' leaves the model's folder by '..'");
-  }
-  std::error_code ec;
-  const fs::path root = fs::canonical(folder.empty() ? fs::path(".") : fs::path(folder), ec);
-  SR_REQUIRE(!ec, invalid_input, "cannot resolve folder '", folder, "': ", ec.message());
-  const fs::path file = fs::canonical(root / relative, ec);
-  SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location,
-             "' beside the model: ", ec.message());
-  const auto [in_root, in_file] = std::mismatch(root.begin(), root.end(), file.begin(), file.end());
-  SR_REQUIRE(in_root == root.end(), invalid_input, "external data: location '", location,
-             "' is a link that leaves the model's folder");
-  SR_REQUIRE(fs::is_regular_file(file, ec), invalid_input, "external data: '", location,
-             "' is not a regular file");
-  return file.string();
 }
 
 struct StoredType {
@@ -221,6 +146,33 @@ Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, con
 
 }  // namespace
 
+std::string resolve_location(const std::string& location, const std::string& folder) {
+  namespace fs = std::filesystem;
+  SR_REQUIRE(!location.empty(), invalid_input, "external data has no location");
+  SR_REQUIRE(location.find('\0') == std::string::npos, invalid_input,
+             "external data: location holds a NUL");
+  const fs::path relative(location);
+  SR_REQUIRE(!relative.is_absolute() && location[0] != '\\', invalid_input,
+             "external data: location '", location,
+             "' is absolute, wanted a path below the model's folder");
+  for (const fs::path& part : relative) {
+    SR_REQUIRE(part != "..", invalid_input, "external data: location '", location,
+               "' leaves the model's folder by '..'");
+  }
+  std::error_code ec;
+  const fs::path root = fs::canonical(folder.empty() ? fs::path(".") : fs::path(folder), ec);
+  SR_REQUIRE(!ec, invalid_input, "cannot resolve folder '", folder, "': ", ec.message());
+  const fs::path file = fs::canonical(root / relative, ec);
+  SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location,
+             "' beside the model: ", ec.message());
+  const auto [in_root, in_file] = std::mismatch(root.begin(), root.end(), file.begin(), file.end());
+  SR_REQUIRE(in_root == root.end(), invalid_input, "external data: location '", location,
+             "' is a link that leaves the model's folder");
+  SR_REQUIRE(fs::is_regular_file(file, ec), invalid_input, "external data: '", location,
+             "' is not a regular file");
+  return file.string();
+}
+
 std::string onnx_type_name(int onnx_type) {
   if (const StoredType* type = find_type(onnx_type)) return type->name;
   if (::onnx::TensorProto::DataType_IsValid(onnx_type)) {
@@ -239,18 +191,24 @@ bool is_floating_onnx_type(int onnx_type) {
 DType graph_dtype(int onnx_type) { return *stored_type(onnx_type).graph; }
 
 Tensor StoredTensor::load() const {
-  Tensor raw = data;
+  Tensor out(type);
+  read_source(source(), type, full_box(type.shape), 0, out.data());
+  return out;
+}
+
+Source StoredTensor::source() const {
+  Source out;
   if (in_file()) {
-    raw = Tensor({stored, type.shape});
-    Source source;
-    source.kind = Source::Kind::file;
-    source.path = path;
-    source.offset = offset;
-    source.dtype = stored;
-    source.shape = type.shape;
-    read_source(source, {stored, type.shape}, full_box(type.shape), 0, raw.data());
+    out.kind = Source::Kind::file;
+    out.path = path;
+    out.offset = offset;
+    out.dtype = stored;
+    out.shape = type.shape;
+  } else {
+    out.kind = Source::Kind::data;
+    out.data = data;
   }
-  return convert(raw, type.dtype);
+  return out;
 }
 
 Contents::Contents(const StoredTensor& tensor) {

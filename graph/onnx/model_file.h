@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/tensor.h"
+#include "graph/graph.h"
 #include "graph/onnx/import_budget.h"
 #include "graph/onnx/skeleton.h"
 
@@ -25,6 +26,7 @@ struct StoredTensor {
   bool in_file() const { return !path.empty(); }
   int64_t count() const { return element_count(type.shape); }
   Tensor load() const;  // contents as `type`
+  Source source() const;
 };
 
 /// Bytes of a StoredTensor, mapped or in memory, for comparing contents without reading them all.
@@ -63,6 +65,10 @@ ModelFile open_model(const std::string& path);
 /// The paths of external data that a file's tensors name, checked in no way: also those of a model
 /// that open_model refuses. Empty where the file is no model.
 std::vector<std::string> external_files(const std::string& path);
+
+/// The file of external data that `location` names. Throws invalid_input if it lies outside of the
+/// model's folder, or is not there.
+std::string resolve_location(const std::string& location, const std::string& folder);
 
 /// Decodes a tensor; `raw`, if given, holds its raw_data. External data is looked up in `folder`.
 /// What cannot stay in the file takes its bytes from `budget`.

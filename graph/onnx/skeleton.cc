@@ -9,9 +9,9 @@
 #include "graph/onnx/skeleton.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "base/error.h"
+#include "graph/onnx/wire.h"
 
 namespace shardrun::importer {
 namespace {
@@ -20,46 +20,6 @@ constexpr size_t kInlineBytes = 1024;
 constexpr size_t kMostBytes = size_t{256} << 20;
 constexpr int64_t kMostFields = 20'000'000;
 constexpr int kDeepest = 100;  // messages within messages, as protobuf's own limit
-
-/// Reads a base-128 varint; false if the bytes end or it is longer than 64 bits.
-bool read_varint(std::string_view bytes, size_t& at, uint64_t& value) {
-  value = 0;
-  for (int shift = 0; shift < 64; shift += 7) {
-    if (at >= bytes.size()) return false;
-    const auto byte = static_cast<unsigned char>(bytes[at++]);
-    value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-    if (byte < 0x80) return true;
-  }
-  return false;
-}
-
-/// Calls f(field, whole, payload) for each field of a message: `whole` with its tag, `payload` only
-/// for length-delimited ones. False if the bytes are not a message, or f says so.
-template <class F>
-bool for_each_field(std::string_view bytes, F f) {
-  for (size_t at = 0; at < bytes.size();) {
-    const size_t start = at;
-    uint64_t tag = 0, length = 0;
-    if (!read_varint(bytes, at, tag) || tag >> 3 == 0) return false;
-    std::optional<std::string_view> payload;
-    switch (tag & 7) {
-      case 0:
-        if (!read_varint(bytes, at, length)) return false;
-        break;
-      case 1: at += 8; break;
-      case 5: at += 4; break;
-      case 2:
-        if (!read_varint(bytes, at, length) || length > bytes.size() - at) return false;
-        payload = bytes.substr(at, length);
-        at += length;
-        break;
-      default: return false;
-    }
-    if (at > bytes.size()) return false;
-    if (!f(tag >> 3, bytes.substr(start, at - start), payload)) return false;
-  }
-  return true;
-}
 
 class SkeletonMaker {
  public:
@@ -86,12 +46,7 @@ class SkeletonMaker {
     return true;
   }
   bool append(std::string& to, uint32_t field, const std::string& payload) const {
-    auto varint = [&](uint64_t v) {
-      for (; v >= 0x80; v >>= 7) to += static_cast<char>(v | 0x80);
-      to += static_cast<char>(v);
-    };
-    varint(field << 3 | 2);
-    varint(payload.size());
+    append_field(to, field, payload.size());
     return copy(to, payload);
   }
 

@@ -264,6 +264,7 @@ class Decider {
       if (!is_weight_like(tensor) || tensor.type.shape.size() != 1 || !is_uniform(tensor))
         return false;
       add(name, tensor);
+      out_.copied[name] = node.place;
       report_.notes.push_back(str("'", name, "' had been merged with '", tensor.name,
                                   "' by the exporter (equal numbers): they are two weights again"));
       return true;
@@ -317,7 +318,9 @@ class Decider {
         const std::string copy = str(name, ".", i);
         add(copy, tensor);
         if (kinds_.count(name) > 0) kinds_[copy] = kind_after(users[i], kinds_[name]);
-        nodes_[users[i].first].proto.set_input(users[i].second, copy);
+        FlatNode& user = nodes_[users[i].first];
+        if (user.place >= 0) out_.inputs.push_back({user.place, users[i].second, copy});
+        user.proto.set_input(users[i].second, copy);
       }
       if (kinds_.count(name) > 0) kinds_[name] = kind_after(users[0], kinds_[name]);
       if (statistics) continue;

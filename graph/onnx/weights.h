@@ -52,6 +52,8 @@ struct Weights {
   std::vector<std::string> order;
   bool kinds_are_guessed = false;  // the export does not say which are parameters
   ChangedTensors changed;
+  std::vector<ChangedInput> inputs;       // that read copies of merged weights
+  std::map<std::string, int64_t> copied;  // weights that a node of the main graph copied, by name
 };
 /// `tied`: tied_names(). `loss`: the output that is differentiated.
 Weights decide_weights(const ModelFile& model, const RestoredWeights& restored,

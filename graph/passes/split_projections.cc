@@ -60,8 +60,7 @@ std::vector<ValueId> equal_parts(const Graph& g, ValueId whole, const std::vecto
 
 bool sole_parameter(const Graph& g, ValueId id,
                     const std::map<ValueId, std::vector<NodeId>>& users) {
-  return id != kNoValue && g.value(id).role == Role::parameter && users.at(id).size() == 1 &&
-         g.sources.at(id).perm.empty();
+  return id != kNoValue && g.value(id).role == Role::parameter && users.at(id).size() == 1;
 }
 
 }  // namespace

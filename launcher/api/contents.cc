@@ -8,6 +8,8 @@
 
 #include "base/philox.h"
 #include "exec/data.h"
+#include "graph/onnx/file_layout.h"
+#include "graph/onnx/import.h"
 
 namespace shardrun {
 namespace {
@@ -38,6 +40,18 @@ class Hash {
     return true;
   }
 
+  void add(const Source& source, const std::string& name) {
+    add(str(name, static_cast<int>(source.kind), " ", source.a, " ", source.b, source.stream,
+            source.dtype, to_string(source.shape), to_string(source.perm)));
+    if (source.kind == Source::Kind::data) add(source.data.data(), byte_size(source.data.type()));
+    for (const SourcePart& part : source.parts) add(part.source, name);
+    if (source.kind != Source::Kind::file) return;
+    std::ifstream file(source.path, std::ios::binary);
+    const int64_t bytes = element_count(source.shape) * size_of(source.dtype);
+    SR_REQUIRE(add_blocks(file, source.offset, bytes, kBlocksOfATensor), invalid_input, source.path,
+               ": cannot read the weight '", name, "'");
+  }
+
   std::string text() const { return str(std::hex, hash_); }
 
  private:
@@ -48,17 +62,7 @@ class Hash {
 
 std::string contents_hash(const Graph& graph) {
   Hash hash;
-  for (const auto& [id, source] : graph.sources) {
-    hash.add(str(graph.value(id).name, static_cast<int>(source.kind), " ", source.a, " ", source.b,
-                 source.stream, source.dtype, to_string(source.shape)));
-    if (source.kind == Source::Kind::data)
-      hash.add(source.data.data(), byte_size(source.data.type()));
-    if (source.kind != Source::Kind::file) continue;
-    std::ifstream file(source.path, std::ios::binary);
-    const int64_t bytes = element_count(source.shape) * size_of(source.dtype);
-    SR_REQUIRE(hash.add_blocks(file, source.offset, bytes, kBlocksOfATensor), invalid_input,
-               source.path, ": cannot read the weight '", graph.value(id).name, "'");
-  }
+  for (const auto& [id, source] : graph.sources) hash.add(source, graph.value(id).name);
   return hash.text();
 }
 
@@ -78,16 +82,45 @@ std::string contents_hash(const std::string& data) {
     std::sort(inside.begin(), inside.end());
     files.insert(files.end(), inside.begin(), inside.end());
   }
+  return blocks_hash(files);
+}
+
+std::string blocks_hash(const std::vector<std::string>& files) {
   Hash hash;
   hash.add(str(files.size()));
   const size_t count = std::min(files.size(), kMostFiles);
   for (size_t i = 0; i < count; ++i) {
     const std::string& path = files[i * files.size() / count];
     std::error_code error;
-    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
     std::ifstream file(path, std::ios::binary);
     if (!error) hash.add_blocks(file, 0, bytes, kBlocksOfAFile);
   }
+  return hash.text();
+}
+
+std::string fingerprint_of(const std::string& model) {
+  constexpr int64_t kSmall = 4096;  // bytes of a tensor
+  const importer::FileLayout layout(model);
+  Hash hash;
+  int64_t at = 0;
+  const auto add_until = [&](int64_t end) {
+    const std::string_view bytes = layout.bytes({at, end});
+    hash.add(bytes.data(), end - at);
+  };
+  std::ifstream file(model, std::ios::binary);
+  for (const auto& tensor : layout.initialisers) {
+    const std::optional<importer::Span> raw = layout.numbers_of(tensor).raw;
+    if (!raw || raw->end - raw->begin <= kSmall) continue;
+    add_until(raw->begin);
+    SR_REQUIRE(hash.add_blocks(file, raw->begin, raw->end - raw->begin, kBlocksOfATensor),
+               invalid_input, model, ": cannot be read");
+    at = raw->end;
+  }
+  add_until(static_cast<int64_t>(layout.file.bytes().size()));
+  std::vector<std::string> external = files_of_model(model);
+  external.erase(external.begin());
+  hash.add(blocks_hash(external));
   return hash.text();
 }
 

@@ -1,4 +1,6 @@
 // What a call reads and writes, looked at before it takes long.
+#include "files.h"
+
 #include <filesystem>
 
 #include "base/error.h"
@@ -6,6 +8,7 @@
 #include "exec/data.h"
 #include "graph/onnx/import.h"
 #include "shardrun/shardrun.h"
+#include "weights.h"
 #include "world.h"
 
 namespace shardrun {
@@ -24,27 +27,31 @@ bool is_one_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
+void check_files(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [name, path] = outputs[i];
+    if (path.empty()) continue;
+    try {
+      check_output(path);
+    } catch (const Error& e) {
+      throw e.with_context(name);
+    }
+    for (size_t other = 0; other < i; ++other) {
+      SR_REQUIRE(outputs[other].path.empty() || !is_one_file(path, outputs[other].path),
+                 invalid_input, name, ": ", outputs[other].name, " writes ", path,
+                 ", too; name another file");
+    }
+    for (const NamedFile& input : inputs) {
+      SR_REQUIRE(input.path.empty() || !is_one_file(path, input.path), invalid_input, name, ": ",
+                 path, " is what ", input.name, " is read from; name another file");
+    }
+  }
+}
+
 void check_outputs(World& world, const std::vector<NamedFile>& outputs,
                    const std::vector<NamedFile>& inputs) {
   decide_on_rank0(world, [&] {
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto& [name, path] = outputs[i];
-      if (path.empty()) continue;
-      try {
-        check_output(path);
-      } catch (const Error& e) {
-        throw e.with_context(name);
-      }
-      for (size_t other = 0; other < i; ++other) {
-        SR_REQUIRE(outputs[other].path.empty() || !is_one_file(path, outputs[other].path),
-                   invalid_input, name, ": ", outputs[other].name, " writes ", path,
-                   ", too; name another file");
-      }
-      for (const NamedFile& input : inputs) {
-        SR_REQUIRE(input.path.empty() || !is_one_file(path, input.path), invalid_input, name, ": ",
-                   path, " is what ", input.name, " is read from; name another file");
-      }
-    }
+    check_files(outputs, inputs);
     return std::string();
   });
 }
@@ -62,5 +69,10 @@ std::vector<std::string> model_files(const std::string& path) {
 }
 
 std::vector<std::string> data_files(const std::string& data) { return files_of_data(data); }
+
+std::vector<std::string> weight_files(const std::string& weights) {
+  return weights.empty() ? std::vector<std::string>()
+                         : at_boundary([&] { return files_of_weights(weights); });
+}
 
 }  // namespace shardrun

@@ -20,6 +20,7 @@
 #include "plan_origin.h"
 #include "same_call.h"
 #include "user_op.h"
+#include "weights.h"
 #include "world.h"
 
 namespace shardrun {
@@ -70,6 +71,8 @@ void bind_to_data(const std::string& path, ModelOptions& options) {
   }
 }
 
+}  // namespace
+
 ImportOptions import_options(const ModelOptions& options) {
   ImportOptions out;
   out.dims = options.dims;
@@ -103,6 +106,8 @@ ImportOptions import_options(const ModelOptions& options) {
   if (options.shared == "split") out.shared = ImportOptions::Shared::split;
   return out;
 }
+
+namespace {
 
 using Contents = decltype(ImportOptions::contents);
 
@@ -218,6 +223,8 @@ void check_options(const ModelOptions& o) {
   in_range("eps", o.eps, 0, 1);
   in_range("weight decay", o.weight_decay, 0, 1e6);
   in_range("clip", clip_of(o), 0, 1e30);
+  SR_REQUIRE(o.weights_except.empty() || !o.weights.empty(), invalid_input, "--weights-except '",
+             o.weights_except[0], "': wants --weights with it");
   SR_REQUIRE(!o.batch || *o.batch >= 1, invalid_input, "batch is ", *o.batch, ", wanted 1 or more");
 }
 
@@ -325,7 +332,8 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
     impl.parameters.push_back({p.name, to_string(p.type), p.why, false});
 }
 
-std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options) {
+/// `first`: before the other ranks, for which it looks at what takes long.
+std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options, bool first) {
   const double begin = thread_seconds();
   check_options(options);
   for (const std::string& library : options.ops) load_ops(library);
@@ -343,6 +351,11 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
     import.batch = kDefaultBatch;
     impl->notes.push_back(str("batch: ", kDefaultBatch, " (assumed; set it with --batch)"));
   }
+  if (!options.weights.empty()) {
+    impl->options.weights = options.weights = weights_meant(options.weights);
+    import.weights = std::make_shared<GivenWeights>(
+        find_weights(options.weights, options.weights_except, first));
+  }
   bool one_batch = false;
   if (import.contents) import.contents = noting(import.contents, one_batch);
   Graph graph = import_onnx(path, import, &report);
@@ -353,6 +366,11 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
     check_patterns("--train-only", options.train_only, graph, report);
     note_idle_patterns(options.freeze, report);
     make_step(std::move(graph), report, *impl);
+    for (const std::string& name : report.given) {
+      const ValueId id = impl->train.find(name);
+      if (id == kNoValue || impl->train.value(id).role == Role::constant)
+        impl->given_constants.push_back(name);
+    }
     if (one_batch) check_one_batch(options, impl->train);
   } catch (const Error& e) {
     throw e.with_context(path);
@@ -375,10 +393,10 @@ std::string Model::graph_text() const { return to_string(impl_->train); }
 Model load_model(World& world, const std::string& path, const ModelOptions& options) {
   std::unique_ptr<Model::Impl> impl;
   decide_on_rank0(world, [&] {
-    impl = build(path, options);
+    impl = build(path, options, true);
     return std::string();
   });
-  if (!impl) impl = at_boundary([&] { return build(path, options); });
+  if (!impl) impl = at_boundary([&] { return build(path, options, false); });
   nlohmann::json given = origin_json({"", "", impl->options, 1});
   for (const char* path : {"path", "ops", "data"}) given.erase(path);  // each machine's own
   require_same(world, "load_model", given);

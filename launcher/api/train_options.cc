@@ -63,6 +63,8 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
   for (const std::string& file : model_files(model.impl().path))
     read.push_back({"the model", file});
   for (const std::string& file : data_files(options.data)) read.push_back({"--data", file});
+  for (const std::string& file : weight_files(model.impl().options.weights))
+    read.push_back({"--weights", file});
   check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
   return decide_on_rank0(world, [&] {
     check_options(options);

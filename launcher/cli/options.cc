@@ -65,6 +65,13 @@ void add_step_options(CLI::App& app, Arguments& args) {
   app.add_option("--train-only", o.train_only,
                  "Train parameters whose name matches, and no others (repeatable)")
       ->allow_extra_args(false);
+  app.add_option("--weights", o.weights,
+                 "Begin with these weights: a safetensors file, a folder of some, an ONNX file, a "
+                 "checkpoint (docs/training.md)");
+  app.add_option("--weights-except", o.weights_except,
+                 "Tensors of either side whose name matches begin as the model has them "
+                 "(repeatable)")
+      ->allow_extra_args(false);
   app.add_option("--shared", o.shared,
                  "Weights that an exporter merged because they were equal: keep or split");
   app.add_option("--mode", o.mode,
@@ -186,6 +193,8 @@ std::vector<NamedFile> files_read(const Arguments& args) {
   if (std::filesystem::exists(args.plan.cluster, error))
     out.push_back({"--cluster", args.plan.cluster});
   for (const std::string& library : args.model_options.ops) out.push_back({"--ops", library});
+  for (const std::string& file : weight_files(args.model_options.weights))
+    out.push_back({"--weights", file});
   for (const std::string& file : data_files(args.train.data)) out.push_back({"--data", file});
   return out;
 }

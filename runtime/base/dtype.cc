@@ -43,4 +43,21 @@ float half_to_float(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
+uint16_t float_to_half(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  constexpr uint32_t kInfinity = 0x7f800000u, kTooLarge = 0x477ff000u, kLeastNormal = 0x38800000u;
+  uint32_t half = 0;
+  if (magnitude > kInfinity) {
+    half = 0x7e00u;
+  } else if (magnitude >= kTooLarge) {
+    half = 0x7c00u;
+  } else if (magnitude < kLeastNormal) {  // a multiple of 2^-24
+    half = static_cast<uint32_t>(std::nearbyint(std::ldexp(std::bit_cast<float>(magnitude), 24)));
+  } else {  // another bias, and 13 bits fewer
+    half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  }
+  return static_cast<uint16_t>(sign | half);
+}
+
 }  // namespace shardrun

@@ -40,6 +40,7 @@ struct bfloat16 {
 };
 
 float half_to_float(uint16_t half);
+uint16_t float_to_half(float value);  // to nearest even; infinite from 65520 on
 
 template <DType D>
 struct CppTypeOf;

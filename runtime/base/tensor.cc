@@ -1,6 +1,7 @@
 // Host tensors and element-type conversion.
 #include "base/tensor.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace shardrun {
@@ -40,6 +41,12 @@ std::vector<int64_t> Tensor::to_ints() const {
 void convert(const void* src, DType from, void* dst, DType to, int64_t count) {
   if (from == to) {
     if (count > 0) std::memcpy(dst, src, static_cast<size_t>(count * size_of(from)));
+    return;
+  }
+  if (to == DType::f16) {
+    std::vector<float> wide(static_cast<size_t>(count));
+    convert(src, from, wide.data(), DType::f32, count);
+    std::transform(wide.begin(), wide.end(), static_cast<uint16_t*>(dst), float_to_half);
     return;
   }
   dispatch(to, [&](auto to_tag) {

@@ -61,7 +61,6 @@ class Tensor {
 };
 
 /// Element-wise conversion (float to int truncates toward zero, anything to boolean is != 0).
-/// Accepts f16 as source.
 void convert(const void* src, DType from, void* dst, DType to, int64_t count);
 Tensor convert(const Tensor& tensor, DType to);
 

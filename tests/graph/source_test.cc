@@ -83,5 +83,46 @@ TEST(Source, PartsAreThoseOfTheWhole) {
   }
 }
 
+/// 0, 1, 2, … of `shape`, in memory.
+Source counting(const Shape& shape, float first = 0) {
+  std::vector<float> values(static_cast<size_t>(element_count(shape)));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i);
+  Source source;
+  source.kind = Source::Kind::data;
+  source.data = Tensor::from<float>(shape, values, DType::f32);
+  return source;
+}
+
+TEST(Source, TransposedTensorsHaveDimsThatAreDivided) {
+  Source source = counting({6, 4});  // of a weight [4, 6]
+  source.perm = {1, 0};
+  const Shape shape = {4, 6}, divided = {4, 3, 2}, outer = {2, 2, 6};
+  EXPECT_EQ(read(source, {DType::f32, shape}, {{1, 2}, {2, 3}}),
+            (std::vector<float>{9, 13, 17, 10, 14, 18}));
+  const std::vector<float> whole = read(source, {DType::f32, shape}, full_box(shape));
+  for (const Shape& other : {shape, divided, outer}) {
+    EXPECT_EQ(read(source, {DType::f32, other}, full_box(other)), whole) << to_string(other);
+    expect_parts_of_the_whole(source, other);
+  }
+  source = counting({2, 3, 4});
+  source.perm = {2, 0, 1};
+  expect_parts_of_the_whole(source, {4, 2, 3});
+}
+
+TEST(Source, PartsMakeUpATensor) {
+  Source whole;
+  whole.kind = Source::Kind::parts;
+  Source turned = counting({2, 2}, 100);
+  turned.perm = {1, 0};
+  whole.parts = {{{{0, 2}, {0, 2}}, turned},
+                 {{{0, 2}, {2, 4}}, counting({8}, 200)},  // of another shape, in the same order
+                 {{{2, 1}, {0, 6}}, counting({1, 6}, 300)}};
+  EXPECT_EQ(read(whole, {DType::f32, {3, 6}}, full_box({3, 6})),
+            (std::vector<float>{100, 102, 200, 201, 202, 203, 101, 103, 204, 205, 206, 207, 300,
+                                301, 302, 303, 304, 305}));
+  for (const Shape& shape : {Shape{3, 6}, Shape{3, 3, 2}, Shape{3, 1, 6}})
+    expect_parts_of_the_whole(whole, shape);
+}
+
 }  // namespace
 }  // namespace shardrun

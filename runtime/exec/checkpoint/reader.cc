@@ -351,7 +351,7 @@ Checkpoint::Done Checkpoint::restore(Executor& into, Communicator& host, bool in
   return done;
 }
 
-void Checkpoint::verify() const {
+void Checkpoint::verify(const std::function<bool(const std::string&)>& which) const {
   const Sources sources = open_all(*this);
   struct One {
     const Manifest::Tensor* tensor;
@@ -359,6 +359,7 @@ void Checkpoint::verify() const {
   };
   std::vector<One> all;
   for (const Manifest::Tensor& tensor : manifest_.tensors) {
+    if (which && !which(tensor.value.name)) continue;
     for (const Manifest::Piece& piece : tensor.pieces) all.push_back({&tensor, &piece});
   }
   for (size_t f = 0; f < sources.size(); ++f) check_header(*this, f, *sources[f]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -31,9 +32,9 @@ class Checkpoint {
   /// and checked before the first of them changes, and read again. Collective.
   Done restore(Executor& into, Communicator& host, bool in_use = false) const;
 
-  /// Reads everything, and throws invalid_input with the file and the tensor whose bytes are not
-  /// those that were written. Not collective.
-  void verify() const;
+  /// Reads everything, or the tensors that `which` says, and throws invalid_input with the file and
+  /// the tensor whose bytes are not those that were written. Not collective.
+  void verify(const std::function<bool(const std::string&)>& which = nullptr) const;
 
   /// Reads `box` of a tensor, in the model file's coordinates, dense to `out`, without checking its
   /// bytes. Throws invalid_input if there is none of this name, or a file is too short.

@@ -109,7 +109,15 @@ struct ModelOptions {
   /// wins.
   std::vector<std::string> freeze, train, train_only;
   std::string shared;  // "", keep, split: what to do with weights that an exporter merged
-  std::string mode;    // "", train: every batch normalisation by its batch, however exported
+  /// Weights to begin with in place of those in the file, which may have none (--no-weights): a
+  /// safetensors file, an index or a folder of several, another ONNX file, a checkpoint, a folder
+  /// of these (its newest). They are found by the names that the exported module has for them, or
+  /// that the file has; a prefix more or less (module., model.) is allowed for. All must be there,
+  /// and fit, and have nothing else beside them, but for names in which one of weights_except,
+  /// regular expressions, is found: these begin as the file has them.
+  std::string weights;
+  std::vector<std::string> weights_except;
+  std::string mode;  // "", train: every batch normalisation by its batch, however exported
   std::string running_statistics = "pytorch";  // pytorch: of the unbiased variance; onnx
   std::string dtype = "f32";  // f32, bf16: what products compute in; weights are f32 always
 
@@ -335,6 +343,8 @@ void write_output(const std::string& path, const std::string& text);
 std::vector<std::string> model_files(const std::string& path);
 /// The files that TrainOptions::data names.
 std::vector<std::string> data_files(const std::string& data);
+/// The files that ModelOptions::weights names.
+std::vector<std::string> weight_files(const std::string& weights);
 
 struct VerifyReport {
   bool verified = false;
