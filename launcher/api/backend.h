@@ -32,6 +32,7 @@ struct Backend {
   Collectives collectives;
   /// For keep_packed (planner/keep_packed.h). Null: kernels take all weights as they lie.
   std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
+  bool arenas_on_host = true;  // are they of the host's memory?
 };
 
 /// One rank's device with nobody beside it, on the calling thread. Throws as open does.

@@ -105,7 +105,9 @@ const Backend* cuda_backend() {
                                [](Communicator& host) -> std::unique_ptr<RankDevice> {
                                  return std::make_unique<CudaRank>(host);
                                },
-                               Collectives::apart};
+                               Collectives::apart,
+                               nullptr,
+                               false};
   return &cuda;
 }
 

@@ -9,8 +9,10 @@
 #include "backend.h"
 #include "base/clock.h"
 #include "base/input_file.h"
+#include "base/round_up.h"
 #include "batches.h"
 #include "cluster.h"
+#include "exec/checkpoint/writer.h"
 #include "exec/data.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
@@ -322,6 +324,31 @@ void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bo
   if (evaluation) plan.evaluation.bytes = evaluation->fullest(0).arena_bytes;
 }
 
+/// Plans are the same with them, so they take what memory these leave; on a device, of the host's.
+void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  const Program& program = measures.train.of(plan.train)->of_rank(0);
+  std::vector<int64_t> copies;
+  bool fit = true;
+  int64_t all = 0;
+  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
+    copies.push_back(CheckpointWriter::memory_bytes(program.bindings, plan.train.mesh, rank, true));
+    all += copies.back();
+    fit = fit && (limit == 0 || plan.bytes[static_cast<size_t>(rank)] + copies.back() <= limit);
+  }
+  if (!backend().arenas_on_host)
+    fit = all <= host_room().bytes / 2 * divide_up(plan.train.mesh.size(), backend().devices());
+  if (fit) plan.copy_bytes = std::move(copies);
+}
+
+std::string describe_copies(const TrainingPlan::Impl& plan) {
+  if (plan.copy_bytes.empty())
+    return "checkpoints: training waits while they are written; ranks have no room for a copy of "
+           "what they save";
+  const int64_t most = *std::max_element(plan.copy_bytes.begin(), plan.copy_bytes.end());
+  return str("checkpoints: written while training goes on, from a copy of up to ", mib(most),
+             " a rank, ", backend().arenas_on_host ? "counted below" : "in the host's memory");
+}
+
 std::string describe_held(const Graph& graph, const Plan& plan) {
   std::map<std::string, int> kinds;
   for (const Value& value : graph.values()) {
@@ -379,11 +406,13 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
                 {"solve_seconds", request.solve_seconds},
                 {"seed", request.seed},
                 {"with_evaluation", request.with_evaluation},
+                {"checkpoints", request.checkpoints},
                 {"ranks", request.ranks},
                 {"a plan_file", !request.plan_file.empty()}});
   at_boundary([&] { check_numbers(request); });  // the same on every rank
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->with_evaluation = request.with_evaluation;
+  impl->checkpoints = request.checkpoints;
   impl->import_seconds = model.impl().import_seconds;
   impl->model_hash = structural_hash(model.impl().train);
   at_boundary(
@@ -432,6 +461,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       }
       within(
           why, [&] { count_bytes(measures, *impl, limit, from_file); }, ErrorKind::out_of_memory);
+      if (request.checkpoints) count_copies(measures, *impl, limit);
     });
     impl->recomputed = recomputed_text(model.impl(), *impl);
     impl->planning_seconds = thread_seconds() - begin - impl->report.discovery_seconds;
@@ -439,6 +469,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
     nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
     told["bytes"] = impl->bytes;
     told["persistent_bytes"] = impl->persistent_bytes;
+    told["copy_bytes"] = impl->copy_bytes;
     return told.dump();
   });
   if (!world.leader()) {
@@ -447,6 +478,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       const nlohmann::json told = nlohmann::json::parse(text);
       impl->bytes = told["bytes"].get<std::vector<int64_t>>();
       impl->persistent_bytes = told["persistent_bytes"].get<std::vector<int64_t>>();
+      impl->copy_bytes = told["copy_bytes"].get<std::vector<int64_t>>();
       check(model.impl(), *impl, ranks);
     });
   }
@@ -486,7 +518,14 @@ TrainingPlan::~TrainingPlan() = default;
 
 std::string TrainingPlan::json() const { return plans_text(*impl_); }
 double TrainingPlan::predicted_seconds() const { return impl_->train.seconds; }
-std::vector<int64_t> TrainingPlan::predicted_bytes() const { return impl_->bytes; }
+std::vector<int64_t> TrainingPlan::predicted_bytes() const {
+  std::vector<int64_t> out = impl_->bytes;
+  if (backend().arenas_on_host) {
+    for (size_t rank = 0; rank < impl_->copy_bytes.size(); ++rank)
+      out[rank] += impl_->copy_bytes[rank];
+  }
+  return out;
+}
 
 std::string TrainingPlan::summary() const {
   const Plan& plan = impl_->train;
@@ -520,13 +559,14 @@ std::string TrainingPlan::summary() const {
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += wrapped(indent, "weights and state: " + impl_->held);
-  const auto most =
-      std::max_element(impl_->bytes.begin(), impl_->bytes.end()) - impl_->bytes.begin();
-  const int64_t bytes = impl_->bytes[static_cast<size_t>(most)];
-  return out +
-         wrapped(indent, str("bytes of the fullest rank (", most, "): ", bytes, " (", mib(bytes),
-                             "), of them ", mib(impl_->persistent_bytes[static_cast<size_t>(most)]),
-                             " weights and state"));
+  if (impl_->checkpoints) out += wrapped(indent, describe_copies(*impl_));
+  const std::vector<int64_t> all = predicted_bytes();
+  const auto most = static_cast<size_t>(std::max_element(all.begin(), all.end()) - all.begin());
+  std::string of_them = mib(impl_->persistent_bytes[most]) + " weights and state";
+  if (all[most] > impl_->bytes[most])
+    of_them += ", " + mib(all[most] - impl_->bytes[most]) + " the copy for checkpoints";
+  return out + wrapped(indent, str("bytes of the fullest rank (", most, "): ", all[most], " (",
+                                   mib(all[most]), "), of them ", of_them));
 }
 
 }  // namespace shardrun

@@ -26,8 +26,10 @@ struct TrainingPlan::Impl {
   double planning_seconds = 0;    // of this process's planning without discovery, processor time
   std::vector<int64_t> bytes;     // arena of each rank
   std::vector<int64_t> persistent_bytes;
-  PlannedModel origin;     // the model's path and options
-  PlannedRequest request;  // under which it was made
+  bool checkpoints = false;         // as was asked for
+  std::vector<int64_t> copy_bytes;  // what each rank copies for one; empty: training waits instead
+  PlannedModel origin;              // the model's path and options
+  PlannedRequest request;           // under which it was made
   std::string recomputed;  // what is computed again and what that costs and saves; "": nothing
   std::string held;        // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };

@@ -12,7 +12,7 @@
 
 namespace shardrun {
 
-Room HostRank::room() const {
+Room host_room() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   struct sysinfo info {};

@@ -37,13 +37,16 @@ class RankDevice {
 /// is returned. On the thread that will run the rank. Throws device, or invalid_input.
 using OpenDevice = std::function<std::unique_ptr<RankDevice>(Communicator& host)>;
 
+/// All memory of this machine, or of the control group, used or not.
+Room host_room();
+
 /// This process's memory.
 class HostRank final : public RankDevice {
  public:
   explicit HostRank(Communicator& host) : host_(host) {}
   Device& device() override { return host_device(); }
   Communicator& comm() override { return host_; }
-  Room room() const override;  // all memory of the machine, or of the control group, used or not
+  Room room() const override { return host_room(); }
 
  private:
   Communicator& host_;

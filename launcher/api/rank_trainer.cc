@@ -24,19 +24,22 @@ double milliseconds_since(Clock::time_point start) {
 }  // namespace
 
 RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
-                         const TrainOptions& options, bool recorded)
+                         const TrainOptions& options, bool recorded, const RunState* from)
     : comm_(on.comm()),
       model_(model),
       programs_(compile_for_rank(model, plan, on.comm().rank())),
       arena_(std::make_shared<Arena>(programs_.arena_bytes(), on.comm())),
       train_(programs_.train, backend().kernels, on.comm(), model.options.seed, arena_,
-             /*initialise=*/true, on.device()),
+             /*initialise=*/from == nullptr, on.device()),
       fields_(batch_fields(model.train, options)),
       data_(open_batches(model.train, options)),
       spec_(options.data),
       schedule_(make_schedule(options)),
       tokens_(tokens_per_batch(fields_)) {
-  require_same(on.comm().host(), "train", data_of_rank(*data_, options));
+  const nlohmann::json data = data_of_rank(*data_, options);
+  require_same(on.comm().host(), "train", data);
+  run_options_ = options_of(model.options, options, data);
+  graph_ = str(std::hex, plan.model_hash);
   if (programs_.evaluation) {
     evaluation_.emplace(*programs_.evaluation, backend().kernels, on.comm(), model.options.seed,
                         arena_, /*initialise=*/false, on.device());
@@ -44,6 +47,24 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
   if (recorded)
     profiler_.emplace(model, plan, options, train_, evaluation_ ? &*evaluation_ : nullptr);
   if (!fields_.empty() && !fields_[0].type.shape.empty()) samples_ = fields_[0].type.shape[0];
+  if (from == nullptr) return;
+  train_.initialise(model.options.seed,
+                    [](const Binding& b) { return !is_kept(b.role, b.zeroed_each_step); });
+  first_step_ = from->step;
+  first_batch_ = from->next_batch(samples_);
+  first_draw_ = from->draws;
+}
+
+RunState RankTrainer::state_after(int64_t step) const {
+  const int64_t taken = (step - first_step_) * model_.options.accumulate;
+  RunState out;
+  out.step = step;
+  out.batches = first_batch_ + taken;
+  out.batch_samples = samples_;
+  out.draws = first_draw_ + taken;
+  out.graph = graph_;
+  out.options = run_options_;
+  return out;
 }
 
 StepReport RankTrainer::step(int64_t number) {
@@ -56,9 +77,11 @@ StepReport RankTrainer::step(int64_t number) {
   train_.set_scalar(kStep, number);
   train_.begin_step();
   for (int micro = 0; micro < accumulate; ++micro) {
-    const int64_t batch = (number - 1) * accumulate + micro;
-    train_.set_scalar(kRandomStep, batch);
-    if (!filled_) fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
+    const int64_t before = (number - 1 - first_step_) * accumulate + micro;
+    train_.set_scalar(kRandomStep, first_draw_ + before);
+    if (!filled_)
+      fill(train_, first_batch_ + before, Split::training,
+           profiler_ ? &profiler_->training : nullptr);
     filled_ = data_->same_each_step();
     run_micro(train_);
   }

@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "exec/checkpoint/reader.h"
 #include "exec/data.h"
 #include "exec/executor.h"
 #include "exec/schedule.h"
 #include "plan.h"
 #include "profile.h"
 #include "rank_device.h"
+#include "run_state.h"
 #include "stop.h"
 
 namespace shardrun {
@@ -20,18 +22,27 @@ namespace shardrun {
 /// Every call is collective over the device's ranks.
 class RankTrainer {
  public:
-  /// `recorded`: a Profiler follows the run.
+  /// `recorded`: a Profiler follows the run. `from`: where it goes on; null: at the beginning.
   RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
-              const TrainOptions& options, bool recorded);
+              const TrainOptions& options, bool recorded, const RunState* from = nullptr);
+  /// Parameters and state, to be called first where the run goes on. As Checkpoint::restore.
+  Checkpoint::Done restore(const Checkpoint& checkpoint) {
+    return checkpoint.restore(train_, comm_.host());
+  }
 
   const Arena& arena() const { return *arena_; }
   const DataSource& data() const { return *data_; }
+  const Executor& training() const { return train_; }
   const Profiler* profiler() const { return profiler_ ? &*profiler_ : nullptr; }
 
   /// From now on requests to stop are noted, and evaluate() looks out for them.
   void begin() { running_.emplace(comm_); }
   /// As Running has it.
   std::optional<int> asked_to_stop() { return running_ ? running_->asked_to_stop() : std::nullopt; }
+  bool asked_for_checkpoint() { return running_->asked_for_checkpoint(); }
+
+  /// What this knows of where the run is behind a step.
+  RunState state_after(int64_t step) const;
 
   StepReport step(int64_t number);
 
@@ -75,9 +86,14 @@ class RankTrainer {
   std::unique_ptr<DataSource> data_;
   std::string spec_;
   Schedule schedule_;
+  nlohmann::json run_options_;        // RunState::options
+  std::string graph_;                 // RunState::graph
   int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch
-  int64_t passes_ = 0;                // over batches of validation, in all
-  bool filled_ = false;               // does train_ hold the next step's batch already?
+  /// Updates done when the run began or went on, the first micro-batch behind them, and its
+  /// kRandomStep.
+  int64_t first_step_ = 0, first_batch_ = 0, first_draw_ = 0;
+  int64_t passes_ = 0;   // over batches of validation, in all
+  bool filled_ = false;  // does train_ hold the next step's batch already?
   std::optional<Profiler> profiler_;
   std::optional<Running> running_;
 };

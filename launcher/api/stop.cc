@@ -1,4 +1,4 @@
-// One word of flags, which signal handlers set.
+// One word of flags, which any thread sets.
 #include "stop.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace shardrun {
 namespace {
 
 // Bit s: to stop, by signal s; bit 0: to stop, by no signal.
-constexpr uint64_t kStop = 0xffffffff;
+constexpr uint64_t kStop = 0xffffffff, kCheckpoint = uint64_t{1} << 32;
 
 std::atomic<uint64_t> requested{0};
 std::atomic<int> running{0};
@@ -24,6 +24,8 @@ bool request_stop(int signal) noexcept {
   return (requested.fetch_or(uint64_t{1} << std::clamp(signal, 0, 31)) & kStop) == 0;
 }
 
+void request_checkpoint() noexcept { requested |= kCheckpoint; }
+
 Running::Running(Communicator& ranks) : ranks_(ranks.host()) {
   ranks_.barrier();
   ++running;
@@ -35,7 +37,11 @@ Running::~Running() {
 }
 
 std::optional<int> Running::asked_to_stop() {
-  const uint64_t all = ranks_.any_of(requested) & kStop;
+  const uint64_t asked = ranks_.any_of(requested), all = asked & kStop;
+  if ((asked & kCheckpoint) != 0) {
+    asked_for_checkpoint_ = true;
+    requested &= ~kCheckpoint;
+  }
   if (all == 0) return std::nullopt;
   answered = true;
   return all == 1 ? 0 : std::countr_zero(all & ~uint64_t{1});

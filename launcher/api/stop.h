@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "collectives/communicator.h"
 #include "shardrun/shardrun.h"
@@ -23,9 +24,12 @@ class Running {
   /// and the same again later. Collective, for about the time of one small message: ranks ask
   /// between two pieces of work, a step or a batch of validation.
   std::optional<int> asked_to_stop();
+  /// Was any rank asked for a checkpoint, as far as asked_to_stop has heard? Once for each time.
+  bool asked_for_checkpoint() { return std::exchange(asked_for_checkpoint_, false); }
 
  private:
   Communicator& ranks_;
+  bool asked_for_checkpoint_ = false;
 };
 
 }  // namespace shardrun

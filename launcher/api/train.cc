@@ -5,9 +5,12 @@
 #include <mutex>
 
 #include "backend.h"
+#include "checkpoints.h"
+#include "exec/checkpoint/folder.h"
 #include "exec/metrics.h"
 #include "plan.h"
 #include "rank_trainer.h"
+#include "resume.h"
 #include "same_call.h"
 #include "validation.h"
 #include "world.h"
@@ -45,6 +48,188 @@ EvalMetrics metrics_of(const EvalReport& r) {
           .test_accuracy = r.test_accuracy};
 }
 
+/// What a call of train() is about, the same on every rank.
+struct Call {
+  const Model::Impl& model;
+  const TrainingPlan::Impl& plan;
+  const TrainOptions& options;
+  const std::function<void(const RankProfile&)>& see;
+  std::optional<Resumed> resumed;
+  std::mutex mutex = {};  // thread ranks share the report
+  TrainReport report = {};
+};
+
+/// One rank's run. The leader tells what happens.
+class RankRun {
+ public:
+  RankRun(Call& call, RankDevice& on, Communicator& comm)
+      : call_(call),
+        options_(call.options),
+        comm_(comm),
+        leader_(comm.rank() == 0),
+        trainer_(on, call.model, call.plan, call.options, recorded(call),
+                 call.resumed ? &call.resumed->state : nullptr),
+        validation_(trainer_, call.options) {
+    if (call.resumed) restore(*call.resumed);
+    if (leader_) begin_as_leader();
+    if (options_.checkpoint.empty()) return;
+    checkpoints_.emplace(trainer_.training(), comm, call.plan, options_,
+                         goes_on_there() ? step_ : -1,
+                         [this](const CheckpointReport& ended) { tell(ended); });
+  }
+
+  void go() {
+    trainer_.begin();
+    const auto start = Clock::now();
+    try {
+      if (call_.resumed && call_.resumed->state.validation_due) validate();
+      while (step_ < options_.steps && !validation_.stopped() && !stopped_) take_step();
+      look_after_checkpoint(true);
+      if (checkpoints_) checkpoints_->finish();
+    } catch (const Failure& e) {
+      // All ranks fail alike: what is being written is whole before they end.
+      if (e.everywhere() && checkpoints_) checkpoints_->finish();
+      throw;
+    }
+    end(seconds_since(start));
+  }
+
+ private:
+  static bool recorded(const Call& call) {
+    return call.see || !call.options.profile.empty() || call.options.profile_summary;
+  }
+
+  /// Where the checkpoint is damaged, every rank says so, and which is the newest whole one before.
+  void restore(const Resumed& resumed) {
+    validation_.restore(resumed.state);
+    try {
+      trainer_.restore(resumed.checkpoint);
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::comm) throw;
+      std::string sentence;
+      if (leader_) sentence = with_older(e.what(), resumed.checkpoint.path());
+      broadcast_text(comm_, sentence, 0);
+      throw Failure(Failure::Kind::call, sentence, true);
+    }
+  }
+
+  /// Does the run write to the folder that it was resumed from?
+  bool goes_on_there() const {
+    return call_.resumed && !options_.checkpoint.empty() &&
+           is_of_folder(call_.resumed->checkpoint.path(), options_.checkpoint);
+  }
+
+  void begin_as_leader() {
+    const auto note = [&](const std::string& text) {
+      if (options_.on_note) options_.on_note(text);
+    };
+    const std::string& why_private = trainer_.arena().why_private();
+    if (!why_private.empty()) {
+      note("ranks of this machine exchange by messages, for they cannot share memory: " +
+           why_private);
+    }
+    MetricsPosition from;
+    if (options_.resume && !call_.resumed)
+      note(options_.checkpoint + ": holds no checkpoint yet; the run begins at step 1");
+    if (call_.resumed) {
+      const Resumed& resumed = *call_.resumed;
+      note(describe(resumed, trainer_.state_after(step_), options_.steps));
+      if (goes_on_there()) {
+        for (const std::string& path : set_aside_later(options_.checkpoint, resumed.state.step))
+          note("a later checkpoint, which this run does not go on from, is now " + path);
+      }
+      if (!options_.metrics.empty())
+        from = metrics_to_go_on(options_.metrics, resumed.state.metrics);
+    }
+    if (!options_.metrics.empty()) metrics_.emplace(options_.metrics, from);
+  }
+
+  void take_step() {
+    const StepReport done = trainer_.step(++step_);
+    if (leader_) {
+      call_.report.losses.push_back(done.loss);
+      if (metrics_) metrics_->step(metrics_of(done));
+      if (options_.on_step) options_.on_step(done);
+    }
+    const std::optional<int> stop = trainer_.asked_to_stop();
+    if (stop) stopped_ = Stopped{step_, *stop};
+    validation_due_ = (step_ == options_.steps ||
+                       (options_.eval_every > 0 && step_ % options_.eval_every == 0)) &&
+                      trainer_.has(Split::validation);
+    if (validation_due_ && !stopped_) validate();
+    const bool every = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
+    look_after_checkpoint(every || trainer_.asked_for_checkpoint());
+  }
+
+  void validate() {
+    const std::optional<EvalReport> eval = validation_.take(step_);
+    validation_due_ = !eval;
+    if (!eval) stopped_ = Stopped{step_, trainer_.asked_to_stop().value_or(0)};
+    if (!eval || !leader_) return;
+    call_.report.evals.push_back(*eval);
+    if (metrics_) metrics_->eval(metrics_of(*eval));
+    if (options_.on_eval) options_.on_eval(*eval);
+  }
+
+  void look_after_checkpoint(bool wanted) {
+    if (!checkpoints_) return;
+    checkpoints_->after_step(
+        step_, wanted,
+        [&] {
+          RunState state = trainer_.state_after(step_);
+          state.validation_due = validation_due_;
+          validation_.add_to(state);
+          if (metrics_) state.metrics = metrics_->position();
+          return state;
+        },
+        [&] {
+          if (metrics_) metrics_->sync();
+        });
+  }
+
+  void tell(const CheckpointReport& ended) {
+    if (ended.failure.empty()) call_.report.checkpoint = ended.path;
+    if (options_.on_checkpoint) options_.on_checkpoint(ended);
+  }
+
+  void end(double seconds) {
+    std::vector<int64_t> allocated(static_cast<size_t>(comm_.size()));
+    int64_t mine = trainer_.arena().bytes();
+    if (checkpoints_ && backend().arenas_on_host) mine += checkpoints_->memory_bytes();
+    comm_.all_gather(&mine, allocated.data(), std::vector<int64_t>(allocated.size(), 1),
+                     DType::i64);
+    std::string profile;
+    if (const Profiler* profiler = trainer_.profiler()) {
+      const RankProfile own = profiler->of_rank(comm_.rank());
+      profile = profiler->tell(comm_, own);
+      if (call_.see) call_.see(own);
+    }
+    const std::lock_guard lock(call_.mutex);
+    call_.report.stopped = stopped_;
+    if (checkpoints_) call_.report.checkpoints_failed = checkpoints_->failed();
+    if (!leader_) return;
+    call_.report.profile = std::move(profile);
+    if (const std::optional<TokenEntropy> entropy = trainer_.data().entropy()) {
+      call_.report.unigram_entropy = entropy->unigram;
+      call_.report.bigram_entropy = entropy->bigram;
+    }
+    call_.report.allocated_bytes = allocated;
+    call_.report.seconds = seconds;
+  }
+
+  Call& call_;
+  const TrainOptions& options_;
+  Communicator& comm_;
+  const bool leader_;
+  RankTrainer trainer_;
+  Validation validation_;
+  std::optional<MetricsWriter> metrics_;  // the leader's; before what asks for it on a thread
+  std::optional<RunCheckpoints> checkpoints_;
+  int64_t step_ = call_.resumed ? call_.resumed->state.step : 0;  // updates done
+  bool validation_due_ = false;                                   // of that step
+  std::optional<Stopped> stopped_;
+};
+
 }  // namespace
 
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
@@ -54,82 +239,41 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
 
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options, const std::function<void(const RankProfile&)>& see) {
-  std::optional<MetricsWriter> metrics;  // the leader's
   require_same(world, "train", nlohmann::json::object());
   at_boundary([&] {
     require_made_for(model.impl(), plan.impl());
     const int64_t ranks = plan.impl().train.mesh.size();
     SR_REQUIRE(world.size() == ranks, invalid_input, "train: the plan is for ", ranks,
                " ranks, there are ", world.size());
+    SR_REQUIRE(options.checkpoint.empty() || plan.impl().checkpoints, invalid_input,
+               "train: checkpoint ", options.checkpoint,
+               ": the plan counts no memory for checkpoints; plan with "
+               "PlanRequest::checkpoints");
   });
   check_training(world, model, options);
-  decide_on_rank0(world, [&] {
-    if (!options.metrics.empty()) metrics.emplace(options.metrics);
-    return std::string();
+  std::optional<FolderLock> lock;  // the leader's
+  const std::string path = decide_on_rank0(world, [&] {
+    if (!options.checkpoint.empty()) {
+      lock.emplace(options.checkpoint);
+      sweep(options.checkpoint);
+    }
+    return find_resumed(model.impl(), options);
   });
-  TrainReport report;
-  report.predicted_bytes = plan.predicted_bytes();
-  report.allocated_bytes.assign(report.predicted_bytes.size(), 0);
-  std::mutex mutex;  // thread ranks share the report
+  Call call{model.impl(), plan.impl(), options, see, std::nullopt};
+  if (!path.empty()) {
+    at_boundary([&] { call.resumed = open_resumed(path); });
+    call.report.first_step = call.resumed->state.step + 1;
+    call.report.checkpoint = path;
+  }
+  call.report.predicted_bytes = plan.predicted_bytes();
+  call.report.allocated_bytes.assign(call.report.predicted_bytes.size(), 0);
   run_ranks(world, [&](Communicator& comm) {
-    const bool leader = comm.rank() == 0;
-    const bool recorded = see || !options.profile.empty() || options.profile_summary;
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
-    on->agree([&] { RankTrainer(*on, model.impl(), plan.impl(), options, false).rehearse(); });
-    RankTrainer trainer(*on, model.impl(), plan.impl(), options, recorded);
-    if (leader && options.on_note && !trainer.arena().why_private().empty()) {
-      options.on_note("ranks of this machine exchange by messages, for they cannot share memory: " +
-                      trainer.arena().why_private());
-    }
-    trainer.begin();
-    std::optional<Stopped> stopped;
-    const auto start = Clock::now();
-    Validation validation(trainer, options);
-    for (int64_t step = 1; step <= options.steps && !validation.stopped() && !stopped; ++step) {
-      const StepReport done = trainer.step(step);
-      if (leader) {
-        report.losses.push_back(done.loss);
-        if (metrics) metrics->step(metrics_of(done));
-        if (options.on_step) options.on_step(done);
-      }
-      const bool due =
-          step == options.steps || (options.eval_every > 0 && step % options.eval_every == 0);
-      std::optional<int> stop = trainer.asked_to_stop();
-      if (due && !stop && trainer.has(Split::validation)) {
-        const std::optional<EvalReport> eval = validation.take(step);
-        if (!eval) stop = trainer.asked_to_stop();
-        if (eval && leader) {
-          report.evals.push_back(*eval);
-          if (metrics) metrics->eval(metrics_of(*eval));
-          if (options.on_eval) options.on_eval(*eval);
-        }
-      }
-      if (stop) stopped = Stopped{step, *stop};
-    }
-    std::vector<int64_t> allocated(static_cast<size_t>(comm.size()));
-    const int64_t mine = trainer.arena().bytes();
-    comm.all_gather(&mine, allocated.data(), std::vector<int64_t>(allocated.size(), 1), DType::i64);
-    const double seconds = seconds_since(start);
-    std::string profile;
-    if (const Profiler* profiler = trainer.profiler()) {
-      const RankProfile own = profiler->of_rank(comm.rank());
-      profile = profiler->tell(comm, own);
-      if (see) see(own);
-    }
-    const std::lock_guard lock(mutex);
-    report.stopped = stopped;
-    if (leader) {
-      report.profile = std::move(profile);
-      if (const std::optional<TokenEntropy> entropy = trainer.data().entropy()) {
-        report.unigram_entropy = entropy->unigram;
-        report.bigram_entropy = entropy->bigram;
-      }
-      report.allocated_bytes = allocated;
-      report.seconds = seconds;
-    }
+    on->agree([&] { RankTrainer(*on, call.model, call.plan, options, false).rehearse(); });
+    RankRun(call, *on, comm).go();
   });
-  return report;
+  return std::move(call.report);
 }
 
 }  // namespace shardrun

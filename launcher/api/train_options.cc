@@ -5,7 +5,10 @@
 
 #include "backend.h"
 #include "batches.h"
+#include "exec/checkpoint/agree.h"
+#include "exec/checkpoint/folder.h"
 #include "model.h"
+#include "resume.h"
 #include "same_call.h"
 #include "text.h"
 #include "world.h"
@@ -22,13 +25,54 @@ void check_options(const TrainOptions& o) {
   SR_REQUIRE(o.profile_steps >= 1 && o.profile_steps <= kMostProfiled, invalid_input,
              "profile-steps is ", o.profile_steps, ", wanted 1 to ", kMostProfiled);
   SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
+  SR_REQUIRE(o.checkpoint_every >= 0, invalid_input, "checkpoint-every is ", o.checkpoint_every,
+             ", wanted 0 or more");
+  SR_REQUIRE(o.keep >= 0, invalid_input, "keep is ", o.keep, ", wanted 0 or more");
+  SR_REQUIRE(!o.checkpoint.empty() || (o.checkpoint_every == 0 && o.keep == 0), invalid_input,
+             "checkpoint-every and keep are of checkpoints: name a folder for them, --checkpoint");
   SR_REQUIRE(o.validation >= 0 && o.validation < 1, invalid_input, "validation is ", o.validation,
              ", wanted 0 to below 1");
 }
 
 /// What has to be the same on every rank. Where files lie is each machine's own, and the first
-/// rank alone writes metrics.
+/// rank alone writes metrics; checkpoints are in one folder.
 nlohmann::json given(const TrainOptions& o) {
+  nlohmann::json out = learning_options(o);
+  out.update({{"a profile", !o.profile.empty()},
+              {"profile_summary", o.profile_summary},
+              {"profile_steps", o.profile_steps},
+              {"checkpoint", o.checkpoint},
+              {"checkpoint_every", o.checkpoint_every},
+              {"keep", o.keep},
+              {"resume", o.resume ? nlohmann::json(*o.resume) : nlohmann::json()}});
+  return out;
+}
+
+/// Looks whether the folder can be written, and whether all ranks see what rank 0 writes there.
+void check_checkpoint_folder(World& world, const std::string& folder) {
+  if (folder.empty()) return;
+  const std::string mark = decide_on_rank0(world, [&] {
+    try {
+      return FolderLock(folder).mark();
+    } catch (const Error& e) {
+      throw Error(ErrorKind::invalid_input, str("--checkpoint ", e.what()));
+    }
+  });
+  if (!world.impl().mpi) return;
+  Communicator& ranks = *world.impl().mpi;
+  at_boundary([&] {
+    together(ranks, [&] {
+      const std::string seen = FolderLock::mark_in(folder);
+      SR_REQUIRE(seen == mark, invalid_input, "--checkpoint ", folder,
+                 ": does not hold here what rank 0 writes there; name a folder that all machines "
+                 "share");
+    });
+  });
+}
+
+}  // namespace
+
+nlohmann::json learning_options(const TrainOptions& o) {
   return {{"augment", o.augment},
           {"normalise", o.normalise},
           {"sort_edges", o.sort_edges},
@@ -42,13 +86,8 @@ nlohmann::json given(const TrainOptions& o) {
           {"eval_batches", o.eval_batches},
           {"validation", o.validation},
           {"patience", o.patience},
-          {"seed", o.seed},
-          {"a profile", !o.profile.empty()},
-          {"profile_summary", o.profile_summary},
-          {"profile_steps", o.profile_steps}};
+          {"seed", o.seed}};
 }
-
-}  // namespace
 
 Schedule make_schedule(const TrainOptions& options) {
   Schedule schedule{parse_schedule(options.schedule), options.lr, options.min_lr, options.warmup,
@@ -66,9 +105,14 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
   for (const std::string& file : weight_files(model.impl().options.weights))
     read.push_back({"--weights", file});
   check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
-  return decide_on_rank0(world, [&] {
+  decide_on_rank0(world, [&] {
     check_options(options);
+    return std::string();
+  });
+  check_checkpoint_folder(world, options.checkpoint);
+  return decide_on_rank0(world, [&] {
     make_schedule(options);
+    find_resumed(model.impl(), options);
     check_device();
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);
     SR_REQUIRE(options.patience == 0 || data->batches(Split::validation) > 0, invalid_input,

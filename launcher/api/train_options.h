@@ -1,10 +1,15 @@
 // What a training run is asked to do.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include "exec/schedule.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
+
+/// Those that a run's numbers depend on, by name; not files, nor what is printed.
+nlohmann::json learning_options(const TrainOptions& options);
 
 /// Throws invalid_input if it cannot be followed.
 Schedule make_schedule(const TrainOptions& options);

@@ -5,6 +5,7 @@
 
 #include "exec/early_stopping.h"
 #include "rank_trainer.h"
+#include "run_state.h"
 
 namespace shardrun {
 
@@ -17,8 +18,12 @@ class Validation {
 
   bool stopped() const { return stopping_.exhausted(); }
 
-  /// Nothing if a rank was asked to stop meanwhile.
+  /// Nothing, and as if it had not been called, if a rank was asked to stop meanwhile.
   std::optional<EvalReport> take(int64_t step);
+
+  /// What it remembers, for a run that goes on from where this one stops.
+  void add_to(RunState& state) const;
+  void restore(const RunState& state);
 
  private:
   RankTrainer& trainer_;

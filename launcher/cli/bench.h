@@ -19,6 +19,7 @@ struct Bench {
 };
 
 Bench add_bench_weak_scaling(CLI::App& bench);
+Bench add_bench_checkpoint(CLI::App& bench);
 Bench add_bench_collectives(CLI::App& bench);
 Bench add_bench_ops(CLI::App& bench);
 Bench add_bench_step(CLI::App& bench);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "bench.h"
+#include "child.h"
 #include "model_command.h"
 #include "options.h"
 #include "recipe.h"
@@ -44,6 +45,24 @@ Model load(World& world, const Arguments& args) {
   return model;
 }
 
+/// "go on from it with: mpirun -np 2 shardrun train gpt.onnx --checkpoint run --resume"
+std::string how_to_resume(const World& world, const Arguments& args) {
+  std::vector<std::string> words = {"shardrun"};
+  for (size_t i = 0; i < args.words.size(); ++i) {
+    const std::string& word = args.words[i];
+    if (word.starts_with("--resume=")) continue;
+    if (word != "--resume") {
+      words.push_back(word);
+    } else if (i + 1 < args.words.size() && args.words[i + 1] == args.resume[0]) {
+      ++i;
+    }
+  }
+  words.emplace_back("--resume");
+  const std::string mpirun =
+      launched_processes() > 1 ? "mpirun -np " + std::to_string(world.size()) + " " : "";
+  return "go on from it with: " + mpirun + shell_line(words);
+}
+
 TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   const Model model = load(world, args);
   const std::string data = check_training(world, model, args.train);
@@ -61,12 +80,31 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   };
   args.train.on_note = [](const std::string& note) { std::printf("note: %s\n", note.c_str()); };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
+  args.train.on_checkpoint = [&](const CheckpointReport& checkpoint) {
+    told.add(checkpoint);
+    progress.checkpoint(checkpoint);
+  };
   const TrainReport report = train(world, model, plan, args.train);
   if (!world.leader()) return report;
   told.finish(report);
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
+  if (!report.checkpoint.empty())
+    std::printf("checkpoint: %s; %s\n", report.checkpoint.c_str(),
+                how_to_resume(world, args).c_str());
   return report;
+}
+
+/// Tells that what was learnt is not all kept, and returns the status of that.
+int not_all_written(const World& world, const TrainReport& report) {
+  if (!world.leader()) return 1;
+  std::fflush(stdout);
+  std::fprintf(
+      stderr, "shardrun: %lld checkpoint%s could not be written; %s\n",
+      static_cast<long long>(report.checkpoints_failed), report.checkpoints_failed == 1 ? "" : "s",
+      report.checkpoint.empty() ? "there is none"
+                                : ("the newest whole one is " + report.checkpoint).c_str());
+  return 1;
 }
 
 /// Tells why the run ended before its last step, and returns the status of that.
@@ -90,7 +128,8 @@ int run_train(World& world, Arguments& args) {
   const LastWords last_words([&](const std::string& sentence) { told.end(sentence); });
   try {
     const TrainReport report = run_train(world, args, told);
-    return report.stopped ? stopped_by(world, *report.stopped, args.train.steps) : 0;
+    const int status = report.stopped ? stopped_by(world, *report.stopped, args.train.steps) : 0;
+    return report.checkpoints_failed > 0 ? not_all_written(world, report) : status;
   } catch (const std::exception& e) {
     told.fail(e);
     throw;
@@ -281,6 +320,7 @@ int run(int argc, char** argv) {
   add_model_options(*train_command, args);
   add_plan_options(*train_command, args);
   add_train_options(*train_command, args);
+  add_checkpoint_options(*train_command, args);
   add_output_options(*train_command, args);
   CLI::App* plan_command =
       app.add_subcommand("plan", "Plan only, for --ranks or as many as --mesh has");
@@ -290,6 +330,8 @@ int run(int argc, char** argv) {
                            "npz:FILE: bind symbolic dims to the sizes of its arrays, and let "
                            "the planner count the rows that a graph's edges name");
   plan_command->add_flag("--sort-edges", args.train.sort_edges, kSortEdges);
+  plan_command->add_option("--checkpoint", args.train.checkpoint,
+                           "Count memory for the checkpoints of a run that has this flag");
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
   CLI::App* verify_command = app.add_subcommand(
       "verify",
@@ -347,6 +389,7 @@ int run(int argc, char** argv) {
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
+  args.words = words;
   const auto parse = [&](std::vector<std::string> from_the_back) {
     std::reverse(from_the_back.begin(), from_the_back.end());  // CLI11 takes them so
     app.parse(from_the_back);
@@ -415,7 +458,7 @@ int run(int argc, char** argv) {
     if (verify_command->parsed() && !args.ranks && launched_processes() <= 1 &&
         !args.plan.plan_file.empty())
       args.ranks = read_planned_model(args.plan.plan_file).ranks;
-    if (train_command->parsed()) stop_on_signals();
+    if (train_command->parsed()) stop_on_signals(signal_named(args.checkpoint_signal));
     World world = runs_on_all
                       ? make_world(args)
                       : World::threads(args.ranks.value_or(std::max(1, launched_processes())));

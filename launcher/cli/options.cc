@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <map>
 
+#include "signals.h"
+
 namespace shardrun::cli {
 namespace {
 
@@ -172,6 +174,22 @@ void add_train_options(CLI::App& app, Arguments& args) {
       "all before (default: never)");
 }
 
+void add_checkpoint_options(CLI::App& app, Arguments& args) {
+  TrainOptions& o = args.train;
+  app.add_option("--checkpoint", o.checkpoint,
+                 "Write checkpoints to this folder, which all ranks see: at the end, and when the "
+                 "run is asked to stop");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "Also every so many steps");
+  app.add_option("--keep", o.keep, "Remove all but so many of the newest checkpoints");
+  app.add_option("--resume", args.resume,
+                 "Go on from this checkpoint, or the newest of this folder; without a folder from "
+                 "the newest of --checkpoint's, if it has one")
+      ->expected(0, 1)
+      ->type_name("TEXT");
+  app.add_option("--checkpoint-on-signal", args.checkpoint_signal,
+                 "Write a checkpoint, and go on, when this signal comes, such as USR1");
+}
+
 void add_output_options(CLI::App& app, Arguments& args) {
   TrainOptions& o = args.train;
   app.add_option("--metrics", o.metrics, "Write one JSON object a step to this file");
@@ -272,6 +290,11 @@ void finish_arguments(Arguments& args) {
          "--profile-steps", std::to_string(args.profile_steps.value_or(0)),
          "--profile or --profile-summary with it");
   if (args.profile_steps) args.train.profile_steps = *args.profile_steps;
+  if (!args.resume.empty()) args.train.resume = args.resume[0];
+  args.plan.checkpoints = !args.train.checkpoint.empty();
+  signal_named(args.checkpoint_signal);
+  wanted(args.checkpoint_signal.empty() || args.plan.checkpoints, "--checkpoint-on-signal",
+         args.checkpoint_signal, "--checkpoint with it");
   args.model_options.batch = args.batch;
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;

@@ -16,14 +16,17 @@ struct Arguments {
   std::optional<int64_t> batch;
   std::string memory;  // 16GiB
   bool verbose = false;
-  std::string recipe;  // what the model's file adds to the call, for people
-  std::string output;  // -o
-  std::string report;  // --report: a file, what a training run was
+  std::vector<std::string> words;  // of the call, for people who are to repeat it
+  std::string recipe;              // what the model's file adds to the call, for people
+  std::string output;              // -o
+  std::string report;              // --report: a file, what a training run was
   ModelOptions model_options;
   PlanRequest plan;
   TrainOptions train;
   std::optional<int64_t> profile_steps;
-  std::string device;  // --device
+  std::vector<std::string> resume;  // --resume [FOLDER]: its one text, "" without
+  std::string checkpoint_signal;    // --checkpoint-on-signal
+  std::string device;               // --device
   std::optional<double> timeout;
   SolveRequest solve;
 };
@@ -39,6 +42,7 @@ void add_step_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
 /// What only a run that trains writes.
+void add_checkpoint_options(CLI::App& app, Arguments& args);
 void add_output_options(CLI::App& app, Arguments& args);
 
 /// The files that the call reads, by flag.

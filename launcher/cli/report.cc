@@ -103,6 +103,26 @@ void Progress::eval(const EvalReport& r) {
   std::fflush(stdout);
 }
 
+void Progress::checkpoint(const CheckpointReport& r) {
+  const char* const begin = terminal_ ? "\r\033[K" : "";
+  const auto step = static_cast<long long>(r.step);
+  std::fflush(stdout);
+  if (!r.failure.empty()) {
+    std::fprintf(stderr, "%swarning: the checkpoint of step %lld was not written: %s\n", begin,
+                 step, r.failure.c_str());
+  }
+  if (!r.left.empty()) {
+    std::fprintf(stderr, "%swarning: an older checkpoint could not be removed: %s\n", begin,
+                 r.left.c_str());
+  }
+  const int64_t apart = std::max<int64_t>(1, steps_ / 20);
+  if (!r.failure.empty() || (saved_ > 0 && r.step - saved_ < apart && r.step != steps_)) return;
+  saved_ = r.step;
+  std::printf("%sstep %lld  checkpoint of %.1f MB in %.2f s, training stood still for %.3f s\n",
+              begin, step, static_cast<double>(r.bytes) / 1e6, r.seconds, r.stalled_seconds);
+  std::fflush(stdout);
+}
+
 void Progress::finish(const TrainReport& report) {
   if (!report.losses.empty()) {
     StepReport mean = total_;  // over all steps, validation left out

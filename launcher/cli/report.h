@@ -7,21 +7,23 @@ namespace shardrun::cli {
 
 void print_model(const Model& model, bool verbose);
 
-/// A progress bar on a terminal; on a pipe about twenty plain lines. Of many validations, too,
-/// about twenty are told.
+/// A progress bar on a terminal; on a pipe about twenty plain lines. Of many validations and
+/// checkpoints, too, about twenty are told; failures always are, on stderr.
 class Progress {
  public:
   explicit Progress(int64_t steps);
   void step(const StepReport& report);
   void eval(const EvalReport& report);
+  void checkpoint(const CheckpointReport& report);
   void finish(const TrainReport& report);
 
  private:
   int64_t steps_;
   bool terminal_;
-  int64_t told_ = 0;  // the last validation's step that was printed
-  EvalReport best_;   // step 0: none
-  StepReport total_;  // sums of step_ms, and of samples and tokens (not a second)
+  int64_t told_ = 0;   // the last validation's step that was printed
+  int64_t saved_ = 0;  // the last checkpoint's
+  EvalReport best_;    // step 0: none
+  StepReport total_;   // sums of step_ms, and of samples and tokens (not a second)
 };
 
 /// How many processes mpirun or srun started; 1 without them (from the environment).

@@ -31,8 +31,20 @@ void RunReport::add(const StepReport& step) {
   json_["losses"].push_back(step.loss);
 }
 
+void RunReport::add(const CheckpointReport& checkpoint) {
+  const std::lock_guard lock(mutex_);
+  nlohmann::json one = {{"step", checkpoint.step},
+                        {"path", checkpoint.path},
+                        {"bytes", checkpoint.bytes},
+                        {"seconds", checkpoint.seconds},
+                        {"stalled_seconds", checkpoint.stalled_seconds}};
+  if (!checkpoint.failure.empty()) one["failure"] = checkpoint.failure;
+  json_["checkpoints"].push_back(std::move(one));
+}
+
 void RunReport::finish(const TrainReport& report) {
   const std::lock_guard lock(mutex_);
+  json_["first_step"] = report.first_step;
   json_["allocated_bytes"] = report.allocated_bytes;
   json_["seconds"] = report.seconds;
   if (report.bigram_entropy) {

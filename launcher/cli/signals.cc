@@ -54,7 +54,19 @@ std::string signal_name(int signal) {
   return name ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
-void stop_on_signals() {
+int signal_named(const std::string& name) {
+  if (name.empty()) return 0;
+  std::string all;
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGHUP, SIGALRM, SIGURG, SIGWINCH}) {
+    const std::string known = signal_name(signal);
+    if (name == known || "SIG" + name == known) return signal;
+    all += (all.empty() ? "" : ", ") + known.substr(3);
+  }
+  throw Failure(Failure::Kind::call, "--checkpoint-on-signal " + name + ": wanted one of " + all +
+                                         "; TERM and INT end a run, with a checkpoint");
+}
+
+void stop_on_signals(int checkpoint) {
   sigset_t waited;
   sigemptyset(&waited);
   for (const int signal : {SIGTERM, SIGINT}) {
@@ -62,11 +74,17 @@ void stop_on_signals() {
     const bool ignored = ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
     if (!ignored) sigaddset(&waited, signal);
   }
+  if (checkpoint != 0) sigaddset(&waited, checkpoint);
   pthread_sigmask(SIG_BLOCK, &waited, nullptr);
-  std::thread([waited] {
+  std::thread([waited, checkpoint] {
     while (true) {
       int signal = 0;
-      if (sigwait(&waited, &signal) == 0 && !request_stop(signal)) end_at_once(signal);
+      if (sigwait(&waited, &signal) != 0) continue;
+      if (signal == checkpoint) {
+        request_checkpoint();
+      } else if (!request_stop(signal)) {
+        end_at_once(signal);
+      }
     }
   }).detach();
 }

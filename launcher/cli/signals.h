@@ -13,7 +13,13 @@ namespace shardrun::cli {
 /// To be called before there are threads. A thread of its own takes the signals, and all others
 /// block them: oneDNN's generated code keeps values below the stack pointer, where a handler on the
 /// same stack would write (2.6.3; a handler that did nothing corrupted the heap within 200 calls).
-void stop_on_signals();
+///
+/// `checkpoint`: a signal that asks for a checkpoint (request_checkpoint); 0: none does.
+void stop_on_signals(int checkpoint = 0);
+
+/// "USR1" or "SIGUSR1", one that a process can wait for and that stops nothing; "": 0. Throws
+/// Failure(call).
+int signal_named(const std::string& name);
 
 /// While it lives, a process that ends at once calls `say` first, on another thread, with the
 /// sentence that it prints.

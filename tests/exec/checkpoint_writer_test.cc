@@ -376,6 +376,7 @@ TEST(CheckpointWriter, OneFullDiskEndsTheAttemptOfAll) {
                                   "shard-00003-model-00001-of-00001.safetensors: cannot write: No "
                                   "space left on device"));
     EXPECT_EQ(count_in(folder.path()), 0);
+    comm.barrier();  // all have looked
     writer.save(2, {{"lr", 0.5}});
     EXPECT_EQ(writer.finish()->failure, "");
   });

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "base/clock.h"
@@ -37,6 +39,8 @@ int64_t step_of(const std::string& name, std::string_view behind) {
              ? step
              : -1;
 }
+
+std::string lock_in(const std::string& folder) { return folder + "/.lock"; }
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> out;
@@ -90,11 +94,14 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
   return out;
 }
 
-std::string FolderLock::path(const std::string& folder) { return folder + "/.lock"; }
+std::string FolderLock::mark_in(const std::string& folder) {
+  std::ifstream file(lock_in(folder));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 FolderLock::FolderLock(const std::string& folder, double patience) {
   disk().make_folder(folder);
-  const std::string file = path(folder);
+  const std::string file = lock_in(folder);
   fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   SR_REQUIRE(fd_ >= 0, device, file, ": cannot create: ", std::strerror(errno));
   const double until = now_seconds() + patience;

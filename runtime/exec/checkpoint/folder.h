@@ -40,9 +40,9 @@ class FolderLock {
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
-  /// What it has written there: others that read the same in `path` see the same folder.
+  /// What it has written there: who reads the same in its folder sees this one.
   const std::string& mark() const { return mark_; }
-  static std::string path(const std::string& folder);
+  static std::string mark_in(const std::string& folder);  // "": none
 
  private:
   int fd_ = -1;

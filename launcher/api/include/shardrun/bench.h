@@ -111,4 +111,23 @@ struct StepBench {
 StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
                      const TrainOptions& options, int rounds);
 
+/// What a checkpoint's bytes take, and what they take without shardrun: all ranks at once, one
+/// after the other, in seconds.
+struct CheckpointRound {
+  int64_t bytes = 0;        // of all ranks' files
+  double write_direct = 0;  // plain files of as many bytes, past the page cache; with fsync
+  double write_cached = 0;  // through it; with fsync
+  double save = 0;          // a checkpoint for which training waits
+  double copy = 0;          // memory to memory, by all threads
+  double stalled = 0;       // a checkpoint that is written behind training: until training goes on
+  double behind = 0;        // until it is whole
+  double read = 0;          // plain files that the page cache does not hold
+  double restore = 0;       // the checkpoint, likewise
+};
+/// Saves and reads the model's first state in `folder` so many times, after once to warm up, and
+/// leaves nothing there.
+std::vector<CheckpointRound> bench_checkpoint(World& world, const Model& model,
+                                              const TrainingPlan& plan, const std::string& folder,
+                                              int rounds);
+
 }  // namespace shardrun

@@ -186,8 +186,11 @@ struct PlanRequest {
   double solve_seconds = 10;
   uint64_t seed = 0;
   bool with_evaluation = true;  // the arena also serves validation
-  int ranks = 0;                // plan for so many; 0: the world's
-  std::string plan_file;        // read the plan from here instead
+  /// The run will save checkpoints (TrainOptions::checkpoint). Where every rank has room within its
+  /// limit for a copy of what it saves, the copy is counted: training goes on while it is written.
+  bool checkpoints = false;
+  int ranks = 0;          // plan for so many; 0: the world's
+  std::string plan_file;  // read the plan from here instead
 };
 
 /// The chosen sharding of every value, with predicted time and exact bytes.
@@ -200,7 +203,8 @@ class TrainingPlan {
   std::string summary() const;  // a few lines for people
   std::string json() const;
   double predicted_seconds() const;
-  std::vector<int64_t> predicted_bytes() const;  // arena of each rank
+  /// Of each rank: its arena, and the copy for checkpoints if that is of the same memory.
+  std::vector<int64_t> predicted_bytes() const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
@@ -256,6 +260,17 @@ struct EvalReport {
   std::optional<double> test_loss, test_accuracy;
 };
 
+/// How an attempt to write a checkpoint ended.
+struct CheckpointReport {
+  int64_t step = 0;     // whose state it holds
+  std::string path;     // its folder
+  std::string failure;  // "": it is whole; else why not: training goes on, those before it stay
+  std::string left;     // why an older one could not be removed; "": it could, or there was none
+  int64_t bytes = 0;    // of all ranks' files
+  double seconds = 0;   // until it was whole
+  double stalled_seconds = 0;  // of these training stood still on the leader
+};
+
 struct TrainOptions {
   std::string data;         // "", text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE,
                             // idx:IMAGES,LABELS, cifar:FOLDER; "": synthetic
@@ -274,14 +289,26 @@ struct TrainOptions {
   double validation = 0.1;            // share of the data kept for validation
   /// Stop after so many validations with neither a lower loss nor a higher accuracy; 0: off.
   int64_t patience = 0;
-  uint64_t seed = 0;             // the order of batches
+  uint64_t seed = 0;  // the order of batches
+  /// A folder for checkpoints, which all ranks see: parameters, state, and all else that a run
+  /// needs to go on. PlanRequest::checkpoints counts memory for them. "": none.
+  std::string checkpoint;
+  int64_t checkpoint_every = 0;  // steps; 0: only when the run ends, or is asked for one
+  int64_t keep = 0;              // so many, the newest; 0: all
+  /// Go on from a checkpoint: this one, or of a folder of some the newest; "": of `checkpoint`,
+  /// where the run begins anew if there is none yet. Options may be others than before; what
+  /// depends on them, such as the learning rate, follows the new ones. `steps` counts from the
+  /// first run's beginning.
+  std::optional<std::string> resume;
   std::string metrics;           // JSON lines file; "": none
   std::string profile;           // a trace of all ranks for Chrome's viewer or Perfetto; "": none
   bool profile_summary = false;  // TrainReport::profile
   int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded
-  std::function<void(const StepReport&)> on_step;  // called on the leader
-  std::function<void(const EvalReport&)> on_eval;  // called on the leader
-  /// Called on the leader with what makes the run slower than it could be, before the first step.
+  std::function<void(const StepReport&)> on_step;              // called on the leader
+  std::function<void(const EvalReport&)> on_eval;              // called on the leader
+  std::function<void(const CheckpointReport&)> on_checkpoint;  // called on the leader
+  /// Called on the leader before the first step with what one ought to know: what the run goes on
+  /// from, and what makes it slower than it could be.
   std::function<void(const std::string&)> on_note;
 };
 
@@ -302,12 +329,17 @@ struct TrainOptions {
 /// keeps below the stack pointer: it needs sigaltstack on every thread, and SA_ONSTACK.
 bool request_stop(int signal = 0) noexcept;
 
+/// Asks train() for a checkpoint of the step that runs, if it has a folder for checkpoints, and
+/// goes on. As request_stop for any thread; one that no train() hears is for the next.
+void request_checkpoint() noexcept;
+
 struct Stopped {
   int64_t step = 0;  // the last one
   int signal = 0;
 };
 
 struct TrainReport {
+  int64_t first_step = 1;      // of this call: behind those of the run that it goes on from
   std::vector<double> losses;  // one a step
   std::vector<EvalReport> evals;
   std::vector<int64_t> predicted_bytes;  // per rank
@@ -318,6 +350,8 @@ struct TrainReport {
   /// On the leader, of a text's bytes, or of tokens of at most 1,024 kinds, in nats as the loss:
   /// what a model ends at that only counts tokens, or pairs of them. Of the first 16 MiB.
   std::optional<double> unigram_entropy, bigram_entropy;
+  std::string checkpoint;          // on the leader: the newest whole one; "": none
+  int64_t checkpoints_failed = 0;  // attempts, on every rank
 };
 
 /// What train() checks before it starts (options, the data, the files that it will write), so that

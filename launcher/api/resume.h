@@ -1,0 +1,33 @@
+// Finding the checkpoint that a run goes on from.
+#pragma once
+
+#include <string>
+
+#include "exec/checkpoint/reader.h"
+#include "model.h"
+#include "run_state.h"
+
+namespace shardrun {
+
+/// Which checkpoint TrainOptions::resume means: that one, or of a folder the newest. "": the run
+/// begins anew, as nothing was asked for, or the folder of TrainOptions::checkpoint holds none yet.
+/// Throws invalid_input: where there is none; one that is damaged, or of another model; a folder
+/// that holds checkpoints of another run; metrics that are not those of the run.
+std::string find_resumed(const Model::Impl& model, const TrainOptions& options);
+
+/// What a run goes on from.
+struct Resumed {
+  Checkpoint checkpoint;
+  RunState state;
+};
+/// One that find_resumed has looked at.
+Resumed open_resumed(const std::string& path);
+/// "DIR/step-00000100: goes on at step 101 of 2000", and what the call asks for otherwise.
+std::string describe(const Resumed& resumed, const RunState& now, int64_t steps);
+
+/// `sentence`, which says what is wrong with a checkpoint, and the newest whole one before it.
+std::string with_older(const std::string& sentence, const std::string& path);
+/// Was it written to this folder of checkpoints?
+bool is_of_folder(const std::string& path, const std::string& folder);
+
+}  // namespace shardrun
