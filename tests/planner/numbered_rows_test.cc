@@ -98,9 +98,11 @@ Graph layer() {
                 targets = g.add_input("targets", {DType::i64, {kEdges}}, Role::batch);
   ValueId y = x;
   for (const char* name : {"w1", "w2"}) {
-    const ValueId w = g.add_persistent(
-        name, f32({kWidth, kWidth}), Role::parameter,
-        Source{Source::Kind::normal, 0, 0.02, name, {}, "", 0, DType::f32, {}, {}});
+    Source source;
+    source.kind = Source::Kind::normal;
+    source.b = 0.02;
+    source.stream = name;
+    const ValueId w = g.add_persistent(name, f32({kWidth, kWidth}), Role::parameter, source);
     g.trainable[w] = true;
     y = g.add("matmul", {y, w}, {{"equation", std::string("ni,io->no")}});
     y = g.add("gather", {y, sources}, {{"axis", int64_t{0}}});

@@ -19,9 +19,12 @@ Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer
   const ValueId target = g.add_input("target", activation, Role::batch);
   for (int i = 0; i < layers; ++i) {
     const std::string name = "layer" + std::to_string(i);
-    const ValueId w = g.add_persistent(
-        name + "/w", {DType::f32, {width, width}}, Role::parameter,
-        Source{Source::Kind::normal, 0, 0.02, name, {}, "", 0, DType::f32, {}, {}});
+    Source source;
+    source.kind = Source::Kind::normal;
+    source.b = 0.02;
+    source.stream = name;
+    const ValueId w =
+        g.add_persistent(name + "/w", {DType::f32, {width, width}}, Role::parameter, source);
     g.trainable[w] = true;
     x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
     x = g.add("relu", {x}, {}, name + "/relu");
