@@ -134,7 +134,7 @@ void check_graph(const Graph& graph) {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     SR_REQUIRE(names.insert(node.name).second, internal, "two nodes are named '", node.name, "'");
-    SR_REQUIRE(!updating || node.phase == Phase::update || graph.zeroed_each_step.empty(), internal,
+    SR_REQUIRE(!updating || node.phase == Phase::update || graph.micro_batches == 1, internal,
                "micro node '", node.name, "' stands after an update node");
     updating = node.phase == Phase::update;
     for (ValueId id : node.inputs) {

@@ -112,6 +112,21 @@ class Graph {
   /// Nodes added from now on get this phase and this prefix on their names.
   Phase phase = Phase::micro;
 
+  /// How often the micro nodes run in a step, each time with other samples; update nodes run once.
+  int64_t micro_batches = 1;
+  /// How often what is of this phase runs in a step: times, counts and bytes of a step follow from
+  /// it.
+  int64_t runs(Phase of) const { return of == Phase::micro ? micro_batches : 1; }
+  /// In which a node runs: in a step of one micro-batch all is one phase.
+  Phase phase_of(const Node& of) const { return micro_batches == 1 ? Phase::micro : of.phase; }
+  /// In which a value is made; what no node makes is there in each micro-batch.
+  Phase phase_of(ValueId id) const {
+    const NodeId maker = value(id).producer;
+    return maker < 0 ? Phase::micro : phase_of(node(maker));
+  }
+  /// The phase that a step ends with: what is reported of a step is brought together in it.
+  Phase last_phase() const { return nodes_.empty() ? Phase::micro : phase_of(nodes_.back()); }
+
   /// Replaces the node list: passes rebuild it. Producers are recomputed; values keep their ids.
   void set_nodes(std::vector<Node> nodes);
   /// Every use of `from` (inputs, outputs, loss, updates) becomes a use of `to`.
@@ -138,7 +153,8 @@ class Graph {
 };
 
 /// Throws internal, naming the node, if an invariant is broken: order, types against shape rules,
-/// unique names, updates of the same type. Passes are checked with it in tests and debug builds.
+/// unique names, updates of the same type, micro nodes first where there are several
+/// micro-batches. Passes are checked with it in tests and debug builds.
 void check_graph(const Graph& graph);
 
 /// Removes nodes whose results nothing needs (outputs, loss, updates, metrics), and values' dead

@@ -61,6 +61,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate,
              ", wanted 1 or more");
   SR_REQUIRE(graph.loss != kNoValue, invalid_input, "the graph has no loss");
+  graph.micro_batches = options.accumulate;
   std::vector<ValueId> params;
   for (ValueId id : graph.with_role(Role::parameter)) {
     const auto it = graph.trainable.find(id);

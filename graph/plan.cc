@@ -178,7 +178,7 @@ uint64_t mix(uint64_t hash, const std::string& text) {
 }  // namespace
 
 uint64_t structural_hash(const Graph& graph) {
-  uint64_t hash = 1;
+  uint64_t hash = mix(1, str("k", graph.micro_batches));
   for (const Value& value : graph.values()) {
     if (value.role == Role::computed) continue;
     hash = mix(hash, str(value.name, value.type, static_cast<int>(value.role)));

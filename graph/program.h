@@ -102,6 +102,7 @@ struct Binding {
 struct Program {
   Mesh mesh;
   int64_t rank = 0;
+  int64_t micro_batches = 1;  // Graph::micro_batches
   std::vector<Buffer> buffers;
   /// Kernels that run once, before the first step and whenever parameters have come from elsewhere.
   /// What they make persists, and `steps` keep it up: weights' bf16 copies (planner/join_steps.h).
@@ -112,6 +113,9 @@ struct Program {
   std::vector<Binding> metrics;   // scalars, named as in Graph::metrics; replicated
   int64_t arena_bytes = 0;        // persistent and temporary together
   int64_t persistent_bytes = 0;   // [0, persistent_bytes): what lives from one step to the next
+
+  /// How often one of `steps` runs in a training step.
+  int64_t runs(const Step& step) const { return step.phase == Phase::micro ? micro_batches : 1; }
 };
 
 std::string to_string(const Program& program);

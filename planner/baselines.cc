@@ -341,12 +341,13 @@ std::vector<Placements> BaselineDemands::held(ValueId id) const {
   // As its update makes it: nothing to demand here.
   const bool follows = next != graph_.updates.end() &&
                        graph_.value(next->second).role == Role::computed &&
-                       (updates_[at(graph_.value(next->second).producer)] ||
-                        accumulates_[at(graph_.value(next->second).producer)]);
+                       updates_[at(graph_.value(next->second).producer)];
+  const bool accumulated = graph_.zeroed_each_step.count(id) > 0;  // likewise
   std::vector<Placements> out;
   for (size_t axis = 0; axis < kinds_.size(); ++axis) {
     const Baseline kind = kinds_[axis];
-    if (kind == Baseline::none || value.role == Role::scalar || value.type.shape.empty()) {
+    if (kind == Baseline::none || value.role == Role::scalar || value.type.shape.empty() ||
+        accumulated) {
       out.push_back(kAnyPlacement);
     } else if (on_model(kind)) {
       out.push_back(value.role == Role::batch ? kReplicated

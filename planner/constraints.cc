@@ -221,9 +221,11 @@ void Constraints::pin_updates() {
 }
 
 bool Constraints::reshards_updates() const {
-  return kinds_ && std::any_of(kinds_->begin(), kinds_->end(), [](Baseline kind) {
-           return kind == Baseline::zero1 || kind == Baseline::zero2;
-         });
+  // Whoever is free gathers what is updated in parts once a step, not in every micro-batch.
+  if (!kinds_) return graph_.micro_batches > 1;
+  return std::any_of(kinds_->begin(), kinds_->end(), [](Baseline kind) {
+    return kind == Baseline::zero1 || kind == Baseline::zero2;
+  });
 }
 
 bool Constraints::regathers_weights() const {

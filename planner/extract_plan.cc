@@ -30,7 +30,9 @@ class Extraction {
   }
 
  private:
-  void want(ValueId id, int sharding) { wanted_[at(id)].push_back(sharding); }
+  void want(ValueId id, int sharding, Phase by) {
+    wanted_[at(id)].push_back({sharding, static_cast<int>(graph_.runs(by))});
+  }
 
   void take_nodes() {
     const Folding& folding = problem_.folding;
@@ -44,11 +46,13 @@ class Extraction {
       const int c = folding.class_of_node[n];
       const Strategy& s = problem_.chosen(c, solution_);
       plan_.nodes[node.name] = s.node_plan();
-      plan_.compute_seconds += s.seconds - s.exchange_seconds;
-      plan_.comm_seconds += s.exchange_seconds;
+      const auto runs = static_cast<double>(graph_.runs(node.phase));
+      plan_.compute_seconds += runs * (s.seconds - s.exchange_seconds);
+      plan_.comm_seconds += runs * s.exchange_seconds;
       for (size_t r = 0; r < node.outputs.size(); ++r)
         plan_.values[graph_.value(node.outputs[r]).name] = s.out[r];
-      for (size_t k = 0; k < node.inputs.size(); ++k) want(node.inputs[k], wants[at(c)][k]);
+      for (size_t k = 0; k < node.inputs.size(); ++k)
+        want(node.inputs[k], wants[at(c)][k], node.phase);
     }
   }
 
@@ -66,12 +70,14 @@ class Extraction {
   void want_ends() {
     const auto want_whole = [this](ValueId id) {
       const size_t rank = graph_.type(id).shape.size();
-      want(id, problem_.times.number_of(Sharding::replicated(rank)));
+      want(id, problem_.times.number_of(Sharding::replicated(rank)), graph_.last_phase());
     };
     for (ValueId id : graph_.outputs) want_whole(id);
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
-    for (const auto& [held, next] : graph_.updates)
-      want(next, problem_.times.number_of(plan_.values.at(graph_.value(held).name)));
+    for (const auto& [held, next] : graph_.updates) {
+      want(next, problem_.times.number_of(plan_.values.at(graph_.value(held).name)),
+           graph_.phase_of(next));
+    }
   }
 
   void hand_out() {
@@ -82,7 +88,7 @@ class Extraction {
       if (wanted_[v].empty()) continue;
       const int produced = problem_.times.number_of(plan_.values.at(graph_.values()[v].name));
       if (std::all_of(wanted_[v].begin(), wanted_[v].end(),
-                      [&](int wanted) { return wanted == produced; }))
+                      [&](const Wanted& wanted) { return wanted.sharding == produced; }))
         continue;
       const auto id = static_cast<ValueId>(v);
       const auto hub = hub_of.find(problem_.folding.origin(graph_, id));
@@ -117,7 +123,10 @@ class Extraction {
   double price(ValueId id, int produced, int handed, bool anew) {
     const int type = problem_.times.number_of(graph_.type(id));
     std::vector<int> key{type, produced, handed, anew ? 1 : 0};
-    key.insert(key.end(), wanted_[at(id)].begin(), wanted_[at(id)].end());
+    for (const Wanted& wanted : wanted_[at(id)]) {
+      key.push_back(wanted.sharding);
+      key.push_back(wanted.times);
+    }
     const auto [it, fresh] = prices_.emplace(std::move(key), 0.0);
     if (fresh)
       it->second = problem_.times.hand_out_seconds(type, produced, handed, anew, wanted_[at(id)]);
@@ -129,7 +138,7 @@ class Extraction {
   const Solution& solution_;
   const bool share_;
   Plan plan_;
-  std::vector<std::vector<int>> wanted_;       // by value, in the order of use
+  std::vector<std::vector<Wanted>> wanted_;    // by value, in the order of use
   std::map<std::vector<int>, double> prices_;  // by type and all Shardings
 };
 
@@ -141,8 +150,10 @@ Plan extract_plan(const PlanProblem& problem, const Solution& solution, bool sha
 
 std::vector<double> node_seconds(const PlanProblem& problem, const Solution& solution) {
   std::vector<double> seconds;
-  for (int c : problem.folding.class_of_node)
-    seconds.push_back(problem.chosen(c, solution).seconds);
+  for (size_t n = 0; n < problem.graph.nodes().size(); ++n) {
+    seconds.push_back(static_cast<double>(problem.graph.runs(problem.graph.nodes()[n].phase)) *
+                      problem.chosen(problem.folding.class_of_node[n], solution).seconds);
+  }
   return seconds;
 }
 

@@ -29,7 +29,7 @@ struct PlanProblem {
 /// the others too.
 Plan extract_plan(const PlanProblem& problem, const Solution& solution, bool share);
 
-/// Of each node under a solution, without what brings its operands to it.
+/// Of each node in a step under a solution, without what brings its operands to it.
 std::vector<double> node_seconds(const PlanProblem& problem, const Solution& solution);
 
 }  // namespace shardrun

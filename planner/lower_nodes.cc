@@ -19,14 +19,12 @@ class Lowering {
 
   std::vector<HeldUpdate> run() {
     const std::vector<Node>& nodes = graph_.nodes();
-    // Where update nodes stand among the others there is one micro-batch, and all is of it.
-    one_phase_ = !std::is_sorted(nodes.begin(), nodes.end(),
-                                 [](const Node& a, const Node& b) { return a.phase < b.phase; });
-    SR_REQUIRE(!one_phase_ || graph_.zeroed_each_step.empty(), internal,
-               "a step of several micro-batches updates what its later nodes read");
-    if (!nodes.empty()) last_phase_ = phase_of(nodes.back());
     for (size_t n = 0; n < nodes.size(); ++n) {
-      if (phase_of(nodes[n]) != phase_) {
+      const Phase phase = graph_.phase_of(nodes[n]);
+      SR_REQUIRE(phase >= phase_, internal, "micro node '", nodes[n].name,
+                 "' stands after an update node in a step of ", graph_.micro_batches,
+                 " micro-batches");
+      if (phase != phase_) {
         finish_phase();
         phase_ = Phase::update;
         copies_.begin(phase_);
@@ -38,12 +36,6 @@ class Lowering {
   }
 
  private:
-  Phase phase_of(const Node& node) const { return one_phase_ ? Phase::micro : node.phase; }
-  Phase phase_of(ValueId id) const {
-    const Value& value = graph_.value(id);
-    return value.producer < 0 ? last_phase_ : phase_of(graph_.node(value.producer));
-  }
-
   /// The exchange between `from` and `to`, one of them in chunks of `value`, the other as its node
   /// takes or makes it. `routing`: of named rows (-1: there are none).
   void add_exchange(ValueId value, Collective::Kind kind, const NodeSide& side, BufferId from,
@@ -166,33 +158,28 @@ class Lowering {
     return copy;
   }
 
-  /// What the phase owes its end: outputs and metrics whole on every rank, updates as their
-  /// persistent values are held.
+  /// An output or a metric, whole on every rank.
+  Binding reported(const std::string& name, ValueId id) {
+    const Sharding* whole = skeleton_.whole(id);
+    Binding b;
+    b.name = name;
+    b.global = graph_.type(id);
+    b.box = full_box(b.global.shape);
+    b.sharding = *whole;
+    b.buffer = kept(id, whole, copies_.in(id, whole));
+    return b;
+  }
+
+  /// What is owed at the end of a phase: updates that it makes, as their persistent values are
+  /// held; at the end of the step, before them, outputs and metrics.
   void finish_phase() {
-    const auto binding = [&](const std::string& name, ValueId id) {
-      const Sharding* whole = skeleton_.whole(id);
-      Binding b;
-      b.name = name;
-      b.global = graph_.type(id);
-      b.box = full_box(b.global.shape);
-      b.sharding = *whole;
-      b.buffer = kept(id, whole, copies_.in(id, whole));
-      return b;
-    };
-    program_.outputs.resize(graph_.outputs.size());
-    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
-      const ValueId id = graph_.outputs[i];
-      if (phase_of(id) == phase_) program_.outputs[i] = binding(graph_.value(id).name, id);
-    }
-    program_.metrics.resize(graph_.metrics.size());
-    size_t index = 0;
-    for (const auto& [name, id] : graph_.metrics) {
-      if (phase_of(id) == phase_) program_.metrics[index] = binding(name, id);
-      ++index;
+    if (phase_ == graph_.last_phase()) {
+      for (ValueId id : graph_.outputs)
+        program_.outputs.push_back(reported(graph_.value(id).name, id));
+      for (const auto& [name, id] : graph_.metrics) program_.metrics.push_back(reported(name, id));
     }
     for (const auto& [persistent, next] : graph_.updates) {
-      const bool is_made = graph_.value(next).producer >= 0;  // an input is kept in each micro-batch
-      if ((is_made ? phase_of(next) : Phase::micro) != phase_) continue;
+      if (graph_.phase_of(next) != phase_) continue;
       const Sharding* held = copies_.produced(persistent);
       updates_.push_back({copies_.in(persistent, held), kept(next, held, copies_.in(next, held)),
                           graph_.value(persistent).name});
@@ -206,8 +193,7 @@ class Lowering {
   std::vector<HeldUpdate> updates_;
   /// By the numbers, the extent and axes of the rows, and the bounds.
   std::map<std::tuple<BufferId, int64_t, std::vector<int>, int64_t, int64_t>, Route> routes_;
-  Phase phase_ = Phase::micro, last_phase_ = Phase::micro;
-  bool one_phase_ = false;
+  Phase phase_ = Phase::micro;
 };
 
 }  // namespace

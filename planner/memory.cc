@@ -22,6 +22,7 @@ constexpr int kNever = std::numeric_limits<int>::max();
 struct Live {
   int first = kNever, last = -1;
   bool persistent = false;
+  bool zeroed = false;  // persistent memory whose contents end with their last reader
 };
 
 bool is_reshape(const Step& step) {
@@ -37,7 +38,9 @@ std::vector<Live> live_ranges(const Program& program, const std::vector<BufferId
     Live& l = at(b.buffer);
     l.first = -1;
     l.persistent = is_persistent(b.role);
-    l.last = end;  // what is the same in the next step need not be filled again, batches too
+    l.zeroed = b.zeroed_each_step;
+    // What is the same in the next step need not be filled again, batches too.
+    if (!l.zeroed) l.last = end;
   }
   for (const Step& step : program.setup) {
     for (BufferId b : step.out) at(b) = {-1, end, true};
@@ -59,6 +62,11 @@ std::vector<Live> live_ranges(const Program& program, const std::vector<BufferId
   }
   for (size_t b = 0; b < holders.size(); ++b)
     at(holders[b]).last = std::max(at(holders[b]).last, live[b].last);
+  for (Live& l : live) {  // what the micro phase reads last is there in the next micro-batch
+    const bool ends = l.last >= 0 && l.last < end &&
+                      program.steps[static_cast<size_t>(l.last)].phase == Phase::update;
+    if (l.zeroed && !ends) l.last = end;
+  }
   return live;
 }
 
@@ -84,7 +92,7 @@ bool may_alias(const Program& program, const std::vector<Live>& live,
                  operand = holder(step.in[static_cast<size_t>(o)]);
   if (result == operand || holder(result) != result) return false;
   const Live &from = live[static_cast<size_t>(operand)], &to = live[static_cast<size_t>(result)];
-  return !from.persistent && !to.persistent && from.last == s && to.first == s &&
+  return (!from.persistent || from.zeroed) && !to.persistent && from.last == s && to.first == s &&
          std::count_if(step.in.begin(), step.in.end(),
                        [&](BufferId b) { return holder(b) == operand; }) == 1 &&
          byte_size(program.buffers[static_cast<size_t>(operand)].type) ==
@@ -256,6 +264,9 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
 
   std::vector<Slot> slots;
   std::vector<int> slot_of(program.buffers.size(), -1);
+  // By buffer the persistent one whose memory it takes over, -1: none. Accumulated gradients are
+  // reduced where they lie.
+  std::vector<BufferId> lies_in(program.buffers.size(), -1);
   auto new_slot = [&](int first, int last, int64_t bytes) {
     slots.push_back({first, last, round_up(bytes, kArenaAlignment), 0});
     return static_cast<int>(slots.size() - 1);
@@ -265,7 +276,7 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
     const Live& l = live[static_cast<size_t>(b)];
     int& slot = slot_of[static_cast<size_t>(b)];
     const int64_t bytes = byte_size(program.buffers[static_cast<size_t>(b)].type);
-    if (l.persistent || slot >= 0 || bytes == 0) return;
+    if (l.persistent || slot >= 0 || lies_in[static_cast<size_t>(b)] >= 0 || bytes == 0) return;
     slot = new_slot(l.first, l.last, bytes);
   };
   for (const Binding& b : program.bindings) give_slot(b.buffer);
@@ -277,10 +288,21 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
       const BufferId operand =
                          holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
                      result = step.out[static_cast<size_t>(pair.first)];
+      const BufferId held = live[static_cast<size_t>(operand)].persistent
+                                ? operand
+                                : lies_in[static_cast<size_t>(operand)];
+      if (held >= 0) {
+        const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](BufferId b) {
+          return lies_in[static_cast<size_t>(b)] == held;
+        });
+        if (!taken && slot_of[static_cast<size_t>(result)] < 0)
+          lies_in[static_cast<size_t>(result)] = held;
+        continue;
+      }
       const int slot = slot_of[static_cast<size_t>(operand)];
       // slots[slot].last == s: no other result of this step has taken the operand already.
       if (slot < 0 || slot_of[static_cast<size_t>(result)] >= 0 ||
-          slots[static_cast<size_t>(slot)].last != s ||
+          lies_in[static_cast<size_t>(result)] >= 0 || slots[static_cast<size_t>(slot)].last != s ||
           std::any_of(step.out.begin(), step.out.end(),
                       [&](BufferId b) { return slot_of[static_cast<size_t>(b)] == slot; })) {
         continue;
@@ -297,6 +319,10 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     Buffer& buffer = program.buffers[b];
     if (live[b].persistent) continue;
+    if (const BufferId held = lies_in[static_cast<size_t>(holders[b])]; held >= 0) {
+      buffer.offset = program.buffers[static_cast<size_t>(held)].offset;
+      continue;
+    }
     const int slot = slot_of[static_cast<size_t>(holders[b])];
     buffer.offset =
         slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
@@ -316,7 +342,9 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
   // Buffers at one offset that follow each other without a step between share memory in that step.
   std::vector<size_t> order;
   for (size_t b = 0; b < live.size(); ++b) {
-    if (!live[b].persistent && byte_size(program.buffers[b].type) > 0 &&
+    const bool temporary =
+        !live[b].persistent && program.buffers[b].offset >= program.persistent_bytes;
+    if (temporary && byte_size(program.buffers[b].type) > 0 &&
         holders[b] == static_cast<BufferId>(b))
       order.push_back(b);
   }

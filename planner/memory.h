@@ -13,8 +13,10 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 
 /// Gives every buffer and workspace its offset. Persistent buffers come first, in order of their
 /// names' appearance, then what setup makes, then what kernels keep; a result may take over a dying
-/// operand's memory where OpDef::in_place allows, and an update its parameter's. A reshape's result
-/// shares its operand's (memory_holders). Temporary buffers: best fit over live ranges.
+/// operand's memory where OpDef::in_place allows, and an update its parameter's. So may what the
+/// update phase makes of state that starts every step at zero, behind the last reader of that. A
+/// reshape's result shares its operand's (memory_holders). Temporary buffers: best fit over live
+/// ranges.
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program beside its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr);

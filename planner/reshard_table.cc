@@ -373,10 +373,10 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
 }
 
 double ReshardTimes::hand_out_seconds(int type, int produced, int handed, bool anew,
-                                      const std::vector<int>& wanted) {
+                                      const std::vector<Wanted>& wanted) {
   std::vector<int> copies{produced};
   double sum = 0;
-  const auto make = [&](int sharding, bool keep) {
+  const auto make = [&](int sharding, bool keep, int times) {
     if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) return;
     const std::vector<ReshardStep>* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
@@ -390,13 +390,13 @@ double ReshardTimes::hand_out_seconds(int type, int produced, int handed, bool a
       const int after = number_of(step.after);
       if (std::find(copies.begin(), copies.end(), after) != copies.end()) continue;
       if (keep) copies.push_back(after);
-      sum += step.seconds;
+      sum += times * step.seconds;
     }
   };
-  for (int sharding : wanted) {
+  for (const auto& [sharding, times] : wanted) {
     if (sharding == produced) continue;
-    if (handed >= 0) make(handed, true);
-    make(sharding, !anew);
+    if (handed >= 0) make(handed, true, times);
+    make(sharding, !anew, times);
   }
   return sum;
 }

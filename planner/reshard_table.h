@@ -53,6 +53,12 @@ class ReshardGraph {
   std::vector<size_t> first_;
 };
 
+/// A Sharding by its number, and how often in a step somebody wants a value so.
+struct Wanted {
+  int sharding = 0;
+  int times = 1;
+};
+
 /// The seconds of cheapest_reshard (planner/reshard.h) without its steps, by small numbers for
 /// types and Shardings. One search from a Sharding finds the times to all others of a type; types
 /// whose states hold the same bytes share them. What the graph above does not hold
@@ -73,9 +79,10 @@ class ReshardTimes {
   const std::vector<ReshardStep>& steps(int type, int from, int to);
   /// Time to make the copies of a value that its readers want, as partition does it: `handed` first
   /// (-1: none), then one after the other, each from the copy there is that is the cheapest to
-  /// start from; `anew`: what one reader had is not there for the next.
+  /// start from; `anew`: what one reader had is not there for the next. `wanted`: in the order of
+  /// use. What is made for a reader is made as often as that one runs.
   double hand_out_seconds(int type, int produced, int handed, bool anew,
-                          const std::vector<int>& wanted);
+                          const std::vector<Wanted>& wanted);
   size_t searches() const { return searches_; }  // of one Sharding to all, or to one
 
  private:

@@ -41,6 +41,7 @@ class Builder {
       }
       numbers_.push_back(std::move(numbers));
     }
+    for (const auto& [held, next] : graph.updates) replaces_.insert(next);
   }
 
   JointProblem build() {
@@ -93,6 +94,12 @@ class Builder {
   }
   size_t strategies(int c) const { return problem_.nodes[at(c)].cost.size(); }
 
+  /// How often in a step the nodes of a class run; they are all of one phase.
+  double runs(int c) const {
+    const std::vector<NodeId>& nodes = folding_.classes[at(c)].nodes;
+    return nodes.empty() ? 1.0 : static_cast<double>(graph_.runs(graph_.node(nodes[0]).phase));
+  }
+
   void add_classes() {
     for (size_t c = 0; c < folding_.classes.size(); ++c) {
       const Folding::Class& members = folding_.classes[c];
@@ -103,12 +110,12 @@ class Builder {
                                         : graph_.node(members.nodes[0]).name;
       for (const Strategy& s : space_.strategies[c]) {
         double cost = s.seconds;
-        for (size_t r = 0; r < s.out.size(); ++r) {
+        for (size_t r = 0; r < s.out.size() && !members.nodes.empty(); ++r) {
           if (s.out[r].partial.empty()) continue;
           const TensorType& type = graph_.type(graph_.node(members.nodes[0]).outputs[r]);
           cost += kPartialByteSeconds * static_cast<double>(byte_size(type));
         }
-        node.cost.push_back(count * cost);
+        node.cost.push_back(count * runs(static_cast<int>(c)) * cost);
       }
       if (lies_as_[c].first >= 0) node.cost = {0.0};
       problem_.nodes.push_back(std::move(node));
@@ -186,7 +193,7 @@ class Builder {
       }
       const auto hub = hubs_.find(from);
       const bool has_hub = hub != hubs_.end();
-      add(has_hub ? hub->second.node : from.item_class, reader, count,
+      add(has_hub ? hub->second.node : from.item_class, reader, count * runs(reader),
           times_.edge(type, has_hub ? hub->second.shardings : made(from), wanted));
     }
   }
@@ -194,9 +201,12 @@ class Builder {
   void add_hub(const Origin& from, ValueId value,
                const std::map<std::tuple<Origin, int, std::vector<size_t>>, int>& uses) {
     std::set<int> shardings;
+    double copied = 0;  // how often: for the first reader, and those of every micro-batch are first
     for (auto it = uses.lower_bound({from, -1, {}});
          it != uses.end() && std::get<0>(it->first) == from; ++it) {
-      for (const Numbers& n : numbers_[at(std::get<1>(it->first))]) {
+      const int reader = std::get<1>(it->first);
+      copied = std::max(copied, runs(reader));
+      for (const Numbers& n : numbers_[at(reader)]) {
         for (size_t k : std::get<2>(it->first)) shardings.insert(n.in[k]);
       }
     }
@@ -213,10 +223,13 @@ class Builder {
     hub.node = static_cast<int>(problem_.nodes.size());
     hub.value = value;
     hub.shardings.assign(shardings.begin(), shardings.end());
-    hub.as_held.assign(shardings.size(), false);
-    if (from.held) {
-      hub.shardings.insert(hub.shardings.end(), makes.begin(), makes.end());
-      hub.as_held.resize(hub.shardings.size(), true);
+    hub.in_place.assign(shardings.size(), false);
+    const bool held = from.held || replaces_.count(value) > 0;
+    if (held) {
+      std::set<int> in_place;
+      for (int number : makes) in_place.insert(reduced(number));
+      hub.shardings.insert(hub.shardings.end(), in_place.begin(), in_place.end());
+      hub.in_place.resize(hub.shardings.size(), true);
     }
     problem_.nodes.push_back(
         {graph_.value(value).name + "@",
@@ -226,26 +239,38 @@ class Builder {
     std::vector<std::vector<int>> wanted;
     for (int number : hub.shardings) wanted.push_back({number});
     add(from.item_class, hub.node,
-        static_cast<double>(members.nodes.size() + members.values.size()),
+        copied * static_cast<double>(members.nodes.size() + members.values.size()),
         times_.edge(times_.number_of(graph_.type(value)), produced, wanted));
-    if (from.held) add(from.item_class, hub.node, 1, held_so(produced, hub));
+    if (held) add(from.item_class, hub.node, 1, held_so(produced, hub));
     hubs_.emplace(from, std::move(hub));
   }
 
-  /// Where a hub keeps no copy, the held value must lie as it is handed out.
-  FactoredProblem::Edge held_so(const std::vector<int>& held, const Hub& hub) const {
+  /// A Sharding without its partial axes.
+  int reduced(int number) {
+    Sharding sharding = times_.sharding(number);
+    if (sharding.partial.empty()) return number;
+    sharding.partial.clear();
+    return times_.number_of(sharding);
+  }
+
+  /// Where a hub takes no memory, the held value must lie as it is handed out, or in summands of
+  /// that: an all-reduce leaves the sum where they were.
+  FactoredProblem::Edge held_so(const std::vector<int>& held, const Hub& hub) {
     FactoredProblem::Edge edge;
-    std::map<int, uint16_t> names;  // of Shardings; the last column is that of copies
-    for (int number : held) names.emplace(number, static_cast<uint16_t>(names.size()));
-    const auto copies = static_cast<uint16_t>(names.size());
-    auto matrix = std::make_shared<FactoredProblem::Matrix>(names.size(), names.size() + 1);
-    for (size_t i = 0; i < names.size(); ++i) {
-      matrix->set(i, i, 0);
-      matrix->set(i, copies, 0);
+    std::map<int, uint16_t> rows, columns;  // by Sharding; the last column is that of copies
+    for (int number : held) rows.emplace(number, static_cast<uint16_t>(rows.size()));
+    for (size_t k = 0; k < hub.shardings.size(); ++k) {
+      if (hub.in_place[k]) columns.emplace(hub.shardings[k], static_cast<uint16_t>(columns.size()));
     }
-    for (int number : held) edge.row.push_back(names.at(number));
+    const auto copies = static_cast<uint16_t>(columns.size());
+    auto matrix = std::make_shared<FactoredProblem::Matrix>(rows.size(), columns.size() + 1);
+    for (const auto& [number, row] : rows) {
+      matrix->set(row, copies, 0);
+      matrix->set(row, columns.at(reduced(number)), 0);
+    }
+    for (int number : held) edge.row.push_back(rows.at(number));
     for (size_t k = 0; k < hub.shardings.size(); ++k)
-      edge.column.push_back(hub.as_held[k] ? names.at(hub.shardings[k]) : copies);
+      edge.column.push_back(hub.in_place[k] ? columns.at(hub.shardings[k]) : copies);
     edge.matrix = std::move(matrix);
     return edge;
   }
@@ -266,7 +291,7 @@ class Builder {
       std::vector<std::vector<int>> wanted;
       for (const Numbers& n : numbers_[at(holder)]) wanted.push_back({n.out[0]});
       if (reshards(held)) {
-        add(from.item_class, holder, count,
+        add(from.item_class, holder, count * runs(from.item_class),
             times_.edge(times_.number_of(graph_.type(held)), made(from), wanted));
         continue;
       }
@@ -288,12 +313,14 @@ class Builder {
   void add_final_costs() {
     std::set<ValueId> wanted(graph_.outputs.begin(), graph_.outputs.end());
     for (const auto& [name, value] : graph_.metrics) wanted.insert(value);
+    const auto times = static_cast<double>(graph_.runs(graph_.last_phase()));
     for (ValueId id : wanted) {
       const Origin from = origin(id);
       const int type = times_.number_of(graph_.type(id));
       const int whole = times_.number_of(Sharding::replicated(graph_.type(id).shape.size()));
       for (size_t a = 0; a < strategies(from.item_class); ++a) {
         problem_.nodes[at(from.item_class)].cost[a] +=
+            times *
             times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)], whole);
       }
     }
@@ -314,8 +341,6 @@ class Builder {
     }
     for (ValueId id : graph_.outputs) last[at(id)] = end;
     for (const auto& [name, value] : graph_.metrics) last[at(value)] = end;
-    std::set<ValueId> replaces;  // takes over the memory of the value that it updates
-    for (const auto& [held, next] : graph_.updates) replaces.insert(next);
     const auto needed = [&](ValueId value) {
       return last[at(value)] >= 0 || graph_.updates.count(value) > 0;
     };
@@ -332,23 +357,21 @@ class Builder {
           const bool passes = role == Role::batch || role == Role::scalar || !needed(value);
           claim.live.push_back({0, passes ? last[at(value)] : end});
         }
-        for (NodeId n : members.nodes) {
-          example = graph_.node(n).outputs[r];
-          if (replaces.count(example) > 0) continue;
-          const int begin = n + (in_place(graph_.node(n), n, static_cast<int>(r), last) ? 1 : 0);
-          claim.live.push_back({begin, std::max(n, last[at(example)])});
-        }
         // A held value that lies as its update makes it is that one's memory.
         const Origin from = members.nodes.empty()
                                 ? origin(members.values[0])
                                 : Origin{static_cast<int>(c), static_cast<int>(r)};
         const auto hub = hubs_.find(from);
-        if (hub != hubs_.end()) {
-          add_copies(hub->second, members, r, first, last);
+        if (hub != hubs_.end()) add_copies(hub->second, members, r, first, last);
+        for (NodeId n : members.nodes) {
+          example = graph_.node(n).outputs[r];
+          if (replaces_.count(example) > 0) continue;
+          const int begin = n + (in_place(graph_.node(n), n, static_cast<int>(r), last) ? 1 : 0);
           // The hub's copy takes over from what the node makes.
-          if (!members.nodes.empty()) {
-            for (Problem::Interval& live : claim.live) live.last = live.first;
-          }
+          const int end_of = hub == hubs_.end()
+                                 ? std::max(n, last[at(example)])
+                                 : std::max(begin, copied_before(n, example, first) - 1);
+          claim.live.push_back({begin, end_of});
         }
         std::erase_if(claim.live,
                       [](const Problem::Interval& live) { return live.first > live.last; });
@@ -360,8 +383,17 @@ class Builder {
     }
   }
 
-  /// The copies that a hub stands for: of a result from its node on, of a held value from the first
-  /// reader on, up to the last.
+  /// The node in front of which a hub's copy of a result of `maker` is made: the next one; the
+  /// first reader, where none is of the maker's phase, or where the result lies in held memory.
+  int copied_before(NodeId maker, ValueId result, const std::vector<int>& first) const {
+    const int reader = first[at(result)];
+    if (reader < 0) return maker + 1;
+    const bool waits = replaces_.count(result) > 0 ||
+                       graph_.phase_of(graph_.node(reader)) != graph_.phase_of(graph_.node(maker));
+    return waits ? reader : maker + 1;
+  }
+
+  /// The copies that a hub stands for, up to the last reader.
   void add_copies(const Hub& hub, const Folding::Class& members, size_t result,
                   const std::vector<int>& first, const std::vector<int>& last) {
     Problem::Claim claim;
@@ -371,11 +403,14 @@ class Builder {
       if (from >= 0 && last[at(value)] >= from) claim.live.push_back({from, last[at(value)]});
     };
     for (ValueId value : members.values) live(value, first[at(value)]);
-    for (NodeId n : members.nodes) live(graph_.node(n).outputs[result], n + 1);
+    for (NodeId n : members.nodes) {
+      const ValueId made = graph_.node(n).outputs[result];
+      live(made, copied_before(n, made, first));
+    }
     if (claim.live.empty()) return;
     for (size_t k = 0; k < hub.shardings.size(); ++k) {
       claim.bytes.push_back(
-          hub.as_held[k] ? 0 : bytes(graph_.type(example), times_.sharding(hub.shardings[k])));
+          hub.in_place[k] ? 0 : bytes(graph_.type(example), times_.sharding(hub.shardings[k])));
     }
     problem_.nodes[at(hub.node)].claims.push_back(std::move(claim));
   }
@@ -401,9 +436,18 @@ class Builder {
   ReshardTimes& times_;
   std::vector<std::vector<Numbers>> numbers_;  // class, strategy
   std::vector<std::pair<int, int>> lies_as_;   // JointProblem's
+  std::set<ValueId> replaces_;                 // take over the memory of what they update
   std::map<Origin, Hub> hubs_;
   FactoredProblem problem_;
 };
+
+/// May a value that no node makes be held so?
+bool may_hold(const Graph& graph, ValueId value, const Sharding& sharding) {
+  const auto is_sum = [](const Sharding::Partial& p) { return p.op == ReduceOp::sum; };
+  return sharding.partial.empty() ||
+         (graph.zeroed_each_step.count(value) > 0 &&
+          std::all_of(sharding.partial.begin(), sharding.partial.end(), is_sum));
+}
 
 }  // namespace
 
@@ -412,7 +456,7 @@ void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding&
   std::map<int, std::set<Sharding>> wants;
   const auto want = [&](ValueId value, const Sharding& sharding) {
     const int c = folding.class_of_value[at(value)];
-    if (c >= 0 && sharding.partial.empty()) wants[c].insert(sharding);
+    if (c >= 0 && may_hold(graph, value, sharding)) wants[c].insert(sharding);
   };
   for (const Folding::Class& members : folding.classes) {
     for (NodeId n : members.nodes) {

@@ -31,17 +31,20 @@ struct SearchSpace {
 /// A value with several readers gets a hub, a node of the problem that chooses the Sharding in
 /// which the value is handed out: producer -> hub -> readers. So a resharding that several readers
 /// share is paid once, and its copy takes over from what the node made. What a reader wants
-/// otherwise is made for it alone. The hub of a held value may also keep no copy.
+/// otherwise is made for it alone. The hub of a value in held memory may also need no memory of its
+/// own: if the value lies so, or if it is in summands that may be reduced where they lie.
 struct Hub {
   int node = 0;                // of the problem
   ValueId value = kNoValue;    // whose; an example of its class
   std::vector<int> shardings;  // per choice, ReshardTimes' number
-  std::vector<bool> as_held;   // per choice: no copy is made, the held value must lie so
+  std::vector<bool> in_place;  // per choice: it takes no memory, the value must lie accordingly
 };
 
 /// Fills in the strategies of the input values' classes: what its readers want and its updates
-/// make, uncut partial ones apart, or what it is pinned to. Node classes must be there already.
-/// Scalars are always replicated.
+/// make, or what it is pinned to. Partial ones are left out, but for sums of what starts every step
+/// at zero: zero on every rank is zero in all. So gradients add up over the micro-batches rank by
+/// rank and are reduced once, where that is cheaper. Node classes must be there already. Scalars
+/// are always replicated.
 void add_value_strategies(SearchSpace& space, const Graph& graph, const Folding& folding,
                           const std::map<std::string, Sharding>& pinned);
 

@@ -8,6 +8,7 @@ namespace shardrun {
 
 Skeleton::Skeleton(const Graph& g, const Plan& p) : graph(g), plan(p) {
   program.mesh = plan.mesh;
+  program.micro_batches = graph.micro_batches;
   for (const Node& node : graph.nodes()) {
     const auto it = plan.nodes.find(node.name);
     SR_REQUIRE(it != plan.nodes.end(), invalid_input, "plan: nodes: '", node.name, "' is missing");

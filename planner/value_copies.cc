@@ -30,18 +30,18 @@ BufferId ValueCopies::find(const State& state, const Sharding* sharding) {
 
 bool ValueCopies::wants_produced(const State& state) {
   return std::any_of(state.wanted.begin(), state.wanted.end(),
-                     [&](const Sharding* wanted) { return same(wanted, state.produced); });
+                     [&](const Want& want) { return same(want.sharding, state.produced); });
 }
 
 int64_t ValueCopies::bytes_of(ValueId id, const Sharding& sharding) const {
   return max_local_bytes(graph_.type(id), sharding, plan_.mesh);
 }
 
-void ValueCopies::want(ValueId id, const Sharding* sharding) {
+void ValueCopies::want(ValueId id, const Sharding* sharding, Phase phase) {
   auto& wanted = state(id).wanted;
   if (std::none_of(wanted.begin(), wanted.end(),
-                   [&](const Sharding* other) { return same(sharding, other); }))
-    wanted.push_back(sharding);
+                   [&](const Want& other) { return same(sharding, other.sharding); }))
+    wanted.push_back({sharding, phase});
 }
 
 void ValueCopies::collect_wants() {
@@ -57,13 +57,15 @@ void ValueCopies::collect_wants() {
   for (size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
     const NodePlan& np = *skeleton_.node_plans[n];
-    for (size_t i = 0; i < node.inputs.size(); ++i) want(node.inputs[i], &np.in[i]);
+    const Phase phase = graph_.phase_of(node);
+    for (size_t i = 0; i < node.inputs.size(); ++i) want(node.inputs[i], &np.in[i], phase);
     for (size_t i = 0; i < node.outputs.size(); ++i) state(node.outputs[i]).produced = &np.out[i];
   }
-  for (ValueId id : graph_.outputs) want(id, skeleton_.whole(id));
-  for (const auto& [name, id] : graph_.metrics) want(id, skeleton_.whole(id));
+  const Phase end = graph_.last_phase();
+  for (ValueId id : graph_.outputs) want(id, skeleton_.whole(id), end);
+  for (const auto& [name, id] : graph_.metrics) want(id, skeleton_.whole(id), end);
   for (const auto& [persistent, next] : graph_.updates) {
-    want(next, state(persistent).produced);
+    want(next, state(persistent).produced, graph_.phase_of(next));
     state(next).updating = true;
   }
 }
@@ -176,16 +178,19 @@ void ValueCopies::drop(ValueId value) {
 
 void ValueCopies::reshard_early(ValueId value) {
   const State& s = state(value);
+  if (s.wanted.empty() || wants_produced(s)) return;
+  const auto now = [this](const Want& want) { return want.phase == phase_; };
   if (s.handed != nullptr && !s.updating) {
-    if (!wants_produced(s) && bytes_of(value, *s.handed) <= bytes_of(value, *s.produced))
+    if (std::any_of(s.wanted.begin(), s.wanted.end(), now) &&
+        bytes_of(value, *s.handed) <= bytes_of(value, *s.produced))
       in(value, s.handed);
     return;
   }
-  if (s.regathered || s.wanted.empty() || wants_produced(s)) return;
+  if (s.regathered || !std::all_of(s.wanted.begin(), s.wanted.end(), now)) return;
   int64_t bytes = 0;
-  for (const Sharding* wanted : s.wanted) bytes += bytes_of(value, *wanted);
+  for (const Want& want : s.wanted) bytes += bytes_of(value, *want.sharding);
   if (bytes > bytes_of(value, *s.produced) && !s.updating) return;
-  for (const Sharding* wanted : s.wanted) in(value, wanted);
+  for (const Want& want : s.wanted) in(value, want.sharding);
 }
 
 }  // namespace shardrun

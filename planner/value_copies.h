@@ -29,7 +29,8 @@ class ValueCopies {
   /// A value that nobody wants as it was made, and whose wanted forms together are no larger, is
   /// resharded at once: a partial gradient of 4 MB becomes a 1 MB shard and its memory is free
   /// again. So is what replaces a held value, into that one's memory. Everything else is resharded
-  /// just before its first use.
+  /// just before its first use: in the phase of who wants it first, so that what only the update
+  /// wants is resharded once a step and not in every micro-batch.
   void reshard_early(ValueId value);
 
  private:
@@ -37,19 +38,23 @@ class ValueCopies {
     const Sharding* sharding = nullptr;
     BufferId buffer = -1;
   };
+  struct Want {
+    const Sharding* sharding = nullptr;
+    Phase phase = Phase::micro;  // of who wants it first
+  };
   struct State {
     const Sharding* produced = nullptr;
     const Sharding* handed = nullptr;           // nullptr: in no particular one
     bool regathered = false, updating = false;  // updating: replaces a held value
     std::vector<Copy> copies;                   // the first is as produced
-    std::vector<const Sharding*> wanted;        // distinct
+    std::vector<Want> wanted;                   // distinct Shardings
   };
 
   static BufferId find(const State& state, const Sharding* sharding);
   static bool wants_produced(const State& state);
   State& state(ValueId id) { return states_[static_cast<size_t>(id)]; }
   int64_t bytes_of(ValueId id, const Sharding& sharding) const;
-  void want(ValueId id, const Sharding* sharding);
+  void want(ValueId id, const Sharding* sharding, Phase phase);
   void collect_wants();
   void bind();
   const std::vector<ReshardStep>& reshard(const TensorType& type, const Sharding& from,

@@ -19,6 +19,7 @@ void Rebuild::copy(const Node& node) {
 Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)>& visit) {
   Rebuild r{from, {}, {}};
   r.to.name = from.name;
+  r.to.micro_batches = from.micro_batches;
   for (size_t i = 0; i < from.values().size(); ++i) {
     const auto id = static_cast<ValueId>(i);
     const Value& value = from.value(id);

@@ -46,7 +46,7 @@ class Flow {
   std::vector<std::vector<size_t>> before() const {
     const size_t nodes = graph_.nodes().size();
     std::vector<std::vector<size_t>> out(nodes);
-    const bool apart = !graph_.zeroed_each_step.empty();  // the update phase comes once, at the end
+    const bool apart = graph_.micro_batches > 1;  // the update phase comes once, at the end
     std::vector<size_t> micro;
     for (size_t n = 0; n < nodes; ++n) {
       const Node& node = graph_.nodes()[n];
@@ -237,7 +237,7 @@ void order_for_memory(Graph& graph) {
     best = order;
   };
   std::vector<Order> starts{given};
-  if (graph.zeroed_each_step.empty()) starts.push_back(updates_at_once(flow, before));
+  if (graph.micro_batches == 1) starts.push_back(updates_at_once(flow, before));
   for (Order order : starts) {
     offer(order, true);
     for (int round = 0; round < kRounds; ++round) {

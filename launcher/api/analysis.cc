@@ -37,8 +37,10 @@ class Analyst {
     const PlannedSteps planned(graph_, plan_.train, plan_.cluster, program_);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
-      if (step.kind == Step::Kind::kernel) add_kernel(step, planned.of(s).seconds);
-      if (step.kind == Step::Kind::collective) add_collective(s, planned.of(s));
+      PlannedStep of_step = planned.of(s);
+      of_step.seconds *= static_cast<double>(program_.runs(step));
+      if (step.kind == Step::Kind::kernel) add_kernel(step, of_step.seconds);
+      if (step.kind == Step::Kind::collective) add_collective(s, of_step);
     }
     const auto fullest = std::max_element(plan_.bytes.begin(), plan_.bytes.end());
     out_.rank = fullest == plan_.bytes.end() ? 0 : fullest - plan_.bytes.begin();
@@ -59,7 +61,7 @@ class Analyst {
 
   void add_kernel(const Step& step, double seconds) {
     out_.compute[step.node.op] += seconds;
-    ++out_.calls[step.node.op];
+    out_.calls[step.node.op] += program_.runs(step);
     if (const auto it = nodes_.find(step.node.name); it != nodes_.end())
       out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
   }
@@ -73,6 +75,10 @@ class Analyst {
     line.of = value;
     line.exchange = CollectiveStep::is_exchange(step.collective->kind);
     line.follows = CollectiveStep::follows_node(step.collective->kind);
+    line.runs = program_.runs(step);
+    out_.sent_bytes +=
+        line.runs *
+        CollectiveStep(step.collective, buffer(step.in[0]).type.dtype, program_.rank).bytes_sent();
     line.seconds = planned.seconds;
     line.from = planned.in.at(0);
     line.to = planned.out.at(0);
@@ -86,7 +92,7 @@ class Analyst {
       break;
     }
     out_.communication[line.kind] += line.seconds;
-    ++out_.calls[line.kind];
+    out_.calls[line.kind] += line.runs;
     out_.collectives.push_back(std::move(line));
   }
 
@@ -169,6 +175,7 @@ class Analyst {
       last[at] = end;
       persistent[at] = is_persistent(b.role);
       kind[at] = b.role == Role::parameter  ? "parameters"
+                 : b.zeroed_each_step       ? "accumulated gradients"
                  : b.role == Role::state    ? "optimizer state"
                  : b.role == Role::constant ? "constants"
                                             : "batches";
@@ -205,8 +212,10 @@ class Analyst {
     std::vector<std::vector<size_t>> born(static_cast<size_t>(end) + 1),
         dies(static_cast<size_t>(end) + 1);
     for (size_t b = 0; b < kind.size(); ++b) {
-      if (persistent[b] || last[b] < 0 || first[b] >= end ||
-          holders[b] != static_cast<BufferId>(b) || byte_size(program_.buffers[b].type) == 0)
+      // What lies in persistent memory took it over from what it was made of.
+      if (persistent[b] || program_.buffers[b].offset < program_.persistent_bytes || last[b] < 0 ||
+          first[b] >= end || holders[b] != static_cast<BufferId>(b) ||
+          byte_size(program_.buffers[b].type) == 0)
         continue;
       born[static_cast<size_t>(std::max(first[b], 0))].push_back(b);
       dies[static_cast<size_t>(std::min(last[b], end))].push_back(b);

@@ -21,15 +21,18 @@ struct PlannedCollective {
   NodeId before = -1;     // the Graph node in front of which it runs; -1: at a phase's end
   bool exchange = false;  // before or after a node that works in windows, blocks or named rows
   bool follows = false;   // such an exchange after its node, of what that made
-  double seconds = 0;
+  int64_t runs = 1;       // in a step
+  double seconds = 0;     // of all runs
 };
 
+/// Times and calls are those of a step: of what is done in every micro-batch, all of them.
 struct PlanAnalysis {
   std::vector<double> node_seconds;       // per Graph node: the first rank's kernel, as predicted
   std::vector<bool> forward;              // per Graph node: does the loss need it?
   std::map<std::string, double> compute;  // by op
-  std::map<std::string, int> calls;       // kernels by op, collectives by kind
+  std::map<std::string, int64_t> calls;   // kernels by op, collectives by kind
   std::map<std::string, double> communication;  // by kind
+  int64_t sent_bytes = 0;                       // by the first rank to others
   std::vector<PlannedCollective> collectives;   // in the order in which they run
   /// Arena bytes of the fullest rank at the step where most is alive, by what they hold:
   /// parameters, optimizer state, constants, batches, activations, gradients, workspace, staging,

@@ -87,7 +87,7 @@ std::vector<int> places_of(const Program& program, const Step& step) {
   return places;
 }
 
-std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches) {
+std::vector<ProgramCall> calls_of(const Program& program) {
   std::vector<ProgramCall> out;
   std::map<std::string, size_t> known;
   for (size_t s = 0; s < program.steps.size(); ++s) {
@@ -106,7 +106,7 @@ std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches)
     for (const int place : call.call.places) key += str("|", place);
     const auto [at, fresh] = known.emplace(key + (call.stays ? "|stays" : ""), out.size());
     if (fresh) out.push_back(std::move(call));
-    out[at->second].calls += step.phase == Phase::micro ? micro_batches : 1;
+    out[at->second].calls += program.runs(step);
   }
   return out;
 }
@@ -146,7 +146,7 @@ KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& 
     Team team = own_team(world);
     KernelBench out{measure_ceilings(team), {}};
     const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
-    for (const ProgramCall& call : calls_of(program, model.impl().options.accumulate)) {
+    for (const ProgramCall& call : calls_of(program)) {
       KernelTime time = time_of(call.call, out.ceilings);
       time.node = call.call.node.name;
       time.calls = call.calls;

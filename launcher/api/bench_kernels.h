@@ -20,6 +20,6 @@ struct ProgramCall {
   int64_t calls = 0;     // in a step of training
   bool stays = false;    // its result lies where its operand does, and nothing is done
 };
-std::vector<ProgramCall> calls_of(const Program& program, int64_t micro_batches);
+std::vector<ProgramCall> calls_of(const Program& program);
 
 }  // namespace shardrun

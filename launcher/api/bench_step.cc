@@ -63,9 +63,9 @@ struct Alone {
   std::string op;
   ProgramCall product;
 };
-std::vector<Alone> products_of(const Program& program, int64_t micro_batches) {
+std::vector<Alone> products_of(const Program& program) {
   std::vector<Alone> out;
-  for (ProgramCall& call : calls_of(program, micro_batches)) {
+  for (ProgramCall& call : calls_of(program)) {
     Node& node = call.call.node;
     if (!is_product(node.op)) continue;
     Alone alone{node.op, std::move(call)};
@@ -90,7 +90,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
     for (const auto& [op, flops] : arithmetic(model.impl()))
       if (is_product(op)) out.flops += flops;
     const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
-    const std::vector<Alone> products = products_of(program, model.impl().options.accumulate);
+    const std::vector<Alone> products = products_of(program);
     std::map<std::string, std::vector<double>> alone;  // per op and round
     TrainOptions timed = options;
     timed.steps = kWarmUp + rounds;

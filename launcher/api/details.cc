@@ -41,7 +41,7 @@ std::string part_rows(std::vector<Part> parts, double whole,
 }
 
 std::vector<Part> timed(const std::map<std::string, double>& seconds,
-                        const std::map<std::string, int>& calls) {
+                        const std::map<std::string, int64_t>& calls) {
   std::vector<Part> parts;
   for (const auto& [name, part] : seconds)
     parts.push_back({name, str(calls.at(name), calls.at(name) == 1 ? " call" : " calls"), part});
@@ -75,7 +75,7 @@ int64_t parameter_count(const Graph& graph) {
 struct Group {
   const PlannedCollective* first = nullptr;
   double seconds = 0;
-  int times = 0;
+  int64_t times = 0;
 };
 
 std::vector<Group> dearest(const std::vector<PlannedCollective>& collectives) {
@@ -83,7 +83,8 @@ std::vector<Group> dearest(const std::vector<PlannedCollective>& collectives) {
   for (const PlannedCollective& c : collectives) {
     if (c.seconds <= 0) continue;
     Group& group = groups[str(c.kind, folded(c.producer), c.from, c.to, folded(c.consumer))];
-    if (group.times++ == 0) group.first = &c;
+    if (group.times == 0) group.first = &c;
+    group.times += c.runs;
     group.seconds += c.seconds;
   }
   std::vector<Group> sorted;
@@ -182,7 +183,8 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << part_row(0, "time of a step", ms(whole), "", gap_text(impl.report));
     out << part_row(2, "compute", ms(compute), percent(compute, whole));
     out << part_rows(timed(a.compute, a.calls), whole, ms);
-    out << part_row(2, "communication", ms(communication), percent(communication, whole));
+    out << part_row(2, "communication", ms(communication), percent(communication, whole),
+                    a.sent_bytes > 0 ? "rank 0 sends " + mib(a.sent_bytes) : "");
     out << part_rows(timed(a.communication, a.calls), whole, ms);
 
     const Graph& graph = step_of(model.impl(), impl);

@@ -340,10 +340,13 @@ std::string explain_plan(const Model& model, const TrainingPlan& plan) {
     const TrainingPlan::Impl& impl = plan.impl();
     require_made_for(model.impl(), impl);
     const PlanAnalysis analysis = analyse(model.impl(), impl);
-    std::vector<Layer> layers = Table(step_of(model.impl(), impl), impl.train, analysis).layers();
+    const Graph& graph = step_of(model.impl(), impl);
+    std::vector<Layer> layers = Table(graph, impl.train, analysis).layers();
+    const std::string all =
+        graph.micro_batches > 1 ? str(" for all ", graph.micro_batches, " micro-batches") : "";
     return wrapped("", plan_line(impl.train)) +
-           (impl.recomputed.empty() ? "" : wrapped("", impl.recomputed)) +
-           "(times of one rank, as predicted; rows with > move data, for the row below)\n" +
+           (impl.recomputed.empty() ? "" : wrapped("", impl.recomputed)) + "(times of one rank" +
+           all + ", as predicted; rows with > move data, for the row below)\n" +
            Explanation(std::move(layers)).text();
   });
 }

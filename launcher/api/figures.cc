@@ -12,13 +12,12 @@ namespace shardrun {
 namespace {
 
 /// What a step of this Program gives to other ranks.
-int64_t sent_bytes(const Program& program, int accumulate) {
+int64_t sent_bytes(const Program& program) {
   int64_t sum = 0;
   for (const Step& step : program.steps) {
     if (step.kind != Step::Kind::collective) continue;
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
-    const int64_t once = CollectiveStep(step.collective, dtype, program.rank).bytes_sent();
-    sum += (step.phase == Phase::micro ? accumulate : 1) * once;
+    sum += program.runs(step) * CollectiveStep(step.collective, dtype, program.rank).bytes_sent();
   }
   return sum;
 }
@@ -29,7 +28,7 @@ std::map<std::string, double> arithmetic(const Model::Impl& model) {
   const Graph& graph = model.train;
   std::map<std::string, double> out;
   for (const Node& node : graph.nodes()) {
-    const double times = node.phase == Phase::micro ? model.options.accumulate : 1;
+    const auto times = static_cast<double>(graph.runs(node.phase));
     out[node.op] += times * node_flops(node, graph.types(node.inputs), graph.types(node.outputs));
   }
   return out;
@@ -47,7 +46,7 @@ PlanFigures plan_figures(World& world, const Model& model, const TrainingPlan& p
     out.threads = world.impl().kernel_threads;
     for (int64_t rank = 0; rank < impl.train.mesh.size(); ++rank) {
       const Program program = compile(step_of(model.impl(), impl), impl.train, impl.cluster, rank);
-      out.sent_bytes.push_back(sent_bytes(program, model.impl().options.accumulate));
+      out.sent_bytes.push_back(sent_bytes(program));
     }
     return out;
   });

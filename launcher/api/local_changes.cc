@@ -60,19 +60,22 @@ const std::vector<Strategy>& LocalChanges::strategies(NodeId id) {
 double LocalChanges::hand_out(ValueId value, const Sharding& made, NodeId changed,
                               const NodePlan& plan) {
   const TensorType& type = graph_.type(value);
-  std::vector<int> wanted;
+  std::vector<Wanted> wanted;
+  const auto want = [&](const Sharding& sharding, Phase by) {
+    wanted.push_back({times_.number_of(sharding), static_cast<int>(graph_.runs(by))});
+  };
   if (const auto it = readers_.find(value); it != readers_.end()) {
     for (const auto& [node, operand] : it->second) {
       const NodePlan& np = node == changed ? plan : plan_.nodes.at(graph_.node(node).name);
-      wanted.push_back(times_.number_of(np.in[operand]));
+      want(np.in[operand], graph_.node(node).phase);
     }
   }
   // What an update makes is brought to what it replaces, if that lies otherwise (ZeRO).
   if (const auto held = replaces_.find(value);
       held != replaces_.end() && !moves_along(held->second))
-    wanted.push_back(times_.number_of(plan_.values.at(graph_.value(held->second).name)));
+    want(plan_.values.at(graph_.value(held->second).name), graph_.phase_of(value));
   if (reported_[static_cast<size_t>(value)])
-    wanted.push_back(times_.number_of(Sharding::replicated(type.shape.size())));
+    want(Sharding::replicated(type.shape.size()), graph_.last_phase());
   const int number = times_.number_of(type), from = times_.number_of(made);
   const std::string& name = graph_.value(value).name;
   const bool anew = plan_.regathered.count(name) > 0;
@@ -101,8 +104,9 @@ LocalChanges::Change LocalChanges::price(NodeId id, const Strategy& strategy) {
   change.node = strategy.node_plan();
   const std::vector<TensorType> in = graph_.types(node.inputs), out = graph_.types(node.outputs);
   const NodeTypes local = largest_types(now, in, out, plan_.mesh);
-  change.seconds = strategy.seconds - kernel_seconds(node, local.in, local.out, cluster_) -
-                   exchange_seconds(now, in, out, plan_.mesh, cluster_);
+  change.seconds = static_cast<double>(graph_.runs(node.phase)) *
+                   (strategy.seconds - kernel_seconds(node, local.in, local.out, cluster_) -
+                    exchange_seconds(now, in, out, plan_.mesh, cluster_));
 
   std::map<ValueId, std::pair<Sharding, Sharding>> made;  // now, then
   for (ValueId in : node.inputs) {

@@ -21,7 +21,7 @@ class LocalChanges {
   LocalChanges(const Graph& graph, const Plan& plan, const Cluster& cluster);
 
   struct Change {
-    double seconds = 0;  // of the step, more than now
+    double seconds = 0;  // of the step, all its micro-batches, more than now
     int64_t bytes = 0;   // of what persists on a rank, more than now
     NodePlan node;
   };

@@ -15,9 +15,9 @@ namespace shardrun {
 namespace {
 
 /// Runs' events: every step of the Program, as often as it runs, and what is no step.
-int64_t most_events(const Program& program, int64_t micro_batches) {
-  int64_t events = 1 + micro_batches;
-  for (const Step& step : program.steps) events += step.phase == Phase::micro ? micro_batches : 1;
+int64_t most_events(const Program& program) {
+  int64_t events = 1 + program.micro_batches;
+  for (const Step& step : program.steps) events += program.runs(step);
   return events;
 }
 
@@ -170,8 +170,8 @@ double share_of(size_t s, const Timeline::Event& event, const std::vector<StepFa
 
 Profiler::Profiler(const Model::Impl& model, const TrainingPlan::Impl& plan,
                    const TrainOptions& options, Executor& training, Executor* validation)
-    : training(options.profile_steps, most_events(training.program(), model.options.accumulate)),
-      validation(options.profile_steps, validation ? most_events(validation->program(), 1) : 0),
+    : training(options.profile_steps, most_events(training.program())),
+      validation(options.profile_steps, validation ? most_events(validation->program()) : 0),
       model_(model),
       plan_(plan),
       options_(options),

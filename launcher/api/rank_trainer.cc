@@ -71,13 +71,13 @@ StepReport RankTrainer::step(int64_t number) {
   const auto start = Clock::now();
   if (profiler_) profiler_->training.begin_run(number);
   const double comm_before = train_.comm_seconds();
-  const int accumulate = model_.options.accumulate;
+  const int64_t micro_batches = train_.program().micro_batches;
   const double lr = schedule_.lr_at(number);
   train_.set_scalar(kLearningRate, lr);
   train_.set_scalar(kStep, number);
   train_.begin_step();
-  for (int micro = 0; micro < accumulate; ++micro) {
-    const int64_t before = (number - 1 - first_step_) * accumulate + micro;
+  for (int64_t micro = 0; micro < micro_batches; ++micro) {
+    const int64_t before = (number - 1 - first_step_) * micro_batches + micro;
     train_.set_scalar(kRandomStep, first_draw_ + before);
     if (!filled_)
       fill(train_, first_batch_ + before, Split::training,
@@ -94,8 +94,8 @@ StepReport RankTrainer::step(int64_t number) {
   report.lr = lr;
   report.step_ms = milliseconds_since(start);
   report.comm_ms = (train_.comm_seconds() - comm_before) * 1e3;
-  report.samples_per_s = static_cast<double>(samples_ * accumulate) / report.step_ms * 1e3;
-  report.tokens_per_s = static_cast<double>(tokens_ * accumulate) / report.step_ms * 1e3;
+  report.samples_per_s = static_cast<double>(samples_ * micro_batches) / report.step_ms * 1e3;
+  report.tokens_per_s = static_cast<double>(tokens_ * micro_batches) / report.step_ms * 1e3;
   report.peak_bytes = arena_->bytes();
   if (!std::isfinite(report.loss) ||
       !std::isfinite(report.grad_norm)) {  // the same numbers on every rank

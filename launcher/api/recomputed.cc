@@ -45,7 +45,8 @@ std::string recomputed_text(const Model::Impl& model, const TrainingPlan::Impl& 
       continue;
     ++ops[step.node.op];
     ++count;
-    seconds += kernel_seconds(step.node, types(step.in), types(step.out), plan.cluster);
+    seconds += static_cast<double>(program.runs(step)) *
+               kernel_seconds(step.node, types(step.in), types(step.out), plan.cluster);
   }
   std::string list;
   for (const auto& [op, times] : ops) list += str(list.empty() ? "" : ", ", times, " ", op);

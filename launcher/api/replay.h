@@ -28,7 +28,6 @@ struct ReplayAct {
 struct ReplayOptions {
   uint64_t seed = 0;
   double lr = 3e-4;
-  int accumulate = 1;          // micro-batches of the step
   double tolerance = 0x1p-16;  // see Replay
   /// Writes the part `box` of batch value `name` of one micro-batch as dense elements of its type.
   std::function<void(int64_t micro, bool validation, const std::string& name, const Box& box,

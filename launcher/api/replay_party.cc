@@ -11,7 +11,7 @@ namespace shardrun {
 std::vector<std::string> persistent_names(const Program& whole) {
   std::vector<std::string> names;
   for (const Binding& b : whole.bindings) {
-    if (is_persistent(b.role)) names.push_back(b.name);
+    if (is_persistent(b.role) && !b.zeroed_each_step) names.push_back(b.name);
   }
   return names;
 }
@@ -49,7 +49,7 @@ void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
   }
   if (!training) executor.weights_changed();
   executor.begin_step();
-  for (int micro = 0; micro < (training ? options_.accumulate : 1); ++micro) {
+  for (int64_t micro = 0; micro < executor.program().micro_batches; ++micro) {
     executor.set_scalar(kRandomStep, micro);
     for (const Binding& b : executor.program().bindings) {
       if (b.role != Role::batch) continue;

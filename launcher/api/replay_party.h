@@ -15,6 +15,7 @@ namespace shardrun {
 
 /// What persists over the acts, by name, in the order in which every party shows it: what one
 /// rank's training step holds, and so every rank's (a Graph may have constants that nobody reads).
+/// Not what starts every step at zero: nobody reads what a step leaves there.
 std::vector<std::string> persistent_names(const Program& whole);
 
 /// Runs the acts' Programs in one arena, as a rank that trains and validates does, on a device of

@@ -47,7 +47,7 @@ class MadeValues {
       if (next != graph_.updates.end() && producer(next->second).op == step.node.op)
         value = next->second;
     }
-    return value >= 0 && producer(value).phase == step.phase ? value : -1;
+    return value >= 0 && graph_.phase_of(value) == step.phase ? value : -1;
   }
   const Node& producer(ValueId value) const { return graph_.node(graph_.value(value).producer); }
 

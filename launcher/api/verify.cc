@@ -101,7 +101,6 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
     ReplayOptions replay_options;
     replay_options.seed = model.impl().options.seed;
     replay_options.lr = options.lr;
-    replay_options.accumulate = model.impl().options.accumulate;
     replay_options.open = [&](Communicator& host) {
       std::unique_ptr<RankDevice> on = backend().open(host);
       if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);

@@ -70,7 +70,8 @@ std::string account(const Graph& graph, const Plan& plan, const PlanAnalysis& an
   for (const PlannedCollective& c : analysis.collectives) {
     if (c.of != id) continue;
     told.insert(c.reader);
-    row(c.seconds, str(c.kind, " to ", c.to, " for ", c.consumer));
+    row(c.seconds,
+        str(c.runs > 1 ? str(c.runs, " x ") : "", c.kind, " to ", c.to, " for ", c.consumer));
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];

@@ -137,9 +137,10 @@ Plan make_plan(const Graph& g, const Mesh& mesh, Pick pick) {
   for (const Value& v : g.values()) {
     if (v.role == Role::computed) continue;
     Sharding s = Sharding::replicated(v.type.shape.size());
-    if (v.role != Role::scalar) {
-      for (int axis = 0; axis < mesh.axis_count(); ++axis)
-        place(s, axis, static_cast<int>(pick(v.type.shape.size() + 1)) - 1);
+    const bool zeroed = g.zeroed_each_step.count(g.find(v.name)) > 0;  // and may be summands
+    for (int axis = 0; v.role != Role::scalar && axis < mesh.axis_count(); ++axis) {
+      const size_t dims = v.type.shape.size(), chosen = pick(dims + (zeroed ? 2 : 1));
+      place(s, axis, chosen > dims ? kSum : static_cast<int>(chosen) - 1);
     }
     plan.values[v.name] = s;
   }

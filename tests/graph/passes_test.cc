@@ -738,6 +738,7 @@ TEST(Rebuild, KeepsEverythingThatAGraphHas) {
   EXPECT_EQ(to_string(copy), to_string(g));
   EXPECT_EQ(copy.updates.size(), g.updates.size());
   EXPECT_EQ(copy.zeroed_each_step.size(), g.zeroed_each_step.size());
+  EXPECT_EQ(copy.micro_batches, 2);
   EXPECT_EQ(copy.metrics.size(), 2u);
   EXPECT_EQ(copy.trainable.size(), g.trainable.size());
 }

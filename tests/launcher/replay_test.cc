@@ -55,21 +55,19 @@ ReplayAct act(const Graph& graph, const Plan& plan, const Plan& compiled,
   return out;
 }
 
-ReplayOptions options_for(const Graph& graph, int accumulate) {
+ReplayOptions options_for(const Graph& graph) {
   ReplayOptions options;
   options.seed = 3;
-  options.accumulate = accumulate;
   options.fill = [&](int64_t, bool, const std::string& name, const Box& box, void* out) {
     fill(graph, name, box, out);
   };
   return options;
 }
 
-Replay replay_step(const Graph& graph, const Plan& plan, int accumulate = 1,
-                   const Plan* compiled = nullptr) {
+Replay replay_step(const Graph& graph, const Plan& plan, const Plan* compiled = nullptr) {
   std::vector<ReplayAct> acts;
   acts.push_back(act(graph, plan, compiled ? *compiled : plan));
-  return replay(acts, lists(), options_for(graph, accumulate));
+  return replay(acts, lists(), options_for(graph));
 }
 
 /// The Sharding of a node's result, to be changed.
@@ -112,8 +110,7 @@ TEST(Replay, AccumulationAgrees) {
   options.optimizer.accumulate = 3;
   const Graph graph = testing::small_model(options);
   for (uint32_t seed = 1; seed <= 6; ++seed) {
-    const Replay result =
-        replay_step(graph, testing::random_plan(graph, Mesh::parse("2x2"), seed), 3);
+    const Replay result = replay_step(graph, testing::random_plan(graph, Mesh::parse("2x2"), seed));
     EXPECT_FALSE(result.mismatch) << "seed " << seed << ": " << describe(result);
   }
 }
@@ -143,7 +140,7 @@ TEST(Replay, LongSumsMayRoundByMore) {
   plan.values["x"] = plan.nodes.at("conv_weight_grad").in[0] =
       parse_sharding("[-, -, -, {a}]", mesh);
   leave(plan, b.g, "conv_weight_grad", parse_sharding("[-, {a}, -, -]", mesh));
-  ReplayOptions options = options_for(b.g, 1);
+  ReplayOptions options = options_for(b.g);
   options.fill = [&](int64_t, bool, const std::string& name, const Box& box, void* out) {
     Tensor whole({DType::f32, image});
     const RandomStream random{7, hash_name(name.data(), name.size()), 0};
@@ -161,11 +158,11 @@ TEST(Replay, LongSumsMayRoundByMore) {
 }
 
 /// The same, run on devices whose memory the host cannot touch.
-Replay replay_far(const Graph& graph, const std::vector<ReplayAct>& acts, int accumulate = 1) {
+Replay replay_far(const Graph& graph, const std::vector<ReplayAct>& acts) {
   static const KernelList cpu = testing::far_kernels(cpu_kernels()),
                           reference = testing::far_kernels(reference_kernels());
   const std::vector<const KernelList*> far = {&cpu, &reference};
-  ReplayOptions options = options_for(graph, accumulate);
+  ReplayOptions options = options_for(graph);
   options.open = [](Communicator& host) { return std::make_unique<testing::FarRank>(host); };
   return replay(acts, far, options);
 }
@@ -179,8 +176,7 @@ TEST(Replay, OnADeviceItIsTheSame) {
   for (const char* mesh : {"1", "3", "2x2"}) {
     const Plan plan = testing::random_plan(graph, Mesh::parse(mesh), 5);
     const std::vector<ReplayAct> acts = {act(graph, plan, plan)};
-    const Replay far = replay_far(graph, acts, 2),
-                 near = replay(acts, lists(), options_for(graph, 2));
+    const Replay far = replay_far(graph, acts), near = replay(acts, lists(), options_for(graph));
     EXPECT_FALSE(far.mismatch) << mesh << ": " << describe(far);
     EXPECT_EQ(far.comparisons, near.comparisons);
     EXPECT_EQ(far.largest, near.largest);
@@ -242,7 +238,7 @@ TEST(Replay, AValidationBehindTheStepAgrees) {
     acts.push_back(act(graph, plan, plan));
     acts.push_back(act(evaluation, behind, behind, &acts[0]));
     const Replay step = replay_step(graph, plan);
-    const Replay both = replay(acts, lists(), options_for(graph, 1));
+    const Replay both = replay(acts, lists(), options_for(graph));
     EXPECT_FALSE(both.mismatch) << mesh << ": " << describe(both);
     EXPECT_GE(both.values, step.values + static_cast<int64_t>(evaluation.nodes().size()));
 
@@ -253,7 +249,7 @@ TEST(Replay, AValidationBehindTheStepAgrees) {
       program = Partition(evaluation, behind, host_cluster()).program(program.rank);
       place_memory(program, StepNeeds(lists()));
     }
-    const Replay clobbered = replay(acts, lists(), options_for(graph, 1));
+    const Replay clobbered = replay(acts, lists(), options_for(graph));
     ASSERT_TRUE(clobbered.mismatch) << mesh;
     EXPECT_FALSE(clobbered.mismatch->training) << describe(clobbered);
   }
@@ -269,13 +265,13 @@ TEST(Replay, OverACommunicatorItIsTheSame) {
   for (const Plan* plan : std::vector<const Plan*>{&right, &wrong}) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, *plan, *plan));
-    const Replay together = replay(acts, lists(), options_for(graph, 1));
+    const Replay together = replay(acts, lists(), options_for(graph));
     auto communicators = make_local_communicators(3);
     std::vector<Replay> found(3);
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < 3; ++rank) {
       threads.emplace_back([&, rank] {
-        found[rank] = replay_over(*communicators[rank], acts, lists(), options_for(graph, 1));
+        found[rank] = replay_over(*communicators[rank], acts, lists(), options_for(graph));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -353,7 +349,7 @@ TEST(Replay, JoinedStepsAreCompared) {
       for (Step& step : program.steps) change(step);
       place_memory(program, StepNeeds(lists()));
     }
-    return replay(acts, lists(), options_for(graph, 1));
+    return replay(acts, lists(), options_for(graph));
   };
   int joined = 0;
   const Replay right = found([&](Step& step) { joined += step.node.op == "add_rows"; });
@@ -386,7 +382,7 @@ TEST(Replay, RanksThatJoinOtherStepsAgree) {
       }
       place_memory(program, StepNeeds(lists()));
     }
-    return replay(acts, lists(), options_for(graph, 1));
+    return replay(acts, lists(), options_for(graph));
   };
   const Replay right = found(0, "");
   EXPECT_FALSE(right.mismatch) << describe(right);
@@ -420,7 +416,7 @@ TEST(Replay, PartialSumsRoundToTheirType) {
   leave(plan, g, "wide", partial);
   std::vector<ReplayAct> acts;
   acts.push_back(act(g, plan, plan));
-  ReplayOptions options = options_for(g, 1);
+  ReplayOptions options = options_for(g);
   options.fill = [](int64_t, bool, const std::string&, const Box& box, void* out) {
     const double all[] = {4 + 1.0 / 32, 1.0 / 128, -3 - 1.0 / 64, 0};
     for (int64_t i = 0; i < box[0].size; ++i)
@@ -450,7 +446,7 @@ TEST(Replay, PartialSumsThatCancelAreCorrected) {
   plan.nodes.at("column").in[0] = partial;
   leave(plan, g, "column", parse_sharding("[-, -] partial(sum: a)", mesh));
   const std::vector<ReplayAct> acts = {act(g, plan, plan)};
-  ReplayOptions options = options_for(g, 1);
+  ReplayOptions options = options_for(g);
   options.fill = [](int64_t, bool, const std::string&, const Box& box, void* out) {
     const float all[] = {-1000, -0.3337F, 1000, 0.3333F};
     for (int64_t i = 0; i < box[0].size; ++i) static_cast<float*>(out)[i] = all[box[0].begin + i];
@@ -477,7 +473,7 @@ TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
       if (decay != 0) update->node.attrs.set("weight_decays", std::vector<double>{0, 0, decay});
       place_memory(program, StepNeeds(reference));
     }
-    return replay(acts, reference, options_for(graph, 1));
+    return replay(acts, reference, options_for(graph));
   };
   const Replay right = found(0);
   EXPECT_FALSE(right.mismatch) << describe(right);
@@ -515,7 +511,7 @@ TEST(Replay, AStepForSeveralNodesIsComparedWhenTheLastIsThere) {
       program.steps.erase(program.steps.begin() + 2);
       place_memory(program, StepNeeds(lists()));
     }
-    const Replay result = replay(acts, lists(), options_for(g, 1));
+    const Replay result = replay(acts, lists(), options_for(g));
     ASSERT_EQ(result.mismatch.has_value(), swapped) << describe(result);
     if (swapped) {
       EXPECT_EQ(result.mismatch->where, "split 'low'");
@@ -549,7 +545,7 @@ TEST(Replay, WhatIsReshardedLateIsCompared) {
       if (wrong) steps[3].in = steps[0].out;  // gathers x
       place_memory(program, StepNeeds(lists()));
     }
-    const Replay result = replay(acts, lists(), options_for(g, 1));
+    const Replay result = replay(acts, lists(), options_for(g));
     ASSERT_EQ(result.mismatch.has_value(), wrong) << describe(result);
     if (wrong) {
       EXPECT_EQ(result.mismatch->where.substr(0, 10), "all_gather") << describe(result);
@@ -566,7 +562,7 @@ TEST(Replay, ProgramsOfAnotherPlanAreRefused) {
   other.nodes.at("fc1").in[0] = parse_sharding("[{a}, -]", mesh);
   leave(other, graph, "fc1", parse_sharding("[{a}, -]", mesh));
   try {
-    replay_step(graph, plan, 1, &other);
+    replay_step(graph, plan, &other);
     FAIL() << "no error";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("fc1' on rank 0 is f64[3, 7]"), std::string::npos)

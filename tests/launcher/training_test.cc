@@ -153,6 +153,14 @@ TEST_F(Training, TheEntropyOfATextIsPrinted) {
     EXPECT_NE(run.outcome.out.find(text), std::string::npos) << text << describe(run.outcome);
 }
 
+/// Gradients that add up in summands over the micro-batches, and such that are scattered as they
+/// come.
+TEST_F(Training, MicroBatchesAgree) {
+  expect_equal(
+      "dropout.onnx --data text:text.txt --batch 4 --accumulate 4 --steps 20 --lr 1e-3 --clip 0.5",
+      {{mpi(2), "--planner dp"}, {mpi(3), "--planner zero2"}, {mpi(4), "--mesh 2x2"}});
+}
+
 /// Dropout that did nothing would agree as well.
 TEST_F(Training, DropoutChangesLosses) {
   const std::string job = " --data text:text.txt --batch 4 --steps 3";

@@ -352,7 +352,6 @@ TEST(Baselines, ABatchSmallerThanTheMesh) {
   }
 }
 
-/// Accumulated gradients are whole under zero1 and cut under zero2.
 /// 12 samples on 5 ranks leave one without: that is no reason to give all of them to each.
 /// 16 samples on 5 ranks are 4, 4, 4, 4 and none, and there is no other dim to cut.
 TEST(Baselines, TheFreePlannerMayLeaveARankEmpty) {
@@ -367,9 +366,15 @@ TEST(Baselines, TheFreePlannerMayLeaveARankEmpty) {
   EXPECT_EQ(layout(plan, "x"), "[{a}, -, -, -, -, -, -, -]");
 }
 
+/// Accumulated gradients are summands of whole ones under dp and zero1, reduced once a step, and
+/// cut under zero2.
 TEST(Baselines, AccumulatedGradients) {
   const Graph graph = gpt_step(small(), {.accumulate = 2});
-  EXPECT_EQ(layout(plan_of(graph, "zero1", "data=4"), "accumulated/h.0.mlp.c_fc.weight"), "[-, -]");
+  for (const char* planner : {"dp", "zero1"}) {
+    EXPECT_EQ(layout(plan_of(graph, planner, "data=4"), "accumulated/h.0.mlp.c_fc.weight"),
+              "[-, -] partial(sum: data)")
+        << planner;
+  }
   for (const char* planner : {"zero2", "fsdp"}) {
     const Plan plan = plan_of(graph, planner, "data=4");
     EXPECT_TRUE(cut_over(plan.values.at("accumulated/h.0.mlp.c_fc.weight"), 0)) << planner;

@@ -36,6 +36,7 @@ struct Fixture {
                   lr = g.add_input("lr", {DType::f32, {}}, Role::scalar),
                   step = g.add_input("step", {DType::i64, {}}, Role::scalar);
     g.phase = update;
+    g.micro_batches = update == Phase::update ? 2 : 1;
     const auto next =
         g.add_node("sgd", {w, grad, buffer, lr, step, lr},
                    {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
@@ -137,6 +138,7 @@ TEST(KeepPacked, OfProductsOverMicroBatches) {
                   step = g.add_input("step", {DType::i64, {}}, Role::scalar);
     g.outputs = {g.add("matmul", {x, w}, {{"equation", std::string("mk,kn->mn")}}, "y")};
     g.phase = phase;
+    g.micro_batches = phase == Phase::update ? 2 : 1;
     const auto next =
         g.add_node("sgd", {w, grad, buffer, lr, step, lr},
                    {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");

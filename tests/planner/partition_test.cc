@@ -236,6 +236,7 @@ TEST(Partition, AnUpdateWithAnotherInputIsCopied) {
 
 TEST(Partition, AMicroUpdateMayNotBeReadOldInTheUpdatePhase) {
   Fixture f;
+  f.g.micro_batches = 2;
   const ValueId s = f.g.add_persistent("sum", {DType::f32, {4}}, Role::state, Source{});
   const ValueId x = f.batch("x", {4});
   f.g.updates[s] = f.g.add("add", {s, x}, {}, "accumulate");
