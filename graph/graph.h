@@ -133,6 +133,7 @@ class Graph {
   void replace_uses(ValueId from, ValueId to);
 
   std::vector<ValueId> outputs;            // what the caller wants back, in order
+  bool outputs_stay_cut = false;           // as a plan has them; false: they end whole on every rank
   ValueId loss = kNoValue;                 // f32 scalar
   std::map<ValueId, Source> sources;       // parameter, state, constant
   std::map<ValueId, ValueId> updates;      // persistent value -> what replaces it after the step

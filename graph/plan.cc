@@ -189,6 +189,7 @@ uint64_t structural_hash(const Graph& graph) {
     for (ValueId id : node.outputs) hash = mix(hash, str("o", id, graph.type(id)));
   }
   for (ValueId id : graph.outputs) hash = mix(hash, str("r", id));
+  if (graph.outputs_stay_cut) hash = mix(hash, "c");
   for (const auto& [persistent, next] : graph.updates)
     hash = mix(hash, str("u", persistent, ",", next));
   return hash;

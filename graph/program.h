@@ -109,7 +109,7 @@ struct Program {
   std::vector<Step> setup;
   std::vector<Step> steps;        // micro steps, then update steps
   std::vector<Binding> bindings;  // everything of role != computed
-  std::vector<Binding> outputs;   // in the Graph's order; replicated
+  std::vector<Binding> outputs;   // in the Graph's order; replicated unless they stay cut there
   std::vector<Binding> metrics;   // scalars, named as in Graph::metrics; replicated
   int64_t arena_bytes = 0;        // persistent and temporary together
   int64_t persistent_bytes = 0;   // [0, persistent_bytes): what lives from one step to the next

@@ -72,7 +72,11 @@ class Extraction {
       const size_t rank = graph_.type(id).shape.size();
       want(id, problem_.times.number_of(Sharding::replicated(rank)), graph_.last_phase());
     };
-    for (ValueId id : graph_.outputs) want_whole(id);
+    for (ValueId id : graph_.outputs) {
+      const bool stays =
+          graph_.outputs_stay_cut && plan_.values.at(graph_.value(id).name).partial.empty();
+      if (!stays) want_whole(id);
+    }
     for (const auto& [name, id] : graph_.metrics) want_whole(id);
     for (const auto& [held, next] : graph_.updates) {
       want(next, problem_.times.number_of(plan_.values.at(graph_.value(held).name)),

@@ -22,8 +22,9 @@ class Localiser {
   }
 
   Program run() {
-    for (Binding& b : program_.bindings)
-      b.box = local_box(b.global.shape, b.sharding, mesh_, coordinates_);
+    for (auto* list : {&program_.bindings, &program_.outputs}) {
+      for (Binding& b : *list) b.box = local_box(b.global.shape, b.sharding, mesh_, coordinates_);
+    }
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       const BufferForm& form = skeleton_.buffers[b];
       if (!form.exchanged)

@@ -158,25 +158,27 @@ class Lowering {
     return copy;
   }
 
-  /// An output or a metric, whole on every rank.
-  Binding reported(const std::string& name, ValueId id) {
-    const Sharding* whole = skeleton_.whole(id);
+  /// A result that a step reports, laid out as `sharding`; its box here is the whole one, each
+  /// rank's own comes later.
+  Binding reported(const std::string& name, ValueId id, const Sharding* sharding) {
     Binding b;
     b.name = name;
     b.global = graph_.type(id);
     b.box = full_box(b.global.shape);
-    b.sharding = *whole;
-    b.buffer = kept(id, whole, copies_.in(id, whole));
+    b.sharding = *sharding;
+    b.buffer = kept(id, sharding, copies_.in(id, sharding));
     return b;
   }
 
   /// What is owed at the end of a phase: updates that it makes, as their persistent values are
-  /// held; at the end of the step, before them, outputs and metrics.
+  /// held; at the end of the step, before them, outputs as they are left, and metrics whole on
+  /// every rank.
   void finish_phase() {
     if (phase_ == graph_.last_phase()) {
       for (ValueId id : graph_.outputs)
-        program_.outputs.push_back(reported(graph_.value(id).name, id));
-      for (const auto& [name, id] : graph_.metrics) program_.metrics.push_back(reported(name, id));
+        program_.outputs.push_back(reported(graph_.value(id).name, id, skeleton_.end(id)));
+      for (const auto& [name, id] : graph_.metrics)
+        program_.metrics.push_back(reported(name, id, skeleton_.whole(id)));
     }
     for (const auto& [persistent, next] : graph_.updates) {
       if (graph_.phase_of(next) != phase_) continue;

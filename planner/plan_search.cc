@@ -20,6 +20,20 @@ constexpr double kPlanGap = 1e-4;
 
 double since(double begin) { return thread_seconds() - begin; }
 
+bool any_partial(const std::vector<Placement>& placements) {
+  return std::any_of(placements.begin(), placements.end(),
+                     [](const Placement& p) { return p.kind == Placement::Kind::partial; });
+}
+
+/// See PlanOptions::whole_sums. Windows that are added behind a node are sums in parts, too.
+void drop_divided_sums(const Node& node, SpmdRule& rule) {
+  std::erase_if(rule.options, [&](const SpmdRule::Option& option) {
+    return any_partial(option.in) || (any_partial(option.out) && node.op != "gather") ||
+           std::any_of(option.out.begin(), option.out.end(),
+                       [](const Placement& p) { return p.window.has_value(); });
+  });
+}
+
 }  // namespace
 
 PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
@@ -77,6 +91,7 @@ void PlanSearch::find_rules() {
     if (folding_.classes[c].nodes.empty()) continue;
     const Node& node = graph_.node(folding_.classes[c].nodes[0]);
     class_rules_[c] = rules_.rule(node, graph_.types(node.inputs));
+    if (options_.whole_sums) drop_divided_sums(node, class_rules_[c]);
   }
   drop_useless_partials(graph_, folding_, constraints_.pinned(), class_rules_);
 }

@@ -27,6 +27,10 @@ struct PlanOptions {
   std::map<std::string, Sharding> pinned = {};
   /// Shardings that these values must not have: what would the next best be?
   std::map<std::string, Sharding> avoided = {};
+  /// No rank sums a part of what makes one number: every number comes about by the same additions
+  /// in the same order under every plan. (A table of which ranks hold rows may be looked up in
+  /// parts: all but one of them add zeros.)
+  bool whole_sums = false;
   /// What batch inputs hold in every step, where that is known: rows that their numbers name can
   /// then be exchanged one by one (planner/numbered_rows.h).
   InputContents contents = nullptr;

@@ -309,19 +309,20 @@ class Builder {
     }
   }
 
-  /// Outputs and metrics end up replicated.
+  /// Outputs and metrics end up replicated; outputs that may stay cut if they are partial.
   void add_final_costs() {
-    std::set<ValueId> wanted(graph_.outputs.begin(), graph_.outputs.end());
-    for (const auto& [name, value] : graph_.metrics) wanted.insert(value);
+    std::map<ValueId, bool> ends;  // must it be whole?
+    for (ValueId id : graph_.outputs) ends[id] = !graph_.outputs_stay_cut;
+    for (const auto& [name, value] : graph_.metrics) ends[value] = true;
     const auto times = static_cast<double>(graph_.runs(graph_.last_phase()));
-    for (ValueId id : wanted) {
+    for (const auto& [id, must] : ends) {
       const Origin from = origin(id);
       const int type = times_.number_of(graph_.type(id));
       const int whole = times_.number_of(Sharding::replicated(graph_.type(id).shape.size()));
       for (size_t a = 0; a < strategies(from.item_class); ++a) {
-        problem_.nodes[at(from.item_class)].cost[a] +=
-            times *
-            times_.seconds(type, numbers_[at(from.item_class)][a].out[at(from.result)], whole);
+        const int made = numbers_[at(from.item_class)][a].out[at(from.result)];
+        if (must || !times_.sharding(made).partial.empty())
+          problem_.nodes[at(from.item_class)].cost[a] += times * times_.seconds(type, made, whole);
       }
     }
   }

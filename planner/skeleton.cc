@@ -89,6 +89,13 @@ const Sharding* Skeleton::whole(ValueId id) {
   return &wholes.try_emplace(dims, Sharding::replicated(dims)).first->second;
 }
 
+const Sharding* Skeleton::end(ValueId id) {
+  const auto held = plan.values.find(graph.value(id).name);
+  const bool stays =
+      graph.outputs_stay_cut && held != plan.values.end() && held->second.partial.empty();
+  return stays ? &held->second : whole(id);
+}
+
 NodeShapes Skeleton::shapes_of(NodeId id) const {
   const Node& node = graph.node(id);
   NodeShapes out;

@@ -76,6 +76,8 @@ struct Skeleton {
   void drop_unused_buffers();
 
   const Sharding* whole(ValueId id);
+  /// How an output of the graph is left.
+  const Sharding* end(ValueId id);
   NodeShapes shapes_of(NodeId id) const;
   /// Of the numbers that name rows, their routing. nullopt: chunks are what the node takes or
   /// makes, on every rank.

@@ -62,7 +62,7 @@ void ValueCopies::collect_wants() {
     for (size_t i = 0; i < node.outputs.size(); ++i) state(node.outputs[i]).produced = &np.out[i];
   }
   const Phase end = graph_.last_phase();
-  for (ValueId id : graph_.outputs) want(id, skeleton_.whole(id), end);
+  for (ValueId id : graph_.outputs) want(id, skeleton_.end(id), end);
   for (const auto& [name, id] : graph_.metrics) want(id, skeleton_.whole(id), end);
   for (const auto& [persistent, next] : graph_.updates) {
     want(next, state(persistent).produced, graph_.phase_of(next));

@@ -35,6 +35,7 @@ Graph rebuild(const Graph& from, const std::function<void(Rebuild&, const Node&)
   }
   for (const Node& node : from.nodes()) visit(r, node);
   r.to.outputs = r.at(from.outputs);
+  r.to.outputs_stay_cut = from.outputs_stay_cut;
   if (from.loss != kNoValue) r.to.loss = r.at(from.loss);
   for (const auto& [persistent, next] : from.updates) r.to.updates[r.at(persistent)] = r.at(next);
   for (const auto& [name, id] : from.metrics) r.to.metrics[name] = r.at(id);

@@ -77,6 +77,27 @@ TEST(Partition, LocalTypesAndBoxes) {
             (TensorType{DType::f32, {5, 3}}));
 }
 
+// A partial sum has no part to read, so it ends whole even then.
+TEST(Partition, OutputsStayCutWhereTheyMay) {
+  Fixture f;
+  const ValueId x = f.batch("x", {5, 6});
+  f.g.outputs = {f.g.add("relu", {x}, {}, "r"),
+                 f.g.add("reduce_sum", {x}, {{"axes", Shape{1}}, {"keepdims", int64_t{0}}}, "s")};
+  f.g.outputs_stay_cut = true;
+  f.start_plan();
+  f.hold("x", "[{a}, {b}]");
+  f.cut("r", {"[{a}, {b}]"}, {"[{a}, {b}]"});
+  f.cut("s", {"[{a}, {b}]"}, {"[{a}] partial(sum: b)"});
+  const Program last = f.run(3);
+  EXPECT_EQ(last.outputs[0].sharding, f.sh("[{a}, {b}]"));
+  EXPECT_EQ(last.outputs[0].box, (Box{{3, 2}, {3, 3}}));
+  EXPECT_EQ(last.buffers[static_cast<size_t>(last.outputs[0].buffer)].type,
+            (TensorType{DType::f32, {2, 3}}));
+  EXPECT_EQ(last.outputs[1].sharding, f.sh("[-]"));
+  EXPECT_EQ(last.outputs[1].box, full_box({5}));
+  EXPECT_EQ(kinds(last), "relu reduce_sum all_reduce all_gather");
+}
+
 TEST(Partition, AReshardedValueIsMadeOnce) {
   Fixture f;
   const ValueId x = f.batch("x", {4, 4});

@@ -285,6 +285,47 @@ TEST(Planner, AnUnknownNameIsRefusedWithTheKnownOnes) {
   }
 }
 
+/// x [batch, width] through two products, forward alone.
+Graph two_products(int64_t batch, int64_t width) {
+  Graph g;
+  ValueId x = g.add_input("x", {DType::f32, {batch, width}}, Role::batch);
+  for (const char* name : {"up", "down"}) {
+    const ValueId w =
+        g.add_persistent(str(name, "/w"), {DType::f32, {width, width}}, Role::parameter, Source{});
+    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name);
+  }
+  g.outputs = {x};
+  return g;
+}
+
+// Megatron's way has the second product's sums in parts. Whole sums have none in any plan, and both
+// weights are cut by columns.
+TEST(Planner, WholeSumsDivideNone) {
+  const Graph g = two_products(1, 4096);
+  PlanOptions options;
+  options.memory_limit = int64_t{70} << 20;  // of 128 MiB of weights
+  options.requests = {"up/w=[-,model]", "down/w=[model,-]"};
+  const auto partial_in = [](const Plan& plan) {
+    return std::any_of(plan.values.begin(), plan.values.end(),
+                       [](const auto& value) { return !value.second.partial.empty(); });
+  };
+  EXPECT_TRUE(partial_in(plan_of(g, "model=2", options)));
+  options.requests.clear();
+  options.whole_sums = true;
+  const Plan plan = plan_of(g, "model=2", options);
+  EXPECT_FALSE(partial_in(plan));
+  for (const char* name : {"up/w", "down/w"})
+    EXPECT_EQ(to_string(value(plan, name), plan.mesh), "[-, {model}]");
+}
+
+// The rows of 64 samples cost more to gather than to leave.
+TEST(Planner, OutputsThatMayStayCutDo) {
+  Graph g = two_products(64, 64);
+  EXPECT_TRUE(value(plan_of(g, "data=2"), "%down").is_replicated());
+  g.outputs_stay_cut = true;
+  EXPECT_EQ(to_string(value(plan_of(g, "data=2"), "%down"), Mesh::parse("data=2")), "[{data}, -]");
+}
+
 TEST(Planner, RepeatsItself) {
   const Graph g = mlp(64, 128, 3);
   for (const char* mesh : {"4", "2x2", "2x2x2"}) {
