@@ -70,9 +70,9 @@ bool CallNames::stands_for(const std::string& stored, const std::string& tensor)
   return found != sources_.end() && found->second.count(tensor) > 0;
 }
 
-void CallNames::add_stored(const std::string& name) {
-  sources_[name].insert(name);
-  left_.insert(name);
+void CallNames::add_stored(const std::string& name, const std::string& source) {
+  sources_[name] = {name, source};
+  left_.insert({name, source});
   floats_.insert(name);
 }
 

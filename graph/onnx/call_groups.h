@@ -43,7 +43,8 @@ class CallNames {
   };
   Unmatched unmatched(const CallGroup& group, const std::vector<FlatNode>& nodes) const;
 
-  void add_stored(const std::string& name);  // a floating initialiser besides the file's
+  /// Adds a floating initialiser to the file's, which stands for `source`.
+  void add_stored(const std::string& name, const std::string& source);
   bool is_stored(const std::string& name) const { return sources_.count(name) > 0; }
   /// Is an initialiser what the module calls `tensor`, or a constant that was folded from it?
   bool stands_for(const std::string& stored, const std::string& tensor) const;

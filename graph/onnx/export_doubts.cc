@@ -241,8 +241,8 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
       weights.kinds_are_guessed &&
       std::any_of(weights.order.begin(), weights.order.end(),
                   [&](const std::string& name) { return weights.by_name.at(name).trainable; }) &&
-      std::none_of(nodes.begin(), nodes.end(),
-                   [](const FlatNode& node) { return fx_call_of(node.proto).has_value(); });
+      std::none_of(model.proto.graph().node().begin(), model.proto.graph().node().end(),
+                   [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
   for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
                            older ? note_of_older(nodes, unsure) : std::string()}) {
     if (!note.empty()) out.push_back(std::move(note));

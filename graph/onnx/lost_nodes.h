@@ -11,7 +11,11 @@ namespace shardrun::importer {
 ///   - the dropout of an attention, between its softmax and its last product; where its nodes are
 ///     not known, a note says so;
 ///   - a detach() that a call names as its argument and no node makes, in front of what the call's
-///     nodes read instead. Throws invalid_input where that is not clear.
+///     nodes read instead. Throws invalid_input where that is not clear;
+///   - random numbers that were merged with others, being drawn from one distribution in one shape.
+///     Throws invalid_input where what is computed from them was merged, too;
+/// and, of the older exporter, which notes no calls, the padding_idx of an embedding whose table
+/// has one row of zeros.
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report);
 
 }  // namespace shardrun::importer

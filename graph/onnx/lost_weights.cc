@@ -40,7 +40,11 @@ class Restorer {
     refuse_folded_norms();
     for (const CallGroup& group : groups_) {
       restore_bias(group);
-      if (options_.shared != ImportOptions::Shared::keep) restore_merged(group);
+      if (options_.shared != ImportOptions::Shared::keep) {
+        free_constants_of_norm(group);
+        restore_merged(group);
+        free_constants(group);
+      }
       look_for_gone_steps(group);
     }
     note_restored("biases of zeros that the exporter removed train again: ", biases_);
@@ -107,14 +111,18 @@ class Restorer {
     return stored_.count(tensor) > 0 || restored_.count(tensor) > 0;
   }
 
-  void restore(StoredTensor tensor) {
-    names_.add_stored(tensor.name);
+  /// Adds an initialiser, which stands for what the module calls `source`.
+  void restore(StoredTensor tensor, const std::string& source) {
+    names_.add_stored(tensor.name, source);
     const std::string name = tensor.name;
     restored_[name] = std::move(tensor);
   }
 
   void read_instead(size_t node, int input, const std::string& tensor) {
     if (nodes_[node].place >= 0) out_.inputs.push_back({nodes_[node].place, input, tensor});
+    ::onnx::NodeProto& proto = nodes_[node].proto;
+    while (proto.input_size() <= input) proto.add_input("");
+    proto.set_input(input, tensor);
   }
 
   /// Channels of what a convolution or Gemm makes; 0 if the file does not say.
@@ -129,16 +137,22 @@ class Restorer {
     return 0;
   }
 
+  /// The bias that a product or convolution was called with; empty if there is none.
+  std::string bias_of(const FxCall& call) const {
+    static const std::map<std::string, size_t> positions = {
+        {"aten.conv1d", 2},           {"aten.conv2d", 2},           {"aten.conv3d", 2},
+        {"aten.conv_transpose1d", 2}, {"aten.conv_transpose2d", 2}, {"aten.conv_transpose3d", 2},
+        {"aten.convolution", 2},      {"aten.linear", 2},           {"aten.addmm", 0}};
+    const auto position = positions.find(call.target);
+    const FxArgument* bias =
+        position == positions.end() ? nullptr : call.find(position->second, "bias");
+    return bias == nullptr ? "" : names_.tensor_of(bias->value());
+  }
+
   void restore_bias(const CallGroup& group) {
-    static const std::set<std::string> calls = {
-        "aten.conv1d",           "aten.conv2d",           "aten.conv3d",
-        "aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d",
-        "aten.convolution",      "aten.linear",           "aten.addmm"};
     static const std::set<std::string> operators = {"Conv", "ConvTranspose", "Gemm"};
-    if (calls.count(group.call.target) == 0) return;
-    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
-    if (unmatched.tensors.size() != 1 || !unmatched.stored.empty()) return;
-    const std::string& bias = unmatched.tensors[0];
+    const std::string bias = bias_of(group.call);
+    if (bias.empty()) return;
     for (size_t n : group.nodes) {
       ::onnx::NodeProto& node = nodes_[n].proto;
       if (operators.count(node.op_type()) == 0 || node.input_size() != 2) continue;
@@ -148,14 +162,12 @@ class Restorer {
         StoredTensor zeros;
         zeros.name = bias;
         zeros.type = {DType::f32, {channels}};
-        const auto weight = stored_.find(node.input(1));
-        zeros.stored = weight == stored_.end() ? DType::f32 : weight->second->stored;
+        zeros.stored = has(node.input(1)) ? tensor_at(node.input(1)).stored : DType::f32;
         zeros.data = Tensor({zeros.stored, {channels}});
-        restore(std::move(zeros));
+        restore(std::move(zeros), bias);
         biases_.push_back(bias);
       }
       read_instead(n, node.input_size(), bias);
-      node.add_input(bias);
       return;
     }
   }
@@ -164,20 +176,72 @@ class Restorer {
 
   void restore_merged(const CallGroup& group) {
     CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
-    std::erase_if(unmatched.stored,
-                  [&](const Read& read) { return !is_float(stored_.at(read.name)->type.dtype); });
+    std::erase_if(unmatched.stored, [&](const Read& read) {
+      const std::set<std::string>& sources = names_.sources_of(read.name);
+      return !is_float(tensor_at(read.name).type.dtype) ||
+             std::none_of(sources.begin(), sources.end(),
+                          [&](const std::string& source) { return kinds_.count(source) > 0; });
+    });
     if (unmatched.tensors.empty() || unmatched.tensors.size() != unmatched.stored.size()) return;
-    for (size_t i = 0; i < unmatched.tensors.size(); ++i) {
-      const std::string& tensor = unmatched.tensors[i];
-      const Read& read = unmatched.stored[i];
-      if (!has(tensor)) {
-        StoredTensor copy = *stored_.at(read.name);
-        copy.name = tensor;
-        restore(std::move(copy));
-        merged_.push_back(tensor);
+    for (size_t i = 0; i < unmatched.tensors.size(); ++i)
+      give_copy(unmatched.stored[i], unmatched.tensors[i]);
+  }
+
+  const StoredTensor& tensor_at(const std::string& name) const {
+    const auto found = stored_.find(name);
+    return found == stored_.end() ? restored_.at(name) : *found->second;
+  }
+
+  /// Has a node read what the module calls `tensor` instead of what it was merged with. A copy of a
+  /// constant that was folded from another weight, a transpose say, is one folded from `tensor`.
+  void give_copy(const Read& read, const std::string& tensor) {
+    const bool owned = kinds_.count(read.name) > 0;
+    std::string name = owned ? tensor : str(read.name, ".", tensor);
+    if (!has(name)) {
+      StoredTensor copy = tensor_at(read.name);
+      copy.name = name;
+      copy.metadata.clear();
+      if (!owned) copy.metadata[kFoldedFrom] = "['" + tensor + "']";
+      restore(std::move(copy), tensor);
+      merged_.push_back(tensor);
+    }
+    read_instead(read.node, read.input, name);
+  }
+
+  /// Has a node read a constant of its own instead of what that was merged with.
+  void free_constant(const Read& read) {
+    StoredTensor copy = tensor_at(read.name);
+    copy.name = str("val_", nodes_[read.node].proto.output(0), ".", read.input);
+    copy.metadata.clear();
+    const std::string name = copy.name;
+    read_instead(read.node, read.input, name);
+    restore(std::move(copy), name);
+  }
+
+  /// Constants of equal numbers are merged with weights, too: the ones and zeros of a normalisation
+  /// that has no scale and bias of its own. Its operands are the call's first arguments.
+  void free_constants_of_norm(const CallGroup& group) {
+    if (!batch_norm_trains(group.call)) return;
+    for (size_t n : group.nodes) {
+      const ::onnx::NodeProto& node = nodes_[n].proto;
+      if (node.op_type() != "BatchNormalization") continue;
+      for (int i = 1; i < std::min(node.input_size(), 5); ++i) {
+        const FxArgument* argument = group.call.find(static_cast<size_t>(i), "");
+        if (argument != nullptr && argument->is_none() && kinds_.count(node.input(i)) > 0)
+          free_constant({n, i, node.input(i)});
       }
-      read_instead(read.node, read.input, tensor);
-      nodes_[read.node].proto.set_input(read.input, tensor);
+    }
+  }
+
+  /// What a call that names no tensor reads of the module's is a constant of its own.
+  void free_constants(const CallGroup& group) {
+    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    if (!unmatched.tensors.empty() || !unmatched.values.empty() ||
+        group.call.target.starts_with("aten.detach"))
+      return;  // a value may be a weight that was moved or detached
+    for (const Read& read : unmatched.stored) {
+      if (kinds_.count(read.name) > 0 && is_float(tensor_at(read.name).type.dtype))
+        free_constant(read);
     }
   }
 
@@ -192,24 +256,58 @@ class Restorer {
   /// nothing makes, and its node reads another.
   void look_for_gone_steps(const CallGroup& group) {
     static const std::set<std::string> with_parameters = {
-        "add",    "sub",    "mul",    "div",         "rsub",     "layer_norm", "native_layer_norm",
-        "linear", "addmm",  "mm",     "bmm",         "matmul",   "group_norm", "native_group_norm",
-        "conv1d", "conv2d", "conv3d", "convolution", "embedding"};
+        "add",    "sub",    "mul",    "div",         "rsub",      "layer_norm", "native_layer_norm",
+        "linear", "addmm",  "mm",     "bmm",         "matmul",    "group_norm", "native_group_norm",
+        "conv1d", "conv2d", "conv3d", "convolution", "embedding", "rms_norm",   "instance_norm"};
     if (is_folded_norm(nodes_[group.nodes[0]])) return;
+    for (const std::string& value : group.call.values()) called_.insert(names_.tensor_of(value));
     const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
-    if (unmatched.reads.empty()) return;
     for (const std::string& value : unmatched.values) {
-      if (with_parameters.count(op_of(value)) > 0) gone_steps_.push_back(value);
+      if (with_parameters.count(op_of(value)) == 0) continue;
+      const std::vector<std::string> twins = read_by(group, op_of(value));
+      if (!unmatched.reads.empty() || !twins.empty()) gone_steps_.push_back(value);
+      for (const std::string& twin : twins) refuse_twin(value, twin);
+    }
+  }
+
+  /// What the group reads of this op.
+  std::vector<std::string> read_by(const CallGroup& group, const std::string& op) const {
+    std::vector<std::string> out;
+    for (size_t n : group.nodes) {
+      for (const std::string& name : nodes_[n].proto.input()) {
+        if (op_of(name) == op) out.push_back(name);
+      }
+    }
+    return out;
+  }
+
+  /// A norm may have weights or none, and ones and zeros are the same to an optimiser: of two norms
+  /// of one value it leaves one, whose weights then learn from both.
+  void refuse_twin(const std::string& value, const std::string& twin) const {
+    for (const CallGroup& group : groups_) {
+      if (group.call.result != twin || op_of(twin).find("norm") == std::string::npos) continue;
+      const std::vector<std::string> values = group.call.values();
+      SR_REQUIRE(std::all_of(values.begin(), values.end(),
+                             [&](const std::string& v) { return names_.tensor_of(v).empty(); }),
+                 invalid_input, "'", value, "' was merged with '", twin,
+                 "', which has weights, by the optimiser of PyTorch's exporter; ", kRemedy);
     }
   }
 
   void look_for_gone_parameters() {
-    std::vector<std::string> unread;
+    std::vector<std::string> unread, called;
     for (const auto& [name, kind] : kinds_) {
       if (kind != "PARAMETER" || names_.is_left(name) || tied_.count(name) > 0) continue;
       report_.gone.push_back(name);
-      if (folded_.count(name) == 0 && !is_left_out_(name)) unread.push_back(name);
+      if (folded_.count(name) > 0 || is_left_out_(name)) continue;
+      (called_.count(name) > 0 ? called : unread).push_back(name);
     }
+    SR_REQUIRE(
+        called.empty() || options_.shared == ImportOptions::Shared::keep, invalid_input,
+        "calls in the export's metadata name ", listed(called),
+        ", which the optimiser of PyTorch's exporter merged or took out, and it is not clear "
+        "where: they would not train; ",
+        kRemedy, ", or name those with --freeze that need not train");
     if (unread.empty()) return;
     SR_REQUIRE(gone_steps_.empty(), invalid_input, "the optimiser of PyTorch's exporter took out ",
                listed(gone_steps_), ", and of the parameters ", listed(unread),
@@ -258,6 +356,7 @@ class Restorer {
   std::map<std::string, const StoredTensor*> stored_;
   std::map<std::string, StoredTensor> restored_;
   std::set<std::string> folded_;  // of batch normalisations
+  std::set<std::string> called_;  // tensors that other calls name
   std::vector<std::string> biases_, merged_, gone_steps_;
   RestoredWeights out_;
 };

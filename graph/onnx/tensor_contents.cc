@@ -70,6 +70,24 @@ bool transposed_contents(const StoredTensor& a, const StoredTensor& b) {
   return true;
 }
 
+std::optional<int64_t> row_of_zeros(const StoredTensor& table) {
+  constexpr int64_t kFirst = 4;
+  if (table.type.shape.size() != 2 || table.count() == 0) return std::nullopt;
+  const int64_t rows = table.type.shape[0];
+  const auto width = static_cast<size_t>(table.type.shape[1] * size_of(table.stored));
+  const Contents contents(table);
+  const std::string zeros(width, '\0');
+  std::optional<int64_t> found;
+  for (int64_t r = 0; r < rows;
+       r = r + 1 < std::min(kFirst, rows) ? r + 1 : std::max(r + 1, rows - 1)) {
+    if (std::memcmp(contents.bytes() + static_cast<size_t>(r) * width, zeros.data(), width) != 0)
+      continue;
+    if (found) return std::nullopt;
+    found = r;
+  }
+  return rows > 1 ? found : std::nullopt;
+}
+
 bool is_sinusoid(const StoredTensor& tensor) {
   Shape shape = tensor.type.shape;
   std::erase(shape, 1);

@@ -1,6 +1,8 @@
 // What the numbers of an initialiser say of it.
 #pragma once
 
+#include <optional>
+
 #include "graph/onnx/model_file.h"
 
 namespace shardrun::importer {
@@ -20,6 +22,10 @@ uint64_t diagonal_hash(const StoredTensor& tensor);
 
 /// b == transpose(a), both matrices.
 bool transposed_contents(const StoredTensor& a, const StoredTensor& b);
+
+/// Of a table, the one row of zeros among its first ones and its last, where an embedding begins
+/// with its padding_idx. Nothing if there is none, or more.
+std::optional<int64_t> row_of_zeros(const StoredTensor& table);
 
 /// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
 /// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of

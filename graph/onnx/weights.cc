@@ -73,14 +73,16 @@ class Decider {
       if (is_initialiser(name)) out_.by_name[name].other_names.push_back(other);
     }
     if (options_.training) find_changed();
-    const std::set<std::string> reached =
-        reached_names(nodes_, loss_, out_.changed.gradient_ends());
+    std::set<std::string> reached = reached_names(nodes_, loss_, out_.changed.gradient_ends());
+    unfold_vectors(reached);
     for (const auto& input : model_.proto.graph().input()) made_.insert(input.name());
     for (const FlatNode& node : nodes_) {
       for (const std::string& name : node.proto.output()) made_.insert(name);
     }
     find_statistics();
-    for (const std::string& name : out_.order) decide(name, reached);
+    for (const std::string& name : out_.order) {
+      if (out_.by_name[name].tied_to.empty()) decide(name, reached);
+    }
     find_ties();
     for (const std::string& name : out_.order) choose(name);
     list_constants(reached);
@@ -112,8 +114,10 @@ class Decider {
     for (const auto& info : model_.proto.graph().value_info()) {
       for (const auto& entry : info.metadata_props()) take(info.name(), entry.key(), entry.value());
     }
-    for (const StoredTensor& tensor : model_.initialisers) {
-      for (const auto& [key, value] : tensor.metadata) take(tensor.name, key, value);
+    for (const auto* list : {&model_.initialisers, &restored_.tensors}) {
+      for (const StoredTensor& tensor : *list) {
+        for (const auto& [key, value] : tensor.metadata) take(tensor.name, key, value);
+      }
     }
     const auto all = signature_of(model_.proto.graph()).kinds;
     kinds_.insert(all.begin(), all.end());
@@ -302,6 +306,7 @@ class Decider {
         return !kind_in_batch_norm(use).empty();
       });
       if (kinds_.count(name) > 0 && kinds_[name] != "PARAMETER" && !normalises) continue;
+      if (is_signed_ && kinds_.count(name) == 0 && own_sources(name).empty()) continue;  // computed
       const bool statistics = std::all_of(users.begin(), users.end(), [&](const auto& use) {
         return kind_in_batch_norm(use) == "BUFFER";
       });
@@ -558,13 +563,38 @@ class Decider {
     return out;
   }
 
-  /// Slopes of a PRelu, one for each channel, which exporters give dims of 1 and no more.
-  bool is_slope(const std::string& name) const {
+  /// A number for each channel, which exporters give dims of 1 and no more: the slopes of a PRelu,
+  /// the scale and shift of a group's normalisation.
+  bool is_of_channels(const std::string& name) const {
+    static const std::set<std::string> calls = {"aten.prelu", "aten._prelu_kernel",
+                                                "aten.group_norm", "aten.native_group_norm"};
     const auto users = uses_.find(name);
+    const Shape& shape = out_.by_name.at(name).tensor.type.shape;
     return users != uses_.end() &&
+           std::count_if(shape.begin(), shape.end(), [](int64_t dim) { return dim != 1; }) <= 1 &&
            std::all_of(users->second.begin(), users->second.end(), [&](const Use& use) {
-             return nodes_[use.first].proto.op_type() == "PRelu" && use.second == 1;
+             const ::onnx::NodeProto& node = nodes_[use.first].proto;
+             const std::optional<FxCall> call = fx_call_of(node);
+             return (node.op_type() == "PRelu" && use.second == 1) ||
+                    (call && calls.count(call->target) > 0);
            });
+  }
+
+  /// What an exporter gave dims of 1, [C, 1, 1], is the vector [C] that the module has, which
+  /// weight decay leaves alone.
+  void unfold_vectors(std::set<std::string>& reached) {
+    const std::vector<std::string> names = out_.order;
+    for (const std::string& name : names) {
+      const std::vector<std::string> sources = own_sources(name);
+      if (sources.size() != 1 || is_initialiser(sources[0]) || kinds_.count(sources[0]) == 0 ||
+          kinds_[sources[0]] != "PARAMETER" || !is_of_channels(name))
+        continue;
+      StoredTensor vector = out_.by_name[name].tensor;
+      vector.type.shape = {vector.count()};
+      add(sources[0], vector);
+      out_.by_name[name].tied_to = sources[0];
+      if (reached.count(name) > 0) reached.insert(sources[0]);
+    }
   }
 
   /// What looks like a weight but has no kind: a constant that the exporter computed, a part of a
@@ -626,8 +656,8 @@ class Decider {
                  shown(name, w.tensor), " was computed by the exporter from '", other,
                  "', which is also used itself: the two would train apart; ", way);
     }
-    SR_REQUIRE(!weight || chosen || is_slope(name) || !repeats_itself(w.tensor), invalid_input,
-               start, " and repeats its numbers, which would train apart from each other; ", way);
+    SR_REQUIRE(!weight || chosen || !repeats_itself(w.tensor), invalid_input, start,
+               " and repeats its numbers, which would train apart from each other; ", way);
     if (weight) {
       report_.notes.push_back(str("'", name, "' is what the exporter took of '", source,
                                   "' for these sizes; it trains in its place"));
@@ -688,6 +718,12 @@ class Decider {
                                 transposed ? " transposed" : "", " (", how, ")"));
   }
 
+  /// What the module calls a weight, by the export's signature.
+  std::string identity(const std::string& name) const {
+    const std::vector<std::string> sources = own_sources(name);
+    return sources.size() == 1 ? sources[0] : name;
+  }
+
   void find_ties() {
     // The exporter says what it folded: ['h.weight'] for a lone source.
     for (const auto& [copy, sources] : folded_) {
@@ -734,6 +770,7 @@ class Decider {
           const bool equal =
               a.tensor.type.shape == b.tensor.type.shape && equal_contents(a.tensor, b.tensor);
           if (equal && is_generated(names[i]) == is_generated(names[j])) continue;
+          if (is_signed_ && identity(names[i]) != identity(names[j])) continue;
           const bool transposed = !equal && transposed_contents(a.tensor, b.tensor);
           if ((!equal && !transposed) || is_uniform(a.tensor)) continue;
           const bool first_is_copy = is_generated(names[i]) && !is_generated(names[j]);

@@ -85,24 +85,31 @@ class Block(nn.Module):
 
 class Fresh(nn.Module):
     """A fresh model, as most are exported: biases of zeros, which the newer exporter's optimiser removes from convolutions
-    and from products of matrices, and vectors of equal numbers, which it merges, running statistics among them. A norm that
-    is used twice, and a head that is tied, stay one."""
+    and from products of matrices, and tensors of equal numbers, which it merges: vectors, running statistics among them, a
+    layer that began as a copy, and the ones and zeros of norms that have no weights. A norm that is used twice, and a head
+    that is tied, stay one."""
 
     def __init__(self):
         super().__init__()
         self.conv, self.transposed, self.depthwise = nn.Conv2d(2, 6, 3), nn.ConvTranspose2d(6, 6, 2, groups=2), nn.Conv1d(6, 6, 3, groups=6)
-        self.pool = nn.BatchNorm2d(6)
+        self.pool, self.plain_pool, self.plain = nn.BatchNorm2d(6), nn.BatchNorm2d(6, affine=False), nn.LayerNorm(6, elementwise_affine=False)
+        self.groups = nn.ModuleList(nn.GroupNorm(2, 6) for _ in range(2))
+        self.instance, self.plain_instance = nn.InstanceNorm2d(6, affine=True), nn.InstanceNorm2d(6)
         self.blocks = nn.Sequential(Block(), Block())
         self.norm, self.tokens, self.first = nn.LayerNorm(6), nn.Embedding(9, 6), nn.Linear(6, 6)
         self.head = nn.Linear(6, 9)
         self.head.weight = self.tokens.weight
+        self.second = nn.Linear(6, 6)
         self.unused = nn.Linear(3, 3)
 
     def forward(self, image, idx, target):
         x = self.transposed(F.relu(self.conv(image)))
         x = self.pool(F.relu(F.avg_pool2d(x, 2)))
+        x = x + self.groups[0](x).sin() + self.groups[1](x.cos()).sin() + self.instance(x).sin() + self.plain_instance(x * x).sin()
+        x = self.plain_pool(x)
         x = self.depthwise(x.flatten(2)).transpose(1, 2).mean(1)
-        x = self.norm(self.tokens(idx) + self.norm(torch.tanh(self.first(x)))[:, None])
+        x = self.plain(self.second(torch.tanh(self.first(x))))
+        x = self.norm(self.tokens(idx) + self.norm(torch.tanh(x))[:, None])
         return F.cross_entropy(self.head(self.blocks(x)).flatten(0, 1), target.flatten())
 
 
@@ -167,6 +174,7 @@ def main():
     export_legacy("attentions.legacy", model, args, ["x"], 17)
     model = Fresh().train()
     fresh(model)
+    model.second.weight.data.copy_(model.first.weight)
     inputs = {"image": torch.randn(3, 2, 6, 6, generator=generator), "idx": torch.tensor([[0, 3], [8, 1], [5, 5]]),
               "target_in": torch.tensor([[3, 2], [1, 0], [5, 8]])}
     names, args = list(inputs), tuple(inputs.values())

@@ -69,10 +69,10 @@ TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
   const GoldenModel model = testing::load_golden("lost_fresh", "dynamo_default", "");
   EXPECT_TRUE(
       model.noted("biases of zeros that the exporter removed train again: 'conv.bias', "
-                  "'transposed.bias', 'depthwise.bias' and 1 more"));
+                  "'transposed.bias', 'depthwise.bias' and 2 more"));
   EXPECT_TRUE(
       model.noted("weights that the exporter merged, being equal, are apart again: "
-                  "'pool.running_mean', 'pool.running_var', 'norm.weight' and 14 more"));
+                  "'pool.running_mean', 'pool.running_var', 'groups.1.weight' and 21 more"));
   EXPECT_TRUE(
       model.noted("nothing in the graph reads the parameters 'unused.bias', 'unused.weight'"));
   const GoldenModel whole = testing::load_golden("lost_fresh", "dynamo", "");
@@ -265,6 +265,70 @@ TEST_F(LostImport, AParameterThatIsGoneWithItsStepIsRefused) {
   EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
   import(sine_of("view"));  // only moves
   EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
+}
+
+/// y of two dropouts of x that were merged; `made`: what lies between.
+ModelBuilder merged_dropouts(bool relu_between) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {64, 2});
+  b.floats("ratio", {}, {0.5F});
+  b.graph().add_initializer()->set_name("mode");
+  b.graph().mutable_initializer(1)->set_data_type(::onnx::TensorProto::BOOL);
+  b.graph().mutable_initializer(1)->add_int32_data(1);
+  auto call = [&](::onnx::NodeProto& node, const std::string& result, const std::string& of) {
+    testing::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                          "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                              of + ", kwargs = {})");
+  };
+  call(b.node("Dropout", {"x", "ratio", "mode"}, {"getitem"}), "native_dropout",
+       "native_dropout.default](args = (%x, 0.5, True)");
+  std::string one = "getitem", other = "getitem_2";
+  if (relu_between) {
+    call(b.node("Relu", {"getitem"}, {"relu"}), "relu", "relu.default](args = (%getitem,)");
+    one = "relu", other = "relu_1";
+  }
+  call(b.node("Sub", {one, one}, {"y"}), "sub",
+       "sub.Tensor](args = (%" + one + ", %" + other + ")");
+  b.output("y", {64, 2});
+  return b;
+}
+
+/// The newer exporter's optimiser takes one of two equal dropouts out, and then what follows them.
+TEST_F(LostImport, MergedDropoutsDrawAnewOrAreRefused) {
+  const Graph graph = import(merged_dropouts(false));
+  std::set<int64_t> keys;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == "dropout") keys.insert(node.attrs.i("key"));
+  }
+  EXPECT_EQ(keys.size(), 2u);
+  EXPECT_TRUE(noted("random numbers of its own of 'getitem_2'"));
+  EXPECT_NE(refusal(merged_dropouts(true)).find("'sub' was called with random numbers of its own"),
+            std::string::npos)
+      << refusal(merged_dropouts(true));
+}
+
+/// The older exporter writes a plain look-up; a fresh table has zeros where padding_idx is.
+TEST_F(LostImport, APaddingRowOfZerosDoesNotTrainInOlderExports) {
+  auto padding = [&](const std::vector<float>& table) -> int64_t {
+    ModelBuilder b;
+    b.model.set_producer_name("pytorch");
+    b.input("t", {5}, testing::kInt64);
+    b.floats("e", {3, 2}, table);
+    b.node("Gather", {"e", "t"}, {"y"});
+    b.output("y", {5, 2});
+    const Graph graph = import(b);
+    const auto& nodes = graph.nodes();
+    const auto gather = std::find_if(nodes.begin(), nodes.end(),
+                                     [](const Node& node) { return node.op == "gather"; });
+    return gather == nodes.end() ? -2 : gather->attrs.i("padding", -1);
+  };
+  EXPECT_EQ(padding({0, 0, 1, 2, 3, 4}), 0);
+  EXPECT_TRUE(noted("padding_idx=0 (its row is zeros) of 'e'"));
+  EXPECT_TRUE(noted("this exporter tells neither parameters from buffers"));
+  EXPECT_EQ(padding({1, 2, 3, 4, 0, 0}), 2);
+  EXPECT_EQ(padding({0, 1, 1, 2, 3, 4}), -1);
+  EXPECT_EQ(padding({0, 0, 0, 0, 3, 4}), -1);
 }
 
 }  // namespace
