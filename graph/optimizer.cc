@@ -68,7 +68,8 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
     if (it != graph.trainable.end() && it->second) params.push_back(id);
   }
   SR_REQUIRE(!params.empty(), invalid_input, "no parameter is trainable");
-  // What the loss reads of each: where forward() changes one, the update goes on from there.
+  // What the loss reads of each: where forward() changes one, the update goes on from there. (Once:
+  // after a second change PyTorch has lost what the gradient of the first use needs.)
   std::vector<ValueId> read;
   for (ValueId id : params) {
     const auto changed = graph.updates.find(id);

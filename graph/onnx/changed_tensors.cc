@@ -38,6 +38,9 @@ class Finder {
       : graph_(model.proto.graph()), nodes_(nodes), loss_(loss) {
     for (const StoredTensor& tensor : model.initialisers) stored_.insert(tensor.name);
     for (const auto& input : graph_.input()) inputs_.insert(input.name());
+    for (const auto* list : {&graph_.input(), &graph_.output(), &graph_.value_info()}) {
+      for (const auto& info : *list) types_[info.name()] = &info.type().tensor_type();
+    }
     for (size_t n = 0; n < nodes.size(); ++n) {
       for (const std::string& name : nodes[n].proto.output()) maker_[name] = n;
     }
@@ -53,6 +56,7 @@ class Finder {
     if (changes_.empty()) return {};
     take_those_in_the_file();
     find_read_back();
+    find_earlier();
     find_learning();
     return std::move(out_);
   }
@@ -148,17 +152,60 @@ class Finder {
     return out;
   }
 
+  /// The first dim where it is a number above 1, else 0.
+  int64_t rows(const std::string& value) const {
+    const auto type = types_.find(value);
+    if (type == types_.end() || type->second->shape().dim_size() == 0) return 0;
+    const int64_t size = type->second->shape().dim(0).dim_value();
+    return size > 1 ? size : 0;
+  }
+
+  /// Values with a row for each sample. Where the batch is a symbolic dim no tensor keeps one.
+  Names samples() const {
+    const auto passes_rows = [](const ::onnx::NodeProto& node, int i) {
+      const std::string& op = node.op_type();
+      return !op.starts_with("Reduce") && op != "Transpose" &&
+             (i == 0 || (op != "MatMul" && op != "Gemm"));
+    };
+    Names out;
+    for (const auto& input : graph_.input()) {
+      if (stored_.count(input.name()) == 0 && rows(input.name()) > 0) out.insert(input.name());
+    }
+    for (const FlatNode& node : nodes_) {
+      for (int i = 0; i < node.proto.input_size(); ++i) {
+        const std::string& read = node.proto.input(i);
+        if (out.count(read) == 0 || !passes_rows(node.proto, i)) continue;
+        for (const std::string& made : node.proto.output()) {
+          if (rows(made) == rows(read)) out.insert(made);
+        }
+      }
+    }
+    return out;
+  }
+
+  static std::string text_of(const ::onnx::TypeProto_Tensor& type) {
+    return type.SerializeAsString();
+  }
+  bool are_of_one_type(const std::string& a, const std::string& b) const {
+    const auto of_a = types_.find(a), of_b = types_.find(b);
+    return of_a != types_.end() && of_b != types_.end() &&
+           text_of(*of_a->second) == text_of(*of_b->second);
+  }
+
   /// Code that changes a tensor of the module runs without gradients, or the next step would want
   /// those of this one. What is computed from the tensor as it was, and replaces it, is taken for
-  /// such code's: an average, a counter. But a value through which alone some parameter learns is
-  /// forward()'s own, of which the tensor gets a copy: the last output of a recurrent layer.
+  /// such code's: an average, a counter. But a value with a row for each sample, and one through
+  /// which alone some parameter learns, is forward()'s own, of which the tensor gets a copy: the
+  /// last output of a recurrent layer.
   void find_read_back() {
     Names before;
     for (const auto& [name, change] : out_.by_name) before.insert(name);
     const Names moved = computed_from(before);
     std::vector<ChangedTensor*> last_first;
+    const Names of_samples = samples();
     for (auto& [name, change] : out_.by_name) {
-      change.is_read_back = maker_.count(change.next) > 0 && moved.count(change.next) > 0;
+      change.is_read_back = maker_.count(change.next) > 0 && moved.count(change.next) > 0 &&
+                            of_samples.count(change.next) == 0;
       if (change.is_read_back) last_first.push_back(&change);
     }
     std::sort(last_first.begin(), last_first.end(), [&](const auto* a, const auto* b) {
@@ -174,6 +221,68 @@ class Finder {
     }
   }
 
+  /// How many levels of operators the makings of two values have in common. A changed tensor is
+  /// like what it became before.
+  int likeness(const std::string& a, const std::string& b, int depth = 0) const {
+    if (depth == kLevels || out_.by_name.count(a) + out_.by_name.count(b) > 0) return kLevels;
+    const auto of_a = maker_.find(a), of_b = maker_.find(b);
+    if (of_a == maker_.end() || of_b == maker_.end()) return a == b ? kLevels : 0;
+    const auto &x = nodes_[of_a->second].proto, &y = nodes_[of_b->second].proto;
+    if (x.op_type() != y.op_type() || x.input_size() != y.input_size()) return 0;
+    int least = kLevels;
+    for (int i = 0; i < x.input_size(); ++i)
+      least = std::min(least, likeness(x.input(i), y.input(i), depth + 1));
+    return std::min(kLevels, 1 + least);
+  }
+
+  bool leads_to(const std::string& from, const std::string& to) const {
+    return computed_from({from}).count(to) > 0;
+  }
+
+  /// A module that is called twice changes its tensor twice. In between stands a value on the way
+  /// from the tensor to what it becomes, made alike and of the same type, which others read; what
+  /// the tensor was, nobody reads any more.
+  void find_earlier() {
+    Names ends = out_.gradient_ends(), before;
+    if (ends.empty()) return;
+    for (const auto& [name, change] : out_.by_name) before.insert(name);
+    const Names moved = computed_from(before);
+    std::map<std::string, size_t> last_read;
+    std::map<std::string, std::vector<size_t>> readers;
+    Names leading = ends;
+    for (size_t n = nodes_.size(); n-- > 0;) {
+      const auto& outputs = nodes_[n].proto.output();
+      const bool leads = std::any_of(outputs.begin(), outputs.end(),
+                                     [&](const auto& name) { return leading.count(name) > 0; });
+      for (const std::string& name : names_read(nodes_[n].proto)) {
+        last_read.emplace(name, n);
+        if (leads) leading.insert(name);
+        if (!leads) readers[name].push_back(n);
+      }
+    }
+    const size_t lost = cut_off().size();
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (const std::string& value : nodes_[n].proto.output()) {
+        const bool between = moved.count(value) > 0 && leading.count(value) > 0 &&
+                             ends.count(value) == 0 && readers.count(value) > 0;
+        if (!between) continue;
+        ChangedTensor* best = nullptr;
+        int most = 1;
+        for (auto& [name, change] : out_.by_name) {
+          const auto read = last_read.find(name);
+          if (!change.is_read_back || !are_of_one_type(value, change.next) ||
+              maker_.at(change.next) < n || (read != last_read.end() && read->second > n))
+            continue;
+          const int alike = likeness(value, change.next);
+          if (alike > most) best = &change, most = alike;
+        }
+        if (best != nullptr && leads_to(value, best->next)) best->earlier.push_back(value);
+      }
+    }
+    if (cut_off().size() == lost) return;
+    for (auto& [name, change] : out_.by_name) change.earlier.clear();  // forward()'s own steps
+  }
+
   void find_learning() {
     for (auto& [name, change] : out_.by_name) {
       if (!is_parameter(name) || !change.is_read_back) continue;
@@ -185,6 +294,8 @@ class Finder {
     }
   }
 
+  static constexpr int kLevels = 4;
+
   const ::onnx::GraphProto& graph_;
   const std::vector<FlatNode>& nodes_;
   const std::string& loss_;
@@ -192,6 +303,7 @@ class Finder {
   std::vector<ExportSignature::Mutation> changes_;
   Names stored_, inputs_;
   std::map<std::string, size_t> maker_;
+  std::map<std::string, const ::onnx::TypeProto_Tensor*> types_;  // by value, where it is known
   ChangedTensors out_;
 };
 
@@ -201,6 +313,7 @@ std::set<std::string> ChangedTensors::gradient_ends() const {
   std::set<std::string> out;
   for (const auto& [name, change] : by_name) {
     if (change.is_read_back) out.insert(change.next);
+    out.insert(change.earlier.begin(), change.earlier.end());
   }
   return out;
 }

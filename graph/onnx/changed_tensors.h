@@ -14,6 +14,8 @@ namespace shardrun::importer {
 
 struct ChangedTensor {
   std::string next;  // the value that it becomes
+  /// Values that it is on the way, where forward() changes it several times, and reads it between.
+  std::vector<std::string> earlier = {};
   /// Do readers of `next` read the tensor? Then no gradient flows into what changes it, for it
   /// lasts until after the step, and validation reads the tensor as training left it. Else the
   /// tensor keeps a copy of a value that forward() uses by itself.

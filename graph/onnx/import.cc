@@ -84,7 +84,8 @@ class Importer {
       report_.notes.insert(report_.notes.end(), given.notes.begin(), given.notes.end());
     }
     for (const auto& [tensor, change] : weights.changed.by_name) {
-      if (change.is_read_back) read_back_.emplace(change.next, kNone);
+      if (change.is_read_back) read_back_.emplace(change.next, tensor);
+      for (const std::string& value : change.earlier) read_back_.emplace(value, tensor);
     }
     bind_inputs(nodes_);
     add_weights(weights);
@@ -423,7 +424,7 @@ class Importer {
       const std::string& made_name = node.proto.output(static_cast<int>(i));
       V v = c.outputs()[i];
       if (const auto back = read_back_.find(made_name); back != read_back_.end())
-        v = back->second = held(v, false);
+        v = held(v, back->second, "reads");
       name(made_name, v);
     }
   }
@@ -451,28 +452,29 @@ class Importer {
     return out;
   }
 
-  /// What a tensor of the module becomes, as a value of its own. `copy`: of a value that is read
-  /// for itself, else readers of the tensor read this.
-  V held(V v, bool copy) {
-    Attrs attrs = {{"detach", int64_t{1}}};
-    if (copy) attrs.set("copy", int64_t{1});
-    return b_.value(graph_.add("identity", {b_.id(v)}, std::move(attrs), b_.node_name));
+  /// What a tensor of the module becomes, as a value of its own. `how` "reads": who reads the value
+  /// reads the tensor; "copies": the tensor gets a copy of it.
+  V held(V v, const std::string& tensor, const char* how) {
+    const ValueId before = graph_.find(tensor);
+    if (before != kNoValue) v = b_.expand(v, graph_.type(before).shape);
+    return b_.value(
+        graph_.add("identity", {b_.id(v)}, {{"detach", int64_t{1}}, {how, tensor}}, b_.node_name));
   }
 
   void change_tensors(const ChangedTensors& changed) {
     for (const auto& [tensor, change] : changed.by_name) {
       b_.node_name = tensor + "/next";
-      const V next =
-          change.is_read_back ? read_back_.at(change.next) : held(values_.at(change.next), true);
+      V next = values_.at(change.next);
+      if (!change.is_read_back) next = held(next, tensor, "copies");
       const ValueId id = b_.id(next);
-      ValueId held = graph_.find(tensor);
+      ValueId before = graph_.find(tensor);
       // Written before it is read, it need not be in the file.
-      if (held == kNoValue)
-        held = graph_.add_persistent(tensor, b_.type(next), Role::state,
-                                     state_source(tensor, b_.type(next), Source{}));
-      SR_REQUIRE(graph_.type(held) == graph_.type(id), invalid_input, "'", tensor, "' is ",
-                 graph_.type(held), ", but forward() makes it ", graph_.type(id));
-      graph_.updates[held] = id;
+      if (before == kNoValue)
+        before = graph_.add_persistent(tensor, b_.type(next), Role::state,
+                                       state_source(tensor, b_.type(next), Source{}));
+      SR_REQUIRE(graph_.type(before) == graph_.type(id), invalid_input, "'", tensor, "' is ",
+                 graph_.type(before), ", but forward() makes it ", graph_.type(id));
+      graph_.updates[before] = id;
     }
   }
 
@@ -595,7 +597,7 @@ class Importer {
   std::map<std::string, int64_t> dims_;
   std::map<std::string, V> values_;
   LossOutput loss_;
-  std::map<std::string, V> read_back_;  // what changed tensors become, whose readers read this
+  std::map<std::string, std::string> read_back_;  // a value whose readers read a tensor: that
   std::map<std::string, std::string> placeholders_;
   std::vector<std::string> unwritten_;  // buffers that are not in the file
   V random_step_ = kNone;

@@ -31,13 +31,16 @@ class Averages {
     for (const auto& output : model.proto.graph().output()) outputs_.insert(output.name());
   }
 
-  std::map<std::string, std::string> run() {
-    std::map<std::string, std::string> out;
+  std::map<std::string, std::vector<std::string>> run() {
+    std::map<std::string, std::vector<std::string>> out;
     for (const auto& [name, tensor] : stored_) {
       if (outputs_.count(name) > 0) continue;
-      const std::string next =
-          is_float(tensor->type.dtype) ? average_of(name) : count_of(name, *tensor);
-      if (!next.empty()) out[name] = next;
+      const bool floats = is_float(tensor->type.dtype);
+      std::string next = floats ? average_of(name, true) : count_of(name, *tensor);
+      while (!next.empty()) {
+        out[name].push_back(next);
+        next = floats ? average_of(next, false) : "";
+      }
     }
     return out;
   }
@@ -113,8 +116,8 @@ class Averages {
     return *left * operand(1);
   }
 
-  /// The average that replaces a tensor; empty if there is none.
-  std::string average_of(const std::string& tensor) {
+  /// The average that replaces a tensor; empty if there is none. `alone`: nothing else reads it.
+  std::string average_of(const std::string& tensor, bool alone) {
     const auto readers = readers_.find(tensor);
     if (readers == readers_.end()) return "";
     std::vector<std::string> open = {tensor};
@@ -129,8 +132,8 @@ class Averages {
         if (--left_ < 0) return "";
         std::set<size_t> seen;
         const Terms terms = terms_of(value, tensor, seen);
-        const bool all =
-            std::includes(seen.begin(), seen.end(), readers->second.begin(), readers->second.end());
+        const bool all = !alone || std::includes(seen.begin(), seen.end(), readers->second.begin(),
+                                                 readers->second.end());
         const bool average = terms.of_tensor > 0.5 && terms.of_tensor < 1 &&
                              std::abs(terms.of_tensor + terms.of_rest - 1) < 1e-6;
         if (all && average) return value;
@@ -164,8 +167,8 @@ class Averages {
 
 }  // namespace
 
-std::map<std::string, std::string> find_moving_averages(const ModelFile& model,
-                                                        const std::vector<FlatNode>& nodes) {
+std::map<std::string, std::vector<std::string>> find_moving_averages(
+    const ModelFile& model, const std::vector<FlatNode>& nodes) {
   return Averages(model, nodes).run();
 }
 

@@ -473,9 +473,11 @@ class Decider {
   void find_changed() {
     out_.changed = find_changed_tensors(model_, nodes_, tied_, loss_);
     if (!kinds_.empty() || model_.proto.producer_name() != "pytorch") return;
-    for (const auto& [tensor, next] : find_moving_averages(model_, nodes_)) {
-      if (patterns_.train.first_in(tensor) == nullptr)
-        out_.changed.by_name[tensor] = {next, true, false};
+    for (auto& [tensor, values] : find_moving_averages(model_, nodes_)) {
+      if (patterns_.train.first_in(tensor) != nullptr) continue;
+      const std::string next = values.back();
+      values.pop_back();
+      out_.changed.by_name[tensor] = {next, std::move(values), true, false};
     }
   }
 

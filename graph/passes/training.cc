@@ -139,6 +139,12 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
 
 namespace {
 
+/// What persists where a node makes what it becomes, and that is read; else kNoValue.
+ValueId held_by(const Graph& graph, const Node& node) {
+  const std::string name = node.op == "identity" ? node.attrs.s("reads", "") : "";
+  return name.empty() ? kNoValue : graph.find(name);
+}
+
 /// Batch statistic -> the running one that it moves.
 std::map<ValueId, ValueId> running_statistics(const Graph& graph) {
   std::map<ValueId, ValueId> running;
@@ -151,9 +157,7 @@ std::map<ValueId, ValueId> running_statistics(const Graph& graph) {
 
 }  // namespace
 
-Graph evaluation_form(const Graph& training) {
-  Graph graph = training;
-  for (const auto& [held, next] : training.updates) graph.replace_uses(next, held);
+Graph evaluation_form(const Graph& graph) {
   const std::map<ValueId, ValueId> running = running_statistics(graph);
   Graph out = rebuild(graph, [&](Rebuild& r, const Node& node) {
     if (node.op == "batch_norm") {
@@ -165,7 +169,12 @@ Graph evaluation_form(const Graph& training) {
       r.copy(stored);
       return;
     }
-    if (node.op == "running_statistics") {  // a module that is called twice reads what the first made
+    if (const ValueId held = held_by(graph, node); held != kNoValue) {
+      r.copied[node.outputs[0]] = r.at(held);
+      return;
+    }
+    if (node.op == "running_statistics") {
+      // A module that is called twice reads what its first call made.
       for (size_t i = 0; i < 2; ++i) r.copied[node.outputs[i]] = r.at(node.inputs[i]);
       return;
     }
@@ -217,7 +226,7 @@ std::vector<bool> moves_state(const Graph& graph) {
     const NodeId maker = graph.value(next).producer;
     if (maker < 0) continue;
     out[static_cast<size_t>(maker)] = true;
-    to[static_cast<size_t>(next)] = graph.node(maker).attrs.i("copy", 0) == 0;
+    to[static_cast<size_t>(next)] = !graph.node(maker).attrs.has("copies");
   }
   const auto any = [](const std::vector<ValueId>& ids, const std::vector<bool>& marks) {
     return std::any_of(ids.begin(), ids.end(),

@@ -43,7 +43,7 @@ void measure_test_too(Graph& graph, const std::vector<std::string>& targets);
 /// What validation runs: without dropout; what is kept from step to step is read as it is, and not
 /// what would replace it, which is not computed. Batch normalisations that keep running statistics
 /// normalise by these.
-Graph evaluation_form(const Graph& training);
+Graph evaluation_form(const Graph& graph);
 
 /// bf16 compute: matmul, conv, attention, element-wise and normalisation nodes take and give bf16
 /// (and compute inside in f32); parameters stay f32 and are cast where used; reductions and the

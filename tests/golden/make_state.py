@@ -193,6 +193,102 @@ class Recurrent(nn.Module):
         return mse(self.head(h), y)
 
 
+class Pair(nn.Module):
+    """A discriminator that sees both of a pair, so that spectral norm moves its vectors twice."""
+
+    shape, out = (8,), 4
+
+    def __init__(self):
+        super().__init__()
+        self.d, self.head = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 6)), nn.Linear(6, 4)
+
+    def forward(self, x, y):
+        real, fake = self.d(x), self.d(x.sin())
+        return mse(self.head(torch.tanh(real) - torch.tanh(2 * fake)), y)
+
+
+class Twice(nn.Module):
+    """An average of a layer that is called twice, and reads it as it then is."""
+
+    shape, out = (8,), 4
+
+    class Centre(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, x):
+            if self.training:
+                with torch.no_grad():
+                    self.mean.lerp_(x.mean(0), 0.3)
+            return x - self.mean
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.centre, self.head = nn.Linear(8, 6), self.Centre(), nn.Linear(6, 4)
+
+    def forward(self, x, y):
+        return mse(self.head(torch.tanh(self.centre(self.lin(x)) + self.centre(self.lin(x.sin() * 2)))), y)
+
+
+class Queue(nn.Module):
+    """The last keys, as in MoCo: the loss reads the queue before this batch's keys are in it. It is returned, or the file
+    would not have what becomes of it."""
+
+    shape, out = (8,), 4
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.register_buffer("queue", torch.randn(12, 4))
+
+    def forward(self, x, y):
+        q = F.normalize(self.q(x), dim=1)
+        with torch.no_grad():
+            k = F.normalize(self.k(x), dim=1).detach()
+        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ self.queue.clone().T], 1)
+        if self.training:
+            self.queue.copy_(torch.cat([k, self.queue])[:12])
+        return (logits.logsumexp(1) - logits[:, 0]).mean() + 0.1 * mse(q, y), self.queue
+
+
+class Samples(nn.Module):
+    """A row for each sample goes on from step to step, and the gradient flows through it, though the layer before it has
+    another way to the loss."""
+
+    shape, out = (8,), 4
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.Linear(8, 4), nn.Linear(4, 4)
+        self.register_buffer("state", torch.zeros(4, 4))
+
+    def forward(self, x, y):
+        a = self.cell(x)
+        h = torch.tanh(a + 0.5 * self.state)
+        with torch.no_grad():
+            self.state.copy_(h)
+        return mse(self.head(h) + a, y)
+
+
+class Filled(nn.Module):
+    """A buffer that one number fills."""
+
+    shape, out = (8,), 4
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(8, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x, y):
+        z = self.lin(x)
+        if self.training:
+            with torch.no_grad():
+                self.scale.copy_(0.7 * self.scale.mean() + 0.3 * z.abs().mean())
+        return mse(z / self.scale, y)
+
+
 def loss_of(output):
     return output[0] if isinstance(output, tuple) else output
 
@@ -251,3 +347,9 @@ if __name__ == "__main__":
     record("state_instances", Instances, ("dynamo",))
     record("state_instance", Instance)
     record("state_recurrent", Recurrent, ("dynamo",), fixed=True)
+    record("state_pair", Pair, ("dynamo",))
+    record("state_twice", Twice)
+    record("state_queue", Queue, ("dynamo",))
+    record("state_samples", Samples, ("dynamo",), fixed=True)
+    record("state_filled", Filled, ("dynamo",))
+

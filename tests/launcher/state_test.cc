@@ -54,7 +54,8 @@ void expect_as_recorded(const std::string& model, const std::string& exporter, R
 
 constexpr const char* kModels[] = {"state_averages",  "state_spectral",  "state_momentum",
                                    "state_codebook",  "state_projected", "state_quantile",
-                                   "state_instances", "state_instance"};
+                                   "state_instances", "state_instance",  "state_pair",
+                                   "state_twice",     "state_queue",     "state_filled"};
 
 TEST(State, IsPyTorchsOnOneRank) {
   for (const char* model : kModels) {
