@@ -191,6 +191,12 @@ bool moves_only(const std::string& name) {
   return !is_traced(name) || ops.count(op_of(name)) > 0;
 }
 
+bool reshapes_only(const std::string& name) {
+  static const std::set<std::string> ops = {"flatten", "reshape",     "squeeze",     "unsqueeze",
+                                            "view",    "unsafe_view", "_unsafe_view"};
+  return ops.count(op_of(name)) > 0;
+}
+
 bool computes(const std::string& name) {
   static const std::set<std::string> ops = {
       "sin",      "cos",  "exp",     "log", "neg",    "pow", "sqrt",   "rsqrt",     "sigmoid",

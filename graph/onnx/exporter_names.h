@@ -34,6 +34,9 @@ bool is_traced(const std::string& name);
 /// "val_12" is the exporter's own step, such as a Linear's transposition.
 bool moves_only(const std::string& name);
 
+/// Of these, ops that keep all numbers in their order.
+bool reshapes_only(const std::string& name);
+
 /// Ops of numbers, never of indices.
 bool computes(const std::string& name);
 

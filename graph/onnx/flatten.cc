@@ -244,8 +244,10 @@ void check_names(const std::vector<FlatNode>& nodes, const ::onnx::GraphProto& g
     for (const auto& name : node.proto.output()) {
       if (name.empty()) continue;
       check_name(name, node.label + ": an output");
-      SR_REQUIRE(!is_outer(name), invalid_input, node.label, ": output '", name,
-                 "' has the name of an input or initialiser");
+      SR_REQUIRE(
+          !is_outer(name), invalid_input, node.label, ": output '", name,
+          "' has the name of an input or initialiser; PyTorch's exporter writes that where a "
+          "tensor of the outermost module is called like an operation: rename it there");
       SR_REQUIRE(makers.emplace(name, node.label).second, invalid_input, node.label, ": output '",
                  name, "' is made twice (also by ", makers[name], ")");
     }

@@ -143,6 +143,13 @@ void batch_norm(NodeContext& c) {
   } else {
     const Statistics s = batch_statistics(c, x, mean, variance, 1 - momentum);
     mean = s.mean, variance = s.variance;
+    if (momentum == 0 && b.options.training) {
+      c.note(
+          str("batch normalisation '", b.node_name,
+              "' was exported with momentum 0: validation normalises by the last batch's "
+              "statistics; PyTorch's exporter writes momentum=None so, and its averages over all "
+              "batches are lost"));
+    }
     // Behind the running ones, before opset 14: what was saved for the gradient.
     const V results[] = {s.next_mean, s.next_variance, s.mean, s.variance};
     for (size_t i = 1; i < 5; ++i) {

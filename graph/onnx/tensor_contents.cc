@@ -104,6 +104,18 @@ bool is_sinusoid(const StoredTensor& tensor) {
   return true;
 }
 
+bool has_infinity(const StoredTensor& tensor) {
+  constexpr int64_t kLooked = int64_t{1} << 16;
+  if (!is_float(tensor.type.dtype)) return false;
+  StoredTensor first = tensor;
+  if (first.in_file()) first.type.shape = {std::min(kLooked, tensor.count())};
+  const Tensor x = first.in_file() ? first.load() : first.data;
+  for (int64_t i = 0; i < std::min(kLooked, x.count()); ++i) {
+    if (std::isinf(x.at(i))) return true;
+  }
+  return false;
+}
+
 bool repeats_itself(const StoredTensor& tensor) {
   if (size_of(tensor.stored) < 4 || tensor.count() > kFoldLimit) return false;
   const Tensor x = tensor.load();

@@ -27,6 +27,9 @@ bool transposed_contents(const StoredTensor& a, const StoredTensor& b);
 /// with its padding_idx. Nothing if there is none, or more.
 std::optional<int64_t> row_of_zeros(const StoredTensor& table);
 
+/// Has it an infinity among its first numbers, as a mask that is added has?
+bool has_infinity(const StoredTensor& tensor);
+
 /// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
 /// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
 /// 1).

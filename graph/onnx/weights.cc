@@ -405,6 +405,8 @@ class Decider {
       w.why = "no gradient of the loss reaches it";
     } else if (kinds_.empty() && is_running_statistic(name)) {
       w.why = "a running statistic, by its name";
+    } else if (kinds_.empty() && has_infinity(w.tensor)) {
+      w.why = "it holds infinities, as masks do";
     } else if (from_tf2onnx_ && is_tensorflow_constant(name)) {
       w.why = "a constant of TensorFlow's graph";
     } else if (w.tensor.count() <= 1 && !is_single_weight(name, uses, w)) {
@@ -582,6 +584,16 @@ class Decider {
            });
   }
 
+  /// A vector that the exporter's optimiser gave dims of 1: "view" [1, C, 1, 1] of "gamma".
+  bool is_vector_with_dims(const std::string& name) const {
+    const Shape& shape = out_.by_name.at(name).tensor.type.shape;
+    const std::vector<std::string> sources = quoted_names(folded_.at(name));
+    return std::count_if(shape.begin(), shape.end(), [](int64_t dim) { return dim != 1; }) == 1 &&
+           reshapes_only(name) && std::all_of(sources.begin(), sources.end(), [](const auto& step) {
+             return !is_traced(step) || is_generated(step) || reshapes_only(step);
+           });
+  }
+
   /// What an exporter gave dims of 1, [C, 1, 1], is the vector [C] that the module has, which
   /// weight decay leaves alone.
   void unfold_vectors(std::set<std::string>& reached) {
@@ -589,7 +601,8 @@ class Decider {
     for (const std::string& name : names) {
       const std::vector<std::string> sources = own_sources(name);
       if (sources.size() != 1 || is_initialiser(sources[0]) || kinds_.count(sources[0]) == 0 ||
-          kinds_[sources[0]] != "PARAMETER" || !is_of_channels(name))
+          kinds_[sources[0]] != "PARAMETER" ||
+          (!is_of_channels(name) && !is_vector_with_dims(name)))
         continue;
       StoredTensor vector = out_.by_name[name].tensor;
       vector.type.shape = {vector.count()};

@@ -1,6 +1,8 @@
 // What an export does not tell, but shows signs of: each kind is one note, with the way out.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "graph/onnx/export_doubts.h"
 #include "tests/graph/import_test.h"
 
@@ -145,6 +147,21 @@ TEST_F(OnnxDoubts, LossesOfTwoSidesAreASignOfDetach) {
   b.output("y");
   import(b);
   EXPECT_EQ(notes("'Sub_2' and 'Sub_3', a - b and b - a"), 1);
+}
+
+/// A mask that is added to an attention's scores may well be called "bias".
+TEST_F(OnnxDoubts, OfOlderExportsWhatHoldsInfinitiesDoesNotTrain) {
+  ModelBuilder b = pytorch();
+  const float masked = -std::numeric_limits<float>::infinity();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.floats("bias", {1, 2}, {0, masked});
+  b.node("MatMul", {"x", "a.weight"}, {"z"});
+  b.node("Add", {"z", "bias"}, {"scores"});
+  b.node("Softmax", {"scores"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_TRUE(trains("a.weight"));
+  EXPECT_FALSE(trains("bias"));
 }
 
 /// A batch normalisation of buffers, as detection models have it.

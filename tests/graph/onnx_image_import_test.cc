@@ -253,6 +253,16 @@ TEST_F(OnnxImageImport, ModulesCalledTwiceMoveTheirStatisticsTwice) {
   EXPECT_EQ(graph.value(last.inputs[0]).role, Role::computed);  // what the first call made
 }
 
+/// momentum=None averages over all batches: the older exporter writes the share at the time, 1.
+TEST_F(OnnxImageImport, StatisticsOfTheLastBatchAloneAreNoted) {
+  ModelBuilder b = norm_model(17, {"y", "m", "v"});
+  import(b);
+  EXPECT_FALSE(noted("momentum"));
+  testing::set_float(*b.graph().mutable_node(0), "momentum", 0);
+  import(b);
+  EXPECT_TRUE(noted("'BatchNormalization_0' was exported with momentum 0"));
+}
+
 TEST_F(OnnxImageImport, OneValueAChannelHasNoVariance) {
   expect_refusal(norm_model(17, {"y", "m", "v"}, 1, 1), "use a larger batch");
   options.training = false;

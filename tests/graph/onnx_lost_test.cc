@@ -267,6 +267,30 @@ TEST_F(LostImport, AParameterThatIsGoneWithItsStepIsRefused) {
   EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
 }
 
+/// gamma.view(1, -1, 1, 1) is computed ahead by the newer exporter's optimiser. Begun as equal
+/// numbers it could have been an expand() of one, which its name says it was not.
+TEST_F(LostImport, AVectorThatWasGivenDimsTrainsAsItself) {
+  const auto scaled_by = [&](const std::string& step) {
+    ModelBuilder b;
+    b.model.set_producer_name("pytorch");
+    b.input("x", {2, 3, 4, 4});
+    auto& stored = b.floats(step, {1, 3, 1, 1}, {0.5F, 0.5F, 0.5F});
+    testing::add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from", "['gamma', 'val_0']");
+    b.node("Mul", {"x", step}, {"y"});
+    b.output("y", {2, 3, 4, 4});
+    testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                          "\n# inputs\np_gamma: PARAMETER target='gamma'\nx: USER_INPUT\n\n# "
+                          "outputs\ny: USER_OUTPUT\n");
+    return b;
+  };
+  const Graph graph = import(scaled_by("view"));
+  const ValueId gamma = graph.find("gamma");
+  ASSERT_NE(gamma, kNoValue);
+  EXPECT_EQ(graph.type(gamma).shape, (Shape{3}));
+  EXPECT_TRUE(graph.trainable.at(gamma));
+  EXPECT_NE(refusal(scaled_by("expand")).find("repeats its numbers"), std::string::npos);
+}
+
 /// y of two dropouts of x that were merged; `made`: what lies between.
 ModelBuilder merged_dropouts(bool relu_between) {
   ModelBuilder b;
