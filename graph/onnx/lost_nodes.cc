@@ -187,16 +187,29 @@ class Restorer {
     }
   }
 
+  /// The ops of values that depend on random numbers and that a group reads more often than its
+  /// call names them.
+  std::set<std::string> drawn_ops(const CallGroup& group) const {
+    std::map<std::string, int> reads;
+    for (size_t n : group.nodes) {
+      for (const std::string& name : nodes_[n].proto.input()) reads[name] += drawn_.count(name) > 0;
+    }
+    for (size_t n : group.nodes) {
+      for (const std::string& name : nodes_[n].proto.output()) reads.erase(name);
+    }
+    for (const std::string& value : group.call.values()) --reads[value];
+    std::set<std::string> out;
+    for (const auto& [name, count] : reads) {
+      if (count > 0) out.insert(op_of(name));
+    }
+    return out;
+  }
+
   /// Two dropouts of one value, or two masks of one shape, are equal nodes, of which the optimiser
   /// leaves one: "getitem_2" of a call's arguments is made by none, and "getitem" is read instead.
   void restore_draws(const CallGroup& group) {
     const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
-    std::set<std::string> ops;  // of values that the group reads and that depend on random numbers
-    for (size_t n : group.nodes) {
-      for (const std::string& name : nodes_[n].proto.input()) {
-        if (drawn_.count(name) > 0) ops.insert(op_of(name));
-      }
-    }
+    const std::set<std::string> ops = drawn_ops(group);
     const auto is_merged = [&](const std::string& value) { return ops.count(op_of(value)) > 0; };
     const auto gone = static_cast<size_t>(
         std::count_if(unmatched.values.begin(), unmatched.values.end(), is_merged));

@@ -128,11 +128,13 @@ class Restorer {
   /// Channels of what a convolution or Gemm makes; 0 if the file does not say.
   int64_t channels_of(const ::onnx::NodeProto& node) const {
     const bool last = node.op_type() == "Gemm";
-    for (const auto& info : model_.proto.graph().value_info()) {
-      if (info.name() != node.output(0)) continue;
-      const auto& shape = info.type().tensor_type().shape();
-      const int axis = last ? shape.dim_size() - 1 : 1;
-      return axis >= 0 && axis < shape.dim_size() ? shape.dim(axis).dim_value() : 0;
+    for (const auto* list : {&model_.proto.graph().value_info(), &model_.proto.graph().output()}) {
+      for (const auto& info : *list) {
+        if (info.name() != node.output(0)) continue;
+        const auto& shape = info.type().tensor_type().shape();
+        const int axis = last ? shape.dim_size() - 1 : 1;
+        return axis >= 0 && axis < shape.dim_size() ? shape.dim(axis).dim_value() : 0;
+      }
     }
     return 0;
   }
@@ -263,11 +265,23 @@ class Restorer {
     for (const std::string& value : group.call.values()) called_.insert(names_.tensor_of(value));
     const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
     for (const std::string& value : unmatched.values) {
+      if (!names_.is_left(value) && reads_floats(unmatched.stored)) {
+        gone_steps_.push_back(value);
+        continue;
+      }
       if (with_parameters.count(op_of(value)) == 0) continue;
       const std::vector<std::string> twins = read_by(group, op_of(value));
       if (!unmatched.reads.empty() || !twins.empty()) gone_steps_.push_back(value);
       for (const std::string& twin : twins) refuse_twin(value, twin);
     }
+  }
+
+  /// exp(w) is computed ahead, and of a w of zeros merged with other ones.
+  bool reads_floats(const std::vector<Read>& stored) const {
+    return std::any_of(stored.begin(), stored.end(), [&](const Read& read) {
+      const StoredTensor& tensor = tensor_at(read.name);
+      return is_float(tensor.type.dtype) && tensor.count() > 1;
+    });
   }
 
   /// What the group reads of this op.

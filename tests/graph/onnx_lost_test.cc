@@ -267,6 +267,48 @@ TEST_F(LostImport, AParameterThatIsGoneWithItsStepIsRefused) {
   EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
 }
 
+/// The sizes of what the graph returns stand with its outputs.
+TEST_F(LostImport, TheBiasOfALastLayerIsRestored) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {3, 2});
+  b.floats("w", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+  testing::add_metadata(&b.node("Gemm", {"x", "w"}, {"y"}), "pkg.torch.onnx.fx_node",
+                        "%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default]("
+                        "args = (%x, %p_w, %p_b), kwargs = {})");
+  b.output("y", {3, 4});
+  testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                        "\n# inputs\np_w: PARAMETER target='w'\np_b: PARAMETER target='b'\nx: "
+                        "USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n");
+  const Graph graph = import(b);
+  ASSERT_NE(graph.find("b"), kNoValue);
+  EXPECT_EQ(graph.type(graph.find("b")).shape, (Shape{4}));
+  EXPECT_TRUE(noted("biases of zeros that the exporter removed train again: 'b'"));
+}
+
+/// exp(w) of zeros is computed ahead, and merged with other ones: then nothing names w any more.
+TEST_F(LostImport, AParameterWhoseResultWasMergedWithAConstantIsRefused) {
+  const auto scaled_by = [&](const std::string& factor) {
+    ModelBuilder b;
+    b.model.set_producer_name("pytorch");
+    b.input("x", {3, 2});
+    b.floats("ones", {2}, {1, 1});
+    testing::add_metadata(&b.node("Mul", {"x", "ones"}, {"mul"}), "pkg.torch.onnx.fx_node",
+                          "%mul : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor]("
+                          "args = (%x, %" +
+                              factor + "), kwargs = {})");
+    b.output("mul", {3, 2});
+    testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                          "\n# inputs\np_w: PARAMETER target='w'\nb_ones: BUFFER target='ones' "
+                          "persistent=True\nx: USER_INPUT\n\n# outputs\nmul: USER_OUTPUT\n");
+    return b;
+  };
+  EXPECT_NE(
+      refusal(scaled_by("exp")).find("took out 'exp', and of the parameters 'w' nothing is left"),
+      std::string::npos);
+  EXPECT_EQ(refusal(scaled_by("b_ones")).find("took out"), std::string::npos);
+}
+
 /// gamma.view(1, -1, 1, 1) is computed ahead by the newer exporter's optimiser. Begun as equal
 /// numbers it could have been an expand() of one, which its name says it was not.
 TEST_F(LostImport, AVectorThatWasGivenDimsTrainsAsItself) {
@@ -330,6 +372,30 @@ TEST_F(LostImport, MergedDropoutsDrawAnewOrAreRefused) {
   EXPECT_NE(refusal(merged_dropouts(true)).find("'sub' was called with random numbers of its own"),
             std::string::npos)
       << refusal(merged_dropouts(true));
+}
+
+/// Two values of a group, and one that the exporter took apart: nothing was merged.
+TEST_F(LostImport, DropoutsBeforeAnAttentionThatWasTakenApartAreNotMerged) {
+  ModelBuilder b = merged_dropouts(false);
+  b.graph().clear_node();
+  b.graph().clear_output();
+  const auto call = [&](::onnx::NodeProto& node, const std::string& result, const std::string& of) {
+    testing::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                          "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                              of + ", kwargs = {})");
+  };
+  call(b.node("Dropout", {"x", "ratio", "mode"}, {"getitem"}), "native_dropout",
+       "native_dropout.default](args = (%x, 0.5, True)");
+  b.ints("shape", {2, 64});
+  call(b.node("Reshape", {"getitem", "shape"}, {"view"}), "view",
+       "view.default](args = (%getitem, [2, 64])");
+  call(b.node("Transpose", {"getitem"}, {"val_1"}), "bmm", "bmm.default](args = (%view, %view_1)");
+  call(b.node("MatMul", {"val_1", "getitem"}, {"val_2"}), "bmm",
+       "bmm.default](args = (%view, %view_1)");
+  call(b.node("MatMul", {"view", "getitem"}, {"bmm"}), "bmm",
+       "bmm.default](args = (%view, %view_1)");
+  b.output("bmm", {2, 2});
+  EXPECT_EQ(refusal(b), "");
 }
 
 /// The older exporter writes a plain look-up; a fresh table has zeros where padding_idx is.
