@@ -635,14 +635,26 @@ WeightMap map_weights(const std::string& path, const ImportOptions& options) {
   }
 }
 
-std::vector<SymbolicDim> symbolic_dims(const std::string& path) {
+std::vector<DeclaredInput> declared_inputs(const std::string& path) {
   const importer::ModelFile model = importer::open_model(path);
-  std::vector<SymbolicDim> out;
+  std::vector<DeclaredInput> out;
   for (const auto* input : importer::model_inputs(model)) {
-    if (!input->type().has_tensor_type()) continue;
-    for (int axis = 0; axis < input->type().tensor_type().shape().dim_size(); ++axis) {
-      const std::string name = importer::dim_name(*input, axis);
-      if (!name.empty()) out.push_back({name, input->name(), axis});
+    if (!input->type().has_tensor_type() || !input->type().tensor_type().has_shape()) continue;
+    DeclaredInput& declared = out.emplace_back();
+    declared.name = input->name();
+    const auto& shape = input->type().tensor_type().shape();
+    for (int axis = 0; axis < shape.dim_size(); ++axis)
+      declared.dims.push_back({importer::dim_name(*input, axis), shape.dim(axis).dim_value()});
+  }
+  return out;
+}
+
+std::vector<SymbolicDim> symbolic_dims(const std::string& path) {
+  std::vector<SymbolicDim> out;
+  for (const DeclaredInput& input : declared_inputs(path)) {
+    for (size_t axis = 0; axis < input.dims.size(); ++axis) {
+      const std::string& name = input.dims[axis].symbol;
+      if (!name.empty()) out.push_back({name, input.name, static_cast<int64_t>(axis)});
     }
   }
   return out;

@@ -19,8 +19,10 @@ struct GivenWeights;
 struct ImportOptions {
   std::map<std::string, int64_t> dims;  // symbolic dim -> size; a nameless one is 'input.axis'
   std::optional<int64_t> batch;         // size of every input's symbolic first dim
-  bool training = true;                 // false: Dropout is the identity, indices may be negative
-  uint64_t seed = 0;                    // of dropout masks
+  bool training = true;                 // false: Dropout is the identity
+  /// Indices straight from an input are not negative: who fills it sees to that. Else they may be.
+  bool checked_indices = true;
+  uint64_t seed = 0;  // of dropout masks
 
   /// Batch normalisations that were exported in inference form: as they are, unless the export's
   /// metadata says that the model was in training mode; or all by the batch's own statistics.
@@ -102,6 +104,18 @@ struct ImportReport {
 /// file and unsupported for what has no lowering, naming file, node, operator and opset.
 Graph import_onnx(const std::string& path, const ImportOptions& options,
                   ImportReport* report = nullptr);
+
+/// An input as the file declares it.
+struct DeclaredInput {
+  struct Dim {
+    std::string symbol;  // as ImportOptions::dims names it; "": it has a size
+    int64_t size = 0;
+  };
+  std::string name;
+  std::vector<Dim> dims;
+};
+/// Those that are tensors with a shape, in the file's order.
+std::vector<DeclaredInput> declared_inputs(const std::string& path);
 
 /// The symbolic dims of a model's inputs, in order of appearance.
 struct SymbolicDim {

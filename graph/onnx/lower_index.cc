@@ -38,7 +38,7 @@ V normalise_indices(NodeContext& c, V indices, int64_t size) {
     if (!negative) return indices;
     return b.constant(convert(Tensor::from(known->shape(), values, DType::i64), dtype));
   }
-  if (b.options.training && straight_from_batch(b.graph, b.id(indices))) return indices;
+  if (b.options.checked_indices && straight_from_batch(b.graph, b.id(indices))) return indices;
   const V zero = b.scalar(0, dtype);
   return b.add("where", {b.add("less", {indices, zero}),
                          b.with("add", indices, static_cast<double>(size)), indices});
@@ -178,7 +178,7 @@ V normalise_nd(NodeContext& c, V indices, int64_t first, const Shape& dims) {
                  size);
     }
   }
-  if (b.known(indices) == nullptr && b.options.training &&
+  if (b.known(indices) == nullptr && b.options.checked_indices &&
       straight_from_batch(b.graph, b.id(indices)))
     return indices;
   std::vector<int64_t> sizes(dims.begin() + first, dims.begin() + first + k);

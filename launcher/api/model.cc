@@ -210,24 +210,6 @@ OptimizerOptions optimizer_options(const ModelOptions& options) {
   return out;
 }
 
-void check_options(const ModelOptions& o) {
-  SR_REQUIRE(o.dtype == "f32" || o.dtype == "bf16", invalid_input, "dtype '", o.dtype,
-             "' is not one of f32, bf16");
-  auto in_range = [](const char* name, double value, double low, double high) {
-    SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value,
-               ", wanted at least ", low, " and below ", high);
-  };
-  in_range("beta1", o.beta1, 0, 1);
-  in_range("beta2", o.beta2, 0, 1);
-  in_range("momentum", o.momentum, 0, 1);
-  in_range("eps", o.eps, 0, 1);
-  in_range("weight decay", o.weight_decay, 0, 1e6);
-  in_range("clip", clip_of(o), 0, 1e30);
-  SR_REQUIRE(o.weights_except.empty() || !o.weights.empty(), invalid_input, "--weights-except '",
-             o.weights_except[0], "': wants --weights with it");
-  SR_REQUIRE(!o.batch || *o.batch >= 1, invalid_input, "batch is ", *o.batch, ", wanted 1 or more");
-}
-
 std::string fusion_note(const FusionCounts& counts) {
   std::string out;
   auto add = [&](int count, const char* what) {
@@ -332,10 +314,38 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
     impl.parameters.push_back({p.name, to_string(p.type), p.why, false});
 }
 
-/// `first`: before the other ranks, for which it looks at what takes long.
+}  // namespace
+
+void check_model_options(const ModelOptions& o) {
+  SR_REQUIRE(o.dtype == "f32" || o.dtype == "bf16", invalid_input, "dtype '", o.dtype,
+             "' is not one of f32, bf16");
+  auto in_range = [](const char* name, double value, double low, double high) {
+    SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value,
+               ", wanted at least ", low, " and below ", high);
+  };
+  in_range("beta1", o.beta1, 0, 1);
+  in_range("beta2", o.beta2, 0, 1);
+  in_range("momentum", o.momentum, 0, 1);
+  in_range("eps", o.eps, 0, 1);
+  in_range("weight decay", o.weight_decay, 0, 1e6);
+  in_range("clip", clip_of(o), 0, 1e30);
+  SR_REQUIRE(o.weights_except.empty() || !o.weights.empty(), invalid_input, "--weights-except '",
+             o.weights_except[0], "': wants --weights with it");
+  SR_REQUIRE(!o.batch || *o.batch >= 1, invalid_input, "batch is ", *o.batch, ", wanted 1 or more");
+}
+
+void take_weights(ModelOptions& options, ImportOptions& import, bool first) {
+  if (options.weights.empty()) return;
+  options.weights = weights_meant(options.weights);
+  import.weights =
+      std::make_shared<GivenWeights>(find_weights(options.weights, options.weights_except, first));
+}
+
+namespace {
+
 std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options, bool first) {
   const double begin = thread_seconds();
-  check_options(options);
+  check_model_options(options);
   for (const std::string& library : options.ops) load_ops(library);
   bind_to_data(path, options);
   auto impl = std::make_unique<Model::Impl>();
@@ -351,11 +361,8 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
     import.batch = kDefaultBatch;
     impl->notes.push_back(str("batch: ", kDefaultBatch, " (assumed; set it with --batch)"));
   }
-  if (!options.weights.empty()) {
-    impl->options.weights = options.weights = weights_meant(options.weights);
-    import.weights = std::make_shared<GivenWeights>(
-        find_weights(options.weights, options.weights_except, first));
-  }
+  take_weights(options, import, first);
+  impl->options.weights = options.weights;
   bool one_batch = false;
   if (import.contents) import.contents = noting(import.contents, one_batch);
   Graph graph = import_onnx(path, import, &report);
@@ -390,13 +397,14 @@ const std::vector<std::string>& Model::notes() const { return impl_->notes; }
 const std::vector<ParameterInfo>& Model::parameters() const { return impl_->parameters; }
 std::string Model::graph_text() const { return to_string(impl_->train); }
 
-Model load_model(World& world, const std::string& path, const ModelOptions& options) {
+Model build_on_all(World& world,
+                   const std::function<std::unique_ptr<Model::Impl>(bool first)>& build) {
   std::unique_ptr<Model::Impl> impl;
   decide_on_rank0(world, [&] {
-    impl = build(path, options, true);
+    impl = build(true);
     return std::string();
   });
-  if (!impl) impl = at_boundary([&] { return build(path, options, false); });
+  if (!impl) impl = at_boundary([&] { return build(false); });
   nlohmann::json given = origin_json({"", "", impl->options, 1});
   for (const char* path : {"path", "ops", "data"}) given.erase(path);  // each machine's own
   require_same(world, "load_model", given);
@@ -409,6 +417,10 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
     });
   }
   return Model(std::move(impl));
+}
+
+Model load_model(World& world, const std::string& path, const ModelOptions& options) {
+  return build_on_all(world, [&](bool first) { return build(path, options, first); });
 }
 
 }  // namespace shardrun

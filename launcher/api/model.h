@@ -1,6 +1,8 @@
 // Model's inside: the training step and the validation step as Graphs.
 #pragma once
 
+#include <functional>
+
 #include "graph/graph.h"
 #include "graph/onnx/import.h"
 #include "shardrun/shardrun.h"
@@ -10,6 +12,12 @@ namespace shardrun {
 /// What import is asked for. Throws invalid_input for words that it does not know.
 ImportOptions import_options(const ModelOptions& options);
 
+/// Throws invalid_input for numbers and words that no model takes.
+void check_model_options(const ModelOptions& options);
+/// Finds ModelOptions::weights, where there are any. `first`: on rank 0, which looks at all of
+/// them.
+void take_weights(ModelOptions& options, ImportOptions& import, bool first);
+
 struct Model::Impl {
   std::string path;
   ModelOptions options;
@@ -17,9 +25,15 @@ struct Model::Impl {
   Graph evaluation;  // forward and loss, without dropout; same parameters by name
   std::vector<std::string> notes;
   std::vector<ParameterInfo> parameters;
+  std::vector<std::string> outputs;  // of a forward pass: what the file calls train.outputs
   /// What the graphs hold as constants, of which ModelOptions::weights gave other numbers.
   std::vector<std::string> given_constants;
   double import_seconds = 0;  // processor time from the file to these graphs
 };
+
+/// `build` on rank 0, then on every other process, and a look whether all got the same. `first`:
+/// before the others, for which rank 0 looks at what takes long.
+Model build_on_all(World& world,
+                   const std::function<std::unique_ptr<Model::Impl>(bool first)>& build);
 
 }  // namespace shardrun

@@ -5,6 +5,9 @@
 #include <limits>
 
 #include "exec/checkpoint/folder.h"
+#include "shardrun/inference.h"
+#include "train_options.h"
+#include "world.h"
 
 namespace shardrun {
 namespace {
@@ -72,6 +75,35 @@ std::string find_resumed(const Model::Impl& model, const TrainOptions& options) 
   check_model(resumed.checkpoint, resumed.state, model);
   metrics_to_go_on(options.metrics, resumed.state.metrics);
   return path;
+}
+
+Resumed open_newest(const std::string& path) { return open_or_offer_older(newest_in(path, false)); }
+
+void restore_or_offer_older(const Checkpoint& checkpoint, Communicator& comm,
+                            const std::function<void()>& restore) {
+  try {
+    restore();
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::comm) throw;
+    std::string sentence;
+    if (comm.rank() == 0) sentence = with_older(e.what(), checkpoint.path());
+    broadcast_text(comm, sentence, 0);
+    throw Failure(Failure::Kind::call, sentence, true);
+  }
+}
+
+TrainedRun read_trained_run(const std::string& path) {
+  return at_boundary([&] {
+    const Resumed resumed = open_newest(path);
+    TrainedRun out;
+    out.checkpoint = resumed.checkpoint.path();
+    out.step = resumed.state.step;
+    const std::string origin = str(out.checkpoint, "/", Manifest::kFile, ": run.options");
+    out.model = model_options_of(resumed.state.options, origin);
+    out.train = read_learning_options(resumed.state.options, origin);
+    out.train.resume = out.checkpoint;
+    return out;
+  });
 }
 
 Resumed open_resumed(const std::string& path) {

@@ -1,6 +1,7 @@
 // Finding the checkpoint that a run goes on from.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "exec/checkpoint/reader.h"
@@ -20,8 +21,15 @@ struct Resumed {
   Checkpoint checkpoint;
   RunState state;
 };
+/// The checkpoint that a path means: that one, or of a folder the newest. Throws invalid_input:
+/// there is none, or it is damaged, with the newest whole one before it.
+Resumed open_newest(const std::string& path);
 /// One that find_resumed has looked at.
 Resumed open_resumed(const std::string& path);
+/// `restore` reads the checkpoint into a rank's shards; where it is damaged every rank throws the
+/// same Failure(call), with the newest whole one before it. Collective.
+void restore_or_offer_older(const Checkpoint& checkpoint, Communicator& comm,
+                            const std::function<void()>& restore);
 /// "DIR/step-00000100: goes on at step 101 of 2000", and what the call asks for otherwise.
 std::string describe(const Resumed& resumed, const RunState& now, int64_t steps);
 

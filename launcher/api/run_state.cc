@@ -112,6 +112,15 @@ json options_of(const ModelOptions& model, const TrainOptions& train, const json
   return out;
 }
 
+ModelOptions model_options_of(const json& options, const std::string& origin) {
+  json fields = origin_json({"", "", ModelOptions(), 1});
+  for (auto& [name, value] : fields.items()) {
+    if (options.contains(name)) value = options[name];
+  }
+  if (options.contains("model's seed")) fields["seed"] = options["model's seed"];
+  return read_origin(fields, origin).options;
+}
+
 std::string differences(const json& now, const json& was) {
   std::string out;
   const auto add = [&](const std::string& name) {

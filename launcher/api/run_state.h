@@ -40,6 +40,9 @@ RunState read_run_state(const nlohmann::json& object, const std::string& origin)
 /// What a run was asked for, as far as its numbers depend on it: not files, ranks or plans.
 nlohmann::json options_of(const ModelOptions& model, const TrainOptions& train,
                           const nlohmann::json& data);
+/// The model's part of what options_of wrote; an option that it lacks has its default. Throws
+/// invalid_input, with `origin` in front.
+ModelOptions model_options_of(const nlohmann::json& options, const std::string& origin);
 /// What two runs were asked for otherwise: "lr 0.001 (was 0.0003), steps 2000 (was 1000)"; "" if
 /// nothing.
 std::string differences(const nlohmann::json& now, const nlohmann::json& was);

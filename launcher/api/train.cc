@@ -99,18 +99,10 @@ class RankRun {
     return call.see || !call.options.profile.empty() || call.options.profile_summary;
   }
 
-  /// Where the checkpoint is damaged, every rank says so, and which is the newest whole one before.
   void restore(const Resumed& resumed) {
     validation_.restore(resumed.state);
-    try {
-      trainer_.restore(resumed.checkpoint);
-    } catch (const Error& e) {
-      if (e.kind() == ErrorKind::comm) throw;
-      std::string sentence;
-      if (leader_) sentence = with_older(e.what(), resumed.checkpoint.path());
-      broadcast_text(comm_, sentence, 0);
-      throw Failure(Failure::Kind::call, sentence, true);
-    }
+    restore_or_offer_older(resumed.checkpoint, comm_,
+                           [&] { trainer_.restore(resumed.checkpoint); });
   }
 
   /// Does the run write to the folder that it was resumed from?

@@ -34,6 +34,25 @@ void check_options(const TrainOptions& o) {
              ", wanted 0 to below 1");
 }
 
+/// In one list for both directions.
+template <class Options, class Visit>
+void each_learning_option(Options& o, Visit&& visit) {
+  visit("augment", o.augment);
+  visit("normalise", o.normalise);
+  visit("sort_edges", o.sort_edges);
+  visit("target_shift", o.target_shift);
+  visit("steps", o.steps);
+  visit("lr", o.lr);
+  visit("min_lr", o.min_lr);
+  visit("schedule", o.schedule);
+  visit("warmup", o.warmup);
+  visit("eval_every", o.eval_every);
+  visit("eval_batches", o.eval_batches);
+  visit("validation", o.validation);
+  visit("patience", o.patience);
+  visit("seed", o.seed);
+}
+
 /// What has to be the same on every rank. Where files lie is each machine's own, and the first
 /// rank alone writes metrics; checkpoints are in one folder.
 nlohmann::json given(const TrainOptions& o) {
@@ -72,21 +91,25 @@ void check_checkpoint_folder(World& world, const std::string& folder) {
 
 }  // namespace
 
-nlohmann::json learning_options(const TrainOptions& o) {
-  return {{"augment", o.augment},
-          {"normalise", o.normalise},
-          {"sort_edges", o.sort_edges},
-          {"target_shift", o.target_shift},
-          {"steps", o.steps},
-          {"lr", o.lr},
-          {"min_lr", o.min_lr},
-          {"schedule", o.schedule},
-          {"warmup", o.warmup},
-          {"eval_every", o.eval_every},
-          {"eval_batches", o.eval_batches},
-          {"validation", o.validation},
-          {"patience", o.patience},
-          {"seed", o.seed}};
+nlohmann::json learning_options(const TrainOptions& options) {
+  nlohmann::json out = nlohmann::json::object();
+  each_learning_option(options, [&](const char* name, const auto& value) { out[name] = value; });
+  return out;
+}
+
+TrainOptions read_learning_options(const nlohmann::json& options, const std::string& origin) {
+  TrainOptions out;
+  each_learning_option(out, [&](const char* name, auto& value) {
+    const auto found = options.find(name);
+    if (found == options.end()) return;
+    try {
+      found->get_to(value);
+    } catch (const nlohmann::json::exception&) {
+      fail(ErrorKind::invalid_input, origin, ".", name, " is ", found->dump().substr(0, 40),
+           ", which is of another kind");
+    }
+  });
+  return out;
 }
 
 Schedule make_schedule(const TrainOptions& options) {

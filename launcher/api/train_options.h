@@ -10,6 +10,9 @@ namespace shardrun {
 
 /// Those that a run's numbers depend on, by name; not files, nor what is printed.
 nlohmann::json learning_options(const TrainOptions& options);
+/// Back from there; one that is missing has its default. Throws invalid_input, with `origin` in
+/// front, where one is of another kind.
+TrainOptions read_learning_options(const nlohmann::json& options, const std::string& origin);
 
 /// Throws invalid_input if it cannot be followed.
 Schedule make_schedule(const TrainOptions& options);

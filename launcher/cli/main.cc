@@ -16,10 +16,12 @@
 
 #include "bench.h"
 #include "child.h"
+#include "evaluate_command.h"
 #include "model_command.h"
 #include "options.h"
 #include "recipe.h"
 #include "report.h"
+#include "run_command.h"
 #include "run_report.h"
 #include "signals.h"
 
@@ -340,6 +342,12 @@ int run(int argc, char** argv) {
   add_model_options(*verify_command, args);
   add_plan_options(*verify_command, args);
   add_train_options(*verify_command, args);
+  CLI::App* evaluate_command = app.add_subcommand(
+      "evaluate", "Loss, accuracy and perplexity of a checkpoint, or of a model as it stands");
+  add_evaluate_options(*evaluate_command, args);
+  CLI::App* run_command = app.add_subcommand(
+      "run", "A model's outputs for the arrays of a file: the forward pass alone");
+  RunCommand forward(*run_command, args);
   CLI::App* solve_command = app.add_subcommand("solve", "Solve a planning problem in a file");
   add_solve_options(*solve_command, args);
   Explain explain;
@@ -383,9 +391,9 @@ int run(int argc, char** argv) {
 
   refuse_empty_and_wrapped(app);
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train", "plan",   "verify",    "explain",
-                                        "model", "solve",  "calibrate", "bench",
-                                        "-h",    "--help", "--version"};
+  const std::vector<std::string> own = {"train",   "plan",   "verify",   "evaluate",  "run",
+                                        "explain", "model",  "solve",    "calibrate", "bench",
+                                        "-h",      "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -396,8 +404,13 @@ int run(int argc, char** argv) {
   };
   try {
     parse(words);
-    for (const CLI::App* command : {train_command, plan_command, verify_command}) {
-      if (!command->parsed()) continue;
+    if (evaluate_command->parsed() && !args.resume.empty()) {
+      take_options_of_run(args);
+      parse(words);
+    }
+    for (const CLI::App* command :
+         {train_command, plan_command, verify_command, evaluate_command}) {
+      if (!command->parsed() || (command == evaluate_command && !args.resume.empty())) continue;
       const Recipe recipe = add_recipe(*command, words, args.model);
       args.recipe = recipe.told;
       if (recipe.words != words) parse(recipe.words);
@@ -414,14 +427,15 @@ int run(int argc, char** argv) {
     return status == 0 ? 0 : refuse(err.str());
   }
 
-  const bool runs_on_all =
-      train_command->parsed() || verify_command->parsed() || calibrate_command->parsed();
+  const bool runs_on_all = train_command->parsed() || verify_command->parsed() ||
+                           evaluate_command->parsed() || run_command->parsed() ||
+                           calibrate_command->parsed();
   try {  // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
       throw Failure(Failure::Kind::call,
                     "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-                    "explain, model, solve, calibrate, bench; --help tells more");
+                    "evaluate, run, explain, model, solve, calibrate, bench; --help tells more");
     }
     if (runs_on_all && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call,
@@ -455,8 +469,8 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    if (verify_command->parsed() && !args.ranks && launched_processes() <= 1 &&
-        !args.plan.plan_file.empty())
+    if ((verify_command->parsed() || evaluate_command->parsed()) && !args.ranks &&
+        launched_processes() <= 1 && !args.plan.plan_file.empty())
       args.ranks = read_planned_model(args.plan.plan_file).ranks;
     if (train_command->parsed()) stop_on_signals(signal_named(args.checkpoint_signal));
     World world = runs_on_all
@@ -472,6 +486,8 @@ int run(int argc, char** argv) {
         run_plan(world, args);
       }
       if (verify_command->parsed()) run_verify(world, args);
+      if (evaluate_command->parsed()) run_evaluate(world, args);
+      if (run_command->parsed()) forward.run(world);
       if (calibrate_command->parsed()) run_calibrate(world, measure);
       return 0;
     } catch (const std::exception& e) {

@@ -44,7 +44,9 @@ void add_model_options(CLI::App& app, Arguments& args) {
   add_step_options(app, args);
 }
 
-void add_step_options(CLI::App& app, Arguments& args) {
+namespace {
+
+void add_shared_options(CLI::App& app, Arguments& args) {
   ModelOptions& o = args.model_options;
   app.add_option("--dim", args.dims, "Bind a symbolic dim: NAME=SIZE (repeatable)")
       ->allow_extra_args(false);
@@ -52,6 +54,29 @@ void add_step_options(CLI::App& app, Arguments& args) {
                  "Size of the inputs' first dim where it is symbolic (default 8)");
   app.add_option("--ops", o.ops, "Load a library of ops of your own (docs/ops.md; repeatable)")
       ->allow_extra_args(false);
+  app.add_option("--weights", o.weights,
+                 "Begin with these weights: a safetensors file, a folder of some, an ONNX file, a "
+                 "checkpoint (docs/training.md)");
+  app.add_option("--weights-except", o.weights_except,
+                 "Tensors of either side whose name matches begin as the model has them "
+                 "(repeatable)")
+      ->allow_extra_args(false);
+  app.add_option("--dtype", o.dtype, "Compute type: f32 or bf16 (weights are f32)")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_call_options(CLI::App& app, Arguments& args) {
+  app.add_option("model", args.model, "The model, an ONNX file")->required();
+  add_shared_options(app, args);
+  app.add_option("--seed", args.train.seed, "What a model draws besides dropout follows from it")
+      ->capture_default_str();
+}
+
+void add_step_options(CLI::App& app, Arguments& args) {
+  ModelOptions& o = args.model_options;
+  add_shared_options(app, args);
   app.add_option("--loss", o.loss,
                  "cross-entropy or mse on the first output, where no output is the loss itself");
   app.add_option(
@@ -67,13 +92,6 @@ void add_step_options(CLI::App& app, Arguments& args) {
   app.add_option("--train-only", o.train_only,
                  "Train parameters whose name matches, and no others (repeatable)")
       ->allow_extra_args(false);
-  app.add_option("--weights", o.weights,
-                 "Begin with these weights: a safetensors file, a folder of some, an ONNX file, a "
-                 "checkpoint (docs/training.md)");
-  app.add_option("--weights-except", o.weights_except,
-                 "Tensors of either side whose name matches begin as the model has them "
-                 "(repeatable)")
-      ->allow_extra_args(false);
   app.add_option("--shared", o.shared,
                  "Weights that an exporter merged because they were equal: keep or split");
   app.add_option("--mode", o.mode,
@@ -81,8 +99,6 @@ void add_step_options(CLI::App& app, Arguments& args) {
                  "exported in inference form");
   app.add_option("--running-statistics", o.running_statistics,
                  "What the running variance averages: pytorch (unbiased) or onnx (population)")
-      ->capture_default_str();
-  app.add_option("--dtype", o.dtype, "Compute type: f32 or bf16 (weights are f32)")
       ->capture_default_str();
   app.add_option("--optimizer", o.optimizer, "adamw, adam or sgd")->capture_default_str();
   app.add_option("--beta1", o.beta1)->capture_default_str();
@@ -103,7 +119,7 @@ void add_step_options(CLI::App& app, Arguments& args) {
                "Print what was recognised, and the table of parameters");
 }
 
-void add_plan_options(CLI::App& app, Arguments& args) {
+void add_machine_options(CLI::App& app, Arguments& args) {
   PlanRequest& o = args.plan;
   app.add_option("--ranks", args.ranks,
                  "Without an MPI launcher: run this many ranks as threads (plan: plan for them)");
@@ -126,10 +142,6 @@ void add_plan_options(CLI::App& app, Arguments& args) {
                  "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices "
                  "have); where it "
                  "runs no more than its share of the machine or GPU");
-  app.add_option("--recompute", o.recompute,
-                 "auto: compute results of the forward pass again in the backward pass where a "
-                 "rank's memory cannot keep them, if that takes the least time; or never")
-      ->capture_default_str();
   app.add_option("--cluster", o.cluster,
                  "What to plan for: host (this machine), v100-32, a100-80, h100 or h200 (a node of "
                  "8), h100:4 (4 nodes), or a JSON file");
@@ -137,18 +149,30 @@ void add_plan_options(CLI::App& app, Arguments& args) {
          "--plan-seconds", o.solve_seconds,
          "Work of the planner's search: about so many seconds of a core, but the same on each")
       ->capture_default_str();
+}
+
+void add_plan_options(CLI::App& app, Arguments& args) {
+  PlanRequest& o = args.plan;
+  add_machine_options(app, args);
+  app.add_option("--recompute", o.recompute,
+                 "auto: compute results of the forward pass again in the backward pass where a "
+                 "rank's memory cannot keep them, if that takes the least time; or never")
+      ->capture_default_str();
   app.add_option("--plan", o.plan_file, "Take the plan from this file instead of planning");
 }
 
-void add_train_options(CLI::App& app, Arguments& args) {
-  TrainOptions& o = args.train;
+void add_timeout_option(CLI::App& app, Arguments& args) {
   app.add_option("--timeout", args.timeout,
                  "End the job when a rank has waited so many seconds for others; 0: never "
                  "(default: 600)");
+}
+
+void add_data_options(CLI::App& app, Arguments& args) {
+  TrainOptions& o = args.train;
+  add_timeout_option(app, args);
   app.add_option("--data", o.data,
                  "text:FILE, tokens:FILE.bin, npy:X.npy,Y.npy, npz:FILE, idx:IMAGES,LABELS, "
                  "cifar:FOLDER (default: synthetic batches)");
-  app.add_option("--augment", o.augment, "Images: crop=PIXELS, flip, or both with a comma");
   app.add_option("--normalise", o.normalise,
                  "rows (of a matrix, to a sum of 1), data (images, to mean 0 and deviation 1), or "
                  "MEAN/DEVIATION, a number for each channel");
@@ -158,16 +182,22 @@ void add_train_options(CLI::App& app, Arguments& args) {
          "text: and tokens: by how many tokens targets are behind the inputs: 0 or 1; auto: "
          "1, or 0 where the model's loss shifts them itself")
       ->capture_default_str();
+  app.add_option("--eval-batches", o.eval_batches,
+                 "Batches a validation (default: all, at most 200)");
+  app.add_option("--validation", o.validation, "Share of the data kept for validation")
+      ->capture_default_str();
+}
+
+void add_train_options(CLI::App& app, Arguments& args) {
+  TrainOptions& o = args.train;
+  add_data_options(app, args);
+  app.add_option("--augment", o.augment, "Images: crop=PIXELS, flip, or both with a comma");
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--lr", o.lr, "Learning rate")->capture_default_str();
   app.add_option("--min-lr", o.min_lr, "Where the schedule ends")->capture_default_str();
   app.add_option("--schedule", o.schedule, "constant, linear or cosine")->capture_default_str();
   app.add_option("--warmup", o.warmup, "Steps of linear warm-up")->capture_default_str();
   app.add_option("--eval-every", o.eval_every, "Validate every so many steps (and at the end)");
-  app.add_option("--eval-batches", o.eval_batches,
-                 "Batches a validation (default: all, at most 200)");
-  app.add_option("--validation", o.validation, "Share of the data kept for validation")
-      ->capture_default_str();
   app.add_option(
       "--patience", o.patience,
       "Stop after so many validations with neither a lower loss nor a higher accuracy than "

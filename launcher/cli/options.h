@@ -39,8 +39,15 @@ int64_t parse_bytes(const std::string& text, const std::string& flag);
 void add_model_options(CLI::App& app, Arguments& args);
 /// The same without the model itself.
 void add_step_options(CLI::App& app, Arguments& args);
+/// The model, and of its options those that a call of it takes, without loss and optimizer.
+void add_call_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
+/// Of these, those that say where it runs and what a plan may use, for a forward pass.
+void add_machine_options(CLI::App& app, Arguments& args);
+void add_timeout_option(CLI::App& app, Arguments& args);
 void add_train_options(CLI::App& app, Arguments& args);
+/// Of these, those that say which data there are and what of them is for validation.
+void add_data_options(CLI::App& app, Arguments& args);
 /// What only a run that trains writes.
 void add_checkpoint_options(CLI::App& app, Arguments& args);
 void add_output_options(CLI::App& app, Arguments& args);

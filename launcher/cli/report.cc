@@ -50,6 +50,13 @@ void print_model(const Model& model, bool verbose) {
   }
 }
 
+void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_t>& allocated) {
+  for (size_t r = 0; r < allocated.size(); ++r) {
+    std::printf("rank %zu: predicted %s, allocated %s\n", r, bytes_text(predicted[r]).c_str(),
+                bytes_text(allocated[r]).c_str());
+  }
+}
+
 namespace {
 
 /// Does a person watch? mpirun gives its ranks a terminal of its own and passes on what they print,
@@ -145,11 +152,7 @@ void Progress::finish(const TrainReport& report) {
     std::printf("test, of that step: loss %.4f%s\n", *best_.test_loss,
                 accuracy_text(best_.test_accuracy).c_str());
   }
-  for (size_t r = 0; r < report.allocated_bytes.size(); ++r) {
-    std::printf("rank %zu: predicted %s, allocated %s\n", r,
-                bytes_text(report.predicted_bytes[r]).c_str(),
-                bytes_text(report.allocated_bytes[r]).c_str());
-  }
+  print_bytes(report.predicted_bytes, report.allocated_bytes);
 }
 
 int launched_processes() {

@@ -7,6 +7,9 @@ namespace shardrun::cli {
 
 void print_model(const Model& model, bool verbose);
 
+/// "rank 0: predicted …, allocated …", a line for each rank.
+void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_t>& allocated);
+
 /// A progress bar on a terminal; on a pipe about twenty plain lines. Of many validations and
 /// checkpoints, too, about twenty are told; failures always are, on stderr.
 class Progress {

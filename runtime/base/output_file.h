@@ -19,6 +19,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   std::ostream& stream();
+  /// Where what is written goes meanwhile; "": it is written as it stands.
+  const std::string& beside() const { return beside_; }
   /// Throws Error(device) if anything could not be written.
   void finish();
 

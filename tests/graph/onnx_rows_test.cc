@@ -22,7 +22,8 @@ class OnnxRows : public ::testing::Test {
 
   OnnxRows() {
     options.evaluate = run_reference;
-    options.training = false;  // negative indices are legal then
+    options.training = false;
+    options.checked_indices = false;
   }
 
   /// data [4, 3] op updates [6, 3] through `indices`, which repeat the rows along the columns.
