@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "collectives/job.h"
 
 namespace shardrun {
 
@@ -25,6 +26,12 @@ struct Memory {
   std::string why_private;  // why peers on this machine cannot reach it; "": they can, or are none
 };
 
+/// Who a communicator's ranks are in their job, in its order; without `job` they are all there are.
+struct Members {
+  std::shared_ptr<Job> job;
+  std::vector<int> ranks;
+};
+
 /// Counts are elements. Calls are collective: every rank of the group makes the same calls in the
 /// same order, and a call returns when this rank's result is complete and its input may be reused.
 /// One communicator serves one call at a time. Zero counts are legal everywhere.
@@ -33,14 +40,16 @@ struct Memory {
 /// at the end, so that every rank of every backend gets bitwise the same result each run.
 /// Example, 3 ranks, all_reduce(sum) of bf16: bf16((f32(a0) + f32(a1)) + f32(a2)).
 ///
-/// Errors are Error(comm) with the operation and the rank named; a communicator that threw one can
-/// only be aborted or destroyed. `staging` is scratch, 64-byte aligned, of the size that
-/// reduce_scatter_staging_bytes or all_reduce_staging_bytes says; it may be null where that is 0.
+/// Errors are Error(comm) with the operation and the ranks named, by their numbers in the job; a
+/// communicator that threw one can only be aborted or destroyed. `staging` is scratch, 64-byte
+/// aligned, of the size that reduce_scatter_staging_bytes or all_reduce_staging_bytes says; it may
+/// be null where that is 0.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  virtual const Members& members() const;
 
   /// recv = concatenation of the ranks' `counts[r]` elements. `send` may be recv + this rank's
   /// offset.
@@ -90,9 +99,9 @@ class Communicator {
   /// group's communicator, or null if it is in none.
   virtual std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) = 0;
 
-  /// A call that waits longer than this for its peers throws Error(comm) naming the operation, this
-  /// rank and the ranks that are missing. 0: wait for ever. Communicators split off later inherit
-  /// it.
+  /// A call that waits longer than this for its peers throws Error(comm) naming the operation, its
+  /// bytes, this rank and the ranks that do not wait themselves (blame in collectives/job.h). 0:
+  /// wait for ever. Communicators split off later inherit it.
   virtual void set_timeout(double seconds) = 0;
   static constexpr double kDefaultTimeout = 600;
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "collectives/job.h"
 #include "collectives/wait.h"
 
 namespace shardrun {
@@ -40,7 +41,8 @@ void Meeting::end() noexcept {
   release();
 }
 
-Meeting::Outcome Meeting::wait(int size, double seconds, bool polls, bool first) {
+Meeting::Outcome Meeting::wait(int size, double seconds, bool polls, bool first,
+                               const Waits& waits) {
   uint32_t seen = released_;
   uint64_t before = arrived_;
   do {
@@ -77,9 +79,9 @@ Meeting::Outcome Meeting::wait(int size, double seconds, bool polls, bool first)
       release();
       return arrived % 2 == 1 ? Outcome::ended : Outcome::timed_out;
     }
+    if (waits) waits();
     ++sleepers_;
-    if (released_ == seen)
-      sleep_while(released_, seen, seconds > 0 ? std::min(1.0, seconds / 8) : 1.0);
+    if (released_ == seen) sleep_while(released_, seen, WaitClock::tick(seconds));
     --sleepers_;
   }
 }

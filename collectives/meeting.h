@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 namespace shardrun {
 
@@ -16,13 +17,19 @@ class Meeting {
   /// The first of a call. Once end() was called, or somebody's time was up, nobody comes together
   /// here any more: either all that are wanted have met, or each of them, also who comes later,
   /// hears that it has ended.
-  Outcome enter(int size, double seconds, bool polls) { return wait(size, seconds, polls, true); }
+  /// `waits`, if there is one, is called now and then by a rank that has to wait for long.
+  using Waits = std::function<void()>;
+  Outcome enter(int size, double seconds, bool polls, const Waits& waits = nullptr) {
+    return wait(size, seconds, polls, true, waits);
+  }
   /// A later one of the same call, which end() leaves alone.
-  Outcome meet(int size, double seconds, bool polls) { return wait(size, seconds, polls, false); }
+  Outcome meet(int size, double seconds, bool polls, const Waits& waits = nullptr) {
+    return wait(size, seconds, polls, false, waits);
+  }
   void end() noexcept;
 
  private:
-  Outcome wait(int size, double seconds, bool polls, bool first);
+  Outcome wait(int size, double seconds, bool polls, bool first, const Waits& waits);
   void release() noexcept;
 
   alignas(64) std::atomic<uint64_t> arrived_{0};  // twice as many as ever came; odd once ended

@@ -177,37 +177,63 @@ int64_t sum_of(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-std::string call_name(std::string_view operation, int rank, int size) {
-  return str(operation, " on rank ", rank, " of ", size);
+const Members& Communicator::members() const {
+  static const Members kAll;
+  return kAll;
 }
 
-void check_counts(std::string_view operation, std::span<const int64_t> counts, int rank, int size) {
-  SR_REQUIRE(static_cast<int>(counts.size()) == size, comm, call_name(operation, rank, size),
-             ": got ", counts.size(), " counts, wanted one per rank");
+std::string peer_name(const Communicator& on, int peer) {
+  const std::vector<int>& ranks = on.members().ranks;
+  const auto p = static_cast<size_t>(peer);
+  return str("rank ", peer >= 0 && p < ranks.size() ? ranks[p] : peer);
+}
+
+std::string call_name(std::string_view operation, const Communicator& on,
+                      std::optional<int64_t> bytes) {
+  constexpr size_t kMost = 8;
+  const Members& members = on.members();
+  std::string out(operation);
+  if (bytes) out += str(" of ", *bytes, " bytes");
+  out += " on " + peer_name(on, on.rank());
+  if (!members.job || members.ranks.size() == static_cast<size_t>(members.job->size()))
+    return str(out, " of ", on.size());
+  std::string ranks;
+  for (size_t i = 0; i < std::min(members.ranks.size(), kMost); ++i) {
+    const bool last = i + 1 == members.ranks.size();
+    ranks += str(i == 0 ? "" : last ? " and " : ", ", members.ranks[i]);
+  }
+  if (members.ranks.size() > kMost) ranks += str(" and ", members.ranks.size() - kMost, " more");
+  return str(out, " (between ranks ", ranks, ")");
+}
+
+void check_counts(std::string_view operation, std::span<const int64_t> counts,
+                  const Communicator& on) {
+  SR_REQUIRE(static_cast<int>(counts.size()) == on.size(), comm, call_name(operation, on), ": got ",
+             counts.size(), " counts, wanted one per rank");
   for (size_t r = 0; r < counts.size(); ++r) {
-    SR_REQUIRE(counts[r] >= 0, comm, call_name(operation, rank, size), ": count ", counts[r],
-               " for rank ", r, " is negative");
+    SR_REQUIRE(counts[r] >= 0, comm, call_name(operation, on), ": count ", counts[r], " for ",
+               peer_name(on, static_cast<int>(r)), " is negative");
   }
 }
 
-void check_reducible(std::string_view operation, DType dtype, int rank, int size) {
+void check_reducible(std::string_view operation, DType dtype, const Communicator& on) {
   SR_REQUIRE(std::find(kReducible.begin(), kReducible.end(), dtype) != kReducible.end(),
-             unsupported, call_name(operation, rank, size), ": cannot reduce ", dtype,
+             unsupported, call_name(operation, on), ": cannot reduce ", dtype,
              "; convert it to f32 or bf16");
 }
 
-void check_peer(std::string_view operation, int peer, int rank, int size) {
-  SR_REQUIRE(peer >= 0 && peer < size, comm, call_name(operation, rank, size),
-             ": there is no rank ", peer);
+void check_peer(std::string_view operation, int peer, const Communicator& on) {
+  SR_REQUIRE(peer >= 0 && peer < on.size(), comm, call_name(operation, on), ": there is no rank ",
+             peer, " of ", on.size());
 }
 
-void check_groups(const std::vector<std::vector<int>>& groups, int rank, int size) {
-  std::vector<bool> taken(static_cast<size_t>(size), false);
+void check_groups(const std::vector<std::vector<int>>& groups, const Communicator& on) {
+  std::vector<bool> taken(static_cast<size_t>(on.size()), false);
   for (const std::vector<int>& group : groups) {
     for (int member : group) {
-      check_peer("split", member, rank, size);
-      SR_REQUIRE(!taken[static_cast<size_t>(member)], comm, call_name("split", rank, size),
-                 ": rank ", member, " is named twice");
+      check_peer("split", member, on);
+      SR_REQUIRE(!taken[static_cast<size_t>(member)], comm, call_name("split", on), ": ",
+                 peer_name(on, member), " is named twice");
       taken[static_cast<size_t>(member)] = true;
     }
   }

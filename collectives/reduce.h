@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -45,19 +46,24 @@ inline constexpr int64_t kSmallAllReduceBytes = 16 << 10;
 int64_t offset_of(std::span<const int64_t> counts, int rank);
 int64_t sum_of(std::span<const int64_t> counts);
 
-/// "all_reduce on rank 1 of 4".
-std::string call_name(std::string_view operation, int rank, int size);
+/// "all_reduce of 64 bytes on rank 1 of 4", or of a part of the job's ranks "all_reduce of 64 bytes
+/// on rank 3 (between ranks 1 and 3)". Without bytes they are not named.
+std::string call_name(std::string_view operation, const Communicator& on,
+                      std::optional<int64_t> bytes = std::nullopt);
+/// Of a peer: "rank 3".
+std::string peer_name(const Communicator& on, int peer);
 
 /// Throws Error(comm): one count per rank, none negative.
-void check_counts(std::string_view operation, std::span<const int64_t> counts, int rank, int size);
+void check_counts(std::string_view operation, std::span<const int64_t> counts,
+                  const Communicator& on);
 /// What can be reduced: all but f16, which no one computes in.
 inline constexpr std::array kReducible = {DType::f32, DType::f64, DType::bf16, DType::i8,
                                           DType::u8,  DType::i32, DType::i64,  DType::boolean};
 /// Throws Error(unsupported) for others.
-void check_reducible(std::string_view operation, DType dtype, int rank, int size);
+void check_reducible(std::string_view operation, DType dtype, const Communicator& on);
 /// Throws Error(comm): a rank that exists.
-void check_peer(std::string_view operation, int peer, int rank, int size);
+void check_peer(std::string_view operation, int peer, const Communicator& on);
 /// Throws Error(comm): ranks that exist, each in at most one group.
-void check_groups(const std::vector<std::vector<int>>& groups, int rank, int size);
+void check_groups(const std::vector<std::vector<int>>& groups, const Communicator& on);
 
 }  // namespace shardrun

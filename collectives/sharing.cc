@@ -64,10 +64,11 @@ void SharingCommunicator::end_meetings(char* first_slot) noexcept {
   reinterpret_cast<Slot*>(first_slot)->meeting.end();
 }
 
-SharingCommunicator::SharingCommunicator(const std::vector<char*>& slots, int rank, double timeout,
-                                         bool polls, std::unique_ptr<Communicator> messages,
-                                         bool bounded)
-    : messages_(std::move(messages)),
+SharingCommunicator::SharingCommunicator(const std::vector<char*>& slots, Members members, int rank,
+                                         double timeout, bool polls,
+                                         std::unique_ptr<Communicator> messages, bool bounded)
+    : members_(std::move(members)),
+      messages_(std::move(messages)),
       parts_(slots.size()),
       in_(slots.size()),
       reached_(slots.size()),
@@ -81,11 +82,11 @@ SharingCommunicator::SharingCommunicator(const std::vector<char*>& slots, int ra
 
 void SharingCommunicator::all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                                      DType dtype) {
-  check_counts("all_gather", counts, rank_, size_);
+  check_counts("all_gather", counts, *this);
   const int64_t element = size_of(dtype);
   const int64_t own = counts[static_cast<size_t>(rank_)] * element;
   const bool small = *std::max_element(counts.begin(), counts.end()) * element <= kSmallBytes;
-  Call& call = begin(Operation::all_gather, dtype);
+  Call& call = begin(Operation::all_gather, dtype, sum_of(counts) * element);
   call.counts = hash(counts);
   show(call, send, own, small);
   if (!enter()) return messages_->all_gather(send, recv, counts, dtype);
@@ -102,10 +103,10 @@ void SharingCommunicator::all_gather(const void* send, void* recv, std::span<con
 void SharingCommunicator::reduce_scatter(const void* send, void* recv,
                                          std::span<const int64_t> counts, DType dtype, Reduction op,
                                          void* staging) {
-  check_counts("reduce_scatter", counts, rank_, size_);
-  check_reducible("reduce_scatter", dtype, rank_, size_);
+  check_counts("reduce_scatter", counts, *this);
+  check_reducible("reduce_scatter", dtype, *this);
   const int64_t element = size_of(dtype);
-  Call& call = begin(Operation::reduce_scatter, dtype);
+  Call& call = begin(Operation::reduce_scatter, dtype, sum_of(counts) * element);
   call.reduction = op;
   call.counts = hash(counts);
   show(call, send, sum_of(counts) * element, false);
@@ -122,13 +123,13 @@ void SharingCommunicator::reduce_scatter(const void* send, void* recv,
 /// Rank r reduces slice r, and writes it where everybody wants it.
 void SharingCommunicator::all_reduce(void* data, int64_t count, DType dtype, Reduction op,
                                      void* staging) {
-  check_reducible("all_reduce", dtype, rank_, size_);
+  check_reducible("all_reduce", dtype, *this);
   if (size_ == 1) return;  // one contribution is its own reduction
   const int64_t element = size_of(dtype);
   const int64_t bytes = count * element;
   const bool small =
       bytes <= kSmallBytes || (bytes <= kSmallSumBytes && bytes * size_ <= kSmallSumsBytes);
-  Call& call = begin(Operation::all_reduce, dtype);
+  Call& call = begin(Operation::all_reduce, dtype, bytes);
   call.reduction = op;
   call.count = count;
   show(call, data, bytes, small);
@@ -148,10 +149,10 @@ void SharingCommunicator::all_reduce(void* data, int64_t count, DType dtype, Red
 void SharingCommunicator::all_to_all(const void* send, std::span<const int64_t> send_counts,
                                      void* recv, std::span<const int64_t> recv_counts,
                                      DType dtype) {
-  check_counts("all_to_all", send_counts, rank_, size_);
-  check_counts("all_to_all", recv_counts, rank_, size_);
+  check_counts("all_to_all", send_counts, *this);
+  check_counts("all_to_all", recv_counts, *this);
   const int64_t element = size_of(dtype);
-  Call& call = begin(Operation::all_to_all, dtype);
+  Call& call = begin(Operation::all_to_all, dtype, sum_of(send_counts) * element);
   std::copy(send_counts.begin(), send_counts.end(), counts_of(rank_));
   show(call, send, sum_of(send_counts) * element, false);
   if (!enter()) return messages_->all_to_all(send, send_counts, recv, recv_counts, dtype);
@@ -169,15 +170,15 @@ void SharingCommunicator::all_to_all(const void* send, std::span<const int64_t> 
   }
   meet();
   if (wrong < 0) return;
-  fail(ErrorKind::comm, call_name("all_to_all", rank_, size_), ": expects ",
-       recv_counts[static_cast<size_t>(wrong)], " elements from rank ", wrong, ", which sends ",
-       counts_of(wrong)[rank_]);
+  fail(ErrorKind::comm, call_name("all_to_all", *this), ": expects ",
+       recv_counts[static_cast<size_t>(wrong)], " elements from ", peer_name(*this, wrong),
+       ", which sends ", counts_of(wrong)[rank_]);
 }
 
 void SharingCommunicator::broadcast(void* data, int64_t bytes, int root) {
-  check_peer("broadcast", root, rank_, size_);
+  check_peer("broadcast", root, *this);
   const bool small = bytes <= kSmallBytes;
-  Call& call = begin(Operation::broadcast, DType::u8);
+  Call& call = begin(Operation::broadcast, DType::u8, bytes);
   call.root = root;
   call.count = bytes;
   if (rank_ == root) show(call, data, bytes, small);
@@ -188,7 +189,7 @@ void SharingCommunicator::broadcast(void* data, int64_t bytes, int root) {
 }
 
 std::span<char* const> SharingCommunicator::reach(const void* data, int64_t bytes) {
-  Call& call = begin(Operation::reach, DType::u8);
+  Call& call = begin(Operation::reach, DType::u8, bytes);
   show(call, data, bytes, false);
   if (!enter()) return {};
   for (int r = 0; r < size_; ++r) reached_[static_cast<size_t>(r)] = theirs(r);
@@ -196,7 +197,7 @@ std::span<char* const> SharingCommunicator::reach(const void* data, int64_t byte
 }
 
 uint64_t SharingCommunicator::any_of(uint64_t flags) {
-  begin(Operation::barrier, DType::u8).flags = flags;
+  begin(Operation::barrier, DType::u8, 0).flags = flags;
   enter();
   uint64_t all = 0;
   for (int r = 0; r < size_; ++r) all |= call_of(r).flags;
@@ -209,7 +210,7 @@ void SharingCommunicator::enter_split(const std::vector<std::vector<int>>& group
     members.push_back(-1);
     members.insert(members.end(), group.begin(), group.end());
   }
-  begin(Operation::split, DType::u8).counts = hash(members);
+  begin(Operation::split, DType::u8, 0).counts = hash(members);
   enter();
 }
 
@@ -221,8 +222,10 @@ int64_t* SharingCommunicator::counts_of(int r) const { return slot(r).counts(cal
 char* SharingCommunicator::theirs(int r) const { return at(r, call_of(r).place); }
 
 /// This rank's part of the next call, still to be shown.
-SharingCommunicator::Call& SharingCommunicator::begin(Operation operation, DType dtype) {
+SharingCommunicator::Call& SharingCommunicator::begin(Operation operation, DType dtype,
+                                                      int64_t bytes) {
   ++calls_;
+  bytes_ = bytes;
   Call& call = call_of(rank_);
   call.operation = operation;
   call.dtype = dtype;
@@ -249,10 +252,8 @@ void SharingCommunicator::show(Call& call, const void* data, int64_t bytes, bool
 /// Throws where the calls differ; every rank compares all with rank 0, so all then throw.
 bool SharingCommunicator::enter() {
   slot(rank_).meetings = ++meetings_;
-  const Operation operation = call_of(rank_).operation;
-  const Meeting::Outcome outcome = meeting().enter(size_, timeout_, polls_);
-  require(outcome, kNames[static_cast<size_t>(operation)],
-          outcome == Meeting::Outcome::timed_out ? missing() : "");
+  meet_at(meeting(), size_, true, kNames[static_cast<size_t>(call_of(rank_).operation)], bytes_,
+          [this] { return missing(); });
   const Call& first = call_of(0);
   bool reachable = true;
   for (int r = 0; r < size_; ++r) {
@@ -263,8 +264,8 @@ bool SharingCommunicator::enter() {
         c.root == first.root && c.count == first.count && c.counts == first.counts)
       continue;
     const std::string who =
-        str(call_name(kNames[static_cast<size_t>(call_of(rank_).operation)], rank_, size_),
-            ": rank ", r, " of ", size_);
+        str(call_name(kNames[static_cast<size_t>(call_of(rank_).operation)], *this), ": ",
+            peer_name(*this, r));
     SR_REQUIRE(same_call, comm, who, " calls ", kNames[static_cast<size_t>(c.operation)],
                " where rank 0 calls ", kNames[static_cast<size_t>(first.operation)]);
     SR_REQUIRE(c.count == first.count, comm, who, " has count ", c.count, " where rank 0 has ",
@@ -279,29 +280,41 @@ bool SharingCommunicator::enter() {
 
 void SharingCommunicator::meet() {
   slot(rank_).meetings = ++meetings_;
-  const auto outcome = meeting().meet(size_, bounded_ ? 0 : timeout_, polls_);
-  if (outcome == Meeting::Outcome::met) return;
-  require(outcome, kNames[static_cast<size_t>(call_of(rank_).operation)], missing());
+  meet_at(meeting(), size_, false, kNames[static_cast<size_t>(call_of(rank_).operation)], bytes_,
+          [this] { return missing(); });
 }
 
 /// Counts wrap around.
-std::string SharingCommunicator::missing() const {
-  std::string names;
+std::vector<int> SharingCommunicator::missing() const {
+  std::vector<int> out;
   for (int r = 0; r < size_; ++r) {
-    if (static_cast<int32_t>(slot(r).meetings - meetings_) < 0)
-      names += (names.empty() ? "" : ", ") + std::to_string(r);
+    if (static_cast<int32_t>(slot(r).meetings - meetings_) < 0) out.push_back(r);
   }
-  return names;
+  return out;
 }
 
-void SharingCommunicator::require(Meeting::Outcome outcome, std::string_view operation,
-                                  const std::string& missing) {
+void SharingCommunicator::meet_at(Meeting& meeting, int size, bool first,
+                                  std::string_view operation, int64_t bytes,
+                                  const std::function<std::vector<int>()>& missing) {
+  const double limit = first || !bounded_ ? timeout_ : 0;
+  const int self = members_.ranks[static_cast<size_t>(rank_)];
+  WaitClock clock(members_.job.get(), self, limit);
+  const auto wait = [&] {
+    LongWait out{bytes > 0 ? str(operation, " of ", bytes, " bytes") : std::string(operation), {}};
+    for (const int r : missing()) out.missing.push_back(members_.ranks[static_cast<size_t>(r)]);
+    return out;
+  };
+  const Meeting::Waits look = [&] { clock.look(wait); };
+  const Meeting::Outcome outcome =
+      first ? meeting.enter(size, limit, polls_, look) : meeting.meet(size, limit, polls_, look);
   if (outcome == Meeting::Outcome::met) return;
-  const std::string who = call_name(operation, rank_, size_);
+  const std::string who =
+      call_name(operation, *this, bytes > 0 ? std::optional(bytes) : std::nullopt);
   SR_REQUIRE(outcome != Meeting::Outcome::ended, comm, who, ": another rank ended the job");
+  clock.give_up();
+  const std::string blamed = blame(*members_.job, self, wait(), timeout_);
   timed_out();
-  fail(ErrorKind::comm, who, ": waited ", timeout_, " s for rank ", missing,
-       ", which has stopped or makes other calls");
+  fail(ErrorKind::comm, who, ": waited ", timeout_, " s for ", blamed);
 }
 
 }  // namespace shardrun

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,7 @@ class SharingCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  const Members& members() const override { return members_; }
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override;
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
@@ -66,12 +68,12 @@ class SharingCommunicator : public Communicator {
     split
   };
 
-  /// `slots`: every rank's. `polls`: as of Meeting. `messages`: makes the calls whose buffers not
-  /// everybody reaches; null if there are none. `bounded`: between its meetings no rank can stop,
-  /// for all are threads of one process: the later ones have no time limit, after which somebody
-  /// would leave while a peer still reads.
-  SharingCommunicator(const std::vector<char*>& slots, int rank, double timeout, bool polls,
-                      std::unique_ptr<Communicator> messages, bool bounded);
+  /// `slots`: every rank's; `members`: who they are. `polls`: as of Meeting. `messages`: makes the
+  /// calls whose buffers not everybody reaches; null if there are none. `bounded`: between its
+  /// meetings no rank can stop, for all are threads of one process: the later ones have no time
+  /// limit, after which somebody would leave while a peer still reads.
+  SharingCommunicator(const std::vector<char*>& slots, Members members, int rank, double timeout,
+                      bool polls, std::unique_ptr<Communicator> messages, bool bounded);
 
   /// Where peers find own memory; none if they do not reach it. No bytes lie anywhere.
   virtual std::optional<Place> find(const void* data, int64_t bytes) const = 0;
@@ -88,8 +90,10 @@ class SharingCommunicator : public Communicator {
   /// groups differ.
   void enter_split(const std::vector<std::vector<int>>& groups);
   void meet();
-  /// Throws what came of a first meeting, unless it took place; `missing` as in "1, 2".
-  void require(Meeting::Outcome outcome, std::string_view operation, const std::string& missing);
+  /// Meets at `meeting`, the first time of a call or a later one of it, the ranks of this
+  /// communicator that missing() names, and throws unless all come.
+  void meet_at(Meeting& meeting, int size, bool first, std::string_view operation, int64_t bytes,
+               const std::function<std::vector<int>()>& missing);
 
  private:
   Meeting& meeting() const;
@@ -97,11 +101,12 @@ class SharingCommunicator : public Communicator {
   Call& call_of(int r) const;
   int64_t* counts_of(int r) const;
   char* theirs(int r) const;
-  Call& begin(Operation operation, DType dtype);
+  Call& begin(Operation operation, DType dtype, int64_t bytes);
   void show(Call& call, const void* data, int64_t bytes, bool small) const;
   bool enter();
-  std::string missing() const;
+  std::vector<int> missing() const;
 
+  const Members members_;
   const std::unique_ptr<Communicator> messages_;
   std::vector<Slot*> slots_;
   std::vector<void*> parts_;     // of the call in progress, by rank
@@ -111,6 +116,7 @@ class SharingCommunicator : public Communicator {
   const int size_;
   const bool polls_, bounded_;
   double timeout_;
+  int64_t bytes_ = 0;  // of the call in progress
   uint64_t calls_ = 0;
   uint32_t meetings_ = 0;
 };

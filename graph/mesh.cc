@@ -4,6 +4,8 @@
 #include <charconv>
 #include <set>
 
+#include "base/printable.h"
+
 namespace shardrun {
 namespace {
 
@@ -25,6 +27,8 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
     SR_REQUIRE(!axis.name.empty(), invalid_input, "mesh: an axis has no name");
     SR_REQUIRE(axis.name.find_first_of(" ,+={}[]():") == std::string::npos, invalid_input,
                "mesh: axis name '", axis.name, "' may not hold spaces or any of ,+={}[]():");
+    SR_REQUIRE(is_printable(axis.name), invalid_input, "mesh: axis name '", axis.name,
+               "' has characters that cannot be shown");
     SR_REQUIRE(names.insert(axis.name).second, invalid_input, "mesh: axis '", axis.name,
                "' is named twice");
     SR_REQUIRE(axis.size >= 1, invalid_input, "mesh: axis '", axis.name, "' has size ", axis.size,

@@ -40,6 +40,18 @@ ValueId global_norm(Graph& graph, const std::vector<ValueId>& grads) {
   return graph.add("sqrt", {total}, {}, "update/grad_norm");
 }
 
+/// `scale`, or NaN where one of these numbers is not finite: with that, nothing is updated
+/// (graph/ops/optimizer.cc).
+ValueId if_finite(Graph& graph, ValueId scale, const std::vector<ValueId>& numbers) {
+  const ValueId zero = fill(graph, DType::f32, 0.0, "update/zero");
+  for (ValueId number : numbers) {
+    const ValueId nothing =
+        graph.add("mul", {as(graph, number, DType::f32), zero}, {}, "update/if_finite");
+    scale = graph.add("add", {scale, nothing}, {}, "update/scale");
+  }
+  return scale;
+}
+
 /// Holds a running sum over micro-batches: `sum += value` in every micro-batch, zero again at the
 /// start of the next step. Returns the sum as the update phase sees it.
 ValueId accumulate(Graph& graph, ValueId value, const std::string& name) {
@@ -113,6 +125,10 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   } else {
     clip_scale = fill(graph, DType::f32, 1.0, "update/clip_scale");
   }
+  // In a step of one micro-batch updates may be made before all gradients are there: without
+  // clipping, which waits for the norm anyway, it comes too late.
+  const bool waits = options.clip_norm > 0 || options.accumulate > 1;
+  clip_scale = if_finite(graph, clip_scale, waits ? std::vector{loss, norm} : std::vector{loss});
   for (size_t i = 0; i < params.size(); ++i) {
     const ValueId p = params[i];
     const std::string name = graph.value(p).name;

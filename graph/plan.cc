@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/philox.h"
+#include "base/printable.h"
 #include "graph/json_text.h"
 
 namespace shardrun {
@@ -242,7 +243,7 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
     SR_REQUIRE(hash == mesh_hash(plan.mesh), invalid_input, "field 'mesh' is ",
                plan.mesh.to_string(), ", and field 'mesh_hash' is of another (", std::hex, hash,
                ", this one has ", mesh_hash(plan.mesh), "); plan anew for another mesh");
-    plan.planner = get<std::string>(root, "planner", "plan");
+    plan.planner = printable(get<std::string>(root, "planner", "plan"));
     plan.model_hash = hash_from(root, "model_hash");
     plan.seconds = get<double>(root, "seconds", "plan");
     plan.compute_seconds = get<double>(root, "compute_seconds", "plan");

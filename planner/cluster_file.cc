@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/printable.h"
 #include "graph/json_text.h"
 #include "planner/builtin_clusters.h"
 #include "planner/json_fields.h"
@@ -75,8 +76,8 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
   const Json root = parse_json<Json>(text, origin, "a cluster file");
   Fields fields(root, origin, "");
   Cluster cluster;
-  cluster.name = fields.text("name");
-  if (fields.find("about") != nullptr) cluster.about = fields.text("about");
+  cluster.name = printable(fields.text("name"));
+  if (fields.find("about") != nullptr) cluster.about = printable(fields.text("about"));
   cluster.nodes = fields.count("nodes", 1);
   fields.get("devices");
   cluster.devices = fields.count("devices", 1);
@@ -107,7 +108,8 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
     cluster.between = read_link(fields.object("between"));
   if (fields.find("sources") != nullptr) {
     Fields sources = fields.object("sources");
-    for (const std::string& name : sources.names()) cluster.sources[name] = sources.text(name);
+    for (const std::string& name : sources.names())
+      cluster.sources[printable(name)] = printable(sources.text(name));
   }
   if (fields.find("measured") != nullptr)
     cluster.measured = read_measured(fields.object("measured"));

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 
 #include "base/processors.h"
@@ -15,19 +16,40 @@ namespace {
 
 class Group;
 
-/// What all groups of one make_local_communicators call share: whether the job was ended.
-class Job {
+/// What all groups of one make_local_communicators call share: whether the job was ended, and who
+/// waits for whom.
+class LocalJob final : public Job {
  public:
-  explicit Job(bool polls) : polls_(polls) {}
+  explicit LocalJob(int ranks) : Job(ranks), polls_(ranks <= usable_cores()) {}
   bool polls() const { return polls_; }  // has each rank a core?
-  std::shared_ptr<Group> make_group(int size);
+  std::shared_ptr<Group> make_group(std::vector<int> members);
   void abort() noexcept;
+
+  void waits(int rank, const LongWait& wait) override {
+    const std::lock_guard lock(mutex_);
+    waits_[rank] = wait;
+  }
+  void done(int rank) override {
+    const std::lock_guard lock(mutex_);
+    waits_.erase(rank);
+  }
+  std::vector<std::optional<LongWait>> ask(std::span<const int> ranks, double) override {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::optional<LongWait>> out;
+    for (const int rank : ranks) {
+      const auto found = waits_.find(rank);
+      out.push_back(found == waits_.end() ? std::nullopt : std::optional(found->second));
+    }
+    return out;
+  }
+  void linger(double) override {}  // everybody can look
 
  private:
   const bool polls_;
   std::mutex mutex_;
   bool ended_ = false;
   std::vector<std::weak_ptr<Group>> groups_;
+  std::map<int, LongWait> waits_;
 };
 
 /// Point to point is a meeting of two: the sender shows its pointer, and waits until the receiver
@@ -41,13 +63,14 @@ struct Channel {
 /// What the ranks of a communicator share.
 class Group {
  public:
-  explicit Group(int size)
-      : bytes_(SharingCommunicator::slot_bytes(size)),
-        memory_(static_cast<char*>(std::aligned_alloc(64, static_cast<size_t>(bytes_ * size))),
+  explicit Group(std::vector<int> members)
+      : members_(std::move(members)),
+        bytes_(SharingCommunicator::slot_bytes(size())),
+        memory_(static_cast<char*>(std::aligned_alloc(64, static_cast<size_t>(bytes_ * size()))),
                 std::free) {
-    SR_REQUIRE(memory_ != nullptr, out_of_memory, "a communicator of ", size,
+    SR_REQUIRE(memory_ != nullptr, out_of_memory, "a communicator of ", size(),
                " ranks could not be allocated");
-    for (int rank = 0; rank < size; ++rank) {
+    for (int rank = 0; rank < size(); ++rank) {
       slots_.push_back(memory_.get() + rank * bytes_);
       SharingCommunicator::make_slot(slots_.back());
     }
@@ -56,6 +79,8 @@ class Group {
   std::vector<std::shared_ptr<Group>> split_result;
 
   const std::vector<char*>& slots() const { return slots_; }
+  const std::vector<int>& members() const { return members_; }  // of the job
+  int size() const { return static_cast<int>(members_.size()); }
   Channel& channel(int from, int to) {
     const std::lock_guard lock(mutex_);
     Channel& channel = channels_[{from, to}];
@@ -70,6 +95,7 @@ class Group {
   }
 
  private:
+  const std::vector<int> members_;
   const int64_t bytes_;
   const std::unique_ptr<char, decltype(&std::free)> memory_;
   std::vector<char*> slots_;
@@ -78,8 +104,8 @@ class Group {
   std::map<std::pair<int, int>, Channel> channels_;
 };
 
-std::shared_ptr<Group> Job::make_group(int size) {
-  auto group = std::make_shared<Group>(size);
+std::shared_ptr<Group> LocalJob::make_group(std::vector<int> members) {
+  auto group = std::make_shared<Group>(std::move(members));
   const std::lock_guard lock(mutex_);
   std::erase_if(groups_, [](const auto& g) { return g.expired(); });
   groups_.push_back(group);
@@ -87,7 +113,7 @@ std::shared_ptr<Group> Job::make_group(int size) {
   return group;
 }
 
-void Job::abort() noexcept {
+void LocalJob::abort() noexcept {
   const std::lock_guard lock(mutex_);
   ended_ = true;
   for (const auto& weak : groups_) {
@@ -97,31 +123,32 @@ void Job::abort() noexcept {
 
 class LocalCommunicator : public SharingCommunicator {
  public:
-  LocalCommunicator(std::shared_ptr<Job> job, std::shared_ptr<Group> group, int rank,
+  LocalCommunicator(std::shared_ptr<LocalJob> job, std::shared_ptr<Group> group, int rank,
                     double timeout)
-      : SharingCommunicator(group->slots(), rank, timeout, job->polls(), nullptr, true),
+      : SharingCommunicator(group->slots(), {job, group->members()}, rank, timeout, job->polls(),
+                            nullptr, true),
         job_(std::move(job)),
         group_(std::move(group)) {}
 
   void send(const void* data, int64_t bytes, int to) override {
-    check_peer("send", to, rank(), size());
+    check_peer("send", to, *this);
     Channel& channel = group_->channel(rank(), to);
     channel.data = data;
     channel.bytes = bytes;
-    require(channel.meeting.enter(2, timeout(), polls()), "send", std::to_string(to));
+    meet_at(channel.meeting, 2, true, "send", bytes, [to] { return std::vector{to}; });
     const int64_t wanted = channel.wanted;
-    SR_REQUIRE(wanted == bytes, comm, call_name("send", rank(), size()), ": sends ", bytes,
-               " bytes to rank ", to, ", which expects ", wanted);
+    SR_REQUIRE(wanted == bytes, comm, call_name("send", *this), ": sends ", bytes, " bytes to ",
+               peer_name(*this, to), ", which expects ", wanted);
     channel.meeting.meet(2, 0, polls());
   }
 
   void recv(void* data, int64_t bytes, int from) override {
-    check_peer("recv", from, rank(), size());
+    check_peer("recv", from, *this);
     Channel& channel = group_->channel(from, rank());
     channel.wanted = bytes;
-    require(channel.meeting.enter(2, timeout(), polls()), "recv", std::to_string(from));
-    SR_REQUIRE(channel.bytes == bytes, comm, call_name("recv", rank(), size()), ": expects ", bytes,
-               " bytes from rank ", from, ", which sends ", channel.bytes);
+    meet_at(channel.meeting, 2, true, "recv", bytes, [from] { return std::vector{from}; });
+    SR_REQUIRE(channel.bytes == bytes, comm, call_name("recv", *this), ": expects ", bytes,
+               " bytes from ", peer_name(*this, from), ", which sends ", channel.bytes);
     if (bytes > 0) std::memcpy(data, channel.data, static_cast<size_t>(bytes));
     channel.meeting.meet(2, 0, polls());
   }
@@ -129,11 +156,14 @@ class LocalCommunicator : public SharingCommunicator {
   Memory allocate(int64_t bytes) override { return {private_memory(bytes), ""}; }
 
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    check_groups(groups, rank(), size());
+    check_groups(groups, *this);
     enter_split(groups);
     if (rank() == 0) {
-      for (const std::vector<int>& members : groups)
-        group_->split_result.push_back(job_->make_group(static_cast<int>(members.size())));
+      for (const std::vector<int>& group : groups) {
+        std::vector<int> of_job;
+        for (const int r : group) of_job.push_back(members().ranks[static_cast<size_t>(r)]);
+        group_->split_result.push_back(job_->make_group(std::move(of_job)));
+      }
     }
     meet();
     std::unique_ptr<Communicator> mine;
@@ -158,7 +188,7 @@ class LocalCommunicator : public SharingCommunicator {
   void timed_out() override { job_->abort(); }
 
  private:
-  std::shared_ptr<Job> job_;
+  std::shared_ptr<LocalJob> job_;
   std::shared_ptr<Group> group_;
 };
 
@@ -166,8 +196,10 @@ class LocalCommunicator : public SharingCommunicator {
 
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int n) {
   SR_REQUIRE(n >= 1, invalid_input, "local ranks: got ", n, ", wanted at least 1");
-  const auto job = std::make_shared<Job>(n <= usable_cores());
-  const auto group = job->make_group(n);
+  const auto job = std::make_shared<LocalJob>(n);
+  std::vector<int> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  const auto group = job->make_group(std::move(all));
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int r = 0; r < n; ++r) {
     ranks.push_back(

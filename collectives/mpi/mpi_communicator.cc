@@ -15,6 +15,7 @@
 
 #include "base/processors.h"
 #include "base/shape.h"
+#include "collectives/mpi/mpi_job.h"
 #include "collectives/mpi/node.h"
 #include "collectives/reduce.h"
 #include "collectives/wait.h"
@@ -45,7 +46,10 @@ class MpiCommunicator : public MessageCommunicator {
  public:
   /// Takes over `comm`.
   MpiCommunicator(MPI_Comm comm, std::shared_ptr<Node> node, double timeout)
-      : comm_(comm), node_(std::move(node)), timeout_(timeout) {
+      : comm_(comm),
+        node_(std::move(node)),
+        members_{node_->job(), job_ranks(comm)},
+        timeout_(timeout) {
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
     operation_ = "set-up";
@@ -63,11 +67,12 @@ class MpiCommunicator : public MessageCommunicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  const Members& members() const override { return members_; }
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
-    begin("all_gather");
-    check_counts(operation_, counts, rank_, size_);
+    begin("all_gather", sum_of(counts) * size_of(dtype));
+    check_counts(operation_, counts, *this);
     const int64_t element = size_of(dtype);
     const int64_t own = counts[static_cast<size_t>(rank_)] * element;
     char* own_place = static_cast<char*>(recv) + offset_of(counts, rank_) * element;
@@ -84,16 +89,16 @@ class MpiCommunicator : public MessageCommunicator {
 
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void* staging) override {
-    begin("reduce_scatter");
-    check_counts(operation_, counts, rank_, size_);
-    check_reducible(operation_, dtype, rank_, size_);
+    begin("reduce_scatter", sum_of(counts) * size_of(dtype));
+    check_counts(operation_, counts, *this);
+    check_reducible(operation_, dtype, *this);
     for (int r = 0; r < size_; ++r) offsets_[static_cast<size_t>(r)] = offset_of(counts, r);
     reduce_parts(send, recv, counts, dtype, op, staging, nullptr);
   }
 
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
-    begin("all_reduce");
-    check_reducible(operation_, dtype, rank_, size_);
+    begin("all_reduce", count * size_of(dtype));
+    check_reducible(operation_, dtype, *this);
     if (size_ == 1 || count == 0) return;
     if (count * size_of(dtype) <= kSmallAllReduceBytes) {
       all_reduce_small(data, count, dtype, op, static_cast<char*>(staging));
@@ -111,9 +116,9 @@ class MpiCommunicator : public MessageCommunicator {
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
-    begin("all_to_all");
-    check_counts(operation_, send_counts, rank_, size_);
-    check_counts(operation_, recv_counts, rank_, size_);
+    begin("all_to_all", sum_of(send_counts) * size_of(dtype));
+    check_counts(operation_, send_counts, *this);
+    check_counts(operation_, recv_counts, *this);
     const int64_t element = size_of(dtype);
     const char* from_here = static_cast<const char*>(send);
     char* to_here = static_cast<char*>(recv);
@@ -141,8 +146,8 @@ class MpiCommunicator : public MessageCommunicator {
   /// A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it
   /// on.
   void broadcast(void* data, int64_t bytes, int root) override {
-    begin("broadcast");
-    check_peer(operation_, root, rank_, size_);
+    begin("broadcast", bytes);
+    check_peer(operation_, root, *this);
     const int relative = (rank_ - root + size_) % size_;
     for (int have = 1; have < size_; have *= 2) {
       if (relative < have && relative + have < size_) {
@@ -155,21 +160,21 @@ class MpiCommunicator : public MessageCommunicator {
   }
 
   void send(const void* data, int64_t bytes, int to) override {
-    begin("send");
-    check_peer(operation_, to, rank_, size_);
+    begin("send", bytes);
+    check_peer(operation_, to, *this);
     post_send(data, bytes, to, kPointToPointTag);
     wait();
   }
 
   void recv(void* data, int64_t bytes, int from) override {
-    begin("recv");
-    check_peer(operation_, from, rank_, size_);
+    begin("recv", bytes);
+    check_peer(operation_, from, *this);
     post_recv(data, bytes, from, kPointToPointTag);
     wait();
   }
 
   void exchange(std::span<const Sent> out, std::span<const Received> in) override {
-    begin("exchange");
+    begin("exchange", bytes_of(out, in));
     for (const Received& message : in) post_recv(message.data, message.bytes, message.from);
     for (const Sent& message : out) post_send(message.data, message.bytes, message.to);
     wait();
@@ -177,13 +182,13 @@ class MpiCommunicator : public MessageCommunicator {
 
   void barrier() override { any_of(0); }
   uint64_t any_of(uint64_t flags) override {
-    begin("barrier");
+    begin("barrier", 0);
     return synchronise(flags);
   }
 
   std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    begin("split");
-    check_groups(groups, rank_, size_);
+    begin("split", 0);
+    check_groups(groups, *this);
     synchronise();  // MPI_Comm_split cannot be watched: enter it only with everybody there
     int color = MPI_UNDEFINED, key = 0;
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -199,7 +204,7 @@ class MpiCommunicator : public MessageCommunicator {
   }
 
   Memory allocate(int64_t bytes) override {
-    begin("allocate");
+    begin("allocate", 0);
     synchronise();  // as in split
     return node_->allocate(comm_, bytes);
   }
@@ -218,9 +223,22 @@ class MpiCommunicator : public MessageCommunicator {
     bool receives;
   };
 
-  std::string name() const { return call_name(operation_, rank_, size_); }
+  std::string name() const { return call_name(operation_, *this, bytes_of_call()); }
+  std::optional<int64_t> bytes_of_call() const {
+    return bytes_ > 0 ? std::optional(bytes_) : std::nullopt;
+  }
+  int job_rank(int r) const { return members_.ranks[static_cast<size_t>(r)]; }
 
-  void begin(const char* operation) { operation_ = operation; }
+  void begin(const char* operation, int64_t bytes) {
+    operation_ = operation;
+    bytes_ = bytes;
+  }
+  static int64_t bytes_of(std::span<const Sent> out, std::span<const Received> in) {
+    int64_t bytes = 0;
+    for (const Sent& message : out) bytes += message.bytes;
+    for (const Received& message : in) bytes += message.bytes;
+    return bytes;
+  }
 
   void check(int code, const char* function) const {
     SR_REQUIRE(code == MPI_SUCCESS, comm, name(), ": ", function, " failed: ", error_string(code));
@@ -271,6 +289,7 @@ class MpiCommunicator : public MessageCommunicator {
     statuses_.resize(requests_.size());
     constexpr int kFewPolls = 16;
     Wait wait;
+    WaitClock clock(members_.job.get(), job_rank(rank_), timeout_);
     Clock::time_point started{};
     for (int64_t polls = 0;; ++polls) {
       int done = 0;
@@ -282,7 +301,11 @@ class MpiCommunicator : public MessageCommunicator {
       const Clock::time_point now = Clock::now();
       if (started == Clock::time_point{}) started = now;
       const double waited = std::chrono::duration<double>(now - started).count();
-      if (timeout_ > 0 && waited > timeout_) fail_timeout();
+      clock.look([&] { return long_wait(); });
+      if (timeout_ > 0 && waited > timeout_) {
+        clock.give_up();
+        fail_timeout();
+      }
       // An eighth of what it has waited makes a rank late by little.
       const timespec pause{0, static_cast<long>(std::clamp(waited / 8, 20e-6, 2e-3) * 1e9)};
       nanosleep(&pause, nullptr);
@@ -293,9 +316,10 @@ class MpiCommunicator : public MessageCommunicator {
       MPI_Get_count(&statuses_[i], MPI_BYTE, &got);
       if (got == transfers_[i].bytes) continue;
       const Transfer wrong = transfers_[i];
+      const std::string who = name();
       forget();
-      fail(ErrorKind::comm, name(), ": expects ", wrong.bytes, " bytes from rank ", wrong.peer,
-           ", which sends ", got);
+      fail(ErrorKind::comm, who, ": expects ", wrong.bytes, " bytes from ",
+           peer_name(*this, wrong.peer), ", which sends ", got);
     }
     forget();
   }
@@ -322,29 +346,35 @@ class MpiCommunicator : public MessageCommunicator {
         const int error = statuses_[i].MPI_ERROR;
         if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
         what = str(transfers_[i].receives ? "receiving " : "sending ", transfers_[i].bytes,
-                   transfers_[i].receives ? " bytes from rank " : " bytes to rank ",
-                   transfers_[i].peer, ": ", error_string(error));
+                   transfers_[i].receives ? " bytes from " : " bytes to ",
+                   peer_name(*this, transfers_[i].peer), ": ", error_string(error));
         break;
       }
     }
+    const std::string who = name();
     cancel();
-    fail(ErrorKind::comm, name(), ": ", what);
+    fail(ErrorKind::comm, who, ": ", what);
+  }
+
+  /// Whose messages have not come, or not gone.
+  LongWait long_wait() const {
+    LongWait out{bytes_of_call() ? str(operation_, " of ", *bytes_of_call(), " bytes") : operation_,
+                 {}};
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      int done = 0;
+      MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE);
+      if (!done) out.missing.push_back(job_rank(transfers_[i].peer));
+    }
+    std::sort(out.missing.begin(), out.missing.end());
+    out.missing.erase(std::unique(out.missing.begin(), out.missing.end()), out.missing.end());
+    return out;
   }
 
   [[noreturn]] void fail_timeout() {
-    std::vector<int> missing;
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      int done = 0;
-      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
-      if (!done) missing.push_back(transfers_[i].peer);
-    }
-    std::sort(missing.begin(), missing.end());
-    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-    std::string names;
-    for (int peer : missing) names += (names.empty() ? "" : ", ") + std::to_string(peer);
+    const std::string who = name(),
+                      blamed = blame(*members_.job, job_rank(rank_), long_wait(), timeout_);
     cancel();
-    fail(ErrorKind::comm, name(), ": waited ", timeout_, " s for rank ", names,
-         ", which has stopped or makes other calls");
+    fail(ErrorKind::comm, who, ": waited ", timeout_, " s for ", blamed);
   }
 
   char* slot(void* staging, int peer, int64_t slot_bytes) const {
@@ -419,11 +449,13 @@ class MpiCommunicator : public MessageCommunicator {
 
   MPI_Comm comm_;
   std::shared_ptr<Node> node_;
+  const Members members_;
   double timeout_;
   int rank_ = 0;
   int size_ = 1;
   const bool oversubscribed_ = oversubscribed();
   const char* operation_ = "";
+  int64_t bytes_ = 0;  // of the call in progress
   uint64_t flags_in_ = 0, flags_out_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> transfers_;

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "collectives/mpi/mpi_job.h"
 #include "collectives/reduce.h"
 
 namespace shardrun::mpi {
@@ -72,7 +73,7 @@ void check(int code, const char* function) {
              " failed: ", error_string(code));
 }
 
-Node::Node(MPI_Comm world, int ranks_per_node) {
+Node::Node(MPI_Comm world, int ranks_per_node) : job_(std::make_shared<MpiJob>(world)) {
   MPI_Comm_rank(world, &world_rank_);
   MPI_Comm node = MPI_COMM_NULL;
   check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, world_rank_, MPI_INFO_NULL, &node),

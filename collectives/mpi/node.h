@@ -23,6 +23,7 @@ class Node : public std::enable_shared_from_this<Node> {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
+  const std::shared_ptr<Job>& job() const { return job_; }
   /// Each node's name: its first rank in the world.
   int name() const { return name_; }
   int world_rank() const { return world_rank_; }
@@ -51,6 +52,7 @@ class Node : public std::enable_shared_from_this<Node> {
   void free_unused(MPI_Comm comm, const std::vector<int>& members);
   void give_back(int64_t id);
 
+  std::shared_ptr<Job> job_;
   int world_rank_ = 0;
   int name_ = 0;
   int64_t made_ = 0;

@@ -12,9 +12,9 @@ class NodeCommunicator : public SharingCommunicator {
   NodeCommunicator(std::unique_ptr<Communicator> messages, std::shared_ptr<Node> node,
                    std::vector<int> ranks, Memory memory, const std::vector<char*>& slots, int rank,
                    double timeout)
-      : SharingCommunicator(slots, rank, timeout, !oversubscribed(), std::move(messages), false),
+      : SharingCommunicator(slots, {node->job(), std::move(ranks)}, rank, timeout,
+                            !oversubscribed(), std::move(messages), false),
         node_(std::move(node)),
-        ranks_(std::move(ranks)),
         memory_(std::move(memory)) {}
 
   void send(const void* data, int64_t bytes, int to) override { messages().send(data, bytes, to); }
@@ -34,12 +34,11 @@ class NodeCommunicator : public SharingCommunicator {
     return node_->find(data, bytes);
   }
   char* at(int rank, Place place) const override {
-    return node_->at(ranks_[static_cast<size_t>(rank)], place);
+    return node_->at(members().ranks[static_cast<size_t>(rank)], place);
   }
 
  private:
   std::shared_ptr<Node> node_;
-  std::vector<int> ranks_;
   Memory memory_;
 };
 

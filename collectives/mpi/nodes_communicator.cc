@@ -50,9 +50,10 @@ class NodesCommunicator : public Communicator {
 
   int rank() const override { return messages_->rank(); }
   int size() const override { return messages_->size(); }
+  const Members& members() const override { return messages_->members(); }
 
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
-    check_reducible("all_reduce", dtype, rank(), size());
+    check_reducible("all_reduce", dtype, *this);
     const int64_t bytes = count * size_of(dtype);
     if (bytes <= kSmallAllReduceBytes || !everywhere(reach(data, bytes, reached_)))
       return messages_->all_reduce(data, count, dtype, op, staging);
@@ -67,7 +68,7 @@ class NodesCommunicator : public Communicator {
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
-    check_counts("all_gather", counts, rank(), size());
+    check_counts("all_gather", counts, *this);
     const int64_t element = size_of(dtype), bytes = sum_of(counts) * element;
     if (bytes <= kSmallAllReduceBytes || !everywhere(reach(recv, bytes, reached_)))
       return messages_->all_gather(send, recv, counts, dtype);
@@ -108,8 +109,8 @@ class NodesCommunicator : public Communicator {
 
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void* staging) override {
-    check_counts("reduce_scatter", counts, rank(), size());
-    check_reducible("reduce_scatter", dtype, rank(), size());
+    check_counts("reduce_scatter", counts, *this);
+    check_reducible("reduce_scatter", dtype, *this);
     const int64_t all = sum_of(counts) * size_of(dtype);
     const int64_t own = counts[static_cast<size_t>(rank())] * size_of(dtype);
     if (all <= kSmallAllReduceBytes || !chain_sends_less(counts, dtype))

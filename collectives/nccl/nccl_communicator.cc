@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -109,6 +110,7 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
+  const Members& members() const override { return host_.members(); }
   Communicator& host() override { return host_; }
   /// One process that launches graphs on several GPUs may wait for itself (NCCL's user guide,
   /// "Using NCCL with CUDA Graphs").
@@ -116,7 +118,7 @@ class NcclCommunicator final : public Communicator {
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
-    check_counts("all_gather", counts, rank(), size());
+    check_counts("all_gather", counts, *this);
     if (equal(counts)) {
       if (counts[0] == 0) return;
       return begin("all_gather", [&] {
@@ -140,8 +142,8 @@ class NcclCommunicator final : public Communicator {
 
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void* staging) override {
-    check_counts("reduce_scatter", counts, rank(), size());
-    check_reducible("reduce_scatter", dtype, rank(), size());
+    check_counts("reduce_scatter", counts, *this);
+    check_reducible("reduce_scatter", dtype, *this);
     if (equal(counts) && op == Reduction::sum && dtype != DType::boolean) {
       if (counts[0] == 0) return;
       return begin("reduce_scatter", [&] {
@@ -187,7 +189,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void*) override {
-    check_reducible("all_reduce", dtype, rank(), size());
+    check_reducible("all_reduce", dtype, *this);
     if (count == 0) return;
     begin("all_reduce", [&] {
       return SR_NCCL(ncclAllReduce)(data, data, unsigned_of(count), type_of(dtype),
@@ -197,8 +199,8 @@ class NcclCommunicator final : public Communicator {
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
-    check_counts("all_to_all", send_counts, rank(), size());
-    check_counts("all_to_all", recv_counts, rank(), size());
+    check_counts("all_to_all", send_counts, *this);
+    check_counts("all_to_all", recv_counts, *this);
     const int64_t element = size_of(dtype);
     const auto* from = static_cast<const char*>(send);
     auto* to = static_cast<char*>(recv);
@@ -218,7 +220,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void broadcast(void* data, int64_t bytes, int root) override {
-    check_peer("broadcast", root, rank(), size());
+    check_peer("broadcast", root, *this);
     if (bytes == 0) return;
     begin("broadcast", [&] {
       return SR_NCCL(ncclBroadcast)(data, data, unsigned_of(bytes), ncclUint8, root, comm_,
@@ -226,11 +228,11 @@ class NcclCommunicator final : public Communicator {
     });
   }
   void send(const void* data, int64_t bytes, int to) override {
-    check_peer("send", to, rank(), size());
+    check_peer("send", to, *this);
     group("send", [&](const Exchange& exchange) { exchange.send(data, bytes, to); });
   }
   void recv(void* data, int64_t bytes, int from) override {
-    check_peer("recv", from, rank(), size());
+    check_peer("recv", from, *this);
     group("recv", [&](const Exchange& exchange) { exchange.recv(data, bytes, from); });
   }
   void barrier() override {
@@ -280,9 +282,7 @@ class NcclCommunicator final : public Communicator {
 
   size_t me() const { return static_cast<size_t>(rank()); }
   cudaStream_t stream() const { return device_.cuda_stream(); }
-  std::string name(std::string_view operation) const {
-    return call_name(operation, rank(), size());
-  }
+  std::string name(std::string_view operation) const { return call_name(operation, *this); }
 
   /// Messages and sums between begin and end of an NCCL group, which go side by side; of nothing
   /// there are none.
@@ -318,9 +318,28 @@ class NcclCommunicator final : public Communicator {
 
   void begin(const char* operation, const std::function<ncclResult_t()>& call) {
     if (watch_ == nullptr) connect();
+    clock_.reset();
     last_ = operation;
     settle(call(), operation);
     launched(stream(), kLibraryLaunches);
+  }
+
+  /// NCCL does not tell which rank a call lacks: all others may be missing, and those that are not
+  /// answer that they wait, too.
+  LongWait wait_for_others(std::string_view operation) const {
+    LongWait wait{std::string(operation), members().ranks};
+    std::erase(wait.missing, members().ranks[me()]);
+    return wait;
+  }
+  void waits(std::string_view operation) {
+    if (!members().job) return;
+    if (!clock_) clock_.emplace(members().job.get(), members().ranks[me()], timeout_);
+    clock_->look([&] { return wait_for_others(operation); });
+  }
+  std::string blame_others(std::string_view operation) {
+    if (!members().job) return "the other ranks";
+    if (clock_) clock_->give_up();
+    return blame(*members().job, members().ranks[me()], wait_for_others(operation), timeout_);
   }
 
   /// The rank's other communicators see that the job has ended.
@@ -341,8 +360,9 @@ class NcclCommunicator final : public Communicator {
     const auto start = Clock::now();
     while (result == ncclInProgress) {
       if (job_->ended) broken(operation, "another rank ended the job");
+      waits(operation);
       if (timeout_ > 0 && seconds_since(start) > timeout_)
-        broken(operation, str("waited ", timeout_, " s for the other ranks"));
+        broken(operation, str("waited ", timeout_, " s for ", blame_others(operation)));
       if (SR_NCCL(ncclCommGetAsyncError)(comm_, &result) != ncclSuccess) break;
       if (result == ncclInProgress) usleep(20);
     }
@@ -368,6 +388,7 @@ class NcclCommunicator final : public Communicator {
   /// will never end, so the communicator goes first.
   void look(double waited) {
     if (comm_ == nullptr) return;
+    if (last_ != nullptr) waits(last_);
     ncclResult_t state = ncclSuccess;
     if (SR_NCCL(ncclCommGetAsyncError)(comm_, &state) != ncclSuccess) return;
     std::string what;
@@ -376,7 +397,7 @@ class NcclCommunicator final : public Communicator {
     } else if (state != ncclSuccess && state != ncclInProgress) {
       what = str(SR_NCCL(ncclGetErrorString)(state), " (", SR_NCCL(ncclGetLastError)(comm_), ")");
     } else if (last_ != nullptr && timeout_ > 0 && waited > timeout_) {
-      what = str("waited ", timeout_, " s for the other ranks");
+      what = str("waited ", timeout_, " s for ", blame_others(last_));
     } else {
       return;
     }
@@ -393,6 +414,7 @@ class NcclCommunicator final : public Communicator {
   std::future<void> gone_;     // then
   bool broken_ = false;
   const int exceptions_ = std::uncaught_exceptions();
+  std::optional<WaitClock> clock_;  // of the wait in progress
   const char* last_ = nullptr;   // the last call that was begun: without one nobody waits for ranks
   std::shared_ptr<void> watch_;  // from connect() on
 };

@@ -98,11 +98,12 @@ class PeerCommunicator final : public Communicator {
 
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
+  const Members& members() const override { return host_.members(); }
   Communicator& host() override { return host_; }
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
-    check_counts("all_gather", counts, rank(), size());
+    check_counts("all_gather", counts, *this);
     const int64_t element = size_of(dtype), own = counts[me()] * element,
                   all = sum_of(counts) * element;
     call(
@@ -124,8 +125,8 @@ class PeerCommunicator final : public Communicator {
 
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void*) override {
-    check_counts("reduce_scatter", counts, rank(), size());
-    check_reducible("reduce_scatter", dtype, rank(), size());
+    check_counts("reduce_scatter", counts, *this);
+    check_reducible("reduce_scatter", dtype, *this);
     const int64_t element = size_of(dtype), all = sum_of(counts) * element;
     call(
         "reduce_scatter", send, all,
@@ -144,7 +145,7 @@ class PeerCommunicator final : public Communicator {
   /// Each rank sums one part, in place: nobody else reads that part of its data. Then it takes the
   /// other parts from those who summed them.
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void*) override {
-    check_reducible("all_reduce", dtype, rank(), size());
+    check_reducible("all_reduce", dtype, *this);
     const int64_t element = size_of(dtype), bytes = count * element;
     call(
         "all_reduce", data, bytes,
@@ -170,8 +171,8 @@ class PeerCommunicator final : public Communicator {
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
-    check_counts("all_to_all", send_counts, rank(), size());
-    check_counts("all_to_all", recv_counts, rank(), size());
+    check_counts("all_to_all", send_counts, *this);
+    check_counts("all_to_all", recv_counts, *this);
     const int64_t element = size_of(dtype);
     const int64_t sent = sum_of(send_counts) * element, received = sum_of(recv_counts) * element;
     std::vector<int64_t> all_counts(world_.size() * world_.size());
@@ -183,9 +184,9 @@ class PeerCommunicator final : public Communicator {
           char* to = static_cast<char*>(recv);
           for (size_t r = 0; r < peers.size(); ++r) {
             const auto theirs = std::span(all_counts).subspan(r * world_.size(), world_.size());
-            SR_REQUIRE(theirs[me()] == recv_counts[r], comm,
-                       call_name("all_to_all", rank(), size()), ": expects ", recv_counts[r],
-                       " elements of rank ", r, ", which sends ", theirs[me()]);
+            SR_REQUIRE(theirs[me()] == recv_counts[r], comm, call_name("all_to_all", *this),
+                       ": expects ", recv_counts[r], " elements of rank ", r, ", which sends ",
+                       theirs[me()]);
             const int64_t bytes = recv_counts[r] * element;
             device_.copy(to, peers[r] + offset_of(theirs, rank()) * element, bytes);
             to += bytes;
@@ -199,7 +200,7 @@ class PeerCommunicator final : public Communicator {
   }
 
   void broadcast(void* data, int64_t bytes, int root) override {
-    check_peer("broadcast", root, rank(), size());
+    check_peer("broadcast", root, *this);
     call(
         "broadcast", data, bytes,
         [&](const Peers& peers) {
@@ -323,7 +324,7 @@ class PeerCommunicator final : public Communicator {
       meet();
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::comm) throw;
-      throw e.with_context(call_name(operation, rank(), size()));
+      throw e.with_context(call_name(operation, *this));
     }
   }
 

@@ -6,8 +6,9 @@
 
 namespace shardrun {
 
-/// Keys and values, of equal keys the last. Empty for what is no ONNX file: import says what is
-/// wrong with it. Throws invalid_input if the file cannot be opened.
+/// Keys and values, of equal keys the last; without entries of more than a MiB. Empty for what is
+/// no ONNX file: import says what is wrong with it. Throws invalid_input if the file cannot be
+/// opened, or if an entry of ours ('shardrun.…') is that long.
 std::map<std::string, std::string> read_onnx_metadata(const std::string& path);
 
 }  // namespace shardrun

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "graph/onnx/mapped_file.h"
+#include "graph/onnx/printable_names.h"
 
 namespace shardrun::importer {
 namespace {
@@ -377,6 +378,7 @@ ReadModel read_model(const std::string& path) {
   out.budget->take(parsed, "parsing it");
   SR_REQUIRE(out.proto.ParseFromString(skeleton.bytes), invalid_input,
              "is not an ONNX model (damaged, another format, or nested over 30 deep)");
+  make_names_printable(out.proto);
   out.raws = std::move(skeleton.raws);
   return out;
 }

@@ -10,7 +10,7 @@
 //       (x - mean) / sqrt(variance + eps) * scale + bias [+ residual], with relu=1 at least 0
 //   running_statistics(mean, variance, new_mean, new_variance){momentum, unbias} -> the averages
 //       after the step: old + momentum * (new - old); the new variance is multiplied by `unbias`
-//       first (count / (count - 1) for PyTorch's, 1 for ONNX's)
+//       first (count / (count - 1) for PyTorch's, 1 for ONNX's); old where new is not finite
 //   batch_norm_reduce_grad(dy, x, mean, variance[, scale, bias]){eps, relu} -> [2, C] f64: the sums
 //   of dy and of dy * h,
 //       h the normalised x; these are the gradients of bias and scale. In f64 because dx of every

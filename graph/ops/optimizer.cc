@@ -11,6 +11,10 @@
 //   g = clip_scale * grad + weight_decay * param,  buffer = momentum * buffer + g  (buffer starts
 //   at zero) param -= lr * (nesterov ? g + momentum * buffer : buffer)
 //
+// Nothing that is not finite gets into parameters and moments: where g is not, the element keeps
+// all it has; a result that overflows becomes the largest finite number. With an lr or clip_scale
+// that is not finite all elements keep theirs: nothing is updated.
+//
 // With the attribute squares both have one result more, the sum of grad^2 as reduce_sum_squares
 // makes it; with copy, a floating dtype, one behind that: param' cast to that dtype; with layouts
 // one behind that for each of them (weight_layout.h): the copy, or param' where there is none, laid

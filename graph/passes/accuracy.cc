@@ -1,4 +1,6 @@
 // Accuracy of a classifier, as metrics of its validation.
+#include <algorithm>
+
 #include "graph/ops/gradients.h"
 #include "graph/passes/training.h"
 
@@ -29,18 +31,20 @@ bool attach_accuracy(Graph& graph) {
   const int64_t ignore = loss->attrs.i("ignore_index", kNoIgnoredLabel);
   const ValueId source = batch_input_of(graph, labels);
   if (source == kNoValue) return false;
-  for (ValueId id : graph.with_role(Role::batch)) {
-    const bool tokens = id != source && !is_float(graph.type(id).dtype) &&
-                        graph.type(id).shape == graph.type(source).shape;
-    if (tokens) return false;
-  }
-  const int64_t axis = static_cast<int64_t>(graph.type(logits).shape.size()) - 1;
-  ValueId predicted = graph.add("argmax", {logits}, {{"axis", axis}, {"keepdims", int64_t{0}}},
-                                "accuracy/predicted");
+  const std::vector<ValueId> inputs = graph.with_role(Role::batch);
+  const bool tokens = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
+    return id != source && !is_float(graph.type(id).dtype) &&
+           graph.type(id).shape == graph.type(source).shape;
+  });
+  const auto count = [&](ValueId flags, const char* name) {
+    std::vector<int64_t> axes;
+    for (size_t d = 0; d < graph.type(flags).shape.size(); ++d)
+      axes.push_back(static_cast<int64_t>(d));
+    return graph.add("reduce_sum", {cast_to(graph, flags, DType::f32)},
+                     {{"axes", axes}, {"keepdims", int64_t{0}}}, name);
+  };
   const DType dtype = graph.type(labels).dtype;
-  predicted = cast_to(graph, predicted, dtype);
-  ValueId hit = graph.add("equal", {predicted, labels}, {}, "accuracy/hit");
-  ValueId counted =
+  const ValueId counted =
       graph.add("logical_not",
                 {graph.add("equal",
                            {labels, graph.add("fill", {},
@@ -50,16 +54,15 @@ bool attach_accuracy(Graph& graph) {
                                               "accuracy/ignored")},
                            {}, "accuracy/is_ignored")},
                 {}, "accuracy/is_counted");
-  hit = graph.add("logical_and", {hit, counted}, {}, "accuracy/counted_hit");
-  const auto count = [&](ValueId flags, const char* name) {
-    std::vector<int64_t> axes;
-    for (size_t d = 0; d < graph.type(flags).shape.size(); ++d)
-      axes.push_back(static_cast<int64_t>(d));
-    return graph.add("reduce_sum", {cast_to(graph, flags, DType::f32)},
-                     {{"axes", axes}, {"keepdims", int64_t{0}}}, name);
-  };
-  graph.metrics["correct"] = count(hit, "accuracy/correct");
   graph.metrics["counted"] = count(counted, "accuracy/counted");
+  if (tokens) return false;
+  const int64_t axis = static_cast<int64_t>(graph.type(logits).shape.size()) - 1;
+  ValueId predicted = graph.add("argmax", {logits}, {{"axis", axis}, {"keepdims", int64_t{0}}},
+                                "accuracy/predicted");
+  predicted = cast_to(graph, predicted, dtype);
+  ValueId hit = graph.add("equal", {predicted, labels}, {}, "accuracy/hit");
+  hit = graph.add("logical_and", {hit, counted}, {}, "accuracy/counted_hit");
+  graph.metrics["correct"] = count(hit, "accuracy/correct");
   return true;
 }
 

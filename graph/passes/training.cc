@@ -62,9 +62,7 @@ void attach_cross_entropy(Graph& g) {
             "loss/is_counted");
   const ValueId count =
       sum_all(g, g.add("cast", {counted}, {{"to", name_of(dtype)}}, "loss/counted"), "loss/count");
-  const ValueId at_least_one =
-      g.add("max", {count, scalar(g, dtype, 1.0, "loss/one")}, {}, "loss/divisor");
-  g.loss = g.add("div", {sum_all(g, losses, "loss/sum"), at_least_one}, {}, "loss");
+  g.loss = g.add("div", {sum_all(g, losses, "loss/sum"), count}, {}, "loss");  // of none NaN
 }
 
 void attach_mse(Graph& g) {

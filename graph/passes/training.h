@@ -16,7 +16,7 @@ inline constexpr const char* kTarget = "target";
 /// the loss itself (`kind` must then be "" ). Otherwise `kind` says what to compute on the first
 /// output against a new batch input kTarget:
 ///   cross-entropy  outputs[0] [..., classes], or its logits where it is their softmax, target i64
-///                  [...]; mean over targets other than -100
+///                  [...]; mean over targets other than -100, NaN if there are none, as PyTorch's
 ///   mse            outputs[0], target of the same type; mean of squared differences
 /// "" with a non-scalar output: cross-entropy if some batch input is integer and has the shape of
 /// the output without its last dim (a language model), else throws invalid_input asking for a loss.
@@ -28,8 +28,8 @@ inline constexpr int64_t kNoIgnoredLabel = std::numeric_limits<int32_t>::min();
 
 /// Adds two f32 metrics to a graph whose loss is one cross_entropy over the labels of a batch
 /// input: "counted", how many labels are not the ignored one, and "correct", for how many of them
-/// the largest logit (the first, of equal ones) is theirs. Not for models of tokens, whose labels
-/// have the shape of another integer input. Returns whether it did.
+/// the largest logit (the first, of equal ones) is theirs. The second not for models of tokens,
+/// whose labels have the shape of another integer input. Returns whether it added both.
 bool attach_accuracy(Graph& graph);
 
 /// What inputs and metrics of the test are called beside those of the validation: "test/target".

@@ -1,6 +1,9 @@
 // Batch normalisation: planes or channels over threads; where the channels are last, rows of them.
 // Sums are f64 throughout, and never parted by how many threads there are, so that they do not
 // depend on these and variances keep f32's digits.
+#include <cmath>
+#include <limits>
+
 #include "graph/ops/window.h"
 #include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
@@ -219,6 +222,7 @@ void norm_planes(const Norm& p, const KernelArgs& args) {
   });
 }
 
+/// Of a batch that has something else than finite numbers nothing is kept.
 void running(double momentum, double unbias, const KernelArgs& args) {
   for (size_t r = 0; r < 2; ++r) {
     const double keep = 1 - momentum, gain = momentum * (r == 0 ? 1 : unbias);
@@ -231,8 +235,10 @@ void running(double momentum, double unbias, const KernelArgs& args) {
         float* y = place(args.out[r], at, buffer);
 #pragma omp simd
         for (int64_t c = 0; c < n; ++c) {
-          y[c] = static_cast<float>(keep * static_cast<double>(old[c]) +
-                                    gain * static_cast<double>(seen[c]));
+          const auto next = static_cast<float>(keep * static_cast<double>(old[c]) +
+                                               gain * static_cast<double>(seen[c]));
+          const bool finite = std::abs(seen[c]) <= std::numeric_limits<float>::max();
+          y[c] = finite ? next : old[c];
         }
         put(args.out[r], at, n, y);
       });

@@ -2,7 +2,9 @@
 // squares and the parameter's bf16 copy where they are wanted. Formulas: graph/ops/optimizer.cc.
 #include "graph/ops/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/lanes.h"
@@ -90,6 +92,15 @@ class Extras {
   int64_t chunk_ = 0, chunks_ = 0;  // a panel of `blocks`, or what makes one partial sum
 };
 
+constexpr float kMost = std::numeric_limits<float>::max();
+
+/// What becomes of `old`, which may be infinite: a rank's part of a maximum is.
+inline float held(float next, float old) {
+  const float most = std::max(std::abs(old), kMost);
+  const float within = next > most ? most : next < -most ? -most : next;
+  return within == within ? within : old;
+}
+
 struct Adam {
   float beta1, beta2, eps, decay;
   bool decoupled;
@@ -99,7 +110,7 @@ struct Adam {
 template <bool kDecay>
 void adamw(const Adam& a, double beta1, double beta2, const Extras& extras,
            const KernelArgs& args) {
-  const float lr = get(args.in[4], 0), clip = get(args.in[6], 0);
+  const float lr = get(args.in[4], 0), clip = get(args.in[6], 0) + 0.0f * lr;
   const auto step = static_cast<double>(std::max<int64_t>(1, *args.in[5].as<int64_t>()));
   const auto step_size = static_cast<float>(static_cast<double>(lr) / (1 - std::pow(beta1, step)));
   const auto inv_root = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, step)));
@@ -114,19 +125,21 @@ void adamw(const Adam& a, double beta1, double beta2, const Extras& extras,
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
       const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? l2 * p : 0.0f);
-      const float m = b1 * m_in[i + j] + one_minus1 * g,
-                  v = b2 * v_in[i + j] + one_minus2 * (g * g);
+      const float m_old = m_in[i + j], v_old = v_in[i + j];
+      const float m = b1 * m_old + one_minus1 * g, v = b2 * v_old + one_minus2 * (g * g);
       const float positive = v < 0.0f ? 0.0f : v;
-      p_out[i + j] = p * keep - step_size * m / (std::sqrt(positive) * inv_root + eps);
-      m_out[i + j] = m;
-      v_out[i + j] = v;
+      const float next = p * keep - step_size * m / (std::sqrt(positive) * inv_root + eps);
+      const bool finite = std::abs(g) <= kMost;
+      p_out[i + j] = finite ? held(next, p) : p;
+      m_out[i + j] = finite ? m : m_old;
+      v_out[i + j] = finite ? std::min(v, kMost) : v_old;
     }
   });
 }
 
 template <bool kDecay>
 void sgd(float momentum, float decay, bool nesterov, const Extras& extras, const KernelArgs& args) {
-  const float lr = get(args.in[3], 0), clip = get(args.in[5], 0);
+  const float lr = get(args.in[3], 0), clip = get(args.in[5], 0) + 0.0f * lr;
   const float *p_in = args.in[0].as<float>(), *b_in = args.in[2].as<float>();
   float *p_out = args.out[0].as<float>(), *b_out = args.out[1].as<float>();
   const float from_g = nesterov ? 1.0f : 0.0f, from_buffer = nesterov ? momentum : 1.0f;
@@ -134,9 +147,10 @@ void sgd(float momentum, float decay, bool nesterov, const Extras& extras, const
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
       const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? decay * p : 0.0f);
-      const float b = momentum * b_in[i + j] + g;
-      p_out[i + j] = p - lr * (from_g * g + from_buffer * b);
-      b_out[i + j] = b;
+      const float b_old = b_in[i + j], b = momentum * b_old + g;
+      const bool finite = std::abs(g) <= kMost;
+      p_out[i + j] = finite ? held(p - lr * (from_g * g + from_buffer * b), p) : p;
+      b_out[i + j] = finite ? held(b, b_old) : b_old;
     }
   });
 }

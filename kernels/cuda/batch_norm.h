@@ -3,6 +3,7 @@
 // f64, as they are on the CPU.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 
 #include "graph/ops/window.h"
@@ -297,7 +298,8 @@ struct RunningAverage {
   float keep, gain;
 
   SR_HOST_DEVICE void operator()(int64_t c) const {
-    assign(to[c], keep * as_float(old[c]) + gain * as_float(now[c]));
+    const float before = as_float(old[c]), next = keep * before + gain * as_float(now[c]);
+    assign(to[c], fabsf(as_float(now[c])) <= FLT_MAX ? next : before);
   }
 };
 

@@ -2,6 +2,7 @@
 // launch. Formulas: graph/ops/optimizer.cc.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 
 #include "graph/ops/optimizer.h"
@@ -79,6 +80,13 @@ struct Scalars {
   const int64_t* step;
 };
 
+/// What becomes of `old`, which may be infinite: a rank's part of a maximum is.
+SR_HOST_DEVICE inline float held(float next, float old) {
+  const float most = fmaxf(fabsf(old), FLT_MAX);
+  const float within = next > most ? most : next < -most ? -most : next;
+  return within == within ? within : old;
+}
+
 /// The logarithms of beta1 and beta2 give 1 - beta^step without cancellation.
 struct Adam {
   double log_beta1, log_beta2;
@@ -104,14 +112,16 @@ struct Adam {
     const double correction1 = -expm1(n_step * log_beta1), correction2 = -expm1(n_step * log_beta2);
     const auto step_size = static_cast<float>(static_cast<double>(*with.lr) / correction1);
     const auto inv_root = static_cast<float>(1 / sqrt(correction2));
-    const float keep = decoupled ? 1.0f - *with.lr * of.decay : 1.0f, scale = *with.clip;
+    const float keep = decoupled ? 1.0f - *with.lr * of.decay : 1.0f,
+                scale = *with.clip + 0.0f * *with.lr;
     const bool l2 = !decoupled && of.decay != 0;  // 0 times an infinite parameter is NaN
     update_piece(team, of, row, squares, [&](float& p, float g, float& mean, float& square) {
       const float d = scale * g + (l2 ? of.decay * p : 0.0f);
+      if (!(fabsf(d) <= FLT_MAX)) return;
       mean = beta1 * mean + rest1 * d;
-      square = beta2 * square + rest2 * (d * d);
+      square = fminf(beta2 * square + rest2 * (d * d), FLT_MAX);
       const float positive = square < 0.0f ? 0.0f : square;
-      p = p * keep - step_size * mean / (sqrtf(positive) * inv_root + eps);
+      p = held(p * keep - step_size * mean / (sqrtf(positive) * inv_root + eps), p);
     });
   }
 };
@@ -127,11 +137,12 @@ struct Sgd {
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, const Updated& of, int64_t row,
                                  const Scalars& with, float* squares) const {
-    const float rate = *with.lr, scale = *with.clip;
+    const float rate = *with.lr, scale = *with.clip + 0.0f * *with.lr;
     update_piece(team, of, row, squares, [&](float& p, float g, float& buffer, float&) {
       const float d = scale * g + (of.decay != 0 ? of.decay * p : 0.0f);
-      buffer = momentum * buffer + d;
-      p -= rate * (nesterov ? d + momentum * buffer : buffer);
+      if (!(fabsf(d) <= FLT_MAX)) return;
+      buffer = held(momentum * buffer + d, buffer);
+      p = held(p - rate * (nesterov ? d + momentum * buffer : buffer), p);
     });
   }
 };

@@ -80,8 +80,9 @@ void running(const Node& node, const KernelArgs& args) {
     const double unbias = r == 0 ? 1 : node.attrs.f("unbias");
     Doubles old = load(args.in[r]);
     const Doubles now = load(args.in[r + 2]);
-    for (size_t c = 0; c < old.size(); ++c)
-      old[c] = (1 - momentum) * old[c] + momentum * unbias * now[c];
+    for (size_t c = 0; c < old.size(); ++c) {
+      if (std::isfinite(now[c])) old[c] = (1 - momentum) * old[c] + momentum * unbias * now[c];
+    }
     store(old, args.out[r]);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/reference/doubles.h"
 #include "kernels/reference/families.h"
@@ -11,6 +12,15 @@ namespace shardrun::reference {
 namespace {
 
 double scalar(const KernelArgs& args, size_t operand) { return load(args.in[operand])[0]; }
+
+/// What becomes of `old`, which may be infinite: a rank's part of a maximum is. `type`: in which it
+/// is stored.
+double held(double next, double old, DType type) {
+  const double finite = type == DType::f32 ? double{std::numeric_limits<float>::max()}
+                                           : std::numeric_limits<double>::max();
+  const double most = std::max(std::abs(old), finite);
+  return std::isnan(next) ? old : std::clamp(next, -most, most);
+}
 
 /// Calls update(p, param, grad, moments) of each, which changes its parameter and moments, and
 /// stores them and what is wanted beside them.
@@ -47,18 +57,17 @@ void adamw(const Node& node, const KernelArgs& args) {
   for_each_parameter(form, args, [&](size_t p, Doubles& param, const Doubles& grad, auto& moments) {
     Doubles &m = moments[0], &v = moments[1];
     const double decay = form.decay[p];
+    const DType type = args.in[form.operand(p, 0)].type.dtype;
     for (size_t i = 0; i < param.size(); ++i) {
-      double g = clip * grad[i];
-      if (decoupled) {
-        param[i] *= 1 - lr * decay;
-      } else if (decay != 0) {  // a parameter may be infinite: a rank's part of a maximum
-        g += decay * param[i];
-      }
+      // A parameter may be infinite: 0 times it is not.
+      const double g = clip * grad[i] + (decoupled || decay == 0 ? 0 : decay * param[i]);
+      if (!std::isfinite(g) || !std::isfinite(lr)) continue;
       m[i] = beta1 * m[i] + (1 - beta1) * g;
-      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      v[i] = held(beta2 * v[i] + (1 - beta2) * g * g, v[i], type);
       // v is never negative in a real run; the clamp keeps arbitrary test data finite.
       const double denominator = std::sqrt(std::max(v[i], 0.0)) / std::sqrt(correction2) + eps;
-      param[i] -= lr / correction1 * m[i] / denominator;
+      const double keep = decoupled ? 1 - lr * decay : 1;
+      param[i] = held(param[i] * keep - lr / correction1 * m[i] / denominator, param[i], type);
     }
   });
 }
@@ -71,10 +80,13 @@ void sgd(const Node& node, const KernelArgs& args) {
   for_each_parameter(form, args, [&](size_t p, Doubles& param, const Doubles& grad, auto& moments) {
     Doubles& buffer = moments[0];
     const double decay = form.decay[p];
+    const DType type = args.in[form.operand(p, 0)].type.dtype;
     for (size_t i = 0; i < param.size(); ++i) {
       const double g = clip * grad[i] + (decay == 0 ? 0 : decay * param[i]);
-      buffer[i] = momentum * buffer[i] + g;
-      param[i] -= lr * (nesterov ? g + momentum * buffer[i] : buffer[i]);
+      if (!std::isfinite(g) || !std::isfinite(lr)) continue;
+      buffer[i] = held(momentum * buffer[i] + g, buffer[i], type);
+      param[i] =
+          held(param[i] - lr * (nesterov ? g + momentum * buffer[i] : buffer[i]), param[i], type);
     }
   });
 }

@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "batches.h"
+#include "names.h"
 #include "plan.h"
 #include "rank_trainer.h"
 #include "resume.h"
@@ -97,6 +98,7 @@ EvaluationReport evaluate(World& world, const Model& model, const TrainingPlan& 
   const bool tokens = predicts_tokens(model.impl().evaluation);
   EvaluationReport report;
   run_ranks(world, [&](Communicator& comm) {
+    name_places(comm, plan.impl().train.mesh);
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
     on->agree([&] { RankTrainer(*on, model.impl(), plan.impl(), options, false).rehearse(); });

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "base/regex.h"
 #include "batches.h"
 #include "contents.h"
@@ -152,6 +153,16 @@ std::vector<std::string> targets_of_one_batch(const ModelOptions& options, const
     if (shape != shapes.of.end() && shape->second != field.type.shape) return {};
   }
   return shapes.whole ? targets : std::vector<std::string>();
+}
+
+/// Of nothing every sum is 0: such a model would seem to train.
+void check_sizes(const Graph& graph) {
+  for (ValueId id : graph.with_role(Role::batch)) {
+    const TensorType& type = graph.type(id);
+    const auto zero = std::find(type.shape.begin(), type.shape.end(), 0);
+    SR_REQUIRE(zero == type.shape.end(), invalid_input, "input '", graph.value(id).name, "' is ",
+               type, ": a dim of 0 leaves nothing to learn from; give it a size");
+  }
 }
 
 /// A pattern that matches nothing is a slip of the hand: what it was to freeze would be trained.
@@ -368,6 +379,7 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   Graph graph = import_onnx(path, import, &report);
   graph.name = path;
   try {
+    check_sizes(graph);
     check_patterns("--freeze", options.freeze, graph, report);
     check_patterns("--train", options.train, graph, report);
     check_patterns("--train-only", options.train_only, graph, report);
@@ -382,6 +394,7 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   } catch (const Error& e) {
     throw e.with_context(path);
   }
+  for (std::string& note : impl->notes) note = printable(note);
   impl->import_seconds = thread_seconds() - begin;
   return impl;
 }

@@ -11,6 +11,23 @@
 
 namespace shardrun {
 
+std::string place_of(const Mesh& mesh, int64_t rank) {
+  std::string out;
+  const std::vector<int64_t> at = mesh.coordinates(rank);
+  for (size_t a = 0; a < at.size(); ++a)
+    out += str(a == 0 ? "" : ", ", mesh.axes()[a].name, "=", at[a]);
+  return out;
+}
+
+void name_places(Communicator& comm, const Mesh& mesh) {
+  const std::shared_ptr<Job>& job = comm.members().job;
+  if (!job) return;
+  std::vector<std::string> places(static_cast<size_t>(mesh.size()));
+  for (int64_t r = 0; mesh.axis_count() > 1 && r < mesh.size(); ++r)
+    places[static_cast<size_t>(r)] = place_of(mesh, r);
+  job->set_places(std::move(places));
+}
+
 std::string folded(const std::string& name) {
   std::string out;
   for (char c : name) {

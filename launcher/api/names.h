@@ -4,9 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "collectives/communicator.h"
 #include "graph/graph.h"
+#include "graph/mesh.h"
 
 namespace shardrun {
+
+/// Where a rank stands: "data=0, model=1"; "" on a mesh of one rank.
+std::string place_of(const Mesh& mesh, int64_t rank);
+/// On a mesh of several axes errors say it, too, of the ranks of `comm`, all of the mesh's.
+void name_places(Communicator& comm, const Mesh& mesh);
 
 /// "h.3.MatMul_2" -> "h.*.MatMul_*": equal for the same thing in every layer.
 std::string folded(const std::string& name);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/output_file.h"
+#include "names.h"
 #include "planned_steps.h"
 #include "planner/kernel_cost.h"
 
@@ -34,14 +35,6 @@ std::vector<std::string> described(const std::vector<TensorType>& types,
     out.push_back(str(types[i]));
     if (i < shardings.size()) out.back() += " " + shardings[i];
   }
-  return out;
-}
-
-std::string place_of(const Mesh& mesh, int64_t rank) {
-  std::string out;
-  const std::vector<int64_t> at = mesh.coordinates(rank);
-  for (size_t a = 0; a < at.size(); ++a)
-    out += str(a == 0 ? "" : ", ", mesh.axes()[a].name, "=", at[a]);
   return out;
 }
 
@@ -198,8 +191,14 @@ RankProfile Profiler::of_rank(int64_t rank) const {
   return own;
 }
 
-std::string Profiler::tell(Communicator& world, const RankProfile& own) const {
-  if (!options_.profile.empty()) write_trace(world, own);
+std::string Profiler::tell(Communicator& world, const RankProfile& own,
+                           std::string& unwritten) const {
+  try {
+    if (!options_.profile.empty()) write_trace(world, own);
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::comm) throw;
+    unwritten = e.what();
+  }
   if (!options_.profile_summary) return "";
   const std::string ranks = ranks_line(world, own);
   return world.rank() == 0 ? profile_table(own) + (world.size() > 1 ? ranks : "") : "";
@@ -218,11 +217,14 @@ void Profiler::write_trace(Communicator& world, const RankProfile& own) const {
                                         {"ranks", world.size()},
                                         {"threads of a rank", omp_get_max_threads()},
                                         {"cluster", plan_.cluster.about}};
+  const std::string head =
+      about.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::vector<std::string> rest;  // all ranks' first: they wait, whatever becomes of the file
+  for (int rank = 1; rank < world.size(); ++rank) rest.push_back(receive_text(world, rank));
   OutputFile out(options_.profile);
   std::ostream& file = out.stream();
-  file << R"({"displayTimeUnit":"ms","otherData":)" << about.dump() << ",\n\"traceEvents\":[\n"
-       << events;
-  for (int rank = 1; rank < world.size(); ++rank) file << ",\n" << receive_text(world, rank);
+  file << R"({"displayTimeUnit":"ms","otherData":)" << head << ",\n\"traceEvents\":[\n" << events;
+  for (const std::string& theirs : rest) file << ",\n" << theirs;
   file << "\n]}\n";
   out.finish();
 }

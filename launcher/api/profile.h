@@ -60,8 +60,8 @@ class Profiler {
   /// What was recorded; as long as this lives.
   RankProfile of_rank(int64_t rank) const;
   /// Collective: rank 0 writes everybody's events to options.profile, and returns the table if
-  /// options.profile_summary asks for it. Throws Error(device) if the file cannot be written.
-  std::string tell(Communicator& world, const RankProfile& own) const;
+  /// options.profile_summary asks for it. `unwritten`: there, why the file could not be written.
+  std::string tell(Communicator& world, const RankProfile& own, std::string& unwritten) const;
 
  private:
   void write_trace(Communicator& world, const RankProfile& own) const;

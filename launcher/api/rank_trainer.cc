@@ -1,9 +1,9 @@
 // A step, and a validation.
 #include "rank_trainer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "backend.h"
 #include "batches.h"
@@ -21,12 +21,36 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+const std::vector<std::string> kMetrics = {"loss", "grad_norm"};
+constexpr char kNoLabel[] =
+    ": none of the labels counts, for all are the ignored one; look at the targets, and at how "
+    "they "
+    "are masked";
+
+/// What a NaN is printed as does not depend on its sign.
+double shown(double number) { return std::isnan(number) ? std::abs(number) : number; }
+
+/// Calls f, with `place` in front of what goes wrong there.
+template <class F>
+auto in(const std::string& place, F&& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    throw e.with_context(place);
+  }
+}
+
+std::string name_of(Split split) {
+  return split == Split::training ? "training" : split == Split::validation ? "validation" : "test";
+}
+
 }  // namespace
 
 RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
                          const TrainOptions& options, bool recorded, const RunState* from)
     : comm_(on.comm()),
       model_(model),
+      plan_(plan),
       programs_(compile_for_rank(model, plan, on.comm().rank())),
       arena_(std::make_shared<Arena>(programs_.arena_bytes(), on.comm())),
       train_(programs_.train, backend().kernels, on.comm(), model.options.seed, arena_,
@@ -50,13 +74,13 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
   if (from == nullptr) return;
   train_.initialise(model.options.seed,
                     [](const Binding& b) { return !is_kept(b.role, b.zeroed_each_step); });
-  first_step_ = from->step;
+  first_step_ = step_ = from->step;
   first_batch_ = from->next_batch(samples_);
   first_draw_ = from->draws;
 }
 
 RunState RankTrainer::state_after(int64_t step) const {
-  const int64_t taken = (step - first_step_) * model_.options.accumulate;
+  const int64_t taken = (step - first_step_) * micro_batches();
   RunState out;
   out.step = step;
   out.batches = first_batch_ + taken;
@@ -67,25 +91,37 @@ RunState RankTrainer::state_after(int64_t step) const {
   return out;
 }
 
-StepReport RankTrainer::step(int64_t number) {
-  const auto start = Clock::now();
-  if (profiler_) profiler_->training.begin_run(number);
-  const double comm_before = train_.comm_seconds();
-  const int64_t micro_batches = train_.program().micro_batches;
-  const double lr = schedule_.lr_at(number);
+std::optional<int> RankTrainer::asked_to_stop() {
+  if (!running_) return std::nullopt;
+  return in(str("after step ", step_), [&] { return running_->asked_to_stop(); });
+}
+
+/// With `search`, until a micro-batch of some rank has what it looks for.
+void RankTrainer::run_training(int64_t number, double lr, NotFinite* search) {
   train_.set_scalar(kLearningRate, lr);
   train_.set_scalar(kStep, number);
   train_.begin_step();
-  for (int64_t micro = 0; micro < micro_batches; ++micro) {
-    const int64_t before = (number - 1 - first_step_) * micro_batches + micro;
+  for (int64_t micro = 0; micro < micro_batches(); ++micro) {
+    const int64_t before = (number - 1 - first_step_) * micro_batches() + micro;
     train_.set_scalar(kRandomStep, first_draw_ + before);
     if (!filled_)
       fill(train_, first_batch_ + before, Split::training,
            profiler_ ? &profiler_->training : nullptr);
     filled_ = data_->same_each_step();
+    if (search) search->look_at_batch();
     run_micro(train_);
+    if (search && comm_.host().any_of(search->found(kMetrics) ? 1 : 0) != 0) return;
   }
   train_.run_update();
+}
+
+StepReport RankTrainer::step(int64_t number) {
+  const auto start = Clock::now();
+  if (profiler_) profiler_->training.begin_run(number);
+  const double comm_before = train_.comm_seconds();
+  const double lr = schedule_.lr_at(number);
+  step_ = number;
+  in(str("step ", number), [&] { run_training(number, lr, nullptr); });
   StepReport report;
   report.step = number;
   report.loss = train_.metric("loss");
@@ -94,19 +130,59 @@ StepReport RankTrainer::step(int64_t number) {
   report.lr = lr;
   report.step_ms = milliseconds_since(start);
   report.comm_ms = (train_.comm_seconds() - comm_before) * 1e3;
-  report.samples_per_s = static_cast<double>(samples_ * micro_batches) / report.step_ms * 1e3;
-  report.tokens_per_s = static_cast<double>(tokens_ * micro_batches) / report.step_ms * 1e3;
+  report.samples_per_s = static_cast<double>(samples_ * micro_batches()) / report.step_ms * 1e3;
+  report.tokens_per_s = static_cast<double>(tokens_ * micro_batches()) / report.step_ms * 1e3;
   report.peak_bytes = arena_->bytes();
-  if (!std::isfinite(report.loss) ||
-      !std::isfinite(report.grad_norm)) {  // the same numbers on every rank
-    throw Failure(Failure::Kind::run,
-                  str("step ", number, ": the loss is ", report.loss, " and the gradients' norm ",
-                      report.grad_norm,
-                      number == 1 ? "; no update was made yet: look at the weights and the data"
-                                  : "; lower --lr, or clip gradients with --clip"),
-                  true);
-  }
+  // The same numbers on every rank.
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) fail_step(report);
   return report;
+}
+
+/// Makes the step again. All that it read is as it was where the loss was not finite, or where the
+/// norm is known before the updates (attach_optimizer); else parameters with finite gradients have
+/// been updated, and the search may find nothing.
+void RankTrainer::fail_step(const StepReport& report) {
+  const int64_t number = report.step;
+  const std::string what = str("step ", number, ": the loss is ", shown(report.loss),
+                               " and the gradients' norm ", shown(report.grad_norm));
+  const int64_t first_batch = first_batch_ + (number - 1 - first_step_) * micro_batches();
+  for (int64_t batch = first_batch; batch < first_batch + micro_batches(); ++batch) {
+    if (no_label_counts(batch, Split::training))
+      throw Failure(Failure::Kind::run, what + kNoLabel, true);
+  }
+  filled_ = false;
+  train_.record(nullptr);
+  NotFinite search(train_, step_of(model_, plan_), plan_.train);
+  run_training(number, std::numeric_limits<double>::quiet_NaN(), &search);  // updates nothing
+  const NotFinite::First first = search.first(comm_.host(), kMetrics);
+  const bool clips = model_.options.clip > 0;
+  const bool untouched = !std::isfinite(report.loss) || clips || micro_batches() > 1;
+  throw Failure(Failure::Kind::run,
+                str(what, first.text.empty() ? "" : "; ", first.text,
+                    untouched ? "; nothing was updated" : "; nothing of this step is kept",
+                    first.in_batch ? ": look at the data"
+                    : number == 1  ? ": look at the weights and the data"
+                    : clips        ? ": lower --lr or --clip"
+                                   : ": lower --lr, or clip gradients with --clip"),
+                true);
+}
+
+/// Does the batch have labels, and are they all the ignored one?
+bool RankTrainer::no_label_counts(int64_t batch, Split split) const {
+  bool labels = false;
+  for (const BatchField& field : fields_) {
+    const bool target = field.role == BatchField::Role::target;
+    if (!target || is_float(field.type.dtype) || !field.ignore) continue;
+    Tensor all(field.type);
+    Box whole;
+    for (int64_t size : field.type.shape) whole.push_back({0, size});
+    data_->read(batch, split, field, whole, all.data());
+    for (int64_t i = 0; i < all.count(); ++i) {
+      if (all.int_at(i) != *field.ignore) return false;
+    }
+    labels = true;
+  }
+  return labels;
 }
 
 void RankTrainer::rehearse() {
@@ -114,7 +190,7 @@ void RankTrainer::rehearse() {
   if (!has(Split::validation)) return;
   pass(0, Split::validation);
   Sums done;
-  add_metrics(done, "");
+  add_metrics(done, 0, Split::validation, "");
 }
 
 std::optional<RankTrainer::Evaluation> RankTrainer::evaluate(Split split) {
@@ -122,10 +198,10 @@ std::optional<RankTrainer::Evaluation> RankTrainer::evaluate(Split split) {
   evaluation_->weights_changed();
   for (int64_t b = 0; b < data_->batches(split); ++b) {
     if (asked_to_stop()) return std::nullopt;
-    pass(b, split);
-    add_metrics(sums, "");
+    in(str("after step ", step_, ": ", name_of(split), ": batch ", b + 1), [&] { pass(b, split); });
+    add_metrics(sums, b, split, "");
   }
-  return mean(sums);
+  return mean(sums, split);
 }
 
 bool RankTrainer::tests_beside() const {
@@ -136,32 +212,54 @@ std::pair<RankTrainer::Evaluation, RankTrainer::Evaluation> RankTrainer::evaluat
   Sums validation, test;
   evaluation_->weights_changed();
   pass(0, Split::validation);
-  add_metrics(validation, "");
-  add_metrics(test, kTestPrefix);
-  return {mean(validation), mean(test)};
+  add_metrics(validation, 0, Split::validation, "");
+  add_metrics(test, 0, Split::test, kTestPrefix);
+  return {mean(validation, Split::validation), mean(test, Split::test)};
 }
 
-void RankTrainer::add_metrics(Sums& sums, const std::string& prefix) const {
-  const bool classes = evaluation_->find_metric(prefix + "counted") != nullptr;
-  const double weight = classes ? evaluation_->metric(prefix + "counted") : 1;
-  sums.loss += weight * evaluation_->metric(prefix + "loss");
+/// A batch without a label that counts has no loss.
+void RankTrainer::add_metrics(Sums& sums, int64_t batch, Split split, const std::string& prefix) {
+  const auto of = [&](const char* name) -> std::optional<double> {
+    if (!evaluation_->find_metric(prefix + name)) return std::nullopt;
+    return evaluation_->metric(prefix + name);
+  };
+  const double weight = of("counted").value_or(1);
+  const double loss = evaluation_->metric(prefix + "loss");
+  if (weight > 0) {
+    if (!std::isfinite(loss)) fail_pass(batch, split, prefix + "loss");
+    sums.loss += weight * loss;
+  }
   sums.counted += weight;
-  if (classes) sums.correct = sums.correct.value_or(0) + evaluation_->metric(prefix + "correct");
+  if (const auto correct = of("correct")) sums.correct = sums.correct.value_or(0) + *correct;
 }
 
-RankTrainer::Evaluation RankTrainer::mean(const Sums& sums) {
-  const double counted = std::max(1.0, sums.counted);
-  return {sums.loss / counted,
-          sums.correct ? std::optional(*sums.correct / counted) : std::nullopt};
+RankTrainer::Evaluation RankTrainer::mean(const Sums& sums, Split split) const {
+  if (sums.counted <= 0)
+    throw Failure(Failure::Kind::run, str("step ", step_, ": ", name_of(split), kNoLabel), true);
+  return {sums.loss / sums.counted,
+          sums.correct ? std::optional(*sums.correct / sums.counted) : std::nullopt};
 }
 
-void RankTrainer::pass(int64_t batch, Split split) {
+/// `batch` is the validation's where one pass measures the test too.
+void RankTrainer::fail_pass(int64_t batch, Split split, const std::string& metric) {
+  const std::string what =
+      str("step ", step_, ": ", name_of(split), ": the loss of batch ", batch + 1, " of ",
+          data_->batches(split), " is ", shown(evaluation_->metric(metric)));
+  evaluation_->record(nullptr);
+  NotFinite search(*evaluation_, model_.evaluation, plan_.evaluation);
+  pass(batch, metric.rfind(kTestPrefix, 0) == 0 ? Split::validation : split, &search);
+  const std::string value = search.first(comm_.host(), {metric}).text;
+  throw Failure(Failure::Kind::run, str(what, value.empty() ? "" : "; ", value), true);
+}
+
+void RankTrainer::pass(int64_t batch, Split split, NotFinite* search) {
   filled_ = false;  // the arena is shared
   Timeline* const timeline = profiler_ ? &profiler_->validation : nullptr;
   if (timeline) timeline->begin_run(++passes_);
   evaluation_->begin_step();
   evaluation_->set_scalar(kRandomStep, batch);  // what is drawn besides dropout
   fill(*evaluation_, batch, split, timeline);
+  if (search) search->look_at_batch();
   run_micro(*evaluation_);
   if (timeline) timeline->end_run();
 }

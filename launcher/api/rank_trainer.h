@@ -11,6 +11,7 @@
 #include "exec/data.h"
 #include "exec/executor.h"
 #include "exec/schedule.h"
+#include "not_finite.h"
 #include "plan.h"
 #include "profile.h"
 #include "rank_device.h"
@@ -38,12 +39,14 @@ class RankTrainer {
   /// From now on requests to stop are noted, and evaluate() looks out for them.
   void begin() { running_.emplace(comm_); }
   /// As Running has it.
-  std::optional<int> asked_to_stop() { return running_ ? running_->asked_to_stop() : std::nullopt; }
+  std::optional<int> asked_to_stop();
   bool asked_for_checkpoint() { return running_->asked_for_checkpoint(); }
 
   /// What this knows of where the run is behind a step.
   RunState state_after(int64_t step) const;
 
+  /// Throws Failure(run), the same on every rank, if the loss or the gradients' norm is not finite:
+  /// with the first value that was not, found by making the step again without updates.
   StepReport step(int64_t number);
 
   /// The first step and a validation, for what a device finds out when steps first run.
@@ -57,7 +60,8 @@ class RankTrainer {
     double loss = 0;
     std::optional<double> accuracy;
   };
-  /// Nothing if a rank was asked to stop meanwhile.
+  /// Nothing if a rank was asked to stop meanwhile. Throws as step() does; also where no label
+  /// counts.
   std::optional<Evaluation> evaluate(Split split);
 
   /// Does the pass over the validation's one batch measure the test too?
@@ -70,14 +74,20 @@ class RankTrainer {
     double loss = 0, counted = 0;
     std::optional<double> correct;  // where there are classes
   };
-  void add_metrics(Sums& sums, const std::string& prefix) const;
-  static Evaluation mean(const Sums& sums);
-  void pass(int64_t batch, Split split);
+  int64_t micro_batches() const { return train_.program().micro_batches; }  // of a step
+  void run_training(int64_t number, double lr, NotFinite* search);
+  [[noreturn]] void fail_step(const StepReport& report);
+  [[noreturn]] void fail_pass(int64_t batch, Split split, const std::string& metric);
+  bool no_label_counts(int64_t batch, Split split) const;
+  void add_metrics(Sums& sums, int64_t batch, Split split, const std::string& prefix);
+  Evaluation mean(const Sums& sums, Split split) const;
+  void pass(int64_t batch, Split split, NotFinite* search = nullptr);
   void fill(Executor& executor, int64_t batch, Split split, Timeline* timeline);
   void run_micro(Executor& executor) const;
 
   Communicator& comm_;
   const Model::Impl& model_;
+  const TrainingPlan::Impl& plan_;
   RankPrograms programs_;
   std::shared_ptr<Arena> arena_;
   Executor train_;
@@ -93,6 +103,7 @@ class RankTrainer {
   /// kRandomStep.
   int64_t first_step_ = 0, first_batch_ = 0, first_draw_ = 0;
   int64_t passes_ = 0;   // over batches of validation, in all
+  int64_t step_ = 0;     // the last one
   bool filled_ = false;  // does train_ hold the next step's batch already?
   std::optional<Profiler> profiler_;
   std::optional<Running> running_;

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "graph/onnx/metadata.h"
 #include "shardrun/shardrun.h"
 #include "world.h"
@@ -30,6 +31,8 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
   Recipe out;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
+    SR_REQUIRE(is_printable(word), invalid_input, where, ": '", word,
+               "' has characters that cannot be shown");
     if (word.rfind("--", 0) == 0) {
       const bool known = std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
       std::string all;

@@ -10,6 +10,7 @@
 #include "files.h"
 #include "forward.h"
 #include "graph/optimizer.h"
+#include "names.h"
 #include "run_inputs.h"
 #include "same_call.h"
 #include "shardrun/inference.h"
@@ -275,6 +276,7 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
   for (const ArrayFile::Array& array : arrays_of(outputs, turns))
     report.outputs.push_back(str(array.name, " ", array.type));
   run_ranks(world, [&](Communicator& comm) {
+    name_places(comm, plan.impl().train.mesh);
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
     on->agree([&] {

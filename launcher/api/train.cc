@@ -7,7 +7,9 @@
 #include "backend.h"
 #include "checkpoints.h"
 #include "exec/checkpoint/folder.h"
+#include "exec/divergence.h"
 #include "exec/metrics.h"
+#include "names.h"
 #include "plan.h"
 #include "rank_trainer.h"
 #include "resume.h"
@@ -111,10 +113,11 @@ class RankRun {
            is_of_folder(call_.resumed->checkpoint.path(), options_.checkpoint);
   }
 
+  void note(const std::string& text) const {
+    if (leader_ && options_.on_note && !text.empty()) options_.on_note(text);
+  }
+
   void begin_as_leader() {
-    const auto note = [&](const std::string& text) {
-      if (options_.on_note) options_.on_note(text);
-    };
     const std::string& why_private = trainer_.arena().why_private();
     if (!why_private.empty()) {
       note("ranks of this machine exchange by messages, for they cannot share memory: " +
@@ -140,9 +143,10 @@ class RankRun {
     const StepReport done = trainer_.step(++step_);
     if (leader_) {
       call_.report.losses.push_back(done.loss);
-      if (metrics_) metrics_->step(metrics_of(done));
+      if (metrics_) note(metrics_->step(metrics_of(done)));
       if (options_.on_step) options_.on_step(done);
     }
+    note(divergence_.take(step_, done.loss));
     const std::optional<int> stop = trainer_.asked_to_stop();
     if (stop) stopped_ = Stopped{step_, *stop};
     validation_due_ = (step_ == options_.steps ||
@@ -159,7 +163,7 @@ class RankRun {
     if (!eval) stopped_ = Stopped{step_, trainer_.asked_to_stop().value_or(0)};
     if (!eval || !leader_) return;
     call_.report.evals.push_back(*eval);
-    if (metrics_) metrics_->eval(metrics_of(*eval));
+    if (metrics_) note(metrics_->eval(metrics_of(*eval)));
     if (options_.on_eval) options_.on_eval(*eval);
   }
 
@@ -190,10 +194,12 @@ class RankRun {
     if (checkpoints_ && backend().arenas_on_host) mine += checkpoints_->memory_bytes();
     comm_.all_gather(&mine, allocated.data(), std::vector<int64_t>(allocated.size(), 1),
                      DType::i64);
-    std::string profile;
+    if (metrics_ && metrics_->lost() > 0)
+      note(str("metrics file ", options_.metrics, ": lacks ", metrics_->lost(), " lines"));
+    std::string profile, unwritten;
     if (const Profiler* profiler = trainer_.profiler()) {
       const RankProfile own = profiler->of_rank(comm_.rank());
-      profile = profiler->tell(comm_, own);
+      profile = profiler->tell(comm_, own, unwritten);
       if (call_.see) call_.see(own);
     }
     const std::lock_guard lock(call_.mutex);
@@ -205,6 +211,7 @@ class RankRun {
       call_.report.unigram_entropy = entropy->unigram;
       call_.report.bigram_entropy = entropy->bigram;
     }
+    call_.report.unwritten = std::move(unwritten);
     call_.report.allocated_bytes = allocated;
     call_.report.seconds = seconds;
   }
@@ -215,6 +222,7 @@ class RankRun {
   const bool leader_;
   RankTrainer trainer_;
   Validation validation_;
+  Divergence divergence_;
   std::optional<MetricsWriter> metrics_;  // the leader's; before what asks for it on a thread
   std::optional<RunCheckpoints> checkpoints_;
   int64_t step_ = call_.resumed ? call_.resumed->state.step : 0;  // updates done
@@ -260,6 +268,7 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
   call.report.predicted_bytes = plan.predicted_bytes();
   call.report.allocated_bytes.assign(call.report.predicted_bytes.size(), 0);
   run_ranks(world, [&](Communicator& comm) {
+    name_places(comm, call.plan.train.mesh);
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
     on->agree([&] { RankTrainer(*on, call.model, call.plan, options, false).rehearse(); });

@@ -8,11 +8,13 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/processors.h"
 #include "base/thread_group.h"
 #include "threads.h"
@@ -23,25 +25,40 @@ namespace {
 /// Marks the sentence of a rank that failed only because another did.
 constexpr std::string_view kPeerFailed = "another rank ended the job";
 
+Failure::Kind kind_of(const std::exception& error) noexcept {
+  if (const auto* failure = dynamic_cast<const Failure*>(&error)) return failure->kind();
+  const auto* e = dynamic_cast<const Error*>(&error);
+  if (e == nullptr) return Failure::Kind::run;
+  if (e->kind() == ErrorKind::invalid_input || e->kind() == ErrorKind::unsupported)
+    return Failure::Kind::call;
+  if (e->kind() == ErrorKind::out_of_memory) return Failure::Kind::memory;
+  const bool peer = e->kind() == ErrorKind::comm &&
+                    std::string_view(e->what()).find(kPeerFailed) != std::string_view::npos;
+  return peer ? Failure::Kind::peer : Failure::Kind::run;
+}
+
 Failure to_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Failure& e) {
     return e;
-  } catch (const Error& e) {
-    const bool call = e.kind() == ErrorKind::invalid_input || e.kind() == ErrorKind::unsupported;
-    const bool memory = e.kind() == ErrorKind::out_of_memory;
-    const bool peer = e.kind() == ErrorKind::comm &&
-                      std::string_view(e.what()).find(kPeerFailed) != std::string_view::npos;
-    return Failure(call     ? Failure::Kind::call
-                   : memory ? Failure::Kind::memory
-                   : peer   ? Failure::Kind::peer
-                            : Failure::Kind::run,
-                   e.what());
   } catch (const std::bad_alloc&) {
     return Failure(Failure::Kind::run, "the machine is out of memory");
   } catch (const std::exception& e) {
-    return Failure(Failure::Kind::run, e.what());
+    return Failure(kind_of(e), printable(e.what()));
+  }
+}
+
+/// Seconds in which a rank that only knows that another has failed lets that one speak. One that
+/// has waited too long first asks the others for whom they wait (blame in collectives/job.h).
+constexpr double kPeerPatience = 10;
+
+/// Sleeps, and answers ranks that ask for whom this one has waited.
+void linger(const World::Impl& world, double seconds) {
+  if (world.mpi && world.mpi->members().job) {
+    world.mpi->members().job->linger(seconds);
+  } else {
+    ::usleep(static_cast<useconds_t>(seconds * 1e6));
   }
 }
 
@@ -50,7 +67,12 @@ Failure to_failure(const std::exception_ptr& error) {
 std::array<char, 24> teller(int rank, std::string_view sentence) {
   std::array<char, 24> name{};
   std::snprintf(name.data(), name.size(), "rank %d: ", rank);
-  if (sentence.find(name.data()) != std::string_view::npos) name[0] = '\0';
+  const std::string_view bare(name.data(), std::strlen(name.data()) - 2);  // without ": "
+  for (size_t at = sentence.find(bare); at != std::string_view::npos;
+       at = sentence.find(bare, at + 1)) {
+    const std::string_view rest = sentence.substr(at + bare.size());
+    if (rest.rfind(": ", 0) == 0 || rest.rfind(" (", 0) == 0) name[0] = '\0';
+  }
   return name;
 }
 
@@ -120,9 +142,11 @@ void World::use_timeout(double seconds) {
 int World::size() const { return impl_->size(); }
 bool World::leader() const { return !impl_->mpi || impl_->mpi->rank() == 0; }
 
-int World::fail(const std::exception& error) noexcept {
+int World::fail(const std::exception& error,
+                const std::function<void(const std::string& sentence)>& said) noexcept {
   const auto* failure = dynamic_cast<const Failure*>(&error);
-  const bool peer = failure && failure->kind() == Failure::Kind::peer;
+  const Failure::Kind kind = kind_of(error);
+  const bool peer = kind == Failure::Kind::peer;
   const int rank = impl_->mpi ? impl_->mpi->rank() : 0;
   std::fflush(stdout);
   // What rank 0 decided reached every rank: it alone says so. What one rank met, that rank says.
@@ -130,17 +154,28 @@ int World::fail(const std::exception& error) noexcept {
   // Where several ranks met the same at once, the lowest speaks, and ends the others before their
   // turn.
   if (!everywhere && rank > 0)
-    ::usleep(peer ? 1500 * 1000 : 200 * 1000 + std::min(rank, 16) * 50 * 1000);
+    linger(*impl_, peer ? kPeerPatience : 0.2 + 0.05 * std::min(rank, 16));
   if (!(everywhere && rank != 0) && !peer) {
-    std::fprintf(stderr, "shardrun: %s%s\n", rank == 0 ? "" : teller(rank, error.what()).data(),
-                 error.what());
+    std::string shown;
+    try {
+      shown = printable(error.what());
+      if (rank > 0) shown = teller(rank, shown).data() + shown;
+      std::fprintf(stderr, "shardrun: %s\n", shown.c_str());
+    } catch (const std::bad_alloc&) {
+      std::fprintf(stderr, "shardrun: %s\n", error.what());
+    }
     std::fflush(stderr);
+    try {
+      if (said) said(shown);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "shardrun: %s\n", e.what());
+    }
   }
   if (!everywhere && impl_->mpi && impl_->mpi->size() > 1) {
-    if (peer && rank == 0) ::usleep(1500 * 1000);  // let the rank that knows why speak first
+    if (peer && rank == 0) linger(*impl_, kPeerPatience);
     impl_->mpi->abort();
   }
-  return failure ? failure->status() : 1;
+  return kind == Failure::Kind::call || kind == Failure::Kind::memory ? 2 : 1;
 }
 
 void World::leave(int status) noexcept {

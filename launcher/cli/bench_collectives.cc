@@ -138,7 +138,7 @@ class Collectives {
     }
     const TemporaryFolder folder;
     const std::string file = folder.path() + "/mpi.json";
-    std::vector<std::string> words = mpirun_;
+    std::vector<std::string> words = launcher_words(o_.mpirun);
     for (const std::string& word :
          {std::string("-np"), std::to_string(ranks), own_program(), std::string("bench"),
           std::string("collectives"), std::string("--sizes"), o_.sizes, std::string("--repeats"),

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -43,6 +45,8 @@ ChildResult run_child(const std::vector<std::string>& words) {
   const pid_t child = ::fork();
   if (child < 0) fail_to_run("fork");
   if (child == 0) {
+    std::signal(SIGPIPE, SIG_DFL);
+    std::signal(SIGXFSZ, SIG_DFL);
     const int nothing = ::open("/dev/null", O_RDWR);
     ::dup2(nothing, STDIN_FILENO);
     ::dup2(nothing, STDOUT_FILENO);
@@ -75,15 +79,34 @@ bool program_exists(const std::string& name) {
 std::string sentence_of(const ChildResult& child) {
   constexpr std::string_view kOwn = "shardrun: ";
   std::istringstream lines(child.errors);
-  std::string first;
+  std::string first;  // paragraph: launchers break their sentences into lines
+  bool open = true;
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind(kOwn, 0) == 0) return line.substr(kOwn.size());
-    if (first.empty() && line.find_first_not_of("- \t") != std::string::npos) first = line;
+    const bool blank = line.find_first_not_of("- \t") == std::string::npos;
+    if (!blank && open) first += (first.empty() ? "" : " ") + line;
+    open = open && (!blank || first.empty());
   }
   if (child.status > 128 && first.empty())
     return "ended by signal " + std::to_string(child.status - 128);
   return (first.empty() ? "it said nothing" : first) + " (status " + std::to_string(child.status) +
          ")";
+}
+
+std::vector<std::string> launcher_words(const std::string& command) {
+  std::vector<std::string> words = shell_words(command, "--mpirun");
+  if (!program_exists(words[0])) {
+    throw Failure(Failure::Kind::call, "--mpirun: there is no program '" + words[0] +
+                                           "'; install MPI, or give --launcher threads");
+  }
+  constexpr const char* kAsRoot = "--allow-run-as-root";
+  const bool allowed = std::find(words.begin(), words.end(), kAsRoot) != words.end() ||
+                       (std::getenv("OMPI_ALLOW_RUN_AS_ROOT") != nullptr &&
+                        std::getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") != nullptr);
+  if (::geteuid() != 0 || allowed) return words;
+  const bool wants_it = run_child({words[0], kAsRoot, "--version"}).status == 0;
+  if (wants_it) words.insert(words.begin() + 1, kAsRoot);
+  return words;
 }
 
 std::string own_program() {

@@ -18,6 +18,11 @@ ChildResult run_child(const std::vector<std::string>& words);
 /// Why a child failed: what it said as shardrun's sentence, or the first line that says something.
 std::string sentence_of(const ChildResult& child);
 
+/// The words of a command that starts ranks, as --mpirun gives them: with --allow-run-as-root
+/// behind the program where this process is root's and the program, Open MPI's mpirun, wants that.
+/// Throws Failure(call) where there is no such program.
+std::vector<std::string> launcher_words(const std::string& command);
+
 /// Is there such a program, in PATH or by its path?
 bool program_exists(const std::string& name);
 

@@ -80,7 +80,10 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
     told.add(step);
     progress.step(step);
   };
-  args.train.on_note = [](const std::string& note) { std::printf("note: %s\n", note.c_str()); };
+  args.train.on_note = [&](const std::string& note) {
+    told.note(note);
+    progress.note(note);
+  };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
   args.train.on_checkpoint = [&](const CheckpointReport& checkpoint) {
     told.add(checkpoint);
@@ -88,12 +91,12 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   };
   const TrainReport report = train(world, model, plan, args.train);
   if (!world.leader()) return report;
-  told.finish(report);
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
   if (!report.checkpoint.empty())
     std::printf("checkpoint: %s; %s\n", report.checkpoint.c_str(),
                 how_to_resume(world, args).c_str());
+  told.finish(report);
   return report;
 }
 
@@ -126,15 +129,21 @@ int run_train(World& world, Arguments& args) {
                  {"--report", args.report},
                  {"--profile", args.train.profile}},
                 files_read(args));
-  RunReport told(world.leader() ? args.report : "");
+  RunReport told(args.report);  // of the rank that speaks, if the run fails
   const LastWords last_words([&](const std::string& sentence) { told.end(sentence); });
   try {
     const TrainReport report = run_train(world, args, told);
-    const int status = report.stopped ? stopped_by(world, *report.stopped, args.train.steps) : 0;
+    int status = report.stopped ? stopped_by(world, *report.stopped, args.train.steps) : 0;
+    if (!report.unwritten.empty()) {
+      std::fprintf(stderr, "shardrun: %s\n", report.unwritten.c_str());
+      status = 1;
+    }
     return report.checkpoints_failed > 0 ? not_all_written(world, report) : status;
   } catch (const std::exception& e) {
-    told.fail(e);
-    throw;
+    return world.fail(e, [&](const std::string& sentence) {
+      mark_failed();
+      told.fail(e, sentence);
+    });
   }
 }
 
@@ -304,6 +313,7 @@ int refuse(const std::string& why) {
 int all_printed(int status) {
   const bool flushed = std::fflush(stdout) == 0;
   if (flushed && std::ferror(stdout) == 0) return status;
+  if (errno == EPIPE) return status == 0 ? 128 + SIGPIPE : status;  // as 'head' wants it
   const std::string why = flushed ? "" : std::string(": ") + std::strerror(errno);
   std::fprintf(stderr, "shardrun: what was printed could not all be written%s\n", why.c_str());
   return status == 0 ? 1 : status;
@@ -479,7 +489,8 @@ int run(int argc, char** argv) {
     try {
       if (train_command->parsed()) {
         const int status = run_train(world, args);
-        if (status != 0) world.leave(all_printed(status));
+        if (status > 128) world.leave(all_printed(status));
+        if (status != 0) return status;
       }
       if (plan_command->parsed()) {
         if (args.threads) world.assume_threads(*args.threads);
@@ -491,7 +502,7 @@ int run(int argc, char** argv) {
       if (calibrate_command->parsed()) run_calibrate(world, measure);
       return 0;
     } catch (const std::exception& e) {
-      return world.fail(e);
+      return world.fail(e, [](const std::string&) { mark_failed(); });
     }
   } catch (const std::exception& e) {
     std::fprintf(stderr, "shardrun: %s\n", e.what());
@@ -512,6 +523,7 @@ void open_streams() {
 int main(int argc, char** argv) {
   shardrun::cli::open_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: a write that fails says so instead
+  std::signal(SIGPIPE, SIG_IGN);  // who reads what is printed may go, and training goes on
   // Planning makes and drops millions of small things between large ones. glibc would lay small
   // free blocks aside, and go over all of them whenever a large one is wanted.
   mallopt(M_MXFAST, 0);

@@ -32,7 +32,7 @@ int64_t parse_bytes(const std::string& text, const std::string& flag) {
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
   const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
   if (ec != std::errc() || unit == kUnits.end() || !(value > 0) || !std::isfinite(value) ||
-      value * unit->second >= 0x1p62) {
+      value * unit->second < 1 || value * unit->second >= 0x1p62) {
     throw Failure(Failure::Kind::call,
                   flag + ": '" + text + "' is not a size such as 16GiB, 512MiB or 2GB");
   }
@@ -296,8 +296,10 @@ void finish_arguments(Arguments& args) {
     if (equals == std::string::npos || equals == 0) {
       throw Failure(Failure::Kind::call, "--dim: '" + dim + "' is not NAME=SIZE");
     }
-    args.model_options.dims[dim.substr(0, equals)] =
-        parse_count(dim.substr(equals + 1), "--dim " + dim.substr(0, equals));
+    const std::string name = dim.substr(0, equals);
+    const int64_t size = parse_count(dim.substr(equals + 1), "--dim " + name);
+    if (!args.model_options.dims.emplace(name, size).second)
+      throw Failure(Failure::Kind::call, "--dim " + name + ": is given twice");
   }
   auto wanted = [](bool fine, const std::string& flag, const std::string& got, const char* want) {
     if (!fine) throw Failure(Failure::Kind::call, flag + ": got " + got + ", wanted " + want);

@@ -130,6 +130,11 @@ void Progress::checkpoint(const CheckpointReport& r) {
   std::fflush(stdout);
 }
 
+void Progress::note(const std::string& text) {
+  std::printf("%snote: %s\n", terminal_ ? "\r\033[K" : "", text.c_str());
+  std::fflush(stdout);
+}
+
 void Progress::finish(const TrainReport& report) {
   if (!report.losses.empty()) {
     StepReport mean = total_;  // over all steps, validation left out
@@ -144,7 +149,7 @@ void Progress::finish(const TrainReport& report) {
                   report.evals.back().val_loss, *report.unigram_entropy, *report.bigram_entropy);
     }
   }
-  if (report.evals.size() > 1 || best_.best_step) {
+  if (best_.step > 0 && (report.evals.size() > 1 || best_.best_step)) {
     std::printf("best validation: step %lld  loss %.4f%s\n", static_cast<long long>(best_.step),
                 best_.val_loss, accuracy_text(best_.val_accuracy).c_str());
   }
@@ -162,7 +167,23 @@ int launched_processes() {
   return 1;
 }
 
-bool another_has_ended() {
+namespace {
+
+/// A file of the job, on this machine; "" where there is no place for one. mpirun removes it.
+std::string failure_mark() {
+  const char* folder = std::getenv("PMIX_SERVER_TMPDIR");
+  return folder ? std::string(folder) + "/shardrun.failed" : "";
+}
+
+}  // namespace
+
+void mark_failed() {
+  if (const std::string mark = failure_mark(); !mark.empty()) std::ofstream(mark) << '\n';
+}
+
+bool another_has_failed() {
+  if (const std::string mark = failure_mark(); !mark.empty() && ::access(mark.c_str(), F_OK) == 0)
+    return true;
   const char* together = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   const std::string parent = std::to_string(getppid());
   std::ifstream children("/proc/" + parent + "/task/" + parent + "/children");

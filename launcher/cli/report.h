@@ -1,6 +1,8 @@
 // What the leader prints: the model, progress, the end.
 #pragma once
 
+#include <string>
+
 #include "shardrun/shardrun.h"
 
 namespace shardrun::cli {
@@ -18,6 +20,7 @@ class Progress {
   void step(const StepReport& report);
   void eval(const EvalReport& report);
   void checkpoint(const CheckpointReport& report);
+  void note(const std::string& text);
   void finish(const TrainReport& report);
 
  private:
@@ -33,7 +36,10 @@ class Progress {
 int launched_processes();
 /// Of the processes that mpirun started, the one that may talk (from the environment).
 bool is_first_process();
-/// Of the processes that mpirun started on this machine, has one ended? Then mpirun ends the rest.
-bool another_has_ended();
+/// Of the processes that mpirun started on this machine, has one ended, or said why it failed? Then
+/// mpirun ends the rest.
+bool another_has_failed();
+/// This one has said why.
+void mark_failed();
 
 }  // namespace shardrun::cli

@@ -42,6 +42,11 @@ void RunReport::add(const CheckpointReport& checkpoint) {
   json_["checkpoints"].push_back(std::move(one));
 }
 
+void RunReport::note(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  json_["notes"].push_back(text);
+}
+
 void RunReport::finish(const TrainReport& report) {
   const std::lock_guard lock(mutex_);
   json_["first_step"] = report.first_step;
@@ -58,9 +63,9 @@ void RunReport::finish(const TrainReport& report) {
   write();
 }
 
-void RunReport::fail(const std::exception& error) {
+void RunReport::fail(const std::exception& error, const std::string& sentence) {
   const std::lock_guard lock(mutex_);
-  json_["failure"] = error.what();
+  json_["failure"] = sentence;
   const auto* failure = dynamic_cast<const Failure*>(&error);
   const Failure::Kind kind = failure ? failure->kind() : Failure::Kind::run;
   json_["failure_kind"] = kind == Failure::Kind::call     ? "call"

@@ -27,16 +27,14 @@ Say& say() {
   return *one;
 }
 
-/// Where a rank has failed, mpirun sends the others SIGTERM: that rank has said why. One that
-/// called MPI_Abort lives on as long as the others, so under mpirun only the report says what ended
-/// it.
+/// Where a rank has failed, mpirun sends the others SIGTERM: that rank has said why.
 [[noreturn]] void end_at_once(int signal) {
   if (!is_first_process()) {
     std::this_thread::sleep_for(
         std::chrono::milliseconds(300));  // the first one looks who is there
-  } else if (!another_has_ended()) {
+  } else if (!another_has_failed()) {
     const std::string sentence = "ended at once by " + signal_name(signal);
-    if (launched_processes() == 1) std::fprintf(stderr, "shardrun: %s\n", sentence.c_str());
+    std::fprintf(stderr, "shardrun: %s\n", sentence.c_str());
     const std::lock_guard lock(say().mutex);
     try {
       if (say().what) say().what(sentence);

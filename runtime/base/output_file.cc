@@ -1,6 +1,7 @@
 // The file beside, and when there is none.
 #include "base/output_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,29 +31,29 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)), target_(path_
       target_ = (fs::path(target_).parent_path() / fs::read_symlink(target_, error)).string();
   }
   beside_ = str(target_, ".", ::getpid(), ".new");
-  errno = 0;
-  stream_.open(beside_, std::ios::binary | std::ios::trunc);
-  if (stream_.is_open()) return;
+  file_ = Descriptor(beside_, O_CREAT | O_TRUNC);
+  if (file_.is_open()) return;
   beside_.clear();
-  SR_REQUIRE(regular, invalid_input, path_, ": cannot be written: ", std::strerror(errno));
+  SR_REQUIRE(regular, invalid_input, path_, ": cannot be written: ", file_.error());
 }
 
 OutputFile::~OutputFile() {
   if (beside_.empty()) return;
-  stream_.close();
   std::error_code ignored;
   std::filesystem::remove(beside_, ignored);
 }
 
 std::ostream& OutputFile::stream() {
-  if (!stream_.is_open()) stream_.open(path_, std::ios::binary | std::ios::trunc);
+  if (file_.is_open() || stream_.bad()) return stream_;
+  file_ = Descriptor(path_, O_TRUNC);
+  if (!file_.is_open()) stream_.setstate(std::ios::badbit);
   return stream_;
 }
 
 void OutputFile::finish() {
-  stream();
-  stream_.close();
-  SR_REQUIRE(stream_.good(), device, path_, ": cannot be written: ", std::strerror(errno));
+  stream().flush();
+  const bool written = stream_.good();
+  SR_REQUIRE(file_.close() && written, device, path_, ": cannot be written: ", file_.error());
   if (beside_.empty()) return;
   namespace fs = std::filesystem;
   std::error_code error;

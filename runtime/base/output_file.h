@@ -1,14 +1,17 @@
 // Files that take the place of others when they are whole.
 #pragma once
 
-#include <fstream>
+#include <ostream>
 #include <string>
+
+#include "base/descriptor.h"
 
 namespace shardrun {
 
 /// What is written goes beside the file, and takes its place in finish(): a full disk, or an end
 /// before that, leaves what was there. What is no regular file (/dev/stdout, a pipe), and a file in
-/// a folder that takes no other, is written as it stands.
+/// a folder that takes no other, is written as it stands. A pipe has to have a reader when it is
+/// written.
 class OutputFile {
  public:
   /// Throws Error(invalid_input) with the path and the reason if it cannot be written. Changes
@@ -18,7 +21,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  std::ostream& stream();
+  std::ostream& stream();  // bad where nothing can be written any more; finish() then says why
   /// Where what is written goes meanwhile; "": it is written as it stands.
   const std::string& beside() const { return beside_; }
   /// Throws Error(device) if anything could not be written.
@@ -27,7 +30,9 @@ class OutputFile {
  private:
   std::string path_, target_;  // target_: where links lead to
   std::string beside_;         // "": written as it stands
-  std::ofstream stream_;
+  Descriptor file_;
+  DescriptorBuffer buffer_{file_};
+  std::ostream stream_{&buffer_};
 };
 
 /// Throws what writing the file would throw at once. Changes nothing.

@@ -97,10 +97,10 @@ class SampleSource : public DataSource {
     }
     SR_REQUIRE(samples > 0, invalid_input, data.arrays[0].first().name, ": has no samples");
     const int64_t batch = fields_[0].type.shape[0];
-    return {make_split(data, samples, options), batch, pad && labelled, options};
+    return {make_split(data, samples, batch, options), batch, pad && labelled, options};
   }
 
-  static SampleSplit make_split(const ArrayData& data, int64_t samples,
+  static SampleSplit make_split(const ArrayData& data, int64_t samples, int64_t batch,
                                 const DataOptions& options) {
     if (data.masks) return SampleSplit(*data.masks);
     const int64_t rest = samples - data.test;
@@ -108,6 +108,10 @@ class SampleSource : public DataSource {
     int64_t validation =
         static_cast<int64_t>(options.validation_fraction * static_cast<double>(rest));
     if (options.validation_fraction > 0 && validation == 0 && rest > 1) validation = 1;
+    const int64_t training = rest - validation;
+    SR_REQUIRE(training >= std::min(batch, rest / 2), invalid_input, "--data ", data.spec,
+               ": --validation leaves ", training, " of ", rest,
+               " samples to train on, fewer than a batch of ", batch, "; lower it");
     return {rest - validation, validation, data.test};
   }
 

@@ -43,7 +43,9 @@ struct NpzSpec {
       const size_t equals = words[i].find('=');
       SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, "--data ", spec, ": '",
                  words[i], "' is not FIELD=ARRAY");
-      array_of[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+      const std::string field = words[i].substr(0, equals);
+      SR_REQUIRE(array_of.emplace(field, words[i].substr(equals + 1)).second, invalid_input,
+                 "--data ", spec, ": names an array for '", field, "' twice");
     }
   }
 

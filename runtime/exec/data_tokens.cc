@@ -137,7 +137,11 @@ class TokenSource : public DataSource {
     int64_t validation =
         static_cast<int64_t>(options_.validation_fraction * static_cast<double>(tokens_));
     if (options_.validation_fraction > 0) validation = std::max(validation, window);
-    if (options_.validation_fraction <= 0 || tokens_ - validation < window) validation = 0;
+    if (options_.validation_fraction <= 0 || tokens_ < 2 * window) validation = 0;
+    SR_REQUIRE(tokens_ - validation >= window, invalid_input, "--data ", spec_,
+               ": --validation leaves ", tokens_ - validation, " of ", tokens_,
+               " tokens to train on, fewer than the ", window, " that a context of ", context_,
+               " needs; lower it");
     training_tokens_ = tokens_ - validation;
     // Leaving out one window gives the phase room to move by up to a context.
     windows_ = (training_tokens_ - 1) / context_;

@@ -10,6 +10,13 @@
 namespace shardrun {
 namespace {
 
+/// As errors call this rank.
+std::string name_in_job(const Communicator& world) {
+  const Members& members = world.members();
+  return members.job ? members.job->name(members.ranks[static_cast<size_t>(world.rank())])
+                     : str("rank ", world.rank());
+}
+
 std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
   std::vector<TensorType> types;
   for (BufferId id : ids) types.push_back(program.buffers[static_cast<size_t>(id)].type);
@@ -104,6 +111,12 @@ void read_pieces(const std::vector<Piece>& pieces, uint64_t seed) {
   if (failure) std::rethrow_exception(failure);
 }
 
+/// "node 'h.0/qkv'", or of what moves between ranks "value 'h.0/out'".
+std::string name_of(const Program& program, const Step& step) {
+  if (step.kind == Step::Kind::kernel) return str("node '", step.node.name, "'");
+  return str("value '", program.buffers[static_cast<size_t>(step.in[0])].name, "'");
+}
+
 void write_scalar(Device& device, void* to, DType dtype, DType from, const void* value) {
   alignas(8) char rounded[8];
   convert(value, from, rounded, dtype, 1);
@@ -162,6 +175,7 @@ struct Executor::Joined {
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
                    uint64_t seed, std::shared_ptr<Arena> arena, bool initialise, Device& device)
     : program_(std::move(program)),
+      name_(name_in_job(world)),
       device_(device),
       arena_(std::move(arena)),
       marks_(device.marks()) {
@@ -179,7 +193,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
     make_chains();
     if (initialise) this->initialise(seed, [](const Binding&) { return true; });
   } catch (const Error& e) {
-    throw e.with_context(str("rank ", program_.rank));
+    throw e.with_context(name_);
   }
 }
 
@@ -206,7 +220,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
   const auto ready_of = [&](const Step& step) {
     Ready ready;
     ready.phase = step.phase;
-    ready.where = str("rank ", program_.rank, ": step '", step.node.name, "'");
+    ready.where = str(name_, ": ", name_of(program_, step));
     for (BufferId id : step.in) ready.in.push_back(view(id));
     for (BufferId id : step.out) ready.out.push_back(view(id));
     if (step.needs.workspace > 0) ready.workspace = arena_->data() + step.workspace_offset;
@@ -236,7 +250,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
                  needed.kept, ", ", step.needs.workspace, " and ", step.needs.kept,
                  " were placed for it");
     } catch (const Error& e) {
-      throw e.with_context(str("step '", step.node.name, "'"));
+      throw e.with_context(name_of(program_, step));
     }
     return ready;
   };
@@ -431,8 +445,7 @@ void Executor::run_joined(size_t first, const Joined& joined) {
     device_.begins(ready_[first].where);
     joined.kernel.run(KernelArgs{joined.in, joined.out, nullptr, device_.stream()});
   } catch (const Error& e) {
-    throw e.with_context(str("rank ", program_.rank, ": step '", program_.steps[first].node.name,
-                             "' and ", joined.size - 1, " behind it"));
+    throw e.with_context(str(ready_[first].where, " and ", joined.size - 1, " behind it"));
   }
 }
 

@@ -88,7 +88,7 @@ class Executor {
   /// Program::setup; zeroes what starts every step at zero (accumulated gradients). Who fills
   /// parameters through view() does so before the first.
   void begin_step();
-  void run_micro();  // throws Error with rank and step in front
+  void run_micro();  // throws Error with the rank and the node in front
   void run_update();
 
   /// Reads or makes this rank's shards of those persistent values from their Sources.
@@ -172,6 +172,7 @@ class Executor {
   void* data_of(const Binding& binding) const;  // null if it is empty
 
   Program program_;
+  std::string name_;  // this rank's, for errors
   Device& device_;
   std::shared_ptr<Arena> arena_;
   std::map<std::vector<int>, Communicator*> groups_;  // by mesh axes

@@ -1,6 +1,7 @@
 // Metrics: one JSON object a line.
 #include "exec/metrics.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,38 +60,42 @@ MetricsPosition metrics_to_go_on(const std::string& path, const MetricsPosition&
 }
 
 MetricsWriter::MetricsWriter(const std::string& path, const MetricsPosition& from)
-    : path_(path), file_(std::fopen(path.c_str(), from.bytes > 0 ? "r+" : "w")), at_(from) {
-  SR_REQUIRE(file_ != nullptr, invalid_input, "metrics file ", path,
-             ": cannot open: ", std::strerror(errno));
+    : path_(path), file_(path, from.bytes > 0 ? 0 : O_CREAT | O_TRUNC), at_(from) {
+  SR_REQUIRE(file_.is_open(), invalid_input, "metrics file ", path,
+             ": cannot open: ", file_.error());
   if (from.bytes == 0) return;
-  const bool cut = ::ftruncate(::fileno(file_), from.bytes) == 0 &&
-                   std::fseek(file_, static_cast<long>(from.bytes), SEEK_SET) == 0;
-  if (cut) return;
-  const int error = errno;
-  std::fclose(file_);
-  fail(ErrorKind::invalid_input, "metrics file ", path, ": cannot go on behind byte ", from.bytes,
-       ": ", std::strerror(error));
+  const bool cut = ::ftruncate(file_.fd(), from.bytes) == 0 &&
+                   ::lseek(file_.fd(), from.bytes, SEEK_SET) == from.bytes;
+  SR_REQUIRE(cut, invalid_input, "metrics file ", path, ": cannot go on behind byte ", from.bytes,
+             ": ", std::strerror(errno));
 }
 
 void MetricsWriter::sync() const {
-  SR_REQUIRE(::fsync(::fileno(file_)) == 0 || errno == EINVAL || errno == EROFS, device,
-             "metrics file ", path_, ": cannot write: ", std::strerror(errno));
+  SR_REQUIRE(::fsync(file_.fd()) == 0 || errno == EINVAL || errno == EROFS, device, "metrics file ",
+             path_, ": cannot write: ", std::strerror(errno));
 }
 
-MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+MetricsWriter::~MetricsWriter() = default;
 
-void MetricsWriter::step(const StepMetrics& metrics) { write(to_json(metrics)); }
+std::string MetricsWriter::step(const StepMetrics& metrics) { return write(to_json(metrics)); }
 
-void MetricsWriter::eval(const EvalMetrics& metrics) { write(to_json(metrics)); }
+std::string MetricsWriter::eval(const EvalMetrics& metrics) { return write(to_json(metrics)); }
 
-void MetricsWriter::write(const std::string& line) {
-  errno = 0;
+std::string MetricsWriter::write(const std::string& line) {
+  constexpr int kPatience = 1000;  // ms
   const std::string text = line + "\n";
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0;
-  at_.crc32c = crc32c(text.data(), std::ssize(text), at_.crc32c);
-  at_.bytes += std::ssize(text);
-  SR_REQUIRE(written, device, "metrics file ", path_, ": cannot write: ", std::strerror(errno));
+  const size_t written = file_.write(text, lost_ == 0 ? kPatience : 0);
+  if (written == text.size()) {
+    at_.crc32c = crc32c(text.data(), std::ssize(text), at_.crc32c);
+    at_.bytes += std::ssize(text);
+    return "";
+  }
+  // A part of a line goes again, where that can be.
+  if (written > 0 && ::ftruncate(file_.fd(), at_.bytes) == 0)
+    ::lseek(file_.fd(), at_.bytes, SEEK_SET);
+  if (++lost_ > 1) return "";
+  return str("metrics file ", path_, ": cannot write: ", file_.error(),
+             "; lines are left out until it can be written again");
 }
 
 }  // namespace shardrun

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <string>
+
+#include "base/descriptor.h"
 
 namespace shardrun {
 
@@ -49,25 +50,29 @@ MetricsPosition metrics_to_go_on(const std::string& path, const MetricsPosition&
 class MetricsWriter {
  public:
   /// What the file holds behind `from`, all of it by default, is lost. Throws invalid_input if it
-  /// cannot be opened.
+  /// cannot be opened, as a pipe that nobody reads.
   explicit MetricsWriter(const std::string& path, const MetricsPosition& from = {});
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  /// A line each, in the file when the call returns. Throw Error(device) if it cannot be written.
-  void step(const StepMetrics& metrics);
-  void eval(const EvalMetrics& metrics);
+  /// A line each, in the file when the call returns. What cannot be written, on a full disk say, is
+  /// left out: the file holds whole lines whatever happens. The first time that happens a sentence
+  /// says so; else "". Who reads a pipe has a second for each line until it was late once.
+  std::string step(const StepMetrics& metrics);
+  std::string eval(const EvalMetrics& metrics);
 
+  int64_t lost() const { return lost_; }  // lines
   MetricsPosition position() const { return at_; }
   /// All of it is on the disk when the call returns. For any thread.
   void sync() const;
 
  private:
-  void write(const std::string& line);
+  std::string write(const std::string& line);
   std::string path_;
-  std::FILE* file_ = nullptr;
+  Descriptor file_;
   MetricsPosition at_;
+  int64_t lost_ = 0;
 };
 
 }  // namespace shardrun

@@ -2,12 +2,14 @@
 #include "base/output_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 
@@ -99,6 +101,29 @@ TEST_F(OutputFiles, SayWhyTheyCannotBeWritten) {
               full.finish();
             }),
             "/dev/full: cannot be written: No space left on device");
+}
+
+/// Nobody may read them.
+TEST_F(OutputFiles, PipesBlockNobody) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  check_output(at("pipe"));
+  const auto write = [&](size_t bytes) {
+    OutputFile file(at("pipe"));
+    file.stream() << std::string(bytes, 'x');
+    file.finish();
+  };
+  EXPECT_EQ(refusal([&] { write(1); }), at("pipe") + ": cannot be written: nobody reads this pipe");
+  std::string got;
+  std::thread reader([&] {
+    std::ifstream in(at("pipe"));
+    got.assign(std::istreambuf_iterator<char>(in), {});
+  });
+  write(1 << 20);
+  reader.join();
+  EXPECT_EQ(got, std::string(1 << 20, 'x'));
+  std::thread impatient([&] { std::ifstream(at("pipe")).get(); });
+  EXPECT_EQ(refusal([&] { write(1 << 24); }), at("pipe") + ": cannot be written: Broken pipe");
+  impatient.join();
 }
 
 }  // namespace

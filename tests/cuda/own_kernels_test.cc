@@ -9,6 +9,7 @@
 #include "tests/cuda/many_cases.h"
 #include "tests/cuda/own_on_host.h"
 #include "tests/support/kernel_cases.h"
+#include "tests/support/update_cases.h"
 
 namespace shardrun {
 namespace {
@@ -216,6 +217,11 @@ TEST(OwnKernels, UpdatesOfManyAreThoseOfEach) {
     EXPECT_GT(squares, 0);
     EXPECT_NEAR(got[*form.squares].at(0), squares, 1e-5 * squares);
   }
+}
+
+TEST(OwnKernels, UpdatesLetInNothingThatIsNotFinite) {
+  for (const char* op : {"adamw", "sgd"})
+    expect_nothing_not_finite_gets_in(cuda::optimizer_kernels_on<cuda::OnHost<1>>(), op);
 }
 
 TEST(OwnKernels, SumsTheSquaresOfMany) {

@@ -509,7 +509,7 @@ TEST(Executor, AFailingStepIsNamed) {
       exec.run_micro();
       FAIL();
     } catch (const Error& e) {
-      EXPECT_STREQ(e.what(), "rank 0: step 'blk/act': the kernel broke");
+      EXPECT_STREQ(e.what(), "rank 0: node 'blk/act': the kernel broke");
       EXPECT_EQ(e.kind(), ErrorKind::device);
     }
     EXPECT_THROW(exec.write("x", Tensor({DType::f32, {5}})), Error);
@@ -551,7 +551,7 @@ TEST(Executor, AStepThatIsFoundToFailLaterIsNamed) {
         exec.read(exec.program().outputs[0]);
         FAIL();
       } catch (const Error& e) {
-        EXPECT_STREQ(e.what(), "rank 0: step 'blk/act': label 7 is outside");
+        EXPECT_STREQ(e.what(), "rank 0: node 'blk/act': label 7 is outside");
       }
     });
     EXPECT_TRUE(fails);

@@ -1,13 +1,18 @@
 // The metrics file: its lines, flushed one by one, and how failures to write show.
 #include "exec/metrics.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <vector>
 
 #include "base/error.h"
 
@@ -111,14 +116,79 @@ TEST(Metrics, GoOnBehindACheckpoint) {
   EXPECT_EQ(metrics_to_go_on("/dev/null", at).bytes, 0);
 }
 
+/// Once: a line that was left out is no end of a run.
 TEST(Metrics, AFullDiskIsReported) {
   MetricsWriter writer("/dev/full");
-  try {
-    writer.eval({.step = 1, .val_loss = 1.0});
-    ADD_FAILURE() << "writing to a full disk went unnoticed";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "metrics file /dev/full: cannot write: No space left on device");
+  EXPECT_EQ(
+      writer.eval({.step = 1, .val_loss = 1.0}),
+      "metrics file /dev/full: cannot write: No space left on device; lines are left out until "
+      "it can be written again");
+  EXPECT_EQ(writer.eval({.step = 2, .val_loss = 1.0}), "");
+  EXPECT_EQ(writer.lost(), 2);
+}
+
+/// A file that may not grow stands for a disk that is full in the middle of a line.
+TEST(Metrics, AFullDiskTearsNoLine) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("shardrun_full_" + std::to_string(getpid())))
+          .string();
+  const auto line = [](int64_t step) {
+    return to_json(EvalMetrics{.step = step, .val_loss = 1.5}) + "\n";
+  };
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto limit = [&](rlim_t bytes) {
+    const rlimit wanted{bytes, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &wanted), 0);
+  };
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  MetricsWriter writer(path);
+  limit(line(1).size() * 2 + 5);
+  std::vector<std::string> notes;
+  for (int64_t step = 1; step <= 4; ++step)
+    notes.push_back(writer.eval({.step = step, .val_loss = 1.5}));
+  EXPECT_EQ(contents(path), line(1) + line(2));
+  limit(before.rlim_cur);
+  notes.push_back(writer.eval({.step = 5, .val_loss = 1.5}));
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(contents(path), line(1) + line(2) + line(5)) << "there is space again";
+  EXPECT_EQ(writer.position().bytes, static_cast<int64_t>(contents(path).size()));
+  EXPECT_EQ(writer.lost(), 2);
+  for (size_t i = 0; i < notes.size(); ++i) {
+    EXPECT_EQ(notes[i].empty(), i != 2) << i << ": " << notes[i];
   }
+  std::filesystem::remove(path);
+}
+
+/// Nobody may read it, or who does may go or stop to.
+TEST(Metrics, APipeBlocksNobody) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("shardrun_pipe_" + std::to_string(getpid())))
+          .string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  try {
+    MetricsWriter writer(path);
+    ADD_FAILURE() << "was opened";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "metrics file " + path + ": cannot open: nobody reads this pipe");
+  }
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  MetricsWriter writer(path);
+  EXPECT_EQ(writer.eval({.step = 1, .val_loss = 1.5}), "");
+  const std::string line = to_json(EvalMetrics{.step = 1, .val_loss = 1.5}) + "\n";
+  std::string got(line.size(), ' ');
+  EXPECT_EQ(::read(reader, got.data(), got.size()), static_cast<ssize_t>(got.size()));
+  EXPECT_EQ(got, line);
+  std::string note;
+  for (int64_t step = 2; step < 10000 && note.empty(); ++step)  // more than a pipe holds
+    note = writer.eval({.step = step, .val_loss = 1.5});
+  EXPECT_NE(note.find(": cannot write: nobody takes what this pipe holds"), std::string::npos);
+  ::close(reader);
+  EXPECT_EQ(writer.eval({.step = 1, .val_loss = 1.5}), "");
+  EXPECT_GE(writer.lost(), 2);
+  std::filesystem::remove(path);
 }
 
 TEST(Metrics, AFolderThatIsMissingIsReported) {

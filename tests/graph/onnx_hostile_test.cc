@@ -95,6 +95,59 @@ TEST_F(OnnxHostile, FilesThatAreNoModels) {
   }
 }
 
+/// Exporters leave a great deal there: ours is found behind it and before it.
+TEST_F(OnnxHostile, LongMetadataHideNothing) {
+  const std::string path = (folder / "long.onnx").string();
+  const auto written = [&](const std::vector<std::pair<std::string, size_t>>& entries) {
+    ModelBuilder b = adder();
+    for (const auto& [key, bytes] : entries) {
+      auto* entry = b.model.add_metadata_props();
+      entry->set_key(key);
+      entry->set_value(std::string(bytes, 'v'));
+    }
+    write_bytes(path, b.model.SerializeAsString());
+  };
+  constexpr size_t kMiB = 1 << 20;
+  written({{"first", 3}, {"pkg.torch", 3 * kMiB}, {"shardrun.train", 4}, {"big", kMiB}, {"z", 5}});
+  const std::map<std::string, std::string> found = read_onnx_metadata(path);
+  EXPECT_EQ(found, (std::map<std::string, std::string>{
+                       {"first", "vvv"}, {"shardrun.train", "vvvv"}, {"z", "vvvvv"}}));
+  written({{"shardrun.train", 2 * kMiB}});
+  try {
+    read_onnx_metadata(path);
+    ADD_FAILURE() << "a recipe was dropped";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()).rfind(path + ": metadata 'shardrun.train' takes 2097", 0), 0u)
+        << e.what();
+  }
+}
+
+/// In errors, and wherever else a graph's names are shown.
+TEST_F(OnnxHostile, NamesThatATerminalWouldActOn) {
+  ModelBuilder b;
+  b.input("x\x1b[2J", {-1, 2});
+  b.graph()
+      .mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(0)
+      ->set_dim_param("n\x1b[5m");
+  b.floats("w\xc2\x9bm", {2}, {1, 2});
+  b.node("Add", {"x\x1b[2J", "w\xc2\x9bm"}, {"y\n\r"}).set_name("add\x07");
+  b.output("y\n\r", {-1, 2});
+  ImportOptions options;
+  options.evaluate = run_reference;
+  options.batch = 3;
+  const Graph g = import_onnx(b.write(folder), options);
+  std::string all = to_string(g);
+  EXPECT_NE(g.find("x\\x1b[2J"), kNoValue) << all;
+  for (const char acts : {'\x1b', '\x9b', '\x07', '\r'})
+    EXPECT_EQ(all.find(acts), std::string::npos) << all;
+  b.node("No\x1b[2Jp", {"y\n\r"}, {"z"});
+  expect_refused(b, "No\\x1b[2Jp", ErrorKind::unsupported);
+}
+
 TEST_F(OnnxHostile, EveryFlippedByteIsAnErrorOrAModel) {
   const std::string path = (folder / "flipped.onnx").string();
   const std::string whole = adder().model.SerializeAsString();

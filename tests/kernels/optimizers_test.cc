@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/kernels/check.h"
+#include "tests/support/update_cases.h"
 
 namespace shardrun {
 namespace {
@@ -55,6 +56,13 @@ TEST(Optimizers, WithoutDecayInfiniteParametersStay) {
     EXPECT_EQ(p[1], inf);
     EXPECT_FLOAT_EQ(buffer[0], 0.5f);
     EXPECT_FLOAT_EQ(buffer[1], -1.1f);
+  }
+}
+
+TEST(Optimizers, NothingThatIsNotFiniteGetsIn) {
+  for (const KernelList* list : {&cpu_kernels(), &reference_kernels()}) {
+    expect_nothing_not_finite_gets_in(*list, "adamw");
+    expect_nothing_not_finite_gets_in(*list, "sgd");
   }
 }
 

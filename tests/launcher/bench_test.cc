@@ -190,6 +190,37 @@ TEST(WeakScaling, ShowsTheSentenceOfARunThatNeverStarts) {
   EXPECT_EQ(row["why"], "no such host: moon (status 3)");
 }
 
+/// A launcher's sentence may take several lines, and more may follow.
+TEST(WeakScaling, ShowsALaunchersWholeSentence) {
+  const Workspace at;
+  at.write("full",
+           "#!/bin/sh\necho '------' >&2\necho 'There are no slots left for the 8' >&2\n"
+           "echo 'ranks that were asked for.' >&2\necho >&2\necho 'More words.' >&2\nexit 1\n");
+  ASSERT_EQ(at.sh("chmod +x full").status, 0);
+  const Outcome run = at.shardrun(
+      "bench weak-scaling --model gat --scale tiny --ranks 1 --planners dp --mpirun ./full "
+      "--json out.json");
+  ASSERT_EQ(run.status, 0) << describe(run);
+  EXPECT_EQ(parsed(at, "out.json")["rows"][0]["why"],
+            "There are no slots left for the 8 ranks that were asked for. (status 1)");
+}
+
+/// Open MPI does not start root's ranks unless it is allowed to, as in no fresh container.
+TEST(WeakScaling, RunsAsRoot) {
+  const Workspace at;
+  const std::string bare = "env -u OMPI_ALLOW_RUN_AS_ROOT -u OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ";
+  for (const char* bench :
+       {"bench weak-scaling --model gat --scale tiny --ranks 2 --planners dp --steps 1",
+        "bench collectives --ranks 2 --sizes 1KiB --repeats 1"}) {
+    const Outcome run = at.sh(bare + SHARDRUN_COMMAND + " " + bench + " --json out.json");
+    EXPECT_EQ(run.status, 0) << describe(run);
+    const nlohmann::json result = parsed(at, "out.json");
+    ASSERT_TRUE(result.is_object()) << describe(run);
+    for (const nlohmann::json& row : result["rows"])
+      EXPECT_NE(row.value("state", ""), "failed") << row.dump(1);
+  }
+}
+
 TEST(WeakScaling, SaysThatThereIsNoFolderForItsFiles) {
   const Workspace at;
   const Outcome run = at.sh("TMPDIR=/no/such/folder " +

@@ -64,6 +64,16 @@ class Failures : public testing::Test {
     }
   }
 
+  /// It trains to its end, and then says that `path` could not be written.
+  static void expect_written_all_but(const std::string& arguments, const std::string& path) {
+    const Outcome run = at_->shardrun(arguments);
+    EXPECT_EQ(run.status, 1) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find(path + ": cannot be written: "), std::string::npos)
+        << describe(run);
+    EXPECT_NE(run.out.find("trained 2 steps"), std::string::npos) << describe(run);
+  }
+
   static Workspace* at_;
 };
 
@@ -80,8 +90,8 @@ TEST_F(Failures, NumbersThatAreNone) {
   ASSERT_NE(ones, std::string::npos);
   at_->write("nan.onnx", model.replace(ones, 64, sixteen({"\0\0\xc0\x7f", 4})));
   const std::string data = " --data text:text.txt --batch 2 --steps 4 ";
-  expect_refused("nan.onnx" + data, {"step 1: the loss is ", "no update was made yet", "weights"},
-                 false, 1);
+  expect_refused("nan.onnx" + data,
+                 {"step 1: the loss is ", "nothing was updated: look at the weights"}, false, 1);
   expect_refused("gpt.onnx --optimizer sgd --lr 1e30" + data, {"the loss is ", "lower --lr"}, false,
                  1);
 }
@@ -154,6 +164,10 @@ TEST_F(Failures, BadFlags) {
   expect_refused("gpt.onnx --beta1 1.5", {"beta1", "1.5"});
   expect_refused("gpt.onnx --clip -1", {"clip", "-1"});
   expect_refused("gpt.onnx --validation 1", {"validation", "1"});
+  expect_refused("gpt.onnx --data text:text.txt --validation 0.9999999",
+                 {"--data text:text.txt", "--validation leaves 0 of 3000 tokens", "lower it"});
+  expect_refused("gpt.onnx --memory 0.0000001", {"--memory", "0.0000001", "16GiB"});
+  expect_refused("gpt.onnx --dim batch=4 --dim batch=8", {"--dim batch", "is given twice"}, true);
   expect_refused("gpt.onnx --metrics no/folder/m.jsonl", {"no/folder/m.jsonl", "No such file"},
                  true);
   expect_refused("gpt.onnx --metrics .", {"--metrics: .", "is a folder"});
@@ -318,7 +332,7 @@ TEST_F(Failures, ErrorsOfARankNameItOnce) {
   at_->write("wrong_y.npy", npy("<i8", "(16,)", std::string(16 * 8, '\0')));
   const std::string call =
       "wrong.onnx --planner dp --mesh 2 --data npy:x=wrong_x.npy,y=wrong_y.npy";
-  expect_refused(call, {"label 5", "is outside [0, 3)", "step '"});
+  expect_refused(call, {"label 5", "is outside [0, 3)", "node '"});
   for (const Ranks ranks : {threads(2), mpi(2)}) {
     const Outcome run = at_->shardrun(ranks, call);
     const std::string told = message(run);
@@ -362,12 +376,58 @@ TEST_F(Failures, LossesThatOverflow) {
 }
 
 TEST_F(Failures, FullDisks) {
-  expect_refused("gpt.onnx --metrics /dev/full", {"/dev/full", "cannot write"}, true, 1);
+  for (const Ranks ranks : {threads(2), mpi(2)}) {  // what is measured is not what is learnt
+    const Outcome run =
+        at_->shardrun(ranks, "gpt.onnx --steps 3 --metrics /dev/full --report full.json");
+    EXPECT_EQ(run.status, 0) << describe(run);
+    EXPECT_NE(run.out.find("note: metrics file /dev/full: cannot write: No space left on device"),
+              std::string::npos)
+        << describe(run);
+    EXPECT_NE(run.out.find("note: metrics file /dev/full: lacks "), std::string::npos)
+        << describe(run);
+    EXPECT_NE(run.out.find("trained 3 steps"), std::string::npos) << describe(run);
+    EXPECT_NE(at_->read("full.json").find("lacks "), std::string::npos) << at_->read("full.json");
+  }
+  for (const char* flag : {"--report", "--profile"})
+    expect_written_all_but("gpt.onnx --steps 2 " + std::string(flag) + " /dev/full", "/dev/full");
   for (const std::string arguments : {"train gpt.onnx --steps 1", "plan gpt.onnx", "--help"}) {
     const Outcome run = at_->sh(Workspace::line({}, arguments) + " >/dev/full");
     EXPECT_EQ(run.status, 1) << describe(run);
     EXPECT_NE(message(run).find("could not all be written"), std::string::npos) << describe(run);
   }
+}
+
+/// Pipes without a reader are given up, and those with one get all.
+TEST_F(Failures, Pipes) {
+  at_->sh("mkfifo pipe");
+  const Outcome metrics = at_->sh("timeout 60 " + Workspace::line({}, "gpt.onnx --metrics pipe"));
+  EXPECT_EQ(metrics.status, 2) << describe(metrics);
+  EXPECT_NE(message(metrics).find("pipe: cannot open: nobody reads this pipe"), std::string::npos)
+      << describe(metrics);
+  for (const char* flag : {"--report", "--profile"})
+    expect_written_all_but("gpt.onnx --steps 2 " + std::string(flag) + " pipe", "pipe");
+  for (const char* call : {"plan gpt.onnx -o pipe", "model gpt --preset tiny -o pipe"}) {
+    const Outcome run = at_->sh("timeout 60 " + Workspace::line({}, call));
+    EXPECT_EQ(run.status, 1) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find("pipe: cannot be written: nobody reads this pipe"),
+              std::string::npos)
+        << describe(run);
+    const Outcome both = at_->sh("cat pipe >got & " + Workspace::line({}, call) + "; wait");
+    EXPECT_EQ(both.status, 0) << describe(both);
+    EXPECT_GT(at_->read("got").size(), 1000u) << describe(both);
+  }
+  const Outcome read = at_->sh("cat pipe >got & " +
+                               Workspace::line({}, "gpt.onnx --steps 5 --metrics pipe") + "; wait");
+  EXPECT_EQ(read.status, 0) << describe(read);
+  const std::string got = at_->read("got");
+  EXPECT_GE(std::count(got.begin(), got.end(), '\n'), 5) << got;
+  const Outcome left =
+      at_->sh("head -n 1 pipe >got & " + Workspace::line({}, "gpt.onnx --steps 50 --metrics pipe") +
+              "; s=$?; wait; exit $s");
+  EXPECT_EQ(left.status, 0) << describe(left);
+  EXPECT_NE(left.out.find("note: metrics file pipe: cannot write: "), std::string::npos)
+      << describe(left);
 }
 
 /// `ulimit -f`, whose signal would leave half a file behind.

@@ -123,9 +123,11 @@ TEST_F(Signals, ToMpirunGiveEachRankItsStatus) {
 /// While nothing trains yet there is nothing to end.
 TEST_F(Signals, DuringPlanningEndAtOnce) {
   constexpr char kPlans[] = "grep -q ^data: .out";
-  for (const std::string name : {"TERM", "INT"}) {
-    const Outcome run = interrupted(threads(2), "slow.onnx", kPlans, "kill -" + name + " $pid");
-    EXPECT_EQ(run.status, name == "TERM" ? 143 : 130) << describe(run);
+  for (const auto& [ranks, sent] : std::vector<std::pair<Ranks, std::string>>{
+           {threads(2), "TERM"}, {threads(2), "INT"}, {mpi(2), "TERM"}, {mpi(2), "INT"}}) {
+    const Outcome run = interrupted(ranks, "slow.onnx", kPlans, "kill -" + sent + " $pid");
+    const std::string name = ranks.mpi ? "TERM" : sent;  // what mpirun sends in either case
+    EXPECT_EQ(run.status, ranks.mpi ? 1 : sent == "TERM" ? 143 : 130) << describe(run);
     EXPECT_EQ(at_->read("m.jsonl"), "");
     EXPECT_EQ(messages(run), 1) << describe(run);
     EXPECT_EQ(message(run), "ended at once by SIG" + name);

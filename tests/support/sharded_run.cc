@@ -60,11 +60,13 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
         executor.set_scalar(kStep, static_cast<int64_t>(step) + 1);
         executor.set_scalar(kRandomStep, static_cast<int64_t>(step));
         executor.begin_step();
-        for (const auto& [name, tensor] : feeds[step]) {
-          if (const Binding* binding = executor.find(name))
-            executor.write(name, cut(tensor, binding->box));
+        for (int64_t micro = 0; micro < executor.program().micro_batches; ++micro) {
+          for (const auto& [name, tensor] : feeds[step]) {
+            if (const Binding* binding = executor.find(name))
+              executor.write(name, cut(tensor, binding->box));
+          }
+          executor.run_micro();
         }
-        executor.run_micro();
         executor.run_update();
         if (rank != 0) continue;
         for (const Binding& output : executor.program().outputs)

@@ -20,8 +20,8 @@ struct ShardedRun {
   std::vector<int64_t> predicted_bytes, allocated_bytes;
 };
 
-/// One step per element of `feeds` (global batch values by name); "lr" as given, "step" counts
-/// from 1. The graph has no accumulation.
+/// One step per element of `feeds` (global batch values by name), of which all its micro-batches
+/// have the same; "lr" as given, "step" counts from 1.
 ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<NamedTensors>& feeds,
                        double lr, uint64_t seed = 0);
 

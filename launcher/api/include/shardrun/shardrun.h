@@ -86,7 +86,10 @@ class World {
   /// Prints the sentence of `error` once (to stderr, with the rank if it is not rank 0), ends all
   /// ranks, and returns the exit status: 2 for a wrong call, else 1. Under MPI with other ranks
   /// still running it does not return.
-  int fail(const std::exception& error) noexcept;
+  /// The rank that prints calls `said`, if there is one, with what it prints, before it ends
+  /// others.
+  int fail(const std::exception& error,
+           const std::function<void(const std::string& sentence)>& said = nullptr) noexcept;
   /// Ends the process with `status` when all ranks have come here, and leaves MPI as it is: after a
   /// signal to mpirun, Open MPI lets ranks live for a second, and MPI_Finalize would wait for two.
   [[noreturn]] void leave(int status) noexcept;
@@ -307,8 +310,8 @@ struct TrainOptions {
   std::function<void(const StepReport&)> on_step;              // called on the leader
   std::function<void(const EvalReport&)> on_eval;              // called on the leader
   std::function<void(const CheckpointReport&)> on_checkpoint;  // called on the leader
-  /// Called on the leader before the first step with what one ought to know: what the run goes on
-  /// from, and what makes it slower than it could be.
+  /// Called on the leader with what a user should know of the run: what it goes on from, what makes
+  /// it slower than it could be, that it diverges, what could not be written.
   std::function<void(const std::string&)> on_note;
 };
 
@@ -345,7 +348,8 @@ struct TrainReport {
   std::vector<int64_t> predicted_bytes;  // per rank
   std::vector<int64_t> allocated_bytes;  // per rank
   double seconds = 0;
-  std::string profile;             // on the leader: where a step's time goes, as a table
+  std::string profile;    // on the leader: where a step's time goes, as a table
+  std::string unwritten;  // on the leader: "" or why the file of the profile could not be written
   std::optional<Stopped> stopped;  // on every rank, if request_stop ended the run
   /// On the leader, of a text's bytes, or of tokens of at most 1,024 kinds, in nats as the loss:
   /// what a model ends at that only counts tokens, or pairs of them. Of the first 16 MiB.

@@ -1,0 +1,280 @@
+// Runs whose numbers stop being finite: the step ends the run, and the first value is named.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "models/onnx_writer.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+namespace {
+
+/// A dense f32 or i64 array as a file of numpy's.
+template <class T>
+void write_npy(const std::string& path, const std::vector<int64_t>& shape,
+               const std::vector<T>& values) {
+  std::string dims;
+  for (int64_t d : shape) dims += std::to_string(d) + ",";
+  std::string head = std::string("{'descr': '") + (sizeof(T) == 4 ? "<f4" : "<i8") +
+                     "', 'fortran_order': False, 'shape': (" + dims + "), }";
+  head.resize((head.size() + 10 + 63) / 64 * 64 - 10, ' ');
+  std::ofstream out(path, std::ios::binary);
+  const auto size = static_cast<uint16_t>(head.size());
+  out << "\x93NUMPY" << '\x01' << '\0';
+  out.write(reinterpret_cast<const char*>(&size), 2);
+  out << head;
+  out.write(reinterpret_cast<const char*>(values.data()),
+            static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+class NotFiniteRuns : public testing::Test {
+ protected:
+  NotFiniteRuns() { std::filesystem::create_directories(folder_); }
+  ~NotFiniteRuns() override { std::filesystem::remove_all(folder_); }
+
+  /// Trains on so many ranks, and wants it to end with a sentence that has all of `wanted`.
+  void expect_ends(const std::string& mesh, const ModelOptions& model, const TrainOptions& train,
+                   const std::vector<std::string>& wanted) {
+    SCOPED_TRACE("mesh " + mesh);
+    World world = World::threads(mesh_ranks(mesh));
+    PlanRequest request;
+    request.mesh = mesh;
+    request.planner = "dp";
+    TrainOptions options = train;
+    int64_t last = 0;
+    options.on_step = [&](const StepReport& s) { last = s.step; };
+    try {
+      const Model loaded = load_model(world, path_, model);
+      shardrun::train(world, loaded, make_plan(world, loaded, request), options);
+      ADD_FAILURE() << "the run went on to its end";
+    } catch (const Failure& e) {
+      EXPECT_TRUE(e.everywhere()) << e.what();
+      for (const std::string& text : wanted)
+        EXPECT_NE(std::string(e.what()).find(text), std::string::npos)
+            << "wanted '" << text << "'\n"
+            << e.what();
+    }
+    last_ = last;
+  }
+
+  /// y = exp(x w), [batch, 4] to [batch, 4]; trained on --loss mse.
+  void write_exponential() {
+    OnnxWriter w("exponential", {});
+    w.input("x", 1, {"batch", "4"});
+    w.output(w.node("Exp", {w.node("MatMul", {"x", w.filled("w", {4, 4}, 0.5)}, {}, "product")}, {},
+                    "power"),
+             1, {"batch", "4"});
+    w.write(path_);
+  }
+  /// Logits of 5 classes.
+  void write_classifier() {
+    OnnxWriter w("classifier", {});
+    w.input("x", 1, {"batch", "4"});
+    w.output(w.node("MatMul", {"x", w.normal("w", {4, 5}, 0.5)}, {}, "logits"), 1, {"batch", "5"});
+    w.write(path_);
+  }
+  ModelOptions loss(const std::string& name) const {
+    ModelOptions options;
+    options.batch = 8;
+    options.loss = name;
+    return options;
+  }
+  std::string data(const std::vector<float>& x, const std::vector<float>& y) const {
+    write_npy<float>(folder_ + "/x.npy", {static_cast<int64_t>(x.size()) / 4, 4}, x);
+    write_npy<float>(folder_ + "/y.npy", {static_cast<int64_t>(y.size()) / 4, 4}, y);
+    return "npy:" + folder_ + "/x.npy," + folder_ + "/y.npy";
+  }
+
+  std::string folder_ = std::filesystem::temp_directory_path() /
+                        ("shardrun_not_finite_" + std::to_string(::getpid()));
+  std::string path_ = folder_ + "/model.onnx";
+  int64_t last_ = 0;  // the last step that was reported
+};
+
+/// Named are the operation, its pass, the number of elements and the first one's place in the whole
+/// value, on whichever rank it lies.
+TEST_F(NotFiniteRuns, NameTheFirstValueOfTheForwardPass) {
+  write_exponential();
+  std::vector<float> x(8 * 4, 0.1f), y(8 * 4, 1.0f);
+  x[5 * 4 + 1] = 400;  // exp(0.5 * 400) is beyond f32
+  TrainOptions train;
+  train.data = data(x, y);
+  train.validation = 0;
+  train.steps = 3;
+  for (const std::string mesh : {"a=1", "a=2", "a=4"}) {
+    expect_ends(mesh, loss("mse"), train,
+                {"step 1: the loss is inf", "the first value that is not finite is 'power'",
+                 "(exp in the forward pass)", "an infinity in 4 of ", "nothing was updated",
+                 "look at the weights and the data"});
+    EXPECT_EQ(last_, 0);
+  }
+}
+
+TEST_F(NotFiniteRuns, NameTheInput) {
+  write_exponential();
+  std::vector<float> x(8 * 4, 0.1f), y(8 * 4, 1.0f);
+  x[5 * 4 + 1] = NAN;
+  TrainOptions train;
+  train.data = data(x, y);
+  train.validation = 0;
+  for (const std::string mesh : {"a=1", "a=2"})
+    expect_ends(mesh, loss("mse"), train,
+                {"step 1: the loss is nan", "is input 'x': NaN in 1 of ",
+                 "nothing was updated: look at the data"});
+  std::swap(x[5 * 4 + 1], x[0]);
+  x[0] = 0.1f, x[5 * 4 + 1] = 0.1f;
+  y[3] = INFINITY;
+  train.data = data(x, y);
+  expect_ends("a=2", loss("mse"), train, {"is input 'target': an infinity in 1 of "});
+}
+
+/// In the second micro-batch of four, and after some steps.
+TEST_F(NotFiniteRuns, OfAccumulatedGradients) {
+  write_exponential();
+  TrainOptions train;
+  std::vector<float> x(64 * 4, 0.1f), y(64 * 4, 1.0f);
+  x[50 * 4] = 400;
+  train.data = data(x, y);
+  train.validation = 0;
+  train.steps = 2;
+  ModelOptions model = loss("mse");
+  model.accumulate = 4;
+  for (const double clip : {0.0, 1.0}) {
+    model.clip = clip;
+    for (const std::string mesh : {"a=1", "a=2"})
+      expect_ends(mesh, model, train,
+                  {"the loss is inf", "'power' (exp in the forward pass)", "nothing was updated"});
+  }
+}
+
+/// The loss is finite: sqrt(0) has no gradient.
+TEST_F(NotFiniteRuns, NameTheFirstValueOfTheBackwardPass) {
+  OnnxWriter w("roots", {});
+  w.input("x", 1, {"batch", "4"});
+  const std::string product = w.node("MatMul", {"x", w.filled("w", {4, 4}, 0.5)}, {}, "product");
+  const std::string root =
+      w.node("Sqrt", {w.node("Mul", {product, product}, {}, "square")}, {}, "root");
+  w.output(w.node("MatMul", {root, w.filled("v", {4, 4}, 0.5)}, {}, "y"), 1, {"batch", "4"});
+  w.write(path_);
+  std::vector<float> x(8 * 4, 0.1f), y(8 * 4, 1.0f);
+  for (int i = 0; i < 4; ++i) x[4 * 3 + i] = 0;
+  TrainOptions train;
+  train.data = data(x, y);
+  train.validation = 0;
+  ModelOptions model = loss("mse");
+  for (const std::string mesh : {"a=1", "a=2"}) {
+    model.clip = 1;
+    expect_ends(mesh, model, train,
+                {"step 1: the loss is ", "the gradients' norm nan", "in the backward pass",
+                 "nothing was updated"});
+    model.clip = 0;
+    expect_ends(mesh, model, train, {"the gradients' norm nan", "nothing of this step is kept"});
+    model.accumulate = 2;
+    expect_ends(mesh, model, train,
+                {"the gradients' norm nan", "in the backward pass", "nothing was updated"});
+    model.accumulate = 1;
+  }
+}
+
+/// What training does not see.
+TEST_F(NotFiniteRuns, OfAValidation) {
+  write_exponential();
+  std::vector<float> x(40 * 4, 0.1f), y(40 * 4, 1.0f);
+  x[38 * 4] = 400;
+  TrainOptions train;
+  train.data = data(x, y);
+  train.validation = 0.4;
+  train.steps = 4;
+  train.eval_every = 2;
+  for (const std::string mesh : {"a=1", "a=2"}) {
+    expect_ends(mesh, loss("mse"), train,
+                {"step 2: validation: the loss of batch 2 of 2 is inf",
+                 "'power' (exp in the forward pass)"});
+    EXPECT_EQ(last_, 2);
+  }
+}
+
+TEST_F(NotFiniteRuns, LabelsThatAreAllIgnored) {
+  write_classifier();
+  write_npy<float>(folder_ + "/x.npy", {40, 4}, std::vector<float>(160, 0.1f));
+  std::vector<int64_t> labels(40, -100);
+  TrainOptions train;
+  train.data = "npy:" + folder_ + "/x.npy," + folder_ + "/labels.npy";
+  train.steps = 3;
+  write_npy<int64_t>(folder_ + "/labels.npy", {40}, labels);
+  for (const std::string mesh : {"a=1", "a=2"})
+    expect_ends(mesh, loss("cross-entropy"), train,
+                {"step 1: the loss is nan", "none of the labels counts"});
+  // Of the validation alone: the last tenth.
+  for (int i = 0; i < 36; ++i) labels[static_cast<size_t>(i)] = i % 5;
+  write_npy<int64_t>(folder_ + "/labels.npy", {40}, labels);
+  for (const std::string mesh : {"a=1", "a=2"})
+    expect_ends(mesh, loss("cross-entropy"), train, {"validation", "none of the labels counts"});
+}
+
+/// A batch of the validation without labels does not spoil it.
+TEST_F(NotFiniteRuns, BatchesWithoutLabelsCountForNothing) {
+  write_classifier();
+  write_npy<float>(folder_ + "/x.npy", {40, 4}, std::vector<float>(160, 0.1f));
+  std::vector<int64_t> labels(40);
+  for (size_t i = 0; i < 40; ++i) labels[i] = i >= 32 ? -100 : static_cast<int64_t>(i % 5);
+  write_npy<int64_t>(folder_ + "/labels.npy", {40}, labels);
+  TrainOptions train;
+  train.data = "npy:" + folder_ + "/x.npy," + folder_ + "/labels.npy";
+  train.validation = 0.5;  // 20 samples: 12 with labels, then 8 without
+  train.steps = 2;
+  World world = World::threads(2);
+  const Model model = load_model(world, path_, loss("cross-entropy"));
+  const TrainReport report = shardrun::train(world, model, make_plan(world, model, {}), train);
+  ASSERT_EQ(report.evals.size(), 1u);
+  EXPECT_GT(report.evals[0].val_loss, 0.5);
+  EXPECT_TRUE(std::isfinite(report.evals[0].val_loss));
+}
+
+TEST_F(NotFiniteRuns, InputsOfNothing) {
+  OnnxWriter w("nothing", {});
+  w.input("x", 1, {"batch", "0"});
+  w.output(w.node("MatMul", {"x", w.filled("w", {0, 4}, 0.5)}, {}, "y"), 1, {"batch", "4"});
+  w.write(path_);
+  World world = World::threads(1);
+  try {
+    load_model(world, path_, loss("mse"));
+    ADD_FAILURE() << "was loaded";
+  } catch (const Failure& e) {
+    EXPECT_EQ(e.kind(), Failure::Kind::call);
+    EXPECT_NE(std::string(e.what()).find("input 'x' is f32[8, 0]: a dim of 0"), std::string::npos)
+        << e.what();
+  }
+}
+
+/// It is noted once, and goes on.
+TEST_F(NotFiniteRuns, DivergenceIsNoted) {
+  write_exponential();
+  TrainOptions train;
+  train.data = data(std::vector<float>(64 * 4, 0.1f), std::vector<float>(64 * 4, 3.0f));
+  train.validation = 0;
+  train.steps = 8;
+  train.lr = 2;  // each step adds 0.8 to the exponents
+  std::vector<std::string> notes;
+  train.on_note = [&](const std::string& note) { notes.push_back(note); };
+  World world = World::threads(2);
+  ModelOptions options = loss("mse");
+  options.optimizer = "sgd";
+  options.momentum = 0;
+  options.clip = 1;
+  const Model model = load_model(world, path_, options);
+  PlanRequest request;
+  request.planner = "dp";
+  const TrainReport report = shardrun::train(world, model, make_plan(world, model, request), train);
+  EXPECT_EQ(report.losses.size(), 8u);
+  ASSERT_GT(report.losses.back(), 10 * report.losses.front()) << "it does not diverge";
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("the run diverges"), std::string::npos) << notes[0];
+}
+
+}  // namespace
+}  // namespace shardrun
