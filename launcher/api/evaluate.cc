@@ -32,7 +32,7 @@ TrainOptions to_evaluate(TrainOptions options) {
 bool predicts_tokens(const Graph& evaluation) {
   const bool compares = std::any_of(evaluation.nodes().begin(), evaluation.nodes().end(),
                                     [](const Node& n) { return n.op == "cross_entropy"; });
-  return compares && evaluation.metrics.count("counted") == 0 &&
+  return compares && evaluation.metrics.count("correct") == 0 &&
          tokens_per_batch(batch_fields(evaluation)) > 0;
 }
 

@@ -18,6 +18,7 @@
 #include "graph/passes/training.h"
 #include "graph/plan.h"
 #include "kernels/kernel.h"
+#include "micro_batches.h"
 #include "plan_origin.h"
 #include "same_call.h"
 #include "user_op.h"
@@ -73,6 +74,12 @@ void bind_to_data(const std::string& path, ModelOptions& options) {
 }
 
 }  // namespace
+
+bool takes_any_batch(const std::string& path, ModelOptions options) {
+  options.batch.reset();
+  bind_to_data(path, options);
+  return wants_batch(path, options);
+}
 
 ImportOptions import_options(const ModelOptions& options) {
   ImportOptions out;
@@ -217,7 +224,7 @@ OptimizerOptions optimizer_options(const ModelOptions& options) {
   out.weight_decay = options.weight_decay;
   out.decay_all = options.decay_all;
   out.clip_norm = clip_of(options);
-  out.accumulate = options.accumulate;
+  out.accumulate = *options.accumulate;
   return out;
 }
 
@@ -275,6 +282,12 @@ std::string unreached_note(const ImportReport& report, const std::vector<std::st
              all.size() == 1 ? " parameter does not learn" : " parameters do not learn", stops);
 }
 
+/// Samples that the graph takes at once; 0: it takes none.
+int64_t samples_of(const Graph& graph) {
+  const std::vector<BatchField> fields = batch_fields(graph);
+  return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
+}
+
 /// From the imported graph on: one line a pass.
 void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   for (size_t i = 0; i < graph.outputs.size();
@@ -295,6 +308,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   graph.metrics = {{"loss", graph.loss}};
   graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
   remove_dead_nodes(graph);
+  impl.options.accumulate = count_micro_batches(impl.options, samples_of(graph));
 
   impl.evaluation = evaluation_form(graph);
   attach_accuracy(impl.evaluation);
@@ -358,6 +372,9 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   const double begin = thread_seconds();
   check_model_options(options);
   for (const std::string& library : options.ops) load_ops(library);
+  if (const std::optional<int64_t> asked = asked_batch(options);
+      asked && takes_any_batch(path, options))
+    options.batch = asked;
   bind_to_data(path, options);
   auto impl = std::make_unique<Model::Impl>();
   impl->path = path;

@@ -12,6 +12,8 @@ namespace shardrun {
 /// What import is asked for. Throws invalid_input for words that it does not know.
 ImportOptions import_options(const ModelOptions& options);
 
+/// Is a batch size still free: does an input's first dim take any that nothing else binds?
+bool takes_any_batch(const std::string& path, ModelOptions options);
 /// Throws invalid_input for numbers and words that no model takes.
 void check_model_options(const ModelOptions& options);
 /// Finds ModelOptions::weights, where there are any. `first`: on rank 0, which looks at all of
@@ -20,9 +22,9 @@ void take_weights(ModelOptions& options, ImportOptions& import, bool first);
 
 struct Model::Impl {
   std::string path;
-  ModelOptions options;
-  Graph train;       // forward, loss, backward, update
-  Graph evaluation;  // forward and loss, without dropout; same parameters by name
+  ModelOptions options;  // with what was assumed or follows: clip, batch, accumulate
+  Graph train;           // forward, loss, backward, update
+  Graph evaluation;      // forward and loss, without dropout; same parameters by name
   std::vector<std::string> notes;
   std::vector<ParameterInfo> parameters;
   std::vector<std::string> outputs;  // of a forward pass: what the file calls train.outputs

@@ -539,6 +539,11 @@ std::string TrainingPlan::summary() const {
   if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
   if (impl_->memory_limit > 0) cluster += "; memory limit of a rank " + mib(impl_->memory_limit);
   out += wrapped(indent, cluster);
+  const ModelOptions& planned = impl_->origin.options;
+  if (planned.accumulate.value_or(1) > 1) {
+    out += wrapped(indent, str("micro-batches: ", *planned.accumulate, " a step",
+                               planned.batch ? str(", of ", *planned.batch, " samples") : ""));
+  }
   if (impl_->meshes.size() > 1) {
     std::string tried = "meshes tried:";
     for (const MeshTrial& trial : impl_->meshes) {

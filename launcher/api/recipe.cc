@@ -17,13 +17,13 @@ constexpr const char* kKey = "shardrun.train";
 
 // What a recipe may say: how to learn, never which files to read or write, nor on which machine.
 constexpr const char* kFlags[] = {
-    "--loss",      "--loss-output", "--freeze",       "--train",        "--train-only",
-    "--shared",    "--dtype",       "--optimizer",    "--target-shift", "--beta1",
-    "--beta2",     "--eps",         "--momentum",     "--nesterov",     "--weight-decay",
-    "--decay-all", "--clip",        "--accumulate",   "--batch",        "--dim",
-    "--seed",      "--steps",       "--lr",           "--min-lr",       "--schedule",
-    "--warmup",    "--eval-every",  "--eval-batches", "--validation",   "--patience",
-    "--augment",   "--normalise",   "--sort-edges"};
+    "--loss",      "--loss-output", "--freeze",     "--train",        "--train-only",
+    "--shared",    "--dtype",       "--optimizer",  "--target-shift", "--beta1",
+    "--beta2",     "--eps",         "--momentum",   "--nesterov",     "--weight-decay",
+    "--decay-all", "--clip",        "--accumulate", "--global-batch", "--batch",
+    "--dim",       "--seed",        "--steps",      "--lr",           "--min-lr",
+    "--schedule",  "--warmup",      "--eval-every", "--eval-batches", "--validation",
+    "--patience",  "--augment",     "--normalise",  "--sort-edges"};
 
 }  // namespace
 

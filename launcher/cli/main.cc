@@ -40,11 +40,19 @@ World make_world(const Arguments& args) {
   return world;
 }
 
-Model load(World& world, const Arguments& args) {
-  Model model = load_model(world, args.model, args.model_options);
-  if (world.leader() && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
-  if (world.leader()) print_model(model, args.verbose);
-  return model;
+/// The model and its plan. What is known before the search for a plan, which may take long, is
+/// printed before it: of the model, and by `checked`.
+ModelAndPlan load_and_plan(World& world, const Arguments& args,
+                           const std::function<void(const Model&)>& checked = nullptr) {
+  ModelAndPlan out =
+      load_and_plan(world, args.model, args.model_options, args.plan, [&](const Model& model) {
+        if (world.leader() && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
+        if (world.leader()) print_model(model, args.verbose);
+        if (checked) checked(model);
+        std::fflush(stdout);
+      });
+  if (world.leader()) std::printf("%s%s", out.plan.summary().c_str(), out.tried.c_str());
+  return out;
 }
 
 /// "go on from it with: mpirun -np 2 shardrun train gpt.onnx --checkpoint run --resume"
@@ -66,15 +74,14 @@ std::string how_to_resume(const World& world, const Arguments& args) {
 }
 
 TrainReport run_train(World& world, Arguments& args, RunReport& told) {
-  const Model model = load(world, args);
-  const std::string data = check_training(world, model, args.train);
-  if (world.leader()) std::printf("data: %s\n", data.c_str());
-  std::fflush(stdout);  // the search for a plan may take long
-  const auto start = std::chrono::steady_clock::now();
-  const TrainingPlan plan = make_plan(world, model, args.plan);
+  auto start = std::chrono::steady_clock::now();
+  const auto [model, plan, tried] = load_and_plan(world, args, [&](const Model& loaded) {
+    const std::string data = check_training(world, loaded, args.train);
+    if (world.leader()) std::printf("data: %s\n", data.c_str());
+    start = std::chrono::steady_clock::now();
+  });
   const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - start;
   if (!args.report.empty()) told.add(plan, plan_figures(world, model, plan), planning.count());
-  if (world.leader()) std::printf("%s", plan.summary().c_str());
   Progress progress(args.train.steps);
   args.train.on_step = [&](const StepReport& step) {
     told.add(step);
@@ -149,13 +156,11 @@ int run_train(World& world, Arguments& args) {
 
 void run_plan(World& world, Arguments& args) {
   check_outputs(world, {{"--output", args.output}}, files_read(args));
-  const Model model = load(world, args);
   args.plan.ranks = args.ranks                     ? *args.ranks
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
                                                    : mesh_ranks(args.plan.mesh);
-  const TrainingPlan plan = make_plan(world, model, args.plan);
+  const auto [model, plan, tried] = load_and_plan(world, args);
   if (!world.leader()) return;
-  std::printf("%s", plan.summary().c_str());
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
   if (!args.output.empty()) write_output(args.output, plan.json());
@@ -185,13 +190,9 @@ void run_explain(const Explain& explain, Arguments& args) {
 
 /// A plan with which training would go wrong ends with status 1.
 void run_verify(World& world, Arguments& args) {
-  const Model model = load(world, args);
-  check_training(world, model, args.train);
-  const TrainingPlan plan = make_plan(world, model, args.plan);
-  if (world.leader()) {
-    std::printf("%s", plan.summary().c_str());
-    std::fflush(stdout);
-  }
+  const auto [model, plan, tried] = load_and_plan(
+      world, args, [&](const Model& loaded) { check_training(world, loaded, args.train); });
+  std::fflush(stdout);
   const VerifyReport report = verify(world, model, plan, args.train);
   if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch, true);
   if (!world.leader()) return;

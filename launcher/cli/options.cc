@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "signals.h"
@@ -111,8 +112,12 @@ void add_step_options(CLI::App& app, Arguments& args) {
   app.add_flag("--decay-all", o.decay_all, "Weight decay on every tensor");
   app.add_option("--clip", o.clip,
                  "Clip gradients to this global norm; 0: off (default: 1 with adamw, else off)");
-  app.add_option("--accumulate", o.accumulate, "Micro-batches of --batch samples a step")
-      ->capture_default_str();
+  app.add_option("--accumulate", args.accumulate,
+                 "Micro-batches of --batch samples a step (default 1); auto: as many as make the "
+                 "step with --global-batch samples the fastest that fits in memory");
+  app.add_option("--global-batch", o.global_batch,
+                 "Samples a step: --batch times --accumulate, of which it gives the one that is "
+                 "left out");
   app.add_option("--seed", args.train.seed, "Fresh weights, batches and dropout follow from it")
       ->capture_default_str();
   app.add_flag("-v,--verbose", args.verbose,
@@ -328,6 +333,14 @@ void finish_arguments(Arguments& args) {
   wanted(args.checkpoint_signal.empty() || args.plan.checkpoints, "--checkpoint-on-signal",
          args.checkpoint_signal, "--checkpoint with it");
   args.model_options.batch = args.batch;
+  if (args.accumulate == "auto") {
+    args.model_options.accumulate = kAutoMicroBatches;
+  } else if (!args.accumulate.empty()) {
+    const int64_t count = parse_count(args.accumulate, "--accumulate");
+    wanted(count <= std::numeric_limits<int>::max(), "--accumulate", args.accumulate,
+           "at most 2147483647");
+    args.model_options.accumulate = static_cast<int>(count);
+  }
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;
   if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory, "--memory");

@@ -14,6 +14,7 @@ struct Arguments {
   std::optional<int> threads;     // --threads N: of each rank's kernels
   std::vector<std::string> dims;  // NAME=SIZE
   std::optional<int64_t> batch;
+  std::string accumulate;  // a number, or auto
   std::string memory;  // 16GiB
   bool verbose = false;
   std::vector<std::string> words;  // of the call, for people who are to repeat it

@@ -62,7 +62,7 @@ TEST_F(ClusterOption, WrongOnesAreRefused) {
   refused("plan gpt.onnx --ranks 2 --cluster h300", "cluster 'h300' is not known; known are host");
   refused("plan gpt.onnx --ranks 9 --cluster h100",
           "cluster 'h100' has 8 devices (1 node of 8), wanted 9");
-  refused("plan gpt.onnx --ranks 2 --cluster ./none.json", "./none.json: cannot read");
+  refused("plan gpt.onnx --ranks 2 --cluster ./none.json", "./none.json: cannot open");
   at_->write("bad.json", R"({"name": "x", "devices": 2, "speed": 9})");
   refused("plan gpt.onnx --ranks 2 --cluster bad.json", "bad.json: field 'flops' is missing");
 }

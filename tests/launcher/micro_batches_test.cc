@@ -122,7 +122,7 @@ double node_seconds(const Model& model, const TrainingPlan& plan) {
     const NodePlan& np = impl.train.nodes.at(node.name);
     const NodeTypes local =
         largest_types(np, graph.types(node.inputs), graph.types(node.outputs), impl.train.mesh);
-    const int64_t runs = node.phase == Phase::update ? 1 : model.impl().options.accumulate;
+    const int64_t runs = node.phase == Phase::update ? 1 : *model.impl().options.accumulate;
     sum += static_cast<double>(runs) * kernel_seconds(node, local.in, local.out, impl.cluster);
   }
   return sum;

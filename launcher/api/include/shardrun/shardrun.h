@@ -102,6 +102,9 @@ class World {
   std::unique_ptr<Impl> impl_;
 };
 
+/// ModelOptions::accumulate: load_and_plan finds the number.
+inline constexpr int kAutoMicroBatches = 0;
+
 struct ModelOptions {
   std::map<std::string, int64_t> dims;  // symbolic dims: {"batch", 8}
   std::optional<int64_t> batch;  // binds the inputs' first dim where it is symbolic; 8 if not given
@@ -130,8 +133,11 @@ struct ModelOptions {
   double weight_decay = 0.0;  // on tensors of two or more dims; all with decay_all
   bool decay_all = false;
   std::optional<double> clip;  // global gradient norm; 0: off; absent: 1 with adamw, else off
-  int accumulate = 1;          // micro-batches of `batch` a step
-  uint64_t seed = 0;           // fresh weights and dropout masks follow from it
+  /// Micro-batches of `batch` a step, and samples a step. Of the three each two give the third;
+  /// absent: 1 micro-batch, or as many as make up global_batch.
+  std::optional<int> accumulate;
+  std::optional<int64_t> global_batch;
+  uint64_t seed = 0;  // fresh weights and dropout masks follow from it
 
   /// TrainOptions::data: binds symbolic dims that nothing else binds to the sizes of its arrays.
   /// The integers of one batch that is the same in every step are known to the planner, in the
@@ -216,6 +222,20 @@ class TrainingPlan {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+struct ModelAndPlan {
+  Model model;
+  TrainingPlan plan;
+  std::string tried;  // for people: the numbers of micro-batches that were planned; "": one
+};
+
+/// load_model and make_plan. Where options.accumulate is kAutoMicroBatches, for that number of
+/// micro-batches of the global batch for which the predicted step is the shortest of those that fit
+/// in memory. `on_model` is called with the first model, before the search for a plan. Throws as
+/// the two do; Failure(memory) where no number fits.
+ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOptions& options,
+                           const PlanRequest& request,
+                           const std::function<void(const Model&)>& on_model = nullptr);
 
 /// How many ranks a mesh of PlanRequest::mesh has; 0: auto, as many as there are. Throws
 /// Failure(call) if it is no mesh.
