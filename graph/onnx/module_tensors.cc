@@ -1,7 +1,7 @@
 #include "graph/onnx/module_tensors.h"
 
 #include <algorithm>
-#include <array>
+#include <string_view>
 
 #include "graph/onnx/call_groups.h"
 #include "graph/onnx/export_signature.h"
@@ -87,7 +87,9 @@ class Mapper {
         if (leaf(name) == kMean) add_count(owner(name) + kBatches);
         continue;
       }
+      guesses_ = true;
       add_generated(name, value.type.shape);
+      guesses_ = false;
     }
     for (const auto& [other, name] : tied_) {
       if (map_.values.count(other) == 0 && map_.values.count(name) > 0) add_stored(other, name);
@@ -112,7 +114,8 @@ class Mapper {
       const std::string module = module_of(node.name());
       if (module.empty()) continue;
       if (node.op_type() == "MatMul" && read.input == 1 && shape.size() == 2) {
-        add_stored(module + ".weight", stored, true);
+        const std::string bias = bias_behind(node, shape[1]);
+        add_stored(bias.empty() ? module + ".weight" : weight_of_bias(bias), stored, true);
       } else if (gates().count(node.op_type()) > 0) {
         for (const std::string& name : recurrent_names(read, shape)) add_gates(name, stored);
       } else if (const char* leaf = leaf_of_channels(node, module); *leaf != '\0') {
@@ -123,6 +126,27 @@ class Mapper {
           map_.missing.push_back({lost, str("the exporter computed '", stored, "' from it")});
       }
     }
+  }
+
+  /// The module's tensor that is added to a product, of as many elements; "" if there is none.
+  std::string bias_behind(const ::onnx::NodeProto& product, int64_t elements) const {
+    const auto reads = reads_.find(product.output(0));
+    if (reads == reads_.end()) return "";
+    for (const Read& read : reads->second) {
+      const ::onnx::NodeProto& node = nodes_[read.node].proto;
+      if (node.op_type() != "Add" || node.input_size() != 2) continue;
+      const std::string& other = node.input(1 - read.input);
+      const auto value = map_.values.find(other);
+      if (value == map_.values.end() || !is_of_module(other) || !leaf(other).ends_with("bias"))
+        continue;
+      if (value->second.type.shape == Shape{elements}) return other;
+    }
+    return "";
+  }
+
+  /// "attn.in_proj_bias" -> "attn.in_proj_weight".
+  static std::string weight_of_bias(const std::string& bias) {
+    return bias.substr(0, bias.size() - std::string_view("bias").size()) + "weight";
   }
 
   /// "weight" or "bias" where a node scales or shifts channels by a tensor [C, 1, 1]: of a PReLU,
@@ -183,6 +207,7 @@ class Mapper {
   void add(ModuleTensor tensor) {
     const bool fresh = std::none_of(map_.tensors.begin(), map_.tensors.end(),
                                     [&](const ModuleTensor& t) { return t.name == tensor.name; });
+    tensor.is_guessed = guesses_;
     if (fresh) map_.tensors.push_back(std::move(tensor));
   }
 
@@ -200,8 +225,8 @@ class Mapper {
   /// Why it cannot be told how the tensor's numbers lie; empty where they were added.
   std::string add_folded(const std::string& name) {
     std::string why =
-        "nothing in the file holds its numbers: no node read it, or an optimiser "
-        "took out what did";
+        "the file does not hold it: no node reads it, an optimiser took out what did, "
+        "or it is another name of a tied weight";
     for (const auto& [stored, value] : map_.values) {
       if (stored == name || !names_.is_stored(stored) || !names_.stands_for(stored, name)) continue;
       if (add_gates(name, stored) || add_moved(name, stored)) return "";
@@ -299,6 +324,7 @@ class Mapper {
   const ExportSignature signature_;
   const CallNames names_;
   std::map<std::string, std::vector<Read>> reads_;
+  bool guesses_ = false;  // names of the tensors that are added
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "graph/onnx/tied_names.h"
 
+#include <algorithm>
+
 #include "graph/onnx/export_signature.h"
 #include "graph/onnx/exporter_names.h"
 
@@ -35,6 +37,30 @@ std::string of_only_child(const std::string& name, const std::set<std::string>& 
   return out;
 }
 
+/// What the older exporter calls a module that it has called before: "enc.fc_1" of "enc.fc".
+bool is_called_again(const std::string& module, const std::string& name) {
+  if (module == name) return true;
+  const auto dot = [](const std::string& text) { return std::min(text.find('.'), text.size()); };
+  const std::string part = module.substr(0, dot(module)), own = name.substr(0, dot(name));
+  if (part.empty() || (part != own && op_of(part) != own)) return false;
+  const auto rest = [&](const std::string& text) {
+    return text.substr(std::min(dot(text) + 1, text.size()));
+  };
+  return is_called_again(rest(module), rest(name));
+}
+
+/// Is `name` of a layer within the module? One that reads its layers' weights itself, as
+/// nn.MultiheadAttention does "out_proj.weight", does not call them its own.
+bool is_within(const std::string& name, const std::string& module) {
+  return name.starts_with(module + ".");
+}
+
+/// Does a module have a tensor of its own in the file?
+bool owns(const std::string& module, const std::set<std::string>& stored) {
+  const auto it = stored.lower_bound(module + ".");
+  return it != stored.end() && it->starts_with(module + ".");
+}
+
 }  // namespace
 
 std::map<std::string, std::string> tied_names(const ModelFile& model,
@@ -52,7 +78,9 @@ std::map<std::string, std::string> tied_names(const ModelFile& model,
       if (stored.count(read) == 0) continue;
       const std::string other = module + "." + leaf(read);
       if (stored.count(other) > 0) continue;
-      if (kinds.empty() ? named_as_weight(read) && !is_generated(read) : kinds.count(other) > 0)
+      if (is_called_again(module, owner(read)) && !owns(module, stored)) continue;
+      const bool guessed = named_as_weight(read) && !is_generated(read);
+      if (kinds.empty() ? guessed && !is_within(owner(read), module) : kinds.count(other) > 0)
         out.emplace(other, read);
     }
   }

@@ -26,6 +26,7 @@ struct ModuleTensor {
   std::string name;
   TensorType type;  // as the file stores it
   std::vector<ValueRun> runs;
+  bool is_guessed = false;  // the name, which the file has lost: PyTorch's layers call theirs so
 };
 
 struct WeightMap {

@@ -34,21 +34,19 @@ std::string folder_of(const std::string& path) {
   return (folder.has_filename() ? folder : folder.parent_path()).parent_path().string();
 }
 
-/// A folder of checkpoints, or one of them.
-std::string newest_in(const std::string& folder, bool may_be_empty) {
-  if (fs::exists(folder + "/" + Manifest::kFile)) return folder;
-  const std::vector<FoundCheckpoint> found = checkpoints_in(folder);
-  if (!found.empty()) return found.back().path;
-  SR_REQUIRE(may_be_empty, invalid_input, "--resume ", folder, ": ",
-             fs::exists(folder) ? "holds no checkpoint" : "no such folder");
-  return "";
+/// The checkpoint that a path means. Throws invalid_input if there is none.
+std::string newest_in(const std::string& path) {
+  const std::string out = checkpoint_meant(path);
+  SR_REQUIRE(!out.empty(), invalid_input, "--resume ", path, ": ",
+             fs::exists(path) ? "holds no checkpoint" : "no such folder");
+  return out;
 }
 
 Resumed open_or_offer_older(const std::string& path) {
   try {
     return open_resumed(path);
   } catch (const Error& e) {
-    throw Error(ErrorKind::invalid_input, with_older(e.what(), path));
+    throw Error(ErrorKind::invalid_input, with_older(e.what(), path, kGoOn));
   }
 }
 
@@ -61,7 +59,8 @@ std::string find_resumed(const Model::Impl& model, const TrainOptions& options) 
     SR_REQUIRE(named || !options.checkpoint.empty(), invalid_input,
                "--resume: names no folder, and without --checkpoint there is none that it could "
                "mean");
-    path = newest_in(named ? *options.resume : options.checkpoint, !named);
+    const std::string& folder = named ? *options.resume : options.checkpoint;
+    path = named ? newest_in(folder) : checkpoint_meant(folder);
   }
   if (!options.checkpoint.empty()) {
     const std::vector<FoundCheckpoint> others = checkpoints_in(options.checkpoint);
@@ -77,7 +76,7 @@ std::string find_resumed(const Model::Impl& model, const TrainOptions& options) 
   return path;
 }
 
-Resumed open_newest(const std::string& path) { return open_or_offer_older(newest_in(path, false)); }
+Resumed open_newest(const std::string& path) { return open_or_offer_older(newest_in(path)); }
 
 void restore_or_offer_older(const Checkpoint& checkpoint, Communicator& comm,
                             const std::function<void()>& restore) {
@@ -86,7 +85,7 @@ void restore_or_offer_older(const Checkpoint& checkpoint, Communicator& comm,
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::comm) throw;
     std::string sentence;
-    if (comm.rank() == 0) sentence = with_older(e.what(), checkpoint.path());
+    if (comm.rank() == 0) sentence = with_older(e.what(), checkpoint.path(), kGoOn);
     broadcast_text(comm, sentence, 0);
     throw Failure(Failure::Kind::call, sentence, true);
   }
@@ -126,7 +125,7 @@ std::string describe(const Resumed& resumed, const RunState& now, int64_t steps)
   return now.graph == resumed.state.graph ? out : out + "; the model's graph is another one now";
 }
 
-std::string with_older(const std::string& sentence, const std::string& path) {
+std::string with_older(const std::string& sentence, const std::string& path, const char* advice) {
   int64_t step = std::numeric_limits<int64_t>::max();
   const std::string folder = folder_of(path);
   for (const FoundCheckpoint& found : checkpoints_in(folder)) {
@@ -134,8 +133,7 @@ std::string with_older(const std::string& sentence, const std::string& path) {
   }
   const std::string older = newest_whole_before(folder, step);
   if (older.empty()) return str(sentence, "; ", folder, " holds no whole one before it");
-  return str(sentence, "; the newest whole one before it is ", older,
-             ": go on from that with --resume ", older);
+  return str(sentence, "; the newest whole one before it is ", older, ": ", advice, " ", older);
 }
 
 bool is_of_folder(const std::string& path, const std::string& folder) {

@@ -33,8 +33,10 @@ void restore_or_offer_older(const Checkpoint& checkpoint, Communicator& comm,
 /// "DIR/step-00000100: goes on at step 101 of 2000", and what the call asks for otherwise.
 std::string describe(const Resumed& resumed, const RunState& now, int64_t steps);
 
-/// `sentence`, which says what is wrong with a checkpoint, and the newest whole one before it.
-std::string with_older(const std::string& sentence, const std::string& path);
+inline constexpr const char* kGoOn = "go on from that with --resume";
+/// `sentence`, which says what is wrong with a checkpoint, and the newest whole one before it, with
+/// `advice` in front of its path: kGoOn.
+std::string with_older(const std::string& sentence, const std::string& path, const char* advice);
 /// Was it written to this folder of checkpoints?
 bool is_of_folder(const std::string& path, const std::string& folder);
 

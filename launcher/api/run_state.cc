@@ -33,6 +33,7 @@ void each_field(State& state, Visit&& visit) {
   visit("metrics_crc32c", state.metrics.crc32c);
   visit("graph", state.graph);
   visit("options", state.options);
+  visit("model", state.model);
 }
 
 template <class T>

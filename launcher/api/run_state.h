@@ -28,6 +28,7 @@ struct RunState {
   MetricsPosition metrics;
   std::string graph;                                  // structural_hash of the model's step
   nlohmann::json options = nlohmann::json::object();  // options_of
+  nlohmann::json model = nlohmann::json::object();    // to_json of a TrainedModel
 
   /// The first micro-batch behind those samples, where a batch has so many now: a run with batches
   /// of 12 that has read 10 of them goes on at batch 8 of 16, and leaves out 8 samples.

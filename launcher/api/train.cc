@@ -14,6 +14,7 @@
 #include "rank_trainer.h"
 #include "resume.h"
 #include "same_call.h"
+#include "trained_model.h"
 #include "validation.h"
 #include "world.h"
 
@@ -57,7 +58,8 @@ struct Call {
   const TrainOptions& options;
   const std::function<void(const RankProfile&)>& see;
   std::optional<Resumed> resumed;
-  std::mutex mutex = {};  // thread ranks share the report
+  nlohmann::json trained_model;  // the leader's: RunState::model
+  std::mutex mutex = {};         // thread ranks share the report
   TrainReport report = {};
 };
 
@@ -176,6 +178,7 @@ class RankRun {
           state.validation_due = validation_due_;
           validation_.add_to(state);
           if (metrics_) state.metrics = metrics_->position();
+          state.model = call_.trained_model;
           return state;
         },
         [&] {
@@ -252,14 +255,16 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
   });
   check_training(world, model, options);
   std::optional<FolderLock> lock;  // the leader's
+  nlohmann::json trained = nlohmann::json::object();
   const std::string path = decide_on_rank0(world, [&] {
     if (!options.checkpoint.empty()) {
       lock.emplace(options.checkpoint);
       sweep(options.checkpoint);
+      trained = to_json(trained_model(model.impl()));
     }
     return find_resumed(model.impl(), options);
   });
-  Call call{model.impl(), plan.impl(), options, see, std::nullopt};
+  Call call{model.impl(), plan.impl(), options, see, std::nullopt, std::move(trained)};
   if (!path.empty()) {
     at_boundary([&] { call.resumed = open_resumed(path); });
     call.report.first_step = call.resumed->state.step + 1;

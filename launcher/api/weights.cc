@@ -87,9 +87,8 @@ bool is_checkpoint(const std::string& path) { return fs::exists(fs::path(path) /
 }  // namespace
 
 std::string weights_meant(const std::string& path) {
-  if (!fs::is_directory(path) || is_checkpoint(path)) return path;
-  const std::vector<FoundCheckpoint> found = checkpoints_in(path);
-  return found.empty() ? path : found.back().path;
+  const std::string checkpoint = checkpoint_meant(path);
+  return checkpoint.empty() ? path : checkpoint;
 }
 
 GivenWeights find_weights(const std::string& path, const std::vector<std::string>& except,

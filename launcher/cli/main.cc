@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "bench.h"
 #include "child.h"
 #include "evaluate_command.h"
+#include "export_command.h"
 #include "model_command.h"
 #include "options.h"
 #include "recipe.h"
@@ -73,6 +75,14 @@ std::string how_to_resume(const World& world, const Arguments& args) {
   return "go on from it with: " + mpirun + shell_line(words);
 }
 
+/// "write its weights with: shardrun export run/step-00000100 -o gpt-trained.onnx …"
+std::string how_to_export(const std::string& checkpoint, const Arguments& args) {
+  const std::string name = std::filesystem::path(args.model).stem().string() + "-trained";
+  return "write its weights with: " +
+         shell_line({"shardrun", "export", checkpoint, "-o", name + ".onnx"}) +
+         " (for PyTorch: " + shell_line({"-o", name + ".safetensors"}) + ")";
+}
+
 TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   auto start = std::chrono::steady_clock::now();
   const auto [model, plan, tried] = load_and_plan(world, args, [&](const Model& loaded) {
@@ -101,8 +111,8 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
   if (!report.checkpoint.empty())
-    std::printf("checkpoint: %s; %s\n", report.checkpoint.c_str(),
-                how_to_resume(world, args).c_str());
+    std::printf("checkpoint: %s; %s\n%s\n", report.checkpoint.c_str(),
+                how_to_resume(world, args).c_str(), how_to_export(report.checkpoint, args).c_str());
   told.finish(report);
   return report;
 }
@@ -395,6 +405,9 @@ int run(int argc, char** argv) {
                    "How long it may take, about; a quarter longer where something else slows the "
                    "machine down")
       ->capture_default_str();
+  CLI::App* export_app = app.add_subcommand(
+      "export", "Write the trained weights of a checkpoint for PyTorch or ONNX Runtime");
+  ExportCommand export_command(*export_app);
   CLI::App* model_command = app.add_subcommand("model", "Write a model as ONNX");
   ModelCommand write_model(*model_command);
   CLI::App* bench_command = app.add_subcommand("bench", "Measure, so that anybody can repeat it");
@@ -402,9 +415,9 @@ int run(int argc, char** argv) {
 
   refuse_empty_and_wrapped(app);
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train",   "plan",   "verify",   "evaluate",  "run",
-                                        "explain", "model",  "solve",    "calibrate", "bench",
-                                        "-h",      "--help", "--version"};
+  const std::vector<std::string> own = {"train",  "plan",    "verify", "evaluate", "run",
+                                        "export", "explain", "model",  "solve",    "calibrate",
+                                        "bench",  "-h",      "--help", "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -446,7 +459,8 @@ int run(int argc, char** argv) {
     if (app.get_subcommands().empty()) {
       throw Failure(Failure::Kind::call,
                     "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-                    "evaluate, run, explain, model, solve, calibrate, bench; --help tells more");
+                    "evaluate, run, export, explain, model, solve, calibrate, bench; --help tells "
+                    "more");
     }
     if (runs_on_all && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call,
@@ -459,10 +473,12 @@ int run(int argc, char** argv) {
   }
   const bool bench_on_all = bench.chosen() != nullptr && bench.chosen()->on_all;
   if (!runs_on_all && !bench_on_all && !is_first_process()) return 0;  // work for one
-  if (model_command->parsed() || solve_command->parsed() || bench.chosen()) {
+  if (model_command->parsed() || solve_command->parsed() || export_app->parsed() ||
+      bench.chosen()) {
     try {
       if (solve_command->parsed()) return run_solve(args.solve);
       if (model_command->parsed()) write_model.run();
+      if (export_app->parsed()) export_command.run();
       if (bench.chosen()) return bench.chosen()->run();
       return 0;
     } catch (const Failure& e) {

@@ -79,6 +79,23 @@ class Recurrent(nn.Module):
         return self.fc(x[:, -1])
 
 
+class Fresh(nn.Module):
+    """Scales of ones and biases of zeros, which the newer exporter merges and removes, and a layer that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(6) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+        self.twice, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        for layer in (*self.layers, self.twice, self.head):
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        for norm, layer in zip(self.norms, (*self.layers, self.twice)):
+            x = x + torch.tanh(layer(norm(x)))
+        return self.head(self.twice(x))
+
+
 class Half(nn.Module):
     """Weights of 16 bits."""
 
@@ -177,10 +194,12 @@ def main():
         "tied": (Tied(), tokens, torch.randint(12, (4, 5))),
         "images": (Images(), images, torch.randint(3, (4,))),
         "recurrent": (Recurrent(), torch.randn(4, 5, 3), torch.randint(3, (4,))),
+        "fresh": (Fresh(), torch.randn(4, 6), torch.randint(3, (4,))),
         "half": (Half(), torch.randn(2, 4, 5), None),
     }
     for name, (module, x, target) in models.items():
-        shaken(module)
+        if name != "fresh":
+            shaken(module)
         save(state(module), HERE / f"weights_{name}.before.safetensors")
         with quiet():
             export(name, module, (x,))

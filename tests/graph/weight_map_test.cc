@@ -85,6 +85,7 @@ TEST(WeightMap, IsTheModuleThatWasExported) {
   for (const char* exporter : {"dynamo", "default", "legacy", "legacy_eval"}) {
     expect_module("tied", exporter);
     expect_module("half", exporter);
+    expect_module("fresh", exporter);
   }
   expect_module("images", "dynamo");
   expect_module("images", "legacy");
@@ -139,6 +140,7 @@ TEST(GivenWeights, AreFoundByTheModulesNames) {
   for (const char* exporter : {"dynamo", "default", "legacy", "legacy_eval"}) {
     expect_given("tied", exporter);
     expect_given("half", exporter);
+    expect_given("fresh", exporter);
   }
   expect_given("images", "dynamo");
   expect_given("images", "legacy");

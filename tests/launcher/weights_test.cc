@@ -88,6 +88,7 @@ class Weights : public ::testing::Test {
 TEST_F(Weights, OfTheModuleGiveItsLossWhateverTheExporter) {
   for (const auto& [module, exporters] : std::map<std::string, std::vector<std::string>>{
            {"tied", {"dynamo", "default", "legacy", "legacy_eval"}},
+           {"fresh", {"dynamo", "default", "legacy", "legacy_eval"}},
            {"images", {"dynamo", "legacy"}},
            {"recurrent", {"default", "legacy", "legacy_eval"}}}) {
     const float wanted = golden_losses(module).back();

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "exec/checkpoint/manifest.h"
 #include "exec/checkpoint/storage.h"
 
 namespace shardrun {
@@ -69,6 +70,16 @@ std::vector<FoundCheckpoint> checkpoints_in(const std::string& folder) {
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return out;
+}
+
+std::string checkpoint_meant(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return "";
+  const fs::path named(path);
+  const std::string name = (named.has_filename() ? named : named.parent_path()).filename().string();
+  if (step_of(name, "") >= 0 || fs::exists(named / Manifest::kFile)) return path;
+  const std::vector<FoundCheckpoint> found = checkpoints_in(path);
+  return found.empty() ? "" : found.back().path;
 }
 
 int sweep(const std::string& folder) {

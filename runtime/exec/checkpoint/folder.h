@@ -22,6 +22,9 @@ struct FoundCheckpoint {
 /// Those whose writing ended, by step; whether they have been damaged since is not looked at. Empty
 /// where there is no such folder. Throws device if it cannot be read.
 std::vector<FoundCheckpoint> checkpoints_in(const std::string& folder);
+/// What a user's path names: this checkpoint, or the newest in this folder of them. "" if it is
+/// neither.
+std::string checkpoint_meant(const std::string& path);
 
 /// Removes what writers that were killed have left: partial ones, and those that were being
 /// removed. Returns how many. Nobody else may be writing there.

@@ -59,14 +59,17 @@ class Source {
   int fd_;
 };
 
+std::unique_ptr<Source> open_file(const Checkpoint& checkpoint, size_t number) {
+  const std::string path = str(checkpoint.path(), "/", checkpoint.manifest().files[number].name);
+  require_regular_file(path, "a part of a checkpoint");
+  return std::make_unique<Source>(path);
+}
+
 using Sources = std::vector<std::unique_ptr<Source>>;
 Sources open_all(const Checkpoint& checkpoint) {
   Sources out;
-  for (const Manifest::File& file : checkpoint.manifest().files) {
-    const std::string path = str(checkpoint.path(), "/", file.name);
-    require_regular_file(path, "a part of a checkpoint");
-    out.push_back(std::make_unique<Source>(path));
-  }
+  for (size_t f = 0; f < checkpoint.manifest().files.size(); ++f)
+    out.push_back(open_file(checkpoint, f));
   return out;
 }
 
@@ -162,12 +165,12 @@ Box in_bytes(Box box, int64_t width) {
   return box;
 }
 
-void run_task(const Checkpoint& checkpoint, const Sources& sources, Task& task) {
+void run_task(const Checkpoint& checkpoint, const Source& source, Task& task) {
   const Manifest::Tensor& tensor = checkpoint.manifest().tensors[task.tensor];
   const Manifest::Piece& piece = tensor.pieces[task.piece];
   const int64_t width = size_of(tensor.value.type.dtype);
   for (const Part& part : task.parts) {
-    Run run(*sources[piece.file], piece, task.to);
+    Run run(source, piece, task.to);
     const Box region = in_bytes(intersect(piece.box, part.file), width);
     const Spans in_piece(region, in_bytes(piece.box, width)),
         in_part(region, in_bytes(part.file, width)),
@@ -245,11 +248,11 @@ class Restore {
       std::vector<Task> few;
       into_.fill(b, [&](void* shard) {
         add_tasks(tensor, b, static_cast<char*>(shard), few);
-        on_all_threads(few, [&](Task& task) { run_task(from_, sources_, task); });
+        on_all_threads(few, [&](Task& task) { run_task(from_, source_of(task), task); });
       });
       std::move(few.begin(), few.end(), std::back_inserter(done_));
     }
-    on_all_threads(tasks, [&](Task& task) { run_task(from_, sources_, task); });
+    on_all_threads(tasks, [&](Task& task) { run_task(from_, source_of(task), task); });
     std::move(tasks.begin(), tasks.end(), std::back_inserter(done_));
     for (const Task& task : done_) bytes += task.bytes_read;
     return bytes;
@@ -288,6 +291,9 @@ class Restore {
 
  private:
   const std::vector<Manifest::Tensor>& tensors() const { return from_.manifest().tensors; }
+  const Source& source_of(const Task& task) const {
+    return *sources_[tensors()[task.tensor].pieces[task.piece].file];
+  }
 
   void add_tasks(size_t tensor, const Binding& b, char* shard, std::vector<Task>& tasks) const {
     const std::vector<Part> parts = parts_of(b.file_shape, b.global.shape, b.box);
@@ -378,14 +384,13 @@ void Checkpoint::verify(const std::function<bool(const std::string&)>& which) co
 void Checkpoint::read(const std::string& tensor, const Box& box, void* out) const {
   const Manifest::Tensor* found = manifest_.find(tensor);
   SR_REQUIRE(found != nullptr, invalid_input, path_, ": has no tensor '", tensor, "'");
-  const Sources sources = open_all(*this);
   Binding whole;
   whole.box = box;
   const auto number = static_cast<size_t>(found - manifest_.tensors.data());
   for (size_t p = 0; p < found->pieces.size(); ++p) {
     if (is_empty(intersect(found->pieces[p].box, box))) continue;
     Task task{number, p, &whole, static_cast<char*>(out), {{box, box}}};
-    run_task(*this, sources, task);
+    run_task(*this, *open_file(*this, found->pieces[p].file), task);
   }
 }
 

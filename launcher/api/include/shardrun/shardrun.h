@@ -404,6 +404,35 @@ std::vector<std::string> data_files(const std::string& data);
 /// The files that ModelOptions::weights names.
 std::vector<std::string> weight_files(const std::string& weights);
 
+struct ExportRequest {
+  std::string checkpoint;  // a checkpoint, or a folder of them: then its newest
+  /// FILE.onnx: the model's file with trained weights in place of its own, all else byte for byte
+  /// as it was. FILE.safetensors, or a folder (with an index where it takes several files, as
+  /// Hugging Face has them): the state_dict() of the module that was exported.
+  std::string output;
+  std::string model;    // where the model's file is now; "": where it was when the run began
+  std::string weights;  // the same of ModelOptions::weights
+  /// Names of tied weights that the file does not tell: "model.shared.weight", of "lm_head.weight".
+  std::map<std::string, std::string> tied;
+  int64_t most_file_bytes = 5'000'000'000;  // of tensors in a file of a folder
+};
+
+struct ExportReport {
+  std::string checkpoint;  // which one it was
+  int64_t step = 0;
+  std::vector<std::string> files;  // written
+  int64_t tensors = 0, bytes = 0;  // trained ones, and what they take there
+  std::vector<std::string> notes;  // what was put elsewhere, counted or left to the reader
+  struct LeftOut {
+    std::string name, why;
+  };
+  std::vector<LeftOut> left_out;  // weights that could not be written, and why
+};
+/// Writes what was trained in the formats of others. A few MB are in memory, however large the
+/// model. Needs the file that the run began from: throws Failure(call) where it has changed, or is
+/// an output too; Failure(run) where a disk is full: what was there stays. For one process.
+ExportReport export_weights(const ExportRequest& request);
+
 struct VerifyReport {
   bool verified = false;
   int64_t values = 0;  // values of the step that were compared
