@@ -20,7 +20,9 @@ if(TARGET shardrun)
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/shardrun.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/bench.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/inference.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/op.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/trainer.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardrun)
   install(EXPORT shardrun NAMESPACE shardrun:: FILE shardrun-config.cmake
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/shardrun)

@@ -15,6 +15,7 @@
 #include "exec/checkpoint/reader.h"
 #include "exec/checkpoint/writer.h"
 #include "plan.h"
+#include "ranks.h"
 #include "shardrun/bench.h"
 #include "world.h"
 

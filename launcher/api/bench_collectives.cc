@@ -9,6 +9,7 @@
 #include "calibrate.h"
 #include "collectives/plain_mpi.h"
 #include "collectives/reduce.h"
+#include "ranks.h"
 #include "shardrun/bench.h"
 #include "world.h"
 

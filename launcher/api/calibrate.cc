@@ -16,6 +16,7 @@
 #include "base/output_file.h"
 #include "cluster.h"
 #include "planner/cluster_file.h"
+#include "ranks.h"
 #include "room.h"
 #include "shardrun/shardrun.h"
 #include "world.h"

@@ -3,11 +3,9 @@
 #include <cmath>
 #include <tuple>
 
-#include "backend.h"
 #include "batches.h"
-#include "names.h"
 #include "plan.h"
-#include "rank_trainer.h"
+#include "rank_trainers.h"
 #include "resume.h"
 #include "same_call.h"
 #include "shardrun/inference.h"
@@ -82,10 +80,7 @@ EvaluationReport evaluate(World& world, const Model& model, const TrainingPlan& 
                           const TrainOptions& given) {
   require_same(world, "evaluate", nlohmann::json::object());
   at_boundary([&] {
-    require_made_for(model.impl(), plan.impl());
-    const int64_t ranks = plan.impl().train.mesh.size();
-    SR_REQUIRE(world.size() == ranks, invalid_input, "evaluate: the plan is for ", ranks,
-               " ranks, there are ", world.size());
+    require_fits("evaluate", world, model.impl(), plan.impl());
     SR_REQUIRE(plan.impl().with_evaluation, invalid_input,
                "evaluate: the plan has no validation; plan with PlanRequest::with_evaluation");
   });
@@ -97,18 +92,16 @@ EvaluationReport evaluate(World& world, const Model& model, const TrainingPlan& 
   if (!path.empty()) at_boundary([&] { resumed = open_resumed(path); });
   const bool tokens = predicts_tokens(model.impl().evaluation);
   EvaluationReport report;
-  run_ranks(world, [&](Communicator& comm) {
-    name_places(comm, plan.impl().train.mesh);
-    const std::unique_ptr<RankDevice> on = backend().open(comm);
-    if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
-    on->agree([&] { RankTrainer(*on, model.impl(), plan.impl(), options, false).rehearse(); });
-    RankTrainer trainer(*on, model.impl(), plan.impl(), options, false,
-                        resumed ? &resumed->state : nullptr);
+  RankTrainers trainers(
+      world, model.impl(), plan.impl(), options,
+      [&] { return open_batches(model.impl().train, options); }, /*recorded=*/false,
+      resumed ? &resumed->state : nullptr);
+  trainers.run([&](RankTrainer& trainer, Communicator& comm) {
     if (resumed) {
       restore_or_offer_older(resumed->checkpoint, comm,
                              [&] { trainer.restore(resumed->checkpoint); });
     }
-    const EvaluationReport found = evaluate_rank(trainer, on->comm().host(), tokens);
+    const EvaluationReport found = evaluate_rank(trainer, comm, tokens);
     if (comm.rank() == 0 || world.impl().mpi) report = found;
   });
   report.checkpoint = path;

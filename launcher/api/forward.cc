@@ -52,20 +52,6 @@ void check_is_of(const Resumed& trained, const Graph& graph) {
   }
 }
 
-/// One value for each, called as the file calls the output: where an output is an input or a
-/// parameter, or two are one value, a copy of it.
-void name_outputs(Graph& graph, const std::vector<std::string>& names) {
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    ValueId& id = graph.outputs[i];
-    const bool taken =
-        std::find(graph.outputs.begin(), graph.outputs.begin() + static_cast<std::ptrdiff_t>(i),
-                  id) != graph.outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (graph.value(id).role != Role::computed || taken)
-      id = graph.add("reshape", {id}, {{"shape", graph.type(id).shape}}, names[i]);
-    if (graph.find(names[i]) == kNoValue) graph.value(id).name = names[i];
-  }
-}
-
 ModelOptions options_of_run(const Resumed& trained) {
   return model_options_of(trained.state.options,
                           str(trained.checkpoint.path(), "/", Manifest::kFile, ": run.options"));
@@ -116,6 +102,18 @@ std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
 }
 
 }  // namespace
+
+void name_outputs(Graph& graph, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    ValueId& id = graph.outputs[i];
+    const bool taken =
+        std::find(graph.outputs.begin(), graph.outputs.begin() + static_cast<std::ptrdiff_t>(i),
+                  id) != graph.outputs.begin() + static_cast<std::ptrdiff_t>(i);
+    if (graph.value(id).role != Role::computed || taken)
+      id = graph.add("reshape", {id}, {{"shape", graph.type(id).shape}}, names[i]);
+    if (graph.find(names[i]) == kNoValue) graph.value(id).name = names[i];
+  }
+}
 
 ModelOptions as_trained(const ModelOptions& given, const Resumed& trained) {
   ModelOptions out = options_of_run(trained);

@@ -9,6 +9,7 @@
 #include "batches.h"
 #include "contents.h"
 #include "exec/data.h"
+#include "forward.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
@@ -306,11 +307,18 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   if (const std::string note = unreached_note(report, unreached); !note.empty())
     impl.notes.push_back(note);
   graph.metrics = {{"loss", graph.loss}};
-  graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
+  if (!impl.options.keep_outputs) graph.outputs.clear();
   remove_dead_nodes(graph);
   impl.options.accumulate = count_micro_batches(impl.options, samples_of(graph));
 
   impl.evaluation = evaluation_form(graph);
+  if (impl.options.keep_outputs) {
+    impl.outputs = report.outputs;
+    name_outputs(impl.evaluation, impl.outputs);
+    impl.evaluation.outputs_stay_cut = true;
+    graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
+    remove_dead_nodes(graph);
+  }
   attach_accuracy(impl.evaluation);
   remove_dead_nodes(impl.evaluation);
   measure_test_too(impl.evaluation, targets_of_one_batch(impl.options, impl.evaluation));

@@ -27,7 +27,9 @@ struct Model::Impl {
   Graph evaluation;      // forward and loss, without dropout; same parameters by name
   std::vector<std::string> notes;
   std::vector<ParameterInfo> parameters;
-  std::vector<std::string> outputs;  // of a forward pass: what the file calls train.outputs
+  /// What the file calls the outputs: of `train` where that is a forward pass, of `evaluation` with
+  /// ModelOptions::keep_outputs.
+  std::vector<std::string> outputs;
   /// What the graphs hold as constants, of which ModelOptions::weights gave other numbers.
   std::vector<std::string> given_constants;
   double import_seconds = 0;  // processor time from the file to these graphs

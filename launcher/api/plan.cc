@@ -375,6 +375,14 @@ void require_made_for(const Model::Impl& model, const TrainingPlan::Impl& plan) 
   check_plan(plan.train, step_of(model, plan));
 }
 
+void require_fits(const char* call, const World& world, const Model::Impl& model,
+                  const TrainingPlan::Impl& plan) {
+  require_made_for(model, plan);
+  const int64_t ranks = plan.train.mesh.size();
+  SR_REQUIRE(world.size() == ranks, invalid_input, call, ": the plan is for ", ranks,
+             " ranks, there are ", world.size());
+}
+
 int64_t RankPrograms::arena_bytes() const {
   return std::max(train.arena_bytes, evaluation ? evaluation->arena_bytes : 0);
 }

@@ -40,6 +40,10 @@ const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan);
 /// Throws invalid_input unless the plan was made for this model, with these options.
 void require_made_for(const Model::Impl& model, const TrainingPlan::Impl& plan);
 
+/// Throws invalid_input unless it was, for as many ranks as there are. `call`: who asks.
+void require_fits(const char* call, const World& world, const Model::Impl& model,
+                  const TrainingPlan::Impl& plan);
+
 /// What one rank runs: the training step, and validation in the same arena.
 struct RankPrograms {
   Program train;

@@ -7,10 +7,10 @@
 
 #include "backend.h"
 #include "batches.h"
+#include "gather.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "same_call.h"
-#include "train_options.h"
 
 namespace shardrun {
 namespace {
@@ -47,7 +47,8 @@ std::string name_of(Split split) {
 }  // namespace
 
 RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
-                         const TrainOptions& options, bool recorded, const RunState* from)
+                         const TrainOptions& options, std::shared_ptr<const DataSource> data,
+                         bool recorded, const RunState* from)
     : comm_(on.comm()),
       model_(model),
       plan_(plan),
@@ -56,13 +57,12 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
       train_(programs_.train, backend().kernels, on.comm(), model.options.seed, arena_,
              /*initialise=*/from == nullptr, on.device()),
       fields_(batch_fields(model.train, options)),
-      data_(open_batches(model.train, options)),
+      data_(std::move(data)),
       spec_(options.data),
-      schedule_(make_schedule(options)),
       tokens_(tokens_per_batch(fields_)) {
-  const nlohmann::json data = data_of_rank(*data_, options);
-  require_same(on.comm().host(), "train", data);
-  run_options_ = options_of(model.options, options, data);
+  const nlohmann::json told = data_of_rank(*data_, options);
+  require_same(on.comm().host(), "train", told);
+  run_options_ = options_of(model.options, options, told);
   graph_ = str(std::hex, plan.model_hash);
   if (programs_.evaluation) {
     evaluation_.emplace(*programs_.evaluation, backend().kernels, on.comm(), model.options.seed,
@@ -74,9 +74,7 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
   if (from == nullptr) return;
   train_.initialise(model.options.seed,
                     [](const Binding& b) { return !is_kept(b.role, b.zeroed_each_step); });
-  first_step_ = step_ = from->step;
-  first_batch_ = from->next_batch(samples_);
-  first_draw_ = from->draws;
+  begin_at(*from);
 }
 
 RunState RankTrainer::state_after(int64_t step) const {
@@ -102,11 +100,9 @@ void RankTrainer::run_training(int64_t number, double lr, NotFinite* search) {
   train_.set_scalar(kStep, number);
   train_.begin_step();
   for (int64_t micro = 0; micro < micro_batches(); ++micro) {
-    const int64_t before = (number - 1 - first_step_) * micro_batches() + micro;
-    train_.set_scalar(kRandomStep, first_draw_ + before);
-    if (!filled_)
-      fill(train_, first_batch_ + before, Split::training,
-           profiler_ ? &profiler_->training : nullptr);
+    const int64_t batch = first_batch(number) + micro;
+    train_.set_scalar(kRandomStep, first_draw_ + batch - first_batch_);
+    if (!filled_) fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
     filled_ = data_->same_each_step();
     if (search) search->look_at_batch();
     run_micro(train_);
@@ -115,11 +111,10 @@ void RankTrainer::run_training(int64_t number, double lr, NotFinite* search) {
   train_.run_update();
 }
 
-StepReport RankTrainer::step(int64_t number) {
+StepReport RankTrainer::step(int64_t number, double lr) {
   const auto start = Clock::now();
   if (profiler_) profiler_->training.begin_run(number);
   const double comm_before = train_.comm_seconds();
-  const double lr = schedule_.lr_at(number);
   step_ = number;
   in(str("step ", number), [&] { run_training(number, lr, nullptr); });
   StepReport report;
@@ -145,9 +140,8 @@ void RankTrainer::fail_step(const StepReport& report) {
   const int64_t number = report.step;
   const std::string what = str("step ", number, ": the loss is ", shown(report.loss),
                                " and the gradients' norm ", shown(report.grad_norm));
-  const int64_t first_batch = first_batch_ + (number - 1 - first_step_) * micro_batches();
-  for (int64_t batch = first_batch; batch < first_batch + micro_batches(); ++batch) {
-    if (no_label_counts(batch, Split::training))
+  for (int64_t micro = 0; micro < micro_batches(); ++micro) {
+    if (no_label_counts(first_batch(number) + micro, Split::training))
       throw Failure(Failure::Kind::run, what + kNoLabel, true);
   }
   filled_ = false;
@@ -167,26 +161,24 @@ void RankTrainer::fail_step(const StepReport& report) {
                 true);
 }
 
-/// Does the batch have labels, and are they all the ignored one?
+/// Does the batch have labels, and are they all the ignored one? Each rank looks at its part.
 bool RankTrainer::no_label_counts(int64_t batch, Split split) const {
-  bool labels = false;
+  const Executor& executor = split == Split::training ? train_ : *evaluation_;
+  bool labels = false, counts = false;
   for (const BatchField& field : fields_) {
     const bool target = field.role == BatchField::Role::target;
-    if (!target || is_float(field.type.dtype) || !field.ignore) continue;
-    Tensor all(field.type);
-    Box whole;
-    for (int64_t size : field.type.shape) whole.push_back({0, size});
-    data_->read(batch, split, field, whole, all.data());
-    for (int64_t i = 0; i < all.count(); ++i) {
-      if (all.int_at(i) != *field.ignore) return false;
-    }
+    const Binding* binding = executor.find(field.name);
+    if (!target || is_float(field.type.dtype) || !field.ignore || !binding) continue;
     labels = true;
+    Tensor own({field.type.dtype, box_shape(binding->box)});
+    if (own.count() > 0) data_->read(batch, split, field, binding->box, own.data());
+    for (int64_t i = 0; i < own.count() && !counts; ++i) counts = own.int_at(i) != *field.ignore;
   }
-  return labels;
+  return labels && comm_.host().any_of(counts ? 1 : 0) == 0;
 }
 
 void RankTrainer::rehearse() {
-  step(1);
+  step(1, 0);
   if (!has(Split::validation)) return;
   pass(0, Split::validation);
   Sums done;
@@ -277,6 +269,42 @@ void RankTrainer::fill(Executor& executor, int64_t batch, Split split, Timeline*
     read(kTestPrefix + field.name, Split::test, field);
   }
   if (timeline) timeline->add(Timeline::kReading, 1, start, Timeline::now());
+}
+
+std::map<std::string, Tensor> RankTrainer::forward() {
+  evaluation_->weights_changed();
+  pass(0, Split::validation);
+  std::map<std::string, Tensor> out;
+  for (size_t i = 0; i < model_.outputs.size(); ++i) {
+    const Binding& output = evaluation_->program().outputs.at(i);
+    out[model_.outputs[i]] = gather_whole(*evaluation_, output, comm_.host());
+  }
+  return out;
+}
+
+Tensor RankTrainer::parameter(const std::string& name) const {
+  return gather_whole(train_, *train_.find(name), comm_.host());
+}
+
+void RankTrainer::set_parameter(const std::string& name, const void* whole) {
+  const Binding& binding = *train_.find(name);
+  Tensor own({binding.global.dtype, box_shape(binding.box)});
+  copy_box(whole, full_box(binding.global.shape), own.data(), binding.box, binding.box,
+           size_of(binding.global.dtype));
+  train_.write(name, own);
+}
+
+void RankTrainer::go_on_from(const Checkpoint& checkpoint, const RunState& state) {
+  checkpoint.restore(train_, comm_.host(), /*in_use=*/true);
+  train_.weights_changed();
+  begin_at(state);
+}
+
+void RankTrainer::begin_at(const RunState& state) {
+  first_step_ = step_ = state.step;
+  first_batch_ = state.next_batch(samples_);
+  first_draw_ = state.draws;
+  filled_ = false;
 }
 
 /// A plan may not fit the data's numbers, which only a step finds out.

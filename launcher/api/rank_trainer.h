@@ -1,6 +1,7 @@
 // One rank's part of a training run: its executors over one arena, and the data that fills them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +11,6 @@
 #include "exec/checkpoint/reader.h"
 #include "exec/data.h"
 #include "exec/executor.h"
-#include "exec/schedule.h"
 #include "not_finite.h"
 #include "plan.h"
 #include "profile.h"
@@ -23,17 +23,22 @@ namespace shardrun {
 /// Every call is collective over the device's ranks.
 class RankTrainer {
  public:
-  /// `recorded`: a Profiler follows the run. `from`: where it goes on; null: at the beginning.
+  /// `data`: of this rank. `recorded`: a Profiler follows the run. `from`: where it goes on, with
+  /// restore() as the first call; null: at the beginning.
   RankTrainer(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
-              const TrainOptions& options, bool recorded, const RunState* from = nullptr);
-  /// Parameters and state, to be called first where the run goes on. As Checkpoint::restore.
+              const TrainOptions& options, std::shared_ptr<const DataSource> data, bool recorded,
+              const RunState* from = nullptr);
+  /// Parameters and state. As Checkpoint::restore.
   Checkpoint::Done restore(const Checkpoint& checkpoint) {
     return checkpoint.restore(train_, comm_.host());
   }
+  /// From now on the run is where the checkpoint was. Nothing has changed where it throws.
+  void go_on_from(const Checkpoint& checkpoint, const RunState& state);
 
   const Arena& arena() const { return *arena_; }
   const DataSource& data() const { return *data_; }
   const Executor& training() const { return train_; }
+  const Executor* evaluation() const { return evaluation_ ? &*evaluation_ : nullptr; }
   const Profiler* profiler() const { return profiler_ ? &*profiler_ : nullptr; }
 
   /// From now on requests to stop are noted, and evaluate() looks out for them.
@@ -44,10 +49,14 @@ class RankTrainer {
 
   /// What this knows of where the run is behind a step.
   RunState state_after(int64_t step) const;
+  /// The first micro-batch of step `number`, as the data count them.
+  int64_t first_batch(int64_t number) const {
+    return first_batch_ + (number - 1 - first_step_) * micro_batches();
+  }
 
   /// Throws Failure(run), the same on every rank, if the loss or the gradients' norm is not finite:
   /// with the first value that was not, found by making the step again without updates.
-  StepReport step(int64_t number);
+  StepReport step(int64_t number, double lr);
 
   /// The first step and a validation, for what a device finds out when steps first run.
   void rehearse();
@@ -69,12 +78,21 @@ class RankTrainer {
   /// Validation and test, where tests_beside().
   std::pair<Evaluation, Evaluation> evaluate_both();
 
+  /// The outputs that the validation's graph has for its first batch, whole, by name.
+  std::map<std::string, Tensor> forward();
+
+  /// Parameters and state that are kept (exec/checkpoint/layout.h), by name and whole: as the
+  /// model's file has them, row-major.
+  Tensor parameter(const std::string& name) const;
+  void set_parameter(const std::string& name, const void* whole);
+
  private:
   struct Sums {
     double loss = 0, counted = 0;
     std::optional<double> correct;  // where there are classes
   };
   int64_t micro_batches() const { return train_.program().micro_batches; }  // of a step
+  void begin_at(const RunState& state);
   void run_training(int64_t number, double lr, NotFinite* search);
   [[noreturn]] void fail_step(const StepReport& report);
   [[noreturn]] void fail_pass(int64_t batch, Split split, const std::string& metric);
@@ -93,9 +111,8 @@ class RankTrainer {
   Executor train_;
   std::optional<Executor> evaluation_;
   std::vector<BatchField> fields_;
-  std::unique_ptr<DataSource> data_;
+  std::shared_ptr<const DataSource> data_;
   std::string spec_;
-  Schedule schedule_;
   nlohmann::json run_options_;        // RunState::options
   std::string graph_;                 // RunState::graph
   int64_t tokens_ = 0, samples_ = 0;  // of one micro-batch

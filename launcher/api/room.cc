@@ -8,6 +8,7 @@
 
 #include "backend.h"
 #include "base/error.h"
+#include "ranks.h"
 #include "world.h"
 
 namespace shardrun {

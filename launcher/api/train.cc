@@ -5,15 +5,16 @@
 #include <mutex>
 
 #include "backend.h"
+#include "batches.h"
 #include "checkpoints.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/divergence.h"
 #include "exec/metrics.h"
-#include "names.h"
 #include "plan.h"
-#include "rank_trainer.h"
+#include "rank_trainers.h"
 #include "resume.h"
 #include "same_call.h"
+#include "train_options.h"
 #include "trained_model.h"
 #include "validation.h"
 #include "world.h"
@@ -66,13 +67,13 @@ struct Call {
 /// One rank's run. The leader tells what happens.
 class RankRun {
  public:
-  RankRun(Call& call, RankDevice& on, Communicator& comm)
+  RankRun(Call& call, RankTrainer& trainer, Communicator& comm)
       : call_(call),
         options_(call.options),
         comm_(comm),
         leader_(comm.rank() == 0),
-        trainer_(on, call.model, call.plan, call.options, recorded(call),
-                 call.resumed ? &call.resumed->state : nullptr),
+        trainer_(trainer),
+        schedule_(make_schedule(call.options)),
         validation_(trainer_, call.options) {
     if (call.resumed) restore(*call.resumed);
     if (leader_) begin_as_leader();
@@ -99,10 +100,6 @@ class RankRun {
   }
 
  private:
-  static bool recorded(const Call& call) {
-    return call.see || !call.options.profile.empty() || call.options.profile_summary;
-  }
-
   void restore(const Resumed& resumed) {
     validation_.restore(resumed.state);
     restore_or_offer_older(resumed.checkpoint, comm_,
@@ -142,7 +139,8 @@ class RankRun {
   }
 
   void take_step() {
-    const StepReport done = trainer_.step(++step_);
+    ++step_;
+    const StepReport done = trainer_.step(step_, schedule_.lr_at(step_));
     if (leader_) {
       call_.report.losses.push_back(done.loss);
       if (metrics_) note(metrics_->step(metrics_of(done)));
@@ -223,7 +221,8 @@ class RankRun {
   const TrainOptions& options_;
   Communicator& comm_;
   const bool leader_;
-  RankTrainer trainer_;
+  RankTrainer& trainer_;
+  Schedule schedule_;
   Validation validation_;
   Divergence divergence_;
   std::optional<MetricsWriter> metrics_;  // the leader's; before what asks for it on a thread
@@ -244,10 +243,7 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options, const std::function<void(const RankProfile&)>& see) {
   require_same(world, "train", nlohmann::json::object());
   at_boundary([&] {
-    require_made_for(model.impl(), plan.impl());
-    const int64_t ranks = plan.impl().train.mesh.size();
-    SR_REQUIRE(world.size() == ranks, invalid_input, "train: the plan is for ", ranks,
-               " ranks, there are ", world.size());
+    require_fits("train", world, model.impl(), plan.impl());
     SR_REQUIRE(options.checkpoint.empty() || plan.impl().checkpoints, invalid_input,
                "train: checkpoint ", options.checkpoint,
                ": the plan counts no memory for checkpoints; plan with "
@@ -272,13 +268,13 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
   }
   call.report.predicted_bytes = plan.predicted_bytes();
   call.report.allocated_bytes.assign(call.report.predicted_bytes.size(), 0);
-  run_ranks(world, [&](Communicator& comm) {
-    name_places(comm, call.plan.train.mesh);
-    const std::unique_ptr<RankDevice> on = backend().open(comm);
-    if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);
-    on->agree([&] { RankTrainer(*on, call.model, call.plan, options, false).rehearse(); });
-    RankRun(call, *on, comm).go();
-  });
+  const bool recorded = see || !options.profile.empty() || options.profile_summary;
+  RankTrainers trainers(
+      world, call.model, call.plan, options,
+      [&] { return open_batches(call.model.train, options); }, recorded,
+      call.resumed ? &call.resumed->state : nullptr);
+  trainers.run(
+      [&](RankTrainer& trainer, Communicator& comm) { RankRun(call, trainer, comm).go(); });
   return std::move(call.report);
 }
 

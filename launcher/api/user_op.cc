@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/round_up.h"
+#include "elements.h"
 #include "graph/onnx/import.h"
 
 namespace shardrun {
@@ -18,38 +19,9 @@ using SharedOp = std::shared_ptr<const UserOp>;
 constexpr const char* kOwnOperands = "/operands";
 constexpr std::string_view kGradient = "/gradient";
 
-DType internal(ElementType type) {
-  switch (type) {
-    case ElementType::f32: return DType::f32;
-    case ElementType::f64: return DType::f64;
-    case ElementType::bf16: return DType::bf16;
-    case ElementType::i8: return DType::i8;
-    case ElementType::u8: return DType::u8;
-    case ElementType::i32: return DType::i32;
-    case ElementType::i64: return DType::i64;
-    case ElementType::boolean: return DType::boolean;
-  }
-  fail(ErrorKind::invalid_input, "element type ", static_cast<int>(type), " is not one");
-}
-
-ElementType external(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return ElementType::f64;
-    case DType::bf16: return ElementType::bf16;
-    case DType::i8: return ElementType::i8;
-    case DType::u8: return ElementType::u8;
-    case DType::i32: return ElementType::i32;
-    case DType::i64: return ElementType::i64;
-    case DType::boolean: return ElementType::boolean;
-    case DType::f32: return ElementType::f32;
-    case DType::f16: break;  // no tensor of a graph is
-  }
-  fail(ErrorKind::internal, "a user's op got ", dtype);
-}
-
 std::vector<TensorInfo> infos(std::span<const TensorType> types) {
   std::vector<TensorInfo> out;
-  for (const TensorType& type : types) out.push_back({external(type.dtype), type.shape});
+  for (const TensorType& type : types) out.push_back({element_type(type.dtype), type.shape});
   return out;
 }
 
@@ -390,7 +362,7 @@ Attrs internal_attrs(const Attributes& attributes) {
 
 std::vector<TensorType> internal_types(const std::vector<TensorInfo>& given) {
   std::vector<TensorType> out;
-  for (const TensorInfo& info : given) out.push_back({internal(info.type), info.shape});
+  for (const TensorInfo& info : given) out.push_back({element_dtype(info.type), info.shape});
   return out;
 }
 

@@ -275,51 +275,15 @@ void share_cores(World::Impl& world) {
   use_threads(world.kernel_threads);
 }
 
-void run_ranks(World& world, const std::function<void(Communicator&)>& body) {
-  if (world.impl().mpi) {
-    at_boundary([&] {
-      share_cores(world.impl());
-      const Pinned pinned(world.impl().cores, world.impl().kernel_threads);
-      body(*world.impl().mpi);
-    });
-    return;
-  }
-  const int n = world.impl().threads;
-  at_boundary([&] { share_cores(world.impl()); });  // agreed before there are threads
-  auto communicators = make_local_communicators(n);
-  for (const auto& communicator : communicators) {
-    if (world.impl().timeout) communicator->set_timeout(*world.impl().timeout);
-  }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
-  auto run = [&](int rank) {
-    const auto r = static_cast<size_t>(rank);
-    try {
-      share_cores(world.impl());
-      const Pinned pinned(part_of(world.impl().cores, rank, n), world.impl().kernel_threads);
-      body(*communicators[r]);
-    } catch (...) {
-      errors[r] = std::current_exception();
-      communicators[r]->abort();
-    }
-  };
-  ThreadGroup threads;
-  int rank = 1;
-  try {
-    for (; rank < n; ++rank) threads.start(run, rank);
-  } catch (...) {  // those that were started would wait for the rest
-    errors[static_cast<size_t>(rank)] = std::current_exception();
-    communicators[0]->abort();
-  }
-  if (rank == n) run(0);
-  threads.join();
+void throw_first(const std::vector<std::exception_ptr>& by_rank) {
   std::optional<Failure> first;
-  for (int rank = 0; rank < n; ++rank) {
-    if (!errors[static_cast<size_t>(rank)]) continue;
-    const Failure failure = to_failure(errors[static_cast<size_t>(rank)]);
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (!by_rank[rank]) continue;
+    const Failure failure = to_failure(by_rank[rank]);
     if (!first || (first->kind() == Failure::Kind::peer && failure.kind() != Failure::Kind::peer)) {
-      first = n > 1 && !failure.everywhere()
-                  ? Failure(failure.kind(),
-                            teller(rank, failure.what()).data() + std::string(failure.what()))
+      first = by_rank.size() > 1 && !failure.everywhere()
+                  ? Failure(failure.kind(), teller(static_cast<int>(rank), failure.what()).data() +
+                                                std::string(failure.what()))
                   : failure;
     }
   }

@@ -1,6 +1,7 @@
 // World's inside: the ranks behind it, and calls in which rank 0 decides for all.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,10 +36,9 @@ std::string decide_on_rank0(World& world, const std::function<std::string()>& de
 /// call on a World is collective.
 void share_cores(World::Impl& world);
 
-/// Runs `body` once per rank: as this MPI rank, or on a thread for each of the World's ranks.
-/// `body` gets the rank's communicator. The first failure (of the lowest rank that did not fail
-/// just because a peer did) is thrown when all threads have ended.
-void run_ranks(World& world, const std::function<void(Communicator&)>& body);
+/// Throws, of what ranks of this process have failed with, the failure of the lowest rank that did
+/// not fail just because a peer did, with the rank in front. Nothing if none has failed.
+void throw_first(const std::vector<std::exception_ptr>& by_rank);
 
 /// Turns an internal Error into a Failure: wrong input is Kind::call, all else Kind::run.
 [[noreturn]] void rethrow_as_failure();

@@ -139,6 +139,9 @@ struct ModelOptions {
   std::optional<int64_t> global_batch;
   uint64_t seed = 0;  // fresh weights and dropout masks follow from it
 
+  /// Validation also has the model's outputs, for Trainer::forward (shardrun/trainer.h).
+  bool keep_outputs = false;
+
   /// TrainOptions::data: binds symbolic dims that nothing else binds to the sizes of its arrays.
   /// The integers of one batch that is the same in every step are known to the planner, in the
   /// order that TrainOptions::sort_edges gives them.
