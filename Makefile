@@ -38,11 +38,19 @@ build: configure
 $(BUILD)/docs.txt: README.md $(wildcard docs/*.md)
 	@mkdir -p $(BUILD) && cat $^ > $@
 
+# What `make run` trains, and what it ends with.
+TRAIN = $(MPIRUN) -np 2 $(BUILD)/shardrun train $(BUILD)/gpt-tiny.onnx --data text:$(BUILD)/docs.txt \
+  --batch 8 --lr 3e-3 --schedule cosine --warmup $$(($(STEPS) / 8)) --eval-every 100 \
+  --seed $(SEED) --checkpoint $(BUILD)/run
+SAMPLE = $(BUILD)/shardrun sample $(BUILD)/gpt-tiny.onnx --resume $(BUILD)/run --prompt "shardrun " \
+  --tokens 300 --temperature 0.8 --top-k 40 --seed $(SEED)
+
 run: build $(BUILD)/docs.txt
+	@rm -rf $(BUILD)/run
 	$(BUILD)/shardrun model gpt --preset tiny --seed $(SEED) -o $(BUILD)/gpt-tiny.onnx
-	$(MPIRUN) -np 2 $(BUILD)/shardrun train $(BUILD)/gpt-tiny.onnx --data text:$(BUILD)/docs.txt \
-	  --batch 8 --steps $(STEPS) --lr 3e-3 --schedule cosine --warmup $$(($(STEPS) / 8)) --eval-every 100 \
-	  --seed $(SEED)
+	$(TRAIN) --steps $(STEPS)
+	$(SAMPLE)
+	@printf '%s\n' "" "go on:  $(TRAIN) --steps $$((2 * $(STEPS))) --resume" 'sample: $(SAMPLE)'
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)

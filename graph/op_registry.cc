@@ -24,9 +24,10 @@ struct Registry {
 Registry& registry() {
   static Registry& instance = []() -> Registry& {
     static Registry r;
-    for (auto family : {elementwise_ops, reduce_ops, movement_ops, indexing_ops, matmul_ops,
-                        conv_ops, pool_ops, batch_norm_ops, norm_ops, segment_ops, softmax_ops,
-                        attention_ops, recurrence_ops, random_ops, optimizer_ops, joined_ops}) {
+    for (auto family :
+         {elementwise_ops, reduce_ops, movement_ops, indexing_ops, matmul_ops, conv_ops, pool_ops,
+          batch_norm_ops, norm_ops, segment_ops, softmax_ops, attention_ops, cached_attention_ops,
+          recurrence_ops, random_ops, optimizer_ops, joined_ops}) {
       for (OpDef& def : family()) r.add(std::move(def));
     }
     return r;

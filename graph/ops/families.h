@@ -19,6 +19,7 @@ std::vector<OpDef> norm_ops();
 std::vector<OpDef> segment_ops();
 std::vector<OpDef> softmax_ops();
 std::vector<OpDef> attention_ops();
+std::vector<OpDef> cached_attention_ops();
 std::vector<OpDef> recurrence_ops();
 std::vector<OpDef> random_ops();
 std::vector<OpDef> optimizer_ops();

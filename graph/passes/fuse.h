@@ -12,6 +12,12 @@ int merge_equal_nodes(Graph& graph);
 /// identity, double transpose, reshape and cast to the same type vanish.
 int remove_no_ops(Graph& graph);
 
+/// A reshape of a transpose goes before it where it leaves the dims alone that change places, so
+/// that transposes come to lie behind one another. Of x [4, 32, 8]:
+///   reshape(transpose(x, {0, 2, 1}), [1, 4, 8, 32])
+///   becomes  transpose(reshape(x, [1, 4, 32, 8]), {0, 1, 3, 2})
+int reshape_before_transposes(Graph& graph);
+
 /// pow(x, 2) becomes x x, and pow(x, -1) the reciprocal: the norms of LLaMA's kind are full of
 /// squares.
 int fold_powers(Graph& graph);

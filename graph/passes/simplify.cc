@@ -1,5 +1,7 @@
 // No-ops, equal nodes, and transposes that a matmul can swallow.
+#include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "graph/passes/fuse.h"
 #include "graph/passes/match.h"
@@ -81,6 +83,42 @@ int remove_no_ops(Graph& graph) {
   for (auto& [persistent, next] : graph.updates) next = real(next);
   for (auto& [name, id] : graph.metrics) id = real(id);
   remove_dead_nodes(graph);
+  return count;
+}
+
+int reshape_before_transposes(Graph& graph) {
+  int count = 0;
+  Replacer replacer(graph);
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node node = graph.nodes()[n];
+    const Node* inner = node.op == "reshape" && replacer.used(node.outputs[0])
+                            ? made_by(graph, node.inputs[0], "transpose")
+                            : nullptr;
+    if (inner == nullptr) continue;
+    const std::vector<int64_t> perm = inner->attrs.ints("perm");
+    const ValueId x = inner->inputs[0];
+    const Shape from = graph.type(node.inputs[0]).shape, to = graph.type(node.outputs[0]).shape;
+    size_t stay = 0;  // leading dims
+    while (stay < perm.size() && perm[stay] == static_cast<int64_t>(stay)) ++stay;
+    const size_t behind = perm.size() - stay;
+    if (behind == 0 || to.size() < behind ||
+        !std::equal(from.end() - static_cast<int64_t>(behind), from.end(),
+                    to.end() - static_cast<int64_t>(behind)))
+      continue;
+    const size_t ahead = to.size() - behind;
+    Shape first(to.begin(), to.begin() + static_cast<int64_t>(ahead));
+    std::vector<int64_t> moved(ahead);
+    std::iota(moved.begin(), moved.end(), int64_t{0});
+    for (size_t d = stay; d < perm.size(); ++d) {
+      first.push_back(graph.type(x).shape[d]);
+      moved.push_back(perm[d] - static_cast<int64_t>(stay) + static_cast<int64_t>(ahead));
+    }
+    const ValueId reshaped = graph.add("reshape", {x}, {{"shape", first}}, node.name);
+    replacer.replace(node.outputs[0],
+                     graph.add("transpose", {reshaped}, {{"perm", moved}}, node.name));
+    ++count;
+  }
+  replacer.finish();
   return count;
 }
 

@@ -16,7 +16,7 @@ const KernelList& cpu_kernels() {
                          cpu::batch_norm_kernels, cpu::norm_kernels,        cpu::segment_kernels,
                          cpu::softmax_kernels,    cpu::random_kernels,      cpu::optimizer_kernels,
                          cpu::scan_kernels,       cpu::arg_extreme_kernels, cpu::top_k_kernels,
-                         cpu::scatter_kernels};
+                         cpu::scatter_kernels,    cpu::cached_attention_kernels};
     KernelList all;
     const auto add = [&](KernelList family) {
       for (KernelImpl& impl : family) all.push_back(std::move(impl));

@@ -17,6 +17,7 @@ KernelList norm_kernels();
 KernelList segment_kernels();
 KernelList softmax_kernels();
 KernelList attention_kernels();
+KernelList cached_attention_kernels();
 KernelList recurrence_kernels();
 KernelList random_kernels();
 KernelList optimizer_kernels();

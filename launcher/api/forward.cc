@@ -68,6 +68,7 @@ std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
   take_weights(impl->options, import, first);
   import.training = request.trained != nullptr || import.weights != nullptr;
   import.has_own_loss = request.trained != nullptr && import.has_own_loss;
+  import.constants = request.constants;
   ImportReport report;
   Graph graph = import_onnx(request.path, import, &report);
   graph.name = request.path;
@@ -83,8 +84,13 @@ std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
     name_outputs(graph, impl->outputs);
     graph.outputs_stay_cut = true;
     remove_dead_nodes(graph);
-    if (request.reshape) request.reshape(graph, *impl);
     if (impl->options.dtype == "bf16") graph = in_bf16(graph);
+    if (request.reshape) {
+      reshape_before_transposes(graph);
+      remove_no_ops(graph);
+      fold_transposes(graph);
+      graph = request.reshape(graph);
+    }
     remove_movement(graph);
     merge_equal_nodes(graph);
     order_for_memory(graph);
@@ -113,6 +119,18 @@ void name_outputs(Graph& graph, const std::vector<std::string>& names) {
       id = graph.add("reshape", {id}, {{"shape", graph.type(id).shape}}, names[i]);
     if (graph.find(names[i]) == kNoValue) graph.value(id).name = names[i];
   }
+}
+
+void check_parameters_of_call(const std::string& checkpoint, const std::string& weights) {
+  SR_REQUIRE(checkpoint.empty() || weights.empty(), invalid_input, "--resume ", checkpoint,
+             " and --weights ", weights, ": both have the parameters; leave out one of the two");
+}
+
+std::optional<Resumed> open_on_all(World& world, const std::string& checkpoint) {
+  if (checkpoint.empty()) return std::nullopt;
+  const std::string path =
+      decide_on_rank0(world, [&] { return open_newest(checkpoint).checkpoint.path(); });
+  return at_boundary([&] { return std::optional(open_resumed(path)); });
 }
 
 ModelOptions as_trained(const ModelOptions& given, const Resumed& trained) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,10 +21,17 @@ struct ForwardRequest {
   /// Whose parameters it takes. The file is then imported as that run did, so that its tensors have
   /// the names of the checkpoint; else as it stands, and its own dropout and statistics are off.
   const Resumed* trained = nullptr;
-  std::vector<std::string> outputs;  // names; empty: all
-  /// Another form of the graph, before it is laid out for speed: a cache of keys and values, say.
-  std::function<void(Graph&, Model::Impl&)> reshape = nullptr;
+  std::vector<std::string> outputs = {};         // names; empty: all
+  std::map<std::string, Tensor> constants = {};  // inputs that are always these
+  /// Another form of the graph, before it is laid out for speed: a step that takes one token, say.
+  std::function<Graph(const Graph&)> reshape = nullptr;
 };
+
+/// Throws invalid_input where both a checkpoint and weights are named.
+void check_parameters_of_call(const std::string& checkpoint, const std::string& weights);
+/// The checkpoint that rank 0 finds the path to mean (open_newest), open on every rank; nothing for
+/// "". Collective.
+std::optional<Resumed> open_on_all(World& world, const std::string& checkpoint);
 
 /// What the checkpoint's run was asked for, but for what says how a call of the model is made:
 /// dims, batch, ops, dtype and seed are those given.

@@ -104,6 +104,7 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
+  options.whole_sums = request.whole_sums;
   options.contents = contents_of(model);
   options.arena_use = [&, limit](const Plan& candidate) {
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
@@ -415,6 +416,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
                 {"seed", request.seed},
                 {"with_evaluation", request.with_evaluation},
                 {"checkpoints", request.checkpoints},
+                {"whole_sums", request.whole_sums},
                 {"ranks", request.ranks},
                 {"a plan_file", !request.plan_file.empty()}});
   at_boundary([&] { check_numbers(request); });  // the same on every rank

@@ -13,7 +13,8 @@ Ranks::Ranks(World& world) : world_(world.impl()) {
       if (world_.timeout) communicator->set_timeout(*world_.timeout);
     }
     try {
-      for (int rank = 1; rank < world_.threads; ++rank) threads_.start([this, rank] { work(rank); });
+      for (int rank = 1; rank < world_.threads; ++rank)
+        threads_.start([this, rank] { work(rank); });
     } catch (...) {
       close();
       throw;

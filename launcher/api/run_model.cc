@@ -34,9 +34,7 @@ void check(const RunModelRequest& r) {
              "--output: names no file; give an .npz for the model's outputs");
   SR_REQUIRE(r.output.ends_with(".npz") || r.output.ends_with(".npy"), invalid_input, "--output ",
              r.output, ": ends in neither .npz nor .npy");
-  SR_REQUIRE(r.checkpoint.empty() || r.options.weights.empty(), invalid_input, "--resume ",
-             r.checkpoint, " and --weights ", r.options.weights,
-             ": both have the parameters; leave out one of the two");
+  check_parameters_of_call(r.checkpoint, r.options.weights);
   std::vector<NamedFile> read = {{"--input", r.input}};
   for (const std::string& file : model_files(r.model)) read.push_back({"the model", file});
   for (const std::string& file : weight_files(r.options.weights))
@@ -223,22 +221,18 @@ void take_turn(Executor& executor, const RunInputs& inputs, int64_t turn) {
 RunModelReport run_model(World& world, const RunModelRequest& r) {
   require_same_request(world, r);
   std::optional<GivenArrays> arrays;
-  const std::string checkpoint = decide_on_rank0(world, [&] {
+  decide_on_rank0(world, [&] {
     check(r);
     arrays.emplace(r.input);
-    return r.checkpoint.empty() ? std::string() : open_newest(r.checkpoint).checkpoint.path();
+    return std::string();
   });
-  std::optional<Resumed> trained;
-  ForwardRequest request{r.model, r.options, nullptr, r.outputs, nullptr};
+  const std::optional<Resumed> trained = open_on_all(world, r.checkpoint);
+  ForwardRequest request{r.model, r.options, trained ? &*trained : nullptr, r.outputs};
   Turns turns;
   at_boundary([&] {
     if (!arrays) arrays.emplace(r.input);
-    if (!checkpoint.empty()) trained = open_resumed(checkpoint);
+    if (trained) request.options = as_trained(r.options, *trained);
   });
-  if (trained) {
-    request.trained = &*trained;
-    request.options = at_boundary([&] { return as_trained(r.options, *trained); });
-  }
   const auto bind = [&] {
     turns = bind_to_arrays(r.model, *arrays, request.options);
     if (trained) bind_as_trained(r.model, *trained, request.options);

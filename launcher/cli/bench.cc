@@ -6,7 +6,7 @@ namespace shardrun::cli {
 BenchCommand::BenchCommand(CLI::App& app) {
   app.require_subcommand(1);
   benches_ = {add_bench_weak_scaling(app), add_bench_collectives(app), add_bench_ops(app),
-              add_bench_step(app), add_bench_checkpoint(app)};
+              add_bench_step(app), add_bench_checkpoint(app), add_bench_sample(app)};
 }
 
 const Bench* BenchCommand::chosen() const {

@@ -23,6 +23,7 @@ Bench add_bench_checkpoint(CLI::App& bench);
 Bench add_bench_collectives(CLI::App& bench);
 Bench add_bench_ops(CLI::App& bench);
 Bench add_bench_step(CLI::App& bench);
+Bench add_bench_sample(CLI::App& bench);
 
 /// All of them.
 class BenchCommand {

@@ -25,6 +25,7 @@
 #include "report.h"
 #include "run_command.h"
 #include "run_report.h"
+#include "sample_command.h"
 #include "signals.h"
 
 namespace shardrun::cli {
@@ -369,6 +370,9 @@ int run(int argc, char** argv) {
   CLI::App* run_command = app.add_subcommand(
       "run", "A model's outputs for the arrays of a file: the forward pass alone");
   RunCommand forward(*run_command, args);
+  CLI::App* sample_command =
+      app.add_subcommand("sample", "Text, or tokens, drawn one by one from a model of them");
+  SampleCommand sampling(*sample_command, args);
   CLI::App* solve_command = app.add_subcommand("solve", "Solve a planning problem in a file");
   add_solve_options(*solve_command, args);
   Explain explain;
@@ -415,9 +419,9 @@ int run(int argc, char** argv) {
 
   refuse_empty_and_wrapped(app);
   std::vector<std::string> words(argv + 1, argv + argc);
-  const std::vector<std::string> own = {"train",  "plan",    "verify", "evaluate", "run",
-                                        "export", "explain", "model",  "solve",    "calibrate",
-                                        "bench",  "-h",      "--help", "--version"};
+  const std::vector<std::string> own = {"train",     "plan",   "verify",  "evaluate", "run",
+                                        "export",    "sample", "explain", "model",    "solve",
+                                        "calibrate", "bench",  "-h",      "--help",   "--version"};
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
@@ -453,14 +457,15 @@ int run(int argc, char** argv) {
 
   const bool runs_on_all = train_command->parsed() || verify_command->parsed() ||
                            evaluate_command->parsed() || run_command->parsed() ||
-                           calibrate_command->parsed();
+                           sample_command->parsed() || calibrate_command->parsed();
   try {  // each process finds the same here; one says so
     finish_arguments(args);
     if (app.get_subcommands().empty()) {
-      throw Failure(Failure::Kind::call,
-                    "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-                    "evaluate, run, export, explain, model, solve, calibrate, bench; --help tells "
-                    "more");
+      throw Failure(
+          Failure::Kind::call,
+          "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
+          "evaluate, run, sample, export, explain, model, solve, calibrate, bench; --help tells "
+          "more");
     }
     if (runs_on_all && args.ranks && launched_processes() > 1) {
       throw Failure(Failure::Kind::call,
@@ -516,6 +521,7 @@ int run(int argc, char** argv) {
       if (verify_command->parsed()) run_verify(world, args);
       if (evaluate_command->parsed()) run_evaluate(world, args);
       if (run_command->parsed()) forward.run(world);
+      if (sample_command->parsed()) sampling.run(world);
       if (calibrate_command->parsed()) run_calibrate(world, measure);
       return 0;
     } catch (const std::exception& e) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardrun/shardrun.h"
+#include "shardrun/inference.h"
 
 namespace shardrun {
 
@@ -129,5 +129,17 @@ struct CheckpointRound {
 std::vector<CheckpointRound> bench_checkpoint(World& world, const Model& model,
                                               const TrainingPlan& plan, const std::string& folder,
                                               int rounds);
+
+/// A token drawn one at a time, beside the bytes of the parameters over memory bandwidth: no token
+/// takes less, but for tables of which it reads a row.
+struct SampleRound {
+  double token = 0;             // s
+  double bandwidth = 0;         // bytes/s that a rank reads of memory, while all do
+  int64_t parameter_bytes = 0;  // of the fullest rank
+  bool keys_are_kept = true;
+  double limit() const { return static_cast<double>(parameter_bytes) / bandwidth; }  // s
+};
+/// Draws request.tokens so many times, and measures the bandwidth before each. Collective.
+std::vector<SampleRound> bench_sample(World& world, const SampleRequest& request, int rounds);
 
 }  // namespace shardrun

@@ -1,4 +1,4 @@
-// What a trained model is for: its loss on data, and its outputs for arrays.
+// What a trained model is for: its loss on data, its outputs for arrays, and text from it.
 //
 //   shardrun::TrainedRun run = shardrun::read_trained_run("run");       // a folder of checkpoints
 //   shardrun::Model model = shardrun::load_model(world, "gpt.onnx", run.model);
@@ -75,5 +75,42 @@ struct RunModelReport {
 /// output, which goes to the file piece by piece. The last turn is filled up with copies of the
 /// last sample. Collective.
 RunModelReport run_model(World& world, const RunModelRequest& request);
+
+struct SampleRequest {
+  std::string model;
+  ModelOptions options;    // as RunModelRequest's; a symbolic batch is 1
+  std::string checkpoint;  // likewise
+  /// What the text begins with: tokens; a text for a model of 256 tokens, which are its bytes; or a
+  /// file of tokens as `tokens:` of TrainOptions::data. One of the three.
+  std::vector<int64_t> prompt;
+  std::string prompt_text, prompt_file;
+  int64_t tokens = 100;          // to draw
+  double temperature = 1;        // logits are divided by it; 0: the likeliest token, always
+  std::optional<int64_t> top_k;  // one of so many likeliest tokens
+  uint64_t seed = 0;
+  /// Keeps keys and values where attention is causal and positions can be followed, and the context
+  /// holds the whole text; else, and without this, the whole context is computed again for each
+  /// token.
+  bool keep_keys = true;
+  std::string output;  // a file for all tokens, those of the prompt too, as prompt_file; "": none
+  PlanRequest plan;
+  /// Called on the leader: what the plan is; and each token of the prompt and behind it.
+  std::function<void(const std::string&)> on_note;
+  std::function<void(int64_t)> on_token;
+};
+struct SampleReport {
+  std::vector<int64_t> tokens;  // behind the prompt
+  int64_t context = 0, vocabulary = 0, prompt = 0;
+  std::string computed_again;   // why the whole context is, for each token; "": keys are kept
+  double prompt_seconds = 0;    // up to the first token behind the prompt
+  double seconds = 0;           // of those behind the first
+  int64_t parameter_bytes = 0;  // of the fullest rank
+  std::vector<int64_t> predicted_bytes, allocated_bytes;  // per rank
+};
+/// Draws tokens one by one. A number is drawn for each position of the text, and the plan divides
+/// no sum among ranks: the same seed gives the same text on any mesh. Throws Failure(call): the
+/// model is none of tokens, or its logits depend on later tokens; a prompt that is empty, longer
+/// than the context, or has tokens that the model does not know. Collective.
+SampleReport sample(World& world, const SampleRequest& request);
 
 }  // namespace shardrun

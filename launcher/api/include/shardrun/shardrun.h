@@ -201,6 +201,9 @@ struct PlanRequest {
   /// The run will save checkpoints (TrainOptions::checkpoint). Where every rank has room within its
   /// limit for a copy of what it saves, the copy is counted: training goes on while it is written.
   bool checkpoints = false;
+  /// No rank sums a part of what makes one number, so that the step's numbers come about alike on
+  /// every mesh.
+  bool whole_sums = false;
   int ranks = 0;          // plan for so many; 0: the world's
   std::string plan_file;  // read the plan from here instead
 };
