@@ -297,9 +297,10 @@ std::string note_on_labels(const Graph& graph, const TrainOptions& options,
 }
 
 nlohmann::json data_of_rank(const DataSource& data, const TrainOptions& options) {
-  const std::string text = data.describe();
-  return {{"data", text.rfind(options.data, 0) == 0 ? text.substr(options.data.size()) : text},
-          {"data whose contents have the hash", contents_hash(options.data)}};
+  std::string text = data.describe();
+  if (const std::string file = options.data + ": "; text.starts_with(file))
+    text.erase(0, file.size());
+  return {{"data", text}, {"data whose contents have the hash", contents_hash(options.data)}};
 }
 
 }  // namespace shardrun

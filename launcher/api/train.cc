@@ -128,6 +128,8 @@ class RankRun {
     if (call_.resumed) {
       const Resumed& resumed = *call_.resumed;
       note(describe(resumed, trainer_.state_after(step_), options_.steps));
+      if (const std::string& weights = call_.model.options.weights; !weights.empty())
+        note(str("--weights ", weights, ": not used, for a run goes on with its checkpoint's"));
       if (goes_on_there()) {
         for (const std::string& path : set_aside_later(options_.checkpoint, resumed.state.step))
           note("a later checkpoint, which this run does not go on from, is now " + path);

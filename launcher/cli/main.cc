@@ -59,7 +59,8 @@ ModelAndPlan load_and_plan(World& world, const Arguments& args,
 }
 
 /// "go on from it with: mpirun -np 2 shardrun train gpt.onnx --checkpoint run --resume"
-std::string how_to_resume(const World& world, const Arguments& args) {
+std::string how_to_resume(const World& world, const Arguments& args,
+                          const std::string& checkpoint) {
   std::vector<std::string> words = {"shardrun"};
   for (size_t i = 0; i < args.words.size(); ++i) {
     const std::string& word = args.words[i];
@@ -71,6 +72,8 @@ std::string how_to_resume(const World& world, const Arguments& args) {
     }
   }
   words.emplace_back("--resume");
+  // Where none could be written to that folder the newest is still the one that was gone on from.
+  if (!checkpoint.starts_with(args.train.checkpoint)) words.push_back(checkpoint);
   const std::string mpirun =
       launched_processes() > 1 ? "mpirun -np " + std::to_string(world.size()) + " " : "";
   return "go on from it with: " + mpirun + shell_line(words);
@@ -94,9 +97,12 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - start;
   if (!args.report.empty()) told.add(plan, plan_figures(world, model, plan), planning.count());
   Progress progress(args.train.steps);
+  MpirunPatience patience;
+  const bool stops_with_one = !args.train.checkpoint.empty();
   args.train.on_step = [&](const StepReport& step) {
     told.add(step);
     progress.step(step);
+    if (stops_with_one) progress.note(patience.step(step.step_ms / 1e3));
   };
   args.train.on_note = [&](const std::string& note) {
     told.note(note);
@@ -106,14 +112,16 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
   args.train.on_checkpoint = [&](const CheckpointReport& checkpoint) {
     told.add(checkpoint);
     progress.checkpoint(checkpoint);
+    if (checkpoint.failure.empty()) progress.note(patience.checkpoint(checkpoint.seconds));
   };
   const TrainReport report = train(world, model, plan, args.train);
   if (!world.leader()) return report;
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
-  if (!report.checkpoint.empty())
+  if (!report.checkpoint.empty() && !args.train.checkpoint.empty())
     std::printf("checkpoint: %s; %s\n%s\n", report.checkpoint.c_str(),
-                how_to_resume(world, args).c_str(), how_to_export(report.checkpoint, args).c_str());
+                how_to_resume(world, args, report.checkpoint).c_str(),
+                how_to_export(report.checkpoint, args).c_str());
   told.finish(report);
   return report;
 }
@@ -289,6 +297,16 @@ int run_solve(const SolveRequest& request) {
   return 1;
 }
 
+/// "--resume gpt.onnx": the folder was left out. CLI11 would take the model's file for it.
+void part_resume_from_model(std::vector<std::string>& words) {
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    std::error_code error;
+    if (words[i] == "--resume" && words[i + 1].ends_with(".onnx") &&
+        !std::filesystem::is_directory(words[i + 1], error))
+      std::swap(words[i], words[i + 1]);
+  }
+}
+
 /// Words that a command does not know: CLI11 has them in no order that one reads.
 std::string unknown_words(const CLI::App& app, const CLI::App& train) {
   std::string all, of_train, name = app.get_name();
@@ -425,6 +443,7 @@ int run(int argc, char** argv) {
   if (!words.empty() && std::find(own.begin(), own.end(), words[0]) == own.end()) {
     words.insert(words.begin(), "train");
   }
+  part_resume_from_model(words);
   args.words = words;
   const auto parse = [&](std::vector<std::string> from_the_back) {
     std::reverse(from_the_back.begin(), from_the_back.end());  // CLI11 takes them so

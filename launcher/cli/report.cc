@@ -131,6 +131,7 @@ void Progress::checkpoint(const CheckpointReport& r) {
 }
 
 void Progress::note(const std::string& text) {
+  if (text.empty()) return;
   std::printf("%snote: %s\n", terminal_ ? "\r\033[K" : "", text.c_str());
   std::fflush(stdout);
 }

@@ -20,7 +20,7 @@ class Progress {
   void step(const StepReport& report);
   void eval(const EvalReport& report);
   void checkpoint(const CheckpointReport& report);
-  void note(const std::string& text);
+  void note(const std::string& text);  // "": none
   void finish(const TrainReport& report);
 
  private:

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -85,6 +86,35 @@ void stop_on_signals(int checkpoint) {
       }
     }
   }).detach();
+}
+
+MpirunPatience::MpirunPatience() {
+  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return;
+  const char* const set = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
+  patience_ = set ? std::atof(set) : 1;
+}
+
+std::string MpirunPatience::step(double seconds) {
+  step_ = seconds;
+  return tell();
+}
+
+std::string MpirunPatience::checkpoint(double seconds) {
+  checkpoint_ = seconds;
+  return tell();
+}
+
+std::string MpirunPatience::tell() {
+  if (!patience_ || step_ + checkpoint_ <= *patience_) return "";
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "a step%s %.3g s, and an mpirun that gets SIGTERM kills its ranks after %.3g s: "
+                "OMPI_MCA_odls_base_sigkill_timeout=60 in its environment gives them a minute to "
+                "write a checkpoint",
+                checkpoint_ > 0 ? " and a checkpoint take" : " takes", step_ + checkpoint_,
+                *patience_);
+  patience_.reset();
+  return text;
 }
 
 LastWords::LastWords(std::function<void(const std::string&)> what) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace shardrun::cli {
@@ -16,6 +17,23 @@ namespace shardrun::cli {
 ///
 /// `checkpoint`: a signal that asks for a checkpoint (request_checkpoint); 0: none does.
 void stop_on_signals(int checkpoint = 0);
+
+/// Open MPI's mpirun, asked to end, kills its ranks a second after it has passed the signal on, or
+/// after odls_base_sigkill_timeout. Tells once, where that is too short for a step and a
+/// checkpoint.
+class MpirunPatience {
+ public:
+  MpirunPatience();
+  /// What to tell, after a step or a checkpoint of so many seconds; "": nothing.
+  std::string step(double seconds);
+  std::string checkpoint(double seconds);
+
+ private:
+  std::string tell();
+
+  std::optional<double> patience_;  // none: no such mpirun, or it has been told
+  double step_ = 0, checkpoint_ = 0;
+};
 
 /// "USR1" or "SIGUSR1", one that a process can wait for and that stops nothing; "": 0. Throws
 /// Failure(call).

@@ -25,20 +25,6 @@ void Image::copy(int64_t begin, int64_t end, char* out) {
   }
 }
 
-std::span<const char> Image::at(int64_t begin) const {
-  const std::span<const char> header(file_.header);
-  if (begin < static_cast<int64_t>(header.size()))
-    return header.subspan(static_cast<size_t>(begin));
-  if (!on_host()) return {};
-  const Piece& piece = piece_at(begin);
-  const Binding& b = of_.program().bindings[piece.binding];
-  const Spans spans(piece.part.value, b.box);
-  const int64_t width = size_of(b.global.dtype), from = begin - piece.offset;
-  if (spans.run() * width != piece.bytes) return {};
-  return {of_.view(b).as<char>() + spans.place(0) * width + from,
-          static_cast<size_t>(piece.bytes - from)};
-}
-
 const Piece& Image::piece_at(int64_t begin) const {
   return *std::upper_bound(file_.pieces.begin(), file_.pieces.end(), begin,
                            [](int64_t at, const Piece& p) { return at < p.offset + p.bytes; });

@@ -1,8 +1,6 @@
 // Image: the bytes of a rank's file of a checkpoint, as they follow from what its arena holds.
 #pragma once
 
-#include <span>
-
 #include "base/tensor.h"
 #include "exec/checkpoint/layout.h"
 #include "exec/executor.h"
@@ -21,9 +19,6 @@ class Image {
   bool on_host() const { return of_.device().is_host(); }
   /// Writes bytes [begin, end) of the file to `out`.
   void copy(int64_t begin, int64_t end, char* out);
-  /// Bytes of the file from `begin` on that lie in memory as they do there; 0 of them where they
-  /// have to be copied.
-  std::span<const char> at(int64_t begin) const;
 
  private:
   const Piece& piece_at(int64_t begin) const;

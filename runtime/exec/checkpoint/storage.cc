@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -59,6 +60,18 @@ class DiskFile final : public StorageFile {
       : file_(path, O_WRONLY | O_CREAT | O_TRUNC, "create") {}
 
   void write(int64_t at, const char* data, int64_t bytes) override {
+    const int64_t tail = bytes % kStorageBlock;
+    write_all(at, data, bytes - tail);
+    write_all(at + bytes - tail, data + bytes - tail, tail);
+  }
+
+  void finish() override {
+    file_.sync();
+    file_.close();
+  }
+
+ private:
+  void write_all(int64_t at, const char* data, int64_t bytes) {
     go_past_cache(is_aligned(data, at, bytes));
     while (bytes > 0) {
       const ssize_t done = ::pwrite(file_.get(), data, static_cast<size_t>(bytes), at);
@@ -78,12 +91,6 @@ class DiskFile final : public StorageFile {
     }
   }
 
-  void finish() override {
-    file_.sync();
-    file_.close();
-  }
-
- private:
   void go_past_cache(bool wanted) {
     wanted = wanted && may_;
     if (wanted == past_cache_) return;
@@ -102,9 +109,17 @@ class DiskFile final : public StorageFile {
 class Disk final : public Storage {
  public:
   void make_folder(const std::string& path) override {
+    namespace fs = std::filesystem;
     std::error_code error;
-    std::filesystem::create_directories(path, error);
+    std::vector<std::string> parents;  // of what is new
+    for (fs::path at = fs::absolute(path).lexically_normal(); !fs::exists(at, error) && !error;
+         at = at.parent_path())
+      parents.push_back(at.parent_path().string());
+    fs::create_directories(path, error);
     if (error) failed(path, "create the folder", error.value());
+    for (const std::string& parent : parents) {
+      if (::access(parent.c_str(), R_OK) == 0) sync_folder(parent);
+    }
   }
   std::unique_ptr<StorageFile> create(const std::string& path) override {
     return std::make_unique<DiskFile>(path);

@@ -25,7 +25,8 @@ inline constexpr int64_t kStorageBlock = 4096;
 class Storage {
  public:
   virtual ~Storage() = default;
-  virtual void make_folder(const std::string& path) = 0;  // there may be one already
+  /// And those that it is in. There may be one already; a new one's name is on the disk, too.
+  virtual void make_folder(const std::string& path) = 0;
   virtual std::unique_ptr<StorageFile> create(const std::string& path) = 0;
   /// Names that were made, changed or removed in the folder are so on the disk, too.
   virtual void sync_folder(const std::string& path) = 0;

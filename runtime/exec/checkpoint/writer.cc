@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <future>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -18,11 +20,21 @@
 namespace shardrun {
 namespace {
 
-constexpr int64_t kBlock = int64_t{8} << 20;     // copied by one thread, and written at once
-constexpr int64_t kGathered = int64_t{1} << 18;  // of what lies in many runs
+constexpr int64_t kBlock = int64_t{8} << 20;  // copied by one thread, and written at once
 
 int64_t memory_for(int64_t file_bytes, bool asynchronous) {
   return asynchronous ? round_up(file_bytes, kStorageBlock) : 0;
+}
+
+using AlignedBlock = std::unique_ptr<char, decltype(&std::free)>;
+AlignedBlock aligned_block(int64_t bytes) {
+  AlignedBlock out(nullptr, std::free);
+  if (bytes > 0) {
+    out.reset(static_cast<char*>(std::aligned_alloc(kStorageBlock, static_cast<size_t>(bytes))));
+    SR_REQUIRE(out != nullptr, out_of_memory, "memory to write a checkpoint: asked for ", bytes,
+               " bytes, the system has none left");
+  }
+  return out;
 }
 
 /// Its pages are there when it returns: the first copy is as quick as all others.
@@ -129,27 +141,25 @@ void CheckpointWriter::wait_a_little() {
                     [&] { return status_ != Status::working; });
 }
 
+/// A block is written while the next one is put together and looked at.
 void CheckpointWriter::write_pieces() {
   const std::unique_ptr<StorageFile> file =
       storage_.create(str(partial(), "/", image_.file().name));
   checksums_.assign(image_.file().pieces.size() + 1, 0);
-  std::vector<char> gathered;
+  const AlignedBlock own[2] = {aligned_block(memory_ ? 0 : kBlock),
+                               aligned_block(memory_ ? 0 : kBlock)};
+  std::future<void> writing;  // the last to be made, the first to end: it uses all of the above
   const int64_t bytes = image_.bytes();
-  for (int64_t begin = 0, end = 0; begin < bytes && !cancelled_; begin = end) {
-    const std::span<const char> block =
-        memory_ ? std::span<const char>(memory_.get() + begin, static_cast<size_t>(bytes - begin))
-                : image_.at(begin);
-    end = std::min(
-        bytes, begin + (block.empty() ? kGathered : std::min<int64_t>(kBlock, std::ssize(block))));
-    const char* data = block.data();
-    if (block.empty()) {
-      gathered.resize(kGathered);
-      image_.copy(begin, end, gathered.data());
-      data = gathered.data();
-    }
+  for (int64_t begin = 0; begin < bytes && !cancelled_; begin += kBlock) {
+    const int64_t end = std::min(bytes, begin + kBlock);
+    char* const data = memory_ ? memory_.get() + begin : own[begin / kBlock % 2].get();
+    if (!memory_) image_.copy(begin, end, data);
     checksum(begin, end, data);
-    file->write(begin, data, end - begin);
+    if (writing.valid()) writing.get();
+    writing = std::async(std::launch::async,
+                         [&file, begin, end, data] { file->write(begin, data, end - begin); });
   }
+  if (writing.valid()) writing.get();
   file->finish();
 }
 
@@ -244,7 +254,12 @@ void CheckpointWriter::write_manifest() {
   file->finish();
   storage_.sync_folder(partial());
   storage_.rename(partial(), saved_.path);
-  storage_.sync_folder(options_.folder);
+  try {
+    storage_.sync_folder(options_.folder);
+  } catch (const Error&) {  // its name may be lost: it is none
+    storage_.rename(saved_.path, partial());
+    throw;
+  }
   remove_older();
 }
 
