@@ -19,7 +19,7 @@ void fix_all(Names* names) {
 }
 
 void fix_type(::onnx::TypeProto* type) {
-  if (type->has_tensor_type()) {
+  if (type->has_tensor_type() && type->tensor_type().has_shape()) {
     for (auto& dim : *type->mutable_tensor_type()->mutable_shape()->mutable_dim()) {
       if (dim.has_dim_param()) fix(dim.mutable_dim_param());
     }

@@ -11,12 +11,23 @@ const KernelList& cpu_kernels() {
   static const KernelList list = [] {
     const auto by_onednn = {cpu::matmul_kernels, cpu::conv_kernels, cpu::attention_kernels,
                             cpu::recurrence_kernels};
-    const auto others = {cpu::pack_kernels,       cpu::elementwise_kernels, cpu::reduce_kernels,
-                         cpu::movement_kernels,   cpu::indexing_kernels,    cpu::pool_kernels,
-                         cpu::batch_norm_kernels, cpu::norm_kernels,        cpu::segment_kernels,
-                         cpu::softmax_kernels,    cpu::random_kernels,      cpu::optimizer_kernels,
-                         cpu::scan_kernels,       cpu::arg_extreme_kernels, cpu::top_k_kernels,
-                         cpu::scatter_kernels,    cpu::cached_attention_kernels};
+    const auto others = {cpu::pack_kernels,
+                         cpu::elementwise_kernels,
+                         cpu::reduce_kernels,
+                         cpu::movement_kernels,
+                         cpu::indexing_kernels,
+                         cpu::pool_kernels,
+                         cpu::batch_norm_kernels,
+                         cpu::norm_kernels,
+                         cpu::segment_kernels,
+                         cpu::softmax_kernels,
+                         cpu::random_kernels,
+                         cpu::optimizer_kernels,
+                         cpu::scan_kernels,
+                         cpu::arg_extreme_kernels,
+                         cpu::top_k_kernels,
+                         cpu::scatter_kernels,
+                         cpu::cached_attention_kernels};
     KernelList all;
     const auto add = [&](KernelList family) {
       for (KernelImpl& impl : family) all.push_back(std::move(impl));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ranks.h"
 #include "shardrun/bench.h"
 #include "world.h"
 

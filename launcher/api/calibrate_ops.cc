@@ -309,6 +309,28 @@ std::vector<CalibrationOp> other_calls() {
                 {{"eps", 1e-5}, {"count", x.shape[0] * 16}, {"channels_last", int64_t{1}}},
                 {x, x, c, c, c, {DType::f64, {2, 64}}});
   }));
+  out.push_back(by_bytes("lstm", "", [](DType, double n) {
+    const int64_t steps = 8, samples = whole(n), hidden = 64;
+    const TensorType gates{DType::f32, {steps, samples, 4, hidden}},
+        weights{DType::f32, {4, hidden, hidden}}, first{DType::f32, {samples, hidden}};
+    return call("lstm", {{"reverse", int64_t{0}}}, {gates, weights, first, first});
+  }));
+  out.push_back(by_bytes("lstm_grad", "", [](DType, double n) {
+    const int64_t steps = 8, samples = whole(n), hidden = 64;
+    const TensorType gates{DType::f32, {steps, samples, 4, hidden}},
+        weights{DType::f32, {4, hidden, hidden}}, first{DType::f32, {samples, hidden}},
+        states{DType::f32, {steps, samples, hidden}};
+    return call("lstm_grad", {{"reverse", int64_t{0}}},
+                {states, states, gates, states, weights, first});
+  }));
+  for (size_t last : {out.size() - 2, out.size() - 1})  // weights alone are 64 KiB
+    out[last].sizes = {256 * kKi, 4 * kMi};
+  out.push_back(by_bytes("cached_attention", "", [](DType t, double n) {
+    const TensorType rows{t, {1, 12, 1, 64}}, kept{t, {whole(n), 1, 12, 64}};
+    return call("cached_attention",
+                {{"scale", 0.125}, {"queries", int64_t{1}}, {"has_mask", int64_t{0}}},
+                {rows, kept, kept, {DType::i64, {1}}});
+  }));
   out.push_back(by_bytes("batch_statistics", "", [](DType t, double n) {
     return call("batch_statistics", {{"count", int64_t{4}}, {"dtype", std::string(to_string(t))}},
                 {{DType::f64, {2, whole(n)}}});

@@ -100,7 +100,7 @@ class Export {
     SR_REQUIRE(fingerprint_of(path_) == trained_.fingerprint, invalid_input, path_,
                ": is not the model that ", checkpoint_.path(),
                " was trained from, or has changed since; say with --model where that is");
-    options_ = model_options_of(state_.options, manifest_file_);
+    options_ = model_options_of(state_.options, str(manifest_file_, ": run.options"));
     ImportOptions import = import_options(options_);
     import.contents = nullptr;
     map_ = map_weights(path_, import);

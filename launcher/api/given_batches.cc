@@ -24,6 +24,12 @@ std::string place_of(int64_t element, const Shape& shape) {
   return to_string(at);
 }
 
+std::string shown(const Box& box) {
+  std::string out;
+  for (const Range& range : box) out += str(out.empty() ? "" : ", ", range.begin, ":", range.end());
+  return "[" + out + "]";
+}
+
 /// Only what the model's file allows reaches a kernel.
 template <class T>
 void check_elements(const T* values, const Shape& shape, const BatchField& field) {
@@ -125,7 +131,7 @@ void GivenBatches::read(int64_t batch, Split split, const BatchField& field, con
   }
   const Given& given = it->second;
   SR_REQUIRE(intersect(given.box, box) == box, invalid_input, "batch: '", field.name,
-             "' is this rank's part ", to_string(given.box), ", and it reads ", to_string(box),
+             "' is this rank's part ", shown(given.box), ", and it reads ", shown(box),
              " here; give it whole");
   const int64_t micro = split == Split::training ? batch - first_ : 0;
   const int64_t bytes = micro * element_count(box_shape(given.box)) * width;

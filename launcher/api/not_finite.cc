@@ -116,7 +116,23 @@ std::vector<NotFinite::Value> NotFinite::ends(const std::vector<std::string>& me
 }
 
 bool NotFinite::found(const std::vector<std::string>& metrics) const {
-  return !ends(metrics).empty();
+  const std::optional<Value> made = first_here(metrics);
+  return made && !is_carried(*made);
+}
+
+/// Of this rank.
+std::optional<NotFinite::Value> NotFinite::first_here(
+    const std::vector<std::string>& metrics) const {
+  std::optional<Value> first;
+  for (const Value& end : ends(metrics)) {
+    const std::optional<Value> made = origin(end);
+    if (made && (!first || is_before(*made, *first))) first = made;
+  }
+  return first;
+}
+
+bool NotFinite::is_before(const Value& a, const Value& b) const {
+  return std::pair(is_carried(a), a.event) < std::pair(is_carried(b), b.event);
 }
 
 BufferId NotFinite::buffer_of(const Value& value) const {
@@ -168,9 +184,7 @@ std::optional<NotFinite::Value> NotFinite::origin(const Value& value) const {
   std::vector<Value> stack{value};
   std::optional<Value> first;
   const auto offer = [&](const Value& made) {
-    if (is_meant(made)) return;
-    const auto place = [&](const Value& v) { return std::pair(is_carried(v), v.event); };
-    if (!first || place(made) < place(*first)) first = made;
+    if (!is_meant(made) && (!first || is_before(made, *first))) first = made;
   };
   while (!stack.empty()) {
     const Value at = stack.back();
@@ -255,17 +269,13 @@ std::string NotFinite::describe(const Value& value) const {
 
 NotFinite::First NotFinite::first(Communicator& host,
                                   const std::vector<std::string>& metrics) const {
-  std::optional<Value> own;
-  for (const Value& end : ends(metrics)) {
-    const std::optional<Value> made = origin(end);
-    if (made && (!own || made->event < own->event)) own = made;
-  }
+  const std::optional<Value> own = first_here(metrics);
   // Ranks have the same collectives, and between them kernels of their own.
-  constexpr int64_t kNone = int64_t{1} << 40;
+  constexpr int64_t kNone = int64_t{1} << 40, kCarried = kNone / 2;
   std::array<int64_t, 3> mine{kNone, 0, 0};
   if (own) {
     const Event& event = events_[own->event];
-    mine = {0, static_cast<int64_t>(own->event),
+    mine = {is_carried(*own) ? kCarried : 0, static_cast<int64_t>(own->event),
             !event.step && event.binding->role == Role::batch ? 1 : 0};
     for (size_t e = 0; e < own->event; ++e) {
       const std::optional<size_t>& step = events_[e].step;

@@ -43,7 +43,7 @@ class NotFinite {
   /// forgotten: it had found nothing.
   void look_at_batch();
   /// Has the micro-batch left anything that is not finite, in these metrics or in what is
-  /// accumulated? On this rank.
+  /// accumulated, and not only for state that was so before? On this rank.
   bool found(const std::vector<std::string>& metrics) const;
 
   struct First {
@@ -77,6 +77,8 @@ class NotFinite {
   std::vector<Value> operands(const Value& value, bool nans) const;
   bool is_meant(const Value& value) const;
   bool is_carried(const Value& value) const;
+  bool is_before(const Value& a, const Value& b) const;
+  std::optional<Value> first_here(const std::vector<std::string>& metrics) const;
   std::optional<Value> origin(const Value& value) const;
   std::string element(const Value& value, int64_t flat) const;
   std::string describe(const Value& value) const;

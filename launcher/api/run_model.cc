@@ -11,6 +11,7 @@
 #include "forward.h"
 #include "graph/optimizer.h"
 #include "names.h"
+#include "ranks.h"
 #include "run_inputs.h"
 #include "same_call.h"
 #include "shardrun/inference.h"

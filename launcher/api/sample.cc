@@ -15,6 +15,7 @@
 #include "files.h"
 #include "forward.h"
 #include "planner/token_steps.h"
+#include "ranks.h"
 #include "same_call.h"
 #include "sampling.h"
 #include "shardrun/inference.h"

@@ -7,6 +7,7 @@
 #include "elements.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/layout.h"
+#include "exec/checkpoint/writer.h"
 #include "given_batches.h"
 #include "plan.h"
 #include "rank_trainers.h"
@@ -127,8 +128,8 @@ struct Trainer::Impl {
                  ": the plan has no validation; plan with PlanRequest::with_evaluation");
     });
   }
-  const TensorInfo& require_parameter(const std::string& name) {
-    return at_boundary([&]() -> const TensorInfo& {
+  TensorInfo require_parameter(const std::string& name) {
+    return at_boundary([&] {
       const auto found = parameters.find(name);
       SR_REQUIRE(found != parameters.end(), invalid_input, "parameter '", name,
                  "': the model has none of this name; Trainer::parameters() lists them");
@@ -273,7 +274,7 @@ std::vector<RegionOfArray> Trainer::own_parameter(const std::string& name) {
 }
 
 void Trainer::set_parameter(const std::string& name, const ArrayView& value) {
-  const TensorInfo& info = impl_->require_parameter(name);
+  const TensorInfo info = impl_->require_parameter(name);
   at_boundary([&] {
     const TensorType wanted{element_dtype(info.type), info.shape},
         got{element_dtype(value.info.type), value.info.shape};

@@ -154,7 +154,7 @@ int World::fail(const std::exception& error,
   // Where several ranks met the same at once, the lowest speaks, and ends the others before their
   // turn.
   if (!everywhere && rank > 0)
-    linger(*impl_, peer ? kPeerPatience : 0.2 + 0.05 * std::min(rank, 16));
+    linger(*impl_, peer ? kPeerPatience : 0.7 + 0.3 * std::min(rank, 8));
   if (!(everywhere && rank != 0) && !peer) {
     std::string shown;
     try {

@@ -1,6 +1,8 @@
 // Gathering the fields, and the file.
 #include "run_report.h"
 
+#include <utility>
+
 #include "signals.h"
 
 namespace shardrun::cli {
@@ -81,9 +83,10 @@ void RunReport::end(const std::string& sentence) {
   write();
 }
 
-void RunReport::write() const {
+void RunReport::write() {
   if (path_.empty()) return;
-  write_output(path_, json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  const std::string path = std::exchange(path_, "");  // once, also where it fails
+  write_output(path, json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace shardrun::cli

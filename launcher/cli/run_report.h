@@ -37,7 +37,7 @@ class RunReport {
   void end(const std::string& sentence);
 
  private:
-  void write() const;
+  void write();
   std::string path_;
   std::mutex mutex_;
   nlohmann::json json_;

@@ -99,6 +99,12 @@ size_t Descriptor::write(std::string_view bytes, int patience) {
   return written;
 }
 
+bool Descriptor::seek(int64_t offset) {
+  if (::lseek(fd_, offset, SEEK_SET) == offset) return true;
+  error_ = std::strerror(errno);
+  return false;
+}
+
 bool Descriptor::close() {
   if (fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0) return true;
   error_ = std::strerror(errno);
@@ -123,6 +129,10 @@ int DescriptorBuffer::overflow(int c) {
 }
 
 int DescriptorBuffer::sync() { return flush() ? 0 : -1; }
+
+DescriptorBuffer::pos_type DescriptorBuffer::seekpos(pos_type at, std::ios_base::openmode) {
+  return flush() && to_.seek(at) ? at : pos_type(off_type(-1));
+}
 
 std::streamsize DescriptorBuffer::xsputn(const char* from, std::streamsize count) {
   if (count < epptr() - pptr()) {

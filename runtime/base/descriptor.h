@@ -1,6 +1,7 @@
 // Writing to what may be a pipe: without waiting for ever, and without SIGPIPE.
 #pragma once
 
+#include <cstdint>
 #include <streambuf>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@ class Descriptor {
   /// How many of the bytes were written: all, unless something went wrong. A reader that takes
   /// nothing for so many milliseconds counts as gone.
   size_t write(std::string_view bytes, int patience);
+  /// From where on the next bytes are written. False for a pipe.
+  bool seek(int64_t offset);
   /// False if something that was written got lost.
   bool close();
 
@@ -44,6 +47,7 @@ class DescriptorBuffer final : public std::streambuf {
   int overflow(int c) override;
   int sync() override;
   std::streamsize xsputn(const char* from, std::streamsize count) override;
+  pos_type seekpos(pos_type at, std::ios_base::openmode which) override;
 
  private:
   static constexpr int kPatience = 10000;  // ms

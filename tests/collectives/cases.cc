@@ -440,11 +440,11 @@ void absent(Communicator& c, const std::string& call, const std::function<void(C
   }
 }
 
-constexpr int64_t kLong = 100000;  // elements: beyond what goes along in slots
+constexpr int64_t kLong = 3000;  // elements
 std::vector<float> numbers() { return std::vector<float>(2 * kLong, 1); }
 
 void absent_in_all_gather(Communicator& c) {
-  absent(c, "all_gather of 800000 bytes", [](Communicator& pair) {
+  absent(c, "all_gather of 24000 bytes", [](Communicator& pair) {
     std::vector<float> from = numbers(), to = numbers();
     pair.all_gather(from.data(), to.data(), std::vector<int64_t>{kLong, kLong}, DType::f32);
   });
@@ -457,7 +457,7 @@ void absent_in_all_reduce(Communicator& c) {
   });
 }
 void absent_in_reduce_scatter(Communicator& c) {
-  absent(c, "reduce_scatter of 800000 bytes", [](Communicator& pair) {
+  absent(c, "reduce_scatter of 24000 bytes", [](Communicator& pair) {
     std::vector<float> from = numbers(), to = numbers();
     const std::vector<int64_t> counts{kLong, kLong};
     Staging staging(pair.reduce_scatter_staging(counts, DType::f32));
@@ -465,14 +465,14 @@ void absent_in_reduce_scatter(Communicator& c) {
   });
 }
 void absent_in_all_to_all(Communicator& c) {
-  absent(c, "all_to_all of 800000 bytes", [](Communicator& pair) {
+  absent(c, "all_to_all of 24000 bytes", [](Communicator& pair) {
     std::vector<float> from = numbers(), to = numbers();
     const std::vector<int64_t> counts{kLong, kLong};
     pair.all_to_all(from.data(), counts, to.data(), counts, DType::f32);
   });
 }
 void absent_in_broadcast(Communicator& c) {
-  absent(c, "broadcast of 400000 bytes", [](Communicator& pair) {
+  absent(c, "broadcast of 12000 bytes", [](Communicator& pair) {
     std::vector<float> data(kLong);
     pair.broadcast(data.data(), kLong * 4, 1);
   });

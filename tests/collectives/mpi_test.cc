@@ -74,7 +74,7 @@ TEST(Mpi, MessageOfAnotherSizeFails) {
       world.recv(bytes, 8, 0);
       ADD_FAILURE() << "a short message was accepted";
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), str("recv on rank 1 of ", world.size(),
+      EXPECT_STREQ(error.what(), str("recv of 8 bytes on rank 1 of ", world.size(),
                                      ": expects 8 bytes from rank 0, which sends 4")
                                      .c_str());
     }
@@ -132,15 +132,15 @@ TEST(Mpi, MeetingTimeOutNamesTheMissingRanks) {
   const std::unique_ptr<Communicator> group = world.split({all});
   if (world.rank() == 0) {
     group->set_timeout(0.2);
-    std::string missing;
-    for (int r = 1; r < world.size(); ++r) missing += (r > 1 ? ", " : "") + std::to_string(r);
     try {
       group->barrier();
       ADD_FAILURE() << "nobody else came, and the barrier let go";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::comm);
-      EXPECT_EQ(error.what(), str("barrier on rank 0 of ", world.size(), ": waited 0.2 s for rank ",
-                                  missing, ", which has stopped or makes other calls"));
+      const std::string what = error.what(),
+                        wanted = str("barrier on rank 0 of ", world.size(), ": waited 0.2 s for ");
+      EXPECT_EQ(what.rfind(wanted + "rank 1", 0), 0u) << what;
+      EXPECT_NE(what.find("they make different calls"), std::string::npos) << what;
     }
   }
   world.barrier();
@@ -161,9 +161,7 @@ TEST(Mpi, DisagreeingCallsFailOnEveryRank) {
     }
     ADD_FAILURE() << "calls that differ were let through";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what())
-                  .find("rank 1 of " + std::to_string(world.size()) +
-                        " calls barrier where rank 0 calls broadcast"),
+    EXPECT_NE(std::string(error.what()).find("rank 1 calls barrier where rank 0 calls broadcast"),
               std::string::npos)
         << error.what();
   }

@@ -144,7 +144,15 @@ TEST_F(OnnxHostile, NamesThatATerminalWouldActOn) {
   EXPECT_NE(g.find("x\\x1b[2J"), kNoValue) << all;
   for (const char acts : {'\x1b', '\x9b', '\x07', '\r'})
     EXPECT_EQ(all.find(acts), std::string::npos) << all;
+  b.graph()
+      .mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(0)
+      ->set_dim_value(3);
   b.node("No\x1b[2Jp", {"y\n\r"}, {"z"});
+  b.output("z", {3, 2});
   expect_refused(b, "No\\x1b[2Jp", ErrorKind::unsupported);
 }
 

@@ -210,8 +210,10 @@ TEST(MicroBatches, GradientsAreReducedOnceAStep) {
       const int64_t once = sent(file, 1, planner, with);
       EXPECT_GT(once, 100000);
       for (const int count : {2, 4, 8}) {
-        EXPECT_EQ(sent(file, count, planner, with), once + (count - 1) * kLabels)
-            << planner << " " << dtype << " " << count;
+        const int64_t labels = (count - 1) * kLabels,
+                      more = sent(file, count, planner, with) - once;
+        EXPECT_GE(more, labels) << planner << " " << dtype << " " << count;
+        EXPECT_LE(more, labels + kLabels) << "the loss may be sent by itself, too";
       }
     }
     // ZeRO-2 holds no whole gradients, so it scatters them as they come.

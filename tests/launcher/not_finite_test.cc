@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "models/onnx_writer.h"
+#include "onnx-ml.pb.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
@@ -151,6 +152,40 @@ TEST_F(NotFiniteRuns, OfAccumulatedGradients) {
   }
 }
 
+/// When the step is made again, state that forward() changes has been changed once: what it took in
+/// is named, not the state, which the first micro-batch reads already.
+TEST_F(NotFiniteRuns, NameWhatStateTookIn) {
+  OnnxWriter w("average", {});
+  w.input("x", 1, {"batch", "4"});
+  const std::string product = w.node("MatMul", {"x", w.filled("w", {4, 4}, 0.5)}, {}, "product");
+  const std::string sample =
+      w.node("ReduceMean", {product, w.ints({0})}, {{"keepdims", int64_t{0}}}, "sample");
+  const std::string kept = w.node("Mul", {w.buffer("average", {4}, 0), w.scalar(0.9)}, {}, "kept");
+  const std::string next = w.node("Add", {kept, sample}, {}, "next");
+  w.output(w.node("Sub", {product, next}, {}, "y"), 1, {"batch", "4"});
+  w.write(path_);
+  ::onnx::ModelProto file;
+  std::ifstream in(path_, std::ios::binary);
+  ASSERT_TRUE(file.ParseFromIstream(&in));
+  auto* entry = file.mutable_graph()->add_metadata_props();
+  entry->set_key("pkg.torch.export.ExportedProgram.graph_signature");
+  entry->set_value(
+      "# inputs\np_w: PARAMETER target='w'\nb_average: BUFFER target='average' persistent=True\n"
+      "x: USER_INPUT\n\n# outputs\nnext: BUFFER_MUTATION target='average'\ny: USER_OUTPUT\n");
+  std::ofstream(path_, std::ios::binary) << file.SerializeAsString();
+  std::vector<float> x(32 * 4, 0.1f), y(32 * 4, 1.0f);
+  TrainOptions train;
+  train.validation = 0;
+  train.steps = 4;
+  ModelOptions model = loss("mse");
+  model.accumulate = 4;
+  for (const std::string mesh : {"a=1", "a=2"}) {
+    x[16 * 4] = NAN;
+    train.data = data(x, y);
+    expect_ends(mesh, model, train, {"is input 'x': NaN in 1 of ", "look at the data"});
+  }
+}
+
 /// The loss is finite: sqrt(0) has no gradient.
 TEST_F(NotFiniteRuns, NameTheFirstValueOfTheBackwardPass) {
   OnnxWriter w("roots", {});
@@ -191,9 +226,9 @@ TEST_F(NotFiniteRuns, OfAValidation) {
   train.steps = 4;
   train.eval_every = 2;
   for (const std::string mesh : {"a=1", "a=2"}) {
-    expect_ends(mesh, loss("mse"), train,
-                {"step 2: validation: the loss of batch 2 of 2 is inf",
-                 "'power' (exp in the forward pass)"});
+    expect_ends(
+        mesh, loss("mse"), train,
+        {"step 2: validation: the loss of batch 2 of 2 is inf", "(exp in the forward pass)"});
     EXPECT_EQ(last_, 2);
   }
 }
@@ -253,19 +288,22 @@ TEST_F(NotFiniteRuns, InputsOfNothing) {
 
 /// It is noted once, and goes on.
 TEST_F(NotFiniteRuns, DivergenceIsNoted) {
-  write_exponential();
+  OnnxWriter w("linear", {});
+  w.input("x", 1, {"batch", "4"});
+  w.output(w.node("MatMul", {"x", w.filled("w", {4, 4}, 0.5)}, {}, "product"), 1, {"batch", "4"});
+  w.write(path_);
   TrainOptions train;
   train.data = data(std::vector<float>(64 * 4, 0.1f), std::vector<float>(64 * 4, 3.0f));
   train.validation = 0;
   train.steps = 8;
-  train.lr = 2;  // each step adds 0.8 to the exponents
+  train.lr = 150;  // three times what makes the differences nought in a step
   std::vector<std::string> notes;
   train.on_note = [&](const std::string& note) { notes.push_back(note); };
   World world = World::threads(2);
   ModelOptions options = loss("mse");
   options.optimizer = "sgd";
   options.momentum = 0;
-  options.clip = 1;
+  options.clip = 0;
   const Model model = load_model(world, path_, options);
   PlanRequest request;
   request.planner = "dp";
