@@ -50,7 +50,8 @@ run: build $(BUILD)/docs.txt
 	$(BUILD)/shardrun model gpt --preset tiny --seed $(SEED) -o $(BUILD)/gpt-tiny.onnx
 	$(TRAIN) --steps $(STEPS)
 	$(SAMPLE)
-	@printf '%s\n' "" "go on:  $(TRAIN) --steps $$((2 * $(STEPS))) --resume" 'sample: $(SAMPLE)'
+	@printf '%s\n' "" "go on:  $(TRAIN) --steps $$((2 * $(STEPS))) --resume" 'sample: $(SAMPLE)' \
+	  'export: $(BUILD)/shardrun export $(BUILD)/run -o $(BUILD)/gpt-tiny-trained.safetensors'
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
