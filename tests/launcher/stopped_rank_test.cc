@@ -30,7 +30,8 @@ class StoppedRanks : public testing::Test {
                   rank + " && kill -STOP $p && echo stopped $p\ndone\nwait $pid\nexit $?\n");
   }
 
-  /// One sentence, by a rank that lives, about the one that does not; `parts` say in which call.
+  /// A sentence by a rank that lives, mostly one, about the one that does not; `parts` say in which
+  /// call. Ranks whose time is up at once may speak before the first has ended them.
   void expect_named(const Outcome& run, int victim, const std::vector<std::string>& parts) {
     expect_named_at(
         "data=" + std::to_string(victim / 2) + ", model=" + std::to_string(victim % 2) + "; ", run,
@@ -40,17 +41,19 @@ class StoppedRanks : public testing::Test {
                        const std::vector<std::string>& parts) {
     EXPECT_NE(run.status, 0) << describe(run);
     EXPECT_NE(run.out.find("stopped "), std::string::npos) << "nobody to stop\n" << describe(run);
-    EXPECT_EQ(messages(run), 1) << describe(run);
-    const std::string text = message(run);
-    const size_t blamed = text.rfind("for rank " + std::to_string(victim) + " (" + place + "on ");
-    EXPECT_NE(blamed, std::string::npos) << text;
+    EXPECT_GE(messages(run), 1) << describe(run);
+    const std::string text = message(run),
+                      blame = "for rank " + std::to_string(victim) + " (" + place + "on ";
+    EXPECT_NE(text.rfind(blame), std::string::npos) << text;
     EXPECT_NE(text.find("which has stopped or makes other calls"), std::string::npos) << text;
     EXPECT_NE(text.find("waited 4 s for "), std::string::npos) << text;
     for (const std::string& part : parts)
       EXPECT_NE(text.find(part), std::string::npos) << "wanted " << part << "\n" << text;
     const Json report = Json::parse(at_.read("r.json"), nullptr, false);
     ASSERT_TRUE(report.is_object()) << describe(run);
-    EXPECT_EQ(report["failure"], text);
+    const std::string failure = report.value("failure", "");
+    EXPECT_NE(run.err.find(failure), std::string::npos) << failure << describe(run);
+    EXPECT_NE(failure.rfind(blame), std::string::npos) << failure;
     EXPECT_EQ(report["failure_kind"], "run");
     EXPECT_EQ(report.value("ranks", 4), 4);  // known with the plan
   }
@@ -70,8 +73,7 @@ constexpr char kGpt[] =
 
 TEST_F(StoppedRanks, AreNamedWhoeverNotices) {
   write_gpt();
-  for (const int victim : {3, 0})
-    expect_named(stopped(kGpt, victim), victim, {"step ", " bytes "});
+  for (const int victim : {3, 0}) expect_named(stopped(kGpt, victim), victim, {"step "});
 }
 
 /// In one group: the one whose time is up first asks the others before it speaks, and these wait
@@ -81,7 +83,7 @@ TEST_F(StoppedRanks, AreNamedWhereAllWaitTogether) {
   for (const int victim : {3, 0}) {
     const Outcome run =
         stopped("gpt.onnx --data text:text.txt --mesh data=4 --planner dp --batch 4", victim);
-    expect_named_at("", run, victim, {"step ", " bytes "});
+    expect_named_at("", run, victim, {"step "});
   }
 }
 
@@ -106,7 +108,7 @@ TEST_F(StoppedRanks, InHaloExchanges) {
       "wrn.onnx --batch 4 --mesh data=2,model=2 --shard "
       "'.*(Conv|Relu|Add|conv_data_grad)[_0-9]*=[-,data,model,-]'",
       3);
-  expect_named(run, 3, {"step ", " bytes "});
+  expect_named(run, 3, {"step "});
 }
 
 /// Rows of a graph that ranks name to each other.
@@ -122,7 +124,7 @@ TEST_F(StoppedRanks, InExchangesOfRows) {
 TEST_F(StoppedRanks, WithoutSharedMemory) {
   write_gpt();
   setenv("OMPI_MCA_osc", "^sm", 1);
-  expect_named(stopped(kGpt, 3), 3, {"step ", " bytes "});
+  expect_named(stopped(kGpt, 3), 3, {"step "});
   unsetenv("OMPI_MCA_osc");
 }
 
