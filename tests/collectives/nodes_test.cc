@@ -109,7 +109,10 @@ TEST_P(Nodes, DoWhatEveryCommunicatorDoes) {
   InSharedMemory shared(*world, int64_t{20} << 20);
   for (const Case& test : communicator_cases()) {
     SCOPED_TRACE(test.name);
-    if (test.name != "timeout_names_the_missing_rank") test.run(shared);
+    // Behind a call that was given up, the memory of a node's ranks is of no use.
+    const bool gives_up =
+        test.name == "timeout_names_the_missing_rank" || test.name.starts_with("absent_in_");
+    if (!gives_up) test.run(shared);
   }
 }
 
