@@ -107,7 +107,7 @@ class PeerCommunicator final : public Communicator {
     const int64_t element = size_of(dtype), own = counts[me()] * element,
                   all = sum_of(counts) * element;
     call(
-        "all_gather", send, own,
+        "all_gather", all, send, own,
         [&](const Peers& peers) {
           char* to = static_cast<char*>(recv);
           for (size_t r = 0; r < peers.size(); ++r) {
@@ -129,7 +129,7 @@ class PeerCommunicator final : public Communicator {
     check_reducible("reduce_scatter", dtype, *this);
     const int64_t element = size_of(dtype), all = sum_of(counts) * element;
     call(
-        "reduce_scatter", send, all,
+        "reduce_scatter", all, send, all,
         [&](const Peers& peers) {
           reduce_part(peers, offset_of(counts, rank()) * element, recv, counts[me()], dtype, op);
         },
@@ -148,7 +148,7 @@ class PeerCommunicator final : public Communicator {
     check_reducible("all_reduce", dtype, *this);
     const int64_t element = size_of(dtype), bytes = count * element;
     call(
-        "all_reduce", data, bytes,
+        "all_reduce", bytes, data, bytes,
         [&](const Peers& peers) {
           char* own = static_cast<char*>(data);
           const Range mine = chunk(count, size(), rank());
@@ -176,10 +176,12 @@ class PeerCommunicator final : public Communicator {
     const int64_t element = size_of(dtype);
     const int64_t sent = sum_of(send_counts) * element, received = sum_of(recv_counts) * element;
     std::vector<int64_t> all_counts(world_.size() * world_.size());
-    host_.all_gather(send_counts.data(), all_counts.data(),
-                     std::vector<int64_t>(world_.size(), size()), DType::i64);
+    named("all_to_all", sent, [&] {
+      host_.all_gather(send_counts.data(), all_counts.data(),
+                       std::vector<int64_t>(world_.size(), size()), DType::i64);
+    });
     call(
-        "all_to_all", send, sent,
+        "all_to_all", sent, send, sent,
         [&](const Peers& peers) {
           char* to = static_cast<char*>(recv);
           for (size_t r = 0; r < peers.size(); ++r) {
@@ -202,7 +204,7 @@ class PeerCommunicator final : public Communicator {
   void broadcast(void* data, int64_t bytes, int root) override {
     check_peer("broadcast", root, *this);
     call(
-        "broadcast", data, bytes,
+        "broadcast", bytes, data, bytes,
         [&](const Peers& peers) {
           if (rank() != root) device_.copy(data, peers[static_cast<size_t>(root)], bytes);
         },
@@ -304,11 +306,21 @@ class PeerCommunicator final : public Communicator {
     access_->reduce(terms, out, count, dtype, op);
   }
 
-  /// `direct` with each rank's buffer of the call, or, where one of them is out of reach,
-  /// `by_host`.
-  void call(std::string_view operation, const void* data, int64_t bytes,
-            const std::function<void(const Peers&)>& direct, const std::function<void()>& by_host) {
+  /// Errors of `f` say in which call they were met.
+  void named(std::string_view operation, int64_t bytes, const std::function<void()>& f) {
     try {
+      f();
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::comm) throw;
+      throw e.with_context(call_name(operation, *this, bytes));
+    }
+  }
+
+  /// `direct` with each rank's buffer of the call, or, where one of them is out of reach,
+  /// `by_host`. `named_bytes` are those that errors name.
+  void call(std::string_view operation, int64_t named_bytes, const void* data, int64_t bytes,
+            const std::function<void(const Peers&)>& direct, const std::function<void()>& by_host) {
+    named(operation, named_bytes, [&] {
       const Place mine = allocations_->find(data, bytes);
       std::vector<Place> places(world_.size());
       device_.synchronize();
@@ -322,10 +334,7 @@ class PeerCommunicator final : public Communicator {
         peers.push_back(allocations_->at(world_[r], places[r]));
       direct(peers);
       meet();
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::comm) throw;
-      throw e.with_context(call_name(operation, *this));
-    }
+    });
   }
 
   Communicator& host_;

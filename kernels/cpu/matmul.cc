@@ -1,7 +1,7 @@
 // matmul by oneDNN: the letters of the einsum fall into batch, m, n and k; where each group is one
 // strided dim in every operand, large products are packed in chunks (packed_product.h), and of
 // small ones and batches oneDNN reads the operands as they lie, else they are transposed into the
-// workspace first.
+// workspace first. A row by a matrix has a kernel of its own (row_product.h).
 #include <algorithm>
 
 #include "base/round_up.h"
@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/nonzeros.h"
 #include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/row_product.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/cpu/weight_blocks.h"
@@ -60,8 +61,9 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
 }
 
 struct Plan {
+  std::optional<RowProduct> row;                // or
   std::shared_ptr<const PackedProduct> packed;  // or
-  std::shared_ptr<const Gemm> gemm;         // both null: the result is empty, or zero because k is
+  std::shared_ptr<const Gemm> gemm;         // all null: the result is empty, or zero because k is
   bool swapped = false;                     // b is the left operand
   bool packed_before = false;               // b is read from the last operand, in blocks
   bool narrow_a = false, narrow_b = false;  // f32 beside bf16: rounded into the workspace first
@@ -70,14 +72,37 @@ struct Plan {
   int64_t bytes_narrow = 0;
 
   int64_t workspace_bytes() const {
+    if (row) return row->workspace_bytes();
     if (packed) return packed->workspace_bytes();
     return bytes_narrow + bytes_a + bytes_b + bytes_out + (gemm ? gemm->scratch_bytes() : 0);
   }
 };
 
+/// The product of a row and a matrix in f32, if it is one.
+std::optional<Plan> plan_row(const KernelCall& call) {
+  for (const auto& types : {call.in, call.out}) {
+    for (const TensorType& type : types) {
+      if (type.dtype != DType::f32 || element_count(type.shape) == 0) return std::nullopt;
+    }
+  }
+  const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
+  const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
+  const Einsum e = without_ones(whole, size);
+  for (bool swapped : {false, true}) {
+    Plan p;
+    p.row = RowProduct::make(swapped ? Einsum{e.b, e.a, e.out} : e, size);
+    p.swapped = swapped;
+    if (p.row) return p;
+  }
+  return std::nullopt;
+}
+
 /// `packed_before`: the second operand's blocks are there.
 std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& post,
                          bool packed_before, std::string* why) {
+  if (post.empty()) {
+    if (auto row = plan_row(call)) return row;
+  }
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   Plan p;
@@ -136,6 +161,11 @@ void run(const Plan& p, const KernelArgs& args, std::span<const void* const> ope
   const TensorView& out = args.out[0];
   const void *a = args.in[0].data, *b = (p.packed_before ? args.in.back() : args.in[1]).data;
   char* work = static_cast<char*>(args.workspace);
+  if (p.row) {
+    const auto *row = static_cast<const float*>(p.swapped ? b : a),
+               *matrix = static_cast<const float*>(p.swapped ? a : b);
+    return p.row->run(row, matrix, out.as<float>(), work);
+  }
   if (p.packed)
     return p.packed->run(p.swapped ? b : a, p.swapped ? a : b, out.data, work, operands);
   if (!p.gemm) {
@@ -191,15 +221,17 @@ std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, st
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
   Posted out;
   const auto lies = [&](const Shape& operand) { return lies_in_rows(operand, call.out[0].shape); };
-  if (const auto posts = gemm_posts(call, lies)) {
+  out.sums = {DType::f32, call.out[0].shape};
+  const KernelCall of_sums{node, own, std::span(&out.sums, 1)};
+  const auto posts = gemm_posts(call, lies);
+  if (posts && !plan_row(of_sums)) {
     const auto product = plan({node, own, call.out}, *posts, packed_before, why);
     if (product && (product->packed || product->gemm)) {
       out.product = *product;
       return out;
     }
   }
-  out.sums = {DType::f32, call.out[0].shape};
-  const auto product = plan({node, own, std::span(&out.sums, 1)}, {}, packed_before, why);
+  const auto product = plan(of_sums, {}, packed_before, why);
   if (!product) return std::nullopt;
   out.product = *product;
   out.epilogue = Epilogue::make(call, why);

@@ -84,16 +84,24 @@ class Analyst {
     line.to = planned.out.at(0);
     line.producer = maker(value);
     line.consumer = reader(step.out[0], index, value, line.reader);
-    for (size_t s = index + 1; s < program_.steps.size(); ++s) {
-      const auto node = nodes_.find(program_.steps[s].node.name);
-      if (program_.steps[s].phase != step.phase) break;
-      if (node == nodes_.end()) continue;
-      line.before = node->second;
-      break;
-    }
+    line.before = runs_before(index);
     out_.communication[line.kind] += line.seconds;
     out_.calls[line.kind] += line.runs;
     out_.collectives.push_back(std::move(line));
+  }
+
+  /// The Graph node in front of which a step runs, as PlannedCollective::before says.
+  NodeId runs_before(size_t index) const {
+    const Phase phase = program_.steps[index].phase;
+    for (size_t s = index + 1; s < program_.steps.size(); ++s) {
+      if (program_.steps[s].phase != phase) break;
+      const auto node = nodes_.find(program_.steps[s].node.name);
+      if (node != nodes_.end()) return node->second;
+    }
+    const std::vector<Node>& nodes = graph_.nodes();
+    const auto next = std::find_if(nodes.begin(), nodes.end(),
+                                   [&](const Node& node) { return node.phase > phase; });
+    return static_cast<NodeId>(next - nodes.begin());
   }
 
   std::string maker(ValueId id) const {

@@ -18,7 +18,8 @@ struct PlannedCollective {
       consumer;  // "matmul 'h.0.MatMul'", "parameter 'wte'", "the update of 'wte'"
   ValueId of = kNoValue;
   NodeId reader = -1;     // the Graph node that it is for; -1: none
-  NodeId before = -1;     // the Graph node in front of which it runs; -1: at a phase's end
+  NodeId before = -1;     // the Graph node in front of which it runs; at a phase's end, the first
+                          // of the next phase, or the number of nodes
   bool exchange = false;  // before or after a node that works in windows, blocks or named rows
   bool follows = false;   // such an exchange after its node, of what that made
   int64_t runs = 1;       // in a step

@@ -63,19 +63,21 @@ class Table {
       : graph_(graph),
         plan_(plan),
         analysis_(analysis),
-        collectives_(chained(analysis.collectives)),
+        in_front_of_(graph.nodes().size() + 1),
         layers_of_(layers_of(graph)),
-        subjects_(subjects_of(graph)) {}
+        subjects_(subjects_of(graph)) {
+    for (PlannedCollective& c : chained(analysis.collectives))
+      in_front_of_[static_cast<size_t>(c.before)].push_back(std::move(c));
+  }
 
   std::vector<Layer> layers() {
     add_parameters();
-    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-      const bool phase_begins = n > 0 && graph_.nodes()[n].phase != graph_.nodes()[n - 1].phase;
-      if (phase_begins) add_collectives(-1, static_cast<NodeId>(n) - 1);
-      add_collectives(static_cast<NodeId>(n), static_cast<NodeId>(n));
-      add_node(static_cast<NodeId>(n));
+    const auto nodes = static_cast<NodeId>(graph_.nodes().size());
+    for (NodeId n = 0; n < nodes; ++n) {
+      add_collectives(n, n);
+      add_node(n);
     }
-    add_collectives(-1, static_cast<NodeId>(graph_.nodes().size()) - 1);
+    add_collectives(nodes, nodes - 1);
     for (Layer& layer : layers_) gather_updates(layer);
     return std::move(layers_);
   }
@@ -136,14 +138,12 @@ class Table {
     l.compute += seconds;
   }
 
-  /// Those in front of a node (-1: at a phase's end).
-  /// They stand with the node that they are for; those for nobody with their maker, or with
-  /// `last`.
-  void add_collectives(NodeId before, NodeId last) {
-    for (; next_ < collectives_.size() && collectives_[next_].before == before; ++next_) {
-      const PlannedCollective& c = collectives_[next_];
+  /// Those in front of a node, of which a Program may run another first. They stand with the node
+  /// that they are for; those for nobody with their maker, or with `other`.
+  void add_collectives(NodeId before, NodeId other) {
+    for (const PlannedCollective& c : in_front_of_[static_cast<size_t>(before)]) {
       const NodeId maker = graph_.value(c.of).producer;
-      const NodeId with = c.reader >= 0 && !c.follows ? c.reader : maker >= 0 ? maker : last;
+      const NodeId with = c.reader >= 0 && !c.follows ? c.reader : maker >= 0 ? maker : other;
       const std::string& name = layers_of_[static_cast<size_t>(with)];
       Layer& l = layer(name);
       add(l, {section_of(with), "> " + c.kind + " " + value_title(c.of, name),
@@ -195,10 +195,9 @@ class Table {
   const Graph& graph_;
   const Plan& plan_;
   const PlanAnalysis& analysis_;
-  const std::vector<PlannedCollective> collectives_;
+  std::vector<std::vector<PlannedCollective>> in_front_of_;  // by node, and at the end
   const std::vector<std::string> layers_of_, subjects_;
   std::vector<Layer> layers_;
-  size_t next_ = 0;
 };
 
 std::string row_text(const Row& row, const char* mark) {

@@ -232,7 +232,7 @@ std::string Trainer::save(const std::string& folder) {
 
 void Trainer::resume(const std::string& from) {
   TrainOptions options;
-  options.resume = from;
+  options.resume.emplace(from);
   const std::string path = decide_on_rank0(impl_->world, [&] {
     SR_REQUIRE(!from.empty(), invalid_input, "resume: names no checkpoint");
     return find_resumed(impl_->model, options);

@@ -76,6 +76,29 @@ std::array<char, 24> teller(int rank, std::string_view sentence) {
   return name;
 }
 
+using Speaks = std::function<bool(const std::string& sentence)>;
+
+/// Prints the sentence of `error`, if this rank is the one that speaks.
+void say(const std::exception& error, int rank, const Speaks& speaks) noexcept {
+  const char* shown = error.what();
+  std::string sentence;
+  try {
+    sentence = printable(shown);
+    if (rank > 0) sentence = teller(rank, sentence).data() + sentence;
+    shown = sentence.c_str();
+  } catch (const std::bad_alloc&) {  // as it is, then
+  }
+  std::string wrong;
+  try {
+    if (speaks && !speaks(sentence)) return;
+  } catch (const std::exception& e) {
+    wrong = e.what();
+  }
+  std::fprintf(stderr, "shardrun: %s\n", shown);
+  if (!wrong.empty()) std::fprintf(stderr, "shardrun: %s\n", wrong.c_str());
+  std::fflush(stderr);
+}
+
 void check_threads(int threads) {
   if (threads < 1)
     throw Failure(Failure::Kind::call,
@@ -143,7 +166,7 @@ int World::size() const { return impl_->size(); }
 bool World::leader() const { return !impl_->mpi || impl_->mpi->rank() == 0; }
 
 int World::fail(const std::exception& error,
-                const std::function<void(const std::string& sentence)>& said) noexcept {
+                const std::function<bool(const std::string& sentence)>& speaks) noexcept {
   const auto* failure = dynamic_cast<const Failure*>(&error);
   const Failure::Kind kind = kind_of(error);
   const bool peer = kind == Failure::Kind::peer;
@@ -155,22 +178,7 @@ int World::fail(const std::exception& error,
   // turn.
   if (!everywhere && rank > 0)
     linger(*impl_, peer ? kPeerPatience : 0.7 + 0.3 * std::min(rank, 8));
-  if (!(everywhere && rank != 0) && !peer) {
-    std::string shown;
-    try {
-      shown = printable(error.what());
-      if (rank > 0) shown = teller(rank, shown).data() + shown;
-      std::fprintf(stderr, "shardrun: %s\n", shown.c_str());
-    } catch (const std::bad_alloc&) {
-      std::fprintf(stderr, "shardrun: %s\n", error.what());
-    }
-    std::fflush(stderr);
-    try {
-      if (said) said(shown);
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "shardrun: %s\n", e.what());
-    }
-  }
+  if (!(everywhere && rank != 0) && !peer) say(error, rank, speaks);
   if (!everywhere && impl_->mpi && impl_->mpi->size() > 1) {
     if (peer && rank == 0) linger(*impl_, kPeerPatience);
     impl_->mpi->abort();

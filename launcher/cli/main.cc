@@ -167,8 +167,9 @@ int run_train(World& world, Arguments& args) {
     return report.checkpoints_failed > 0 ? not_all_written(world, report) : status;
   } catch (const std::exception& e) {
     return world.fail(e, [&](const std::string& sentence) {
-      mark_failed();
+      if (!first_to_fail()) return false;
       told.fail(e, sentence);
+      return true;
     });
   }
 }
@@ -544,7 +545,7 @@ int run(int argc, char** argv) {
       if (calibrate_command->parsed()) run_calibrate(world, measure);
       return 0;
     } catch (const std::exception& e) {
-      return world.fail(e, [](const std::string&) { mark_failed(); });
+      return world.fail(e, [](const std::string&) { return first_to_fail(); });
     }
   } catch (const std::exception& e) {
     std::fprintf(stderr, "shardrun: %s\n", e.what());

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -178,8 +179,13 @@ std::string failure_mark() {
 
 }  // namespace
 
-void mark_failed() {
-  if (const std::string mark = failure_mark(); !mark.empty()) std::ofstream(mark) << '\n';
+bool first_to_fail() {
+  const std::string mark = failure_mark();
+  if (mark.empty()) return true;
+  const int fd = ::open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return errno != EEXIST;
+  ::close(fd);
+  return true;
 }
 
 bool another_has_failed() {

@@ -109,7 +109,7 @@ class SampleSource : public DataSource {
         static_cast<int64_t>(options.validation_fraction * static_cast<double>(rest));
     if (options.validation_fraction > 0 && validation == 0 && rest > 1) validation = 1;
     const int64_t training = rest - validation;
-    SR_REQUIRE(training >= std::min(batch, rest / 2), invalid_input, "--data ", data.spec,
+    SR_REQUIRE(training >= std::min(batch, rest / 4), invalid_input, "--data ", data.spec,
                ": --validation leaves ", training, " of ", rest,
                " samples to train on, fewer than a batch of ", batch, "; lower it");
     return {rest - validation, validation, data.test};

@@ -86,10 +86,10 @@ class World {
   /// Prints the sentence of `error` once (to stderr, with the rank if it is not rank 0), ends all
   /// ranks, and returns the exit status: 2 for a wrong call, else 1. Under MPI with other ranks
   /// still running it does not return.
-  /// The rank that prints calls `said`, if there is one, with what it prints, before it ends
-  /// others.
+  /// A rank that is about to print calls `speaks`, if there is one, with the sentence, and prints
+  /// only where that returns true: ranks whose time is up at once agree so on one who speaks.
   int fail(const std::exception& error,
-           const std::function<void(const std::string& sentence)>& said = nullptr) noexcept;
+           const std::function<bool(const std::string& sentence)>& speaks = {}) noexcept;
   /// Ends the process with `status` when all ranks have come here, and leaves MPI as it is: after a
   /// signal to mpirun, Open MPI lets ranks live for a second, and MPI_Finalize would wait for two.
   [[noreturn]] void leave(int status) noexcept;
