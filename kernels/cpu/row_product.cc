@@ -8,12 +8,12 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kLeast = 1 << 14;     // elements of b
-constexpr int64_t kLanes = 16;          // partial sums of a dot product
-constexpr int64_t kRowsOfPart = 64;     // rows of b that are summed by themselves, at least
-constexpr int64_t kMostParts = 16;      // of b, whose sums are added in the end
-constexpr int64_t kTogether = 4;        // streams of a thread
-constexpr int64_t kGrain = 1 << 13;     // elements for one thread to be worth waking
+constexpr int64_t kLeast = 1 << 14;  // elements of b
+constexpr int64_t kLanes = 16;       // partial sums of a dot product
+constexpr int64_t kRowsOfPart = 64;  // rows of b that are summed by themselves, at least
+constexpr int64_t kMostParts = 16;   // of b, whose sums are added in the end
+constexpr int64_t kTogether = 4;     // streams of a thread
+constexpr int64_t kGrain = 1 << 13;  // elements for one thread to be worth waking
 
 }  // namespace
 
@@ -73,7 +73,8 @@ void RowProduct::add_rows(const float* a, const float* b, float* c, int64_t begi
     const float *b0 = b + k * row_, *b1 = b0 + row_, *b2 = b1 + row_, *b3 = b2 + row_;
     const float a0 = a[k], a1 = a[k + 1], a2 = a[k + 2], a3 = a[k + 3];
 #pragma omp simd
-    for (int64_t n = 0; n < n_; ++n) c[n] = c[n] + a0 * b0[n] + a1 * b1[n] + a2 * b2[n] + a3 * b3[n];
+    for (int64_t n = 0; n < n_; ++n)
+      c[n] = c[n] + a0 * b0[n] + a1 * b1[n] + a2 * b2[n] + a3 * b3[n];
   }
   for (; k < end; ++k) {
 #pragma omp simd
@@ -81,8 +82,8 @@ void RowProduct::add_rows(const float* a, const float* b, float* c, int64_t begi
   }
 }
 
-/// c[n] = a · b[:, n] for n in [begin, end): sums of every sixteenth term, then these from the first
-/// on.
+/// c[n] = a · b[:, n] for n in [begin, end): sums of every sixteenth term, then these from the
+/// first on.
 void RowProduct::dots(const float* a, const float* b, float* c, int64_t begin, int64_t end) const {
   const auto dot = [&](int64_t n, auto together) {
     constexpr int64_t kColumns = decltype(together)::value;

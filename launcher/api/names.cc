@@ -42,8 +42,8 @@ std::string folded(const std::string& name) {
 
 std::string layer_in(std::string name) {
   if (!name.empty() && name[0] == '%') name.erase(0, 1);
-  for (const char* prefix :
-       {kAgain.c_str(), "update/", "grad/", "adam_m/", "adam_v/", "momentum/", "%"}) {
+  for (const char* prefix : {kAgain.c_str(), "update/", "grad/", "accumulated/", "adam_m/",
+                             "adam_v/", "momentum/", "%"}) {
     if (name.rfind(prefix, 0) == 0) name.erase(0, std::string(prefix).size());
   }
   size_t begin = 0;

@@ -176,8 +176,7 @@ int World::fail(const std::exception& error,
   const bool everywhere = failure && failure->everywhere();
   // Where several ranks met the same at once, the lowest speaks, and ends the others before their
   // turn.
-  if (!everywhere && rank > 0)
-    linger(*impl_, peer ? kPeerPatience : 0.7 + 0.3 * std::min(rank, 8));
+  if (!everywhere && rank > 0) linger(*impl_, peer ? kPeerPatience : 0.7 + 0.3 * std::min(rank, 8));
   if (!(everywhere && rank != 0) && !peer) say(error, rank, speaks);
   if (!everywhere && impl_->mpi && impl_->mpi->size() > 1) {
     if (peer && rank == 0) linger(*impl_, kPeerPatience);

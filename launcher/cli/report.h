@@ -39,8 +39,8 @@ bool is_first_process();
 /// Of the processes that mpirun started on this machine, has one ended, or said why it failed? Then
 /// mpirun ends the rest.
 bool another_has_failed();
-/// Of these processes, is this the first to say why it failed? True for one of them alone; true also
-/// where there is no place for a mark.
+/// Of these processes, is this the first to say why it failed? True for one of them alone; true
+/// also where there is no place for a mark.
 bool first_to_fail();
 
 }  // namespace shardrun::cli

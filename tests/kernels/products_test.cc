@@ -102,27 +102,26 @@ TEST(CpuKernels, ProductsOfFewNonzeros) {
   EXPECT_EQ(refuse("ij,jk->ik", {300, 300}, {300, 7}, DType::bf16), cpu::multiplies_bf16());
 }
 
-// A row by a matrix, whichever operand is the row and however the matrix lies: as the reference, and
-// the same bits with any number of threads and of any columns alone.
+// A row by a matrix, whichever operand is the row and however the matrix lies: as the reference,
+// and the same bits with any number of threads and of any columns alone.
 TEST(CpuKernels, ProductsOfARow) {
   std::mt19937_64 rng(kSeed + 7);
   struct Product {
     const char* equation;
     Shape a, b;
   };
-  for (const Product& p : {Product{"ij,jk->ik", {1, 77}, {77, 301}},
-                           Product{"abj,jk->abk", {1, 1, 1030}, {1030, 96}},
-                           Product{"ij,kj->ik", {1, 777}, {301, 777}},
-                           Product{"ij,jk->ik", {301, 77}, {77, 1}},
-                           Product{"ji,jk->ik", {333, 130}, {333, 1}}}) {
+  for (const Product& p :
+       {Product{"ij,jk->ik", {1, 77}, {77, 301}}, Product{"abj,jk->abk", {1, 1, 1030}, {1030, 96}},
+        Product{"ij,kj->ik", {1, 777}, {301, 777}}, Product{"ij,jk->ik", {301, 77}, {77, 1}},
+        Product{"ji,jk->ik", {333, 130}, {333, 1}}}) {
     Case c{make("matmul", {{"equation", std::string(p.equation)}}),
            {{DType::f32, p.a}, {DType::f32, p.b}},
            {}};
     c.out = infer_types(c.node, c.in);
     SCOPED_TRACE(describe(c));
-    const auto impl = std::find_if(cpu_kernels().begin(), cpu_kernels().end(), [](const auto& each) {
-      return each.op == "matmul" && each.name == "cpu:onednn";
-    });
+    const auto impl = std::find_if(
+        cpu_kernels().begin(), cpu_kernels().end(),
+        [](const auto& each) { return each.op == "matmul" && each.name == "cpu:onednn"; });
     ASSERT_NE(impl, cpu_kernels().end());
     const std::vector<Tensor> in = random_operands(c, rng);
     const Tensor got = run_impl(*impl, c, in)[0];
