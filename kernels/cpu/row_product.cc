@@ -8,7 +8,6 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kLeast = 1 << 14;  // elements of b
 constexpr int64_t kLanes = 16;       // partial sums of a dot product
 constexpr int64_t kRowsOfPart = 64;  // rows of b that are summed by themselves, at least
 constexpr int64_t kMostParts = 16;   // of b, whose sums are added in the end
@@ -25,8 +24,7 @@ std::optional<RowProduct> RowProduct::make(const Einsum& e, const LetterSizes& s
   const auto sb = strides_of(e.b, size);
   const auto ak = merge_letters(k, strides_of(e.a, size), size), bk = merge_letters(k, sb, size),
              bn = merge_letters(n, sb, size);
-  if (!ak || !bk || !bn || (bk->stride != 1 && bn->stride != 1) || ak->stride != 1 ||
-      bk->size * bn->size < kLeast)
+  if (!ak || !bk || !bn || (bk->stride != 1 && bn->stride != 1) || ak->stride != 1)
     return std::nullopt;
   RowProduct out;
   out.n_ = bn->size, out.k_ = bk->size;
@@ -52,9 +50,11 @@ void RowProduct::run(const float* a, const float* b, float* c, void* workspace) 
   const int64_t all = parts();
   auto* const others = static_cast<float*>(workspace);
   const auto sums = [&](int64_t part) { return part == 0 ? c : others + (part - 1) * n_; };
-  parallel_ranges(all, 1, [&](int64_t begin, int64_t end) {
+  const int64_t worth = std::max<int64_t>(1, all * kGrain / (n_ * k_));
+  parallel_ranges(all, worth, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) add_rows(a, b, sums(p), k_ * p / all, k_ * (p + 1) / all);
   });
+  if (all == 1) return;
   parallel_ranges(n_, kGrain / kMostParts, [&](int64_t begin, int64_t end) {
     for (int64_t p = 1; p < all; ++p) {
       const float* part = sums(p);

@@ -14,7 +14,7 @@ namespace shardrun::cpu {
 class RowProduct {
  public:
   /// `e` without letters of size 1. nullopt: it is no row by a matrix whose rows or columns are
-  /// dense, or one too small to matter.
+  /// dense. How many columns there are does not matter: ranks that hold fewer do the same.
   static std::optional<RowProduct> make(const Einsum& e, const LetterSizes& size);
   int64_t workspace_bytes() const;
   void run(const float* a, const float* b, float* c, void* workspace) const;
