@@ -108,8 +108,7 @@ struct NormaliseGrad {
   template <int N, class F>
   SR_HOST_DEVICE void run(int64_t at, int64_t n, const F& channel) const {
     float d[N], v[N];
-    read_some(dy + at, n, d);
-    read_some(x + at, n, v);
+    read_some_of_both(dy + at, x + at, n, d, v);
     for (int k = 0; k < N; ++k) {
       const Tilted& of = channel(k);
       const float g = !relu || of.line(v[k]) > 0 ? d[k] : 0.0f;
@@ -198,8 +197,7 @@ struct GradSums {
   SR_HOST_DEVICE void add(int64_t at, int64_t n, const F& channel, double (&sum)[N],
                           double (&other)[N]) const {
     float d[N], v[N];
-    read_some(dy + at, n, d);
-    read_some(x + at, n, v);
+    read_some_of_both(dy + at, x + at, n, d, v);
     for (int k = 0; k < N; ++k) {
       const Channel& of = channel(k);
       const auto g = static_cast<double>(!relu || of(v[k]) > 0 ? d[k] : 0.0f);

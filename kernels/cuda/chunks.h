@@ -8,12 +8,12 @@
 namespace shardrun::cuda {
 
 /// How [rows, cols] falls into chunks: 8192 rows of which `groups` = 96 threads do one together are
-/// 630 chunks of 13, and one of 2.
+/// 1024 chunks of 8.
 struct Chunks {
   int64_t rows, each, count;
 
   static Chunks of(int64_t rows, int64_t groups) {
-    constexpr int64_t kThreads = 1 << 16, kLeastRows = 8;  // that keep a GPU busy; worth a sum
+    constexpr int64_t kThreads = 1 << 17, kLeastRows = 8;  // that keep a GPU busy; worth a sum
     const int64_t wanted = std::max<int64_t>(kThreads / std::max<int64_t>(groups, 1), 1);
     const int64_t each = std::max((rows + wanted - 1) / wanted, kLeastRows);
     return {rows, each, (rows + each - 1) / each};

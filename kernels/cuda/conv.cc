@@ -11,38 +11,46 @@
 namespace shardrun::cuda {
 namespace {
 
-void clear(const TensorView& to, cudaStream_t stream) {
-  if (to.count() == 0) return;
-  check(cudaMemsetAsync(to.data, 0, static_cast<size_t>(byte_size(to.type)), stream), "cudaMemset");
+void clear(void* to, int64_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream), "cudaMemset");
   launched(stream);
 }
 
 class Convolution {
  public:
-  explicit Convolution(const ConvPlan& plan) : plan_(plan) {
-    graph_ = make_cudnn_graph(plan.convolution);
-  }
+  explicit Convolution(const ConvPlan& plan)
+      : plan_(plan), graph_(make_cudnn_graph(plan.convolution)) {}
 
   void run(const KernelArgs& args) {
     const auto stream = static_cast<cudaStream_t>(args.stream);
-    prepare();
+    std::string why;
+    SR_REQUIRE(graph_->prepare(&why), device, "cuDNN has no ", plan_.convolution.key(), ": ", why);
     using Pass = CudnnConvolution::Pass;
     const Pass pass = plan_.convolution.pass;
     const DType dtype = plan_.convolution.dtype;
     char* work = static_cast<char*>(args.workspace);
     char* weights = work;
     char* narrow = weights + plan_.weights_bytes;
-    void* rest = narrow + plan_.narrow_bytes;
+    char* copy = narrow + plan_.narrow_bytes;
+    void* rest = copy + plan_.image_bytes;
     const auto at = [&](const TensorView& tensor, int64_t element) -> void* {
       return static_cast<char*>(tensor.data) + element * size_of(dtype);
+    };
+    // Of x, or of a part of it.
+    const auto copied = [&](void* x) -> void* {
+      if (!plan_.copy_image) return x;
+      if (plan_.clears_copy) clear(copy, plan_.image_bytes, stream);
+      launch_copy_box(stream, x, copy, *plan_.copy_image, size_of(dtype));
+      return copy;
     };
     const TensorView& out = args.out[0];
     if (pass == Pass::weights) {
       void* made = plan_.move_weights ? weights : out.data;
-      void* const tensors[] = {at(args.in[0], plan_.image_offset), args.in[1].data,
-                               widens_ ? narrow : made};
+      const bool narrows = plan_.narrow_bytes > 0;
+      void* const tensors[] = {copied(args.in[0].data), args.in[1].data, narrows ? narrow : made};
       graph_->run(tensors, rest, args.stream);
-      if (widens_) launch_widen(stream, narrow, static_cast<float*>(made), out.count());
+      if (narrows) launch_widen(stream, narrow, static_cast<float*>(made), out.count());
       if (plan_.move_weights)
         launch_copy_box(stream, weights, out.data, *plan_.move_weights, size_of(out.type.dtype));
       return;
@@ -53,32 +61,24 @@ class Convolution {
       kernel = weights;
     }
     const bool forward = pass == Pass::forward;
-    if (plan_.clears_image) clear(out, stream);
+    if (plan_.clears_image) clear(out.data, byte_size(out.type), stream);
     for (int64_t part = 0; part < plan_.parts; ++part) {
-      void* const x = at(forward ? args.in[0] : out, plan_.image_offset + part * plan_.part_x);
+      void* const x = at(forward ? args.in[0] : out, part * plan_.part_x);
       void* const y = at(forward ? out : args.in[0], part * plan_.part_y);
-      void* const tensors[] = {forward ? x : y, kernel, forward ? y : x};
+      if (forward) {
+        void* const tensors[] = {copied(x), kernel, y};
+        graph_->run(tensors, rest, args.stream);
+        continue;
+      }
+      void* const tensors[] = {y, kernel, plan_.copy_image ? copy : x};
       graph_->run(tensors, rest, args.stream);
+      if (plan_.copy_image) launch_copy_box(stream, copy, x, *plan_.copy_image, size_of(dtype));
     }
   }
 
  private:
-  void prepare() {
-    std::string why;
-    if (graph_->prepare(&why)) return;
-    if (plan_.narrow_bytes > 0 && !widens_) {
-      CudnnConvolution narrow = plan_.convolution;
-      narrow.weights_dtype = narrow.dtype;
-      graph_ = make_cudnn_graph(narrow);
-      widens_ = true;
-      if (graph_->prepare(&why)) return;
-    }
-    fail(ErrorKind::device, "cuDNN has no ", plan_.convolution.key(), ": ", why);
-  }
-
   ConvPlan plan_;
   std::unique_ptr<CudnnGraph> graph_;
-  bool widens_ = false;
 };
 
 Refusal refuses(const KernelCall& call) {
@@ -99,7 +99,8 @@ PreparedKernel prepare(const KernelCall& call) {
              "' was refused: ", why);
   if (plan->zero) {
     const auto zero = [](const KernelArgs& args) {
-      clear(args.out[0], static_cast<cudaStream_t>(args.stream));
+      const TensorView& out = args.out[0];
+      clear(out.data, byte_size(out.type), static_cast<cudaStream_t>(args.stream));
     };
     return {zero, 0, "cuda:cudnn"};
   }

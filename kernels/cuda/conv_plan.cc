@@ -26,12 +26,22 @@ Shape dims_of(int64_t outer, int64_t channels, const Shape& sizes) {
   return dims;
 }
 
+int64_t round256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/// Does one padding on both sides, `low`, give windows their places and their number?
+bool has_one_padding(const Window& w, int64_t size, int64_t count) {
+  Window same = w;
+  same.high = w.low;
+  return w.low >= 0 && same.count(size) == count;
+}
+
 /// Cuts the batch until no tensor of a part has more elements than that, and parts begin on 16
 /// bytes. False, with the reason, if it cannot be: gradients of weights would have to be added up.
 bool cut_batch(ConvPlan& plan, int64_t most_elements, std::string* why) {
   CudnnConvolution& c = plan.convolution;
   const int64_t x = c.x_strides[0], y = c.y_strides[0], batch = c.x[0];
-  const int64_t image = std::max(x, y), w = element_count(c.w), element = size_of(c.dtype);
+  const int64_t copy = element_count(c.x) / batch;  // at least x's, or a part of it
+  const int64_t image = std::max({x, copy, y}), w = element_count(c.w), element = size_of(c.dtype);
   const auto fits = [&](int64_t parts) {
     const int64_t images = batch / parts;
     return batch % parts == 0 && images <= most_elements / image &&
@@ -71,53 +81,79 @@ std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string
   c.pass = s.pass == Pass::forward ? CudnnConvolution::Pass::forward
            : s.pass == Pass::data  ? CudnnConvolution::Pass::data
                                    : CudnnConvolution::Pass::weights;
-  c.dtype = s.dtype, c.weights_dtype = s.weights_dtype;
+  c.dtype = s.dtype;
   c.tf32 = tf32 && s.dtype == DType::f32;
   c.strides = s.strides, c.dilations = s.dilations;
   c.x_strides = strides_of(s.groups * s.in_channels, s.in, s.channels_last);
   c.y_strides = strides_of(s.groups * s.out_channels, s.out, s.channels_last);
+  const int64_t channels = s.groups * s.in_channels;
   Shape in = s.in;
+  Box read;  // rows of the image that windows read
+  std::vector<int64_t> from(s.in.size()), to(s.in.size());
+  bool copied = false;
   for (size_t d = 0; d < s.in.size(); ++d) {
     const Window window{s.kernel[d], s.strides[d], s.dilations[d], s.low[d], 0};
-    const int64_t high = window.high_for(s.in[d], s.out[d]);
-    int64_t before = std::max<int64_t>(0, -s.low[d]), behind = 0;
-    // Rows at the end that are too few for a window cuDNN leaves out itself.
-    if (high < 0 &&
-        Window{s.kernel[d], s.strides[d], s.dilations[d], s.low[d], 0}.count(s.in[d]) != s.out[d])
-      behind = -high;
-    c.low.push_back(s.low[d] + before);
-    c.high.push_back(std::max<int64_t>(0, high));
-    in[d] -= before + behind;
-    if (in[d] < 1) {
+    read.push_back({0, s.in[d]});
+    if (has_one_padding(window, s.in[d], s.out[d])) {
+      c.low.push_back(s.low[d]);
+      c.high.push_back(std::max<int64_t>(0, window.high_for(s.in[d], s.out[d])));
+      continue;
+    }
+    copied = true;
+    c.low.push_back(0), c.high.push_back(0);
+    in[d] = (s.out[d] - 1) * s.strides[d] + window.span();
+    const int64_t begin = std::max<int64_t>(0, -s.low[d]),
+                  end = std::min(s.in[d], in[d] - s.low[d]);
+    if (begin >= end) {
       *why = "reads no row of the image";
       return std::nullopt;
     }
-    plan.image_offset += before * c.x_strides[d + 2];
-    plan.clears_image = plan.clears_image || (s.pass == Pass::data && before + behind > 0);
+    read[d] = {begin, end - begin};
+    from[d] = read[d].begin, to[d] = read[d].begin + s.low[d];
   }
-  if (plan.image_offset * size_of(s.dtype) % 16 != 0) {
-    *why = "the rows that are read do not begin on 16 bytes";
-    return std::nullopt;
-  }
-  c.x = dims_of(s.batch, s.groups * s.in_channels, in);
+  c.x = dims_of(s.batch, channels, in);
   c.y = dims_of(s.batch, s.groups * s.out_channels, s.out);
   c.w = dims_of(s.groups * s.out_channels, s.in_channels, s.kernel);
   c.w_strides = strides_of(s.in_channels, s.kernel, s.channels_last);
   if (!cut_batch(plan, most_elements, why)) return std::nullopt;
-  const auto round256 = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const int64_t rows = c.w[0], channels = s.in_channels, offsets = element_count(s.kernel);
-  if (s.channels_last && offsets > 1 && channels > 1) {
-    const bool back = s.pass == Pass::weights;  // [O, …, C] to [O, C, …]
-    const int64_t middle = back ? channels : offsets, inner = back ? offsets : channels;
+  if (copied) {
+    const Shape whole = c.x_strides;
+    c.x_strides = strides_of(channels, in, s.channels_last);
     BoxLoops loops;
-    loops.add(rows, channels * offsets, channels * offsets);
+    const auto add = [&](int64_t count, size_t dim) {
+      const int64_t image = whole[dim], copy = c.x_strides[dim];
+      s.pass == Pass::data ? loops.add(count, copy, image) : loops.add(count, image, copy);
+    };
+    add(c.x[0], 0);
+    if (!s.channels_last) add(channels, 1);
+    int64_t image_at = 0, copy_at = 0;
+    for (size_t d = 0; d < read.size(); ++d) {
+      add(read[d].size, d + 2);
+      image_at += from[d] * whole[d + 2], copy_at += to[d] * c.x_strides[d + 2];
+      plan.clears_copy = plan.clears_copy || read[d].size < in[d];
+      plan.clears_image = plan.clears_image || read[d].size < s.in[d];
+    }
+    if (s.channels_last) add(channels, 1);
+    loops.from_offset = s.pass == Pass::data ? copy_at : image_at;
+    loops.to_offset = s.pass == Pass::data ? image_at : copy_at;
+    plan.copy_image = loops;
+    plan.clears_copy = plan.clears_copy && s.pass != Pass::data;
+    plan.clears_image = plan.clears_image && s.pass == Pass::data;
+    plan.image_bytes = round256(element_count(c.x) * size_of(s.dtype));
+  }
+  const int64_t rows = c.w[0], offsets = element_count(s.kernel);
+  if (s.channels_last && offsets > 1 && s.in_channels > 1) {
+    const bool back = s.pass == Pass::weights;  // [O, …, C] to [O, C, …]
+    const int64_t middle = back ? s.in_channels : offsets, inner = back ? offsets : s.in_channels;
+    BoxLoops loops;
+    loops.add(rows, s.in_channels * offsets, s.in_channels * offsets);
     loops.add(middle, 1, inner);
     loops.add(inner, middle, 1);
     plan.move_weights = loops;
     plan.weights_bytes = round256(loops.count * size_of(s.weights_dtype));
   }
   if (s.weights_dtype != s.dtype)
-    plan.narrow_bytes = round256(rows * channels * offsets * size_of(s.dtype));
+    plan.narrow_bytes = round256(rows * s.in_channels * offsets * size_of(s.dtype));
   return plan;
 }
 

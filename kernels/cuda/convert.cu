@@ -31,8 +31,12 @@ void launch_widen(cudaStream_t stream, const void* from_bf16, float* to, int64_t
            Convert<Bf16, float>{static_cast<const Bf16*>(from_bf16), to, count}, "widen");
 }
 
-void launch_even_lines(cudaStream_t stream, const EvenLines& body, int64_t lines) {
-  for_each(stream, lines * body.groups, body, "even_lines");
+void launch_even_lines(cudaStream_t stream, const EvenLines& body, int64_t count) {
+  for_each(stream, count, body, "even_lines");
+}
+
+void launch_dense_lines(cudaStream_t stream, const DenseLines& body) {
+  for_each(stream, (body.count + 7) / 8, body, "dense_lines");
 }
 
 }  // namespace shardrun::cuda

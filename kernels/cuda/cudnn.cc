@@ -208,10 +208,10 @@ const char* name_of(CudnnConvolution::Pass pass) {
 }  // namespace
 
 std::string CudnnConvolution::key() const {
-  return str(name_of(pass), " ", dtype, "->", weights_dtype, tf32 ? " tf32" : "", " x ",
-             to_string(x), to_string(x_strides), " w ", to_string(w), to_string(w_strides), " y ",
-             to_string(y), to_string(y_strides), " pads ", to_string(low), to_string(high),
-             " strides ", to_string(strides), " dilations ", to_string(dilations));
+  return str(name_of(pass), " ", dtype, tf32 ? " tf32" : "", " x ", to_string(x),
+             to_string(x_strides), " w ", to_string(w), to_string(w_strides), " y ", to_string(y),
+             to_string(y_strides), " pads ", to_string(low), to_string(high), " strides ",
+             to_string(strides), " dilations ", to_string(dilations));
 }
 
 std::string CudnnPool::key() const {
@@ -277,7 +277,7 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
       case CudnnConvolution::Pass::weights: {
         const Tensor x = in(0, c.x, c.x_strides), dy = in(1, c.y, c.y_strides);
         output(graph.conv_wgrad(dy, x, with(fe::graph::Conv_wgrad_attributes())), 2, c.w,
-               c.w_strides, c.weights_dtype);
+               c.w_strides, c.dtype);
         break;
       }
     }
@@ -387,16 +387,15 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnPool& p) {
       const Tensor which = p.max ? image(graph, place++, p.y, p.which) : nullptr;
       out = graph.resample_backward(p, in, which, channels_last_strides(to));
     } else {
-      const auto [y, which] = graph.resample(in, fe::graph::Resample_attributes()
-                                                     .set_resampling_mode(mode_of(p))
-                                                     .set_padding_mode(padding_of(p))
-                                                     .set_window(p.kernel)
-                                                     .set_stride(p.strides)
-                                                     .set_pre_padding(p.low)
-                                                     .set_post_padding(p.high)
-                                                     .set_generate_index(p.max));
-      out = y;
-      if (p.max) image_output(which, 2, p.y, p.which);
+      SR_REQUIRE(!p.max, internal, "maxima by cuDNN");
+      out = graph.resample(in, fe::graph::Resample_attributes()
+                                   .set_resampling_mode(mode_of(p))
+                                   .set_padding_mode(padding_of(p))
+                                   .set_window(p.kernel)
+                                   .set_stride(p.strides)
+                                   .set_pre_padding(p.low)
+                                   .set_post_padding(p.high)
+                                   .set_generate_index(false))[0];
     }
     if (!p.max) {
       const auto offsets = static_cast<float>(element_count(p.kernel));

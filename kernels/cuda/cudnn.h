@@ -24,8 +24,7 @@ struct CudnnConvolution {
   Pass pass = Pass::forward;
   Shape x, x_strides, w, w_strides, y, y_strides;
   Shape low, high, strides, dilations;
-  DType dtype = DType::f32;          // of operands and results
-  DType weights_dtype = DType::f32;  // of the weights' gradient
+  DType dtype = DType::f32;  // of operands and results
   bool tf32 = false;
 
   std::string key() const;
@@ -48,8 +47,9 @@ struct CudnnAttention {
 };
 
 /// A pool of images whose channels are last in memory: x and y [N, C, …] of 2 or 3 spatial dims. A
-/// sum is cuDNN's mean with padding counted, times the window's offsets, rounded once. Needs no
-/// workspace.
+/// sum is cuDNN's mean with padding counted, times the window's offsets, rounded once. Of maxima
+/// the gradient alone: cuDNN 9.19 on an H200 loses NaN among them, whatever its descriptor says.
+/// Needs no workspace.
 struct CudnnPool {
   bool max = false, gradient = false;
   Shape x, y;
@@ -87,7 +87,7 @@ class CudnnGraph {
   /// it, nevertheless. False, with the reason in *why.
   virtual bool has_plan_for(const std::string& gpu, std::string* why) const = 0;
   /// After prepare. Convolutions: the two operands, the result. Attention: q, k, v, y, lse; its
-  /// gradient: q, k, v, y, dy, lse, dq, dk, dv. Pools: x, y and with max which; their gradients:
+  /// gradient: q, k, v, y, dy, lse, dq, dk, dv. Pools: x, y; their gradients:
   /// dy, with max which, dx. Batch norm: x, mean, slope, bias, [residual,] y; its gradient: dy, x,
   /// mean, slope, offset, tilt, [bias,] dx. All on boundaries of 16 bytes. The first run outside of
   /// a recording measures convolutions' candidates, and writes the result several times.

@@ -118,7 +118,11 @@ KernelList cudnn_kernels_of(const KernelList& own, bool always, Plan plan, Eithe
 
 template <class On>
 KernelList cudnn_pool_kernels_on(bool always) {
-  return cudnn_kernels_of<On>(pool_kernels_on<On>(), always, plan_pool, pool_either<On>);
+  KernelList own;
+  for (KernelImpl& impl : pool_kernels_on<On>()) {
+    if (impl.op != "max_pool") own.push_back(std::move(impl));
+  }
+  return cudnn_kernels_of<On>(own, always, plan_pool, pool_either<On>);
 }
 
 template <class On>

@@ -62,6 +62,19 @@ SR_HOST_DEVICE void read(const T* p, Number<T> (&to)[N]) {
   }
 }
 
+/// N elements from each of two, both of which are under way before either is used.
+template <int N, class T>
+SR_HOST_DEVICE void read_both(const T* p, const T* q, Number<T> (&a)[N], Number<T> (&b)[N]) {
+  if (N > 1 && is_aligned<T, N>(p) && is_aligned<T, N>(q)) {
+    const auto first = *reinterpret_cast<const Pack<T, N>*>(p);
+    const auto second = *reinterpret_cast<const Pack<T, N>*>(q);
+    for (int i = 0; i < N; ++i) a[i] = as_number(first.at[i]), b[i] = as_number(second.at[i]);
+  } else {
+    read(p, a);
+    read(q, b);
+  }
+}
+
 template <int N, class T>
 SR_HOST_DEVICE void write(T* p, const Number<T> (&from)[N]) {
   if (N > 1 && is_aligned<T, N>(p)) {
@@ -78,6 +91,13 @@ template <int N, class T>
 SR_HOST_DEVICE void read_some(const T* p, int64_t n, float (&to)[N]) {
   if (n >= N) return read(p, to);
   for (int i = 0; i < N; ++i) to[i] = i < n ? as_float(p[i]) : 0.0f;
+}
+template <int N, class T>
+SR_HOST_DEVICE void read_some_of_both(const T* p, const T* q, int64_t n, float (&a)[N],
+                                      float (&b)[N]) {
+  if (n >= N) return read_both(p, q, a, b);
+  read_some(p, n, a);
+  read_some(q, n, b);
 }
 template <int N, class T>
 SR_HOST_DEVICE void write_some(T* p, int64_t n, const float (&from)[N]) {

@@ -6,7 +6,7 @@
 
 namespace shardrun::cuda {
 
-/// Of max_pool, sum_pool and their gradients; one pooled dim becomes two, the first of size 1.
+/// Of sum_pool and its gradient and of max_pool_grad; one pooled dim becomes two, the first of size 1.
 /// Nullopt, with the reason in *why, if cuDNN has no such pool: channels must be last, each window
 /// must hold some of the image, without dilation, and nothing of the image is cut off but rows
 /// behind the last window.

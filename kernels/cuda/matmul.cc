@@ -50,7 +50,7 @@ class Product {
   Product(const KernelCall& call, const LtShape& shape)
       : shape_(shape), whole_(make_lt_product(shape)), workspace_bytes_(shape.workspace_bytes()) {
     if (const auto plan = evened(shape)) {
-      evened_.emplace(*plan);
+      evened_.emplace(*plan, shape.starts[0]);
       workspace_bytes_ = std::max(workspace_bytes_, evened_->workspace_bytes());
     }
     if (!shape.ends()) return;

@@ -73,8 +73,7 @@ struct NormGradRow {
     float g_sum = 0, gh_sum = 0;
     columns<T>(team, at, cols, [&](auto n, int64_t c) {
       float d[n()], v[n()], s[n()];
-      read(dy + at + c, d);
-      read(x + at + c, v);
+      read_both(dy + at + c, x + at + c, d, v);
       read(scale + c, s);
       for (int i = 0; i < n(); ++i) {
         const float g = d[i] * s[i];
@@ -87,8 +86,7 @@ struct NormGradRow {
     const float gh_mean = team.sum(gh_sum) / count;
     columns<T>(team, at, cols, [&](auto n, int64_t c) {
       float d[n()], v[n()], s[n()];
-      read(dy + at + c, d);
-      read(x + at + c, v);
+      read_both(dy + at + c, x + at + c, d, v);
       read(scale + c, s);
       for (int i = 0; i < n(); ++i)
         d[i] = inv_std * (d[i] * s[i] - g_mean - (v[i] - mean) * inv_std * gh_mean);
@@ -117,8 +115,7 @@ struct NormGradColumns {
     for (int64_t row = chunks.begin(chunk); row < chunks.end(chunk); ++row) {
       const float mean = means != nullptr ? means[row] : 0.0f, inv_std = inv_stds[row];
       float d[kN], v[kN];
-      read_some(dy + row * cols + c, left, d);
-      read_some(x + row * cols + c, left, v);
+      read_some_of_both(dy + row * cols + c, x + row * cols + c, left, d, v);
       for (int k = 0; k < kN; ++k) {
         dh_sum[k] += d[k] * ((v[k] - mean) * inv_std);
         d_sum[k] += d[k];

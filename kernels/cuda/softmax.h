@@ -23,6 +23,15 @@ SR_HOST_DEVICE void elements(const Team& team, const Lines& lines, int64_t line,
   }
 }
 
+/// exp for sums and results of T: of bf16, by the GPU's own power of two, a part in 2^20 off.
+template <class T>
+SR_HOST_DEVICE float exp_for(float x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 2) return __expf(x);
+#endif
+  return expf(x);
+}
+
 /// Of a line: its maximum, and the sum of exp(x - maximum); NaN where an element is.
 struct TopAndSum {
   float top, sum;
@@ -42,7 +51,8 @@ SR_HOST_DEVICE TopAndSum top_and_sum(const Team& team, const T* x, const Lines& 
       sum *= expf(top - higher);
       top = higher;
     }
-    for (float each : v) sum += expf(each - shift(top));
+    const float from = shift(top);
+    for (float each : v) sum += exp_for<T>(each - from);
   });
   const float all = team.max(top);
   return {all, team.sum(sum * expf(top - shift(all)))};
@@ -81,15 +91,13 @@ struct SoftmaxGradLine {
     float sum = 0;
     elements<T>(team, lines, line, [&](auto n, int64_t at) {
       float d[n()], p[n()];
-      read(dy + at, d);
-      read(y + at, p);
+      read_both(dy + at, y + at, d, p);
       for (int i = 0; i < n(); ++i) sum += log_of ? d[i] : d[i] * p[i];
     });
     sum = team.sum(sum);
     elements<T>(team, lines, line, [&](auto n, int64_t at) {
       float d[n()], p[n()];
-      read(dy + at, d);
-      read(y + at, p);
+      read_both(dy + at, y + at, d, p);
       for (int i = 0; i < n(); ++i) d[i] = log_of ? d[i] - expf(p[i]) * sum : p[i] * (d[i] - sum);
       write(dx + at, d);
     });
@@ -114,8 +122,28 @@ SR_HOST_DEVICE inline float log_sum_of(const TopAndSum& of) {
   return of.top == -INFINITY ? -INFINITY : of.top + logf(of.sum);
 }
 
+/// The gradients of a line of logits, `hit`: where its label's would be.
+template <class T, class Team>
+SR_HOST_DEVICE void write_slopes(const Team& team, const Lines& lines, int64_t row, const T* logits,
+                                 T* dlogits, float d, float log_sum, bool ignored, int64_t hit) {
+  elements<T>(team, lines, row, [&](auto n, int64_t at) {
+    float v[n()];
+    if (ignored) {
+      for (float& each : v) each = 0;
+    } else {
+      read(logits + at, v);
+      const int64_t from = hit - at;
+      const int one = from >= 0 && from < n() ? static_cast<int>(from) : -1;
+      for (int i = 0; i < n(); ++i) v[i] = d * (exp_for<T>(v[i] - log_sum) - (i == one ? 1 : 0));
+    }
+    write(dlogits + at, v);
+  });
+}
+
+/// Teams of a few warps, so that some sum while others read.
 template <class T>
 struct CrossEntropyRow {
+  static constexpr int kMostTeam = 256;
   const T* logits;
   Labels labels;
   float *loss, *lse;  // lse: may be null
@@ -137,15 +165,7 @@ struct CrossEntropyRow {
       if (lse != nullptr) lse[row] = log_sum;
     }
     if (dlogits == nullptr) return;
-    const float d = dloss[row];
-    elements<T>(team, lines, row, [&](auto n, int64_t at) {
-      float v[n()];
-      read(logits + at, v);
-      for (int i = 0; i < n(); ++i)
-        v[i] =
-            ignored ? 0.0f : d * (expf(v[i] - log_sum) - (at + i == first + label ? 1.0f : 0.0f));
-      write(dlogits + at, v);
-    });
+    write_slopes(team, lines, row, logits, dlogits, dloss[row], log_sum, ignored, first + label);
   }
 };
 
@@ -162,14 +182,7 @@ struct CrossEntropyGradRow {
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
     const int64_t label = labels[row], first = lines.at(row), hit = first + label - offset;
     const bool ignored = label == labels.ignore;
-    const float d = dloss[row], log_sum = lse[row];
-    elements<T>(team, lines, row, [&](auto n, int64_t at) {
-      float v[n()];
-      read(logits + at, v);
-      for (int i = 0; i < n(); ++i)
-        v[i] = ignored ? 0.0f : d * (expf(v[i] - log_sum) - (at + i == hit ? 1.0f : 0.0f));
-      write(dlogits + at, v);
-    });
+    write_slopes(team, lines, row, logits, dlogits, dloss[row], lse[row], ignored, hit);
   }
 };
 

@@ -203,7 +203,7 @@ struct Behind {
 
 /// A product with these behind it, each of the product's type.
 Case posted(const std::string& equation, Shape a, Shape b, const std::vector<Behind>& behind,
-            DType dtype = DType::f32) {
+            DType dtype = DType::bf16) {
   Case c;
   c.node.op = "matmul", c.node.name = "node";
   c.node.attrs.set("equation", equation);
@@ -244,8 +244,12 @@ TEST(MatmulPlan, EndsAProductWhateverItsLayout) {
                                                 {{"add", 0, {p.row}}, {"gelu", 0, {}, true}},
                                                 {{"add", 0, {p.row}}, {"gelu", 0, {}, true, true}},
                                                 {{"gelu", 0, {}, true, true}},
-                                                {{"gelu_grad", 1, {p.out}, true}}})
-        EXPECT_TRUE(check(posted(p.equation, p.a, p.b, behind, dtype), rng)) << p.equation;
+                                                {{"gelu_grad", 1, {p.out}, true}}}) {
+        const bool gelu = std::string_view(behind.back().op).starts_with("gelu");
+        EXPECT_EQ(check(posted(p.equation, p.a, p.b, behind, dtype), rng),
+                  dtype == DType::bf16 || !gelu)
+            << p.equation;
+      }
     }
   }
 }
@@ -295,13 +299,15 @@ TEST(MatmulPlan, SaysWhatNoEpilogueDoes) {
   EXPECT_EQ(why({{"gelu_grad", 0, {out}, true}}), "the product is the argument of gelu_grad");
   EXPECT_EQ(why({{"add", 0, {row}}, {"gelu_grad", 1, {out}, true}}),
             "cuBLASLt multiplies no sum with a slope");
+  EXPECT_EQ(refusal(posted("ij,jk->ik", a, b, {{"gelu", 0, {}, true}}, DType::f32)),
+            "cuBLASLt's GELU is rougher than f32");
   EXPECT_EQ(why({{"tanh"}}), "cuBLASLt ends a product with sums, relu or gelu, not with tanh");
   EXPECT_EQ(why({{"relu"}, {"add", 0, {out}}}), "add comes behind the last");
   const std::string sums = "cuBLASLt adds one row and one operand of the result's shape, not also ";
-  EXPECT_EQ(why({{"add", 0, {row}}, {"add", 0, {row}}}), sums + "f32[8]");
-  EXPECT_EQ(why({{"add", 0, {out}}, {"add", 0, {out}}}), sums + "f32[6, 8]");
-  EXPECT_EQ(why({{"add", 0, {column}}}), sums + "f32[6, 1]");
-  EXPECT_EQ(why({{"add", 0, {{}}}}), sums + "f32[]");
+  EXPECT_EQ(why({{"add", 0, {row}}, {"add", 0, {row}}}), sums + "bf16[8]");
+  EXPECT_EQ(why({{"add", 0, {out}}, {"add", 0, {out}}}), sums + "bf16[6, 8]");
+  EXPECT_EQ(why({{"add", 0, {column}}}), sums + "bf16[6, 1]");
+  EXPECT_EQ(why({{"add", 0, {{}}}}), sums + "bf16[]");
   EXPECT_EQ(refusal(posted("ij,jk->ik", a, {5, 7}, {{"gelu_grad", 1, {{6, 7}}, true}})),
             "rows of gelu_grad's argument lie 7 elements apart, not 8 or a multiple");
   EXPECT_EQ(refusal(posted("ij,jk->ik", a, {5, 7}, {{"gelu", 0, {}, true, true}})),
@@ -315,35 +321,52 @@ TEST(MatmulPlan, SaysWhatNoEpilogueDoes) {
             "operands of what is behind it lie as the result does, which is transposed");
 }
 
-/// A part's product, from the copy of its lines; `d` as it was before.
+/// A part's products, from the copy of its lines or by way of it; `d` as it was before.
 void multiply_part(const cuda::EvenedPlan& plan, const cuda::EvenedPlan::Part& part,
-                   const std::vector<double>& a, const std::vector<double>& b,
-                   std::vector<double>& d) {
-  const std::vector<double>& odd = plan.of_a ? a : b;
-  const int64_t at = (plan.of_a ? part.a : part.b) + part.first * plan.from_pitch;
-  std::vector<uint16_t> lines;
-  for (size_t i = static_cast<size_t>(at); i < odd.size(); ++i)
-    lines.push_back(static_cast<uint16_t>(odd[i]));
-  const int64_t groups = plan.pitch / 8;
-  std::vector<cuda::EvenLines::Eight> copy(static_cast<size_t>(part.lines * groups));
-  const cuda::EvenLines body{lines.data(), copy.data(), plan.width, plan.from_pitch, groups};
-  for (int64_t i = 0; i < part.lines * groups; ++i) body(i);
-  EXPECT_LE(static_cast<int64_t>(copy.size() * sizeof copy[0]), plan.copy_bytes);
-  const auto copied = [&](int64_t i) {
-    return static_cast<double>(copy[static_cast<size_t>(i / 8)].element[i % 8]);
-  };
+                   std::vector<double> a, std::vector<double> b, std::vector<double>& d) {
+  using Of = cuda::EvenedPlan::Of;
   const auto from = [](const std::vector<double>& values, int64_t offset) {
-    return [&values, offset](int64_t i) { return values[static_cast<size_t>(offset + i)]; };
+    return [&values, offset](int64_t i) { return values.at(static_cast<size_t>(offset + i)); };
   };
-  const auto store = [&](int64_t i, int64_t, double sum) {
-    double& to = d[static_cast<size_t>(part.d + i)];
-    to = part.shape.adds_c ? to + sum : sum;
-  };
-  if (plan.of_a) {
-    cuda::multiply_on_host(part.shape, copied, from(b, part.b), store);
-  } else {
-    cuda::multiply_on_host(part.shape, from(a, part.a), copied, store);
+  const int64_t groups = plan.pitch / 8, count = part.lines * groups;
+  std::vector<cuda::EvenLines::Eight> copy(static_cast<size_t>(count));
+  EXPECT_LE(static_cast<int64_t>(copy.size() * sizeof copy[0]), plan.copy_bytes);
+  uint16_t* const copied = copy[0].element;
+  if (plan.of != Of::d) {
+    std::vector<double>&odd = plan.of == Of::a ? a : b, &other = plan.of == Of::a ? b : a;
+    std::vector<uint16_t> lines;
+    for (size_t i = static_cast<size_t>(part.first * plan.from_pitch); i < odd.size(); ++i)
+      lines.push_back(static_cast<uint16_t>(odd[i]));
+    const cuda::EvenLines body{lines.data(), copy.data(), plan.width, plan.from_pitch,
+                               cuda::Divisor(groups, count)};
+    for (int64_t i = 0; i < count; ++i) body(i);
+    odd.assign(copied, copied + 8 * count);
+    if (plan.other_elements > 0) {
+      EXPECT_EQ(static_cast<int64_t>(other.size()), plan.other_elements);
+      other.resize(static_cast<size_t>(plan.other_elements + plan.other_zeros));
+    }
   }
+  for (const cuda::EvenedPlan::Product& p : part.products) {
+    EXPECT_TRUE(p.shape.rows < 8 || p.shape.rows % 8 == 0);
+    EXPECT_TRUE(p.shape.cols < 8 || p.shape.cols % 8 == 0 || !p.shape.transpose_b);
+    cuda::multiply_on_host(p.shape, from(a, p.a), from(b, p.b),
+                           [&](int64_t i, int64_t, double sum) {
+                             if (plan.of == Of::d) {
+                               copied[p.d + i] = static_cast<uint16_t>(sum);
+                               return;
+                             }
+                             double& to = d.at(static_cast<size_t>(p.d + i));
+                             to = p.shape.adds_c ? to + sum : sum;
+                           });
+  }
+  if (plan.of != Of::d) return;
+  const int64_t elements = part.lines * plan.width;
+  std::vector<cuda::EvenLines::Eight> dense(static_cast<size_t>(elements / 8 + 1));
+  const cuda::DenseLines body{copied,     dense[0].element, plan.width,
+                              plan.pitch, elements,         cuda::Divisor(plan.width, elements)};
+  for (int64_t i = 0; i < (elements + 7) / 8; ++i) body(i);
+  for (int64_t i = 0; i < elements; ++i)
+    d[static_cast<size_t>(part.first * plan.from_pitch + i)] = dense[0].element[i];
 }
 
 /// Integers below 10, so that sums are exact. Whole, and in parts of 256 lines and 44.
@@ -358,31 +381,27 @@ TEST(MatmulPlan, EvensLinesThatBeginAnywhere) {
   const auto of = [](const std::vector<double>& v) {
     return [&v](int64_t i) { return v[static_cast<size_t>(i)]; };
   };
-  for (const auto& [odd_a, transpose_a, transpose_b] :
-       std::vector<std::tuple<bool, bool, bool>>{{false, false, false},
-                                                 {false, false, true},
-                                                 {false, true, false},
-                                                 {false, true, true},
-                                                 {true, false, false},
-                                                 {true, false, true},
-                                                 {true, true, false},
-                                                 {true, true, true}}) {
-    for (const int64_t most_bytes : {int64_t{1}, int64_t{1} << 20}) {
+  using Of = cuda::EvenedPlan::Of;
+  for (const Of copied : {Of::a, Of::b, Of::d}) {
+    for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const bool transpose_a = variant & 1, transpose_b = variant & 2, in_parts = variant & 4;
       LtShape s;
-      s.in = DType::bf16, s.out = DType::f32;
+      s.in = DType::bf16, s.out = copied == Of::d ? DType::bf16 : DType::f32;
       s.transpose_a = transpose_a, s.transpose_b = transpose_b;
       s.rows = 13, s.cols = 11, s.depth = 15;
-      const bool along_depth = odd_a ? !transpose_a : transpose_b;
-      (along_depth ? s.depth : odd_a ? s.rows : s.cols) = 300;
+      const bool along_depth = copied == Of::a ? !transpose_a : copied == Of::b && transpose_b;
+      (along_depth ? s.depth : copied == Of::a ? s.rows : s.cols) = 300;
       s.a.ld = transpose_a ? s.depth : s.rows, s.b.ld = transpose_b ? s.cols : s.depth;
-      int64_t &odd = odd_a ? s.a.ld : s.b.ld, &even = odd_a ? s.b.ld : s.a.ld;
-      odd += 2 - odd % 2 + 1, even = (even + 7) / 8 * 8;
-      s.d.ld = s.rows + 3;
+      s.d.ld = copied == Of::d ? s.rows : s.rows + 3;
+      for (const Of operand : {Of::a, Of::b}) {
+        int64_t& ld = operand == Of::a ? s.a.ld : s.b.ld;
+        ld = operand == copied ? ld + 3 - ld % 2 : (ld + 7) / 8 * 8;
+      }
       SCOPED_TRACE(s.key());
-      const auto plan = cuda::evened(s, 0, most_bytes);
+      const auto plan = cuda::evened(s, 0, in_parts ? 1 : 1 << 20);
       ASSERT_TRUE(plan.has_value());
-      EXPECT_EQ(plan->of_a, odd_a);
-      EXPECT_EQ(plan->parts.size(), most_bytes == 1 ? 2u : 1u);
+      EXPECT_EQ(plan->of, copied);
+      EXPECT_EQ(plan->parts.size(), in_parts ? 2u : 1u);
       const auto a = values(s.a.ld * (transpose_a ? s.rows : s.depth)),
                  b = values(s.b.ld * (transpose_b ? s.depth : s.cols));
       std::vector<double> want(static_cast<size_t>(s.d.ld * s.cols), -1), got = want;
@@ -407,14 +426,36 @@ TEST(MatmulPlan, EvensWhereItMayPay) {
   EXPECT_EQ(plan->pitch, 50264);
   EXPECT_EQ(plan->parts.size(), 7u);  // of 5120 lines
   EXPECT_LE(plan->workspace_bytes(), int64_t{545} << 20);
-  EXPECT_FALSE(plan->parts[0].shape.adds_c);
-  EXPECT_TRUE(plan->parts[1].shape.adds_c);
-  LtShape rounded = s, even = s, small = s, wide = s;
+  ASSERT_EQ(plan->parts[0].products.size(), 2u);  // of 50256 columns and of one
+  EXPECT_FALSE(plan->parts[0].products[0].shape.adds_c);
+  EXPECT_TRUE(plan->parts[1].products[0].shape.adds_c);
+  // Its logits lie badly themselves.
+  LtShape logits;
+  logits.in = logits.out = DType::bf16;
+  logits.rows = 50257, logits.cols = 32768, logits.depth = 768;
+  logits.transpose_a = true;
+  logits.a.ld = logits.b.ld = 768, logits.d.ld = 50257;
+  EXPECT_EQ(cuda::evened(logits)->parts.size(), 7u);
+  EXPECT_EQ(cuda::evened(logits)->parts[0].products[0].shape.rows, 50256);
+  // Their gradient times the weights sums over 50257, and 7 zeros.
+  LtShape back;
+  back.in = back.out = DType::bf16;
+  back.rows = 768, back.cols = 32768, back.depth = 50257;
+  back.a.ld = back.d.ld = 768, back.b.ld = 50257;
+  const auto filled = cuda::evened(back);
+  ASSERT_TRUE(filled.has_value());
+  EXPECT_EQ(filled->parts[0].products[0].shape.depth, 50264);
+  EXPECT_EQ(filled->other_elements, 50257 * 768);
+  EXPECT_EQ(filled->other_zeros, 7 * 768);
+  LtShape rounded = s, even = s, small = s, wide = s, gaps = logits, two = logits;
+  gaps.d.ld = 50259;
+  two.b.ld = 769;
   rounded.out = DType::bf16;  // seven times
   even.b.ld = 50264;
   small.depth = 64;
   wide.in = DType::f32;
-  for (const LtShape& other : {rounded, even, small, wide}) EXPECT_FALSE(cuda::evened(other));
+  for (const LtShape& other : {rounded, even, small, wide, gaps, two})
+    EXPECT_FALSE(cuda::evened(other));
   // Its gradient's kernel has room for the copy.
   Node node;
   node.op = "matmul";

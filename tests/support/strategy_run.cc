@@ -166,7 +166,14 @@ class Join {
       values.emplace_back(type_);
     }
     const Tensor got = s.partial.empty() ? values[0] : reduce_tensors(values, s.partial[0].op);
-    return same_values(got, wanted, tolerance, &scale) ? "" : "it differs";
+    if (same_values(got, wanted, tolerance, &scale)) return "";
+    int64_t worst = 0;
+    for (int64_t i = 0; i < got.count(); ++i) {
+      const auto off = [&](int64_t k) { return std::abs(got.at(k) - wanted.at(k)); };
+      if (!(off(i) <= off(worst))) worst = i;
+    }
+    return str("element ", worst, " of ", got.count(), " is ", got.at(worst), ", not ",
+               wanted.at(worst));
   }
 
  private:
