@@ -11,7 +11,8 @@ NODES, FEATURES = 9, 5
 
 def graph(generator):
     source = torch.randint(0, NODES, (20,), generator=generator)
-    target = torch.randint(0, NODES, (20,), generator=generator)
+    # One for each node: one that none points to has only its bias, a 0 before the relu, which the noise moves.
+    target = torch.cat([torch.arange(NODES), torch.randint(0, NODES, (20 - NODES,), generator=generator)])
     target = torch.where(source == target, (target + 1) % NODES, target)  # no loops: exporters write them by data
     return {"x": torch.randn(NODES, FEATURES, generator=generator), "edges": torch.stack([source, target]),
             "y": torch.randint(0, 3, (NODES,), generator=generator)}
