@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "base/tensor.h"
+#include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/checkpoint/writer.h"
 #include "plan.h"
@@ -59,7 +60,7 @@ void forget(const std::string& path) {
 }
 
 void read_plainly(const std::string& path, char* block) {
-  const Descriptor file(path, O_RDONLY);
+  const Descriptor file(path, O_RDONLY | O_DIRECT);
   for (ssize_t got = 1; got > 0;) {
     got = ::read(file.get(), block, kBlock);
     file.check(got >= 0);
@@ -84,7 +85,6 @@ class Rounds {
         waiting_(state_, host, {folder_ + "/waiting", 1, false}),
         going_on_(state_, host, {folder_ + "/going-on", 1, true}) {
     std::memset(from_.data(), 1, static_cast<size_t>(bytes_));
-    block_.reset(static_cast<char*>(std::aligned_alloc(kStorageBlock, kBlock)), std::free);
     std::memset(block_.get(), 1, kBlock);
   }
 
@@ -156,7 +156,7 @@ class Rounds {
   Tensor from_, to_;
   std::string plain_;
   CheckpointWriter waiting_, going_on_;
-  std::shared_ptr<char> block_;
+  std::shared_ptr<char> block_ = disk_memory(kBlock);
   int64_t step_ = 0;
   double stalled_ = 0;
 };

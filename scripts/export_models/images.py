@@ -205,9 +205,9 @@ def vision(name, build, size=64, lr=0.002, count=8, **options):
     model(images(count, 3, size, 4), name=name, lr=lr, **options)(lambda: Classifier(build()))
 
 
-vision("tv_resnet18", lambda: tv.resnet18(num_classes=4, norm_layer=nn.BatchNorm2d), lr=2e-4, says=FOLDED)
+vision("tv_resnet18", lambda: tv.resnet18(num_classes=4, norm_layer=nn.BatchNorm2d), lr=2e-5, says=FOLDED)
 vision("tv_resnet_groups", lambda: tv.ResNet(tv.resnet.Bottleneck, [1, 1, 1, 1], num_classes=4, groups=4,
-                                             width_per_group=8), lr=2e-4, says=FOLDED)
+                                             width_per_group=8), lr=1e-5, says=FOLDED)
 vision("tv_mobilenet_v2", lambda: tv.MobileNetV2(num_classes=4, width_mult=0.35, dropout=0.0, inverted_residual_setting=[
     [1, 8, 1, 1], [6, 12, 2, 2], [6, 16, 1, 2]]), says=FOLDED)
 vision("tv_mobilenet_v3", lambda: tv.mobilenet_v3_small(num_classes=4, width_mult=0.5, dropout=0.0), says=FOLDED)
@@ -215,9 +215,9 @@ vision("tv_efficientnet", lambda: tv.EfficientNet(
     [tv.efficientnet.MBConvConfig(1, 3, 1, 8, 8, 1, 1.0, 1.0), tv.efficientnet.MBConvConfig(4, 5, 2, 8, 12, 2, 1.0, 1.0)],
     dropout=0.0, stochastic_depth_prob=0.0, num_classes=4, last_channel=32), says=FOLDED)
 vision("tv_densenet", lambda: tv.DenseNet(8, (2, 2), 8, drop_rate=0, num_classes=4), says=FOLDED)
-vision("tv_squeezenet", lambda: tv.squeezenet1_1(num_classes=4, dropout=0.0))
+vision("tv_squeezenet", lambda: tv.squeezenet1_1(num_classes=4, dropout=0.0), lr=1e-4)
 vision("tv_shufflenet", lambda: tv.ShuffleNetV2([1, 2, 1], [8, 16, 24, 32, 32], num_classes=4), says=FOLDED)
-vision("tv_googlenet", lambda: tv.GoogLeNet(num_classes=4, aux_logits=False, init_weights=False, dropout=0.0), says=FOLDED)
+vision("tv_googlenet", lambda: tv.GoogLeNet(num_classes=4, aux_logits=False, init_weights=False, dropout=0.0), lr=1e-6, says=FOLDED)
 vision("tv_convnext", lambda: tv.ConvNeXt([tv.convnext.CNBlockConfig(8, 16, 1), tv.convnext.CNBlockConfig(16, None, 1)],
                                           stochastic_depth_prob=0.0, num_classes=4))
 vision("tv_swin", lambda: tv.SwinTransformer([2, 2], 16, [1, 1], [2, 2], [4, 4], stochastic_depth_prob=0.0, num_classes=4),

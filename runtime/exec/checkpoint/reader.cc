@@ -2,6 +2,7 @@
 #include "exec/checkpoint/reader.h"
 
 #include <fcntl.h>
+#include <omp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,23 +15,42 @@
 
 #include "base/clock.h"
 #include "base/input_file.h"
+#include "base/round_up.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/crc32c.h"
+#include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/spans.h"
+#include "exec/checkpoint/storage.h"
 
 namespace shardrun {
 namespace {
 
-constexpr int64_t kBlock = int64_t{1} << 20;  // read and looked at while it is in cache
+constexpr int64_t kBlock = int64_t{8} << 20;   // read and looked at by a thread at a time
+constexpr int64_t kCached = int64_t{1} << 17;  // of it, looked at and then copied
 constexpr int64_t kMostText = int64_t{1} << 31;
 constexpr int64_t kGap = 4096;  // a disk reads whole pages
 
-/// A file of a checkpoint, open for reading on any thread.
+/// A thread's memory for what it reads.
+class ReadBlock {
+ public:
+  /// At least so many bytes, on a disk's boundary.
+  char* room(int64_t bytes) {
+    if (bytes > bytes_) memory_ = disk_memory(bytes_ = round_up(bytes, kStorageBlock));
+    return memory_.get();
+  }
+
+ private:
+  std::shared_ptr<char> memory_;
+  int64_t bytes_ = 0;
+};
+
+/// A file of a checkpoint, open for reading on any thread: past the page cache, where the file
+/// system has a way.
 class Source {
  public:
-  explicit Source(std::string path)
-      : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit Source(std::string path) : path_(std::move(path)), fd_(open(O_DIRECT)) {
+    if (fd_ < 0 && errno == EINVAL) fd_ = open(0);
     SR_REQUIRE(fd_ >= 0, invalid_input, path_, ": cannot open: ", std::strerror(errno));
   }
   ~Source() { ::close(fd_); }
@@ -41,20 +61,25 @@ class Source {
     struct stat status {};
     return ::fstat(fd_, &status) == 0 ? static_cast<int64_t>(status.st_size) : -1;
   }
-  void read(int64_t at, int64_t bytes, char* out) const {
-    while (bytes > 0) {
-      const ssize_t got = ::pread(fd_, out, static_cast<size_t>(bytes), at);
+  /// Where in `block` they are, which has whole blocks of the file.
+  const char* read(int64_t at, int64_t bytes, ReadBlock& block) const {
+    const int64_t begin = at / kStorageBlock * kStorageBlock, end = at + bytes;
+    const int64_t whole = round_up(end - begin, kStorageBlock);
+    char* const out = block.room(whole);
+    for (int64_t done = 0; begin + done < end;) {
+      const ssize_t got = ::pread(fd_, out + done, static_cast<size_t>(whole - done), begin + done);
       if (got < 0 && errno == EINTR) continue;
-      SR_REQUIRE(got >= 0, device, path_, ": cannot read at byte ", at, ": ", std::strerror(errno));
-      SR_REQUIRE(got > 0, invalid_input, path_, ": wanted ", bytes, " bytes at byte ", at,
-                 ", the file ends before");
-      at += got;
-      out += got;
-      bytes -= got;
+      SR_REQUIRE(got >= 0, device, path_, ": cannot read at byte ", begin + done, ": ",
+                 std::strerror(errno));
+      SR_REQUIRE(got > 0, invalid_input, path_, ": wanted ", end - begin - done, " bytes at byte ",
+                 begin + done, ", the file ends before");
+      done += got;
     }
+    return out + (at - begin);
   }
 
  private:
+  int open(int flags) const { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | flags); }
   std::string path_;
   int fd_;
 };
@@ -89,9 +114,9 @@ void check(const Checkpoint& checkpoint, const Manifest::Tensor& tensor,
 
 void check_header(const Checkpoint& checkpoint, size_t number, const Source& source) {
   const Manifest::File& file = checkpoint.manifest().files[number];
-  std::vector<char> header(static_cast<size_t>(file.header_bytes));
-  source.read(0, file.header_bytes, header.data());
-  SR_REQUIRE(crc32c(header.data(), file.header_bytes) == file.header_crc32c, invalid_input,
+  ReadBlock block;
+  const char* const header = source.read(0, file.header_bytes, block);
+  SR_REQUIRE(crc32c(header, file.header_bytes) == file.header_crc32c, invalid_input,
              checkpoint.path(), "/", file.name,
              ": its header is not the one that was written: ", "the file is damaged");
 }
@@ -100,8 +125,8 @@ void check_header(const Checkpoint& checkpoint, size_t number, const Source& sou
 /// close together are read in one call.
 class Run {
  public:
-  Run(const Source& source, const Manifest::Piece& piece, char* to)
-      : source_(source), piece_(piece), to_(to), part_(piece.bytes) {}
+  Run(const Source& source, const Manifest::Piece& piece, char* to, ReadBlock& block)
+      : source_(source), piece_(piece), to_(to), block_(block), part_(piece.bytes) {}
 
   /// Bytes [at, at + bytes) of the piece go to `to` bytes into the memory. In order of `at`.
   void add(int64_t at, int64_t to, int64_t bytes) {
@@ -119,16 +144,16 @@ class Run {
   void flush() {
     if (spans_.empty()) return;
     const int64_t begin = spans_[0].at, bytes = end() - begin;
-    const bool straight = spans_.size() == 1 && to_ != nullptr;
-    if (!straight) block_.resize(static_cast<size_t>(kBlock));
-    char* from = straight ? to_ + spans_[0].to : block_.data();
-    source_.read(piece_.offset + begin, bytes, from);
+    const char* const from = source_.read(piece_.offset + begin, bytes, block_);
     read_ += bytes;
     for (const Span& span : spans_) {
-      const char* data = from + (straight ? 0 : span.at - begin);
-      part_.add(span.at, data, span.bytes);
-      if (!straight && to_ != nullptr)
-        std::memcpy(to_ + span.to, data, static_cast<size_t>(span.bytes));
+      const char* const data = from + (span.at - begin);
+      for (int64_t done = 0; done < span.bytes; done += kCached) {
+        const int64_t some = std::min(kCached, span.bytes - done);
+        part_.add(span.at + done, data + done, some);
+        if (to_ != nullptr)
+          std::memcpy(to_ + span.to + done, data + done, static_cast<size_t>(some));
+      }
     }
     spans_.clear();
   }
@@ -144,9 +169,9 @@ class Run {
   const Source& source_;
   const Manifest::Piece& piece_;
   char* to_;
+  ReadBlock& block_;
   Crc32cPart part_;
   std::vector<Span> spans_;
-  std::vector<char> block_;
   int64_t read_ = 0;
 };
 
@@ -165,12 +190,12 @@ Box in_bytes(Box box, int64_t width) {
   return box;
 }
 
-void run_task(const Checkpoint& checkpoint, const Source& source, Task& task) {
+void run_task(const Checkpoint& checkpoint, const Source& source, Task& task, ReadBlock& block) {
   const Manifest::Tensor& tensor = checkpoint.manifest().tensors[task.tensor];
   const Manifest::Piece& piece = tensor.pieces[task.piece];
   const int64_t width = size_of(tensor.value.type.dtype);
   for (const Part& part : task.parts) {
-    Run run(source, piece, task.to);
+    Run run(source, piece, task.to, block);
     const Box region = in_bytes(intersect(piece.box, part.file), width);
     const Spans in_piece(region, in_bytes(piece.box, width)),
         in_part(region, in_bytes(part.file, width)),
@@ -191,18 +216,23 @@ void run_task(const Checkpoint& checkpoint, const Source& source, Task& task) {
   }
 }
 
-/// Each task on a thread of this rank. Of several failures throws the first task's.
+/// Each task on a thread, with the thread's block: three for each that the rank has, since most of
+/// them wait for the disk. Of several failures throws the first task's.
 template <class T, class F>
 void on_all_threads(std::vector<T>& tasks, const F& run) {
   std::exception_ptr failure;
   size_t failed = tasks.size();
-#pragma omp parallel for schedule(dynamic)
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    try {
-      run(tasks[i]);
-    } catch (...) {
+#pragma omp parallel num_threads(3 * omp_get_max_threads())
+  {
+    ReadBlock block;
+#pragma omp for schedule(dynamic)
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      try {
+        run(tasks[i], block);
+      } catch (...) {
 #pragma omp critical
-      if (i < failed) failed = i, failure = std::current_exception();
+        if (i < failed) failed = i, failure = std::current_exception();
+      }
     }
   }
   if (failure) std::rethrow_exception(failure);
@@ -248,11 +278,19 @@ class Restore {
       std::vector<Task> few;
       into_.fill(b, [&](void* shard) {
         add_tasks(tensor, b, static_cast<char*>(shard), few);
-        on_all_threads(few, [&](Task& task) { run_task(from_, source_of(task), task); });
+        on_all_threads(few, [&](Task& task, ReadBlock& block) {
+          run_task(from_, source_of(task), task, block);
+        });
       });
       std::move(few.begin(), few.end(), std::back_inserter(done_));
     }
-    on_all_threads(tasks, [&](Task& task) { run_task(from_, source_of(task), task); });
+    // The longest first, so that all threads end together.
+    std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& a, const Task& b) {
+      return piece_of(a).bytes > piece_of(b).bytes;
+    });
+    on_all_threads(tasks, [&](Task& task, ReadBlock& block) {
+      run_task(from_, source_of(task), task, block);
+    });
     std::move(tasks.begin(), tasks.end(), std::back_inserter(done_));
     for (const Task& task : done_) bytes += task.bytes_read;
     return bytes;
@@ -291,9 +329,10 @@ class Restore {
 
  private:
   const std::vector<Manifest::Tensor>& tensors() const { return from_.manifest().tensors; }
-  const Source& source_of(const Task& task) const {
-    return *sources_[tensors()[task.tensor].pieces[task.piece].file];
+  const Manifest::Piece& piece_of(const Task& task) const {
+    return tensors()[task.tensor].pieces[task.piece];
   }
+  const Source& source_of(const Task& task) const { return *sources_[piece_of(task).file]; }
 
   void add_tasks(size_t tensor, const Binding& b, char* shard, std::vector<Task>& tasks) const {
     const std::vector<Part> parts = parts_of(b.file_shape, b.global.shape, b.box);
@@ -369,13 +408,11 @@ void Checkpoint::verify(const std::function<bool(const std::string&)>& which) co
     for (const Manifest::Piece& piece : tensor.pieces) all.push_back({&tensor, &piece});
   }
   for (size_t f = 0; f < sources.size(); ++f) check_header(*this, f, *sources[f]);
-  on_all_threads(all, [&](const One& one) {
-    std::vector<char> block(static_cast<size_t>(std::min(kBlock, one.piece->bytes)));
+  on_all_threads(all, [&](const One& one, ReadBlock& block) {
     uint32_t sum = 0;
     for (int64_t at = 0; at < one.piece->bytes; at += kBlock) {
       const int64_t some = std::min(kBlock, one.piece->bytes - at);
-      sources[one.piece->file]->read(one.piece->offset + at, some, block.data());
-      sum = crc32c(block.data(), some, sum);
+      sum = crc32c(sources[one.piece->file]->read(one.piece->offset + at, some, block), some, sum);
     }
     check(*this, *one.tensor, *one.piece, sum);
   });
@@ -387,10 +424,11 @@ void Checkpoint::read(const std::string& tensor, const Box& box, void* out) cons
   Binding whole;
   whole.box = box;
   const auto number = static_cast<size_t>(found - manifest_.tensors.data());
+  ReadBlock block;
   for (size_t p = 0; p < found->pieces.size(); ++p) {
     if (is_empty(intersect(found->pieces[p].box, box))) continue;
     Task task{number, p, &whole, static_cast<char*>(out), {{box, box}}};
-    run_task(*this, *open_file(*this, found->pieces[p].file), task);
+    run_task(*this, *open_file(*this, found->pieces[p].file), task, block);
   }
 }
 

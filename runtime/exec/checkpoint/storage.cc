@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -54,15 +55,34 @@ bool is_aligned(const void* data, int64_t at, int64_t bytes) {
          0;
 }
 
+/// Whole blocks go past the page cache, where the file system has a way.
 class DiskFile final : public StorageFile {
  public:
   explicit DiskFile(const std::string& path)
-      : file_(path, O_WRONLY | O_CREAT | O_TRUNC, "create") {}
+      : file_(path, O_WRONLY | O_CREAT | O_TRUNC, "create"),
+        direct_(::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC)) {}
+  ~DiskFile() override {
+    if (direct_ >= 0) ::close(direct_);
+  }
 
   void write(int64_t at, const char* data, int64_t bytes) override {
-    const int64_t tail = bytes % kStorageBlock;
-    write_all(at, data, bytes - tail);
-    write_all(at + bytes - tail, data + bytes - tail, tail);
+    while (bytes > 0) {
+      const int64_t blocks = bytes - bytes % kStorageBlock;
+      const bool direct = direct_ >= 0 && may_ && blocks > 0 && is_aligned(data, at, blocks);
+      const ssize_t done = ::pwrite(direct ? direct_ : file_.get(), data,
+                                    static_cast<size_t>(direct ? blocks : bytes), at);
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0 && errno == EINVAL && direct) {
+        may_ = false;
+        continue;
+      }
+      if (done <= 0) failed(file_.path(), "write", done < 0 ? errno : ENOSPC);
+      // The disk begins at once, and not when finish() waits for it.
+      if (!direct) ::sync_file_range(file_.get(), at, done, SYNC_FILE_RANGE_WRITE);
+      at += done;
+      data += done;
+      bytes -= done;
+    }
   }
 
   void finish() override {
@@ -71,39 +91,9 @@ class DiskFile final : public StorageFile {
   }
 
  private:
-  void write_all(int64_t at, const char* data, int64_t bytes) {
-    go_past_cache(is_aligned(data, at, bytes));
-    while (bytes > 0) {
-      const ssize_t done = ::pwrite(file_.get(), data, static_cast<size_t>(bytes), at);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0 && errno == EINVAL && past_cache_) {
-        may_ = false;  // this file system has no way past its cache
-        go_past_cache(false);
-        continue;
-      }
-      if (done <= 0) failed(file_.path(), "write", done < 0 ? errno : ENOSPC);
-      // The disk begins at once, and not when finish() waits for it.
-      if (!past_cache_) ::sync_file_range(file_.get(), at, done, SYNC_FILE_RANGE_WRITE);
-      at += done;
-      data += done;
-      bytes -= done;
-      if (!is_aligned(data, at, bytes)) go_past_cache(false);
-    }
-  }
-
-  void go_past_cache(bool wanted) {
-    wanted = wanted && may_;
-    if (wanted == past_cache_) return;
-    const int flags = ::fcntl(file_.get(), F_GETFL);
-    if (::fcntl(file_.get(), F_SETFL, wanted ? flags | O_DIRECT : flags & ~O_DIRECT) == 0) {
-      past_cache_ = wanted;
-    } else {
-      may_ = false;
-    }
-  }
-
   Descriptor file_;
-  bool past_cache_ = false, may_ = true;
+  int direct_;
+  std::atomic<bool> may_ = true;
 };
 
 class Disk final : public Storage {

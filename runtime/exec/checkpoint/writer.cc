@@ -1,12 +1,10 @@
 // The two phases of a save: every rank's file, then the manifest.
 #include "exec/checkpoint/writer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <future>
 
 #include "base/clock.h"
@@ -14,6 +12,7 @@
 #include "base/round_up.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/crc32c.h"
+#include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/manifest.h"
 
@@ -21,32 +20,10 @@ namespace shardrun {
 namespace {
 
 constexpr int64_t kBlock = int64_t{8} << 20;  // copied by one thread, and written at once
+constexpr size_t kWritten = 2;                // at a time: the disk always has one to go on with
 
 int64_t memory_for(int64_t file_bytes, bool asynchronous) {
   return asynchronous ? round_up(file_bytes, kStorageBlock) : 0;
-}
-
-using AlignedBlock = std::unique_ptr<char, decltype(&std::free)>;
-AlignedBlock aligned_block(int64_t bytes) {
-  AlignedBlock out(nullptr, std::free);
-  if (bytes > 0) {
-    out.reset(static_cast<char*>(std::aligned_alloc(kStorageBlock, static_cast<size_t>(bytes))));
-    SR_REQUIRE(out != nullptr, out_of_memory, "memory to write a checkpoint: asked for ", bytes,
-               " bytes, the system has none left");
-  }
-  return out;
-}
-
-/// Its pages are there when it returns: the first copy is as quick as all others.
-std::shared_ptr<char> allocate(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  const auto size = static_cast<size_t>(bytes);
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  SR_REQUIRE(data != MAP_FAILED, out_of_memory, "memory for checkpoints: asked for ", bytes,
-             " bytes, the system has none left");
-  ::madvise(data, size, MADV_HUGEPAGE);
-  std::memset(data, 0, size);
-  return {static_cast<char*>(data), [size](char* p) { ::munmap(p, size); }};
 }
 
 }  // namespace
@@ -64,7 +41,7 @@ CheckpointWriter::CheckpointWriter(const Executor& state, Communicator& host, Sa
       options_(std::move(options)),
       storage_(storage),
       memory_bytes_(memory_for(image_.bytes(), options_.asynchronous)) {
-  memory_ = allocate(memory_bytes_);
+  memory_ = disk_memory(memory_bytes_);
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -141,25 +118,30 @@ void CheckpointWriter::wait_a_little() {
                     [&] { return status_ != Status::working; });
 }
 
-/// A block is written while the next one is put together and looked at.
+/// Blocks are written while the next one is put together and looked at.
 void CheckpointWriter::write_pieces() {
   const std::unique_ptr<StorageFile> file =
       storage_.create(str(partial(), "/", image_.file().name));
   checksums_.assign(image_.file().pieces.size() + 1, 0);
-  const AlignedBlock own[2] = {aligned_block(memory_ ? 0 : kBlock),
-                               aligned_block(memory_ ? 0 : kBlock)};
-  std::future<void> writing;  // the last to be made, the first to end: it uses all of the above
   const int64_t bytes = image_.bytes();
+  std::vector<std::shared_ptr<char>> own;  // where there is no copy of the state
+  while (!memory_ && own.size() <= kWritten) own.push_back(disk_memory(std::min(bytes, kBlock)));
+  std::deque<std::future<void>>
+      writing;  // the last to be made, the first to end: it uses the above
   for (int64_t begin = 0; begin < bytes && !cancelled_; begin += kBlock) {
     const int64_t end = std::min(bytes, begin + kBlock);
-    char* const data = memory_ ? memory_.get() + begin : own[begin / kBlock % 2].get();
+    char* const data = memory_ ? memory_.get() + begin
+                               : own[static_cast<size_t>(begin / kBlock) % own.size()].get();
     if (!memory_) image_.copy(begin, end, data);
     checksum(begin, end, data);
-    if (writing.valid()) writing.get();
-    writing = std::async(std::launch::async,
-                         [&file, begin, end, data] { file->write(begin, data, end - begin); });
+    if (writing.size() == kWritten) {
+      writing.front().get();
+      writing.pop_front();
+    }
+    writing.push_back(std::async(
+        std::launch::async, [&file, begin, end, data] { file->write(begin, data, end - begin); }));
   }
-  if (writing.valid()) writing.get();
+  for (std::future<void>& last : writing) last.get();
   file->finish();
 }
 
