@@ -84,6 +84,7 @@ class Rounds {
         plain_(str(folder_, "/plain-", host.rank())),
         waiting_(state_, host, {folder_ + "/waiting", 1, false}),
         going_on_(state_, host, {folder_ + "/going-on", 1, true}) {
+    disk().make_folder(folder_);
     std::memset(from_.data(), 1, static_cast<size_t>(bytes_));
     std::memset(block_.get(), 1, kBlock);
   }

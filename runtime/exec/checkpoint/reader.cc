@@ -45,11 +45,15 @@ class ReadBlock {
   int64_t bytes_ = 0;
 };
 
-/// A file of a checkpoint, open for reading on any thread: past the page cache, where the file
-/// system has a way.
+/// Whether what is read should stay in the page cache, for others who read the same.
+enum class Cache { none, shared };
+
+/// A file of a checkpoint, open for reading on any thread. `none`: past the page cache, where the
+/// file system has a way.
 class Source {
  public:
-  explicit Source(std::string path) : path_(std::move(path)), fd_(open(O_DIRECT)) {
+  Source(std::string path, Cache cache)
+      : path_(std::move(path)), fd_(open(cache == Cache::none ? O_DIRECT : 0)) {
     if (fd_ < 0 && errno == EINVAL) fd_ = open(0);
     SR_REQUIRE(fd_ >= 0, invalid_input, path_, ": cannot open: ", std::strerror(errno));
   }
@@ -84,17 +88,18 @@ class Source {
   int fd_;
 };
 
-std::unique_ptr<Source> open_file(const Checkpoint& checkpoint, size_t number) {
+std::unique_ptr<Source> open_file(const Checkpoint& checkpoint, size_t number,
+                                  Cache cache = Cache::none) {
   const std::string path = str(checkpoint.path(), "/", checkpoint.manifest().files[number].name);
   require_regular_file(path, "a part of a checkpoint");
-  return std::make_unique<Source>(path);
+  return std::make_unique<Source>(path, cache);
 }
 
 using Sources = std::vector<std::unique_ptr<Source>>;
-Sources open_all(const Checkpoint& checkpoint) {
+Sources open_all(const Checkpoint& checkpoint, Cache cache = Cache::none) {
   Sources out;
   for (size_t f = 0; f < checkpoint.manifest().files.size(); ++f)
-    out.push_back(open_file(checkpoint, f));
+    out.push_back(open_file(checkpoint, f, cache));
   return out;
 }
 
@@ -242,11 +247,12 @@ void on_all_threads(std::vector<T>& tasks, const F& run) {
 class Restore {
  public:
   Restore(const Checkpoint& from, Executor& into, Communicator& host)
-      : from_(from), into_(into), host_(host), sources_(open_all(from)) {
+      : from_(from), into_(into), host_(host) {
     const Program& program = into.program();
     std::map<std::string_view, size_t> numbers;
     for (size_t t = 0; t < tensors().size(); ++t) numbers[tensors()[t].value.name] = t;
     first_sum_.resize(tensors().size(), -1);
+    Cache cache = Cache::none;
     for (const Binding& b : program.bindings) {
       if (!is_kept(b.role, b.zeroed_each_step)) continue;
       const size_t tensor = numbers.at(b.name);
@@ -256,7 +262,9 @@ class Restore {
       own_sum_.emplace(tensor, sums_ + replica.index * pieces);
       replicas_.emplace(tensor, replica.count);
       sums_ += replica.count * pieces;
+      if (replica.count > 1) cache = Cache::shared;  // ranks of a host read the same bytes
     }
+    sources_ = open_all(from, cache);
   }
 
   /// Into the shards, or only to look at what would go there.
