@@ -115,7 +115,9 @@ class Mapper {
       if (module.empty()) continue;
       if (node.op_type() == "MatMul" && read.input == 1 && shape.size() == 2) {
         const std::string bias = bias_behind(node, shape[1]);
-        add_stored(bias.empty() ? module + ".weight" : weight_of_bias(bias), stored, true);
+        // A bias of a module around it is that one's own, which the layer has from there.
+        const bool own = !bias.empty() && !module.starts_with(owner(bias));
+        add_stored(own ? weight_of_bias(bias) : module + ".weight", stored, true);
       } else if (gates().count(node.op_type()) > 0) {
         for (const std::string& name : recurrent_names(read, shape)) add_gates(name, stored);
       } else if (const char* leaf = leaf_of_channels(node, module); *leaf != '\0') {

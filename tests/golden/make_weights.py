@@ -108,6 +108,29 @@ class Half(nn.Module):
         return self.fc(self.norm(torch.tanh(self.up(x.half())))).float()
 
 
+class Headed(nn.Module):
+    """A head whose last layer has its bias from the module around it, as BERT's has."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(6, 10)
+        self.bias = nn.Parameter(torch.zeros(12))
+        self.decoder = nn.Linear(10, 12)
+        self.decoder.bias = self.bias
+
+    def forward(self, x):
+        return self.decoder(torch.tanh(self.up(x)))
+
+
+class Predictions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.predictions = nn.Embedding(12, 6), Headed()
+
+    def forward(self, x):
+        return self.predictions(self.tokens(x))
+
+
 def shaken(module):
     """Numbers that no exporter takes for equal ones."""
     with torch.no_grad():
@@ -196,6 +219,7 @@ def main():
         "recurrent": (Recurrent(), torch.randn(4, 5, 3), torch.randint(3, (4,))),
         "fresh": (Fresh(), torch.randn(4, 6), torch.randint(3, (4,))),
         "half": (Half(), torch.randn(2, 4, 5), None),
+        "predictions": (Predictions(), tokens, None),
     }
     for name, (module, x, target) in models.items():
         if name != "fresh":

@@ -87,6 +87,10 @@ TEST(WeightMap, IsTheModuleThatWasExported) {
     expect_module("half", exporter);
     expect_module("fresh", exporter);
   }
+  // The newer exporter has the bias by its layer's name alone, and does not say that it is tied.
+  for (const char* exporter : {"dynamo", "default"})
+    expect_module("predictions", exporter, {"predictions.bias"});
+  for (const char* exporter : {"legacy", "legacy_eval"}) expect_module("predictions", exporter);
   expect_module("images", "dynamo");
   expect_module("images", "legacy");
   for (const char* exporter : {"legacy", "legacy_eval", "default"})
