@@ -19,8 +19,8 @@ void clear(void* to, int64_t bytes, cudaStream_t stream) {
 
 class Convolution {
  public:
-  explicit Convolution(const ConvPlan& plan)
-      : plan_(plan), graph_(make_cudnn_graph(plan.convolution)) {}
+  Convolution(const ConvPlan& plan, std::optional<size_t> only)
+      : plan_(plan), graph_(make_cudnn_graph(plan.convolution, only)) {}
 
   void run(const KernelArgs& args) {
     const auto stream = static_cast<cudaStream_t>(args.stream);
@@ -92,7 +92,7 @@ Refusal refuses(const KernelCall& call) {
   return std::nullopt;
 }
 
-PreparedKernel prepare(const KernelCall& call) {
+PreparedKernel prepare(const KernelCall& call, std::optional<size_t> only) {
   std::string why;
   const std::optional<ConvPlan> plan = plan_conv(call, tf32_wanted(), &why);
   SR_REQUIRE(plan.has_value(), internal, call.node.op, " '", call.node.name,
@@ -104,18 +104,23 @@ PreparedKernel prepare(const KernelCall& call) {
     };
     return {zero, 0, "cuda:cudnn"};
   }
-  const auto convolution = std::make_shared<Convolution>(*plan);
+  const auto convolution = std::make_shared<Convolution>(*plan, only);
   return {[convolution](const KernelArgs& args) { convolution->run(args); },
           plan->workspace_bytes(), "cuda:cudnn"};
 }
 
-}  // namespace
-
-KernelList conv_kernels() {
+KernelList convolutions(std::optional<size_t> only) {
   KernelList list;
-  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"})
-    list.push_back({op, "cuda:cudnn", refuses, prepare});
+  for (const char* op : {"conv", "conv_data_grad", "conv_weight_grad"}) {
+    list.push_back({op, "cuda:cudnn", refuses,
+                    [only](const KernelCall& call) { return prepare(call, only); }});
+  }
   return list;
 }
+
+}  // namespace
+
+KernelList conv_kernels() { return convolutions(std::nullopt); }
+KernelList conv_by_plan(size_t plan) { return convolutions(plan); }
 
 }  // namespace shardrun::cuda

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "graph/ops/window.h"
 #include "kernels/cpu/convolution.h"
 
@@ -25,8 +26,6 @@ Shape dims_of(int64_t outer, int64_t channels, const Shape& sizes) {
   dims.insert(dims.end(), sizes.begin(), sizes.end());
   return dims;
 }
-
-int64_t round256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /// Does one padding on both sides, `low`, give windows their places and their number?
 bool has_one_padding(const Window& w, int64_t size, int64_t count) {
@@ -139,7 +138,7 @@ std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string
     plan.copy_image = loops;
     plan.clears_copy = plan.clears_copy && s.pass != Pass::data;
     plan.clears_image = plan.clears_image && s.pass == Pass::data;
-    plan.image_bytes = round256(element_count(c.x) * size_of(s.dtype));
+    plan.image_bytes = round_up(element_count(c.x) * size_of(s.dtype), 256);
   }
   const int64_t rows = c.w[0], offsets = element_count(s.kernel);
   if (s.channels_last && offsets > 1 && s.in_channels > 1) {
@@ -150,10 +149,10 @@ std::optional<ConvPlan> plan_conv(const KernelCall& call, bool tf32, std::string
     loops.add(middle, 1, inner);
     loops.add(inner, middle, 1);
     plan.move_weights = loops;
-    plan.weights_bytes = round256(loops.count * size_of(s.weights_dtype));
+    plan.weights_bytes = round_up(loops.count * size_of(s.weights_dtype), 256);
   }
   if (s.weights_dtype != s.dtype)
-    plan.narrow_bytes = round256(rows * s.in_channels * offsets * size_of(s.dtype));
+    plan.narrow_bytes = round_up(rows * s.in_channels * offsets * size_of(s.dtype), 256);
   return plan;
 }
 

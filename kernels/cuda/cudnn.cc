@@ -72,10 +72,11 @@ class Graph final : public CudnnGraph {
   struct Setup {
     std::string key;
     int64_t workspace = 0;
-    int64_t candidates = 1;                     // that are measured
+    size_t candidates = 1;                      // that are measured
     std::vector<fe::HeurMode_t> modes;          // where plans are asked for, in this order
     std::vector<fe::NumericalNote_t> unwanted;  // plans that say so of themselves are left out
     std::function<void(FrontendGraph&)> build;
+    std::optional<size_t> only = std::nullopt;  // of the candidates this, or the last there is
   };
   explicit Graph(Setup setup) : setup_(std::move(setup)) {}
 
@@ -87,8 +88,7 @@ class Graph final : public CudnnGraph {
       const cudnnHandle_t handle = handle_here();
       graph = with_candidates(handle, nullptr, why);
       if (!graph) return false;
-      for (int64_t i = 0; i < graph->get_execution_plan_count() &&
-                          static_cast<int64_t>(plans.size()) < setup_.candidates;
+      for (int64_t i = 0; i < graph->get_execution_plan_count() && plans.size() < setup_.candidates;
            ++i) {
         if (graph->build_plan_at_index(handle, i).is_bad()) continue;
         int64_t bytes = 0;
@@ -173,7 +173,8 @@ class Graph final : public CudnnGraph {
   /// Of several plans the fastest, or the one that was before.
   void choose(cudnnHandle_t handle, std::span<void* const> tensors, void* workspace,
               cudaStream_t stream) {
-    if (plans_.size() == 1) {
+    if (plans_.size() == 1 || setup_.only) {
+      plan_ = std::min(setup_.only.value_or(0), plans_.size() - 1);
       chosen_ = true;
       return;
     }
@@ -250,7 +251,8 @@ int64_t CudnnAttention::workspace_bytes() const {
   return kLeast + (gradient ? heads * t * s * 2 + rows : 0);
 }
 
-std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
+std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c,
+                                             std::optional<size_t> plan) {
   const auto build = [c](FrontendGraph& graph) {
     const auto with = [&](auto attributes) {
       return attributes.set_pre_padding(c.low)
@@ -282,7 +284,6 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
       }
     }
   };
-  constexpr int64_t kCandidates = 6;
   std::vector<fe::NumericalNote_t> unwanted = {fe::NumericalNote_t::NONDETERMINISTIC,
                                                fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
   if (c.dtype == DType::f32 && !c.tf32) {
@@ -291,10 +292,11 @@ std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& c) {
   }
   return std::make_unique<Graph>(Graph::Setup{c.key(),
                                               c.workspace_bytes(),
-                                              kCandidates,
+                                              kConvolutionPlans,
                                               {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK},
                                               unwanted,
-                                              build});
+                                              build,
+                                              plan});
 }
 
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& a) {

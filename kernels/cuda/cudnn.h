@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -87,15 +88,18 @@ class CudnnGraph {
   /// it, nevertheless. False, with the reason in *why.
   virtual bool has_plan_for(const std::string& gpu, std::string* why) const = 0;
   /// After prepare. Convolutions: the two operands, the result. Attention: q, k, v, y, lse; its
-  /// gradient: q, k, v, y, dy, lse, dq, dk, dv. Pools: x, y; their gradients:
-  /// dy, with max which, dx. Batch norm: x, mean, slope, bias, [residual,] y; its gradient: dy, x,
-  /// mean, slope, offset, tilt, [bias,] dx. All on boundaries of 16 bytes. The first run outside of
-  /// a recording measures convolutions' candidates, and writes the result several times.
+  /// gradient: q, k, v, y, dy, lse, dq, dk, dv. Pools: x, y; their gradients: dy, with max which,
+  /// dx. Batch norm: x, mean, slope, bias, [residual,] y; its gradient: dy, x, mean, slope, offset,
+  /// tilt, [bias,] dx. All on boundaries of 16 bytes. The first run outside of a recording measures
+  /// convolutions' candidates, and writes the result several times.
   virtual void run(std::span<void* const> tensors, void* workspace, void* stream) = 0;
 };
 
-/// Need no GPU.
-std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& convolution);
+/// Of a convolution's plans so many are measured.
+inline constexpr size_t kConvolutionPlans = 6;
+/// Need no GPU. `plan`: by this of a convolution's plans, or the last there is, whatever is faster.
+std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnConvolution& convolution,
+                                             std::optional<size_t> plan = std::nullopt);
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnAttention& attention);
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnPool& pool);
 std::unique_ptr<CudnnGraph> make_cudnn_graph(const CudnnBatchNorm& norm);

@@ -18,9 +18,6 @@ int64_t round_down(int64_t n) { return n / kGroup * kGroup; }
 /// The product, and of rows and columns that are too many, where that matters, products of their
 /// own.
 void add_products(EvenedPlan::Part& part, const EvenedPlan::Product& whole) {
-  struct Range {
-    int64_t begin, count;
-  };
   const auto ranges = [](int64_t n, bool matters) {
     const int64_t even = matters && n > kGroup ? round_down(n) : n;
     std::vector<Range> all = {{0, even}};
@@ -30,7 +27,7 @@ void add_products(EvenedPlan::Part& part, const EvenedPlan::Product& whole) {
   for (const Range& rows : ranges(whole.shape.rows, true)) {
     for (const Range& cols : ranges(whole.shape.cols, whole.shape.transpose_b)) {
       EvenedPlan::Product p = whole;
-      p.shape.rows = rows.count, p.shape.cols = cols.count;
+      p.shape.rows = rows.size, p.shape.cols = cols.size;
       p.a += rows.begin * (p.shape.transpose_a ? p.shape.a.ld : 1);
       p.b += cols.begin * (p.shape.transpose_b ? 1 : p.shape.b.ld);
       p.d += rows.begin + cols.begin * p.shape.d.ld;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/round_up.h"
 #include "device/cuda/index.h"
 #include "kernels/cuda/lt_product.h"
 
@@ -33,7 +34,7 @@ struct EvenedPlan {
   /// Of the other operand, where lines of zeros behind it make its depth the copy's: all of it and
   /// these, elements.
   int64_t other_elements = 0, other_zeros = 0;
-  int64_t other_bytes() const { return (2 * (other_elements + other_zeros) + 255) / 256 * 256; }
+  int64_t other_bytes() const { return round_up(2 * (other_elements + other_zeros), 256); }
   int64_t workspace_bytes() const;
 };
 

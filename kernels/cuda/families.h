@@ -23,6 +23,8 @@ KernelList pool_kernels();
 /// are faster; running throws Error(device) where cuDNN has no plan.
 KernelList images_by_cudnn();
 KernelList attention_by_cudnn();
+/// conv_kernels by one of cuDNN's plans, or the last there is, whatever is faster.
+KernelList conv_by_plan(size_t plan);
 KernelList host_kernels();  // any op
 
 }  // namespace shardrun::cuda

@@ -35,7 +35,7 @@ std::optional<CudnnPool> plan_pool(const KernelCall& call, std::string* why) {
   if (element_count(x.shape) == 0 || element_count(y.shape) == 0)
     return refuse("has nothing to do");
   if (p.max) {
-    p.which = (p.gradient ? call.in[1] : call.out[1]).dtype;
+    p.which = call.in[1].dtype;  // of its gradient: the pool itself is not cuDNN's
     if (p.which == DType::u8 && element_count(p.kernel) > 128)
       return refuse("reads bytes of indices below 128");
   }

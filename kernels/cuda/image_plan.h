@@ -6,10 +6,10 @@
 
 namespace shardrun::cuda {
 
-/// Of sum_pool and its gradient and of max_pool_grad; one pooled dim becomes two, the first of size 1.
-/// Nullopt, with the reason in *why, if cuDNN has no such pool: channels must be last, each window
-/// must hold some of the image, without dilation, and nothing of the image is cut off but rows
-/// behind the last window.
+/// Of sum_pool and its gradient and of max_pool_grad; one pooled dim becomes two, the first of
+/// size 1. Nullopt, with the reason in *why, if cuDNN has no such pool: channels must be last, each
+/// window must hold some of the image, without dilation, and nothing of the image is cut off but
+/// rows behind the last window.
 std::optional<CudnnPool> plan_pool(const KernelCall& call, std::string* why);
 
 /// Of batch_norm and batch_norm_grad, their channels last. Nullopt, with the reason in *why, for

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <fstream>
 #include <numeric>
+#include <thread>
 
+#include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/checkpoint/writer.h"
 #include "exec/safetensors.h"
@@ -272,6 +274,32 @@ TEST(CheckpointWriter, TakesTheMemoryThatIsCounted) {
   EXPECT_EQ(CheckpointWriter::memory_bytes(program.bindings, mesh, 0, true),
             (file + 4095) / 4096 * 4096);
   EXPECT_EQ(CheckpointWriter::memory_bytes(program.bindings, mesh, 0, false), 0);
+}
+
+/// Blocks from several threads, in any order, on boundaries of the disk and beside them.
+TEST(Disk, WritesBlocksOfSeveralThreads) {
+  const TemporaryFolder folder("blocks");
+  const std::string path = folder.path() + "/file";
+  constexpr int64_t kBytes = 100 * kStorageBlock + 77, kBlock = 4 * kStorageBlock;
+  const std::shared_ptr<char> memory = disk_memory(kBytes);
+  for (int64_t i = 0; i < kBytes; ++i) memory.get()[i] = static_cast<char>(i * 37 % 251);
+  for (const int64_t shift : {int64_t{0}, int64_t{100}}) {
+    SCOPED_TRACE(shift);
+    const int64_t bytes = kBytes - shift;
+    const std::unique_ptr<StorageFile> file = disk().create(path);
+    std::vector<std::thread> threads;
+    for (int64_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        for (int64_t at = t * kBlock; at < bytes; at += 2 * kBlock)
+          file->write(at, memory.get() + shift + at, std::min(kBlock, bytes - at));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    file->finish();
+    std::ifstream in(path, std::ios::binary);
+    const std::string got{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_EQ(got, std::string(memory.get() + shift, static_cast<size_t>(bytes)));
+  }
 }
 
 /// A whole one is on the disk before its name is, and its name before an older one goes.

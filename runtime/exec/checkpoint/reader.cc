@@ -221,27 +221,32 @@ void run_task(const Checkpoint& checkpoint, const Source& source, Task& task, Re
   }
 }
 
-/// Each task on a thread, with the thread's block: three for each that the rank has, since most of
-/// them wait for the disk. Of several failures throws the first task's.
-template <class T, class F>
-void on_all_threads(std::vector<T>& tasks, const F& run) {
-  std::exception_ptr failure;
-  size_t failed = tasks.size();
-#pragma omp parallel num_threads(3 * omp_get_max_threads())
-  {
-    ReadBlock block;
-#pragma omp for schedule(dynamic)
+/// Threads that read, each with a block of its own: three for each that the rank has, since most of
+/// them wait for the disk, and no more than keep one busy.
+class Readers {
+ public:
+  /// Each task on one of them. Of several failures throws the first task's.
+  template <class T, class F>
+  void run(std::vector<T>& tasks, const F& run) {
+    std::exception_ptr failure;
+    size_t failed = tasks.size();
+#pragma omp parallel for schedule(dynamic) num_threads(static_cast <int>(blocks_.size()))
     for (size_t i = 0; i < tasks.size(); ++i) {
       try {
-        run(tasks[i], block);
+        run(tasks[i], blocks_[static_cast<size_t>(omp_get_thread_num())]);
       } catch (...) {
 #pragma omp critical
         if (i < failed) failed = i, failure = std::current_exception();
       }
     }
+    if (failure) std::rethrow_exception(failure);
   }
-  if (failure) std::rethrow_exception(failure);
-}
+
+ private:
+  static constexpr int kMost = 16;
+  std::vector<ReadBlock> blocks_ =
+      std::vector<ReadBlock>(static_cast<size_t>(std::min(3 * omp_get_max_threads(), kMost)));
+};
 
 /// One restore: what this rank reads, and the sums that it brings to the check.
 class Restore {
@@ -286,7 +291,7 @@ class Restore {
       std::vector<Task> few;
       into_.fill(b, [&](void* shard) {
         add_tasks(tensor, b, static_cast<char*>(shard), few);
-        on_all_threads(few, [&](Task& task, ReadBlock& block) {
+        readers_.run(few, [&](Task& task, ReadBlock& block) {
           run_task(from_, source_of(task), task, block);
         });
       });
@@ -296,7 +301,7 @@ class Restore {
     std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& a, const Task& b) {
       return piece_of(a).bytes > piece_of(b).bytes;
     });
-    on_all_threads(tasks, [&](Task& task, ReadBlock& block) {
+    readers_.run(tasks, [&](Task& task, ReadBlock& block) {
       run_task(from_, source_of(task), task, block);
     });
     std::move(tasks.begin(), tasks.end(), std::back_inserter(done_));
@@ -359,6 +364,7 @@ class Restore {
   Executor& into_;
   Communicator& host_;
   Sources sources_;
+  Readers readers_;
   // Sums are numbered alike on all ranks: by tensor, set of ranks, piece.
   int64_t sums_ = 0;
   std::vector<int64_t> first_sum_;      // by tensor
@@ -416,7 +422,7 @@ void Checkpoint::verify(const std::function<bool(const std::string&)>& which) co
     for (const Manifest::Piece& piece : tensor.pieces) all.push_back({&tensor, &piece});
   }
   for (size_t f = 0; f < sources.size(); ++f) check_header(*this, f, *sources[f]);
-  on_all_threads(all, [&](const One& one, ReadBlock& block) {
+  Readers().run(all, [&](const One& one, ReadBlock& block) {
     uint32_t sum = 0;
     for (int64_t at = 0; at < one.piece->bytes; at += kBlock) {
       const int64_t some = std::min(kBlock, one.piece->bytes - at);

@@ -11,8 +11,9 @@ namespace shardrun {
 class StorageFile {
  public:
   virtual ~StorageFile() = default;  // what finish() was not called for is left behind
-  /// Blocks may come in any order, and from several threads at once. Fastest where `data`, `at` and `bytes` are multiples of
-  /// kStorageBlock: they then go past the page cache, if the disk lets them.
+  /// Blocks may come in any order, and from several threads at once. Fastest where `data`, `at` and
+  /// `bytes` are multiples of kStorageBlock: they then go past the page cache, if the disk lets
+  /// them.
   virtual void write(int64_t at, const char* data, int64_t bytes) = 0;
   /// When it returns all that was written is on the disk.
   virtual void finish() = 0;
