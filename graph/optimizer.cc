@@ -125,10 +125,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
   } else {
     clip_scale = fill(graph, DType::f32, 1.0, "update/clip_scale");
   }
-  // In a step of one micro-batch updates may be made before all gradients are there: without
-  // clipping, which waits for the norm anyway, it comes too late.
-  const bool waits = options.clip_norm > 0 || options.accumulate > 1;
-  clip_scale = if_finite(graph, clip_scale, waits ? std::vector{loss, norm} : std::vector{loss});
+  clip_scale = if_finite(graph, clip_scale, {loss, norm});
   for (size_t i = 0; i < params.size(); ++i) {
     const ValueId p = params[i];
     const std::string name = graph.value(p).name;

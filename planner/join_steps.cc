@@ -62,26 +62,6 @@ void join_residual(Program& program, const Uses& uses, size_t s, std::set<size_t
   }
 }
 
-/// The update then makes the sum of its gradient's squares.
-void join_squares(Program& program, const Uses& uses, size_t s, std::set<size_t>& gone) {
-  const Step& squares = program.steps[s];
-  if (!is_kernel(squares, "reduce_sum_squares") || !uses.passing(squares.out[0])) return;
-  const BufferId grad = squares.in[0];
-  for (size_t u : uses.readers(grad)) {
-    Step& update = program.steps[u];
-    const std::vector<size_t>& readers = uses.readers(squares.out[0]);
-    if (!is_update(update) || update.in[1] != grad || update.phase != squares.phase ||
-        update.node.attrs.has("squares") ||
-        uses.written_between(grad, std::min(s, u), std::max(s, u)) ||
-        std::any_of(readers.begin(), readers.end(), [&](size_t r) { return r <= u; }))
-      continue;
-    update.out.push_back(squares.out[0]);
-    update.node.attrs.set("squares", int64_t{1});
-    gone.insert(s);
-    return;
-  }
-}
-
 /// Rows of a product: of what it multiplies with operand `i`.
 int64_t rows_beside(const Program& program, const Step& product, size_t i) {
   const auto flops =
@@ -423,7 +403,6 @@ void join_steps(Program& program, const TakesStep& takes) {
   for (size_t s = 0; s < program.steps.size(); ++s) {
     join_rows(program, uses, s, gone);
     join_residual(program, uses, s, gone);
-    join_squares(program, uses, s, gone);
     join_cast(program, uses, takes, weights, s, gone);
     join_segments(program, uses, s, gone);
   }

@@ -26,9 +26,6 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// losses, dx = cross_entropy_and_grad(dlosses, x, labels) where dlosses is not made of the losses
 /// (a mean's is 1 / count): a row of logits is read from memory once, and dx written over it.
 ///
-/// reduce_sum_squares(g) and the update by g become one where the update does not wait for the norm
-/// of all gradients, that is without clipping: g is read from memory once.
-///
 /// matmul(x, cast(w)) of bf16 x and an f32 weight w becomes matmul(x, w) where all who read the
 /// cast are products of kManyRows rows or more and `takes` says so: where they pack their operand
 /// anyway, no bf16 copy of the weight lives through the step.

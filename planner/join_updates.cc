@@ -177,8 +177,7 @@ bool go_together(const Step& a, const Step& b, const UpdateForm& form) {
 
 class JoinUpdates {
  public:
-  JoinUpdates(Program& program, const RunsAlike& takes)
-      : program_(program), uses_(program), takes_(takes) {}
+  JoinUpdates(Program& program, const RunsAlike& takes) : program_(program), takes_(takes) {}
 
   void run() {
     for (size_t s = 0; s < program_.steps.size(); ++s) {
@@ -191,14 +190,6 @@ class JoinUpdates {
           continue;
         }
         updates_.push_back(s);
-        if (form.squares) sums_.insert(step.out[*form.squares]);
-      } else if (!updates_.empty() && step.phase == program_.steps[updates_[0]].phase &&
-                 is_kernel(step, "add") && step.in[0] != step.in[1] &&
-                 std::all_of(step.in.begin(), step.in.end(),
-                             [&](BufferId b) { return sums_.count(b) > 0 && is_term(uses_, b); })) {
-        for (BufferId b : step.in) sums_.erase(b);
-        sums_.insert(step.out[0]);
-        adds_.push_back(s);
       } else {
         end();
       }
@@ -209,10 +200,8 @@ class JoinUpdates {
 
  private:
   void end() {
-    if (updates_.size() > 1 && sums_.size() <= 1) join();
+    if (updates_.size() > 1) join();
     updates_.clear();
-    adds_.clear();
-    sums_.clear();
   }
 
   void join() {
@@ -234,24 +223,18 @@ class JoinUpdates {
     }
     for (size_t scalar : {form.lr(), form.step(), form.clip_scale()})
       joined.in.push_back(first.in[scalar]);
-    joined.out.insert(joined.out.end(), sums_.begin(), sums_.end());
     joined.out.insert(joined.out.end(), copies.begin(), copies.end());
-    joined.node = joined_update(nodes, !sums_.empty());
+    joined.node = joined_update(nodes);
     joined.node.inputs = joined.in;
     joined.node.outputs = joined.out;
     if (!runs_alike(program_, joined, first, takes_)) return;
     gone_.insert(updates_.begin() + 1, updates_.end());
-    gone_.insert(adds_.begin(), adds_.end());
     program_.steps[updates_[0]] = std::move(joined);
   }
 
   Program& program_;
-  const Uses uses_;
   const RunsAlike& takes_;
-  // Of the steps up to here: updates that go together, the adds among them, and of what these make
-  // of their sums of squares that which is left.
-  std::vector<size_t> updates_, adds_;
-  std::set<BufferId> sums_;
+  std::vector<size_t> updates_;  // that go together, of the steps up to here
   std::set<size_t> gone_;
 };
 

@@ -18,7 +18,7 @@ namespace shardrun {
 ///   w', m', v', k' = sgd(w, g, m, v, h, k, …)
 ///
 /// where updates stand beside each other, have equal attributes but for weight_decay and copy, and
-/// write what they read; of sums of squares that they make, where adds among them leave one of all.
+/// write what they read.
 void join_updates(Program& program, const RunsAlike& takes = nullptr);
 
 }  // namespace shardrun

@@ -15,15 +15,14 @@
 // all it has; a result that overflows becomes the largest finite number. With an lr or clip_scale
 // that is not finite all elements keep theirs: nothing is updated.
 //
-// With the attribute squares both have one result more, the sum of grad^2 as reduce_sum_squares
-// makes it; with copy, a floating dtype, one behind that: param' cast to that dtype; with layouts
-// one behind that for each of them (weight_layout.h): the copy, or param' where there is none, laid
-// out so.
+// With the attribute copy, a floating dtype, both have one result more: param' cast to that dtype;
+// with layouts one behind that for each of them (weight_layout.h): the copy, or param' where there
+// is none, laid out so.
 //
 // Both also update several parameters at once: param, grad and moments of the first, of the second
 // and so on, then lr, step and clip_scale; results likewise. weight_decays then has one for each,
-// squares is one sum of all, and copies says for which parameters there is a copy (without: of
-// all). There are no layouts then.
+// and copies says for which parameters there is a copy (without: of all). There are no layouts
+// then.
 #include "graph/ops/optimizer.h"
 
 #include <algorithm>
@@ -37,7 +36,7 @@ bool is_update(const std::string& op) { return op == "adamw" || op == "sgd"; }
 
 size_t UpdateForm::results() const {
   const auto copies = std::count_if(copy.begin(), copy.end(), [](const auto& c) { return !!c; });
-  return result(count, 0) + (squares ? 1 : 0) + static_cast<size_t>(copies) + layouts.size();
+  return result(count, 0) + static_cast<size_t>(copies) + layouts.size();
 }
 
 UpdateForm UpdateForm::of(const Node& node, size_t operands) {
@@ -56,7 +55,6 @@ UpdateForm UpdateForm::of(const Node& node, size_t operands) {
     form.decay.assign(form.count, attrs.f("weight_decay", 0.0));
   }
   size_t next = form.result(form.count, 0);
-  if (attrs.i("squares", 0) != 0) form.squares = next++;
   form.copy.resize(form.count);
   if (attrs.has("copy")) {
     std::vector<int64_t> copied(form.count);
@@ -82,14 +80,12 @@ namespace {
 std::vector<TensorType> infer(const Node& node, std::span<const TensorType> in) {
   const UpdateForm form = UpdateForm::of(node, in.size());
   std::vector<TensorType> out(form.results());
-  DType squares = DType::f32;
   for (size_t p = 0; p < form.count; ++p) {
     const TensorType &param = in[form.operand(p, 0)], &grad = in[form.operand(p, 1)];
     SR_REQUIRE(param.dtype == DType::f32 || param.dtype == DType::f64, invalid_input, node.op,
                " wants an f32 (or f64) parameter, got ", param);
     SR_REQUIRE(is_float(grad.dtype) && grad.shape == param.shape, invalid_input, node.op,
                " wants a floating gradient of ", to_string(param.shape), ", got ", grad);
-    if (grad.dtype == DType::f64) squares = DType::f64;
     out[form.result(p, 0)] = param;
     for (size_t i = 0; i < form.moments; ++i) {
       const TensorType& moment = in[form.operand(p, 2 + i)];
@@ -110,7 +106,6 @@ std::vector<TensorType> infer(const Node& node, std::span<const TensorType> in) 
   }
   SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op,
              " wants step as i64[], got ", step);
-  if (form.squares) out[*form.squares] = {squares, {}};
   for (size_t i = 0; i < form.layouts.size(); ++i)
     out[form.first_laid_out + i] = form.layouts[i].type(out[form.laid_out()]);
   return out;
@@ -138,8 +133,6 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
       out.push_back(s);
       s.attrs.set("copy", std::string("bf16"));
       out.push_back(s);
-      s.attrs.set("squares", int64_t{1});
-      out.push_back(s);
     }
   }
   // Laid out, with and without a copy.
@@ -154,7 +147,6 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
       s.in.insert(s.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
       s.attrs = attrs[0];
       s.attrs.set("layouts", std::string(layouts));
-      s.attrs.set("squares", int64_t{copy});
       if (copy) s.attrs.set("copy", std::string("bf16"));
       s.low = 0.05;
       out.push_back(s);
@@ -170,7 +162,6 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
   s.attrs.set("weight_decays", std::vector<double>{0.1, 0.2});
   s.attrs.set("copy", std::string("bf16"));
   s.attrs.set("copies", std::vector<int64_t>{0});
-  s.attrs.set("squares", int64_t{1});
   s.low = 0.05;
   out.push_back(s);
   return out;
@@ -190,7 +181,7 @@ Attrs sgd(double momentum, double weight_decay, int64_t nesterov) {
 
 }  // namespace
 
-Node joined_update(const std::vector<const Node*>& nodes, bool squares) {
+Node joined_update(const std::vector<const Node*>& nodes) {
   Node out = *nodes.front();
   std::vector<double> decays;
   std::vector<int64_t> copies;
@@ -204,10 +195,9 @@ Node joined_update(const std::vector<const Node*>& nodes, bool squares) {
   }
   out.attrs = {};
   for (const auto& [name, attr] : nodes.front()->attrs.all()) {
-    if (name != "weight_decay" && name != "copy" && name != "squares") out.attrs.set(name, attr);
+    if (name != "weight_decay" && name != "copy") out.attrs.set(name, attr);
   }
   out.attrs.set("weight_decays", decays);
-  if (squares) out.attrs.set("squares", int64_t{1});
   if (!copies.empty()) {
     out.attrs.set("copy", copy);
     out.attrs.set("copies", copies);

@@ -11,11 +11,10 @@ namespace shardrun {
 
 /// adamw and sgd of `count` parameters, each with `moments` tensors like it. Example, sgd of two:
 ///   (param, grad, buffer,  param, grad, buffer,  lr, step, clip_scale)
-///     -> param', buffer',  param', buffer'[, sum of all squares][, copy …][, laid out …]
+///     -> param', buffer',  param', buffer'[, copy …][, laid out …]
 struct UpdateForm {
   size_t count = 1, moments = 0;
   std::vector<double> decay;                // of each
-  std::optional<size_t> squares;            // result
   std::vector<std::optional<size_t>> copy;  // result, of each
   std::vector<WeightLayout> layouts;        // of the only parameter
   size_t first_laid_out = 0;                // result: in layouts[0], and behind it in the others
@@ -39,7 +38,7 @@ struct UpdateForm {
 /// Is it adamw or sgd?
 bool is_update(const std::string& op);
 /// One update of all the parameters that `nodes` update, which have equal attributes but for
-/// weight_decay, copy and squares; `squares`: with the sum of all.
-Node joined_update(const std::vector<const Node*>& nodes, bool squares);
+/// weight_decay and copy.
+Node joined_update(const std::vector<const Node*>& nodes);
 
 }  // namespace shardrun

@@ -202,24 +202,6 @@ Order lazy(const Flow& flow, const std::vector<std::vector<size_t>>& before, con
   return order;
 }
 
-/// Update nodes directly behind the last that they wait for.
-Order updates_at_once(const Flow& flow, const std::vector<std::vector<size_t>>& before) {
-  const std::vector<Node>& nodes = flow.graph().nodes();
-  std::vector<std::pair<size_t, size_t>> place(nodes.size());  // behind which; itself
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    size_t behind = n;
-    if (nodes[n].phase == Phase::update) {
-      behind = 0;
-      for (size_t m : before[n]) behind = std::max(behind, place[m].first);
-    }
-    place[n] = {behind, n};
-  }
-  Order order(nodes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place[a] < place[b]; });
-  return order;
-}
-
 }  // namespace
 
 void order_for_memory(Graph& graph) {
@@ -230,22 +212,18 @@ void order_for_memory(Graph& graph) {
   std::iota(given.begin(), given.end(), size_t{0});
   Order best = given;
   int64_t least = flow.peak(given);
-  const auto offer = [&](const Order& order, bool if_equal) {
+  const auto offer = [&](const Order& order) {
     const int64_t most = flow.peak(order);
-    if (most > least || (most == least && !if_equal)) return;
+    if (most >= least) return;
     least = most;
     best = order;
   };
-  std::vector<Order> starts{given};
-  if (graph.micro_batches == 1) starts.push_back(updates_at_once(flow, before));
-  for (Order order : starts) {
-    offer(order, true);
-    for (int round = 0; round < kRounds; ++round) {
-      order = eager(flow, before, order);
-      offer(order, false);
-      order = lazy(flow, before, order);
-      offer(order, false);
-    }
+  Order order = given;
+  for (int round = 0; round < kRounds; ++round) {
+    order = eager(flow, before, order);
+    offer(order);
+    order = lazy(flow, before, order);
+    offer(order);
   }
   if (best == given) return;
   std::vector<Node> nodes;

@@ -9,11 +9,9 @@ namespace shardrun {
 /// under the order that they have. Results do not depend on the order, and equal graphs get equal
 /// orders, so that all ranks call collectives alike.
 ///
-/// In a step of one micro-batch a parameter's update moves to where its gradient is made, which
-/// then need not be kept until the end: update nodes stand among the others. With clipping updates
-/// wait for the norm of all gradients. Then list scheduling, forwards and backwards in turn: what
-/// frees more than it makes runs as soon as it can, what makes more than it frees as late as it
-/// can, all else as it stood; kept where it lowers the peak.
+/// List scheduling, forwards and backwards in turn: what frees more than it makes runs as soon as
+/// it can, what makes more than it frees as late as it can, all else as it stood; kept where it
+/// lowers the peak.
 void order_for_memory(Graph& graph);
 
 }  // namespace shardrun

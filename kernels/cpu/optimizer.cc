@@ -1,5 +1,5 @@
-// Fused updates of AdamW, Adam and SGD: one pass over memory, with the sum of the gradient's
-// squares and the parameter's bf16 copy where they are wanted. Formulas: graph/ops/optimizer.cc.
+// Fused updates of AdamW, Adam and SGD: one pass over memory, with the parameter's bf16 copy where
+// it is wanted. Formulas: graph/ops/optimizer.cc.
 #include "graph/ops/optimizer.h"
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/lanes.h"
-#include "kernels/cpu/reduce_run.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/weight_blocks.h"
 
@@ -37,31 +36,23 @@ class Extras {
     for (const WeightLayout& layout : form_.layouts)
       blocks_.push_back(*WeightBlocks::make(copy, layout));
     const int64_t count = element_count(copy.shape);
-    chunk_ = blocks_.empty() ? kChunk : WeightBlocks::kPanel * (count / copy.shape[0]);
+    chunk_ = blocks_.empty() ? 32 * kBlock : WeightBlocks::kPanel * (count / copy.shape[0]);
     chunks_ = (count + chunk_ - 1) / chunk_;
   }
-
-  int64_t workspace_bytes() const { return form_.squares ? chunks_ * 8 : 0; }
 
   /// Calls update(begin, count, gradient) for blocks of all elements, and leaves the extras.
   template <class F>
   void for_gradient(const KernelArgs& args, F&& update) const {
     const TensorView& grad = args.in[1];
     const int64_t count = grad.count();
-    auto* partial = static_cast<double*>(args.workspace);
     parallel_ranges(chunks_, 1, [&](int64_t first, int64_t last) {
       alignas(64) float buffer[kBlock];
       for (int64_t chunk = first; chunk < last; ++chunk) {
         const int64_t begin = chunk * chunk_, end = std::min(begin + chunk_, count);
-        if (form_.squares) partial[chunk] = 0;
-        for (int64_t from = begin; from < end; from += kChunk) {
-          const int64_t to = std::min(from + kChunk, end);
-          if (form_.squares) partial[chunk] += reduce_run<Sum, true>(grad, from, to - from);
-          for (int64_t i = from; i < to; i += kBlock) {
-            const int64_t n = std::min(kBlock, to - i);
-            update(i, n, floats(grad, i, n, buffer));
-            if (form_.copy[0]) leave_copy(args, i, n);
-          }
+        for (int64_t i = begin; i < end; i += kBlock) {
+          const int64_t n = std::min(kBlock, end - i);
+          update(i, n, floats(grad, i, n, buffer));
+          if (form_.copy[0]) leave_copy(args, i, n);
         }
         for (size_t b = 0; b < blocks_.size(); ++b) {  // what was just written is in cache
           blocks_[b].run_panel(chunk, args.out[form_.laid_out()].as<uint16_t>(),
@@ -70,10 +61,6 @@ class Extras {
       }
       end_stream();
     });
-    if (!form_.squares) return;
-    double total = 0;
-    for (int64_t chunk = 0; chunk < chunks_; ++chunk) total += partial[chunk];
-    set(args.out[*form_.squares], 0, static_cast<float>(total));
   }
 
  private:
@@ -89,7 +76,7 @@ class Extras {
 
   UpdateForm form_;
   std::vector<WeightBlocks> blocks_;
-  int64_t chunk_ = 0, chunks_ = 0;  // a panel of `blocks`, or what makes one partial sum
+  int64_t chunk_ = 0, chunks_ = 0;  // a panel of `blocks`, or what a thread takes at once
 };
 
 constexpr float kMost = std::numeric_limits<float>::max();
@@ -168,8 +155,8 @@ KernelList optimizer_kernels() {
              const auto run = !a.decoupled && a.decay != 0 ? adamw<true> : adamw<false>;
              const Extras extras(call);
              return PreparedKernel{
-                 [=](const KernelArgs& args) { run(a, beta1, beta2, extras, args); },
-                 extras.workspace_bytes(), "cpu:fused"};
+                 [=](const KernelArgs& args) { run(a, beta1, beta2, extras, args); }, 0,
+                 "cpu:fused"};
            }},
           {"sgd", "cpu:fused", refuses, [](const KernelCall& call) {
              const Attrs& n = call.node.attrs;
@@ -179,8 +166,8 @@ KernelList optimizer_kernels() {
              const auto run = decay != 0 ? sgd<true> : sgd<false>;
              const Extras extras(call);
              return PreparedKernel{
-                 [=](const KernelArgs& args) { run(momentum, decay, nesterov, extras, args); },
-                 extras.workspace_bytes(), "cpu:fused"};
+                 [=](const KernelArgs& args) { run(momentum, decay, nesterov, extras, args); }, 0,
+                 "cpu:fused"};
            }}};
 }
 

@@ -50,28 +50,21 @@ inline std::vector<Updated> all_updated(const UpdateForm& form, const KernelArgs
 
 /// What an update does with element c of a piece and N - 1 behind it: update(p, g, moment, second).
 template <class Team, class F>
-SR_HOST_DEVICE void update_piece(const Team& team, const Updated& of, int64_t row, float* squares,
+SR_HOST_DEVICE void update_piece(const Team& team, const Updated& of, int64_t row,
                                  const F& update) {
   const int64_t at = piece_begin(of, row);
-  float sum = 0;
   columns<float>(team, at, piece_length(of, row), [&](auto n, int64_t c) {
     float p[n()], g[n()], moment[n()], second[n()] = {};
     read(of.param + at + c, p);
     of.read_grad(at + c, g);
     read(of.moment + at + c, moment);
     if (of.second != nullptr) read(of.second + at + c, second);
-    for (int i = 0; i < n(); ++i) {
-      update(p[i], g[i], moment[i], second[i]);
-      sum += g[i] * g[i];
-    }
+    for (int i = 0; i < n(); ++i) update(p[i], g[i], moment[i], second[i]);
     write(of.new_param + at + c, p);
     write(of.new_moment + at + c, moment);
     if (of.second != nullptr) write(of.new_second + at + c, second);
     if (of.copy != nullptr) write(of.copy + at + c, p);
   });
-  if (squares == nullptr) return;
-  sum = team.sum(sum);
-  if (team.rank() == 0) squares[row] = sum;
 }
 
 /// Scalars of the device.
@@ -107,7 +100,7 @@ struct Adam {
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, const Updated& of, int64_t row,
-                                 const Scalars& with, float* squares) const {
+                                 const Scalars& with) const {
     const auto n_step = static_cast<double>(*with.step > 1 ? *with.step : 1);
     const double correction1 = -expm1(n_step * log_beta1), correction2 = -expm1(n_step * log_beta2);
     const auto step_size = static_cast<float>(static_cast<double>(*with.lr) / correction1);
@@ -115,7 +108,7 @@ struct Adam {
     const float keep = decoupled ? 1.0f - *with.lr * of.decay : 1.0f,
                 scale = *with.clip + 0.0f * *with.lr;
     const bool l2 = !decoupled && of.decay != 0;  // 0 times an infinite parameter is NaN
-    update_piece(team, of, row, squares, [&](float& p, float g, float& mean, float& square) {
+    update_piece(team, of, row, [&](float& p, float g, float& mean, float& square) {
       const float d = scale * g + (l2 ? of.decay * p : 0.0f);
       if (!(fabsf(d) <= FLT_MAX)) return;
       mean = beta1 * mean + rest1 * d;
@@ -136,9 +129,9 @@ struct Sgd {
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, const Updated& of, int64_t row,
-                                 const Scalars& with, float* squares) const {
+                                 const Scalars& with) const {
     const float rate = *with.lr, scale = *with.clip + 0.0f * *with.lr;
-    update_piece(team, of, row, squares, [&](float& p, float g, float& buffer, float&) {
+    update_piece(team, of, row, [&](float& p, float g, float& buffer, float&) {
       const float d = scale * g + (of.decay != 0 ? of.decay * p : 0.0f);
       if (!(fabsf(d) <= FLT_MAX)) return;
       buffer = held(momentum * buffer + d, buffer);
@@ -151,12 +144,11 @@ template <class Rule>
 struct UpdatePiece {
   Rule rule;
   Scalars with;
-  float* squares;  // a sum for each piece; null: not wanted
   Many<Updated> all;
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
-    rule(team, all.of(row), row, with, squares);
+    rule(team, all.of(row), row, with);
   }
 };
 
@@ -169,14 +161,11 @@ PreparedKernel prepare_update(const KernelCall& call) {
     pieces += pieces_of(element_count(call.in[form.operand(p, 0)].shape));
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
-    auto* sums = form.squares ? static_cast<float*>(args.workspace) : nullptr;
     const Scalars with{args.in[form.lr()].as<float>(), args.in[form.clip_scale()].as<float>(),
                        args.in[form.step()].as<int64_t>()};
-    const UpdatePiece<Rule> body{rule, with, sums, many<Updated>(args, form.count)};
+    const UpdatePiece<Rule> body{rule, with, many<Updated>(args, form.count)};
     On::rows(args, pieces, kPieceWork, body, "update");
-    if (form.squares) add_pieces<On>(args, sums, pieces, args.out[*form.squares].as<float>());
   };
-  prepared.workspace_bytes = form.squares ? pieces * 4 : 0;
   prepared.kept_bytes = static_cast<int64_t>(form.count * sizeof(Updated));
   prepared.keep = [form](const KernelArgs& args) { return table_of(all_updated(form, args)); };
   prepared.impl = "cuda:own";
@@ -186,7 +175,7 @@ PreparedKernel prepare_update(const KernelCall& call) {
 template <class On>
 KernelList optimizer_kernels_on() {
   const auto refuses = [](std::vector<const char*> attrs) {
-    attrs.insert(attrs.end(), {"weight_decay", "weight_decays", "squares", "copy", "copies"});
+    attrs.insert(attrs.end(), {"weight_decay", "weight_decays", "copy", "copies"});
     return [=](const KernelCall& call) -> Refusal {
       if (auto reason = refuse_other_floats(call)) return reason;
       if (call.node.attrs.s("copy", "bf16") != "bf16") return "copies parameters in bf16";

@@ -26,7 +26,6 @@ double held(double next, double old, DType type) {
 /// stores them and what is wanted beside them.
 template <class F>
 void for_each_parameter(const UpdateForm& form, const KernelArgs& args, const F& update) {
-  double squares = 0;
   for (size_t p = 0; p < form.count; ++p) {
     Doubles param = load(args.in[form.operand(p, 0)]);
     const Doubles grad = load(args.in[form.operand(p, 1)]);
@@ -36,12 +35,10 @@ void for_each_parameter(const UpdateForm& form, const KernelArgs& args, const F&
     update(p, param, grad, moments);
     store(param, args.out[form.result(p, 0)]);
     for (size_t i = 0; i < form.moments; ++i) store(moments[i], args.out[form.result(p, 1 + i)]);
-    for (double g : grad) squares += g * g;
     if (!form.copy[p]) continue;
     const TensorView &made = args.out[form.result(p, 0)], &copy = args.out[*form.copy[p]];
     convert(made.data, made.type.dtype, copy.data, copy.type.dtype, made.count());
   }
-  if (form.squares) store({squares}, args.out[*form.squares]);
   for (size_t i = 0; i < form.layouts.size(); ++i)
     lay_out(args.out[form.laid_out()], form.layouts[i], args.out[form.first_laid_out + i]);
 }

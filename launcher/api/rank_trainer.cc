@@ -133,9 +133,8 @@ StepReport RankTrainer::step(int64_t number, double lr) {
   return report;
 }
 
-/// Makes the step again. All that it read is as it was where the loss was not finite, or where the
-/// norm is known before the updates (attach_optimizer); else parameters with finite gradients have
-/// been updated, and the search may find nothing.
+/// Makes the step again. Parameters and moments are as it read them: where the loss or the norm is
+/// not finite, updates keep everything (attach_optimizer).
 void RankTrainer::fail_step(const StepReport& report) {
   const int64_t number = report.step;
   const std::string what = str("step ", number, ": the loss is ", shown(report.loss),
@@ -150,10 +149,8 @@ void RankTrainer::fail_step(const StepReport& report) {
   run_training(number, std::numeric_limits<double>::quiet_NaN(), &search);  // updates nothing
   const NotFinite::First first = search.first(comm_.host(), kMetrics);
   const bool clips = model_.options.clip > 0;
-  const bool untouched = !std::isfinite(report.loss) || clips || micro_batches() > 1;
   throw Failure(Failure::Kind::run,
-                str(what, first.text.empty() ? "" : "; ", first.text,
-                    untouched ? "; nothing was updated" : "; nothing of this step is kept",
+                str(what, first.text.empty() ? "" : "; ", first.text, "; nothing was updated",
                     first.in_batch ? ": look at the data"
                     : number == 1  ? ": look at the weights and the data"
                     : clips        ? ": lower --lr or --clip"

@@ -26,7 +26,6 @@ inline Case update_of_many(const std::string& op) {
   }
   many.in.insert(many.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
   many.node.attrs.set("weight_decays", decays);
-  many.node.attrs.set("squares", int64_t{1});
   many.node.attrs.set("copy", std::string("bf16"));
   many.node.attrs.set("copies", copies);
   many.out = infer_types(many.node, many.in);

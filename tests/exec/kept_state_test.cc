@@ -1,5 +1,4 @@
-// A step whose loss or gradients are not finite leaves parameters and moments finite, and as they
-// were wherever that is promised.
+// A step whose loss or gradients are not finite leaves parameters and moments as they were.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,13 +61,6 @@ NamedTensors feed(std::optional<float> bad) {
   return {{"x", x}, {"y", y}};
 }
 
-bool all_finite(const Tensor& tensor) {
-  for (int64_t i = 0; i < tensor.count(); ++i) {
-    if (!std::isfinite(tensor.at(i))) return false;
-  }
-  return true;
-}
-
 bool same(const Tensor& a, const Tensor& b) {
   return std::memcmp(a.data(), b.data(), static_cast<size_t>(byte_size(a.type()))) == 0;
 }
@@ -104,22 +96,14 @@ TEST_P(KeptState, WhereTheLossIsNotFinite) {
   }
 }
 
-/// With clipping or several micro-batches nothing is updated; else elements whose gradient is not
-/// finite keep what they had.
+/// Nor here, though all other gradients are finite.
 TEST_P(KeptState, WhereAGradientIsNotFinite) {
   const ShardedRun before = run({feed({})});
   const ShardedRun after = run({feed({}), feed(0.0f)});
   ASSERT_TRUE(std::isfinite(after.metrics[1].at("loss")));
   ASSERT_FALSE(std::isfinite(after.metrics[1].at("grad_norm")));
-  for (const auto& [name, value] : after.persistent) {
-    if (is_zeroed(name)) continue;  // the sums of the step itself
-    EXPECT_TRUE(all_finite(value)) << name;
-    const bool of_w1 = name.ends_with("w1");
-    if (of_w1 || options().clip_norm > 0 || options().accumulate > 1)
-      EXPECT_TRUE(same(value, before.persistent.at(name))) << name;
-    else
-      EXPECT_FALSE(same(value, before.persistent.at(name))) << name;
-  }
+  for (const auto& [name, value] : after.persistent)
+    EXPECT_TRUE(is_zeroed(name) || same(value, before.persistent.at(name))) << name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KeptState,

@@ -202,16 +202,15 @@ TEST_F(NotFiniteRuns, NameTheFirstValueOfTheBackwardPass) {
   train.validation = 0;
   ModelOptions model = loss("mse");
   for (const std::string mesh : {"a=1", "a=2"}) {
-    model.clip = 1;
-    expect_ends(mesh, model, train,
-                {"step 1: the loss is ", "the gradients' norm nan", "in the backward pass",
-                 "nothing was updated"});
-    model.clip = 0;
-    expect_ends(mesh, model, train, {"the gradients' norm nan", "nothing of this step is kept"});
-    model.accumulate = 2;
-    expect_ends(mesh, model, train,
-                {"the gradients' norm nan", "in the backward pass", "nothing was updated"});
-    model.accumulate = 1;
+    for (const double clip : {0.0, 1.0}) {
+      for (const int64_t accumulate : {1, 2}) {
+        model.clip = clip;
+        model.accumulate = accumulate;
+        expect_ends(mesh, model, train,
+                    {"step 1: the loss is ", "the gradients' norm nan", "in the backward pass",
+                     "nothing was updated"});
+      }
+    }
   }
 }
 

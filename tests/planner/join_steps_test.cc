@@ -316,41 +316,6 @@ TEST(JoinSteps, NormsAddWhatPassesThemBy) {
   EXPECT_EQ(steps(true, false, true), "neg layer_norm_grad add neg");
 }
 
-/// Squares in front of the update or `behind` it; of its gradient or of `others`.
-TEST(JoinSteps, UpdatesMakeTheirGradientsSquares) {
-  const auto steps = [](bool behind, bool clipped, bool others) {
-    Fixture f;
-    const ValueId w = f.weight("w", {3, 5}), grad = f.batch("grad", f.g.type(w)),
-                  buffer = f.g.add_persistent("momentum", f.g.type(w), Role::state, Source{}),
-                  lr = f.g.add_input("lr", {DType::f32, {}}, Role::scalar),
-                  step = f.g.add_input("step", {DType::i64, {}}, Role::scalar),
-                  x = others ? f.batch("x", f.g.type(w)) : grad;
-    ValueId squares = kNoValue;
-    const auto square = [&] { squares = f.g.add("reduce_sum_squares", {x}, {}, "squares"); };
-    if (!behind) square();
-    const ValueId norm = clipped ? f.g.add("sqrt", {squares}, {}, "norm") : kNoValue;
-    const auto next = f.g.add_node(
-        "sgd", {w, grad, buffer, lr, step, clipped ? norm : lr},
-        {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
-    if (behind) square();
-    f.g.updates[w] = next[0];
-    f.g.updates[buffer] = next[1];
-    f.g.outputs = {clipped ? norm : f.g.add("neg", {squares}, {}, "shown")};
-    f.start_plan();
-    const Program p = f.joined();
-    if (!clipped && !others) {
-      EXPECT_EQ(p.steps[0].out.size(), 3u);
-      EXPECT_EQ(p.steps[0].out[2], p.steps[1].in[0]);
-      EXPECT_EQ(p.steps[0].node.attrs.i("squares"), 1);
-    }
-    return kinds(p);
-  };
-  EXPECT_EQ(steps(false, false, false), "sgd neg");
-  EXPECT_EQ(steps(true, false, false), "sgd neg");
-  EXPECT_EQ(steps(false, true, false), "reduce_sum_squares sqrt sgd");
-  EXPECT_EQ(steps(false, false, true), "reduce_sum_squares sgd neg");
-}
-
 struct Loss : Fixture {
   ValueId logits, labels, losses, lse;
   Loss() {

@@ -142,27 +142,6 @@ TEST(JoinUpdates, LeavesWhatAnotherStepSeparates) {
   EXPECT_EQ(u.kinds(), "sgd6 neg1 sgd9");
 }
 
-/// The squares that updates make must come to one sum.
-TEST(JoinUpdates, SumsSquaresOfAllOrLeavesThem) {
-  const auto steps = [](size_t added) {
-    Updates u;
-    std::vector<ValueId> squares;
-    for (size_t i = 0; i < 3; ++i) {
-      u.update(i);
-      squares.push_back(u.square(i));
-    }
-    ValueId sum = squares[0];
-    for (size_t i = 1; i < added; ++i)
-      sum = u.g.add("add", {sum, squares[i]}, {}, "sum" + std::to_string(i));
-    u.g.outputs = {u.g.add("sqrt", {sum}, {}, "norm")};
-    for (size_t i = added; i < 3; ++i) u.g.outputs.push_back(squares[i]);
-    return u.kinds();
-  };
-  EXPECT_EQ(steps(3), "sgd12 sqrt1");
-  EXPECT_EQ(steps(2).find("sgd12"), std::string::npos);
-  EXPECT_NE(steps(2).find("add2"), std::string::npos);
-}
-
 /// Squares stand by their gradients: the sum is made by the last, if the first are still there.
 TEST(JoinUpdates, SumsSquaresThatStandApart) {
   const auto steps = [](bool lives) {
