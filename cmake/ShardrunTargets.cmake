@@ -98,7 +98,7 @@ endfunction()
 function(with_user_ops)
   foreach(name IN LISTS ARGN)
     target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/user_ops_in_registry.cc
-      ${CMAKE_SOURCE_DIR}/tests/support/user_ops.cc ${CMAKE_SOURCE_DIR}/launcher/api/user_op.cc)
+      ${CMAKE_SOURCE_DIR}/tests/support/user_ops.cc ${CMAKE_SOURCE_DIR}/launcher/api/user_op/user_op.cc)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/launcher/api
       ${CMAKE_SOURCE_DIR}/launcher/api/include)
   endforeach()

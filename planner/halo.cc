@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/collective_cost.h"
+#include "planner/cost/collective_cost.h"
 
 namespace shardrun {
 namespace {

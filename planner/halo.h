@@ -7,8 +7,8 @@
 
 #include "graph/node_plan.h"
 #include "graph/program.h"
-#include "planner/cluster.h"
-#include "planner/discovery.h"
+#include "planner/cost/cluster.h"
+#include "planner/rules/discovery.h"
 
 namespace shardrun {
 

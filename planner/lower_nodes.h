@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 #include "planner/skeleton.h"
 
 namespace shardrun {

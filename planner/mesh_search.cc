@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "planner/baselines.h"
-#include "planner/deadline.h"
+#include "planner/space/baselines.h"
+#include "planner/solver/deadline.h"
 
 namespace shardrun {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "graph/plan.h"
 #include "graph/program.h"
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 
 namespace shardrun {
 

@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "base/clock.h"
-#include "planner/deadline.h"
-#include "planner/forbidden_reshardings.h"
-#include "planner/partial_kinds.h"
-#include "planner/roles.h"
+#include "planner/solver/deadline.h"
+#include "planner/reshard/forbidden_reshardings.h"
+#include "planner/space/partial_kinds.h"
+#include "planner/space/roles.h"
 
 namespace shardrun {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "planner/constraints.h"
-#include "planner/extract_plan.h"
-#include "planner/limited_search.h"
+#include "planner/space/constraints.h"
+#include "planner/space/extract_plan.h"
+#include "planner/solver/limited_search.h"
 #include "planner/planner.h"
 
 namespace shardrun {

@@ -6,21 +6,21 @@
 #include <string>
 
 #include "graph/plan.h"
-#include "planner/cluster.h"
-#include "planner/discovery.h"
+#include "planner/cost/cluster.h"
+#include "planner/rules/discovery.h"
 #include "planner/memory.h"
-#include "planner/numbered_rows.h"
-#include "planner/reshard_table.h"
-#include "planner/solver.h"
+#include "planner/rules/numbered_rows.h"
+#include "planner/reshard/reshard_table.h"
+#include "planner/solver/solver.h"
 
 namespace shardrun {
 
 struct PlanOptions {
-  std::string planner = "auto";  // auto, ilp, beam, plain-ilp, or one of planner/baselines.h
+  std::string planner = "auto";  // auto, ilp, beam, plain-ilp, or one of planner/space/baselines.h
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
-  double solve_seconds = 10;     // of work of the search (planner/work.h)
+  double solve_seconds = 10;     // of work of the search (planner/solver/work.h)
   uint64_t seed = 0;
-  /// "REGEX=SHARDING": values whose whole name matches lie so (planner/constraints.h).
+  /// "REGEX=SHARDING": values whose whole name matches lie so (planner/space/constraints.h).
   std::vector<std::string> requests = {};
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
@@ -32,7 +32,7 @@ struct PlanOptions {
   /// parts: all but one of them add zeros.)
   bool whole_sums = false;
   /// What batch inputs hold in every step, where that is known: rows that their numbers name can
-  /// then be exchanged one by one (planner/numbered_rows.h).
+  /// then be exchanged one by one (planner/rules/numbered_rows.h).
   InputContents contents = nullptr;
   /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
   /// with the backend's workspaces. Given by the caller, because the planner knows no backend.

@@ -13,7 +13,7 @@
 
 #include "graph/plan.h"
 #include "graph/program.h"
-#include "planner/reshard.h"
+#include "planner/reshard/reshard.h"
 
 namespace shardrun {
 

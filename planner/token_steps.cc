@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "planner/axis_ways.h"
+#include "planner/rules/axis_ways.h"
 
 namespace shardrun {
 namespace {

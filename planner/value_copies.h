@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 #include "planner/skeleton.h"
 
 namespace shardrun {

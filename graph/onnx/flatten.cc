@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "graph/onnx/lowering.h"
+#include "graph/onnx/lower/lowering.h"
 #include "graph/op_def.h"
 
 namespace shardrun::importer {

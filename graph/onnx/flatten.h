@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/onnx/model_file.h"
+#include "graph/onnx/file/model_file.h"
 
 namespace shardrun {
 struct OpDef;

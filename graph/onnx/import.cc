@@ -6,17 +6,17 @@
 #include <fstream>
 #include <iterator>
 
-#include "graph/onnx/export_signature.h"
-#include "graph/onnx/exporter_names.h"
-#include "graph/onnx/given_weights.h"
+#include "graph/onnx/exporter/export_signature.h"
+#include "graph/onnx/exporter/exporter_names.h"
+#include "graph/onnx/weights/given_weights.h"
 #include "graph/onnx/loss_output.h"
-#include "graph/onnx/lost_nodes.h"
-#include "graph/onnx/lost_weights.h"
-#include "graph/onnx/lowering.h"
-#include "graph/onnx/make_weight_map.h"
-#include "graph/onnx/tied_names.h"
-#include "graph/onnx/weights.h"
-#include "graph/onnx/written_batch_norm.h"
+#include "graph/onnx/exporter/lost_nodes.h"
+#include "graph/onnx/exporter/lost_weights.h"
+#include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/weights/make_weight_map.h"
+#include "graph/onnx/exporter/tied_names.h"
+#include "graph/onnx/weights/weights.h"
+#include "graph/onnx/exporter/written_batch_norm.h"
 #include "graph/optimizer.h"
 
 namespace shardrun {

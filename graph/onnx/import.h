@@ -51,7 +51,7 @@ struct ImportOptions {
   Shared shared = Shared::refuse;
 
   std::map<std::string, Tensor> constants;  // graph inputs bound to known contents
-  /// Numbers to begin with in place of the file's (graph/onnx/given_weights.h). The graph's nodes
+  /// Numbers to begin with in place of the file's (graph/onnx/weights/given_weights.h). The graph's nodes
   /// and shapes do not depend on them.
   std::shared_ptr<const GivenWeights> weights;
 

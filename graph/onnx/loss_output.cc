@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "graph/onnx/export_signature.h"
-#include "graph/onnx/exporter_names.h"
-#include "graph/onnx/model_file.h"
+#include "graph/onnx/exporter/export_signature.h"
+#include "graph/onnx/exporter/exporter_names.h"
+#include "graph/onnx/file/model_file.h"
 
 namespace shardrun::importer {
 namespace {

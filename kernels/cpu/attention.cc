@@ -20,7 +20,7 @@
 #include "kernels/cpu/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/functions.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/random.h"
 
 namespace shardrun::cpu {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/functions.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {

@@ -1,5 +1,5 @@
 // The CPU kernels' families put together.
-#include "kernels/cpu/as_f32.h"
+#include "kernels/cpu/products/as_f32.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/onednn.h"

@@ -8,7 +8,7 @@
 #include "base/processors.h"
 #include "kernels/cpu/cpu.h"
 #include "shardrun/shardrun.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 #include "planner/partition.h"
-#include "rank_device.h"
+#include "ranks/rank_device.h"
 
 namespace shardrun {
 

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <vector>
 
-#include "agreement.h"
+#include "ranks/agreement.h"
 #include "backend.h"
 #include "base/error.h"
 #include "collectives/nccl/cuda_communicator.h"
 #include "device/cuda/cuda.h"
-#include "gpu_cluster.h"
+#include "measure/gpu_cluster.h"
 #include "kernels/cuda/autotune.h"
 #include "kernels/cuda/cuda_kernels.h"
 

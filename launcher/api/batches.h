@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "exec/data.h"
+#include "exec/data/data.h"
 #include "graph/graph.h"
 #include "shardrun/shardrun.h"
 

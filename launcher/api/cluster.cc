@@ -7,7 +7,7 @@
 #include "backend.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
-#include "planner/cluster_file.h"
+#include "planner/cost/cluster_file.h"
 
 namespace shardrun {
 

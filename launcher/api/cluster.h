@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 
 namespace shardrun {
 

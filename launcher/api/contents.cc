@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "exec/data.h"
-#include "graph/onnx/file_layout.h"
+#include "exec/data/data.h"
+#include "graph/onnx/file/file_layout.h"
 #include "graph/onnx/import.h"
 
 namespace shardrun {

@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
-#include "exec/data.h"
+#include "exec/data/data.h"
 #include "graph/onnx/import.h"
 #include "shardrun/shardrun.h"
-#include "weights.h"
-#include "world.h"
+#include "checkpoint/weights.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

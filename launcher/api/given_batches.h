@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/tensor.h"
-#include "exec/data.h"
+#include "exec/data/data.h"
 #include "shardrun/trainer.h"
 
 namespace shardrun {

@@ -8,7 +8,7 @@
 #include "model.h"
 #include "plan.h"
 #include "text.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

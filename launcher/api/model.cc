@@ -8,8 +8,8 @@
 #include "base/regex.h"
 #include "batches.h"
 #include "contents.h"
-#include "exec/data.h"
-#include "forward.h"
+#include "exec/data/data.h"
+#include "inference/forward.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
@@ -21,10 +21,10 @@
 #include "kernels/kernel.h"
 #include "micro_batches.h"
 #include "plan_origin.h"
-#include "same_call.h"
-#include "user_op.h"
-#include "weights.h"
-#include "world.h"
+#include "ranks/same_call.h"
+#include "user_op/user_op.h"
+#include "checkpoint/weights.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -4,7 +4,7 @@
 #include "models/wide_resnet.h"
 #include "recipe.h"
 #include "shardrun/shardrun.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

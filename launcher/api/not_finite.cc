@@ -7,7 +7,7 @@
 #include <set>
 
 #include "graph/passes/recompute.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -13,16 +13,16 @@
 #include "batches.h"
 #include "cluster.h"
 #include "exec/checkpoint/writer.h"
-#include "exec/data.h"
+#include "exec/data/data.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
-#include "planner/cluster_file.h"
-#include "planner/plan_check.h"
+#include "planner/cost/cluster_file.h"
+#include "planner/space/plan_check.h"
 #include "recomputed.h"
 #include "room.h"
-#include "same_call.h"
+#include "ranks/same_call.h"
 #include "text.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "graph/onnx/metadata.h"
+#include "graph/onnx/file/metadata.h"
 #include "shardrun/shardrun.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "planner/kernel_cost.h"
+#include "planner/cost/kernel_cost.h"
 #include "text.h"
 
 namespace shardrun {

@@ -8,8 +8,8 @@
 
 #include "backend.h"
 #include "base/error.h"
-#include "ranks.h"
-#include "world.h"
+#include "ranks/ranks.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/cluster.h"
-#include "rank_device.h"
+#include "planner/cost/cluster.h"
+#include "ranks/rank_device.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {

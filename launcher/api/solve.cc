@@ -1,11 +1,11 @@
-// solve_problem: the public face of planner/solver.h.
+// solve_problem: the public face of planner/solver/solver.h.
 #include <algorithm>
 
 #include "base/clock.h"
-#include "planner/problem_file.h"
-#include "planner/solver.h"
+#include "planner/contest/problem_file.h"
+#include "planner/solver/solver.h"
 #include "shardrun/shardrun.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

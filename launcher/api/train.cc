@@ -6,18 +6,18 @@
 
 #include "backend.h"
 #include "batches.h"
-#include "checkpoints.h"
+#include "checkpoint/checkpoints.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/divergence.h"
 #include "exec/metrics.h"
 #include "plan.h"
-#include "rank_trainers.h"
-#include "resume.h"
-#include "same_call.h"
+#include "ranks/rank_trainers.h"
+#include "checkpoint/resume.h"
+#include "ranks/same_call.h"
 #include "train_options.h"
-#include "trained_model.h"
+#include "checkpoint/trained_model.h"
 #include "validation.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "profile.h"
+#include "profile/profile.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {

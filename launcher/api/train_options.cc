@@ -8,10 +8,10 @@
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
 #include "model.h"
-#include "resume.h"
-#include "same_call.h"
+#include "checkpoint/resume.h"
+#include "ranks/same_call.h"
 #include "text.h"
-#include "world.h"
+#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

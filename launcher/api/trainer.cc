@@ -10,10 +10,10 @@
 #include "exec/checkpoint/writer.h"
 #include "given_batches.h"
 #include "plan.h"
-#include "rank_trainers.h"
-#include "resume.h"
-#include "same_call.h"
-#include "trained_model.h"
+#include "ranks/rank_trainers.h"
+#include "checkpoint/resume.h"
+#include "ranks/same_call.h"
+#include "checkpoint/trained_model.h"
 
 namespace shardrun {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "exec/early_stopping.h"
-#include "rank_trainer.h"
-#include "run_state.h"
+#include "ranks/rank_trainer.h"
+#include "checkpoint/run_state.h"
 
 namespace shardrun {
 

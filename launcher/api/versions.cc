@@ -2,7 +2,7 @@
 #include "base/processors.h"
 #include "collectives/plain_mpi.h"
 #include "kernels/cpu/cpu.h"
-#include "planner/highs_mip.h"
+#include "planner/solver/highs_mip.h"
 #include "shardrun/bench.h"
 
 namespace shardrun {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/cuda/element_source.h"
-#include "kernels/cuda/math_text.h"
+#include "kernels/cuda/elements/element_source.h"
+#include "kernels/cuda/elements/math_text.h"
 
 namespace shardrun::cuda {
 

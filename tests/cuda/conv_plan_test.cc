@@ -1,5 +1,5 @@
 // What a convolution hands to cuDNN, done by plain loops in cuDNN's terms, against the reference.
-#include "kernels/cuda/conv_plan.h"
+#include "kernels/cuda/cudnn/conv_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What pools and batch norms hand to cuDNN, done by plain loops in cuDNN's terms, against the
 // reference; and the choice between cuDNN and our own kernels.
-#include "kernels/cuda/cudnn_image.h"
+#include "kernels/cuda/cudnn/cudnn_image.h"
 
 #include <gtest/gtest.h>
 
@@ -444,7 +444,7 @@ TEST(CudnnImages, ComeBeforeOurOwn) {
                             : std::string(op).ends_with("_grad")       ? 3
                                                                        : 1;
       const int64_t line = (c.in.back().shape.back() * 4 + 255) / 256 * 256;
-      // And where to begin on 256 bytes (kernels/cuda/even_workspace.h).
+      // And where to begin on 256 bytes (kernels/cuda/cublas/even_workspace.h).
       const int64_t bytes = lines > 0 ? lines * line + 256 : 0;
       EXPECT_EQ(impl.prepare(call).workspace_bytes, bytes) << describe(c);
       least = std::max(least, lines * line);

@@ -6,9 +6,9 @@
 #include <iostream>
 
 #include "device/cuda/library.h"
-#include "kernels/cuda/conv_plan.h"
-#include "kernels/cuda/flash_attention.h"
-#include "kernels/cuda/image_plan.h"
+#include "kernels/cuda/cudnn/conv_plan.h"
+#include "kernels/cuda/cudnn/flash_attention.h"
+#include "kernels/cuda/cudnn/image_plan.h"
 #include "tests/cuda/attention_cases.h"
 #include "tests/cuda/pool_cases.h"
 

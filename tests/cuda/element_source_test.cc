@@ -1,6 +1,6 @@
 // Generated kernels: compiled for this machine and compared with the reference; compiled by NVRTC,
 // which needs no GPU; kept in a cache folder.
-#include "kernels/cuda/element_source.h"
+#include "kernels/cuda/elements/element_source.h"
 
 #include <gtest/gtest.h>
 #include <nvrtc.h>
@@ -14,8 +14,8 @@
 
 #include "device/cuda/library.h"
 #include "graph/ops/post.h"
-#include "kernels/cuda/matmul_plan.h"
-#include "kernels/cuda/nvrtc.h"
+#include "kernels/cuda/cublas/matmul_plan.h"
+#include "kernels/cuda/elements/nvrtc.h"
 #include "tests/cuda/compiled_on_host.h"
 #include "tests/support/kernel_cases.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
-#include "kernels/cuda/softmax.h"
+#include "kernels/cuda/own/softmax.h"
 #include "tests/cuda/on_host.h"
 
 namespace shardrun {

@@ -1,5 +1,5 @@
 // Attention by cuDNN or by products, without a GPU: which of them runs.
-#include "kernels/cuda/flash_attention.h"
+#include "kernels/cuda/cudnn/flash_attention.h"
 
 #include <gtest/gtest.h>
 

@@ -8,10 +8,10 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/evened.h"
+#include "kernels/cuda/cudnn/cudnn.h"
+#include "kernels/cuda/cublas/evened.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/element_chain.h"
 #include "tests/cuda/attention_cases.h"
 #include "tests/cuda/many_cases.h"

@@ -1,7 +1,7 @@
 // A product in cuBLAS's terms, by plain loops.
 #pragma once
 
-#include "kernels/cuda/lt_product.h"
+#include "kernels/cuda/cublas/lt_product.h"
 
 namespace shardrun::cuda {
 

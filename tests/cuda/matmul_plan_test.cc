@@ -1,5 +1,5 @@
 // What a matmul hands to cuBLASLt, done by plain loops in cuBLAS's terms, against the reference.
-#include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/cublas/matmul_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/even_workspace.h"
-#include "kernels/cuda/evened.h"
+#include "kernels/cuda/cublas/even_workspace.h"
+#include "kernels/cuda/cublas/evened.h"
 #include "kernels/cuda/families.h"
 #include "tests/cuda/boxes_on_host.h"
 #include "tests/cuda/lt_on_host.h"

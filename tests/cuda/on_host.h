@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/team.h"
+#include "kernels/cuda/own/team.h"
 #include "kernels/kernel.h"
 #include "tests/cuda/boxes_on_host.h"
 #include "tests/cuda/lt_on_host.h"

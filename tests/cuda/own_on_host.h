@@ -1,16 +1,16 @@
 // The GPU's own kernels, run on the host.
 #pragma once
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/batch_norm.h"
-#include "kernels/cuda/indexing.h"
-#include "kernels/cuda/movement.h"
-#include "kernels/cuda/norm.h"
-#include "kernels/cuda/optimizer.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/reduce.h"
-#include "kernels/cuda/segment.h"
-#include "kernels/cuda/softmax.h"
+#include "kernels/cuda/own/attention.h"
+#include "kernels/cuda/own/batch_norm.h"
+#include "kernels/cuda/own/indexing.h"
+#include "kernels/cuda/own/movement.h"
+#include "kernels/cuda/own/norm.h"
+#include "kernels/cuda/own/optimizer.h"
+#include "kernels/cuda/own/pool.h"
+#include "kernels/cuda/own/reduce.h"
+#include "kernels/cuda/own/segment.h"
+#include "kernels/cuda/own/softmax.h"
 #include "tests/cuda/on_host.h"
 
 namespace shardrun {

@@ -6,8 +6,8 @@
 
 #include "base/tensor.h"
 #include "device/device.h"
-#include "kernels/cuda/indexing.h"
-#include "kernels/cuda/movement.h"
+#include "kernels/cuda/own/indexing.h"
+#include "kernels/cuda/own/movement.h"
 #include "tests/cuda/on_host.h"
 #include "tests/support/kernel_cases.h"
 

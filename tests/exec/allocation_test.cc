@@ -25,7 +25,7 @@
 #include "planner/partition.h"
 #include "planner/planner.h"
 #include "planner/share_groups.h"
-#include "tests/exec/data_support.h"
+#include "tests/exec/data/data_support.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/allocations.h"
 

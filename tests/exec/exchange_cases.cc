@@ -11,8 +11,8 @@
 
 #include "exec/collective_step.h"
 #include "planner/halo.h"
-#include "planner/numbered_rows.h"
-#include "planner/trial.h"
+#include "planner/rules/numbered_rows.h"
+#include "planner/rules/trial.h"
 
 namespace shardrun::testing {
 namespace {

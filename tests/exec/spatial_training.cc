@@ -12,8 +12,8 @@
 #include "kernels/reference/interpreter.h"
 #include "planner/memory.h"
 #include "planner/partition.h"
-#include "planner/strategy.h"
-#include "planner/trial.h"
+#include "planner/space/strategy.h"
+#include "planner/rules/trial.h"
 
 namespace shardrun::testing {
 namespace {

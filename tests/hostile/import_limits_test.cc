@@ -10,7 +10,7 @@
 
 #include "graph/onnx/import.h"
 #include "kernels/kernel.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/onnx/build.h"
 
 namespace shardrun {
 namespace {

@@ -1,7 +1,7 @@
 // Convolutions and their gradients, in the shapes that have ways of their own.
 #include <algorithm>
 
-#include "kernels/cpu/gathered_gradient.h"
+#include "kernels/cpu/images/gathered_gradient.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
 #include "tests/kernels/check.h"

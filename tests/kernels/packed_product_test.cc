@@ -1,5 +1,5 @@
 // Packed layouts element by element, and products in chunks against plain sums.
-#include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/products/packed_product.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/pack.h"
+#include "kernels/cpu/products/pack.h"
 #include "kernels/cpu/processor.h"
 
 namespace shardrun::cpu {

@@ -10,9 +10,9 @@
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/lanes.h"
-#include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/products/packed_product.h"
 #include "kernels/cpu/processor.h"
 
 namespace shardrun {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "shardrun/shardrun.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/onnx/build.h"
 
 namespace shardrun {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/exec/data_support.h"
+#include "tests/exec/data/data_support.h"
 #include "tests/launcher/command.h"
 
 namespace shardrun::test {

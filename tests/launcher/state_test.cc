@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "exec/data_files.h"
+#include "exec/data/data_files.h"
 #include "tests/launcher/command.h"
 
 namespace shardrun::test {

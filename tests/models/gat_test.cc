@@ -13,7 +13,7 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/onnx/build.h"
 
 namespace shardrun {
 namespace {

@@ -15,7 +15,7 @@
 #include "graph/passes/fuse.h"
 #include "kernels/reference/interpreter.h"
 #include "models/onnx_writer.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/onnx/build.h"
 
 namespace shardrun {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "onnx-ml.pb.h"
-#include "tests/graph/onnx_build.h"
+#include "tests/graph/onnx/build.h"
 
 namespace shardrun {
 namespace {

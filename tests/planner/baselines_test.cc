@@ -1,5 +1,5 @@
 // Data parallelism, ZeRO and Megatron-LM, as the planner lays them out and as they train.
-#include "planner/baselines.h"
+#include "planner/space/baselines.h"
 
 #include <gtest/gtest.h>
 

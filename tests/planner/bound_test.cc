@@ -1,5 +1,5 @@
 // Bound against exhaustive search: the bound, and what it says of strategies and of pairs.
-#include "planner/bound.h"
+#include "planner/solver/bound.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Cluster files: read back equal, refused with the field named; the built-in ones.
-#include "planner/cluster_file.h"
+#include "planner/cost/cluster_file.h"
 
 #include <gtest/gtest.h>
 

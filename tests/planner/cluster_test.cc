@@ -1,5 +1,5 @@
 // How meshes lie on nodes, and what a job sees of a cluster.
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What collectives cost: properties that hold on any cluster, and the formulas' numbers.
-#include "planner/collective_cost.h"
+#include "planner/cost/collective_cost.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "planner/baselines.h"
+#include "planner/space/baselines.h"
 #include "planner/memory.h"
 #include "planner/partition.h"
 #include "planner/planner.h"

@@ -1,5 +1,5 @@
 // Requests for shardings: what they do to a plan, and every way in which they are refused.
-#include "planner/constraints.h"
+#include "planner/space/constraints.h"
 
 #include <gtest/gtest.h>
 

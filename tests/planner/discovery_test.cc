@@ -1,6 +1,6 @@
 // ShardCombine's rules against those that a person would write, and the fakes that weaker evidence
 // takes.
-#include "planner/discovery.h"
+#include "planner/rules/discovery.h"
 
 #include <gtest/gtest.h>
 

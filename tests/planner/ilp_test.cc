@@ -4,12 +4,12 @@
 #include <cmath>
 #include <random>
 
-#include "planner/bound.h"
-#include "planner/elimination.h"
-#include "planner/highs_mip.h"
-#include "planner/local_search.h"
-#include "planner/reductions.h"
-#include "planner/solver.h"
+#include "planner/solver/bound.h"
+#include "planner/solver/elimination.h"
+#include "planner/solver/highs_mip.h"
+#include "planner/solver/local_search.h"
+#include "planner/solver/reductions.h"
+#include "planner/solver/solver.h"
 
 namespace shardrun {
 namespace {

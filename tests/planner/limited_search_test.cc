@@ -1,5 +1,5 @@
 // Solutions fit into the room that there is, and bounds hold, though few times are looked at.
-#include "planner/limited_search.h"
+#include "planner/solver/limited_search.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "planner/deadline.h"
+#include "planner/solver/deadline.h"
 #include "tests/support/factored_problems.h"
 
 namespace shardrun {

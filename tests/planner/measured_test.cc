@@ -1,11 +1,11 @@
 // Reading between measurements, and choosing among them.
-#include "planner/measured.h"
+#include "planner/cost/measured.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "planner/kernel_cost.h"
+#include "planner/cost/kernel_cost.h"
 
 namespace shardrun {
 namespace {

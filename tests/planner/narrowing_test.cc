@@ -1,12 +1,12 @@
 // Narrowing keeps the best solution and bounds it, with and without a memory limit.
-#include "planner/narrowing.h"
+#include "planner/solver/narrowing.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "planner/factored_bound.h"
-#include "planner/solver.h"
+#include "planner/solver/factored_bound.h"
+#include "planner/solver/solver.h"
 #include "tests/support/factored_problems.h"
 
 namespace shardrun {

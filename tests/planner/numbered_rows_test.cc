@@ -1,5 +1,5 @@
 // Which numbers are known, how many rows they exchange, and when that is the cheapest.
-#include "planner/numbered_rows.h"
+#include "planner/rules/numbered_rows.h"
 
 #include <gtest/gtest.h>
 

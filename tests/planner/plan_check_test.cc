@@ -1,5 +1,5 @@
 // check_strategies: every plan that the planner makes passes, every change of a Sharding does not.
-#include "planner/plan_check.h"
+#include "planner/space/plan_check.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "gpt_step.h"
 #include "planner/planner.h"
-#include "planner/strategy.h"
+#include "planner/space/strategy.h"
 
 namespace shardrun {
 namespace {

@@ -1,5 +1,5 @@
 // Problems as files: both forms, and what is said of files that hold no problem.
-#include "planner/problem_file.h"
+#include "planner/contest/problem_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

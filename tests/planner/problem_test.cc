@@ -1,11 +1,11 @@
 // evaluate and check_problem on cases worked by hand, and the reductions' way back.
-#include "planner/problem.h"
+#include "planner/solver/problem.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "planner/local_search.h"
-#include "planner/reductions.h"
+#include "planner/solver/local_search.h"
+#include "planner/solver/reductions.h"
 
 namespace shardrun {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "exec/collective_step.h"
-#include "planner/reshard_table.h"
+#include "planner/reshard/reshard_table.h"
 #include "tests/collectives/ranks.h"
 
 namespace shardrun {

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "base/error.h"
-#include "planner/problem_file.h"
-#include "planner/solver.h"
+#include "planner/contest/problem_file.h"
+#include "planner/solver/solver.h"
 
 namespace shardrun {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "planner/halo.h"
-#include "planner/strategy.h"
+#include "planner/space/strategy.h"
 #include "tests/support/strategy_run.h"
 
 namespace shardrun {

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "planner/strategy.h"
+#include "planner/space/strategy.h"
 #include "tests/support/strategy_run.h"
 
 namespace shardrun {

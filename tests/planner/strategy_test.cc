@@ -1,5 +1,5 @@
 // enumerate_strategies: the product of options over mesh axes, and what is left out of it.
-#include "planner/strategy.h"
+#include "planner/space/strategy.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-#include "planner/factored_problem.h"
+#include "planner/solver/factored_problem.h"
 
 namespace shardrun::testing {
 

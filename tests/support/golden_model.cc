@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "exec/data_files.h"
+#include "exec/data/data_files.h"
 #include "graph/autodiff.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"

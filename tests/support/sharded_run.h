@@ -7,7 +7,7 @@
 
 #include "base/tensor.h"
 #include "graph/plan.h"
-#include "planner/cluster.h"
+#include "planner/cost/cluster.h"
 
 namespace shardrun::testing {
 

@@ -9,7 +9,7 @@
 
 #include "kernels/kernel.h"
 #include "planner/halo.h"
-#include "planner/numbered_rows.h"
+#include "planner/rules/numbered_rows.h"
 
 namespace shardrun::testing {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "graph/node_plan.h"
-#include "planner/discovery.h"
-#include "planner/strategy.h"
-#include "planner/trial.h"
+#include "planner/rules/discovery.h"
+#include "planner/space/strategy.h"
+#include "planner/rules/trial.h"
 
 namespace shardrun::testing {
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/user_ops.h"
-#include "user_op.h"
+#include "user_op/user_op.h"
 
 namespace shardrun::testing {
 namespace {

@@ -1,0 +1,253 @@
+#include "graph/onnx/exporter/export_doubts.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "graph/onnx/exporter/exporter_names.h"
+#include "graph/onnx/exporter/fx_call.h"
+#include "graph/onnx/file/tensor_contents.h"
+
+namespace shardrun::importer {
+namespace {
+
+std::string owner(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+std::string trimmed(const std::string& line) {
+  const size_t begin = line.find_first_not_of(" \t");
+  return begin == std::string::npos ? "" : line.substr(begin);
+}
+
+/// "Round.apply" in "x = Round.apply(x)"; all of a line.
+std::set<std::string> applied_in(const std::string& code) {
+  constexpr std::string_view kApply = ".apply(";
+  std::set<std::string> out;
+  for (size_t at = code.find(kApply); at != std::string::npos; at = code.find(kApply, at + 1)) {
+    size_t begin = at;
+    while (begin > 0 && (std::isalnum(static_cast<unsigned char>(code[begin - 1])) != 0 ||
+                         code[begin - 1] == '_' || code[begin - 1] == '.'))
+      --begin;
+    out.insert(code.substr(begin, at - begin) + ".apply");
+  }
+  return out;
+}
+
+std::string note_of_functions(const std::vector<FlatNode>& nodes) {
+  std::set<std::string> functions;
+  for (const FlatNode& node : nodes) functions.merge(custom_functions(node.proto));
+  if (functions.empty()) return "";
+  return str("the export has the forward() of the custom functions ",
+             listed({functions.begin(), functions.end()}),
+             ", not their backward(): gradients are those of what forward() computes; a "
+             "straight-through estimator is exported as x + (f(x) - x).detach()");
+}
+
+/// The modules in "target_encoder.layer.0": all that hold it, itself included.
+std::vector<std::string> modules_around(const std::string& module) {
+  std::vector<std::string> out;
+  for (size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1))
+    out.push_back(module.substr(0, dot));
+  if (!module.empty()) out.push_back(module);
+  return out;
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char ch) { return std::isdigit(ch) != 0; });
+}
+
+std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+/// Two modules side by side whose weights have the same names and numbers, as of a teacher that
+/// was copied from its student. Layers of a list, which are often made as copies of one, are not
+/// meant.
+class Copies {
+ public:
+  explicit Copies(const Weights& weights) : weights_(weights) {
+    for (const std::string& name : weights.order) {
+      const Weight& w = weights.by_name.at(name);
+      if (!w.trainable || !w.tied_to.empty()) continue;
+      for (const std::string& module : modules_around(owner(name)))
+        members_[module].push_back(name);
+    }
+  }
+
+  /// "'teacher' is a copy of 'student'": of the outermost modules.
+  std::vector<std::pair<std::string, std::string>> find() const {
+    std::map<std::string, std::vector<std::string>> siblings;
+    for (const auto& [module, names] : members_) {
+      if (!is_number(leaf(module))) siblings[owner(module)].push_back(module);
+    }
+    std::vector<std::pair<std::string, std::string>> out;
+    for (const auto& [parent, modules] : siblings) {
+      const bool within = std::any_of(out.begin(), out.end(), [&](const auto& pair) {
+        return parent == pair.first || parent.starts_with(pair.first + ".") ||
+               parent == pair.second || parent.starts_with(pair.second + ".");
+      });
+      for (size_t i = 1; i < modules.size() && !within && modules.size() <= kMostSiblings; ++i) {
+        const auto same =
+            std::find_if(modules.begin(), modules.begin() + static_cast<std::ptrdiff_t>(i),
+                         [&](const std::string& m) { return are_equal(m, modules[i]); });
+        if (same != modules.begin() + static_cast<std::ptrdiff_t>(i))
+          out.emplace_back(*same, modules[i]);
+      }
+    }
+    return out;
+  }
+
+ private:
+  static constexpr size_t kMostSiblings = 32;
+
+  bool are_equal(const std::string& a, const std::string& b) const {
+    const auto &in_a = members_.at(a), &in_b = members_.at(b);
+    if (in_a.size() != in_b.size()) return false;
+    bool telling = false;  // is there more than fresh scales and biases?
+    for (const std::string& name : in_a) {
+      const auto other = weights_.by_name.find(b + name.substr(a.size()));
+      if (other == weights_.by_name.end()) return false;
+      const StoredTensor &x = weights_.by_name.at(name).tensor, &y = other->second.tensor;
+      if (x.type != y.type || !equal_contents(x, y)) return false;
+      telling = telling || !is_uniform(x);
+    }
+    return telling;
+  }
+
+  const Weights& weights_;
+  std::map<std::string, std::vector<std::string>> members_;  // trained weights within a module
+};
+
+/// Modules that hold trained weights and are called like what follows another without a gradient.
+std::set<std::string> followers(const Weights& weights) {
+  static const std::set<std::string> words = {"target", "teacher", "momentum", "ema"};
+  std::set<std::string> out;
+  for (const std::string& name : weights.order) {
+    if (!weights.by_name.at(name).trainable) continue;
+    for (const std::string& module : modules_around(owner(name))) {
+      std::istringstream parts(leaf(module));
+      bool follows = false;
+      for (std::string part; std::getline(parts, part, '_');)
+        follows = follows || words.count(part) > 0;
+      if (!follows) continue;
+      out.insert(module);
+      break;
+    }
+  }
+  return out;
+}
+
+std::string note_of_followers(const Weights& weights) {
+  std::map<std::string, std::string> copy_of;
+  for (const std::string& module : followers(weights)) copy_of[module] = "";
+  for (const auto& [a, b] : Copies(weights).find()) {
+    const bool first = copy_of.count(a) > 0;
+    copy_of[first ? a : b] = first ? b : a;
+  }
+  if (copy_of.empty()) return "";
+  std::string list;
+  for (const auto& [module, of] : copy_of) {
+    list += str(list.empty() ? "'" : ", '", module, "'");
+    if (!of.empty()) list += str(" (a copy of '", of, "')");
+  }
+  return str("no export keeps requires_grad=False or torch.no_grad(): ", list,
+             copy_of.size() == 1 ? " trains" : " train", "; where it stands still or follows ",
+             "another as an average, --freeze '^", copy_of.begin()->first, "\\.'");
+}
+
+/// Signs of detach(), of which the older exporter leaves no trace.
+std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
+  std::map<std::string, std::pair<std::string, std::string>> differences;  // a - b by its name
+  std::map<std::pair<std::string, std::string>, std::string> of_pair;      // its node
+  std::vector<std::string> out;
+  for (const FlatNode& node : nodes) {
+    const ::onnx::NodeProto& proto = node.proto;
+    if (proto.input_size() != 2 || proto.output_size() != 1) continue;
+    const std::string &a = proto.input(0), &b = proto.input(1);
+    if (proto.op_type() == "Sub") {
+      differences[proto.output(0)] = {a, b};
+      of_pair.emplace(std::pair(a, b), proto.name());
+      if (a != b && of_pair.count({b, a}) > 0)
+        out.push_back(str("'", of_pair[{b, a}], "' and '", proto.name(), "', a - b and b - a"));
+    }
+    if (proto.op_type() != "Add") continue;
+    for (const auto& [sum, other] : {std::pair(a, b), std::pair(b, a)}) {
+      const auto found = differences.find(other);
+      if (found != differences.end() && found->second.second == sum)
+        out.push_back(str("'", proto.name(), "', a + (b - a)"));
+    }
+  }
+  return out;
+}
+
+std::string note_of_older(const std::vector<FlatNode>& nodes,
+                          const std::vector<std::string>& unsure) {
+  const std::vector<std::string> signs = signs_of_detach(nodes);
+  std::string out =
+      "this exporter tells neither parameters from buffers nor where detach() was: all that the "
+      "loss depends on trains";
+  if (!unsure.empty()) {
+    out += str("; ", listed(unsure, 12), unsure.size() == 1 ? " trains" : " train",
+               "; name what is a buffer with --freeze");
+  }
+  if (!signs.empty()) {
+    out += str("; a gradient flows through ", signs[0],
+               signs.size() > 1 ? str(" (and ", signs.size() - 1, " more)") : "",
+               ", as straight-through estimators and losses of two sides have it with detach()");
+  }
+  return out + "; torch.onnx.export(…, dynamo=True, optimize=False) keeps both";
+}
+
+}  // namespace
+
+bool named_like_a_layers(const std::string& name) {
+  static const std::set<std::string> names = {
+      "weight",        "bias",          "in_proj_weight", "in_proj_bias", "q_proj_weight",
+      "k_proj_weight", "v_proj_weight", "bias_k",         "bias_v",       "weight_ih",
+      "weight_hh",     "bias_ih",       "bias_hh",        "weight_g",     "weight_v",
+      "weight_orig",   "original",      "original0",      "original1"};
+  std::string last = leaf(name);
+  if (const size_t layer = last.find("_l");
+      layer != std::string::npos && layer + 2 < last.size() &&
+      std::isdigit(static_cast<unsigned char>(last[layer + 2])))
+    last.resize(layer);  // weight_ih_l0_reverse
+  return names.count(last) > 0;
+}
+
+std::set<std::string> custom_functions(const ::onnx::NodeProto& node) {
+  std::set<std::string> out;
+  for (const auto& entry : node.metadata_props()) {
+    if (entry.key() != "pkg.torch.onnx.stack_trace") continue;
+    std::istringstream lines(entry.value());
+    std::set<std::string> applied;  // by the frame before
+    for (std::string line; std::getline(lines, line);) {
+      line = trimmed(line);
+      if (line.starts_with("File \"")) {
+        if (line.ends_with(", in forward")) out.insert(applied.begin(), applied.end());
+      } else {
+        applied = applied_in(line);
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> export_doubts(const ModelFile& model, const std::vector<FlatNode>& nodes,
+                                       const Weights& weights,
+                                       const std::vector<std::string>& unsure) {
+  std::vector<std::string> out;
+  if (model.proto.producer_name() != "pytorch") return out;
+  const bool older =
+      weights.kinds_are_guessed &&
+      std::any_of(weights.order.begin(), weights.order.end(),
+                  [&](const std::string& name) { return weights.by_name.at(name).trainable; }) &&
+      std::none_of(model.proto.graph().node().begin(), model.proto.graph().node().end(),
+                   [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
+  for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
+                           older ? note_of_older(nodes, unsure) : std::string()}) {
+    if (!note.empty()) out.push_back(std::move(note));
+  }
+  return out;
+}
+
+}  // namespace shardrun::importer

@@ -1,0 +1,102 @@
+// Back from the output, by the operators that pass a gradient on.
+#include "graph/onnx/exporter/gradient_reach.h"
+
+#include <algorithm>
+
+#include "graph/onnx/exporter/fx_call.h"
+
+namespace shardrun::importer {
+namespace {
+
+/// Does a gradient at the node's results flow on to its floating input `i`?
+bool passes_gradient(const ::onnx::NodeProto& node, int i) {
+  static const std::set<std::string> stop = {"Shape",
+                                             "Size",
+                                             "Equal",
+                                             "Less",
+                                             "LessOrEqual",
+                                             "Greater",
+                                             "GreaterOrEqual",
+                                             "ArgMax",
+                                             "ArgMin",
+                                             "IsNaN",
+                                             "IsInf",
+                                             "NonZero",
+                                             "Sign",
+                                             "Floor",
+                                             "Ceil",
+                                             "Round",
+                                             "Range",
+                                             "ConstantOfShape",
+                                             "Not",
+                                             "SequenceLength"};
+  if (stop.count(node.op_type()) > 0 || is_setting(node, i) || is_detach(node)) return false;
+  // Class weights are chosen, not trained: PyTorch too has no gradient for them.
+  if (node.op_type() == "SoftmaxCrossEntropyLoss" || node.op_type() == "NegativeLogLikelihoodLoss")
+    return i == 0;
+  if (node.op_type() == "BatchNormalization") return i < 3;
+  if (node.op_type() == "Cast") {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.name() == "to") return is_floating_onnx_type(static_cast<int>(attribute.i()));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_detach(const ::onnx::NodeProto& node) {
+  if (node.op_type() != "Identity") return false;
+  const std::optional<FxCall> call = fx_call_of(node);
+  return call && (call->target == "aten.detach" || call->target == "aten.detach_");
+}
+
+bool is_setting(const ::onnx::NodeProto& node, int i) {
+  static const std::set<std::string> operators = {"Clip", "Dropout", "OneHot",
+                                                  "Pad",  "Resize",  "TopK"};
+  return i > 0 && operators.count(node.op_type()) > 0;
+}
+
+std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const std::string& loss,
+                                    const std::set<std::string>& ends) {
+  std::set<std::string> reached = {loss};
+  for (size_t n = nodes.size(); n-- > 0;) {
+    const auto& node = nodes[n].proto;
+    const auto& outputs = node.output();
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) {
+          return reached.count(name) > 0 && ends.count(name) == 0;
+        }))
+      continue;
+    for (int i = 0; i < node.input_size(); ++i) {
+      if (passes_gradient(node, i)) reached.insert(node.input(i));
+    }
+    if (names_read(node).size() > static_cast<size_t>(node.input_size())) {  // captured by a branch
+      for (const std::string& name : names_read(node)) reached.insert(name);
+    }
+  }
+  return reached;
+}
+
+std::vector<std::string> gradient_stops(const std::vector<FlatNode>& nodes,
+                                        const std::set<std::string>& reached,
+                                        const std::vector<std::string>& names) {
+  std::set<std::string> depends(names.begin(), names.end());
+  std::vector<std::string> out;
+  for (const FlatNode& node : nodes) {
+    const auto& outputs = node.proto.output();
+    const std::vector<std::string> read = names_read(node.proto);
+    if (std::none_of(read.begin(), read.end(),
+                     [&](const std::string& name) { return depends.count(name) > 0; }))
+      continue;
+    if (std::any_of(outputs.begin(), outputs.end(),
+                    [&](const std::string& name) { return reached.count(name) > 0; })) {
+      const std::string what = is_detach(node.proto) ? "detach()" : node.proto.op_type();
+      out.push_back(what + " '" + node.proto.name() + "'");
+    } else {
+      depends.insert(outputs.begin(), outputs.end());
+    }
+  }
+  return out;
+}
+
+}  // namespace shardrun::importer

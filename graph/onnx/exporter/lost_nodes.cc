@@ -1,0 +1,269 @@
+#include "graph/onnx/exporter/lost_nodes.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "graph/onnx/exporter/call_groups.h"
+#include "graph/onnx/exporter/export_signature.h"
+#include "graph/onnx/exporter/exporter_names.h"
+#include "graph/onnx/file/tensor_contents.h"
+
+namespace shardrun::importer {
+namespace {
+
+bool is_detached(const std::string& value) {
+  const std::string op = op_of(value);
+  return op == "detach" || op == "detach_";
+}
+
+class Restorer {
+ public:
+  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
+      : nodes_(nodes),
+        report_(report),
+        groups_(call_groups(nodes)),
+        names_(model, nodes),
+        kinds_(signature_of(model.proto.graph()).kinds),
+        model_(model) {}
+
+  void run() {
+    if (groups_.empty() && model_.proto.producer_name() == "pytorch") restore_padding();
+    find_drawn();
+    for (const CallGroup& group : groups_) {
+      restore_dropout(group);
+      restore_detach(group);
+      restore_draws(group);
+    }
+    put_in_place();
+  }
+
+ private:
+  /// The last of a group's nodes of this operator.
+  std::optional<size_t> last(const CallGroup& group, const std::string& op) const {
+    const auto found = std::find_if(group.nodes.rbegin(), group.nodes.rend(),
+                                    [&](size_t n) { return nodes_[n].proto.op_type() == op; });
+    return found == group.nodes.rend() ? std::nullopt : std::optional(*found);
+  }
+
+  /// A node of one operand in front of another's input.
+  ::onnx::NodeProto& insert(const std::string& op, const Read& at, const std::string& result) {
+    FlatNode node;
+    node.opset = nodes_[at.node].opset;
+    node.label = nodes_[at.node].label;
+    node.proto.set_op_type(op);
+    node.proto.set_name(result);
+    node.proto.add_input(at.name);
+    node.proto.add_output(result);
+    before_[at.node].push_back(std::move(node));
+    nodes_[at.node].proto.set_input(at.input, result);
+    return before_[at.node].back().proto;
+  }
+
+  void restore_padding() {
+    std::map<std::string, int64_t> padded;
+    for (const StoredTensor& tensor : model_.initialisers) {
+      if (!is_float(tensor.type.dtype)) continue;
+      if (const auto row = row_of_zeros(tensor)) padded[tensor.name] = *row;
+    }
+    for (FlatNode& node : nodes_) {
+      const auto row = padded.find(node.proto.input_size() > 0 ? node.proto.input(0) : "");
+      if (node.proto.op_type() != "Gather" || row == padded.end()) continue;
+      note_call(node.proto, "embedding", str("%table, %rows, ", row->second));
+      report_.restored[str("padding_idx=", row->second, " (its row is zeros)")].push_back(
+          row->first);
+    }
+  }
+
+  static void note_call(::onnx::NodeProto& node, const std::string& op, const std::string& args) {
+    auto* entry = node.add_metadata_props();
+    entry->set_key(kFxNode);
+    entry->set_value("%call : [] = call_function[target=torch.ops.aten." + op +
+                     ".default](args = (" + args + "), kwargs = {})");
+  }
+
+  void restore_dropout(const CallGroup& group) {
+    const double ratio = attention_dropout(group.call);
+    if (!(ratio > 0 && ratio < 1) || last(group, "Dropout") || last(group, "Attention")) return;
+    const auto softmax = last(group, "Softmax"), product = last(group, "MatMul");
+    if (!softmax || !product || *softmax > *product) {
+      report_.notes.push_back(
+          str("dropout_p=", ratio, " of the attention '", group.call.result,
+              "' is not applied, for its nodes are not those of a softmax and a product; export "
+              "it as softmax and dropout (attn_implementation=\"eager\")"));
+      return;
+    }
+    const std::string weights = nodes_[*product].proto.input(0);
+    auto& dropout = insert("Dropout", {*product, 0, weights}, group.call.result + ".dropped");
+    auto* attribute = dropout.add_attribute();
+    attribute->set_name("ratio");
+    attribute->set_type(::onnx::AttributeProto::FLOAT);
+    attribute->set_f(static_cast<float>(ratio));
+  }
+
+  /// What a group reads in place of an argument that nothing makes.
+  struct StandIn {
+    std::string value;
+    Read read;
+  };
+  using Wanted = std::function<bool(const std::string& value)>;
+
+  /// Of one node each of whose inputs is an argument, by their positions.
+  std::vector<StandIn> stand_ins_by_position(const CallGroup& group, const Wanted& wanted) const {
+    const ::onnx::NodeProto& node = nodes_[group.nodes[0]].proto;
+    const std::vector<std::string> values = group.call.values();
+    std::vector<StandIn> out;
+    if (group.nodes.size() > 1 || values.size() != static_cast<size_t>(node.input_size()))
+      return out;
+    for (int i = 0; i < node.input_size(); ++i) {
+      const std::string& value = values[static_cast<size_t>(i)];
+      if (wanted(value)) out.push_back({value, {group.nodes[0], i, node.input(i)}});
+    }
+    return out;
+  }
+
+  bool is_parameter(const std::string& stored) const {
+    const std::set<std::string>& sources = names_.sources_of(stored);
+    return std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+      const auto kind = kinds_.find(source);
+      return kind != kinds_.end() && kind->second == "PARAMETER";
+    });
+  }
+
+  /// Of the group's unmatched arguments that are wanted; nothing if it is not clear.
+  std::vector<StandIn> stand_ins(const CallGroup& group, const CallNames::Unmatched& unmatched,
+                                 const Wanted& wanted) const {
+    const auto is_gone = [&](const std::string& value) {
+      const auto& gone = unmatched.values;
+      return std::find(gone.begin(), gone.end(), value) != gone.end() && wanted(value);
+    };
+    if (auto by_position = stand_ins_by_position(group, is_gone); !by_position.empty())
+      return by_position;
+    std::vector<Read> reads = unmatched.reads;
+    for (const Read& read : unmatched.stored) {
+      if (is_parameter(read.name)) reads.push_back(read);
+    }
+    std::vector<StandIn> out;
+    if (unmatched.unread || reads.size() != unmatched.values.size()) return out;
+    for (size_t i = 0; i < reads.size(); ++i) {
+      if (wanted(unmatched.values[i])) out.push_back({unmatched.values[i], reads[i]});
+    }
+    return out;
+  }
+
+  void restore_detach(const CallGroup& group) {
+    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    const auto gone = static_cast<size_t>(
+        std::count_if(unmatched.values.begin(), unmatched.values.end(), is_detached));
+    if (gone == 0) return;
+    const std::vector<StandIn> found = stand_ins(group, unmatched, is_detached);
+    if (found.empty() && unmatched.reads.empty() && unmatched.stored.size() >= gone &&
+        std::none_of(unmatched.stored.begin(), unmatched.stored.end(),
+                     [&](const Read& read) { return is_parameter(read.name); }))
+      return;  // constants
+    SR_REQUIRE(
+        found.size() == gone, invalid_input, "'", group.call.result,
+        "' was called with a detached value, and the optimiser of PyTorch's exporter took the "
+        "detach() out: a gradient would flow where none did; export with "
+        "torch.onnx.export(…, dynamo=True, optimize=False)");
+    for (size_t i = 0; i < found.size(); ++i)
+      note_call(insert("Identity", found[i].read, str(group.call.result, ".detached_", i)),
+                "detach", "");
+    report_.restored["detach()"].push_back(group.call.result);
+  }
+
+  static bool draws(const ::onnx::NodeProto& node) {
+    return node.op_type() == "Dropout" || node.op_type() == "Bernoulli" ||
+           node.op_type().starts_with("Random");
+  }
+
+  /// Values that depend on random numbers, and of those that are drawn themselves, the node.
+  void find_drawn() {
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      const ::onnx::NodeProto& node = nodes_[n].proto;
+      const bool depends = std::any_of(node.input().begin(), node.input().end(),
+                                       [&](const auto& name) { return drawn_.count(name) > 0; });
+      if (!depends && !draws(node)) continue;
+      for (const std::string& name : node.output()) drawn_[name] = n;
+    }
+  }
+
+  /// The ops of values that depend on random numbers and that a group reads more often than its
+  /// call names them.
+  std::set<std::string> drawn_ops(const CallGroup& group) const {
+    std::map<std::string, int> reads;
+    for (size_t n : group.nodes) {
+      for (const std::string& name : nodes_[n].proto.input()) reads[name] += drawn_.count(name) > 0;
+    }
+    for (size_t n : group.nodes) {
+      for (const std::string& name : nodes_[n].proto.output()) reads.erase(name);
+    }
+    for (const std::string& value : group.call.values()) --reads[value];
+    std::set<std::string> out;
+    for (const auto& [name, count] : reads) {
+      if (count > 0) out.insert(op_of(name));
+    }
+    return out;
+  }
+
+  /// Two dropouts of one value, or two masks of one shape, are equal nodes, of which the optimiser
+  /// leaves one: "getitem_2" of a call's arguments is made by none, and "getitem" is read instead.
+  void restore_draws(const CallGroup& group) {
+    const CallNames::Unmatched unmatched = names_.unmatched(group, nodes_);
+    const std::set<std::string> ops = drawn_ops(group);
+    const auto is_merged = [&](const std::string& value) { return ops.count(op_of(value)) > 0; };
+    const auto gone = static_cast<size_t>(
+        std::count_if(unmatched.values.begin(), unmatched.values.end(), is_merged));
+    if (gone == 0) return;
+    std::vector<StandIn> found = stand_ins(group, unmatched, is_merged);
+    std::erase_if(found, [&](const StandIn& at) {
+      const auto made = drawn_.find(at.read.name);
+      return made == drawn_.end() || !draws(nodes_[made->second].proto);
+    });
+    SR_REQUIRE(
+        found.size() == gone, invalid_input, "'", group.call.result,
+        "' was called with random numbers of its own, and the optimiser of PyTorch's exporter "
+        "took others in their place; export with torch.onnx.export(…, dynamo=True, "
+        "optimize=False)");
+    for (const StandIn& at : found) {
+      if (again_.insert(at.value).second) {
+        FlatNode copy = nodes_[drawn_.at(at.read.name)];
+        copy.place = -1;
+        for (std::string& name : *copy.proto.mutable_output())
+          name = name == at.read.name ? at.value : at.value + "/" + name;
+        copy.proto.set_name(at.value);
+        before_[group.nodes[0]].push_back(std::move(copy));
+        report_.restored["random numbers of its own"].push_back(at.value);
+      }
+      nodes_[at.read.node].proto.set_input(at.read.input, at.value);
+    }
+  }
+
+  void put_in_place() {
+    if (before_.empty()) return;
+    std::vector<FlatNode> out;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (FlatNode& node : before_[n]) out.push_back(std::move(node));
+      out.push_back(std::move(nodes_[n]));
+    }
+    nodes_ = std::move(out);
+  }
+
+  std::vector<FlatNode>& nodes_;
+  ImportReport& report_;
+  const std::vector<CallGroup> groups_;
+  const CallNames names_;
+  const std::map<std::string, std::string> kinds_;
+  const ModelFile& model_;
+  std::map<std::string, size_t> drawn_;  // what depends on random numbers -> the node that makes it
+  std::set<std::string> again_;          // values that are drawn again
+  std::map<size_t, std::vector<FlatNode>> before_;  // what is put in front of a node
+};
+
+}  // namespace
+
+void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
+                        ImportReport& report) {
+  Restorer(model, nodes, report).run();
+}
+
+}  // namespace shardrun::importer

@@ -1,0 +1,127 @@
+// Comparisons of initialisers' bytes and numbers.
+#include "graph/onnx/file/tensor_contents.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "graph/onnx/lower/lowering.h"
+
+namespace shardrun::importer {
+
+bool is_uniform(const StoredTensor& tensor) {
+  const Contents contents(tensor);
+  const auto width = static_cast<size_t>(size_of(tensor.stored));
+  const auto bytes = static_cast<size_t>(tensor.count()) * width;
+  return bytes <= width ||
+         std::memcmp(contents.bytes(), contents.bytes() + width, bytes - width) == 0;
+}
+
+bool has_two_values(const StoredTensor& tensor) {
+  const Contents contents(tensor);
+  const auto width = static_cast<size_t>(size_of(tensor.stored));
+  const char *first = contents.bytes(), *second = nullptr;
+  for (int64_t i = 1; i < tensor.count(); ++i) {
+    const char* at = first + static_cast<size_t>(i) * width;
+    if (std::memcmp(at, first, width) == 0) continue;
+    if (second == nullptr) second = at;
+    if (std::memcmp(at, second, width) != 0) return false;
+  }
+  return true;
+}
+
+bool equal_contents(const StoredTensor& a, const StoredTensor& b) {
+  if (a.stored != b.stored || a.count() != b.count()) return false;
+  const Contents x(a), y(b);
+  return a.count() == 0 ||
+         std::memcmp(x.bytes(), y.bytes(), static_cast<size_t>(a.count() * size_of(a.stored))) == 0;
+}
+
+uint64_t diagonal_hash(const StoredTensor& tensor) {
+  constexpr int64_t kLooked = 16;
+  const Contents contents(tensor);
+  const int64_t columns = tensor.type.shape[1], width = size_of(tensor.stored);
+  const int64_t length = std::min(tensor.type.shape[0], columns);
+  uint64_t hash = 0;
+  for (int64_t k = 0; k < std::min(kLooked, length); ++k) {
+    const int64_t i = k * length / std::min(kLooked, length);
+    const std::string_view number(contents.bytes() + (i * columns + i) * width,
+                                  static_cast<size_t>(width));
+    hash = hash * 1099511628211u + std::hash<std::string_view>()(number);
+  }
+  return hash;
+}
+
+bool transposed_contents(const StoredTensor& a, const StoredTensor& b) {
+  if (a.stored != b.stored || a.type.shape.size() != 2) return false;
+  const int64_t rows = a.type.shape[0], columns = a.type.shape[1];
+  if (b.type.shape != Shape{columns, rows}) return false;
+  const Contents x(a), y(b);
+  const auto width = static_cast<size_t>(size_of(a.stored));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      if (std::memcmp(x.bytes() + static_cast<size_t>(i * columns + j) * width,
+                      y.bytes() + static_cast<size_t>(j * rows + i) * width, width) != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+std::optional<int64_t> row_of_zeros(const StoredTensor& table) {
+  constexpr int64_t kFirst = 4;
+  if (table.type.shape.size() != 2 || table.count() == 0) return std::nullopt;
+  const int64_t rows = table.type.shape[0];
+  const auto width = static_cast<size_t>(table.type.shape[1] * size_of(table.stored));
+  const Contents contents(table);
+  const std::string zeros(width, '\0');
+  std::optional<int64_t> found;
+  for (int64_t r = 0; r < rows;
+       r = r + 1 < std::min(kFirst, rows) ? r + 1 : std::max(r + 1, rows - 1)) {
+    if (std::memcmp(contents.bytes() + static_cast<size_t>(r) * width, zeros.data(), width) != 0)
+      continue;
+    if (found) return std::nullopt;
+    found = r;
+  }
+  return rows > 1 ? found : std::nullopt;
+}
+
+bool is_sinusoid(const StoredTensor& tensor) {
+  Shape shape = tensor.type.shape;
+  std::erase(shape, 1);
+  if (shape.size() < 2 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  const double first = x.at(0), second = x.at(shape.back());
+  constexpr double kRounding = 4e-3;  // of bf16
+  const bool sine = first == 0 && std::abs(second - std::sin(1.0)) < kRounding;
+  const bool cosine = first == 1 && std::abs(second - std::cos(1.0)) < kRounding;
+  if (!sine && !cosine) return false;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    if (!(std::abs(x.at(i)) <= 1 + kRounding)) return false;
+  }
+  return true;
+}
+
+bool has_infinity(const StoredTensor& tensor) {
+  constexpr int64_t kLooked = int64_t{1} << 16;
+  if (!is_float(tensor.type.dtype)) return false;
+  StoredTensor first = tensor;
+  if (first.in_file()) first.type.shape = {std::min(kLooked, tensor.count())};
+  const Tensor x = first.in_file() ? first.load() : first.data;
+  for (int64_t i = 0; i < std::min(kLooked, x.count()); ++i) {
+    if (std::isinf(x.at(i))) return true;
+  }
+  return false;
+}
+
+bool repeats_itself(const StoredTensor& tensor) {
+  if (size_of(tensor.stored) < 4 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  std::set<double> distinct;
+  for (int64_t i = 0; i < x.count(); ++i) distinct.insert(x.at(i));
+  return static_cast<int64_t>(distinct.size()) * 10 < x.count() * 9;
+}
+
+}  // namespace shardrun::importer

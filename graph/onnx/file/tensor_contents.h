@@ -1,0 +1,42 @@
+// What the numbers of an initialiser say of it.
+#pragma once
+
+#include <optional>
+
+#include "graph/onnx/file/model_file.h"
+
+namespace shardrun::importer {
+
+/// Is every element the same, bit for bit?
+bool is_uniform(const StoredTensor& tensor);
+
+/// Are there at most two different elements? So are the biases of a fresh LSTM: ones for what is
+/// forgotten, else zeros.
+bool has_two_values(const StoredTensor& tensor);
+
+/// The same elements of the same type in order, whatever the shapes?
+bool equal_contents(const StoredTensor& a, const StoredTensor& b);
+
+/// Of some numbers of a matrix's diagonal, which its transpose has, too.
+uint64_t diagonal_hash(const StoredTensor& tensor);
+
+/// b == transpose(a), both matrices.
+bool transposed_contents(const StoredTensor& a, const StoredTensor& b);
+
+/// Of a table, the one row of zeros among its first ones and its last, where an embedding begins
+/// with its padding_idx. Nothing if there is none, or more.
+std::optional<int64_t> row_of_zeros(const StoredTensor& table);
+
+/// Has it an infinity among its first numbers, as a mask that is added has?
+bool has_infinity(const StoredTensor& tensor);
+
+/// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
+/// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
+/// 1).
+bool is_sinusoid(const StoredTensor& tensor);
+
+/// Are more than a tenth of the numbers there already? Then the tensor is a table's rows repeated
+/// rather than a part of it. Of 16-bit numbers too few exist to say.
+bool repeats_itself(const StoredTensor& tensor);
+
+}  // namespace shardrun::importer

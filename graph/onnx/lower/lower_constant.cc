@@ -1,0 +1,145 @@
+// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range.
+#include <cmath>
+
+#include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/file/model_file.h"
+
+namespace shardrun::importer {
+namespace {
+
+void constant(NodeContext& c) {
+  if (const auto* value = c.find("value")) return c.out(c.b.constant(c.load_tensor(value->t())));
+  if (c.has_attr("value_float")) return c.out(c.b.scalar(c.attr_f("value_float", 0), DType::f32));
+  if (c.has_attr("value_int"))
+    return c.out(c.b.constant(Tensor::scalar_i64(c.attr_i("value_int", 0))));
+  if (c.has_attr("value_ints")) return c.out(c.b.ints(c.attr_ints("value_ints")));
+  if (c.has_attr("value_floats")) {
+    const std::vector<float> values = c.attr_floats("value_floats");
+    return c.out(
+        c.b.constant(Tensor::from(Shape{static_cast<int64_t>(values.size())}, values, DType::f32)));
+  }
+  for (const char* name : {"sparse_value", "value_string", "value_strings"}) {
+    if (c.has_attr(name)) c.refuse_attr(name, "supported are tensors, floats and integers");
+  }
+  fail(ErrorKind::invalid_input, "has no value");
+}
+
+void constant_of_shape(NodeContext& c) {
+  const std::vector<int64_t> shape = c.ints(0, "shape");
+  Tensor value({DType::f32, {1}});
+  if (const auto* given = c.find("value")) value = c.load_tensor(given->t());
+  SR_REQUIRE(value.count() == 1, invalid_input, "value has ", value.count(), " elements, wanted 1");
+  for (int64_t dim : shape)
+    SR_REQUIRE(dim >= 0, invalid_input, "shape ", to_string(shape), " has a negative dim");
+  if (const std::string weight = described_weight(c.proto); !weight.empty()) {
+    Source source;
+    source.kind = Source::Kind::constant;
+    source.a = value.at(0);
+    return c.out(c.add_parameter(source, {value.dtype(), shape}, weight == "parameter"));
+  }
+  c.out(c.b.fill(value.at(0), value.dtype(), shape));
+}
+
+/// start, start + delta, … before limit. Integers of any length; floats are computed now.
+void range(NodeContext& c) {
+  c.ignore("stash_type");
+  const Tensor &start = c.known(0, "start"), &limit = c.known(1, "limit"),
+               &delta = c.known(2, "delta");
+  SR_REQUIRE(start.count() == 1 && limit.count() == 1 && delta.count() == 1, invalid_input,
+             "wants three scalars");
+  const DType dtype = start.dtype();
+  SR_REQUIRE(limit.dtype() == dtype && delta.dtype() == dtype, invalid_input, "start is ",
+             start.type(), ", limit ", limit.type(), ", delta ", delta.type());
+  SR_REQUIRE(delta.at(0) != 0, invalid_input, "delta is 0");
+  const double steps = std::ceil((limit.at(0) - start.at(0)) / delta.at(0));
+  SR_REQUIRE(std::isfinite(steps) && steps < 1e15, invalid_input, "is not finite");
+  const int64_t count = std::max<int64_t>(static_cast<int64_t>(steps), 0);
+  if (!is_float(dtype)) {
+    return c.out(c.b.add("iota", {},
+                         {{"shape", Shape{count}},
+                          {"dtype", std::string(to_string(dtype))},
+                          {"axis", int64_t{0}},
+                          {"start", start.int_at(0)},
+                          {"step", delta.int_at(0)}}));
+  }
+  SR_REQUIRE(count <= kFoldLimit, unsupported, "a floating range of ", count,
+             " elements; use integers and Cast");
+  Tensor out({dtype, {count}});
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = start.at(0) + static_cast<double>(i) * delta.at(0);
+    convert(&value, DType::f64, static_cast<char*>(out.data()) + i * size_of(dtype), dtype, 1);
+  }
+  c.out(c.b.constant(std::move(out)));
+}
+
+/// Only a condition known at import: the branch is inlined.
+void if_known(NodeContext& c) {
+  const Tensor* condition = c.b.known(c.in(0));
+  SR_REQUIRE(condition != nullptr && condition->count() == 1, unsupported,
+             "control flow on data is not supported; export without the branch");
+  c.find("then_branch");
+  const auto* branch = c.find(condition->at(0) != 0 ? "then_branch" : "else_branch");
+  c.find("else_branch");
+  SR_REQUIRE(branch != nullptr, invalid_input, "has no branch for its condition");
+  const std::vector<V> results = c.lower_subgraph(branch->g(), {}, "");
+  SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(),
+             " outputs, node ", c.output_count());
+  for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
+}
+
+/// Only as many turns as are known at import: they are written out. PyTorch's older exporter writes
+/// an EmbeddingBag so, a turn for each bag.
+void loop_known(NodeContext& c) {
+  constexpr int64_t kMostTurns = 4096;
+  Builder& b = c.b;
+  const std::string name = b.node_name;
+  const auto known = [&](V v, const char* what) {
+    const Tensor* value = b.known(v);
+    SR_REQUIRE(value != nullptr && value->count() == 1, unsupported, "its ", what,
+               " depends on data; export with the loop unrolled");
+    return value->int_at(0);
+  };
+  const auto* body = c.find("body");
+  SR_REQUIRE(body != nullptr, invalid_input, "has no body");
+  const int64_t turns = c.has(0) ? known(c.in(0), "number of turns") : kMostTurns + 1;
+  const bool counts = c.has(0) && !c.has(1);  // then the body's condition is ignored
+  bool goes_on = !c.has(1) || known(c.in(1), "condition") != 0;
+  std::vector<V> carried;
+  for (size_t i = 2; i < c.input_count(); ++i) carried.push_back(c.in(i));
+  std::vector<std::vector<V>> scanned;
+  for (int64_t turn = 0; goes_on && turn < turns; ++turn) {
+    SR_REQUIRE(turn < kMostTurns, unsupported, "has more than ", kMostTurns, " turns");
+    std::vector<V> in = {b.scalar(static_cast<double>(turn), DType::i64),
+                         b.scalar(1, DType::boolean)};
+    in.insert(in.end(), carried.begin(), carried.end());
+    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"));
+    SR_REQUIRE(out.size() == c.output_count() + 1 && out.size() > carried.size(), invalid_input,
+               "body has ", out.size(), " outputs, the node ", c.output_count());
+    goes_on = counts || known(out[0], "condition") != 0;
+    std::copy_n(out.begin() + 1, carried.size(), carried.begin());
+    scanned.resize(c.output_count() - carried.size());
+    for (size_t s = 0; s < scanned.size(); ++s) {
+      const V row = out[1 + carried.size() + s];
+      Shape shape = b.shape(row);
+      shape.insert(shape.begin(), 1);
+      scanned[s].push_back(b.reshape(row, shape));
+    }
+  }
+  b.node_name = name;
+  SR_REQUIRE(carried.size() + scanned.size() == c.output_count(), unsupported,
+             "does not turn once: its results have no known shape");
+  for (size_t i = 0; i < carried.size(); ++i) c.out(i, carried[i]);
+  for (size_t s = 0; s < scanned.size(); ++s) c.out(carried.size() + s, b.concat(scanned[s], 0));
+}
+
+constexpr Lowering kTable[] = {{"Constant", 1, constant},
+                               {"ConstantOfShape", 9, constant_of_shape},
+                               {"Range", 11, range},
+                               {"If", 11, if_known},
+                               {"Loop", 11, loop_known}};
+
+}  // namespace
+
+std::span<const Lowering> constant_lowerings() { return kTable; }
+
+}  // namespace shardrun::importer

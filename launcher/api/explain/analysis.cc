@@ -1,0 +1,315 @@
+// Taking a plan apart: time by op and collective, bytes by what they hold.
+#include "explain/analysis.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/round_up.h"
+#include "exec/collective_step.h"
+#include "explain/planned_steps.h"
+#include "planner/memory.h"
+#include "text.h"
+
+namespace shardrun {
+namespace {
+
+class Analyst {
+ public:
+  Analyst(const Model::Impl& model, const TrainingPlan::Impl& plan)
+      : graph_(step_of(model, plan)), plan_(plan), model_(model) {
+    for (size_t v = 0; v < graph_.values().size(); ++v)
+      values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
+    for (size_t n = 0; n < graph_.nodes().size(); ++n)
+      nodes_.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
+  }
+
+  PlanAnalysis run() {
+    // The rank at the mesh's origin has the largest shards, so its times are the plan's.
+    program_ = compile_for_rank(model_, plan_, 0).train;
+    out_.node_seconds.assign(graph_.nodes().size(), 0.0);
+    const std::set<ValueId> needed = forward();
+    for (const Node& node : graph_.nodes()) {
+      out_.forward.push_back(std::any_of(node.outputs.begin(), node.outputs.end(),
+                                         [&](ValueId id) { return needed.count(id) > 0; }));
+    }
+    for (const Step& step : program_.steps) stepped_.insert(step.node.name);
+    const PlannedSteps planned(graph_, plan_.train, plan_.cluster, program_);
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      const Step& step = program_.steps[s];
+      PlannedStep of_step = planned.of(s);
+      of_step.seconds *= static_cast<double>(program_.runs(step));
+      if (step.kind == Step::Kind::kernel) add_kernel(step, of_step.seconds);
+      if (step.kind == Step::Kind::collective) add_collective(s, of_step);
+    }
+    const auto fullest = std::max_element(plan_.bytes.begin(), plan_.bytes.end());
+    out_.rank = fullest == plan_.bytes.end() ? 0 : fullest - plan_.bytes.begin();
+    if (out_.rank != 0) program_ = compile_for_rank(model_, plan_, out_.rank).train;
+    count_bytes();
+    return std::move(out_);
+  }
+
+ private:
+  const Buffer& buffer(BufferId id) const { return program_.buffers[static_cast<size_t>(id)]; }
+
+  /// The value that a buffer holds a form of; a resharded copy is called value@[sharding].
+  ValueId value_of(const std::string& name) const {
+    if (const auto it = values_.find(name); it != values_.end()) return it->second;
+    const auto it = values_.find(name.substr(0, name.rfind("@[")));
+    return it == values_.end() ? kNoValue : it->second;
+  }
+
+  void add_kernel(const Step& step, double seconds) {
+    out_.compute[step.node.op] += seconds;
+    out_.calls[step.node.op] += program_.runs(step);
+    if (const auto it = nodes_.find(step.node.name); it != nodes_.end())
+      out_.node_seconds[static_cast<size_t>(it->second)] = seconds;
+  }
+
+  void add_collective(size_t index, const PlannedStep& planned) {
+    const Step& step = program_.steps[index];
+    PlannedCollective line;
+    const ValueId value = values_.at(step.source);
+    line.kind = to_string(step.collective->kind);
+    line.value = step.source;
+    line.of = value;
+    line.exchange = CollectiveStep::is_exchange(step.collective->kind);
+    line.follows = CollectiveStep::follows_node(step.collective->kind);
+    line.runs = program_.runs(step);
+    out_.sent_bytes +=
+        line.runs *
+        CollectiveStep(step.collective, buffer(step.in[0]).type.dtype, program_.rank).bytes_sent();
+    line.seconds = planned.seconds;
+    line.from = planned.in.at(0);
+    line.to = planned.out.at(0);
+    line.producer = maker(value);
+    line.consumer = reader(step.out[0], index, value, line.reader);
+    line.before = runs_before(index);
+    out_.communication[line.kind] += line.seconds;
+    out_.calls[line.kind] += line.runs;
+    out_.collectives.push_back(std::move(line));
+  }
+
+  /// The Graph node in front of which a step runs, as PlannedCollective::before says.
+  NodeId runs_before(size_t index) const {
+    const Phase phase = program_.steps[index].phase;
+    for (size_t s = index + 1; s < program_.steps.size(); ++s) {
+      if (program_.steps[s].phase != phase) break;
+      const auto node = nodes_.find(program_.steps[s].node.name);
+      if (node != nodes_.end()) return node->second;
+    }
+    const std::vector<Node>& nodes = graph_.nodes();
+    const auto next = std::find_if(nodes.begin(), nodes.end(),
+                                   [&](const Node& node) { return node.phase > phase; });
+    return static_cast<NodeId>(next - nodes.begin());
+  }
+
+  std::string maker(ValueId id) const {
+    const Value& value = graph_.value(id);
+    static const char* const names[] = {"", "batch", "scalar", "parameter", "state", "constant"};
+    if (value.role != Role::computed)
+      return str(names[static_cast<int>(value.role)], " '", value.name, "'");
+    const Node& node = graph_.node(value.producer);
+    return str(node.op, " '", node.name, "'");
+  }
+
+  /// The Graph's node that a step stands for where it reads `of`: one of those that were joined; -1
+  /// if there is none.
+  NodeId node_reading(const Step& step, ValueId of) const {
+    const auto reads = [&](const Node& node) {
+      return std::find(node.inputs.begin(), node.inputs.end(), of) != node.inputs.end();
+    };
+    const auto own = nodes_.find(step.node.name);
+    if (own != nodes_.end() && reads(graph_.node(own->second))) return own->second;
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      if (reads(node) && stepped_.count(node.name) == 0) return static_cast<NodeId>(n);
+    }
+    return -1;
+  }
+
+  /// The first kernel that reads a buffer with what was `of`, through further collectives; `node`
+  /// is the Graph's.
+  std::string reader(BufferId id, size_t after, ValueId of, NodeId& node) const {
+    for (size_t s = after + 1; s < program_.steps.size(); ++s) {
+      const Step& step = program_.steps[s];
+      if (std::find(step.in.begin(), step.in.end(), id) == step.in.end()) continue;
+      if (step.kind == Step::Kind::collective) return reader(step.out[0], s, of, node);
+      node = node_reading(step, of);
+      const Node& shown = node < 0 ? step.node : graph_.node(node);
+      return str(shown.op, " '", shown.name, "'");
+    }
+    for (const auto* list : {&program_.outputs, &program_.metrics}) {
+      for (const Binding& b : *list) {
+        if (b.buffer == id) return str("the report of '", b.name, "'");
+      }
+    }
+    for (const Binding& b : program_.bindings) {
+      if (b.buffer == id) return str("the update of '", b.name, "'");
+    }
+    return "nobody";
+  }
+
+  /// Values that the loss is computed from, gathered copies of parameters too: activations. All
+  /// else that is computed is gradients and what the update makes of them.
+  std::set<ValueId> forward() const {
+    std::set<ValueId> seen;
+    std::vector<ValueId> stack = {graph_.loss};
+    while (!stack.empty()) {
+      const ValueId id = stack.back();
+      stack.pop_back();
+      if (id == kNoValue || !seen.insert(id).second) continue;
+      const NodeId producer = graph_.value(id).producer;
+      if (producer < 0) continue;
+      for (ValueId in : graph_.node(producer).inputs) stack.push_back(in);
+      for (ValueId other : graph_.node(producer).outputs) seen.insert(other);
+    }
+    return seen;
+  }
+
+  void count_bytes() {
+    const int end = static_cast<int>(program_.steps.size());
+    const std::set<ValueId> activations = forward();
+    std::vector<int> first(program_.buffers.size(), end), last(program_.buffers.size(), -1);
+    std::vector<std::string> kind(program_.buffers.size());
+    std::vector<bool> persistent(program_.buffers.size(), false);
+    for (size_t b = 0; b < kind.size(); ++b) {
+      const ValueId value = value_of(program_.buffers[b].name);
+      kind[b] = value != kNoValue && activations.count(value) > 0 ? "activations" : "gradients";
+    }
+    for (const Binding& b : program_.bindings) {
+      const auto at = static_cast<size_t>(b.buffer);
+      first[at] = -1;
+      last[at] = end;
+      persistent[at] = is_persistent(b.role);
+      kind[at] = b.role == Role::parameter  ? "parameters"
+                 : b.zeroed_each_step       ? "accumulated gradients"
+                 : b.role == Role::state    ? "optimizer state"
+                 : b.role == Role::constant ? "constants"
+                                            : "batches";
+      if (persistent[at])
+        out_.bytes[kind[at]] += round_up(byte_size(buffer(b.buffer).type), kArenaAlignment);
+    }
+    for (const Step& step : program_.setup) {
+      for (BufferId b : step.out) {
+        persistent[static_cast<size_t>(b)] = true;
+        out_.bytes[step.node.op == "cast" ? "weights in bf16" : "weights in kernels' layouts"] +=
+            round_up(byte_size(buffer(b).type), kArenaAlignment);
+      }
+    }
+    for (const Step& step : program_.steps) {
+      if (step.needs.kept > 0)
+        out_.bytes["tables of kernels"] += round_up(step.needs.kept, kArenaAlignment);
+    }
+    for (int s = 0; s < end; ++s) {
+      for (BufferId b : program_.steps[static_cast<size_t>(s)].in)
+        last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
+      for (BufferId b : program_.steps[static_cast<size_t>(s)].out) {
+        first[static_cast<size_t>(b)] = std::min(first[static_cast<size_t>(b)], s);
+        last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
+      }
+    }
+    for (const auto* list : {&program_.outputs, &program_.metrics}) {
+      for (const Binding& b : *list) last[static_cast<size_t>(b.buffer)] = end;
+    }
+    const std::vector<BufferId> holders = memory_holders(program_);
+    for (size_t b = 0; b < holders.size(); ++b) {
+      int& held = last[static_cast<size_t>(holders[b])];
+      held = std::max(held, last[b]);
+    }
+    std::vector<std::vector<size_t>> born(static_cast<size_t>(end) + 1),
+        dies(static_cast<size_t>(end) + 1);
+    for (size_t b = 0; b < kind.size(); ++b) {
+      // What lies in persistent memory took it over from what it was made of.
+      if (persistent[b] || program_.buffers[b].offset < program_.persistent_bytes || last[b] < 0 ||
+          first[b] >= end || holders[b] != static_cast<BufferId>(b) ||
+          byte_size(program_.buffers[b].type) == 0)
+        continue;
+      born[static_cast<size_t>(std::max(first[b], 0))].push_back(b);
+      dies[static_cast<size_t>(std::min(last[b], end))].push_back(b);
+    }
+    std::map<std::string, int64_t> now, most;
+    std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
+    int64_t sum = 0, peak = -1;
+    const auto add = [&](size_t b, int sign) {
+      const int64_t bytes = sign * round_up(byte_size(program_.buffers[b].type), kArenaAlignment);
+      now[kind[b]] += bytes;
+      sum += bytes;
+    };
+    for (size_t s = 0; s < static_cast<size_t>(end); ++s) {
+      for (size_t b : born[s]) {
+        const auto [it, fresh] = alive.try_emplace(program_.buffers[b].offset, b);
+        if (!fresh) add(std::exchange(it->second, b), -1);
+        add(b, 1);
+      }
+      const Step& step = program_.steps[s];
+      const int64_t scratch = round_up(step.needs.workspace, kArenaAlignment);
+      if (sum + scratch > peak) {
+        peak = sum + scratch;
+        most = now;
+        if (scratch > 0)
+          most[step.kind == Step::Kind::collective ? "staging" : "workspace"] += scratch;
+        out_.peak_step = step.node.name;
+      }
+      for (size_t b : dies[s]) {
+        const auto it = alive.find(program_.buffers[b].offset);
+        if (it == alive.end() || it->second != b) continue;
+        add(b, -1);
+        alive.erase(it);
+      }
+    }
+    std::erase_if(most, [](const auto& kind_bytes) { return kind_bytes.second == 0; });
+    for (const auto& [name, bytes] : most) out_.bytes[name] += bytes;
+    out_.arena_bytes = program_.arena_bytes;
+    const int64_t gaps =
+        program_.arena_bytes - program_.persistent_bytes - std::max<int64_t>(peak, 0);
+    SR_REQUIRE(gaps >= 0, internal, "what is alive in step '", out_.peak_step, "' is ", -gaps,
+               " bytes more than the arena has");
+    if (gaps > 0) out_.bytes["gaps"] = gaps;
+  }
+
+  const Graph& graph_;
+  const TrainingPlan::Impl& plan_;
+  const Model::Impl& model_;
+  Program program_;
+  std::map<std::string, ValueId> values_;
+  std::map<std::string, NodeId> nodes_;
+  std::set<std::string> stepped_;  // nodes whose name a step has
+  PlanAnalysis out_;
+};
+
+}  // namespace
+
+std::string plan_line(const Plan& plan) {
+  return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ",
+             ms(plan.seconds), " (compute ", ms(plan.compute_seconds), ", communication ",
+             ms(plan.comm_seconds), "), ", mib(plan.bytes), " a rank");
+}
+
+std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& collectives) {
+  std::vector<PlannedCollective> out;
+  std::string last;  // kind
+  for (const PlannedCollective& c : collectives) {
+    const bool goes_on = !out.empty() && !c.exchange && !out.back().exchange &&
+                         out.back().of == c.of && out.back().before == c.before &&
+                         out.back().to == c.from;
+    if (!goes_on) {
+      out.push_back(c);
+    } else {
+      PlannedCollective& chain = out.back();
+      if (c.kind != last) chain.kind += ", " + c.kind;
+      chain.to = c.to;
+      chain.consumer = c.consumer;
+      chain.reader = c.reader;
+      chain.seconds += c.seconds;
+    }
+    last = c.kind;
+  }
+  return out;
+}
+
+PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  return Analyst(model, plan).run();
+}
+
+}  // namespace shardrun

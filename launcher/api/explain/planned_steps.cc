@@ -1,0 +1,120 @@
+// A Program's steps, seen from the plan.
+#include "explain/planned_steps.h"
+
+#include <algorithm>
+
+#include "exec/collective_step.h"
+#include "planner/cost/collective_cost.h"
+#include "planner/halo.h"
+#include "planner/cost/kernel_cost.h"
+
+namespace shardrun {
+
+bool stays_in_place(const Program& program, const Step& step) {
+  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
+  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
+}
+
+PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
+                           const Program& program)
+    : graph_(graph), plan_(plan), cluster_(cluster), program_(program) {
+  for (size_t v = 0; v < graph_.values().size(); ++v)
+    values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
+  for (size_t n = 0; n < graph_.nodes().size(); ++n)
+    nodes_.emplace(graph_.nodes()[n].name, static_cast<NodeId>(n));
+  for (const Buffer& buffer : program_.buffers) {
+    const std::string& name = buffer.name;
+    Sharding sharding;
+    if (values_.count(name) > 0) {
+      sharding = plan_.values.at(name);
+    } else if (const size_t at = name.rfind("@["); at != std::string::npos) {
+      std::string_view text = std::string_view(name).substr(at + 1);
+      if (text.ends_with("@halo")) text.remove_suffix(5);
+      // What a step finds in a copy, as group_rows does, is named after it and has no Sharding.
+      if (text.ends_with("]") || text.ends_with(")")) sharding = parse_sharding(text, plan_.mesh);
+    }
+    shardings_.push_back(std::move(sharding));
+  }
+}
+
+PlannedStep PlannedSteps::of(size_t step) const {
+  const Step& s = program_.steps[step];
+  if (s.kind == Step::Kind::kernel) return of_kernel(s);
+  return CollectiveStep::is_exchange(s.collective->kind) ? of_exchange(s) : of_collective(s);
+}
+
+std::vector<TensorType> PlannedSteps::types(const std::vector<BufferId>& ids) const {
+  std::vector<TensorType> out;
+  for (BufferId id : ids) out.push_back(program_.buffers[static_cast<size_t>(id)].type);
+  return out;
+}
+
+PlannedStep PlannedSteps::of_kernel(const Step& step) const {
+  PlannedStep out;
+  out.seconds = kernel_seconds(step.node, types(step.in), types(step.out), cluster_);
+  const auto np = plan_.nodes.find(step.node.name);
+  const auto node = nodes_.find(step.node.name);
+  // A copy has no node, and joined steps take what several nodes did.
+  const bool planned = np != plan_.nodes.end() && node != nodes_.end() &&
+                       graph_.node(node->second).op == step.node.op &&
+                       np->second.in.size() == step.in.size() &&
+                       np->second.out.size() == step.out.size();
+  for (const bool result : {false, true}) {
+    const std::vector<BufferId>& ids = result ? step.out : step.in;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      (result ? out.out : out.in)
+          .push_back(planned ? to_string(np->second, result, static_cast<int>(i), plan_.mesh)
+                             : to_string(shardings_[static_cast<size_t>(ids[i])], plan_.mesh));
+    }
+  }
+  return out;
+}
+
+PlannedStep PlannedSteps::of_collective(const Step& step) const {
+  const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
+                 &to = shardings_[static_cast<size_t>(step.out[0])];
+  const Collective& c = *step.collective;
+  return {collective_seconds(c.kind, graph_.type(values_.at(step.source)), from, to, c.dim,
+                             c.to_dim, c.axes, plan_.mesh, cluster_),
+          {to_string(from, plan_.mesh)},
+          {to_string(to, plan_.mesh)}};
+}
+
+/// The exchange before or after a node: which operand or result it is for, and its time. By what it
+/// moves: the kernels that stand beside it may be joined ones, or others of the plan's own.
+PlannedStep PlannedSteps::of_exchange(const Step& step) const {
+  const bool result = CollectiveStep::follows_node(step.collective->kind);
+  const ValueId moved = values_.at(step.source);
+  const auto shapes = [](const std::vector<TensorType>& types) {
+    std::vector<Shape> out;
+    for (const TensorType& t : types) out.push_back(t.shape);
+    return out;
+  };
+  for (const Node& node : graph_.nodes()) {
+    const std::vector<ValueId>& ids = result ? node.outputs : node.inputs;
+    const auto planned = plan_.nodes.find(node.name);
+    for (size_t i = 0; planned != plan_.nodes.end() && i < ids.size(); ++i) {
+      if (ids[i] != moved) continue;
+      const NodePlan& np = planned->second;
+      const auto at = static_cast<int>(i);
+      const std::vector<TensorType> in = graph_.types(node.inputs),
+                                    out = graph_.types(node.outputs);
+      const std::string chunks = to_string((result ? np.out : np.in)[i], plan_.mesh);
+      std::string other = to_string(np, result, at, plan_.mesh);
+      if (step.collective->kind == Collective::Kind::row_route) {
+        if (np.rows.empty() || np.rows[0].by.index != at) continue;
+        return {
+            route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
+      }
+      const auto exchange =
+          exchange_of(np, shapes(in), shapes(out), result, at, plan_.mesh, program_.rank);
+      if (!exchange || exchange->kind != step.collective->kind) continue;
+      const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
+      return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
+                    : PlannedStep{seconds, {chunks}, {std::move(other)}};
+    }
+  }
+  return {};
+}
+
+}  // namespace shardrun

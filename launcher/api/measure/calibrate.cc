@@ -1,0 +1,296 @@
+// shardrun calibrate: what is measured, in what order, and the file that keeps it.
+#include "measure/calibrate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <tuple>
+
+#include "backend.h"
+#include "base/clock.h"
+#include "base/output_file.h"
+#include "cluster.h"
+#include "planner/cost/cluster_file.h"
+#include "ranks/ranks.h"
+#include "room.h"
+#include "shardrun/shardrun.h"
+#include "ranks/world.h"
+
+namespace shardrun {
+namespace {
+
+constexpr const char* kSource = "shardrun calibrate";
+constexpr double kPatience = 0.25;  // of the time: what kernels may wait for a disturbed machine
+
+std::string processor() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "a processor";
+}
+
+/// 1, 2, 4 … up to `most`, and `most`.
+std::vector<int> doubling(int first, int most) {
+  std::vector<int> out;
+  for (int n = first; n < most; n *= 2) out.push_back(n);
+  if (most >= first) out.push_back(most);
+  return out;
+}
+
+/// measure(comm, on) of rank 0, by rank threads of this process.
+template <class Measure>
+auto measure_threads(int ranks, const Measure& measure) {
+  decltype(measure(std::declval<Communicator&>(), std::declval<RankDevice&>())) out{};
+  std::mutex mutex;
+  World world = World::threads(ranks);
+  run_ranks(world, [&](Communicator& comm) {
+    const std::unique_ptr<RankDevice> on = backend().open(comm);
+    auto own = measure(comm, *on);
+    const std::lock_guard lock(mutex);
+    if (comm.rank() == 0) out = std::move(own);
+  });
+  return out;
+}
+
+/// measure_communicators, of ranks with devices of their own whose libraries take room; none of
+/// others.
+std::optional<int64_t> communicator_bytes(Communicator& host, RankDevice& on) {
+  const std::vector<Room> rooms = gather_rooms(host, on.room());
+  if (!rooms[0].libraries || !have_own_devices(rooms)) return std::nullopt;
+  return measure_communicators(on.comm(), on.device());
+}
+
+/// The most that was measured, of any number of ranks, is what is put aside.
+void put_aside(Cluster& cluster, std::optional<int64_t> communicators, int ranks) {
+  const std::string field = "communicator_bytes";
+  if (!communicators) return;
+  const int64_t bytes = with_margin(*communicators);
+  if (cluster.sources.count(field) > 0 && cluster.communicator_bytes >= bytes) return;
+  cluster.communicator_bytes = bytes;
+  cluster.sources[field] = str(kSource, ": communicators of ", ranks, " ranks took ",
+                               *communicators, " bytes, ", kMarginInWords);
+}
+
+/// Teams that measure kernels: on the CPU as many ranks as share its cores, each with so many
+/// threads if that was asked, of a GPU one.
+std::vector<Team> teams(std::optional<int> each) {
+  std::vector<Team> out;
+  const std::shared_ptr<Device> device = device_alone();
+  if (!device->is_host()) {
+    out.emplace_back(device, 1);
+    return out;
+  }
+  const int n = backend().devices();
+  for (const int jobs : doubling(1, std::max(1, n / each.value_or(1))))
+    out.emplace_back(jobs, each.value_or(std::max(1, n / jobs)));
+  return out;
+}
+
+/// "a processor, 2 cores"
+std::string measured_devices(const Team& team) {
+  const int n = backend().devices();
+  return team.device().is_host() ? str(processor(), ", ", n, n == 1 ? " core" : " cores")
+                                 : str(n, n == 1 ? " GPU, " : " GPUs, ", team.device().name());
+}
+
+/// The figures of the formulas, from the measurements: those of ranks that have a core each, or a
+/// GPU. `extent`: how large products were.
+void summarise(Cluster& cluster, const Extent& extent) {
+  const std::string source = kSource;
+  const MeasuredKernels& kernels = cluster.measured.kernels.back();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto grid = kernels.grids.find({"matmul", "nn", dtype});
+    if (grid == kernels.grids.end()) continue;
+    double edge = 0;
+    for (const double n : grid->second.sizes[0])
+      edge = 2 * n * n * n <= extent.flops(dtype) ? n : edge;
+    if (edge == 0) continue;
+    cluster.flops[dtype] = {2 * edge * edge * edge /
+                            grid->second.at({edge, edge, edge}, {1, 1, 1})};
+    cluster.sources.erase(str("flops.", to_string(dtype), ".reached"));
+    cluster.sources[str("flops.", to_string(dtype), ".peak")] =
+        str(source, ": matmul of ", edge, " cubed");
+  }
+  if (const auto add = kernels.ops.find({"add", "", DType::f32}); add != kernels.ops.end()) {
+    const auto& [bytes, seconds] = add->second.curve.points.back();
+    cluster.memory_bandwidth = {bytes / seconds};
+    cluster.kernel_latency = add->second.curve.points.front().second;
+    cluster.sources.erase("memory_bandwidth.reached");
+    cluster.sources["memory_bandwidth.peak"] = source + ": the largest add";
+    cluster.sources["kernel_latency"] = source + ": the smallest add";
+  }
+  for (const MeasuredCollective& c : cluster.measured.collectives) {
+    if (c.kind != Collective::Kind::all_gather || c.group != 2) continue;
+    const auto &first = c.curve.points.front(), &last = c.curve.points.back();
+    cluster.sources.erase("within.call_latency");
+    cluster.sources.erase("within.reduce_bandwidth_by_ranks");
+    cluster.within = {0.5 * last.first / last.second, first.second};
+    cluster.sources["within.bandwidth"] = source + ": the largest all_gather of two ranks";
+    cluster.sources["within.latency"] = source + ": the smallest all_gather of two ranks";
+    break;
+  }
+}
+
+/// What is known so far, if anything.
+Cluster known(const std::string& path) {
+  std::error_code missing;
+  if (std::filesystem::exists(path, missing)) {
+    try {
+      Cluster cluster = read_cluster_file(path);
+      if (cluster.name == backend().measured_name) return cluster;
+    } catch (const Error&) {  // it will be written anew
+    }
+  }
+  return backend().cluster(1);
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+void replace(std::vector<MeasuredCollective>& all, const std::string& backend, int64_t ranks,
+             std::vector<MeasuredCollective> fresh) {
+  std::erase_if(all, [&](const MeasuredCollective& c) {
+    return c.backend == backend && (ranks == 0 || c.ranks == ranks);
+  });
+  all.insert(all.end(), std::make_move_iterator(fresh.begin()),
+             std::make_move_iterator(fresh.end()));
+}
+
+}  // namespace
+
+CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
+  CalibrateReport report;
+  report.path = request.output.empty() ? calibration_path() : request.output;
+  const double begin = now_seconds(), end = begin + request.seconds;
+  const bool mpi = world.impl().mpi && world.size() > 1;
+  std::optional<OutputFile> file;  // rank 0's
+  decide_on_rank0(world, [&] {
+    check_device();
+    SR_REQUIRE(!report.path.empty(), invalid_input,
+               "there is no place for the calibration ($HOME is not set, or "
+               "SHARDRUN_CALIBRATION=none); name a file with -o");
+    SR_REQUIRE(request.seconds > 0, invalid_input, "--seconds is ", request.seconds,
+               ", wanted more than 0");
+    SR_REQUIRE(!mpi || !known(report.path).measured.kernels.empty(), invalid_input, report.path,
+               ": no kernels were measured yet; run 'shardrun calibrate' alone first, then under "
+               "mpirun");
+    if (request.output.empty()) {
+      std::error_code ignored;
+      std::filesystem::create_directories(std::filesystem::path(report.path).parent_path(),
+                                          ignored);
+    }
+    file.emplace(report.path);  // before it takes long
+    return std::string();
+  });
+  std::vector<MeasuredCollective> between;
+  std::optional<int64_t> communicators;
+  Disturbance disturbance;
+  at_boundary([&] {
+    share_cores(world.impl());
+    if (!mpi) return;
+    Communicator& host = *world.impl().mpi;
+    const std::unique_ptr<RankDevice> on = backend().open(host);
+    communicators = communicator_bytes(host, *on);
+    Watch watch = watch_ranks(on->comm(), on->device(), kPatience * request.seconds);
+    between = measure_collectives(on->comm(), on->device(), "mpi", watch, end);
+    disturbance = watch.disturbance();
+  });
+  decide_on_rank0(world, [&] {
+    Cluster cluster = known(report.path);
+    std::vector<MeasuredCollective>& collectives = cluster.measured.collectives;
+    if (mpi) {
+      report.collectives = static_cast<int>(between.size());
+      replace(collectives, "mpi", world.size(), std::move(between));
+      put_aside(cluster, communicators, world.size());
+      const std::string field = str("measured.mpi.", world.size());
+      cluster.sources.erase(field);
+      if (disturbance.disturbed > 0) cluster.sources[field] = disturbance.text();
+    } else {
+      const int n = backend().devices();
+      const std::optional<int> each = world.impl().asked;
+      std::vector<Team> all = teams(each);
+      const bool host = all[0].device().is_host();
+      // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
+      const std::vector<int> groups = doubling(2, host ? 2 * n : n);
+      std::vector<MeasuredKernels> others = std::move(cluster.measured.kernels);
+      std::erase_if(others, [&](const MeasuredKernels& k) { return !each || k.threads == *each; });
+      const Cluster before = std::move(cluster);
+      cluster = backend().cluster(1);
+      cluster.measured.collectives = before.measured.collectives;
+      if (const auto was = before.sources.find("communicator_bytes"); was != before.sources.end()) {
+        cluster.communicator_bytes = before.communicator_bytes;
+        cluster.sources.insert(*was);
+      }
+      Watch watch(reference_of(host ? std::make_shared<Team>(n, 1)
+                                    : std::shared_ptr<Team>(std::shared_ptr<Team>(), &all[0]),
+                               0),
+                  now_seconds, kPatience * request.seconds);
+      std::vector<std::function<MeasuredKernels()>> begun;
+      const auto parts = static_cast<double>(all.size());
+      for (size_t i = 0; i < all.size(); ++i) {
+        const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
+        begun.push_back(measure_kernels(all[i], watch, until));
+      }
+      if (!host && watch.disturbance().figures > 0) {
+        const int64_t taken = measure_libraries(all[0]);
+        cluster.library_bytes = with_margin(taken);
+        cluster.sources["library_bytes"] =
+            str(kSource, ": kernels and a noted step took ", taken, " bytes, ", kMarginInWords);
+      }
+      replace(cluster.measured.collectives, "threads", 0, {});
+      // Before any other: what one has loaded, the next finds there.
+      if (!groups.empty())
+        put_aside(cluster, measure_threads(groups.back(), communicator_bytes), groups.back());
+      const double last = end + watch.waited();
+      for (const int ranks : groups) {
+        const bool same = host && ranks >= n;  // as many cores have the same reference
+        auto [fresh, disturbed, least] = measure_threads(ranks, [&](Communicator&, RankDevice& on) {
+          Watch ours = watch_ranks(on.comm(), on.device(), kPatience * (last - now_seconds()),
+                                   same ? watch.least() : Watch::kUnknown);
+          auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last);
+          return std::tuple(std::move(measured), ours.disturbance(), ours.least());
+        });
+        if (same) watch.learn(least);
+        report.collectives += static_cast<int>(fresh.size());
+        replace(cluster.measured.collectives, "threads", ranks, std::move(fresh));
+        disturbance += disturbed;
+      }
+      watch.repeat(last);
+      disturbance += watch.disturbance();
+      std::vector<MeasuredKernels>& kernels = cluster.measured.kernels;
+      for (const auto& measured : begun) {
+        kernels.push_back(measured());
+        report.kernels += static_cast<int>(kernels.back().ops.size() + kernels.back().grids.size());
+      }
+      kernels.insert(kernels.end(), others.begin(), others.end());
+      std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
+      });
+      cluster.name = backend().measured_name;
+      cluster.devices = n;
+      cluster.about = str(measured_devices(all[0]), ", measured on ", today());
+      if (disturbance.disturbed > 0) cluster.about += ": " + disturbance.text();
+      cluster.sources["devices"] =
+          host ? "the cores that the process may run on" : "the GPUs that the process sees";
+      summarise(cluster, all[0].extent());
+    }
+    file->stream() << cluster_json(cluster);
+    file->finish();
+    return std::string();
+  });
+  report.disturbed = disturbance.text();
+  report.seconds = now_seconds() - begin;
+  return report;
+}
+
+}  // namespace shardrun

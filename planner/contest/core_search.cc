@@ -1,0 +1,281 @@
+// Windows around what the prices and the best solutions say.
+#include "planner/contest/core_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <random>
+
+#include "base/thread_group.h"
+#include "planner/contest/problem_window.h"
+#include "planner/solver/reductions.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
+constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
+constexpr size_t kElites = 4;
+constexpr int kSweeps = 600;        // of the core's pricing
+constexpr int kWindowSweeps = 300;  // of a window's
+constexpr int64_t kFirstPatience = 1000000;
+constexpr int64_t kWindowPatience = 500000;
+constexpr int64_t kRoundWork = 4000000;  // of a thread between two meetings
+constexpr double kLargeCore = 5000;      // strategies: so many or more get all of that work
+constexpr double kLeastEffort = 0.01;    // and a tiny core this share of it
+constexpr double kLeastShare = 0.1;      // of the strategies, by slack, that a window keeps
+constexpr double kMostShare = 0.5;       // 1 while rounds are stale
+constexpr double kGain = 1e-5;           // relative: a round with less is stale
+constexpr int kStaleRounds = 3;          // then windows get
+constexpr double kEliteShare = 0.5;      // of the best solutions, not all
+constexpr double kWork = 0.1;            // of an entry of a table in a sweep
+const double kEmphasis[] = {1.0, 1.5, 3.0, 10.0};  // prices x this, if nothing fits
+constexpr int64_t kRepairWork = 20000000;
+constexpr double kRepairShare = 0.25;  // of the time left, for one repair
+
+/// Calls part(0) to part(count - 1), each in a thread. Rethrows what one of them threw.
+template <typename Part>
+void in_threads(size_t count, Part&& part) {
+  std::vector<std::exception_ptr> thrown(count);
+  const auto guarded = [&](size_t t) {
+    try {
+      part(t);
+    } catch (...) {
+      thrown[t] = std::current_exception();
+    }
+  };
+  ThreadGroup others;
+  for (size_t t = 1; t < count; ++t) others.start(guarded, t);
+  guarded(0);
+  others.join();
+  for (const std::exception_ptr& error : thrown) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
+
+/// Keeps the list sorted, without doubles and short.
+void keep_best(std::vector<CoreSearch::Found>& elites, CoreSearch::Found found) {
+  if (found.choice.empty() || found.cost == kInfeasible) return;
+  for (const CoreSearch::Found& other : elites) {
+    if (other.choice == found.choice) return;
+  }
+  const auto place = std::upper_bound(
+      elites.begin(), elites.end(), found.cost,
+      [](double cost, const CoreSearch::Found& other) { return cost < other.cost; });
+  elites.insert(place, std::move(found));
+  if (elites.size() > kElites) elites.resize(kElites);
+}
+
+}  // namespace
+
+CoreSearch::CoreSearch(Problem core, const SolveOptions& options, const Deadline& end)
+    : core_(std::move(core)), options_(options), end_(end) {}
+
+int64_t CoreSearch::pricing_work(const Core& core, int sweeps) const {
+  double entries = 0;
+  for (const Problem::Edge& edge : core.problem.edges)
+    entries += static_cast<double>(edge.cost.size());
+  return static_cast<int64_t>(kWork * entries * sweeps);
+}
+
+/// Of an amount of work that suits large cores, what suits this one.
+int64_t CoreSearch::fair(int64_t work) const {
+  double strategies = 0;
+  for (const Problem::Node& node : core_.problem.nodes)
+    strategies += static_cast<double>(node.cost.size());
+  return static_cast<int64_t>(static_cast<double>(work) *
+                              std::clamp(strategies / kLargeCore, kLeastEffort, 1.0));
+}
+
+RegionSearchLimits CoreSearch::repair_limits() const {
+  RegionSearchLimits some = limits(0);
+  some.deadline = end_.within(kRepairShare * end_.left());
+  some.work = std::max(fair(kRepairWork), kFirstPatience);
+  if (options_.nodes > 0) some.work = std::clamp(options_.nodes - work_, kFirstPatience, some.work);
+  return some;
+}
+
+RegionSearchLimits CoreSearch::limits(int64_t patience) const {
+  const double target = lower_bound() + kRounding * std::abs(lower_bound());
+  return {end_, 0, target, patience};
+}
+
+void CoreSearch::price(const Deadline& until) {
+  PricingLimits limits;
+  limits.sweeps = kSweeps;
+  limits.progress = [&] {
+    return options_.nodes > 0 && !until.passed() ? 0.0 : until.share();  // a budget knows no clock
+  };
+  core_.pricing.run(limits);
+  work_ += pricing_work(core_, kSweeps);
+  slacks_.clear();
+  for (int i = 0; i < core_.flat.size(); ++i) {
+    const std::span<const double> slack = core_.bound.slack(i);
+    if (slack.size() > 1) slacks_.insert(slacks_.end(), slack.begin(), slack.end());
+  }
+  std::sort(slacks_.begin(), slacks_.end());
+}
+
+bool CoreSearch::start(const Solution* known, int most) {
+  const size_t threads = static_cast<size_t>(std::max(1, options_.threads));
+  for (int tried = 0; elites_.empty() && tried < most && (tried == 0 || !exhausted()); ++tried) {
+    const uint64_t attempt = attempts_++;
+    const double emphasis = kEmphasis[attempt % std::size(kEmphasis)];
+    const Solution decoded = emphasis == 1
+                                 ? core_.bound.decoded()
+                                 : core_.pricing.decode(emphasis, [&] { return end_.passed(); });
+    std::vector<Found> found(threads);
+    std::vector<Found> tight(threads);
+    std::vector<int64_t> work(threads, 1);  // an attempt is never for nothing: a budget ends it
+    in_threads(threads, [&](size_t t) {
+      RegionSearch search(core_.flat, (options_.seed + 7919 * attempt) * 64 + t);
+      const RegionSearchLimits some = repair_limits();
+      search.set(decoded, core_.pricing.price());
+      bool fits = search.repair(some);
+      if (known != nullptr && (!fits || raw_cost(core_.problem, *known) < search.cost())) {
+        search.set(*known, core_.pricing.price());
+        fits = search.repair(some);
+      }
+      if (!fits) tight[t] = {search.overflow(), search.choice()};
+      if (fits) {
+        search.improve(limits(fair(kFirstPatience)));
+        found[t] = {raw_cost(core_.problem, search.choice()), search.choice()};
+      }
+      work[t] += search.work();
+    });
+    for (size_t t = 0; t < threads; ++t) {
+      if (tight[t].cost < tightest_.cost) tightest_ = std::move(tight[t]);
+      keep_best(elites_, std::move(found[t]));
+      work_ += work[t];
+    }
+  }
+  return !elites_.empty();
+}
+
+/// Keeps the strategies up to some slack, and searches that.
+void CoreSearch::window(Worker& worker, uint64_t seed) const {
+  const Deadline begin = end_.within(end_.left());
+  std::mt19937_64 random(seed);
+  // Small windows are searched well and soon; large ones hold what small ones miss.
+  const double even = uniform(random);
+  const double most = stale_ < kStaleRounds ? kMostShare : 1.0;
+  const double share = kLeastShare + (most - kLeastShare) * even * even;
+  const size_t rank = static_cast<size_t>(share * static_cast<double>(slacks_.size()));
+  const double threshold = slacks_.empty() ? 0.0 : slacks_[std::min(rank, slacks_.size() - 1)];
+  std::vector<const Found*> elites;
+  for (const Found& elite : worker.elites) {
+    if (stale_ < kStaleRounds || uniform(random) < kEliteShare) elites.push_back(&elite);
+  }
+  std::vector<std::vector<bool>> keep;
+  for (int i = 0; i < core_.flat.size(); ++i) {
+    const double mine = threshold * std::exp(2 * uniform(random) - 1);
+    std::vector<bool>& kept = keep.emplace_back();
+    for (double slack : core_.bound.slack(i)) kept.push_back(slack <= mine);
+    for (const Found* elite : elites)
+      kept[static_cast<size_t>(elite->choice[static_cast<size_t>(i)])] = true;
+  }
+  const ProblemWindow window(core_.problem, keep);
+  Reducer reducer(window.problem());
+  const auto late = [&] { return end_.passed(); };
+  if (!reducer.run(kElimination, late)) return;
+  Core part(reducer.core());
+  PricingLimits pricing;
+  pricing.sweeps = kWindowSweeps;
+  pricing.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
+  part.pricing.run(pricing);
+  worker.setup = std::max(0.7 * worker.setup, begin.elapsed());
+  worker.work += pricing_work(core_, 1) + pricing_work(part, kWindowSweeps);
+
+  RegionSearch search(part.flat, seed);
+  const RegionSearchLimits some = limits(fair(kWindowPatience));
+  const auto offer = [&] {
+    Solution whole = window.to_whole(reducer.expand(search.choice()));
+    const double cost = raw_cost(core_.problem, whole);
+    keep_best(worker.elites, {cost, std::move(whole)});
+  };
+  search.set(part.bound.decoded(), part.pricing.price());
+  std::optional<Solution> best;
+  if (!elites.empty()) best = reducer.restrict(window.from_whole(elites.front()->choice));
+  if (search.repair(repair_limits())) {
+    search.improve(some);
+    offer();
+  }
+  if (best) {
+    search.set(*best, search.price());
+    if (search.overflow() <= 0) {
+      search.improve(some);
+      offer();
+    }
+  }
+  worker.work += search.work();
+}
+
+bool CoreSearch::exhausted() const {
+  return end_.left() <= 2 * setup_ || (options_.nodes > 0 && work_ >= options_.nodes);
+}
+
+bool CoreSearch::round() {
+  const double before = elites_.front().cost;
+  std::vector<Worker> workers(static_cast<size_t>(std::max(1, options_.threads)));
+  for (size_t t = 0; t < workers.size(); ++t) {
+    workers[t].elites = elites_;
+    workers[t].seed = ((options_.seed + 1) * 1000003 + rounds_) * 64 + t;
+    workers[t].setup = setup_;
+  }
+  in_threads(workers.size(), [&](size_t t) {
+    std::mt19937_64 seeds(workers[t].seed);
+    while (workers[t].work < fair(kRoundWork) && end_.left() > 2 * workers[t].setup)
+      window(workers[t], seeds());
+  });
+  for (Worker& worker : workers) {
+    for (Found& found : worker.elites) keep_best(elites_, std::move(found));
+    work_ += worker.work;
+    setup_ = std::max(0.7 * setup_, worker.setup);
+  }
+  ++rounds_;
+  stale_ = elites_.front().cost < before - kGain * std::abs(before) ? 0 : stale_ + 1;
+  return elites_.front().cost < before - kRounding * std::abs(before);
+}
+
+CoreSearch::Excluded CoreSearch::excluded(double cost) {
+  Excluded out;
+  const std::vector<Problem::Edge>& edges = core_.problem.edges;
+  out.pairs.resize(edges.size());
+  const auto room = [&] {
+    const double bound = core_.bound.bound_before_sweep() - core_.pricing.priced_limit();
+    return cost + kRounding * std::abs(cost) - bound;
+  };
+  core_.bound.sweep([&](int e, int node, int other, const double* slack, size_t stride) {
+    const double most = room();
+    std::vector<bool>& gone = out.pairs[static_cast<size_t>(e)];
+    const bool from_other = edges[static_cast<size_t>(e)].from == other;
+    const size_t own = static_cast<size_t>(core_.flat.strategies(node)),
+                 others = static_cast<size_t>(core_.flat.strategies(other));
+    gone.resize(own * others);
+    for (size_t b = 0; b < others; ++b) {
+      for (size_t a = 0; a < own; ++a)
+        gone[from_other ? b * own + a : a * others + b] = slack[b * stride + a] > most;
+    }
+  });
+  for (int i = 0; i < core_.flat.size(); ++i) {
+    std::vector<bool>& gone = out.strategies.emplace_back();
+    for (double slack : core_.bound.slack(i)) gone.push_back(slack > room());
+  }
+  return out;
+}
+
+std::vector<size_t> CoreSearch::scarcest_times(size_t most) const {
+  std::vector<size_t> result;
+  const std::vector<double>& price = core_.pricing.price();
+  for (size_t t = 0; t < price.size(); ++t) {
+    if (price[t] > 0) result.push_back(t);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [&](size_t s, size_t t) { return price[s] > price[t]; });
+  if (result.size() > most) result.resize(most);
+  return result;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,471 @@
+// Bucket elimination and depth-first search in a region.
+#include "planner/contest/region.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardrun {
+
+RegionSolver::RegionSolver(const FlatProblem& problem)
+    : problem_(problem), place_(static_cast<size_t>(problem.size()), -1), buckets_(kMostNodes) {}
+
+/// Positions by smallest table first; what would exceed the table is left out.
+void RegionSolver::order(const std::vector<int>& wanted, const Limits& limits) {
+  const size_t n = std::min<size_t>(wanted.size(), kMostNodes);
+  for (size_t i = 0; i < n; ++i) place_[static_cast<size_t>(wanted[i])] = static_cast<int>(i);
+  std::vector<Bits> around(n);
+  std::vector<double> size(n), table(n);
+  Bits alive;
+  for (size_t i = 0; i < n; ++i) {
+    size[i] = problem_.strategies(wanted[i]);
+    alive.set(i);
+    for (const FlatProblem::Arc& arc : problem_.arcs(wanted[i])) {
+      const int j = place_[static_cast<size_t>(arc.other)];
+      if (j >= 0) around[i].set(static_cast<size_t>(j));
+    }
+  }
+  const auto each = [](const Bits& bits, auto&& visit) {
+    for (size_t i = bits._Find_first(); i < bits.size(); i = bits._Find_next(i)) visit(i);
+  };
+  const auto measure = [&](size_t i) {
+    table[i] = size[i];
+    each(around[i], [&](size_t j) { table[i] *= size[j]; });
+  };
+  for (size_t i = 0; i < n; ++i) measure(i);
+  std::vector<size_t> sequence;
+  std::vector<Bits> separators(n);
+  double total = 0;
+  while (alive.any()) {
+    size_t next = alive._Find_first();
+    each(alive, [&](size_t i) {
+      if (table[i] < table[next]) next = i;
+    });
+    const bool fits = table[next] <= limits.table && total + table[next] <= limits.tables;
+    if (!fits) {
+      each(alive, [&](size_t i) {
+        if (table[i] > table[next]) next = i;
+      });
+    }
+    alive.reset(next);
+    const Bits near = around[next];
+    each(near, [&](size_t i) {
+      if (fits) around[i] |= near;
+      around[i].reset(i);
+      around[i].reset(next);
+    });
+    each(near, measure);
+    if (!fits) continue;
+    separators[next] = near;
+    sequence.push_back(next);
+    total += table[next];
+  }
+  for (size_t i = 0; i < n; ++i) place_[static_cast<size_t>(wanted[i])] = -1;
+  count_ = sequence.size();
+  table_entries_ = static_cast<int64_t>(total);
+  std::vector<int> position(n, -1);
+  for (size_t p = 0; p < count_; ++p) {
+    position[sequence[p]] = static_cast<int>(p);
+    place_[static_cast<size_t>(wanted[sequence[p]])] = static_cast<int>(p);
+  }
+  for (size_t p = 0; p < count_; ++p) {
+    Bucket& bucket = buckets_[p];
+    bucket.node = wanted[sequence[p]];
+    bucket.size = problem_.strategies(bucket.node);
+    bucket.separator.clear();
+    each(separators[sequence[p]], [&](size_t j) {
+      if (position[j] >= 0) bucket.separator.push_back(position[j]);  // else left out later
+    });
+    std::sort(bucket.separator.rbegin(), bucket.separator.rend());
+  }
+}
+
+void RegionSolver::build(const SearchState& state, const Limits& limits) {
+  // Segments: runs of times between which no claim of the region starts or ends.
+  std::vector<int> cuts;
+  for (size_t p = 0; p < count_; ++p) {
+    for (const FlatProblem::Range& range : problem_.ranges(buckets_[p].node)) {
+      cuts.push_back(range.first);
+      cuts.push_back(range.end);
+    }
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  const size_t spans = cuts.empty() ? 0 : cuts.size() - 1;
+  std::vector<int> at_time;
+  const auto cut_of = [&](int time) {
+    return static_cast<size_t>(std::lower_bound(cuts.begin(), cuts.end(), time) - cuts.begin());
+  };
+  std::vector<int64_t> now(spans + 1, 0), most(spans + 1, 0);
+  std::vector<char> starts(spans + 1, 0), ends(spans + 1, 0);
+  for (size_t p = 0; p < count_; ++p) {
+    Bucket& bucket = buckets_[p];
+    bucket.ranges.clear();
+    const int chosen = state.choice[static_cast<size_t>(bucket.node)];
+    for (const FlatProblem::Range& range : problem_.ranges(bucket.node)) {
+      const size_t first = cut_of(range.first), end = cut_of(range.end);
+      const auto [low, high] = std::minmax_element(range.bytes, range.bytes + bucket.size);
+      bucket.ranges.push_back({static_cast<int>(first), static_cast<int>(end), range.bytes, *low});
+      now[first] += range.bytes[chosen];
+      now[end] -= range.bytes[chosen];
+      most[first] += *high;
+      most[end] -= *high;
+      starts[first] = 1;
+      ends[end] = 1;
+    }
+  }
+  room_.clear();
+  segment_time_.clear();
+  spans_.clear();
+  std::vector<int> origin;             // span of each segment kept
+  std::vector<double> penalty_weight;  // repair: times above the limit in the span
+  std::vector<double> weight_of_span(spans, 0.0);
+  bool start_between = false, end_between = false;
+  int64_t used = 0, largest = 0;
+  for (size_t s = 0; s < spans; ++s) {
+    used += now[s];
+    largest += most[s];
+    start_between = start_between || starts[s] != 0;
+    end_between = end_between || ends[s] != 0;
+    int fullest = cuts[s];
+    for (int t = cuts[s]; t < cuts[s + 1]; ++t) {
+      if (state.use[static_cast<size_t>(t)] > state.use[static_cast<size_t>(fullest)]) fullest = t;
+      if (limits.penalty > 0 && state.use[static_cast<size_t>(t)] > problem_.limit())
+        weight_of_span[s] += 1;
+    }
+    const int64_t highest = state.use[static_cast<size_t>(fullest)];
+    const int64_t room = std::max(problem_.limit() - highest, int64_t{0}) + used;
+    if (largest <= room) continue;
+    // Where one span's claims are another's and more, and the room is no larger, the other goes.
+    while (!room_.empty() && !end_between && room_.back() >= room) {
+      room_.pop_back();
+      segment_time_.pop_back();
+      origin.pop_back();
+      end_between = true;  // what lies before is not known: stop here
+      start_between = true;
+    }
+    if (!room_.empty() && !start_between && room >= room_.back()) continue;
+    room_.push_back(room);
+    segment_time_.push_back(fullest);
+    origin.push_back(static_cast<int>(s));
+    start_between = end_between = false;
+  }
+  std::vector<int> kept_before(spans + 1, 0);
+  for (size_t k = 0; k < origin.size(); ++k) {
+    ++kept_before[static_cast<size_t>(origin[k]) + 1];
+    spans_.push_back(
+        {cuts[static_cast<size_t>(origin[k])], cuts[static_cast<size_t>(origin[k]) + 1]});
+  }
+  for (size_t s = 0; s < spans; ++s) kept_before[s + 1] += kept_before[s];
+  price_.assign(room_.size(), 0.0);
+  for (size_t k = 0; k < room_.size(); ++k) {
+    for (int t = spans_[k].first; t < spans_[k].second; ++t)
+      price_[k] += state.price[static_cast<size_t>(t)];
+  }
+  std::vector<double> weight_before(spans + 1, 0.0);
+  for (size_t s = 0; s < spans; ++s) weight_before[s + 1] = weight_before[s] + weight_of_span[s];
+
+  for (size_t p = 0; p < count_; ++p) {
+    Bucket& bucket = buckets_[p];
+    const double* cost = problem_.cost(bucket.node);
+    bucket.base.assign(cost, cost + bucket.size);
+    bucket.factors.clear();
+    for (const FlatProblem::Arc& arc : problem_.arcs(bucket.node)) {
+      const int other = place_[static_cast<size_t>(arc.other)];
+      if (other < 0) {
+        const double* fixed =
+            arc.by_other + static_cast<size_t>(state.choice[static_cast<size_t>(arc.other)]) *
+                               static_cast<size_t>(bucket.size);
+        for (size_t a = 0; a < bucket.base.size(); ++a) bucket.base[a] += fixed[a];
+      } else if (other > static_cast<int>(p)) {
+        bucket.factors.push_back({arc.by_other, {{other, static_cast<size_t>(bucket.size)}}});
+      }
+    }
+    if (limits.penalty > 0) {
+      for (const LocalRange& range : bucket.ranges) {
+        const double weight = limits.penalty * (weight_before[static_cast<size_t>(range.end)] -
+                                                weight_before[static_cast<size_t>(range.first)]);
+        if (weight == 0) continue;
+        for (size_t a = 0; a < bucket.base.size(); ++a)
+          bucket.base[a] += weight * static_cast<double>(range.bytes[a]);
+      }
+    }
+    for (LocalRange& range : bucket.ranges) {
+      range.first = kept_before[static_cast<size_t>(range.first)];
+      range.end = kept_before[static_cast<size_t>(range.end)];
+    }
+    std::erase_if(bucket.ranges, [](const LocalRange& r) { return r.first >= r.end; });
+  }
+  for (size_t p = 0; p < count_; ++p) {
+    const Bucket& bucket = buckets_[p];
+    if (bucket.separator.empty()) continue;
+    // The message goes to the earliest position of the separator; there its own node varies
+    // fastest.
+    Factor factor;
+    size_t stride = 1;
+    for (size_t d = bucket.separator.size(); d-- > 0;) {
+      const int position = bucket.separator[d];
+      if (d + 1 < bucket.separator.size()) factor.scope.push_back({position, stride});
+      stride *= static_cast<size_t>(buckets_[static_cast<size_t>(position)].size);
+    }
+    buckets_[p].message.resize(stride);
+    factor.table = buckets_[p].message.data();
+    buckets_[static_cast<size_t>(bucket.separator.back())].factors.push_back(std::move(factor));
+  }
+}
+
+/// Fills all messages for the present prices. Returns the least priced cost.
+double RegionSolver::eliminate() {
+  double constant = 0;
+  for (size_t k = 0; k < room_.size(); ++k) constant -= price_[k] * static_cast<double>(room_[k]);
+  std::vector<double> before(room_.size() + 1, 0.0);
+  for (size_t k = 0; k < room_.size(); ++k) before[k + 1] = before[k] + price_[k];
+  std::vector<size_t> digit, width;
+  std::vector<std::vector<size_t>> strides;
+  std::vector<const double*> at;
+  for (size_t p = 0; p < count_; ++p) {
+    Bucket& bucket = buckets_[p];
+    const size_t size = static_cast<size_t>(bucket.size);
+    bucket.priced = bucket.base;
+    for (const LocalRange& range : bucket.ranges) {
+      const double weight =
+          before[static_cast<size_t>(range.end)] - before[static_cast<size_t>(range.first)];
+      if (weight <= 0) continue;
+      for (size_t a = 0; a < size; ++a)
+        bucket.priced[a] += weight * static_cast<double>(range.bytes[a]);
+    }
+    const size_t dims = bucket.separator.size();
+    digit.assign(dims, 0);
+    width.resize(dims);
+    for (size_t d = 0; d < dims; ++d)
+      width[d] = static_cast<size_t>(buckets_[static_cast<size_t>(bucket.separator[d])].size);
+    const size_t factors = bucket.factors.size();
+    if (strides.size() < factors) strides.resize(factors);
+    at.resize(factors);
+    for (size_t f = 0; f < factors; ++f) {
+      at[f] = bucket.factors[f].table;
+      strides[f].assign(dims, 0);
+      for (const auto& [position, stride] : bucket.factors[f].scope) {
+        for (size_t d = 0; d < dims; ++d) {
+          if (bucket.separator[d] == position) strides[f][d] = stride;
+        }
+      }
+    }
+    row_.resize(size);
+    double least = kInfeasible;
+    size_t index = 0;
+    for (;;) {
+      std::copy(bucket.priced.begin(), bucket.priced.end(), row_.begin());
+      double* out = row_.data();
+      for (size_t f = 0; f < factors; ++f) {
+        const double* table = at[f];
+        for (size_t a = 0; a < size; ++a) out[a] += table[a];
+      }
+      least = kInfeasible;
+      for (size_t a = 0; a < size; ++a) least = out[a] < least ? out[a] : least;
+      if (dims == 0) break;
+      bucket.message[index++] = least;
+      size_t d = dims;
+      while (d > 0) {
+        --d;
+        if (++digit[d] < width[d]) {
+          for (size_t f = 0; f < factors; ++f) at[f] += strides[f][d];
+          break;
+        }
+        for (size_t f = 0; f < factors; ++f) at[f] -= strides[f][d] * (width[d] - 1);
+        digit[d] = 0;
+        if (d == 0) d = dims + 1;
+        if (d > dims) break;
+      }
+      if (d > dims) break;
+    }
+    if (dims == 0) constant += least;
+  }
+  return constant;
+}
+
+/// Priced costs of a position's strategies, those after it assigned: least over those before.
+const std::vector<double>& RegionSolver::row(size_t position) {
+  const Bucket& bucket = buckets_[position];
+  row_ = bucket.priced;
+  for (const Factor& factor : bucket.factors) {
+    const double* table = factor.table;
+    for (const auto& [other, stride] : factor.scope)
+      table += stride * static_cast<size_t>(assigned_[static_cast<size_t>(other)]);
+    for (size_t a = 0; a < row_.size(); ++a) row_[a] += table[a];
+  }
+  return row_;
+}
+
+double RegionSolver::local_cost() const {
+  double cost = 0;
+  for (size_t p = 0; p < count_; ++p) {
+    const Bucket& bucket = buckets_[p];
+    const size_t a = static_cast<size_t>(assigned_[p]);
+    cost += bucket.base[a];
+    for (const FlatProblem::Arc& arc : problem_.arcs(bucket.node)) {
+      const int other = place_[static_cast<size_t>(arc.other)];
+      if (other > static_cast<int>(p)) {
+        cost += arc.by_other[static_cast<size_t>(assigned_[static_cast<size_t>(other)]) *
+                                 static_cast<size_t>(bucket.size) +
+                             a];
+      }
+    }
+  }
+  return cost;
+}
+
+void RegionSolver::search(size_t level, double bound) {
+  if (level == 0) {
+    work_ += static_cast<int64_t>(count_) / 2;
+    const double cost = local_cost();
+    if (cost < best_cost_ - tolerance_) {
+      best_cost_ = cost;
+      best_ = assigned_;
+    }
+    return;
+  }
+  const size_t p = level - 1;
+  Bucket& bucket = buckets_[p];
+  const std::vector<double>& costs = row(p);
+  const double least = *std::min_element(costs.begin(), costs.end());
+  bucket.options.clear();
+  for (size_t a = 0; a < costs.size(); ++a) {
+    const double reached = bound + (costs[a] - least);
+    if (reached < best_cost_ - tolerance_) bucket.options.push_back({reached, static_cast<int>(a)});
+  }
+  std::sort(bucket.options.begin(), bucket.options.end());
+  for (const auto& [reached, a] : bucket.options) {
+    if (work_ >= budget_ || reached >= best_cost_ - tolerance_) return;
+    ++work_;
+    bool fits = true;
+    size_t done = 0;
+    for (; done < bucket.ranges.size() && fits; ++done) {
+      const LocalRange& range = bucket.ranges[done];
+      const int64_t more = range.bytes[a] - range.least;
+      if (more == 0) continue;
+      bool over = false;
+      for (size_t k = static_cast<size_t>(range.first); k < static_cast<size_t>(range.end); ++k) {
+        needed_[k] += more;
+        over |= needed_[k] > room_[k];
+      }
+      fits = !over;
+    }
+    if (fits) {
+      assigned_[p] = a;
+      search(level - 1, reached);
+    }
+    for (size_t r = 0; r < done; ++r) {
+      const LocalRange& range = bucket.ranges[r];
+      const int64_t more = range.bytes[a] - range.least;
+      if (more == 0) continue;
+      for (size_t k = static_cast<size_t>(range.first); k < static_cast<size_t>(range.end); ++k)
+        needed_[k] -= more;
+    }
+  }
+}
+
+RegionMove RegionSolver::solve(const SearchState& state, const std::vector<int>& wanted,
+                               const Limits& limits) {
+  RegionMove move;
+  order(wanted, limits);
+  build(state, limits);
+  assigned_.resize(count_);
+  for (size_t p = 0; p < count_; ++p)
+    assigned_[p] = state.choice[static_cast<size_t>(buckets_[p].node)];
+  const double start = local_cost();
+  best_cost_ = start;
+  best_.clear();
+  tolerance_ = 1e-12 * std::max(std::abs(state.cost), std::abs(start));
+  std::vector<double> best_price = price_;
+  double best_bound = -kInfeasible;
+  std::vector<int64_t> use(room_.size() + 1);
+  double scale = 1;
+  bool current = false;  // messages are those of best_price
+  for (int step = 0; step < std::max(1, limits.price_steps); ++step) {
+    const double bound = eliminate();
+    move.work += table_entries_ / 100;
+    current = bound > best_bound;
+    if (current) {
+      best_bound = bound;
+      best_price = price_;
+    } else {
+      scale /= 2;
+    }
+    if (best_bound >= best_cost_ - tolerance_) break;
+    // The best under these prices, and what it needs.
+    for (size_t level = count_; level-- > 0;) {
+      const std::vector<double>& costs = row(level);
+      assigned_[level] =
+          static_cast<int>(std::min_element(costs.begin(), costs.end()) - costs.begin());
+    }
+    std::fill(use.begin(), use.end(), 0);
+    for (size_t p = 0; p < count_; ++p) {
+      for (const LocalRange& range : buckets_[p].ranges) {
+        use[static_cast<size_t>(range.first)] += range.bytes[assigned_[p]];
+        use[static_cast<size_t>(range.end)] -= range.bytes[assigned_[p]];
+      }
+    }
+    bool fits = true;
+    double norm = 0;
+    int64_t sum = 0;
+    for (size_t k = 0; k < room_.size(); ++k) {
+      sum += use[k];
+      use[k] = sum;
+      fits = fits && use[k] <= room_[k];
+      const double excess = static_cast<double>(use[k] - room_[k]);
+      if (excess > 0 || price_[k] > 0) norm += excess * excess;
+    }
+    use.back() = 0;
+    if (fits) {
+      const double cost = local_cost();
+      if (cost < best_cost_ - tolerance_) {
+        best_cost_ = cost;
+        best_ = assigned_;
+      }
+    }
+    if (norm == 0 || step + 1 >= limits.price_steps) break;
+    const double length = scale * (best_cost_ - bound) / norm;
+    for (size_t k = 0; k < room_.size(); ++k)
+      price_[k] = std::max(0.0, price_[k] + length * static_cast<double>(use[k] - room_[k]));
+  }
+  move.complete = best_bound >= best_cost_ - tolerance_;
+  if (!move.complete && limits.nodes > 0) {
+    price_ = best_price;
+    if (!current) eliminate();
+    needed_.assign(room_.size() + 1, 0);
+    for (size_t p = 0; p < count_; ++p) {
+      for (const LocalRange& range : buckets_[p].ranges) {
+        needed_[static_cast<size_t>(range.first)] += range.least;
+        needed_[static_cast<size_t>(range.end)] -= range.least;
+      }
+    }
+    for (size_t k = 1; k < needed_.size(); ++k) needed_[k] += needed_[k - 1];
+    work_ = 0;
+    budget_ = limits.nodes;
+    search(count_, best_bound);
+    move.work += work_;
+    move.complete = work_ < budget_;
+  }
+  if (limits.penalty <= 0) {
+    for (size_t k = 0; k < room_.size(); ++k) {
+      for (int t = spans_[k].first; t < spans_[k].second; ++t) {
+        if (t != segment_time_[k] && state.price[static_cast<size_t>(t)] > 0)
+          move.price.push_back({t, 0.0});
+      }
+      if (state.price[static_cast<size_t>(segment_time_[k])] != best_price[k])
+        move.price.push_back({segment_time_[k], best_price[k]});
+    }
+  }
+  if (!best_.empty()) {
+    move.gain = start - best_cost_;
+    for (size_t p = 0; p < count_; ++p) {
+      const int node = buckets_[p].node;
+      if (best_[p] != state.choice[static_cast<size_t>(node)])
+        move.changes.push_back({node, best_[p]});
+    }
+  }
+  for (size_t p = 0; p < count_; ++p) place_[static_cast<size_t>(buckets_[p].node)] = -1;
+  return move;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,260 @@
+// Drawing regions, and making the moves that RegionSolver finds.
+#include "planner/contest/region_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace shardrun {
+namespace {
+
+constexpr size_t kSizes[] = {16, 32, 64, 128, 250};
+constexpr size_t kKinds = 3;
+constexpr double kTables[] = {2e4, 3e5};  // entries of a region's tables at most
+constexpr size_t kArms = std::size(kSizes) * kKinds * std::size(kTables);
+constexpr double kForget = 0.999;     // of an arm's past, per region
+constexpr double kEven = 0.2;         // share of the draws that do not look at the past
+constexpr int kPriceRefresh = 32;     // regions between two looks at the prices
+constexpr int kSettle = 256;          // regions after which costs are summed anew: no drift
+constexpr double kPriceWeight = 0.3;  // of a region's prices
+constexpr int64_t kWorkPerNode = 50;  // what setting a region up costs
+constexpr int kFailures = 12;         // repairs in vain before the penalty doubles
+
+}  // namespace
+
+RegionSearch::RegionSearch(const FlatProblem& flat, uint64_t seed)
+    : flat_(flat),
+      solver_(flat),
+      random_((seed + 1) * 0x9E3779B97F4A7C15ull),
+      arms_(kArms),
+      taken_(static_cast<size_t>(flat.size()), 0) {
+  for (int i = 0; i < flat.size(); ++i) {
+    if (flat.strategies(i) > 1) free_.push_back(i);
+  }
+}
+
+void RegionSearch::set(const Solution& choice, const std::vector<double>& price) {
+  state_.choice = choice;
+  state_.use = flat_.usage(choice);
+  state_.cost = raw_cost(flat_.problem(), choice);
+  state_.price = price;
+}
+
+double RegionSearch::overflow() const {
+  double sum = 0;
+  for (int64_t bytes : state_.use)
+    sum += static_cast<double>(std::max<int64_t>(0, bytes - flat_.limit()));
+  return sum;
+}
+
+bool RegionSearch::alive_at(int node, int time) const {
+  for (const FlatProblem::Range& range : flat_.ranges(node)) {
+    if (range.first <= time && time < range.end) return true;
+  }
+  return false;
+}
+
+int RegionSearch::random_alive(int time) {
+  for (int attempt = 0; attempt < 300; ++attempt) {
+    const int node = random_free();
+    if (alive_at(node, time)) return node;
+  }
+  return random_free();
+}
+
+/// A time drawn by its price, -1 if none has one.
+int RegionSearch::random_scarce() {
+  if (priced_before_.empty() || !(priced_before_.back() > 0)) return -1;
+  const double draw = uniform() * priced_before_.back();
+  const auto found = std::upper_bound(priced_before_.begin(), priced_before_.end(), draw);
+  return static_cast<int>(std::min(found, priced_before_.end() - 1) - priced_before_.begin());
+}
+
+/// Adds nodes within random reach of `from` to the region, up to `size` in all.
+void RegionSearch::grow(int from, size_t size) {
+  front_.assign(1, from);
+  while (!front_.empty() && nodes_.size() < size) {
+    // Mostly the oldest: round regions, with ragged edges.
+    const size_t pick = random_() % std::min<size_t>(front_.size(), 4);
+    const int node = front_[pick];
+    front_.erase(front_.begin() + static_cast<std::ptrdiff_t>(pick));
+    int& taken = taken_[static_cast<size_t>(node)];
+    if (taken == region_number_) continue;
+    taken = region_number_;
+    if (flat_.strategies(node) > 1) nodes_.push_back(node);
+    for (const FlatProblem::Arc& arc : flat_.arcs(node)) {
+      if (taken_[static_cast<size_t>(arc.other)] != region_number_) front_.push_back(arc.other);
+    }
+  }
+}
+
+void RegionSearch::region(size_t kind, size_t size, int time) {
+  nodes_.clear();
+  ++region_number_;
+  if (time < 0) kind = 0;
+  const size_t parts = kind == 0 ? 1 : kind == 1 ? 3 : 12;
+  for (size_t part = 1; part <= parts; ++part) {
+    const int from = kind == 0 ? random_free() : random_alive(time);
+    grow(from, std::max(size * part / parts, kind == 2 ? nodes_.size() + 1 : 0));
+  }
+  if (nodes_.size() > static_cast<size_t>(RegionSolver::kMostNodes))
+    nodes_.resize(static_cast<size_t>(RegionSolver::kMostNodes));
+}
+
+/// Cost of the changed nodes and of the edges at them.
+double RegionSearch::cost_around(const std::vector<std::pair<int, int>>& changes) const {
+  double cost = 0;
+  for (const auto& [node, unused] : changes) {
+    const size_t own = static_cast<size_t>(state_.choice[static_cast<size_t>(node)]);
+    const size_t width = static_cast<size_t>(flat_.strategies(node));
+    cost += flat_.cost(node)[own];
+    for (const FlatProblem::Arc& arc : flat_.arcs(node)) {
+      const bool both =
+          std::binary_search(changes.begin(), changes.end(), std::pair<int, int>{arc.other, 0},
+                             [](const auto& a, const auto& b) { return a.first < b.first; });
+      const size_t other = static_cast<size_t>(state_.choice[static_cast<size_t>(arc.other)]);
+      const double pair = arc.by_other[other * width + own];
+      cost += both ? pair / 2 : pair;
+    }
+  }
+  return cost;
+}
+
+void RegionSearch::move_bytes(const std::vector<std::pair<int, int>>& changes, int64_t sign) {
+  for (size_t c = 0; c < changes.size(); ++c) {
+    for (const FlatProblem::Range& range : flat_.ranges(changes[c].first)) {
+      const int64_t more = sign * (range.bytes[changes[c].second] - range.bytes[old_[c]]);
+      if (more == 0) continue;
+      for (int t = range.first; t < range.end; ++t) state_.use[static_cast<size_t>(t)] += more;
+    }
+  }
+}
+
+/// `changes` by node. True if the move was made.
+bool RegionSearch::apply(const std::vector<std::pair<int, int>>& changes, bool only_if_better) {
+  if (changes.empty()) return false;
+  const double before = cost_around(changes);
+  old_.clear();
+  for (const auto& [node, to] : changes) {
+    old_.push_back(state_.choice[static_cast<size_t>(node)]);
+    state_.choice[static_cast<size_t>(node)] = to;
+  }
+  const double after = cost_around(changes);
+  move_bytes(changes, 1);
+  bool good = !only_if_better || after < before;
+  if (good && only_if_better) {
+    good = state_.use.empty() ||
+           *std::max_element(state_.use.begin(), state_.use.end()) <= flat_.limit();
+  }
+  if (good) {
+    state_.cost += after - before;
+    return true;
+  }
+  move_bytes(changes, -1);
+  for (size_t c = 0; c < changes.size(); ++c)
+    state_.choice[static_cast<size_t>(changes[c].first)] = old_[c];
+  return false;
+}
+
+/// Regions at the times above the limit, with a price on what is above that rises while nothing
+/// helps.
+bool RegionSearch::repair(const RegionSearchLimits& limits) {
+  double penalty = 0;
+  int failures = 0;
+  std::vector<int> over;
+  const int64_t begin = work_;
+  for (;;) {
+    over.clear();
+    for (size_t t = 0; t < state_.use.size(); ++t) {
+      if (state_.use[t] > flat_.limit()) over.push_back(static_cast<int>(t));
+    }
+    if (over.empty()) return true;
+    if (free_.empty() || limits.deadline.passed()) return false;
+    if (limits.work > 0 && work_ - begin >= limits.work) return false;
+    if (penalty == 0) {
+      penalty = 1e-3 * std::max(std::abs(state_.cost), 1e-30) /
+                static_cast<double>(std::max<int64_t>(1, flat_.limit())) /
+                static_cast<double>(over.size());
+    }
+    RegionSolver::Limits region_limits;
+    region_limits.penalty = penalty;
+    region_limits.nodes = 500;
+    region_limits.table = 5e3;
+    const size_t size = kSizes[1 + random_() % 4];
+    const int time = over[random_() % over.size()];
+    region(1 + random_() % 2, size, time);
+    RegionMove move = solver_.solve(state_, nodes_, region_limits);
+    std::sort(move.changes.begin(), move.changes.end());
+    work_ += move.work + kWorkPerNode * static_cast<int64_t>(nodes_.size());
+    if (apply(move.changes, false)) {
+      failures = 0;
+    } else if (++failures > kFailures) {
+      penalty *= 2;
+      failures = 0;
+    }
+  }
+}
+
+/// Arms are drawn by what they gained for their work of late.
+RegionSearch::Pick RegionSearch::draw() {
+  double total = 0;
+  for (const Arm& arm : arms_) total += arm.gain / arm.work;
+  Pick pick;
+  pick.arm = random_() % kArms;
+  if (total > 0 && uniform() >= kEven) {
+    double draw = uniform() * total;
+    pick.arm = 0;
+    while (pick.arm + 1 < kArms && draw > arms_[pick.arm].gain / arms_[pick.arm].work) {
+      draw -= arms_[pick.arm].gain / arms_[pick.arm].work;
+      ++pick.arm;
+    }
+  }
+  pick.kind = pick.arm % kKinds;
+  pick.size = kSizes[pick.arm / kKinds % std::size(kSizes)];
+  pick.table = kTables[pick.arm / (kKinds * std::size(kSizes))];
+  return pick;
+}
+
+void RegionSearch::improve(const RegionSearchLimits& limits) {
+  if (free_.empty()) return;
+  const int64_t begin = work_;
+  // Costs at past amounts of work: gains of the last third are read from here.
+  std::vector<std::pair<int64_t, double>> past{{work_, state_.cost}};
+  size_t third = 0;
+  for (int64_t round = 0; !limits.deadline.passed(); ++round) {
+    if (limits.work > 0 && work_ - begin >= limits.work) return;
+    if (state_.cost <= limits.target) return;
+    if (round % kPriceRefresh == 0) {
+      priced_before_.resize(state_.price.size());
+      std::partial_sum(state_.price.begin(), state_.price.end(), priced_before_.begin());
+    }
+    if (limits.patience > 0) {
+      past.push_back({work_, state_.cost});
+      const int64_t span = std::max(limits.patience, (work_ - begin) / 3);
+      while (third + 1 < past.size() && past[third + 1].first <= work_ - span) ++third;
+      if (past[third].first <= work_ - span &&
+          past[third].second - state_.cost < kStale * std::abs(state_.cost))
+        return;
+    }
+    const Pick pick = draw();
+    RegionSolver::Limits region_limits;
+    region_limits.table = pick.table;
+    region_limits.tables = 10 * pick.table;
+    region(pick.kind, pick.size, random_scarce());
+    RegionMove move = solver_.solve(state_, nodes_, region_limits);
+    std::sort(move.changes.begin(), move.changes.end());
+    for (const auto& [t, price] : move.price) {
+      double& known = state_.price[static_cast<size_t>(t)];
+      known = (1 - kPriceWeight) * known + kPriceWeight * price;
+    }
+    move.work += kWorkPerNode * static_cast<int64_t>(nodes_.size());
+    work_ += move.work;
+    for (Arm& arm : arms_) arm.gain *= kForget, arm.work = 1 + kForget * (arm.work - 1);
+    arms_[pick.arm].work += static_cast<double>(move.work);
+    if (apply(move.changes, true)) arms_[pick.arm].gain += move.gain;
+    if (round % kSettle == kSettle - 1)
+      set(Solution(state_.choice), std::vector<double>(state_.price));
+  }
+}
+
+}  // namespace shardrun

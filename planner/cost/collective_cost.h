@@ -1,0 +1,60 @@
+// What a collective costs.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "graph/program.h"
+#include "graph/sharding.h"
+#include "planner/cost/cluster.h"
+
+namespace shardrun {
+
+/// What a group of ranks sends over: how it lies on the nodes, and the links that this makes.
+struct Wire {
+  GroupSpan span;
+  double bandwidth = 1;         // bytes/s that a rank of a ring sends …
+  double reduce_bandwidth = 1;  // … in an all_reduce
+  double node_bandwidth = 1;    // bytes/s that a rank sends to ranks of its own node …
+  double wide_bandwidth = 1;    // … and to others
+  double call_latency = 0;      // s
+  double ring_latency = 0;      // s of a message's way around the ring, size - 1 steps
+  double reduce_latency = 0;    // s of an all_reduce: twice the ring, or up and down a tree
+  double step_latency = 0;      // s of the slowest step
+  /// By Collective::Kind: what was measured, and by how much it is to be multiplied where that was
+  /// with another number of ranks. The cluster outlives the Wire.
+  std::array<const Curve*, 4> measured{};
+  std::array<double, 4> scale{};
+};
+Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
+
+/// Bytes that a rank holds before and after, and those that it copies on the way to lay the
+/// members' pieces dense one after the other, or to put them in their places.
+struct MovedBytes {
+  double before = 0, after = 0, packed = 0;
+};
+/// A cut along the outermost dim longer than 1 leaves dense pieces; any other has to be packed:
+/// what an all_gather along `dim` makes, what a reduce_scatter along `dim` takes, of an all_to_all
+/// both (exec/collective_step.h). `outermost`: has no dim before `dim` (`to_dim`) more than one
+/// local element?
+double packed_bytes(Collective::Kind kind, double before, double after, bool outermost,
+                    bool to_outermost);
+
+/// Time of one collective. Rings for all_gather and reduce_scatter, (n - 1) / n of the whole sent
+/// by each rank; all_reduce is one after the other, or a tree where that has the lower latency;
+/// all_to_all goes pairwise, (n - 1) / n of a rank's own part. slice and keep_first copy within a
+/// rank.
+double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const Wire& wire,
+                          const Cluster& cluster);
+
+/// The same on the largest shard of a value.
+double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
+                          const Sharding& after, int dim, int to_dim, std::span<const int> axes,
+                          const Mesh& mesh, const Cluster& cluster);
+
+/// Time of an exchange between neighbours in a group (the borders of a halo): every rank sends
+/// `messages` messages of together `bytes_sent`, receives `bytes_received`, all at once.
+double exchange_seconds(double bytes_sent, double bytes_received, int64_t messages,
+                        const Wire& wire);
+
+}  // namespace shardrun

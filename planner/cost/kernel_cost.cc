@@ -1,0 +1,170 @@
+// Measured kernels where there are some, the roofline elsewhere.
+#include "planner/cost/kernel_cost.h"
+
+#include <algorithm>
+
+#include "graph/op_def.h"
+#include "graph/ops/einsum.h"
+#include "graph/ops/post.h"
+#include "graph/ops/window.h"
+
+namespace shardrun {
+namespace {
+
+bool has(const std::string& term, char letter) { return term.find(letter) != std::string::npos; }
+
+/// Kernels of 3 x 3 without strides save multiplications, if channels come in sixteens.
+bool is_three_by_three(const Node& node, const Shape& weights) {
+  const std::vector<int64_t> ones = {1, 1};
+  return node.attrs.ints("strides") == ones && node.attrs.ints("dilations") == ones &&
+         channels_last(node) && weights.size() == 4 && weights[0] % 16 == 0 &&
+         weights[1] % 16 == 0 && weights[2] == 3 && weights[3] == 3;
+}
+
+/// Which dims a reduction sums and whether a transpose moves the last dim decide in what order they
+/// go through memory.
+std::string variant_of(const Node& node, std::span<const TensorType> in,
+                       std::span<const TensorType> out) {
+  if (node.op == "transpose") {
+    const std::vector<int64_t>& perm = node.attrs.ints("perm");
+    const bool stays = perm.empty() || perm.back() == static_cast<int64_t>(perm.size()) - 1;
+    return !stays ? "elements" : in[0].shape.back() < 48 ? "short rows" : "rows";
+  }
+  if (node.op.starts_with("reduce_") && node.attrs.has("axes")) {
+    const std::vector<int64_t>& axes = node.attrs.ints("axes");
+    if (axes.size() == in[0].shape.size()) return "all";
+    const auto last = static_cast<int64_t>(in[0].shape.size()) - 1;
+    return std::find(axes.begin(), axes.end(), last) != axes.end() ? "columns" : "rows";
+  }
+  if (node.op == "conv" || node.op == "conv_data_grad" || node.op == "conv_weight_grad") {
+    const Shape& weights = node.op == "conv_weight_grad" ? out[0].shape : in[1].shape;
+    return is_three_by_three(node, weights) ? "3 x 3" : "";
+  }
+  if (node.op == "cast") return std::string(to_string(out[0].dtype));
+  return "";
+}
+
+/// What a call without the causal mask takes of one with it, which skips nearly half.
+constexpr double kUnmasked = 1.8;
+
+/// Seconds by the grid of the op, if it has one; else 0.
+double grid_seconds(const Node& node, std::span<const TensorType> in, DType dtype,
+                    const MeasuredKernels& measured) {
+  if (node.op == "matmul") {
+    const MatmulWork w = matmul_work(node, in);
+    const auto grid = measured.grids.find({node.op, w.layout, dtype});
+    if (grid == measured.grids.end()) return 0;
+    // The call costs once what the smallest product does, the batch the rest.
+    const double call = grid->second.seconds[0];
+    const double one = grid->second.at({w.m, w.n, w.k}, {1, 1, 1});
+    return call + w.batch * std::max(one - call, 0.0);
+  }
+  if (node.op == "attention" || node.op == "attention_grad") {
+    const auto grid = measured.grids.find({node.op, "", dtype});
+    if (grid == measured.grids.end()) return 0;
+    const size_t first = node.op == "attention" ? 0 : 1;  // the gradient's comes before
+    const Shape &q = in[first].shape, &k = in[first + 1].shape, &v = in[first + 2].shape;
+    const auto length = static_cast<double>(std::max<int64_t>(k[2], 1));
+    // Fewer queries than keys, as when the queries are cut, are so many heads less.
+    const double heads = static_cast<double>(q[0] * q[1] * q[2]) / length;
+    // Values may be wider than queries. Of a pair's two products one is over each width, of the
+    // gradient's five two are over the values'.
+    const double width = first == 0 ? static_cast<double>(q[3] + v[3]) / 2
+                                    : static_cast<double>(3 * q[3] + 2 * v[3]) / 5;
+    const double masked = grid->second.at({heads, length, width}, {1, 2, 1});
+    return node.attrs.i("causal", 0) != 0 ? masked : kUnmasked * masked;
+  }
+  return 0;
+}
+
+/// Seconds of the measured op most like this one; 0 if there is none.
+double measured_seconds(const Node& node, std::span<const TensorType> in, const KernelWork& work,
+                        const MeasuredKernels& measured, double flops_rate) {
+  if (const double seconds = grid_seconds(node, in, work.dtype, measured); seconds > 0)
+    return seconds;
+  for (const DType dtype : {work.dtype, DType::f32}) {
+    for (const std::string& variant : {work.variant, std::string()}) {
+      const auto op = measured.ops.find({node.op, variant, dtype});
+      if (op != measured.ops.end())
+        return op->second.curve.at(op->second.by_flops ? work.flops : work.bytes);
+    }
+    // Not measured itself: as an add of as many bytes, or its FLOPs if they take longer.
+    const auto add = measured.ops.find({"add", "", dtype});
+    if (add != measured.ops.end())
+      return std::max(add->second.curve.at(work.bytes), work.flops / flops_rate);
+  }
+  return 0;
+}
+
+}  // namespace
+
+KernelWork work_of(const Node& node, std::span<const TensorType> in,
+                   std::span<const TensorType> out) {
+  KernelWork work;
+  double written = 0, read = 0;
+  for (const TensorType& t : out) written += static_cast<double>(byte_size(t));
+  if (node.op == "add_rows")  // in place: rows of the table are read and written, the rest stays
+    written = std::min(written, static_cast<double>(byte_size(in[1])));
+  for (size_t i = 0; i < in.size(); ++i) {
+    const double bytes = static_cast<double>(byte_size(in[i]));
+    const bool taken_from =
+        i == 0 && (node.op == "gather" || node.op == "gather_elements" || node.op == "gather_nd" ||
+                   node.op == "slice" || node.op == "add_rows");
+    read += taken_from ? std::min(bytes, written) : bytes;
+  }
+  work.bytes = read + written;
+  work.flops = node_flops(node, in, out);
+  for (const TensorType& t : in) {
+    if (is_float(t.dtype)) {
+      work.dtype = t.dtype;
+      break;
+    }
+  }
+  work.variant = variant_of(node, in, out);
+  return work;
+}
+
+MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
+  Einsum e = Einsum::parse(node.attrs.s("equation"));
+  const auto size = e.sizes(in[0].shape, in[1].shape);
+  // The result's columns come from b.
+  if (!e.out.empty() && has(e.a, e.out.back()) && !has(e.b, e.out.back())) std::swap(e.a, e.b);
+  MatmulWork work;
+  bool a_transposed = false, b_transposed = false;  // by their last letter of more than one element
+  for (const auto& [letter, n] : size) {
+    const bool a = has(e.a, letter), b = has(e.b, letter), c = has(e.out, letter);
+    double& part = a && b && c ? work.batch : !b ? work.m : !a ? work.n : work.k;
+    part *= static_cast<double>(n);
+  }
+  for (char letter : e.a) {
+    if (size.at(letter) > 1) a_transposed = work.k > 1 && !has(e.b, letter);
+  }
+  for (char letter : e.b) {
+    if (size.at(letter) > 1) b_transposed = work.n > 1 && has(e.a, letter) && !has(e.out, letter);
+  }
+  work.layout = {a_transposed ? 't' : 'n', b_transposed ? 't' : 'n'};
+  return work;
+}
+
+double kernel_seconds(const Node& node, std::span<const TensorType> in,
+                      std::span<const TensorType> out, const Cluster& cluster) {
+  if (has_post_ops(node.op)) {  // what it takes more comes from memory once
+    double bytes = 0;
+    for (const TensorType& t : in.subspan(kOwnOperands)) bytes += static_cast<double>(byte_size(t));
+    for (const TensorType& t : out.subspan(1)) bytes += static_cast<double>(byte_size(t));
+    return kernel_seconds(without_post_ops(node), in.first(kOwnOperands), out.first(1), cluster) +
+           bytes / cluster.memory_bandwidth.value();
+  }
+  KernelWork work = work_of(node, in, out);
+  if (node.op == "reshape") work.bytes = work.flops = 0;  // its result takes its operand's place
+  if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {
+    const double seconds =
+        measured_seconds(node, in, work, *measured, cluster.flops_for(work.dtype));
+    if (seconds > 0) return seconds;
+  }
+  return std::max(work.flops / cluster.flops_for(work.dtype),
+                  work.bytes / cluster.memory_bandwidth.value()) +
+         cluster.kernel_latency;
+}
+
+}  // namespace shardrun

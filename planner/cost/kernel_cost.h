@@ -1,0 +1,34 @@
+// What a kernel costs.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "graph/graph.h"
+#include "planner/cost/cluster.h"
+
+namespace shardrun {
+
+/// What there is to do in a call, as far as its time depends on it.
+struct KernelWork {
+  double bytes = 0, flops = 0;  // read and written; of a table, the rows that are taken or added to
+  DType dtype = DType::f32;     // of the first floating operand
+  std::string variant;          // MeasuredKernels::ops
+};
+KernelWork work_of(const Node& node, std::span<const TensorType> in,
+                   std::span<const TensorType> out);
+
+/// A matmul as `batch` products c[m, n] = a[m, k] b[k, n]. Example: "amk,amn->kn" has m = k's size,
+/// k = a times m's, and layout tn.
+struct MatmulWork {
+  std::string layout;  // nn, nt, tn, tt: the variant
+  double batch = 1, m = 1, n = 1, k = 1;
+};
+MatmulWork matmul_work(const Node& node, std::span<const TensorType> in);
+
+/// On local types: as measured, if the cluster has measurements of the op; otherwise the roofline,
+/// max(FLOPs / peak, bytes / bandwidth) + latency.
+double kernel_seconds(const Node& node, std::span<const TensorType> in,
+                      std::span<const TensorType> out, const Cluster& cluster);
+
+}  // namespace shardrun

@@ -1,0 +1,231 @@
+// Dependence: runs with one row changed, and windows fitted to what they show.
+#include "planner/rules/dependence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace shardrun {
+namespace {
+
+constexpr size_t kKinds = 2;  // kinds of data that are looked at: mixed and negative
+constexpr int64_t kMostStride = 32;
+
+size_t at(int i) { return static_cast<size_t>(i); }
+
+/// Marks the rows along `dim` in which two tensors of one type differ.
+void mark_differences(const Tensor& a, const Tensor& b, int dim, std::vector<bool>& rows) {
+  const Shape& shape = a.shape();
+  const int64_t element = size_of(a.dtype());
+  int64_t inner = element;
+  for (size_t d = at(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
+  const int64_t extent = shape[at(dim)], count = a.count() * element;
+  const char *x = static_cast<const char*>(a.data()), *y = static_cast<const char*>(b.data());
+  for (int64_t offset = 0; offset < count; offset += inner) {
+    const auto row = at(static_cast<int>(offset / inner % extent));
+    if (!rows[row] && std::memcmp(x + offset, y + offset, static_cast<size_t>(inner)) != 0)
+      rows[row] = true;
+  }
+}
+
+/// What the ends of windows say of b, where an end is floor((p v + b) / q).
+struct Bounds {
+  int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+  void at_least(int64_t x) { least = std::max(least, x); }
+  void at_most(int64_t x) { most = std::min(most, x); }
+  bool is_possible() const { return least <= most; }
+};
+
+}  // namespace
+
+Relation Relation::transposed() const {
+  Relation out(to_, from_);
+  for (int64_t t = 0; t < to_; ++t) {
+    for (int64_t f = 0; f < from_; ++f) {
+      if (at(f, t)) out.set(t, f);
+    }
+  }
+  return out;
+}
+
+bool Relation::is_full() const {
+  return std::all_of(bits_.begin(), bits_.end(), [](bool bit) { return bit; });
+}
+bool Relation::is_empty() const {
+  return std::none_of(bits_.begin(), bits_.end(), [](bool bit) { return bit; });
+}
+
+std::optional<HaloWindow> fit_window(std::span<const Relation> relations) {
+  struct Ends {
+    int64_t row, low, high, count;
+  };
+  std::vector<Ends> ends;
+  int64_t most = 0;
+  for (const Relation& relation : relations) {
+    for (int64_t t = 0; t < relation.to(); ++t) {
+      Ends e{t, -1, -1, 0};
+      for (int64_t f = 0; f < relation.from(); ++f) {
+        if (!relation.at(f, t)) continue;
+        if (e.low < 0) e.low = f;
+        e.high = f;
+        ++e.count;
+      }
+      if (e.count > 0) ends.push_back(e);  // else it goes with padding, or falls between strides
+      most = std::max(most, e.count);
+    }
+  }
+  const auto whole = [&](const Ends& e) { return e.count == most; };
+  if (std::count_if(ends.begin(), ends.end(), whole) < 2) return std::nullopt;
+  std::optional<HaloWindow> found;
+  const auto attempt = [&](int64_t p, int64_t q) {
+    Bounds low, high;
+    for (const Ends& e : ends) {
+      low.at_most(q * (e.low + 1) - 1 - p * e.row);
+      high.at_least(q * e.high - p * e.row);
+      if (!whole(e)) continue;
+      low.at_least(q * e.low - p * e.row);
+      high.at_most(q * (e.high + 1) - 1 - p * e.row);
+    }
+    if (!low.is_possible() || !high.is_possible()) return true;
+    if (found) return false;  // several strides would do
+    found = HaloWindow{p, q, low.most, high.least};
+    return true;
+  };
+  for (int64_t stride = 1; stride <= kMostStride; ++stride) {
+    if (!attempt(stride, 1) || (stride > 1 && !attempt(1, stride))) return std::nullopt;
+  }
+  return found;
+}
+
+int64_t Dependence::extent(size_t trial, const NodeDim& dim) const {
+  const SmallNode& small = trials_.small(trial);
+  return (dim.result ? small.out : small.in)[at(dim.index)].shape[at(dim.dim)];
+}
+
+const std::vector<Tensor>& Dependence::others(size_t trial, size_t data) {
+  std::vector<Tensor>& found = others_[{trial, data}];
+  if (found.empty()) found = trials_.other_operands(trial, data);
+  return found;
+}
+
+std::vector<Tensor> Dependence::with_row(size_t trial, size_t data, std::vector<Tensor> operands,
+                                         const NodeDim& dim, int64_t row) {
+  Tensor& whole = operands[at(dim.index)];
+  const Box all = full_box(whole.shape());
+  Box slab = all;
+  slab[at(dim.dim)] = {row, 1};
+  Tensor copy = cut_tensor(whole, all);
+  copy_box(others(trial, data)[at(dim.index)].data(), all, copy.data(), all, slab,
+           size_of(whole.dtype()));
+  whole = copy;
+  return operands;
+}
+
+const Dependence::Results& Dependence::changed(size_t trial, size_t data, const NodeDim& dim,
+                                               int64_t row) {
+  const auto key = std::make_tuple(trial, data, dim, row);
+  auto it = changed_.find(key);
+  if (it == changed_.end()) {
+    const std::vector<Tensor> operands =
+        with_row(trial, data, trials_.operands(trial, data), dim, row);
+    it = changed_.emplace(key, trials_.run_whole(trial, operands)).first;
+  }
+  return it->second;
+}
+
+bool Dependence::touches_some(const NodeDim& operand, const NodeDim& result) {
+  for (size_t trial = 0; trial < trials_.count(); ++trial) {
+    const int64_t rows = extent(trial, operand), out = extent(trial, result);
+    if (rows < 2 || out < 2) continue;
+    // How many results the row changes.
+    const auto reach = [&](int64_t row) {
+      std::vector<bool> touched(static_cast<size_t>(out), false);
+      for (size_t data = 0; data < kKinds; ++data) {
+        mark_differences(trials_.results(trial, data)[at(result.index)],
+                         changed(trial, data, operand, row)[at(result.index)], result.dim, touched);
+      }
+      return std::count(touched.begin(), touched.end(), true);
+    };
+    // From either end on until a row counts: a stride or cropping may leave some out.
+    for (const bool from_end : {false, true}) {
+      int64_t count = 0;
+      for (int64_t i = 0; i < rows && count == 0; ++i) count = reach(from_end ? rows - 1 - i : i);
+      if (count > 0 && count < out) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Relation> Dependence::influence(const NodeDim& operand, const NodeDim& result) {
+  std::vector<Relation> relations;
+  for (size_t trial = 0; trial < trials_.count(); ++trial) {
+    Relation relation(extent(trial, operand), extent(trial, result));
+    for (int64_t row = 0; row < relation.from(); ++row) {
+      std::vector<bool> touched(static_cast<size_t>(relation.to()), false);
+      for (size_t data = 0; data < kKinds; ++data) {
+        mark_differences(trials_.results(trial, data)[at(result.index)],
+                         changed(trial, data, operand, row)[at(result.index)], result.dim, touched);
+      }
+      for (int64_t t = 0; t < relation.to(); ++t) {
+        if (touched[static_cast<size_t>(t)]) relation.set(row, t);
+      }
+    }
+    relations.push_back(std::move(relation));
+  }
+  return relations;
+}
+
+bool Dependence::add_up(size_t trial, const Results& both, const Results& first,
+                        const Results& second) const {
+  const Results& none = trials_.results(trial, kMeeting);
+  for (size_t r = 0; r < both.size(); ++r) {
+    if (!is_float(both[r].dtype())) continue;
+    for (int64_t i = 0; i < both[r].count(); ++i) {
+      const double w = both[r].at(i), x = first[r].at(i), y = second[r].at(i), z = none[r].at(i);
+      const double scale = std::abs(w) + std::abs(x) + std::abs(y) + std::abs(z);
+      if (std::abs(w - x - y + z) > 1e-9 * scale) return false;
+    }
+  }
+  return true;
+}
+
+bool Dependence::meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeDim& b,
+                      int64_t row_b) {
+  const std::vector<Tensor> operands =
+      with_row(trial, kMeeting,
+               with_row(trial, kMeeting, trials_.operands(trial, kMeeting), a, row_a), b, row_b);
+  return !add_up(trial, trials_.run_whole(trial, operands), changed(trial, kMeeting, a, row_a),
+                 changed(trial, kMeeting, b, row_b));
+}
+
+bool Dependence::meet(size_t trial, size_t a, size_t b) {
+  const std::vector<Tensor>& other = others(trial, kMeeting);
+  std::vector<Tensor> first = trials_.operands(trial, kMeeting), second = first, both = first;
+  first[a] = both[a] = other[a];
+  second[b] = both[b] = other[b];
+  return !add_up(trial, trials_.run_whole(trial, both), trials_.run_whole(trial, first),
+                 trials_.run_whole(trial, second));
+}
+
+std::vector<Relation> Dependence::interaction(const NodeDim& a, const NodeDim& b) {
+  std::vector<Relation> relations;
+  bool any = false;
+  for (size_t trial = 0; trial < trials_.count() && !any; ++trial)
+    any = meet(trial, at(a.index), at(b.index));
+  for (size_t trial = 0; trial < trials_.count() && any; ++trial) {
+    Relation relation(extent(trial, a), extent(trial, b));
+    const int64_t last_a = relation.from() - 1, last_b = relation.to() - 1;
+    if (trial == 0 && meet(trial, a, 0, b, last_b) && meet(trial, a, last_a, b, 0)) return {};
+    for (int64_t row_a = 0; row_a <= last_a; ++row_a) {
+      for (int64_t row_b = 0; row_b <= last_b; ++row_b) {
+        if (meet(trial, a, row_a, b, row_b)) relation.set(row_a, row_b);
+      }
+    }
+    relations.push_back(std::move(relation));
+  }
+  return relations;
+}
+
+}  // namespace shardrun

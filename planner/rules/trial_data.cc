@@ -1,0 +1,376 @@
+// The data that ShardCombine runs on: small shapes, random operands, random summands, comparison.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/philox.h"
+#include "planner/rules/trial.h"
+
+namespace shardrun {
+namespace {
+
+using Data = Evidence::Data;
+
+// Sizes that leave no shard of 2 or 3 empty (4 over 3 is 2, 2, 0), most of them uneven. 6 divides
+// evenly.
+constexpr int64_t kSizes[2][5] = {{5, 3, 7, 8, 10}, {6, 7, 5, 3, 9}};
+// Where those make too much: a patch of 16 x 16 that steps by 16 wants images of 48 at least.
+constexpr int64_t kLeastSizes[2][5] = {{3, 5, 4, 7, 6}, {5, 3, 7, 4, 8}};
+constexpr int64_t kTinySize = 4;            // when small sizes are refused, dims up to this stay,
+constexpr int64_t kKeptSize = 16;           // and then dims up to this
+constexpr int64_t kMostElements = 1 << 16;  // of all operands and results of one trial
+
+int64_t small_size(const int64_t (&sizes)[2][5], int set, size_t index) {
+  constexpr size_t kCount = std::size(kSizes[0]);
+  return index < kCount ? sizes[set][index] : static_cast<int64_t>(index - kCount) + 11;
+}
+
+/// Uniform numbers from a counter; one per call.
+class Random {
+ public:
+  Random(uint64_t seed, uint64_t stream) : stream_{seed, stream, 0} {}
+  double uniform() {
+    if (next_ % 4 == 0) block_ = stream_.block(next_ / 4);
+    return (static_cast<double>(block_[next_++ % 4]) + 0.5) * 0x1p-32;
+  }
+  int64_t below(int64_t n) {
+    return std::min<int64_t>(n - 1, static_cast<int64_t>(uniform() * static_cast<double>(n)));
+  }
+  bool coin() { return uniform() < 0.5; }
+
+ private:
+  RandomStream stream_;
+  std::array<uint32_t, 4> block_{};
+  uint64_t next_ = 0;
+};
+
+template <class F>
+void fill_with(Tensor& t, F&& next) {
+  const int64_t n = t.count();
+  dispatch(t.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T* p = t.as<T>();
+    for (int64_t i = 0; i < n; ++i) {
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        p[i] = bfloat16(static_cast<float>(next()));
+      } else {
+        p[i] = static_cast<T>(next());
+      }
+    }
+  });
+}
+
+double largest_number(const Attrs& attrs) {
+  double most = 1;
+  for (const auto& [name, attr] : attrs.all()) {
+    if (const double* f = std::get_if<double>(&attr)) most = std::max(most, std::abs(*f));
+  }
+  return std::min(most, 1e6);
+}
+
+double draw(Random& random, Data kind, bool whole, double wide) {
+  const double magnitude = whole || kind == Data::grid
+                               ? static_cast<double>(1 + random.below(whole ? 5 : 3))
+                               : 0.25 + 2.5 * random.uniform();
+  switch (kind) {
+    case Data::zeros: return 0;
+    case Data::positive: return magnitude;
+    case Data::negative: return -magnitude;
+    case Data::wide: return (random.coin() ? 1 : -1) * magnitude * (whole ? 1 : wide);
+    case Data::spread:
+      return (random.coin() ? 1 : -1) *
+             (whole ? magnitude : std::pow(10.0, 8 * random.uniform() - 4));
+    case Data::mixed:
+    case Data::grid: break;
+  }
+  return (random.coin() ? 1 : -1) * magnitude;
+}
+
+Attrs f64_attrs(const Attrs& attrs) {
+  Attrs out = attrs;
+  for (const auto& [name, attr] : attrs.all()) {
+    const std::string* text = std::get_if<std::string>(&attr);
+    if (text != nullptr && *text == "f32") out.set(name, std::string("f64"));
+  }
+  return out;
+}
+
+/// The types with each size replaced by `size(i)`, i counting different sizes in order of
+/// appearance.
+template <class F>
+std::vector<TensorType> with_sizes(std::span<const TensorType> in, F&& size) {
+  std::map<int64_t, int64_t> known = {{0, 0}, {1, 1}};
+  std::vector<TensorType> out(in.begin(), in.end());
+  size_t count = 0;
+  for (TensorType& t : out) {
+    for (int64_t& d : t.shape) {
+      auto [it, fresh] = known.emplace(d, 0);
+      if (fresh) it->second = size(d, count++);
+      d = it->second;
+    }
+  }
+  return out;
+}
+
+/// The sizes of `original`, each made as small as the op's shape rule takes it with the others as
+/// they are by then; sizes that only go down together are divided by a common factor. Different
+/// sizes stay different. `set` varies the small sizes.
+std::vector<TensorType> shrink_each(const OpDef& def, const Node& node,
+                                    std::span<const TensorType> original, int set) {
+  constexpr int64_t kCandidates[2][8] = {{5, 7, 3, 6, 4, 8, 10, 12}, {6, 9, 4, 7, 8, 10, 12, 16}};
+  std::map<int64_t, int64_t> now;
+  for (const TensorType& t : original) {
+    for (int64_t d : t.shape) now.emplace(d, d);
+  }
+  const auto types = [&] {
+    std::vector<TensorType> out(original.begin(), original.end());
+    for (TensorType& t : out) {
+      for (int64_t& d : t.shape) d = now.at(d);
+    }
+    return out;
+  };
+  const auto taken = [&] {  // different sizes are different, and the shape rule agrees
+    std::set<int64_t> distinct;
+    for (const auto& [from, to] : now) distinct.insert(to);
+    if (distinct.size() < now.size()) return false;
+    try {
+      def.infer(node, types());
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  for (auto& [from, to] : now) {
+    for (int64_t candidate : kCandidates[set]) {
+      if (candidate >= from) continue;
+      to = candidate;
+      if (taken()) break;
+      to = from;
+    }
+  }
+  int64_t common = 0;
+  for (const auto& [from, to] : now) {
+    if (from == to && from > 1) common = std::gcd(common, from);
+  }
+  const std::map<int64_t, int64_t> one_by_one = now;
+  for (int64_t factor = common; factor > 1; --factor) {
+    if (common % factor != 0) continue;
+    for (auto& [from, to] : now) to = from == to && from > 1 ? from / factor : to;
+    const bool small = std::all_of(now.begin(), now.end(),
+                                   [](const auto& s) { return s.first <= 1 || s.second > 1; });
+    if (small && taken()) break;
+    now = one_by_one;
+  }
+  return types();
+}
+
+int64_t elements(std::span<const TensorType> types) {
+  int64_t n = 0;
+  for (const TensorType& t : types) n += element_count(t.shape);
+  return n;
+}
+
+}  // namespace
+
+std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
+                                   const std::vector<int>& size_sets, bool as_f64) {
+  const OpDef& def = op_def(node.op);
+  std::vector<TensorType> original(in.begin(), in.end());
+  Node base = node;
+  base.inputs.clear();
+  base.outputs.clear();
+  if (as_f64) {
+    for (TensorType& t : original) t.dtype = is_float(t.dtype) ? DType::f64 : t.dtype;
+    base.attrs = f64_attrs(node.attrs);
+  }
+  std::vector<SmallNode> found;
+  auto add = [&](std::vector<TensorType> types) {
+    SmallNode small{base, std::move(types), {}};
+    try {
+      if (def.shrink != nullptr && small.in != original)
+        small.node.attrs = def.shrink(base, original, small.in);
+      // An op without operands shrinks through its attributes alone.
+      if (def.shrink != nullptr && original.empty())
+        small.node.attrs = def.shrink(base, original, small.in);
+      small.out = def.infer(small.node, small.in);
+      if (elements(small.in) + elements(small.out) > kMostElements) return;
+    } catch (const std::exception&) {
+      return;  // a size that this op does not take: another one is tried
+    }
+    const bool known = std::any_of(found.begin(), found.end(), [&](const SmallNode& s) {
+      return s.in == small.in && s.node.attrs == small.node.attrs;
+    });
+    if (!known) found.push_back(std::move(small));
+  };
+  for (int set : size_sets)
+    add(with_sizes(original, [&](int64_t, size_t i) { return small_size(kSizes, set, i); }));
+  for (int set : size_sets) {
+    if (found.size() >= size_sets.size()) break;
+    add(with_sizes(original, [&](int64_t d, size_t i) {
+      return d <= kTinySize ? d : small_size(kSizes, set, i);
+    }));
+  }
+  for (int set : size_sets) {
+    if (found.size() >= size_sets.size()) break;
+    add(with_sizes(original, [&](int64_t d, size_t i) {
+      return d <= kTinySize ? d : small_size(kLeastSizes, set, i);
+    }));
+  }
+  if (def.foreign && found.size() < size_sets.size()) {
+    for (int set : size_sets) add(shrink_each(def, base, original, set));
+  }
+  if (found.size() < size_sets.size()) {
+    add(with_sizes(original, [&](int64_t d, size_t i) {
+      return d <= kKeptSize ? d : kKeptSize + 1 + static_cast<int64_t>(i);
+    }));
+  }
+  if (found.size() < size_sets.size()) add(original);
+  return found;
+}
+
+std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in, Data kind,
+                                    uint64_t seed) {
+  const OpDef& def = op_def(node.op);
+  const double wide = 2 * largest_number(node.attrs);
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < in.size(); ++i) {
+    Random random(seed * 101 + static_cast<uint64_t>(kind), i);
+    const std::optional<int64_t> bound =
+        def.index_bound == nullptr ? std::nullopt : def.index_bound(node, in, i);
+    Tensor t(in[i]);
+    if (in[i].dtype == DType::boolean) {
+      fill_with(t, [&] { return random.coin(); });
+    } else if (bound.has_value()) {
+      fill_with(t, [&] { return *bound > 0 ? random.below(*bound) : 0; });
+    } else {
+      const Data k = in[i].dtype == DType::u8 && kind != Data::zeros ? Data::positive : kind;
+      fill_with(t, [&] {
+        return draw(random, k, !is_float(t.dtype()) || t.dtype() != DType::f64, wide);
+      });
+    }
+    out.push_back(std::move(t));
+  }
+  if (def.settle != nullptr) def.settle(node, out);
+  return out;
+}
+
+std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Data kind,
+                                uint64_t seed) {
+  Random random(seed * 211 + static_cast<uint64_t>(op), 0x5b17);
+  const bool floating = is_float(whole.dtype());
+  const int64_t n = whole.count();
+  const Tensor true_values = convert(whole, DType::f64);
+  std::vector<std::vector<double>> values(static_cast<size_t>(parts),
+                                          std::vector<double>(static_cast<size_t>(n)));
+  for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+    const double truth = true_values.as<double>()[i];
+    const size_t owner = static_cast<size_t>(random.below(parts));
+    // Integers stay whole and not zero (a kernel may divide by them).
+    auto step = [&] {
+      return floating ? 0.25 + random.uniform() : static_cast<double>(1 + random.below(4));
+    };
+    if (op != ReduceOp::sum) {
+      for (size_t p = 0; p < values.size(); ++p) {
+        double v = truth;
+        if (p != owner) {
+          const int sign = op == ReduceOp::max ? -1 : 1;
+          // Now and then the identity, which is what a rank holds that has nothing to say: from it
+          // 0 * x makes NaN, and x - y does.
+          v = floating && random.below(4) == 0
+                  ? sign * std::numeric_limits<double>::infinity()
+                  : v + sign * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+        }
+        if (!floating && v == 0) v += op == ReduceOp::max ? -1 : 1;
+        values[p][i] = v;
+      }
+      continue;
+    }
+    if (kind == Data::zeros) continue;
+    double left = truth;
+    const bool one_sign = floating && (kind == Data::positive || kind == Data::negative);
+    for (size_t p = 0; p < values.size(); ++p) {
+      if (p == owner) continue;
+      const double v =
+          one_sign
+              ? truth * (0.1 + 0.8 * random.uniform()) / static_cast<double>(parts)
+              : (random.coin() ? 1 : -1) * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+      values[p][i] = v;
+      left -= v;
+    }
+    if (!floating && left == 0) {  // 3 = 3 + 0: move one over
+      const size_t other = owner == 0 ? values.size() - 1 : 0;
+      const double move = values[other][i] == 1 ? -1 : 1;
+      values[other][i] -= move;
+      left += move;
+    }
+    values[owner][i] = left;
+  }
+  std::vector<Tensor> out;
+  for (const auto& v : values)
+    out.push_back(convert(Tensor::from(whole.shape(), v, DType::f64), whole.dtype()));
+  return out;
+}
+
+Tensor cut_tensor(const Tensor& whole, const Box& box) {
+  Tensor out({whole.dtype(), box_shape(box)});
+  if (out.count() > 0) {
+    copy_box(whole.data(), full_box(whole.shape()), out.data(), box, box, size_of(whole.dtype()));
+  }
+  return out;
+}
+
+bool same_values(const Tensor& a, const Tensor& b, double tolerance, const Tensor* scale) {
+  if (a.type() != b.type()) return false;
+  const int64_t n = a.count();
+  if (!is_float(a.dtype())) {
+    return n == 0 ||
+           std::memcmp(a.data(), b.data(), static_cast<size_t>(n * size_of(a.dtype()))) == 0;
+  }
+  auto as_f64 = [](const Tensor& t) {
+    return t.dtype() == DType::f64 ? t : convert(t, DType::f64);
+  };
+  const Tensor fa = as_f64(a), fb = as_f64(b);
+  const Tensor fs = scale == nullptr ? Tensor() : as_f64(*scale);
+  const double *pa = fa.as<double>(), *pb = fb.as<double>();
+  double most = 0;  // a sum that cancels is exact only relative to its terms
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::isfinite(pb[i])) most = std::max(most, std::abs(pb[i]));
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = pa[i], y = pb[i];
+    if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+    if (!std::isfinite(x) || !std::isfinite(y)) return false;
+    double relative = std::abs(y);
+    if (scale != nullptr) relative = std::max(relative, fs.as<double>()[i]);
+    if (std::abs(x - y) > tolerance * relative + 1e-3 * tolerance * most) return false;
+  }
+  return true;
+}
+
+Tensor reduce_tensors(std::span<const Tensor> parts, ReduceOp op) {
+  const int64_t n = parts[0].count();
+  Tensor sum({DType::f64, parts[0].shape()});
+  double* acc = sum.as<double>();
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Tensor part = parts[p].dtype() == DType::f64 ? parts[p] : convert(parts[p], DType::f64);
+    const double* v = part.as<double>();
+    for (int64_t i = 0; i < n; ++i) {
+      if (p == 0) {
+        acc[i] = v[i];
+      } else if (op == ReduceOp::sum) {
+        acc[i] += v[i];
+      } else if (std::isnan(acc[i]) || std::isnan(v[i])) {
+        acc[i] = std::numeric_limits<double>::quiet_NaN();
+      } else {
+        acc[i] = op == ReduceOp::max ? std::max(acc[i], v[i]) : std::min(acc[i], v[i]);
+      }
+    }
+  }
+  return parts[0].dtype() == DType::f64 ? sum : convert(sum, parts[0].dtype());
+}
+
+}  // namespace shardrun

@@ -1,0 +1,48 @@
+// When a search has to end.
+#pragma once
+
+#include <algorithm>
+#include <ctime>
+
+#include "planner/solver/work.h"
+
+namespace shardrun {
+
+/// Seconds of the wall's clock, or of the work that the thread counts (planner/solver/work.h). By the
+/// wall's clock any thread may ask, by work the one that made the Deadline.
+class Deadline {
+ public:
+  enum class Clock { wall, work };
+
+  explicit Deadline(double seconds, Clock clock = Clock::wall) : clock_(clock) {
+    begin_ = now();
+    end_ = begin_ + std::max(0.0, seconds);
+  }
+
+  Clock clock() const { return clock_; }
+  double elapsed() const { return now() - begin_; }
+  double left() const { return end_ - now(); }
+  bool passed() const { return now() >= end_; }
+  /// How much of the time is used up: 0 to 1, or more.
+  double share() const { return end_ > begin_ ? (now() - begin_) / (end_ - begin_) : 1.0; }
+  /// By the same clock: so many seconds from now, but not later than this one.
+  Deadline within(double seconds) const {
+    Deadline sooner = *this;
+    sooner.begin_ = now();
+    sooner.end_ = std::min(end_, sooner.begin_ + std::max(0.0, seconds));
+    return sooner;
+  }
+
+ private:
+  double now() const {
+    if (clock_ == Clock::work) return work_seconds();
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  }
+
+  Clock clock_;
+  double begin_ = 0, end_ = 0;
+};
+
+}  // namespace shardrun

@@ -1,0 +1,72 @@
+// Flattening a Problem.
+#include "planner/solver/flat_problem.h"
+
+#include <algorithm>
+
+namespace shardrun {
+
+FlatProblem::FlatProblem(const Problem& problem)
+    : problem_(problem), arcs_(problem.nodes.size()), ranges_(problem.nodes.size()) {
+  transposed_.reserve(problem.edges.size());
+  for (const Problem::Edge& edge : problem.edges) {
+    const size_t rows = problem.nodes[static_cast<size_t>(edge.from)].cost.size();
+    const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
+    std::vector<double> transposed(edge.cost.size());
+    for (size_t x = 0; x < rows; ++x) {
+      for (size_t y = 0; y < columns; ++y) transposed[y * rows + x] = edge.cost[x * columns + y];
+    }
+    transposed_.push_back(std::move(transposed));
+    arcs_[static_cast<size_t>(edge.from)].push_back({edge.to, transposed_.back().data()});
+    arcs_[static_cast<size_t>(edge.to)].push_back({edge.from, edge.cost.data()});
+  }
+  if (!problem.limited()) return;
+  int end = 0;
+  const auto each = [&](auto&& visit) {
+    for (size_t i = 0; i < problem.nodes.size(); ++i) {
+      for (const Problem::Claim& claim : problem.nodes[i].claims) {
+        for (const Problem::Interval& live : claim.live) {
+          if (live.first <= live.last) visit(i, claim, live);
+        }
+      }
+    }
+  };
+  each([&](size_t, const Problem::Claim&, const Problem::Interval& live) {
+    end = std::max(end, live.last + 1);
+  });
+  std::vector<char> starts(static_cast<size_t>(end), 0), ends(static_cast<size_t>(end), 0);
+  each([&](size_t, const Problem::Claim&, const Problem::Interval& live) {
+    starts[static_cast<size_t>(live.first)] = 1;
+    ends[static_cast<size_t>(live.last)] = 1;
+  });
+  std::vector<int> kept_before(static_cast<size_t>(end) + 1, 0);
+  bool started = false;
+  for (int t = 0; t < end; ++t) {
+    started = started || starts[static_cast<size_t>(t)] != 0;
+    if (started && ends[static_cast<size_t>(t)] != 0) {
+      ++times_;
+      started = false;
+    }
+    kept_before[static_cast<size_t>(t) + 1] = times_;
+  }
+  each([&](size_t i, const Problem::Claim& claim, const Problem::Interval& live) {
+    const int first = kept_before[static_cast<size_t>(live.first)];
+    const int last = kept_before[static_cast<size_t>(live.last) + 1];
+    if (first < last) ranges_[i].push_back({first, last, claim.bytes.data()});
+  });
+}
+
+std::vector<int64_t> FlatProblem::usage(const Solution& solution) const {
+  std::vector<int64_t> use(static_cast<size_t>(times_) + 1, 0);
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    for (const Range& range : ranges_[i]) {
+      const int64_t bytes = range.bytes[solution[i]];
+      use[static_cast<size_t>(range.first)] += bytes;
+      use[static_cast<size_t>(range.end)] -= bytes;
+    }
+  }
+  for (size_t t = 1; t < use.size(); ++t) use[t] += use[t - 1];
+  use.pop_back();
+  return use;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,241 @@
+// Solving with few of the times at which memory is limited, and adding those that are violated.
+#include "planner/solver/limited_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/solver/highs_mip.h"
+#include "planner/solver/narrowing.h"
+#include "planner/solver/solver.h"
+#include "planner/solver/work.h"
+
+namespace shardrun {
+namespace {
+
+/// Strategies of a node that the solvers are given at most, where message passing alone does not
+/// find a solution that is good enough.
+constexpr size_t kMostForSolver = 64;
+/// Where no memory is limited that close costs hundredths of a second: what the bound leaves is
+/// small enough to be eliminated.
+constexpr double kFreeGap = 1e-5;
+constexpr int kMostRounds = 24;                           // of adding times
+constexpr double kPolishShare = 0.1, kRescueShare = 0.3;  // of the seconds, for the solvers
+constexpr double kMostPlainPairs = 5e6;
+constexpr size_t kSegments = 48;  // of time; each adds its worst time
+
+/// Of each node's kept strategies those with the least slack, the best solution's among them;
+/// where memory is scarce, a third are those with the smallest results. `all`: is that all of
+/// them?
+Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bool scarce,
+                    bool& all) {
+  Kept out;
+  for (size_t i = 0; i < narrowed.kept.size(); ++i) {
+    const std::vector<int>& kept = narrowed.kept[i];
+    if (kept.size() <= kMostForSolver) {
+      out.push_back(kept);
+      continue;
+    }
+    all = false;
+    std::set<int> chosen;
+    for (const auto& solution : {narrowed.best, narrowed.smallest}) {
+      if (solution) chosen.insert((*solution)[i]);
+    }
+    std::vector<size_t> order(kept.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto take = [&](size_t most, const auto& key) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return key(a) < key(b); });
+      for (size_t k : order) {
+        if (chosen.size() < most) chosen.insert(kept[k]);
+      }
+    };
+    take(scarce ? kMostForSolver * 2 / 3 : kMostForSolver,
+         [&](size_t k) { return narrowed.slack[i][k]; });
+    take(kMostForSolver, [&](size_t k) {
+      int64_t bytes = 0;
+      for (const Problem::Claim& claim : problem.nodes[i].claims)
+        bytes += claim.bytes[static_cast<size_t>(kept[k])];
+      return bytes;
+    });
+    out.emplace_back(chosen.begin(), chosen.end());
+  }
+  return out;
+}
+
+std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
+  Solution out;
+  for (size_t i = 0; i < solution.size(); ++i) {
+    const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), solution[i]);
+    if (found == kept[i].end() || *found != solution[i]) return std::nullopt;
+    out.push_back(static_cast<int>(found - kept[i].begin()));
+  }
+  return out;
+}
+
+LimitedResult result_of(const Narrowed& narrowed) {
+  return {narrowed.best, narrowed.smallest, narrowed.cost, narrowed.lower_bound, "bound"};
+}
+
+}  // namespace
+
+double LimitedSearch::gap_at(int64_t limit) const {
+  return limit > 0 ? options_.gap : std::min(options_.gap, kFreeGap);
+}
+
+LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit,
+                                   double seconds) const {
+  double pairs = 0;
+  for (const FactoredProblem::Edge& edge : problem.edges)
+    pairs += static_cast<double>(edge.row.size()) * static_cast<double>(edge.column.size());
+  SR_REQUIRE(pairs <= kMostPlainPairs, invalid_input, "planner 'plain-ilp': the program has ",
+             pairs, " variables, ", kMostPlainPairs,
+             " are the most that HiGHS is given; take --planner ilp or a mesh of fewer axes");
+  Problem whole = dense(problem);
+  if (limit > 0) whole.memory_limit = limit;
+  SolveOptions options;
+  options.seed = options_.seed;
+  options.gap = options_.gap;
+  const MipResult mip = solve_mip(whole, nullptr, Deadline(seconds), options);
+  LimitedResult out;
+  out.solution = mip.solution;
+  if (mip.solution) out.cost = raw_cost(problem, *mip.solution);
+  out.lower_bound = std::min(mip.bound, out.cost);
+  out.solver = "mip";
+  return out;
+}
+
+LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t limit,
+                                      const Narrowed& narrowed, double seconds) const {
+  const bool beam = options_.method == LimitedOptions::Method::beam;
+  LimitedResult out = result_of(narrowed);
+  const double gap = gap_at(limit);
+  if (!beam && narrowed.gap() <= gap) return out;
+  bool all = true;
+  const Kept kept = most_promising(problem, narrowed, limit > 0, all);
+  Problem left = dense(restricted(problem, kept));
+  if (limit > 0) left.memory_limit = limit;
+  SolveOptions options;
+  options.seconds = beam            ? seconds
+                    : narrowed.best ? kPolishShare * seconds
+                                    : kRescueShare * seconds;
+  options.clock = Deadline::Clock::work;
+  options.seed = options_.seed;
+  options.gap = gap;
+  options.steps = kStepsToGain;
+  const std::optional<Solution> known =
+      narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
+  if (known) options.start = &*known;
+  const SolveResult result = beam ? solve_beam(left, options) : solve_ilp(left, options);
+  out.solver = result.solver;
+  if (result.solution && (result.cost < out.cost || beam)) {
+    out.solution = expanded(*result.solution, kept);
+    out.cost = result.cost;
+  }
+  if (result.tightest) out.smallest = expanded(*result.tightest, kept);
+  // What was removed cannot be in anything that is cheaper than what was known then.
+  if (all && !beam)
+    out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed.cost));
+  out.lower_bound = std::min(out.lower_bound, out.cost);
+  return out;
+}
+
+/// The problem with one time per row. What the room of a row lacks of the largest one's is claimed
+/// by a node of one choice, the last.
+FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& room, int64_t& limit) const {
+  FactoredProblem out = problem_;
+  for (FactoredProblem::Node& node : out.nodes) {
+    for (Problem::Claim& claim : node.claims) {
+      for (Problem::Interval& live : claim.live) {
+        const auto first = std::lower_bound(rows_.begin(), rows_.end(), live.first);
+        const auto end = std::upper_bound(rows_.begin(), rows_.end(), live.last);
+        live = {static_cast<int>(first - rows_.begin()), static_cast<int>(end - rows_.begin()) - 1};
+      }
+      std::erase_if(claim.live,
+                    [](const Problem::Interval& live) { return live.first > live.last; });
+    }
+    std::erase_if(node.claims, [](const Problem::Claim& claim) { return claim.live.empty(); });
+  }
+  limit = 0;
+  if (rows_.empty()) return out;
+  for (int t : rows_) limit = std::max(limit, room[static_cast<size_t>(t)]);
+  limit = std::max<int64_t>(limit, 1);
+  FactoredProblem::Node beside{"what the arena holds beside", {0.0}, {}, 0};
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const int64_t bytes = limit - room[static_cast<size_t>(rows_[r])];
+    const int row = static_cast<int>(r);
+    if (bytes > 0) beside.claims.push_back({{bytes}, {{row, row}}});
+  }
+  out.nodes.push_back(std::move(beside));
+  return out;
+}
+
+/// The worst time of each segment in which the solution does not fit. False if there is none.
+bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& solution) {
+  const std::vector<int64_t> use = bytes_over_time(problem_, solution);
+  const size_t times = std::min(use.size(), room.size());
+  std::set<int> rows(rows_.begin(), rows_.end());
+  const size_t before = rows.size();
+  for (size_t s = 0; s < kSegments; ++s) {
+    int64_t most = 0;
+    int worst = -1;
+    for (size_t t = times * s / kSegments; t < times * (s + 1) / kSegments; ++t) {
+      if (use[t] - room[t] <= most) continue;
+      most = use[t] - room[t];
+      worst = static_cast<int>(t);
+    }
+    if (worst >= 0) rows.insert(worst);
+  }
+  rows_.assign(rows.begin(), rows.end());
+  return rows.size() > before;
+}
+
+LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solution* start,
+                                 double seconds) {
+  const bool plainly = options_.method == LimitedOptions::Method::plain;
+  const Deadline end(seconds, plainly ? Deadline::Clock::wall : Deadline::Clock::work);
+  double lower_bound = -kInfeasible;
+  LimitedResult found;
+  FactoredProblem now;  // with the times that are known
+  int64_t limit = 0;
+  std::optional<Narrowed> narrowed;
+  bool fresh = true, polish = room.empty() || plainly;  // when the times are found
+  for (int round = 0; round < kMostRounds; ++round) {
+    if (fresh) {
+      now = room.empty() || rows_.empty() ? problem_ : at_rows(room, limit);
+      Solution known;
+      if (start != nullptr) {
+        known = *start;
+        known.resize(now.nodes.size(), 0);
+      }
+      const Solution* from = start != nullptr ? &known : nullptr;
+      if (!plainly) narrowed = narrow(now, {gap_at(limit), seconds, limit, from});
+    }
+    found = plainly     ? plain(now, limit, end.left())
+            : !narrowed ? LimitedResult()
+            : polish    ? polished(now, limit, *narrowed, seconds)
+                        : result_of(*narrowed);
+    for (auto* solution : {&found.solution, &found.smallest}) {
+      if (*solution) (*solution)->resize(problem_.nodes.size());
+    }
+    lower_bound = std::max(lower_bound, found.lower_bound);
+    const std::optional<Solution>& seen = found.solution ? found.solution : found.smallest;
+    if (end.passed() || !seen) break;
+    fresh = !room.empty() && add_rows(room, *seen);
+    if (fresh) continue;
+    const bool good = found.solution && found.cost - lower_bound <= options_.gap * found.cost;
+    if (polish || (good && options_.method != LimitedOptions::Method::beam)) break;
+    polish = true;
+  }
+  // The last solution may be one that time left no more rounds for.
+  if (!room.empty() && found.solution && add_rows(room, *found.solution)) {
+    found.smallest = std::exchange(found.solution, std::nullopt);
+    found.cost = kInfeasible;
+  }
+  found.lower_bound = std::min(lower_bound, found.cost);
+  return found;
+}
+
+}  // namespace shardrun

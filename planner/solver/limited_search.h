@@ -1,0 +1,64 @@
+// LimitedSearch: the cheapest choices whose claims fit into the room that there is at each time.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/solver/factored_problem.h"
+#include "planner/solver/narrowing.h"
+
+namespace shardrun {
+
+struct LimitedOptions {
+  enum class Method {
+    narrowing,  // message passing, then the solvers on what is left
+    beam,       // the beam instead of the solvers
+    plain,      // the whole integer program to HiGHS, nothing removed: to compare with
+  };
+  double gap = 1e-3;  // relative: a solution this close to the bound is good enough
+  Method method = Method::narrowing;
+  uint64_t seed = 0;
+};
+
+struct LimitedResult {
+  std::optional<Solution> solution;  // fits; nullopt: none was found
+  std::optional<Solution> smallest;  // that was seen, where memory is limited
+  double cost = kInfeasible, lower_bound = -kInfeasible;
+  std::string solver;  // which part finished
+};
+
+/// Looks at memory only at the times that turn out to matter. Of the thousands of nodes of a
+/// training step few are a peak of some plan; so it solves without the others, looks where the
+/// solution does not fit, and solves again with those times too. Dropping times relaxes the
+/// problem, so bounds hold in between.
+///
+/// Each solution: message passing over all strategies (planner/solver/narrowing.h); where the gap that it
+/// leaves is too large, the solvers get the strategies with the least slack. The bound holds for
+/// all strategies.
+class LimitedSearch {
+ public:
+  /// `problem` must outlive this.
+  LimitedSearch(const FactoredProblem& problem, const LimitedOptions& options)
+      : problem_(problem), options_(options) {}
+
+  /// `room`: bytes that claims may hold, per time; empty: not limited. `start`: a known solution,
+  /// or null. `seconds`: of work (planner/solver/work.h), of the wall's clock for `plain`. Times found by
+  /// earlier calls are kept. Where none was found, `smallest` is the one whose fullest time is
+  /// least.
+  LimitedResult run(const std::vector<int64_t>& room, const Solution* start, double seconds);
+
+ private:
+  LimitedResult plain(const FactoredProblem& problem, int64_t limit, double seconds) const;
+  FactoredProblem at_rows(const std::vector<int64_t>& room, int64_t& limit) const;
+  bool add_rows(const std::vector<int64_t>& room, const Solution& solution);
+  LimitedResult polished(const FactoredProblem& problem, int64_t limit, const Narrowed& narrowed,
+                         double seconds) const;
+  double gap_at(int64_t limit) const;
+
+  const FactoredProblem& problem_;
+  LimitedOptions options_;
+  std::vector<int> rows_;  // times, ascending
+};
+
+}  // namespace shardrun

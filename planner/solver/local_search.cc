@@ -1,0 +1,356 @@
+// Coordinate descent, repair of memory, and optimal moves of whole trees.
+#include "planner/solver/local_search.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "planner/solver/work.h"
+
+namespace shardrun {
+namespace {
+
+/// Fisher-Yates with plain modulo: the same order with every standard library.
+void shuffle(std::vector<int>& order, std::mt19937_64& random) {
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+}
+
+}  // namespace
+
+MemoryUse::MemoryUse(const Problem& problem)
+    : problem_(problem),
+      limited_(problem.limited()),
+      limit_(problem.memory_limit),
+      counts_(problem.nodes.size()) {
+  if (!limited_) return;
+  int end = 0;
+  const auto each = [&](auto&& visit) {
+    for (size_t i = 0; i < problem.nodes.size(); ++i) {
+      for (size_t c = 0; c < problem.nodes[i].claims.size(); ++c) {
+        for (const Problem::Interval& live : problem.nodes[i].claims[c].live) {
+          if (live.first <= live.last) visit(i, c, live);
+        }
+      }
+    }
+  };
+  each([&](size_t, size_t, const Problem::Interval& live) { end = std::max(end, live.last + 1); });
+  std::vector<bool> starts(static_cast<size_t>(end), false), ends(static_cast<size_t>(end), false);
+  each([&](size_t, size_t, const Problem::Interval& live) {
+    starts[static_cast<size_t>(live.first)] = true;
+    ends[static_cast<size_t>(live.last)] = true;
+  });
+  std::vector<int> kept;
+  bool started = false;
+  for (int t = 0; t < end; ++t) {
+    started = started || starts[static_cast<size_t>(t)];
+    if (started && ends[static_cast<size_t>(t)]) {
+      kept.push_back(t);
+      started = false;
+    }
+  }
+  for (size_t i = 0; i < problem.nodes.size(); ++i)
+    counts_[i].resize(problem.nodes[i].claims.size());
+  each([&](size_t i, size_t c, const Problem::Interval& live) {
+    std::vector<Count>& counts = counts_[i][c];
+    const auto first = std::lower_bound(kept.begin(), kept.end(), live.first);
+    const auto last = std::upper_bound(kept.begin(), kept.end(), live.last);
+    for (auto t = first; t != last; ++t) counts.push_back({static_cast<int>(t - kept.begin()), 1});
+  });
+  for (auto& node : counts_) {
+    for (std::vector<Count>& counts : node) {
+      std::map<int, int> merged;
+      for (const Count& c : counts) merged[c.time] += c.count;
+      counts.clear();
+      for (const auto& [time, count] : merged) counts.push_back({time, count});
+    }
+  }
+  use_.assign(kept.size(), 0);
+}
+
+void MemoryUse::apply(int node, int strategy, int sign, std::vector<int64_t>& use) const {
+  if (!limited_) return;
+  const std::vector<Problem::Claim>& claims = problem_.nodes[static_cast<size_t>(node)].claims;
+  const auto& counts = counts_[static_cast<size_t>(node)];
+  for (size_t c = 0; c < claims.size(); ++c) {
+    const int64_t bytes = sign * claims[c].bytes[static_cast<size_t>(strategy)];
+    if (bytes == 0) continue;
+    for (const Count& k : counts[c]) use[static_cast<size_t>(k.time)] += bytes * k.count;
+  }
+}
+
+void MemoryUse::reset(const Solution& solution) {
+  std::fill(use_.begin(), use_.end(), 0);
+  for (size_t i = 0; i < solution.size(); ++i) apply(static_cast<int>(i), solution[i], 1, use_);
+}
+
+bool MemoryUse::fits_after(int node, int from, int to) const {
+  if (!limited_) return true;
+  const std::vector<Problem::Claim>& claims = problem_.nodes[static_cast<size_t>(node)].claims;
+  bool grows = false;
+  for (const Problem::Claim& claim : claims) {
+    grows = grows || claim.bytes[static_cast<size_t>(to)] > claim.bytes[static_cast<size_t>(from)];
+  }
+  if (!grows) return true;
+  count_work(2 * static_cast<double>(use_.size()));
+  scratch_ = use_;
+  apply(node, from, -1, scratch_);
+  apply(node, to, 1, scratch_);
+  for (size_t t = 0; t < use_.size(); ++t) {
+    if (scratch_[t] > limit_ && scratch_[t] > use_[t]) return false;
+  }
+  return true;
+}
+
+double MemoryUse::overflow() const {
+  double sum = 0;
+  for (int64_t bytes : use_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit_));
+  return sum;
+}
+
+double MemoryUse::overflow_after(int node, int from, int to) const {
+  count_work(2 * static_cast<double>(use_.size()));
+  scratch_ = use_;
+  apply(node, from, -1, scratch_);
+  apply(node, to, 1, scratch_);
+  double sum = 0;
+  for (int64_t bytes : scratch_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit_));
+  return sum;
+}
+
+int64_t MemoryUse::peak() const {
+  return use_.empty() ? 0 : *std::max_element(use_.begin(), use_.end());
+}
+
+std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price) const {
+  const Problem::Node& n = problem_.nodes[static_cast<size_t>(node)];
+  std::vector<double> result(n.cost.size(), 0.0);
+  for (size_t c = 0; c < n.claims.size(); ++c) {
+    double weight = 0;
+    for (const Count& k : counts_[static_cast<size_t>(node)][c])
+      weight += price[static_cast<size_t>(k.time)] * k.count;
+    if (weight == 0) continue;
+    for (size_t a = 0; a < result.size(); ++a)
+      result[a] += weight * static_cast<double>(n.claims[c].bytes[a]);
+  }
+  return result;
+}
+
+LocalSearch::LocalSearch(const Problem& problem)
+    : problem_(problem), flat_(problem), memory_(problem) {}
+
+void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
+  out = problem_.nodes[static_cast<size_t>(node)].cost;
+  count_work(static_cast<double>(out.size() * (flat_.arcs(node).size() + 2)));
+  for (const FlatProblem::Arc& n : flat_.arcs(node)) {
+    const double* row =
+        n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * out.size();
+    for (size_t a = 0; a < out.size(); ++a) out[a] += row[a];
+  }
+}
+
+void LocalSearch::note_peak(const Solution& solution) {
+  if (!memory_.limited() || memory_.peak() >= least_peak_ ||
+      raw_cost(problem_, solution) == kInfeasible)
+    return;
+  least_peak_ = memory_.peak();
+  tightest_ = solution;
+}
+
+/// Changes one node at a time, the cheapest per byte of overflow removed, until everything fits.
+bool LocalSearch::repair(Solution& solution) {
+  if (!memory_.limited()) return true;
+  std::vector<double> costs;
+  double overflow = memory_.overflow();
+  while (overflow > 0) {
+    note_peak(solution);
+    int best_node = -1, best_to = -1;
+    double best_rate = kInfeasible, best_overflow = overflow;
+    for (size_t i = 0; i < solution.size(); ++i) {
+      if (problem_.nodes[i].claims.empty()) continue;
+      if (late()) return false;
+      local_costs(static_cast<int>(i), solution, costs);
+      const double now = costs[static_cast<size_t>(solution[i])];
+      for (size_t a = 0; a < costs.size(); ++a) {
+        if (static_cast<int>(a) == solution[i] || costs[a] == kInfeasible) continue;
+        const double after =
+            memory_.overflow_after(static_cast<int>(i), solution[i], static_cast<int>(a));
+        if (after >= overflow) continue;
+        const double gain = now == kInfeasible ? -1.0 : costs[a] - now;
+        const double rate = gain <= 0 ? gain * (overflow - after) : gain / (overflow - after);
+        if (rate < best_rate) {
+          best_rate = rate;
+          best_node = static_cast<int>(i);
+          best_to = static_cast<int>(a);
+          best_overflow = after;
+        }
+      }
+    }
+    if (best_node < 0) return false;
+    memory_.change(best_node, solution[static_cast<size_t>(best_node)], best_to);
+    solution[static_cast<size_t>(best_node)] = best_to;
+    overflow = best_overflow;
+  }
+  note_peak(solution);
+  return true;
+}
+
+void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
+  std::vector<int> order(solution.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<double> costs;
+  for (int pass = 0; pass < 50; ++pass) {
+    shuffle(order, random);
+    bool changed = false;
+    for (int i : order) {
+      if (late()) return;
+      int& mine = solution[static_cast<size_t>(i)];
+      local_costs(i, solution, costs);
+      int best = mine;
+      for (size_t a = 0; a < costs.size(); ++a) {
+        if (costs[a] < costs[static_cast<size_t>(best)] - 1e-15 &&
+            memory_.fits_after(i, mine, static_cast<int>(a))) {
+          best = static_cast<int>(a);
+        }
+      }
+      if (best == mine) continue;
+      memory_.change(i, mine, best);
+      mine = best;
+      changed = true;
+    }
+    if (!changed) return;
+  }
+}
+
+void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
+                              const std::vector<double>* prices) const {
+  const size_t count = solution.size();
+  std::vector<int> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  shuffle(order, random);
+  std::vector<int> root(count, -1);  // union-find over forest members; -1: not a member
+  const auto find = [&](int i) {
+    while (root[static_cast<size_t>(i)] != i) i = root[static_cast<size_t>(i)];
+    return i;
+  };
+  for (int i : order) {
+    std::vector<int> trees;
+    bool cycle = false;
+    for (const FlatProblem::Arc& n : flat_.arcs(i)) {
+      if (root[static_cast<size_t>(n.other)] < 0) continue;
+      const int tree = find(n.other);
+      cycle = cycle || std::find(trees.begin(), trees.end(), tree) != trees.end();
+      trees.push_back(tree);
+    }
+    if (cycle) continue;
+    root[static_cast<size_t>(i)] = i;
+    for (int tree : trees) root[static_cast<size_t>(tree)] = i;
+  }
+
+  // Parents by search from the first member of each tree; then costs from the leaves up.
+  std::vector<const FlatProblem::Arc*> parent(count, nullptr);
+  std::vector<bool> seen(count, false);
+  std::vector<int> visit;
+  for (int start : order) {
+    if (root[static_cast<size_t>(start)] < 0 || seen[static_cast<size_t>(start)]) continue;
+    seen[static_cast<size_t>(start)] = true;
+    size_t next = visit.size();
+    visit.push_back(start);
+    for (; next < visit.size(); ++next) {
+      for (const FlatProblem::Arc& n : flat_.arcs(visit[next])) {
+        const size_t j = static_cast<size_t>(n.other);
+        if (root[j] < 0 || seen[j]) continue;
+        seen[j] = true;
+        for (const FlatProblem::Arc& back : flat_.arcs(n.other)) {
+          if (back.other == visit[next]) parent[j] = &back;
+        }
+        visit.push_back(n.other);
+      }
+    }
+  }
+  std::vector<std::vector<double>> costs(count);
+  std::vector<std::vector<int>> choice(count);  // per parent's strategy
+  for (int i : visit) {
+    std::vector<double>& cost = costs[static_cast<size_t>(i)];
+    cost = problem_.nodes[static_cast<size_t>(i)].cost;
+    if (prices != nullptr) {
+      const std::vector<double> priced = memory_.priced(i, *prices);
+      for (size_t a = 0; a < cost.size(); ++a) cost[a] += priced[a];
+    }
+    for (const FlatProblem::Arc& n : flat_.arcs(i)) {
+      if (root[static_cast<size_t>(n.other)] >= 0) continue;
+      const double* row =
+          n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * cost.size();
+      for (size_t a = 0; a < cost.size(); ++a) cost[a] += row[a];
+    }
+  }
+  for (size_t v = visit.size(); v-- > 0;) {
+    const size_t i = static_cast<size_t>(visit[v]);
+    if (parent[i] == nullptr) continue;
+    std::vector<double>& above = costs[static_cast<size_t>(parent[i]->other)];
+    const std::vector<double>& cost = costs[i];
+    choice[i].resize(above.size());
+    for (size_t b = 0; b < above.size(); ++b) {
+      const double* row = parent[i]->by_other + b * cost.size();
+      double best = kInfeasible;
+      int best_a = 0;
+      for (size_t a = 0; a < cost.size(); ++a) {
+        if (cost[a] + row[a] < best) {
+          best = cost[a] + row[a];
+          best_a = static_cast<int>(a);
+        }
+      }
+      above[b] += best;
+      choice[i][b] = best_a;
+    }
+  }
+  for (int v : visit) {
+    const size_t i = static_cast<size_t>(v);
+    if (parent[i] == nullptr) {
+      solution[i] =
+          static_cast<int>(std::min_element(costs[i].begin(), costs[i].end()) - costs[i].begin());
+    } else {
+      solution[i] = choice[i][static_cast<size_t>(solution[static_cast<size_t>(parent[i]->other)])];
+    }
+  }
+}
+
+std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions& options) {
+  std::mt19937_64 random(options.seed * 0x9E3779B97F4A7C15ull + 1);
+  out_of_time_ = options.out_of_time;
+  std::optional<Solution> best;
+  double best_cost = kInfeasible;
+  const auto consider = [&](Solution solution) {
+    memory_.reset(solution);
+    if (raw_cost(problem_, solution) == kInfeasible) descend(solution, random);
+    if (!repair(solution)) return false;
+    descend(solution, random);
+    note_peak(solution);
+    const double cost = raw_cost(problem_, solution);
+    if (cost >= best_cost || memory_.overflow() > 0) return false;
+    const bool gained = best_cost == kInfeasible || cost < best_cost - 1e-9 * std::abs(best_cost);
+    best_cost = cost;
+    best = std::move(solution);
+    return gained;
+  };
+  Solution current = start;
+  consider(start);
+  int idle = 0;
+  for (int round = 0;
+       round < options.rounds && idle < options.patience && best_cost > options.target; ++round) {
+    if (late()) break;
+    Solution next = best ? *best : current;
+    if (round % 4 == 3) {
+      // Kick: a few random choices, so that the forest around them is chosen anew.
+      for (int k = 0; k < 3; ++k) {
+        const size_t i = random() % next.size();
+        next[i] = static_cast<int>(random() % problem_.nodes[i].cost.size());
+      }
+    }
+    forest_move(next, random, options.prices);
+    if (!best) current = next;
+    idle = consider(std::move(next)) ? 0 : idle + 1;
+  }
+  return best;
+}
+
+}  // namespace shardrun

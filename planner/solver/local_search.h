@@ -1,0 +1,92 @@
+// Good solutions of a Problem quickly: coordinate descent and optimal moves of whole trees.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <random>
+
+#include "planner/solver/flat_problem.h"
+
+namespace shardrun {
+
+/// Bytes in use at the times that matter. A time is dropped if everything alive then is also alive
+/// at a kept one: with intervals [0,3] [1,1] [2,3] only 1 and 2 (or 3) are kept.
+class MemoryUse {
+ public:
+  explicit MemoryUse(const Problem& problem);
+
+  void reset(const Solution& solution);
+  void change(int node, int from, int to) { apply(node, from, -1, use_), apply(node, to, 1, use_); }
+  bool limited() const { return limited_; }
+  bool fits_after(int node, int from, int to) const;
+  /// Sum over the kept times of the bytes above the limit.
+  double overflow() const;
+  double overflow_after(int node, int from, int to) const;
+  int64_t peak() const;
+  const std::vector<int64_t>& use() const { return use_; }
+  size_t times() const { return use_.size(); }
+  int64_t limit() const { return limit_; }
+  /// How many bytes each kept time sees per byte of a node's claims: {claim: {time index, count}}.
+  struct Count {
+    int time = 0;
+    int count = 0;
+  };
+  const std::vector<std::vector<Count>>& counts(int node) const {
+    return counts_[static_cast<size_t>(node)];
+  }
+  /// Per strategy: sum over times of price x bytes.
+  std::vector<double> priced(int node, const std::vector<double>& price) const;
+
+ private:
+  void apply(int node, int strategy, int sign, std::vector<int64_t>& use) const;
+
+  const Problem& problem_;
+  bool limited_;
+  int64_t limit_;
+  std::vector<std::vector<std::vector<Count>>> counts_;  // node, claim
+  std::vector<int64_t> use_;
+  mutable std::vector<int64_t> scratch_;
+};
+
+struct SearchOptions {
+  uint64_t seed = 0;
+  int rounds = 100;                   // forest moves at most
+  int patience = 40;                  // give up after so many that gained nothing
+  double target = -kInfeasible;       // stop at this cost
+  std::function<bool()> out_of_time;  // asked often; may be null
+  /// Prices of memory per kept time, for the forest moves' inner problem.
+  const std::vector<double>* prices = nullptr;
+};
+
+class LocalSearch {
+ public:
+  explicit LocalSearch(const Problem& problem);
+
+  /// Best solution found from `start`, which may be infeasible: memory is repaired first. nullopt
+  /// if none that fits and is allowed was found. A move re-optimises exactly, by dynamic
+  /// programming, a random set of nodes that induces a forest, with the others fixed (Hamze and de
+  /// Freitas 2004, "From fields to trees"). Deterministic in its arguments.
+  std::optional<Solution> improve(Solution start, const SearchOptions& options);
+
+  /// The least peak over what was seen while repairing, and its solution (memory-limited problems).
+  int64_t least_peak() const { return least_peak_; }
+  const std::optional<Solution>& tightest() const { return tightest_; }
+
+ private:
+  void local_costs(int node, const Solution& solution, std::vector<double>& out) const;
+  bool late() const { return out_of_time_ && out_of_time_(); }
+  bool repair(Solution& solution);
+  void descend(Solution& solution, std::mt19937_64& random);
+  void forest_move(Solution& solution, std::mt19937_64& random,
+                   const std::vector<double>* prices) const;
+  void note_peak(const Solution& solution);
+
+  const Problem& problem_;
+  FlatProblem flat_;
+  MemoryUse memory_;
+  std::function<bool()> out_of_time_;
+  int64_t least_peak_ = std::numeric_limits<int64_t>::max();
+  std::optional<Solution> tightest_;
+};
+
+}  // namespace shardrun

@@ -1,0 +1,202 @@
+// Bounds, solutions and removals in turns.
+#include "planner/solver/narrowing.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/solver/deadline.h"
+#include "planner/solver/factored_bound.h"
+#include "planner/solver/local_search.h"
+#include "planner/solver/work.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int kMostSweeps = 120, kMostLimitedSweeps = 240;
+constexpr int kSweepsPerRound = 8;    // then strategies are removed
+constexpr int kPatience = 10;         // sweeps that gain nothing
+constexpr double kWorthwhile = 1e-5;  // relative gain of a sweep
+constexpr double kRounding = 1e-6;    // matrices are in single precision
+
+size_t at(int i) { return static_cast<size_t>(i); }
+
+class Narrower {
+ public:
+  Narrower(const FactoredProblem& problem, const NarrowOptions& options)
+      : problem_(problem), options_(options), end_(options.seconds, Deadline::Clock::work) {
+    if (options.memory_limit <= 0) return;
+    claims_.memory_limit = options.memory_limit;
+    for (const FactoredProblem::Node& node : problem.nodes)
+      claims_.nodes.push_back({node.name, node.cost, node.claims});
+    memory_.emplace(claims_);
+    price_.assign(memory_->times(), 0.0);
+  }
+
+  std::optional<Narrowed> run() {
+    out_.kept = all_kept(problem_);
+    if (!prune_impossible(problem_, out_.kept)) return std::nullopt;
+    now_ = restricted(problem_, out_.kept);
+    bound_.emplace(now_);
+    if (options_.start != nullptr) offer(*options_.start);
+    const int most = memory_ ? kMostLimitedSweeps : kMostSweeps;
+    for (int sweep = 1; sweep <= most && !done(); ++sweep) {
+      const double value = bound_->sweep() - priced_limit_;
+      const bool gained = value > out_.lower_bound + kWorthwhile * std::abs(out_.lower_bound);
+      stalled_ = gained ? 0 : stalled_ + 1;
+      out_.lower_bound = std::max(out_.lower_bound, value - kRounding * std::abs(value));
+      if (sweep % 2 == 0) try_decoded();
+      if (sweep % kSweepsPerRound == 0) remove();
+      if (memory_ && sweep % 2 == 0) move_prices(value);
+    }
+    finish_slack();
+    out_.lower_bound = std::min(out_.lower_bound, out_.cost);
+    return std::move(out_);
+  }
+
+ private:
+  bool good() const {
+    if (!out_.best) return false;
+    const double left = out_.cost - out_.lower_bound;
+    return left <= options_.gap * out_.cost || left * kStepsToGain <= end_.elapsed();
+  }
+  bool done() const {
+    if (end_.passed()) return true;
+    if (memory_) return good() || step_ < 1e-3;
+    // The gap alone is no reason to end while solutions still get better.
+    return (good() && since_better_ >= 2) || stalled_ >= kPatience;
+  }
+
+  /// Judges a solution of the whole problem.
+  void offer(const Solution& solution) {
+    const double cost = raw_cost(problem_, solution);
+    if (memory_) {
+      memory_->reset(solution);
+      const int64_t peak = memory_->peak();
+      if (cost < kInfeasible && peak < least_peak_) {
+        least_peak_ = peak;
+        out_.smallest = solution;
+      }
+      if (peak > options_.memory_limit) return;
+    }
+    if (!(cost < out_.cost)) return;
+    out_.cost = cost;
+    out_.best = solution;
+    since_better_ = 0;
+  }
+
+  void try_decoded() {
+    ++since_better_;
+    Solution solution = bound_->decoded();
+    std::vector<std::vector<double>> prices;
+    if (memory_) prices = priced(price_);
+    descend(now_, solution, memory_ ? &prices : nullptr);
+    last_ = expanded(solution, out_.kept);
+    offer(last_);
+  }
+
+  /// Per node and kept strategy, what its memory costs.
+  std::vector<std::vector<double>> priced(const std::vector<double>& price) const {
+    std::vector<std::vector<double>> out;
+    for (size_t i = 0; i < problem_.nodes.size(); ++i) {
+      const double claims = static_cast<double>(problem_.nodes[i].claims.size());
+      count_work(static_cast<double>(problem_.nodes[i].cost.size()) * (claims + 2));
+      std::vector<double> all = problem_.nodes[i].claims.empty()
+                                    ? std::vector<double>(problem_.nodes[i].cost.size(), 0.0)
+                                    : memory_->priced(static_cast<int>(i), price);
+      std::vector<double> kept;
+      for (int a : out_.kept[i]) kept.push_back(all[at(a)]);
+      out.push_back(std::move(kept));
+    }
+    return out;
+  }
+
+  /// A subgradient step of Polyak's length.
+  void move_prices(double value) {
+    if (last_.empty()) return;
+    memory_->reset(last_);
+    const auto excess = [&](size_t t) {
+      return static_cast<double>(memory_->use()[t]) - static_cast<double>(memory_->limit());
+    };
+    double norm = 0;
+    for (size_t t = 0; t < price_.size(); ++t) {
+      if (excess(t) > 0 || price_[t] > 0) norm += excess(t) * excess(t);
+    }
+    if (stalled_ >= 8) {
+      step_ /= 2;
+      stalled_ = 0;
+    }
+    if (norm == 0) return;
+    const double goal = out_.best ? out_.cost : value + 0.05 * std::abs(value);
+    const double length = step_ * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
+    std::vector<double> change(price_.size(), 0.0);
+    for (size_t t = 0; t < price_.size(); ++t) {
+      const double next = std::max(0.0, price_[t] + length * excess(t));
+      change[t] = next - price_[t];
+      price_[t] = next;
+    }
+    const std::vector<std::vector<double>> costs = priced(change);
+    for (size_t i = 0; i < costs.size(); ++i) {
+      if (!problem_.nodes[i].claims.empty()) bound_->add_cost(static_cast<int>(i), costs[i]);
+    }
+    priced_limit_ = 0;
+    for (double p : price_) priced_limit_ += p * static_cast<double>(memory_->limit());
+  }
+
+  /// Strategies that no better solution uses go.
+  void remove() {
+    if (!out_.best) return;
+    const double room =
+        out_.cost * (1 + kRounding) - (bound_->bound_before_sweep() - priced_limit_);
+    Kept less;
+    size_t gone = 0, total = 0;
+    for (size_t i = 0; i < out_.kept.size(); ++i) {
+      less.emplace_back();
+      const std::vector<double>& slack = bound_->slack(static_cast<int>(i));
+      for (size_t a = 0; a < slack.size(); ++a) {
+        if (slack[a] <= room) less.back().push_back(static_cast<int>(a));
+      }
+      gone += slack.size() - less.back().size();
+      total += slack.size();
+      if (less.back().empty()) return;  // the best solution is optimal to rounding
+    }
+    if (gone * 10 < total || !prune_impossible(now_, less)) return;
+    now_ = restricted(now_, less);
+    bound_->restrict(now_, less);
+    for (size_t i = 0; i < less.size(); ++i) {
+      for (int& a : less[i]) a = out_.kept[i][at(a)];
+    }
+    out_.kept = std::move(less);
+  }
+
+  /// Slacks of the strategies that are left, as the bound stands.
+  void finish_slack() {
+    bound_->sweep();
+    remove();
+    if (bound_->slack(0).size() != out_.kept[0].size()) bound_->sweep();
+    for (size_t i = 0; i < out_.kept.size(); ++i)
+      out_.slack.push_back(bound_->slack(static_cast<int>(i)));
+  }
+
+  const FactoredProblem& problem_;
+  const NarrowOptions& options_;
+  Deadline end_;
+  FactoredProblem now_;  // of the kept strategies
+  std::optional<FactoredBound> bound_;
+  Narrowed out_;
+  int stalled_ = 0, since_better_ = 0;
+  // Memory.
+  Problem claims_;
+  mutable std::optional<MemoryUse> memory_;
+  std::vector<double> price_;  // seconds a byte, per time
+  double priced_limit_ = 0, step_ = 1;
+  Solution last_;
+  int64_t least_peak_ = std::numeric_limits<int64_t>::max();
+};
+
+}  // namespace
+
+std::optional<Narrowed> narrow(const FactoredProblem& problem, const NarrowOptions& options) {
+  return Narrower(problem, options).run();
+}
+
+}  // namespace shardrun

@@ -1,0 +1,40 @@
+// Narrowing: from all strategies of a search space to the few that a best plan can use.
+#pragma once
+
+#include <optional>
+
+#include "planner/solver/factored_problem.h"
+
+namespace shardrun {
+
+/// A search goes on for no longer than a better plan could save in so many steps of training; costs
+/// are seconds a step.
+inline constexpr double kStepsToGain = 1e4;
+
+struct NarrowOptions {
+  double gap = 5e-3;                // relative: a solution this close to the bound is good enough
+  double seconds = 10;              // of work (planner/solver/work.h)
+  int64_t memory_limit = 0;         // of the claims; 0: none
+  const Solution* start = nullptr;  // a known solution
+};
+
+struct Narrowed {
+  /// Strategies that can be in a solution better than the best one known.
+  Kept kept;
+  /// Per node and kept strategy: how much more than the bound a solution with it costs at least.
+  std::vector<std::vector<double>> slack;
+  double lower_bound = -kInfeasible;  // of all solutions (that fit), not of the kept ones alone
+  std::optional<Solution> best;       // in the problem's own choices; fits
+  double cost = kInfeasible;
+  std::optional<Solution> smallest;  // that was seen, whether it fits or not
+  bool closed() const { return best.has_value() && cost <= lower_bound; }
+  double gap() const { return best ? (cost - lower_bound) / cost : kInfeasible; }
+};
+
+/// Message passing over all strategies (planner/solver/factored_bound.h) and descents from what it
+/// decodes, in turns with the removal of every strategy whose slack exceeds what there is between
+/// the bound and the best solution. Memory is priced at each time that matters, prices moved by
+/// subgradient steps. nullopt if some node has no strategy that its neighbours allow.
+std::optional<Narrowed> narrow(const FactoredProblem& problem, const NarrowOptions& options);
+
+}  // namespace shardrun

@@ -1,0 +1,79 @@
+// Constraints: what a planner's name and the caller's requests demand of the search.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/sharding.h"
+#include "planner/space/baselines.h"
+#include "planner/space/folding.h"
+#include "planner/space/search_space.h"
+
+namespace shardrun {
+
+class Constraints {
+ public:
+  /// `requests`: "REGEX=SHARDING", as --shard takes them: every value whose whole name matches,
+  /// with or without the % of computed ones, lies so. `pinned`: the same by name; names that the
+  /// graph has not are ignored. Throws invalid_input, naming the request: no regular expression, no
+  /// such axis, no value matches (with names that are near), another number of dims; naming both,
+  /// two requests that ask different things of one value.
+  Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
+              const std::vector<std::string>& requests,
+              const std::map<std::string, Sharding>& pinned);
+
+  /// Values whose whole Sharding is fixed.
+  const std::map<std::string, Sharding>& pinned() const { return pinned_; }
+  /// May a strategy leave a rank without a share of a dim? Where a request or the batch needs it.
+  bool leaves_empty() const { return leaves_empty_; }
+  /// May an update be made in another Sharding than its parameter is held in?
+  bool reshards_updates() const;
+  /// May a value be handed to several readers in that Sharding?
+  bool may_hand(ValueId id, const Sharding& sharding) const;
+  /// Are gathered weights dropped after each use, as fsdp does?
+  bool regathers_weights() const;
+
+  /// Removes the strategies of nodes that are not allowed. Classes whose members must do different
+  /// things are split: the new ones come last, with a copy of `rules`. What a baseline asks of a
+  /// node that no strategy can do (a dim that the mesh does not divide) is relaxed for that node,
+  /// to whole operands and results; what a request asks is not: throws invalid_input naming the
+  /// request, what stands against it (the planner, another request or the node itself), the node
+  /// and the Shardings that it could have.
+  void apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space);
+  /// Removes the strategies of held values (add_value_strategies made them) that are not allowed.
+  void restrict_held(SearchSpace& space, const Folding& folding) const;
+
+ private:
+  struct Pin {
+    Sharding sharding;
+    std::string by;          // "--shard 'w=[data,-]'"
+    bool requested = false;  // by the caller, so that a planner that does otherwise contradicts it
+  };
+  void request(const std::string& text);
+  void pin(ValueId value, const Pin& pin);
+  void pin_updates();
+  std::vector<const Pin*> pins_of(const Node& node) const;  // per result; null: free
+  void relax(const std::vector<Strategy>& strategies, NodeDemand& demand) const;
+  void check_pins(const Node& node, const NodeDemand& demand,
+                  const std::vector<Strategy>& strategies) const;
+  void split_classes(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space);
+  void check_held(ValueId id, const NodeDemand& demand) const;
+  void restrict_node(const Node& node, std::vector<Strategy>& strategies, NodeDemand& demand) const;
+  Sharding cut_as(ValueId id, const std::vector<Placements>& masks) const;
+  [[noreturn]] void contradict_planner(const Value& value, const Pin& pin,
+                                       const std::string& where) const;
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  std::string planner_;
+  std::optional<std::vector<Baseline>> kinds_;
+  std::optional<BaselineDemands> demands_;
+  std::map<std::string, Sharding> pinned_;
+  std::map<ValueId, Pin> pins_;
+  bool leaves_empty_ = false;
+  std::vector<NodeDemand> class_demand_;  // after apply(); empty where nothing is demanded
+};
+
+}  // namespace shardrun

@@ -1,0 +1,201 @@
+// What an export does not tell, but shows signs of: each kind is one note, with the way out.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "graph/onnx/exporter/export_doubts.h"
+#include "tests/graph/onnx/import_test.h"
+
+namespace shardrun {
+namespace {
+
+using testing::ModelBuilder;
+
+class OnnxDoubts : public testing::ImportTest {
+ protected:
+  int notes(const std::string& text) const {
+    return static_cast<int>(std::count_if(
+        report.notes.begin(), report.notes.end(),
+        [&](const std::string& note) { return note.find(text) != std::string::npos; }));
+  }
+  bool trains(const std::string& name) const {
+    return std::any_of(report.parameters.begin(), report.parameters.end(),
+                       [&](const auto& p) { return p.name == name && p.trainable; });
+  }
+};
+
+ModelBuilder pytorch() {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {3, 2});
+  return b;
+}
+
+std::vector<float> numbers(size_t count, float first = 1) {
+  std::vector<float> out;
+  for (size_t i = 0; i < count; ++i) out.push_back(first + static_cast<float>(i));
+  return out;
+}
+
+TEST(CustomFunctions, AreThoseThatAStackTraceAppliesAndThenIsInForward) {
+  auto functions = [](const std::string& trace) {
+    ::onnx::NodeProto node;
+    testing::add_metadata(&node, "pkg.torch.onnx.stack_trace", trace);
+    return importer::custom_functions(node);
+  };
+  const std::string frame = "  File \"model.py\", line 7, in ";
+  EXPECT_EQ(functions(frame + "forward\n    h = quant.Round.apply(h)\n" + frame +
+                      "forward\n    return x.round()"),
+            std::set<std::string>{"quant.Round.apply"});
+  EXPECT_EQ(functions(frame + "forward\n    h = A.apply(B.apply(h))\n" + frame +
+                      "forward\n    return x.round()"),
+            (std::set<std::string>{"A.apply", "B.apply"}));
+  EXPECT_TRUE(functions(frame + "forward\n    h = self.layer(h)\n" + frame +
+                        "forward\n    return F.linear(x, self.weight)")
+                  .empty());
+  EXPECT_TRUE(
+      functions(frame + "forward\n    self.apply(init)\n" + frame + "init\n    m.zero_()").empty());
+  for (const char* text : {"", "\n\n", ".apply(", "  File \"", ".apply(\nFile \""})
+    EXPECT_TRUE(functions(text).empty()) << text;
+}
+
+TEST_F(OnnxDoubts, CustomFunctionsAreNoted) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.node("MatMul", {"x", "a.weight"}, {"h"});
+  testing::add_metadata(&b.node("Neg", {"h"}, {"y"}), "pkg.torch.onnx.stack_trace",
+                        "File \"m.py\", line 1, in forward\n    Scale.apply(h)\n  File \"m.py\", "
+                        "line 5, in forward\n    return -x");
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("the forward() of the custom functions 'Scale.apply', not their backward()"), 1);
+}
+
+/// Two towers: what the second is called, and whether it began as the first.
+ModelBuilder towers(const std::string& second, float first_number, size_t count = 4) {
+  ModelBuilder b = pytorch();
+  b.floats("online.layer.weight", {2, 2}, numbers(count));
+  b.floats(second + ".layer.weight", {2, 2}, numbers(count, first_number));
+  b.node("MatMul", {"x", "online.layer.weight"}, {"a"});
+  b.node("MatMul", {"x", second + ".layer.weight"}, {"b"});
+  b.node("Mul", {"a", "b"}, {"y"});
+  b.output("y");
+  return b;
+}
+
+TEST_F(OnnxDoubts, TowersThatMayStandStill) {
+  import(towers("twin", 1));
+  EXPECT_EQ(notes("'twin' (a copy of 'online') trains"), 1);
+  EXPECT_EQ(notes("--freeze '^twin\\.'"), 1);
+  import(towers("twin", 2));
+  EXPECT_EQ(notes("no export keeps"), 0);
+  import(towers("target_encoder", 2));
+  EXPECT_EQ(notes("'target_encoder' trains"), 1);
+  options.freeze = {"^target_encoder\\."};
+  import(towers("target_encoder", 2));
+  EXPECT_EQ(notes("no export keeps"), 0);
+  options.freeze.clear();
+  import(towers("retargeted", 2));
+  EXPECT_EQ(notes("no export keeps"), 0);
+}
+
+/// Layers of a list often begin as copies of one (nn.TransformerEncoder).
+TEST_F(OnnxDoubts, LayersOfAListAreNoCopies) {
+  ModelBuilder b = pytorch();
+  for (const char* name : {"layers.0.weight", "layers.1.weight"})
+    b.floats(name, {2, 2}, numbers(4));
+  b.node("MatMul", {"x", "layers.0.weight"}, {"a"});
+  b.node("MatMul", {"a", "layers.1.weight"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("no export keeps"), 0);
+}
+
+TEST_F(OnnxDoubts, OlderExportsBuffersAndLostDetachesAreOneNote) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.floats("final_logits_bias", {1, 2}, {0.5F, 0.25F});
+  b.node("MatMul", {"x", "a.weight"}, {"z"});
+  b.node("Tanh", {"z"}, {"q"});
+  b.node("Sub", {"q", "z"}, {"gap"});
+  b.node("Add", {"z", "gap"}, {"through"});
+  b.node("Add", {"through", "final_logits_bias"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("this exporter tells neither parameters from buffers nor where detach() was: all "
+                  "that the loss depends on trains; 'final_logits_bias' trains; name what is a "
+                  "buffer with --freeze; a gradient flows through 'Add_3', a + (b - a)"),
+            1);
+  EXPECT_EQ(report.notes.size(), 1u);
+  EXPECT_EQ(notes("optimize=False"), 1);
+  // The newer exporter tells both.
+  auto* info = b.graph().add_value_info();
+  ModelBuilder::set_info(info, "a.weight", {2, 2}, testing::kFloat);
+  testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+  import(b);
+  EXPECT_EQ(notes("this exporter"), 0);
+}
+
+TEST_F(OnnxDoubts, LossesOfTwoSidesAreASignOfDetach) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.node("MatMul", {"x", "a.weight"}, {"z"});
+  b.node("Tanh", {"z"}, {"q"});
+  b.node("Sub", {"q", "z"}, {"one"});
+  b.node("Sub", {"z", "q"}, {"other"});
+  b.node("Mul", {"one", "other"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("'Sub_2' and 'Sub_3', a - b and b - a"), 1);
+}
+
+/// A mask that is added to an attention's scores may well be called "bias".
+TEST_F(OnnxDoubts, OfOlderExportsWhatHoldsInfinitiesDoesNotTrain) {
+  ModelBuilder b = pytorch();
+  const float masked = -std::numeric_limits<float>::infinity();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.floats("bias", {1, 2}, {0, masked});
+  b.node("MatMul", {"x", "a.weight"}, {"z"});
+  b.node("Add", {"z", "bias"}, {"scores"});
+  b.node("Softmax", {"scores"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_TRUE(trains("a.weight"));
+  EXPECT_FALSE(trains("bias"));
+}
+
+/// A batch normalisation of buffers, as detection models have it.
+TEST_F(OnnxDoubts, AFrozenNormsStatisticsDoNotTrainAndItsScaleIsDoubted) {
+  ModelBuilder b = pytorch();
+  for (const char* name : {"bn.weight", "bn.running_var", "layer.weight"})
+    b.floats(name, {2}, numbers(2));
+  b.node("Mul", {"x", "layer.weight"}, {"h"});
+  b.node("Div", {"h", "bn.running_var"}, {"scaled"});
+  b.node("Mul", {"scaled", "bn.weight"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_FALSE(trains("bn.running_var"));
+  EXPECT_TRUE(trains("bn.weight"));
+  EXPECT_EQ(notes("'bn.weight' trains"), 1);
+}
+
+TEST_F(OnnxDoubts, WhatNoGradientReachesIsReportedWithWhatStopsIt) {
+  ModelBuilder b = pytorch();
+  for (const char* name : {"enc.weight", "dec.weight", "aux.weight"})
+    b.floats(name, {2, 2}, numbers(4));
+  b.node("MatMul", {"x", "enc.weight"}, {"h"});
+  b.node("Round", {"h"}, {"codes"});
+  b.node("MatMul", {"codes", "dec.weight"}, {"y"});
+  b.node("MatMul", {"h", "aux.weight"}, {"other"});
+  b.output("y");
+  b.output("other");
+  import(b);
+  EXPECT_EQ(report.unreached, (std::vector<std::string>{"enc.weight", "aux.weight"}));
+  EXPECT_EQ(report.gradient_stops, std::vector<std::string>{"Round 'Round_1'"});
+  options.freeze = {"enc", "aux"};
+  import(b);
+  EXPECT_TRUE(report.unreached.empty());
+}
+
+}  // namespace
+}  // namespace shardrun

@@ -1,0 +1,685 @@
+// What import makes of well-formed models: opsets, dims, weights, ties, functions, stored types.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/autodiff.h"
+#include "graph/onnx/import.h"
+#include "graph/optimizer.h"
+#include "kernels/reference/interpreter.h"
+#include "tests/graph/onnx/import_test.h"
+
+namespace shardrun {
+namespace {
+
+using testing::add_metadata;
+using testing::kFloat;
+using testing::kInt64;
+using testing::ModelBuilder;
+
+constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+class OnnxImport : public testing::ImportTest {
+ protected:
+  const ImportReport::Parameter* parameter(const std::string& name) const {
+    for (const auto& p : report.parameters) {
+      if (p.name == name) return &p;
+    }
+    return nullptr;
+  }
+  static Tensor floats(const Shape& shape, const std::vector<float>& values) {
+    return Tensor::from(shape, values, DType::f32);
+  }
+};
+
+/// One model that every opset from 13 on can say, written as that opset wants it.
+ModelBuilder sweep_model(int64_t opset) {
+  ModelBuilder b(opset);
+  b.input("x", {2, 4});
+  b.ints("axis1", {1});
+  b.ints("shape", {0, 2, -1});
+  b.ints("pads", {0, 1, 0, 0, 1, 0});
+  b.ints("sizes", {2, 1, 1});
+  b.ints("starts", {1});
+  b.ints("ends", {1000});
+  b.node("Softmax", {"x"}, {"s"});  // [2, 4]
+  auto& reduce = b.node(
+      "ReduceMean",
+      opset >= 18 ? std::vector<std::string>{"s", "axis1"} : std::vector<std::string>{"s"}, {"m"});
+  if (opset < 18) testing::set_ints(reduce, "axes", {1});
+  b.node("Sub", {"x", "m"}, {"d"});
+  b.node("Reshape", {"d", "shape"}, {"r"});  // [2, 2, 2]
+  b.node("Pad", {"r", "pads"}, {"p"});       // [2, 4, 2]
+  testing::set_int(b.node("Split", {"p", "sizes"}, {"p0", "p1", "p2"}), "axis", 1);
+  b.node("Unsqueeze", {"x", "axis1"}, {"u"});  // [2, 1, 4]
+  b.node("Squeeze", {"u", "axis1"}, {"q"});
+  b.node("Slice", {"q", "starts", "ends", "axis1"}, {"l"});  // [2, 3]
+  b.node("ReduceSum", {"l", "axis1"}, {"t"});
+  b.node("Shape", {"p0"}, {"dims"});
+  b.node("Expand", {"t", "shape3"}, {"e"});
+  b.ints("shape3", {2, 2, 2});
+  testing::set_int(b.node("Concat", {"p0", "e"}, {"y"}), "axis", 1);
+  b.node("Cast", {"dims"}, {"c"}).add_attribute()->set_name("to");
+  auto* to = b.graph().mutable_node(b.graph().node_size() - 1)->mutable_attribute(0);
+  to->set_type(::onnx::AttributeProto::INT);
+  to->set_i(1);
+  b.output("y", {2, 4, 2});
+  b.output("c", {3});
+  return b;
+}
+
+TEST_F(OnnxImport, TheSameModelInEveryOpset) {
+  const Tensor x = floats({2, 4}, {0.5f, -1, 2, 0.25f, 1, 3, -2, 0});
+  std::vector<double> first;
+  for (int64_t opset = 13; opset <= 27; ++opset) {
+    const Graph graph = import(sweep_model(opset));
+    const std::vector<Tensor> out = evaluate_graph(graph, {{"x", x}});
+    ASSERT_EQ(out[0].shape(), (Shape{2, 4, 2})) << "opset " << opset;
+    EXPECT_EQ(out[1].to_ints(), (std::vector<int64_t>{2, 2, 2}));
+    std::vector<double> values;
+    for (int64_t i = 0; i < out[0].count(); ++i) values.push_back(out[0].at(i));
+    if (first.empty()) first = values;
+    EXPECT_EQ(values, first) << "opset " << opset;
+  }
+  // Rows sum to 1, so the softmax's mean is 0.25: y[0] = padding, x - 0.25, then the slice's sum.
+  EXPECT_EQ(first[0], 0);
+  EXPECT_NEAR(first[2], 0.25, 1e-6);
+  EXPECT_NEAR(first[4], 1.25, 1e-6);
+}
+
+TEST_F(OnnxImport, SymbolicDimsAreBoundOrNamed) {
+  ModelBuilder b;
+  b.input("x", {-1, 3});
+  b.node("Relu", {"x"}, {"y"});
+  b.output("y", {-1, 3});
+  const std::string unbound = refusal(b);
+  EXPECT_NE(unbound.find("input 'x': dim 0 is symbolic ('n'); give its size with --dim n="),
+            std::string::npos)
+      << unbound;
+  const auto dims = symbolic_dims(b.write(folder));
+  ASSERT_EQ(dims.size(), 1u);
+  EXPECT_EQ(dims[0].name, "n");
+  options.dims = {{"n", 5}};
+  EXPECT_EQ(import(b).type(import(b).outputs[0]).shape, (Shape{5, 3}));
+  options.dims = {{"m", 5}};
+  EXPECT_NE(refusal(b).find("no dim is named 'm'; symbolic dims are: n"), std::string::npos);
+  options.dims = {};
+  options.batch = 7;
+  EXPECT_EQ(import(b).type(import(b).outputs[0]).shape, (Shape{7, 3}));
+  ModelBuilder fixed;
+  fixed.input("x", {2, 3});
+  fixed.node("Relu", {"x"}, {"y"});
+  fixed.output("y", {2, 3});
+  EXPECT_NE(refusal(fixed).find("no input has a symbolic first dim"), std::string::npos);
+}
+
+TEST_F(OnnxImport, ShapeArithmeticFolds) {
+  // reshape(x, [shape(x)[0] * 2, -1]): no shape operator is left.
+  ModelBuilder b;
+  b.input("x", {-1, 4});
+  b.ints("zero", {0});
+  b.ints("two", {2});
+  b.ints("rest", {-1});
+  b.node("Shape", {"x"}, {"s"});
+  b.node("Gather", {"s", "zero"}, {"n"});
+  b.node("Mul", {"n", "two"}, {"n2"});
+  testing::set_int(b.node("Concat", {"n2", "rest"}, {"to"}), "axis", 0);
+  b.node("Reshape", {"x", "to"}, {"y"});
+  b.output("y");
+  options.batch = 3;
+  const Graph graph = import(b);
+  ASSERT_EQ(graph.nodes().size(), 1u) << to_string(graph);
+  EXPECT_EQ(graph.type(graph.outputs[0]).shape, (Shape{6, 2}));
+}
+
+/// mean over everything of x w * gain + b.
+ModelBuilder weights_model() {
+  ModelBuilder b;
+  b.input("x", {2, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  b.floats("gain", {}, {3});
+  b.floats("b", {2}, {0.5f, 0.25f});
+  b.floats("unused", {2}, {0, 1});
+  b.floats("limit", {2}, {0, 1});
+  b.node("MatMul", {"x", "w"}, {"a"});
+  b.node("Mul", {"a", "gain"}, {"c"});
+  b.node("Add", {"c", "b"}, {"d"});
+  b.node("Greater", {"d", "limit"}, {"mask"});
+  b.node("Where", {"mask", "d", "c"}, {"e"});
+  testing::set_int(b.node("ReduceMean", {"e"}, {"loss"}), "keepdims", 0);
+  b.output("loss");
+  return b;
+}
+
+TEST_F(OnnxImport, WhatTrainsIsWhatTheGradientReaches) {
+  Graph graph = import(weights_model());
+  ASSERT_EQ(report.parameters.size(), 2u);
+  EXPECT_TRUE(parameter("w")->trainable && parameter("b")->trainable);
+  EXPECT_EQ(graph.find("gain"), kNoValue);   // a single number
+  EXPECT_EQ(graph.find("limit"), kNoValue);  // behind a comparison
+  EXPECT_TRUE(noted("'unused' is used by nothing"));
+  ASSERT_NE(graph.loss, kNoValue);
+  EXPECT_EQ(graph.type(graph.loss), (TensorType{DType::f32, {}}));
+  attach_optimizer(graph, {});  // throws if one that should train is not reached
+  EXPECT_EQ(graph.sources.at(graph.find("w")).kind, Source::Kind::data);
+
+  options.freeze = {"^w$"};
+  import(weights_model());
+  EXPECT_FALSE(parameter("w")->trainable);
+  EXPECT_EQ(parameter("w")->why, "matches --freeze '^w$'");
+  options.freeze = {};
+  options.train = {"gain"};
+  import(weights_model());
+  ASSERT_NE(parameter("gain"), nullptr);
+  options.train = {"("};
+  EXPECT_NE(refusal(weights_model()).find("is not a regular expression"), std::string::npos);
+}
+
+/// A layer's one-element operand is a weight, whatever it is called and whoever wrote the file.
+TEST_F(OnnxImport, SingleNumbersThatLayersUseTrain) {
+  for (const char* producer : {"", "pytorch"}) {
+    SCOPED_TRACE(producer);
+    ModelBuilder b;
+    b.model.set_producer_name(producer);
+    b.input("image", {2, 1, 3, 3});
+    b.floats("kernel", {1, 1, 1, 1}, {2});
+    b.floats("k/b", {1}, {0});
+    b.floats("scale", {1}, {1});
+    b.floats("shift", {1}, {0.5f});
+    b.floats("mean", {1}, {0});
+    b.floats("var", {1}, {1});
+    b.floats("slope", {1, 1, 1}, {0.25f});
+    b.floats("flat", {9, 3}, std::vector<float>(27, 0.5f));
+    b.floats("mask", {1}, {0});
+    b.floats("head", {3, 1}, {1, 2, 3});
+    b.floats("mask_head", {1}, {0});
+    b.floats("last", {1, 1}, {2});
+    b.ints("rows", {2, 9});
+    b.node("Conv", {"image", "kernel", "k/b"}, {"c"});
+    b.node("BatchNormalization", {"c", "scale", "shift", "mean", "var"}, {"n"});
+    b.node("PRelu", {"n", "slope"}, {"p"});
+    b.node("Reshape", {"p", "rows"}, {"r"});
+    b.node("MatMul", {"r", "flat"}, {"m"});
+    b.node("Add", {"mask", "m"}, {"h"});
+    b.node("Gemm", {"h", "head", "mask_head"}, {"g"});
+    b.node("MatMul", {"g", "last"}, {"y"});
+    testing::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+    b.output("loss");
+    import(b);
+    for (const char* name :
+         {"kernel", "k/b", "scale", "shift", "slope", "mask", "mask_head", "last"}) {
+      ASSERT_NE(parameter(name), nullptr) << name;
+      EXPECT_TRUE(parameter(name)->trainable) << name;
+    }
+    EXPECT_TRUE(report.constants.empty());
+  }
+}
+
+/// x / sqrt(mean(x^2) + eps), times two numbers, where a mask lets it through.
+TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
+  for (const char* producer : {"", "pytorch"}) {
+    SCOPED_TRACE(producer);
+    ModelBuilder b;
+    b.model.set_producer_name(producer);
+    b.input("x", {2, 3});
+    b.floats("two.weight", {}, {2});
+    b.floats("norm.eps", {}, {1e-5f});
+    b.floats("attn.masked_bias", {}, {-1e4f});
+    b.floats("head.temperature", {}, {3});
+    b.floats("factor", {}, {3});
+    b.floats("onnx::Mul_7", {}, {3});
+    b.floats("const_8", {}, {3});
+    b.node("Pow", {"x", "two.weight"}, {"squares"});
+    testing::set_ints(b.node("ReduceMean", {"squares"}, {"m"}), "axes", {1});
+    b.node("Add", {"m", "norm.eps"}, {"e"});
+    b.node("Sqrt", {"e"}, {"s"});
+    b.node("Div", {"x", "s"}, {"d"});
+    b.node("Mul", {"d", "head.temperature"}, {"t"});
+    b.node("Mul", {"t", "factor"}, {"f"});
+    b.node("Mul", {"f", "onnx::Mul_7"}, {"f7"});
+    b.node("Mul", {"f7", "const_8"}, {"g"});
+    b.node("Greater", {"x", "m"}, {"mask"});
+    b.node("Identity", {"attn.masked_bias"}, {"fill"});
+    b.node("Where", {"mask", "g", "fill"}, {"y"});
+    testing::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+    b.output("loss");
+    import(b);
+    std::map<std::string, std::string> why;
+    for (const auto& p : report.constants) why[p.name] = p.why;
+    EXPECT_EQ(why["two.weight"], "a single number, an exponent");
+    EXPECT_EQ(why["norm.eps"], "a single number, an epsilon");
+    EXPECT_EQ(why["attn.masked_bias"], "a single number, what a mask fills in");
+    EXPECT_EQ(why.count("onnx::Mul_7") + why.count("const_8"), 2u);
+    EXPECT_TRUE(parameter("head.temperature") != nullptr &&
+                parameter("head.temperature")->trainable);
+    // PyTorch's legacy exporter names nothing but what a module has.
+    const bool modules_own = std::string(producer) == "pytorch";
+    EXPECT_EQ(parameter("factor") != nullptr, modules_own);
+    EXPECT_EQ(noted("'factor'"), true);
+    EXPECT_TRUE(noted("'norm.eps'") && noted("'attn.masked_bias'"));
+    EXPECT_FALSE(noted("onnx::Mul_7") || noted("const_8"));
+    EXPECT_TRUE(noted("taken for constants and not trained"));
+
+    options.train = {"^factor$", "^norm"};
+    options.freeze = {"temperature"};
+    import(b);
+    EXPECT_TRUE(parameter("factor")->trainable && parameter("norm.eps")->trainable);
+    EXPECT_FALSE(parameter("head.temperature")->trainable);
+    EXPECT_FALSE(noted("'norm.eps'"));
+    options = {};
+    options.evaluate = run_reference;
+  }
+}
+
+/// An exporter may have merged them with numbers that the gradient reaches.
+TEST_F(OnnxImport, WhatOperatorsHaveToKnowIsConstant) {
+  for (const bool shared : {false, true}) {
+    ModelBuilder b(18);
+    b.input("x", {1, 2, 4, 4});
+    b.floats("w", {3, 2, 1, 1}, {1, 2, 3, 4, 5, 6});
+    b.floats("scales", {4}, {1, 1, 2, 2});
+    b.floats("pad.weight", {}, {0.5f});
+    b.floats("low.weight", {}, {-1});
+    b.floats("high.weight", {}, {1});
+    b.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1});
+    b.node("Conv", {"x", "w"}, {"c"});
+    testing::set_string(b.node("Resize", {"c", "", "scales"}, {"r"}), "mode", "nearest");
+    b.node("Pad", {"r", "pads", "pad.weight"}, {"p"});
+    b.node("Clip", {"p", "low.weight", "high.weight"}, {"y"});
+    if (shared) b.node("Mul", {"scales", "scales"}, {"squares"});
+    b.output("y");
+    if (shared) b.node("ReduceSum", {"squares"}, {"sum"});
+    if (shared) b.node("Mul", {"y", "sum"}, {"product"});
+    if (shared) b.graph().mutable_output(0)->set_name("product");
+    const Graph graph = import(b);
+    EXPECT_EQ(graph.type(graph.outputs[0]).shape, (Shape{1, 3, 10, 10}));
+    ASSERT_EQ(report.parameters.size(), 1u);
+    EXPECT_EQ(report.parameters[0].name, "w");
+  }
+}
+
+/// Two heads of one output each, whose fresh biases an exporter made one.
+TEST_F(OnnxImport, SingleBiasesThatWereMergedAreTwoAgain) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {2, 2});
+  b.floats("a.weight", {2, 1}, {1, 2});
+  b.floats("b.weight", {2, 1}, {3, 5});
+  b.floats("a.bias", {1}, {0});
+  b.node("Identity", {"a.bias"}, {"b.bias"});
+  b.node("Gemm", {"x", "a.weight", "a.bias"}, {"p"});
+  b.node("Gemm", {"x", "b.weight", "b.bias"}, {"q"});
+  b.node("Mul", {"p", "q"}, {"y"});
+  b.output("y", {2, 1});
+  import(b);
+  EXPECT_TRUE(parameter("a.bias") != nullptr && parameter("b.bias") != nullptr);
+  EXPECT_TRUE(noted("two weights again"));
+}
+
+TEST_F(OnnxImport, MetadataDecidesWhereItExists) {
+  ModelBuilder b = weights_model();
+  for (const auto& [name, kind] :
+       {std::pair{"w", "BUFFER"}, {"b", "PARAMETER"}, {"gain", "PARAMETER"}}) {
+    auto* info = b.graph().add_value_info();
+    info->set_name(name);
+    add_metadata(info, kKind, kind);
+  }
+  import(b);
+  EXPECT_EQ(parameter("w"), nullptr);
+  EXPECT_TRUE(parameter("b")->trainable && parameter("gain")->trainable);
+}
+
+TEST_F(OnnxImport, AnEmbeddingsPaddingIsReadFromTheCallItCameFrom) {
+  auto padding = [&](const std::string& call) -> int64_t {
+    ModelBuilder b;
+    b.input("t", {5}, kInt64);
+    b.floats("e", {4, 3}, std::vector<float>(12, 0.5F));
+    add_metadata(&b.node("Gather", {"e", "t"}, {"y"}), "pkg.torch.onnx.fx_node",
+                 "%embedding : [num_users=1] = call_function[target=torch.ops.aten." + call +
+                     ", kwargs = {})");
+    b.output("y", {5, 3});
+    const Graph graph = import(b);
+    for (const Node& node : graph.nodes()) {
+      if (node.op == "gather") return node.attrs.i("padding", -1);
+    }
+    return -2;
+  };
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, 2)"), 2);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, 1, False, False)"), 1);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, -1, False)"), -1);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t)"), -1);
+  EXPECT_EQ(padding("index_select.default](args = (%p_e, 0, %t)"), -1);
+  EXPECT_EQ(padding("embedding.default](args = (%p_e, %t, 4)"), -1);  // of 4 rows
+  EXPECT_THROW(padding("embedding.default](args = (%p_e, %t, -1, True)"), Error);
+}
+
+/// An embedding e [4, 3] whose transpose is stored again as the head.
+ModelBuilder tied_model(const std::string& copy) {
+  ModelBuilder b;
+  b.input("t", {5}, kInt64);
+  b.floats("e", {4, 3}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  b.floats(copy, {3, 4}, {0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11});
+  b.node("Gather", {"e", "t"}, {"h"});
+  b.node("MatMul", {"h", copy}, {"y"});
+  b.output("y", {5, 4});
+  return b;
+}
+
+TEST_F(OnnxImport, TransposedCopiesAreTiedAgain) {
+  const Graph graph = import(tied_model("onnx::MatMul_278"));
+  ASSERT_EQ(report.parameters.size(), 1u);
+  EXPECT_EQ(report.parameters[0].name, "e");
+  EXPECT_TRUE(noted("'onnx::MatMul_278' is tied to 'e' transposed"));
+  const Tensor tokens = Tensor::vector_i64({3, 0, 1, 2, 3});
+  const Tensor y = evaluate_graph(graph, {{"t", tokens}})[0];
+  EXPECT_EQ(y.at(0), 9 * 0 + 10 * 1 + 11 * 2);  // row 3 of e times column 0: e[3] . e[0]
+  ModelBuilder other = tied_model("other");
+  other.graph().mutable_initializer(1)->mutable_raw_data()->at(2) ^= 1;  // one bit: no tie
+  import(other);
+  EXPECT_EQ(report.parameters.size(), 2u);
+}
+
+/// Two layers whose matrices are equal, as those of a fresh nn.TransformerEncoder.
+ModelBuilder copied_layers(const std::string& first, const std::string& second) {
+  ModelBuilder b;
+  b.input("x", {5, 2});
+  b.floats(first, {2, 2}, {1, 2, 3, 4});
+  b.floats(second, {2, 2}, {1, 2, 3, 4});
+  b.node("MatMul", {"x", first}, {"h"});
+  b.node("MatMul", {"h", second}, {"y"});
+  b.output("y", {5, 2});
+  return b;
+}
+
+TEST_F(OnnxImport, EqualLayersAreTiedOnlyWhereOneLostItsName) {
+  import(copied_layers("layers.0.weight", "layers.1.weight"));
+  EXPECT_EQ(report.parameters.size(), 2u);
+  import(copied_layers("onnx::MatMul_7", "onnx::MatMul_9"));  // the transposes of two such layers
+  EXPECT_EQ(report.parameters.size(), 2u);
+  import(copied_layers("onnx::MatMul_7", "layers.1.weight"));
+  ASSERT_EQ(report.parameters.size(), 1u);
+  EXPECT_EQ(report.parameters[0].name, "layers.1.weight");
+}
+
+TEST_F(OnnxImport, FoldedFromAWeightThatIsUsedItselfMustMatchIt) {
+  ModelBuilder b = tied_model("val_7");
+  auto* info = b.graph().add_value_info();
+  info->set_name("val_7");
+  add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "['e']");
+  import(b);
+  EXPECT_TRUE(noted("'val_7' is tied to 'e' transposed (folded by the exporter)"));
+  b.graph().mutable_initializer(1)->mutable_raw_data()->at(2) ^= 1;
+  EXPECT_NE(refusal(b).find("the two would train apart"), std::string::npos);
+}
+
+TEST_F(OnnxImport, WhatIsFoldedOfTheExportersOwnStepsIsNotTrained) {
+  ModelBuilder b;
+  b.input("x", {5, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  b.floats("cos", {5, 2}, std::vector<float>(10, 0.5F));
+  b.node("MatMul", {"x", "w"}, {"h"});
+  b.node("Mul", {"h", "cos"}, {"y"});
+  b.output("y", {5, 2});
+  auto* info = b.graph().add_value_info();
+  info->set_name("cos");
+  add_metadata(info, "pkg.onnxscript.optimizer.folded_from",
+               "['scalar_tensor_default_2', 'val_1']");
+  import(b);
+  ASSERT_EQ(report.parameters.size(), 1u);
+  EXPECT_EQ(report.parameters[0].name, "w");
+}
+
+/// x w scaled by what an exporter computed from 'rope.table' and a user's input. The signature says
+/// of the table what it was.
+ModelBuilder scaled_by_folded(const std::string& signature) {
+  ModelBuilder b;
+  b.input("x", {5, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  b.floats("slice_3", {5, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  b.node("MatMul", {"x", "w"}, {"h"});
+  b.node("Mul", {"h", "slice_3"}, {"y"});
+  b.output("y", {5, 2});
+  auto* info = b.graph().add_value_info();
+  info->set_name("slice_3");
+  add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "['x', 'sin', 'rope.table', 'val_1']");
+  if (!signature.empty()) {
+    add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature", signature);
+  }
+  return b;
+}
+
+TEST_F(OnnxImport, TheSignatureSaysWhatAFoldedTensorWasComputedFrom) {
+  const std::string undecided = "from 'rope.table', and the file does not say";
+  const std::string trained = "from 'rope.table' by arithmetic";
+  EXPECT_NE(refusal(scaled_by_folded("")).find(undecided), std::string::npos);
+  options.freeze = {"^slice_3$"};
+  import(scaled_by_folded(""));
+  EXPECT_TRUE(parameter("slice_3") != nullptr && !parameter("slice_3")->trainable);
+  options.freeze.clear();
+  const std::string before = "\n# inputs\np_w: PARAMETER target='w'\nt: ";
+  const std::string after =
+      "\nx: USER_INPUT\n\n# outputs\nt: BUFFER_MUTATION target='rope.table'\n";
+  const std::string parameter = before + "PARAMETER target='rope.table'" + after;
+  EXPECT_NE(refusal(scaled_by_folded(parameter)).find(trained), std::string::npos);
+  // As PyTorch wrote it until 2.6.
+  const std::string spec =
+      ": 3>, arg=TensorArgument(name='t'), target='rope.table', persistent=True)";
+  const std::string older = "ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.";
+  EXPECT_NE(refusal(scaled_by_folded(older + "PARAMETER" + spec)).find(trained), std::string::npos);
+  for (const std::string& signature :
+       {before + "BUFFER target='rope.table' persistent=False" + after,
+        before + "CONSTANT_TENSOR target='rope.table'" + after, older + "BUFFER" + spec}) {
+    import(scaled_by_folded(signature));
+    ASSERT_EQ(report.parameters.size(), 1u) << signature;
+    EXPECT_EQ(report.parameters[0].name, "w");
+  }
+}
+
+/// Two layer norms that share one vector of ones.
+ModelBuilder merged_model(bool optimised, bool identity) {
+  ModelBuilder b;
+  b.input("x", {2, 4});
+  b.floats("l1.weight", {4}, {1, 1, 1, 1});
+  std::string second = "l1.weight";
+  if (identity) {
+    second = "l2.weight";
+    b.node("Identity", {"l1.weight"}, {second});
+  }
+  b.node("LayerNormalization", {"x", "l1.weight"}, {"a"});
+  b.node("LayerNormalization", {"a", second}, {"y"});
+  b.output("y", {2, 4});
+  if (optimised) {
+    auto* info = b.graph().add_value_info();
+    info->set_name("a");
+    add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "['z', 'q']");
+  }
+  return b;
+}
+
+TEST_F(OnnxImport, WeightsMergedByAnExporterAreRefusedOrSplit) {
+  import(merged_model(false, false));  // no trace of an optimiser: it may be meant
+  EXPECT_EQ(report.parameters.size(), 1u);
+  const std::string why = refusal(merged_model(true, false));
+  EXPECT_NE(why.find("initialiser 'l1.weight' (f32[4]) feeds 2 nodes"), std::string::npos) << why;
+  EXPECT_NE(why.find("optimize=False"), std::string::npos);
+  options.shared = ImportOptions::Shared::keep;
+  import(merged_model(true, false));
+  EXPECT_EQ(report.parameters.size(), 1u);
+  options.shared = ImportOptions::Shared::split;
+  import(merged_model(true, false));
+  EXPECT_EQ(report.parameters.size(), 2u);
+  options.shared = ImportOptions::Shared::refuse;
+  import(merged_model(false, true));  // the Identity keeps the lost name
+  ASSERT_EQ(report.parameters.size(), 2u);
+  EXPECT_EQ(report.parameters[1].name, "l2.weight");
+}
+
+TEST_F(OnnxImport, HalfAndDoubleWeightsBecomeSingle) {
+  ModelBuilder b;
+  b.input("x", {2});
+  auto& half = b.floats("h", {2}, {});
+  half.set_data_type(::onnx::TensorProto::FLOAT16);
+  half.clear_raw_data();
+  half.add_int32_data(0x3c00);  // 1
+  half.add_int32_data(0xc000);  // -2
+  auto& wide = b.floats("d", {2}, {});
+  wide.set_data_type(::onnx::TensorProto::DOUBLE);
+  wide.clear_raw_data();
+  wide.add_double_data(0.5);
+  wide.add_double_data(8);
+  b.node("Mul", {"x", "h"}, {"a"});
+  b.node("Add", {"a", "d"}, {"y"});
+  b.output("y", {2});
+  const Graph graph = import(b);
+  EXPECT_EQ(parameter("h")->type.dtype, DType::f32);
+  const Tensor y = evaluate_graph(graph, {{"x", floats({2}, {3, 5})}})[0];
+  EXPECT_EQ(y.at(0), 3.5);
+  EXPECT_EQ(y.at(1), -2);
+}
+
+TEST_F(OnnxImport, LargeInlineWeightsStayInTheFile) {
+  ModelBuilder b;
+  b.input("x", {1, 1000});
+  std::vector<float> values(1000 * 3);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 17);
+  b.floats("w", {1000, 3}, values);
+  b.node("MatMul", {"x", "w"}, {"y"});
+  b.output("y", {1, 3});
+  const Graph graph = import(b);
+  const ValueId w = graph.find("w");
+  const Source& source = graph.sources.at(w);
+  ASSERT_EQ(source.kind, Source::Kind::file);
+  EXPECT_GT(source.offset, 0);
+  std::vector<float> part(2);
+  read_source(source, graph.type(w), {{500, 2}, {1, 1}}, 0, part.data());
+  EXPECT_EQ(part, (std::vector<float>{values[500 * 3 + 1], values[501 * 3 + 1]}));
+}
+
+TEST_F(OnnxImport, DropoutTrainsOnlyWhereTheExportSaysSo) {
+  for (const bool active : {false, true}) {
+    ModelBuilder b;
+    b.input("x", {64});
+    b.floats("ratio", {}, {0.5f});
+    auto& mode = b.ints("mode", {active}, true);
+    mode.set_data_type(::onnx::TensorProto::BOOL);
+    mode.clear_int64_data();
+    mode.add_int32_data(active);
+    b.node("Dropout", {"x", "ratio", "mode"}, {"y", "mask"});
+    b.output("y", {64});
+    b.output("mask", {64}, ::onnx::TensorProto::BOOL);
+    const Graph graph = import(b);
+    EXPECT_EQ(graph.find(kRandomStep) != kNoValue, active);
+    EXPECT_EQ(noted("exported inactive"), !active);
+    NamedTensors feeds = {{"x", floats({64}, std::vector<float>(64, 1))}};
+    if (active) feeds[kRandomStep] = Tensor::scalar_i64(3);
+    const std::vector<Tensor> out = evaluate_graph(graph, feeds);
+    int kept = 0;
+    for (int64_t i = 0; i < 64; ++i) {
+      EXPECT_EQ(out[0].at(i), active ? 2 * out[1].at(i) : 1);
+      kept += out[1].at(i) != 0;
+    }
+    EXPECT_EQ(kept == 64, !active);
+    EXPECT_GT(kept, 10);
+  }
+}
+
+TEST_F(OnnxImport, FunctionsAreInlinedWithTheirAttributes) {
+  // f(a){axis} = softmax(relu(a), axis); the node gives axis = 0.
+  ModelBuilder b;
+  b.model.add_opset_import()->set_domain("mine");
+  b.model.mutable_opset_import(1)->set_version(1);
+  auto* f = b.model.add_functions();
+  f->set_domain("mine");
+  f->set_name("f");
+  f->add_input("a");
+  f->add_output("b");
+  f->add_attribute("axis");
+  auto* import_set = f->add_opset_import();
+  import_set->set_version(17);
+  auto* relu = f->add_node();
+  relu->set_op_type("Relu");
+  relu->add_input("a");
+  relu->add_output("r");
+  auto* softmax = f->add_node();
+  softmax->set_op_type("Softmax");
+  softmax->add_input("r");
+  softmax->add_output("b");
+  auto* axis = softmax->add_attribute();
+  axis->set_name("axis");
+  axis->set_ref_attr_name("axis");
+  axis->set_type(::onnx::AttributeProto::INT);
+  b.input("x", {2, 2});
+  auto& call = b.node("f", {"x"}, {"y"});
+  call.set_domain("mine");
+  testing::set_int(call, "axis", 0);
+  b.output("y", {2, 2});
+  const Tensor y = evaluate_graph(import(b), {{"x", floats({2, 2}, {-1, 2, 0, 2})}})[0];
+  for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(y.at(i), 0.5, 1e-6);  // columns (0, 0) and (2, 2)
+}
+
+TEST_F(OnnxImport, SequencesOfConstantPositionsDissolve) {
+  ModelBuilder b;
+  b.input("x", {2, 6});
+  b.ints("size", {2}, true);
+  b.ints("at", {-1}, true);
+  testing::set_int(b.node("SplitToSequence", {"x", "size"}, {"s"}), "axis", 1);
+  b.node("SequenceAt", {"s", "at"}, {"y"});
+  b.output("y", {2, 2});
+  const Tensor y =
+      evaluate_graph(import(b), {{"x", floats({2, 6}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})}})[0];
+  EXPECT_EQ(y.to_ints(), (std::vector<int64_t>{4, 5, 10, 11}));
+}
+
+TEST_F(OnnxImport, Einsums) {
+  const Tensor x = floats({2, 3}, {1, 2, 3, 4, 5, 6}), z = floats({3, 2}, {1, 0, 2, 1, 0, 3});
+  struct Case {
+    const char* equation;
+    std::vector<int64_t> want;
+  };
+  for (const Case& c : {Case{"ij,jk->ik", {5, 11, 14, 23}}, Case{"ij,jk", {5, 11, 14, 23}},
+                        Case{"ij,jk->ki", {5, 14, 11, 23}}, Case{"ij,jk->", {53}},
+                        Case{"...j,jk->...k", {5, 11, 14, 23}}, Case{"ij,ab->i", {42, 105}},
+                        Case{"...J,JI->...I", {5, 11, 14, 23}}, Case{"...Z,Zz", {5, 11, 14, 23}}}) {
+    ModelBuilder b;
+    b.input("x", {2, 3});
+    b.input("z", {3, 2});
+    testing::set_string(b.node("Einsum", {"x", "z"}, {"y"}), "equation", c.equation);
+    b.output("y");
+    EXPECT_EQ(evaluate_graph(import(b), {{"x", x}, {"z", z}})[0].to_ints(), c.want) << c.equation;
+  }
+  ModelBuilder one;
+  one.input("x", {2, 3});
+  testing::set_string(one.node("Einsum", {"x"}, {"y"}), "equation", "ij->j");
+  one.output("y");
+  EXPECT_EQ(evaluate_graph(import(one), {{"x", x}})[0].to_ints(), (std::vector<int64_t>{5, 7, 9}));
+  // A mixture of experts: the gate [i, e] goes in before the weights, which make a larger product.
+  ModelBuilder three;
+  three.input("x", {2, 3});
+  three.input("w", {3, 4, 5});
+  three.input("gate", {2, 3});
+  testing::set_string(three.node("Einsum", {"x", "w", "gate"}, {"y"}), "equation", "ie,eab,ie->ia");
+  three.output("y");
+  const Graph graph = import(three);
+  std::vector<float> w(3 * 4 * 5);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 7);
+  const Tensor gate = floats({2, 3}, {1, 0, 2, 0, 1, 1});
+  const Tensor y =
+      evaluate_graph(graph, {{"x", x}, {"w", floats({3, 4, 5}, w)}, {"gate", gate}})[0];
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t a = 0; a < 4; ++a) {
+      double want = 0;
+      for (int64_t k = 0; k < 15; ++k) {
+        const int64_t e = k / 5;
+        want += x.at(i * 3 + e) * gate.at(i * 3 + e) *
+                static_cast<double>(w[static_cast<size_t>(e * 20 + a * 5 + k % 5)]);
+      }
+      EXPECT_EQ(y.at(i * 4 + a), want) << i << " " << a;
+    }
+  }
+  for (const Node& node : graph.nodes())
+    EXPECT_LE(element_count(graph.type(node.outputs[0]).shape), 12) << to_string(graph);
+}
+
+}  // namespace
+}  // namespace shardrun
