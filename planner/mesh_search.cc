@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "planner/space/baselines.h"
 #include "planner/solver/deadline.h"
+#include "planner/space/baselines.h"
 
 namespace shardrun {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "base/clock.h"
-#include "planner/solver/deadline.h"
 #include "planner/reshard/forbidden_reshardings.h"
+#include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
 #include "planner/space/roles.h"
 

@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "planner/planner.h"
+#include "planner/solver/limited_search.h"
 #include "planner/space/constraints.h"
 #include "planner/space/extract_plan.h"
-#include "planner/solver/limited_search.h"
-#include "planner/planner.h"
 
 namespace shardrun {
 

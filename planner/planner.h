@@ -7,11 +7,11 @@
 
 #include "graph/plan.h"
 #include "planner/cost/cluster.h"
-#include "planner/rules/discovery.h"
-#include "planner/memory.h"
-#include "planner/rules/numbered_rows.h"
 #include "planner/reshard/reshard_table.h"
+#include "planner/rules/discovery.h"
+#include "planner/rules/numbered_rows.h"
 #include "planner/solver/solver.h"
+#include "program/memory.h"
 
 namespace shardrun {
 

@@ -30,9 +30,9 @@ TokenModel find_tokens(const Graph& forward);
 /// them, for the first of the batch. The keys and values of all tokens are kept, as state that
 /// begins every step at zero: a sequence is a step of the Graph, and each run of it a micro-batch.
 ///
-/// Every value must be made token by token (planner/rules/axis_ways.h), but for causal attention, whose
-/// keys and values are kept in rows, one for each position, and whose rows see those that are not
-/// behind them. What depends on positions alone, such as a table of embeddings or of angles, is
+/// Every value must be made token by token (planner/rules/axis_ways.h), but for causal attention,
+/// whose keys and values are kept in rows, one for each position, and whose rows see those that are
+/// not behind them. What depends on positions alone, such as a table of embeddings or of angles, is
 /// looked up. nullopt, with the reason in *why, if something else mixes tokens.
 std::optional<Graph> cached_step(const Graph& forward, const TokenModel& model, int64_t count,
                                  RuleCache& rules, std::string* why);

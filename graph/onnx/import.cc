@@ -8,15 +8,15 @@
 
 #include "graph/onnx/exporter/export_signature.h"
 #include "graph/onnx/exporter/exporter_names.h"
-#include "graph/onnx/weights/given_weights.h"
-#include "graph/onnx/loss_output.h"
 #include "graph/onnx/exporter/lost_nodes.h"
 #include "graph/onnx/exporter/lost_weights.h"
-#include "graph/onnx/lower/lowering.h"
-#include "graph/onnx/weights/make_weight_map.h"
 #include "graph/onnx/exporter/tied_names.h"
-#include "graph/onnx/weights/weights.h"
 #include "graph/onnx/exporter/written_batch_norm.h"
+#include "graph/onnx/loss_output.h"
+#include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/weights/given_weights.h"
+#include "graph/onnx/weights/make_weight_map.h"
+#include "graph/onnx/weights/weights.h"
 #include "graph/optimizer.h"
 
 namespace shardrun {

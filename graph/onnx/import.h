@@ -51,8 +51,8 @@ struct ImportOptions {
   Shared shared = Shared::refuse;
 
   std::map<std::string, Tensor> constants;  // graph inputs bound to known contents
-  /// Numbers to begin with in place of the file's (graph/onnx/weights/given_weights.h). The graph's nodes
-  /// and shapes do not depend on them.
+  /// Numbers to begin with in place of the file's (graph/onnx/weights/given_weights.h). The graph's
+  /// nodes and shapes do not depend on them.
   std::shared_ptr<const GivenWeights> weights;
 
   /// The contents of an integer input, one of `inputs`, that are the same in every step, if there

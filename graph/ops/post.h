@@ -9,7 +9,7 @@
 
 namespace shardrun {
 
-/// One of them. Steps are joined so (planner/join_steps.h): matmul becomes matmul_post, conv and
+/// One of them. Steps are joined so (program/join_steps.h): matmul becomes matmul_post, conv and
 /// conv_data_grad become conv_post and conv_data_grad_post. The result so far is in f32 (in f64 if
 /// the operands are), and rounded once, to the last one's type.
 ///
@@ -34,7 +34,7 @@ struct PostOp {
 inline constexpr size_t kOwnOperands = 2;
 
 /// Behind all others, the weights again as their kernel wants them, where a step has `packed`
-/// (planner/keep_packed.h): 1, else 0.
+/// (program/keep_packed.h): 1, else 0.
 size_t packed_operands(const Node& node);
 
 /// Those of a step; none if there are none.

@@ -8,8 +8,8 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/lanes.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/products/weight_blocks.h"
+#include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 namespace {

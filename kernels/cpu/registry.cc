@@ -1,9 +1,9 @@
 // The CPU kernels' families put together.
-#include "kernels/cpu/products/as_f32.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/cpu/products/as_f32.h"
 
 namespace shardrun {
 

@@ -1,6 +1,6 @@
 // The CUDA kernels' families put together.
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cublas/even_workspace.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/families.h"
 
 namespace shardrun {

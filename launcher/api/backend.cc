@@ -1,14 +1,19 @@
 // The CPU's backend, and the choice.
 #include "backend.h"
 
+#include <omp.h>
+
 #include <array>
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "base/processors.h"
+#include "exec/executor.h"
 #include "kernels/cpu/cpu.h"
-#include "shardrun/shardrun.h"
 #include "ranks/world.h"
+#include "shardrun/shardrun.h"
 
 namespace shardrun {
 namespace {
@@ -51,6 +56,24 @@ const Backend& backend() {
     return cuda != nullptr && cuda->missing().empty() ? *cuda : cpu_backend();
   }();
   return found;
+}
+
+const BackendTraits& backend_traits() {
+  static std::map<std::pair<std::string_view, int>, BackendTraits> known;
+  static std::mutex mutex;  // thread ranks compile at once
+  const Backend& of = backend();
+  const std::lock_guard lock(mutex);
+  const auto [it, fresh] = known.try_emplace({of.name, omp_get_max_threads()});
+  if (!fresh) return it->second;
+  BackendTraits& traits = it->second = traits_of(of.kernels, of.packs_products);
+  traits.collectives = of.collectives;
+  if (of.packed_weights != nullptr) traits.packed_weights = of.packed_weights;
+  traits.needs = [needs = StepNeeds(of.kernels), one = std::make_shared<std::mutex>()](
+                     const Program& program, const Step& step) {
+    const std::lock_guard at_a_time(*one);
+    return needs(program, step);
+  };
+  return traits;
 }
 
 void check_device() {

@@ -10,7 +10,7 @@
 #include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 #include "planner/cost/cluster.h"
-#include "planner/partition.h"
+#include "program/compile.h"
 #include "ranks/rank_device.h"
 
 namespace shardrun {
@@ -30,7 +30,7 @@ struct Backend {
   std::string_view measured_name;
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
   Collectives collectives;
-  /// For keep_packed (planner/keep_packed.h). Null: kernels take all weights as they lie.
+  /// For keep_packed (program/keep_packed.h). Null: kernels take all weights as they lie.
   std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
   bool arenas_on_host = true;  // are they of the host's memory?
 };
@@ -44,6 +44,9 @@ const Backend* cuda_backend();  // null in a build without CUDA
 /// The backend of this process: what use_backend said, else CUDA's where there is a GPU, else the
 /// CPU's.
 const Backend& backend();
+/// What its Programs depend on, with as many threads as the calling one's kernels use: workspaces
+/// grow with them. It stays, and so does what it remembers.
+const BackendTraits& backend_traits();
 /// Throws invalid_input if nothing can run on it here.
 void check_device();
 /// Before the first plan. Throws invalid_input: no such backend, or not in this build.

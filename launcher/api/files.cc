@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
+#include "checkpoint/weights.h"
 #include "exec/data/data.h"
 #include "graph/onnx/import.h"
-#include "shardrun/shardrun.h"
-#include "checkpoint/weights.h"
 #include "ranks/world.h"
+#include "shardrun/shardrun.h"
 
 namespace shardrun {
 namespace {

@@ -7,8 +7,8 @@
 #include "micro_batches.h"
 #include "model.h"
 #include "plan.h"
-#include "text.h"
 #include "ranks/world.h"
+#include "text.h"
 
 namespace shardrun {
 namespace {

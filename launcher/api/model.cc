@@ -7,9 +7,9 @@
 #include "base/printable.h"
 #include "base/regex.h"
 #include "batches.h"
+#include "checkpoint/weights.h"
 #include "contents.h"
 #include "exec/data/data.h"
-#include "inference/forward.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
@@ -18,13 +18,13 @@
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 #include "graph/plan.h"
+#include "inference/forward.h"
 #include "kernels/kernel.h"
 #include "micro_batches.h"
 #include "plan_origin.h"
 #include "ranks/same_call.h"
-#include "user_op/user_op.h"
-#include "checkpoint/weights.h"
 #include "ranks/world.h"
+#include "user_op/user_op.h"
 
 namespace shardrun {
 namespace {

@@ -2,9 +2,9 @@
 #include "models/gat.h"
 #include "models/gpt.h"
 #include "models/wide_resnet.h"
+#include "ranks/world.h"
 #include "recipe.h"
 #include "shardrun/shardrun.h"
-#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -18,11 +18,11 @@
 #include "graph/passes/recompute.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/space/plan_check.h"
+#include "ranks/same_call.h"
+#include "ranks/world.h"
 #include "recomputed.h"
 #include "room.h"
-#include "ranks/same_call.h"
 #include "text.h"
-#include "ranks/world.h"
 
 namespace shardrun {
 namespace {
@@ -50,7 +50,8 @@ std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
 struct Measures {
   MeasuredPlans train, evaluation;
   Measures(const Model::Impl& model, const Cluster& cluster)
-      : train(model.train, cluster), evaluation(model.evaluation, cluster) {}
+      : train(model.train, cluster, backend_traits()),
+        evaluation(model.evaluation, cluster, backend_traits()) {}
 };
 
 std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
@@ -391,9 +392,10 @@ int64_t RankPrograms::arena_bytes() const {
 RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
                               int64_t rank) {
   RankPrograms out;
-  out.train = compile(step_of(model, plan), plan.train, plan.cluster, rank);
+  out.train = compile(step_of(model, plan), plan.train, plan.cluster, rank, backend_traits());
   if (plan.with_evaluation)
-    out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank, &out.train);
+    out.evaluation = compile(model.evaluation, plan.evaluation, plan.cluster, rank,
+                             backend_traits(), {.persistent_like = &out.train});
   const int64_t predicted = plan.bytes.at(static_cast<size_t>(rank));
   SR_REQUIRE(out.arena_bytes() == predicted, internal, "rank ", rank, ": its programs need ",
              out.arena_bytes(), " bytes, the plan says ", predicted);

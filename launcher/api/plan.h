@@ -1,13 +1,13 @@
 // TrainingPlan's inside, and the Programs that follow from it.
 #pragma once
 
-#include "compile.h"
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"
 #include "plan_origin.h"
 #include "planner/mesh_search.h"
 #include "planner/planner.h"
+#include "program/plan_programs.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "graph/onnx/file/metadata.h"
-#include "shardrun/shardrun.h"
 #include "ranks/world.h"
+#include "shardrun/shardrun.h"
 
 namespace shardrun {
 namespace {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backend.h"
 #include "planner/cost/kernel_cost.h"
 #include "text.h"
 
@@ -29,7 +30,8 @@ Plan keeping_all(const Graph& graph, const Plan& plan) {
 
 std::string recomputed_text(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   if (plan.train.recompute.empty()) return "";
-  const Program program = compile(step_of(model, plan), plan.train, plan.cluster, 0);
+  const Program program =
+      compile(step_of(model, plan), plan.train, plan.cluster, 0, backend_traits());
   const std::map<std::string, NodePlan> kept = keeping_all(model.train, plan.train).nodes;
   std::map<std::string, int> ops;
   int count = 0;
@@ -50,7 +52,8 @@ std::string recomputed_text(const Model::Impl& model, const TrainingPlan::Impl& 
   }
   std::string list;
   for (const auto& [op, times] : ops) list += str(list.empty() ? "" : ", ", times, " ", op);
-  PlanPrograms keeping(model.train, keeping_all(model.train, plan.train), plan.cluster);
+  PlanPrograms keeping(model.train, keeping_all(model.train, plan.train), plan.cluster,
+                       backend_traits());
   return str("computed again in the backward pass: ", count, " nodes (", list, "), +",
              format("%.2f", seconds * 1e3),
              " ms a step; if their results were kept, a rank would need ",

@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "planner/contest/problem_file.h"
 #include "planner/solver/solver.h"
-#include "shardrun/shardrun.h"
 #include "ranks/world.h"
+#include "shardrun/shardrun.h"
 
 namespace shardrun {
 namespace {

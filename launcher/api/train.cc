@@ -7,17 +7,17 @@
 #include "backend.h"
 #include "batches.h"
 #include "checkpoint/checkpoints.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/trained_model.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/divergence.h"
 #include "exec/metrics.h"
 #include "plan.h"
 #include "ranks/rank_trainers.h"
-#include "checkpoint/resume.h"
 #include "ranks/same_call.h"
-#include "train_options.h"
-#include "checkpoint/trained_model.h"
-#include "validation.h"
 #include "ranks/world.h"
+#include "train_options.h"
+#include "validation.h"
 
 namespace shardrun {
 namespace {

@@ -5,13 +5,13 @@
 
 #include "backend.h"
 #include "batches.h"
+#include "checkpoint/resume.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
 #include "model.h"
-#include "checkpoint/resume.h"
 #include "ranks/same_call.h"
-#include "text.h"
 #include "ranks/world.h"
+#include "text.h"
 
 namespace shardrun {
 namespace {

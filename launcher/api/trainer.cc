@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "batches.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/trained_model.h"
 #include "elements.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/layout.h"
@@ -11,9 +13,7 @@
 #include "given_batches.h"
 #include "plan.h"
 #include "ranks/rank_trainers.h"
-#include "checkpoint/resume.h"
 #include "ranks/same_call.h"
-#include "checkpoint/trained_model.h"
 
 namespace shardrun {
 namespace {

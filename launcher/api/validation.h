@@ -3,9 +3,9 @@
 
 #include <optional>
 
+#include "checkpoint/run_state.h"
 #include "exec/early_stopping.h"
 #include "ranks/rank_trainer.h"
-#include "checkpoint/run_state.h"
 
 namespace shardrun {
 

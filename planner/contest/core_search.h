@@ -4,11 +4,11 @@
 #include <limits>
 #include <vector>
 
+#include "planner/contest/pricing.h"
+#include "planner/contest/region_search.h"
 #include "planner/solver/bound.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/flat_problem.h"
-#include "planner/contest/pricing.h"
-#include "planner/contest/region_search.h"
 #include "planner/solver/solver.h"
 
 namespace shardrun {

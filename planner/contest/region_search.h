@@ -4,9 +4,9 @@
 #include <random>
 #include <vector>
 
+#include "planner/contest/region.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/flat_problem.h"
-#include "planner/contest/region.h"
 
 namespace shardrun {
 

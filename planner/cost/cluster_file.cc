@@ -8,7 +8,7 @@
 #include "base/input_file.h"
 #include "base/printable.h"
 #include "graph/json_text.h"
-#include "planner/builtin_clusters.h"
+#include "planner/cost/builtin_clusters.h"
 #include "planner/cost/json_fields.h"
 #include "planner/cost/measured_file.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "planner/space/extract_plan.h"
-#include "planner/memory.h"
+#include "program/memory.h"
 
 namespace shardrun {
 

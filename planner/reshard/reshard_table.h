@@ -8,8 +8,8 @@
 
 #include "graph/sharding.h"
 #include "planner/cost/cluster.h"
-#include "planner/solver/factored_problem.h"
 #include "planner/reshard/reshard.h"
+#include "planner/solver/factored_problem.h"
 
 namespace shardrun {
 
@@ -59,11 +59,10 @@ struct Wanted {
   int times = 1;
 };
 
-/// The seconds of cheapest_reshard (planner/reshard/reshard.h) without its steps, by small numbers for
-/// types and Shardings. One search from a Sharding finds the times to all others of a type; types
-/// whose states hold the same bytes share them. What the graph above does not hold
-/// (more than three axes, cuts of dims of one element, partial values of two kinds) is searched
-/// pair by pair.
+/// The seconds of cheapest_reshard (planner/reshard/reshard.h) without its steps, by small numbers
+/// for types and Shardings. One search from a Sharding finds the times to all others of a type;
+/// types whose states hold the same bytes share them. What the graph above does not hold (more than
+/// three axes, cuts of dims of one element, partial values of two kinds) is searched pair by pair.
 class ReshardTimes {
  public:
   ReshardTimes(const Mesh& mesh, const Cluster& cluster);

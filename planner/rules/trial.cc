@@ -5,7 +5,7 @@
 #include <cmath>
 #include <memory>
 
-#include "planner/halo.h"
+#include "planner/rules/placing.h"
 
 namespace shardrun {
 namespace {

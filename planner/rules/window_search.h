@@ -1,6 +1,7 @@
 // Window search: candidates of ShardCombine that cut dims which do not cut plainly.
 //
-// Two kinds, both proposed from dependence (planner/rules/dependence.h) and kept only if the trials hold:
+// Two kinds, both proposed from dependence (planner/rules/dependence.h) and kept only if the trials
+// hold:
 //   windows   an operand is read, or a result made, in windows of another dim's chunks
 //   blocks    operands are cut where their rows are joined: the result is in blocks
 #pragma once

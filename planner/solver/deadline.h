@@ -8,8 +8,8 @@
 
 namespace shardrun {
 
-/// Seconds of the wall's clock, or of the work that the thread counts (planner/solver/work.h). By the
-/// wall's clock any thread may ask, by work the one that made the Deadline.
+/// Seconds of the wall's clock, or of the work that the thread counts (planner/solver/work.h). By
+/// the wall's clock any thread may ask, by work the one that made the Deadline.
 class Deadline {
  public:
   enum class Clock { wall, work };

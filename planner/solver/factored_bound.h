@@ -5,10 +5,10 @@
 
 namespace shardrun {
 
-/// Sequential reweighted message passing (see planner/solver/bound.h for the sources), edge by edge over
-/// rows and columns instead of strategies: the least message of the strategies that share a row is
-/// all that the edge needs to know. Every node must have a strategy, of finite cost, and every
-/// strategy a finite partner along each edge (prune_impossible).
+/// Sequential reweighted message passing (see planner/solver/bound.h for the sources), edge by edge
+/// over rows and columns instead of strategies: the least message of the strategies that share a
+/// row is all that the edge needs to know. Every node must have a strategy, of finite cost, and
+/// every strategy a finite partner along each edge (prune_impossible).
 class FactoredBound {
  public:
   explicit FactoredBound(const FactoredProblem& problem);

@@ -46,13 +46,13 @@ struct SolveResult {
 /// in the bounds. The result depends on the clock only if it runs out; pure otherwise.
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 
-/// Exact reductions; prices of memory by message passing (planner/contest/pricing.h), which also give the
-/// bound; a solution decoded and repaired under them; then windows (planner/contest/core_search.h): the
-/// strategies that the prices or the best solutions speak for are searched by regions of up to some
-/// hundred nodes, which bucket elimination and tree search solve exactly, or nearly, while the rest
-/// stays (planner/contest/region_search.h). In between, strategies that the bound excludes go, and with
-/// `prove` a core that is small by then is given to HiGHS. With a node budget that ends before the
-/// seconds do, deterministic.
+/// Exact reductions; prices of memory by message passing (planner/contest/pricing.h), which also
+/// give the bound; a solution decoded and repaired under them; then windows
+/// (planner/contest/core_search.h): the strategies that the prices or the best solutions speak for
+/// are searched by regions of up to some hundred nodes, which bucket elimination and tree search
+/// solve exactly, or nearly, while the rest stays (planner/contest/region_search.h). In between,
+/// strategies that the bound excludes go, and with `prove` a core that is small by then is given to
+/// HiGHS. With a node budget that ends before the seconds do, deterministic.
 SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 
 /// Exact reductions, then MetaDist's Algorithm 2 (section 3.4.2): node after node in their order,

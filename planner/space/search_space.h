@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "planner/space/folding.h"
-#include "planner/solver/problem.h"
 #include "planner/reshard/reshard_table.h"
+#include "planner/solver/problem.h"
+#include "planner/space/folding.h"
 #include "planner/space/strategy.h"
 
 namespace shardrun {

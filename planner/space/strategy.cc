@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <map>
 
-#include "planner/halo.h"
+#include "graph/node_exchanges.h"
+#include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/rules/placing.h"
 
 namespace shardrun {
 namespace {

@@ -21,6 +21,12 @@ int64_t element_count(const Shape& shape) {
   return empty ? 0 : count;
 }
 
+std::vector<Shape> shapes_of(std::span<const TensorType> types) {
+  std::vector<Shape> shapes;
+  for (const TensorType& t : types) shapes.push_back(t.shape);
+  return shapes;
+}
+
 int64_t byte_size(const TensorType& type) {
   return element_count(type.shape) * size_of(type.dtype);
 }

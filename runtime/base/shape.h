@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ using Box = std::vector<Range>;
 int64_t element_count(
     const Shape& shape);  // 1 for a scalar; throws invalid_input on overflow or a negative dim
 int64_t byte_size(const TensorType& type);
+std::vector<Shape> shapes_of(std::span<const TensorType> types);
 Shape row_major_strides(const Shape& shape);  // in elements
 
 Box full_box(const Shape& shape);

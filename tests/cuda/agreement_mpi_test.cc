@@ -7,14 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "ranks/agreement.h"
 #include "backend.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
 #include "kernels/cuda/autotune.h"
+#include "ranks/agreement.h"
+#include "ranks/world.h"
 #include "shardrun/shardrun.h"
 #include "tests/collectives/mpi_main.h"
-#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -5,9 +5,9 @@
 #include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/joined_step.h"
-#include "planner/join_steps.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
+#include "program/join_steps.h"
+#include "program/memory.h"
+#include "program/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 

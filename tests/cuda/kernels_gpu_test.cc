@@ -7,11 +7,11 @@
 #include <set>
 
 #include "device/cuda/cuda.h"
+#include "kernels/cuda/cublas/evened.h"
+#include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cudnn/cudnn.h"
-#include "kernels/cuda/cublas/evened.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/element_chain.h"
 #include "tests/cuda/attention_cases.h"
 #include "tests/cuda/many_cases.h"

@@ -18,13 +18,8 @@
 #include "models/gat.h"
 #include "models/gpt.h"
 #include "models/wide_resnet.h"
-#include "planner/join_steps.h"
-#include "planner/join_updates.h"
-#include "planner/keep_packed.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
 #include "planner/planner.h"
-#include "planner/share_groups.h"
+#include "program/compile.h"
 #include "tests/exec/data/data_support.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/allocations.h"
@@ -108,18 +103,13 @@ Graph training_graph(const Case& c) {
 /// Steps on the ranks of `world`, of which this is one; how often the last one allocated.
 int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator& world) {
   const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
-  Program program = Partition(graph, plan, host_cluster()).program(world.rank());
-  join_steps(program, [&](const Node& node, const auto& in, const auto& out) {
+  BackendTraits traits = traits_of(lists, true);
+  traits.takes = [&](const Node& node, const auto& in, const auto& out) {
     return select_kernel(lists, {node, in, out}).impl != "reference";  // which allocates
-  });
-  const auto by_same_kernel = [&](const KernelCall& more, const KernelCall& alone) {
-    return runs_alike(lists, more, alone);
   };
-  keep_casts(program);
-  keep_packed(program, packed_weights, by_same_kernel);
-  join_updates(program, by_same_kernel);
-  share_groups(program);
-  place_memory(program, StepNeeds(lists));
+  traits.packed_weights = packed_weights;
+  traits.needs = StepNeeds(lists);
+  Program program = compile(graph, plan, host_cluster(), world.rank(), traits);
   Executor executor(std::move(program), lists, world, 1);
   std::vector<TensorView> batch;
   for (const Binding& b : executor.program().bindings) {

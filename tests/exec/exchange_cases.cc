@@ -10,7 +10,7 @@
 #include <random>
 
 #include "exec/collective_step.h"
-#include "planner/halo.h"
+#include "graph/node_exchanges.h"
 #include "planner/rules/numbered_rows.h"
 #include "planner/rules/trial.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "exec/collective_step.h"
-#include "planner/halo.h"
+#include "graph/node_exchanges.h"
 #include "tests/collectives/ranks.h"
 #include "tests/exec/exchange_cases.h"
 

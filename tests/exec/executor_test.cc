@@ -11,9 +11,7 @@
 #include "base/philox.h"
 #include "exec/beside.h"
 #include "kernels/reference/interpreter.h"
-#include "planner/join_steps.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
+#include "program/compile.h"
 #include "tests/collectives/ranks.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/far_device.h"
@@ -109,10 +107,9 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
       peers = std::make_unique<testing::LazyCommunicator>(std::move(peers), *device.side());
     Communicator& world = far ? *peers : host;
     const std::vector<const KernelList*> lists = {far ? &beyond : &reference_kernels()};
-    Program program = Partition(g, plan, Cluster{}).program(world.rank());
-    join_steps(program);
-    if (casts.keep) keep_casts(program);
-    place_memory(program, StepNeeds(lists));
+    Plan kept = plan;
+    kept.keep_casts = casts.keep;
+    Program program = compile(g, kept, Cluster{}, world.rank(), {.needs = StepNeeds(lists)});
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
     Executor exec(std::move(program), lists, world, kSeed, nullptr, true,
@@ -322,8 +319,7 @@ TEST(Executor, KeepsCopiesOfWeights) {
       SCOPED_TRACE(str("mesh ", mesh, ", plan seed ", seed));
       Plan plan = testing::random_plan(g, Mesh::parse(mesh), seed);
       follow_weights(g, plan);
-      Program program = Partition(g, plan, Cluster{}).program(0);
-      keep_casts(program);
+      const Program program = compile(g, plan, Cluster{}, 0, {}, {.stop_after = "keep_casts"});
       EXPECT_EQ(program.setup.size(), 3u);  // w1, b1, w2
       for (const bool rewrite : {false, true}) {
         expect_same(run_sharded(g, plan, o, {true, rewrite}),
@@ -364,10 +360,10 @@ TEST(Executor, ProgramsShareAnArena) {
   }
   testing::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    Program t = Partition(train, train_plan, Cluster{}).program(world.rank()),
-            e = Partition(eval, eval_plan, Cluster{}).program(world.rank());
-    place_memory(t, StepNeeds(lists));
-    place_memory(e, StepNeeds(lists), &t);
+    const BackendTraits traits{.needs = StepNeeds(lists)};
+    const Program t = compile(train, train_plan, Cluster{}, world.rank(), traits),
+                  e = compile(eval, eval_plan, Cluster{}, world.rank(), traits,
+                              {.persistent_like = &t});
     check_memory(e);
     const auto arena = std::make_shared<Arena>(std::max(t.arena_bytes, e.arena_bytes), world);
     Executor training(t, lists, world, kSeed, arena),
@@ -535,8 +531,8 @@ TEST(Executor, AStepThatIsFoundToFailLaterIsNamed) {
   KernelList far = testing::far_kernels(failing);
   for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
   const std::vector<const KernelList*> lists = {&far};
-  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
-  place_memory(program, StepNeeds(lists));
+  Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+                            {.needs = StepNeeds(lists)}, {.steps = Steps::all});
   for (const bool recorded : {false, true}) {
     fails = false;
     testing::run_ranks(1, [&](Communicator& host) {
@@ -566,7 +562,8 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   const ValueId behind = g.add("sin", {g.add("cos", {x}, {}, "before")}, {}, "on_host");
   g.outputs = {g.add("cos", {behind}, {}, "behind")};
-  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+  Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+                            {.needs = StepNeeds(lists)}, {.steps = Steps::all});
   testing::FarDevice device(nullptr, true);
   std::vector<std::pair<std::string, bool>> begun;  // op, and whether the device was busy
   KernelList far;
@@ -583,7 +580,6 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
                    }});
   }
   const std::vector<const KernelList*> lists = {&far};
-  place_memory(program, StepNeeds(lists));
   testing::run_ranks(1, [&](Communicator& host) {
     const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);
@@ -644,8 +640,8 @@ TEST(Executor, ATimelineHasTheDevicesTimes) {
   KernelList far = testing::far_kernels(slow);
   for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
   const std::vector<const KernelList*> lists = {&far};
-  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
-  place_memory(program, StepNeeds(lists));
+  Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+                            {.needs = StepNeeds(lists)}, {.steps = Steps::all});
   testing::run_ranks(1, [&](Communicator& host) {
     const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);

@@ -10,10 +10,9 @@
 #include "exec/executor.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
-#include "planner/space/strategy.h"
 #include "planner/rules/trial.h"
+#include "planner/space/strategy.h"
+#include "program/compile.h"
 
 namespace shardrun::testing {
 namespace {
@@ -173,8 +172,8 @@ int64_t check_spatial_training(Communicator& world, int plans) {
           plan_from_json(to_json(random_plan(g, mesh, static_cast<uint32_t>(100 + p))), "plan");
       check_plan(plan, g);
       const std::vector<const KernelList*> lists = {&reference_kernels()};
-      Program program = Partition(g, plan, Cluster{}).program(world.rank());
-      place_memory(program, StepNeeds(lists));
+      const Program program = compile(g, plan, Cluster{}, world.rank(), {.needs = StepNeeds(lists)},
+                                      {.steps = Steps::all});
       check_memory(program);
       for (const Step& step : program.steps) {
         exchanges += step.kind == Step::Kind::collective &&

@@ -12,8 +12,8 @@
 
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/products/pack.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/cpu/products/pack.h"
 
 namespace shardrun::cpu {
 namespace {

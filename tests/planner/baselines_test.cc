@@ -5,8 +5,8 @@
 
 #include <random>
 
-#include "planner/partition.h"
 #include "planner/planner.h"
+#include "program/partition.h"
 #include "tests/planner/gpt_step.h"
 #include "tests/support/sharded_run.h"
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "graph/optimizer.h"
-#include "planner/space/folding.h"
 #include "planner/reshard/reshard.h"
+#include "planner/space/folding.h"
 
 namespace shardrun {
 namespace {

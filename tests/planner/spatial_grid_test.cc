@@ -10,7 +10,7 @@
 #include <random>
 #include <string_view>
 
-#include "planner/halo.h"
+#include "planner/rules/placing.h"
 #include "planner/space/strategy.h"
 #include "tests/support/strategy_run.h"
 

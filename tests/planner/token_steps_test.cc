@@ -14,9 +14,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/interpreter.h"
 #include "models/gpt.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
 #include "planner/planner.h"
+#include "program/compile.h"
 #include "tests/support/sharded_run.h"
 
 namespace shardrun {
@@ -85,8 +84,9 @@ class Steps {
     for (const Graph& graph : graphs) {
       check_graph(graph);
       const Plan plan = plan_shardings(graph, Mesh(), host_cluster(), {}, rules());
-      programs.push_back(Partition(graph, plan, host_cluster()).program(0));
-      place_memory(programs.back(), needs, programs.size() > 1 ? &programs[0] : nullptr);
+      programs.push_back(compile(graph, plan, host_cluster(), 0, {.needs = needs},
+                                 {.steps = shardrun::Steps::all,
+                                  .persistent_like = programs.empty() ? nullptr : &programs[0]}));
       check_memory(programs.back());
       bytes = std::max(bytes, programs.back().arena_bytes);
     }

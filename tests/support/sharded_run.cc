@@ -10,8 +10,7 @@
 #include "exec/executor.h"
 #include "graph/optimizer.h"
 #include "kernels/cpu/cpu.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
+#include "program/compile.h"
 
 namespace shardrun::testing {
 
@@ -41,8 +40,8 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
   std::vector<Program> programs;
   ShardedRun result;
   for (int rank = 0; rank < ranks; ++rank) {
-    programs.push_back(Partition(graph, plan, host_cluster()).program(rank));
-    place_memory(programs.back(), needs);
+    programs.push_back(
+        compile(graph, plan, host_cluster(), rank, {.needs = needs}, {.steps = Steps::all}));
     check_memory(programs.back());
     result.predicted_bytes.push_back(programs.back().arena_bytes);
   }

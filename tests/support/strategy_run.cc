@@ -7,8 +7,8 @@
 #include <map>
 #include <optional>
 
+#include "graph/node_exchanges.h"
 #include "kernels/kernel.h"
-#include "planner/halo.h"
 #include "planner/rules/numbered_rows.h"
 
 namespace shardrun::testing {
@@ -40,12 +40,6 @@ Coordinates essential(const Sharding& s, const Coordinates& at) {
   }
   for (const auto& p : s.partial) out.push_back(at[static_cast<size_t>(p.axis)]);
   return out;
-}
-
-std::vector<Shape> shapes_of(std::span<const TensorType> types) {
-  std::vector<Shape> shapes;
-  for (const TensorType& t : types) shapes.push_back(t.shape);
-  return shapes;
 }
 
 /// One summand of a result while it is put together.

@@ -9,8 +9,8 @@
 
 #include "graph/node_plan.h"
 #include "planner/rules/discovery.h"
-#include "planner/space/strategy.h"
 #include "planner/rules/trial.h"
+#include "planner/space/strategy.h"
 
 namespace shardrun::testing {
 

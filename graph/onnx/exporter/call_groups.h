@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/onnx/flatten.h"
 #include "graph/onnx/exporter/fx_call.h"
+#include "graph/onnx/flatten.h"
 
 namespace shardrun::importer {
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "graph/onnx/file/mapped_file.h"
 #include "graph/onnx/exporter/printable_names.h"
+#include "graph/onnx/file/mapped_file.h"
 
 namespace shardrun::importer {
 namespace {

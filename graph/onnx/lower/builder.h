@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/onnx/import.h"
 #include "graph/onnx/file/import_budget.h"
+#include "graph/onnx/import.h"
 
 namespace shardrun::importer {
 

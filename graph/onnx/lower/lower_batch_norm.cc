@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "graph/onnx/lower/lowering.h"
 #include "graph/onnx/exporter/written_batch_norm.h"
+#include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
 namespace {

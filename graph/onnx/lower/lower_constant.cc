@@ -1,8 +1,8 @@
 // Lowering of what makes values of nothing: Constant, ConstantOfShape, Range.
 #include <cmath>
 
-#include "graph/onnx/lower/lowering.h"
 #include "graph/onnx/file/model_file.h"
+#include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
 namespace {

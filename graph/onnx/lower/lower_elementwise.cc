@@ -2,8 +2,8 @@
 #include <limits>
 
 #include "graph/onnx/exporter/gradient_reach.h"
-#include "graph/onnx/lower/lowering.h"
 #include "graph/onnx/file/model_file.h"
+#include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
 namespace {

@@ -3,8 +3,8 @@
 #include <numbers>
 
 #include "base/philox.h"
-#include "graph/onnx/lower/lowering.h"
 #include "graph/onnx/file/model_file.h"
+#include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
 namespace {

@@ -4,8 +4,8 @@
 #include <set>
 #include <span>
 
-#include "graph/onnx/lower/builder.h"
 #include "graph/onnx/exporter/fx_call.h"
+#include "graph/onnx/lower/builder.h"
 #include "onnx-ml.pb.h"
 
 namespace shardrun::importer {

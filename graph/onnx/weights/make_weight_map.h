@@ -1,8 +1,8 @@
 // A WeightMap from what import knows before it lowers nodes.
 #pragma once
 
-#include "graph/onnx/flatten.h"
 #include "graph/onnx/exporter/lost_weights.h"
+#include "graph/onnx/flatten.h"
 #include "graph/onnx/weights/weight_map.h"
 #include "graph/onnx/weights/weights.h"
 

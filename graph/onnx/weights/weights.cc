@@ -16,10 +16,10 @@
 #include "graph/onnx/exporter/export_signature.h"
 #include "graph/onnx/exporter/exporter_names.h"
 #include "graph/onnx/exporter/gradient_reach.h"
-#include "graph/onnx/lower/lowering.h"
 #include "graph/onnx/exporter/moving_averages.h"
-#include "graph/onnx/file/tensor_contents.h"
 #include "graph/onnx/exporter/tied_names.h"
+#include "graph/onnx/file/tensor_contents.h"
+#include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "base/regex.h"
 #include "graph/onnx/exporter/changed_tensors.h"
+#include "graph/onnx/exporter/lost_weights.h"
 #include "graph/onnx/flatten.h"
 #include "graph/onnx/import.h"
-#include "graph/onnx/exporter/lost_weights.h"
 
 namespace shardrun::importer {
 

@@ -7,15 +7,15 @@
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "graph/ops/window.h"
-#include "kernels/cpu/images/convolution.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/images/convolution.h"
 #include "kernels/cpu/images/gathered_gradient.h"
+#include "kernels/cpu/images/winograd.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/packed_product.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/products/weight_blocks.h"
-#include "kernels/cpu/images/winograd.h"
+#include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 namespace {

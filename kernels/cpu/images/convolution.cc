@@ -11,8 +11,8 @@
 
 #include "base/round_up.h"
 #include "kernels/cpu/onednn.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/products/weight_blocks.h"
+#include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
 namespace {

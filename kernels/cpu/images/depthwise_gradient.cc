@@ -7,8 +7,8 @@
 
 #include "base/round_up.h"
 #include "graph/ops/window.h"
-#include "kernels/cpu/images/convolution.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/images/convolution.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/simd.h"

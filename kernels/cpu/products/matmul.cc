@@ -7,15 +7,15 @@
 #include "base/round_up.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/post.h"
-#include "kernels/cpu/products/epilogue.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/products/epilogue.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/nonzeros.h"
 #include "kernels/cpu/products/packed_product.h"
 #include "kernels/cpu/products/row_product.h"
+#include "kernels/cpu/products/weight_blocks.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/cpu/products/weight_blocks.h"
 #include "kernels/einsum_product.h"
 
 namespace shardrun::cpu {

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "base/round_up.h"
-#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {

@@ -3,14 +3,14 @@
 
 #include "device/cuda/cuda.h"
 #include "graph/ops/post.h"
-#include "kernels/cuda/own/convert.h"
-#include "kernels/cuda/elements/element_kernel.h"
 #include "kernels/cuda/cublas/evened.h"
-#include "kernels/cuda/families.h"
 #include "kernels/cuda/cublas/matmul_plan.h"
-#include "kernels/cuda/measure.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/cublas/tf32.h"
+#include "kernels/cuda/elements/element_kernel.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/measure.h"
+#include "kernels/cuda/own/convert.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 namespace {

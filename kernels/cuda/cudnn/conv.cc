@@ -2,11 +2,11 @@
 #include <memory>
 
 #include "device/cuda/cuda.h"
-#include "kernels/cuda/cudnn/conv_plan.h"
-#include "kernels/cuda/own/convert.h"
-#include "kernels/cuda/families.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/cublas/tf32.h"
+#include "kernels/cuda/cudnn/conv_plan.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/own/convert.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 namespace {

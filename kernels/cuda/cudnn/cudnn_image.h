@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "kernels/cuda/own/batch_norm.h"
 #include "kernels/cuda/cudnn/cudnn_or_own.h"
 #include "kernels/cuda/cudnn/image_plan.h"
+#include "kernels/cuda/own/batch_norm.h"
 #include "kernels/cuda/own/pool.h"
 
 namespace shardrun::cuda {

@@ -1,8 +1,8 @@
 // Attention on the GPU: cuDNN's before products.
 #include "kernels/cuda/cudnn/flash_attention.h"
 
-#include "kernels/cuda/families.h"
 #include "kernels/cuda/cudnn/on_cudnn.h"
+#include "kernels/cuda/families.h"
 
 namespace shardrun::cuda {
 

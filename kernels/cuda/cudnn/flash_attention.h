@@ -2,8 +2,8 @@
 // products.
 #pragma once
 
-#include "kernels/cuda/own/attention.h"
 #include "kernels/cuda/cudnn/cudnn_or_own.h"
+#include "kernels/cuda/own/attention.h"
 
 namespace shardrun::cuda {
 

@@ -6,8 +6,8 @@
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/elements/element_kernel.h"
 #include "kernels/cuda/elements/element_source.h"
-#include "kernels/cuda/families.h"
 #include "kernels/cuda/elements/nvrtc.h"
+#include "kernels/cuda/families.h"
 
 namespace shardrun::cuda {
 namespace {

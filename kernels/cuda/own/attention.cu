@@ -1,8 +1,8 @@
 // Attention by products on the GPU.
-#include "kernels/cuda/own/attention.h"
-#include "kernels/cuda/families.h"
-#include "kernels/cuda/own/teams.cuh"
 #include "kernels/cuda/cublas/tf32.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/own/attention.h"
+#include "kernels/cuda/own/teams.cuh"
 
 namespace shardrun::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include "graph/ops/attention.h"
 #include "kernels/cuda/cublas/lt_product.h"
 #include "kernels/cuda/elements/math.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

@@ -1,8 +1,8 @@
 // Four elements a thread, and lines of eights.
 #include "device/cuda/launch.cuh"
-#include "kernels/cuda/own/convert.h"
-#include "kernels/cuda/elements/element.h"
 #include "kernels/cuda/cublas/evened.h"
+#include "kernels/cuda/elements/element.h"
+#include "kernels/cuda/own/convert.h"
 
 namespace shardrun::cuda {
 namespace {

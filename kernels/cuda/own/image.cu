@@ -1,7 +1,7 @@
 // Batch norm and pools on the GPU.
 #include "kernels/cuda/cudnn/cudnn_image.h"
-#include "kernels/cuda/families.h"
 #include "kernels/cuda/cudnn/on_cudnn.h"
+#include "kernels/cuda/families.h"
 #include "kernels/cuda/own/teams.cuh"
 
 namespace shardrun::cuda {

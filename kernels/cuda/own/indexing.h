@@ -10,8 +10,8 @@
 #include "graph/attrs.h"
 #include "graph/ops/group_rows.h"
 #include "kernels/cuda/own/movement.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

@@ -5,8 +5,8 @@
 #include "base/tensor.h"
 #include "device/cuda/boxes.h"
 #include "graph/attrs.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "kernels/cuda/own/chunks.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

@@ -7,8 +7,8 @@
 
 #include "graph/ops/optimizer.h"
 #include "kernels/cuda/own/many.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

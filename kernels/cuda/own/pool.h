@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "graph/ops/window.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

@@ -9,8 +9,8 @@
 #include "graph/attrs.h"
 #include "kernels/cuda/own/lines.h"
 #include "kernels/cuda/own/many.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

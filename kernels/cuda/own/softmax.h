@@ -6,8 +6,8 @@
 
 #include "device/cuda/faults.h"
 #include "kernels/cuda/own/lines.h"
-#include "kernels/cuda/refusals.h"
 #include "kernels/cuda/own/team.h"
+#include "kernels/cuda/refusals.h"
 
 namespace shardrun::cuda {
 

@@ -4,9 +4,9 @@
 #include <functional>
 #include <optional>
 
+#include "checkpoint/run_state.h"
 #include "exec/checkpoint/writer.h"
 #include "plan.h"
-#include "checkpoint/run_state.h"
 
 namespace shardrun {
 

@@ -2,21 +2,21 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/resume.h"
+#include "checkpoint/trained_model.h"
+#include "checkpoint/trained_numbers.h"
+#include "checkpoint/weights.h"
 #include "contents.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/safetensors_folder.h"
 #include "files.h"
-#include "graph/onnx/file/byte_edits.h"
 #include "graph/onnx/exporter/exporter_names.h"
+#include "graph/onnx/file/byte_edits.h"
 #include "graph/onnx/weights/given_weights.h"
 #include "graph/optimizer.h"
 #include "model.h"
-#include "checkpoint/resume.h"
-#include "shardrun/shardrun.h"
-#include "checkpoint/trained_model.h"
-#include "checkpoint/trained_numbers.h"
-#include "checkpoint/weights.h"
 #include "ranks/world.h"
+#include "shardrun/shardrun.h"
 
 namespace shardrun {
 namespace {

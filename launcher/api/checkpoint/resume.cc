@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "exec/checkpoint/folder.h"
+#include "ranks/world.h"
 #include "shardrun/inference.h"
 #include "train_options.h"
-#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

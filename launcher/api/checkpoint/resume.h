@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
+#include "checkpoint/run_state.h"
 #include "exec/checkpoint/reader.h"
 #include "model.h"
-#include "checkpoint/run_state.h"
 
 namespace shardrun {
 

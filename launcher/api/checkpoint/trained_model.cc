@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "checkpoint/weights.h"
 #include "contents.h"
 #include "plan_origin.h"
-#include "checkpoint/weights.h"
 
 namespace shardrun {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/round_up.h"
 #include "exec/collective_step.h"
 #include "explain/planned_steps.h"
-#include "planner/memory.h"
+#include "program/memory.h"
 #include "text.h"
 
 namespace shardrun {

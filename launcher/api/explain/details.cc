@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <sstream>
 
-#include "explain/analysis.h"
 #include "arithmetic.h"
+#include "explain/analysis.h"
 #include "explain/local_changes.h"
 #include "explain/names.h"
-#include "text.h"
 #include "ranks/world.h"
+#include "text.h"
 
 namespace shardrun {
 namespace {

@@ -4,10 +4,10 @@
 #include <sstream>
 
 #include "explain/analysis.h"
-#include "graph/passes/recompute.h"
 #include "explain/names.h"
-#include "text.h"
+#include "graph/passes/recompute.h"
 #include "ranks/world.h"
+#include "text.h"
 
 namespace shardrun {
 namespace {

@@ -2,11 +2,12 @@
 #include <algorithm>
 
 #include "arithmetic.h"
+#include "backend.h"
 #include "exec/collective_step.h"
 #include "graph/op_def.h"
 #include "plan.h"
-#include "shardrun/bench.h"
 #include "ranks/world.h"
+#include "shardrun/bench.h"
 
 namespace shardrun {
 namespace {
@@ -45,7 +46,8 @@ PlanFigures plan_figures(World& world, const Model& model, const TrainingPlan& p
     share_cores(world.impl());
     out.threads = world.impl().kernel_threads;
     for (int64_t rank = 0; rank < impl.train.mesh.size(); ++rank) {
-      const Program program = compile(step_of(model.impl(), impl), impl.train, impl.cluster, rank);
+      const Program program =
+          compile(step_of(model.impl(), impl), impl.train, impl.cluster, rank, backend_traits());
       out.sent_bytes.push_back(sent_bytes(program));
     }
     return out;

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/halo.h"
+#include "graph/node_exchanges.h"
+#include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
 
 namespace shardrun {

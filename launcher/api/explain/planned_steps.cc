@@ -4,8 +4,9 @@
 #include <algorithm>
 
 #include "exec/collective_step.h"
+#include "graph/node_exchanges.h"
 #include "planner/cost/collective_cost.h"
-#include "planner/halo.h"
+#include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
 
 namespace shardrun {

@@ -7,8 +7,8 @@
 #include "explain/analysis.h"
 #include "explain/local_changes.h"
 #include "explain/names.h"
-#include "text.h"
 #include "ranks/world.h"
+#include "text.h"
 
 namespace shardrun {
 

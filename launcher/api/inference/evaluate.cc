@@ -4,13 +4,13 @@
 #include <tuple>
 
 #include "batches.h"
+#include "checkpoint/resume.h"
 #include "plan.h"
 #include "ranks/rank_trainers.h"
-#include "checkpoint/resume.h"
 #include "ranks/same_call.h"
+#include "ranks/world.h"
 #include "shardrun/inference.h"
 #include "train_options.h"
-#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

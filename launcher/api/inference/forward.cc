@@ -13,8 +13,8 @@
 #include "graph/passes/movement.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
-#include "user_op/user_op.h"
 #include "ranks/world.h"
+#include "user_op/user_op.h"
 
 namespace shardrun {
 namespace {

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/resume.h"
 #include "exec/executor.h"
 #include "model.h"
 #include "plan.h"
 #include "ranks/rank_device.h"
-#include "checkpoint/resume.h"
 
 namespace shardrun {
 

@@ -7,15 +7,15 @@
 #include "backend.h"
 #include "batches.h"
 #include "exec/data/array_file.h"
-#include "files.h"
-#include "inference/forward.h"
-#include "graph/optimizer.h"
 #include "explain/names.h"
-#include "ranks/ranks.h"
+#include "files.h"
+#include "graph/optimizer.h"
+#include "inference/forward.h"
 #include "inference/run_inputs.h"
+#include "ranks/ranks.h"
 #include "ranks/same_call.h"
-#include "shardrun/inference.h"
 #include "ranks/world.h"
+#include "shardrun/inference.h"
 
 namespace shardrun {
 namespace {

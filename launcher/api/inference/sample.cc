@@ -14,12 +14,12 @@
 #include "exec/data/data_internal.h"
 #include "files.h"
 #include "inference/forward.h"
+#include "inference/sampling.h"
 #include "planner/token_steps.h"
 #include "ranks/ranks.h"
 #include "ranks/same_call.h"
-#include "inference/sampling.h"
-#include "shardrun/inference.h"
 #include "ranks/world.h"
+#include "shardrun/inference.h"
 
 namespace shardrun {
 namespace {

@@ -17,8 +17,8 @@
 #include "exec/checkpoint/writer.h"
 #include "plan.h"
 #include "ranks/ranks.h"
-#include "shardrun/bench.h"
 #include "ranks/world.h"
+#include "shardrun/bench.h"
 
 namespace shardrun {
 namespace {

@@ -6,12 +6,12 @@
 
 #include "base/clock.h"
 #include "base/tensor.h"
-#include "measure/calibrate.h"
 #include "collectives/plain_mpi.h"
 #include "collectives/reduce.h"
+#include "measure/calibrate.h"
 #include "ranks/ranks.h"
-#include "shardrun/bench.h"
 #include "ranks/world.h"
+#include "shardrun/bench.h"
 
 namespace shardrun {
 namespace {

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "backend.h"
+#include "explain/planned_steps.h"
 #include "graph/op_def.h"
 #include "graph/ops/optimizer.h"
 #include "plan.h"
-#include "explain/planned_steps.h"
 #include "planner/cost/kernel_cost.h"
 #include "ranks/world.h"
 

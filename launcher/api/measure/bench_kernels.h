@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "measure/calibrate.h"
 #include "graph/program.h"
+#include "measure/calibrate.h"
 #include "shardrun/bench.h"
 
 namespace shardrun {

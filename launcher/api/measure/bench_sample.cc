@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "ranks/ranks.h"
-#include "shardrun/bench.h"
 #include "ranks/world.h"
+#include "shardrun/bench.h"
 
 namespace shardrun {
 namespace {

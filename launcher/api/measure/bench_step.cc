@@ -4,11 +4,11 @@
 #include <set>
 
 #include "arithmetic.h"
-#include "measure/bench_kernels.h"
 #include "graph/ops/post.h"
+#include "measure/bench_kernels.h"
 #include "plan.h"
-#include "train.h"
 #include "ranks/world.h"
+#include "train.h"
 
 namespace shardrun {
 namespace {

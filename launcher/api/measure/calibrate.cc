@@ -17,9 +17,9 @@
 #include "cluster.h"
 #include "planner/cost/cluster_file.h"
 #include "ranks/ranks.h"
+#include "ranks/world.h"
 #include "room.h"
 #include "shardrun/shardrun.h"
-#include "ranks/world.h"
 
 namespace shardrun {
 namespace {

@@ -6,8 +6,8 @@
 #include "backend.h"
 #include "base/clock.h"
 #include "base/round_up.h"
-#include "measure/calibrate.h"
 #include "exec/executor.h"
+#include "measure/calibrate.h"
 #include "planner/reshard/reshard.h"
 
 namespace shardrun {

@@ -3,8 +3,8 @@
 #include <array>
 #include <cmath>
 
-#include "measure/calibrate.h"
 #include "graph/op_def.h"
+#include "measure/calibrate.h"
 #include "planner/cost/kernel_cost.h"
 
 namespace shardrun {

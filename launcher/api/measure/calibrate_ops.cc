@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "measure/calibrate.h"
 #include "graph/op_def.h"
 #include "graph/ops/group_rows.h"
 #include "graph/ops/optimizer.h"
 #include "graph/ops/post.h"
+#include "measure/calibrate.h"
 #include "planner/cost/kernel_cost.h"
 
 namespace shardrun {

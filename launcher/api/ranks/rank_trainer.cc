@@ -7,9 +7,9 @@
 
 #include "backend.h"
 #include "batches.h"
-#include "inference/gather.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
+#include "inference/gather.h"
 #include "ranks/same_call.h"
 
 namespace shardrun {

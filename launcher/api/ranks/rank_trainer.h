@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/run_state.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/data/data.h"
 #include "exec/executor.h"
@@ -15,7 +16,6 @@
 #include "plan.h"
 #include "profile/profile.h"
 #include "ranks/rank_device.h"
-#include "checkpoint/run_state.h"
 #include "ranks/stop.h"
 
 namespace shardrun {

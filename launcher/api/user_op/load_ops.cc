@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "shardrun/op.h"
 #include "ranks/world.h"
+#include "shardrun/op.h"
 
 namespace shardrun {
 

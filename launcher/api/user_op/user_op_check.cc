@@ -10,8 +10,8 @@
 #include "graph/op_def.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/trial.h"
-#include "user_op/user_op.h"
 #include "ranks/world.h"
+#include "user_op/user_op.h"
 
 namespace shardrun {
 namespace {

@@ -159,7 +159,7 @@ class Leader {
   }
 
   /// The ranks' steps whose results the reference has made, and the collectives behind them. Where
-  /// steps are joined (planner/join_steps.h), a step of theirs may stand for several nodes: of
+  /// steps are joined (program/join_steps.h), a step of theirs may stand for several nodes: of
   /// these the results that it has are compared, when the last of them is there.
   void follow() {
     for (; next_ < stops_.size(); ++next_) {

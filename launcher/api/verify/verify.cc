@@ -4,12 +4,11 @@
 
 #include "backend.h"
 #include "batches.h"
-#include "compile.h"
 #include "graph/passes/training.h"
 #include "plan.h"
-#include "verify/replay.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
+#include "verify/replay.h"
 
 namespace shardrun {
 namespace {
@@ -39,7 +38,8 @@ std::string mismatch_text(const Mismatch& m) {
 std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   std::vector<ReplayAct> acts;
   const auto whole = [&](const Graph& graph, const Program* beside) {
-    return compile(graph, whole_plan(graph), plan.cluster, 0, beside, Steps::all);
+    return compile(graph, whole_plan(graph), plan.cluster, 0, backend_traits(),
+                   {.steps = Steps::all, .persistent_like = beside});
   };
   const Graph& step = step_of(model, plan);
   acts.push_back({step, plan.train, {}, whole(step, nullptr), true});
@@ -48,10 +48,11 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
         {model.evaluation, plan.evaluation, {}, whole(model.evaluation, &acts[0].whole), false});
   }
   for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
-    acts[0].programs.push_back(compile(step, plan.train, plan.cluster, rank));
+    acts[0].programs.push_back(compile(step, plan.train, plan.cluster, rank, backend_traits()));
     if (plan.with_evaluation) {
-      acts[1].programs.push_back(
-          compile(model.evaluation, plan.evaluation, plan.cluster, rank, &acts[0].programs.back()));
+      acts[1].programs.push_back(compile(model.evaluation, plan.evaluation, plan.cluster, rank,
+                                         backend_traits(),
+                                         {.persistent_like = &acts[0].programs.back()}));
     }
   }
   return acts;

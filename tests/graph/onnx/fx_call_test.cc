@@ -1,9 +1,9 @@
 // Calls of PyTorch's as its exporter writes them, and text that is none.
+#include "graph/onnx/exporter/fx_call.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-
-#include "graph/onnx/exporter/fx_call.h"
 
 namespace shardrun::importer {
 namespace {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "graph/onnx/import.h"
 #include "graph/onnx/file/metadata.h"
+#include "graph/onnx/import.h"
 #include "kernels/kernel.h"
 #include "tests/graph/onnx/build.h"
 

@@ -1,11 +1,12 @@
 // What import makes of well-formed models: opsets, dims, weights, ties, functions, stored types.
+#include "graph/onnx/import.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "graph/autodiff.h"
-#include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/import_test.h"

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "backend.h"
-#include "measure/calibrate.h"
 #include "kernels/cpu/cpu.h"
+#include "measure/calibrate.h"
 #include "planner/cost/cluster_file.h"
 #include "shardrun/shardrun.h"
 #include "tests/launcher/ranks/far_rank.h"

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tests/launcher/command.h"
 #include "micro_batches.h"
 #include "shardrun/bench.h"
+#include "tests/launcher/command.h"
 
 namespace shardrun::test {
 namespace {

@@ -8,10 +8,10 @@
 #include <functional>
 #include <numeric>
 
-#include "compile.h"
-#include "plan.h"
+#include "backend.h"
 #include "explain/planned_steps.h"
-#include "planner/halo.h"
+#include "graph/node_exchanges.h"
+#include "plan.h"
 #include "planner/cost/kernel_cost.h"
 #include "shardrun/bench.h"
 #include "shardrun/shardrun.h"
@@ -102,7 +102,7 @@ PlanRequest request(const std::string& mesh, const std::string& planner) {
 double collective_seconds(const Model& model, const TrainingPlan& plan) {
   const TrainingPlan::Impl& impl = plan.impl();
   const Graph& graph = step_of(model.impl(), impl);
-  const Program program = compile(graph, impl.train, impl.cluster, 0);
+  const Program program = compile(graph, impl.train, impl.cluster, 0, backend_traits());
   const PlannedSteps planned(graph, impl.train, impl.cluster, program);
   double sum = 0;
   for (size_t s = 0; s < program.steps.size(); ++s) {

@@ -12,10 +12,7 @@
 #include "graph/op_def.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/processor.h"
-#include "planner/join_steps.h"
-#include "planner/join_updates.h"
-#include "planner/memory.h"
-#include "planner/partition.h"
+#include "program/compile.h"
 #include "tests/exec/random_plan.h"
 #include "tests/graph/graph_build.h"
 #include "tests/launcher/ranks/far_rank.h"
@@ -43,15 +40,16 @@ const std::vector<const KernelList*>& lists() {
 /// Programs of `compiled` for every rank, and the one that they are compared with.
 ReplayAct act(const Graph& graph, const Plan& plan, const Plan& compiled,
               const ReplayAct* beside = nullptr) {
-  const StepNeeds needs(lists());
+  const BackendTraits traits{.needs = StepNeeds(lists())};
   ReplayAct out{graph, plan, {}, {}, beside == nullptr};
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
-    out.programs.push_back(Partition(graph, compiled, host_cluster()).program(rank));
-    place_memory(out.programs.back(), needs,
-                 beside ? &beside->programs[static_cast<size_t>(rank)] : nullptr);
+    out.programs.push_back(compile(
+        graph, compiled, host_cluster(), rank, traits,
+        {.steps = Steps::all,
+         .persistent_like = beside ? &beside->programs[static_cast<size_t>(rank)] : nullptr}));
   }
-  out.whole = Partition(graph, whole_plan(graph), host_cluster()).program(0);
-  place_memory(out.whole, needs, beside ? &beside->whole : nullptr);
+  out.whole = compile(graph, whole_plan(graph), host_cluster(), 0, traits,
+                      {.steps = Steps::all, .persistent_like = beside ? &beside->whole : nullptr});
   return out;
 }
 
@@ -246,8 +244,8 @@ TEST(Replay, AValidationBehindTheStepAgrees) {
     acts.pop_back();
     acts.push_back(act(evaluation, behind, behind, &acts[0]));
     for (Program& program : acts[1].programs) {
-      program = Partition(evaluation, behind, host_cluster()).program(program.rank);
-      place_memory(program, StepNeeds(lists()));
+      program = compile(evaluation, behind, host_cluster(), program.rank,
+                        {.needs = StepNeeds(lists())}, {.steps = Steps::all});
     }
     const Replay clobbered = replay(acts, lists(), options_for(graph));
     ASSERT_TRUE(clobbered.mismatch) << mesh;
@@ -344,8 +342,8 @@ TEST(Replay, JoinedStepsAreCompared) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, plan, plan));
     for (Program& program : acts[0].programs) {
-      program = Partition(graph, plan, host_cluster()).program(program.rank);
-      join_steps(program);
+      program =
+          compile(graph, plan, host_cluster(), program.rank, {}, {.stop_after = "join_steps"});
       for (Step& step : program.steps) change(step);
       place_memory(program, StepNeeds(lists()));
     }
@@ -372,8 +370,7 @@ TEST(Replay, RanksThatJoinOtherStepsAgree) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, plan, plan));
     Program& joined = acts[0].programs[0];
-    joined = Partition(graph, plan, host_cluster()).program(0);
-    join_steps(joined);
+    joined = compile(graph, plan, host_cluster(), 0, {}, {.stop_after = "join_steps"});
     EXPECT_LT(joined.steps.size(), acts[0].programs[1].steps.size());
     for (Program& program : acts[0].programs) {
       for (Step& step : program.steps) {
@@ -465,8 +462,8 @@ TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, plan, plan));
     for (Program& program : acts[0].programs) {
-      program = Partition(graph, plan, host_cluster()).program(program.rank);
-      join_updates(program);
+      program =
+          compile(graph, plan, host_cluster(), program.rank, {}, {.stop_after = "join_updates"});
       const auto update = std::find_if(program.steps.begin(), program.steps.end(),
                                        [](const Step& step) { return step.node.op == "adamw"; });
       EXPECT_EQ(update->out.size(), 9u);  // w1, b1, w2 and their moments

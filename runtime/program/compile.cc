@@ -1,0 +1,146 @@
+// The passes, in order.
+#include "program/compile.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/clock.h"
+#include "graph/ops/post.h"
+#include "kernels/joined_step.h"
+#include "program/join_updates.h"
+#include "program/share_groups.h"
+
+namespace shardrun {
+namespace {
+
+/// What passes read.
+struct Compilation {
+  const Partition& partition;
+  const Plan& plan;
+  int64_t rank;
+  const BackendTraits& traits;
+  const CompileOptions& options;
+};
+
+struct Pass {
+  std::string_view name, does;
+  bool joins;  // left out for Steps::all
+  Program (*run)(Program program, const Compilation& c);
+};
+
+constexpr Pass kPasses[] = {
+    {"partition", "local nodes and the collectives between them", false,
+     [](Program, const Compilation& c) { return c.partition.program(c.rank); }},
+    {"join_steps", "steps between which nothing is left", true,
+     [](Program program, const Compilation& c) {
+       join_steps(program, c.traits.takes);
+       return program;
+     }},
+    {"keep_casts", "bf16 copies of weights from step to step", true,
+     [](Program program, const Compilation& c) {
+       if (c.plan.keep_casts) keep_casts(program);
+       return program;
+     }},
+    {"keep_packed", "weights as kernels like to read them", true,
+     [](Program program, const Compilation& c) {
+       if (c.plan.keep_packed && c.traits.packed_weights)
+         keep_packed(program, c.traits.packed_weights, c.traits.runs_alike);
+       return program;
+     }},
+    {"join_updates", "the optimizer's updates as one", true,
+     [](Program program, const Compilation& c) {
+       join_updates(program, c.traits.runs_alike);
+       return program;
+     }},
+    {"share_groups", "rows that several steps group alike, grouped once", true,
+     [](Program program, const Compilation&) {
+       share_groups(program);
+       return program;
+     }},
+    {"place_memory", "every buffer and workspace at its place in the arena", false,
+     [](Program program, const Compilation& c) {
+       place_memory(program, c.traits.needs, c.options.persistent_like);
+       return program;
+     }},
+};
+
+void check_name(const std::string& name) {
+  if (name.empty()) return;
+  std::string names;
+  for (const Pass& pass : kPasses) {
+    if (pass.name == name) return;
+    names += str(names.empty() ? "" : ", ", pass.name);
+  }
+  fail(ErrorKind::invalid_input, "no pass is called '", name, "'; there are ", names);
+}
+
+/// Whether kernels gain by a joined step, remembered by its node and types.
+class Takes {
+ public:
+  Takes(std::span<const KernelList* const> kernels, bool packs_products)
+      : kernels_(kernels.begin(), kernels.end()), packs_products_(packs_products) {}
+
+  bool operator()(const Node& node, const std::vector<TensorType>& in,
+                  const std::vector<TensorType>& out) {
+    std::string key = str(node.op, "|", to_string(node.attrs));
+    for (const auto* types : {&in, &out}) {
+      for (const TensorType& type : *types) key += "|" + to_string(type);
+    }
+    const std::lock_guard lock(mutex_);
+    const auto [it, fresh] = known_.try_emplace(key, false);
+    if (fresh)
+      it->second =
+          has_post_ops(node.op) ? runs_joined(kernels_, {node, in, out}) : packs_products_;
+    return it->second;
+  }
+
+ private:
+  const std::vector<const KernelList*> kernels_;
+  const bool packs_products_;
+  std::mutex mutex_;
+  std::map<std::string, bool> known_;
+};
+
+}  // namespace
+
+BackendTraits traits_of(std::span<const KernelList* const> kernels, bool packs_products) {
+  BackendTraits traits;
+  traits.takes = [takes = std::make_shared<Takes>(kernels, packs_products)](
+                     const Node& node, const auto& in, const auto& out) {
+    return (*takes)(node, in, out);
+  };
+  traits.runs_alike = [lists = std::vector(kernels.begin(), kernels.end())](
+                          const KernelCall& more, const KernelCall& alone) {
+    return runs_alike(lists, more, alone);
+  };
+  return traits;
+}
+
+std::vector<std::string_view> compile_passes() {
+  std::vector<std::string_view> names;
+  for (const Pass& pass : kPasses) names.push_back(pass.name);
+  return names;
+}
+
+Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
+                const BackendTraits& traits, const CompileOptions& options) {
+  return compile(Partition(graph, plan, cluster, traits.collectives), plan, rank, traits, options);
+}
+
+Program compile(const Partition& partition, const Plan& plan, int64_t rank,
+                const BackendTraits& traits, const CompileOptions& options) {
+  check_name(options.stop_after);
+  const Compilation compilation{partition, plan, rank, traits, options};
+  Program program;
+  for (const Pass& pass : kPasses) {
+    if (pass.joins && options.steps == Steps::all) continue;
+    const double start = now_seconds();
+    program = pass.run(std::move(program), compilation);
+    if (options.after) options.after({pass.name, pass.does, 1e3 * (now_seconds() - start), program});
+    if (pass.name == options.stop_after) break;
+  }
+  return program;
+}
+
+}  // namespace shardrun

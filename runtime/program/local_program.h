@@ -1,0 +1,12 @@
+// From a Skeleton to one rank's Program.
+#pragma once
+
+#include "program/skeleton.h"
+
+namespace shardrun {
+
+/// Fills in what depends on the rank: local types, boxes, attributes, collectives. Throws, naming
+/// the node, if its op does not make locally what the plan says.
+Program local_program(const Skeleton& skeleton, int64_t rank);
+
+}  // namespace shardrun

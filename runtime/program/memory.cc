@@ -1,0 +1,479 @@
+// Memory: live ranges, aliasing and offsets in the arena.
+//
+// Time is the index of a step. A micro-batch runs the micro steps from the start again, so what
+// lives from one micro-batch into the next is persistent; everything else is made anew in each.
+// Values that cross into the update phase are the last micro-batch's.
+#include "program/memory.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "base/round_up.h"
+#include "graph/op_def.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+/// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step
+/// 0; the number of steps: read by the host after the last.
+struct Live {
+  int first = kNever, last = -1;
+  bool persistent = false;
+  bool zeroed = false;  // persistent memory whose contents end with their last reader
+};
+
+bool is_reshape(const Step& step) {
+  return step.kind == Step::Kind::kernel && step.node.op == "reshape";
+}
+
+/// A buffer that others are held by is alive for as long as they are.
+std::vector<Live> live_ranges(const Program& program, const std::vector<BufferId>& holders) {
+  std::vector<Live> live(program.buffers.size());
+  const int end = static_cast<int>(program.steps.size());
+  auto at = [&](BufferId b) -> Live& { return live[static_cast<size_t>(b)]; };
+  for (const Binding& b : program.bindings) {
+    Live& l = at(b.buffer);
+    l.first = -1;
+    l.persistent = is_persistent(b.role);
+    l.zeroed = b.zeroed_each_step;
+    // What is the same in the next step need not be filled again, batches too.
+    if (!l.zeroed) l.last = end;
+  }
+  for (const Step& step : program.setup) {
+    for (BufferId b : step.out) at(b) = {-1, end, true};
+  }
+  for (int s = 0; s < end; ++s) {
+    const Step& step = program.steps[static_cast<size_t>(s)];
+    for (BufferId b : step.in) {
+      SR_REQUIRE(at(b).first <= s, internal, "step '", step.node.name, "' reads '",
+                 program.buffers[static_cast<size_t>(b)].name, "' before it is made");
+      at(b).last = std::max(at(b).last, s);
+    }
+    for (BufferId b : step.out) {
+      at(b).first = std::min(at(b).first, s);
+      at(b).last = std::max(at(b).last, s);
+    }
+  }
+  for (const auto* list : {&program.outputs, &program.metrics}) {
+    for (const Binding& b : *list) at(b.buffer).last = end;
+  }
+  for (size_t b = 0; b < holders.size(); ++b)
+    at(holders[b]).last = std::max(at(holders[b]).last, live[b].last);
+  for (Live& l : live) {  // what the micro phase reads last is there in the next micro-batch
+    const bool ends = l.last >= 0 && l.last < end &&
+                      program.steps[static_cast<size_t>(l.last)].phase == Phase::update;
+    if (l.zeroed && !ends) l.last = end;
+  }
+  return live;
+}
+
+/// {result, operand} positions of `step` that may share memory.
+std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
+  if (step.kind == Step::Kind::kernel) return op_def(step.node.op).in_place;
+  if (step.collective->kind == Collective::Kind::all_reduce ||
+      step.collective->kind == Collective::Kind::keep_first) {
+    return {{0, 0}};
+  }
+  return {};
+}
+
+/// May result `r` take the memory of operand `o`, by what the step does and what lives on?
+bool may_alias(const Program& program, const std::vector<Live>& live,
+               const std::vector<BufferId>& holders, int s, std::pair<int, int> pair) {
+  const Step& step = program.steps[static_cast<size_t>(s)];
+  const auto [r, o] = pair;
+  if (static_cast<size_t>(r) >= step.out.size() || static_cast<size_t>(o) >= step.in.size())
+    return false;
+  const auto holder = [&](BufferId b) { return holders[static_cast<size_t>(b)]; };
+  const BufferId result = step.out[static_cast<size_t>(r)],
+                 operand = holder(step.in[static_cast<size_t>(o)]);
+  if (result == operand || holder(result) != result) return false;
+  const Live &from = live[static_cast<size_t>(operand)], &to = live[static_cast<size_t>(result)];
+  return (!from.persistent || from.zeroed) && !to.persistent && from.last == s && to.first == s &&
+         std::count_if(step.in.begin(), step.in.end(),
+                       [&](BufferId b) { return holder(b) == operand; }) == 1 &&
+         byte_size(program.buffers[static_cast<size_t>(operand)].type) ==
+             byte_size(program.buffers[static_cast<size_t>(result)].type);
+}
+
+/// Memory that one or more aliased buffers, or one workspace, hold for a time.
+struct Slot {
+  int first = 0, last = 0;
+  int64_t bytes = 0, offset = 0;
+};
+
+int64_t peak_bytes(const std::vector<Slot>& slots, int steps) {
+  std::vector<int64_t> change(static_cast<size_t>(steps) + 3, 0);
+  for (const Slot& s : slots) {
+    change[static_cast<size_t>(s.first + 1)] += s.bytes;
+    change[static_cast<size_t>(s.last + 2)] -= s.bytes;
+  }
+  int64_t now = 0, peak = 0;
+  for (int64_t c : change) peak = std::max(peak, now += c);
+  return peak;
+}
+
+/// Places the slots in the given order, each into the smallest gap that fits among those alive with
+/// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
+int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
+  std::vector<Slot> placed;  // by offset
+  placed.reserve(slots.size());
+  int64_t total = 0;
+  for (int index : order) {
+    Slot& slot = slots[static_cast<size_t>(index)];
+    int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
+    for (const Slot& p : placed) {
+      if (p.last < slot.first || p.first > slot.last) continue;
+      const int64_t gap = p.offset - cursor;
+      if (gap >= slot.bytes && gap < best_gap) {
+        best = cursor;
+        best_gap = gap;
+      }
+      cursor = std::max(cursor, p.offset + p.bytes);
+    }
+    slot.offset = best >= 0 ? best : cursor;
+    total = std::max(total, slot.offset + slot.bytes);
+    if (total >= most) break;
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), slot,
+                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
+        slot);
+  }
+  return total;
+}
+
+/// The best of several orders: largest first is good on the whole, but a long-lived small buffer
+/// placed late can leave a hole, so bytes times time, and time of birth, are tried too.
+int64_t place_slots(std::vector<Slot>& slots, int steps) {
+  const int64_t bound = peak_bytes(slots, steps);
+  std::vector<int> order(slots.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
+  auto length = [&](int i) {
+    return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1;
+  };
+  auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
+  const auto by_bytes = [&](int a, int b) {
+    return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b);
+  };
+  const auto by_area = [&](int a, int b) {
+    const double x = static_cast<double>(bytes(a)) * length(a),
+                 y = static_cast<double>(bytes(b)) * length(b);
+    return x != y ? x > y : first(a) < first(b);
+  };
+  const auto by_length = [&](int a, int b) {
+    return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
+  };
+  std::stable_sort(order.begin(), order.end(), by_bytes);
+  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
+  auto attempt = [&](const auto& less) {
+    if (best == bound) return;
+    std::vector<Slot> other = slots;
+    std::stable_sort(order.begin(), order.end(), less);
+    const int64_t total = best_fit(other, order, best);
+    if (total < best) {
+      best = total;
+      slots = std::move(other);
+    }
+  };
+  attempt(by_area);
+  attempt(by_length);
+  return best;
+}
+
+void place_persistent(Program& program, const Program* like) {
+  // What its own setup makes lies behind the other's: made anew when that has run.
+  int64_t offset = like != nullptr ? like->persistent_bytes : 0;
+  const auto place = [&](BufferId id) {
+    Buffer& buffer = program.buffers[static_cast<size_t>(id)];
+    buffer.offset = offset;
+    offset += round_up(byte_size(buffer.type), kArenaAlignment);
+  };
+  for (const Binding& b : program.bindings) {
+    if (like == nullptr && is_persistent(b.role)) place(b.buffer);
+  }
+  for (const Step& step : program.setup) {
+    for (BufferId b : step.out) place(b);
+  }
+  for (Step& step : program.steps) {
+    step.kept_offset = offset;
+    offset += round_up(step.needs.kept, kArenaAlignment);
+  }
+  program.persistent_bytes = offset;
+  if (like == nullptr) return;
+  std::map<std::string, const Binding*> theirs;
+  for (const Binding& b : like->bindings) theirs[b.name] = &b;
+  for (const Binding& b : program.bindings) {
+    if (!is_persistent(b.role)) continue;
+    const auto it = theirs.find(b.name);
+    SR_REQUIRE(it != theirs.end() && is_persistent(it->second->role), invalid_input,
+               "persistent value '", b.name,
+               "' is not in the program whose memory is to be shared");
+    SR_REQUIRE(it->second->global == b.global && it->second->sharding == b.sharding, invalid_input,
+               "persistent value '", b.name, "' is ", b.global, " ",
+               to_string(b.sharding, program.mesh),
+               ", in the program whose memory is to be shared ", it->second->global, " ",
+               to_string(it->second->sharding, like->mesh), "; pin its sharding when planning");
+    program.buffers[static_cast<size_t>(b.buffer)].offset =
+        like->buffers[static_cast<size_t>(it->second->buffer)].offset;
+  }
+}
+
+}  // namespace
+
+std::vector<BufferId> memory_holders(const Program& program) {
+  std::vector<int> writers(program.buffers.size(), 0);
+  std::vector<bool> persistent(program.buffers.size(), false);
+  for (const Binding& b : program.bindings) {
+    ++writers[static_cast<size_t>(b.buffer)];
+    persistent[static_cast<size_t>(b.buffer)] = is_persistent(b.role);
+  }
+  for (const auto* steps : {&program.setup, &program.steps}) {
+    for (const Step& step : *steps) {
+      for (BufferId b : step.out) {
+        ++writers[static_cast<size_t>(b)];
+        if (steps == &program.setup) persistent[static_cast<size_t>(b)] = true;
+      }
+    }
+  }
+  const auto written_once = [&](BufferId b) {
+    return writers[static_cast<size_t>(b)] == 1 && !persistent[static_cast<size_t>(b)];
+  };
+  std::vector<BufferId> holders(program.buffers.size());
+  for (size_t b = 0; b < holders.size(); ++b) holders[b] = static_cast<BufferId>(b);
+  for (const Step& step : program.steps) {
+    if (is_reshape(step) && written_once(step.in[0]) && written_once(step.out[0]))
+      holders[static_cast<size_t>(step.out[0])] = holders[static_cast<size_t>(step.in[0])];
+  }
+  return holders;
+}
+
+void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like) {
+  for (Step& step : program.setup) {
+    SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
+               "' wants a workspace");
+  }
+  for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
+  place_persistent(program, persistent_like);
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
+  const int steps = static_cast<int>(program.steps.size());
+
+  std::vector<Slot> slots;
+  std::vector<int> slot_of(program.buffers.size(), -1);
+  // By buffer the persistent one whose memory it takes over, -1: none. Accumulated gradients are
+  // reduced where they lie.
+  std::vector<BufferId> lies_in(program.buffers.size(), -1);
+  auto new_slot = [&](int first, int last, int64_t bytes) {
+    slots.push_back({first, last, round_up(bytes, kArenaAlignment), 0});
+    return static_cast<int>(slots.size() - 1);
+  };
+  auto give_slot = [&](BufferId of) {
+    const BufferId b = holders[static_cast<size_t>(of)];
+    const Live& l = live[static_cast<size_t>(b)];
+    int& slot = slot_of[static_cast<size_t>(b)];
+    const int64_t bytes = byte_size(program.buffers[static_cast<size_t>(b)].type);
+    if (l.persistent || slot >= 0 || lies_in[static_cast<size_t>(b)] >= 0 || bytes == 0) return;
+    slot = new_slot(l.first, l.last, bytes);
+  };
+  for (const Binding& b : program.bindings) give_slot(b.buffer);
+  std::vector<int> workspace_slot(program.steps.size(), -1);
+  for (int s = 0; s < steps; ++s) {
+    const Step& step = program.steps[static_cast<size_t>(s)];
+    for (const auto& pair : alias_pairs(step)) {
+      if (!may_alias(program, live, holders, s, pair)) continue;
+      const BufferId operand =
+                         holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
+                     result = step.out[static_cast<size_t>(pair.first)];
+      const BufferId held = live[static_cast<size_t>(operand)].persistent
+                                ? operand
+                                : lies_in[static_cast<size_t>(operand)];
+      if (held >= 0) {
+        const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](BufferId b) {
+          return lies_in[static_cast<size_t>(b)] == held;
+        });
+        if (!taken && slot_of[static_cast<size_t>(result)] < 0)
+          lies_in[static_cast<size_t>(result)] = held;
+        continue;
+      }
+      const int slot = slot_of[static_cast<size_t>(operand)];
+      // slots[slot].last == s: no other result of this step has taken the operand already.
+      if (slot < 0 || slot_of[static_cast<size_t>(result)] >= 0 ||
+          lies_in[static_cast<size_t>(result)] >= 0 || slots[static_cast<size_t>(slot)].last != s ||
+          std::any_of(step.out.begin(), step.out.end(),
+                      [&](BufferId b) { return slot_of[static_cast<size_t>(b)] == slot; })) {
+        continue;
+      }
+      slot_of[static_cast<size_t>(result)] = slot;
+      slots[static_cast<size_t>(slot)].last = live[static_cast<size_t>(result)].last;
+    }
+    for (BufferId b : step.out) give_slot(b);
+    if (step.needs.workspace > 0)
+      workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.needs.workspace);
+  }
+
+  program.arena_bytes = program.persistent_bytes + place_slots(slots, steps);
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    Buffer& buffer = program.buffers[b];
+    if (live[b].persistent) continue;
+    if (const BufferId held = lies_in[static_cast<size_t>(holders[b])]; held >= 0) {
+      buffer.offset = program.buffers[static_cast<size_t>(held)].offset;
+      continue;
+    }
+    const int slot = slot_of[static_cast<size_t>(holders[b])];
+    buffer.offset =
+        slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
+  }
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const int slot = workspace_slot[s];
+    program.steps[s].workspace_offset =
+        slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
+  }
+}
+
+ArenaUse arena_use(const Program& program, const Graph& graph) {
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
+  const int steps = static_cast<int>(program.steps.size());
+  std::vector<int64_t> change(program.steps.size() + 2, 0);
+  // Buffers at one offset that follow each other without a step between share memory in that step.
+  std::vector<size_t> order;
+  for (size_t b = 0; b < live.size(); ++b) {
+    const bool temporary =
+        !live[b].persistent && program.buffers[b].offset >= program.persistent_bytes;
+    if (temporary && byte_size(program.buffers[b].type) > 0 &&
+        holders[b] == static_cast<BufferId>(b))
+      order.push_back(b);
+  }
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(program.buffers[a].offset, live[a].first) <
+           std::pair(program.buffers[b].offset, live[b].first);
+  });
+  for (size_t k = 0; k < order.size(); ++k) {
+    const size_t b = order[k];
+    int first = std::max(live[b].first, 0);
+    if (k > 0 && program.buffers[order[k - 1]].offset == program.buffers[b].offset)
+      first = std::max(first, live[order[k - 1]].last + 1);
+    const int last = std::min(live[b].last, steps - 1);
+    if (first > last) continue;
+    const int64_t bytes = round_up(byte_size(program.buffers[b].type), kArenaAlignment);
+    change[static_cast<size_t>(first)] += bytes;
+    change[static_cast<size_t>(last) + 1] -= bytes;
+  }
+  std::map<std::string_view, size_t> index;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) index[graph.nodes()[n].name] = n;
+  ArenaUse out;
+  out.bytes = program.arena_bytes;
+  out.alive.assign(graph.nodes().size(), 0);
+  int64_t now = program.persistent_bytes;
+  size_t node = 0;
+  int64_t before = 0;  // in front of the node whose kernel comes next
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    now += change[s];
+    const int64_t held = now + round_up(step.needs.workspace, kArenaAlignment);
+    const auto found = step.kind == Step::Kind::kernel ? index.find(step.node.name) : index.end();
+    if (found != index.end()) {
+      node = found->second;
+      out.alive[node] = std::max({out.alive[node], held, before});
+      before = 0;
+    } else {
+      before = std::max(before, held);
+    }
+  }
+  if (!out.alive.empty()) out.alive[node] = std::max(out.alive[node], before);
+  return out;
+}
+
+void check_memory(const Program& program) {
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
+  struct Taken {
+    int64_t end;
+    std::string name;
+  };
+  std::map<int64_t, Taken> taken;  // by offset: what is alive now
+  auto take = [&](int64_t offset, int64_t bytes, const std::string& name) {
+    if (bytes == 0) return;
+    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ",
+               offset, ", wanted a multiple of ", kArenaAlignment);
+    SR_REQUIRE(offset + bytes <= program.arena_bytes, internal, "'", name, "' ends at ",
+               offset + bytes, ", the arena at ", program.arena_bytes);
+    const auto next = taken.lower_bound(offset);
+    auto overlap = [&](const auto& other) {
+      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '",
+           other->second.name, "' [", other->first, ", ", other->second.end,
+           ") are alive at once and overlap");
+    };
+    if (next != taken.end() && next->first < offset + bytes) overlap(next);
+    if (next != taken.begin() && std::prev(next)->second.end > offset) overlap(std::prev(next));
+    taken[offset] = {offset + bytes, name};
+  };
+  auto buffer_of = [&](BufferId b) -> const Buffer& {
+    return program.buffers[static_cast<size_t>(b)];
+  };
+  auto take_buffer = [&](BufferId b) {
+    take(buffer_of(b).offset, byte_size(buffer_of(b).type), buffer_of(b).name);
+  };
+  auto release = [&](BufferId b) {
+    if (byte_size(buffer_of(b).type) > 0) taken.erase(buffer_of(b).offset);
+  };
+
+  std::vector<std::vector<BufferId>> born(program.steps.size()), dies(program.steps.size());
+  for (size_t b = 0; b < live.size(); ++b) {
+    const auto id = static_cast<BufferId>(b);
+    SR_REQUIRE(live[b].first != kNever, internal, "buffer '", program.buffers[b].name,
+               "' is never made");
+    if (holders[b] != id) {
+      SR_REQUIRE(buffer_of(id).offset == buffer_of(holders[b]).offset, internal, "'",
+                 buffer_of(id).name, "' is at offset ", buffer_of(id).offset,
+                 ", what it is a reshape of, '", buffer_of(holders[b]).name, "', at ",
+                 buffer_of(holders[b]).offset);
+      continue;
+    }
+    if (live[b].persistent) {
+      SR_REQUIRE(buffer_of(id).offset + byte_size(buffer_of(id).type) <= program.persistent_bytes,
+                 internal, "persistent '", buffer_of(id).name, "' ends behind the persistent part");
+    }
+    if (live[b].first < 0) {
+      take_buffer(id);
+    } else {
+      born[static_cast<size_t>(live[b].first)].push_back(id);
+    }
+    if (live[b].last >= 0 && live[b].last < static_cast<int>(program.steps.size())) {
+      dies[static_cast<size_t>(live[b].last)].push_back(id);
+    }
+  }
+  for (const Step& step : program.steps)
+    take(step.kept_offset, step.needs.kept, step.node.name + " (kept)");
+  for (size_t b = 0; b < live.size(); ++b) {
+    if (live[b].last < 0 && !live[b].persistent) release(static_cast<BufferId>(b));
+  }
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    std::vector<BufferId> replaced;
+    for (const auto& pair : alias_pairs(step)) {
+      if (!may_alias(program, live, holders, static_cast<int>(s), pair)) continue;
+      const BufferId operand =
+                         holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
+                     result = step.out[static_cast<size_t>(pair.first)];
+      if (buffer_of(operand).offset != buffer_of(result).offset) continue;
+      if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;
+      release(operand);
+      replaced.push_back(operand);
+    }
+    for (BufferId b : born[s]) take_buffer(b);
+    if (step.needs.workspace > 0) {
+      take(step.workspace_offset, step.needs.workspace, step.node.name + " (workspace)");
+      taken.erase(step.workspace_offset);
+    }
+    for (BufferId b : dies[s]) {
+      if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);
+    }
+  }
+}
+
+}  // namespace shardrun

@@ -1,0 +1,51 @@
+// The order of partitioning: what is the same on all ranks, once; then any rank's own.
+#include "program/partition.h"
+
+#include "program/collective_order.h"
+#include "program/local_program.h"
+#include "program/lower_nodes.h"
+#include "program/skeleton.h"
+#include "program/write_updates.h"
+
+namespace shardrun {
+namespace {
+
+void bring_together(Skeleton& skeleton) {
+  std::vector<bool> meets;  // exchanges do, too, but stay with their node
+  for (const StepForm& form : skeleton.steps)
+    meets.push_back(form.move != nullptr && !is_local(form.move->kind));
+  std::vector<int64_t> bytes;
+  for (const BufferForm& form : skeleton.buffers) {
+    bytes.push_back(
+        max_local_bytes(skeleton.graph.type(form.value), *form.sharding, skeleton.plan.mesh));
+  }
+  skeleton.reorder(order_collectives(skeleton.program, meets, bytes));
+}
+
+}  // namespace
+
+Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluster,
+                     Collectives collectives) {
+  auto skeleton = std::make_unique<Skeleton>(graph, plan);
+  write_updates(*skeleton, lower_nodes(*skeleton, cluster));
+  skeleton->drop_unused_buffers();
+  if (collectives == Collectives::together) bring_together(*skeleton);
+  for (const BufferForm& form : skeleton->buffers) {
+    const Shape& shape = graph.type(form.value).shape;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      const std::vector<int>& axes = form.sharding->dims[d];
+      if (!axes.empty()) cuts_.emplace(shape[d], axes);
+    }
+  }
+  skeleton_ = std::move(skeleton);
+}
+Partition::~Partition() = default;
+
+Program Partition::program(int64_t rank) const {
+  const Mesh& mesh = skeleton_->plan.mesh;
+  SR_REQUIRE(rank >= 0 && rank < mesh.size(), internal, "rank ", rank, " is not in the mesh ",
+             mesh.to_string());
+  return local_program(*skeleton_, rank);
+}
+
+}  // namespace shardrun

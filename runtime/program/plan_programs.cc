@@ -1,0 +1,58 @@
+// One partition for all ranks, and one Program for each class of them.
+#include "program/plan_programs.h"
+
+#include "graph/passes/recompute.h"
+
+namespace shardrun {
+
+PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
+                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> beside)
+    : plan_(std::move(plan)),
+      graph_(plan_.recompute.empty()
+                 ? graph
+                 : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
+      traits_(traits),
+      partition_(graph_, plan_, cluster, traits.collectives),
+      beside_(std::move(beside)) {
+  classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs);
+  if (beside_) classes_ = joined(classes_, beside_->classes_);
+  programs_.resize(classes_.first.size());
+}
+
+const Program& PlanPrograms::of_rank(int64_t rank) {
+  std::optional<Program>& program =
+      programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
+  if (!program) {
+    CompileOptions options;
+    if (beside_) options.persistent_like = &beside_->of_rank(rank);
+    program = compile(partition_, plan_, rank, traits_, options);
+  }
+  return *program;
+}
+
+const Program& PlanPrograms::fullest(int64_t limit) {
+  const Program* most = &of_rank(0);
+  for (int64_t rank : classes_.first) {
+    if (limit > 0 && most->arena_bytes > limit) break;
+    const Program& program = of_rank(rank);
+    if (program.arena_bytes > most->arena_bytes) most = &program;
+  }
+  return *most;
+}
+
+std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
+                                                std::shared_ptr<PlanPrograms> beside) {
+  const bool same =
+      last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
+      last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
+      last_->plan().handed == plan.handed && last_->plan().regathered == plan.regathered &&
+      last_->plan().recompute == plan.recompute && last_->plan().keep_casts == plan.keep_casts &&
+      last_->plan().keep_packed == plan.keep_packed;
+  if (!same) {
+    last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, beside);
+    last_beside_ = std::move(beside);
+  }
+  return last_;
+}
+
+}  // namespace shardrun

@@ -1,0 +1,57 @@
+// The Programs of all ranks under a plan, as far as their bytes go.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "program/compile.h"
+#include "program/rank_classes.h"
+
+namespace shardrun {
+
+/// One Program of each class of ranks, made when it is asked for. What is handed in must live as long
+/// as this.
+class PlanPrograms {
+ public:
+  /// `beside`: the training step's, if these share its persistent memory.
+  PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster, const BackendTraits& traits,
+               std::shared_ptr<PlanPrograms> beside = nullptr);
+
+  PlanPrograms(const PlanPrograms&) = delete;
+  PlanPrograms& operator=(const PlanPrograms&) = delete;
+
+  const Plan& plan() const { return plan_; }
+  const Graph& graph() const { return graph_; }  // with what the plan computes again
+  const Program& of_rank(int64_t rank);
+  /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).
+  const Program& fullest(int64_t limit);
+
+ private:
+  Plan plan_;
+  std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
+  const Graph& graph_;
+  const BackendTraits& traits_;
+  Partition partition_;
+  std::shared_ptr<PlanPrograms> beside_;
+  RankClasses classes_;
+  std::vector<std::optional<Program>> programs_;  // by class
+};
+
+/// The same of several plans for one graph, the last asked for remembered: a plan is measured while
+/// it is looked for, and again when it is printed.
+class MeasuredPlans {
+ public:
+  MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits)
+      : graph_(graph), cluster_(cluster), traits_(traits) {}
+  std::shared_ptr<PlanPrograms> of(const Plan& plan,
+                                   std::shared_ptr<PlanPrograms> beside = nullptr);
+
+ private:
+  const Graph& graph_;
+  const Cluster& cluster_;
+  const BackendTraits& traits_;
+  std::shared_ptr<PlanPrograms> last_, last_beside_;
+};
+
+}  // namespace shardrun
