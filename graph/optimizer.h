@@ -28,8 +28,8 @@ inline constexpr const char* kRandomStep =
 
 /// Differentiates graph.loss with respect to every trainable parameter and appends accumulation,
 /// the gradients' norm, clipping and the update (Phase::update). Adds metrics "loss", "grad_norm".
-/// Where the loss is not finite, nothing is updated, and with clipping or several micro-batches
-/// where the norm is not; no update lets in a number that is not finite (graph/ops/optimizer.cc).
+/// Where the loss or the norm is not finite, nothing is updated; no update lets in a number that is
+/// not finite (graph/ops/optimizer.cc).
 /// Throws invalid_input if nothing is trainable or a trainable parameter is not reached (named).
 void attach_optimizer(Graph& graph, const OptimizerOptions& options);
 

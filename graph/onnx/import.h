@@ -95,6 +95,32 @@ struct ImportReport {
   std::vector<std::string> inactive_dropouts;  // nodes that drop nothing, as they were exported
 };
 
+namespace importer {
+struct ModelFile;
+}
+
+/// The symbolic dims of a model's inputs, in order of appearance.
+struct SymbolicDim {
+  std::string name;  // as ImportOptions::dims names it
+  std::string input;
+  int64_t axis = 0;
+};
+
+/// An ONNX file, opened, checked and parsed; large weights stay on disk. Throws as import_onnx
+/// does.
+class OnnxFile {
+ public:
+  explicit OnnxFile(const std::string& path);
+  ~OnnxFile();
+  OnnxFile(OnnxFile&&) noexcept;
+  const std::string& path() const;
+  std::vector<SymbolicDim> symbolic_dims() const;
+  Graph import(const ImportOptions& options, ImportReport* report = nullptr) &&;
+
+ private:
+  std::unique_ptr<importer::ModelFile> model_;
+};
+
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
 /// become Role::parameter with a Source that points into the file, so that a rank reads only its
 /// shard; integers, buffers and single numbers that are no weights become constants; running
@@ -117,12 +143,6 @@ struct DeclaredInput {
 /// Those that are tensors with a shape, in the file's order.
 std::vector<DeclaredInput> declared_inputs(const std::string& path);
 
-/// The symbolic dims of a model's inputs, in order of appearance.
-struct SymbolicDim {
-  std::string name;  // as ImportOptions::dims names it
-  std::string input;
-  int64_t axis = 0;
-};
 std::vector<SymbolicDim> symbolic_dims(const std::string& path);
 
 /// A model's file and those of external data that its tensors name, whether or not they are there.

@@ -91,12 +91,13 @@ bool settle(World& world, const std::string& path, const PlanRequest& request,
     if (*options.batch == 0) options.batch.reset();
     return true;
   }
-  const bool takes_any = !decide_on_rank0(world, [&] {
-                            ModelOptions sized = options;
-                            sized.batch = 1;
-                            asked_batch(sized);  // are the numbers right?
-                            return std::string(takes_any_batch(path, options) ? "any" : "");
-                          }).empty();
+  const bool takes_any =
+      !decide_on_rank0(world, [&] {
+         ModelOptions sized = options;
+         sized.batch = 1;
+         asked_batch(sized);  // are the numbers right?
+         return std::string(takes_any_batch(OnnxFile(path), options) ? "any" : "");
+       }).empty();
   if (!takes_any) options.accumulate.reset();  // as many as of the model's own batch
   return !takes_any;
 }

@@ -12,11 +12,7 @@
 #include "exec/data/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/channels_last.h"
-#include "graph/passes/fuse.h"
-#include "graph/passes/movement.h"
-#include "graph/passes/schedule.h"
-#include "graph/passes/training.h"
+#include "graph/passes/training_step.h"
 #include "graph/plan.h"
 #include "inference/forward.h"
 #include "kernels/kernel.h"
@@ -32,12 +28,12 @@ namespace {
 constexpr int64_t kDefaultBatch = 8;
 
 /// Does some input's first dim wait for a batch size? Throws if it got two.
-bool wants_batch(const std::string& path, const ModelOptions& options) {
-  const std::vector<SymbolicDim> dims = symbolic_dims(path);
+bool wants_batch(const OnnxFile& file, const ModelOptions& options) {
+  const std::vector<SymbolicDim> dims = file.symbolic_dims();
   for (const SymbolicDim& dim : dims) {
     const auto bound = options.dims.find(dim.name);
     if (!options.batch || dim.axis != 0 || bound == options.dims.end()) continue;
-    SR_REQUIRE(bound->second == *options.batch, invalid_input, path, ": dim '", dim.name,
+    SR_REQUIRE(bound->second == *options.batch, invalid_input, file.path(), ": dim '", dim.name,
                "' is bound to ", bound->second, " by its name, and as the batch to ",
                *options.batch, "; give one of the two");
   }
@@ -49,8 +45,8 @@ bool wants_batch(const std::string& path, const ModelOptions& options) {
 
 /// Binds symbolic dims that nothing else binds to the sizes of the data's arrays: all of them where
 /// the arrays are one batch, else all but the first of each input, which counts samples.
-void bind_to_data(const std::string& path, ModelOptions& options) {
-  const std::vector<SymbolicDim> dims = symbolic_dims(path);
+void bind_to_data(const OnnxFile& file, ModelOptions& options) {
+  const std::vector<SymbolicDim> dims = file.symbolic_dims();
   if (dims.empty() || options.data.empty()) return;
   std::vector<std::string> inputs;
   for (const SymbolicDim& dim : dims) inputs.push_back(dim.input);
@@ -76,10 +72,10 @@ void bind_to_data(const std::string& path, ModelOptions& options) {
 
 }  // namespace
 
-bool takes_any_batch(const std::string& path, ModelOptions options) {
+bool takes_any_batch(const OnnxFile& file, ModelOptions options) {
   options.batch.reset();
-  bind_to_data(path, options);
-  return wants_batch(path, options);
+  bind_to_data(file, options);
+  return wants_batch(file, options);
 }
 
 ImportOptions import_options(const ModelOptions& options) {
@@ -289,7 +285,7 @@ int64_t samples_of(const Graph& graph) {
   return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
 }
 
-/// From the imported graph on: one line a pass.
+/// From the imported graph to the training step, with what people are told of it.
 void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   for (size_t i = 0; i < graph.outputs.size();
        ++i) {  // people know them by their names in the file
@@ -297,48 +293,30 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
     if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue)
       output.name = report.outputs[i];
   }
-  impl.notes.insert(impl.notes.end(), report.notes.begin(), report.notes.end());
-  const FusionCounts fused = fuse(graph);
-  if (const std::string note = fusion_note(fused); !note.empty()) impl.notes.push_back(note);
-  put_channels_last(graph);
-  if (const std::string note = attach_loss(graph, impl.options.loss); !note.empty())
-    impl.notes.push_back(note);
-  const std::vector<std::string> unreached = freeze_unreached(graph);
-  if (const std::string note = unreached_note(report, unreached); !note.empty())
-    impl.notes.push_back(note);
-  graph.metrics = {{"loss", graph.loss}};
-  if (!impl.options.keep_outputs) graph.outputs.clear();
-  remove_dead_nodes(graph);
   impl.options.accumulate = count_micro_batches(impl.options, samples_of(graph));
+  if (impl.options.keep_outputs) impl.outputs = report.outputs;
+  TrainingStepOptions options;
+  options.loss = impl.options.loss;
+  options.optimizer = optimizer_options(impl.options);
+  options.bf16 = impl.options.dtype == "bf16";
+  options.outputs = impl.outputs;
+  options.test_targets = [&](const Graph& evaluation) {
+    return targets_of_one_batch(impl.options, evaluation);
+  };
+  TrainingStep step = make_training_step(std::move(graph), options);
+  impl.train = std::move(step.train);
+  impl.evaluation = std::move(step.evaluation);
 
-  impl.evaluation = evaluation_form(graph);
-  if (impl.options.keep_outputs) {
-    impl.outputs = report.outputs;
-    name_outputs(impl.evaluation, impl.outputs);
-    impl.evaluation.outputs_stay_cut = true;
-    graph.outputs.clear();  // a step is asked for its loss alone; logits may stay cut
-    remove_dead_nodes(graph);
-  }
-  attach_accuracy(impl.evaluation);
-  remove_dead_nodes(impl.evaluation);
-  measure_test_too(impl.evaluation, targets_of_one_batch(impl.options, impl.evaluation));
-  impl.train = std::move(graph);
-  if (impl.options.dtype == "bf16") {
-    impl.train = in_bf16(impl.train);
-    impl.evaluation = in_bf16(impl.evaluation);
-  }
-  attach_optimizer(impl.train, optimizer_options(impl.options));
-  fold_casts(impl.train);
-  mask_before_dropout(impl.train);
-  for (Graph* step : {&impl.train, &impl.evaluation}) {
-    remove_movement(*step);
-    merge_equal_nodes(*step);
-    order_for_memory(*step);
+  impl.notes.insert(impl.notes.end(), report.notes.begin(), report.notes.end());
+  for (std::string note :
+       {fusion_note(step.fused), step.loss_note, unreached_note(report, step.unreached)}) {
+    if (!note.empty()) impl.notes.push_back(std::move(note));
   }
   for (std::string& note : check_user_ops(impl.train)) impl.notes.push_back(std::move(note));
 
   for (const ImportReport::Parameter& p : report.parameters) {
-    const bool reached = std::find(unreached.begin(), unreached.end(), p.name) == unreached.end();
+    const bool reached =
+        std::find(step.unreached.begin(), step.unreached.end(), p.name) == step.unreached.end();
     std::string why = reached ? p.why : "the loss does not depend on it";
     for (const std::string& name : p.other_names) why += str("; also '", name, "'");
     impl.parameters.push_back({p.name, to_string(p.type), std::move(why), p.trainable && reached});
@@ -380,10 +358,11 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   const double begin = thread_seconds();
   check_model_options(options);
   for (const std::string& library : options.ops) load_ops(library);
+  OnnxFile file(path);
   if (const std::optional<int64_t> asked = asked_batch(options);
-      asked && takes_any_batch(path, options))
+      asked && takes_any_batch(file, options))
     options.batch = asked;
-  bind_to_data(path, options);
+  bind_to_data(file, options);
   auto impl = std::make_unique<Model::Impl>();
   impl->path = path;
   impl->options = options;
@@ -393,7 +372,7 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
                               "; --clip 0 leaves gradients as they are)"));
   ImportReport report;
   ImportOptions import = import_options(options);
-  if (wants_batch(path, options)) {
+  if (wants_batch(file, options)) {
     import.batch = kDefaultBatch;
     impl->notes.push_back(str("batch: ", kDefaultBatch, " (assumed; set it with --batch)"));
   }
@@ -401,7 +380,7 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   impl->options.weights = options.weights;
   bool one_batch = false;
   if (import.contents) import.contents = noting(import.contents, one_batch);
-  Graph graph = import_onnx(path, import, &report);
+  Graph graph = std::move(file).import(import, &report);
   graph.name = path;
   try {
     check_sizes(graph);

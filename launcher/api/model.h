@@ -13,7 +13,7 @@ namespace shardrun {
 ImportOptions import_options(const ModelOptions& options);
 
 /// Is a batch size still free: does an input's first dim take any that nothing else binds?
-bool takes_any_batch(const std::string& path, ModelOptions options);
+bool takes_any_batch(const OnnxFile& file, ModelOptions options);
 /// Throws invalid_input for numbers and words that no model takes.
 void check_model_options(const ModelOptions& options);
 /// Finds ModelOptions::weights, where there are any. `first`: on rank 0, which looks at all of

@@ -174,7 +174,12 @@ int run_train(World& world, Arguments& args) {
   }
 }
 
-void run_plan(World& world, Arguments& args) {
+/// Where `shardrun plan` writes programs, pass by pass.
+struct DumpPasses {
+  std::string folder, stop_after;
+};
+
+void run_plan(World& world, Arguments& args, const DumpPasses& dump) {
   check_outputs(world, {{"--output", args.output}}, files_read(args));
   args.plan.ranks = args.ranks                     ? *args.ranks
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
@@ -184,6 +189,7 @@ void run_plan(World& world, Arguments& args) {
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
   if (!args.output.empty()) write_output(args.output, plan.json());
+  if (!dump.folder.empty()) dump_passes(model, plan, dump.folder, dump.stop_after);
 }
 
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where
@@ -376,6 +382,13 @@ int run(int argc, char** argv) {
   plan_command->add_option("--checkpoint", args.train.checkpoint,
                            "Count memory for the checkpoints of a run that has this flag");
   plan_command->add_option("-o,--output", args.output, "Write the plan as JSON to this file");
+  DumpPasses dump;
+  CLI::Option* dump_option = plan_command->add_option(
+      "--dump-passes", dump.folder,
+      "Write rank 0's program to this folder as each pass leaves it, with what changed");
+  plan_command->add_option("--stop-after", dump.stop_after, "--dump-passes: the last pass")
+      ->check(CLI::IsMember(program_passes()))
+      ->needs(dump_option);
   CLI::App* verify_command = app.add_subcommand(
       "verify",
       "Run one step and one validation of a plan, under mpirun or on --ranks threads, and compare "
@@ -536,7 +549,7 @@ int run(int argc, char** argv) {
       }
       if (plan_command->parsed()) {
         if (args.threads) world.assume_threads(*args.threads);
-        run_plan(world, args);
+        run_plan(world, args, dump);
       }
       if (verify_command->parsed()) run_verify(world, args);
       if (evaluate_command->parsed()) run_evaluate(world, args);

@@ -13,6 +13,7 @@
 #include "graph/passes/movement.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
+#include "graph/passes/training_step.h"
 #include "ranks/world.h"
 #include "user_op/user_op.h"
 
@@ -108,18 +109,6 @@ std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
 }
 
 }  // namespace
-
-void name_outputs(Graph& graph, const std::vector<std::string>& names) {
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    ValueId& id = graph.outputs[i];
-    const bool taken =
-        std::find(graph.outputs.begin(), graph.outputs.begin() + static_cast<std::ptrdiff_t>(i),
-                  id) != graph.outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (graph.value(id).role != Role::computed || taken)
-      id = graph.add("reshape", {id}, {{"shape", graph.type(id).shape}}, names[i]);
-    if (graph.find(names[i]) == kNoValue) graph.value(id).name = names[i];
-  }
-}
 
 void check_parameters_of_call(const std::string& checkpoint, const std::string& weights) {
   SR_REQUIRE(checkpoint.empty() || weights.empty(), invalid_input, "--resume ", checkpoint,

@@ -47,10 +47,6 @@ Model load_forward(World& world, const ForwardRequest& request);
 /// what a dim is bound to.
 Graph forward_graph(const ForwardRequest& request);
 
-/// Makes the graph's outputs a value each, called as `names` has it: where one is an input or a
-/// parameter, or two are one value, of a copy.
-void name_outputs(Graph& graph, const std::vector<std::string>& names);
-
 /// make_plan for such a model.
 TrainingPlan plan_forward(World& world, const Model& model, PlanRequest request);
 

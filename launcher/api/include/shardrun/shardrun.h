@@ -261,6 +261,15 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
 /// What `other` has that `plan` has not: time, bytes, and every value that lies otherwise.
 std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other);
 
+/// Names of the passes that make a rank's program of a plan, in order.
+std::vector<std::string> program_passes();
+/// Writes a file for each of them to `folder`, which is made where it is missing: what the pass
+/// does, its milliseconds, the lines of the program that went and came by it, and the program of
+/// `rank`. `stop_after`: the last pass ("": all). Throws Failure(call): no such pass or rank, or a
+/// file that cannot be written.
+void dump_passes(const Model& model, const TrainingPlan& plan, const std::string& folder,
+                 const std::string& stop_after = "", int rank = 0);
+
 /// What a plan file says of the model that it is for. Throws Failure(call) naming the field that is
 /// missing.
 struct PlannedModel {
