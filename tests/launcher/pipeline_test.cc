@@ -1,0 +1,105 @@
+// The arrows of docs/architecture.md's picture, each called by the name that it has there.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "exec/executor.h"
+#include "graph/onnx/import.h"
+#include "graph/passes/training_step.h"
+#include "kernels/reference/interpreter.h"
+#include "models/gpt.h"
+#include "planner/cost/collective_cost.h"
+#include "planner/cost/kernel_cost.h"
+#include "planner/planner.h"
+#include "planner/rules/discovery.h"
+#include "planner/solver/solver.h"
+#include "planner/space/extract_plan.h"
+#include "planner/space/search_space.h"
+#include "program/compile.h"
+#include "tests/collectives/ranks.h"
+
+namespace shardrun {
+namespace {
+
+/// Names between "─" and "→", and those alone on a line above an arrow, of the first picture.
+std::vector<std::string> arrows() {
+  std::ifstream in(SHARDRUN_SOURCE_DIR "/docs/architecture.md");
+  std::stringstream text;
+  text << in.rdbuf();
+  const std::string all = text.str();
+  const size_t from = all.find("## One picture"), to = all.find("Each arrow is a function");
+  EXPECT_LT(from, to);
+  EXPECT_NE(to, std::string::npos);
+  std::vector<std::string> names;
+  std::string name;
+  for (const char c : all.substr(from + 14, to - from - 14)) {
+    const bool part = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+    if (part) name += c;
+    if (!part && !name.empty()) {
+      if (name.find('_') != std::string::npos) names.push_back(name);
+      name.clear();
+    }
+  }
+  return names;
+}
+
+TEST(Pipeline, EachArrowIsAFunctionOfItsName) {
+  std::vector<std::string> called;
+#define CALL(function, ...) (called.emplace_back(#function), function(__VA_ARGS__))
+  const std::string path =
+      std::filesystem::temp_directory_path() / str("shardrun_pipeline_", getpid(), ".onnx");
+  GptOptions gpt;
+  gpt.layers = 1, gpt.hidden = 8, gpt.heads = 2, gpt.vocab = 11, gpt.context = 4, gpt.batch = 2;
+  write_gpt(gpt, path);
+  ImportOptions import;
+  import.evaluate = run_reference;
+  Graph graph = CALL(import_onnx, path, import, nullptr);
+  const TrainingStep step = CALL(make_training_step, std::move(graph), {});
+
+  // What plan_shardings does, one after the other, of one node.
+  const Cluster cluster = host_cluster();
+  const Mesh mesh = Mesh::parse("2");
+  const Node& node = step.train.nodes()[0];
+  std::vector<TensorType> in, out;
+  for (ValueId id : node.inputs) in.push_back(step.train.type(id));
+  for (ValueId id : node.outputs) out.push_back(step.train.type(id));
+  EXPECT_FALSE(discover(node, in).options.empty());
+  EXPECT_GE(CALL(kernel_seconds, node, in, out, cluster), 0);
+  const TensorType type{DType::f32, {4, 4}};
+  Sharding cut = Sharding::replicated(2);
+  cut.dims[0] = {0};
+  EXPECT_GT(CALL(collective_seconds, Collective::Kind::all_gather, type, cut,
+                 Sharding::replicated(2), 0, 0, std::vector<int>{0}, mesh, cluster),
+            0);
+  RuleCache rules;
+  const Plan plan = plan_shardings(step.train, mesh, cluster, {}, rules);
+
+  testing::run_ranks(2, [&](Communicator& world) {
+    const std::vector<const KernelList*> lists = {&reference_kernels()};
+    BackendTraits traits = traits_of(lists, false);
+    traits.needs = StepNeeds(lists);
+    Executor executor(compile(step.train, plan, cluster, world.rank(), traits), lists, world, 1);
+    executor.set_scalar(kLearningRate, 0.1);
+    executor.set_scalar(kStep, 1);
+    executor.begin_step();
+    executor.run_micro();
+    executor.run_update();
+    EXPECT_TRUE(std::isfinite(executor.metric("loss")));
+  });
+#undef CALL
+  // Functions that plan_shardings calls, compile only if they exist.
+  called.insert(called.end(), {"build_problem", "extract_plan"});
+  (void)&build_problem;
+  (void)&extract_plan;
+  for (const std::string& name : arrows())
+    EXPECT_NE(std::find(called.begin(), called.end(), name), called.end())
+        << "the picture has an arrow '" << name << "'";
+  EXPECT_EQ(arrows().size(), called.size());
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace shardrun

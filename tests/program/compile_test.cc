@@ -1,0 +1,96 @@
+// The passes from a Graph and a Plan to a Program: their order, where they stop, what they report.
+#include "program/compile.h"
+
+#include <gtest/gtest.h>
+
+#include "program/plan_programs.h"
+#include "tests/exec/random_plan.h"
+#include "tests/planner/gpt_step.h"
+
+namespace shardrun {
+namespace {
+
+Graph gpt() {
+  GptOptions o;
+  o.layers = 1, o.hidden = 8, o.heads = 2, o.vocab = 11, o.context = 4, o.batch = 2;
+  return testing::gpt_step(o, {}, true);
+}
+
+const std::vector<std::string> kAll = {"partition",    "join_steps",   "keep_casts",  "keep_packed",
+                                       "join_updates", "share_groups", "place_memory"};
+
+TEST(Compile, RunsItsPassesInOrderAndStopsAfterAny) {
+  const Graph graph = gpt();
+  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  EXPECT_EQ(std::vector<std::string>(compile_passes().begin(), compile_passes().end()), kAll);
+  for (size_t last = 0; last < kAll.size(); ++last) {
+    std::vector<std::string> ran;
+    size_t steps = 0;
+    CompileOptions options;
+    options.stop_after = kAll[last];
+    options.after = [&](const PassReport& pass) {
+      ran.emplace_back(pass.name);
+      steps = pass.program.steps.size();
+      EXPECT_GE(pass.milliseconds, 0);
+      EXPECT_FALSE(pass.does.empty());
+    };
+    const Program program = compile(graph, plan, Cluster{}, 1, {}, options);
+    EXPECT_EQ(ran,
+              std::vector<std::string>(kAll.begin(), kAll.begin() + static_cast<long>(last) + 1));
+    EXPECT_EQ(steps, program.steps.size());
+    EXPECT_EQ(program.rank, 1);
+    EXPECT_EQ(program.arena_bytes > 0, kAll[last] == "place_memory");
+  }
+}
+
+TEST(Compile, NamesThePassesWhereOneIsUnknown) {
+  const Graph graph = gpt();
+  const Plan plan = testing::replicated_plan(graph, Mesh());
+  try {
+    compile(graph, plan, Cluster{}, 0, {}, {.stop_after = "jion_steps"});
+    ADD_FAILURE() << "was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
+    for (const std::string& name : kAll)
+      EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
+  }
+}
+
+TEST(Compile, LeavesEveryNodeAStepOfItsOwnForAReplay) {
+  const Graph graph = gpt();
+  const Plan plan = testing::replicated_plan(graph, Mesh());
+  const Program all = compile(graph, plan, Cluster{}, 0, {}, {.steps = Steps::all}),
+                joined = compile(graph, plan, Cluster{}, 0, {});
+  EXPECT_EQ(all.steps.size(), graph.nodes().size());
+  EXPECT_LT(joined.steps.size(), all.steps.size());
+}
+
+/// A backend may refuse what a pass offers it.
+TEST(Compile, AsksTheBackend) {
+  const Graph graph = gpt();
+  const Plan plan = testing::replicated_plan(graph, Mesh());
+  const BackendTraits refuses{
+      .takes = [](const Node&, const auto&, const auto&) { return false; },
+      .runs_alike = [](const KernelCall&, const KernelCall&) { return false; }};
+  const auto updates = [](const Program& program) {
+    return std::count_if(program.steps.begin(), program.steps.end(),
+                         [](const Step& step) { return step.node.op == "adamw"; });
+  };
+  EXPECT_EQ(updates(compile(graph, plan, Cluster{}, 0, {})), 1);
+  EXPECT_EQ(updates(compile(graph, plan, Cluster{}, 0, refuses)), 16);
+}
+
+/// One program of each class of ranks is what compile makes of any of them.
+TEST(Compile, MakesOfAllRanksWhatItMakesOfOne) {
+  const Graph graph = gpt();
+  const Plan plan = testing::random_plan(graph, Mesh::parse("a=2,b=2"), 5);
+  const BackendTraits traits;
+  const Cluster cluster = host_cluster();
+  PlanPrograms programs(graph, plan, cluster, traits);
+  for (int64_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(programs.of_rank(rank).arena_bytes,
+              compile(graph, plan, cluster, rank, traits).arena_bytes);
+}
+
+}  // namespace
+}  // namespace shardrun
