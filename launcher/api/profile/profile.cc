@@ -22,12 +22,6 @@ int64_t most_events(const Program& program) {
   return events;
 }
 
-std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
-  std::vector<TensorType> out;
-  for (BufferId id : ids) out.push_back(program.buffers[static_cast<size_t>(id)].type);
-  return out;
-}
-
 std::vector<std::string> described(const std::vector<TensorType>& types,
                                    const std::vector<std::string>& shardings) {
   std::vector<std::string> out;
