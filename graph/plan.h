@@ -26,9 +26,10 @@ struct Plan {
   /// Nodes of the model's step that run again in the backward pass (graph/passes/recompute.h). All
   /// else here is of the step with these.
   std::set<std::string> recompute;
-  /// The step keeps bf16 copies of weights from one step to the next (program/join_steps.h).
+  /// The step keeps bf16 copies of weights from one step to the next
+  /// (runtime/program/join_steps.h).
   bool keep_casts = false;
-  /// It keeps them in the layouts that kernels read, too (program/keep_packed.h).
+  /// It keeps them in the layouts that kernels read, too (runtime/program/keep_packed.h).
   bool keep_packed = false;
   std::string planner;      // which planner made it
   uint64_t model_hash = 0;  // structural hash of the Graph it is for

@@ -105,7 +105,8 @@ struct Program {
   int64_t micro_batches = 1;  // Graph::micro_batches
   std::vector<Buffer> buffers;
   /// Kernels that run once, before the first step and whenever parameters have come from elsewhere.
-  /// What they make persists, and `steps` keep it up: weights' bf16 copies (program/join_steps.h).
+  /// What they make persists, and `steps` keep it up: weights' bf16 copies
+  /// (runtime/program/join_steps.h).
   std::vector<Step> setup;
   std::vector<Step> steps;        // micro steps, then update steps
   std::vector<Binding> bindings;  // everything of role != computed

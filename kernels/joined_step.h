@@ -1,4 +1,4 @@
-// Whether a backend gains by a step that several nodes became (program/join_steps.h).
+// Whether a backend gains by a step that several nodes became (runtime/program/join_steps.h).
 #pragma once
 
 #include "kernels/kernel.h"

@@ -9,9 +9,9 @@
 
 namespace shardrun {
 
-/// One of them. Steps are joined so (program/join_steps.h): matmul becomes matmul_post, conv and
-/// conv_data_grad become conv_post and conv_data_grad_post. The result so far is in f32 (in f64 if
-/// the operands are), and rounded once, to the last one's type.
+/// One of them. Steps are joined so (runtime/program/join_steps.h): matmul becomes matmul_post,
+/// conv and conv_data_grad become conv_post and conv_data_grad_post. The result so far is in f32
+/// (in f64 if the operands are), and rounded once, to the last one's type.
 ///
 ///   matmul_post(a, b, bias, x){equation=mk,kn->mn, post="add gelu_grad"}  is
 ///   gelu_grad(x, matmul(a, b) + bias): the second takes the result so far as its operand 1.
@@ -34,7 +34,7 @@ struct PostOp {
 inline constexpr size_t kOwnOperands = 2;
 
 /// Behind all others, the weights again as their kernel wants them, where a step has `packed`
-/// (program/keep_packed.h): 1, else 0.
+/// (runtime/program/keep_packed.h): 1, else 0.
 size_t packed_operands(const Node& node);
 
 /// Those of a step; none if there are none.

@@ -30,7 +30,7 @@ struct Backend {
   std::string_view measured_name;
   std::unique_ptr<RankDevice> (*open)(Communicator& host);  // as OpenDevice
   Collectives collectives;
-  /// For keep_packed (program/keep_packed.h). Null: kernels take all weights as they lie.
+  /// For keep_packed (runtime/program/keep_packed.h). Null: kernels take all weights as they lie.
   std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
   bool arenas_on_host = true;  // are they of the host's memory?
 };

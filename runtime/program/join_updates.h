@@ -6,7 +6,7 @@
 namespace shardrun {
 
 /// Joins steps of a Program that has not been placed yet, behind join_steps and keep_casts
-/// (program/join_steps.h). Nothing lives longer by it.
+/// (runtime/program/join_steps.h). Nothing lives longer by it.
 ///
 ///   s = reduce_sum_squares(g), t = reduce_sum_squares(h), n = add(s, t)   becomes
 ///   n = reduce_sum_squares(g, h)

@@ -18,8 +18,8 @@ struct Skeleton;
 using Cuts = std::set<std::pair<int64_t, std::vector<int>>>;
 
 /// Where collectives stand: just before the first reader of their result (a partial sum that
-/// shrinks: just behind what made it), or together (program/collective_order.h). The former is for
-/// devices that compute while they run.
+/// shrinks: just behind what made it), or together (runtime/program/collective_order.h). The former
+/// is for devices that compute while they run.
 enum class Collectives { apart, together };
 
 /// A Graph cut as a Plan says. Local nodes with local shapes and localised attributes, and the

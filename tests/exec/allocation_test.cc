@@ -109,7 +109,9 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
   };
   traits.packed_weights = packed_weights;
   traits.needs = StepNeeds(lists);
-  Program program = compile(graph, plan, host_cluster(), world.rank(), traits);
+  Plan keeping = plan;
+  keeping.keep_casts = keeping.keep_packed = true;
+  Program program = compile(graph, keeping, host_cluster(), world.rank(), traits);
   Executor executor(std::move(program), lists, world, 1);
   std::vector<TensorView> batch;
   for (const Binding& b : executor.program().bindings) {

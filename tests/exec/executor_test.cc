@@ -319,6 +319,7 @@ TEST(Executor, KeepsCopiesOfWeights) {
       SCOPED_TRACE(str("mesh ", mesh, ", plan seed ", seed));
       Plan plan = testing::random_plan(g, Mesh::parse(mesh), seed);
       follow_weights(g, plan);
+      plan.keep_casts = true;
       const Program program = compile(g, plan, Cluster{}, 0, {}, {.stop_after = "keep_casts"});
       EXPECT_EQ(program.setup.size(), 3u);  // w1, b1, w2
       for (const bool rewrite : {false, true}) {
@@ -562,8 +563,6 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   const ValueId behind = g.add("sin", {g.add("cos", {x}, {}, "before")}, {}, "on_host");
   g.outputs = {g.add("cos", {behind}, {}, "behind")};
-  Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
-                            {.needs = StepNeeds(lists)}, {.steps = Steps::all});
   testing::FarDevice device(nullptr, true);
   std::vector<std::pair<std::string, bool>> begun;  // op, and whether the device was busy
   KernelList far;
@@ -580,6 +579,8 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
                    }});
   }
   const std::vector<const KernelList*> lists = {&far};
+  const Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+                                  {.needs = StepNeeds(lists)}, {.steps = Steps::all});
   testing::run_ranks(1, [&](Communicator& host) {
     const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);

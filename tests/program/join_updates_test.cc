@@ -21,7 +21,9 @@ int count(const Program& p, const std::string& op) {
 }
 
 Program of(const Graph& g, bool together, const RunsAlike& takes = nullptr) {
-  Program p = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0, {.runs_alike = takes},
+  Plan plan = testing::replicated_plan(g, Mesh());
+  plan.keep_casts = true;
+  Program p = compile(g, plan, Cluster{}, 0, {.runs_alike = takes},
                       {.stop_after = together ? "join_updates" : "keep_casts"});
   place_memory(p, nullptr);
   check_memory(p);

@@ -159,8 +159,8 @@ class Leader {
   }
 
   /// The ranks' steps whose results the reference has made, and the collectives behind them. Where
-  /// steps are joined (program/join_steps.h), a step of theirs may stand for several nodes: of
-  /// these the results that it has are compared, when the last of them is there.
+  /// steps are joined (runtime/program/join_steps.h), a step of theirs may stand for several nodes:
+  /// of these the results that it has are compared, when the last of them is there.
   void follow() {
     for (; next_ < stops_.size(); ++next_) {
       const Step& step = first_step(stops_[next_]);
