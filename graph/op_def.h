@@ -30,6 +30,39 @@ struct LocalBoxes {
   std::span<const Box> out;
 };
 
+/// In which type an op computes in a bf16 model: which casts in_bf16 (passes/training.h) puts
+/// before its floating operands. Three rules come first and make any op f32: it moves running
+/// statistics, it takes random numbers, or it is a user's and its shape rule refuses bf16. The
+/// loss's own arithmetic (OpDef::model_body) is f32 as well, except for bf16 and conversion.
+enum class Precision {
+  unstated,    // only in what register_op is given: it becomes follows
+  follows,     // all operands bf16 if one of them is: element-wise ops, data movement
+  lookup,      // as follows, and an f32 result is rounded: rows of an f32 table become activations
+  bf16,        // all operands bf16: products, whose kernels add up in f32
+  f32,         // all operands f32: rounding would add up over the elements or steps
+  mixed,       // operands as they come: x may be bf16, parameters and statistics beside it are f32
+  conversion,  // operands as they come, in the loss too: the op itself says what it makes
+};
+
+/// What a kernel's time depends on (planner/cost/kernel_cost.h) besides its FLOPs and the bytes
+/// that it reads and writes.
+enum class CostClass {
+  unstated,             // only in what register_op is given: it becomes streamed
+  streamed,             // nothing else: all operands are read and all results written
+  free,                 // nothing is moved: the result takes the operand's place
+  transpose,            // does the last dim stay the last, and how long are its rows
+  reduction,            // which dims the attribute axes sums; without it as streamed
+  conversion,           // the result's type
+  lookup,               // as many bytes of operand 0 are read as are written
+  row_update,           // operand 1 is added to rows of operand 0; the other rows are not touched
+  product,              // the matrices' sizes and layout (MatmulWork), by a grid
+  convolution,          // is the kernel 3 x 3, with channels in sixteens; weights: operand 1
+  convolution_weights,  // the same; weights: result 0
+  attention,            // heads, length and width, by a grid; q, k and v: operands 0 to 2
+  attention_grad,       // the same; q, k and v: operands 1 to 3
+  joined,               // a product, and the bytes that its post-ops take and keep (post.h)
+};
+
 /// Function pointers in an aggregate: an op family's file is a list of these.
 struct OpDef {
   std::string name;
@@ -45,6 +78,17 @@ struct OpDef {
   std::function<double(const Node&, std::span<const TensorType> in,
                        std::span<const TensorType> out)>
       flops = nullptr;
+
+  CostClass cost = CostClass::unstated;
+  Precision precision = Precision::unstated;
+
+  /// A product, a norm or the like: never the loss's own arithmetic, which begins behind the last
+  /// of these. In mean((W x + b - y)^2) that is W x; subtraction, square and mean are the loss's.
+  bool model_body = false;
+
+  /// Takes the attribute out_dtype="f32": a result of bf16 operands is added up in f32 and then not
+  /// rounded. A cast behind the op becomes that attribute (fold_casts).
+  bool widens = false;
 
   /// For ops whose attributes carry shapes or positions: the attributes with which one rank runs
   /// its share. Null: attributes do not depend on how the node is cut. Whether a cut is *right* is
@@ -108,8 +152,8 @@ struct OpDef {
 const OpDef& op_def(std::string_view name);   // throws unsupported if there is none
 const OpDef* find_op(std::string_view name);  // null if there is none
 std::vector<const OpDef*> all_ops();          // sorted by name
-/// Adds a user's op before any graph uses it. Throws invalid_input if the name is taken or infer is
-/// null.
+/// Adds a user's op before any graph uses it. Precision and cost that it leaves unstated become
+/// follows and streamed. Throws invalid_input if the name is taken or infer is null.
 void register_op(OpDef def);
 
 std::vector<TensorType> infer_types(const Node& node, std::span<const TensorType> in);

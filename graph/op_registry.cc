@@ -64,6 +64,8 @@ void register_op(OpDef def) {
   SR_REQUIRE(!def.name.empty(), invalid_input, "an op needs a name");
   SR_REQUIRE(def.infer != nullptr, invalid_input, "op '", def.name,
              "' has no shape rule; set OpDef::infer");
+  if (def.precision == Precision::unstated) def.precision = Precision::follows;
+  if (def.cost == CostClass::unstated) def.cost = CostClass::streamed;
   Registry& r = registry();
   std::unique_lock lock(r.mutex);
   SR_REQUIRE(r.ops.find(def.name) == r.ops.end(), invalid_input, "op '", def.name,

@@ -65,6 +65,8 @@ std::vector<OpDef> cached_attention_ops() {
   op.name = "cached_attention";
   op.infer = infer;
   op.flops = flops;
+  op.cost = CostClass::streamed;
+  op.precision = Precision::follows;
   op.shrink = shrink;
   op.index_bound = [](const Node&, InTypes in, size_t operand) {
     return operand == 3 ? std::optional(in[1].shape[0]) : std::nullopt;

@@ -321,6 +321,9 @@ std::vector<OpDef> conv_ops() {
   conv.name = "conv";
   conv.infer = infer_conv;
   conv.gradient = conv_gradient;
+  conv.cost = CostClass::convolution;
+  conv.precision = Precision::bf16;
+  conv.model_body = true;
   conv.localise = localise_conv;
   conv.shrink = shrink_conv;
 
@@ -328,12 +331,18 @@ std::vector<OpDef> conv_ops() {
   data.name = "conv_data_grad";
   data.infer = infer_data_grad;
   data.gradient = data_grad_gradient;
+  data.cost = CostClass::convolution;
+  data.precision = Precision::bf16;
+  data.model_body = true;
   data.localise = localise_data_grad;
   data.shrink = shrink_data_grad;
 
   OpDef weight;
   weight.name = "conv_weight_grad";
   weight.infer = infer_weight_grad;
+  weight.cost = CostClass::convolution_weights;
+  weight.precision = Precision::follows;
+  weight.widens = true;
   weight.localise = localise_weight_grad;
   weight.shrink = shrink_weight_grad;
 
@@ -349,6 +358,8 @@ std::vector<OpDef> conv_ops() {
   pack.name = "pack_weights";
   pack.infer = infer_pack;
   pack.flops = [](const Node&, InTypes, InTypes) { return 0.0; };
+  pack.cost = CostClass::streamed;
+  pack.precision = Precision::follows;
   const auto laid_out = [&](Shape shape, const char* layout) {
     pack.samples.push_back({{{DType::f32, std::move(shape)}}, {{"layout", std::string(layout)}}});
   };

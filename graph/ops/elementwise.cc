@@ -228,6 +228,8 @@ OpDef unary(const char* name, UnaryRule rule, std::vector<OpDef::Sample> samples
   def.name = name;
   def.infer = infer;
   def.gradient = rule != nullptr ? unary_gradient(rule) : zero_gradient;
+  def.cost = CostClass::streamed;
+  def.precision = Precision::follows;
   def.in_place = {{0, 0}};
   def.samples = std::move(samples);
   return def;
@@ -407,6 +409,8 @@ OpDef binary(const char* name, BinaryRule da, BinaryRule db, double low, double 
   def.name = name;
   def.infer = infer_binary;
   def.gradient = binary_gradient(da, db);
+  def.cost = CostClass::streamed;
+  def.precision = Precision::follows;
   def.in_place = {{0, 0}, {0, 1}};
   def.samples = binary_samples(DType::f32, low, high, attrs);
   return def;
@@ -457,6 +461,8 @@ void add_binary(std::vector<OpDef>& ops) {
     OpDef def;
     def.name = name;
     def.infer = infer_comparison;
+    def.cost = CostClass::streamed;
+    def.precision = Precision::follows;
     def.samples = binary_samples(DType::f32, -1, 1);
     add_integer_samples(def);
     ops.push_back(std::move(def));
@@ -465,6 +471,8 @@ void add_binary(std::vector<OpDef>& ops) {
     OpDef def;
     def.name = name;
     def.infer = infer_logical;
+    def.cost = CostClass::streamed;
+    def.precision = Precision::follows;
     def.in_place = {{0, 0}, {0, 1}};
     def.samples = binary_samples(DType::boolean, 0, 1);
     ops.push_back(std::move(def));
@@ -475,6 +483,8 @@ void add_rest(std::vector<OpDef>& ops) {
   OpDef logical_not;
   logical_not.name = "logical_not";
   logical_not.infer = infer_not;
+  logical_not.cost = CostClass::streamed;
+  logical_not.precision = Precision::follows;
   logical_not.in_place = {{0, 0}};
   logical_not.samples = {{{{DType::boolean, {3, 4}}}}, {{{DType::boolean, {5}}}}};
   ops.push_back(std::move(logical_not));
@@ -483,6 +493,8 @@ void add_rest(std::vector<OpDef>& ops) {
     OpDef def;
     def.name = name;
     def.infer = infer_float_test;
+    def.cost = CostClass::streamed;
+    def.precision = Precision::follows;
     def.samples = unary_samples(-1, 1);
     ops.push_back(std::move(def));
   }
@@ -495,6 +507,8 @@ void add_rest(std::vector<OpDef>& ops) {
   where.name = "where";
   where.infer = infer_where;
   where.gradient = where_gradient;
+  where.cost = CostClass::streamed;
+  where.precision = Precision::follows;
   where.in_place = {{0, 1}, {0, 2}};
   const DType b = DType::boolean;
   where.samples = {{{{b, {3, 4}}, f32({3, 4}), f32({3, 4})}},
@@ -507,6 +521,8 @@ void add_rest(std::vector<OpDef>& ops) {
   clip.name = "clip";
   clip.infer = infer_numeric_unary;
   clip.gradient = clip_gradient;
+  clip.cost = CostClass::streamed;
+  clip.precision = Precision::follows;
   clip.in_place = {{0, 0}};
   clip.samples = {{{f32({3, 4})}, {{"min", -0.5}, {"max", 0.4}}},
                   {{f32({5})}, {{"min", 0.1}}},
@@ -519,6 +535,8 @@ void add_rest(std::vector<OpDef>& ops) {
   cast.name = "cast";
   cast.infer = infer_cast;
   cast.gradient = cast_gradient;
+  cast.cost = CostClass::conversion;
+  cast.precision = Precision::conversion;
   auto to = [](DType d) { return Attrs{{"to", std::string(to_string(d))}}; };
   cast.samples = {{{f32({3, 4})}, to(DType::f64)},
                   {{f32({5})}, to(DType::bf16)},

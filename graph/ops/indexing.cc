@@ -387,6 +387,8 @@ std::vector<OpDef> indexing_ops() {
   gather.name = "gather";
   gather.infer = infer_gather;
   gather.gradient = gather_gradient;
+  gather.cost = CostClass::lookup;
+  gather.precision = Precision::lookup;
   gather.localise = localise_gather;
   gather.shrink = shrink_gather;
   gather.index_bound = axis_bound;
@@ -405,6 +407,8 @@ std::vector<OpDef> indexing_ops() {
   gather_grad.flops = [](const Node&, InTypes in, InTypes) {
     return static_cast<double>(element_count(in[0].shape));
   };
+  gather_grad.cost = CostClass::streamed;
+  gather_grad.precision = Precision::follows;
   gather_grad.localise = localise_gather_grad;
   gather_grad.shrink = shrink_gather_grad;
   gather_grad.index_bound = [](const Node& node, InTypes, size_t operand) {
@@ -423,6 +427,8 @@ std::vector<OpDef> indexing_ops() {
   add_rows.flops = [](const Node&, InTypes in, InTypes) {
     return static_cast<double>(element_count(in[1].shape));
   };
+  add_rows.cost = CostClass::row_update;
+  add_rows.precision = Precision::follows;
   add_rows.localise = localise_gather;
   add_rows.shrink = shrink_gather;
   add_rows.index_bound = [](const Node& node, InTypes in, size_t operand) {
@@ -438,6 +444,8 @@ std::vector<OpDef> indexing_ops() {
   OpDef group_rows;
   group_rows.name = "group_rows";
   group_rows.infer = infer_group_rows;
+  group_rows.cost = CostClass::streamed;
+  group_rows.precision = Precision::follows;
   group_rows.shrink = shrink_group_rows;
   group_rows.index_bound = [](const Node& node, InTypes, size_t) {
     return std::optional(node.attrs.i("size") + 1);  // one that is outside
@@ -450,6 +458,8 @@ std::vector<OpDef> indexing_ops() {
   elements.name = "gather_elements";
   elements.infer = infer_gather_elements;
   elements.gradient = [](GradientContext& c) { return picked_gradient(c, "scatter_elements"); };
+  elements.cost = CostClass::lookup;
+  elements.precision = Precision::follows;
   elements.localise = localise_gather;
   elements.shrink = shrink_elements;
   elements.index_bound = axis_bound;
@@ -463,6 +473,8 @@ std::vector<OpDef> indexing_ops() {
   nd.name = "gather_nd";
   nd.infer = infer_gather_nd;
   nd.gradient = [](GradientContext& c) { return picked_gradient(c, "scatter_nd"); };
+  nd.cost = CostClass::lookup;
+  nd.precision = Precision::follows;
   nd.shrink = shrink_nd;
   nd.index_bound = tuple_bound;
   nd.samples = {{{f({4, 5}), i({3, 2})}, {{"batch_dims", int64_t{0}}}},
@@ -480,6 +492,8 @@ std::vector<OpDef> indexing_ops() {
   scatter.gradient = [](GradientContext& c) {
     return scattered_gradient(c, "gather_elements", "scatter_elements");
   };
+  scatter.cost = CostClass::streamed;
+  scatter.precision = Precision::follows;
   scatter.localise = localise_gather;
   scatter.shrink = shrink_elements;
   scatter.index_bound = axis_bound;
@@ -504,6 +518,8 @@ std::vector<OpDef> indexing_ops() {
   scatter_nd.gradient = [](GradientContext& c) {
     return scattered_gradient(c, "gather_nd", "scatter_nd");
   };
+  scatter_nd.cost = CostClass::streamed;
+  scatter_nd.precision = Precision::follows;
   scatter_nd.shrink = shrink_nd;
   scatter_nd.index_bound = tuple_bound;
   scatter_nd.in_place = {{0, 0}};

@@ -126,6 +126,10 @@ std::vector<OpDef> matmul_ops() {
   op.infer = matmul_infer;
   op.gradient = matmul_gradient;
   op.flops = matmul_flops;
+  op.cost = CostClass::product;
+  op.precision = Precision::bf16;
+  op.model_body = true;
+  op.widens = true;
   op.samples = {
       sample("ij,jk->ik", {4, 6}, {6, 2}),
       sample("bij,jk->bik", {2, 3, 5}, {5, 4}),

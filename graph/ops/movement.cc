@@ -279,6 +279,8 @@ std::vector<OpDef> movement_ops() {
     def.name = name;
     def.infer = infer;
     def.flops = no_flops;
+    def.cost = CostClass::streamed;
+    def.precision = Precision::follows;
     def.samples = std::move(samples);
     return ops.emplace_back(std::move(def));
   };
@@ -290,6 +292,7 @@ std::vector<OpDef> movement_ops() {
                         {{{f, {5}}}, shape({1, 5, 1})},
                         {{{DType::i64, {4, 3}}}, shape({12})}});
   reshape.gradient = reshape_gradient;
+  reshape.cost = CostClass::free;
   reshape.localise = localise_shape;
   reshape.shrink = keep_original;
   reshape.in_place = {{0, 0}};
@@ -301,6 +304,7 @@ std::vector<OpDef> movement_ops() {
                           {{{f, {2, 3, 4, 5}}}, perm({0, 2, 1, 3})},
                           {{{DType::i64, {3, 5}}}, perm({1, 0})}});
   transpose.gradient = transpose_gradient;
+  transpose.cost = CostClass::transpose;
 
   OpDef& expand = add("expand", infer_expand,
                       {{{{f, {3, 1}}}, shape({3, 4})},

@@ -224,11 +224,15 @@ std::vector<OpDef> pool_ops() {
     op.localise = gradient ? localise_pool_grad : localise_pool;
     op.shrink = gradient ? shrink_pool_grad : shrink_pool;
     op.flops = pool_flops;
+    op.cost = CostClass::streamed;
+    op.precision = Precision::follows;
     op.samples = samples(op.name);
     ops.push_back(std::move(op));
   }
   ops[0].gradient = max_pool_gradient;
+  ops[0].model_body = true;
   ops[1].gradient = sum_pool_gradient;
+  ops[1].precision = Precision::f32;
   ops[2].index_bound = which_bound;
   // More offsets than a byte counts.
   ops[0].samples.push_back({{{DType::f32, {2, 17, 18}}},

@@ -83,6 +83,8 @@ std::vector<OpDef> random_ops() {
   op.infer = dropout_infer;
   op.gradient = dropout_gradient;
   op.flops = flops;
+  op.cost = CostClass::streamed;
+  op.precision = Precision::follows;
   op.localise = dropout_localise;
   op.shrink = dropout_shrink;
   op.in_place = {{0, 0}};
@@ -98,6 +100,8 @@ std::vector<OpDef> random_ops() {
   uniform.name = "random_uniform";
   uniform.infer = uniform_infer;
   uniform.flops = flops;
+  uniform.cost = CostClass::streamed;
+  uniform.precision = Precision::follows;
   uniform.localise = uniform_localise;
   uniform.shrink = uniform_shrink;
   for (const Shape& shape : {Shape{4, 6}, Shape{3, 5}, Shape{2, 3, 7}, Shape{9}, Shape{}}) {

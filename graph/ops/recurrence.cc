@@ -122,11 +122,16 @@ std::vector<OpDef> recurrence_ops() {
            .infer = infer_lstm,
            .gradient = lstm_gradient,
            .flops = flops<0>,
+           .cost = CostClass::streamed,
+           .precision = Precision::f32,
+           .model_body = true,
            .shrink = shrink<0, 1>,
            .samples = {sample(3, 4, 2, 0), sample(2, 3, 5, 1), sample(1, 8, 3, 0)}},
           {.name = "lstm_grad",
            .infer = infer_lstm_grad,
            .flops = flops<2>,
+           .cost = CostClass::streamed,
+           .precision = Precision::follows,
            .shrink = shrink<2, 4>,
            .samples = {grad_sample(3, 4, 2, 0), grad_sample(2, 3, 5, 1), grad_sample(1, 8, 3, 0)}}};
 }

@@ -181,6 +181,8 @@ OpDef reduction(const char* name, decltype(&sum_gradient) gradient) {
   def.infer = infer_reduce;
   def.gradient = gradient;
   def.flops = one_per_operand_element;
+  def.cost = CostClass::reduction;
+  def.precision = Precision::f32;
   const DType f = DType::f32;
   def.samples = {{{{f, {3, 4}}}, over({1}, 0)},          {{{f, {3, 4}}}, over({0}, 1)},
                  {{{f, {2, 3, 5}}}, over({0, 2}, 1)},    {{{f, {2, 3, 5}}}, over({1}, 0)},
@@ -197,6 +199,7 @@ std::vector<OpDef> reduce_ops() {
   // out_dtype="f32": a sum of bf16 that is not rounded at its end, such as a bias's gradient.
   Attrs widened = over({0}, 0);
   widened.set("out_dtype", std::string("f32"));
+  ops.back().widens = true;
   ops.back().samples.push_back({{{DType::bf16, {3, 4}}}, widened});
   ops.push_back(reduction("reduce_max", extreme_gradient));
   ops.push_back(reduction("reduce_min", extreme_gradient));
@@ -207,6 +210,8 @@ std::vector<OpDef> reduce_ops() {
     def.name = name;
     def.infer = infer_arg;
     def.flops = one_per_operand_element;
+    def.cost = CostClass::streamed;
+    def.precision = Precision::follows;
     auto attrs = [](int64_t axis, int64_t keepdims, int64_t last) {
       return Attrs{{"axis", axis}, {"keepdims", keepdims}, {"select_last_index", last}};
     };
@@ -221,6 +226,8 @@ std::vector<OpDef> reduce_ops() {
   top_k.infer = infer_top_k;
   top_k.gradient = top_k_gradient;
   top_k.flops = one_per_operand_element;
+  top_k.cost = CostClass::streamed;
+  top_k.precision = Precision::follows;
   top_k.shrink = shrink_top_k;
   auto best = [](int64_t axis, int64_t k, int64_t largest) {
     return Attrs{{"axis", axis}, {"k", k}, {"largest", largest}};
@@ -236,6 +243,8 @@ std::vector<OpDef> reduce_ops() {
   cumsum.name = "cumsum";
   cumsum.infer = infer_cumsum;
   cumsum.gradient = cumsum_gradient;
+  cumsum.cost = CostClass::streamed;
+  cumsum.precision = Precision::f32;
   for (int64_t exclusive : {0, 1}) {
     for (int64_t reverse : {0, 1}) {
       for (int64_t axis : {0, 1}) {
@@ -252,6 +261,8 @@ std::vector<OpDef> reduce_ops() {
   squares.infer = infer_sum_squares;
   squares.gradient = sum_squares_gradient;
   squares.flops = two_per_operand_element;
+  squares.cost = CostClass::reduction;
+  squares.precision = Precision::f32;
   squares.samples = {{{{DType::f32, {3, 5}}}},
                      {{{DType::f32, {7}}}},
                      {{{DType::bf16, {4, 3}}}},

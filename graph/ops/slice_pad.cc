@@ -256,6 +256,8 @@ std::vector<OpDef> slice_pad_ops() {
   slice.infer = infer_slice;
   slice.gradient = slice_gradient;
   slice.flops = no_flops;
+  slice.cost = CostClass::lookup;
+  slice.precision = Precision::follows;
   slice.localise = localise_slice;
   slice.shrink = shrink_slice;
   slice.samples = {{{{f, {4, 6}}}, slice_attrs({0, 0}, {4, 3}, {1, 1})},
@@ -273,6 +275,8 @@ std::vector<OpDef> slice_pad_ops() {
   pad.infer = infer_pad;
   pad.gradient = pad_gradient;
   pad.flops = no_flops;
+  pad.cost = CostClass::streamed;
+  pad.precision = Precision::follows;
   pad.localise = localise_pad;
   pad.shrink = shrink_pad;
   pad.samples = {{{{f, {4, 3}}}, pad_attrs({0, 1}, {0, 2}, "constant", 0)},

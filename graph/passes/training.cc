@@ -195,17 +195,14 @@ Graph evaluation_form(const Graph& graph) {
 
 namespace {
 
-/// Nodes between the last product or norm and the loss: their element-wise arithmetic is the loss's
-/// own. In mean((W x + b - y)^2) those are the subtraction, the square and the mean, but not W x +
-/// b, and with cross_entropy none of what makes the logits.
+/// Nodes between the model's body (OpDef::model_body) and the loss: their element-wise arithmetic
+/// is the loss's own. In mean((W x + b - y)^2) those are the subtraction, the square and the mean,
+/// but not W x + b, and with cross_entropy none of what makes the logits.
 std::vector<bool> loss_tail(const Graph& graph) {
-  static const std::set<std::string> kBody = {
-      "matmul",  "attention", "layer_norm",     "rms_norm",   "cross_entropy", "segment_softmax",
-      "softmax", "conv",      "conv_data_grad", "batch_norm", "max_pool",      "lstm"};
   std::vector<bool> feeds_body(graph.values().size(), false), tail(graph.nodes().size(), false);
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     const Node& node = graph.nodes()[n];
-    const bool body = kBody.count(node.op) > 0 ||
+    const bool body = op_def(node.op).model_body ||
                       std::any_of(node.outputs.begin(), node.outputs.end(),
                                   [&](ValueId id) { return feeds_body[static_cast<size_t>(id)]; });
     tail[n] = !body;
@@ -263,10 +260,6 @@ bool insists_on_f32(const Graph& graph, const Node& node, const std::vector<Valu
 }  // namespace
 
 Graph in_bf16(const Graph& graph) {
-  static const std::set<std::string> kF32 = {"reduce_sum",  "reduce_max",         "reduce_min",
-                                             "reduce_prod", "reduce_sum_squares", "cumsum",
-                                             "log_softmax", "sum_pool",           "lstm"};
-  static const std::set<std::string> kProducts = {"matmul", "attention", "conv", "conv_data_grad"};
   const std::vector<bool> tail = loss_tail(graph), moves = moves_state(graph);
   // The bias of the last layer stands in the tail, but what it is added to is a product: it stays
   // bf16.
@@ -289,20 +282,19 @@ Graph in_bf16(const Graph& graph) {
     };
     const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(),
                                       [&](ValueId id) { return dtype(id) == DType::bf16; });
-    // What they take besides x is f32.
-    const bool normalises = node.op == "layer_norm" || node.op == "rms_norm" ||
-                            node.op == "batch_norm" || node.op.starts_with("segment_");
+    const Precision precision = op_def(node.op).precision;
+    const bool converts = precision == Precision::conversion;
     // Rounded to bf16, a random number could be 1, and what it is compared with another.
     const bool of_drawn = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
       return made_by(g, id, "random_uniform") != nullptr;
     });
     if (insists_on_f32(g, node, inputs) || of_drawn || of_state) {
       all_to(DType::bf16, DType::f32);
-    } else if (kProducts.count(node.op)) {
+    } else if (precision == Precision::bf16) {
       all_to(DType::f32, DType::bf16);
-    } else if (kF32.count(node.op) || (of_loss && node.op != "cast")) {
+    } else if (precision == Precision::f32 || (of_loss && !converts)) {
       all_to(DType::bf16, DType::f32);
-    } else if (any_bf16 && !normalises && node.op != "cast") {
+    } else if (any_bf16 && precision != Precision::mixed && !converts) {
       all_to(DType::f32, DType::bf16);
     }
     constexpr size_t kResidual = 5;
@@ -311,8 +303,7 @@ Graph in_bf16(const Graph& graph) {
     const std::vector<ValueId> made = g.add_node(node.op, inputs, node.attrs, node.name);
     for (size_t i = 0; i < made.size(); ++i) {
       r.copied[node.outputs[i]] = made[i];
-      // A table that is looked up leaves the f32 parameter as bf16 activations.
-      if (node.op == "gather" && dtype(made[i]) == DType::f32)
+      if (precision == Precision::lookup && dtype(made[i]) == DType::f32)
         r.copied[node.outputs[i]] = cast_to(g, made[i], DType::bf16);
     }
   });
@@ -336,9 +327,8 @@ void fold_casts(Graph& graph) {
     const NodeId producer = graph.value(from).producer;
     if (producer < 0 || uses[static_cast<size_t>(from)] != 1) continue;
     Node& sum = nodes[static_cast<size_t>(producer)];
-    if ((sum.op != "matmul" && sum.op != "reduce_sum" && sum.op != "conv_weight_grad") ||
-        graph.type(from).dtype != DType::bf16 || cast.attrs.s("to") != "f32" ||
-        sum.phase != cast.phase) {
+    if (!op_def(sum.op).widens || graph.type(from).dtype != DType::bf16 ||
+        cast.attrs.s("to") != "f32" || sum.phase != cast.phase) {
       continue;
     }
     sum.attrs.set("out_dtype", std::string("f32"));

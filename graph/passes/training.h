@@ -45,14 +45,14 @@ void measure_test_too(Graph& graph, const std::vector<std::string>& targets);
 /// normalise by these.
 Graph evaluation_form(const Graph& graph);
 
-/// bf16 compute: matmul, conv, attention, element-wise and normalisation nodes take and give bf16
-/// (and compute inside in f32); parameters stay f32 and are cast where used; reductions and the
-/// loss, with what lies between the last product and it, are f32.
+/// bf16 compute, by OpDef::precision: matmul, conv, attention, element-wise and normalisation nodes
+/// take and give bf16 (and compute inside in f32); parameters stay f32 and are cast where used;
+/// reductions and the loss, with what lies between the last product and it, are f32.
 Graph in_bf16(const Graph& graph);
 
-/// After differentiate: a matmul, sum or conv_weight_grad of bf16 whose only user casts its result
-/// to f32 gets that result type, so that gradients of weights and biases leave it in f32 and are
-/// reduced over ranks in f32.
+/// After differentiate: a matmul, sum or conv_weight_grad of bf16 (OpDef::widens) whose only user
+/// casts its result to f32 gets that result type, so that gradients of weights and biases leave it
+/// in f32 and are reduced over ranks in f32.
 void fold_casts(Graph& graph);
 
 /// Parameters that the loss does not depend on become frozen; returns their names.

@@ -23,34 +23,36 @@ bool is_three_by_three(const Node& node, const Shape& weights) {
 
 /// Which dims a reduction sums and whether a transpose moves the last dim decide in what order they
 /// go through memory.
-std::string variant_of(const Node& node, std::span<const TensorType> in,
+std::string variant_of(CostClass cost, const Node& node, std::span<const TensorType> in,
                        std::span<const TensorType> out) {
-  if (node.op == "transpose") {
-    const std::vector<int64_t>& perm = node.attrs.ints("perm");
-    const bool stays = perm.empty() || perm.back() == static_cast<int64_t>(perm.size()) - 1;
-    return !stays ? "elements" : in[0].shape.back() < 48 ? "short rows" : "rows";
+  switch (cost) {
+    case CostClass::transpose: {
+      const std::vector<int64_t>& perm = node.attrs.ints("perm");
+      const bool stays = perm.empty() || perm.back() == static_cast<int64_t>(perm.size()) - 1;
+      return !stays ? "elements" : in[0].shape.back() < 48 ? "short rows" : "rows";
+    }
+    case CostClass::reduction: {
+      if (!node.attrs.has("axes")) return "";
+      const std::vector<int64_t>& axes = node.attrs.ints("axes");
+      if (axes.size() == in[0].shape.size()) return "all";
+      const auto last = static_cast<int64_t>(in[0].shape.size()) - 1;
+      return std::find(axes.begin(), axes.end(), last) != axes.end() ? "columns" : "rows";
+    }
+    case CostClass::convolution: return is_three_by_three(node, in[1].shape) ? "3 x 3" : "";
+    case CostClass::convolution_weights:
+      return is_three_by_three(node, out[0].shape) ? "3 x 3" : "";
+    case CostClass::conversion: return std::string(to_string(out[0].dtype));
+    default: return "";
   }
-  if (node.op.starts_with("reduce_") && node.attrs.has("axes")) {
-    const std::vector<int64_t>& axes = node.attrs.ints("axes");
-    if (axes.size() == in[0].shape.size()) return "all";
-    const auto last = static_cast<int64_t>(in[0].shape.size()) - 1;
-    return std::find(axes.begin(), axes.end(), last) != axes.end() ? "columns" : "rows";
-  }
-  if (node.op == "conv" || node.op == "conv_data_grad" || node.op == "conv_weight_grad") {
-    const Shape& weights = node.op == "conv_weight_grad" ? out[0].shape : in[1].shape;
-    return is_three_by_three(node, weights) ? "3 x 3" : "";
-  }
-  if (node.op == "cast") return std::string(to_string(out[0].dtype));
-  return "";
 }
 
 /// What a call without the causal mask takes of one with it, which skips nearly half.
 constexpr double kUnmasked = 1.8;
 
 /// Seconds by the grid of the op, if it has one; else 0.
-double grid_seconds(const Node& node, std::span<const TensorType> in, DType dtype,
+double grid_seconds(CostClass cost, const Node& node, std::span<const TensorType> in, DType dtype,
                     const MeasuredKernels& measured) {
-  if (node.op == "matmul") {
+  if (cost == CostClass::product) {
     const MatmulWork w = matmul_work(node, in);
     const auto grid = measured.grids.find({node.op, w.layout, dtype});
     if (grid == measured.grids.end()) return 0;
@@ -59,10 +61,10 @@ double grid_seconds(const Node& node, std::span<const TensorType> in, DType dtyp
     const double one = grid->second.at({w.m, w.n, w.k}, {1, 1, 1});
     return call + w.batch * std::max(one - call, 0.0);
   }
-  if (node.op == "attention" || node.op == "attention_grad") {
+  if (cost == CostClass::attention || cost == CostClass::attention_grad) {
     const auto grid = measured.grids.find({node.op, "", dtype});
     if (grid == measured.grids.end()) return 0;
-    const size_t first = node.op == "attention" ? 0 : 1;  // the gradient's comes before
+    const size_t first = cost == CostClass::attention ? 0 : 1;  // the gradient's comes before
     const Shape &q = in[first].shape, &k = in[first + 1].shape, &v = in[first + 2].shape;
     const auto length = static_cast<double>(std::max<int64_t>(k[2], 1));
     // Fewer queries than keys, as when the queries are cut, are so many heads less.
@@ -78,9 +80,10 @@ double grid_seconds(const Node& node, std::span<const TensorType> in, DType dtyp
 }
 
 /// Seconds of the measured op most like this one; 0 if there is none.
-double measured_seconds(const Node& node, std::span<const TensorType> in, const KernelWork& work,
-                        const MeasuredKernels& measured, double flops_rate) {
-  if (const double seconds = grid_seconds(node, in, work.dtype, measured); seconds > 0)
+double measured_seconds(CostClass cost, const Node& node, std::span<const TensorType> in,
+                        const KernelWork& work, const MeasuredKernels& measured,
+                        double flops_rate) {
+  if (const double seconds = grid_seconds(cost, node, in, work.dtype, measured); seconds > 0)
     return seconds;
   for (const DType dtype : {work.dtype, DType::f32}) {
     for (const std::string& variant : {work.variant, std::string()}) {
@@ -100,16 +103,15 @@ double measured_seconds(const Node& node, std::span<const TensorType> in, const 
 
 KernelWork work_of(const Node& node, std::span<const TensorType> in,
                    std::span<const TensorType> out) {
+  const CostClass cost = op_def(node.op).cost;
   KernelWork work;
   double written = 0, read = 0;
   for (const TensorType& t : out) written += static_cast<double>(byte_size(t));
-  if (node.op == "add_rows")  // in place: rows of the table are read and written, the rest stays
+  if (cost == CostClass::row_update)  // in place: the rest of the table stays
     written = std::min(written, static_cast<double>(byte_size(in[1])));
   for (size_t i = 0; i < in.size(); ++i) {
     const double bytes = static_cast<double>(byte_size(in[i]));
-    const bool taken_from =
-        i == 0 && (node.op == "gather" || node.op == "gather_elements" || node.op == "gather_nd" ||
-                   node.op == "slice" || node.op == "add_rows");
+    const bool taken_from = i == 0 && (cost == CostClass::lookup || cost == CostClass::row_update);
     read += taken_from ? std::min(bytes, written) : bytes;
   }
   work.bytes = read + written;
@@ -120,7 +122,7 @@ KernelWork work_of(const Node& node, std::span<const TensorType> in,
       break;
     }
   }
-  work.variant = variant_of(node, in, out);
+  work.variant = variant_of(cost, node, in, out);
   return work;
 }
 
@@ -148,7 +150,8 @@ MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
 
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
-  if (has_post_ops(node.op)) {  // what it takes more comes from memory once
+  const CostClass cost = op_def(node.op).cost;
+  if (cost == CostClass::joined) {  // what it takes more comes from memory once
     double bytes = 0;
     for (const TensorType& t : in.subspan(kOwnOperands)) bytes += static_cast<double>(byte_size(t));
     for (const TensorType& t : out.subspan(1)) bytes += static_cast<double>(byte_size(t));
@@ -156,10 +159,10 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
            bytes / cluster.memory_bandwidth.value();
   }
   KernelWork work = work_of(node, in, out);
-  if (node.op == "reshape") work.bytes = work.flops = 0;  // its result takes its operand's place
+  if (cost == CostClass::free) work.bytes = work.flops = 0;
   if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {
     const double seconds =
-        measured_seconds(node, in, work, *measured, cluster.flops_for(work.dtype));
+        measured_seconds(cost, node, in, work, *measured, cluster.flops_for(work.dtype));
     if (seconds > 0) return seconds;
   }
   return std::max(work.flops / cluster.flops_for(work.dtype),

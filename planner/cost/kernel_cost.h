@@ -13,7 +13,7 @@ namespace shardrun {
 struct KernelWork {
   double bytes = 0, flops = 0;  // read and written; of a table, the rows that are taken or added to
   DType dtype = DType::f32;     // of the first floating operand
-  std::string variant;          // MeasuredKernels::ops
+  std::string variant;          // MeasuredKernels::ops; by CostClass
 };
 KernelWork work_of(const Node& node, std::span<const TensorType> in,
                    std::span<const TensorType> out);

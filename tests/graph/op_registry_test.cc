@@ -37,6 +37,23 @@ TEST(OpRegistry, EveryOpHasSamplesThatItsShapeRuleAndReferenceKernelAccept) {
   }
 }
 
+TEST(OpRegistry, EveryOpStatesItsPrecisionAndItsCost) {
+  for (const OpDef* def : all_ops()) {
+    EXPECT_NE(def->precision, Precision::unstated) << def->name;
+    EXPECT_NE(def->cost, CostClass::unstated) << def->name;
+  }
+}
+
+/// An op widens if and only if a sample of it does.
+TEST(OpRegistry, OpsThatWidenHaveASampleThatDoes) {
+  for (const OpDef* def : all_ops()) {
+    const bool sampled =
+        std::any_of(def->samples.begin(), def->samples.end(),
+                    [](const OpDef::Sample& sample) { return sample.attrs.has("out_dtype"); });
+    EXPECT_EQ(def->widens, sampled) << def->name;
+  }
+}
+
 /// Are there indices, and nothing that one could point at?
 bool points_into_nothing(const OpDef& def, const Node& node, const OpDef::Sample& sample) {
   for (size_t i = 0; def.index_bound != nullptr && i < sample.in.size(); ++i) {
@@ -138,6 +155,8 @@ TEST(OpRegistry, AUsersOpRunsAndItsNameIsTakenOnce) {
   def.samples = {{{{DType::f32, {3}}}}};
   register_op(def);
   EXPECT_THROW(register_op(def), Error);
+  EXPECT_EQ(op_def("test_triple").precision, Precision::follows);
+  EXPECT_EQ(op_def("test_triple").cost, CostClass::streamed);
 
   KernelImpl impl;
   impl.op = "test_triple";
