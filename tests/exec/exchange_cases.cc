@@ -168,7 +168,7 @@ void check_case(const Case& c, const Mesh& mesh, Communicator& world, int64_t& m
   }
   const std::unique_ptr<Communicator> group = world.split(groups);
   const CollectiveStep step(collective, c.dtype, world.rank());
-  EXPECT_FALSE(step.is_local());
+  EXPECT_FALSE(collective.traits().local);
   EXPECT_EQ(step.workspace_bytes() % kArenaAlignment, 0);
   moved += step.workspace_bytes();
   const auto me = static_cast<size_t>(group->rank());
