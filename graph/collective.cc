@@ -28,13 +28,13 @@ std::string to_string(const Collective& c, const Mesh& mesh, int64_t rank) {
   if (traits.has(CollectiveTraits::has_dim)) out += str(" dim=", c.dim);
   if (traits.has(CollectiveTraits::has_to_dim)) out += str(" to_dim=", c.to_dim);
   if (traits.has(CollectiveTraits::has_op)) out += str(" op=", to_string(c.op));
-  if (traits.has(CollectiveTraits::has_bounds))
-    out += str(" most_named=", c.most_named, " most_owned=", c.most_owned);
+  if (const auto* rows = std::get_if<RowBounds>(&c.payload))
+    out += str(" most_named=", rows->most_named, " most_owned=", rows->most_owned);
   return out + "}";
 }
 
 int64_t routing_size(const Collective& c) {
-  return 2 * static_cast<int64_t>(c.group.size()) + c.most_owned;
+  return 2 * static_cast<int64_t>(c.group.size()) + std::get<RowBounds>(c.payload).most_owned;
 }
 
 }  // namespace shardrun

@@ -9,6 +9,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "graph/mesh.h"
@@ -17,6 +18,15 @@
 namespace shardrun {
 
 struct CollectiveTraits;
+
+/// block_exchange: per member the global ranges of `dim` that its tensor is stacked of.
+using MemberBlocks = std::vector<std::vector<Range>>;
+
+/// Of rows that change ranks by number (graph/node_plan.h, Rows): how many rows of others a rank
+/// names at most, and how many of its own others name.
+struct RowBounds {
+  int64_t most_named = 0, most_owned = 0;
+};
 
 /// Collectives and local data movement between shardings. `in` and `out` boxes are this rank's part
 /// of the value before and after; peers' boxes follow from the mesh.
@@ -44,12 +54,10 @@ struct Collective {
   ReduceOp op = ReduceOp::sum;
   std::vector<Box> in_boxes;  // per group member, global coordinates
   std::vector<Box> out_boxes;
-  /// block_exchange: per member the global ranges of `dim` that its tensor is stacked of.
-  std::vector<std::vector<Range>> in_blocks;
-  /// Of rows: bounds (graph/node_plan.h, Rows). row_route has two results: the numbers, and a
-  /// routing of routing_size integers, the second operand of row_fetch and row_add. Its boxes are
-  /// of one dim, the rows that each member owns.
-  int64_t most_named = 0, most_owned = 0;
+  /// What only some kinds have: MemberBlocks for block_exchange, RowBounds for the three of rows.
+  /// row_route has two results: the numbers, and a routing of routing_size integers, the second
+  /// operand of row_fetch and row_add. Its boxes are of one dim, the rows that each member owns.
+  std::variant<std::monostate, MemberBlocks, RowBounds> payload;
 
   constexpr const CollectiveTraits& traits() const;
 };
@@ -72,14 +80,8 @@ struct CollectiveTraits {
   enum class Side { before, after };
   /// The dim along which the members' pieces of a tensor lie: Collective::dim or to_dim.
   enum class Along { none, dim, to_dim };
-  /// What a kind has beside a group and boxes, as it is printed.
-  enum Field : unsigned {
-    has_dim = 1,
-    has_to_dim = 2,
-    has_op = 4,
-    has_bounds = 8,
-    has_windows = 16
-  };
+  /// What of a Collective is printed beside its axes and payload.
+  enum Field : unsigned { has_dim = 1, has_to_dim = 2, has_op = 4, has_windows = 8 };
 
   Collective::Kind kind = Collective::Kind::all_gather;
   std::string_view name;
@@ -167,20 +169,20 @@ inline constexpr auto kCollectives = [] {
        .price = P::route,
        .place = before_node,
        .by_rows = true,
-       .fields = T::has_dim | T::has_bounds},
+       .fields = T::has_dim},
       {.kind = K::row_fetch,
        .name = "row_fetch",
        .price = P::exchange,
        .place = before_node,
        .by_rows = true,
-       .fields = T::has_dim | T::has_bounds},
+       .fields = T::has_dim},
       {.kind = K::row_add,
        .name = "row_add",
        .price = P::exchange,
        .place = after_node,
        .reduces = true,
        .by_rows = true,
-       .fields = T::has_dim | T::has_op | T::has_bounds},
+       .fields = T::has_dim | T::has_op},
   });
 }();
 

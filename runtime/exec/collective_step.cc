@@ -137,7 +137,7 @@ std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to
   // Block [g, g + n) of the dim that starts at local row l: as if the tensor began at g - l.
   int64_t row = 0;
   const auto d = static_cast<size_t>(c.dim);
-  for (const Range& block : c.in_blocks[from]) {
+  for (const Range& block : std::get<MemberBlocks>(c.payload)[from]) {
     Box held = c.in_boxes[from], local = c.in_boxes[from];
     held[d] = block;
     local[d].begin = block.begin - row;
@@ -149,9 +149,11 @@ std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to
 
 void CollectiveStep::prepare_exchange() {
   const Collective& c = *collective_;
-  SR_REQUIRE(c.kind != Collective::Kind::block_exchange || c.in_blocks.size() == c.group.size(),
-             internal, to_string(c.kind), ": a group of ", c.group.size(), " has blocks for ",
-             c.in_blocks.size());
+  if (c.kind == Collective::Kind::block_exchange) {
+    const size_t members = std::get<MemberBlocks>(c.payload).size();
+    SR_REQUIRE(members == c.group.size(), internal, to_string(c.kind), ": a group of ",
+               c.group.size(), " has blocks for ", members);
+  }
   const auto count = [](const std::vector<Piece>& pieces) {
     int64_t sum = 0;
     for (const Piece& piece : pieces) sum += count_of(piece.region);
