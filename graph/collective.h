@@ -1,9 +1,8 @@
 // Collective: how a value goes from one layout over ranks to another, and a table of its kinds.
 //
-// What a kind is, is said here once, as data. Planning, printing, explaining and checking ask the
-// table. A new kind is an enumerator and a row here, code that makes one (planner/reshard for a
-// resharding, graph/node_exchanges for an exchange of a node), and its algorithm in
-// exec/collective_step.
+// The table alone says what a kind is: planning, printing, explaining and checking read it. A new
+// kind takes an enumerator and a row here, code that makes it (planner/reshard for a resharding,
+// graph/node_exchanges for an exchange of a node), and its algorithm in exec/collective_step.
 #pragma once
 
 #include <array>
@@ -62,10 +61,10 @@ struct Collective {
   constexpr const CollectiveTraits& traits() const;
 };
 
-/// What a kind is.
+/// A row of the table.
 struct CollectiveTraits {
-  /// Between any two steps, or bound to a node: before it, to bring what it takes, or after it, to
-  /// bring what it made to the chunks of the value.
+  /// A resharding stands anywhere between steps. An exchange belongs to a node: before it, to fetch
+  /// what it takes, or after it, to bring what it made into the value's chunks.
   enum class Place { free, before_node, after_node };
   /// Which formula of planner/cost gives its seconds. Of the first three, cluster files hold
   /// measurements.
@@ -96,7 +95,7 @@ struct CollectiveTraits {
   Along packs = Along::none, unpacks = Along::none;
   unsigned fields = 0;
 
-  /// Part of a node, not a resharding of a value.
+  /// Does it belong to a node, rather than reshard a value?
   constexpr bool is_exchange() const { return place != Place::free; }
   constexpr bool is_measured() const {
     return price == Price::ring || price == Price::all_reduce || price == Price::pairwise;
