@@ -66,8 +66,7 @@ std::optional<Collective> route_of(const NodePlan& plan, const std::vector<Shape
   c.axes = axes_of(plan, rows.of);
   std::sort(c.axes.begin(), c.axes.end());  // as exchange_axes
   c.group = mesh.group(rank, c.axes);
-  c.most_named = rows.most_named;
-  c.most_owned = rows.most_owned;
+  c.payload = RowBounds{rows.most_named, rows.most_owned};
   const Sharding cut{{axes_of(plan, rows.of)}, {}};
   for (int64_t member : c.group)
     c.in_boxes.push_back(local_box({extent}, cut, mesh, mesh.coordinates(member)));
@@ -94,11 +93,11 @@ std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Sh
     c.kind = result ? Collective::Kind::row_add : Collective::Kind::row_fetch;
     c.dim = rows->of.dim;
     c.op = rows->op;
-    c.most_named = rows->most_named;
-    c.most_owned = rows->most_owned;
+    c.payload = RowBounds{rows->most_named, rows->most_owned};
   }
   const Shape& shape = (result ? out : in)[at(index)];
   const Sharding& sharding = (result ? plan.out : plan.in)[at(index)];
+  MemberBlocks made;
   for (int64_t member : c.group) {
     const std::vector<int64_t> coordinates = mesh.coordinates(member);
     Box chunk = local_box(shape, sharding, mesh, coordinates);
@@ -106,9 +105,13 @@ std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Sh
     Box held = (result ? boxes.out : boxes.in)[at(index)];
     c.in_boxes.push_back(result ? held : chunk);
     c.out_boxes.push_back(result ? std::move(chunk) : std::move(held));
-    if (c.kind == Collective::Kind::block_exchange) c.in_blocks.push_back(boxes.blocks[at(index)]);
+    if (c.kind == Collective::Kind::block_exchange) made.push_back(boxes.blocks[at(index)]);
   }
-  if (c.kind != Collective::Kind::block_exchange && c.in_boxes == c.out_boxes) return std::nullopt;
+  if (c.kind == Collective::Kind::block_exchange) {
+    c.payload = std::move(made);
+  } else if (c.in_boxes == c.out_boxes) {
+    return std::nullopt;
+  }
   return c;
 }
 

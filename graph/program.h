@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/collective.h"
 #include "graph/graph.h"
 #include "graph/mesh.h"
 #include "graph/sharding.h"
@@ -22,48 +23,6 @@ struct Buffer {
       -1;  // bytes from the arena's start, a multiple of kArenaAlignment; -1 before placement
 };
 inline constexpr int64_t kArenaAlignment = 64;
-
-/// Collectives and local data movement between shardings. `in` and `out` boxes are this rank's part
-/// of the value before and after; peers' boxes follow from the mesh.
-struct Collective {
-  enum class Kind {
-    all_gather,      // dim `dim` cut over the group -> whole
-    reduce_scatter,  // partial -> dim `dim` cut over the group
-    all_reduce,      // partial -> replicated
-    all_to_all,      // cut along `dim` -> cut along `to_dim`
-    slice,           // local: replicated -> cut along `dim` (no communication)
-    keep_first,  // local: replicated -> partial: all but the group's first rank take the identity
-    halo_exchange,   // chunks -> the windows that a node reads; any box to any box
-    halo_add,        // windows that a node made -> chunks; a row that several made is their sum
-    block_exchange,  // blocks along `dim` that a node made -> chunks
-    row_route,       // numbers -> numbers of a rank's own and named rows; who gets which rows
-    row_fetch,       // chunks of `dim` -> a rank's own and named rows
-    row_add,         // what a node made of its own and named rows -> chunks of `dim`
-  };
-  Kind kind = Kind::all_gather;
-  std::vector<int> axes;       // of the mesh, over which the group spreads
-  std::vector<int64_t> group;  // global ranks, in the order of their chunks (Mesh::group of axes);
-                               // this rank is among them
-  int dim = 0;
-  int to_dim = 0;
-  ReduceOp op = ReduceOp::sum;
-  std::vector<Box> in_boxes;  // per group member, global coordinates
-  std::vector<Box> out_boxes;
-  /// block_exchange: per member the global ranges of `dim` that its tensor is stacked of.
-  std::vector<std::vector<Range>> in_blocks;
-  /// Of rows: bounds (graph/node_plan.h, Rows). row_route has two results: the numbers, and a
-  /// routing of routing_size integers, the second operand of row_fetch and row_add. Its boxes are
-  /// of one dim, the rows that each member owns.
-  int64_t most_named = 0, most_owned = 0;
-};
-std::string_view to_string(Collective::Kind kind);
-/// slice and keep_first move no data between ranks.
-inline bool is_local(Collective::Kind kind) {
-  return kind == Collective::Kind::slice || kind == Collective::Kind::keep_first;
-}
-/// Elements of a routing: how many rows of each member this rank names, how many of this rank's
-/// each member names, and which these are, counted from this rank's first.
-int64_t routing_size(const Collective& row_route);
 
 /// What a backend needs for a step beside its buffers.
 struct StepBytes {

@@ -8,25 +8,27 @@ namespace shardrun {
 namespace {
 
 using Kind = Collective::Kind;
-constexpr Kind kMeasured[] = {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce,
-                              Kind::all_to_all};
+using Price = CollectiveTraits::Price;
+using Along = CollectiveTraits::Along;
 
-/// By the formulas. `size`: bytes of a rank's part, after an all_gather and before all others.
-double formula(Kind kind, double size, const Wire& w) {
+/// By the formulas. `size`: bytes of a rank's part on the side that CollectiveTraits says.
+double formula(Price price, double size, const Wire& w) {
   const auto n = static_cast<double>(w.span.ranks), here = static_cast<double>(w.span.per_node);
   const double share = (n - 1) / n;
-  switch (kind) {
-    case Kind::all_gather:
-    case Kind::reduce_scatter: return w.call_latency + w.ring_latency + share * size / w.bandwidth;
-    case Kind::all_reduce:
+  switch (price) {
+    case Price::ring: return w.call_latency + w.ring_latency + share * size / w.bandwidth;
+    case Price::all_reduce:
       return w.call_latency + w.reduce_latency + 2 * share * size / w.reduce_bandwidth;
-    case Kind::all_to_all: {
+    case Price::pairwise: {
       const double near = size * (here - 1) / n / w.node_bandwidth;
       const double far = size * (n - here) / n / w.wide_bandwidth;
       return w.call_latency + w.ring_latency + std::max(near, far);
     }
-    default: return 0;
+    case Price::copy:
+    case Price::exchange:
+    case Price::route: break;  // not over a Wire alone
   }
+  return 0;
 }
 
 /// Of the groups that were measured the one of the most similar size.
@@ -35,13 +37,14 @@ void add_measured(Wire& w, const Cluster& cluster) {
   const auto distance = [&](const MeasuredCollective& c) {
     return std::abs(std::log(static_cast<double>(c.group) / static_cast<double>(w.span.ranks)));
   };
-  for (const Kind kind : kMeasured) {
+  for (const CollectiveTraits& traits : kCollectives) {
+    if (!traits.is_measured()) continue;
     const MeasuredCollective* best = nullptr;
     for (const MeasuredCollective& c : cluster.measured.collectives) {
-      if (c.kind == kind && (best == nullptr || distance(c) < distance(*best))) best = &c;
+      if (c.kind == traits.kind && (best == nullptr || distance(c) < distance(*best))) best = &c;
     }
     if (best == nullptr) continue;
-    const auto at = static_cast<size_t>(kind);
+    const auto at = static_cast<size_t>(traits.kind);
     w.measured[at] = &best->curve;
     // Steps and what each rank sends grow with the group: (n - 1) steps, (n - 1) / n of the bytes.
     w.scale[at] = static_cast<double>(w.span.ranks - 1) / static_cast<double>(best->group - 1);
@@ -97,24 +100,23 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
 
 double packed_bytes(Collective::Kind kind, double before, double after, bool outermost,
                     bool to_outermost) {
-  switch (kind) {
-    case Kind::all_gather: return outermost ? 0 : after;
-    case Kind::reduce_scatter: return outermost ? 0 : before;
-    case Kind::all_to_all: return (to_outermost ? 0 : before) + (outermost ? 0 : after);
-    default: return 0;
-  }
+  const auto dense = [&](Along along) {
+    return along == Along::none || (along == Along::dim ? outermost : to_outermost);
+  };
+  const CollectiveTraits& traits = traits_of(kind);
+  return (dense(traits.packs) ? 0 : before) + (dense(traits.unpacks) ? 0 : after);
 }
 
 double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const Wire& w,
                           const Cluster& cluster) {
-  if (kind == Kind::slice) return copy_seconds(bytes.after, cluster);
-  if (kind == Kind::keep_first) return copy_seconds(bytes.before, cluster);
+  const CollectiveTraits& traits = traits_of(kind);
+  const double size = traits.sized == CollectiveTraits::Side::after ? bytes.after : bytes.before;
+  if (traits.price == Price::copy) return copy_seconds(size, cluster);
+  if (!traits.is_measured()) return 0;  // exchange_cost.h
   const auto at = static_cast<size_t>(kind);
-  if (at >= w.measured.size()) return 0;  // exchange_seconds
-  const double size = kind == Kind::all_gather ? bytes.after : bytes.before;
   const double packing = bytes.packed > 0 ? copy_seconds(bytes.packed, cluster) : 0;
   return packing + (w.measured[at] != nullptr ? w.scale[at] * w.measured[at]->at(size)
-                                              : formula(kind, size, w));
+                                              : formula(traits.price, size, w));
 }
 
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,

@@ -23,8 +23,8 @@ struct Wire {
   double step_latency = 0;      // s of the slowest step
   /// By Collective::Kind: what was measured, and by how much it is to be multiplied where that was
   /// with another number of ranks. The cluster outlives the Wire.
-  std::array<const Curve*, 4> measured{};
-  std::array<double, 4> scale{};
+  std::array<const Curve*, kCollectives.size()> measured{};
+  std::array<double, kCollectives.size()> scale{};
 };
 Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster);
 
@@ -33,17 +33,14 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
 struct MovedBytes {
   double before = 0, after = 0, packed = 0;
 };
-/// A cut along the outermost dim longer than 1 leaves dense pieces; any other has to be packed:
-/// what an all_gather along `dim` makes, what a reduce_scatter along `dim` takes, of an all_to_all
-/// both (exec/collective_step.h). `outermost`: has no dim before `dim` (`to_dim`) more than one
-/// local element?
+/// A cut along the outermost dim longer than 1 leaves dense pieces; any other has to be packed, or
+/// unpacked: CollectiveTraits says which end along which dim (exec/collective_step.h).
+/// `outermost`: has no dim before `dim` (`to_dim`) more than one local element?
 double packed_bytes(Collective::Kind kind, double before, double after, bool outermost,
                     bool to_outermost);
 
-/// Time of one collective. Rings for all_gather and reduce_scatter, (n - 1) / n of the whole sent
-/// by each rank; all_reduce is one after the other, or a tree where that has the lower latency;
-/// all_to_all goes pairwise, (n - 1) / n of a rank's own part. slice and keep_first copy within a
-/// rank.
+/// Time of one collective by CollectiveTraits::Price; an all_reduce is a tree where that has the
+/// lower latency. 0 for what belongs to a node's plan (exchange_cost.h).
 double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const Wire& wire,
                           const Cluster& cluster);
 

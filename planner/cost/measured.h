@@ -52,7 +52,7 @@ struct MeasuredKernels {
 };
 
 /// Collectives of groups of `group` ranks, as many at once as `ranks` ranks make. Sizes are the
-/// bytes of a rank's part, after an all_gather and before all others.
+/// bytes of a rank's part, on the side that CollectiveTraits::sized says.
 struct MeasuredCollective {
   std::string backend;  // threads, mpi
   int64_t ranks = 1, group = 1;

@@ -6,9 +6,17 @@
 namespace shardrun {
 namespace {
 
-constexpr Collective::Kind kKinds[] = {Collective::Kind::all_gather,
-                                       Collective::Kind::reduce_scatter,
-                                       Collective::Kind::all_reduce, Collective::Kind::all_to_all};
+/// "all_gather, reduce_scatter, all_reduce or all_to_all".
+std::string measured_kinds() {
+  std::vector<std::string_view> names;
+  for (const CollectiveTraits& kind : kCollectives) {
+    if (kind.is_measured()) names.push_back(kind.name);
+  }
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i)
+    out += str(i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
+  return out;
+}
 
 std::vector<double> ascending(Fields& fields, const std::string& name) {
   std::vector<double> list = fields.numbers(name);
@@ -86,11 +94,11 @@ MeasuredCollective read_collective(Fields fields) {
   if (out.group < 2 || out.group > out.ranks)
     fields.wrong("group", fields.get("group"), "2 or more and at most 'ranks'");
   const std::string kind = fields.text("kind");
-  const auto found = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                  [&](Collective::Kind k) { return to_string(k) == kind; });
-  if (found == std::end(kKinds))
-    fields.wrong("kind", kind, "all_gather, reduce_scatter, all_reduce or all_to_all");
-  out.kind = *found;
+  const auto found =
+      std::find_if(kCollectives.begin(), kCollectives.end(),
+                   [&](const CollectiveTraits& k) { return k.is_measured() && k.name == kind; });
+  if (found == kCollectives.end()) fields.wrong("kind", kind, measured_kinds().c_str());
+  out.kind = found->kind;
   out.curve = read_curve(fields);
   fields.finish();
   return out;

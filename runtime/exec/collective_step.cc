@@ -68,38 +68,27 @@ size_t CollectiveStep::place_of(const Collective& c, int64_t rank) {
 }
 
 CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype, size_t me) {
+  using Along = CollectiveTraits::Along;
   const Box &in = c.in_boxes[me], &out = c.out_boxes[me];
-  const int64_t element = size_of(dtype);
+  const auto to_pack = [&](const Box& box, Along along) -> int64_t {
+    if (along == Along::none || dense_along(box, along == Along::dim ? c.dim : c.to_dim)) return 0;
+    return round_up(count_of(box) * size_of(dtype), kArenaAlignment);
+  };
   Bytes bytes;
-  switch (c.kind) {
-    case Collective::Kind::all_gather:
-      if (!dense_along(out, c.dim))
-        bytes.unpack = round_up(count_of(out) * element, kArenaAlignment);
-      break;
-    case Collective::Kind::reduce_scatter: {
-      if (!dense_along(in, c.dim)) bytes.pack = round_up(count_of(in) * element, kArenaAlignment);
-      std::vector<int64_t> counts;
-      for (const Box& part : c.out_boxes) counts.push_back(count_of(part));
-      bytes.staging = reduce_scatter_staging_bytes(counts, dtype);
-      break;
-    }
-    case Collective::Kind::all_reduce:
-      bytes.staging =
-          all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
-      break;
-    case Collective::Kind::all_to_all:
-      if (!dense_along(in, c.to_dim))
-        bytes.pack = round_up(count_of(in) * element, kArenaAlignment);
-      if (!dense_along(out, c.dim))
-        bytes.unpack = round_up(count_of(out) * element, kArenaAlignment);
-      break;
-    default: break;
+  bytes.pack = to_pack(in, c.traits().packs);
+  bytes.unpack = to_pack(out, c.traits().unpacks);
+  if (c.kind == Collective::Kind::reduce_scatter) {
+    std::vector<int64_t> counts;
+    for (const Box& part : c.out_boxes) counts.push_back(count_of(part));
+    bytes.staging = reduce_scatter_staging_bytes(counts, dtype);
   }
+  if (c.kind == Collective::Kind::all_reduce)
+    bytes.staging = all_reduce_staging_bytes(count_of(in), dtype, static_cast<int>(c.group.size()));
   return bytes;
 }
 
 int64_t CollectiveStep::workspace_bytes(const Collective& collective, DType dtype, int64_t rank) {
-  if (is_exchange(collective.kind))
+  if (collective.traits().is_exchange())
     return CollectiveStep(collective, dtype, rank).workspace_bytes();
   const Bytes bytes = bytes_of(collective, dtype, place_of(collective, rank));
   return bytes.pack + bytes.unpack + bytes.staging;
@@ -112,11 +101,11 @@ CollectiveStep::CollectiveStep(std::shared_ptr<const Collective> collective, DTy
       dtype_(dtype),
       me_(place_of(*collective_, rank)) {
   const Collective& c = *collective_;
-  if (is_of_rows(c.kind)) {
+  if (c.traits().by_rows) {
     rows_.emplace(c, dtype, me_);
     return;
   }
-  if (is_exchange(c.kind)) {
+  if (c.traits().is_exchange()) {
     prepare_exchange();
     return;
   }
@@ -148,7 +137,7 @@ std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to
   // Block [g, g + n) of the dim that starts at local row l: as if the tensor began at g - l.
   int64_t row = 0;
   const auto d = static_cast<size_t>(c.dim);
-  for (const Range& block : c.in_blocks[from]) {
+  for (const Range& block : std::get<MemberBlocks>(c.payload)[from]) {
     Box held = c.in_boxes[from], local = c.in_boxes[from];
     held[d] = block;
     local[d].begin = block.begin - row;
@@ -160,9 +149,11 @@ std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to
 
 void CollectiveStep::prepare_exchange() {
   const Collective& c = *collective_;
-  SR_REQUIRE(c.kind != Collective::Kind::block_exchange || c.in_blocks.size() == c.group.size(),
-             internal, to_string(c.kind), ": a group of ", c.group.size(), " has blocks for ",
-             c.in_blocks.size());
+  if (c.kind == Collective::Kind::block_exchange) {
+    const size_t members = std::get<MemberBlocks>(c.payload).size();
+    SR_REQUIRE(members == c.group.size(), internal, to_string(c.kind), ": a group of ",
+               c.group.size(), " has blocks for ", members);
+  }
   const auto count = [](const std::vector<Piece>& pieces) {
     int64_t sum = 0;
     for (const Piece& piece : pieces) sum += count_of(piece.region);
@@ -197,7 +188,7 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
     }
   }
   group->all_to_all(packed, send_counts_, received, recv_counts_, dtype_);
-  const bool adds = collective_->kind == Collective::Kind::halo_add;
+  const bool adds = collective_->traits().reduces;
   if (adds) fill_identity(*device_, out, count_of(box), dtype_, ReduceOp::sum);
   for (size_t j = 0; j < recvs_.size(); ++j) {
     for (const Piece& piece : recvs_[j]) {
@@ -277,7 +268,7 @@ void CollectiveStep::run_rows_on_host(std::span<const TensorView> in,
 
 void CollectiveStep::run(const void* in, void* out, void* workspace, Communicator* group) const {
   const Collective& c = *collective_;
-  if (is_exchange(c.kind)) {
+  if (c.traits().is_exchange()) {
     run_exchange(in, out, workspace, group);
     return;
   }

@@ -44,22 +44,6 @@ class CollectiveStep {
 
   /// Does `run` do nothing but ask the device and the group for the same work each time?
   bool recordable() const { return !rows_; }
-  bool is_local() const { return shardrun::is_local(collective_->kind); }
-  static bool is_exchange(Collective::Kind kind) {
-    return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::halo_add ||
-           kind == Collective::Kind::block_exchange || is_of_rows(kind);
-  }
-  /// Exchanges before a node, of what it takes.
-  static bool feeds_node(Collective::Kind kind) {
-    return kind == Collective::Kind::halo_exchange || kind == Collective::Kind::row_route ||
-           kind == Collective::Kind::row_fetch;
-  }
-  /// Exchanges after a node, of what it made.
-  static bool follows_node(Collective::Kind kind) { return is_exchange(kind) && !feeds_node(kind); }
-  static bool is_of_rows(Collective::Kind kind) {
-    return kind == Collective::Kind::row_route || kind == Collective::Kind::row_fetch ||
-           kind == Collective::Kind::row_add;
-  }
 
   /// `in` and `out` hold this rank's in and out box; they may be one for all_reduce and keep_first.
   /// `group` is the communicator of collective.group in that order (unused if local).

@@ -203,7 +203,7 @@ Executor::~Executor() = default;
 /// every rank's program.
 void Executor::find_groups() {
   for (const Step& step : program_.steps) {
-    if (step.kind != Step::Kind::collective || is_local(step.collective->kind)) continue;
+    if (step.kind != Step::Kind::collective || step.collective->traits().local) continue;
     const std::vector<int>& axes = step.collective->axes;
     if (groups_.count(axes)) continue;
     std::vector<std::vector<int>> groups;
@@ -228,7 +228,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
     StepBytes needed;
     try {
       if (step.kind == Step::Kind::collective) {
-        const bool local = is_local(step.collective->kind);
+        const bool local = step.collective->traits().local;
         Device* const side = local ? nullptr : device_.side();
         ready.collective =
             std::make_unique<CollectiveStep>(step.collective, ready.in[0].type.dtype, program_.rank,

@@ -44,7 +44,7 @@ RowExchange::Workspace RowExchange::parts(void* workspace) const {
     int64_t rows = 0;
     for (const Range& range : owned_) rows = std::max(rows, range.end());
     w.places = integers(rows);
-    w.named_rows = integers(most_named_).data();
+    w.named_rows = integers(bounds_.most_named).data();
     return w;
   }
   if (kind_ == Collective::Kind::row_add) {
@@ -52,7 +52,7 @@ RowExchange::Workspace RowExchange::parts(void* workspace) const {
         reinterpret_cast<const void**>(take(members * static_cast<int64_t>(sizeof(const void*))));
     w.terms = {at, at == nullptr ? 0 : owned_.size()};
   }
-  w.rows = take(most_owned_ * row_elements_ * size_of(dtype_));
+  w.rows = take(bounds_.most_owned * row_elements_ * size_of(dtype_));
   return w;
 }
 
@@ -68,12 +68,7 @@ RowExchange::Routing RowExchange::routing(const TensorView& view) const {
 }
 
 RowExchange::RowExchange(const Collective& c, DType dtype, size_t me)
-    : kind_(c.kind),
-      dtype_(dtype),
-      op_(c.op),
-      me_(me),
-      most_named_(c.most_named),
-      most_owned_(c.most_owned) {
+    : kind_(c.kind), dtype_(dtype), op_(c.op), me_(me), bounds_(std::get<RowBounds>(c.payload)) {
   const auto dim = static_cast<size_t>(c.dim);
   const std::vector<Box>& chunks = kind_ == Collective::Kind::row_add ? c.out_boxes : c.in_boxes;
   for (const Box& box : chunks) owned_.push_back(box[dim]);
@@ -87,11 +82,11 @@ RowExchange::RowExchange(const Collective& c, DType dtype, size_t me)
 
 int64_t RowExchange::bytes_sent() const {
   const int64_t row = row_elements_ * size_of(dtype_);
-  if (kind_ == Collective::Kind::row_fetch) return most_owned_ * row;
-  if (kind_ == Collective::Kind::row_add) return most_named_ * row;
-  if (most_named_ == 0) return 0;
+  if (kind_ == Collective::Kind::row_fetch) return bounds_.most_owned * row;
+  if (kind_ == Collective::Kind::row_add) return bounds_.most_named * row;
+  if (bounds_.most_named == 0) return 0;
   const auto counts = static_cast<int64_t>(owned_.size()) - 1;
-  return (counts + most_named_) * size_of(DType::i64);
+  return (counts + bounds_.most_named) * size_of(DType::i64);
 }
 
 void RowExchange::check(int64_t rows, int64_t most, const char* what) const {
@@ -149,12 +144,12 @@ void RowExchange::route(const TensorView& numbers, const TensorView& renumbered,
       int64_t& place = w.places[static_cast<size_t>(row)];
       if (place != kNamed) continue;
       place = own.size + named;
-      if (named < most_named_) w.named_rows[named] = row - owned_[j].begin;
+      if (named < bounds_.most_named) w.named_rows[named] = row - owned_[j].begin;
       ++named;
     }
     r.named[j] = named - before;
   }
-  check(named, most_named_, "the numbers of this rank name, of other ranks,");
+  check(named, bounds_.most_named, "the numbers of this rank name, of other ranks,");
   with_type([&](const auto* number, auto* to) {
     for (int64_t i = 0; i < numbers.count(); ++i) {
       const int64_t* place = place_of(number[i]);
@@ -162,10 +157,10 @@ void RowExchange::route(const TensorView& numbers, const TensorView& renumbered,
     }
   });
   std::fill(r.owned.begin(), r.owned.end(), 0);
-  if (most_named_ == 0) return;  // on all ranks: there is nothing to tell
+  if (bounds_.most_named == 0) return;  // on all ranks: there is nothing to tell
   std::fill(w.sent.begin(), w.sent.end(), 1);
   group.all_to_all(r.named.data(), w.sent, r.owned.data(), w.sent, DType::i64);
-  check(sum_of_all(r.owned), most_owned_, "the numbers of other ranks name, of this rank,");
+  check(sum_of_all(r.owned), bounds_.most_owned, "the numbers of other ranks name, of this rank,");
   group.all_to_all(w.named_rows, r.named, r.owned_rows, r.owned, DType::i64);
 }
 

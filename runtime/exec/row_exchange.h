@@ -50,7 +50,7 @@ class RowExchange {
   size_t me_;
   std::vector<Range> owned_;  // per member, its rows
   int64_t row_elements_ = 1;  // of what is exchanged
-  int64_t most_named_, most_owned_;
+  RowBounds bounds_;
   int64_t bytes_ = 0;
 };
 

@@ -73,10 +73,7 @@ std::vector<Live> live_ranges(const Program& program, const std::vector<BufferId
 /// {result, operand} positions of `step` that may share memory.
 std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
   if (step.kind == Step::Kind::kernel) return op_def(step.node.op).in_place;
-  if (step.collective->kind == Collective::Kind::all_reduce ||
-      step.collective->kind == Collective::Kind::keep_first) {
-    return {{0, 0}};
-  }
+  if (step.collective->traits().in_place) return {{0, 0}};
   return {};
 }
 

@@ -13,7 +13,7 @@ namespace {
 void bring_together(Skeleton& skeleton) {
   std::vector<bool> meets;  // exchanges do, too, but stay with their node
   for (const StepForm& form : skeleton.steps)
-    meets.push_back(form.move != nullptr && !is_local(form.move->kind));
+    meets.push_back(form.move != nullptr && !traits_of(form.move->kind).local);
   std::vector<int64_t> bytes;
   for (const BufferForm& form : skeleton.buffers) {
     bytes.push_back(

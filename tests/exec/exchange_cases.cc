@@ -145,7 +145,7 @@ Tensor held(const Collective& c, const TensorType& type, size_t me) {
   if (c.kind != Collective::Kind::block_exchange) return cut_tensor(whole, c.in_boxes[me]);
   Tensor out({type.dtype, box_shape(c.in_boxes[me])});
   int64_t row = 0;
-  for (const Range& block : c.in_blocks[me]) {
+  for (const Range& block : std::get<MemberBlocks>(c.payload)[me]) {
     Box local = c.in_boxes[me], region = c.in_boxes[me];
     local[static_cast<size_t>(c.dim)].begin = block.begin - row;
     region[static_cast<size_t>(c.dim)] = block;
@@ -168,7 +168,7 @@ void check_case(const Case& c, const Mesh& mesh, Communicator& world, int64_t& m
   }
   const std::unique_ptr<Communicator> group = world.split(groups);
   const CollectiveStep step(collective, c.dtype, world.rank());
-  EXPECT_FALSE(step.is_local());
+  EXPECT_FALSE(collective.traits().local);
   EXPECT_EQ(step.workspace_bytes() % kArenaAlignment, 0);
   moved += step.workspace_bytes();
   const auto me = static_cast<size_t>(group->rank());

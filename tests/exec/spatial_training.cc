@@ -176,10 +176,8 @@ int64_t check_spatial_training(Communicator& world, int plans) {
                                       {.steps = Steps::all});
       check_memory(program);
       for (const Step& step : program.steps) {
-        exchanges += step.kind == Step::Kind::collective &&
-                             CollectiveStep::is_exchange(step.collective->kind)
-                         ? 1
-                         : 0;
+        exchanges +=
+            step.kind == Step::Kind::collective && step.collective->traits().is_exchange() ? 1 : 0;
       }
       const int64_t predicted = program.arena_bytes;
       Executor executor(std::move(program), lists, world, kSeed);

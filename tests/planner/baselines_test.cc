@@ -62,9 +62,9 @@ std::vector<std::string> collectives(const Graph& graph, const Plan& plan) {
   std::vector<std::string> out;
   for (const Step& step : Partition(graph, plan, host_cluster()).program(0).steps) {
     if (step.kind != Step::Kind::collective) continue;
-    const Collective::Kind kind = step.collective->kind;
-    if (kind == Collective::Kind::slice || kind == Collective::Kind::keep_first) continue;
-    out.push_back(str(to_string(kind), " ", step.source));
+    const CollectiveTraits& kind = step.collective->traits();
+    if (kind.local) continue;
+    out.push_back(str(kind.name, " ", step.source));
   }
   return out;
 }

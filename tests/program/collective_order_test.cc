@@ -165,7 +165,7 @@ int places(const Program& p) {
   int count = 0;
   bool met = false;
   for (const Step& step : p.steps) {
-    const bool meets = step.kind == Step::Kind::collective && !is_local(step.collective->kind);
+    const bool meets = step.kind == Step::Kind::collective && !step.collective->traits().local;
     count += meets && !met;
     met = meets;
   }

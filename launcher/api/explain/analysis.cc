@@ -70,11 +70,12 @@ class Analyst {
     const Step& step = program_.steps[index];
     PlannedCollective line;
     const ValueId value = values_.at(step.source);
-    line.kind = to_string(step.collective->kind);
+    const CollectiveTraits& kind = step.collective->traits();
+    line.kind = kind.name;
     line.value = step.source;
     line.of = value;
-    line.exchange = CollectiveStep::is_exchange(step.collective->kind);
-    line.follows = CollectiveStep::follows_node(step.collective->kind);
+    line.exchange = kind.is_exchange();
+    line.follows = kind.place == CollectiveTraits::Place::after_node;
     line.runs = program_.runs(step);
     out_.sent_bytes +=
         line.runs *

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "exec/collective_step.h"
 #include "graph/node_exchanges.h"
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/exchange_cost.h"
@@ -41,7 +40,7 @@ PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& 
 PlannedStep PlannedSteps::of(size_t step) const {
   const Step& s = program_.steps[step];
   if (s.kind == Step::Kind::kernel) return of_kernel(s);
-  return CollectiveStep::is_exchange(s.collective->kind) ? of_exchange(s) : of_collective(s);
+  return s.collective->traits().is_exchange() ? of_exchange(s) : of_collective(s);
 }
 
 std::vector<TensorType> PlannedSteps::types(const std::vector<BufferId>& ids) const {
@@ -84,7 +83,8 @@ PlannedStep PlannedSteps::of_collective(const Step& step) const {
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it
 /// moves: the kernels that stand beside it may be joined ones, or others of the plan's own.
 PlannedStep PlannedSteps::of_exchange(const Step& step) const {
-  const bool result = CollectiveStep::follows_node(step.collective->kind);
+  const CollectiveTraits& kind = step.collective->traits();
+  const bool result = kind.place == CollectiveTraits::Place::after_node;
   const ValueId moved = values_.at(step.source);
   const auto shapes = [](const std::vector<TensorType>& types) {
     std::vector<Shape> out;
@@ -102,14 +102,14 @@ PlannedStep PlannedSteps::of_exchange(const Step& step) const {
                                     out = graph_.types(node.outputs);
       const std::string chunks = to_string((result ? np.out : np.in)[i], plan_.mesh);
       std::string other = to_string(np, result, at, plan_.mesh);
-      if (step.collective->kind == Collective::Kind::row_route) {
+      if (kind.price == CollectiveTraits::Price::route) {
         if (np.rows.empty() || np.rows[0].by.index != at) continue;
         return {
             route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
       }
       const auto exchange =
           exchange_of(np, shapes(in), shapes(out), result, at, plan_.mesh, program_.rank);
-      if (!exchange || exchange->kind != step.collective->kind) continue;
+      if (!exchange || exchange->kind != kind.kind) continue;
       const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
       return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
                     : PlannedStep{seconds, {chunks}, {std::move(other)}};

@@ -25,12 +25,14 @@ constexpr int64_t kMostRows = 1 << 16, kMostRowsOfDevice = 1 << 20;
 struct Case {
   Collective::Kind kind;
   const char *before, *after;
+  int to_dim = 0;
+  bool cut = false;  // on the side that CollectiveTraits::sized names
 };
 constexpr Case kCases[] = {
     {Collective::Kind::all_gather, "[{a}, -]", "[-, -]"},
     {Collective::Kind::reduce_scatter, "[-, -] partial(sum: a)", "[{a}, -]"},
     {Collective::Kind::all_reduce, "[-, -] partial(sum: a)", "[-, -]"},
-    {Collective::Kind::all_to_all, "[{a}, -]", "[-, {a}]"},
+    {Collective::Kind::all_to_all, "[{a}, -]", "[-, {a}]", 1, true},
 };
 
 /// Each value over all ranks; `world` is for memory of the host.
@@ -104,7 +106,7 @@ class Trial {
     ReshardStep step;
     step.kind = c.kind;
     step.axes = {0};
-    step.to_dim = c.kind == Collective::Kind::all_to_all ? 1 : 0;
+    step.to_dim = c.to_dim;
     step.after = parse_sharding(c.after, mesh);
     return collective_of(step, {rows, 64}, parse_sharding(c.before, mesh), mesh, group.rank());
   }
@@ -228,7 +230,7 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device&
       for (int64_t rows = 4; rows <= most_rows; rows *= 4) {
         const auto& points = begun.points;
         if (watch.now() > deadline || (!points.empty() && *points.back().second > kLongest)) break;
-        const double part = c.kind == Collective::Kind::all_to_all ? size : 1;
+        const double part = c.cut ? size : 1;
         begun.points.emplace_back(static_cast<double>(rows * 64 * 4) / part, &take(rows));
       }
       for (int64_t rows = 4; begun.again.size() < begun.points.size(); rows *= 4) {

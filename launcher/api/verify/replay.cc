@@ -227,16 +227,17 @@ class Leader {
   }
 
   void compare_collective(const Step& step, ValueId value, const TensorView& wanted) {
-    const Collective::Kind kind = step.collective->kind;
-    if (kind == Collective::Kind::row_route || kind == Collective::Kind::row_fetch)
+    const CollectiveTraits& kind = step.collective->traits();
+    const bool before = kind.place == CollectiveTraits::Place::before_node;
+    if (before && kind.by_rows)
       return;  // a rank's own and named rows: their node's result is compared
     const Sharding after = sharding_after(step, act_->graph.value(value).name);
-    std::string where = str(to_string(kind), " to ", to_string(after, act_->plan.mesh));
-    if (CollectiveStep::follows_node(kind)) {
+    std::string where = str(kind.name, " to ", to_string(after, act_->plan.mesh));
+    if (kind.place == CollectiveTraits::Place::after_node) {
       const Node& node = act_->graph.node(act_->graph.value(value).producer);
-      where = str(node.op, " '", node.name, "' and its ", to_string(kind));
+      where = str(node.op, " '", node.name, "' and its ", kind.name);
     }
-    if (kind != Collective::Kind::halo_exchange) {
+    if (!before) {
       values_.compare(value, after, shards(0), wanted, where);
       return;
     }
@@ -256,7 +257,7 @@ class Leader {
     const BufferId made = steps[index].out[r];
     for (size_t s = index + 1; s < steps.size() && steps[s].kind == Step::Kind::collective; ++s) {
       if (steps[s].in[0] == made) {
-        return CollectiveStep::follows_node(steps[s].collective->kind);
+        return steps[s].collective->traits().place == CollectiveTraits::Place::after_node;
       }
     }
     return false;
