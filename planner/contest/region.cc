@@ -80,8 +80,15 @@ void RegionSolver::order(const std::vector<int>& wanted, const Limits& limits) {
 }
 
 void RegionSolver::build(const SearchState& state, const Limits& limits) {
-  // Segments: runs of times between which no claim of the region starts or ends.
-  std::vector<int> cuts;
+  Spans spans = spans_of(state);
+  choose_segments(state, limits, spans);
+  set_costs(state, limits, spans);
+  place_messages();
+}
+
+RegionSolver::Spans RegionSolver::spans_of(const SearchState& state) {
+  Spans out;
+  std::vector<int>& cuts = out.cuts;
   for (size_t p = 0; p < count_; ++p) {
     for (const FlatProblem::Range& range : problem_.ranges(buckets_[p].node)) {
       cuts.push_back(range.first);
@@ -90,13 +97,14 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  const size_t spans = cuts.empty() ? 0 : cuts.size() - 1;
-  std::vector<int> at_time;
+  out.count = cuts.empty() ? 0 : cuts.size() - 1;
+  out.now.assign(out.count + 1, 0);
+  out.most.assign(out.count + 1, 0);
+  out.starts.assign(out.count + 1, 0);
+  out.ends.assign(out.count + 1, 0);
   const auto cut_of = [&](int time) {
     return static_cast<size_t>(std::lower_bound(cuts.begin(), cuts.end(), time) - cuts.begin());
   };
-  std::vector<int64_t> now(spans + 1, 0), most(spans + 1, 0);
-  std::vector<char> starts(spans + 1, 0), ends(spans + 1, 0);
   for (size_t p = 0; p < count_; ++p) {
     Bucket& bucket = buckets_[p];
     bucket.ranges.clear();
@@ -105,33 +113,39 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
       const size_t first = cut_of(range.first), end = cut_of(range.end);
       const auto [low, high] = std::minmax_element(range.bytes, range.bytes + bucket.size);
       bucket.ranges.push_back({static_cast<int>(first), static_cast<int>(end), range.bytes, *low});
-      now[first] += range.bytes[chosen];
-      now[end] -= range.bytes[chosen];
-      most[first] += *high;
-      most[end] -= *high;
-      starts[first] = 1;
-      ends[end] = 1;
+      out.now[first] += range.bytes[chosen];
+      out.now[end] -= range.bytes[chosen];
+      out.most[first] += *high;
+      out.most[end] -= *high;
+      out.starts[first] = 1;
+      out.ends[end] = 1;
     }
   }
+  return out;
+}
+
+/// Segments are the spans in which the region can exceed its room and that no other one implies.
+void RegionSolver::choose_segments(const SearchState& state, const Limits& limits, Spans& spans) {
+  const std::vector<int>& cuts = spans.cuts;
   room_.clear();
   segment_time_.clear();
   spans_.clear();
-  std::vector<int> origin;             // span of each segment kept
-  std::vector<double> penalty_weight;  // repair: times above the limit in the span
-  std::vector<double> weight_of_span(spans, 0.0);
+  std::vector<size_t> origin;  // span of each segment kept
+  spans.weight_before.assign(spans.count + 1, 0.0);
   bool start_between = false, end_between = false;
   int64_t used = 0, largest = 0;
-  for (size_t s = 0; s < spans; ++s) {
-    used += now[s];
-    largest += most[s];
-    start_between = start_between || starts[s] != 0;
-    end_between = end_between || ends[s] != 0;
+  for (size_t s = 0; s < spans.count; ++s) {
+    used += spans.now[s];
+    largest += spans.most[s];
+    start_between = start_between || spans.starts[s] != 0;
+    end_between = end_between || spans.ends[s] != 0;
     int fullest = cuts[s];
+    double weight = 0;
     for (int t = cuts[s]; t < cuts[s + 1]; ++t) {
       if (state.use[static_cast<size_t>(t)] > state.use[static_cast<size_t>(fullest)]) fullest = t;
-      if (limits.penalty > 0 && state.use[static_cast<size_t>(t)] > problem_.limit())
-        weight_of_span[s] += 1;
+      if (limits.penalty > 0 && state.use[static_cast<size_t>(t)] > problem_.limit()) weight += 1;
     }
+    spans.weight_before[s + 1] = spans.weight_before[s] + weight;
     const int64_t highest = state.use[static_cast<size_t>(fullest)];
     const int64_t room = std::max(problem_.limit() - highest, int64_t{0}) + used;
     if (largest <= room) continue;
@@ -146,24 +160,24 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
     if (!room_.empty() && !start_between && room >= room_.back()) continue;
     room_.push_back(room);
     segment_time_.push_back(fullest);
-    origin.push_back(static_cast<int>(s));
+    origin.push_back(s);
     start_between = end_between = false;
   }
-  std::vector<int> kept_before(spans + 1, 0);
-  for (size_t k = 0; k < origin.size(); ++k) {
-    ++kept_before[static_cast<size_t>(origin[k]) + 1];
-    spans_.push_back(
-        {cuts[static_cast<size_t>(origin[k])], cuts[static_cast<size_t>(origin[k]) + 1]});
+  spans.kept_before.assign(spans.count + 1, 0);
+  for (size_t span : origin) {
+    ++spans.kept_before[span + 1];
+    spans_.push_back({cuts[span], cuts[span + 1]});
   }
-  for (size_t s = 0; s < spans; ++s) kept_before[s + 1] += kept_before[s];
+  for (size_t s = 0; s < spans.count; ++s) spans.kept_before[s + 1] += spans.kept_before[s];
   price_.assign(room_.size(), 0.0);
   for (size_t k = 0; k < room_.size(); ++k) {
     for (int t = spans_[k].first; t < spans_[k].second; ++t)
       price_[k] += state.price[static_cast<size_t>(t)];
   }
-  std::vector<double> weight_before(spans + 1, 0.0);
-  for (size_t s = 0; s < spans; ++s) weight_before[s + 1] = weight_before[s] + weight_of_span[s];
+}
 
+/// What a choice costs with all nodes around the region as they are, and arcs within it.
+void RegionSolver::set_costs(const SearchState& state, const Limits& limits, const Spans& spans) {
   for (size_t p = 0; p < count_; ++p) {
     Bucket& bucket = buckets_[p];
     const double* cost = problem_.cost(bucket.node);
@@ -182,19 +196,23 @@ void RegionSolver::build(const SearchState& state, const Limits& limits) {
     }
     if (limits.penalty > 0) {
       for (const LocalRange& range : bucket.ranges) {
-        const double weight = limits.penalty * (weight_before[static_cast<size_t>(range.end)] -
-                                                weight_before[static_cast<size_t>(range.first)]);
+        const double weight =
+            limits.penalty * (spans.weight_before[static_cast<size_t>(range.end)] -
+                              spans.weight_before[static_cast<size_t>(range.first)]);
         if (weight == 0) continue;
         for (size_t a = 0; a < bucket.base.size(); ++a)
           bucket.base[a] += weight * static_cast<double>(range.bytes[a]);
       }
     }
     for (LocalRange& range : bucket.ranges) {
-      range.first = kept_before[static_cast<size_t>(range.first)];
-      range.end = kept_before[static_cast<size_t>(range.end)];
+      range.first = spans.kept_before[static_cast<size_t>(range.first)];
+      range.end = spans.kept_before[static_cast<size_t>(range.end)];
     }
     std::erase_if(bucket.ranges, [](const LocalRange& r) { return r.first >= r.end; });
   }
+}
+
+void RegionSolver::place_messages() {
   for (size_t p = 0; p < count_; ++p) {
     const Bucket& bucket = buckets_[p];
     if (bucket.separator.empty()) continue;

@@ -67,8 +67,21 @@ class RegionSolver {
     std::vector<double> message;
     std::vector<std::pair<double, int>> options;
   };
+  /// Runs of times between which no claim of the region starts or ends. Per span, but for the cuts.
+  struct Spans {
+    size_t count = 0;
+    std::vector<int> cuts;              // times: span s goes from cuts[s] to cuts[s + 1]
+    std::vector<int64_t> now, most;     // change of the region's bytes as chosen, and at most
+    std::vector<char> starts, ends;     // does a claim start with it, or end before it?
+    std::vector<double> weight_before;  // repair: times above the limit in all spans before
+    std::vector<int> kept_before;       // segments before
+  };
   void order(const std::vector<int>& wanted, const Limits& limits);
   void build(const SearchState& state, const Limits& limits);
+  Spans spans_of(const SearchState& state);
+  void choose_segments(const SearchState& state, const Limits& limits, Spans& spans);
+  void set_costs(const SearchState& state, const Limits& limits, const Spans& spans);
+  void place_messages();
   double eliminate();
   const std::vector<double>& row(size_t position);
   void search(size_t level, double bound);

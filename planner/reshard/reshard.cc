@@ -12,50 +12,37 @@
 #include "planner/reshard/reshard.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <queue>
 #include <unordered_map>
 
-#include "planner/cost/collective_cost.h"
+#include "planner/reshard/reshard_moves.h"
 
 namespace shardrun {
 namespace {
 
 using Kind = Collective::Kind;
 
-constexpr size_t kMaxAxes = 8;  // axes that move: 8 bits of a state's key each
 constexpr size_t kMaxDetourAxes = 3;
-constexpr size_t kMaxDims = 12;  // 4 bits of those
-constexpr uint8_t kFree = 0;
-constexpr uint8_t kPartial = 13;  // + ReduceOp; 1 … 12 are dims 0 … 11
-
-/// Where an axis that moves stands.
-struct Place {
-  uint8_t where = kFree;
-  uint8_t position = 0;  // among the moving cuts of its dim
-};
 
 class Search {
  public:
   /// `bound`: sequences must cost less. `every_axis`: move axes that do not have to.
   Search(const TensorType& type, const Sharding& from, const Sharding& to, const Mesh& mesh,
          const Cluster& cluster, bool every_axis, double bound)
-      : mesh_(mesh),
-        cluster_(cluster),
-        element_bytes_(static_cast<double>(size_of(type.dtype))),
-        bound_(bound) {
+      : bound_(bound) {
     const size_t rank = type.shape.size();
-    std::vector<bool> moves(static_cast<size_t>(mesh.axis_count()), false);
+    std::vector<bool> moves(static_cast<size_t>(mesh.axis_count()), every_axis);
+    std::vector<int64_t> extents;
     for (size_t d = 0; d < rank; ++d) {
       const auto &a = from.dims[d], &b = to.dims[d];
       size_t common = 0;
       while (!every_axis && common < a.size() && common < b.size() && a[common] == b[common])
         ++common;
-      int64_t extent = type.shape[d];
-      for (size_t i = 0; i < common; ++i) extent = chunk(extent, mesh.axis_size(a[i]), 0).size;
+      extents.push_back(type.shape[d]);
+      for (size_t i = 0; i < common; ++i)
+        extents[d] = chunk(extents[d], mesh.axis_size(a[i]), 0).size;
       kept_.push_back({a.begin(), a.begin() + static_cast<int64_t>(common)});
-      extent_.push_back(extent);
       for (size_t i = common; i < a.size(); ++i) moves[static_cast<size_t>(a[i])] = true;
       for (size_t i = common; i < b.size(); ++i) moves[static_cast<size_t>(b[i])] = true;
     }
@@ -70,46 +57,44 @@ class Search {
       if (std::find(from.partial.begin(), from.partial.end(), p) == from.partial.end())
         moves[static_cast<size_t>(p.axis)] = true;
     }
-    if (every_axis) moves.assign(moves.size(), true);
     for (size_t axis = 0; axis < moves.size(); ++axis) {
       if (moves[axis]) axes_.push_back(static_cast<int>(axis));
     }
-    searchable_ = axes_.size() <= kMaxAxes && rank <= kMaxDims;
-    if (!searchable_) return;
+    if (axes_.size() > ReshardState::kMostAxes || rank > ReshardState::kMostDims) return;
+    costs_.emplace(std::move(extents), type.dtype, axes_, mesh, cluster);
     start_ = encode(from);
     goal_ = encode(to);
-    longest_ = axes_.size() <= 3 ? 3 : axes_.size() == 4 ? 2 : 1;
   }
 
-  bool searchable() const { return searchable_; }
+  bool searchable() const { return costs_.has_value(); }
   size_t moving_axes() const { return axes_.size(); }
 
   /// nullopt: nothing cheaper than the bound.
   std::optional<std::vector<ReshardStep>> run() {
-    add(start_, 0, 0, -1, {});
+    add({{}, 0}, start_, 0, 0, -1);
     while (!queue_.empty()) {
       const Entry top = queue_.top();
       queue_.pop();
-      State& state = states_[static_cast<size_t>(top.state)];
-      if (state.done) continue;
-      state.done = true;
-      if (state.key == goal_) break;
-      expand(top.state);
+      Visited& visited = visited_[static_cast<size_t>(top.visited)];
+      if (visited.done) continue;
+      visited.done = true;
+      if (visited.state == goal_) break;
+      expand(top.visited);
     }
     std::vector<ReshardStep> steps;
-    const auto goal = index_.find(goal_);
+    const auto goal = index_.find(goal_.key());
     if (goal == index_.end()) return std::nullopt;
-    for (int s = goal->second; states_[static_cast<size_t>(s)].parent >= 0;
-         s = states_[static_cast<size_t>(s)].parent) {
-      const State& state = states_[static_cast<size_t>(s)];
-      ReshardStep step;
-      step.kind = state.move.kind;
-      for (size_t i = 0; i < state.move.count; ++i) step.axes.push_back(axes_[state.move.axes[i]]);
-      step.dim = state.move.dim;
-      step.to_dim = state.move.to_dim;
-      step.op = state.move.op;
-      step.after = decode(state.key);
-      step.seconds = state.move.seconds;
+    for (int s = goal->second; visited_[static_cast<size_t>(s)].parent >= 0;
+         s = visited_[static_cast<size_t>(s)].parent) {
+      const auto& [move, seconds] = visited_[static_cast<size_t>(s)].by;
+      ReshardStep step{move.kind,
+                       {},
+                       static_cast<int>(move.dim),
+                       static_cast<int>(move.to_dim),
+                       move.op,
+                       decode(move.after),
+                       seconds};
+      for (uint8_t axis : move.axes) step.axes.push_back(axes_[axis]);
       steps.push_back(std::move(step));
     }
     std::reverse(steps.begin(), steps.end());
@@ -117,303 +102,102 @@ class Search {
   }
 
  private:
-  struct Move {
-    Kind kind = Kind::slice;
-    std::array<uint8_t, kMaxAxes> axes{};  // indices into axes_, in group order
-    size_t count = 0;
-    int dim = 0, to_dim = 0;
-    ReduceOp op = ReduceOp::sum;
+  struct Priced {
+    ReshardMove move;
     double seconds = 0;
   };
-  struct State {
-    uint64_t key = 0;
+  struct Visited {
+    ReshardState state;
     double cost = 0;
     int steps = 0, parent = -1;
-    Move move;
+    Priced by;  // from the parent
     bool done = false;
   };
   struct Entry {
     double cost;
-    int steps, state;
+    int steps, visited;
     bool operator<(const Entry& other) const {  // priority_queue pops the largest
       if (cost != other.cost) return cost > other.cost;
       if (steps != other.steps) return steps > other.steps;
-      return state > other.state;
+      return visited > other.visited;
     }
   };
-  using List = std::vector<uint8_t>;  // indices into axes_
 
-  uint64_t encode(const Sharding& sharding) const {
-    uint64_t key = 0;
-    auto put = [&](int axis, Place place) {
-      const auto it = std::find(axes_.begin(), axes_.end(), axis);
-      if (it == axes_.end()) return;
-      key |= static_cast<uint64_t>(place.where << 4 | place.position) << (8 * (it - axes_.begin()));
-    };
-    for (size_t d = 0; d < sharding.dims.size(); ++d) {
-      for (size_t i = kept_[d].size(); i < sharding.dims[d].size(); ++i) {
-        put(sharding.dims[d][i],
-            {static_cast<uint8_t>(d + 1), static_cast<uint8_t>(i - kept_[d].size())});
+  ReshardState encode(const Sharding& sharding) const {
+    ReshardState state;
+    for (size_t i = 0; i < axes_.size(); ++i) {
+      for (size_t d = 0; d < kept_.size(); ++d) {
+        const std::vector<int>& cuts = sharding.dims[d];
+        const auto at = std::find(cuts.begin(), cuts.end(), axes_[i]) - cuts.begin();
+        if (at < std::ssize(cuts)) state.set_cut(i, d, static_cast<size_t>(at) - kept_[d].size());
+      }
+      for (const auto& p : sharding.partial) {
+        if (p.axis == axes_[i]) state.set_partial(i, p.op);
       }
     }
-    for (const auto& p : sharding.partial)
-      put(p.axis, {static_cast<uint8_t>(kPartial + static_cast<int>(p.op)), 0});
-    return key;
+    return state;
   }
 
-  static Place place(uint64_t key, size_t i) {
-    const auto byte = static_cast<uint8_t>(key >> (8 * i));
-    return {static_cast<uint8_t>(byte >> 4), static_cast<uint8_t>(byte & 15)};
-  }
-  static uint64_t with(uint64_t key, size_t i, Place p) {
-    return (key & ~(uint64_t{0xff} << (8 * i))) | static_cast<uint64_t>(p.where << 4 | p.position)
-                                                      << (8 * i);
-  }
-
-  Sharding decode(uint64_t key) const {
+  Sharding decode(const ReshardState& state) const {
     Sharding out{kept_, kept_partial_};
-    std::vector<List> cuts = cuts_of(key);
+    const std::vector<AxisList> cuts = state.cuts(axes_.size(), kept_.size());
     for (size_t d = 0; d < cuts.size(); ++d) {
       for (uint8_t i : cuts[d]) out.dims[d].push_back(axes_[i]);
     }
     for (size_t i = 0; i < axes_.size(); ++i) {
-      const Place p = place(key, i);
-      if (p.where >= kPartial)
-        out.partial.push_back({axes_[i], static_cast<ReduceOp>(p.where - kPartial)});
+      if (const auto op = state.op_of(i)) out.partial.push_back({axes_[i], *op});
     }
     std::sort(out.partial.begin(), out.partial.end());
     return out;
   }
 
-  std::vector<List> cuts_of(uint64_t key) const {
-    std::vector<List> cuts(kept_.size());
-    for (size_t i = 0; i < axes_.size(); ++i) {
-      const Place p = place(key, i);
-      if (p.where == kFree || p.where >= kPartial) continue;
-      List& list = cuts[static_cast<size_t>(p.where - 1)];
-      if (list.size() <= p.position) list.resize(static_cast<size_t>(p.position) + 1);
-      list[p.position] = static_cast<uint8_t>(i);
-    }
-    return cuts;
-  }
-
-  int64_t cut_extent(size_t dim, const List& cuts) const {
-    int64_t extent = extent_[dim];
-    for (uint8_t i : cuts) extent = chunk(extent, mesh_.axis_size(axes_[i]), 0).size;
-    return extent;
-  }
-
-  const Wire& wire(const List& list) {
-    uint32_t axes = 0;
-    for (uint8_t i : list) axes |= 1u << i;
-    if (wires_.empty()) wires_.resize(size_t{1} << axes_.size());
-    std::optional<Wire>& wire = wires_[axes];
-    if (!wire) {
-      std::vector<int> of_mesh;
-      for (uint8_t i : list) of_mesh.push_back(axes_[i]);
-      wire = wire_of(of_mesh, mesh_, cluster_);
-    }
-    return *wire;
-  }
-
-  void add(uint64_t key, double cost, int steps, int parent, const Move& move) {
-    const auto [it, fresh] = index_.try_emplace(key, static_cast<int>(states_.size()));
+  void add(Priced by, const ReshardState& state, double cost, int steps, int parent) {
+    const auto [it, fresh] = index_.try_emplace(state.key(), static_cast<int>(visited_.size()));
     if (fresh) {
-      states_.push_back({key, cost, steps, parent, move, false});
+      visited_.push_back({state, cost, steps, parent, std::move(by), false});
     } else {
-      State& known = states_[static_cast<size_t>(it->second)];
+      Visited& known = visited_[static_cast<size_t>(it->second)];
       if (known.done || known.cost < cost || (known.cost == cost && known.steps <= steps)) return;
-      known.cost = cost;
-      known.steps = steps;
-      known.parent = parent;
-      known.move = move;
+      known = {state, cost, steps, parent, std::move(by), false};
     }
-    if (key == goal_) bound_ = std::min(bound_, cost);
+    if (state == goal_) bound_ = std::min(bound_, cost);
     queue_.push({cost, steps, it->second});
   }
 
-  void relax(int from, uint64_t key, Move move, const List& list, double before, double after,
-             double packed = 0) {
-    move.count = list.size();
-    std::copy(list.begin(), list.end(), move.axes.begin());
-    move.seconds = collective_seconds(
-        move.kind, {before * element_bytes_, after * element_bytes_, packed * element_bytes_},
-        wire(list), cluster_);
-    const State& state = states_[static_cast<size_t>(from)];
-    const double cost = state.cost + move.seconds;
-    if (cost > bound_) return;
-    add(key, cost, state.steps + 1, from, move);
-  }
-
-  /// Every non-empty subset of `from`, in its order.
-  template <class F>
-  static void subsets(const List& from, F f) {
-    for (uint32_t mask = 1; mask < (1u << from.size()); ++mask) {
-      List list;
-      for (size_t i = 0; i < from.size(); ++i) {
-        if (mask >> i & 1) list.push_back(from[i]);
-      }
-      f(list);
-    }
-  }
-
-  /// Every ordered choice of up to longest_ of `from`.
-  template <class F>
-  void sequences(const List& from, List& chosen, F& f) const {
-    if (!chosen.empty()) f(chosen);
-    if (chosen.size() == longest_) return;
-    for (uint8_t i : from) {
-      if (std::find(chosen.begin(), chosen.end(), i) != chosen.end()) continue;
-      chosen.push_back(i);
-      sequences(from, chosen, f);
-      chosen.pop_back();
-    }
-  }
-
-  /// Sequences to append to the cuts of `dim`, and the whole rest that the goal wants there.
-  template <class F>
-  void appendable(const List& from, size_t dim, const List& cuts, F f) const {
-    List chosen;
-    sequences(from, chosen, f);
-    const List& wanted = goal_cuts_[dim];
-    if (wanted.size() <= cuts.size() + longest_ ||
-        !std::equal(cuts.begin(), cuts.end(), wanted.begin()))
-      return;
-    List rest(wanted.begin() + static_cast<int64_t>(cuts.size()), wanted.end());
-    for (uint8_t i : rest) {
-      if (std::find(from.begin(), from.end(), i) == from.end()) return;
-    }
-    f(rest);
-  }
-
-  static uint64_t append(uint64_t key, const List& list, size_t dim, size_t position) {
-    for (uint8_t i : list)
-      key = with(key, i, {static_cast<uint8_t>(dim + 1), static_cast<uint8_t>(position++)});
-    return key;
+  /// More cuts on a dim of one element only make empty shards: never on the way, only at the goal.
+  bool pointless(const ReshardMove& move, const LargestShard& shard) const {
+    if (move.kind != Kind::reduce_scatter && move.kind != Kind::slice &&
+        move.kind != Kind::all_to_all)
+      return false;
+    const size_t dim = move.kind == Kind::all_to_all ? move.to_dim : move.dim;
+    return (shard.single >> dim & 1) != 0 &&
+           std::any_of(move.axes.begin(), move.axes.end(),
+                       [&](uint8_t axis) { return !goal_.cuts_dim(axis, dim); });
   }
 
   void expand(int from) {
-    const uint64_t key = states_[static_cast<size_t>(from)].key;
-    const std::vector<List> cuts = cuts_of(key);
-    if (goal_cuts_.empty()) goal_cuts_ = cuts_of(goal_);
-    const size_t rank = cuts.size();
-    List free;
-    std::array<List, 3> partial;
-    for (size_t i = 0; i < axes_.size(); ++i) {
-      const Place p = place(key, i);
-      if (p.where == kFree) free.push_back(static_cast<uint8_t>(i));
-      if (p.where >= kPartial)
-        partial[static_cast<size_t>(p.where - kPartial)].push_back(static_cast<uint8_t>(i));
-    }
-    std::vector<int64_t> size(rank);
-    double count = 1;
-    for (size_t d = 0; d < rank; ++d) {
-      size[d] = cut_extent(d, cuts[d]);
-      count *= static_cast<double>(size[d]);
-    }
-    // The local count when dim d has `extent` instead; 0 / 0 where the value is empty.
-    auto count_with = [&](size_t d, int64_t extent) {
-      return size[d] == 0 ? 0.0
-                          : count / static_cast<double>(size[d]) * static_cast<double>(extent);
-    };
-    // More cuts on a dim of one element only make empty shards: never on the way, only at the goal.
-    auto pointless = [&](size_t d, const List& list) {
-      return size[d] <= 1 && std::any_of(list.begin(), list.end(),
-                                         [&](uint8_t i) { return place(goal_, i).where != d + 1; });
-    };
-    auto joined = [&](size_t d, const List& list) {
-      List all = cuts[d];
-      all.insert(all.end(), list.begin(), list.end());
-      return cut_extent(d, all);
-    };
-
-    std::vector<char> outermost(rank, true);  // no dim before has more than one element
-    for (size_t d = 1; d < rank; ++d) outermost[d] = outermost[d - 1] != 0 && size[d - 1] <= 1;
-
-    for (size_t o = 0; o < partial.size(); ++o) {
-      const auto op = static_cast<ReduceOp>(o);
-      if (partial[o].empty()) continue;
-      for (size_t d = 0; d < rank; ++d) {
-        appendable(partial[o], d, cuts[d], [&](const List& list) {
-          if (pointless(d, list)) return;
-          const double after = count_with(d, joined(d, list));
-          relax(from, append(key, list, d, cuts[d].size()),
-                {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0}, list, count, after,
-                packed_bytes(Kind::reduce_scatter, count, after, outermost[d], true));
-        });
-      }
-      subsets(partial[o], [&](const List& list) {
-        uint64_t next = key;
-        for (uint8_t i : list) next = with(next, i, {kFree, 0});
-        relax(from, next, {Kind::all_reduce, {}, 0, 0, 0, op, 0}, list, count, count);
-      });
-    }
-    for (size_t d = 0; d < rank; ++d) {
-      for (size_t k = 1; k <= cuts[d].size(); ++k) {
-        const List list(cuts[d].end() - static_cast<int64_t>(k), cuts[d].end());
-        const List left(cuts[d].begin(), cuts[d].end() - static_cast<int64_t>(k));
-        uint64_t next = key;
-        for (uint8_t i : list) next = with(next, i, {kFree, 0});
-        const double gathered = count_with(d, cut_extent(d, left));
-        relax(from, next, {Kind::all_gather, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list,
-              count, gathered, packed_bytes(Kind::all_gather, count, gathered, outermost[d], true));
-        for (size_t to = 0; to < rank; ++to) {
-          if (to == d || pointless(to, list)) continue;
-          const double moved = size[to] == 0 ? 0.0
-                                             : gathered / static_cast<double>(size[to]) *
-                                                   static_cast<double>(joined(to, list));
-          relax(from, append(key, list, to, cuts[to].size()),
-                {Kind::all_to_all,
-                 {},
-                 0,
-                 static_cast<int>(d),
-                 static_cast<int>(to),
-                 ReduceOp::sum,
-                 0},
-                list, count, moved,
-                packed_bytes(Kind::all_to_all, count, moved, outermost[d], outermost[to]));
-        }
-      }
-      if (free.empty()) continue;
-      appendable(free, d, cuts[d], [&](const List& list) {
-        if (pointless(d, list)) return;
-        relax(from, append(key, list, d, cuts[d].size()),
-              {Kind::slice, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list, count,
-              count_with(d, joined(d, list)));
-      });
-    }
-    for (uint8_t o = 0; o < 3; ++o) {  // only a goal that is partial makes a value partial
-      const auto where = static_cast<uint8_t>(kPartial + o);
-      List wanted;
-      for (uint8_t i : free) {
-        if (place(goal_, i).where == where) wanted.push_back(i);
-      }
-      // Reductions with different ops do not commute: the other op's axes are reduced first.
-      if (!partial[(o + 1) % 3].empty() || !partial[(o + 2) % 3].empty()) continue;
-      subsets(wanted, [&](const List& list) {
-        uint64_t next = key;
-        for (uint8_t i : list) next = with(next, i, {where, 0});
-        relax(from, next, {Kind::keep_first, {}, 0, 0, 0, static_cast<ReduceOp>(o), 0}, list, count,
-              count);
-      });
+    const auto [state, before_cost, steps] = [&] {
+      const Visited& visited = visited_[static_cast<size_t>(from)];
+      return std::tuple(visited.state, visited.cost, visited.steps);
+    }();
+    const LargestShard before = costs_->shard(state);
+    for (ReshardMove& move : reshard_moves(state, axes_.size(), kept_.size(), &goal_)) {
+      if (pointless(move, before)) continue;
+      const ReshardState after = move.after;
+      const double seconds = costs_->seconds(move, before, costs_->shard(after));
+      const double cost = before_cost + seconds;
+      if (cost <= bound_) add({std::move(move), seconds}, after, cost, steps + 1, from);
     }
   }
 
-  const Mesh& mesh_;
-  const Cluster& cluster_;
-  double element_bytes_;
   std::vector<std::vector<int>> kept_;  // per dim: the cuts that stay
   std::vector<Sharding::Partial> kept_partial_;
-  std::vector<int64_t> extent_;  // per dim: of the largest shard under kept_
-  std::vector<int> axes_;        // that move
-  std::vector<List> goal_cuts_;
-  bool searchable_ = true;
-  uint64_t start_ = 0, goal_ = 0;
-  size_t longest_ = 3;  // axes sliced or scattered at once, beyond what the goal wants
-  double bound_;        // no state that costs more leads to a cheapest sequence
-  std::vector<std::optional<Wire>> wires_;  // by which of axes_
-  std::vector<State> states_;
-  std::unordered_map<uint64_t, int> index_;
+  std::vector<int> axes_;              // that move
+  std::optional<ReshardCosts> costs_;  // none: too many axes or dims to search
+  ReshardState start_, goal_;
+  double bound_;  // no state that costs more leads to a cheapest sequence
+  std::vector<Visited> visited_;
+  std::unordered_map<uint64_t, int> index_;  // by state
   std::priority_queue<Entry> queue_;
 };
 

@@ -2,45 +2,15 @@
 #include "planner/reshard/reshard_table.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <queue>
 
-#include "base/error.h"
-#include "planner/cost/collective_cost.h"
-#include "planner/reshard/reshard.h"
+#include "planner/reshard/reshard_moves.h"
 
 namespace shardrun {
 namespace {
 
-using Kind = Collective::Kind;
-using Cuts = std::vector<std::vector<int>>;
-
-/// Every ordered choice of one or more of `from`.
-template <class F>
-void sequences(const std::vector<int>& from, std::vector<int>& chosen, const F& f) {
-  if (!chosen.empty()) f(chosen);
-  for (int axis : from) {
-    if (std::find(chosen.begin(), chosen.end(), axis) != chosen.end()) continue;
-    chosen.push_back(axis);
-    sequences(from, chosen, f);
-    chosen.pop_back();
-  }
-}
-
-uint8_t bits(const std::vector<int>& axes) {
-  unsigned out = 0;
-  for (int axis : axes) out |= 1u << axis;
-  return static_cast<uint8_t>(out);
-}
-
-std::vector<int> axes_of(unsigned bits) {
-  std::vector<int> out;
-  for (int axis = 0; bits >> axis != 0; ++axis) {
-    if (bits >> axis & 1) out.push_back(axis);
-  }
-  return out;
-}
+constexpr size_t kMostAxes = 3, kMostDims = 6;
 
 /// Are all axes over which the two are partial so with one op?
 bool one_kind(const Sharding& a, const Sharding& b) {
@@ -56,101 +26,64 @@ uint64_t pair_of(int from, int to) {
 
 }  // namespace
 
-ReshardGraph::ReshardGraph(int axes, int dims) : axes_(axes), dims_(dims) {
-  size_t codes = 1;
-  for (int i = 0; i < axes; ++i) codes *= static_cast<size_t>(2 + dims * axes);
-  index_.assign(codes, -1);
-  Cuts cuts(static_cast<size_t>(dims));
-  enumerate(0, cuts, 0);
-  for (size_t s = 0; s < states_.size(); ++s) {
-    first_.push_back(moves_.size());
-    expand(s);
-  }
-  first_.push_back(moves_.size());
-}
-
-/// Each axis is a digit: 0 free, 1 partial, then dim by dim its position.
-size_t ReshardGraph::code(const Cuts& cuts, unsigned partial) const {
-  std::vector<size_t> digit(static_cast<size_t>(axes_), 0);
-  for (size_t d = 0; d < cuts.size(); ++d) {
-    for (size_t p = 0; p < cuts[d].size(); ++p)
-      digit[static_cast<size_t>(cuts[d][p])] = 2 + d * static_cast<size_t>(axes_) + p;
-  }
-  size_t code = 0;
-  for (int axis = 0; axis < axes_; ++axis) {
-    size_t own = digit[static_cast<size_t>(axis)];
-    if (partial >> axis & 1) own = 1;
-    code = code * static_cast<size_t>(2 + dims_ * axes_) + own;
-  }
-  return code;
-}
-
-int ReshardGraph::find(const Cuts& cuts, unsigned partial) const {
-  return index_[code(cuts, partial)];
-}
-
-/// Axis by axis: free, partial, or anywhere among the cuts that there are.
-void ReshardGraph::enumerate(int axis, Cuts& cuts, unsigned partial) {
-  if (axis == axes_) {
-    index_[code(cuts, partial)] = static_cast<int>(states_.size());
-    states_.push_back({cuts});
-    partial_.push_back(partial);
-    return;
-  }
-  enumerate(axis + 1, cuts, partial);
-  enumerate(axis + 1, cuts, partial | 1u << axis);
-  for (std::vector<int>& list : cuts) {
-    for (size_t p = 0; p <= list.size(); ++p) {
-      list.insert(list.begin() + static_cast<int64_t>(p), axis);
-      enumerate(axis + 1, cuts, partial);
-      list.erase(list.begin() + static_cast<int64_t>(p));
+/// Every way in which up to three mesh axes can stand on a value of some dims (free, partial, or at
+/// a position among the cuts of a dim), and every collective that leads from one to another. It
+/// depends on the numbers of axes and dims alone. With three axes, 3 dims have 176 states, 4 have
+/// 296.
+class ReshardGraph {
+ public:
+  ReshardGraph(size_t axes, size_t dims) : axes_(axes) {
+    std::vector<AxisList> cuts(dims);
+    enumerate(0, cuts, {});
+    for (const ReshardState& state : states_) {
+      first_.push_back(moves_.size());
+      for (ReshardMove& move : reshard_moves(state, axes, dims, nullptr)) {
+        next_.push_back(static_cast<size_t>(find(move.after)));
+        moves_.push_back(std::move(move));
+      }
     }
+    first_.push_back(moves_.size());
   }
-}
 
-/// The moves are those of reshard.cc's search, with any state as the goal.
-void ReshardGraph::expand(size_t state) {
-  const Cuts cuts = states_[state].cuts;
-  const unsigned partial = partial_[state];
-  unsigned free = (1u << axes_) - 1 - partial;
-  for (const std::vector<int>& list : cuts) free &= ~static_cast<unsigned>(bits(list));
-  const auto move = [&](Kind kind, const Cuts& next, unsigned next_partial, uint8_t axes,
-                        size_t dim = 0, size_t to_dim = 0) {
-    moves_.push_back({static_cast<uint16_t>(find(next, next_partial)), static_cast<uint8_t>(kind),
-                      axes, static_cast<uint8_t>(dim), static_cast<uint8_t>(to_dim)});
-  };
-  const auto appended = [&](size_t d, const std::vector<int>& list) {
-    Cuts next = cuts;
-    next[d].insert(next[d].end(), list.begin(), list.end());
-    return next;
-  };
-  for (unsigned some = partial; some != 0; some = (some - 1) & partial)
-    move(Kind::all_reduce, cuts, partial & ~some, static_cast<uint8_t>(some));
-  for (unsigned some = free; some != 0; some = (some - 1) & free)
-    move(Kind::keep_first, cuts, partial | some, static_cast<uint8_t>(some));
-  for (size_t d = 0; d < cuts.size(); ++d) {
-    std::vector<int> chosen;
-    sequences(axes_of(partial), chosen, [&](const std::vector<int>& list) {
-      move(Kind::reduce_scatter, appended(d, list), partial & ~static_cast<unsigned>(bits(list)),
-           bits(list), d);
-    });
-    sequences(axes_of(free), chosen, [&](const std::vector<int>& list) {
-      move(Kind::slice, appended(d, list), partial, bits(list), d);
-    });
-    for (size_t k = 1; k <= cuts[d].size(); ++k) {
-      const std::vector<int> inner(cuts[d].end() - static_cast<int64_t>(k), cuts[d].end());
-      Cuts left = cuts;
-      left[d].resize(cuts[d].size() - k);
-      move(Kind::all_gather, left, partial, bits(inner), d);
-      for (size_t to = 0; to < cuts.size(); ++to) {
-        if (to == d) continue;
-        Cuts next = left;
-        next[to].insert(next[to].end(), inner.begin(), inner.end());
-        move(Kind::all_to_all, next, partial, bits(inner), d, to);
+  size_t size() const { return states_.size(); }
+  const ReshardState& state(size_t number) const { return states_[number]; }
+  /// Moves out of state s are those from first(s) to first(s + 1) - 1.
+  size_t first(size_t state) const { return first_[state]; }
+  const ReshardMove& move(size_t m) const { return moves_[m]; }
+  size_t next(size_t m) const { return next_[m]; }
+  int find(const ReshardState& state) const {
+    const auto found = numbers_.find(state.key());
+    return found == numbers_.end() ? -1 : found->second;
+  }
+
+ private:
+  /// Axis by axis: free, partial, or anywhere among the cuts that there are.
+  void enumerate(size_t axis, std::vector<AxisList>& cuts, ReshardState state) {
+    if (axis == axes_) {
+      for (size_t d = 0; d < cuts.size(); ++d) state.append(cuts[d], d, 0);
+      numbers_.emplace(state.key(), static_cast<int>(states_.size()));
+      states_.push_back(state);
+      return;
+    }
+    enumerate(axis + 1, cuts, state);
+    ReshardState partial = state;
+    partial.set_partial(axis, ReduceOp::sum);
+    enumerate(axis + 1, cuts, partial);
+    for (AxisList& list : cuts) {
+      for (size_t p = 0; p <= list.size(); ++p) {
+        list.insert(list.begin() + static_cast<int64_t>(p), static_cast<uint8_t>(axis));
+        enumerate(axis + 1, cuts, state);
+        list.erase(list.begin() + static_cast<int64_t>(p));
       }
     }
   }
-}
+
+  size_t axes_;
+  std::vector<ReshardState> states_;
+  std::unordered_map<uint64_t, int> numbers_;  // by state
+  std::vector<size_t> first_, next_;
+  std::vector<ReshardMove> moves_;
+};
 
 size_t ReshardTimes::Hash::operator()(const Sharding& sharding) const {
   uint64_t h = sharding.dims.size();
@@ -192,56 +125,35 @@ int ReshardTimes::number_of(const TensorType& type) {
 
 void ReshardTimes::find_table(Type& type) {
   const Shape& shape = type.type.shape;
-  std::vector<size_t> order;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] == 0) return;
-    if (shape[d] > 1) order.push_back(d);
+  std::vector<int64_t> extents;
+  std::vector<int> dim;
+  for (int64_t extent : shape) {
+    if (extent == 0) return;
+    dim.push_back(extent > 1 ? static_cast<int>(extents.size()) : -1);
+    if (extent > 1) extents.push_back(extent);
   }
-  const int dims = static_cast<int>(order.size());
-  if (axes_.size() > ReshardGraph::kMostAxes || dims > ReshardGraph::kMostDims) return;
-  type.dim.assign(shape.size(), -1);
-  for (size_t i = 0; i < order.size(); ++i) type.dim[order[i]] = static_cast<int>(i);
-  std::unique_ptr<ReshardGraph>& graph = graphs_[dims];
-  if (!graph) graph = std::make_unique<ReshardGraph>(static_cast<int>(axes_.size()), dims);
-  std::vector<double> bytes;
-  std::vector<unsigned> outermost;  // by state, bit d: no dim before d has more than one element
+  if (axes_.size() > kMostAxes || extents.size() > kMostDims) return;
+  type.dim = std::move(dim);
+  std::shared_ptr<const ReshardGraph>& graph = graphs_[extents.size()];
+  if (!graph) graph = std::make_shared<ReshardGraph>(axes_.size(), extents.size());
+  ReshardCosts costs(extents, type.type.dtype, axes_, mesh_, cluster_);
+  std::vector<LargestShard> shards;
+  std::vector<std::pair<unsigned, double>> alike;
   for (size_t s = 0; s < graph->size(); ++s) {
-    outermost.push_back(1);
-    auto count = static_cast<double>(size_of(type.type.dtype));
-    for (size_t i = 0; i < order.size(); ++i) {
-      int64_t extent = shape[order[i]];
-      for (int axis : graph->state(s).cuts[i])
-        extent = chunk(extent, mesh_.axis_size(axes_[static_cast<size_t>(axis)]), 0).size;
-      count *= static_cast<double>(extent);
-      if (extent <= 1) outermost[s] |= (outermost[s] >> i & 1) << (i + 1);
-    }
-    bytes.push_back(count);
+    shards.push_back(costs.shard(graph->state(s)));
+    alike.push_back({shards[s].outermost(), shards[s].bytes});
   }
-  std::unique_ptr<Table>& table = tables_[{outermost, bytes}];
+  std::unique_ptr<Table>& table = tables_[std::move(alike)];
   if (!table) {
     table = std::make_unique<Table>();
     table->graph = graph.get();
     table->searched.assign(graph->size(), false);
     table->seconds = std::make_shared<FactoredProblem::Matrix>(graph->size(), graph->size());
     table->seconds->forbids = false;
-    std::vector<Wire> wires(size_t{1} << axes_.size());
-    for (unsigned some = 1; some < wires.size(); ++some) {
-      std::vector<int> of_mesh;
-      for (int axis : axes_of(some)) of_mesh.push_back(axes_[static_cast<size_t>(axis)]);
-      wires[some] = wire_of(of_mesh, mesh_, cluster_);
-    }
     for (size_t s = 0; s < graph->size(); ++s) {
-      for (size_t m = graph->first(s); m < graph->first(s + 1); ++m) {
-        const ReshardGraph::Move& move = graph->moves()[m];
-        const auto kind = static_cast<Kind>(move.kind);
-        const double packed =
-            packed_bytes(kind, bytes[s], bytes[move.next], (outermost[s] >> move.dim & 1) != 0,
-                         (outermost[s] >> move.to_dim & 1) != 0);
-        table->cost.push_back(collective_seconds(kind, {bytes[s], bytes[move.next], packed},
-                                                 wires[move.axes], cluster_));
-      }
+      for (size_t m = graph->first(s); m < graph->first(s + 1); ++m)
+        table->cost.push_back(costs.seconds(graph->move(m), shards[s], shards[graph->next(m)]));
     }
-    table->bytes = std::move(bytes);
   }
   type.table = table.get();
 }
@@ -253,24 +165,24 @@ int ReshardTimes::state_of(Type& type, int number) {
   if (state != -2) return state;
   state = -1;
   const Sharding& s = sharding(number);
-  Cuts cuts(static_cast<size_t>(
-      std::count_if(type.dim.begin(), type.dim.end(), [](int d) { return d >= 0; })));
+  ReshardState at_table;
   for (size_t d = 0; d < s.dims.size(); ++d) {
     int64_t extent = type.type.shape[d];
-    for (int axis : s.dims[d]) {
+    for (size_t i = 0; i < s.dims[d].size(); ++i) {
+      const int axis = s.dims[d][i], own = axis_of_[static_cast<size_t>(axis)];
       // Cuts of what has one element left are not on the way to anything; the pairwise search knows
       // when they are the goal.
-      if (extent <= 1 || axis_of_[static_cast<size_t>(axis)] < 0) return state;
+      if (extent <= 1 || own < 0) return state;
       extent = chunk(extent, mesh_.axis_size(axis), 0).size;
-      cuts[static_cast<size_t>(type.dim[d])].push_back(axis_of_[static_cast<size_t>(axis)]);
+      at_table.set_cut(static_cast<size_t>(own), static_cast<size_t>(type.dim[d]), i);
     }
   }
-  unsigned partial = 0;
   for (const Sharding::Partial& p : s.partial) {
-    if (axis_of_[static_cast<size_t>(p.axis)] < 0) return state;
-    partial |= 1u << axis_of_[static_cast<size_t>(p.axis)];
+    const int own = axis_of_[static_cast<size_t>(p.axis)];
+    if (own < 0) return state;
+    at_table.set_partial(static_cast<size_t>(own), ReduceOp::sum);
   }
-  state = type.table->graph->find(cuts, partial);
+  state = type.table->graph->find(at_table);
   return state;
 }
 
@@ -292,10 +204,10 @@ void ReshardTimes::search(Table& table, int from) {
     if (cost > seconds[state]) continue;
     for (size_t m = graph.first(state); m < graph.first(state + 1); ++m) {
       const double next = cost + table.cost[m];
-      double& known = seconds[graph.moves()[m].next];
+      double& known = seconds[graph.next(m)];
       if (next >= known) continue;
       known = next;
-      queue.push({next, graph.moves()[m].next});
+      queue.push({next, graph.next(m)});
     }
   }
   for (size_t s = 0; s < seconds.size(); ++s) table.seconds->set(start, s, seconds[s]);

@@ -13,45 +13,7 @@
 
 namespace shardrun {
 
-/// Every way in which up to three mesh axes can stand on a value of some dims (free, partial, or at
-/// a position among the cuts of a dim), and every collective that leads from one to another. It
-/// depends on the numbers of axes and dims alone. With three axes, 3 dims have 176 states, 4 have
-/// 296.
-class ReshardGraph {
- public:
-  static constexpr int kMostAxes = 3, kMostDims = 6;
-  ReshardGraph(int axes, int dims);
-
-  struct Move {
-    uint16_t next = 0;
-    uint8_t kind = 0;  // Collective::Kind
-    uint8_t axes = 0;  // bit i: axis i takes part
-    uint8_t dim = 0, to_dim = 0;
-  };
-  struct State {
-    /// Per dim the axes that cut it, outermost first.
-    std::vector<std::vector<int>> cuts;
-  };
-  size_t size() const { return states_.size(); }
-  const State& state(size_t id) const { return states_[id]; }
-  /// Moves out of state s are moves()[first(s)] … moves()[first(s + 1) - 1].
-  const std::vector<Move>& moves() const { return moves_; }
-  size_t first(size_t state) const { return first_[state]; }
-  /// cuts[dim]: axes, outermost first; partial: bit i for axis i.
-  int find(const std::vector<std::vector<int>>& cuts, unsigned partial) const;
-
- private:
-  size_t code(const std::vector<std::vector<int>>& cuts, unsigned partial) const;
-  void enumerate(int axis, std::vector<std::vector<int>>& cuts, unsigned partial);
-  void expand(size_t state);
-
-  int axes_, dims_;
-  std::vector<State> states_;
-  std::vector<unsigned> partial_;  // of each state
-  std::vector<int> index_;         // code -> state, -1: none
-  std::vector<Move> moves_;
-  std::vector<size_t> first_;
-};
+class ReshardGraph;  // of states and moves
 
 /// A Sharding by its number, and how often in a step somebody wants a value so.
 struct Wanted {
@@ -61,7 +23,7 @@ struct Wanted {
 
 /// The seconds of cheapest_reshard (planner/reshard/reshard.h) without its steps, by small numbers
 /// for types and Shardings. One search from a Sharding finds the times to all others of a type;
-/// types whose states hold the same bytes share them. What the graph above does not hold (more than
+/// types whose states hold the same bytes share them. What its graph does not hold (more than
 /// three axes, cuts of dims of one element, partial values of two kinds) is searched pair by pair.
 class ReshardTimes {
  public:
@@ -91,8 +53,7 @@ class ReshardTimes {
   /// Types whose states hold the same bytes.
   struct Table {
     const ReshardGraph* graph = nullptr;
-    std::vector<double> bytes;  // by state, of the largest shard
-    std::vector<double> cost;   // by move
+    std::vector<double> cost;  // by move
     std::vector<bool> searched;
     std::shared_ptr<FactoredProblem::Matrix> seconds;  // from state to state, once searched
   };
@@ -116,9 +77,9 @@ class ReshardTimes {
   std::vector<const Sharding*> shardings_;
   std::map<std::pair<DType, Shape>, int> type_numbers_;
   std::vector<Type> types_;
-  std::map<int, std::unique_ptr<ReshardGraph>> graphs_;  // by dims
+  std::map<size_t, std::shared_ptr<const ReshardGraph>> graphs_;  // by dims
   /// By every state's outermost dims and bytes.
-  std::map<std::pair<std::vector<unsigned>, std::vector<double>>, std::unique_ptr<Table>> tables_;
+  std::map<std::vector<std::pair<unsigned, double>>, std::unique_ptr<Table>> tables_;
   size_t searches_ = 0;
 };
 

@@ -38,19 +38,6 @@ void require_ok(HighsStatus status, const char* what) {
   SR_REQUIRE(status != HighsStatus::kError, internal, "HiGHS refused to ", what);
 }
 
-}  // namespace
-
-double mip_size(const Problem& problem) {
-  double size = 0;
-  for (const Problem::Edge& edge : problem.edges) {
-    size += static_cast<double>(std::count_if(edge.cost.begin(), edge.cost.end(),
-                                              [](double c) { return c != kInfeasible; }));
-  }
-  return size;
-}
-
-namespace {
-
 /// Moves what every choice costs into a constant, which is returned: minima of edges' rows and
 /// columns go to their nodes, minima of nodes to the constant. HiGHS' tolerances then see only
 /// differences.
@@ -84,183 +71,225 @@ double normalise(Problem& problem) {
   return constant;
 }
 
-}  // namespace
+/// The program of a Problem, and HiGHS with it.
+class Mip {
+ public:
+  Mip(const Problem& original, const Solution* start, const Deadline& deadline,
+      const SolveOptions& options)
+      : problem_(original),
+        constant_(normalise(problem_)),
+        factor_(1e6 / scale(start)),
+        memory_(problem_),
+        start_(start),
+        deadline_(deadline),
+        options_(options) {
+    HighsModel model = this->model();
+    set_options(gap(original));
+    require_ok(highs_.passModel(std::move(model)), "take the model");
+    set_callbacks();
+  }
 
-MipResult solve_mip(const Problem& original, const Solution* start, const Deadline& deadline,
-                    const SolveOptions& options, const std::vector<size_t>& times) {
-  Problem problem = original;
-  const double constant = normalise(problem);
-  double gap = options.gap;  // relative to the whole cost, HiGHS' to what is left of it
-  if (start != nullptr) {
-    const double whole = evaluate(original, *start).raw_cost;
-    const double rest = evaluate(problem, *start).raw_cost;
-    if (rest > 0 && rest < whole && whole < kInfeasible) gap = std::min(gap * whole / rest, 0.5);
-  }
-  // HiGHS' tolerances are absolute: costs are scaled to a million, bytes to shares of the limit.
-  double scale = 0;
-  if (start != nullptr) scale = std::abs(evaluate(problem, *start).raw_cost);
-  if (!(scale > 0) || scale == kInfeasible) {
-    for (const Problem::Node& node : problem.nodes) {
-      double largest = 0;
-      for (double c : node.cost) largest = std::max(largest, c == kInfeasible ? 0.0 : std::abs(c));
-      scale += largest;
-    }
-  }
-  if (!(scale > 0)) scale = 1;
-  const double factor = 1e6 / scale;
-
-  HighsModel model;
-  HighsLp& lp = model.lp_;
-  std::vector<std::vector<HighsInt>> x(problem.nodes.size());
-  HighsInt columns = 0;
-  Rows rows;
-  for (size_t i = 0; i < problem.nodes.size(); ++i) {
-    for (double cost : problem.nodes[i].cost) {
-      lp.col_cost_.push_back(cost == kInfeasible ? 0.0 : cost * factor);
-      lp.col_lower_.push_back(0);
-      lp.col_upper_.push_back(cost == kInfeasible ? 0.0 : 1.0);
-      lp.integrality_.push_back(HighsVarType::kInteger);
-      rows.add(columns, 1);
-      x[i].push_back(columns++);
-    }
-    rows.end(1, 1);
-  }
-  std::vector<std::vector<HighsInt>> y(problem.edges.size());
-  for (size_t e = 0; e < problem.edges.size(); ++e) {
-    const Problem::Edge& edge = problem.edges[e];
-    const std::vector<HighsInt>& from = x[static_cast<size_t>(edge.from)];
-    const std::vector<HighsInt>& to = x[static_cast<size_t>(edge.to)];
-    for (double cost : edge.cost) {
-      if (cost == kInfeasible) {
-        y[e].push_back(-1);
-        continue;
+  MipResult run(const std::vector<size_t>& times) {
+    for (size_t time : times) add_time(time);
+    if (problem_.limited() && start_ != nullptr) add_fullest(*start_);
+    MipResult result;
+    while (!deadline_.passed()) {
+      solve();
+      const HighsModelStatus status = highs_.getModelStatus();
+      if (status == HighsModelStatus::kInfeasible) {
+        result.infeasible = true;
+        return result;
       }
-      lp.col_cost_.push_back(cost * factor);
-      lp.col_lower_.push_back(0);
-      lp.col_upper_.push_back(1);
-      lp.integrality_.push_back(HighsVarType::kContinuous);
-      y[e].push_back(columns++);
+      // Fewer memory rows than there are: still a bound.
+      const double bound = highs_.getInfo().mip_dual_bound / factor_ + constant_;
+      if (std::isfinite(bound)) result.bound = std::max(result.bound, bound);
+      if (highs_.getSolution().col_value.size() != static_cast<size_t>(columns_)) return result;
+      Solution solution = rounded(highs_.getSolution().col_value);
+      const Evaluation judged = evaluate(problem_, solution);
+      if (judged.cost != kInfeasible) {
+        result.solution = std::move(solution);
+        result.optimal = status == HighsModelStatus::kOptimal;
+        return result;
+      }
+      if (judged.raw_cost == kInfeasible) return result;  // stopped before an integral solution
+      const size_t before = present_.size();
+      add_fullest(solution);
+      if (present_.size() == before) return result;
     }
+    return result;
+  }
+
+ private:
+  /// Relative to the whole cost; HiGHS' is relative to what is left of it.
+  double gap(const Problem& original) const {
+    if (start_ == nullptr) return options_.gap;
+    const double whole = evaluate(original, *start_).raw_cost;
+    const double rest = evaluate(problem_, *start_).raw_cost;
+    if (!(rest > 0 && rest < whole && whole < kInfeasible)) return options_.gap;
+    return std::min(options_.gap * whole / rest, 0.5);
+  }
+
+  /// HiGHS' tolerances are absolute: costs are scaled to a million, bytes to shares of the limit.
+  double scale(const Solution* start) const {
+    double scale = 0;
+    if (start != nullptr) scale = std::abs(evaluate(problem_, *start).raw_cost);
+    if (!(scale > 0) || scale == kInfeasible) {
+      for (const Problem::Node& node : problem_.nodes) {
+        double largest = 0;
+        for (double c : node.cost)
+          largest = std::max(largest, c == kInfeasible ? 0.0 : std::abs(c));
+        scale += largest;
+      }
+    }
+    return scale > 0 ? scale : 1;
+  }
+
+  HighsModel model() {
+    HighsModel model;
+    for (const Problem::Node& node : problem_.nodes) add_node(model.lp_, node);
+    for (const Problem::Edge& edge : problem_.edges) add_edge(model.lp_, edge);
+    HighsLp& lp = model.lp_;
+    lp.num_col_ = columns_;
+    lp.num_row_ = static_cast<HighsInt>(rows_.lower.size());
+    size_ = static_cast<double>(rows_.index.size());
+    lp.row_lower_ = std::move(rows_.lower);
+    lp.row_upper_ = std::move(rows_.upper);
+    lp.a_matrix_.format_ = MatrixFormat::kRowwise;
+    lp.a_matrix_.start_ = std::move(rows_.start);
+    lp.a_matrix_.index_ = std::move(rows_.index);
+    lp.a_matrix_.value_ = std::move(rows_.value);
+    lp.sense_ = ObjSense::kMinimize;
+    return model;
+  }
+
+  HighsInt add_column(HighsLp& lp, double cost, HighsVarType type) {
+    lp.col_cost_.push_back(cost == kInfeasible ? 0.0 : cost * factor_);
+    lp.col_lower_.push_back(0);
+    lp.col_upper_.push_back(cost == kInfeasible ? 0.0 : 1.0);
+    lp.integrality_.push_back(type);
+    return columns_++;
+  }
+
+  void add_node(HighsLp& lp, const Problem::Node& node) {
+    std::vector<HighsInt>& x = x_.emplace_back();
+    for (double cost : node.cost) {
+      x.push_back(add_column(lp, cost, HighsVarType::kInteger));
+      rows_.add(x.back(), 1);
+    }
+    rows_.end(1, 1);
+  }
+
+  void add_edge(HighsLp& lp, const Problem::Edge& edge) {
+    const std::vector<HighsInt>& from = x_[static_cast<size_t>(edge.from)];
+    const std::vector<HighsInt>& to = x_[static_cast<size_t>(edge.to)];
+    std::vector<HighsInt>& y = y_.emplace_back();
+    for (double cost : edge.cost)
+      y.push_back(cost == kInfeasible ? -1 : add_column(lp, cost, HighsVarType::kContinuous));
+    const auto add = [&](HighsInt column) {
+      if (column >= 0) rows_.add(column, 1);
+    };
     for (size_t a = 0; a < from.size(); ++a) {
-      for (size_t b = 0; b < to.size(); ++b) {
-        if (y[e][a * to.size() + b] >= 0) rows.add(y[e][a * to.size() + b], 1);
-      }
-      rows.add(from[a], -1);
-      rows.end(0, 0);
+      for (size_t b = 0; b < to.size(); ++b) add(y[a * to.size() + b]);
+      rows_.add(from[a], -1);
+      rows_.end(0, 0);
     }
     for (size_t b = 0; b < to.size(); ++b) {
-      for (size_t a = 0; a < from.size(); ++a) {
-        if (y[e][a * to.size() + b] >= 0) rows.add(y[e][a * to.size() + b], 1);
-      }
-      rows.add(to[b], -1);
-      rows.end(0, 0);
+      for (size_t a = 0; a < from.size(); ++a) add(y[a * to.size() + b]);
+      rows_.add(to[b], -1);
+      rows_.end(0, 0);
     }
   }
-  lp.num_col_ = columns;
-  lp.num_row_ = static_cast<HighsInt>(rows.lower.size());
-  lp.row_lower_ = rows.lower;
-  lp.row_upper_ = rows.upper;
-  lp.a_matrix_.format_ = MatrixFormat::kRowwise;
-  lp.a_matrix_.start_ = rows.start;
-  lp.a_matrix_.index_ = rows.index;
-  lp.a_matrix_.value_ = rows.value;
-  lp.sense_ = ObjSense::kMinimize;
 
-  Highs highs;
-  highs.setOptionValue("output_flag", false);
-  highs.setOptionValue("threads", 1);
-  highs.setOptionValue("random_seed", static_cast<HighsInt>(options.seed & 0x7fffffff));
-  highs.setOptionValue("mip_rel_gap", gap);
-  highs.setOptionValue("mip_abs_gap", 1e-9);
-  highs.setOptionValue("mip_feasibility_tolerance", 1e-9);
-  require_ok(highs.passModel(std::move(model)), "take the model");
-  // HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
-  const double size = static_cast<double>(rows.index.size());
-  double counted = 0;  // iterations of a run
-  const auto count_iterations = [&](double iterations) {
-    count_work(size * kWorkOfIteration * std::max(0.0, iterations - counted));
-    counted = iterations;
-  };
-  // Callbacks of the simplex have the bounds as they start, infinite.
-  const auto settled = [&](const HighsCallbackOutput& now) {
-    const double left = (now.mip_primal_bound - now.mip_dual_bound) / factor;
-    return options.steps > 0 && std::isfinite(left) && left * options.steps <= deadline.elapsed();
-  };
-  highs.setCallback(
-      [&](int, const std::string&, const HighsCallbackOutput* out, HighsCallbackInput* in, void*) {
-        count_work(size * kWorkOfCall);
-        if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
-        if (in != nullptr)
-          in->user_interrupt = deadline.passed() || (out != nullptr && settled(*out));
-      });
-  for (HighsCallbackType kind :
-       {kCallbackSimplexInterrupt, kCallbackIpmInterrupt, kCallbackMipInterrupt})
-    highs.startCallback(kind);
+  void set_options(double gap) {
+    highs_.setOptionValue("output_flag", false);
+    highs_.setOptionValue("threads", 1);
+    highs_.setOptionValue("random_seed", static_cast<HighsInt>(options_.seed & 0x7fffffff));
+    highs_.setOptionValue("mip_rel_gap", gap);
+    highs_.setOptionValue("mip_abs_gap", 1e-9);
+    highs_.setOptionValue("mip_feasibility_tolerance", 1e-9);
+  }
 
-  const FlatProblem memory(problem);
-  std::set<size_t> present;
-  const double limit = static_cast<double>(std::max<int64_t>(1, problem.memory_limit));
-  const auto add_time = [&](size_t time) {
-    if (!present.insert(time).second) return;
+  /// HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
+  void set_callbacks() {
+    highs_.setCallback([this](int, const std::string&, const HighsCallbackOutput* out,
+                              HighsCallbackInput* in, void*) {
+      count_work(size_ * kWorkOfCall);
+      if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
+      if (in != nullptr)
+        in->user_interrupt = deadline_.passed() || (out != nullptr && settled(*out));
+    });
+    for (HighsCallbackType kind :
+         {kCallbackSimplexInterrupt, kCallbackIpmInterrupt, kCallbackMipInterrupt})
+      highs_.startCallback(kind);
+  }
+  void count_iterations(double iterations) {
+    count_work(size_ * kWorkOfIteration * std::max(0.0, iterations - counted_));
+    counted_ = iterations;
+  }
+  /// Callbacks of the simplex have the bounds as they start, infinite.
+  bool settled(const HighsCallbackOutput& now) const {
+    const double left = (now.mip_primal_bound - now.mip_dual_bound) / factor_;
+    return options_.steps > 0 && std::isfinite(left) &&
+           left * options_.steps <= deadline_.elapsed();
+  }
+
+  void add_time(size_t time) {
+    if (!present_.insert(time).second) return;
+    const double limit = static_cast<double>(std::max<int64_t>(1, problem_.memory_limit));
     std::vector<HighsInt> index;
     std::vector<double> value;
-    for (size_t i = 0; i < problem.nodes.size(); ++i) {
-      std::vector<double> bytes(problem.nodes[i].cost.size(), 0.0);
-      for (const FlatProblem::Range& range : memory.ranges(static_cast<int>(i))) {
+    for (size_t i = 0; i < problem_.nodes.size(); ++i) {
+      std::vector<double> bytes(problem_.nodes[i].cost.size(), 0.0);
+      for (const FlatProblem::Range& range : memory_.ranges(static_cast<int>(i))) {
         if (static_cast<int>(time) < range.first || static_cast<int>(time) >= range.end) continue;
         for (size_t a = 0; a < bytes.size(); ++a) bytes[a] += static_cast<double>(range.bytes[a]);
       }
       for (size_t a = 0; a < bytes.size(); ++a) {
         if (bytes[a] == 0) continue;
-        index.push_back(x[i][a]);
+        index.push_back(x_[i][a]);
         value.push_back(bytes[a] / limit);
       }
     }
-    require_ok(highs.addRow(-kHighsInf, 1.0, static_cast<HighsInt>(index.size()), index.data(),
-                            value.data()),
+    require_ok(highs_.addRow(-kHighsInf, 1.0, static_cast<HighsInt>(index.size()), index.data(),
+                             value.data()),
                "add a memory row");
-  };
-  const auto add_fullest = [&](const Solution& solution) {
-    const std::vector<int64_t> use = memory.usage(solution);
+  }
+  void add_fullest(const Solution& solution) {
+    const std::vector<int64_t> use = memory_.usage(solution);
     if (use.empty()) return;
     add_time(static_cast<size_t>(std::max_element(use.begin(), use.end()) - use.begin()));
-  };
-  for (size_t time : times) add_time(time);
-  if (problem.limited() && start != nullptr) add_fullest(*start);
+  }
 
-  MipResult result;
-  while (!deadline.passed()) {
-    if (deadline.clock() == Deadline::Clock::wall)
-      highs.setOptionValue("time_limit", highs.getRunTime() + deadline.left());
-    if (start != nullptr) {
-      HighsSolution known;
-      known.col_value.assign(static_cast<size_t>(columns), 0.0);
-      for (size_t i = 0; i < x.size(); ++i)
-        known.col_value[static_cast<size_t>(x[i][static_cast<size_t>((*start)[i])])] = 1;
-      for (size_t e = 0; e < y.size(); ++e) {
-        const size_t a = static_cast<size_t>((*start)[static_cast<size_t>(problem.edges[e].from)]);
-        const size_t b = static_cast<size_t>((*start)[static_cast<size_t>(problem.edges[e].to)]);
-        const HighsInt column = y[e][a * x[static_cast<size_t>(problem.edges[e].to)].size() + b];
-        if (column >= 0) known.col_value[static_cast<size_t>(column)] = 1;
-      }
-      known.value_valid = true;
-      highs.setSolution(known);
+  void solve() {
+    if (deadline_.clock() == Deadline::Clock::wall)
+      highs_.setOptionValue("time_limit", highs_.getRunTime() + deadline_.left());
+    if (start_ != nullptr) set_start();
+    counted_ = 0;
+    require_ok(highs_.run(), "run");
+    count_iterations(static_cast<double>(highs_.getInfo().simplex_iteration_count));
+  }
+  void set_start() {
+    HighsSolution known;
+    known.col_value.assign(static_cast<size_t>(columns_), 0.0);
+    const auto chosen = [&](int node) {
+      return static_cast<size_t>((*start_)[static_cast<size_t>(node)]);
+    };
+    for (size_t i = 0; i < x_.size(); ++i)
+      known.col_value[static_cast<size_t>(x_[i][chosen(static_cast<int>(i))])] = 1;
+    for (size_t e = 0; e < y_.size(); ++e) {
+      const Problem::Edge& edge = problem_.edges[e];
+      const size_t columns = x_[static_cast<size_t>(edge.to)].size();
+      const HighsInt column = y_[e][chosen(edge.from) * columns + chosen(edge.to)];
+      if (column >= 0) known.col_value[static_cast<size_t>(column)] = 1;
     }
-    counted = 0;
-    require_ok(highs.run(), "run");
-    count_iterations(static_cast<double>(highs.getInfo().simplex_iteration_count));
-    const HighsModelStatus status = highs.getModelStatus();
-    if (status == HighsModelStatus::kInfeasible) {
-      result.infeasible = true;
-      return result;
-    }
-    // Fewer memory rows than there are: still a bound.
-    const double bound = highs.getInfo().mip_dual_bound / factor + constant;
-    if (std::isfinite(bound)) result.bound = std::max(result.bound, bound);
-    const std::vector<double>& value = highs.getSolution().col_value;
-    if (value.size() != static_cast<size_t>(columns)) return result;
+    known.value_valid = true;
+    highs_.setSolution(known);
+  }
+
+  /// Of each node the strategy with the largest value.
+  Solution rounded(const std::vector<double>& value) const {
     Solution solution;
-    for (const std::vector<HighsInt>& options : x) {
+    for (const std::vector<HighsInt>& options : x_) {
       size_t best = 0;
       for (size_t a = 1; a < options.size(); ++a) {
         if (value[static_cast<size_t>(options[a])] > value[static_cast<size_t>(options[best])])
@@ -268,18 +297,37 @@ MipResult solve_mip(const Problem& original, const Solution* start, const Deadli
       }
       solution.push_back(static_cast<int>(best));
     }
-    const Evaluation judged = evaluate(problem, solution);
-    if (judged.cost != kInfeasible) {
-      result.solution = std::move(solution);
-      result.optimal = status == HighsModelStatus::kOptimal;
-      return result;
-    }
-    if (judged.raw_cost == kInfeasible) return result;  // stopped before an integral solution
-    const size_t before = present.size();
-    add_fullest(solution);
-    if (present.size() == before) return result;
+    return solution;
   }
-  return result;
+
+  Problem problem_;
+  double constant_, factor_;  // cost = objective / factor + constant
+  FlatProblem memory_;
+  const Solution* start_;
+  const Deadline& deadline_;
+  const SolveOptions& options_;
+  std::vector<std::vector<HighsInt>> x_, y_;  // columns: by node and strategy, by edge and pair
+  HighsInt columns_ = 0;
+  Rows rows_;
+  double size_ = 0, counted_ = 0;  // coefficients; iterations of a run
+  std::set<size_t> present_;       // times that have a row
+  Highs highs_;
+};
+
+}  // namespace
+
+double mip_size(const Problem& problem) {
+  double size = 0;
+  for (const Problem::Edge& edge : problem.edges) {
+    size += static_cast<double>(std::count_if(edge.cost.begin(), edge.cost.end(),
+                                              [](double c) { return c != kInfeasible; }));
+  }
+  return size;
+}
+
+MipResult solve_mip(const Problem& problem, const Solution* start, const Deadline& deadline,
+                    const SolveOptions& options, const std::vector<size_t>& times) {
+  return Mip(problem, start, deadline, options).run(times);
 }
 
 std::string highs_version() { return highsVersion(); }

@@ -35,36 +35,77 @@ struct Link {
   Colour place;
 };
 
-}  // namespace
-
-Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) {
-  const size_t node_count = graph.nodes().size();
-  std::vector<ValueId> inputs;
-  Folding folding;
-  folding.class_of_node.assign(node_count, -1);
-  folding.class_of_value.assign(graph.values().size(), -1);
-  std::vector<size_t> item_of(graph.values().size(), 0), result_of(graph.values().size(), 0);
-  for (size_t v = 0; v < graph.values().size(); ++v) {
-    if (graph.values()[v].role == Role::computed) continue;
-    item_of[v] = node_count + inputs.size();
-    inputs.push_back(static_cast<ValueId>(v));
+/// A Graph's nodes, then its input values, and their colours.
+class Items {
+ public:
+  Items(const Graph& graph, const std::map<std::string, Sharding>& pinned)
+      : graph_(graph),
+        pinned_(pinned),
+        node_count_(graph.nodes().size()),
+        item_of_(graph.values().size(), 0),
+        result_of_(graph.values().size(), 0),
+        wanted_(graph.outputs.begin(), graph.outputs.end()) {
+    for (const auto& [name, value] : graph.metrics) wanted_.insert(value);
+    number();
+    link();
   }
-  for (size_t n = 0; n < node_count; ++n) {
-    const Node& node = graph.nodes()[n];
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      item_of[static_cast<size_t>(node.outputs[r])] = n;
-      result_of[static_cast<size_t>(node.outputs[r])] = r;
+
+  Folding fold() const {
+    std::vector<std::vector<Colour>> history{first_colours()};
+    for (int round = 0; round < kMostRounds; ++round) history.push_back(refined(history.back()));
+    int rounds = kMostRounds;
+    const auto distinct = [&](int r) {
+      const std::vector<Colour>& c = history[static_cast<size_t>(r)];
+      return std::set<Colour>(c.begin(), c.end()).size();
+    };
+    while (rounds > kFewestRounds && distinct(rounds) > kManyClasses) --rounds;
+    Folding folding = classes(history[static_cast<size_t>(rounds)]);
+    folding.rounds = rounds;
+    return folding;
+  }
+
+ private:
+  void number() {
+    for (size_t v = 0; v < graph_.values().size(); ++v) {
+      if (graph_.values()[v].role == Role::computed) continue;
+      item_of_[v] = node_count_ + inputs_.size();
+      inputs_.push_back(static_cast<ValueId>(v));
+    }
+    for (size_t n = 0; n < node_count_; ++n) {
+      const Node& node = graph_.nodes()[n];
+      for (size_t r = 0; r < node.outputs.size(); ++r) {
+        item_of_[static_cast<size_t>(node.outputs[r])] = n;
+        result_of_[static_cast<size_t>(node.outputs[r])] = r;
+      }
     }
   }
-  const size_t count = node_count + inputs.size();
 
-  std::set<ValueId> wanted(graph.outputs.begin(), graph.outputs.end());
-  for (const auto& [name, value] : graph.metrics) wanted.insert(value);
-  const auto describe = [&](ValueId id) {
-    const Value& value = graph.value(id);
-    std::string text = to_string(value.type) + (wanted.count(id) > 0 ? "!" : "");
-    const auto pin = pinned.find(value.name);
-    if (pin != pinned.end()) {
+  void link() {
+    reads_.resize(node_count_ + inputs_.size());
+    read_by_.resize(reads_.size());
+    for (size_t n = 0; n < node_count_; ++n) {
+      const Node& node = graph_.nodes()[n];
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        const size_t v = static_cast<size_t>(node.inputs[k]);
+        const Colour place = k * 64 + result_of_[v];
+        reads_[n].push_back({item_of_[v], place});
+        read_by_[item_of_[v]].push_back({n, place});
+      }
+    }
+    for (const auto& [held, next] : graph_.updates) {
+      const size_t from = item_of_[static_cast<size_t>(next)],
+                   to = item_of_[static_cast<size_t>(held)];
+      const Colour place = 100000 + result_of_[static_cast<size_t>(next)];
+      reads_[to].push_back({from, place});
+      read_by_[from].push_back({to, place});
+    }
+  }
+
+  std::string describe(ValueId id) const {
+    const Value& value = graph_.value(id);
+    std::string text = to_string(value.type) + (wanted_.count(id) > 0 ? "!" : "");
+    const auto pin = pinned_.find(value.name);
+    if (pin != pinned_.end()) {
       for (const std::vector<int>& axes : pin->second.dims) {
         text += '|';
         for (int axis : axes) text += std::to_string(axis) + ",";
@@ -72,80 +113,76 @@ Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) 
       for (const auto& p : pin->second.partial) text += "p" + std::to_string(p.axis);
     }
     return text;
-  };
-  std::vector<Colour> colour(count);
-  for (size_t n = 0; n < node_count; ++n) {
-    const Node& node = graph.nodes()[n];
+  }
+  std::string describe(const Node& node) const {
     Attrs attrs;
     for (const auto& [name, attr] : node.attrs.all()) {
       if (name != "key" && name != "seed") attrs.set(name, attr);
     }
     std::string text =
         node.op + "{" + to_string(attrs) + "}" + (node.phase == Phase::update ? "u" : "m");
-    for (ValueId in : node.inputs) text += " " + to_string(graph.type(in));
+    for (ValueId in : node.inputs) text += " " + to_string(graph_.type(in));
     for (ValueId out : node.outputs) text += ">" + describe(out);
-    colour[n] = of_text(text);
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    colour[node_count + i] = of_text(describe(inputs[i]) + "#" +
-                                     std::to_string(static_cast<int>(graph.value(inputs[i]).role)));
+    return text;
   }
 
-  std::vector<std::vector<Link>> reads(count), read_by(count);
-  for (size_t n = 0; n < node_count; ++n) {
-    const Node& node = graph.nodes()[n];
-    for (size_t k = 0; k < node.inputs.size(); ++k) {
-      const size_t v = static_cast<size_t>(node.inputs[k]);
-      const Colour place = k * 64 + result_of[v];
-      reads[n].push_back({item_of[v], place});
-      read_by[item_of[v]].push_back({n, place});
+  std::vector<Colour> first_colours() const {
+    std::vector<Colour> colour;
+    for (const Node& node : graph_.nodes()) colour.push_back(of_text(describe(node)));
+    for (ValueId input : inputs_) {
+      colour.push_back(of_text(describe(input) + "#" +
+                               std::to_string(static_cast<int>(graph_.value(input).role))));
     }
-  }
-  for (const auto& [held, next] : graph.updates) {
-    const size_t from = item_of[static_cast<size_t>(next)], to = item_of[static_cast<size_t>(held)];
-    const Colour place = 100000 + result_of[static_cast<size_t>(next)];
-    reads[to].push_back({from, place});
-    read_by[from].push_back({to, place});
+    return colour;
   }
 
-  std::vector<std::vector<Colour>> history{colour};
-  for (int round = 0; round < kMostRounds; ++round) {
-    std::vector<Colour> next(count);
-    for (size_t i = 0; i < count; ++i) {
+  std::vector<Colour> refined(const std::vector<Colour>& colour) const {
+    std::vector<Colour> next(colour.size());
+    for (size_t i = 0; i < colour.size(); ++i) {
       Colour h = mix(colour[i], 1);
-      for (const Link& link : reads[i]) h = mix(h, mix(colour[link.item], link.place));
+      for (const Link& link : reads_[i]) h = mix(h, mix(colour[link.item], link.place));
       std::vector<Colour> users;
-      for (const Link& link : read_by[i]) users.push_back(mix(colour[link.item], link.place + 7));
+      for (const Link& link : read_by_[i]) users.push_back(mix(colour[link.item], link.place + 7));
       std::sort(users.begin(), users.end());
       for (Colour user : users) h = mix(h, user);
       next[i] = h;
     }
-    colour = std::move(next);
-    history.push_back(colour);
+    return next;
   }
-  int rounds = kMostRounds;
-  const auto distinct = [&](int r) {
-    const std::vector<Colour>& c = history[static_cast<size_t>(r)];
-    return std::set<Colour>(c.begin(), c.end()).size();
-  };
-  while (rounds > kFewestRounds && distinct(rounds) > kManyClasses) --rounds;
-  folding.rounds = rounds;
 
-  std::unordered_map<Colour, int> known;
-  for (size_t i = 0; i < count; ++i) {
-    const auto [it, fresh] = known.emplace(history[static_cast<size_t>(rounds)][i],
-                                           static_cast<int>(folding.classes.size()));
-    if (fresh) folding.classes.emplace_back();
-    Folding::Class& members = folding.classes[static_cast<size_t>(it->second)];
-    if (i < node_count) {
-      members.nodes.push_back(static_cast<NodeId>(i));
-      folding.class_of_node[i] = it->second;
-    } else {
-      members.values.push_back(inputs[i - node_count]);
-      folding.class_of_value[static_cast<size_t>(inputs[i - node_count])] = it->second;
+  Folding classes(const std::vector<Colour>& colour) const {
+    Folding folding;
+    folding.class_of_node.assign(node_count_, -1);
+    folding.class_of_value.assign(graph_.values().size(), -1);
+    std::unordered_map<Colour, int> known;
+    for (size_t i = 0; i < colour.size(); ++i) {
+      const auto [it, fresh] = known.emplace(colour[i], static_cast<int>(folding.classes.size()));
+      if (fresh) folding.classes.emplace_back();
+      Folding::Class& members = folding.classes[static_cast<size_t>(it->second)];
+      if (i < node_count_) {
+        members.nodes.push_back(static_cast<NodeId>(i));
+        folding.class_of_node[i] = it->second;
+      } else {
+        members.values.push_back(inputs_[i - node_count_]);
+        folding.class_of_value[static_cast<size_t>(inputs_[i - node_count_])] = it->second;
+      }
     }
+    return folding;
   }
-  return folding;
+
+  const Graph& graph_;
+  const std::map<std::string, Sharding>& pinned_;
+  size_t node_count_;
+  std::vector<ValueId> inputs_;
+  std::vector<size_t> item_of_, result_of_;  // by value: what holds or makes it, which result
+  std::set<ValueId> wanted_;                 // outputs and metrics
+  std::vector<std::vector<Link>> reads_, read_by_;  // by item
+};
+
+}  // namespace
+
+Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) {
+  return Items(graph, pinned).fold();
 }
 
 std::pair<int, int> Folding::origin(const Graph& graph, ValueId id) const {
