@@ -46,8 +46,12 @@ function(pinned_folder variable name)
   set(${variable} ${folder} PARENT_SCOPE)
 endfunction()
 
-pinned_folder(SHARDRUN_HIGHS_DIR highs)
+pinned_folder(SHARDRUN_HIGHS_DIR highsbox)
 pinned_folder(SHARDRUN_ONNX_DIR onnx)
-find_package(highs REQUIRED CONFIG PATHS ${SHARDRUN_HIGHS_DIR} NO_DEFAULT_PATH)
+# Its C interface alone: the library's C++ one has another std::string than this compiler's.
+add_library(highs::highs SHARED IMPORTED)
+set_target_properties(highs::highs PROPERTIES
+  IMPORTED_LOCATION ${SHARDRUN_HIGHS_DIR}/lib/libhighs.so
+  INTERFACE_INCLUDE_DIRECTORIES ${SHARDRUN_HIGHS_DIR}/include/highs)
 # Read by graph/ (the format) and by tests/ (the node tests below onnx/backend/test/data/node).
 set(SHARDRUN_ONNX_PROTO ${SHARDRUN_ONNX_DIR}/onnx/onnx-ml.proto)

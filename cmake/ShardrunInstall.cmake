@@ -4,8 +4,8 @@
 #   find_package(shardrun REQUIRED)
 #   target_link_libraries(mine PRIVATE shardrun::shardrun)
 #
-# A shared library, because a static one would ask its users to find HiGHS, oneDNN, protobuf and MPI
-# themselves. Everything that comes from the folders' static libraries is hidden in it: only the public header's
+# A shared library, because a static one would ask its users to find oneDNN, protobuf and MPI themselves. HiGHS'
+# library, which no Debian package has, is installed beside it. Everything that comes from the folders' static libraries is hidden in it: only the public header's
 # symbols, compiled into the library itself, can be linked against, and a program's own protobuf types cannot clash.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -16,6 +16,8 @@ if(TARGET shardrun)
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_target_properties(shardrun PROPERTIES INSTALL_RPATH $ORIGIN)
+  install(FILES ${SHARDRUN_HIGHS_DIR}/lib/libhighs.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(TARGETS shardrun EXPORT shardrun LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/shardrun.h

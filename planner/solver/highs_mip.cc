@@ -1,10 +1,12 @@
 // Building and solving the mixed-integer program with HiGHS.
 #include "planner/solver/highs_mip.h"
 
-#include <Highs.h>
+#include <interfaces/highs_c_api.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
@@ -34,8 +36,8 @@ struct Rows {
 /// Per coefficient of the program: operations between two calls back, and of a simplex iteration.
 constexpr double kWorkOfCall = 50, kWorkOfIteration = 8;
 
-void require_ok(HighsStatus status, const char* what) {
-  SR_REQUIRE(status != HighsStatus::kError, internal, "HiGHS refused to ", what);
+void require_ok(HighsInt status, const char* what) {
+  SR_REQUIRE(status != kHighsStatusError, internal, "HiGHS refused to ", what);
 }
 
 /// Moves what every choice costs into a constant, which is returned: minima of edges' rows and
@@ -83,9 +85,8 @@ class Mip {
         start_(start),
         deadline_(deadline),
         options_(options) {
-    HighsModel model = this->model();
     set_options(gap(original));
-    require_ok(highs_.passModel(std::move(model)), "take the model");
+    pass_model();
     set_callbacks();
   }
 
@@ -95,20 +96,21 @@ class Mip {
     MipResult result;
     while (!deadline_.passed()) {
       solve();
-      const HighsModelStatus status = highs_.getModelStatus();
-      if (status == HighsModelStatus::kInfeasible) {
+      const HighsInt status = Highs_getModelStatus(highs());
+      if (status == kHighsModelStatusInfeasible) {
         result.infeasible = true;
         return result;
       }
       // Fewer memory rows than there are: still a bound.
-      const double bound = highs_.getInfo().mip_dual_bound / factor_ + constant_;
+      const double bound = dual_bound() / factor_ + constant_;
       if (std::isfinite(bound)) result.bound = std::max(result.bound, bound);
-      if (highs_.getSolution().col_value.size() != static_cast<size_t>(columns_)) return result;
-      Solution solution = rounded(highs_.getSolution().col_value);
+      const std::vector<double> values = found();
+      if (values.empty()) return result;
+      Solution solution = rounded(values);
       const Evaluation judged = evaluate(problem_, solution);
       if (judged.cost != kInfeasible) {
         result.solution = std::move(solution);
-        result.optimal = status == HighsModelStatus::kOptimal;
+        result.optimal = status == kHighsModelStatusOptimal;
         return result;
       }
       if (judged.raw_cost == kInfeasible) return result;  // stopped before an integral solution
@@ -144,47 +146,42 @@ class Mip {
     return scale > 0 ? scale : 1;
   }
 
-  HighsModel model() {
-    HighsModel model;
-    for (const Problem::Node& node : problem_.nodes) add_node(model.lp_, node);
-    for (const Problem::Edge& edge : problem_.edges) add_edge(model.lp_, edge);
-    HighsLp& lp = model.lp_;
-    lp.num_col_ = columns_;
-    lp.num_row_ = static_cast<HighsInt>(rows_.lower.size());
-    size_ = static_cast<double>(rows_.index.size());
-    lp.row_lower_ = std::move(rows_.lower);
-    lp.row_upper_ = std::move(rows_.upper);
-    lp.a_matrix_.format_ = MatrixFormat::kRowwise;
-    lp.a_matrix_.start_ = std::move(rows_.start);
-    lp.a_matrix_.index_ = std::move(rows_.index);
-    lp.a_matrix_.value_ = std::move(rows_.value);
-    lp.sense_ = ObjSense::kMinimize;
-    return model;
+  void pass_model() {
+    for (const Problem::Node& node : problem_.nodes) add_node(node);
+    for (const Problem::Edge& edge : problem_.edges) add_edge(edge);
+    const auto terms = static_cast<HighsInt>(rows_.index.size());
+    size_ = static_cast<double>(terms);
+    require_ok(Highs_passMip(highs(), columns_, static_cast<HighsInt>(rows_.lower.size()), terms,
+                             kHighsMatrixFormatRowwise, kHighsObjSenseMinimize, 0, cost_.data(),
+                             lower_.data(), upper_.data(), rows_.lower.data(), rows_.upper.data(),
+                             rows_.start.data(), rows_.index.data(), rows_.value.data(),
+                             integrality_.data()),
+               "take the model");
   }
 
-  HighsInt add_column(HighsLp& lp, double cost, HighsVarType type) {
-    lp.col_cost_.push_back(cost == kInfeasible ? 0.0 : cost * factor_);
-    lp.col_lower_.push_back(0);
-    lp.col_upper_.push_back(cost == kInfeasible ? 0.0 : 1.0);
-    lp.integrality_.push_back(type);
+  HighsInt add_column(double cost, HighsInt type) {
+    cost_.push_back(cost == kInfeasible ? 0.0 : cost * factor_);
+    lower_.push_back(0);
+    upper_.push_back(cost == kInfeasible ? 0.0 : 1.0);
+    integrality_.push_back(type);
     return columns_++;
   }
 
-  void add_node(HighsLp& lp, const Problem::Node& node) {
+  void add_node(const Problem::Node& node) {
     std::vector<HighsInt>& x = x_.emplace_back();
     for (double cost : node.cost) {
-      x.push_back(add_column(lp, cost, HighsVarType::kInteger));
+      x.push_back(add_column(cost, kHighsVarTypeInteger));
       rows_.add(x.back(), 1);
     }
     rows_.end(1, 1);
   }
 
-  void add_edge(HighsLp& lp, const Problem::Edge& edge) {
+  void add_edge(const Problem::Edge& edge) {
     const std::vector<HighsInt>& from = x_[static_cast<size_t>(edge.from)];
     const std::vector<HighsInt>& to = x_[static_cast<size_t>(edge.to)];
     std::vector<HighsInt>& y = y_.emplace_back();
     for (double cost : edge.cost)
-      y.push_back(cost == kInfeasible ? -1 : add_column(lp, cost, HighsVarType::kContinuous));
+      y.push_back(cost == kInfeasible ? -1 : add_column(cost, kHighsVarTypeContinuous));
     const auto add = [&](HighsInt column) {
       if (column >= 0) rows_.add(column, 1);
     };
@@ -201,33 +198,39 @@ class Mip {
   }
 
   void set_options(double gap) {
-    highs_.setOptionValue("output_flag", false);
-    highs_.setOptionValue("threads", 1);
-    highs_.setOptionValue("random_seed", static_cast<HighsInt>(options_.seed & 0x7fffffff));
-    highs_.setOptionValue("mip_rel_gap", gap);
-    highs_.setOptionValue("mip_abs_gap", 1e-9);
-    highs_.setOptionValue("mip_feasibility_tolerance", 1e-9);
+    Highs_setBoolOptionValue(highs(), "output_flag", 0);
+    Highs_setIntOptionValue(highs(), "threads", 1);
+    Highs_setIntOptionValue(highs(), "random_seed",
+                            static_cast<HighsInt>(options_.seed & 0x7fffffff));
+    Highs_setDoubleOptionValue(highs(), "mip_rel_gap", gap);
+    Highs_setDoubleOptionValue(highs(), "mip_abs_gap", 1e-9);
+    Highs_setDoubleOptionValue(highs(), "mip_feasibility_tolerance", 1e-9);
   }
 
   /// HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
   void set_callbacks() {
-    highs_.setCallback([this](int, const std::string&, const HighsCallbackOutput* out,
-                              HighsCallbackInput* in, void*) {
-      count_work(size_ * kWorkOfCall);
-      if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
-      if (in != nullptr)
-        in->user_interrupt = deadline_.passed() || (out != nullptr && settled(*out));
-    });
-    for (HighsCallbackType kind :
-         {kCallbackSimplexInterrupt, kCallbackIpmInterrupt, kCallbackMipInterrupt})
-      highs_.startCallback(kind);
+    Highs_setCallback(
+        highs(),
+        [](int, const char*, const HighsCallbackDataOut* out, HighsCallbackDataIn* in, void* mip) {
+          static_cast<Mip*>(mip)->called_back(out, in);
+        },
+        this);
+    for (int kind :
+         {kHighsCallbackSimplexInterrupt, kHighsCallbackIpmInterrupt, kHighsCallbackMipInterrupt})
+      Highs_startCallback(highs(), kind);
+  }
+  void called_back(const HighsCallbackDataOut* out, HighsCallbackDataIn* in) {
+    count_work(size_ * kWorkOfCall);
+    if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
+    if (in != nullptr)
+      in->user_interrupt = deadline_.passed() || (out != nullptr && settled(*out)) ? 1 : 0;
   }
   void count_iterations(double iterations) {
     count_work(size_ * kWorkOfIteration * std::max(0.0, iterations - counted_));
     counted_ = iterations;
   }
   /// Callbacks of the simplex have the bounds as they start, infinite.
-  bool settled(const HighsCallbackOutput& now) const {
+  bool settled(const HighsCallbackDataOut& now) const {
     const double left = (now.mip_primal_bound - now.mip_dual_bound) / factor_;
     return options_.steps > 0 && std::isfinite(left) &&
            left * options_.steps <= deadline_.elapsed();
@@ -250,8 +253,8 @@ class Mip {
         value.push_back(bytes[a] / limit);
       }
     }
-    require_ok(highs_.addRow(-kHighsInf, 1.0, static_cast<HighsInt>(index.size()), index.data(),
-                             value.data()),
+    require_ok(Highs_addRow(highs(), -Highs_getInfinity(highs()), 1.0,
+                            static_cast<HighsInt>(index.size()), index.data(), value.data()),
                "add a memory row");
   }
   void add_fullest(const Solution& solution) {
@@ -262,28 +265,42 @@ class Mip {
 
   void solve() {
     if (deadline_.clock() == Deadline::Clock::wall)
-      highs_.setOptionValue("time_limit", highs_.getRunTime() + deadline_.left());
+      Highs_setDoubleOptionValue(highs(), "time_limit",
+                                 Highs_getRunTime(highs()) + deadline_.left());
     if (start_ != nullptr) set_start();
     counted_ = 0;
-    require_ok(highs_.run(), "run");
-    count_iterations(static_cast<double>(highs_.getInfo().simplex_iteration_count));
+    require_ok(Highs_run(highs()), "run");
+    HighsInt iterations = 0;
+    Highs_getIntInfoValue(highs(), "simplex_iteration_count", &iterations);
+    count_iterations(static_cast<double>(iterations));
   }
   void set_start() {
-    HighsSolution known;
-    known.col_value.assign(static_cast<size_t>(columns_), 0.0);
+    std::vector<double> known(static_cast<size_t>(columns_), 0.0);
     const auto chosen = [&](int node) {
       return static_cast<size_t>((*start_)[static_cast<size_t>(node)]);
     };
     for (size_t i = 0; i < x_.size(); ++i)
-      known.col_value[static_cast<size_t>(x_[i][chosen(static_cast<int>(i))])] = 1;
+      known[static_cast<size_t>(x_[i][chosen(static_cast<int>(i))])] = 1;
     for (size_t e = 0; e < y_.size(); ++e) {
       const Problem::Edge& edge = problem_.edges[e];
       const size_t columns = x_[static_cast<size_t>(edge.to)].size();
       const HighsInt column = y_[e][chosen(edge.from) * columns + chosen(edge.to)];
-      if (column >= 0) known.col_value[static_cast<size_t>(column)] = 1;
+      if (column >= 0) known[static_cast<size_t>(column)] = 1;
     }
-    known.value_valid = true;
-    highs_.setSolution(known);
+    Highs_setSolution(highs(), known.data(), nullptr, nullptr, nullptr);
+  }
+  /// Values of the columns; none if there is no solution.
+  std::vector<double> found() const {
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    std::vector<double> values(static_cast<size_t>(columns_), none);
+    Highs_getSolution(highs(), values.data(), nullptr, nullptr, nullptr);
+    if (!values.empty() && std::isnan(values[0])) values.clear();
+    return values;
+  }
+  double dual_bound() const {
+    double bound = -kInfeasible;
+    Highs_getDoubleInfoValue(highs(), "mip_dual_bound", &bound);
+    return bound;
   }
 
   /// Of each node the strategy with the largest value.
@@ -300,6 +317,8 @@ class Mip {
     return solution;
   }
 
+  void* highs() const { return highs_.get(); }
+
   Problem problem_;
   double constant_, factor_;  // cost = objective / factor + constant
   FlatProblem memory_;
@@ -309,9 +328,11 @@ class Mip {
   std::vector<std::vector<HighsInt>> x_, y_;  // columns: by node and strategy, by edge and pair
   HighsInt columns_ = 0;
   Rows rows_;
-  double size_ = 0, counted_ = 0;  // coefficients; iterations of a run
-  std::set<size_t> present_;       // times that have a row
-  Highs highs_;
+  double size_ = 0, counted_ = 0;             // coefficients; iterations of a run
+  std::set<size_t> present_;                  // times that have a row
+  std::vector<double> cost_, lower_, upper_;  // by column
+  std::vector<HighsInt> integrality_;
+  std::unique_ptr<void, void (*)(void*)> highs_{Highs_create(), Highs_destroy};
 };
 
 }  // namespace
@@ -330,6 +351,6 @@ MipResult solve_mip(const Problem& problem, const Solution* start, const Deadlin
   return Mip(problem, start, deadline, options).run(times);
 }
 
-std::string highs_version() { return highsVersion(); }
+std::string highs_version() { return Highs_version(); }
 
 }  // namespace shardrun
