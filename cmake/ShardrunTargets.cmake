@@ -21,12 +21,28 @@ function(shardrun_library name)
   target_include_directories(shardrun_${name} PUBLIC $<BUILD_INTERFACE:${root}>)
   target_link_libraries(shardrun_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_LIBS})
   shardrun_compile_options(shardrun_${name})
+  list(LENGTH ARG_SOURCES sources)
+  if(sources GREATER 8)
+    shardrun_precompile(shardrun_${name})
+  endif()
+endfunction()
+
+# shardrun_precompile(TARGET): with the standard library's headers compiled once. A source with options of its own
+# (set_source_files_properties) must set SKIP_PRECOMPILE_HEADERS.
+function(shardrun_precompile target)
+  if(SHARDRUN_PRECOMPILED)
+    target_precompile_headers(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/cmake/precompiled.h>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # for ccache
+  endif()
 endfunction()
 
 if(SHARDRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(SHARDRUN_CCACHE_PROGRAM ccache)
   if(SHARDRUN_CCACHE_PROGRAM)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${SHARDRUN_CCACHE_PROGRAM})
+    # Precompiled headers are remembered by what is in them, not by their macros and times.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      ${SHARDRUN_CCACHE_PROGRAM})
   endif()
 endif()
 
@@ -94,6 +110,24 @@ function(shardrun_test_options name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
+# shardrun_precompile_test(NAME LIBS): with GoogleTest's headers compiled once for all tests. One with OpenMP has
+# other options.
+function(shardrun_precompile_test name libs)
+  if(NOT SHARDRUN_PRECOMPILED OR "OpenMP::OpenMP_CXX" IN_LIST libs)
+    return()
+  endif()
+  if(NOT TARGET shardrun_precompiled_tests)
+    add_executable(shardrun_precompiled_tests ${CMAKE_SOURCE_DIR}/cmake/precompiled_tests.cc)
+    target_link_libraries(shardrun_precompiled_tests PRIVATE GTest::gtest)
+    shardrun_compile_options(shardrun_precompiled_tests)
+    shardrun_test_options(shardrun_precompiled_tests)
+    target_compile_options(shardrun_precompiled_tests PRIVATE -fpch-preprocess)
+    target_precompile_headers(shardrun_precompiled_tests PRIVATE ${CMAKE_SOURCE_DIR}/cmake/precompiled_tests.h)
+  endif()
+  target_compile_options(${name} PRIVATE -fpch-preprocess)
+  target_precompile_headers(${name} REUSE_FROM shardrun_precompiled_tests)
+endfunction()
+
 # with_user_ops(NAME …): tests that loop over the registry and shall meet users' ops there.
 function(with_user_ops)
   foreach(name IN LISTS ARGN)
@@ -112,6 +146,7 @@ function(shardrun_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   shardrun_compile_options(${name})
   shardrun_test_options(${name})
+  shardrun_precompile_test(${name} "${ARG_LIBS}")
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)

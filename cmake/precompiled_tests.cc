@@ -1,0 +1,2 @@
+// The program whose precompiled header tests take.
+int main() { return 0; }
