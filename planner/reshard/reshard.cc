@@ -292,111 +292,142 @@ class Search {
     return key;
   }
 
-  void expand(int from) {
-    const uint64_t key = states_[static_cast<size_t>(from)].key;
-    const std::vector<List> cuts = cuts_of(key);
-    if (goal_cuts_.empty()) goal_cuts_ = cuts_of(goal_);
-    const size_t rank = cuts.size();
+  /// A state whose neighbours are looked at, with what every kind of step asks of it.
+  struct Expansion {
+    int from = 0;
+    uint64_t key = 0;
+    std::vector<List> cuts;
     List free;
-    std::array<List, 3> partial;
-    for (size_t i = 0; i < axes_.size(); ++i) {
-      const Place p = place(key, i);
-      if (p.where == kFree) free.push_back(static_cast<uint8_t>(i));
-      if (p.where >= kPartial)
-        partial[static_cast<size_t>(p.where - kPartial)].push_back(static_cast<uint8_t>(i));
-    }
-    std::vector<int64_t> size(rank);
-    double count = 1;
-    for (size_t d = 0; d < rank; ++d) {
-      size[d] = cut_extent(d, cuts[d]);
-      count *= static_cast<double>(size[d]);
-    }
-    // The local count when dim d has `extent` instead; 0 / 0 where the value is empty.
-    auto count_with = [&](size_t d, int64_t extent) {
+    std::array<List, 3> partial;  // by ReduceOp
+    std::vector<int64_t> size;    // of the local shape
+    double count = 1;             // of its elements
+    std::vector<char> outermost;  // no dim before has more than one element
+
+    /// The local count when dim d has `extent` instead; 0 / 0 where the value is empty.
+    double count_with(size_t d, int64_t extent) const {
       return size[d] == 0 ? 0.0
                           : count / static_cast<double>(size[d]) * static_cast<double>(extent);
-    };
-    // More cuts on a dim of one element only make empty shards: never on the way, only at the goal.
-    auto pointless = [&](size_t d, const List& list) {
-      return size[d] <= 1 && std::any_of(list.begin(), list.end(),
-                                         [&](uint8_t i) { return place(goal_, i).where != d + 1; });
-    };
-    auto joined = [&](size_t d, const List& list) {
-      List all = cuts[d];
-      all.insert(all.end(), list.begin(), list.end());
-      return cut_extent(d, all);
-    };
-
-    std::vector<char> outermost(rank, true);  // no dim before has more than one element
-    for (size_t d = 1; d < rank; ++d) outermost[d] = outermost[d - 1] != 0 && size[d - 1] <= 1;
-
-    for (size_t o = 0; o < partial.size(); ++o) {
-      const auto op = static_cast<ReduceOp>(o);
-      if (partial[o].empty()) continue;
-      for (size_t d = 0; d < rank; ++d) {
-        appendable(partial[o], d, cuts[d], [&](const List& list) {
-          if (pointless(d, list)) return;
-          const double after = count_with(d, joined(d, list));
-          relax(from, append(key, list, d, cuts[d].size()),
-                {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0}, list, count, after,
-                packed_bytes(Kind::reduce_scatter, count, after, outermost[d], true));
-        });
-      }
-      subsets(partial[o], [&](const List& list) {
-        uint64_t next = key;
-        for (uint8_t i : list) next = with(next, i, {kFree, 0});
-        relax(from, next, {Kind::all_reduce, {}, 0, 0, 0, op, 0}, list, count, count);
-      });
     }
+  };
+
+  Expansion expansion(int from) const {
+    Expansion at;
+    at.from = from;
+    at.key = states_[static_cast<size_t>(from)].key;
+    at.cuts = cuts_of(at.key);
+    for (size_t i = 0; i < axes_.size(); ++i) {
+      const Place p = place(at.key, i);
+      if (p.where == kFree) at.free.push_back(static_cast<uint8_t>(i));
+      if (p.where >= kPartial)
+        at.partial[static_cast<size_t>(p.where - kPartial)].push_back(static_cast<uint8_t>(i));
+    }
+    const size_t rank = at.cuts.size();
+    at.size.resize(rank);
     for (size_t d = 0; d < rank; ++d) {
-      for (size_t k = 1; k <= cuts[d].size(); ++k) {
-        const List list(cuts[d].end() - static_cast<int64_t>(k), cuts[d].end());
-        const List left(cuts[d].begin(), cuts[d].end() - static_cast<int64_t>(k));
-        uint64_t next = key;
-        for (uint8_t i : list) next = with(next, i, {kFree, 0});
-        const double gathered = count_with(d, cut_extent(d, left));
-        relax(from, next, {Kind::all_gather, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list,
-              count, gathered, packed_bytes(Kind::all_gather, count, gathered, outermost[d], true));
-        for (size_t to = 0; to < rank; ++to) {
-          if (to == d || pointless(to, list)) continue;
-          const double moved = size[to] == 0 ? 0.0
-                                             : gathered / static_cast<double>(size[to]) *
-                                                   static_cast<double>(joined(to, list));
-          relax(from, append(key, list, to, cuts[to].size()),
-                {Kind::all_to_all,
-                 {},
-                 0,
-                 static_cast<int>(d),
-                 static_cast<int>(to),
-                 ReduceOp::sum,
-                 0},
-                list, count, moved,
-                packed_bytes(Kind::all_to_all, count, moved, outermost[d], outermost[to]));
-        }
-      }
-      if (free.empty()) continue;
-      appendable(free, d, cuts[d], [&](const List& list) {
-        if (pointless(d, list)) return;
-        relax(from, append(key, list, d, cuts[d].size()),
-              {Kind::slice, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list, count,
-              count_with(d, joined(d, list)));
+      at.size[d] = cut_extent(d, at.cuts[d]);
+      at.count *= static_cast<double>(at.size[d]);
+    }
+    at.outermost.assign(rank, true);
+    for (size_t d = 1; d < rank; ++d)
+      at.outermost[d] = at.outermost[d - 1] != 0 && at.size[d - 1] <= 1;
+    return at;
+  }
+
+  /// More cuts on a dim of one element only make empty shards: never on the way, only at the goal.
+  bool is_pointless(const Expansion& at, size_t d, const List& list) const {
+    return at.size[d] <= 1 && std::any_of(list.begin(), list.end(), [&](uint8_t i) {
+             return place(goal_, i).where != d + 1;
+           });
+  }
+
+  /// The extent of dim d with these cuts behind its own.
+  int64_t joined(const Expansion& at, size_t d, const List& list) const {
+    List all = at.cuts[d];
+    all.insert(all.end(), list.begin(), list.end());
+    return cut_extent(d, all);
+  }
+
+  static uint64_t with_all(uint64_t key, const List& list, Place p) {
+    for (uint8_t i : list) key = with(key, i, p);
+    return key;
+  }
+
+  void expand(int from) {
+    if (goal_cuts_.empty()) goal_cuts_ = cuts_of(goal_);
+    const Expansion at = expansion(from);
+    for (size_t o = 0; o < at.partial.size(); ++o) {
+      if (!at.partial[o].empty()) reduce(at, o);
+    }
+    for (size_t d = 0; d < at.cuts.size(); ++d) {
+      gather_or_exchange(at, d);
+      if (!at.free.empty()) slice(at, d);
+    }
+    for (uint8_t o = 0; o < 3; ++o) keep_first(at, o);
+  }
+
+  void reduce(const Expansion& at, size_t o) {
+    const auto op = static_cast<ReduceOp>(o);
+    for (size_t d = 0; d < at.cuts.size(); ++d) {
+      appendable(at.partial[o], d, at.cuts[d], [&](const List& list) {
+        if (is_pointless(at, d, list)) return;
+        const double after = at.count_with(d, joined(at, d, list));
+        relax(at.from, append(at.key, list, d, at.cuts[d].size()),
+              {Kind::reduce_scatter, {}, 0, static_cast<int>(d), 0, op, 0}, list, at.count, after,
+              packed_bytes(Kind::reduce_scatter, at.count, after, at.outermost[d], true));
       });
     }
-    for (uint8_t o = 0; o < 3; ++o) {  // only a goal that is partial makes a value partial
-      const auto where = static_cast<uint8_t>(kPartial + o);
-      List wanted;
-      for (uint8_t i : free) {
-        if (place(goal_, i).where == where) wanted.push_back(i);
+    subsets(at.partial[o], [&](const List& list) {
+      relax(at.from, with_all(at.key, list, {kFree, 0}), {Kind::all_reduce, {}, 0, 0, 0, op, 0},
+            list, at.count, at.count);
+    });
+  }
+
+  /// The innermost cuts of dim d go, or go to another dim.
+  void gather_or_exchange(const Expansion& at, size_t d) {
+    const List& cuts = at.cuts[d];
+    for (size_t k = 1; k <= cuts.size(); ++k) {
+      const List list(cuts.end() - static_cast<int64_t>(k), cuts.end());
+      const List left(cuts.begin(), cuts.end() - static_cast<int64_t>(k));
+      const double gathered = at.count_with(d, cut_extent(d, left));
+      relax(at.from, with_all(at.key, list, {kFree, 0}),
+            {Kind::all_gather, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list, at.count,
+            gathered, packed_bytes(Kind::all_gather, at.count, gathered, at.outermost[d], true));
+      for (size_t to = 0; to < at.cuts.size(); ++to) {
+        if (to == d || is_pointless(at, to, list)) continue;
+        const double moved = at.size[to] == 0 ? 0.0
+                                              : gathered / static_cast<double>(at.size[to]) *
+                                                    static_cast<double>(joined(at, to, list));
+        relax(
+            at.from, append(at.key, list, to, at.cuts[to].size()),
+            {Kind::all_to_all, {}, 0, static_cast<int>(d), static_cast<int>(to), ReduceOp::sum, 0},
+            list, at.count, moved,
+            packed_bytes(Kind::all_to_all, at.count, moved, at.outermost[d], at.outermost[to]));
       }
-      // Reductions with different ops do not commute: the other op's axes are reduced first.
-      if (!partial[(o + 1) % 3].empty() || !partial[(o + 2) % 3].empty()) continue;
-      subsets(wanted, [&](const List& list) {
-        uint64_t next = key;
-        for (uint8_t i : list) next = with(next, i, {where, 0});
-        relax(from, next, {Kind::keep_first, {}, 0, 0, 0, static_cast<ReduceOp>(o), 0}, list, count,
-              count);
-      });
     }
+  }
+
+  void slice(const Expansion& at, size_t d) {
+    appendable(at.free, d, at.cuts[d], [&](const List& list) {
+      if (is_pointless(at, d, list)) return;
+      relax(at.from, append(at.key, list, d, at.cuts[d].size()),
+            {Kind::slice, {}, 0, static_cast<int>(d), 0, ReduceOp::sum, 0}, list, at.count,
+            at.count_with(d, joined(at, d, list)));
+    });
+  }
+
+  /// Only a goal that is partial makes a value partial.
+  void keep_first(const Expansion& at, uint8_t o) {
+    const auto where = static_cast<uint8_t>(kPartial + o);
+    List wanted;
+    for (uint8_t i : at.free) {
+      if (place(goal_, i).where == where) wanted.push_back(i);
+    }
+    // Reductions with different ops do not commute: the other op's axes are reduced first.
+    if (!at.partial[(o + 1) % 3].empty() || !at.partial[(o + 2) % 3].empty()) return;
+    subsets(wanted, [&](const List& list) {
+      relax(at.from, with_all(at.key, list, {where, 0}),
+            {Kind::keep_first, {}, 0, 0, 0, static_cast<ReduceOp>(o), 0}, list, at.count, at.count);
+    });
   }
 
   const Mesh& mesh_;
