@@ -121,7 +121,7 @@ std::vector<ValueId> accumulated_gradients(Graph& graph, const std::vector<Value
 
 /// min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 where nothing is clipped.
 ValueId clip_scale(Graph& graph, ValueId norm, double clip_norm) {
-  if (clip_norm <= 0) return fill(graph, DType::f32, 1.0, "update/clip_scale");
+  if (!(clip_norm > 0)) return fill(graph, DType::f32, 1.0, "update/clip_scale");
   const ValueId safe = graph.add("add", {norm, fill(graph, DType::f32, 1e-6, "update/clip_eps")},
                                  {}, "update/clip_safe");
   const ValueId ratio =
