@@ -25,6 +25,118 @@ std::string name_of(const NodeDim& at) {
   return str(at.result ? "result " : "operand ", at.index, " dim ", at.dim);
 }
 
+/// Checks a plan against the shapes of its node: windows, blocks, rows, then what these are of.
+class NodePlanCheck {
+ public:
+  NodePlanCheck(const NodePlan& plan, const std::vector<Shape>& in, const std::vector<Shape>& out,
+                const Mesh& mesh)
+      : plan_(plan), in_(in), out_(out), mesh_(mesh) {}
+
+  void run() {
+    for (size_t i = 0; i < in_.size(); ++i) check_sharding(plan_.in[i], mesh_, in_[i].size());
+    for (size_t r = 0; r < out_.size(); ++r) check_sharding(plan_.out[r], mesh_, out_[r].size());
+    for (const Halo& halo : plan_.halos) check(halo);
+    for (const Blocks& blocks : plan_.blocks) check(blocks);
+    for (const Rows& rows : plan_.rows) check(rows);
+    check_anchors();
+  }
+
+ private:
+  void check_dim(const NodeDim& at) const {
+    const std::vector<Shape>& shapes = at.result ? out_ : in_;
+    SR_REQUIRE(at.index >= 0 && static_cast<size_t>(at.index) < shapes.size() && at.dim >= 0 &&
+                   static_cast<size_t>(at.dim) < shapes[static_cast<size_t>(at.index)].size(),
+               invalid_input, name_of(at), " is not there");
+  }
+
+  void check(const Halo& halo) {
+    check_dim(halo.of);
+    check_dim(halo.anchor);
+    const HaloWindow& w = halo.window;
+    SR_REQUIRE(w.num > 0 && w.den > 0, invalid_input, "the window of ", name_of(halo.of),
+               " has stride ", w.num, " / ", w.den, ", wanted a positive one");
+    SR_REQUIRE(std::max({w.num, w.den, w.low, w.high}) <= kFarthest &&
+                   std::min(w.low, w.high) >= -kFarthest,
+               invalid_input, "the window of ", name_of(halo.of), " reaches from ", w.low, " to ",
+               w.high, " at stride ", w.num, " / ", w.den, ", wanted numbers of at most ",
+               kFarthest);
+    SR_REQUIRE(special_.insert(halo.of).second, invalid_input, name_of(halo.of),
+               " has two windows");
+    SR_REQUIRE(axes_of(plan_, halo.of) == axes_of(plan_, halo.anchor), invalid_input,
+               name_of(halo.of), " is in windows of ", name_of(halo.anchor),
+               ", which other axes cut");
+  }
+
+  void check(const Blocks& blocks) {
+    check_dim(blocks.result);
+    SR_REQUIRE(blocks.result.result, invalid_input, "the blocks of ", name_of(blocks.result),
+               ": only results come out in blocks");
+    SR_REQUIRE(
+        std::none_of(special_.begin(), special_.end(),
+                     [&](const NodeDim& dim) { return is_at(dim, true, blocks.result.index); }),
+        invalid_input, name_of(blocks.result),
+        " is in blocks, and so can have no other dim in blocks or windows");
+    special_.insert(blocks.result);
+    int64_t rows = 0;
+    for (const NodeDim& of : blocks.of) {
+      check_dim(of);
+      SR_REQUIRE(!of.result, invalid_input, "a block of ", name_of(blocks.result), " is of ",
+                 name_of(of), ", wanted an operand");
+      SR_REQUIRE(axes_of(plan_, of) == axes_of(plan_, blocks.result), invalid_input,
+                 name_of(blocks.result), " is in blocks of ", name_of(of),
+                 ", which other axes cut");
+      rows += in_[static_cast<size_t>(of.index)][static_cast<size_t>(of.dim)];
+    }
+    const int64_t extent =
+        out_[static_cast<size_t>(blocks.result.index)][static_cast<size_t>(blocks.result.dim)];
+    SR_REQUIRE(rows == extent, invalid_input, "the blocks of ", name_of(blocks.result), " are ",
+               rows, " rows, the dim has ", extent);
+  }
+
+  void check(const Rows& rows) {
+    check_dim(rows.of);
+    check_dim(rows.by);
+    SR_REQUIRE(!rows.by.result, invalid_input, "the rows of ", name_of(rows.of),
+               " are named by a result, wanted an operand");
+    SR_REQUIRE(std::none_of(special_.begin(), special_.end(),
+                            [&](const NodeDim& dim) {
+                              return is_at(dim, rows.of.result, rows.of.index) ||
+                                     is_at(dim, false, rows.by.index);
+                            }),
+               invalid_input, name_of(rows.of), " has named rows, and so neither it nor ",
+               name_of(rows.by), " can be in windows, blocks or other rows");
+    SR_REQUIRE(axes_of(plan_, rows.of) == axes_of(plan_, rows.by), invalid_input, name_of(rows.of),
+               " has rows that ", name_of(rows.by), " names, which other axes cut");
+    const Shape& shape = (rows.of.result ? out_ : in_)[static_cast<size_t>(rows.of.index)];
+    const int64_t extent = shape[static_cast<size_t>(rows.of.dim)];
+    SR_REQUIRE(rows.most_named >= 0 && rows.most_named <= extent && rows.most_owned >= 0 &&
+                   rows.most_owned <= extent * mesh_.size(),
+               invalid_input, name_of(rows.of), " has bounds of ", rows.most_named, " and ",
+               rows.most_owned, " rows, wanted 0 to ", extent, " and 0 to ", extent * mesh_.size());
+    special_.insert(rows.of);
+  }
+
+  /// What windows and blocks are of lies in chunks itself.
+  void check_anchors() const {
+    for (const Halo& halo : plan_.halos) {
+      SR_REQUIRE(special_.count(halo.anchor) == 0, invalid_input, name_of(halo.of),
+                 " is in windows of ", name_of(halo.anchor), ", which is not in chunks itself");
+    }
+    for (const Blocks& blocks : plan_.blocks) {
+      for (const NodeDim& of : blocks.of) {
+        SR_REQUIRE(special_.count(of) == 0, invalid_input, name_of(blocks.result),
+                   " is in blocks of ", name_of(of), ", which is in windows");
+      }
+    }
+  }
+
+  const NodePlan& plan_;
+  const std::vector<Shape>& in_;
+  const std::vector<Shape>& out_;
+  const Mesh& mesh_;
+  std::set<NodeDim> special_;  // in windows, blocks or named rows
+};
+
 }  // namespace
 
 Range HaloWindow::of(Range rows, int64_t extent) const {
@@ -114,88 +226,7 @@ std::string to_string(const NodePlan& plan, bool result, int index, const Mesh& 
 
 void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
                      const std::vector<Shape>& out, const Mesh& mesh) {
-  for (size_t i = 0; i < in.size(); ++i) check_sharding(plan.in[i], mesh, in[i].size());
-  for (size_t r = 0; r < out.size(); ++r) check_sharding(plan.out[r], mesh, out[r].size());
-  const auto check_dim = [&](const NodeDim& at) {
-    const std::vector<Shape>& shapes = at.result ? out : in;
-    SR_REQUIRE(at.index >= 0 && static_cast<size_t>(at.index) < shapes.size() && at.dim >= 0 &&
-                   static_cast<size_t>(at.dim) < shapes[static_cast<size_t>(at.index)].size(),
-               invalid_input, name_of(at), " is not there");
-  };
-  std::set<NodeDim> special;
-  for (const Halo& halo : plan.halos) {
-    check_dim(halo.of);
-    check_dim(halo.anchor);
-    const HaloWindow& w = halo.window;
-    SR_REQUIRE(w.num > 0 && w.den > 0, invalid_input, "the window of ", name_of(halo.of),
-               " has stride ", w.num, " / ", w.den, ", wanted a positive one");
-    SR_REQUIRE(std::max({w.num, w.den, w.low, w.high}) <= kFarthest &&
-                   std::min(w.low, w.high) >= -kFarthest,
-               invalid_input, "the window of ", name_of(halo.of), " reaches from ", w.low, " to ",
-               w.high, " at stride ", w.num, " / ", w.den, ", wanted numbers of at most ",
-               kFarthest);
-    SR_REQUIRE(special.insert(halo.of).second, invalid_input, name_of(halo.of), " has two windows");
-    SR_REQUIRE(axes_of(plan, halo.of) == axes_of(plan, halo.anchor), invalid_input,
-               name_of(halo.of), " is in windows of ", name_of(halo.anchor),
-               ", which other axes cut");
-  }
-  for (const Blocks& blocks : plan.blocks) {
-    check_dim(blocks.result);
-    SR_REQUIRE(blocks.result.result, invalid_input, "the blocks of ", name_of(blocks.result),
-               ": only results come out in blocks");
-    SR_REQUIRE(
-        std::none_of(special.begin(), special.end(),
-                     [&](const NodeDim& dim) { return is_at(dim, true, blocks.result.index); }),
-        invalid_input, name_of(blocks.result),
-        " is in blocks, and so can have no other dim in blocks or windows");
-    special.insert(blocks.result);
-    int64_t rows = 0;
-    for (const NodeDim& of : blocks.of) {
-      check_dim(of);
-      SR_REQUIRE(!of.result, invalid_input, "a block of ", name_of(blocks.result), " is of ",
-                 name_of(of), ", wanted an operand");
-      SR_REQUIRE(axes_of(plan, of) == axes_of(plan, blocks.result), invalid_input,
-                 name_of(blocks.result), " is in blocks of ", name_of(of),
-                 ", which other axes cut");
-      rows += in[static_cast<size_t>(of.index)][static_cast<size_t>(of.dim)];
-    }
-    const int64_t extent =
-        out[static_cast<size_t>(blocks.result.index)][static_cast<size_t>(blocks.result.dim)];
-    SR_REQUIRE(rows == extent, invalid_input, "the blocks of ", name_of(blocks.result), " are ",
-               rows, " rows, the dim has ", extent);
-  }
-  for (const Rows& rows : plan.rows) {
-    check_dim(rows.of);
-    check_dim(rows.by);
-    SR_REQUIRE(!rows.by.result, invalid_input, "the rows of ", name_of(rows.of),
-               " are named by a result, wanted an operand");
-    SR_REQUIRE(std::none_of(special.begin(), special.end(),
-                            [&](const NodeDim& dim) {
-                              return is_at(dim, rows.of.result, rows.of.index) ||
-                                     is_at(dim, false, rows.by.index);
-                            }),
-               invalid_input, name_of(rows.of), " has named rows, and so neither it nor ",
-               name_of(rows.by), " can be in windows, blocks or other rows");
-    SR_REQUIRE(axes_of(plan, rows.of) == axes_of(plan, rows.by), invalid_input, name_of(rows.of),
-               " has rows that ", name_of(rows.by), " names, which other axes cut");
-    const Shape& shape = (rows.of.result ? out : in)[static_cast<size_t>(rows.of.index)];
-    const int64_t extent = shape[static_cast<size_t>(rows.of.dim)];
-    SR_REQUIRE(rows.most_named >= 0 && rows.most_named <= extent && rows.most_owned >= 0 &&
-                   rows.most_owned <= extent * mesh.size(),
-               invalid_input, name_of(rows.of), " has bounds of ", rows.most_named, " and ",
-               rows.most_owned, " rows, wanted 0 to ", extent, " and 0 to ", extent * mesh.size());
-    special.insert(rows.of);
-  }
-  for (const Halo& halo : plan.halos) {
-    SR_REQUIRE(special.count(halo.anchor) == 0, invalid_input, name_of(halo.of),
-               " is in windows of ", name_of(halo.anchor), ", which is not in chunks itself");
-  }
-  for (const Blocks& blocks : plan.blocks) {
-    for (const NodeDim& of : blocks.of) {
-      SR_REQUIRE(special.count(of) == 0, invalid_input, name_of(blocks.result), " is in blocks of ",
-                 name_of(of), ", which is in windows");
-    }
-  }
+  NodePlanCheck(plan, in, out, mesh).run();
 }
 
 }  // namespace shardrun

@@ -62,9 +62,7 @@ ValueId accumulate(Graph& graph, ValueId value, const std::string& name) {
   return next;
 }
 
-}  // namespace
-
-void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
+void check_options(const OptimizerOptions& options) {
   SR_REQUIRE(options.kind == "adamw" || options.kind == "adam" || options.kind == "sgd",
              invalid_input, "optimizer '", options.kind, "' is not one of adamw, adam, sgd");
   SR_REQUIRE(!options.nesterov || (options.kind == "sgd" && options.momentum > 0), invalid_input,
@@ -72,29 +70,39 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
              " and ", options.momentum);
   SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate,
              ", wanted 1 or more");
-  SR_REQUIRE(graph.loss != kNoValue, invalid_input, "the graph has no loss");
-  graph.micro_batches = options.accumulate;
+}
+
+std::vector<ValueId> trained_parameters(const Graph& graph) {
   std::vector<ValueId> params;
   for (ValueId id : graph.with_role(Role::parameter)) {
     const auto it = graph.trainable.find(id);
     if (it != graph.trainable.end() && it->second) params.push_back(id);
   }
   SR_REQUIRE(!params.empty(), invalid_input, "no parameter is trainable");
-  // What the loss reads of each: where forward() changes one, the update goes on from there. (Once:
-  // after a second change PyTorch has lost what the gradient of the first use needs.)
+  return params;
+}
+
+/// What the loss reads of each: where forward() changes one, the update goes on from there. (Once:
+/// after a second change PyTorch has lost what the gradient of the first use needs.)
+std::vector<ValueId> as_read(const Graph& graph, const std::vector<ValueId>& params) {
   std::vector<ValueId> read;
   for (ValueId id : params) {
     const auto changed = graph.updates.find(id);
     read.push_back(changed == graph.updates.end() ? id : changed->second);
   }
+  return read;
+}
 
-  ValueId loss = graph.loss;
+/// The gradients of `params` over all micro-batches; `loss` becomes the mean over them.
+std::vector<ValueId> accumulated_gradients(Graph& graph, const std::vector<ValueId>& params,
+                                           const std::vector<ValueId>& read, int64_t micro_batches,
+                                           ValueId& loss) {
   ValueId scaled_loss = loss;
-  if (options.accumulate > 1) {
+  if (micro_batches > 1) {
     const DType dtype = graph.type(loss).dtype;
     scaled_loss =
-        graph.add("mul", {loss, fill(graph, dtype, 1.0 / options.accumulate, "accumulate/share")},
-                  {}, "loss/share");
+        graph.add("mul", {loss, fill(graph, dtype, 1.0 / micro_batches, "accumulate/share")}, {},
+                  "loss/share");
   }
   std::vector<ValueId> grads = differentiate(graph, scaled_loss, read);
   for (size_t i = 0; i < params.size(); ++i) {
@@ -102,65 +110,88 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
                "' is trainable but the loss does not depend on it; freeze it");
     grads[i] = as(graph, grads[i], graph.type(params[i]).dtype);
   }
-  if (options.accumulate > 1) {
+  if (micro_batches > 1) {
     for (size_t i = 0; i < params.size(); ++i) {
       grads[i] = accumulate(graph, grads[i], "accumulated/" + graph.value(params[i]).name);
     }
     loss = accumulate(graph, scaled_loss, "accumulated/loss");
   }
+  return grads;
+}
+
+/// min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 where nothing is clipped.
+ValueId clip_scale(Graph& graph, ValueId norm, double clip_norm) {
+  if (!(clip_norm > 0)) return fill(graph, DType::f32, 1.0, "update/clip_scale");
+  const ValueId safe = graph.add("add", {norm, fill(graph, DType::f32, 1e-6, "update/clip_eps")},
+                                 {}, "update/clip_safe");
+  const ValueId ratio =
+      graph.add("div", {fill(graph, DType::f32, clip_norm, "update/clip_norm"), safe}, {},
+                "update/clip_ratio");
+  return graph.add("clip", {ratio}, {{"max", 1.0}}, "update/clip_scale");
+}
+
+/// The scalars that every update reads.
+struct UpdateScalars {
+  ValueId lr, step, clip_scale;
+};
+
+/// Parameter `p`, which the loss reads as `read`, becomes the optimizer's next; so does its state.
+void add_update(Graph& graph, const OptimizerOptions& options, ValueId p, ValueId read,
+                ValueId grad, const UpdateScalars& scalars) {
+  const std::string name = graph.value(p).name;
+  const TensorType type = graph.type(p);
+  const Shape file_shape = graph.file_shape(p);
+  const double decay = options.decay_all || file_shape.size() >= 2 ? options.weight_decay : 0.0;
+  const auto [lr, step, scale] = scalars;
+  const auto add_state = [&](const char* what) {
+    const ValueId id = graph.add_persistent(what + name, type, Role::state, Source{});
+    if (file_shape != type.shape) graph.file_shapes[id] = file_shape;
+    return id;
+  };
+  if (options.kind == "sgd") {
+    const ValueId buffer = add_state(kMomentum);
+    const auto next = graph.add_node("sgd", {read, grad, buffer, lr, step, scale},
+                                     {{"momentum", options.momentum},
+                                      {"weight_decay", decay},
+                                      {"nesterov", int64_t{options.nesterov}}},
+                                     "update/" + name);
+    graph.updates[p] = next[0];
+    graph.updates[buffer] = next[1];
+  } else {
+    const ValueId m = add_state(kFirstMoment);
+    const ValueId v = add_state(kSecondMoment);
+    const auto next = graph.add_node("adamw", {read, grad, m, v, lr, step, scale},
+                                     {{"beta1", options.beta1},
+                                      {"beta2", options.beta2},
+                                      {"eps", options.eps},
+                                      {"weight_decay", decay},
+                                      {"decoupled", int64_t{options.kind == "adamw"}}},
+                                     "update/" + name);
+    graph.updates[p] = next[0];
+    graph.updates[m] = next[1];
+    graph.updates[v] = next[2];
+  }
+}
+
+}  // namespace
+
+void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
+  check_options(options);
+  SR_REQUIRE(graph.loss != kNoValue, invalid_input, "the graph has no loss");
+  graph.micro_batches = options.accumulate;
+  const std::vector<ValueId> params = trained_parameters(graph);
+  const std::vector<ValueId> read = as_read(graph, params);
+  ValueId loss = graph.loss;
+  const std::vector<ValueId> grads =
+      accumulated_gradients(graph, params, read, options.accumulate, loss);
 
   graph.phase = Phase::update;
   const ValueId lr = scalar_input(graph, kLearningRate, DType::f32);
   const ValueId step = scalar_input(graph, kStep, DType::i64);
   const ValueId norm = global_norm(graph, grads);
-  ValueId clip_scale;
-  if (options.clip_norm > 0) {
-    // min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_
-    const ValueId safe = graph.add("add", {norm, fill(graph, DType::f32, 1e-6, "update/clip_eps")},
-                                   {}, "update/clip_safe");
-    const ValueId ratio =
-        graph.add("div", {fill(graph, DType::f32, options.clip_norm, "update/clip_norm"), safe}, {},
-                  "update/clip_ratio");
-    clip_scale = graph.add("clip", {ratio}, {{"max", 1.0}}, "update/clip_scale");
-  } else {
-    clip_scale = fill(graph, DType::f32, 1.0, "update/clip_scale");
-  }
-  clip_scale = if_finite(graph, clip_scale, {loss, norm});
-  for (size_t i = 0; i < params.size(); ++i) {
-    const ValueId p = params[i];
-    const std::string name = graph.value(p).name;
-    const TensorType type = graph.type(p);
-    const Shape file_shape = graph.file_shape(p);
-    const double decay = options.decay_all || file_shape.size() >= 2 ? options.weight_decay : 0.0;
-    const auto add_state = [&](const char* what) {
-      const ValueId id = graph.add_persistent(what + name, type, Role::state, Source{});
-      if (file_shape != type.shape) graph.file_shapes[id] = file_shape;
-      return id;
-    };
-    if (options.kind == "sgd") {
-      const ValueId buffer = add_state(kMomentum);
-      const auto next = graph.add_node("sgd", {read[i], grads[i], buffer, lr, step, clip_scale},
-                                       {{"momentum", options.momentum},
-                                        {"weight_decay", decay},
-                                        {"nesterov", int64_t{options.nesterov}}},
-                                       "update/" + name);
-      graph.updates[p] = next[0];
-      graph.updates[buffer] = next[1];
-    } else {
-      const ValueId m = add_state(kFirstMoment);
-      const ValueId v = add_state(kSecondMoment);
-      const auto next = graph.add_node("adamw", {read[i], grads[i], m, v, lr, step, clip_scale},
-                                       {{"beta1", options.beta1},
-                                        {"beta2", options.beta2},
-                                        {"eps", options.eps},
-                                        {"weight_decay", decay},
-                                        {"decoupled", int64_t{options.kind == "adamw"}}},
-                                       "update/" + name);
-      graph.updates[p] = next[0];
-      graph.updates[m] = next[1];
-      graph.updates[v] = next[2];
-    }
-  }
+  const ValueId scale = if_finite(graph, clip_scale(graph, norm, options.clip_norm), {loss, norm});
+  for (size_t i = 0; i < params.size(); ++i)
+    add_update(graph, options, params[i], read[i], grads[i], {lr, step, scale});
   graph.metrics["loss"] = loss;
   graph.metrics["grad_norm"] = norm;
   graph.phase = Phase::micro;

@@ -185,6 +185,33 @@ int64_t PlanSearch::least_held(const SearchSpace& space) const {
   return bytes;
 }
 
+/// What values may be, and held ones too.
+void PlanSearch::restrict(SearchSpace& space) {
+  if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
+  space.may_hand = [&](ValueId id, const Sharding& to) { return constraints_.may_hand(id, to); };
+  add_value_strategies(space, graph_, folding_, constraints_.pinned());
+  constraints_.restrict_held(space, folding_);
+  drop_avoided(space);
+  held_bytes_ = least_held(space);
+}
+
+/// Throws where a round found nothing, though memory is no matter in it.
+void PlanSearch::require_a_plan(int round) const {
+  SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
+             "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
+             options_.solve_seconds, " s; give it longer with --plan-seconds");
+  SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
+             mesh_.to_string(), "; take another mesh or planner");
+}
+
+/// Leaves at most as much room for claims, node by node, as this solution's arena does.
+static void tighten(std::vector<int64_t>& room, int64_t limit, const ArenaUse& use,
+                    const std::vector<int64_t>& claims) {
+  const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
+  for (size_t t = 0; t < std::min(room.size(), claims.size()); ++t)
+    room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
+}
+
 /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
 /// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
 /// not fit for something large that is made for one reader, that is forbidden; else the next
@@ -192,12 +219,7 @@ int64_t PlanSearch::least_held(const SearchSpace& space) const {
 /// nothing that was found fits.
 std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
   auto begin = thread_seconds();
-  if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
-  space.may_hand = [&](ValueId id, const Sharding& to) { return constraints_.may_hand(id, to); };
-  add_value_strategies(space, graph_, folding_, constraints_.pinned());
-  constraints_.restrict_held(space, folding_);
-  drop_avoided(space);
-  held_bytes_ = least_held(space);
+  restrict(space);
   JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
   const PlanProblem posed{graph_, mesh_, folding_, space, joint, times_};
   const FactoredProblem& problem = joint.problem;
@@ -236,11 +258,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
     }
     const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
     if (!solution) {
-      SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
-                 "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
-                 options_.solve_seconds, " s; give it longer with --plan-seconds");
-      SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner,
-                 "' allows no plan on mesh ", mesh_.to_string(), "; take another mesh or planner");
+      require_a_plan(round);
       break;
     }
     if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {
@@ -267,10 +285,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
       continue;
     } else if (found.solution) {
       feasible = room;
-      const std::vector<int64_t> claims = bytes_over_time(problem, *solution);
-      const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
-      for (size_t t = 0; t < std::min(room.size(), claims.size()); ++t)
-        room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
+      tighten(room, limit, use, bytes_over_time(problem, *solution));
     } else if (round == 1 || ++halvings > kMostHalvings) {
       break;
     } else {

@@ -47,6 +47,8 @@ class PlanSearch {
   SpmdRule rule_of(size_t item_class);
   SearchSpace enumerate();
   void drop_avoided(SearchSpace& space) const;
+  void restrict(SearchSpace& space);
+  void require_a_plan(int round) const;
   std::optional<Plan> solve(SearchSpace space, PlanReport& report);
   Plan lay_out(const PlanProblem& problem, const Solution& solution, bool share, ArenaUse& use);
   std::optional<Plan> fitting(const PlanProblem& problem, const Solution& solution, ArenaUse& use);

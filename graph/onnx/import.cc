@@ -1,10 +1,7 @@
-// Import: open, flatten, decide on weights, bind dims, lower node by node.
+// Import: flatten, decide on weights, bind dims, lower node by node.
 #include "graph/onnx/import.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "graph/onnx/exporter/export_signature.h"
 #include "graph/onnx/exporter/exporter_names.h"
@@ -12,45 +9,20 @@
 #include "graph/onnx/exporter/lost_weights.h"
 #include "graph/onnx/exporter/tied_names.h"
 #include "graph/onnx/exporter/written_batch_norm.h"
+#include "graph/onnx/import_model.h"
 #include "graph/onnx/loss_output.h"
 #include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/model_inputs.h"
 #include "graph/onnx/weights/given_weights.h"
 #include "graph/onnx/weights/make_weight_map.h"
 #include "graph/onnx/weights/weights.h"
 #include "graph/optimizer.h"
 
-namespace shardrun {
-namespace importer {
+namespace shardrun::importer {
 namespace {
 
 constexpr int kDeepestBranch = 32;
 constexpr int64_t kInputBytes = 1000;  // what is kept of a graph input
-
-/// Graph inputs that are not initialisers' defaults.
-std::vector<const ::onnx::ValueInfoProto*> model_inputs(const ModelFile& model) {
-  std::set<std::string_view> initialisers;
-  for (const StoredTensor& tensor : model.initialisers) initialisers.insert(tensor.name);
-  std::vector<const ::onnx::ValueInfoProto*> out;
-  for (const auto& input : model.proto.graph().input()) {
-    if (initialisers.count(input.name()) == 0) out.push_back(&input);
-  }
-  return out;
-}
-
-const ::onnx::TypeProto_Tensor& tensor_type(const ::onnx::ValueInfoProto& input) {
-  SR_REQUIRE(input.type().has_tensor_type(), unsupported, "input '", input.name(),
-             "' is not a tensor (sequence, map, optional or sparse)");
-  SR_REQUIRE(input.type().tensor_type().has_shape(), unsupported, "input '", input.name(),
-             "' has no shape; export it with a rank and named dims");
-  return input.type().tensor_type();
-}
-
-/// The name under which a dim without a size is bound; empty if it has one.
-std::string dim_name(const ::onnx::ValueInfoProto& input, int axis) {
-  const auto& dim = input.type().tensor_type().shape().dim(axis);
-  if (dim.has_dim_value()) return "";
-  return dim.dim_param().empty() ? str(input.name(), ".", axis) : dim.dim_param();
-}
 
 const char* hint(const std::string& op) {
   if (op == "Scan") return " (control flow); export with it unrolled";
@@ -177,23 +149,6 @@ class Importer {
          ") is not supported", hint(op), others, "; supported are ", supported);
   }
 
-  int64_t dim_size(const ::onnx::ValueInfoProto& input, int axis) {
-    const auto& dim = input.type().tensor_type().shape().dim(axis);
-    const std::string name = dim_name(input, axis);
-    if (name.empty()) {
-      SR_REQUIRE(dim.dim_value() >= 0 && dim.dim_value() < (int64_t{1} << 48), invalid_input,
-                 "input '", input.name(), "': dim ", axis, " is ", dim.dim_value());
-      return dim.dim_value();
-    }
-    auto bound = dims_.find(name);
-    SR_REQUIRE(bound != dims_.end(), invalid_input, "input '", input.name(), "': dim ", axis,
-               " is symbolic ('", name, "'); give its size with --dim ", name, "=…",
-               axis == 0 ? " or --batch" : "");
-    SR_REQUIRE(bound->second > 0, invalid_input, "dim '", name, "' is bound to ", bound->second,
-               ", wanted at least 1");
-    return bound->second;
-  }
-
   std::vector<std::string> input_names() const {
     std::vector<std::string> names;
     for (const auto* input : model_inputs(model_)) names.push_back(input->name());
@@ -221,46 +176,10 @@ class Importer {
     const bool sizes_depend = std::any_of(nodes.begin(), nodes.end(), [](const FlatNode& node) {
       return node.proto.op_type() == "NonZero";
     });
-    dims_ = options_.dims;
-    std::set<std::string> known;
-    bool batch_used = false;
-    const auto inputs = model_inputs(model_);
-    for (const auto* input : inputs) {
-      const auto& type = tensor_type(*input);
-      for (int axis = 0; axis < type.shape().dim_size(); ++axis) {
-        const std::string name = dim_name(*input, axis);
-        if (!name.empty()) known.insert(name);
-        if (!options_.batch || axis != 0) continue;
-        if (!name.empty()) dims_.try_emplace(name, *options_.batch);
-        batch_used =
-            batch_used || !name.empty() || type.shape().dim(0).dim_value() == *options_.batch;
-      }
-    }
-    for (const auto& [name, size] : options_.dims) {
-      std::string all;
-      for (const std::string& k : known) all += (all.empty() ? "" : ", ") + k;
-      SR_REQUIRE(known.count(name) > 0, invalid_input, "no dim is named '", name,
-                 "'; symbolic dims are: ", all.empty() ? "none" : all);
-    }
-    SR_REQUIRE(!options_.batch || batch_used, invalid_input,
-               "no input has a symbolic first dim for a batch of ", *options_.batch,
-               "; export with a dynamic one");
-    for (const auto* input : inputs) {
+    const std::map<std::string, int64_t> dims = bind_dims(model_, options_);
+    for (const auto* input : model_inputs(model_)) {
       report_.inputs.push_back(input->name());
-      TensorType type;
-      try {
-        type.dtype = graph_dtype(input->type().tensor_type().elem_type());
-      } catch (const Error& e) {
-        throw e.with_context(str("input '", input->name(), "'"));
-      }
-      for (int axis = 0; axis < input->type().tensor_type().shape().dim_size(); ++axis) {
-        type.shape.push_back(dim_size(*input, axis));
-      }
-      try {
-        element_count(type.shape);
-      } catch (const Error& e) {
-        throw e.with_context(str("input '", input->name(), "'"));
-      }
+      const TensorType type = input_type(*input, dims);
       const auto contents = known_contents(input->name(), type, sizes_depend);
       model_.budget->take(kInputBytes, "its inputs");
       values_[input->name()] = contents
@@ -594,7 +513,6 @@ class Importer {
   Builder b_;
   Flattener flattener_;
   std::map<const ::onnx::GraphProto*, std::vector<FlatNode>> branches_;  // checked, by subgraph
-  std::map<std::string, int64_t> dims_;
   std::map<std::string, V> values_;
   LossOutput loss_;
   std::map<std::string, std::string> read_back_;  // a value whose readers read a tensor: that
@@ -613,88 +531,14 @@ class Importer {
 };
 
 }  // namespace
-}  // namespace importer
 
-namespace {
-
-std::vector<DeclaredInput> declared_inputs_of(const importer::ModelFile& model) {
-  std::vector<DeclaredInput> out;
-  for (const auto* input : importer::model_inputs(model)) {
-    if (!input->type().has_tensor_type() || !input->type().tensor_type().has_shape()) continue;
-    DeclaredInput& declared = out.emplace_back();
-    declared.name = input->name();
-    const auto& shape = input->type().tensor_type().shape();
-    for (int axis = 0; axis < shape.dim_size(); ++axis)
-      declared.dims.push_back({importer::dim_name(*input, axis), shape.dim(axis).dim_value()});
-  }
-  return out;
+Graph import_model(ModelFile& model, const ImportOptions& options, ImportReport& report) {
+  return Importer(model, options, report).run();
 }
 
-}  // namespace
-
-OnnxFile::OnnxFile(const std::string& path)
-    : model_(std::make_unique<importer::ModelFile>(importer::open_model(path))) {}
-OnnxFile::~OnnxFile() = default;
-OnnxFile::OnnxFile(OnnxFile&&) noexcept = default;
-
-const std::string& OnnxFile::path() const { return model_->path; }
-
-std::vector<SymbolicDim> OnnxFile::symbolic_dims() const {
-  std::vector<SymbolicDim> out;
-  for (const DeclaredInput& input : declared_inputs_of(*model_)) {
-    for (size_t axis = 0; axis < input.dims.size(); ++axis) {
-      const std::string& name = input.dims[axis].symbol;
-      if (!name.empty()) out.push_back({name, input.name, static_cast<int64_t>(axis)});
-    }
-  }
-  return out;
-}
-
-Graph OnnxFile::import(const ImportOptions& options, ImportReport* report) && {
+WeightMap map_model(ModelFile& model, const ImportOptions& options) {
   ImportReport unread;
-  const std::unique_ptr<importer::ModelFile> model = std::move(model_);  // gone with this call
-  try {
-    return importer::Importer(*model, options, report != nullptr ? *report : unread).run();
-  } catch (const Error& e) {
-    throw e.with_context(model->path);
-  }
+  return Importer(model, options, unread).map();
 }
 
-Graph import_onnx(const std::string& path, const ImportOptions& options, ImportReport* report) {
-  return OnnxFile(path).import(options, report);
-}
-
-WeightMap map_weights(const std::string& path, const ImportOptions& options) {
-  ImportReport unread;
-  importer::ModelFile model = importer::open_model(path);
-  try {
-    return importer::Importer(model, options, unread).map();
-  } catch (const Error& e) {
-    throw e.with_context(path);
-  }
-}
-
-std::vector<DeclaredInput> declared_inputs(const std::string& path) {
-  return declared_inputs_of(importer::open_model(path));
-}
-
-std::vector<SymbolicDim> symbolic_dims(const std::string& path) {
-  return OnnxFile(path).symbolic_dims();
-}
-
-std::vector<std::string> files_of_model(const std::string& path) {
-  std::vector<std::string> out = importer::external_files(path);
-  out.insert(out.begin(), path);
-  return out;
-}
-
-Tensor read_onnx_tensor(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  SR_REQUIRE(in.good(), invalid_input, "cannot open '", path, "'");
-  ::onnx::TensorProto proto;
-  SR_REQUIRE(proto.ParseFromIstream(&in), invalid_input, path, ": is not a TensorProto");
-  importer::ImportBudget budget(static_cast<int64_t>(std::filesystem::file_size(path)));
-  return importer::store_tensor(proto, "", budget).data;
-}
-
-}  // namespace shardrun
+}  // namespace shardrun::importer

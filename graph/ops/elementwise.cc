@@ -235,7 +235,7 @@ OpDef unary(const char* name, UnaryRule rule, std::vector<OpDef::Sample> samples
   return def;
 }
 
-void add_unary(std::vector<OpDef>& ops) {
+void add_arithmetic(std::vector<OpDef>& ops) {
   ops.push_back(unary("identity", nullptr, unary_samples(-1, 1), infer_identity));
   ops.back().gradient = identity_gradient;
   ops.push_back(unary(
@@ -260,6 +260,9 @@ void add_unary(std::vector<OpDef>& ops) {
   ops.push_back(unary(
       "reciprocal", [](const Node&, Expr, Expr y, Expr dy) { return -(dy * y * y); },
       unary_samples(0.3, 2)));
+}
+
+void add_trigonometric(std::vector<OpDef>& ops) {
   ops.push_back(unary(
       "sin", [](const Node&, Expr x, Expr, Expr dy) { return dy * op("cos", x); },
       unary_samples(-2, 2)));
@@ -296,6 +299,9 @@ void add_unary(std::vector<OpDef>& ops) {
   ops.push_back(unary(
       "atanh", [](const Node&, Expr x, Expr, Expr dy) { return dy / (1 - x * x); },
       unary_samples(-0.8, 0.8)));
+}
+
+void add_smooth_activations(std::vector<OpDef>& ops) {
   ops.push_back(unary(
       "erf",
       [](const Node&, Expr x, Expr, Expr dy) {
@@ -552,7 +558,9 @@ void add_rest(std::vector<OpDef>& ops) {
 
 std::vector<OpDef> elementwise_ops() {
   std::vector<OpDef> ops;
-  add_unary(ops);
+  add_arithmetic(ops);
+  add_trigonometric(ops);
+  add_smooth_activations(ops);
   add_activations(ops);
   add_binary(ops);
   add_rest(ops);

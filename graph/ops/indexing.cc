@@ -372,17 +372,17 @@ std::optional<RowGroups> RowGroups::wanted_by(const Node& node, InTypes in) {
   return groups;
 }
 
-std::vector<OpDef> indexing_ops() {
-  auto f = [](Shape s) { return TensorType{DType::f32, std::move(s)}; };
-  auto i = [](Shape s, DType d = DType::i64) { return TensorType{d, std::move(s)}; };
-  auto axis = [](int64_t a) { return Attrs{{"axis", a}}; };
-  auto axis_size = [](int64_t a, int64_t size) { return Attrs{{"axis", a}, {"size", size}}; };
-  auto reduce = [](int64_t a, const char* r) {
-    return Attrs{{"axis", a}, {"reduction", std::string(r)}};
-  };
-  auto reduce_nd = [](const char* r) { return Attrs{{"reduction", std::string(r)}}; };
-  std::vector<OpDef> ops;
+namespace {
 
+// Types and attributes of samples.
+TensorType f(Shape s) { return {DType::f32, std::move(s)}; }
+TensorType i(Shape s, DType d = DType::i64) { return {d, std::move(s)}; }
+Attrs axis(int64_t a) { return Attrs{{"axis", a}}; }
+Attrs axis_size(int64_t a, int64_t size) { return Attrs{{"axis", a}, {"size", size}}; }
+Attrs reduce(int64_t a, const char* r) { return Attrs{{"axis", a}, {"reduction", std::string(r)}}; }
+Attrs reduce_nd(const char* r) { return Attrs{{"reduction", std::string(r)}}; }
+
+void add_row_ops(std::vector<OpDef>& ops) {
   OpDef gather;
   gather.name = "gather";
   gather.infer = infer_gather;
@@ -453,7 +453,9 @@ std::vector<OpDef> indexing_ops() {
   group_rows.samples = {{{i({6})}, {{"size", int64_t{4}}}},
                         {{i({2, 5}, DType::i32)}, {{"size", int64_t{3}}}}};
   ops.push_back(std::move(group_rows));
+}
 
+void add_element_ops(std::vector<OpDef>& ops) {
   OpDef elements;
   elements.name = "gather_elements";
   elements.infer = infer_gather_elements;
@@ -529,6 +531,14 @@ std::vector<OpDef> indexing_ops() {
     scatter_nd.samples.push_back({{f({5, 3}), i({4, 1}), f({4, 3})}, reduce_nd(r)});
   }
   ops.push_back(std::move(scatter_nd));
+}
+
+}  // namespace
+
+std::vector<OpDef> indexing_ops() {
+  std::vector<OpDef> ops;
+  add_row_ops(ops);
+  add_element_ops(ops);
   return ops;
 }
 

@@ -267,14 +267,12 @@ Grads trilu_gradient(GradientContext& c) {
   return {c.graph.add("trilu", {c.out_grads[0]}, c.node.attrs)};
 }
 
-}  // namespace
+/// Adds an op that computes nothing. References that it returns live while `ops` has capacity.
+struct OpAdder {
+  std::vector<OpDef>& ops;
 
-std::vector<OpDef> movement_ops() {
-  std::vector<OpDef> ops = slice_pad_ops();
-  ops.reserve(32);  // `add` hands out references
-  const DType f = DType::f32;
-  auto add = [&](const char* name, decltype(&infer_reshape) infer,
-                 std::vector<OpDef::Sample> samples) -> OpDef& {
+  OpDef& operator()(const char* name, decltype(&infer_reshape) infer,
+                    std::vector<OpDef::Sample> samples) const {
     OpDef def;
     def.name = name;
     def.infer = infer;
@@ -283,7 +281,11 @@ std::vector<OpDef> movement_ops() {
     def.precision = Precision::follows;
     def.samples = std::move(samples);
     return ops.emplace_back(std::move(def));
-  };
+  }
+};
+
+void add_layout_ops(const OpAdder& add) {
+  const DType f = DType::f32;
   auto shape = [](Shape s) { return Attrs{{"shape", std::move(s)}}; };
 
   OpDef& reshape = add("reshape", infer_reshape,
@@ -344,7 +346,10 @@ std::vector<OpDef> movement_ops() {
   tile.gradient = tile_gradient;
   tile.localise = localise_tile;
   tile.shrink = shrink_tile;
+}
 
+void add_made_ops(const OpAdder& add) {
+  const DType f = DType::f32;
   auto iota_attrs = [](Shape s, const char* dtype, int64_t a, int64_t start, int64_t step) {
     return Attrs{{"shape", std::move(s)},
                  {"dtype", std::string(dtype)},
@@ -380,6 +385,15 @@ std::vector<OpDef> movement_ops() {
   trilu.localise = localise_trilu;
   trilu.shrink = shrink_trilu;
   trilu.in_place = {{0, 0}};
+}
+
+}  // namespace
+
+std::vector<OpDef> movement_ops() {
+  std::vector<OpDef> ops = slice_pad_ops();
+  ops.reserve(32);
+  add_layout_ops({ops});
+  add_made_ops({ops});
   return ops;
 }
 

@@ -382,106 +382,153 @@ void sum_blocks(const Setup& s, const float* parts, const TensorView& dq) {
   });
 }
 
-void backward(const Setup& s, const KernelArgs& args) {
-  const BackwardSpace space(s);
-  const int64_t bytes = size_of(s.dtype), W = s.block_keys();
-  const bool bf16 = s.dtype == DType::bf16, whole = s.blocks.size() == 1;
-  const TensorView* mask = s.attrs.has_mask ? &args.in[6] : nullptr;
-  const RandomStream stream = stream_of(s, args);
-  const auto scale = static_cast<float>(s.attrs.scale);
-  auto* deltas = static_cast<float*>(args.workspace);
-  char* packed_dy = static_cast<char*>(args.workspace) + space.delta;
-  auto* dq_parts = reinterpret_cast<float*>(packed_dy + space.dy);
-  char* of_threads = packed_dy + space.dy + space.dq;
-  const auto dy_of = [&](int64_t head, const Tile& tile) {
-    return rows_of(s, args.in[0], head * s.T + tile.begin, tile.rows);
-  };
-  const auto packed_dy_of = [&](int64_t head, const Tile& tile) {
-    const int64_t tiles = (s.T + s.tile_rows - 1) / s.tile_rows;
-    return packed_dy + (head * tiles + tile.begin / s.tile_rows) * s.packed_dy;
-  };
-  find_deltas(s, args, deltas);
-  if (s.packed) {
-    for (int64_t head = 0; head < s.B * s.H; ++head) {
-      for (const Tile& tile : s.blocks[0].tiles)
-        pack_blocks(dy_of(head, tile), s.dtype, tile.dv->blocks(), packed_dy_of(head, tile));
+// The gradients of one call: what all threads read, and a method for each loop inside the next.
+class Backward {
+ public:
+  Backward(const Setup& setup, const KernelArgs& kernel_args)
+      : s_(setup),
+        args_(kernel_args),
+        space_(setup),
+        stream_(stream_of(setup, kernel_args)),
+        mask_(setup.attrs.has_mask ? &kernel_args.in[6] : nullptr),
+        deltas_(static_cast<float*>(kernel_args.workspace)),
+        packed_dy_(static_cast<char*>(kernel_args.workspace) + space_.delta),
+        dq_parts_(reinterpret_cast<float*>(packed_dy_ + space_.dy)) {}
+
+  void run() const {
+    find_deltas(s_, args_, deltas_);
+    if (s_.packed) {
+      for (int64_t head = 0; head < s_.B * s_.H; ++head) {
+        for (const Tile& tile : s_.blocks[0].tiles)
+          pack_blocks(dy_of(head, tile), s_.dtype, tile.dv->blocks(), packed_dy_of(head, tile));
+      }
     }
+    for_each_part(s_, s_.blocks.size(),
+                  [&](int64_t head, size_t part, int thread) { run_block(head, part, thread); });
+    if (!whole_) sum_blocks(s_, dq_parts_, args_.out[0]);
   }
-  for_each_part(s, s.blocks.size(), [&](int64_t head, size_t part, int thread) {
-    const KeyBlock& block = s.blocks[part];
-    char* packed_v = of_threads + thread * space.per_thread;
-    char* work = packed_v + s.packed_v;
-    auto* p = reinterpret_cast<float*>(work);
-    auto* dp = reinterpret_cast<float*>(work + space.scores);
-    auto* p_narrow = reinterpret_cast<uint16_t*>(work + 2 * space.scores);
-    auto* ds_narrow = reinterpret_cast<uint16_t*>(work + 2 * space.scores + space.narrow);
-    char* sums = work + 2 * space.scores + 2 * space.narrow;
-    auto* slopes = reinterpret_cast<float*>(sums + space.dk + space.dv);
-    char* scratch = sums + space.dk + space.dv + space.slopes;
-    const int64_t key = head * s.S + block.begin;
-    const char* k = args.in[2].as<char>() + key * s.D * bytes;
-    const MatrixView of_v = rows_of(s, args.in[3], key, block.keys);
-    if (s.packed) pack_blocks(transposed(of_v), s.dtype, block.tiles[0].dp->blocks(), packed_v);
-    const void* v = s.packed ? packed_v : of_v.data;
-    float* dk = bf16 ? reinterpret_cast<float*>(sums) : args.out[1].as<float>() + key * s.D;
-    float* dv =
-        bf16 ? reinterpret_cast<float*>(sums + space.dk) : args.out[2].as<float>() + key * s.Dv;
-    std::fill_n(dk, block.keys * s.D, 0.0f);
-    std::fill_n(dv, block.keys * s.Dv, 0.0f);
+
+ private:
+  // A thread's part of the workspace.
+  struct Scratch {
+    char* packed_v;
+    float *p, *dp;
+    uint16_t *p_narrow, *ds_narrow;
+    float *dk, *dv;  // of bf16
+    float* slopes;
+    char* products;  // oneDNN's
+  };
+
+  Scratch scratch_of(int thread) const {
+    char* packed_v = packed_dy_ + space_.dy + space_.dq + thread * space_.per_thread;
+    char* work = packed_v + s_.packed_v;
+    char* narrow = work + 2 * space_.scores;
+    char* sums = narrow + 2 * space_.narrow;
+    return {packed_v,
+            reinterpret_cast<float*>(work),
+            reinterpret_cast<float*>(work + space_.scores),
+            reinterpret_cast<uint16_t*>(narrow),
+            reinterpret_cast<uint16_t*>(narrow + space_.narrow),
+            reinterpret_cast<float*>(sums),
+            reinterpret_cast<float*>(sums + space_.dk),
+            reinterpret_cast<float*>(sums + space_.dk + space_.dv),
+            sums + space_.dk + space_.dv + space_.slopes};
+  }
+
+  MatrixView dy_of(int64_t head, const Tile& tile) const {
+    return rows_of(s_, args_.in[0], head * s_.T + tile.begin, tile.rows);
+  }
+  char* packed_dy_of(int64_t head, const Tile& tile) const {
+    const int64_t tiles = (s_.T + s_.tile_rows - 1) / s_.tile_rows;
+    return packed_dy_ + (head * tiles + tile.begin / s_.tile_rows) * s_.packed_dy;
+  }
+  // Where a tile's dq goes: into the result, or to the other blocks' to be added.
+  char* dq_of(int64_t head, size_t part, const Tile& tile) const {
+    if (whole_) return args_.out[0].as<char>() + (head * s_.T + tile.begin) * s_.D * bytes_;
+    const int64_t block =
+        head * static_cast<int64_t>(s_.blocks.size()) + static_cast<int64_t>(part);
+    return reinterpret_cast<char*>(dq_parts_ + (block * s_.T + tile.begin) * s_.D);
+  }
+
+  void run_block(int64_t head, size_t part, int thread) const {
+    const KeyBlock& block = s_.blocks[part];
+    const Scratch own = scratch_of(thread);
+    const int64_t key = head * s_.S + block.begin;
+    const char* k = args_.in[2].as<char>() + key * s_.D * bytes_;
+    const MatrixView of_v = rows_of(s_, args_.in[3], key, block.keys);
+    if (s_.packed)
+      pack_blocks(transposed(of_v), s_.dtype, block.tiles[0].dp->blocks(), own.packed_v);
+    const void* v = s_.packed ? own.packed_v : of_v.data;
+    float* dk = bf16_ ? own.dk : args_.out[1].as<float>() + key * s_.D;
+    float* dv = bf16_ ? own.dv : args_.out[2].as<float>() + key * s_.Dv;
+    std::fill_n(dk, block.keys * s_.D, 0.0f);
+    std::fill_n(dv, block.keys * s_.Dv, 0.0f);
     for (const Tile& tile : block.tiles) {
-      const int64_t at = head * s.T + tile.begin;
-      const int64_t blocks = static_cast<int64_t>(s.blocks.size());
-      char* dq = whole
-                     ? args.out[0].as<char>() + at * s.D * bytes
-                     : reinterpret_cast<char*>(
-                           dq_parts +
-                           ((head * blocks + static_cast<int64_t>(part)) * s.T + tile.begin) * s.D);
+      char* dq = dq_of(head, part, tile);
       if (!tile.scores) {
-        std::memset(dq, 0, static_cast<size_t>(tile.rows * s.D * (whole ? bytes : 4)));
+        std::memset(dq, 0, static_cast<size_t>(tile.rows * s_.D * (whole_ ? bytes_ : 4)));
         continue;
       }
-      const char* q = args.in[1].as<char>() + at * s.D * bytes;
+      const char* q = args_.in[1].as<char>() + (head * s_.T + tile.begin) * s_.D * bytes_;
       const void* dy = dy_of(head, tile).data;
-      tile.scores->run(q, k, p, scratch);
-      tile.dp->run(dy, v, dp, scratch);
-      for (int64_t r = 0; r < tile.rows; ++r) {
-        const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
-        float *p_row = p + r * W, *dp_row = dp + r * W;
-        const int64_t seen = finish_scores(s, mask, b, h, t, block.begin, tile.keys, p_row, slopes);
-        const float lse = args.in[5].as<float>()[at + r], delta = deltas[at + r];
-        // A query that sees nothing has lse = -inf; its probabilities are 0.
-        const float shift = lse == kNever ? std::numeric_limits<float>::infinity() : lse;
-#pragma omp simd
-        for (int64_t i = 0; i < seen; ++i)
-          p_row[i] = p_row[i] == kNever ? 0.0f : exp(p_row[i] - shift);
-        if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, block.begin, seen, dp_row);
-#pragma omp simd
-        for (int64_t i = 0; i < seen; ++i) dp_row[i] = p_row[i] * (dp_row[i] - delta) * scale;
-        if (s.attrs.slope != 1) {
-#pragma omp simd
-          for (int64_t i = 0; i < seen; ++i) dp_row[i] *= slopes[i];
-        }
-        if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, block.begin, seen, p_row);
-        std::fill(p_row + seen, p_row + tile.keys, 0.0f);
-        std::fill(dp_row + seen, dp_row + tile.keys, 0.0f);
-        if (bf16) {
-          narrow_row(p_row, tile.keys, p_narrow + r * W);
-          narrow_row(dp_row, tile.keys, ds_narrow + r * W);
-        }
-      }
-      const void* probs = bf16 ? static_cast<const void*>(p_narrow) : p;
-      const void* ds = bf16 ? static_cast<const void*>(ds_narrow) : dp;
-      tile.dv->run(probs, s.packed ? packed_dy_of(head, tile) : dy, dv, scratch);
-      tile.dk->run(ds, q, dk, scratch);
-      tile.dq->run(ds, k, dq, scratch);
+      tile.scores->run(q, k, own.p, own.products);
+      tile.dp->run(dy, v, own.dp, own.products);
+      for (int64_t r = 0; r < tile.rows; ++r) finish_row(head, block, tile, r, own);
+      const void* probs = bf16_ ? static_cast<const void*>(own.p_narrow) : own.p;
+      const void* ds = bf16_ ? static_cast<const void*>(own.ds_narrow) : own.dp;
+      tile.dv->run(probs, s_.packed ? packed_dy_of(head, tile) : dy, dv, own.products);
+      tile.dk->run(ds, q, dk, own.products);
+      tile.dq->run(ds, k, dq, own.products);
     }
-    if (bf16) {
-      put(args.out[1], key * s.D, block.keys * s.D, dk);
-      put(args.out[2], key * s.Dv, block.keys * s.Dv, dv);
+    if (bf16_) {
+      put(args_.out[1], key * s_.D, block.keys * s_.D, dk);
+      put(args_.out[2], key * s_.Dv, block.keys * s_.Dv, dv);
     }
-  });
-  if (!whole) sum_blocks(s, dq_parts, args.out[0]);
-}
+  }
+
+  // Of one query of a tile: scores become probabilities, dp becomes the scores' gradient.
+  void finish_row(int64_t head, const KeyBlock& block, const Tile& tile, int64_t r,
+                  const Scratch& own) const {
+    const int64_t b = head / s_.H, h = head % s_.H, t = tile.begin + r, at = head * s_.T + t;
+    const auto scale = static_cast<float>(s_.attrs.scale);
+    const float* slopes = own.slopes;
+    float *p_row = own.p + r * width_, *dp_row = own.dp + r * width_;
+    const int64_t seen =
+        finish_scores(s_, mask_, b, h, t, block.begin, tile.keys, p_row, own.slopes);
+    const float lse = args_.in[5].as<float>()[at], delta = deltas_[at];
+    // A query that sees nothing has lse = -inf; its probabilities are 0.
+    const float shift = lse == kNever ? std::numeric_limits<float>::infinity() : lse;
+#pragma omp simd
+    for (int64_t i = 0; i < seen; ++i) p_row[i] = p_row[i] == kNever ? 0.0f : exp(p_row[i] - shift);
+    if (s_.attrs.dropout > 0) apply_dropout(s_, stream_, b, h, t, block.begin, seen, dp_row);
+#pragma omp simd
+    for (int64_t i = 0; i < seen; ++i) dp_row[i] = p_row[i] * (dp_row[i] - delta) * scale;
+    if (s_.attrs.slope != 1) {
+#pragma omp simd
+      for (int64_t i = 0; i < seen; ++i) dp_row[i] *= slopes[i];
+    }
+    if (s_.attrs.dropout > 0) apply_dropout(s_, stream_, b, h, t, block.begin, seen, p_row);
+    std::fill(p_row + seen, p_row + tile.keys, 0.0f);
+    std::fill(dp_row + seen, dp_row + tile.keys, 0.0f);
+    if (bf16_) {
+      narrow_row(p_row, tile.keys, own.p_narrow + r * width_);
+      narrow_row(dp_row, tile.keys, own.ds_narrow + r * width_);
+    }
+  }
+
+  const Setup& s_;
+  const KernelArgs& args_;
+  const BackwardSpace space_;
+  const RandomStream stream_;
+  const TensorView* mask_;
+  float* deltas_;
+  char* packed_dy_;
+  float* dq_parts_;
+  const int64_t bytes_ = size_of(s_.dtype), width_ = s_.block_keys();
+  const bool bf16_ = s_.dtype == DType::bf16, whole_ = s_.blocks.size() == 1;
+};
+
+void backward(const Setup& s, const KernelArgs& args) { Backward(s, args).run(); }
 
 template <bool kGrad>
 std::optional<std::string> refuses(const KernelCall& call) {

@@ -424,16 +424,8 @@ KernelImpl narrowing_kernel() {
   return impl;
 }
 
-}  // namespace
-
-KernelList elementwise_kernels() {
-  KernelList list;
-  using P = Parameters;
-  auto unary = [&](const char* op, Loop loop, P (*parameters)(const Node&) = nullptr) {
-    list.push_back(elementwise(op, loop, parameters));
-  };
-  list.push_back(copy_kernel("identity"));
-  list.push_back(copy_kernel("reshape"));
+void add_arithmetic(KernelList& list) {
+  const auto unary = [&](const char* op, Loop loop) { list.push_back(elementwise(op, loop)); };
   unary("neg", loop1<[](float x) { return -x; }>);
   unary("abs", loop1<[](float x) { return std::fabs(x); }>);
   unary("sign", loop1<[](float x) { return 0 < x ? 1.0f : x < 0 ? -1.0f : x; }>);
@@ -457,6 +449,13 @@ KernelList elementwise_kernels() {
   unary("atanh", loop1<[](float x) { return atanh(x); }>);
   unary("tanh", loop1<[](float x) { return tanh(x); }>);
   unary("erf", loop1<[](float x) { return erf(x); }>);
+}
+
+void add_activations(KernelList& list) {
+  using P = Parameters;
+  const auto unary = [&](const char* op, Loop loop, P (*parameters)(const Node&) = nullptr) {
+    list.push_back(elementwise(op, loop, parameters));
+  };
   unary("sigmoid", loop1<[](float x) { return sigmoid(x); }>);
   unary("softplus", loop1<[](float x) { return softplus(x); }>);
   unary("softsign", loop1<[](float x) { return x / (1.0f + std::fabs(x)); }>);
@@ -496,8 +495,10 @@ KernelList elementwise_kernels() {
   list.push_back(elementwise("gelu_grad", nullptr, nullptr, nullptr, [](const Node& node) -> Loop {
     return wants_tanh(node) ? loop2<gelu_tanh_grad> : loop2<gelu_erf_grad>;
   }));
+}
 
-  auto binary = [&](const char* op, Loop loop) { list.push_back(elementwise(op, loop)); };
+void add_binary(KernelList& list) {
+  const auto binary = [&](const char* op, Loop loop) { list.push_back(elementwise(op, loop)); };
   binary("add", loop2<[](float a, float b) { return a + b; }>);
   binary("sub", loop2<[](float a, float b) { return a - b; }>);
   binary("mul", loop2<[](float a, float b) { return a * b; }>);
@@ -516,6 +517,17 @@ KernelList elementwise_kernels() {
   binary("logical_and", loop2<[](float a, float b) { return a != 0 && b != 0 ? 1.0f : 0.0f; }>);
   binary("logical_or", loop2<[](float a, float b) { return a != 0 || b != 0 ? 1.0f : 0.0f; }>);
   binary("logical_xor", loop2<[](float a, float b) { return (a != 0) != (b != 0) ? 1.0f : 0.0f; }>);
+}
+
+}  // namespace
+
+KernelList elementwise_kernels() {
+  KernelList list;
+  list.push_back(copy_kernel("identity"));
+  list.push_back(copy_kernel("reshape"));
+  add_arithmetic(list);
+  add_activations(list);
+  add_binary(list);
   list.push_back(elementwise(
       "where", where_loop, [](const Node&) { return Parameters{.condition = true}; },
       [](const KernelCall& call) -> std::optional<std::string> {

@@ -178,96 +178,101 @@ void norm_grad_tiles(bool center, int64_t cols, const KernelArgs& args, int64_t 
   }
 }
 
-void norm_grad(bool center, Rows size, const KernelArgs& args) {
-  const auto [rows, cols] = size;
+/// Rows [begin, end): dx, and sums for dscale and dbias.
+void norm_grad_rows(bool center, int64_t cols, const KernelArgs& args, int64_t begin, int64_t end,
+                    float* dscale, float* dbias) {
   const TensorView &dy = args.in[0], &x = args.in[1], &scale = args.in[2], &dx = args.out[0];
   const float* means = center ? args.in[3].as<float>() : nullptr;
   const float* inv_stds = args.in[center ? 4 : 3].as<float>();
   const size_t added = center ? 5 : 4;
   const TensorView* other = args.in.size() > added ? &args.in[added] : nullptr;
-  const int64_t chunks = std::min(kChunks, rows), parts = center ? 2 : 1;
-  float* partial = static_cast<float*>(args.workspace);
   const auto n_inv = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(cols, 1)));
-  parallel_ranges(chunks,
-                  std::max<int64_t>(
-                      1, 16384 / std::max<int64_t>(1, rows * cols / std::max<int64_t>(chunks, 1))),
-                  [&](int64_t first, int64_t last) {
-                    alignas(64) float db[kBlock], xb[kBlock], sb[kBlock], ob[kBlock];
-                    for (int64_t chunk = first; chunk < last; ++chunk) {
-                      float* dscale = partial + chunk * parts * cols;
-                      float* dbias = dscale + cols;
-                      std::fill_n(dscale, parts * cols, 0.0f);
-                      const int64_t begin = rows * chunk / chunks,
-                                    end = rows * (chunk + 1) / chunks;
-                      if (are_few_of_gradient(cols, dx.type.dtype)) {
-                        norm_grad_tiles(center, cols, args, begin, end, dscale, dbias);
-                        continue;
-                      }
-                      for (int64_t r = begin; r < end; ++r) {
-                        const float mean = center ? means[r] : 0.0f, inv_std = inv_stds[r];
-                        double g_total = 0, gh_total = 0;
-                        for_blocks(cols, [&](int64_t c, int64_t n) {
-                          const float* d = floats(dy, r * cols + c, n, db);
-                          const float* v = floats(x, r * cols + c, n, xb);
-                          const float* s = floats(scale, c, n, sb);
-                          float g_sum = 0, gh_sum = 0;
-                          float* ds = dscale + c;
+  alignas(64) float db[kBlock], xb[kBlock], sb[kBlock], ob[kBlock];
+  for (int64_t r = begin; r < end; ++r) {
+    const float mean = center ? means[r] : 0.0f, inv_std = inv_stds[r];
+    double g_total = 0, gh_total = 0;
+    for_blocks(cols, [&](int64_t c, int64_t n) {
+      const float* d = floats(dy, r * cols + c, n, db);
+      const float* v = floats(x, r * cols + c, n, xb);
+      const float* s = floats(scale, c, n, sb);
+      float g_sum = 0, gh_sum = 0;
+      float* ds = dscale + c;
 #pragma omp simd reduction(+ : g_sum, gh_sum)
-                          for (int64_t i = 0; i < n; ++i) {
-                            const float h = (v[i] - mean) * inv_std, g = d[i] * s[i];
-                            ds[i] += d[i] * h;
-                            g_sum += g;
-                            gh_sum += g * h;
-                          }
-                          if (center) {
-                            float* b = dbias + c;
+      for (int64_t i = 0; i < n; ++i) {
+        const float h = (v[i] - mean) * inv_std, g = d[i] * s[i];
+        ds[i] += d[i] * h;
+        g_sum += g;
+        gh_sum += g * h;
+      }
+      if (center) {
+        float* b = dbias + c;
 #pragma omp simd
-                            for (int64_t i = 0; i < n; ++i) b[i] += d[i];
-                          }
-                          g_total += static_cast<double>(g_sum);
-                          gh_total += static_cast<double>(gh_sum);
-                        });
-                        const float g_mean = center ? static_cast<float>(g_total) * n_inv : 0.0f;
-                        const float gh_mean = static_cast<float>(gh_total) * n_inv;
-                        for_blocks(cols, [&](int64_t c, int64_t n) {
-                          const float* d = floats(dy, r * cols + c, n, db);
-                          const float* v = floats(x, r * cols + c, n, xb);
-                          const float* s = floats(scale, c, n, sb);
-                          // `other` may lie where dx does.
-                          float* out = other ? ob : place(dx, r * cols + c, ob);
+        for (int64_t i = 0; i < n; ++i) b[i] += d[i];
+      }
+      g_total += static_cast<double>(g_sum);
+      gh_total += static_cast<double>(gh_sum);
+    });
+    const float g_mean = center ? static_cast<float>(g_total) * n_inv : 0.0f;
+    const float gh_mean = static_cast<float>(gh_total) * n_inv;
+    for_blocks(cols, [&](int64_t c, int64_t n) {
+      const float* d = floats(dy, r * cols + c, n, db);
+      const float* v = floats(x, r * cols + c, n, xb);
+      const float* s = floats(scale, c, n, sb);
+      // `other` may lie where dx does.
+      float* out = other ? ob : place(dx, r * cols + c, ob);
 #pragma omp simd
-                          for (int64_t i = 0; i < n; ++i) {
-                            const float h = (v[i] - mean) * inv_std;
-                            out[i] = inv_std * (d[i] * s[i] - g_mean - h * gh_mean);
-                          }
-                          if (other) {
-                            add_rounded(dx, r * cols + c, n, out, *other);
-                          } else {
-                            put(dx, r * cols + c, n, out);
-                          }
-                        });
-                      }
-                    }
-                  });
-  for (int64_t part = 0; part < parts; ++part) {
-    const TensorView& out = args.out[static_cast<size_t>(1 + part)];
-    parallel_ranges(cols, 1024, [&](int64_t begin, int64_t end) {
-      alignas(64) double sums[kBlock];
-      alignas(64) float buffer[kBlock];
-      for_blocks(end - begin, [&](int64_t at, int64_t n) {
-        std::fill_n(sums, n, 0.0);
-        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-          const float* terms = partial + (chunk * parts + part) * cols + begin + at;
-#pragma omp simd
-          for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(terms[i]);
-        }
-        float* rounded = place(out, begin + at, buffer);
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) rounded[i] = static_cast<float>(sums[i]);
-        put(out, begin + at, n, rounded);
-      });
+      for (int64_t i = 0; i < n; ++i) {
+        const float h = (v[i] - mean) * inv_std;
+        out[i] = inv_std * (d[i] * s[i] - g_mean - h * gh_mean);
+      }
+      if (other) {
+        add_rounded(dx, r * cols + c, n, out, *other);
+      } else {
+        put(dx, r * cols + c, n, out);
+      }
     });
   }
+}
+
+/// Adds a row of each chunk, in their order: `terms` has one every `stride` numbers.
+void sum_chunks(const float* terms, int64_t chunks, int64_t stride, int64_t cols,
+                const TensorView& out) {
+  parallel_ranges(cols, 1024, [&](int64_t begin, int64_t end) {
+    alignas(64) double sums[kBlock];
+    alignas(64) float buffer[kBlock];
+    for_blocks(end - begin, [&](int64_t at, int64_t n) {
+      std::fill_n(sums, n, 0.0);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const float* of_chunk = terms + chunk * stride + begin + at;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(of_chunk[i]);
+      }
+      float* rounded = place(out, begin + at, buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) rounded[i] = static_cast<float>(sums[i]);
+      put(out, begin + at, n, rounded);
+    });
+  });
+}
+
+void norm_grad(bool center, Rows size, const KernelArgs& args) {
+  const int64_t rows = size.rows, cols = size.cols;
+  const int64_t chunks = std::min(kChunks, rows), parts = center ? 2 : 1;
+  float* partial = static_cast<float*>(args.workspace);
+  const int64_t of_chunk = std::max<int64_t>(1, rows * cols / std::max<int64_t>(chunks, 1));
+  parallel_ranges(chunks, std::max<int64_t>(1, 16384 / of_chunk), [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      float* dscale = partial + chunk * parts * cols;
+      std::fill_n(dscale, parts * cols, 0.0f);
+      const auto compute =
+          are_few_of_gradient(cols, args.out[0].type.dtype) ? norm_grad_tiles : norm_grad_rows;
+      compute(center, cols, args, rows * chunk / chunks, rows * (chunk + 1) / chunks, dscale,
+              dscale + cols);
+    }
+  });
+  for (int64_t part = 0; part < parts; ++part)
+    sum_chunks(partial + part * cols, chunks, parts * cols, cols,
+               args.out[static_cast<size_t>(1 + part)]);
 }
 
 KernelImpl forward(const char* op, bool center) {

@@ -9,13 +9,13 @@
 #include "backend.h"
 #include "base/clock.h"
 #include "base/input_file.h"
-#include "base/round_up.h"
 #include "batches.h"
 #include "cluster.h"
-#include "exec/checkpoint/writer.h"
+#include "error_context.h"
 #include "exec/data/data.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
+#include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/space/plan_check.h"
 #include "ranks/same_call.h"
@@ -45,14 +45,6 @@ std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
              ", or --ranks ", mesh.size(), " without it), or name a mesh of ", ranks);
   return mesh;
 }
-
-/// What has been laid out, so that counting bytes is not laying out anew.
-struct Measures {
-  MeasuredPlans train, evaluation;
-  Measures(const Model::Impl& model, const Cluster& cluster)
-      : train(model.train, cluster, backend_traits()),
-        evaluation(model.evaluation, cluster, backend_traits()) {}
-};
 
 std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
   std::map<std::string, Sharding> out;
@@ -147,41 +139,6 @@ void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
   out.report.distinct_rules = report.distinct_rules;
 }
 
-/// Is there anything to keep, and room for it in the fullest rank? Plans are the same with it, and
-/// no step is slower, so it takes what memory they leave.
-bool room_for_casts(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
-  Plan keeping = plan.train;
-  keeping.keep_casts = true;
-  const std::shared_ptr<PlanPrograms> train = measures.train.of(keeping);
-  const auto fits = [&](PlanPrograms& programs) {
-    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
-  };
-  return !train->of_rank(0).setup.empty() && fits(*train) &&
-         (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train)));
-}
-
-bool packs(const Program& program) {
-  return std::any_of(program.setup.begin(), program.setup.end(),
-                     [](const Step& step) { return step.node.op == "pack_weights"; });
-}
-
-/// The same of weights in kernels' own layouts. Validation, which updates none, then keeps bf16
-/// copies, too, to lay these out.
-void keep_packed_if_room(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
-  Plan train = plan.train, evaluation = plan.evaluation;
-  train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
-  const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
-  const std::shared_ptr<PlanPrograms> validation =
-      plan.with_evaluation ? measures.evaluation.of(evaluation, training) : nullptr;
-  const auto fits = [&](PlanPrograms& programs) {
-    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
-  };
-  const bool any = packs(training->of_rank(0)) || (validation && packs(validation->of_rank(0)));
-  if (!any || !fits(*training) || (validation && !fits(*validation))) return;
-  plan.train = std::move(train);
-  if (validation) plan.evaluation = std::move(evaluation);
-}
-
 std::string read_text(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{256} << 20;
   return read_input_file(path, "a plan", kMostBytes);
@@ -246,17 +203,6 @@ void check_evaluation(const Model::Impl& model, const TrainingPlan::Impl& plan) 
   }
 }
 
-/// An error names the plan's file and the part of it, "train" or "evaluation", that is wrong. `of`:
-/// one of this kind, else any.
-template <class F>
-void within(const std::string& context, F&& f, std::optional<ErrorKind> of = std::nullopt) {
-  try {
-    f();
-  } catch (const Error& e) {
-    throw context.empty() || e.kind() != of.value_or(e.kind()) ? e : e.with_context(context);
-  }
-}
-
 /// The step with what the plan computes again.
 void recompute(const Model::Impl& model, TrainingPlan::Impl& plan) {
   if (plan.train.recompute.empty()) return;
@@ -284,64 +230,6 @@ void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) 
   within("evaluation", [&] { check_strategies(plan.evaluation, model.evaluation, rules); });
 }
 
-/// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
-/// cores and its backend, nothing else does. `persistent`: of the rank with the least.
-void check_bytes(const Plan& plan, const Program& program, int64_t persistent, int64_t limit) {
-  constexpr int64_t kMostWorkspace = int64_t{1} << 40;
-  int64_t most = kMostWorkspace;
-  for (const Buffer& buffer : program.buffers) most += byte_size(buffer.type);
-  if (limit > 0) most = std::min(most, limit);
-  SR_REQUIRE(plan.bytes > 0 && plan.bytes >= persistent && plan.bytes <= most, invalid_input,
-             "plan: field 'bytes' is ", plan.bytes, ", wanted what weights and state take, ",
-             persistent, ", or more, up to ",
-             most == limit ? "the request's limit, " : "all buffers beside each other, ", most,
-             "; on this machine it is ", program.arena_bytes);
-}
-
-/// A plan from a file is counted anew: workspaces depend on the machine's cores.
-void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bool from_file) {
-  const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
-  const std::shared_ptr<PlanPrograms> evaluation =
-      plan.with_evaluation ? measures.evaluation.of(plan.evaluation, train) : nullptr;
-  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
-    const Program& training = train->of_rank(rank);
-    plan.bytes.push_back(
-        std::max(training.arena_bytes, evaluation ? evaluation->of_rank(rank).arena_bytes : 0));
-    plan.persistent_bytes.push_back(training.persistent_bytes);
-    SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ",
-               plan.bytes.back(), " bytes (training ", training.arena_bytes, "), the limit is ",
-               limit, "; use more ranks, a smaller batch or bf16");
-  }
-  if (from_file) {
-    const int64_t least =
-        *std::min_element(plan.persistent_bytes.begin(), plan.persistent_bytes.end());
-    const int64_t made_for = plan.request.memory_bytes;
-    within("train", [&] { check_bytes(plan.train, train->fullest(0), least, made_for); });
-    if (evaluation) {
-      within("evaluation",
-             [&] { check_bytes(plan.evaluation, evaluation->fullest(0), least, made_for); });
-    }
-  }
-  plan.train.bytes = train->fullest(0).arena_bytes;
-  if (evaluation) plan.evaluation.bytes = evaluation->fullest(0).arena_bytes;
-}
-
-/// Plans are the same with them, so they take what memory these leave; on a device, of the host's.
-void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
-  const Program& program = measures.train.of(plan.train)->of_rank(0);
-  std::vector<int64_t> copies;
-  bool fit = true;
-  int64_t all = 0;
-  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
-    copies.push_back(CheckpointWriter::memory_bytes(program.bindings, plan.train.mesh, rank, true));
-    all += copies.back();
-    fit = fit && (limit == 0 || plan.bytes[static_cast<size_t>(rank)] + copies.back() <= limit);
-  }
-  if (!backend().arenas_on_host)
-    fit = all <= host_room().bytes / 2 * divide_up(plan.train.mesh.size(), backend().devices());
-  if (fit) plan.copy_bytes = std::move(copies);
-}
-
 std::string describe_copies(const TrainingPlan::Impl& plan) {
   if (plan.copy_bytes.empty())
     return "checkpoints: training waits while they are written; ranks have no room for a copy of "
@@ -362,6 +250,60 @@ std::string describe_held(const Graph& graph, const Plan& plan) {
   for (const auto& [sharding, count] : kinds)
     out += str(out.empty() ? "" : "; ", count, " x ", sharding);
   return out;
+}
+
+/// The cluster of a new plan, or all that a plan file has.
+void begin_plan(World& world, const PlanRequest& request, int64_t ranks, TrainingPlan::Impl& plan) {
+  if (!request.plan_file.empty()) {
+    read_plans(read_text(request.plan_file), request.plan_file, plan);
+    check_request(request, plan);
+    return;
+  }
+  // Those of this World, or as many as were asked for.
+  const int threads =
+      ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
+  plan.cluster = find_cluster(request.cluster, ranks)
+                     .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
+}
+
+/// What rank 0 does for all: the plan of the file, or the best that is found.
+void choose_plan(World& world, const Model::Impl& model, const PlanRequest& request, int64_t ranks,
+                 const std::vector<Room>& rooms, TrainingPlan::Impl& plan) {
+  begin_plan(world, request, ranks, plan);
+  const double begin = thread_seconds();
+  const auto [limit, why] = memory_limit(request, plan.cluster, rooms);
+  Measures measures(model, plan.cluster);
+  if (request.plan_file.empty()) {
+    plan.origin = {model.path, "", model.options, 1};
+    plan.request = {limit, request.shard};
+    within(
+        why, [&] { search(model, request, ranks, limit, measures, plan); },
+        ErrorKind::out_of_memory);
+  }
+  plan.memory_limit = limit;
+  within(request.plan_file, [&] {
+    check(model, plan, ranks);
+    if (!request.plan_file.empty()) check_strategies(model, plan);
+    keep_what_fits(request, limit, why, measures, plan);
+  });
+  plan.recomputed = recomputed_text(model, plan);
+  plan.planning_seconds = thread_seconds() - begin - plan.report.discovery_seconds;
+}
+
+std::string text_for_ranks(const TrainingPlan::Impl& plan) {
+  nlohmann::json told = nlohmann::json::parse(plans_text(plan));
+  told["bytes"] = plan.bytes;
+  told["persistent_bytes"] = plan.persistent_bytes;
+  told["copy_bytes"] = plan.copy_bytes;
+  return told.dump();
+}
+
+void read_text_of_rank0(const std::string& text, TrainingPlan::Impl& plan) {
+  read_plans(text, "plan of rank 0", plan);
+  const nlohmann::json told = nlohmann::json::parse(text);
+  plan.bytes = told["bytes"].get<std::vector<int64_t>>();
+  plan.persistent_bytes = told["persistent_bytes"].get<std::vector<int64_t>>();
+  plan.copy_bytes = told["copy_bytes"].get<std::vector<int64_t>>();
 }
 
 }  // namespace
@@ -439,58 +381,12 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
     rooms = rooms_of_ranks(world);
   }
   const std::string text = decide_on_rank0(world, [&] {
-    if (request.plan_file.empty()) {
-      // Those of this World, or as many as were asked for.
-      const int threads =
-          ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
-      impl->cluster = find_cluster(request.cluster, ranks)
-                          .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
-    } else {
-      read_plans(read_text(request.plan_file), request.plan_file, *impl);
-      check_request(request, *impl);
-    }
-    const double begin = thread_seconds();
-    const auto [limit, why] = memory_limit(request, impl->cluster, rooms);
-    Measures measures(model.impl(), impl->cluster);
-    if (request.plan_file.empty()) {
-      impl->origin = {model.impl().path, "", model.impl().options, 1};
-      impl->request = {limit, request.shard};
-      within(
-          why, [&] { search(model.impl(), request, ranks, limit, measures, *impl); },
-          ErrorKind::out_of_memory);
-    }
-    impl->memory_limit = limit;
-    within(request.plan_file, [&] {
-      const bool from_file = !request.plan_file.empty();
-      check(model.impl(), *impl, ranks);
-      if (from_file) check_strategies(model.impl(), *impl);
-      if (!from_file || impl->train.keep_casts)
-        impl->train.keep_casts = room_for_casts(measures, *impl, limit);
-      if (!from_file || impl->train.keep_packed) {
-        impl->train.keep_packed = impl->evaluation.keep_packed = impl->evaluation.keep_casts =
-            false;
-        keep_packed_if_room(measures, *impl, limit);
-      }
-      within(
-          why, [&] { count_bytes(measures, *impl, limit, from_file); }, ErrorKind::out_of_memory);
-      if (request.checkpoints) count_copies(measures, *impl, limit);
-    });
-    impl->recomputed = recomputed_text(model.impl(), *impl);
-    impl->planning_seconds = thread_seconds() - begin - impl->report.discovery_seconds;
-    if (!world.impl().mpi) return std::string();  // nobody to tell
-    nlohmann::json told = nlohmann::json::parse(plans_text(*impl));
-    told["bytes"] = impl->bytes;
-    told["persistent_bytes"] = impl->persistent_bytes;
-    told["copy_bytes"] = impl->copy_bytes;
-    return told.dump();
+    choose_plan(world, model.impl(), request, ranks, rooms, *impl);
+    return world.impl().mpi ? text_for_ranks(*impl) : std::string();  // else nobody to tell
   });
   if (!world.leader()) {
     at_boundary([&] {
-      read_plans(text, "plan of rank 0", *impl);
-      const nlohmann::json told = nlohmann::json::parse(text);
-      impl->bytes = told["bytes"].get<std::vector<int64_t>>();
-      impl->persistent_bytes = told["persistent_bytes"].get<std::vector<int64_t>>();
-      impl->copy_bytes = told["copy_bytes"].get<std::vector<int64_t>>();
+      read_text_of_rank0(text, *impl);
       check(model.impl(), *impl, ranks);
     });
   }

@@ -63,102 +63,139 @@ std::vector<int> plan_order(const Problem& problem, const EliminationLimits& lim
   return order;
 }
 
-}  // namespace
-
-std::optional<Solution> eliminate_all(const Problem& problem, const EliminationLimits& limits) {
-  const size_t count = problem.nodes.size();
-  const std::vector<int> order = plan_order(problem, limits);
-  if (order.size() != count) return std::nullopt;
-  const auto size = [&](int i) { return problem.nodes[static_cast<size_t>(i)].cost.size(); };
-
-  std::vector<Factor> factors;
-  std::vector<std::vector<size_t>> factors_of(count);
-  const auto add_factor = [&](Factor factor) {
-    for (int i : factor.scope) factors_of[static_cast<size_t>(i)].push_back(factors.size());
-    factors.push_back(std::move(factor));
-  };
-  for (size_t i = 0; i < count; ++i) add_factor({{static_cast<int>(i)}, problem.nodes[i].cost});
-  for (const Problem::Edge& edge : problem.edges) {
-    Factor factor{{edge.from, edge.to}, edge.cost};
-    if (edge.from > edge.to) {
-      std::swap(factor.scope[0], factor.scope[1]);
-      for (size_t x = 0; x < size(edge.from); ++x) {
-        for (size_t y = 0; y < size(edge.to); ++y) {
-          factor.table[y * size(edge.from) + x] = edge.cost[x * size(edge.to) + y];
-        }
-      }
-    }
-    add_factor(std::move(factor));
+/// The tables that are left, and what was chosen of each node that went.
+class Buckets {
+ public:
+  explicit Buckets(const Problem& problem) : problem_(problem), factors_of_(problem.nodes.size()) {
+    for (size_t i = 0; i < problem.nodes.size(); ++i)
+      add({{static_cast<int>(i)}, problem.nodes[i].cost});
+    for (const Problem::Edge& edge : problem.edges) add(factor_of(edge));
   }
 
-  std::vector<Elimination> log;
-  for (int node : order) {
-    if (limits.late && limits.late()) return std::nullopt;
-    const std::vector<size_t> mine = factors_of[static_cast<size_t>(node)];
+  /// Replaces the tables of a node by one of the best of its choices. False: there is none.
+  bool eliminate(int node) {
+    const std::vector<size_t> mine = factors_of_[static_cast<size_t>(node)];
     std::set<int> united;
-    for (size_t f : mine) united.insert(factors[f].scope.begin(), factors[f].scope.end());
+    for (size_t f : mine) united.insert(factors_[f].scope.begin(), factors_[f].scope.end());
     united.erase(node);
     const std::vector<int> scope(united.begin(), united.end());
-    // Strides of each factor along each scope node and along `node`.
-    std::vector<std::vector<size_t>> strides(mine.size(), std::vector<size_t>(scope.size(), 0));
-    std::vector<size_t> own(mine.size(), 0);
-    for (size_t m = 0; m < mine.size(); ++m) {
-      size_t stride = 1;
-      const std::vector<int>& inner = factors[mine[m]].scope;
-      for (size_t k = inner.size(); k-- > 0;) {
-        if (inner[k] == node) {
-          own[m] = stride;
-        } else {
-          strides[m][static_cast<size_t>(std::lower_bound(scope.begin(), scope.end(), inner[k]) -
-                                         scope.begin())] = stride;
-        }
-        stride *= size(inner[k]);
-      }
-    }
     size_t entries = 1;
     for (int i : scope) entries *= size(i);
     Factor result{scope, std::vector<double>(entries)};
     Elimination record{node, scope, std::vector<int>(entries)};
+    minimise(mine, strides_of(mine, node, scope), result, record);
+    for (size_t f : mine) {
+      for (int i : factors_[f].scope) std::erase(factors_of_[static_cast<size_t>(i)], f);
+      factors_[f].table = {};
+    }
+    log_.push_back(std::move(record));
+    if (scope.empty()) return result.table[0] != kInfeasible;
+    add(std::move(result));
+    return true;
+  }
+
+  /// The best choices, once every node is gone.
+  Solution solution() const {
+    Solution solution(problem_.nodes.size(), 0);
+    for (size_t r = log_.size(); r-- > 0;) {
+      size_t index = 0;
+      for (int i : log_[r].scope)
+        index = index * size(i) + static_cast<size_t>(solution[static_cast<size_t>(i)]);
+      solution[static_cast<size_t>(log_[r].node)] = log_[r].choice[index];
+    }
+    return solution;
+  }
+
+ private:
+  /// Of each factor along each node of a scope, and along the node that goes.
+  struct Strides {
+    std::vector<std::vector<size_t>> along;
+    std::vector<size_t> own;
+  };
+
+  size_t size(int i) const { return problem_.nodes[static_cast<size_t>(i)].cost.size(); }
+
+  void add(Factor factor) {
+    for (int i : factor.scope) factors_of_[static_cast<size_t>(i)].push_back(factors_.size());
+    factors_.push_back(std::move(factor));
+  }
+
+  Factor factor_of(const Problem::Edge& edge) const {
+    Factor factor{{edge.from, edge.to}, edge.cost};
+    if (edge.from <= edge.to) return factor;
+    std::swap(factor.scope[0], factor.scope[1]);
+    for (size_t x = 0; x < size(edge.from); ++x) {
+      for (size_t y = 0; y < size(edge.to); ++y) {
+        factor.table[y * size(edge.from) + x] = edge.cost[x * size(edge.to) + y];
+      }
+    }
+    return factor;
+  }
+
+  Strides strides_of(const std::vector<size_t>& mine, int node,
+                     const std::vector<int>& scope) const {
+    Strides out{std::vector(mine.size(), std::vector<size_t>(scope.size(), 0)),
+                std::vector<size_t>(mine.size(), 0)};
+    for (size_t m = 0; m < mine.size(); ++m) {
+      size_t stride = 1;
+      const std::vector<int>& inner = factors_[mine[m]].scope;
+      for (size_t k = inner.size(); k-- > 0;) {
+        if (inner[k] == node) {
+          out.own[m] = stride;
+        } else {
+          out.along[m][static_cast<size_t>(std::lower_bound(scope.begin(), scope.end(), inner[k]) -
+                                           scope.begin())] = stride;
+        }
+        stride *= size(inner[k]);
+      }
+    }
+    return out;
+  }
+
+  /// For each entry of the result the least sum of the factors over the node's choices.
+  void minimise(const std::vector<size_t>& mine, const Strides& strides, Factor& result,
+                Elimination& record) const {
+    const std::vector<int>& scope = result.scope;
+    const size_t entries = result.table.size();
     std::vector<size_t> digit(scope.size(), 0), offset(mine.size(), 0);
-    std::vector<double> sum(size(node));
+    std::vector<double> sum(size(record.node));
     count_work(static_cast<double>(entries * (sum.size() * mine.size() + 4)));
     for (size_t entry = 0; entry < entries; ++entry) {
       std::fill(sum.begin(), sum.end(), 0.0);
       for (size_t m = 0; m < mine.size(); ++m) {
-        const double* table = factors[mine[m]].table.data() + offset[m];
-        for (size_t a = 0; a < sum.size(); ++a) sum[a] += table[a * own[m]];
+        const double* table = factors_[mine[m]].table.data() + offset[m];
+        for (size_t a = 0; a < sum.size(); ++a) sum[a] += table[a * strides.own[m]];
       }
       const auto best = std::min_element(sum.begin(), sum.end());
       result.table[entry] = *best;
       record.choice[entry] = static_cast<int>(best - sum.begin());
       for (size_t k = scope.size(); k-- > 0;) {
         ++digit[k];
-        for (size_t m = 0; m < mine.size(); ++m) offset[m] += strides[m][k];
+        for (size_t m = 0; m < mine.size(); ++m) offset[m] += strides.along[m][k];
         if (digit[k] < size(scope[k])) break;
-        for (size_t m = 0; m < mine.size(); ++m) offset[m] -= strides[m][k] * digit[k];
+        for (size_t m = 0; m < mine.size(); ++m) offset[m] -= strides.along[m][k] * digit[k];
         digit[k] = 0;
       }
     }
-    for (size_t f : mine) {
-      for (int i : factors[f].scope) std::erase(factors_of[static_cast<size_t>(i)], f);
-      factors[f].table = {};
-    }
-    log.push_back(std::move(record));
-    if (!scope.empty()) {
-      add_factor(std::move(result));
-    } else if (result.table[0] == kInfeasible) {
-      return std::nullopt;
-    }
   }
 
-  Solution solution(count, 0);
-  for (size_t r = log.size(); r-- > 0;) {
-    size_t index = 0;
-    for (int i : log[r].scope)
-      index = index * size(i) + static_cast<size_t>(solution[static_cast<size_t>(i)]);
-    solution[static_cast<size_t>(log[r].node)] = log[r].choice[index];
+  const Problem& problem_;
+  std::vector<Factor> factors_;
+  std::vector<std::vector<size_t>> factors_of_;  // by node
+  std::vector<Elimination> log_;
+};
+
+}  // namespace
+
+std::optional<Solution> eliminate_all(const Problem& problem, const EliminationLimits& limits) {
+  const std::vector<int> order = plan_order(problem, limits);
+  if (order.size() != problem.nodes.size()) return std::nullopt;
+  Buckets buckets(problem);
+  for (int node : order) {
+    if (limits.late && limits.late()) return std::nullopt;
+    if (!buckets.eliminate(node)) return std::nullopt;
   }
-  return solution;
+  return buckets.solution();
 }
 
 }  // namespace shardrun

@@ -221,13 +221,8 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
   }
 }
 
-void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
-                              const std::vector<double>* prices) const {
-  const size_t count = solution.size();
-  std::vector<int> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  shuffle(order, random);
-  std::vector<int> root(count, -1);  // union-find over forest members; -1: not a member
+std::vector<bool> LocalSearch::random_forest(const std::vector<int>& order) const {
+  std::vector<int> root(order.size(), -1);  // union-find over forest members; -1: not a member
   const auto find = [&](int i) {
     while (root[static_cast<size_t>(i)] != i) i = root[static_cast<size_t>(i)];
     return i;
@@ -245,44 +240,65 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
     root[static_cast<size_t>(i)] = i;
     for (int tree : trees) root[static_cast<size_t>(tree)] = i;
   }
+  std::vector<bool> member;
+  for (int r : root) member.push_back(r >= 0);
+  return member;
+}
 
-  // Parents by search from the first member of each tree; then costs from the leaves up.
-  std::vector<const FlatProblem::Arc*> parent(count, nullptr);
-  std::vector<bool> seen(count, false);
-  std::vector<int> visit;
+LocalSearch::Forest LocalSearch::rooted(std::vector<bool> member,
+                                        const std::vector<int>& order) const {
+  Forest out;
+  out.parent.resize(order.size(), nullptr);
+  std::vector<bool> seen(order.size(), false);
   for (int start : order) {
-    if (root[static_cast<size_t>(start)] < 0 || seen[static_cast<size_t>(start)]) continue;
+    if (!member[static_cast<size_t>(start)] || seen[static_cast<size_t>(start)]) continue;
     seen[static_cast<size_t>(start)] = true;
-    size_t next = visit.size();
-    visit.push_back(start);
-    for (; next < visit.size(); ++next) {
-      for (const FlatProblem::Arc& n : flat_.arcs(visit[next])) {
+    size_t next = out.visit.size();
+    out.visit.push_back(start);
+    for (; next < out.visit.size(); ++next) {
+      for (const FlatProblem::Arc& n : flat_.arcs(out.visit[next])) {
         const size_t j = static_cast<size_t>(n.other);
-        if (root[j] < 0 || seen[j]) continue;
+        if (!member[j] || seen[j]) continue;
         seen[j] = true;
         for (const FlatProblem::Arc& back : flat_.arcs(n.other)) {
-          if (back.other == visit[next]) parent[j] = &back;
+          if (back.other == out.visit[next]) out.parent[j] = &back;
         }
-        visit.push_back(n.other);
+        out.visit.push_back(n.other);
       }
     }
   }
-  std::vector<std::vector<double>> costs(count);
-  std::vector<std::vector<int>> choice(count);  // per parent's strategy
-  for (int i : visit) {
-    std::vector<double>& cost = costs[static_cast<size_t>(i)];
-    cost = problem_.nodes[static_cast<size_t>(i)].cost;
-    if (prices != nullptr) {
-      const std::vector<double> priced = memory_.priced(i, *prices);
-      for (size_t a = 0; a < cost.size(); ++a) cost[a] += priced[a];
-    }
-    for (const FlatProblem::Arc& n : flat_.arcs(i)) {
-      if (root[static_cast<size_t>(n.other)] >= 0) continue;
-      const double* row =
-          n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * cost.size();
-      for (size_t a = 0; a < cost.size(); ++a) cost[a] += row[a];
-    }
+  out.member = std::move(member);
+  return out;
+}
+
+std::vector<double> LocalSearch::cost_in_forest(int i, const Forest& forest,
+                                                const Solution& solution,
+                                                const std::vector<double>* prices) const {
+  std::vector<double> cost = problem_.nodes[static_cast<size_t>(i)].cost;
+  if (prices != nullptr) {
+    const std::vector<double> priced = memory_.priced(i, *prices);
+    for (size_t a = 0; a < cost.size(); ++a) cost[a] += priced[a];
   }
+  for (const FlatProblem::Arc& n : flat_.arcs(i)) {
+    if (forest.member[static_cast<size_t>(n.other)]) continue;
+    const double* row =
+        n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * cost.size();
+    for (size_t a = 0; a < cost.size(); ++a) cost[a] += row[a];
+  }
+  return cost;
+}
+
+void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
+                              const std::vector<double>* prices) const {
+  const size_t count = solution.size();
+  std::vector<int> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  shuffle(order, random);
+  const Forest forest = rooted(random_forest(order), order);
+  const auto& [member, parent, visit] = forest;
+  std::vector<std::vector<double>> costs(count);
+  for (int i : visit) costs[static_cast<size_t>(i)] = cost_in_forest(i, forest, solution, prices);
+  std::vector<std::vector<int>> choice(count);  // per parent's strategy
   for (size_t v = visit.size(); v-- > 0;) {
     const size_t i = static_cast<size_t>(visit[v]);
     if (parent[i] == nullptr) continue;

@@ -77,6 +77,17 @@ class LocalSearch {
   bool late() const { return out_of_time_ && out_of_time_(); }
   bool repair(Solution& solution);
   void descend(Solution& solution, std::mt19937_64& random);
+  /// Random nodes that induce a forest, with parents found by search from the first of each tree.
+  struct Forest {
+    std::vector<bool> member;                     // by node
+    std::vector<const FlatProblem::Arc*> parent;  // by node; null: a root or no member
+    std::vector<int> visit;                       // members, parents first
+  };
+  std::vector<bool> random_forest(const std::vector<int>& order) const;
+  Forest rooted(std::vector<bool> member, const std::vector<int>& order) const;
+  /// A member's costs with all that is not in the forest as it is.
+  std::vector<double> cost_in_forest(int node, const Forest& forest, const Solution& solution,
+                                     const std::vector<double>* prices) const;
   void forest_move(Solution& solution, std::mt19937_64& random,
                    const std::vector<double>* prices) const;
   void note_peak(const Solution& solution);

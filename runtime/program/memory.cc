@@ -219,6 +219,204 @@ void place_persistent(Program& program, const Program* like) {
   }
 }
 
+/// Which slot of the arena each buffer and workspace has, or which persistent buffer it lies in.
+class SlotMap {
+ public:
+  explicit SlotMap(const Program& program)
+      : program_(program),
+        holders_(memory_holders(program)),
+        live_(live_ranges(program, holders_)),
+        slot_of_(program.buffers.size(), -1),
+        lies_in_(program.buffers.size(), -1),
+        workspace_slot_(program.steps.size(), -1) {
+    for (const Binding& b : program.bindings) give_slot(b.buffer);
+    for (int s = 0; s < static_cast<int>(program.steps.size()); ++s) {
+      const Step& step = program.steps[static_cast<size_t>(s)];
+      for (const auto& pair : alias_pairs(step)) {
+        if (may_alias(program, live_, holders_, s, pair))
+          take_over(s, operand_of(step, pair), step.out[static_cast<size_t>(pair.first)]);
+      }
+      for (BufferId b : step.out) give_slot(b);
+      if (step.needs.workspace > 0)
+        workspace_slot_[static_cast<size_t>(s)] = new_slot(s, s, step.needs.workspace);
+    }
+  }
+
+  /// Places the slots behind the persistent part and writes every offset.
+  void place(Program& program) {
+    program.arena_bytes =
+        program.persistent_bytes + place_slots(slots_, static_cast<int>(program.steps.size()));
+    const auto offset = [&](int slot) {
+      return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
+    };
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      if (live_[b].persistent) continue;
+      const auto holder = static_cast<size_t>(holders_[b]);
+      const BufferId held = lies_in_[holder];
+      program.buffers[b].offset =
+          held >= 0 ? program.buffers[static_cast<size_t>(held)].offset : offset(slot_of_[holder]);
+    }
+    for (size_t s = 0; s < program.steps.size(); ++s)
+      program.steps[s].workspace_offset = offset(workspace_slot_[s]);
+  }
+
+ private:
+  BufferId operand_of(const Step& step, std::pair<int, int> pair) const {
+    return holders_[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])];
+  }
+
+  int new_slot(int first, int last, int64_t bytes) {
+    slots_.push_back({first, last, round_up(bytes, kArenaAlignment), 0});
+    return static_cast<int>(slots_.size() - 1);
+  }
+
+  void give_slot(BufferId of) {
+    const BufferId b = holders_[static_cast<size_t>(of)];
+    const Live& l = live_[static_cast<size_t>(b)];
+    int& slot = slot_of_[static_cast<size_t>(b)];
+    const int64_t bytes = byte_size(program_.buffers[static_cast<size_t>(b)].type);
+    if (l.persistent || slot >= 0 || lies_in_[static_cast<size_t>(b)] >= 0 || bytes == 0) return;
+    slot = new_slot(l.first, l.last, bytes);
+  }
+
+  /// Step s writes `result` where `operand` lies, unless another of its results does.
+  void take_over(int s, BufferId operand, BufferId result) {
+    const std::vector<BufferId>& results = program_.steps[static_cast<size_t>(s)].out;
+    const auto o = static_cast<size_t>(operand), r = static_cast<size_t>(result);
+    const BufferId held = live_[o].persistent ? operand : lies_in_[o];
+    if (held >= 0) {
+      const bool taken = std::any_of(results.begin(), results.end(), [&](BufferId b) {
+        return lies_in_[static_cast<size_t>(b)] == held;
+      });
+      if (!taken && slot_of_[r] < 0) lies_in_[r] = held;
+      return;
+    }
+    const int slot = slot_of_[o];
+    // slots_[slot].last == s: no other result of this step has taken the operand already.
+    if (slot < 0 || slot_of_[r] >= 0 || lies_in_[r] >= 0 ||
+        slots_[static_cast<size_t>(slot)].last != s ||
+        std::any_of(results.begin(), results.end(),
+                    [&](BufferId b) { return slot_of_[static_cast<size_t>(b)] == slot; })) {
+      return;
+    }
+    slot_of_[r] = slot;
+    slots_[static_cast<size_t>(slot)].last = live_[r].last;
+  }
+
+  const Program& program_;
+  const std::vector<BufferId> holders_;
+  const std::vector<Live> live_;
+  std::vector<Slot> slots_;
+  std::vector<int> slot_of_;  // by buffer, -1: none
+  // By buffer the persistent one whose memory it takes over, -1: none. Accumulated gradients are
+  // reduced where they lie.
+  std::vector<BufferId> lies_in_;
+  std::vector<int> workspace_slot_;  // by step, -1: none
+};
+
+/// Runs through the steps with what is alive in each; fails where two of these overlap.
+class MemoryCheck {
+ public:
+  explicit MemoryCheck(const Program& program)
+      : program_(program),
+        holders_(memory_holders(program)),
+        live_(live_ranges(program, holders_)),
+        born_(program.steps.size()),
+        dies_(program.steps.size()) {}
+
+  void run() {
+    for (size_t b = 0; b < live_.size(); ++b) begin(static_cast<BufferId>(b));
+    for (const Step& step : program_.steps)
+      take(step.kept_offset, step.needs.kept, step.node.name + " (kept)");
+    for (size_t b = 0; b < live_.size(); ++b) {
+      if (live_[b].last < 0 && !live_[b].persistent) release(static_cast<BufferId>(b));
+    }
+    for (size_t s = 0; s < program_.steps.size(); ++s) run_step(s);
+  }
+
+ private:
+  struct Taken {
+    int64_t end;
+    std::string name;
+  };
+
+  const Buffer& buffer(BufferId b) const { return program_.buffers[static_cast<size_t>(b)]; }
+
+  void take(int64_t offset, int64_t bytes, const std::string& name) {
+    if (bytes == 0) return;
+    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ",
+               offset, ", wanted a multiple of ", kArenaAlignment);
+    SR_REQUIRE(offset + bytes <= program_.arena_bytes, internal, "'", name, "' ends at ",
+               offset + bytes, ", the arena at ", program_.arena_bytes);
+    const auto next = taken_.lower_bound(offset);
+    auto overlap = [&](const auto& other) {
+      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '",
+           other->second.name, "' [", other->first, ", ", other->second.end,
+           ") are alive at once and overlap");
+    };
+    if (next != taken_.end() && next->first < offset + bytes) overlap(next);
+    if (next != taken_.begin() && std::prev(next)->second.end > offset) overlap(std::prev(next));
+    taken_[offset] = {offset + bytes, name};
+  }
+  void take(BufferId b) { take(buffer(b).offset, byte_size(buffer(b).type), buffer(b).name); }
+  void release(BufferId b) {
+    if (byte_size(buffer(b).type) > 0) taken_.erase(buffer(b).offset);
+  }
+
+  /// Takes what is there before the first step, and lists the others by step.
+  void begin(BufferId id) {
+    const Live& live = live_[static_cast<size_t>(id)];
+    const BufferId holder = holders_[static_cast<size_t>(id)];
+    SR_REQUIRE(live.first != kNever, internal, "buffer '", buffer(id).name, "' is never made");
+    if (holder != id) {
+      SR_REQUIRE(buffer(id).offset == buffer(holder).offset, internal, "'", buffer(id).name,
+                 "' is at offset ", buffer(id).offset, ", what it is a reshape of, '",
+                 buffer(holder).name, "', at ", buffer(holder).offset);
+      return;
+    }
+    if (live.persistent) {
+      SR_REQUIRE(buffer(id).offset + byte_size(buffer(id).type) <= program_.persistent_bytes,
+                 internal, "persistent '", buffer(id).name, "' ends behind the persistent part");
+    }
+    if (live.first < 0) {
+      take(id);
+    } else {
+      born_[static_cast<size_t>(live.first)].push_back(id);
+    }
+    if (live.last >= 0 && live.last < static_cast<int>(program_.steps.size()))
+      dies_[static_cast<size_t>(live.last)].push_back(id);
+  }
+
+  void run_step(size_t s) {
+    const Step& step = program_.steps[s];
+    std::vector<BufferId> replaced;
+    for (const auto& pair : alias_pairs(step)) {
+      if (!may_alias(program_, live_, holders_, static_cast<int>(s), pair)) continue;
+      const BufferId operand =
+                         holders_[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
+                     result = step.out[static_cast<size_t>(pair.first)];
+      if (buffer(operand).offset != buffer(result).offset) continue;
+      if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;
+      release(operand);
+      replaced.push_back(operand);
+    }
+    for (BufferId b : born_[s]) take(b);
+    if (step.needs.workspace > 0) {
+      take(step.workspace_offset, step.needs.workspace, step.node.name + " (workspace)");
+      taken_.erase(step.workspace_offset);
+    }
+    for (BufferId b : dies_[s]) {
+      if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);
+    }
+  }
+
+  const Program& program_;
+  const std::vector<BufferId> holders_;
+  const std::vector<Live> live_;
+  std::vector<std::vector<BufferId>> born_, dies_;  // by step
+  std::map<int64_t, Taken> taken_;                  // by offset: what is alive now
+};
+
 }  // namespace
 
 std::vector<BufferId> memory_holders(const Program& program) {
@@ -255,80 +453,7 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  const std::vector<BufferId> holders = memory_holders(program);
-  const std::vector<Live> live = live_ranges(program, holders);
-  const int steps = static_cast<int>(program.steps.size());
-
-  std::vector<Slot> slots;
-  std::vector<int> slot_of(program.buffers.size(), -1);
-  // By buffer the persistent one whose memory it takes over, -1: none. Accumulated gradients are
-  // reduced where they lie.
-  std::vector<BufferId> lies_in(program.buffers.size(), -1);
-  auto new_slot = [&](int first, int last, int64_t bytes) {
-    slots.push_back({first, last, round_up(bytes, kArenaAlignment), 0});
-    return static_cast<int>(slots.size() - 1);
-  };
-  auto give_slot = [&](BufferId of) {
-    const BufferId b = holders[static_cast<size_t>(of)];
-    const Live& l = live[static_cast<size_t>(b)];
-    int& slot = slot_of[static_cast<size_t>(b)];
-    const int64_t bytes = byte_size(program.buffers[static_cast<size_t>(b)].type);
-    if (l.persistent || slot >= 0 || lies_in[static_cast<size_t>(b)] >= 0 || bytes == 0) return;
-    slot = new_slot(l.first, l.last, bytes);
-  };
-  for (const Binding& b : program.bindings) give_slot(b.buffer);
-  std::vector<int> workspace_slot(program.steps.size(), -1);
-  for (int s = 0; s < steps; ++s) {
-    const Step& step = program.steps[static_cast<size_t>(s)];
-    for (const auto& pair : alias_pairs(step)) {
-      if (!may_alias(program, live, holders, s, pair)) continue;
-      const BufferId operand =
-                         holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
-                     result = step.out[static_cast<size_t>(pair.first)];
-      const BufferId held = live[static_cast<size_t>(operand)].persistent
-                                ? operand
-                                : lies_in[static_cast<size_t>(operand)];
-      if (held >= 0) {
-        const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](BufferId b) {
-          return lies_in[static_cast<size_t>(b)] == held;
-        });
-        if (!taken && slot_of[static_cast<size_t>(result)] < 0)
-          lies_in[static_cast<size_t>(result)] = held;
-        continue;
-      }
-      const int slot = slot_of[static_cast<size_t>(operand)];
-      // slots[slot].last == s: no other result of this step has taken the operand already.
-      if (slot < 0 || slot_of[static_cast<size_t>(result)] >= 0 ||
-          lies_in[static_cast<size_t>(result)] >= 0 || slots[static_cast<size_t>(slot)].last != s ||
-          std::any_of(step.out.begin(), step.out.end(),
-                      [&](BufferId b) { return slot_of[static_cast<size_t>(b)] == slot; })) {
-        continue;
-      }
-      slot_of[static_cast<size_t>(result)] = slot;
-      slots[static_cast<size_t>(slot)].last = live[static_cast<size_t>(result)].last;
-    }
-    for (BufferId b : step.out) give_slot(b);
-    if (step.needs.workspace > 0)
-      workspace_slot[static_cast<size_t>(s)] = new_slot(s, s, step.needs.workspace);
-  }
-
-  program.arena_bytes = program.persistent_bytes + place_slots(slots, steps);
-  for (size_t b = 0; b < program.buffers.size(); ++b) {
-    Buffer& buffer = program.buffers[b];
-    if (live[b].persistent) continue;
-    if (const BufferId held = lies_in[static_cast<size_t>(holders[b])]; held >= 0) {
-      buffer.offset = program.buffers[static_cast<size_t>(held)].offset;
-      continue;
-    }
-    const int slot = slot_of[static_cast<size_t>(holders[b])];
-    buffer.offset =
-        slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
-  }
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    const int slot = workspace_slot[s];
-    program.steps[s].workspace_offset =
-        slot < 0 ? 0 : program.persistent_bytes + slots[static_cast<size_t>(slot)].offset;
-  }
+  SlotMap(program).place(program);
 }
 
 ArenaUse arena_use(const Program& program, const Graph& graph) {
@@ -385,92 +510,6 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
   return out;
 }
 
-void check_memory(const Program& program) {
-  const std::vector<BufferId> holders = memory_holders(program);
-  const std::vector<Live> live = live_ranges(program, holders);
-  struct Taken {
-    int64_t end;
-    std::string name;
-  };
-  std::map<int64_t, Taken> taken;  // by offset: what is alive now
-  auto take = [&](int64_t offset, int64_t bytes, const std::string& name) {
-    if (bytes == 0) return;
-    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ",
-               offset, ", wanted a multiple of ", kArenaAlignment);
-    SR_REQUIRE(offset + bytes <= program.arena_bytes, internal, "'", name, "' ends at ",
-               offset + bytes, ", the arena at ", program.arena_bytes);
-    const auto next = taken.lower_bound(offset);
-    auto overlap = [&](const auto& other) {
-      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '",
-           other->second.name, "' [", other->first, ", ", other->second.end,
-           ") are alive at once and overlap");
-    };
-    if (next != taken.end() && next->first < offset + bytes) overlap(next);
-    if (next != taken.begin() && std::prev(next)->second.end > offset) overlap(std::prev(next));
-    taken[offset] = {offset + bytes, name};
-  };
-  auto buffer_of = [&](BufferId b) -> const Buffer& {
-    return program.buffers[static_cast<size_t>(b)];
-  };
-  auto take_buffer = [&](BufferId b) {
-    take(buffer_of(b).offset, byte_size(buffer_of(b).type), buffer_of(b).name);
-  };
-  auto release = [&](BufferId b) {
-    if (byte_size(buffer_of(b).type) > 0) taken.erase(buffer_of(b).offset);
-  };
-
-  std::vector<std::vector<BufferId>> born(program.steps.size()), dies(program.steps.size());
-  for (size_t b = 0; b < live.size(); ++b) {
-    const auto id = static_cast<BufferId>(b);
-    SR_REQUIRE(live[b].first != kNever, internal, "buffer '", program.buffers[b].name,
-               "' is never made");
-    if (holders[b] != id) {
-      SR_REQUIRE(buffer_of(id).offset == buffer_of(holders[b]).offset, internal, "'",
-                 buffer_of(id).name, "' is at offset ", buffer_of(id).offset,
-                 ", what it is a reshape of, '", buffer_of(holders[b]).name, "', at ",
-                 buffer_of(holders[b]).offset);
-      continue;
-    }
-    if (live[b].persistent) {
-      SR_REQUIRE(buffer_of(id).offset + byte_size(buffer_of(id).type) <= program.persistent_bytes,
-                 internal, "persistent '", buffer_of(id).name, "' ends behind the persistent part");
-    }
-    if (live[b].first < 0) {
-      take_buffer(id);
-    } else {
-      born[static_cast<size_t>(live[b].first)].push_back(id);
-    }
-    if (live[b].last >= 0 && live[b].last < static_cast<int>(program.steps.size())) {
-      dies[static_cast<size_t>(live[b].last)].push_back(id);
-    }
-  }
-  for (const Step& step : program.steps)
-    take(step.kept_offset, step.needs.kept, step.node.name + " (kept)");
-  for (size_t b = 0; b < live.size(); ++b) {
-    if (live[b].last < 0 && !live[b].persistent) release(static_cast<BufferId>(b));
-  }
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    const Step& step = program.steps[s];
-    std::vector<BufferId> replaced;
-    for (const auto& pair : alias_pairs(step)) {
-      if (!may_alias(program, live, holders, static_cast<int>(s), pair)) continue;
-      const BufferId operand =
-                         holders[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
-                     result = step.out[static_cast<size_t>(pair.first)];
-      if (buffer_of(operand).offset != buffer_of(result).offset) continue;
-      if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;
-      release(operand);
-      replaced.push_back(operand);
-    }
-    for (BufferId b : born[s]) take_buffer(b);
-    if (step.needs.workspace > 0) {
-      take(step.workspace_offset, step.needs.workspace, step.node.name + " (workspace)");
-      taken.erase(step.workspace_offset);
-    }
-    for (BufferId b : dies[s]) {
-      if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);
-    }
-  }
-}
+void check_memory(const Program& program) { MemoryCheck(program).run(); }
 
 }  // namespace shardrun

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <set>
+#include <sstream>
 #include <string_view>
 
 #include "base/error.h"
@@ -50,132 +52,31 @@ std::string op_of(const std::string& name) {
                                                                                : name;
 }
 
+namespace {
+
+/// The functions that steps of a trace are called after.
+constexpr const char* kTracedOps =
+    "abs acos add addmm alias all any arange asin atan atan2 baddbmm bmm cat ceil chunk clamp "
+    "clamp_max clamp_min clone constant contiguous copy cos cumsum detach diagonal div einsum "
+    "embedding empty empty_like eq exp expand expand_as eye fill flatten flip floor "
+    "floor_divide fmod full full_like gather ge getitem gt index index_select isinf isnan le "
+    "lift_fresh_copy linspace log lt masked_fill matmul maximum mean minimum mm mul ne neg "
+    "new_full new_ones new_zeros ones ones_like outer permute pow reciprocal remainder repeat "
+    "repeat_interleave reshape roll round rsqrt rsub scalar_tensor select sigmoid sign sin "
+    "slice split sqrt squeeze stack sub sum t tanh tensor transpose tril triu type_as unbind "
+    "unsqueeze val view view_as where zeros zeros_like _to_copy to unsafe_view _unsafe_view "
+    "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not sym_size "
+    "softmax softplus";
+
+std::set<std::string> words_of(const char* text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
+}
+
+}  // namespace
+
 bool is_traced(const std::string& name) {
-  static const std::set<std::string> ops = {"abs",
-                                            "acos",
-                                            "add",
-                                            "addmm",
-                                            "alias",
-                                            "all",
-                                            "any",
-                                            "arange",
-                                            "asin",
-                                            "atan",
-                                            "atan2",
-                                            "baddbmm",
-                                            "bmm",
-                                            "cat",
-                                            "ceil",
-                                            "chunk",
-                                            "clamp",
-                                            "clamp_max",
-                                            "clamp_min",
-                                            "clone",
-                                            "constant",
-                                            "contiguous",
-                                            "copy",
-                                            "cos",
-                                            "cumsum",
-                                            "detach",
-                                            "diagonal",
-                                            "div",
-                                            "einsum",
-                                            "embedding",
-                                            "empty",
-                                            "empty_like",
-                                            "eq",
-                                            "exp",
-                                            "expand",
-                                            "expand_as",
-                                            "eye",
-                                            "fill",
-                                            "flatten",
-                                            "flip",
-                                            "floor",
-                                            "floor_divide",
-                                            "fmod",
-                                            "full",
-                                            "full_like",
-                                            "gather",
-                                            "ge",
-                                            "getitem",
-                                            "gt",
-                                            "index",
-                                            "index_select",
-                                            "isinf",
-                                            "isnan",
-                                            "le",
-                                            "lift_fresh_copy",
-                                            "linspace",
-                                            "log",
-                                            "lt",
-                                            "masked_fill",
-                                            "matmul",
-                                            "maximum",
-                                            "mean",
-                                            "minimum",
-                                            "mm",
-                                            "mul",
-                                            "ne",
-                                            "neg",
-                                            "new_full",
-                                            "new_ones",
-                                            "new_zeros",
-                                            "ones",
-                                            "ones_like",
-                                            "outer",
-                                            "permute",
-                                            "pow",
-                                            "reciprocal",
-                                            "remainder",
-                                            "repeat",
-                                            "repeat_interleave",
-                                            "reshape",
-                                            "roll",
-                                            "round",
-                                            "rsqrt",
-                                            "rsub",
-                                            "scalar_tensor",
-                                            "select",
-                                            "sigmoid",
-                                            "sign",
-                                            "sin",
-                                            "slice",
-                                            "split",
-                                            "sqrt",
-                                            "squeeze",
-                                            "stack",
-                                            "sub",
-                                            "sum",
-                                            "t",
-                                            "tanh",
-                                            "tensor",
-                                            "transpose",
-                                            "tril",
-                                            "triu",
-                                            "type_as",
-                                            "unbind",
-                                            "unsqueeze",
-                                            "val",
-                                            "view",
-                                            "view_as",
-                                            "where",
-                                            "zeros",
-                                            "zeros_like",
-                                            "_to_copy",
-                                            "to",
-                                            "unsafe_view",
-                                            "_unsafe_view",
-                                            "logical_and",
-                                            "logical_or",
-                                            "logical_not",
-                                            "logical_xor",
-                                            "bitwise_and",
-                                            "bitwise_or",
-                                            "bitwise_not",
-                                            "sym_size",
-                                            "softmax",
-                                            "softplus"};
+  static const std::set<std::string> ops = words_of(kTracedOps);
   std::string op = op_of(name.substr(0, name.find('/')));
   constexpr std::string_view kOverload = "_default";  // "scalar_tensor_default_2"
   if (op.ends_with(kOverload)) op.resize(op.size() - kOverload.size());

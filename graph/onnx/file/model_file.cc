@@ -237,92 +237,109 @@ void check_length(const std::string& name, const std::string& what) {
              " bytes, '", name.substr(0, 40), "…', wanted at most ", kLongestName);
 }
 
-StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
-                          ImportBudget& budget, const FileSpan* raw) {
-  StoredTensor out;
-  out.name = proto.name();
-  for (const auto& entry : proto.metadata_props()) out.metadata[entry.key()] = entry.value();
-  const auto context = [&] { return str("tensor '", proto.name(), "'"); };
-  const StoredType* found = nullptr;
+namespace {
+
+const StoredType& type_of(const ::onnx::TensorProto& proto, const std::string& context) {
   try {
-    found = &stored_type(proto.data_type());
+    return stored_type(proto.data_type());
   } catch (const Error& e) {
-    throw e.with_context(context());
+    throw e.with_context(context);
   }
-  const StoredType& type = *found;
+}
+
+/// The shape, whose count of elements is far from 64 bits.
+Shape shape_of(const ::onnx::TensorProto& proto, const std::string& context) {
   Shape shape(proto.dims().begin(), proto.dims().end());
   for (int64_t dim : shape) {
-    SR_REQUIRE(dim >= 0, invalid_input, context(), " has a negative dim in its shape ",
+    SR_REQUIRE(dim >= 0, invalid_input, context, " has a negative dim in its shape ",
                to_string(shape));
   }
   int64_t count = 0;
   try {
     count = element_count(shape);
   } catch (const Error&) {
-    fail(ErrorKind::invalid_input, context(), " of shape ", to_string(shape),
+    fail(ErrorKind::invalid_input, context, " of shape ", to_string(shape),
          " has more elements than 64 bits count");
   }
-  SR_REQUIRE(shape.size() <= kHighestRank, unsupported, context(), " has ", shape.size(),
+  SR_REQUIRE(shape.size() <= kHighestRank, unsupported, context, " has ", shape.size(),
              " dims, wanted at most ", kHighestRank);
-  SR_REQUIRE(count < (int64_t{1} << 56), invalid_input, context(), " of shape ", to_string(shape),
+  SR_REQUIRE(count < (int64_t{1} << 56), invalid_input, context, " of shape ", to_string(shape),
              " is too large");
-  SR_REQUIRE(!proto.has_segment(), unsupported, context(), " is stored in segments");
+  return shape;
+}
+
+/// The numbers of `out.type` from where they lie in a file: they stay there, if kernels can read
+/// them so.
+void store_span(StoredTensor& out, const StoredType& type, const FileSpan& span,
+                ImportBudget& budget, bool stays) {
+  if (type.stored && type.onnx != 9 && stays) {
+    out.stored = *type.stored;
+    out.path = span.path;
+    out.offset = span.offset;
+    return;
+  }
+  take_numbers(budget, type, element_count(out.type.shape));
+  const MappedFile map(span.path, span.offset, span.length);
+  out.data = from_raw(map.data(), type, out.type.shape);
+  out.stored = out.data.dtype();
+}
+
+void store_external(StoredTensor& out, const ::onnx::TensorProto& proto, const StoredType& type,
+                    const std::string& folder, ImportBudget& budget, const std::string& context) {
+  std::map<std::string, std::string> keys;
+  for (const auto& entry : proto.external_data()) {
+    SR_REQUIRE(keys.emplace(entry.key(), entry.value()).second, invalid_input, context,
+               ": external data names '", entry.key(), "' twice");
+  }
+  try {
+    const int64_t count = element_count(out.type.shape), wanted = count * type.bytes;
+    const std::string file = resolve_location(keys["location"], folder);
+    const int64_t offset = keys.count("offset") ? parse_bytes(keys["offset"], "offset") : 0;
+    const int64_t length = keys.count("length") ? parse_bytes(keys["length"], "length") : wanted;
+    SR_REQUIRE(length == wanted, invalid_input, "external data: length is ", length,
+               " bytes, shape ", to_string(out.type.shape), " of ", type.name, " wants ", wanted);
+    const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
+    SR_REQUIRE(offset <= size && length <= size - offset, invalid_input, "external data: bytes ",
+               offset, " to ", str(offset, "+", length), " lie past the end of '", keys["location"],
+               "' (", size, " bytes)");
+    store_span(out, type, {file, offset, length}, budget, count > 0);
+  } catch (const Error& e) {
+    throw e.with_context(context);
+  }
+}
+
+}  // namespace
+
+StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
+                          ImportBudget& budget, const FileSpan* raw) {
+  StoredTensor out;
+  out.name = proto.name();
+  for (const auto& entry : proto.metadata_props()) out.metadata[entry.key()] = entry.value();
+  const std::string context = str("tensor '", proto.name(), "'");
+  const StoredType& type = type_of(proto, context);
+  const Shape shape = shape_of(proto, context);
+  SR_REQUIRE(!proto.has_segment(), unsupported, context, " is stored in segments");
   out.type = {*type.graph, shape};
-  const int64_t wanted = count * type.bytes;
-
   if (proto.data_location() == ::onnx::TensorProto::EXTERNAL) {
-    std::map<std::string, std::string> keys;
-    for (const auto& entry : proto.external_data()) {
-      SR_REQUIRE(keys.emplace(entry.key(), entry.value()).second, invalid_input, context(),
-                 ": external data names '", entry.key(), "' twice");
-    }
-    try {
-      const std::string file = resolve_location(keys["location"], folder);
-      const int64_t offset = keys.count("offset") ? parse_bytes(keys["offset"], "offset") : 0;
-      const int64_t length = keys.count("length") ? parse_bytes(keys["length"], "length") : wanted;
-      SR_REQUIRE(length == wanted, invalid_input, "external data: length is ", length,
-                 " bytes, shape ", to_string(shape), " of ", type.name, " wants ", wanted);
-      const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
-      SR_REQUIRE(offset <= size && length <= size - offset, invalid_input, "external data: bytes ",
-                 offset, " to ", str(offset, "+", length), " lie past the end of '",
-                 keys["location"], "' (", size, " bytes)");
-      if (type.stored && type.onnx != 9 && count > 0) {
-        out.stored = *type.stored;
-        out.path = file;
-        out.offset = offset;
-        return out;
-      }
-      take_numbers(budget, type, count);
-      const MappedFile map(file, offset, length);
-      out.data = from_raw(map.data(), type, shape);
-      out.stored = out.data.dtype();
-      return out;
-    } catch (const Error& e) {
-      throw e.with_context(context());
-    }
+    store_external(out, proto, type, folder, budget, context);
+    return out;
   }
-
   const bool left_out = raw != nullptr;
-  if (left_out || proto.has_raw_data()) {
-    const int64_t got = left_out ? raw->length : static_cast<int64_t>(proto.raw_data().size());
-    SR_REQUIRE(got == wanted, invalid_input, context(), " has ", got, " bytes of raw_data, shape ",
-               to_string(shape), " of ", type.name, " wants ", wanted);
-    if (left_out && type.stored && type.onnx != 9) {
-      out.stored = *type.stored;
-      out.path = raw->path;
-      out.offset = raw->offset;
-      return out;
-    }
-    take_numbers(budget, type, count);
-    if (left_out) {
-      const MappedFile map(raw->path, raw->offset, raw->length);
-      out.data = from_raw(map.data(), type, shape);
-    } else {
-      out.data = from_raw(proto.raw_data().data(), type, shape);
-    }
-  } else {
+  if (!left_out && !proto.has_raw_data()) {
     out.data = from_fields(proto, type, shape, budget);
+    out.stored = out.data.dtype();
+    return out;
   }
+  const int64_t got = left_out ? raw->length : static_cast<int64_t>(proto.raw_data().size());
+  const int64_t wanted = element_count(shape) * type.bytes;
+  SR_REQUIRE(got == wanted, invalid_input, context, " has ", got, " bytes of raw_data, shape ",
+             to_string(shape), " of ", type.name, " wants ", wanted);
+  if (left_out) {
+    store_span(out, type, *raw, budget, true);
+    return out;
+  }
+  take_numbers(budget, type, element_count(shape));
+  out.data = from_raw(proto.raw_data().data(), type, shape);
   out.stored = out.data.dtype();
   return out;
 }

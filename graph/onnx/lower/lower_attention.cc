@@ -70,85 +70,101 @@ double dropout_of(NodeContext& c) {
   return ratio;
 }
 
+/// What the operator is to do with its queries, keys and values, all of rank 4.
+struct Attention {
+  V q = kNone, k = kNone, v = kNone, mask = kNone;
+  int64_t past = 0;  // keys before the queries' own
+  double scale = 1, softcap = 0, dropout = 0;
+  bool causal = false;
+};
+
+/// `mask` and input 6, how many keys each sample of the batch has.
+V mask_padding(NodeContext& c, V mask, int64_t batch, int64_t total) {
+  Builder& b = c.b;
+  const V positions = b.add("iota", {},
+                            {{"shape", Shape{1, 1, 1, total}},
+                             {"dtype", std::string("i64")},
+                             {"axis", int64_t{3}},
+                             {"start", int64_t{0}},
+                             {"step", int64_t{1}}});
+  const V padding =
+      b.add("less", {positions, b.reshape(b.cast(c.in(6), DType::i64), {batch, 1, 1, 1})});
+  if (mask == kNone) return padding;
+  if (b.dtype(mask) == DType::boolean) return b.add("logical_and", {mask, padding});
+  return apply_mask(c, b.expand(mask, broadcast(b.shape(mask), b.shape(padding))), padding);
+}
+
+/// Op attention has no gradient for its mask; one that trains, such as a table of relative
+/// positions, is added to the scores by a node of its own.
+bool mask_trains(Builder& b, V mask) {
+  return mask != kNone && b.known(mask) == nullptr && b.dtype(mask) != DType::boolean &&
+         depends_on_trained(b.graph, b.id(mask));
+}
+
+V as_one_op(NodeContext& c, const Attention& a) {
+  Builder& b = c.b;
+  std::vector<V> inputs = {a.q, a.k, a.v};
+  if (a.mask != kNone)
+    inputs.push_back(b.dtype(a.mask) != DType::boolean ? b.cast(a.mask, b.dtype(a.q)) : a.mask);
+  return b.add_n("attention", inputs,
+                 {{"scale", a.scale},
+                  {"causal", int64_t{a.causal}},
+                  {"q_offset", a.past},
+                  {"has_mask", int64_t{a.mask != kNone}},
+                  {"dropout", 0.0},
+                  {"key", int64_t{0}}})[0];
+}
+
+/// Scores, softmax and sum as nodes of their own. `mode`: which of them output 3 is.
+V as_nodes(NodeContext& c, const Attention& a, int64_t mode) {
+  Builder& b = c.b;
+  V scores = b.with(
+      "mul", b.add("matmul", {a.q, a.k}, {{"equation", std::string("abmk,abnk->abmn")}}), a.scale);
+  if (mode == 0 && c.wants(3)) c.out(3, scores);
+  if (a.softcap != 0)
+    scores = b.with("mul", b.add("tanh", {b.with("div", scores, a.softcap)}), a.softcap);
+  if (c.wants(3) && mode == 1) c.out(3, scores);
+  if (a.mask != kNone) scores = apply_mask(c, scores, a.mask);
+  if (a.causal)
+    scores = apply_mask(c, scores, causal_mask(c, b.shape(a.q)[2], b.shape(a.k)[2], a.past));
+  if (mode == 2 && c.wants(3)) c.out(3, scores);
+  const V weights = b.add("softmax", {scores}, {{"axis", int64_t{3}}});
+  if (mode == 3 && c.wants(3)) c.out(3, weights);
+  return b.add("matmul", {dropped(c, weights, a.dropout), a.v},
+               {{"equation", std::string("abmk,abkn->abmn")}});
+}
+
 void attention(NodeContext& c) {
   Builder& b = c.b;
   c.ignore("softmax_precision");  // softmax is computed in at least f32
   const int64_t q_heads = c.attr_i("q_num_heads", 0), kv_heads = c.attr_i("kv_num_heads", 0);
   const bool flat = b.rank(c.in(0)) == 3;
-  const V q = split_heads(c, c.in(0), q_heads, "q_num_heads");
-  V k = split_heads(c, c.in(1), kv_heads, "kv_num_heads"),
-    v = split_heads(c, c.in(2), kv_heads, "kv_num_heads");
-  int64_t past = 0;
+  Attention a;
+  a.q = split_heads(c, c.in(0), q_heads, "q_num_heads");
+  a.k = split_heads(c, c.in(1), kv_heads, "kv_num_heads");
+  a.v = split_heads(c, c.in(2), kv_heads, "kv_num_heads");
   if (c.has(4) || c.has(5)) {
-    past = b.shape(c.in(4)).at(2);
-    k = b.concat({c.in(4), k}, 2);
-    v = b.concat({c.in(5), v}, 2);
+    a.past = b.shape(c.in(4)).at(2);
+    a.k = b.concat({c.in(4), a.k}, 2);
+    a.v = b.concat({c.in(5), a.v}, 2);
   }
-  if (c.wants(1)) c.out(1, k);
-  if (c.wants(2)) c.out(2, v);
-  const Shape qs = b.shape(q);
-  const int64_t total = b.shape(k)[2];
-  SR_REQUIRE(b.shape(k)[1] > 0 && qs[1] % b.shape(k)[1] == 0, invalid_input, qs[1],
-             " query heads over ", b.shape(k)[1], " key heads");
-  const int64_t times = qs[1] / b.shape(k)[1];
-  k = repeat_heads(c, k, times);
-  v = repeat_heads(c, v, times);
-  const double scale = c.attr_f("scale", 1 / std::sqrt(static_cast<double>(qs[3])));
-  const double softcap = c.attr_f("softcap", 0);
-  const bool causal = c.attr_i("is_causal", 0) != 0;
+  if (c.wants(1)) c.out(1, a.k);
+  if (c.wants(2)) c.out(2, a.v);
+  const Shape qs = b.shape(a.q), ks = b.shape(a.k);
+  SR_REQUIRE(ks[1] > 0 && qs[1] % ks[1] == 0, invalid_input, qs[1], " query heads over ", ks[1],
+             " key heads");
+  a.k = repeat_heads(c, a.k, qs[1] / ks[1]);
+  a.v = repeat_heads(c, a.v, qs[1] / ks[1]);
+  a.scale = c.attr_f("scale", 1 / std::sqrt(static_cast<double>(qs[3])));
+  a.softcap = c.attr_f("softcap", 0);
+  a.causal = c.attr_i("is_causal", 0) != 0;
   const int64_t mode = c.attr_i("qk_matmul_output_mode", 0);
-  V mask = c.has(3) ? fit_mask(c, c.in(3), total) : kNone;
-  V padding = kNone;
-  if (c.has(6)) {
-    const V positions = b.add("iota", {},
-                              {{"shape", Shape{1, 1, 1, total}},
-                               {"dtype", std::string("i64")},
-                               {"axis", int64_t{3}},
-                               {"start", int64_t{0}},
-                               {"step", int64_t{1}}});
-    padding = b.add("less", {positions, b.reshape(b.cast(c.in(6), DType::i64), {qs[0], 1, 1, 1})});
-    if (mask == kNone)
-      mask = padding;
-    else if (b.dtype(mask) == DType::boolean)
-      mask = b.add("logical_and", {mask, padding});
-    else
-      mask = apply_mask(c, b.expand(mask, broadcast(b.shape(mask), b.shape(padding))), padding);
-  }
-  // Op attention has no gradient for its mask; one that trains, such as a table of relative
-  // positions, is added to the scores by a node of its own.
-  const bool mask_trains = mask != kNone && b.known(mask) == nullptr &&
-                           b.dtype(mask) != DType::boolean &&
-                           depends_on_trained(b.graph, b.id(mask));
-  V y = kNone;
-  const double dropout = dropout_of(c);
-  if (softcap == 0 && !c.wants(3) && !mask_trains && dropout == 0) {
-    std::vector<V> inputs = {q, k, v};
-    if (mask != kNone) {
-      if (b.dtype(mask) != DType::boolean) mask = b.cast(mask, b.dtype(q));
-      inputs.push_back(mask);
-    }
-    y = b.add_n("attention", inputs,
-                {{"scale", scale},
-                 {"causal", int64_t{causal}},
-                 {"q_offset", past},
-                 {"has_mask", int64_t{mask != kNone}},
-                 {"dropout", 0.0},
-                 {"key", int64_t{0}}})[0];
-  } else {
-    V scores = b.with(
-        "mul", b.add("matmul", {q, k}, {{"equation", std::string("abmk,abnk->abmn")}}), scale);
-    if (mode == 0 && c.wants(3)) c.out(3, scores);
-    if (softcap != 0)
-      scores = b.with("mul", b.add("tanh", {b.with("div", scores, softcap)}), softcap);
-    if (c.wants(3) && mode == 1) c.out(3, scores);
-    if (mask != kNone) scores = apply_mask(c, scores, mask);
-    if (causal) scores = apply_mask(c, scores, causal_mask(c, qs[2], total, past));
-    if (mode == 2 && c.wants(3)) c.out(3, scores);
-    const V weights = b.add("softmax", {scores}, {{"axis", int64_t{3}}});
-    if (mode == 3 && c.wants(3)) c.out(3, weights);
-    y = b.add("matmul", {dropped(c, weights, dropout), v},
-              {{"equation", std::string("abmk,abkn->abmn")}});
-  }
+  if (c.has(3)) a.mask = fit_mask(c, c.in(3), ks[2]);
+  if (c.has(6)) a.mask = mask_padding(c, a.mask, qs[0], ks[2]);
+  const bool trains = mask_trains(b, a.mask);
+  a.dropout = dropout_of(c);
+  const bool is_one_op = a.softcap == 0 && !c.wants(3) && !trains && a.dropout == 0;
+  V y = is_one_op ? as_one_op(c, a) : as_nodes(c, a, mode);
   if (flat) {
     const Shape ys = b.shape(y);
     y = b.reshape(b.transpose(y, {0, 2, 1, 3}), {ys[0], ys[2], ys[1] * ys[3]});

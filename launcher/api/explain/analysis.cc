@@ -168,32 +168,63 @@ class Analyst {
     return seen;
   }
 
+  /// Buffers by what they are for, and the steps during which they hold it, both inclusive: -1 is
+  /// before the first, the number of steps behind the last.
+  struct Uses {
+    std::vector<std::string> kind;
+    std::vector<int> first, last;
+    std::vector<bool> persistent;
+  };
+
   void count_bytes() {
-    const int end = static_cast<int>(program_.steps.size());
+    Uses uses = kinds_of_computed();
+    count_bindings(uses);
+    count_kept(uses);
+    find_lives(uses);
+    const int64_t peak = count_peak(uses);
+    out_.arena_bytes = program_.arena_bytes;
+    const int64_t gaps =
+        program_.arena_bytes - program_.persistent_bytes - std::max<int64_t>(peak, 0);
+    SR_REQUIRE(gaps >= 0, internal, "what is alive in step '", out_.peak_step, "' is ", -gaps,
+               " bytes more than the arena has");
+    if (gaps > 0) out_.bytes["gaps"] = gaps;
+  }
+
+  Uses kinds_of_computed() const {
     const std::set<ValueId> activations = forward();
-    std::vector<int> first(program_.buffers.size(), end), last(program_.buffers.size(), -1);
-    std::vector<std::string> kind(program_.buffers.size());
-    std::vector<bool> persistent(program_.buffers.size(), false);
-    for (size_t b = 0; b < kind.size(); ++b) {
+    const size_t count = program_.buffers.size();
+    Uses uses{std::vector<std::string>(count),
+              std::vector<int>(count, static_cast<int>(program_.steps.size())),
+              std::vector<int>(count, -1), std::vector<bool>(count, false)};
+    for (size_t b = 0; b < count; ++b) {
       const ValueId value = value_of(program_.buffers[b].name);
-      kind[b] = value != kNoValue && activations.count(value) > 0 ? "activations" : "gradients";
+      uses.kind[b] =
+          value != kNoValue && activations.count(value) > 0 ? "activations" : "gradients";
     }
+    return uses;
+  }
+
+  void count_bindings(Uses& uses) {
     for (const Binding& b : program_.bindings) {
       const auto at = static_cast<size_t>(b.buffer);
-      first[at] = -1;
-      last[at] = end;
-      persistent[at] = is_persistent(b.role);
-      kind[at] = b.role == Role::parameter  ? "parameters"
-                 : b.zeroed_each_step       ? "accumulated gradients"
-                 : b.role == Role::state    ? "optimizer state"
-                 : b.role == Role::constant ? "constants"
-                                            : "batches";
-      if (persistent[at])
-        out_.bytes[kind[at]] += round_up(byte_size(buffer(b.buffer).type), kArenaAlignment);
+      uses.first[at] = -1;
+      uses.last[at] = static_cast<int>(program_.steps.size());
+      uses.persistent[at] = is_persistent(b.role);
+      uses.kind[at] = b.role == Role::parameter  ? "parameters"
+                      : b.zeroed_each_step       ? "accumulated gradients"
+                      : b.role == Role::state    ? "optimizer state"
+                      : b.role == Role::constant ? "constants"
+                                                 : "batches";
+      if (uses.persistent[at])
+        out_.bytes[uses.kind[at]] += round_up(byte_size(buffer(b.buffer).type), kArenaAlignment);
     }
+  }
+
+  /// What the setup makes, and what kernels keep.
+  void count_kept(Uses& uses) {
     for (const Step& step : program_.setup) {
       for (BufferId b : step.out) {
-        persistent[static_cast<size_t>(b)] = true;
+        uses.persistent[static_cast<size_t>(b)] = true;
         out_.bytes[step.node.op == "cast" ? "weights in bf16" : "weights in kernels' layouts"] +=
             round_up(byte_size(buffer(b).type), kArenaAlignment);
       }
@@ -202,11 +233,16 @@ class Analyst {
       if (step.needs.kept > 0)
         out_.bytes["tables of kernels"] += round_up(step.needs.kept, kArenaAlignment);
     }
+  }
+
+  void find_lives(Uses& uses) const {
+    const int end = static_cast<int>(program_.steps.size());
+    std::vector<int>& last = uses.last;
     for (int s = 0; s < end; ++s) {
       for (BufferId b : program_.steps[static_cast<size_t>(s)].in)
         last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
       for (BufferId b : program_.steps[static_cast<size_t>(s)].out) {
-        first[static_cast<size_t>(b)] = std::min(first[static_cast<size_t>(b)], s);
+        uses.first[static_cast<size_t>(b)] = std::min(uses.first[static_cast<size_t>(b)], s);
         last[static_cast<size_t>(b)] = std::max(last[static_cast<size_t>(b)], s);
       }
     }
@@ -218,27 +254,43 @@ class Analyst {
       int& held = last[static_cast<size_t>(holders[b])];
       held = std::max(held, last[b]);
     }
-    std::vector<std::vector<size_t>> born(static_cast<size_t>(end) + 1),
-        dies(static_cast<size_t>(end) + 1);
-    for (size_t b = 0; b < kind.size(); ++b) {
+  }
+
+  /// Buffers of the arena by the step that they begin to hold something in, and end to.
+  struct Turns {
+    std::vector<std::vector<size_t>> born, dies;
+  };
+  Turns turns_of(const Uses& uses) const {
+    const int end = static_cast<int>(program_.steps.size());
+    const std::vector<BufferId> holders = memory_holders(program_);
+    Turns turns;
+    turns.born.resize(static_cast<size_t>(end) + 1);
+    turns.dies.resize(static_cast<size_t>(end) + 1);
+    for (size_t b = 0; b < uses.kind.size(); ++b) {
       // What lies in persistent memory took it over from what it was made of.
-      if (persistent[b] || program_.buffers[b].offset < program_.persistent_bytes || last[b] < 0 ||
-          first[b] >= end || holders[b] != static_cast<BufferId>(b) ||
+      if (uses.persistent[b] || program_.buffers[b].offset < program_.persistent_bytes ||
+          uses.last[b] < 0 || uses.first[b] >= end || holders[b] != static_cast<BufferId>(b) ||
           byte_size(program_.buffers[b].type) == 0)
         continue;
-      born[static_cast<size_t>(std::max(first[b], 0))].push_back(b);
-      dies[static_cast<size_t>(std::min(last[b], end))].push_back(b);
+      turns.born[static_cast<size_t>(std::max(uses.first[b], 0))].push_back(b);
+      turns.dies[static_cast<size_t>(std::min(uses.last[b], end))].push_back(b);
     }
+    return turns;
+  }
+
+  /// Counts what is alive in the step with the most; returns its bytes, -1 without steps.
+  int64_t count_peak(const Uses& uses) {
+    const Turns turns = turns_of(uses);
     std::map<std::string, int64_t> now, most;
     std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
     int64_t sum = 0, peak = -1;
     const auto add = [&](size_t b, int sign) {
       const int64_t bytes = sign * round_up(byte_size(program_.buffers[b].type), kArenaAlignment);
-      now[kind[b]] += bytes;
+      now[uses.kind[b]] += bytes;
       sum += bytes;
     };
-    for (size_t s = 0; s < static_cast<size_t>(end); ++s) {
-      for (size_t b : born[s]) {
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      for (size_t b : turns.born[s]) {
         const auto [it, fresh] = alive.try_emplace(program_.buffers[b].offset, b);
         if (!fresh) add(std::exchange(it->second, b), -1);
         add(b, 1);
@@ -252,7 +304,7 @@ class Analyst {
           most[step.kind == Step::Kind::collective ? "staging" : "workspace"] += scratch;
         out_.peak_step = step.node.name;
       }
-      for (size_t b : dies[s]) {
+      for (size_t b : turns.dies[s]) {
         const auto it = alive.find(program_.buffers[b].offset);
         if (it == alive.end() || it->second != b) continue;
         add(b, -1);
@@ -261,12 +313,7 @@ class Analyst {
     }
     std::erase_if(most, [](const auto& kind_bytes) { return kind_bytes.second == 0; });
     for (const auto& [name, bytes] : most) out_.bytes[name] += bytes;
-    out_.arena_bytes = program_.arena_bytes;
-    const int64_t gaps =
-        program_.arena_bytes - program_.persistent_bytes - std::max<int64_t>(peak, 0);
-    SR_REQUIRE(gaps >= 0, internal, "what is alive in step '", out_.peak_step, "' is ", -gaps,
-               " bytes more than the arena has");
-    if (gaps > 0) out_.bytes["gaps"] = gaps;
+    return peak;
   }
 
   const Graph& graph_;

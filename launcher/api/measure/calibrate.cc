@@ -166,6 +166,160 @@ void replace(std::vector<MeasuredCollective>& all, const std::string& backend, i
              std::make_move_iterator(fresh.end()));
 }
 
+/// Throws invalid_input if measurements cannot be made or kept there; makes the folder.
+void prepare_output(const std::string& path, const CalibrateRequest& request, bool mpi) {
+  check_device();
+  SR_REQUIRE(!path.empty(), invalid_input,
+             "there is no place for the calibration ($HOME is not set, or "
+             "SHARDRUN_CALIBRATION=none); name a file with -o");
+  SR_REQUIRE(request.seconds > 0, invalid_input, "--seconds is ", request.seconds,
+             ", wanted more than 0");
+  SR_REQUIRE(!mpi || !known(path).measured.kernels.empty(), invalid_input, path,
+             ": no kernels were measured yet; run 'shardrun calibrate' alone first, then under "
+             "mpirun");
+  if (request.output.empty()) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  }
+}
+
+/// Under mpirun: what passes between the ranks.
+struct BetweenRanks {
+  std::vector<MeasuredCollective> collectives;
+  std::optional<int64_t> communicators;
+  Disturbance disturbance;
+};
+
+BetweenRanks measure_between(Communicator& host, double seconds, double end) {
+  BetweenRanks out;
+  const std::unique_ptr<RankDevice> on = backend().open(host);
+  out.communicators = communicator_bytes(host, *on);
+  Watch watch = watch_ranks(on->comm(), on->device(), kPatience * seconds);
+  out.collectives = measure_collectives(on->comm(), on->device(), "mpi", watch, end);
+  out.disturbance = watch.disturbance();
+  return out;
+}
+
+void keep_between(Cluster& cluster, BetweenRanks measured, int ranks) {
+  replace(cluster.measured.collectives, "mpi", ranks, std::move(measured.collectives));
+  put_aside(cluster, measured.communicators, ranks);
+  const std::string field = str("measured.mpi.", ranks);
+  cluster.sources.erase(field);
+  if (measured.disturbance.disturbed > 0) cluster.sources[field] = measured.disturbance.text();
+}
+
+/// Without mpirun: kernels, and collectives of rank threads.
+class Alone {
+ public:
+  /// `begin`: when the time of `seconds` began.
+  Alone(std::optional<int> threads_each, double begin, double seconds)
+      : each_(threads_each),
+        begin_(begin),
+        seconds_(seconds),
+        teams_(teams(threads_each)),
+        // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
+        groups_(doubling(2, is_host() ? 2 * devices_ : devices_)),
+        watch_(reference_of(is_host() ? std::make_shared<Team>(devices_, 1)
+                                      : std::shared_ptr<Team>(std::shared_ptr<Team>(), &teams_[0]),
+                            0),
+               now_seconds, kPatience * seconds) {}
+
+  /// Anew, but for what `before` knows of other numbers of threads and of mpirun.
+  Cluster run(Cluster before, CalibrateReport& report) {
+    std::vector<MeasuredKernels> others = std::move(before.measured.kernels);
+    std::erase_if(others, [&](const MeasuredKernels& k) { return !each_ || k.threads == *each_; });
+    cluster_ = backend().cluster(1);
+    cluster_.measured.collectives = std::move(before.measured.collectives);
+    if (const auto was = before.sources.find("communicator_bytes"); was != before.sources.end()) {
+      cluster_.communicator_bytes = before.communicator_bytes;
+      cluster_.sources.insert(*was);
+    }
+    begin_kernels();
+    count_libraries();
+    measure_collectives_of_threads(report);
+    finish_kernels(others, report);
+    describe();
+    return std::move(cluster_);
+  }
+  const Disturbance& disturbance() const { return disturbance_; }
+
+ private:
+  bool is_host() const { return teams_[0].device().is_host(); }
+  double end() const { return begin_ + seconds_ + watch_.waited(); }
+
+  void begin_kernels() {
+    const auto parts = static_cast<double>(teams_.size());
+    for (size_t i = 0; i < teams_.size(); ++i) {
+      const double until = begin_ + 0.8 * seconds_ * static_cast<double>(i + 1) / parts;
+      begun_.push_back(measure_kernels(teams_[i], watch_, until));
+    }
+  }
+
+  void count_libraries() {
+    if (is_host() || watch_.disturbance().figures == 0) return;
+    const int64_t taken = measure_libraries(teams_[0]);
+    cluster_.library_bytes = with_margin(taken);
+    cluster_.sources["library_bytes"] =
+        str(kSource, ": kernels and a noted step took ", taken, " bytes, ", kMarginInWords);
+  }
+
+  void measure_collectives_of_threads(CalibrateReport& report) {
+    replace(cluster_.measured.collectives, "threads", 0, {});
+    // Before any other: what one has loaded, the next finds there.
+    if (!groups_.empty())
+      put_aside(cluster_, measure_threads(groups_.back(), communicator_bytes), groups_.back());
+    last_ = end();
+    for (const int ranks : groups_) {
+      const bool same = is_host() && ranks >= devices_;  // as many cores have the same reference
+      auto [fresh, disturbed, least] = measure_threads(ranks, [&](Communicator&, RankDevice& on) {
+        Watch ours = watch_ranks(on.comm(), on.device(), kPatience * (last_ - now_seconds()),
+                                 same ? watch_.least() : Watch::kUnknown);
+        auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last_);
+        return std::tuple(std::move(measured), ours.disturbance(), ours.least());
+      });
+      if (same) watch_.learn(least);
+      report.collectives += static_cast<int>(fresh.size());
+      replace(cluster_.measured.collectives, "threads", ranks, std::move(fresh));
+      disturbance_ += disturbed;
+    }
+  }
+
+  void finish_kernels(const std::vector<MeasuredKernels>& others, CalibrateReport& report) {
+    watch_.repeat(last_);
+    disturbance_ += watch_.disturbance();
+    std::vector<MeasuredKernels>& kernels = cluster_.measured.kernels;
+    for (const auto& measured : begun_) {
+      kernels.push_back(measured());
+      report.kernels += static_cast<int>(kernels.back().ops.size() + kernels.back().grids.size());
+    }
+    kernels.insert(kernels.end(), others.begin(), others.end());
+    std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
+    });
+  }
+
+  void describe() {
+    cluster_.name = backend().measured_name;
+    cluster_.devices = devices_;
+    cluster_.about = str(measured_devices(teams_[0]), ", measured on ", today());
+    if (disturbance_.disturbed > 0) cluster_.about += ": " + disturbance_.text();
+    cluster_.sources["devices"] =
+        is_host() ? "the cores that the process may run on" : "the GPUs that the process sees";
+    summarise(cluster_, teams_[0].extent());
+  }
+
+  const int devices_ = backend().devices();
+  const std::optional<int> each_;
+  const double begin_, seconds_;
+  std::vector<Team> teams_;
+  const std::vector<int> groups_;  // of ranks
+  Watch watch_;
+  Cluster cluster_;
+  std::vector<std::function<MeasuredKernels()>> begun_;
+  double last_ = 0;  // when collectives and repetitions end
+  Disturbance disturbance_;
+};
+
 }  // namespace
 
 CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
@@ -175,114 +329,25 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   const bool mpi = world.impl().mpi && world.size() > 1;
   std::optional<OutputFile> file;  // rank 0's
   decide_on_rank0(world, [&] {
-    check_device();
-    SR_REQUIRE(!report.path.empty(), invalid_input,
-               "there is no place for the calibration ($HOME is not set, or "
-               "SHARDRUN_CALIBRATION=none); name a file with -o");
-    SR_REQUIRE(request.seconds > 0, invalid_input, "--seconds is ", request.seconds,
-               ", wanted more than 0");
-    SR_REQUIRE(!mpi || !known(report.path).measured.kernels.empty(), invalid_input, report.path,
-               ": no kernels were measured yet; run 'shardrun calibrate' alone first, then under "
-               "mpirun");
-    if (request.output.empty()) {
-      std::error_code ignored;
-      std::filesystem::create_directories(std::filesystem::path(report.path).parent_path(),
-                                          ignored);
-    }
+    prepare_output(report.path, request, mpi);
     file.emplace(report.path);  // before it takes long
     return std::string();
   });
-  std::vector<MeasuredCollective> between;
-  std::optional<int64_t> communicators;
-  Disturbance disturbance;
+  BetweenRanks between;
   at_boundary([&] {
     share_cores(world.impl());
-    if (!mpi) return;
-    Communicator& host = *world.impl().mpi;
-    const std::unique_ptr<RankDevice> on = backend().open(host);
-    communicators = communicator_bytes(host, *on);
-    Watch watch = watch_ranks(on->comm(), on->device(), kPatience * request.seconds);
-    between = measure_collectives(on->comm(), on->device(), "mpi", watch, end);
-    disturbance = watch.disturbance();
+    if (mpi) between = measure_between(*world.impl().mpi, request.seconds, end);
   });
+  Disturbance disturbance = between.disturbance;
   decide_on_rank0(world, [&] {
     Cluster cluster = known(report.path);
-    std::vector<MeasuredCollective>& collectives = cluster.measured.collectives;
     if (mpi) {
-      report.collectives = static_cast<int>(between.size());
-      replace(collectives, "mpi", world.size(), std::move(between));
-      put_aside(cluster, communicators, world.size());
-      const std::string field = str("measured.mpi.", world.size());
-      cluster.sources.erase(field);
-      if (disturbance.disturbed > 0) cluster.sources[field] = disturbance.text();
+      report.collectives = static_cast<int>(between.collectives.size());
+      keep_between(cluster, std::move(between), world.size());
     } else {
-      const int n = backend().devices();
-      const std::optional<int> each = world.impl().asked;
-      std::vector<Team> all = teams(each);
-      const bool host = all[0].device().is_host();
-      // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
-      const std::vector<int> groups = doubling(2, host ? 2 * n : n);
-      std::vector<MeasuredKernels> others = std::move(cluster.measured.kernels);
-      std::erase_if(others, [&](const MeasuredKernels& k) { return !each || k.threads == *each; });
-      const Cluster before = std::move(cluster);
-      cluster = backend().cluster(1);
-      cluster.measured.collectives = before.measured.collectives;
-      if (const auto was = before.sources.find("communicator_bytes"); was != before.sources.end()) {
-        cluster.communicator_bytes = before.communicator_bytes;
-        cluster.sources.insert(*was);
-      }
-      Watch watch(reference_of(host ? std::make_shared<Team>(n, 1)
-                                    : std::shared_ptr<Team>(std::shared_ptr<Team>(), &all[0]),
-                               0),
-                  now_seconds, kPatience * request.seconds);
-      std::vector<std::function<MeasuredKernels()>> begun;
-      const auto parts = static_cast<double>(all.size());
-      for (size_t i = 0; i < all.size(); ++i) {
-        const double until = begin + 0.8 * request.seconds * static_cast<double>(i + 1) / parts;
-        begun.push_back(measure_kernels(all[i], watch, until));
-      }
-      if (!host && watch.disturbance().figures > 0) {
-        const int64_t taken = measure_libraries(all[0]);
-        cluster.library_bytes = with_margin(taken);
-        cluster.sources["library_bytes"] =
-            str(kSource, ": kernels and a noted step took ", taken, " bytes, ", kMarginInWords);
-      }
-      replace(cluster.measured.collectives, "threads", 0, {});
-      // Before any other: what one has loaded, the next finds there.
-      if (!groups.empty())
-        put_aside(cluster, measure_threads(groups.back(), communicator_bytes), groups.back());
-      const double last = end + watch.waited();
-      for (const int ranks : groups) {
-        const bool same = host && ranks >= n;  // as many cores have the same reference
-        auto [fresh, disturbed, least] = measure_threads(ranks, [&](Communicator&, RankDevice& on) {
-          Watch ours = watch_ranks(on.comm(), on.device(), kPatience * (last - now_seconds()),
-                                   same ? watch.least() : Watch::kUnknown);
-          auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last);
-          return std::tuple(std::move(measured), ours.disturbance(), ours.least());
-        });
-        if (same) watch.learn(least);
-        report.collectives += static_cast<int>(fresh.size());
-        replace(cluster.measured.collectives, "threads", ranks, std::move(fresh));
-        disturbance += disturbed;
-      }
-      watch.repeat(last);
-      disturbance += watch.disturbance();
-      std::vector<MeasuredKernels>& kernels = cluster.measured.kernels;
-      for (const auto& measured : begun) {
-        kernels.push_back(measured());
-        report.kernels += static_cast<int>(kernels.back().ops.size() + kernels.back().grids.size());
-      }
-      kernels.insert(kernels.end(), others.begin(), others.end());
-      std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
-        return std::pair(a.ranks, a.threads) < std::pair(b.ranks, b.threads);
-      });
-      cluster.name = backend().measured_name;
-      cluster.devices = n;
-      cluster.about = str(measured_devices(all[0]), ", measured on ", today());
-      if (disturbance.disturbed > 0) cluster.about += ": " + disturbance.text();
-      cluster.sources["devices"] =
-          host ? "the cores that the process may run on" : "the GPUs that the process sees";
-      summarise(cluster, all[0].extent());
+      Alone alone(world.impl().asked, begin, request.seconds);
+      cluster = alone.run(std::move(cluster), report);
+      disturbance = alone.disturbance();
     }
     file->stream() << cluster_json(cluster);
     file->finish();

@@ -1,0 +1,16 @@
+// Import of a file that is open: what OnnxFile's functions share.
+#pragma once
+
+#include "graph/onnx/file/model_file.h"
+#include "graph/onnx/import.h"
+#include "graph/onnx/weights/weight_map.h"
+
+namespace shardrun::importer {
+
+/// As import_onnx. Takes the nodes out of `model`.
+Graph import_model(ModelFile& model, const ImportOptions& options, ImportReport& report);
+
+/// As map_weights, in the same way.
+WeightMap map_model(ModelFile& model, const ImportOptions& options);
+
+}  // namespace shardrun::importer

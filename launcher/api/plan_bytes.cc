@@ -1,0 +1,123 @@
+// Lays a plan out with more and more to keep, while all ranks fit.
+#include "plan_bytes.h"
+
+#include <algorithm>
+
+#include "base/round_up.h"
+#include "error_context.h"
+#include "exec/checkpoint/writer.h"
+#include "room.h"
+
+namespace shardrun {
+namespace {
+
+/// Is there anything to keep, and room for it in the fullest rank? Plans are the same with it, and
+/// no step is slower, so it takes what memory they leave.
+bool room_for_casts(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
+  Plan keeping = plan.train;
+  keeping.keep_casts = true;
+  const std::shared_ptr<PlanPrograms> train = measures.train.of(keeping);
+  const auto fits = [&](PlanPrograms& programs) {
+    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
+  };
+  return !train->of_rank(0).setup.empty() && fits(*train) &&
+         (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train)));
+}
+
+bool packs(const Program& program) {
+  return std::any_of(program.setup.begin(), program.setup.end(),
+                     [](const Step& step) { return step.node.op == "pack_weights"; });
+}
+
+/// The same of weights in kernels' own layouts. Validation, which updates none, then keeps bf16
+/// copies, too, to lay these out.
+void keep_packed_if_room(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  Plan train = plan.train, evaluation = plan.evaluation;
+  train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
+  const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
+  const std::shared_ptr<PlanPrograms> validation =
+      plan.with_evaluation ? measures.evaluation.of(evaluation, training) : nullptr;
+  const auto fits = [&](PlanPrograms& programs) {
+    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
+  };
+  const bool any = packs(training->of_rank(0)) || (validation && packs(validation->of_rank(0)));
+  if (!any || !fits(*training) || (validation && !fits(*validation))) return;
+  plan.train = std::move(train);
+  if (validation) plan.evaluation = std::move(evaluation);
+}
+
+/// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
+/// cores and its backend, nothing else does. `persistent`: of the rank with the least.
+void check_bytes(const Plan& plan, const Program& program, int64_t persistent, int64_t limit) {
+  constexpr int64_t kMostWorkspace = int64_t{1} << 40;
+  int64_t most = kMostWorkspace;
+  for (const Buffer& buffer : program.buffers) most += byte_size(buffer.type);
+  if (limit > 0) most = std::min(most, limit);
+  SR_REQUIRE(plan.bytes > 0 && plan.bytes >= persistent && plan.bytes <= most, invalid_input,
+             "plan: field 'bytes' is ", plan.bytes, ", wanted what weights and state take, ",
+             persistent, ", or more, up to ",
+             most == limit ? "the request's limit, " : "all buffers beside each other, ", most,
+             "; on this machine it is ", program.arena_bytes);
+}
+
+/// A plan from a file is counted anew: workspaces depend on the machine's cores.
+void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bool from_file) {
+  const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
+  const std::shared_ptr<PlanPrograms> evaluation =
+      plan.with_evaluation ? measures.evaluation.of(plan.evaluation, train) : nullptr;
+  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
+    const Program& training = train->of_rank(rank);
+    plan.bytes.push_back(
+        std::max(training.arena_bytes, evaluation ? evaluation->of_rank(rank).arena_bytes : 0));
+    plan.persistent_bytes.push_back(training.persistent_bytes);
+    SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ",
+               plan.bytes.back(), " bytes (training ", training.arena_bytes, "), the limit is ",
+               limit, "; use more ranks, a smaller batch or bf16");
+  }
+  if (from_file) {
+    const int64_t least =
+        *std::min_element(plan.persistent_bytes.begin(), plan.persistent_bytes.end());
+    const int64_t made_for = plan.request.memory_bytes;
+    within("train", [&] { check_bytes(plan.train, train->fullest(0), least, made_for); });
+    if (evaluation) {
+      within("evaluation",
+             [&] { check_bytes(plan.evaluation, evaluation->fullest(0), least, made_for); });
+    }
+  }
+  plan.train.bytes = train->fullest(0).arena_bytes;
+  if (evaluation) plan.evaluation.bytes = evaluation->fullest(0).arena_bytes;
+}
+
+/// Plans are the same with them, so they take what memory these leave; on a device, of the host's.
+void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  const Program& program = measures.train.of(plan.train)->of_rank(0);
+  std::vector<int64_t> copies;
+  bool fit = true;
+  int64_t all = 0;
+  for (int64_t rank = 0; rank < plan.train.mesh.size(); ++rank) {
+    copies.push_back(CheckpointWriter::memory_bytes(program.bindings, plan.train.mesh, rank, true));
+    all += copies.back();
+    fit = fit && (limit == 0 || plan.bytes[static_cast<size_t>(rank)] + copies.back() <= limit);
+  }
+  if (!backend().arenas_on_host)
+    fit = all <= host_room().bytes / 2 * divide_up(plan.train.mesh.size(), backend().devices());
+  if (fit) plan.copy_bytes = std::move(copies);
+}
+
+}  // namespace
+
+void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,
+                    Measures& measures, TrainingPlan::Impl& plan) {
+  const bool from_file = !request.plan_file.empty();
+  if (!from_file || plan.train.keep_casts)
+    plan.train.keep_casts = room_for_casts(measures, plan, limit);
+  if (!from_file || plan.train.keep_packed) {
+    plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
+    keep_packed_if_room(measures, plan, limit);
+  }
+  within(
+      why, [&] { count_bytes(measures, plan, limit, from_file); }, ErrorKind::out_of_memory);
+  if (request.checkpoints) count_copies(measures, plan, limit);
+}
+
+}  // namespace shardrun
