@@ -133,11 +133,9 @@ class IlpSolver {
   size_t improve(Reducer& reducer, const Problem& core, int round) {
     Bound bound(core);
     LocalSearch local(core);
-    MemoryUse memory(core);
+    MemoryUse memory(local.flat());
     const bool limited = core.limited() && memory.times() > 0;
-    std::vector<double> price(limited ? memory.times() : 0, 0.0);
-    double priced_limit = 0;
-    double step = 1;
+    MemoryPrices prices(limited ? memory.times() : 0);
     int stalled = 0;
     double best_bound = -kInfeasible;
     std::vector<std::vector<bool>> removed;
@@ -145,7 +143,7 @@ class IlpSolver {
     SearchOptions search;
     search.seed = options_.seed + static_cast<uint64_t>(round) * 101;
     search.out_of_time = [&] { return late(); };
-    search.prices = limited ? &price : nullptr;
+    search.prices = limited ? &prices.price() : nullptr;
 
     const auto try_solution = [&](const Solution& solution, int rounds) {
       search.rounds = rounds;
@@ -158,7 +156,7 @@ class IlpSolver {
     const auto mark = [&] {
       if (!result_.solution) return;
       const double room = result_.cost + kRounding * std::abs(result_.cost) -
-                          (bound.bound_before_sweep() - priced_limit);
+                          (bound.bound_before_sweep() - prices.priced_limit());
       for (size_t i = 0; i < core.nodes.size(); ++i) {
         const std::span<const double> slack = bound.slack(static_cast<int>(i));
         for (size_t a = 0; a < slack.size(); ++a) {
@@ -167,7 +165,7 @@ class IlpSolver {
       }
     };
     for (int sweep = 0; sweep < kSweeps && !late(); ++sweep) {
-      const double value = bound.sweep() - priced_limit;
+      const double value = bound.sweep() - prices.priced_limit();
       mark();
       const bool gained = value > best_bound + 1e-5 * std::abs(best_bound);
       best_bound = std::max(best_bound, value);
@@ -180,36 +178,14 @@ class IlpSolver {
         continue;
       }
       if (sweep % 2 == 1) {
-        // Subgradient step on the prices of memory (Polyak's length).
         memory.reset(bound.decoded());
-        std::vector<double> next = price;
-        double norm = 0;
-        for (size_t t = 0; t < price.size(); ++t) {
-          const double excess =
-              static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
-          if (excess > 0 || price[t] > 0) norm += excess * excess;
-        }
-        if (stalled >= 8) {
-          step /= 2;
-          stalled = 0;
-        }
-        if (norm == 0 || step < 1e-3) break;
-        const double goal = result_.solution ? result_.cost : value + 0.05 * std::abs(value);
-        const double length = step * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
-        for (size_t t = 0; t < price.size(); ++t) {
-          const double excess =
-              static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
-          next[t] = std::max(0.0, price[t] + length * excess);
-        }
-        std::vector<double> change(price.size());
-        for (size_t t = 0; t < price.size(); ++t) change[t] = next[t] - price[t];
+        prices.settle(stalled);
+        if (prices.settled() || !prices.move(memory, value, result_.cost)) break;
         for (size_t i = 0; i < core.nodes.size(); ++i) {
           if (!core.nodes[i].claims.empty())
-            bound.add_cost(static_cast<int>(i), memory.priced(static_cast<int>(i), change));
+            bound.add_cost(static_cast<int>(i),
+                           memory.priced(static_cast<int>(i), prices.change()));
         }
-        price = next;
-        priced_limit = 0;
-        for (double p : price) priced_limit += p * static_cast<double>(memory.limit());
       }
     }
     if (!closed()) try_solution(bound.decoded(), 60);
@@ -219,7 +195,7 @@ class IlpSolver {
     }
     // With the best solution known only now, one more look.
     if (!late() && !closed()) {
-      const double value = bound.sweep() - priced_limit;
+      const double value = bound.sweep() - prices.priced_limit();
       offer_bound(value);
       mark();
     }
