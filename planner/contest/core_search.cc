@@ -12,8 +12,7 @@
 namespace shardrun {
 namespace {
 
-constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
-constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
+constexpr double kRounding = 1e-9;  // relative: sums in another order differ by less
 constexpr size_t kElites = 4;
 constexpr int kSweeps = 600;        // of the core's pricing
 constexpr int kWindowSweeps = 300;  // of a window's
@@ -180,7 +179,7 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   }
   Reducer reducer(restricted(core_.problem, kept));
   const auto late = [&] { return end_.passed(); };
-  if (!reducer.run(kElimination, late)) return;
+  if (!reducer.run(Reducer::kQuickWork, late)) return;
   Core part(reducer.core());
   PricingLimits pricing;
   pricing.sweeps = kWindowSweeps;
