@@ -7,14 +7,12 @@
 #include <random>
 
 #include "base/thread_group.h"
-#include "planner/contest/problem_window.h"
 #include "planner/solver/reductions.h"
 
 namespace shardrun {
 namespace {
 
-constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
-constexpr double kRounding = 1e-9;    // relative: sums in another order differ by less
+constexpr double kRounding = 1e-9;  // relative: sums in another order differ by less
 constexpr size_t kElites = 4;
 constexpr int kSweeps = 600;        // of the core's pricing
 constexpr int kWindowSweeps = 300;  // of a window's
@@ -168,18 +166,20 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   for (const Found& elite : worker.elites) {
     if (stale_ < kStaleRounds || uniform(random) < kEliteShare) elites.push_back(&elite);
   }
-  std::vector<std::vector<bool>> keep;
+  Kept kept;
   for (int i = 0; i < core_.flat.size(); ++i) {
     const double mine = threshold * std::exp(2 * uniform(random) - 1);
-    std::vector<bool>& kept = keep.emplace_back();
-    for (double slack : core_.bound.slack(i)) kept.push_back(slack <= mine);
-    for (const Found* elite : elites)
-      kept[static_cast<size_t>(elite->choice[static_cast<size_t>(i)])] = true;
+    const std::span<const double> slack = core_.bound.slack(i);
+    std::vector<int>& strategies = kept.emplace_back();
+    for (int a = 0; a < std::ssize(slack); ++a) {
+      const auto has = [&](const Found* e) { return e->choice[static_cast<size_t>(i)] == a; };
+      if (slack[static_cast<size_t>(a)] <= mine || std::any_of(elites.begin(), elites.end(), has))
+        strategies.push_back(a);
+    }
   }
-  const ProblemWindow window(core_.problem, keep);
-  Reducer reducer(window.problem());
+  Reducer reducer(restricted(core_.problem, kept));
   const auto late = [&] { return end_.passed(); };
-  if (!reducer.run(kElimination, late)) return;
+  if (!reducer.run(Reducer::kQuickWork, late)) return;
   Core part(reducer.core());
   PricingLimits pricing;
   pricing.sweeps = kWindowSweeps;
@@ -191,13 +191,13 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   RegionSearch search(part.flat, seed);
   const RegionSearchLimits some = limits(fair(kWindowPatience));
   const auto offer = [&] {
-    Solution whole = window.to_whole(reducer.expand(search.choice()));
+    Solution whole = expanded(reducer.expand(search.choice()), kept);
     const double cost = raw_cost(core_.problem, whole);
     keep_best(worker.elites, {cost, std::move(whole)});
   };
   search.set(part.bound.decoded(), part.pricing.price());
   std::optional<Solution> best;
-  if (!elites.empty()) best = reducer.restrict(window.from_whole(elites.front()->choice));
+  if (!elites.empty()) best = reducer.restrict(*choices_in(elites.front()->choice, kept));
   if (search.repair(repair_limits())) {
     search.improve(some);
     offer();

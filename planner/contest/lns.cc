@@ -13,10 +13,9 @@
 namespace shardrun {
 namespace {
 
-constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
-constexpr size_t kSmallCore = 1500;   // nodes: up to here a proof is within reach
-constexpr size_t kMemoryRows = 32;    // of the program, at first
-constexpr int kAttempts = 4;          // at a first solution, before a small core is given to HiGHS
+constexpr size_t kSmallCore = 1500;  // nodes: up to here a proof is within reach
+constexpr size_t kMemoryRows = 32;   // of the program, at first
+constexpr int kAttempts = 4;         // at a first solution, before a small core is given to HiGHS
 constexpr int kMostAttempts = std::numeric_limits<int>::max();
 constexpr double kTinyMip = 500;     // edge variables: proven at once
 constexpr double kSmallMip = 2e4;    // and so many edge variables
@@ -100,7 +99,7 @@ class LnsSolver {
  private:
   bool late() const { return end_.passed(); }
   bool reduce() {
-    return reducer_.run(kElimination, [&] { return late(); });
+    return reducer_.run(Reducer::kQuickWork, [&] { return late(); });
   }
   bool closed() const {
     return result_.solution &&
@@ -180,7 +179,7 @@ class LnsSolver {
       for (size_t e = 0; e < gone.pairs.size(); ++e)
         tight.forbid(static_cast<int>(e), gone.pairs[e]);
       remove_strategies(tight, gone);
-      if (!tight.run(kElimination, [&] { return late(); })) return true;
+      if (!tight.run(Reducer::kQuickWork, [&] { return late(); })) return true;
     }
     if (late() || mip_size(tight.core()) > kSmallMip) return false;
     const std::vector<size_t> times = priced(tight.core())->scarcest_times(kMemoryRows);

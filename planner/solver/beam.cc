@@ -10,8 +10,6 @@
 namespace shardrun {
 namespace {
 
-constexpr double kElimination = 2e4;  // the work of one elimination in the reductions
-
 /// One more choice after those of step `before`; shared by all candidates that go on from it.
 struct Step {
   int before = -1;
@@ -154,7 +152,7 @@ SolveResult solve_beam(const Problem& problem, const SolveOptions& options) {
   SolveResult result;
   result.solver = "beam";
   Reducer reducer(problem);
-  if (!reducer.run(kElimination, [&] { return end.passed(); })) {
+  if (!reducer.run(Reducer::kQuickWork, [&] { return end.passed(); })) {
     result.proven_infeasible = true;
     result.seconds = end.elapsed();
     return result;

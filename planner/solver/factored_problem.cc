@@ -91,13 +91,8 @@ FactoredProblem restricted(const FactoredProblem& problem, const Kept& kept) {
   FactoredProblem out;
   for (size_t i = 0; i < kept.size(); ++i) {
     const FactoredProblem::Node& node = problem.nodes[i];
-    FactoredProblem::Node less{node.name, {}, {}, node.place};
+    FactoredProblem::Node less{node.name, {}, restricted(node.claims, kept[i]), node.place};
     for (int a : kept[i]) less.cost.push_back(node.cost[at(a)]);
-    for (const Problem::Claim& claim : node.claims) {
-      Problem::Claim fewer{{}, claim.live};
-      for (int a : kept[i]) fewer.bytes.push_back(claim.bytes[at(a)]);
-      less.claims.push_back(std::move(fewer));
-    }
     out.nodes.push_back(std::move(less));
   }
   // Rows and columns that are still named, by matrix.
@@ -139,12 +134,6 @@ FactoredProblem restricted(const FactoredProblem& problem, const Kept& kept) {
     less.matrix = matrix;
     out.edges.push_back(std::move(less));
   }
-  return out;
-}
-
-Solution expanded(const Solution& solution, const Kept& kept) {
-  Solution out;
-  for (size_t i = 0; i < solution.size(); ++i) out.push_back(kept[i][at(solution[i])]);
   return out;
 }
 

@@ -53,15 +53,12 @@ std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solut
 /// The most of them at one time.
 int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution);
 
-/// Per node the strategies that are kept, ascending.
-using Kept = std::vector<std::vector<int>>;
 Kept all_kept(const FactoredProblem& problem);
 /// Removes strategies that are forbidden, or that all of some neighbour's forbid. False if a node
 /// has none left.
 bool prune_impossible(const FactoredProblem& problem, Kept& kept);
-/// The problem of the kept strategies: choice k of node i is choice kept[i][k] of `problem`.
+/// As of a Problem (planner/solver/problem.h); edges go on sharing matrices.
 FactoredProblem restricted(const FactoredProblem& problem, const Kept& kept);
-Solution expanded(const Solution& solution, const Kept& kept);
 /// The same with edges written out, parallel ones added up, without a memory limit.
 Problem dense(const FactoredProblem& problem);
 

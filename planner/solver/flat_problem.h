@@ -9,7 +9,8 @@
 namespace shardrun {
 
 /// Arcs in both directions, and claims as ranges of the times that matter: a time is dropped if
-/// everything alive then is also alive at a kept one. The Problem must outlive this.
+/// everything alive then is also alive at a kept one. With intervals [0,3] [1,1] [2,3] only 1 and 3
+/// are kept. The Problem must outlive this.
 class FlatProblem {
  public:
   struct Arc {

@@ -19,62 +19,6 @@ constexpr int kSweeps = 200;            // per round at most
 constexpr double kMipVariables = 50e3;  // edge variables that HiGHS is given at most
 constexpr double kRounding = 1e-9;      // relative: sums in another order differ by less
 
-/// Prices on bytes over time that pull the bound's solution below the memory limit: a subgradient
-/// method with Polyak's step length.
-class MemoryPrices {
- public:
-  explicit MemoryPrices(const Problem& core)
-      : core_(core),
-        memory_(core),
-        limited_(core.limited() && memory_.times() > 0),
-        price_(limited_ ? memory_.times() : 0, 0.0) {}
-
-  bool limited() const { return limited_; }
-  const std::vector<double>* prices() const { return limited_ ? &price_ : nullptr; }
-  /// What the prices cost a solution that uses the limit at all times.
-  double of_limit() const { return of_limit_; }
-
-  /// Steps from the bound's `value` to `goal`, and tells the bound the new prices. False: the
-  /// method is done. `stalled`: sweeps without gain, 0 again where the step was halved for them.
-  bool step(Bound& bound, double value, int& stalled, double goal) {
-    memory_.reset(bound.decoded());
-    double norm = 0;
-    for (size_t t = 0; t < price_.size(); ++t) {
-      if (excess(t) > 0 || price_[t] > 0) norm += excess(t) * excess(t);
-    }
-    if (stalled >= 8) {
-      step_ /= 2;
-      stalled = 0;
-    }
-    if (norm == 0 || step_ < 1e-3) return false;
-    const double length = step_ * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
-    std::vector<double> change(price_.size());
-    for (size_t t = 0; t < price_.size(); ++t) {
-      const double next = std::max(0.0, price_[t] + length * excess(t));
-      change[t] = next - price_[t];
-      price_[t] = next;
-    }
-    for (size_t i = 0; i < core_.nodes.size(); ++i) {
-      if (!core_.nodes[i].claims.empty())
-        bound.add_cost(static_cast<int>(i), memory_.priced(static_cast<int>(i), change));
-    }
-    of_limit_ = 0;
-    for (double p : price_) of_limit_ += p * static_cast<double>(memory_.limit());
-    return true;
-  }
-
- private:
-  double excess(size_t t) const {
-    return static_cast<double>(memory_.use()[t]) - static_cast<double>(memory_.limit());
-  }
-
-  const Problem& core_;
-  MemoryUse memory_;
-  const bool limited_;
-  std::vector<double> price_;
-  double of_limit_ = 0, step_ = 1;
-};
-
 class IlpSolver {
  public:
   IlpSolver(const Problem& problem, double seconds, const SolveOptions& options)
@@ -184,52 +128,79 @@ class IlpSolver {
     return found;
   }
 
-  /// Local search in the core, whose solutions are offered as the problem's.
-  class CoreSearch {
-   public:
-    CoreSearch(IlpSolver& solver, const Reducer& reducer, const Problem& core, int round,
-               const std::vector<double>* prices)
-        : solver_(solver), reducer_(reducer), local_(core) {
-      options_.seed = solver.options_.seed + static_cast<uint64_t>(round) * 101;
-      options_.out_of_time = [&solver] { return solver.late(); };
-      options_.prices = prices;
-    }
-    void run(const Solution& start, int rounds) {
-      const double bound = solver_.result_.lower_bound;
-      options_.rounds = rounds;
-      options_.target = bound + kRounding * std::abs(bound);
-      if (std::optional<Solution> found = local_.improve(start, options_)) {
-        solver_.offer(reducer_.expand(*found));
+  /// Bounds and solutions of the core; removes what cannot be in a better solution. Returns how
+  /// many strategies went.
+  size_t improve(Reducer& reducer, const Problem& core, int round) {
+    Bound bound(core);
+    LocalSearch local(core);
+    MemoryUse memory(local.flat());
+    const bool limited = core.limited() && memory.times() > 0;
+    MemoryPrices prices(limited ? memory.times() : 0);
+    int stalled = 0;
+    double best_bound = -kInfeasible;
+    std::vector<std::vector<bool>> removed;
+    for (const Problem::Node& node : core.nodes) removed.emplace_back(node.cost.size(), false);
+    SearchOptions search;
+    search.seed = options_.seed + static_cast<uint64_t>(round) * 101;
+    search.out_of_time = [&] { return late(); };
+    search.prices = limited ? &prices.price() : nullptr;
+
+    const auto try_solution = [&](const Solution& solution, int rounds) {
+      search.rounds = rounds;
+      search.target = result_.lower_bound + kRounding * std::abs(result_.lower_bound);
+      if (std::optional<Solution> found = local.improve(solution, search)) {
+        offer(reducer.expand(*found));
       }
-      if (local_.tightest()) solver_.offer(reducer_.expand(*local_.tightest()));
-    }
-
-   private:
-    IlpSolver& solver_;
-    const Reducer& reducer_;
-    LocalSearch local_;
-    SearchOptions options_;
-  };
-
-  /// By node and strategy: what cannot be in a better solution.
-  using Marks = std::vector<std::vector<bool>>;
-
-  void mark(const Problem& core, const Bound& bound, double priced_limit, Marks& removed) const {
-    if (!result_.solution) return;
-    const double room = result_.cost + kRounding * std::abs(result_.cost) -
-                        (bound.bound_before_sweep() - priced_limit);
-    for (size_t i = 0; i < core.nodes.size(); ++i) {
-      const std::span<const double> slack = bound.slack(static_cast<int>(i));
-      for (size_t a = 0; a < slack.size(); ++a) {
-        if (slack[a] > room) removed[i][a] = true;
+      if (local.tightest()) offer(reducer.expand(*local.tightest()));
+    };
+    const auto mark = [&] {
+      if (!result_.solution) return;
+      const double room = result_.cost + kRounding * std::abs(result_.cost) -
+                          (bound.bound_before_sweep() - prices.priced_limit());
+      for (size_t i = 0; i < core.nodes.size(); ++i) {
+        const std::span<const double> slack = bound.slack(static_cast<int>(i));
+        for (size_t a = 0; a < slack.size(); ++a) {
+          if (slack[a] > room) removed[i][a] = true;
+        }
+      }
+    };
+    for (int sweep = 0; sweep < kSweeps && !late(); ++sweep) {
+      const double value = bound.sweep() - prices.priced_limit();
+      mark();
+      const bool gained = value > best_bound + 1e-5 * std::abs(best_bound);
+      best_bound = std::max(best_bound, value);
+      offer_bound(value);
+      stalled = gained ? 0 : stalled + 1;
+      if (sweep % 8 == 2 || (limited && sweep % 4 == 1)) try_solution(bound.decoded(), 0);
+      if (closed()) break;
+      if (!limited) {
+        if (stalled >= 6) break;
+        continue;
+      }
+      if (sweep % 2 == 1) {
+        memory.reset(bound.decoded());
+        prices.settle(stalled);
+        if (prices.settled() || !prices.move(memory, value, result_.cost)) break;
+        for (size_t i = 0; i < core.nodes.size(); ++i) {
+          if (!core.nodes[i].claims.empty())
+            bound.add_cost(static_cast<int>(i),
+                           memory.priced(static_cast<int>(i), prices.change()));
+        }
       }
     }
-  }
-
-  /// Removes them. Returns how many, 0 if they are too few to pay for another round.
-  static size_t remove(const Marks& removed, Reducer& reducer) {
+    if (!closed()) try_solution(bound.decoded(), 60);
+    if (!closed()) {
+      const std::optional<Solution> known = best_of_core(core, reducer);
+      if (known) try_solution(*known, 150);
+    }
+    // With the best solution known only now, one more look.
+    if (!late() && !closed()) {
+      const double value = bound.sweep() - prices.priced_limit();
+      offer_bound(value);
+      mark();
+    }
     size_t total = 0, count = 0;
-    for (size_t i = 0; i < removed.size(); ++i) {
+    for (size_t i = 0; i < core.nodes.size(); ++i) {
       const size_t gone =
           static_cast<size_t>(std::count(removed[i].begin(), removed[i].end(), true));
       total += removed[i].size();
@@ -237,47 +208,7 @@ class IlpSolver {
       count += gone;
       reducer.remove(static_cast<int>(i), removed[i]);
     }
-    return count * 50 > total ? count : 0;
-  }
-
-  /// Bounds and solutions of the core; removes what cannot be in a better solution. Returns how
-  /// many strategies went.
-  size_t improve(Reducer& reducer, const Problem& core, int round) {
-    Bound bound(core);
-    MemoryPrices prices(core);
-    CoreSearch search(*this, reducer, core, round, prices.prices());
-    Marks removed;
-    for (const Problem::Node& node : core.nodes) removed.emplace_back(node.cost.size(), false);
-    int stalled = 0;
-    double best_bound = -kInfeasible;
-    for (int sweep = 0; sweep < kSweeps && !late(); ++sweep) {
-      const double value = bound.sweep() - prices.of_limit();
-      mark(core, bound, prices.of_limit(), removed);
-      const bool gained = value > best_bound + 1e-5 * std::abs(best_bound);
-      best_bound = std::max(best_bound, value);
-      offer_bound(value);
-      stalled = gained ? 0 : stalled + 1;
-      if (sweep % 8 == 2 || (prices.limited() && sweep % 4 == 1)) search.run(bound.decoded(), 0);
-      if (closed()) break;
-      if (!prices.limited()) {
-        if (stalled >= 6) break;
-        continue;
-      }
-      const double goal = result_.solution ? result_.cost : value + 0.05 * std::abs(value);
-      if (sweep % 2 == 1 && !prices.step(bound, value, stalled, goal)) break;
-    }
-    if (!closed()) search.run(bound.decoded(), 60);
-    if (!closed()) {
-      const std::optional<Solution> known = best_of_core(core, reducer);
-      if (known) search.run(*known, 150);
-    }
-    // With the best solution known only now, one more look.
-    if (!late() && !closed()) {
-      const double value = bound.sweep() - prices.of_limit();
-      offer_bound(value);
-      mark(core, bound, prices.of_limit(), removed);
-    }
-    return remove(removed, reducer);
+    return count * 50 > total ? count : 0;  // a handful does not pay for another round
   }
 
   const Problem& problem_;

@@ -65,16 +65,6 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
   return out;
 }
 
-std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
-  Solution out;
-  for (size_t i = 0; i < solution.size(); ++i) {
-    const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), solution[i]);
-    if (found == kept[i].end() || *found != solution[i]) return std::nullopt;
-    out.push_back(static_cast<int>(found - kept[i].begin()));
-  }
-  return out;
-}
-
 LimitedResult result_of(const Narrowed& narrowed) {
   return {narrowed.best, narrowed.smallest, narrowed.cost, narrowed.lower_bound, "bound"};
 }

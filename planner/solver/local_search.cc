@@ -2,7 +2,6 @@
 #include "planner/solver/local_search.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "planner/solver/work.h"
@@ -17,126 +16,8 @@ void shuffle(std::vector<int>& order, std::mt19937_64& random) {
 
 }  // namespace
 
-MemoryUse::MemoryUse(const Problem& problem)
-    : problem_(problem),
-      limited_(problem.limited()),
-      limit_(problem.memory_limit),
-      counts_(problem.nodes.size()) {
-  if (!limited_) return;
-  int end = 0;
-  const auto each = [&](auto&& visit) {
-    for (size_t i = 0; i < problem.nodes.size(); ++i) {
-      for (size_t c = 0; c < problem.nodes[i].claims.size(); ++c) {
-        for (const Problem::Interval& live : problem.nodes[i].claims[c].live) {
-          if (live.first <= live.last) visit(i, c, live);
-        }
-      }
-    }
-  };
-  each([&](size_t, size_t, const Problem::Interval& live) { end = std::max(end, live.last + 1); });
-  std::vector<bool> starts(static_cast<size_t>(end), false), ends(static_cast<size_t>(end), false);
-  each([&](size_t, size_t, const Problem::Interval& live) {
-    starts[static_cast<size_t>(live.first)] = true;
-    ends[static_cast<size_t>(live.last)] = true;
-  });
-  std::vector<int> kept;
-  bool started = false;
-  for (int t = 0; t < end; ++t) {
-    started = started || starts[static_cast<size_t>(t)];
-    if (started && ends[static_cast<size_t>(t)]) {
-      kept.push_back(t);
-      started = false;
-    }
-  }
-  for (size_t i = 0; i < problem.nodes.size(); ++i)
-    counts_[i].resize(problem.nodes[i].claims.size());
-  each([&](size_t i, size_t c, const Problem::Interval& live) {
-    std::vector<Count>& counts = counts_[i][c];
-    const auto first = std::lower_bound(kept.begin(), kept.end(), live.first);
-    const auto last = std::upper_bound(kept.begin(), kept.end(), live.last);
-    for (auto t = first; t != last; ++t) counts.push_back({static_cast<int>(t - kept.begin()), 1});
-  });
-  for (auto& node : counts_) {
-    for (std::vector<Count>& counts : node) {
-      std::map<int, int> merged;
-      for (const Count& c : counts) merged[c.time] += c.count;
-      counts.clear();
-      for (const auto& [time, count] : merged) counts.push_back({time, count});
-    }
-  }
-  use_.assign(kept.size(), 0);
-}
-
-void MemoryUse::apply(int node, int strategy, int sign, std::vector<int64_t>& use) const {
-  if (!limited_) return;
-  const std::vector<Problem::Claim>& claims = problem_.nodes[static_cast<size_t>(node)].claims;
-  const auto& counts = counts_[static_cast<size_t>(node)];
-  for (size_t c = 0; c < claims.size(); ++c) {
-    const int64_t bytes = sign * claims[c].bytes[static_cast<size_t>(strategy)];
-    if (bytes == 0) continue;
-    for (const Count& k : counts[c]) use[static_cast<size_t>(k.time)] += bytes * k.count;
-  }
-}
-
-void MemoryUse::reset(const Solution& solution) {
-  std::fill(use_.begin(), use_.end(), 0);
-  for (size_t i = 0; i < solution.size(); ++i) apply(static_cast<int>(i), solution[i], 1, use_);
-}
-
-bool MemoryUse::fits_after(int node, int from, int to) const {
-  if (!limited_) return true;
-  const std::vector<Problem::Claim>& claims = problem_.nodes[static_cast<size_t>(node)].claims;
-  bool grows = false;
-  for (const Problem::Claim& claim : claims) {
-    grows = grows || claim.bytes[static_cast<size_t>(to)] > claim.bytes[static_cast<size_t>(from)];
-  }
-  if (!grows) return true;
-  count_work(2 * static_cast<double>(use_.size()));
-  scratch_ = use_;
-  apply(node, from, -1, scratch_);
-  apply(node, to, 1, scratch_);
-  for (size_t t = 0; t < use_.size(); ++t) {
-    if (scratch_[t] > limit_ && scratch_[t] > use_[t]) return false;
-  }
-  return true;
-}
-
-double MemoryUse::overflow() const {
-  double sum = 0;
-  for (int64_t bytes : use_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit_));
-  return sum;
-}
-
-double MemoryUse::overflow_after(int node, int from, int to) const {
-  count_work(2 * static_cast<double>(use_.size()));
-  scratch_ = use_;
-  apply(node, from, -1, scratch_);
-  apply(node, to, 1, scratch_);
-  double sum = 0;
-  for (int64_t bytes : scratch_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit_));
-  return sum;
-}
-
-int64_t MemoryUse::peak() const {
-  return use_.empty() ? 0 : *std::max_element(use_.begin(), use_.end());
-}
-
-std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price) const {
-  const Problem::Node& n = problem_.nodes[static_cast<size_t>(node)];
-  std::vector<double> result(n.cost.size(), 0.0);
-  for (size_t c = 0; c < n.claims.size(); ++c) {
-    double weight = 0;
-    for (const Count& k : counts_[static_cast<size_t>(node)][c])
-      weight += price[static_cast<size_t>(k.time)] * k.count;
-    if (weight == 0) continue;
-    for (size_t a = 0; a < result.size(); ++a)
-      result[a] += weight * static_cast<double>(n.claims[c].bytes[a]);
-  }
-  return result;
-}
-
 LocalSearch::LocalSearch(const Problem& problem)
-    : problem_(problem), flat_(problem), memory_(problem) {}
+    : problem_(problem), flat_(problem), memory_(flat_) {}
 
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;

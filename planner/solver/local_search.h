@@ -6,47 +6,9 @@
 #include <random>
 
 #include "planner/solver/flat_problem.h"
+#include "planner/solver/memory_use.h"
 
 namespace shardrun {
-
-/// Bytes in use at the times that matter. A time is dropped if everything alive then is also alive
-/// at a kept one: with intervals [0,3] [1,1] [2,3] only 1 and 2 (or 3) are kept.
-class MemoryUse {
- public:
-  explicit MemoryUse(const Problem& problem);
-
-  void reset(const Solution& solution);
-  void change(int node, int from, int to) { apply(node, from, -1, use_), apply(node, to, 1, use_); }
-  bool limited() const { return limited_; }
-  bool fits_after(int node, int from, int to) const;
-  /// Sum over the kept times of the bytes above the limit.
-  double overflow() const;
-  double overflow_after(int node, int from, int to) const;
-  int64_t peak() const;
-  const std::vector<int64_t>& use() const { return use_; }
-  size_t times() const { return use_.size(); }
-  int64_t limit() const { return limit_; }
-  /// How many bytes each kept time sees per byte of a node's claims: {claim: {time index, count}}.
-  struct Count {
-    int time = 0;
-    int count = 0;
-  };
-  const std::vector<std::vector<Count>>& counts(int node) const {
-    return counts_[static_cast<size_t>(node)];
-  }
-  /// Per strategy: sum over times of price x bytes.
-  std::vector<double> priced(int node, const std::vector<double>& price) const;
-
- private:
-  void apply(int node, int strategy, int sign, std::vector<int64_t>& use) const;
-
-  const Problem& problem_;
-  bool limited_;
-  int64_t limit_;
-  std::vector<std::vector<std::vector<Count>>> counts_;  // node, claim
-  std::vector<int64_t> use_;
-  mutable std::vector<int64_t> scratch_;
-};
 
 struct SearchOptions {
   uint64_t seed = 0;
@@ -61,6 +23,8 @@ struct SearchOptions {
 class LocalSearch {
  public:
   explicit LocalSearch(const Problem& problem);
+
+  const FlatProblem& flat() const { return flat_; }
 
   /// Best solution found from `start`, which may be infeasible: memory is repaired first. nullopt
   /// if none that fits and is allowed was found. A move re-optimises exactly, by dynamic

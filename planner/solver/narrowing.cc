@@ -6,7 +6,7 @@
 
 #include "planner/solver/deadline.h"
 #include "planner/solver/factored_bound.h"
-#include "planner/solver/local_search.h"
+#include "planner/solver/memory_use.h"
 #include "planner/solver/work.h"
 
 namespace shardrun {
@@ -28,8 +28,9 @@ class Narrower {
     claims_.memory_limit = options.memory_limit;
     for (const FactoredProblem::Node& node : problem.nodes)
       claims_.nodes.push_back({node.name, node.cost, node.claims});
-    memory_.emplace(claims_);
-    price_.assign(memory_->times(), 0.0);
+    flat_.emplace(claims_);
+    memory_.emplace(*flat_);
+    prices_ = MemoryPrices(memory_->times());
   }
 
   std::optional<Narrowed> run() {
@@ -40,7 +41,7 @@ class Narrower {
     if (options_.start != nullptr) offer(*options_.start);
     const int most = memory_ ? kMostLimitedSweeps : kMostSweeps;
     for (int sweep = 1; sweep <= most && !done(); ++sweep) {
-      const double value = bound_->sweep() - priced_limit_;
+      const double value = bound_->sweep() - prices_.priced_limit();
       const bool gained = value > out_.lower_bound + kWorthwhile * std::abs(out_.lower_bound);
       stalled_ = gained ? 0 : stalled_ + 1;
       out_.lower_bound = std::max(out_.lower_bound, value - kRounding * std::abs(value));
@@ -61,7 +62,7 @@ class Narrower {
   }
   bool done() const {
     if (end_.passed()) return true;
-    if (memory_) return good() || step_ < 1e-3;
+    if (memory_) return good() || prices_.settled();
     // The gap alone is no reason to end while solutions still get better.
     return (good() && since_better_ >= 2) || stalled_ >= kPatience;
   }
@@ -88,7 +89,7 @@ class Narrower {
     ++since_better_;
     Solution solution = bound_->decoded();
     std::vector<std::vector<double>> prices;
-    if (memory_) prices = priced(price_);
+    if (memory_) prices = priced(prices_.price());
     descend(now_, solution, memory_ ? &prices : nullptr);
     last_ = expanded(solution, out_.kept);
     offer(last_);
@@ -110,43 +111,22 @@ class Narrower {
     return out;
   }
 
-  /// A subgradient step of Polyak's length.
   void move_prices(double value) {
     if (last_.empty()) return;
     memory_->reset(last_);
-    const auto excess = [&](size_t t) {
-      return static_cast<double>(memory_->use()[t]) - static_cast<double>(memory_->limit());
-    };
-    double norm = 0;
-    for (size_t t = 0; t < price_.size(); ++t) {
-      if (excess(t) > 0 || price_[t] > 0) norm += excess(t) * excess(t);
-    }
-    if (stalled_ >= 8) {
-      step_ /= 2;
-      stalled_ = 0;
-    }
-    if (norm == 0) return;
-    const double goal = out_.best ? out_.cost : value + 0.05 * std::abs(value);
-    const double length = step_ * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
-    std::vector<double> change(price_.size(), 0.0);
-    for (size_t t = 0; t < price_.size(); ++t) {
-      const double next = std::max(0.0, price_[t] + length * excess(t));
-      change[t] = next - price_[t];
-      price_[t] = next;
-    }
-    const std::vector<std::vector<double>> costs = priced(change);
+    prices_.settle(stalled_);
+    if (!prices_.move(*memory_, value, out_.cost)) return;
+    const std::vector<std::vector<double>> costs = priced(prices_.change());
     for (size_t i = 0; i < costs.size(); ++i) {
       if (!problem_.nodes[i].claims.empty()) bound_->add_cost(static_cast<int>(i), costs[i]);
     }
-    priced_limit_ = 0;
-    for (double p : price_) priced_limit_ += p * static_cast<double>(memory_->limit());
   }
 
   /// Strategies that no better solution uses go.
   void remove() {
     if (!out_.best) return;
     const double room =
-        out_.cost * (1 + kRounding) - (bound_->bound_before_sweep() - priced_limit_);
+        out_.cost * (1 + kRounding) - (bound_->bound_before_sweep() - prices_.priced_limit());
     Kept less;
     size_t gone = 0, total = 0;
     for (size_t i = 0; i < out_.kept.size(); ++i) {
@@ -186,9 +166,9 @@ class Narrower {
   int stalled_ = 0, since_better_ = 0;
   // Memory.
   Problem claims_;
-  mutable std::optional<MemoryUse> memory_;
-  std::vector<double> price_;  // seconds a byte, per time
-  double priced_limit_ = 0, step_ = 1;
+  std::optional<FlatProblem> flat_;  // of claims_
+  std::optional<MemoryUse> memory_;
+  MemoryPrices prices_{0};  // seconds a byte, per time
   Solution last_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
 };

@@ -75,6 +75,58 @@ LeastBytes least_bytes(const Problem& problem) {
   return {found.peak_bytes, found.peak_time};
 }
 
+std::vector<Problem::Claim> restricted(const std::vector<Problem::Claim>& claims,
+                                       const std::vector<int>& kept) {
+  std::vector<Problem::Claim> out;
+  for (const Problem::Claim& claim : claims) {
+    Problem::Claim& less = out.emplace_back();
+    less.live = claim.live;
+    for (int a : kept) less.bytes.push_back(claim.bytes[static_cast<size_t>(a)]);
+  }
+  return out;
+}
+
+Problem restricted(const Problem& problem, const Kept& kept) {
+  Problem out;
+  out.memory_limit = problem.memory_limit;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const Problem::Node& node = problem.nodes[i];
+    SR_REQUIRE(!kept[i].empty(), internal, "node '", node.name, "' keeps no strategy");
+    Problem::Node& less = out.nodes.emplace_back();
+    less.name = node.name;
+    for (int a : kept[i]) less.cost.push_back(node.cost[static_cast<size_t>(a)]);
+    less.claims = restricted(node.claims, kept[i]);
+  }
+  for (const Problem::Edge& edge : problem.edges) {
+    const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
+    Problem::Edge& less = out.edges.emplace_back();
+    less.from = edge.from;
+    less.to = edge.to;
+    for (int a : kept[static_cast<size_t>(edge.from)]) {
+      const double* row = edge.cost.data() + static_cast<size_t>(a) * columns;
+      for (int b : kept[static_cast<size_t>(edge.to)]) less.cost.push_back(row[b]);
+    }
+  }
+  return out;
+}
+
+Solution expanded(const Solution& solution, const Kept& kept) {
+  Solution out;
+  for (size_t i = 0; i < solution.size(); ++i)
+    out.push_back(kept[i][static_cast<size_t>(solution[i])]);
+  return out;
+}
+
+std::optional<Solution> choices_in(const Solution& solution, const Kept& kept) {
+  Solution out;
+  for (size_t i = 0; i < solution.size(); ++i) {
+    const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), solution[i]);
+    if (found == kept[i].end() || *found != solution[i]) return std::nullopt;
+    out.push_back(static_cast<int>(found - kept[i].begin()));
+  }
+  return out;
+}
+
 void check_problem(const Problem& problem) {
   for (const Problem::Node& node : problem.nodes) {
     for (double cost : node.cost) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,17 @@ struct LeastBytes {
   int time = -1;
 };
 LeastBytes least_bytes(const Problem& problem);
+
+/// Per node the strategies that are kept, ascending, at least one.
+using Kept = std::vector<std::vector<int>>;
+/// The problem of the kept strategies: choice k of node i is choice kept[i][k] of `problem`.
+Problem restricted(const Problem& problem, const Kept& kept);
+std::vector<Problem::Claim> restricted(const std::vector<Problem::Claim>& claims,
+                                       const std::vector<int>& kept);
+/// From choices in the restricted problem to those in the whole one, and back: nullopt if one of
+/// them was not kept.
+Solution expanded(const Solution& solution, const Kept& kept);
+std::optional<Solution> choices_in(const Solution& solution, const Kept& kept);
 
 /// Throws internal, naming node or edge, if sizes do not match, an index is out of range, a cost is
 /// NaN or minus infinity, bytes are negative or an interval starts before 0.

@@ -24,6 +24,9 @@ namespace shardrun {
 /// Example: a chain x - y - z without a memory limit is reduced to nothing but its optimal cost.
 class Reducer {
  public:
+  /// `max_work` of run for a search that takes larger cores: eliminations cost next to nothing.
+  static constexpr double kQuickWork = 2e4;
+
   explicit Reducer(const Problem& problem);
 
   /// Reduces as far as possible. An elimination is made only if the product of the strategies

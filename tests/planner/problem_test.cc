@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "planner/solver/local_search.h"
+#include "planner/solver/memory_use.h"
 #include "planner/solver/reductions.h"
 
 namespace shardrun {
@@ -65,10 +65,45 @@ TEST(MemoryUse, KeepsOnlyTimesThatMatter) {
   p.memory_limit = 100;
   p.nodes = {
       {"a", {0}, {{{1}, {{0, 3}}}}}, {"b", {0}, {{{2}, {{1, 1}}}}}, {"c", {0}, {{{4}, {{2, 3}}}}}};
-  MemoryUse use(p);
+  const FlatProblem flat(p);
+  MemoryUse use(flat);
   EXPECT_EQ(use.times(), 2u);  // 1: a and b; 3: a and c
   use.reset({0, 0, 0});
   EXPECT_EQ(use.use(), (std::vector<int64_t>{3, 5}));
+}
+
+// Intervals of one claim may overlap: its bytes are there twice at time 1, and cost twice there.
+TEST(MemoryUse, CountsOverlappingIntervals) {
+  Problem p;
+  p.memory_limit = 100;
+  p.nodes = {{"a", {0, 0}, {{{1, 10}, {{0, 1}, {1, 3}}}}}, {"b", {0}, {{{5}, {{3, 3}}}}}};
+  const FlatProblem flat(p);
+  MemoryUse use(flat);
+  use.reset({0, 0});
+  EXPECT_EQ(use.use(), (std::vector<int64_t>{2, 6}));
+  use.change(0, 0, 1);
+  EXPECT_EQ(use.use(), (std::vector<int64_t>{20, 15}));
+  EXPECT_EQ(use.priced(0, {0.5, 2}), (std::vector<double>{3, 30}));  // 0.5 x 2 + 2 x 1 a byte
+}
+
+// Of a limit of 100, 20 are missing at the first time, and 10 are left at the second, which has no
+// price yet: one step of (goal - value) / 20^2 a byte.
+TEST(MemoryPrices, MoveByPolyaksLength) {
+  Problem p;
+  p.memory_limit = 100;
+  p.nodes = {{"a", {0}, {{{120}, {{0, 0}}}}}, {"b", {0}, {{{90}, {{1, 1}}}}}};
+  const FlatProblem flat(p);
+  MemoryUse use(flat);
+  use.reset({0, 0});
+  MemoryPrices prices(use.times());
+  ASSERT_TRUE(prices.move(use, 60, 100));
+  EXPECT_EQ(prices.price(), (std::vector<double>{2, 0}));
+  EXPECT_EQ(prices.priced_limit(), 200);
+  int stalled = 8;
+  prices.settle(stalled);
+  EXPECT_EQ(stalled, 0);
+  ASSERT_TRUE(prices.move(use, 60, 100));  // half a step
+  EXPECT_EQ(prices.change(), (std::vector<double>{1, 0}));
 }
 
 TEST(Reducer, AChainIsReducedToItsOptimum) {

@@ -1,0 +1,117 @@
+// Counting bytes, and moving their prices.
+#include "planner/solver/memory_use.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "planner/solver/work.h"
+
+namespace shardrun {
+
+MemoryUse::MemoryUse(const FlatProblem& flat)
+    : flat_(flat), claims_(static_cast<size_t>(flat.size())) {
+  for (int i = 0; i < flat.size(); ++i) {
+    const std::vector<FlatProblem::Range>& ranges = flat.ranges(i);
+    for (size_t r = 0; r < ranges.size();) {  // a claim's ranges follow each other
+      Claim claim{ranges[r].bytes, {}};
+      std::map<int, int> counts;
+      for (; r < ranges.size() && ranges[r].bytes == claim.bytes; ++r) {
+        for (int t = ranges[r].first; t < ranges[r].end; ++t) ++counts[t];
+      }
+      claim.counts.assign(counts.begin(), counts.end());
+      claims_[static_cast<size_t>(i)].push_back(std::move(claim));
+    }
+  }
+  use_.assign(static_cast<size_t>(flat.times()), 0);
+}
+
+void MemoryUse::apply(int node, int strategy, int sign, std::vector<int64_t>& use) const {
+  for (const Claim& claim : claims_[static_cast<size_t>(node)]) {
+    const int64_t bytes = sign * claim.bytes[strategy];
+    if (bytes == 0) continue;
+    for (const auto& [time, count] : claim.counts) use[static_cast<size_t>(time)] += bytes * count;
+  }
+}
+
+void MemoryUse::reset(const Solution& solution) {
+  std::fill(use_.begin(), use_.end(), 0);
+  for (size_t i = 0; i < solution.size(); ++i) apply(static_cast<int>(i), solution[i], 1, use_);
+}
+
+bool MemoryUse::fits_after(int node, int from, int to) const {
+  bool grows = false;
+  for (const Claim& claim : claims_[static_cast<size_t>(node)])
+    grows = grows || claim.bytes[to] > claim.bytes[from];
+  if (!grows) return true;
+  count_work(2 * static_cast<double>(use_.size()));
+  scratch_ = use_;
+  apply(node, from, -1, scratch_);
+  apply(node, to, 1, scratch_);
+  for (size_t t = 0; t < use_.size(); ++t) {
+    if (scratch_[t] > limit() && scratch_[t] > use_[t]) return false;
+  }
+  return true;
+}
+
+double MemoryUse::overflow() const {
+  double sum = 0;
+  for (int64_t bytes : use_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit()));
+  return sum;
+}
+
+double MemoryUse::overflow_after(int node, int from, int to) const {
+  count_work(2 * static_cast<double>(use_.size()));
+  scratch_ = use_;
+  apply(node, from, -1, scratch_);
+  apply(node, to, 1, scratch_);
+  double sum = 0;
+  for (int64_t bytes : scratch_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit()));
+  return sum;
+}
+
+int64_t MemoryUse::peak() const {
+  return use_.empty() ? 0 : *std::max_element(use_.begin(), use_.end());
+}
+
+std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price) const {
+  std::vector<double> result(static_cast<size_t>(flat_.strategies(node)), 0.0);
+  for (const Claim& claim : claims_[static_cast<size_t>(node)]) {
+    double weight = 0;
+    for (const auto& [time, count] : claim.counts)
+      weight += price[static_cast<size_t>(time)] * count;
+    if (weight == 0) continue;
+    for (size_t a = 0; a < result.size(); ++a)
+      result[a] += weight * static_cast<double>(claim.bytes[a]);
+  }
+  return result;
+}
+
+void MemoryPrices::settle(int& stalled) {
+  if (stalled < kPatience) return;
+  step_ /= 2;
+  stalled = 0;
+}
+
+bool MemoryPrices::move(const MemoryUse& memory, double value, double cost) {
+  const auto excess = [&](size_t t) {
+    return static_cast<double>(memory.use()[t]) - static_cast<double>(memory.limit());
+  };
+  double norm = 0;
+  for (size_t t = 0; t < price_.size(); ++t) {
+    if (excess(t) > 0 || price_[t] > 0) norm += excess(t) * excess(t);
+  }
+  if (norm == 0) return false;
+  const double goal = cost < kInfeasible ? cost : value + 0.05 * std::abs(value);
+  const double length = step_ * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
+  priced_limit_ = 0;
+  for (size_t t = 0; t < price_.size(); ++t) {
+    const double next = std::max(0.0, price_[t] + length * excess(t));
+    change_[t] = next - price_[t];
+    price_[t] = next;
+    priced_limit_ += next * static_cast<double>(memory.limit());
+  }
+  return true;
+}
+
+}  // namespace shardrun
