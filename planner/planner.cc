@@ -139,11 +139,11 @@ class Planning {
     const ValueBytes bytes = local_bytes(graph_, base.plan);
     const std::vector<int64_t> alive = bytes_alive(graph_, bytes);
     // What persists, workspaces, and the gaps between buffers.
-    int64_t beside = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
+    int64_t overhead = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
     PlanOptions again = options_;
     for (int round = 0; round < kRecomputeRounds; ++round) {
       std::set<std::string> chosen =
-          choose_recomputed(graph_, bytes, base.node_seconds, options_.memory_limit - beside);
+          choose_recomputed(graph_, bytes, base.node_seconds, options_.memory_limit - overhead);
       if (chosen.empty() || chosen == again.recomputed) return;
       again.recomputed = std::move(chosen);
       const Graph step = with_recomputed(graph_, again.recomputed);
@@ -154,7 +154,7 @@ class Planning {
       offer(plan, its);
       const std::optional<LaidOut>& smallest = search.smallest();
       if (plan || !smallest || smallest->plan.bytes <= options_.memory_limit) return;
-      beside += smallest->plan.bytes - options_.memory_limit;
+      overhead += smallest->plan.bytes - options_.memory_limit;
     }
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 using Ints = int32_t __attribute__((vector_size(kLanes * 4)));
 
-constexpr int kMostBeside = 8;        // numbers of each line
+constexpr int kMostInColumns = 8;     // numbers of each line
 constexpr int64_t kShort = 512;       // lines up to so long
 constexpr int64_t kAtOnce = 64;       // numbers of each line
 constexpr int64_t kMostSorted = 64;   // best ones that are kept sorted
@@ -66,12 +66,12 @@ struct TopK : Around {
         k(call.node.attrs.i("k")),
         largest(call.node.attrs.i("largest") != 0) {}
 
-  bool beside() const { return k <= kMostBeside && (inner > 1 || extent <= kShort); }
+  bool keeps_columns() const { return k <= kMostInColumns && (inner > 1 || extent <= kShort); }
 
   /// Of a thread: candidates, of which k are kept.
-  int64_t room() const { return round_up(2 * k + kSpare, 8); }
+  int64_t candidates() const { return round_up(2 * k + kSpare, 8); }
   int64_t workspace_bytes() const {
-    return beside() ? 0 : int64_t{omp_get_max_threads()} * room() * 8;
+    return keeps_columns() ? 0 : int64_t{omp_get_max_threads()} * candidates() * 8;
   }
 
   /// Where line `at` begins in a tensor of `size` numbers a line.
@@ -162,7 +162,7 @@ struct TopK : Around {
           insert(better);
         }
       }
-      if (!sorted && count + kLanes > room()) thin_out();
+      if (!sorted && count + kLanes > candidates()) thin_out();
     }
     if (!sorted) {
       if (count > k) thin_out();
@@ -184,9 +184,10 @@ struct TopK : Around {
   void run(const KernelArgs& args) const {
     const T* x = args.in[0].as<T>();
     if (k == 0) return;
-    if (!beside()) {
+    if (!keeps_columns()) {
       parallel_ranges(outer * inner, row_grain(extent), [&](int64_t begin, int64_t end) {
-        uint64_t* found = static_cast<uint64_t*>(args.workspace) + omp_get_thread_num() * room();
+        uint64_t* found =
+            static_cast<uint64_t*>(args.workspace) + omp_get_thread_num() * candidates();
         for (int64_t line = begin; line < end; ++line) of_line(x, line, found, args);
       });
     } else if (k <= 2) {
@@ -194,7 +195,7 @@ struct TopK : Around {
     } else if (k <= 4) {
       of_all_lines<4>(x, args);
     } else {
-      of_all_lines<kMostBeside>(x, args);
+      of_all_lines<kMostInColumns>(x, args);
     }
   }
 };

@@ -77,7 +77,7 @@ class CudaRank final : public RankDevice {
         comm_(cuda::make_cuda_communicator(host, *device_->side())) {}
   Device& device() override { return *device_; }
   Communicator& comm() override { return *comm_; }
-  Room room() const override {
+  DeviceCapacity capacity() const override {
     return {device_->name(), device_->uuid(), device_->free_bytes(), true};
   }
   void agree(const std::function<void()>& rehearse) override {

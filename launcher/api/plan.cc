@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/input_file.h"
 #include "batches.h"
+#include "capacity.h"
 #include "cluster.h"
 #include "error_context.h"
 #include "exec/data/data.h"
@@ -21,7 +22,6 @@
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "recomputed.h"
-#include "room.h"
 #include "text.h"
 
 namespace shardrun {
@@ -64,15 +64,15 @@ struct Limit {
   std::string why;  // where the ranks' devices have no more
 };
 /// What was asked for, else what the cluster's devices have; and no more than the ranks' devices
-/// have, if it is here that they will run (`rooms`).
+/// have, if it is here that they will run (`capacities`).
 Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
-                   std::span<const Room> rooms) {
+                   std::span<const DeviceCapacity> capacities) {
   const int64_t wanted = request.memory_bytes > 0 ? request.memory_bytes : cluster.memory_bytes;
-  if (rooms.empty()) return {wanted, ""};
-  ArenaRoom room = least_room(rooms, cluster);
-  if (wanted > 0 && wanted <= room.bytes) return {wanted, ""};
-  if (request.memory_bytes > 0) room.why += str("; --memory asks for ", request.memory_bytes);
-  return {room.bytes, std::move(room.why)};
+  if (capacities.empty()) return {wanted, ""};
+  ArenaLimit capacity = least_capacity(capacities, cluster);
+  if (wanted > 0 && wanted <= capacity.bytes) return {wanted, ""};
+  if (request.memory_bytes > 0) capacity.why += str("; --memory asks for ", request.memory_bytes);
+  return {capacity.bytes, std::move(capacity.why)};
 }
 
 /// What inputs hold in every step. Not targets, of which masks leave out some.
@@ -268,10 +268,10 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
 
 /// What rank 0 does for all: the plan of the file, or the best that is found.
 void choose_plan(World& world, const Model::Impl& model, const PlanRequest& request, int64_t ranks,
-                 const std::vector<Room>& rooms, TrainingPlan::Impl& plan) {
+                 const std::vector<DeviceCapacity>& capacities, TrainingPlan::Impl& plan) {
   begin_plan(world, request, ranks, plan);
   const double begin = thread_seconds();
-  const auto [limit, why] = memory_limit(request, plan.cluster, rooms);
+  const auto [limit, why] = memory_limit(request, plan.cluster, capacities);
   Measures measures(model, plan.cluster);
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
@@ -372,16 +372,16 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   at_boundary(
       [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
-  std::vector<Room> rooms;
+  std::vector<DeviceCapacity> capacities;
   if (request.ranks == 0) {
     decide_on_rank0(world, [] {
       check_device();
       return std::string();
     });
-    rooms = rooms_of_ranks(world);
+    capacities = capacities_of_ranks(world);
   }
   const std::string text = decide_on_rank0(world, [&] {
-    choose_plan(world, model.impl(), request, ranks, rooms, *impl);
+    choose_plan(world, model.impl(), request, ranks, capacities, *impl);
     return world.impl().mpi ? text_for_ranks(*impl) : std::string();  // else nobody to tell
   });
   if (!world.leader()) {

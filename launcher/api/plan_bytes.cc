@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/round_up.h"
+#include "capacity.h"
 #include "error_context.h"
 #include "exec/checkpoint/writer.h"
-#include "room.h"
 
 namespace shardrun {
 namespace {
@@ -31,7 +31,7 @@ bool packs(const Program& program) {
 
 /// The same of weights in kernels' own layouts. Validation, which updates none, then keeps bf16
 /// copies, too, to lay these out.
-void keep_packed_if_room(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
   Plan train = plan.train, evaluation = plan.evaluation;
   train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
   const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
@@ -100,7 +100,7 @@ void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
     fit = fit && (limit == 0 || plan.bytes[static_cast<size_t>(rank)] + copies.back() <= limit);
   }
   if (!backend().arenas_on_host)
-    fit = all <= host_room().bytes / 2 * divide_up(plan.train.mesh.size(), backend().devices());
+    fit = all <= host_capacity().bytes / 2 * divide_up(plan.train.mesh.size(), backend().devices());
   if (fit) plan.copy_bytes = std::move(copies);
 }
 
@@ -113,7 +113,7 @@ void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string
     plan.train.keep_casts = room_for_casts(measures, plan, limit);
   if (!from_file || plan.train.keep_packed) {
     plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
-    keep_packed_if_room(measures, plan, limit);
+    keep_packed_if_capacity(measures, plan, limit);
   }
   within(
       why, [&] { count_bytes(measures, plan, limit, from_file); }, ErrorKind::out_of_memory);

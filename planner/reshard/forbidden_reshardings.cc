@@ -89,7 +89,7 @@ bool forbid_reshardings(const PlanProblem& problem, const Solution& solution, co
   const size_t times = std::min(use.alive.size(), claims.size());
   bool any = false;
   for (size_t t = 0; t < times; ++t) {
-    const int64_t excess = use.alive[t] + gaps - limit, beside = use.alive[t] + gaps - claims[t];
+    const int64_t excess = use.alive[t] + gaps - limit, rest = use.alive[t] + gaps - claims[t];
     if (excess <= 0) continue;
     for (const Passage& passage : passages(problem, static_cast<NodeId>(t))) {
       const TensorType& type = graph.type(passage.value);
@@ -101,7 +101,7 @@ bool forbid_reshardings(const PlanProblem& problem, const Solution& solution, co
       for (size_t other = 0; other < times; ++other) {
         const std::vector<ValueId>& inputs = graph.nodes()[other].inputs;
         const auto is_alike = [&](ValueId id) { return graph.type(id) == type; };
-        if (claims[other] + beside <= limit || std::none_of(inputs.begin(), inputs.end(), is_alike))
+        if (claims[other] + rest <= limit || std::none_of(inputs.begin(), inputs.end(), is_alike))
           continue;
         for (const Passage& alike : passages(problem, static_cast<NodeId>(other)))
           any = (is_alike(alike.value) && forbid(problem, alike, before, after)) || any;

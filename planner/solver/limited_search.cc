@@ -152,13 +152,13 @@ FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& room, int64_t
   if (rows_.empty()) return out;
   for (int t : rows_) limit = std::max(limit, room[static_cast<size_t>(t)]);
   limit = std::max<int64_t>(limit, 1);
-  FactoredProblem::Node beside{"what the arena holds beside", {0.0}, {}, 0};
+  FactoredProblem::Node rest{"what the arena holds besides", {0.0}, {}, 0};
   for (size_t r = 0; r < rows_.size(); ++r) {
     const int64_t bytes = limit - room[static_cast<size_t>(rows_[r])];
     const int row = static_cast<int>(r);
-    if (bytes > 0) beside.claims.push_back({{bytes}, {{row, row}}});
+    if (bytes > 0) rest.claims.push_back({{bytes}, {{row, row}}});
   }
-  out.nodes.push_back(std::move(beside));
+  out.nodes.push_back(std::move(rest));
   return out;
 }
 

@@ -30,17 +30,17 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)), target_(path_
     for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(target_, error)); ++i)
       target_ = (fs::path(target_).parent_path() / fs::read_symlink(target_, error)).string();
   }
-  beside_ = str(target_, ".", ::getpid(), ".new");
-  file_ = Descriptor(beside_, O_CREAT | O_TRUNC);
+  temporary_ = str(target_, ".", ::getpid(), ".new");
+  file_ = Descriptor(temporary_, O_CREAT | O_TRUNC);
   if (file_.is_open()) return;
-  beside_.clear();
+  temporary_.clear();
   SR_REQUIRE(regular, invalid_input, path_, ": cannot be written: ", file_.error());
 }
 
 OutputFile::~OutputFile() {
-  if (beside_.empty()) return;
+  if (temporary_.empty()) return;
   std::error_code ignored;
-  std::filesystem::remove(beside_, ignored);
+  std::filesystem::remove(temporary_, ignored);
 }
 
 std::ostream& OutputFile::stream() {
@@ -54,15 +54,15 @@ void OutputFile::finish() {
   stream().flush();
   const bool written = stream_.good();
   SR_REQUIRE(file_.close() && written, device, path_, ": cannot be written: ", file_.error());
-  if (beside_.empty()) return;
+  if (temporary_.empty()) return;
   namespace fs = std::filesystem;
   std::error_code error;
   if (const fs::file_status old = fs::status(target_, error); fs::exists(old))
-    fs::permissions(beside_, old.permissions(), error);
+    fs::permissions(temporary_, old.permissions(), error);
   error.clear();
-  fs::rename(beside_, target_, error);
+  fs::rename(temporary_, target_, error);
   SR_REQUIRE(!error, device, path_, ": cannot be written: ", error.message());
-  beside_.clear();
+  temporary_.clear();
 }
 
 void check_output(const std::string& path) { OutputFile file(path); }

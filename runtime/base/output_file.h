@@ -23,13 +23,13 @@ class OutputFile {
 
   std::ostream& stream();  // bad where nothing can be written any more; finish() then says why
   /// Where what is written goes meanwhile; "": it is written as it stands.
-  const std::string& beside() const { return beside_; }
+  const std::string& temporary() const { return temporary_; }
   /// Throws Error(device) if anything could not be written.
   void finish();
 
  private:
   std::string path_, target_;  // target_: where links lead to
-  std::string beside_;         // "": written as it stands
+  std::string temporary_;      // "": written as it stands
   Descriptor file_;
   DescriptorBuffer buffer_{file_};
   std::ostream stream_{&buffer_};

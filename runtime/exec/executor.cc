@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "exec/beside.h"
 #include "exec/joined_steps.h"
+#include "exec/side_stream.h"
 
 namespace shardrun {
 namespace {
@@ -329,11 +329,11 @@ void Executor::plan_waits() {
       for (const TensorView& v : ready.out)
         memory.writes.push_back(range(v.data, byte_size(v.type)));
       memory.writes.push_back(range(ready.workspace, program_.steps[s].needs.workspace));
-      memory.beside = ready.group != nullptr;
+      memory.on_side = ready.group != nullptr;
       steps.push_back(std::move(memory));
       indices.push_back(s);
     }
-    const std::vector<bool> waits = waits_for_beside(steps);
+    const std::vector<bool> waits = waits_for_side(steps);
     for (size_t i = 0; i < indices.size(); ++i) waits_[indices[i]] = waits[i];
   }
 }
@@ -344,13 +344,13 @@ void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&
   constexpr int64_t kMostBeside = int64_t{64} << 20;
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
   std::vector<Piece> pieces;
-  std::vector<std::pair<TensorView, Tensor>> beside;
+  std::vector<std::pair<TensorView, Tensor>> shards;
   int64_t bytes_beside = 0;
   const auto fill = [&] {
     read_pieces(pieces, seed);
-    for (const auto& [shard, numbers] : beside)
+    for (const auto& [shard, numbers] : shards)
       device_.copy_in(shard.data, numbers.data(), byte_size(shard.type));
-    pieces.clear(), beside.clear();
+    pieces.clear(), shards.clear();
     bytes_beside = 0;
   };
   for (const Binding& b : program_.bindings) {
@@ -369,8 +369,8 @@ void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&
     } else if (device_.is_host()) {
       add_pieces(b, shard, shard.as<char>(), pieces);
     } else {
-      beside.emplace_back(shard, Tensor(shard.type));
-      add_pieces(b, shard, static_cast<char*>(beside.back().second.data()), pieces);
+      shards.emplace_back(shard, Tensor(shard.type));
+      add_pieces(b, shard, static_cast<char*>(shards.back().second.data()), pieces);
       bytes_beside += byte_size(shard.type);
       if (bytes_beside >= kMostBeside) fill();
     }
@@ -458,11 +458,11 @@ void Executor::run_steps(Phase phase) {
     if (timed) marks_->add();
     ++before;
   };
-  bool beside = false;
+  bool on_side = false;
   for (size_t s = 0; s < ready_.size(); ++s) {
     const Ready& ready = ready_[s];
     if (ready.phase != phase) continue;
-    beside = beside || ready.group != nullptr;
+    on_side = on_side || ready.group != nullptr;
     size_t count = 1;
     if (const auto chain = chains_.find(s); chain != chains_.end() && !hook_) {
       chain->second.run();
@@ -482,7 +482,7 @@ void Executor::run_steps(Phase phase) {
     s += count - 1;
   }
   device_.begins("");
-  if (beside && device_.side() != nullptr) device_.wait_for(*device_.side());
+  if (on_side && device_.side() != nullptr) device_.wait_for(*device_.side());
   if (timed) tell_times();
 }
 

@@ -6,16 +6,16 @@
 namespace shardrun {
 
 PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
-                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> beside)
+                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> training)
     : plan_(std::move(plan)),
       graph_(plan_.recompute.empty()
                  ? graph
                  : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
       traits_(traits),
       partition_(graph_, plan_, cluster, traits.collectives),
-      beside_(std::move(beside)) {
+      training_(std::move(training)) {
   classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs);
-  if (beside_) classes_ = joined(classes_, beside_->classes_);
+  if (training_) classes_ = joined(classes_, training_->classes_);
   programs_.resize(classes_.first.size());
 }
 
@@ -24,7 +24,7 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
   if (!program) {
     CompileOptions options;
-    if (beside_) options.persistent_like = &beside_->of_rank(rank);
+    if (training_) options.persistent_like = &training_->of_rank(rank);
     program = compile(partition_, plan_, rank, traits_, options);
   }
   return *program;
@@ -41,16 +41,16 @@ const Program& PlanPrograms::fullest(int64_t limit) {
 }
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
-                                                std::shared_ptr<PlanPrograms> beside) {
+                                                std::shared_ptr<PlanPrograms> training) {
   const bool same =
-      last_ && last_beside_ == beside && last_->plan().mesh == plan.mesh &&
+      last_ && last_training_ == training && last_->plan().mesh == plan.mesh &&
       last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
       last_->plan().handed == plan.handed && last_->plan().regathered == plan.regathered &&
       last_->plan().recompute == plan.recompute && last_->plan().keep_casts == plan.keep_casts &&
       last_->plan().keep_packed == plan.keep_packed;
   if (!same) {
-    last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, beside);
-    last_beside_ = std::move(beside);
+    last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training);
+    last_training_ = std::move(training);
   }
   return last_;
 }

@@ -10,13 +10,13 @@
 
 namespace shardrun {
 
-/// One Program of each class of ranks, made when it is asked for. What is handed in must live as long
-/// as this.
+/// One Program of each class of ranks, made when it is asked for. What is handed in must live as
+/// long as this.
 class PlanPrograms {
  public:
-  /// `beside`: the training step's, if these share its persistent memory.
+  /// `training`: the training step's, if these share its persistent memory.
   PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster, const BackendTraits& traits,
-               std::shared_ptr<PlanPrograms> beside = nullptr);
+               std::shared_ptr<PlanPrograms> training = nullptr);
 
   PlanPrograms(const PlanPrograms&) = delete;
   PlanPrograms& operator=(const PlanPrograms&) = delete;
@@ -33,7 +33,7 @@ class PlanPrograms {
   const Graph& graph_;
   const BackendTraits& traits_;
   Partition partition_;
-  std::shared_ptr<PlanPrograms> beside_;
+  std::shared_ptr<PlanPrograms> training_;
   RankClasses classes_;
   std::vector<std::optional<Program>> programs_;  // by class
 };
@@ -45,13 +45,13 @@ class MeasuredPlans {
   MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits)
       : graph_(graph), cluster_(cluster), traits_(traits) {}
   std::shared_ptr<PlanPrograms> of(const Plan& plan,
-                                   std::shared_ptr<PlanPrograms> beside = nullptr);
+                                   std::shared_ptr<PlanPrograms> training = nullptr);
 
  private:
   const Graph& graph_;
   const Cluster& cluster_;
   const BackendTraits& traits_;
-  std::shared_ptr<PlanPrograms> last_, last_beside_;
+  std::shared_ptr<PlanPrograms> last_, last_training_;
 };
 
 }  // namespace shardrun

@@ -64,7 +64,7 @@ class MeasuringRank final : public RankDevice {
   explicit MeasuringRank(Communicator& host) : host_(host), rank_(host) {}
   Device& device() override { return rank_.device(); }
   Communicator& comm() override { return rank_.comm(); }
-  Room room() const override { return rank_.room(); }
+  DeviceCapacity capacity() const override { return rank_.capacity(); }
   void agree(const std::function<void()>& rehearse) override {
     if (!here.agrees) return;
     const Choices choices = {cuda::place_of_choices(), [] { return here.tuned->tell(); },

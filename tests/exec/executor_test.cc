@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/philox.h"
-#include "exec/beside.h"
+#include "exec/side_stream.h"
 #include "kernels/reference/interpreter.h"
 #include "program/compile.h"
 #include "tests/collectives/ranks.h"
@@ -88,7 +88,7 @@ struct Casts {
 
 /// far: on a device whose memory the host cannot touch; beside: where collectives run beside
 /// kernels, as late as they may.
-enum class On { host, far, beside };
+enum class On { host, far, side };
 Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Casts casts = {},
                     On on = On::host) {
   Outcome out;
@@ -98,12 +98,12 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
   testing::run_ranks(static_cast<int>(ranks), [&](Communicator& host) {
     const KernelList beyond = testing::far_kernels(reference_kernels());
     const bool far = on != On::host;
-    testing::FarDevice device(on == On::beside ? std::make_unique<testing::FarDevice>(nullptr, true)
-                                               : nullptr);
+    testing::FarDevice device(on == On::side ? std::make_unique<testing::FarDevice>(nullptr, true)
+                                             : nullptr);
     testing::FarDevice at_once;
     std::unique_ptr<Communicator> peers =
         make_peer_communicator(host, std::make_shared<testing::FarAccess>(at_once));
-    if (on == On::beside)
+    if (on == On::side)
       peers = std::make_unique<testing::LazyCommunicator>(std::move(peers), *device.side());
     Communicator& world = far ? *peers : host;
     const std::vector<const KernelList*> lists = {far ? &beyond : &reference_kernels()};
@@ -240,7 +240,7 @@ void run_far(On on) {
 }
 
 TEST(Executor, RunsWhereTheHostCannotReach) { run_far(On::far); }
-TEST(Executor, RunsCollectivesBesideKernels) { run_far(On::beside); }
+TEST(Executor, RunsCollectivesBesideKernels) { run_far(On::side); }
 
 TEST(Executor, WaitsForWhatIsStillRunBeside) {
   const char memory[64] = {};
@@ -259,7 +259,7 @@ TEST(Executor, WaitsForWhatIsStillRunBeside) {
       {{range(0, 8)}, {range(8, 16)}, true},
       {{range(7, 9)}, {range(3, 3)}},  // empty: but what it reads is written
   };
-  EXPECT_EQ(waits_for_beside(steps),
+  EXPECT_EQ(waits_for_side(steps),
             (std::vector<bool>{false, false, false, true, false, false, true, false, false, true}));
 }
 

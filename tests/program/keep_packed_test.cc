@@ -45,7 +45,7 @@ struct Fixture {
   }
 
   /// Forward the kernel wants blocks of channels in pairs, backward none.
-  Program packed(const Program* beside = nullptr, bool update_packs = true) const {
+  Program packed(const Program* training = nullptr, bool update_packs = true) const {
     Program p = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
     keep_packed(
         p,
@@ -54,7 +54,7 @@ struct Fixture {
           return WeightLayout::parse("AcdB8a2b");
         },
         [&](const KernelCall&, const KernelCall&) { return update_packs; });
-    place_memory(p, nullptr, beside);
+    place_memory(p, nullptr, training);
     return p;
   }
 };

@@ -73,7 +73,7 @@ class Gatherer {
     return all.size() == 1 ? all[0] : nullptr;
   }
   /// The other operand of a node of two.
-  static std::string beside(const ::onnx::NodeProto& node, const std::string& name) {
+  static std::string other_input(const ::onnx::NodeProto& node, const std::string& name) {
     return node.input(0) == name ? node.input(1) : node.input(0);
   }
 
@@ -144,12 +144,12 @@ class Gatherer {
         inverted = true;
         at = node.output(0);
       } else if (inverted && op == "Mul" && p.scale.empty() &&
-                 !channels(beside(node, at), count_).empty()) {
-        p.scale = channels(beside(node, at), count_);
+                 !channels(other_input(node, at), count_).empty()) {
+        p.scale = channels(other_input(node, at), count_);
         at = node.output(0);
       } else if (inverted ? op == "Mul" : op == "Div" && node.input(1) == at) {
         p.factor = at;
-        return centred(beside(node, at), node.output(0), p, last);
+        return centred(other_input(node, at), node.output(0), p, last);
       } else {
         return false;
       }
@@ -164,14 +164,14 @@ class Gatherer {
     p.mean = channels(sub->input(1), count_);
     const auto* next = only_reader(at);
     if (next != nullptr && next->op_type() == "Mul" && p.scale.empty()) {
-      p.scale = channels(beside(*next, at), count_);
+      p.scale = channels(other_input(*next, at), count_);
       if (!p.scale.empty()) {
         at = next->output(0);
         next = only_reader(at);
       }
     }
     if (next != nullptr && next->op_type() == "Add") {
-      p.bias = channels(beside(*next, at), count_);
+      p.bias = channels(other_input(*next, at), count_);
       if (!p.bias.empty()) at = next->output(0);
     }
     last = at;
@@ -182,7 +182,7 @@ class Gatherer {
   bool shifted_by_product(const ::onnx::NodeProto& scaled, const ::onnx::NodeProto& moved,
                           const std::string& factor, Parts& p, std::string& last) const {
     if (scaled.op_type() != "Mul" || moved.op_type() != "Mul") return false;
-    std::string mean = origin(beside(moved, factor));
+    std::string mean = origin(other_input(moved, factor));
     const auto* negated = made_by(mean, "Neg");
     bool negative = negated != nullptr;
     mean = channels(negative ? negated->input(0) : mean, count_);
@@ -195,7 +195,7 @@ class Gatherer {
       next = only_reader(shift);
     }
     if (next == nullptr || next->op_type() != (negative ? "Add" : "Sub")) return false;
-    if (negative || next->input(1) == shift) bias = channels(beside(*next, shift), count_);
+    if (negative || next->input(1) == shift) bias = channels(other_input(*next, shift), count_);
     if (!bias.empty()) {
       shift = next->output(0);
       next = only_reader(shift);
@@ -203,9 +203,9 @@ class Gatherer {
     } else if (!negative && next->input(1) != shift) {
       return false;
     }
-    if (beside(*next, shift) != scaled.output(0) || only_reader(scaled.output(0)) != next)
+    if (other_input(*next, shift) != scaled.output(0) || only_reader(scaled.output(0)) != next)
       return false;
-    p.x = beside(scaled, factor);
+    p.x = other_input(scaled, factor);
     p.mean = mean, p.bias = bias, p.factor = factor;
     last = next->output(0);
     return true;

@@ -128,7 +128,7 @@ class ModelCopy::Parts::Copy {
         locations_(of.locations(output)),
         adds_external_(of.added_bytes() > most_inline) {
     for (const auto& [from, to] : locations_)
-      data_[from] = {resolve_location(from, of.folder), beside(to), {}};
+      data_[from] = {resolve_location(from, of.folder), new_path(to), {}};
     new_data_ = fs::path(output).filename().string() + ".data";
     while (std::any_of(locations_.begin(), locations_.end(), [&](const auto& names) {
       return names.second == new_data_ || names.second.starts_with(new_data_ + "/");
@@ -139,7 +139,7 @@ class ModelCopy::Parts::Copy {
   std::vector<std::string> files() const {
     std::vector<std::string> out = {output_};
     for (const auto& [location, file] : data_) out.push_back(file.to);
-    if (adds_external_) out.push_back(beside(new_data_));
+    if (adds_external_) out.push_back(new_path(new_data_));
     return out;
   }
 
@@ -162,7 +162,7 @@ class ModelCopy::Parts::Copy {
       put_in_order(file.edits);
       copy_with(file.from, file.edits, open(file.to));
     }
-    if (adds_external_) write_added(open(beside(new_data_)));
+    if (adds_external_) write_added(open(new_path(new_data_)));
     put_in_order(edits);
     copy_with(of_.path, edits, open(output_));
     for (const auto& file : files) file->finish();
@@ -174,7 +174,7 @@ class ModelCopy::Parts::Copy {
     std::vector<Edit> edits;
   };
 
-  std::string beside(const std::string& location) const {
+  std::string new_path(const std::string& location) const {
     return (fs::path(output_).parent_path() / location).string();
   }
 

@@ -92,10 +92,10 @@ class Chunked : public PackedProduct {
   void run(const void* a, const void* b, void* c, void* workspace,
            std::span<const void* const> operands) const override {
     char* packed_a = static_cast<char*>(workspace);
-    char *packed_b = packed_a + bytes_a_, *beside = packed_b + bytes_b_,
-         *scratch = beside + bytes_c_;
+    char *packed_b = packed_a + bytes_a_, *separate = packed_b + bytes_b_,
+         *scratch = separate + bytes_c_;
     const bool sums = kc_ < s_.k;  // in f32, rounded once where the result is not
-    char* result = sums && bytes_c_ > 0 ? beside : static_cast<char*>(c);
+    char* result = sums && bytes_c_ > 0 ? separate : static_cast<char*>(c);
     const int64_t size = size_of(sums ? DType::f32 : s_.out);
     for_chunks([&](const Chunk& at) {
       const Gemm& gemm = *gemms_.at(key_of(at));
@@ -111,8 +111,8 @@ class Chunked : public PackedProduct {
       if (at.n == s_.n) {
         gemm.run(left, s_.packed ? b : packed_b, to, scratch, post);
       } else {
-        gemm.run(left, packed_b, beside, scratch, post);
-        spread(beside, at, to);
+        gemm.run(left, packed_b, separate, scratch, post);
+        spread(separate, at, to);
       }
     });
     if (result != c) narrow(reinterpret_cast<const float*>(result), c);

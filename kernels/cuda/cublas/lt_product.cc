@@ -170,7 +170,7 @@ class Product final : public LtProduct {
   /// On what boundary all operands of all starts lie, up to an arena's.
   int64_t alignment_of(const LtOperands& o) const {
     uint64_t all = 64;
-    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, row(o), beside(o)})
+    for (const void* p : {o.a, o.b, static_cast<const void*>(o.d), o.c, row(o), auxiliary(o)})
       all = std::gcd(all, reinterpret_cast<uint64_t>(p));
     const auto step = [&](int64_t elements, DType dtype) {
       all = std::gcd(all, static_cast<uint64_t>(elements * size_of(dtype)));
@@ -182,7 +182,7 @@ class Product final : public LtProduct {
 
   /// What an epilogue reads or writes for each row or column of d, and for each element beside d.
   static const void* row(const LtOperands& o) { return o.bias != nullptr ? o.bias : o.sums; }
-  static const void* beside(const LtOperands& o) { return o.x != nullptr ? o.x : o.kept; }
+  static const void* auxiliary(const LtOperands& o) { return o.x != nullptr ? o.x : o.kept; }
   bool has_beside() const { return shape_.keeps || shape_.ending == LtShape::Ending::gelu_grad; }
 
   void prepare() {
@@ -233,7 +233,7 @@ class Product final : public LtProduct {
       set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, row(o));
     if (has_beside())
       set(desc_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-          at(beside(o), start.d, shape_.out));
+          at(auxiliary(o), start.d, shape_.out));
   }
 
   cublasStatus_t multiply(const LtShape::Start& start, const LtOperands& o, void* workspace,

@@ -14,11 +14,11 @@
 #include "backend.h"
 #include "base/clock.h"
 #include "base/output_file.h"
+#include "capacity.h"
 #include "cluster.h"
 #include "planner/cost/cluster_file.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"
-#include "room.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
@@ -61,8 +61,8 @@ auto measure_threads(int ranks, const Measure& measure) {
 /// measure_communicators, of ranks with devices of their own whose libraries take room; none of
 /// others.
 std::optional<int64_t> communicator_bytes(Communicator& host, RankDevice& on) {
-  const std::vector<Room> rooms = gather_rooms(host, on.room());
-  if (!rooms[0].libraries || !have_own_devices(rooms)) return std::nullopt;
+  const std::vector<DeviceCapacity> capacities = gather_capacities(host, on.capacity());
+  if (!capacities[0].libraries || !have_own_devices(capacities)) return std::nullopt;
   return measure_communicators(on.comm(), on.device());
 }
 

@@ -12,7 +12,7 @@
 
 namespace shardrun {
 
-Room host_room() {
+DeviceCapacity host_capacity() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   struct sysinfo info {};

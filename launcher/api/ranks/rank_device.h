@@ -14,7 +14,7 @@
 namespace shardrun {
 
 /// What a rank's device has for arenas.
-struct Room {
+struct DeviceCapacity {
   std::string device;      // "cuda:0 (NVIDIA H100 80GB HBM3)"
   std::string id;          // equal for ranks that share it
   int64_t bytes = 0;       // for all that do
@@ -27,7 +27,7 @@ class RankDevice {
   virtual ~RankDevice() = default;
   virtual Device& device() = 0;
   virtual Communicator& comm() = 0;
-  virtual Room room() const = 0;
+  virtual DeviceCapacity capacity() const = 0;
   /// Before the first step: has the ranks' kernels choose alike among ways to do a call, where they
   /// would measure for themselves; `rehearse` runs every step once. Collective.
   virtual void agree(const std::function<void()>& /*rehearse*/) {}
@@ -38,7 +38,7 @@ class RankDevice {
 using OpenDevice = std::function<std::unique_ptr<RankDevice>(Communicator& host)>;
 
 /// All memory of this machine, or of the control group, used or not.
-Room host_room();
+DeviceCapacity host_capacity();
 
 /// This process's memory.
 class HostRank final : public RankDevice {
@@ -46,7 +46,7 @@ class HostRank final : public RankDevice {
   explicit HostRank(Communicator& host) : host_(host) {}
   Device& device() override { return host_device(); }
   Communicator& comm() override { return host_; }
-  Room room() const override { return host_room(); }
+  DeviceCapacity capacity() const override { return host_capacity(); }
 
  private:
   Communicator& host_;

@@ -245,11 +245,11 @@ void share_cores(World::Impl& world) {
       std::vector<Seat> seats(static_cast<size_t>(world.mpi->size()));
       world.mpi->all_gather(&own, seats.data(), std::vector<int64_t>(seats.size(), sizeof own),
                             DType::u8);
-      const auto beside = [&](const Seat& o) { return o.processors == own.processors; };
+      const auto seated_alike = [&](const Seat& o) { return o.processors == own.processors; };
       const auto under = [&](const Seat& o) { return o.quota == own.quota; };
-      sharing = static_cast<int>(std::count_if(seats.begin(), seats.end(), beside));
-      before =
-          static_cast<int>(std::count_if(seats.begin(), seats.begin() + world.mpi->rank(), beside));
+      sharing = static_cast<int>(std::count_if(seats.begin(), seats.end(), seated_alike));
+      before = static_cast<int>(
+          std::count_if(seats.begin(), seats.begin() + world.mpi->rank(), seated_alike));
       sharing_quota = static_cast<int>(std::count_if(seats.begin(), seats.end(), under));
     }
     // Every rank's, so that all come to the same end.

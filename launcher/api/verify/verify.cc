@@ -37,9 +37,9 @@ std::string mismatch_text(const Mismatch& m) {
 /// The training step's, and with an evaluation plan the validation's.
 std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   std::vector<ReplayAct> acts;
-  const auto whole = [&](const Graph& graph, const Program* beside) {
+  const auto whole = [&](const Graph& graph, const Program* training) {
     return compile(graph, whole_plan(graph), plan.cluster, 0, backend_traits(),
-                   {.steps = Steps::all, .persistent_like = beside});
+                   {.steps = Steps::all, .persistent_like = training});
   };
   const Graph& step = step_of(model, plan);
   acts.push_back({step, plan.train, {}, whole(step, nullptr), true});

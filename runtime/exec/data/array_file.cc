@@ -145,9 +145,9 @@ bool is_zip(const std::string& path, const std::vector<ArrayFile::Array>& arrays
 
 ArrayFile::ArrayFile(const std::string& path, std::vector<Array> arrays)
     : path_(path), zipped_(is_zip(path, arrays)), arrays_(std::move(arrays)), output_(path) {
-  SR_REQUIRE(!output_.beside().empty(), invalid_input, path_,
+  SR_REQUIRE(!output_.temporary().empty(), invalid_input, path_,
              ": cannot be written piece by piece; name a regular file");
-  fd_ = ::open(output_.beside().c_str(), O_RDWR | O_CLOEXEC);
+  fd_ = ::open(output_.temporary().c_str(), O_RDWR | O_CLOEXEC);
   SR_REQUIRE(fd_ >= 0, invalid_input, path_, ": cannot be written: ", std::strerror(errno));
   int64_t at = 0;
   for (const Array& array : arrays_) {

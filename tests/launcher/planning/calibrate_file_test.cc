@@ -23,10 +23,10 @@ class OneOfSeveral final : public RankDevice {
   explicit OneOfSeveral(Communicator& host) : rank_(host.rank()), far_(host) {}
   Device& device() override { return far_.device(); }
   Communicator& comm() override { return far_.comm(); }
-  Room room() const override {
-    Room room = far_.room();
-    if (!shared) room.id += std::to_string(rank_);
-    return room;
+  DeviceCapacity capacity() const override {
+    DeviceCapacity capacity = far_.capacity();
+    if (!shared) capacity.id += std::to_string(rank_);
+    return capacity;
   }
 
  private:

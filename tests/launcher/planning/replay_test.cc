@@ -39,17 +39,18 @@ const std::vector<const KernelList*>& lists() {
 
 /// Programs of `compiled` for every rank, and the one that they are compared with.
 ReplayAct act(const Graph& graph, const Plan& plan, const Plan& compiled,
-              const ReplayAct* beside = nullptr) {
+              const ReplayAct* training = nullptr) {
   const BackendTraits traits{.needs = StepNeeds(lists())};
-  ReplayAct out{graph, plan, {}, {}, beside == nullptr};
+  ReplayAct out{graph, plan, {}, {}, training == nullptr};
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
     out.programs.push_back(compile(
         graph, compiled, host_cluster(), rank, traits,
         {.steps = Steps::all,
-         .persistent_like = beside ? &beside->programs[static_cast<size_t>(rank)] : nullptr}));
+         .persistent_like = training ? &training->programs[static_cast<size_t>(rank)] : nullptr}));
   }
-  out.whole = compile(graph, whole_plan(graph), host_cluster(), 0, traits,
-                      {.steps = Steps::all, .persistent_like = beside ? &beside->whole : nullptr});
+  out.whole =
+      compile(graph, whole_plan(graph), host_cluster(), 0, traits,
+              {.steps = Steps::all, .persistent_like = training ? &training->whole : nullptr});
   return out;
 }
 

@@ -14,7 +14,7 @@ class FarRank final : public RankDevice {
       : comm_(make_peer_communicator(host, std::make_shared<FarAccess>(device_))) {}
   Device& device() override { return device_; }
   Communicator& comm() override { return *comm_; }
-  Room room() const override { return {"far", "far", device_.free_bytes(), true}; }
+  DeviceCapacity capacity() const override { return {"far", "far", device_.free_bytes(), true}; }
 
  private:
   FarDevice device_;

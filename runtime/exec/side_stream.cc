@@ -1,5 +1,5 @@
 // Ranges that the second stream may still touch, since the first last waited for it.
-#include "exec/beside.h"
+#include "exec/side_stream.h"
 
 #include <algorithm>
 #include <functional>
@@ -24,12 +24,12 @@ void append(Ranges& to, const Ranges& from) { to.insert(to.end(), from.begin(), 
 
 }  // namespace
 
-std::vector<bool> waits_for_beside(std::span<const StepMemory> steps) {
+std::vector<bool> waits_for_side(std::span<const StepMemory> steps) {
   std::vector<bool> waits(steps.size(), false);
   Ranges read, written;
   for (size_t s = 0; s < steps.size(); ++s) {
     const StepMemory& step = steps[s];
-    if (step.beside) {
+    if (step.on_side) {
       append(read, step.reads);
       append(written, step.writes);
     } else if (overlap(step.reads, written) || overlap(step.writes, written) ||

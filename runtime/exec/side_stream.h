@@ -12,7 +12,7 @@ namespace shardrun {
 struct StepMemory {
   using Range = std::pair<const char*, const char*>;
   std::vector<Range> reads, writes;
-  bool beside = false;  // runs on the second stream
+  bool on_side = false;  // runs on the second stream
 };
 
 /// For each step, in the order in which the first stream meets them: does the first stream have to
@@ -21,6 +21,6 @@ struct StepMemory {
 /// of the first stream before, and run in order, so they need no answer. Example: all_reduce(g0)
 /// beside, g1 = matmul(…), all_reduce(g1) beside, update(g0): only the update waits, and then for
 /// both.
-std::vector<bool> waits_for_beside(std::span<const StepMemory> steps);
+std::vector<bool> waits_for_side(std::span<const StepMemory> steps);
 
 }  // namespace shardrun

@@ -14,21 +14,21 @@ namespace shardrun {
 
 /// What each rank's arena can have, and where that is from, for people: "cuda:0 (NVIDIA H100 80GB
 /// HBM3) has 84000000000 bytes free for 2 ranks".
-struct ArenaRoom {
+struct ArenaLimit {
   int64_t bytes = 0;
   std::string why;
 };
 
 /// Of the rank that has least: ranks that share a device share what it has. Throws out_of_memory
 /// where libraries alone fill it.
-ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster);
+ArenaLimit least_capacity(std::span<const DeviceCapacity> of_ranks, const Cluster& cluster);
 
 /// By rank, of what each tells of its own. Collective over memory of the host.
-std::vector<Room> gather_rooms(Communicator& host, const Room& mine);
+std::vector<DeviceCapacity> gather_capacities(Communicator& host, const DeviceCapacity& mine);
 /// Does each have a device of its own?
-bool have_own_devices(std::span<const Room> of_ranks);
+bool have_own_devices(std::span<const DeviceCapacity> of_ranks);
 
 /// By rank. Collective; opens the devices, so that what their drivers keep is no longer free.
-std::vector<Room> rooms_of_ranks(World& world);
+std::vector<DeviceCapacity> capacities_of_ranks(World& world);
 
 }  // namespace shardrun

@@ -1,5 +1,5 @@
 // The limit of a plan is what the ranks' devices have, whatever was asked for.
-#include "room.h"
+#include "capacity.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,29 +19,30 @@ Cluster cluster() {
   return c;
 }
 
-TEST(Room, IsSharedByTheRanksOfADevice) {
-  const std::vector<Room> rooms = {{"cuda:0 (X)", "a", 1000, true},
-                                   {"cuda:1 (X)", "b", 900, true},
-                                   {"cuda:0 (X)", "a", 1000, true}};
-  const ArenaRoom room = least_room(rooms, cluster());
-  EXPECT_EQ(room.bytes, 1000 / 2 - 100);  // they reach each other's memory
-  EXPECT_EQ(room.why,
+TEST(DeviceCapacity, IsSharedByTheRanksOfADevice) {
+  const std::vector<DeviceCapacity> capacities = {{"cuda:0 (X)", "a", 1000, true},
+                                                  {"cuda:1 (X)", "b", 900, true},
+                                                  {"cuda:0 (X)", "a", 1000, true}};
+  const ArenaLimit capacity = least_capacity(capacities, cluster());
+  EXPECT_EQ(capacity.bytes, 1000 / 2 - 100);  // they reach each other's memory
+  EXPECT_EQ(capacity.why,
             "cuda:0 (X) has 1000 bytes free for 2 ranks, of which libraries take 100 of each");
-  const std::vector<Room> own = {{"cuda:0 (X)", "a", 1000, true}, {"cuda:1 (X)", "b", 900, true}};
-  EXPECT_EQ(least_room(own, cluster()).bytes, 900 - 130);
-  EXPECT_EQ(least_room(own, cluster()).why,
+  const std::vector<DeviceCapacity> own = {{"cuda:0 (X)", "a", 1000, true},
+                                           {"cuda:1 (X)", "b", 900, true}};
+  EXPECT_EQ(least_capacity(own, cluster()).bytes, 900 - 130);
+  EXPECT_EQ(least_capacity(own, cluster()).why,
             "cuda:1 (X) has 900 bytes free for 1 rank, of which libraries take 130 of each");
-  const std::vector<Room> alone = {{"cuda:1 (X)", "b", 900, true}};
-  EXPECT_EQ(least_room(alone, cluster()).bytes, 900 - 100);  // connected with nobody
-  const std::vector<Room> host(3, {"machine m", "m", 900, false});
-  EXPECT_EQ(least_room(host, cluster()).bytes, 300);
-  EXPECT_EQ(least_room(host, cluster()).why, "machine m has 900 bytes free for 3 ranks");
+  const std::vector<DeviceCapacity> alone = {{"cuda:1 (X)", "b", 900, true}};
+  EXPECT_EQ(least_capacity(alone, cluster()).bytes, 900 - 100);  // connected with nobody
+  const std::vector<DeviceCapacity> host(3, {"machine m", "m", 900, false});
+  EXPECT_EQ(least_capacity(host, cluster()).bytes, 300);
+  EXPECT_EQ(least_capacity(host, cluster()).why, "machine m has 900 bytes free for 3 ranks");
 }
 
-TEST(Room, IsRefusedWhereLibrariesFillIt) {
-  const std::vector<Room> rooms(8, {"cuda:0 (X)", "a", 800, true});
+TEST(DeviceCapacity, IsRefusedWhereLibrariesFillIt) {
+  const std::vector<DeviceCapacity> capacities(8, {"cuda:0 (X)", "a", 800, true});
   try {
-    least_room(rooms, cluster());
+    least_capacity(capacities, cluster());
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::out_of_memory);
@@ -58,7 +59,7 @@ class SmallRank final : public RankDevice {
   explicit SmallRank(Communicator& host) : host_(host) {}
   Device& device() override { return host_device(); }
   Communicator& comm() override { return host_; }
-  Room room() const override {
+  DeviceCapacity capacity() const override {
     const int gpu = host_.rank() / 2;
     return {str("cuda:", gpu, " (X)"), str("gpu ", gpu), free_bytes / (1 + gpu), false};
   }
@@ -67,7 +68,7 @@ class SmallRank final : public RankDevice {
   Communicator& host_;
 };
 
-TEST(Room, LimitsPlansWhateverWasAskedFor) {
+TEST(DeviceCapacity, LimitsPlansWhateverWasAskedFor) {
   Backend small = cpu_backend();
   small.open = [](Communicator& host) -> std::unique_ptr<RankDevice> {
     return std::make_unique<SmallRank>(host);

@@ -1,5 +1,5 @@
 // Each rank tells of its device; the least share counts.
-#include "room.h"
+#include "capacity.h"
 
 #include <algorithm>
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace shardrun {
 
-ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster) {
-  ArenaRoom out;
+ArenaLimit least_capacity(std::span<const DeviceCapacity> of_ranks, const Cluster& cluster) {
+  ArenaLimit out;
   // Ranks that share a device reach each other's memory (collectives/nccl/connection.cc).
   const bool connected = of_ranks.size() > 1 && have_own_devices(of_ranks);
-  for (const Room& mine : of_ranks) {
-    const auto shares = [&](const Room& room) { return room.id == mine.id; };
+  for (const DeviceCapacity& mine : of_ranks) {
+    const auto shares = [&](const DeviceCapacity& capacity) { return capacity.id == mine.id; };
     const int64_t ranks = std::count_if(of_ranks.begin(), of_ranks.end(), shares);
     int64_t libraries = 0;
     if (mine.libraries)
@@ -33,7 +33,7 @@ ArenaRoom least_room(std::span<const Room> of_ranks, const Cluster& cluster) {
   return out;
 }
 
-std::vector<Room> gather_rooms(Communicator& host, const Room& mine) {
+std::vector<DeviceCapacity> gather_capacities(Communicator& host, const DeviceCapacity& mine) {
   struct Told {
     std::array<char, 256> device, id;
     int64_t bytes;
@@ -47,25 +47,25 @@ std::vector<Room> gather_rooms(Communicator& host, const Room& mine) {
   const Told told{text(mine.device), text(mine.id), mine.bytes, mine.libraries};
   std::vector<Told> all(static_cast<size_t>(host.size()));
   host.all_gather(&told, all.data(), std::vector<int64_t>(all.size(), sizeof told), DType::u8);
-  std::vector<Room> out;
+  std::vector<DeviceCapacity> out;
   for (const Told& of : all)
     out.push_back({of.device.data(), {of.id.data(), of.id.size()}, of.bytes, of.libraries});
   return out;
 }
 
-bool have_own_devices(std::span<const Room> of_ranks) {
+bool have_own_devices(std::span<const DeviceCapacity> of_ranks) {
   std::set<std::string> ids;
-  for (const Room& room : of_ranks) ids.insert(room.id);
+  for (const DeviceCapacity& capacity : of_ranks) ids.insert(capacity.id);
   return ids.size() == of_ranks.size();
 }
 
-std::vector<Room> rooms_of_ranks(World& world) {
-  std::vector<Room> out;
+std::vector<DeviceCapacity> capacities_of_ranks(World& world) {
+  std::vector<DeviceCapacity> out;
   std::mutex mutex;  // thread ranks share it
   run_ranks(world, [&](Communicator& comm) {
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     comm.barrier();  // all have
-    std::vector<Room> all = gather_rooms(comm, on->room());
+    std::vector<DeviceCapacity> all = gather_capacities(comm, on->capacity());
     const std::lock_guard lock(mutex);
     out = std::move(all);
   });
