@@ -129,16 +129,16 @@ SearchSpace PlanSearch::enumerate() {
 
 LimitedOptions::Method PlanSearch::method() const {
   using Method = LimitedOptions::Method;
-  return options_.planner == "beam"        ? Method::beam
-         : options_.planner == "plain-ilp" ? Method::plain
-                                           : Method::narrowing;
+  return planner_ == PlannerKind::beam        ? Method::beam
+         : planner_ == PlannerKind::plain_ilp ? Method::plain
+                                              : Method::narrowing;
 }
 
 /// The plan of a solution, and its arena's bytes. `share`: as in extract_plan.
 Plan PlanSearch::lay_out(const PlanProblem& problem, const Solution& solution, bool share,
                          ArenaUse& use) {
   Plan plan = extract_plan(problem, solution, share);
-  plan.planner = options_.planner == "auto" ? "ilp" : options_.planner;
+  plan.planner = planner_ == PlannerKind::automatic ? "ilp" : options_.planner;
   plan.recompute = options_.recomputed;
   const FactoredProblem& claims = problem.joint.problem;
   use = options_.arena_use
@@ -197,9 +197,9 @@ void PlanSearch::restrict(SearchSpace& space) {
 
 /// Throws where a round found nothing, though memory is no matter in it.
 void PlanSearch::require_a_plan(int round) const {
-  SR_REQUIRE(options_.planner != "plain-ilp", invalid_input,
-             "planner 'plain-ilp': HiGHS found no plan on mesh ", mesh_.to_string(), " in ",
-             options_.solve_seconds, " s; give it longer with --plan-seconds");
+  SR_REQUIRE(planner_ != PlannerKind::plain_ilp, invalid_input, "planner '", options_.planner,
+             "': HiGHS found no plan on mesh ", mesh_.to_string(), " in ", options_.solve_seconds,
+             " s; give it longer with --plan-seconds");
   SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
              mesh_.to_string(), "; take another mesh or planner");
 }

@@ -59,6 +59,7 @@ class PlanSearch {
   const Mesh& mesh_;
   const Cluster& cluster_;
   const PlanOptions& options_;
+  const PlannerKind planner_ = *planner_named(options_.planner);
   RuleCache& rules_;
   ReshardTimes own_times_;
   ReshardTimes& times_;

@@ -46,9 +46,10 @@ class Planning {
 
   Plan run() {
     keep_all();
-    const bool dear = !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
-    if (may_recompute() && limited_ && dear) compute_again();
-    if (!plan_ && options_.planner != "plain-ilp") look_for_least();
+    const bool memory_costs_time =
+        !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
+    if (may_recompute() && limited_ && memory_costs_time) compute_again();
+    if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
     if (!plan_) refuse();
     report_.distinct_rules = rules_.distinct_rules();
     return *plan_;
@@ -82,7 +83,7 @@ class Planning {
     limited_ = own.limited();
     held_bytes_ = own.held_bytes();
     unlimited_bound_ = own.unlimited_bound();
-    const bool is_free = options_.planner == "auto" || options_.planner == "ilp";
+    const bool is_free = kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp;
     const double gap = plan_ && report_.cost > 0 ? 1 - report_.lower_bound / report_.cost : 1;
     if (!is_free || options_.memory_limit <= 0 || graph_.updates.empty() || gap <= kWideGap) return;
     for (const std::string& name : baselines_of(mesh_)) {
@@ -204,6 +205,7 @@ class Planning {
   const Mesh& mesh_;
   const Cluster& cluster_;
   const PlanOptions& options_;
+  const PlannerKind kind_ = *planner_named(options_.planner);
   RuleCache& rules_;
   PlanReport& report_;
   std::optional<Plan> plan_;
@@ -217,12 +219,8 @@ class Planning {
 
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
-  SR_REQUIRE(
-      options.planner == "auto" || options.planner == "ilp" || options.planner == "beam" ||
-          options.planner == "plain-ilp" || baseline_names(options.planner) > 0,
-      invalid_input, "planner '", options.planner,
-      "' is not known; known are auto, ilp, beam, plain-ilp, dp, zero1, zero2, fsdp, megatron, "
-      "megatron-sp and, one for each mesh axis, two or more of the last six joined by +");
+  SR_REQUIRE(planner_named(options.planner), invalid_input, "planner '", options.planner,
+             "' is not known; known are ", known_planners());
   PlanReport unread;
   return Planning(graph, mesh, cluster, options, rules, report != nullptr ? *report : unread).run();
 }

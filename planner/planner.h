@@ -16,7 +16,7 @@
 namespace shardrun {
 
 struct PlanOptions {
-  std::string planner = "auto";  // auto, ilp, beam, plain-ilp, or one of planner/space/baselines.h
+  std::string planner = "auto";  // of planner/names/search_names.h
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
   double solve_seconds = 10;     // of work of the search (planner/solver/work.h)
   uint64_t seed = 0;

@@ -8,6 +8,7 @@
 #include "base/regex.h"
 #include "batches.h"
 #include "checkpoint/weights.h"
+#include "choices.h"
 #include "contents.h"
 #include "exec/data/data.h"
 #include "graph/onnx/import.h"
@@ -17,7 +18,7 @@
 #include "inference/forward.h"
 #include "kernels/kernel.h"
 #include "micro_batches.h"
-#include "plan_origin.h"
+#include "option_json.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "user_op/user_op.h"
@@ -95,20 +96,15 @@ ImportOptions import_options(const ModelOptions& options) {
       return data_contents(data, input, inputs, sorted);
     };
   }
-  SR_REQUIRE(options.shared.empty() || options.shared == "keep" || options.shared == "split",
-             invalid_input, "shared '", options.shared, "' is not one of keep, split");
+  if (!options.shared.empty()) out.shared = parse_choice("shared", kSharedWeights, options.shared);
   SR_REQUIRE(options.mode.empty() || options.mode == "train", invalid_input, "mode '", options.mode,
              "' is not train");
   SR_REQUIRE(options.loss.empty() || options.loss_output.empty(), invalid_input, "loss '",
              options.loss, "' is computed on the first output, and loss-output '",
              options.loss_output, "' is one already; leave out one of the two");
   if (options.mode == "train") out.mode = ImportOptions::Mode::train;
-  SR_REQUIRE(options.running_statistics == "pytorch" || options.running_statistics == "onnx",
-             invalid_input, "running statistics '", options.running_statistics,
-             "' is not one of pytorch, onnx");
-  if (options.running_statistics == "onnx") out.statistics = ImportOptions::Statistics::onnx;
-  if (options.shared == "keep") out.shared = ImportOptions::Shared::keep;
-  if (options.shared == "split") out.shared = ImportOptions::Shared::split;
+  out.statistics =
+      parse_choice("running statistics", kRunningStatistics, options.running_statistics);
   return out;
 }
 
@@ -298,7 +294,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   TrainingStepOptions options;
   options.loss = impl.options.loss;
   options.optimizer = optimizer_options(impl.options);
-  options.bf16 = impl.options.dtype == "bf16";
+  options.bf16 = parse_compute_type(impl.options.dtype) == DType::bf16;
   options.outputs = impl.outputs;
   options.test_targets = [&](const Graph& evaluation) {
     return targets_of_one_batch(impl.options, evaluation);
@@ -328,8 +324,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
 }  // namespace
 
 void check_model_options(const ModelOptions& o) {
-  SR_REQUIRE(o.dtype == "f32" || o.dtype == "bf16", invalid_input, "dtype '", o.dtype,
-             "' is not one of f32, bf16");
+  parse_compute_type(o.dtype);
   auto in_range = [](const char* name, double value, double low, double high) {
     SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value,
                ", wanted at least ", low, " and below ", high);
@@ -422,9 +417,7 @@ Model build_on_all(World& world,
     return std::string();
   });
   if (!impl) impl = at_boundary([&] { return build(false); });
-  nlohmann::json given = origin_json({"", "", impl->options, 1});
-  for (const char* path : {"path", "ops", "data"}) given.erase(path);  // each machine's own
-  require_same(world, "load_model", given);
+  require_same(world, "load_model", same_on_ranks(impl->options));
   require_same(world, "load_model",
                {{"a model whose step has the hash", str(std::hex, structural_hash(impl->train))}});
   if (world.impl().mpi && world.size() > 1) {

@@ -16,6 +16,7 @@
 #include "exec/data/data.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
+#include "option_json.h"
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/space/plan_check.h"
@@ -275,7 +276,8 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   Measures measures(model, plan.cluster);
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
-    plan.request = {limit, request.shard};
+    plan.request.memory_bytes = limit;
+    plan.request.shard = request.shard;
     within(
         why, [&] { search(model, request, ranks, limit, measures, plan); },
         ErrorKind::out_of_memory);
@@ -350,19 +352,7 @@ int mesh_ranks(const std::string& mesh) {
 }
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
-  require_same(world, "make_plan",
-               {{"mesh", request.mesh},
-                {"planner", request.planner},
-                {"shard", request.shard},
-                {"memory_bytes", request.memory_bytes},
-                {"recompute", request.recompute},
-                {"solve_seconds", request.solve_seconds},
-                {"seed", request.seed},
-                {"with_evaluation", request.with_evaluation},
-                {"checkpoints", request.checkpoints},
-                {"whole_sums", request.whole_sums},
-                {"ranks", request.ranks},
-                {"a plan_file", !request.plan_file.empty()}});
+  require_same(world, "make_plan", same_on_ranks(request));
   at_boundary([&] { check_numbers(request); });  // the same on every rank
   auto impl = std::make_unique<TrainingPlan::Impl>();
   impl->with_evaluation = request.with_evaluation;

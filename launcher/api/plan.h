@@ -29,7 +29,7 @@ struct TrainingPlan::Impl {
   bool checkpoints = false;         // as was asked for
   std::vector<int64_t> copy_bytes;  // what each rank copies for one; empty: training waits instead
   PlannedModel origin;              // the model's path and options
-  PlannedRequest request;           // under which it was made
+  PlanRequest request;              // under which it was made: the fields of request_json
   std::string recomputed;  // what is computed again and what that costs and saves; "": nothing
   std::string held;        // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };

@@ -5,58 +5,12 @@
 
 #include "base/error.h"
 #include "graph/json_text.h"
+#include "option_json.h"
 
 namespace shardrun {
 namespace {
 
 using nlohmann::json;
-
-/// The fields of PlannedModel, in one list for both directions.
-template <class Planned, class Visit>
-void each_field(Planned& planned, Visit&& visit) {
-  auto& o = planned.options;
-  visit("path", planned.path);
-  visit("dims", o.dims);
-  visit("batch", o.batch);
-  visit("ops", o.ops);
-  visit("loss", o.loss);
-  visit("loss_output", o.loss_output);
-  visit("freeze", o.freeze);
-  visit("train", o.train);
-  visit("train_only", o.train_only);
-  visit("shared", o.shared);
-  visit("mode", o.mode);
-  visit("running_statistics", o.running_statistics);
-  visit("dtype", o.dtype);
-  visit("optimizer", o.optimizer);
-  visit("beta1", o.beta1);
-  visit("beta2", o.beta2);
-  visit("eps", o.eps);
-  visit("momentum", o.momentum);
-  visit("nesterov", o.nesterov);
-  visit("weight_decay", o.weight_decay);
-  visit("decay_all", o.decay_all);
-  visit("clip", o.clip);
-  visit("accumulate", o.accumulate);
-  visit("seed", o.seed);
-  visit("data", o.data);
-  visit("sort_edges", o.sort_edges);
-}
-
-template <class Request, class Visit>
-void each_request_field(Request& request, Visit&& visit) {
-  visit("memory_bytes", request.memory_bytes);
-  visit("shard", request.shard);
-}
-
-template <class T>
-json to_value(const T& value) {
-  return value;
-}
-template <class T>
-json to_value(const std::optional<T>& value) {
-  return value ? json(*value) : json();
-}
 
 [[noreturn]] void wrong(const std::string& where, const json& got, const char* wanted) {
   std::string text = got.dump();
@@ -98,39 +52,46 @@ void read(const json& item, const std::string& where, std::map<std::string, int6
 }
 
 /// Reads the field `name` of an object; `where` is of the object: "p.json: field model".
-auto reader(const json& object, const std::string& where) {
-  if (!object.is_object()) wrong(where, object, "an object");
-  return [&object, where](const char* name, auto& out) {
-    const auto it = object.find(name);
-    SR_REQUIRE(it != object.end(), invalid_input, where, " lacks '", name, "'");
-    read(*it, where + "." + name, out);
-  };
+template <class T>
+void read_field(const json& object, const std::string& where, const char* name, T& out) {
+  const auto it = object.find(name);
+  SR_REQUIRE(it != object.end(), invalid_input, where, " lacks '", name, "'");
+  read(*it, where + "." + name, out);
+}
+
+template <class Options>
+void read_options(const json& object, const std::string& where, Options& out) {
+  each_option(out, [&](const OptionRow& row, auto& value) {
+    if (row.use & kPlanFile) read_field(object, where, row.name, value);
+  });
+}
+
+void require_object(const json& value, const std::string& where) {
+  if (!value.is_object()) wrong(where, value, "an object");
 }
 
 }  // namespace
 
 json origin_json(const PlannedModel& model) {
-  json out = json::object();
-  each_field(model, [&](const char* name, const auto& value) { out[name] = to_value(value); });
+  json out = options_json(model.options, kPlanFile);
+  out["path"] = model.path;
   return out;
 }
 
 PlannedModel read_origin(const json& object, const std::string& origin) {
+  require_object(object, origin);
   PlannedModel out;
-  each_field(out, reader(object, origin));
+  read_field(object, origin, "path", out.path);
+  read_options(object, origin, out.options);
   return out;
 }
 
-json request_json(const PlannedRequest& request) {
-  json out = json::object();
-  each_request_field(request,
-                     [&](const char* name, const auto& value) { out[name] = to_value(value); });
-  return out;
-}
+json request_json(const PlanRequest& request) { return options_json(request, kPlanFile); }
 
-PlannedRequest read_request(const json& object, const std::string& origin) {
-  PlannedRequest out;
-  each_request_field(out, reader(object, origin));
+PlanRequest read_request(const json& object, const std::string& origin) {
+  require_object(object, origin);
+  PlanRequest out;
+  read_options(object, origin, out);
   return out;
 }
 

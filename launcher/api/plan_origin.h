@@ -14,12 +14,9 @@ nlohmann::json origin_json(const PlannedModel& model);
 /// model".
 PlannedModel read_origin(const nlohmann::json& object, const std::string& origin);
 
-/// Under what the search was made, so that `explain --why` searches under the same.
-struct PlannedRequest {
-  int64_t memory_bytes = 0;        // limit of a rank; 0: none
-  std::vector<std::string> shard;  // PlanRequest::shard
-};
-nlohmann::json request_json(const PlannedRequest& request);
-PlannedRequest read_request(const nlohmann::json& object, const std::string& origin);
+/// Under what the search was made, so that `explain --why` searches under the same: memory_bytes,
+/// the limit of a rank (0: none), and shard.
+nlohmann::json request_json(const PlanRequest& request);
+PlanRequest read_request(const nlohmann::json& object, const std::string& origin);
 
 }  // namespace shardrun

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "graph/onnx/file/metadata.h"
+#include "option_fields.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"
 
@@ -15,15 +16,21 @@ namespace {
 
 constexpr const char* kKey = "shardrun.train";
 
-// What a recipe may say: how to learn, never which files to read or write, nor on which machine.
-constexpr const char* kFlags[] = {
-    "--loss",      "--loss-output", "--freeze",     "--train",        "--train-only",
-    "--shared",    "--dtype",       "--optimizer",  "--target-shift", "--beta1",
-    "--beta2",     "--eps",         "--momentum",   "--nesterov",     "--weight-decay",
-    "--decay-all", "--clip",        "--accumulate", "--global-batch", "--batch",
-    "--dim",       "--seed",        "--steps",      "--lr",           "--min-lr",
-    "--schedule",  "--warmup",      "--eval-every", "--eval-batches", "--validation",
-    "--patience",  "--augment",     "--normalise",  "--sort-edges"};
+/// What a recipe may say: how to learn, never which files to read or write, nor on which machine.
+const std::vector<std::string>& recipe_flags() {
+  static const std::vector<std::string> flags = [] {
+    std::vector<OptionRow> rows;
+    each_option_row([&](const OptionRow& row) {
+      if (row.recipe != RecipePart::none) rows.push_back(row);
+    });
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const OptionRow& a, const OptionRow& b) { return a.recipe < b.recipe; });
+    std::vector<std::string> out;
+    for (const OptionRow& row : rows) out.emplace_back(row.flag);
+    return out;
+  }();
+  return flags;
+}
 
 }  // namespace
 
@@ -34,9 +41,10 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
     SR_REQUIRE(is_printable(word), invalid_input, where, ": '", word,
                "' has characters that cannot be shown");
     if (word.rfind("--", 0) == 0) {
-      const bool known = std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
+      const std::vector<std::string>& flags = recipe_flags();
+      const bool known = std::find(flags.begin(), flags.end(), word) != flags.end();
       std::string all;
-      for (const char* flag : kFlags) all += str(all.empty() ? "" : " ", flag);
+      for (const std::string& flag : flags) all += str(all.empty() ? "" : " ", flag);
       SR_REQUIRE(known, invalid_input, where, ": '", word,
                  "' is not a flag that a model may give; those are ", all);
       out.emplace_back(word, "");

@@ -9,6 +9,7 @@
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
 #include "model.h"
+#include "option_json.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "text.h"
@@ -34,37 +35,13 @@ void check_options(const TrainOptions& o) {
              ", wanted 0 to below 1");
 }
 
-/// In one list for both directions.
-template <class Options, class Visit>
-void each_learning_option(Options& o, Visit&& visit) {
-  visit("augment", o.augment);
-  visit("normalise", o.normalise);
-  visit("sort_edges", o.sort_edges);
-  visit("target_shift", o.target_shift);
-  visit("steps", o.steps);
-  visit("lr", o.lr);
-  visit("min_lr", o.min_lr);
-  visit("schedule", o.schedule);
-  visit("warmup", o.warmup);
-  visit("eval_every", o.eval_every);
-  visit("eval_batches", o.eval_batches);
-  visit("validation", o.validation);
-  visit("patience", o.patience);
-  visit("seed", o.seed);
+template <class T>
+void read(const nlohmann::json& item, T& out) {
+  item.get_to(out);
 }
-
-/// What has to be the same on every rank. Where files lie is each machine's own, and the first
-/// rank alone writes metrics; checkpoints are in one folder.
-nlohmann::json given(const TrainOptions& o) {
-  nlohmann::json out = learning_options(o);
-  out.update({{"a profile", !o.profile.empty()},
-              {"profile_summary", o.profile_summary},
-              {"profile_steps", o.profile_steps},
-              {"checkpoint", o.checkpoint},
-              {"checkpoint_every", o.checkpoint_every},
-              {"keep", o.keep},
-              {"resume", o.resume ? nlohmann::json(*o.resume) : nlohmann::json()}});
-  return out;
+template <class T>
+void read(const nlohmann::json& item, std::optional<T>& out) {
+  if (!item.is_null()) item.get_to(out.emplace());
 }
 
 /// Looks whether the folder can be written, and whether all ranks see what rank 0 writes there.
@@ -92,20 +69,18 @@ void check_checkpoint_folder(World& world, const std::string& folder) {
 }  // namespace
 
 nlohmann::json learning_options(const TrainOptions& options) {
-  nlohmann::json out = nlohmann::json::object();
-  each_learning_option(options, [&](const char* name, const auto& value) { out[name] = value; });
-  return out;
+  return options_json(options, kRunOptions);
 }
 
 TrainOptions read_learning_options(const nlohmann::json& options, const std::string& origin) {
   TrainOptions out;
-  each_learning_option(out, [&](const char* name, auto& value) {
-    const auto found = options.find(name);
-    if (found == options.end()) return;
+  each_option(out, [&](const OptionRow& row, auto& value) {
+    const auto found = options.find(row.name);
+    if (!(row.use & kRunOptions) || found == options.end()) return;
     try {
-      found->get_to(value);
+      read(*found, value);
     } catch (const nlohmann::json::exception&) {
-      fail(ErrorKind::invalid_input, origin, ".", name, " is ", found->dump().substr(0, 40),
+      fail(ErrorKind::invalid_input, origin, ".", row.name, " is ", found->dump().substr(0, 40),
            ", which is of another kind");
     }
   });
@@ -120,7 +95,7 @@ Schedule make_schedule(const TrainOptions& options) {
 }
 
 std::string check_training(World& world, const Model& model, const TrainOptions& options) {
-  require_same(world, "check_training", given(options));
+  require_same(world, "check_training", same_on_ranks(options));
   std::vector<NamedFile> read;
   for (const std::string& file : model_files(model.impl().path))
     read.push_back({"the model", file});

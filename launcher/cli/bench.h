@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <vector>
 
 namespace shardrun::cli {
 
@@ -24,17 +23,5 @@ Bench add_bench_collectives(CLI::App& bench);
 Bench add_bench_ops(CLI::App& bench);
 Bench add_bench_step(CLI::App& bench);
 Bench add_bench_sample(CLI::App& bench);
-
-/// All of them.
-class BenchCommand {
- public:
-  /// Adds them to `app`. Must outlive the parsing.
-  explicit BenchCommand(CLI::App& app);
-  /// The one that was asked for; null: none.
-  const Bench* chosen() const;
-
- private:
-  std::vector<Bench> benches_;
-};
 
 }  // namespace shardrun::cli

@@ -1,8 +1,9 @@
-#include "evaluate_command.h"
-
+// shardrun evaluate: the validation's loss, without training.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "command.h"
+#include "loaded.h"
 #include "report.h"
 #include "shardrun/inference.h"
 
@@ -42,9 +43,7 @@ void write_report(const std::string& path, const EvaluationReport& found) {
   write_output(path, out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-}  // namespace
-
-void add_evaluate_options(CLI::App& app, Arguments& args) {
+void add_options(CLI::App& app, Arguments& args) {
   add_model_options(app, args);
   add_plan_options(app, args);
   add_data_options(app, args);
@@ -58,8 +57,9 @@ void add_evaluate_options(CLI::App& app, Arguments& args) {
                  "Write loss, accuracy and perplexity to this file, one JSON object");
 }
 
-void take_options_of_run(Arguments& args) {
-  if (args.resume.empty()) return;
+/// --resume: what the checkpoint's run was asked for stands where the call says nothing else.
+bool take_options_of_run(Arguments& args) {
+  if (args.resume.empty()) return false;
   if (!args.model_options.weights.empty()) {
     throw Failure(Failure::Kind::call, "--resume " + args.resume[0] + " and --weights " +
                                            args.model_options.weights +
@@ -69,11 +69,11 @@ void take_options_of_run(Arguments& args) {
   const std::vector<std::string> ops = args.model_options.ops;
   args.model_options = run.model;
   args.model_options.ops = ops;
-  args.batch = run.model.batch;
   args.train = run.train;
+  return true;
 }
 
-void run_evaluate(World& world, Arguments& args) {
+int run_evaluate(World& world, Arguments& args) {
   check_outputs(world, {{"--report", args.report}}, files_read(args));
   const Model model = load_model(world, args.model, args.model_options);
   if (world.leader()) print_model(model, args.verbose);
@@ -88,7 +88,7 @@ void run_evaluate(World& world, Arguments& args) {
     std::fflush(stdout);
   }
   const EvaluationReport found = evaluate(world, model, plan, args.train);
-  if (!world.leader()) return;
+  if (!world.leader()) return 0;
   std::printf("%s: validation of %lld batches: %s\n",
               (found.checkpoint.empty() ? args.model : found.checkpoint).c_str(),
               static_cast<long long>(found.batches),
@@ -98,6 +98,20 @@ void run_evaluate(World& world, Arguments& args) {
                 measures(*found.test_loss, found.test_accuracy, found.test_perplexity).c_str());
   print_bytes(found.predicted_bytes, found.allocated_bytes);
   if (!args.report.empty()) write_report(args.report, found);
+  return 0;
+}
+
+}  // namespace
+
+Command evaluate_command() {
+  return {.name = "evaluate",
+          .help = "Loss, accuracy and perplexity of a checkpoint, or of a model as it stands",
+          .on_all = true,
+          .takes_recipe = true,
+          .add_options = add_options,
+          .take_defaults = take_options_of_run,
+          .run = run_evaluate,
+          .prepare = take_ranks_of_plan};
 }
 
 }  // namespace shardrun::cli

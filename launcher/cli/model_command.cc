@@ -1,5 +1,7 @@
-// The flags of `shardrun model`.
-#include "model_command.h"
+// shardrun model: writes one of the models that it knows as ONNX.
+#include <memory>
+
+#include "command.h"
 
 namespace shardrun::cli {
 namespace {
@@ -24,9 +26,23 @@ void add_recipe(CLI::App& command, Model& o) {
                      "Flags of 'shardrun train' that the file carries, in one string");
 }
 
-}  // namespace
+class ModelCommand {
+ public:
+  /// Adds the models as subcommands.
+  void add_options(CLI::App& app);
+  /// Writes the model that was asked for.
+  void run() const;
 
-ModelCommand::ModelCommand(CLI::App& app) {
+ private:
+  CLI::App *gpt_command_, *gat_command_, *wide_resnet_command_;
+  GptModel gpt_;
+  GatModel gat_;
+  WideResNetModel wide_resnet_;
+  bool dense_ = false, sparse_ = false;
+  std::string output_;
+};
+
+void ModelCommand::add_options(CLI::App& app) {
   app.require_subcommand(1);
   gpt_command_ =
       add_model(app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
@@ -105,6 +121,20 @@ void ModelCommand::run() const {
   GatModel gat = gat_;
   if (dense_ || sparse_) gat.dense = dense_;
   write_gat(gat, output_);
+}
+
+}  // namespace
+
+Command model_command() {
+  const auto model = std::make_shared<ModelCommand>();
+  return {.name = "model",
+          .help = "Write a model as ONNX",
+          .add_options = [model](CLI::App& app, Arguments&) { model->add_options(app); },
+          .run_alone =
+              [model](Arguments&) {
+                model->run();
+                return 0;
+              }};
 }
 
 }  // namespace shardrun::cli

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_models.h"
+#include "option_flags.h"
 #include "table.h"
 
 namespace shardrun::cli {
@@ -51,11 +52,11 @@ TrainingPlan plan_for_one(World& world, const Model& model, PlanRequest request)
 
 void add_one_rank_options(CLI::App& app, Arguments& args) {
   add_step_options(app, args);
-  app.add_option("--device", args.device, "cpu or cuda (default: cuda where there is a GPU)");
-  app.add_option("--data", args.train.data,
-                 "What a step reads, as train's (default: synthetic batches)");
-  app.add_flag("--sort-edges", args.train.sort_edges, kSortEdges);
-  app.add_option("--lr", args.train.lr, "Learning rate")->capture_default_str();
+  add_device_option(app, args);
+  add_field(app, args, &TrainOptions::data,
+            "What a step reads, as train's (default: synthetic batches)");
+  add_field(app, args, &TrainOptions::sort_edges);
+  add_field(app, args, &TrainOptions::lr);
 }
 
 OneRank::OneRank(const CLI::App& app, Arguments& args)

@@ -13,9 +13,8 @@ struct Arguments {
   std::optional<int> ranks;       // --ranks N: threads of this process
   std::optional<int> threads;     // --threads N: of each rank's kernels
   std::vector<std::string> dims;  // NAME=SIZE
-  std::optional<int64_t> batch;
-  std::string accumulate;  // a number, or auto
-  std::string memory;  // 16GiB
+  std::string accumulate;         // a number, or auto
+  std::string memory;             // 16GiB
   bool verbose = false;
   std::vector<std::string> words;  // of the call, for people who are to repeat it
   std::string recipe;              // what the model's file adds to the call, for people
@@ -29,10 +28,7 @@ struct Arguments {
   std::string checkpoint_signal;    // --checkpoint-on-signal
   std::string device;               // --device
   std::optional<double> timeout;
-  SolveRequest solve;
 };
-
-inline constexpr const char* kSortEdges = "A graph's edges in the order of their targets";
 
 /// "16GiB", "512MiB", "1.5GB", "1000000". Throws Failure(call) naming `flag`.
 int64_t parse_bytes(const std::string& text, const std::string& flag);
@@ -45,7 +41,9 @@ void add_call_options(CLI::App& app, Arguments& args);
 void add_plan_options(CLI::App& app, Arguments& args);
 /// Of these, those that say where it runs and what a plan may use, for a forward pass.
 void add_machine_options(CLI::App& app, Arguments& args);
-void add_timeout_option(CLI::App& app, Arguments& args);
+void add_device_option(CLI::App& app, Arguments& args);
+/// What a forward pass takes: the model, where it runs, and whose parameters it has.
+void add_forward_options(CLI::App& app, Arguments& args, std::string& checkpoint);
 void add_train_options(CLI::App& app, Arguments& args);
 /// Of these, those that say which data there are and what of them is for validation.
 void add_data_options(CLI::App& app, Arguments& args);
@@ -60,8 +58,8 @@ std::vector<NamedFile> files_read(const Arguments& args);
 /// is. From now on `app` and its commands refuse both.
 void refuse_empty_and_wrapped(CLI::App& app);
 
-/// Turns the texts of --dim, --batch and --memory into options and checks what no other part of the
-/// program would. Throws Failure(call).
+/// Turns the texts of --dim, --accumulate and --memory into options and checks what no other part
+/// of the program would. Throws Failure(call).
 void finish_arguments(Arguments& args);
 
 }  // namespace shardrun::cli

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 
@@ -205,6 +207,15 @@ bool is_first_process() {
     if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
   }
   return true;
+}
+
+int all_printed(int status) {
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return status;
+  if (errno == EPIPE) return status == 0 ? 128 + SIGPIPE : status;  // as 'head' wants it
+  const std::string why = flushed ? "" : std::string(": ") + std::strerror(errno);
+  std::fprintf(stderr, "shardrun: what was printed could not all be written%s\n", why.c_str());
+  return status == 0 ? 1 : status;
 }
 
 }  // namespace shardrun::cli

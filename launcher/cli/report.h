@@ -32,6 +32,9 @@ class Progress {
   StepReport total_;   // sums of step_ms, and of samples and tokens (not a second)
 };
 
+/// `status`, or 1 where what was printed got lost, on a full disk say.
+int all_printed(int status);
+
 /// How many processes mpirun or srun started; 1 without them (from the environment).
 int launched_processes();
 /// Of the processes that mpirun started, the one that may talk (from the environment).

@@ -53,7 +53,7 @@ class CoreSearch {
     std::vector<std::vector<bool>> strategies, pairs;
   };
   Excluded excluded(double cost);
-  /// Indices of the kept times whose memory has the highest prices, dearest first.
+  /// Indices of the kept times whose memory has the highest prices, the highest first.
   std::vector<size_t> scarcest_times(size_t most) const;
 
  private:

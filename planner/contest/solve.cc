@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "planner/names/search_names.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/solver.h"
 
@@ -27,17 +28,18 @@ SolveResult best_of(const SolveResult& first, SolveResult second) {
 }  // namespace
 
 SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options) {
-  const std::vector<std::string> known = {"auto", "ilp", "beam", "lns", "ilp+lns", "beam+lns"};
-  SR_REQUIRE(std::find(known.begin(), known.end(), solver) != known.end(), invalid_input,
-             "solver '", solver,
-             "' is not known; known are auto, ilp, beam, lns, ilp+lns, beam+lns");
+  const std::optional<SolverKind> named = kind_named(kSolvers, solver);
+  SR_REQUIRE(named, invalid_input, "solver '", solver, "' is not known; known are ",
+             names_of(kSolvers));
+  const SolverKind kind = *named;
+  const bool goes_on = kind == SolverKind::ilp_lns || kind == SolverKind::beam_lns;
   const Deadline end(options.seconds, options.clock);
   check_problem(problem);
   const auto run = [&](SolveResult (*solver_of)(const Problem&, const SolveOptions&),
                        double seconds, const SolveResult* first) {
     SolveOptions part = options;
     part.seconds = std::max(0.0, std::min(seconds, end.left()));
-    part.prove = solver == "auto";
+    part.prove = kind == SolverKind::automatic;
     if (first != nullptr && first->solution) part.start = &*first->solution;
     SolveResult result = solver_of(problem, part);
     return first == nullptr ? result : best_of(*first, std::move(result));
@@ -48,15 +50,15 @@ SolveResult solve(const Problem& problem, const std::string& solver, const Solve
     result.seconds = end.elapsed();
     return result;
   }
-  if (solver == "ilp" || solver == "ilp+lns") {
-    result = run(solve_ilp, solver == "ilp" ? options.seconds : options.seconds / 3, nullptr);
-  } else if (solver == "beam" || solver == "beam+lns") {
-    result = run(solve_beam, solver == "beam" ? options.seconds : options.seconds / 3, nullptr);
+  const double seconds = goes_on ? options.seconds / 3 : options.seconds;
+  if (kind == SolverKind::ilp || kind == SolverKind::ilp_lns) {
+    result = run(solve_ilp, seconds, nullptr);
+  } else if (kind == SolverKind::beam || kind == SolverKind::beam_lns) {
+    result = run(solve_beam, seconds, nullptr);
   } else {
     result = run(solve_lns, options.seconds, nullptr);
   }
-  if (solver == "ilp+lns" || solver == "beam+lns")
-    result = run(solve_lns, options.seconds, &result);
+  if (goes_on) result = run(solve_lns, options.seconds, &result);
   result.seconds = end.elapsed();
   return result;
 }

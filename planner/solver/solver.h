@@ -61,9 +61,9 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 /// Widths from 8 up to beam_width; no bound. Deterministic unless time runs out.
 SolveResult solve_beam(const Problem& problem, const SolveOptions& options);
 
-/// The solvers by name: ilp, beam, lns, or "ilp+lns" and "beam+lns", which go on from the first
-/// one's solution; auto is lns that hands a small core to the integer program, and keeps the best.
-/// Throws invalid_input on another name.
+/// The solvers by name (kSolvers): "ilp+lns" and "beam+lns" go on from the first one's solution;
+/// auto is lns that hands a small core to the integer program, and keeps the best. Throws
+/// invalid_input on another name.
 SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options);
 
 }  // namespace shardrun

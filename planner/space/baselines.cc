@@ -9,15 +9,11 @@
 namespace shardrun {
 namespace {
 
-const std::map<std::string, Baseline, std::less<>>& known() {
-  static const std::map<std::string, Baseline, std::less<>> names = {
-      {"dp", Baseline::dp},
-      {"zero1", Baseline::zero1},
-      {"zero2", Baseline::zero2},
-      {"fsdp", Baseline::fsdp},
-      {"megatron", Baseline::megatron},
-      {"megatron-sp", Baseline::megatron_sp}};
-  return names;
+/// By name, the order in which they are tried.
+std::map<std::string, Baseline> by_name() {
+  std::map<std::string, Baseline> out;
+  for (const Named<Baseline>& one : kBaselines) out.emplace(one.name, one.kind);
+  return out;
 }
 
 /// Empty if one of the names is none.
@@ -25,9 +21,10 @@ std::vector<Baseline> names_in(const std::string& planner) {
   std::vector<Baseline> out;
   for (size_t begin = 0; begin <= planner.size();) {
     const size_t end = std::min(planner.find('+', begin), planner.size());
-    const auto it = known().find(std::string_view(planner).substr(begin, end - begin));
-    if (it == known().end()) return {};
-    out.push_back(it->second);
+    const std::optional<Baseline> kind =
+        kind_named(kBaselines, std::string_view(planner).substr(begin, end - begin));
+    if (!kind) return {};
+    out.push_back(*kind);
     begin = end + 1;
   }
   return out;
@@ -38,6 +35,10 @@ bool on_model(Baseline kind) { return kind == Baseline::megatron || kind == Base
 size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 }  // namespace
+
+std::optional<PlannerKind> planner_named(const std::string& name) {
+  return names_in(name).empty() ? kind_named(kPlanners, name) : PlannerKind::baselines;
+}
 
 std::optional<std::vector<Baseline>> parse_baselines(const std::string& planner, const Mesh& mesh) {
   std::vector<Baseline> names = names_in(planner);
@@ -57,10 +58,11 @@ int baseline_names(const std::string& planner) {
 std::vector<std::string> baselines_of(const Mesh& mesh) {
   std::vector<std::string> out;
   if (mesh.size() == 1) return out;
-  for (const auto& [name, kind] : known()) out.push_back(name);
+  const std::map<std::string, Baseline> known = by_name();
+  for (const auto& [name, kind] : known) out.push_back(name);
   if (mesh.axis_count() != 2) return out;
-  for (const auto& [name, kind] : known()) {
-    for (const auto& [other, its] : known()) {
+  for (const auto& [name, kind] : known) {
+    for (const auto& [other, its] : known) {
       if (on_model(kind) != on_model(its)) out.push_back(name + "+" + other);
     }
   }

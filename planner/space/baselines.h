@@ -9,21 +9,13 @@
 
 #include "graph/graph.h"
 #include "graph/mesh.h"
+#include "planner/names/search_names.h"
 #include "planner/space/dim_groups.h"
 
 namespace shardrun {
 
-/// What holds along one mesh axis.
-///   dp           the batch is cut; parameters, gradients and state are whole
-///   zero1        dp, and the optimizer's state is cut: each rank updates its part of a parameter,
-///                then the parts are gathered (ZeRO, Rajbhandari et al. 2020, section 5.1)
-///   zero2        zero1, and gradients are reduce-scattered as soon as they are made (section 5.2)
-///   fsdp         zero2, and parameters are held cut and gathered where they are used (ZeRO-3, 5.3)
-///   megatron     weights stay cut along the dim that lies inside a block (heads, the MLP's hidden
-///                dim, the vocabulary); what passes between blocks is whole (Shoeybi et al. 2019)
-///   megatron_sp  megatron, and what passes between blocks is cut along the sequence (Korthikanti
-///                et al. 2022)
-enum class Baseline { none, dp, zero1, zero2, fsdp, megatron, megatron_sp };
+/// Which planner has this name; nullopt: none.
+std::optional<PlannerKind> planner_named(const std::string& name);
 
 /// "fsdp+megatron": one name for each axis of the mesh, in order. A single name holds for all axes.
 /// nullopt: `planner` is no baseline's name. Throws invalid_input if the mesh has another number of

@@ -248,9 +248,10 @@ std::string ring_npz() {
                        {"test_mask", npy("|b1", "(26,)", masks[2])}});
 }
 
-/// Bytes are dear and messages are not, so that what is planned does not depend on the machine.
-constexpr const char* kDearBytes =
-    R"({"name": "dear", "nodes": 1, "devices": 4, "memory_bytes": 1e9,
+/// Bytes are expensive and messages are not, so that what is planned does not depend on the
+/// machine.
+constexpr const char* kCostlyBytes =
+    R"({"name": "costly", "nodes": 1, "devices": 4, "memory_bytes": 1e9,
         "flops": {"f32": {"peak": 1e9}}, "memory_bandwidth": {"peak": 1e8},
         "kernel_latency": 1e-9,
         "within": {"bandwidth": 1e7, "latency": 1e-9, "call_latency": 1e-9},
@@ -259,12 +260,12 @@ constexpr const char* kDearBytes =
 /// Sorted edges meet few nodes of other ranks, and the planner lets only these change ranks.
 TEST_F(Graphs, SortedEdgesExchangeRows) {
   at_->write("ring.npz", ring_npz());
-  at_->write("dear.json", kDearBytes);
+  at_->write("costly.json", kCostlyBytes);
   const std::string data = " --data npz:ring.npz",
                     job = "sparse.onnx --steps 6 --seed 3" + data + " --sort-edges";
   const TrainingRun alone = train(*at_, threads(1), "sparse.onnx --steps 6 --seed 3" + data);
   for (const Ranks& ranks : {threads(2), threads(3), threads(4), mpi(3)}) {
-    const std::string on = " --cluster ./dear.json --mesh nodes=" + std::to_string(ranks.count),
+    const std::string on = " --cluster ./costly.json --mesh nodes=" + std::to_string(ranks.count),
                       plan = "plan sparse.onnx" + data + on + " --seed 3 -o rows.json";
     const Outcome unsorted = at_->shardrun(plan);
     ASSERT_EQ(unsorted.status, 0) << describe(unsorted);
@@ -280,22 +281,23 @@ TEST_F(Graphs, SortedEdgesExchangeRows) {
     const TrainingRun run = train(*at_, ranks, job + " --plan rows.json");
     EXPECT_LE(largest_difference(run, alone), 1e-4) << describe(run.outcome);
   }
-  const Outcome same = at_->shardrun(threads(4), "verify " + job + " --cluster ./dear.json");
+  const Outcome same = at_->shardrun(threads(4), "verify " + job + " --cluster ./costly.json");
   EXPECT_EQ(same.status, 0) << describe(same);
 }
 
-/// Each exchange is one of a node of the plan, whatever stands beside it: with bytes less dear,
-/// rows change ranks only behind the kernels, and what reads their numbers first groups them.
+/// Each exchange is one of a node of the plan, whatever stands beside it: with bytes less
+/// expensive, rows change ranks only behind the kernels, and what reads their numbers first groups
+/// them.
 TEST_F(Graphs, TracesPredictExchanges) {
   at_->write("ring.npz", ring_npz());
   const Outcome made = at_->shardrun(
       "model gat --features 6 --classes 3 --hidden 6 --heads 1 --output-heads 1 --dropout 0 "
       "--attention-dropout 0 -o one.onnx");
   ASSERT_EQ(made.status, 0) << describe(made);
-  std::string near = kDearBytes;
+  std::string near = kCostlyBytes;
   near.replace(near.find("1e7"), 3, "1e8");  // within a node
   for (const auto& [name, cluster] :
-       {std::pair<std::string, std::string>{"dear", kDearBytes}, {"near", near}}) {
+       {std::pair<std::string, std::string>{"costly", kCostlyBytes}, {"near", near}}) {
     at_->write(name + ".json", cluster);
     const Outcome run = at_->shardrun(threads(2),
                                       "train one.onnx --loss cross-entropy --data npz:ring.npz "
@@ -335,10 +337,10 @@ TEST_F(Graphs, GroupsOfRowsOfACopy) {
 /// Edges in another order name more rows than the plan has room for.
 TEST_F(Graphs, APlanForOtherEdgesIsRefused) {
   at_->write("ring.npz", ring_npz());
-  at_->write("dear.json", kDearBytes);
+  at_->write("costly.json", kCostlyBytes);
   const std::string job = "sparse.onnx --data npz:ring.npz";
-  const Outcome plan =
-      at_->shardrun("plan " + job + " --cluster ./dear.json --mesh nodes=3 --sort-edges -o o.json");
+  const Outcome plan = at_->shardrun(
+      "plan " + job + " --cluster ./costly.json --mesh nodes=3 --sort-edges -o o.json");
   ASSERT_EQ(plan.status, 0) << describe(plan);
   const Outcome run = at_->shardrun(threads(3), "train " + job + " --steps 2 --plan o.json");
   EXPECT_EQ(run.status, 2) << describe(run);

@@ -151,7 +151,7 @@ TEST_F(Profile, TheTablesRowsAddUpToTheStep) {
   // The second has the same steps, but for what no step is.
   std::getline(lines, line);
   std::getline(lines, line);
-  EXPECT_TRUE(says(line, "the dearest calls")) << table;
+  EXPECT_TRUE(says(line, "the most expensive calls")) << table;
   double second = row(table, "outside of all these").at(0);
   for (const char* host : {"1 x reading", "1 x zeroing"}) {
     const std::vector<double> figures = row(table, host);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/round_up.h"
 #include "graph/json_text.h"
+#include "option_json.h"
 #include "plan_origin.h"
 #include "train_options.h"
 
@@ -105,8 +106,7 @@ RunState read_run_state(const json& object, const std::string& origin) {
 }
 
 json options_of(const ModelOptions& model, const TrainOptions& train, const json& data) {
-  json out = origin_json({"", "", model, 1});
-  for (const char* other : {"path", "ops", "data"}) out.erase(other);
+  json out = options_json(model, kRunOptions);
   out["model's seed"] = model.seed;
   out.update(learning_options(train));
   out.update(data);

@@ -1,4 +1,4 @@
-// Where a plan's time and bytes go, and why its dearest collectives are there.
+// Where a plan's time and bytes go, and why its most expensive collectives are there.
 #include <algorithm>
 #include <sstream>
 
@@ -78,7 +78,7 @@ struct Group {
   int64_t times = 0;
 };
 
-std::vector<Group> dearest(const std::vector<PlannedCollective>& collectives) {
+std::vector<Group> most_expensive(const std::vector<PlannedCollective>& collectives) {
   std::map<std::string, Group> groups;
   for (const PlannedCollective& c : collectives) {
     if (c.seconds <= 0) continue;
@@ -204,9 +204,9 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
     out << part_rows(std::move(bytes), most, text);
 
     const std::vector<PlannedCollective> collectives = chained(a.collectives);
-    const std::vector<Group> groups = dearest(collectives);
+    const std::vector<Group> groups = most_expensive(collectives);
     if (groups.empty()) return out.str();
-    out << "dearest collectives:\n";
+    out << "most expensive collectives:\n";
     Reasons reasons(graph, impl);
     for (const Group& group : groups) {
       const PlannedCollective& c = *group.first;

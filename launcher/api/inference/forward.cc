@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "base/clock.h"
+#include "choices.h"
 #include "exec/checkpoint/layout.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
@@ -85,7 +86,7 @@ std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
     name_outputs(graph, impl->outputs);
     graph.outputs_stay_cut = true;
     remove_dead_nodes(graph);
-    if (impl->options.dtype == "bf16") graph = in_bf16(graph);
+    if (parse_compute_type(impl->options.dtype) == DType::bf16) graph = in_bf16(graph);
     if (request.reshape) {
       reshape_before_transposes(graph);
       remove_no_ops(graph);

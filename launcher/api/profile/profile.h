@@ -45,8 +45,8 @@ double share_of(size_t s, const Timeline::Event& event, const std::vector<StepFa
 /// rank's clock become time 0. https://ui.perfetto.dev opens a file of them.
 std::string trace_events(const RankProfile& profile, double zero);
 
-/// Where the time of a step goes: by op, then the dearest calls. All but the run's first step
-/// count, if there are others.
+/// Where the time of a step goes: by op, then the most expensive calls. All but the run's first
+/// step count, if there are others.
 std::string profile_table(const RankProfile& profile);
 
 /// Records one rank's run, and tells what was recorded.

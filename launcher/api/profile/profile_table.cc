@@ -53,7 +53,7 @@ class Table {
     text_ += wrapped(figures, name);
   }
 
-  /// The dearest first, those beyond `most` in one row.
+  /// The most expensive first, those beyond `most` in one row.
   void rows(std::vector<Row> all, size_t most) {
     std::stable_sort(all.begin(), all.end(),
                      [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
@@ -140,7 +140,7 @@ std::string profile_table(const RankProfile& profile) {
   table.row(outside, kOutside);
   table.row(whole, "the step");
   table.line("");
-  table.head(str("the dearest calls; the same in several layers on one line"));
+  table.head(str("the most expensive calls; the same in several layers on one line"));
   table.rows(values(calls), kDearest);
   return table.take();
 }

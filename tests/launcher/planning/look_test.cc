@@ -73,7 +73,7 @@ TEST_F(Look, PlanThenExplainThenVerify) {
       folder_.shardrun("plan gpt.onnx --ranks 4 --mesh data=2,model=2 -o plan.json");
   ASSERT_EQ(plan.status, 0) << describe(plan);
   for (const char* part :
-       {"mesh data=2,model=2", "time of a step", "dearest collectives", "at the peak",
+       {"mesh data=2,model=2", "time of a step", "most expensive collectives", "at the peak",
         "\n  compute ", "\n  communication ", "left by", "wanted by", "instead"}) {
     EXPECT_TRUE(says(plan.out, part)) << part << "\n" << describe(plan);
   }

@@ -110,7 +110,7 @@ TEST_F(Explained, DetailsNameTimeBytesAndCollectives) {
   const std::string text = plan_details(model_, plan_);
   for (const char* part :
        {"time of a step", "compute ", "matmul ", "communication ", "bytes of rank 0 at the peak",
-        "parameters ", "optimizer state ", "activations ", "dearest collectives:", " -> ",
+        "parameters ", "optimizer state ", "activations ", "most expensive collectives:", " -> ",
         "wanted by ", "instead "}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
@@ -118,7 +118,7 @@ TEST_F(Explained, DetailsNameTimeBytesAndCollectives) {
   // One rank has nothing to communicate.
   World alone = World::threads(1);
   const TrainingPlan whole = make_plan(alone, model_, {});
-  EXPECT_EQ(plan_details(model_, whole).find("dearest"), std::string::npos);
+  EXPECT_EQ(plan_details(model_, whole).find("most expensive"), std::string::npos);
   // train's few lines stay a few.
   EXPECT_LE(occurrences(plan_.summary(), "\n"), 8);
 }

@@ -97,7 +97,7 @@ struct StepBench {
     double step = 0, products = 0;  // s, measured one after the other
   };
   Ceilings ceilings;
-  std::vector<Part> parts;  // the dearest in the step first
+  std::vector<Part> parts;  // the most expensive of the step first
   std::vector<Round> rounds;
   double recorded = 0;       // s: the step that `in_step` sums up to
   double flops = 0;          // of the model's products, a step; computing some again adds nothing

@@ -250,7 +250,8 @@ int mesh_ranks(const std::string& mesh);
 /// Throws Failure(call) with the bytes needed and the limit if no plan fits.
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request);
 
-/// Where a plan's predicted time and bytes go, and its dearest collectives with why they are there.
+/// Where a plan's predicted time and bytes go, and its most expensive collectives with why they are
+/// there.
 std::string plan_details(const Model& model, const TrainingPlan& plan);
 /// The plan as a table, layer by layer, layers that are alike told once.
 std::string explain_plan(const Model& model, const TrainingPlan& plan);

@@ -1,0 +1,31 @@
+// Options that are one of a few names, parsed where they come in.
+#pragma once
+
+#include <string>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "graph/onnx/import.h"
+#include "named.h"
+
+namespace shardrun {
+
+inline constexpr Named<DType> kComputeTypes[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
+inline constexpr Named<ImportOptions::Shared> kSharedWeights[] = {
+    {"keep", ImportOptions::Shared::keep}, {"split", ImportOptions::Shared::split}};
+inline constexpr Named<ImportOptions::Statistics> kRunningStatistics[] = {
+    {"pytorch", ImportOptions::Statistics::pytorch}, {"onnx", ImportOptions::Statistics::onnx}};
+
+/// Throws invalid_input: "dtype 'f16' is not one of f32, bf16".
+template <class Kind, size_t count>
+Kind parse_choice(const char* what, const Named<Kind> (&all)[count], const std::string& text) {
+  const std::optional<Kind> kind = kind_named(all, text);
+  SR_REQUIRE(kind, invalid_input, what, " '", text, "' is not one of ", names_of(all));
+  return *kind;
+}
+
+inline DType parse_compute_type(const std::string& text) {
+  return parse_choice("dtype", kComputeTypes, text);
+}
+
+}  // namespace shardrun

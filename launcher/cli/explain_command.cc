@@ -1,0 +1,61 @@
+// shardrun explain: a plan file in words.
+#include <cstdio>
+#include <memory>
+
+#include "command.h"
+#include "option_flags.h"
+
+namespace shardrun::cli {
+namespace {
+
+struct Explain {
+  std::string plan, model, why, other;
+};
+
+/// A plan file in words. The model is the one that the plan was made for, unless --model says where
+/// it is now.
+int run_explain(const Explain& explain, Arguments& args) {
+  const PlannedModel planned = read_planned_model(explain.plan);
+  World world = World::threads(planned.ranks);
+  const Model model =
+      load_model(world, explain.model.empty() ? planned.path : explain.model, planned.options);
+  const auto read = [&](const std::string& path) {
+    PlanRequest request;
+    request.plan_file = path;
+    request.ranks = path == explain.plan ? planned.ranks : read_planned_model(path).ranks;
+    return make_plan(world, model, request);
+  };
+  const TrainingPlan plan = read(explain.plan);
+  if (explain.why.empty() && explain.other.empty())
+    std::printf("%s", explain_plan(model, plan).c_str());
+  if (!explain.why.empty())
+    std::printf("%s", explain_why(model, plan, explain.why, args.plan).c_str());
+  if (!explain.other.empty())
+    std::printf("%s", explain_difference(plan, read(explain.other)).c_str());
+  return 0;
+}
+
+void add_options(CLI::App& app, Arguments& args, Explain& explain) {
+  app.add_option("plan", explain.plan, "The plan, a file that 'shardrun plan -o' wrote")
+      ->required();
+  app.add_option("--why", explain.why,
+                 "Why this value lies as it does: its next-best sharding and what that would cost");
+  app.add_option("--diff", explain.other, "What another plan for the same model does differently");
+  app.add_option("--model", explain.model,
+                 "Where the model is now (default: where it was when it was planned)");
+  add_field(app, args, &PlanRequest::memory_bytes, "--why: limit of a rank's memory");
+  add_field(app, args, &PlanRequest::solve_seconds, "--why: time for the search");
+}
+
+}  // namespace
+
+Command explain_command() {
+  const auto explain = std::make_shared<Explain>();
+  return {.name = "explain",
+          .help = "Show a plan layer by layer",
+          .add_options = [explain](CLI::App& app,
+                                   Arguments& args) { add_options(app, args, *explain); },
+          .run_alone = [explain](Arguments& args) { return run_explain(*explain, args); }};
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,18 @@
+// What train, plan and verify begin with: the model and its plan.
+#pragma once
+
+#include <functional>
+
+#include "options.h"
+
+namespace shardrun::cli {
+
+/// The model and its plan. What is known before the search for a plan, which may take long, is
+/// printed before it: of the model, and by `checked`.
+ModelAndPlan load_and_plan(World& world, const Arguments& args,
+                           const std::function<void(const Model&)>& checked = nullptr);
+
+/// A plan file says for how many ranks it is: those that a call which names none runs on.
+void take_ranks_of_plan(Arguments& args);
+
+}  // namespace shardrun::cli
