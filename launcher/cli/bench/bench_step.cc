@@ -3,10 +3,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench.h"
-#include "machine.h"
-#include "one_rank.h"
-#include "table.h"
+#include "bench/bench.h"
+#include "bench/machine.h"
+#include "bench/one_rank.h"
+#include "bench/table.h"
 
 namespace shardrun::cli {
 namespace {

@@ -1,13 +1,13 @@
 // Loading a model for one rank.
-#include "one_rank.h"
+#include "bench/one_rank.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bench_models.h"
+#include "bench/bench_models.h"
+#include "bench/table.h"
 #include "option_flags.h"
-#include "table.h"
 
 namespace shardrun::cli {
 namespace {

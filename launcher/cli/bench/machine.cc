@@ -1,5 +1,5 @@
 // Reads /proc.
-#include "machine.h"
+#include "bench/machine.h"
 
 #include <sys/sysinfo.h>
 

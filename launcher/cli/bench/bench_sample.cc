@@ -3,12 +3,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench.h"
-#include "machine.h"
+#include "bench/bench.h"
+#include "bench/machine.h"
+#include "bench/table.h"
 #include "options.h"
 #include "report.h"
 #include "shardrun/bench.h"
-#include "table.h"
 
 namespace shardrun::cli {
 namespace {

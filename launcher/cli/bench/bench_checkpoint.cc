@@ -3,13 +3,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench.h"
+#include "bench/bench.h"
+#include "bench/machine.h"
+#include "bench/table.h"
 #include "child.h"
-#include "machine.h"
 #include "options.h"
 #include "report.h"
 #include "shardrun/bench.h"
-#include "table.h"
 
 namespace shardrun::cli {
 namespace {

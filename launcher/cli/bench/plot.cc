@@ -1,5 +1,5 @@
 // Axes, ticks, lines, a legend.
-#include "plot.h"
+#include "bench/plot.h"
 
 #include <algorithm>
 #include <cmath>

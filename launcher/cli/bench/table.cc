@@ -1,5 +1,5 @@
 // Padding.
-#include "table.h"
+#include "bench/table.h"
 
 #include <algorithm>
 #include <cmath>

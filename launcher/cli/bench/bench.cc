@@ -1,5 +1,5 @@
 // The list of bench's subcommands.
-#include "bench.h"
+#include "bench/bench.h"
 
 #include <memory>
 

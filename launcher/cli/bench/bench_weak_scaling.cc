@@ -10,15 +10,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "bench.h"
-#include "bench_models.h"
+#include "bench/bench.h"
+#include "bench/bench_models.h"
+#include "bench/machine.h"
+#include "bench/plot.h"
+#include "bench/table.h"
 #include "child.h"
-#include "machine.h"
 #include "options.h"
-#include "plot.h"
 #include "report.h"
 #include "run_report.h"
-#include "table.h"
 
 namespace shardrun::cli {
 namespace {

@@ -1,7 +1,7 @@
 // MetaDist's models by their presets, and small ones that grow as those do (its figure 8 and
 // appendix A.2): a GPT by its layers, a WideResNet by its batch and, each second time that ranks
 // double, its width instead, a graph attention network by its heads.
-#include "bench_models.h"
+#include "bench/bench_models.h"
 
 #include <algorithm>
 #include <cmath>

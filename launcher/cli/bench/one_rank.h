@@ -3,8 +3,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "bench/machine.h"
 #include "child.h"
-#include "machine.h"
 #include "options.h"
 #include "shardrun/bench.h"
 
