@@ -16,6 +16,8 @@
 namespace shardrun {
 namespace {
 
+// Of batches large enough that activations, and not gradients, are what there is most.
+
 Graph gpt() {
   GptOptions options;
   options.layers = 2;
@@ -23,7 +25,7 @@ Graph gpt() {
   options.hidden = 16;
   options.vocab = 19;
   options.context = 8;
-  options.batch = 2;
+  options.batch = 6;
   options.dropout = 0.2;
   return testing::gpt_step(options);
 }
@@ -35,7 +37,7 @@ Graph wide_resnet() {
   options.width = 1;
   options.image = 8;
   options.classes = 3;
-  options.batch = 3;
+  options.batch = 12;
   options.dropout = 0.3;
   return testing::written_step([&](const std::string& path) { write_wide_resnet(options, path); },
                                "cross-entropy");
@@ -44,8 +46,8 @@ Graph wide_resnet() {
 Graph gat() {
   GatOptions options;
   options.layers = 3;
-  options.nodes = 12;
-  options.edges = 40;
+  options.nodes = 48;
+  options.edges = 160;
   options.features = 5;
   options.dropout = options.attention_dropout = 0.4;
   return testing::written_step([&](const std::string& path) { write_gat(options, path); },

@@ -113,7 +113,7 @@ Outcome try_case(const fs::path& folder, std::string& why) {
 TEST(OnnxNodeTests, EveryImportedOneComputesItsOutputs) {
   const fs::path data = fs::path(SHARDRUN_ONNX_DIR) / "onnx/backend/test/data/node";
   if (!fs::is_directory(data)) GTEST_SKIP() << data << " is absent; scripts/setup fetches it";
-  std::ifstream list(SHARDRUN_SOURCE_DIR "/tests/graph/node-tests.txt");
+  std::ifstream list(SHARDRUN_SOURCE_DIR "/tests/graph/onnx/node-tests.txt");
   ASSERT_TRUE(list.good());
   const char* only = std::getenv("SHARDRUN_NODE_TEST");  // one name, to look at
   int passed = 0, failed = 0, unsupported = 0;
