@@ -25,6 +25,7 @@ Functions functions_of_sources() {
   for (const char* folder : {"runtime/device/cuda", "kernels/cuda", "collectives/nccl"}) {
     const auto root = std::filesystem::path(SHARDRUN_SOURCES) / folder;
     for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
+      if (!file.is_regular_file()) continue;
       std::ifstream in(file.path());
       const std::string text{std::istreambuf_iterator<char>(in), {}};
       const auto each = [&](const std::string& pattern, auto&& found) {
