@@ -44,6 +44,16 @@ void print_step(std::ostream& out, std::string_view when, const Step& step,
 
 }  // namespace
 
+const TensorType& type_of(const Program& program, BufferId b) {
+  return program.buffers[static_cast<size_t>(b)].type;
+}
+
+std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
+  std::vector<TensorType> out;
+  for (BufferId b : ids) out.push_back(type_of(program, b));
+  return out;
+}
+
 std::string to_string(const Program& program) {
   std::ostringstream out;
   out << "rank " << program.rank << " of mesh " << program.mesh.to_string() << ", arena "

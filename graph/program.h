@@ -78,6 +78,9 @@ struct Program {
   int64_t runs(const Step& step) const { return step.phase == Phase::micro ? micro_batches : 1; }
 };
 
+const TensorType& type_of(const Program& program, BufferId id);
+std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids);
+
 std::string to_string(const Program& program);
 
 }  // namespace shardrun

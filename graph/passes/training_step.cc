@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "graph/passes/channels_last.h"
 #include "graph/passes/movement.h"
+#include "graph/passes/pass_table.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 
@@ -76,26 +76,12 @@ constexpr Pass kPasses[] = {
      }},
 };
 
-void check_name(const std::string& name) {
-  if (name.empty()) return;
-  std::string names;
-  for (const Pass& pass : kPasses) {
-    if (pass.name == name) return;
-    names += str(names.empty() ? "" : ", ", pass.name);
-  }
-  fail(ErrorKind::invalid_input, "no pass is called '", name, "'; there are ", names);
-}
-
 }  // namespace
 
-std::vector<std::string_view> training_step_passes() {
-  std::vector<std::string_view> names;
-  for (const Pass& pass : kPasses) names.push_back(pass.name);
-  return names;
-}
+std::vector<std::string_view> training_step_passes() { return pass_names(kPasses); }
 
 TrainingStep make_training_step(Graph graph, const TrainingStepOptions& options) {
-  check_name(options.stop_after);
+  require_pass(kPasses, options.stop_after);
   TrainingStep step;
   step.train = std::move(graph);
   for (const Pass& pass : kPasses) {

@@ -17,12 +17,6 @@ std::string name_in_job(const Communicator& world) {
                      : str("rank ", world.rank());
 }
 
-std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
-  std::vector<TensorType> types;
-  for (BufferId id : ids) types.push_back(program.buffers[static_cast<size_t>(id)].type);
-  return types;
-}
-
 template <class T>
 void append_raw(std::string& key, const T& value) {
   key.append(reinterpret_cast<const char*>(&value), sizeof(T));

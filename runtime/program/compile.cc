@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "graph/ops/post.h"
+#include "graph/passes/pass_table.h"
 #include "kernels/joined_step.h"
 #include "program/join_updates.h"
 #include "program/share_groups.h"
@@ -65,16 +66,6 @@ constexpr Pass kPasses[] = {
      }},
 };
 
-void check_name(const std::string& name) {
-  if (name.empty()) return;
-  std::string names;
-  for (const Pass& pass : kPasses) {
-    if (pass.name == name) return;
-    names += str(names.empty() ? "" : ", ", pass.name);
-  }
-  fail(ErrorKind::invalid_input, "no pass is called '", name, "'; there are ", names);
-}
-
 /// Whether kernels gain by a joined step, remembered by its node and types.
 class Takes {
  public:
@@ -90,8 +81,7 @@ class Takes {
     const std::lock_guard lock(mutex_);
     const auto [it, fresh] = known_.try_emplace(key, false);
     if (fresh)
-      it->second =
-          has_post_ops(node.op) ? runs_joined(kernels_, {node, in, out}) : packs_products_;
+      it->second = has_post_ops(node.op) ? runs_joined(kernels_, {node, in, out}) : packs_products_;
     return it->second;
   }
 
@@ -117,11 +107,7 @@ BackendTraits traits_of(std::span<const KernelList* const> kernels, bool packs_p
   return traits;
 }
 
-std::vector<std::string_view> compile_passes() {
-  std::vector<std::string_view> names;
-  for (const Pass& pass : kPasses) names.push_back(pass.name);
-  return names;
-}
+std::vector<std::string_view> compile_passes() { return pass_names(kPasses); }
 
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const BackendTraits& traits, const CompileOptions& options) {
@@ -130,14 +116,15 @@ Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, in
 
 Program compile(const Partition& partition, const Plan& plan, int64_t rank,
                 const BackendTraits& traits, const CompileOptions& options) {
-  check_name(options.stop_after);
+  require_pass(kPasses, options.stop_after);
   const Compilation compilation{partition, plan, rank, traits, options};
   Program program;
   for (const Pass& pass : kPasses) {
     if (pass.joins && options.steps == Steps::all) continue;
     const double start = now_seconds();
     program = pass.run(std::move(program), compilation);
-    if (options.after) options.after({pass.name, pass.does, 1e3 * (now_seconds() - start), program});
+    if (options.after)
+      options.after({pass.name, pass.does, 1e3 * (now_seconds() - start), program});
     if (pass.name == options.stop_after) break;
   }
   return program;

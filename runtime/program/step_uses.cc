@@ -35,16 +35,6 @@ void Uses::note(const Program& program, size_t first, size_t last) {
   }
 }
 
-const TensorType& type_of(const Program& program, BufferId b) {
-  return program.buffers[static_cast<size_t>(b)].type;
-}
-
-std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids) {
-  std::vector<TensorType> out;
-  for (BufferId b : ids) out.push_back(type_of(program, b));
-  return out;
-}
-
 bool is_kernel(const Step& step, std::string_view op) {
   return step.kind == Step::Kind::kernel && step.node.op == op;
 }

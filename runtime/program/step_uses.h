@@ -49,8 +49,6 @@ class Uses {
   std::set<BufferId> bound_, given_;
 };
 
-const TensorType& type_of(const Program& program, BufferId b);
-std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids);
 bool is_kernel(const Step& step, std::string_view op);
 /// Is it an optimizer's?
 bool is_update(const Step& step);

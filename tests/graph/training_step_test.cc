@@ -13,14 +13,9 @@ using testing::Build;
 /// y = relu(x w) v, and a weight that nothing reads.
 Graph model() {
   Build b(DType::f32);
-  const ValueId x = b.in("x", {4, 8});
-  const ValueId hidden = b.op("relu", {b.matmul(x, b.param("w", {8, 8}), "ik,kj->ij")});
-  const ValueId idle = b.param("idle", {3});
-  for (const Value& value : b.g.values())
-    if (value.role == Role::parameter) b.g.trainable[b.g.find(value.name)] = true;
-  b.g.trainable[idle] = true;
-  b.g.outputs = {b.matmul(hidden, b.param("v", {8, 8}), "ik,kj->ij")};
-  b.g.trainable[b.g.find("v")] = true;
+  const ValueId x = b.in("x", {4, 8}), w = b.param("w", {8, 8}), v = b.param("v", {8, 8});
+  for (ValueId id : {w, v, b.param("idle", {3})}) b.g.trainable[id] = true;
+  b.g.outputs = {b.matmul(b.op("relu", {b.matmul(x, w, "ik,kj->ij")}), v, "ik,kj->ij")};
   return b.g;
 }
 

@@ -43,15 +43,10 @@ PlannedStep PlannedSteps::of(size_t step) const {
   return s.collective->traits().is_exchange() ? of_exchange(s) : of_collective(s);
 }
 
-std::vector<TensorType> PlannedSteps::types(const std::vector<BufferId>& ids) const {
-  std::vector<TensorType> out;
-  for (BufferId id : ids) out.push_back(program_.buffers[static_cast<size_t>(id)].type);
-  return out;
-}
-
 PlannedStep PlannedSteps::of_kernel(const Step& step) const {
   PlannedStep out;
-  out.seconds = kernel_seconds(step.node, types(step.in), types(step.out), cluster_);
+  out.seconds = kernel_seconds(step.node, types_of(program_, step.in), types_of(program_, step.out),
+                               cluster_);
   const auto np = plan_.nodes.find(step.node.name);
   const auto node = nodes_.find(step.node.name);
   // A copy has no node, and joined steps take what several nodes did.

@@ -28,7 +28,6 @@ class PlannedSteps {
   PlannedStep of(size_t step) const;
 
  private:
-  std::vector<TensorType> types(const std::vector<BufferId>& ids) const;
   PlannedStep of_kernel(const Step& step) const;
   PlannedStep of_collective(const Step& step) const;
   PlannedStep of_exchange(const Step& step) const;
