@@ -60,7 +60,7 @@ enum class CostClass {
   convolution_weights,  // the same; weights: result 0
   attention,            // heads, length and width, by a grid; q, k and v: operands 0 to 2
   attention_grad,       // the same; q, k and v: operands 1 to 3
-  joined,               // a product, and the bytes that its post-ops take and keep (post.h)
+  fused,                // a product, and the bytes that its post-ops take and keep (post.h)
 };
 
 /// Function pointers in an aggregate: an op family's file is a list of these.

@@ -27,7 +27,7 @@ struct Plan {
   /// else here is of the step with these.
   std::set<std::string> recompute;
   /// The step keeps bf16 copies of weights from one step to the next
-  /// (runtime/program/join_steps.h).
+  /// (runtime/program/fusion/patterns.h).
   bool keep_casts = false;
   /// It keeps them in the layouts that kernels read, too (runtime/program/keep_packed.h).
   bool keep_packed = false;

@@ -185,8 +185,8 @@ OpDef with_post_ops(const char* op) {
       flops += node_flops(post.node, types_of(post, out[0], in), out.first(1));
     return flops;
   };
-  def.cost = CostClass::joined;
-  def.precision = Precision::follows;  // steps are joined in Programs, after in_bf16
+  def.cost = CostClass::fused;
+  def.precision = Precision::follows;  // steps are fused in Programs, after in_bf16
   return def;
 }
 

@@ -8,7 +8,7 @@
 //   segment_softmax_reduce_grad(dy, y, rows){size, offset} -> sums [size, …] of dy y
 //   segment_softmax_grad(dy, y, sums, rows) -> dx = y (dy - sums)
 //
-// and whole, for Programs that cut no segment (runtime/program/join_steps.h):
+// and whole, for Programs that cut no segment (runtime/program/fusion/patterns.h):
 //
 //   segment_softmax(x, rows){size} -> y          segment_softmax_grad(dy, y, rows){size} -> dx
 //

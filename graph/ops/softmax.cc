@@ -3,7 +3,8 @@
 // cross_entropy(logits, labels){ignore_index} -> losses, lse
 // cross_entropy_grad(dlosses, logits, labels, lse){ignore_index, offset} -> dlogits
 // cross_entropy_and_grad(dlosses, logits, labels){ignore_index} -> losses, dlogits: both at once,
-//   for Programs where the losses' gradient is known beforehand (runtime/program/join_steps.h).
+//   for Programs where the losses' gradient is known beforehand
+//   (runtime/program/fusion/patterns.h).
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
 

@@ -68,10 +68,15 @@ const BackendTraits& backend_traits() {
   BackendTraits& traits = it->second = traits_of(of.kernels, of.packs_products);
   traits.collectives = of.collectives;
   if (of.packed_weights != nullptr) traits.packed_weights = of.packed_weights;
-  traits.needs = [needs = StepNeeds(of.kernels), one = std::make_shared<std::mutex>()](
-                     const Program& program, const Step& step) {
+  const StepNeeds needs(of.kernels);
+  const auto one = std::make_shared<std::mutex>();
+  traits.needs = [needs, one](const Program& program, const Step& step) {
     const std::lock_guard at_a_time(*one);
     return needs(program, step);
+  };
+  traits.fusion = [needs, one](const Program& program, const Step& step) {
+    const std::lock_guard at_a_time(*one);
+    return needs.fusion(program, step);
   };
   return traits;
 }

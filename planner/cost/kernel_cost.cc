@@ -151,7 +151,7 @@ MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
   const CostClass cost = op_def(node.op).cost;
-  if (cost == CostClass::joined) {  // what it takes more comes from memory once
+  if (cost == CostClass::fused) {  // what it takes more comes from memory once
     double bytes = 0;
     for (const TensorType& t : in.subspan(kOwnOperands)) bytes += static_cast<double>(byte_size(t));
     for (const TensorType& t : out.subspan(1)) bytes += static_cast<double>(byte_size(t));

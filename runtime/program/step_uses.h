@@ -49,6 +49,9 @@ class Uses {
   std::set<BufferId> bound_, given_;
 };
 
+/// Of bindings with this role.
+std::set<BufferId> buffers_of(const Program& program, Role role);
+
 bool is_kernel(const Step& step, std::string_view op);
 /// Is it an optimizer's?
 bool is_update(const Step& step);

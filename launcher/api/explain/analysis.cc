@@ -114,7 +114,7 @@ class Analyst {
     return str(node.op, " '", node.name, "'");
   }
 
-  /// The Graph's node that a step stands for where it reads `of`: one of those that were joined; -1
+  /// The Graph's node that a step stands for where it reads `of`: one of those that were fused; -1
   /// if there is none.
   NodeId node_reading(const Step& step, ValueId of) const {
     const auto reads = [&](const Node& node) {

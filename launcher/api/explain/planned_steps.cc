@@ -49,7 +49,7 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
                                cluster_);
   const auto np = plan_.nodes.find(step.node.name);
   const auto node = nodes_.find(step.node.name);
-  // A copy has no node, and joined steps take what several nodes did.
+  // A copy has no node, and fused steps take what several nodes did.
   const bool planned = np != plan_.nodes.end() && node != nodes_.end() &&
                        graph_.node(node->second).op == step.node.op &&
                        np->second.in.size() == step.in.size() &&
@@ -76,7 +76,7 @@ PlannedStep PlannedSteps::of_collective(const Step& step) const {
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it
-/// moves: the kernels that stand beside it may be joined ones, or others of the plan's own.
+/// moves: the kernels that stand beside it may be fused ones, or others of the plan's own.
 PlannedStep PlannedSteps::of_exchange(const Step& step) const {
   const CollectiveTraits& kind = step.collective->traits();
   const bool result = kind.place == CollectiveTraits::Place::after_node;

@@ -39,7 +39,7 @@ class Comparison {
                const std::vector<TensorView>& shards, const TensorView& wanted,
                const std::string& where);
 
-  void count_joined(int64_t nodes) { result_.joined += nodes; }
+  void count_fused(int64_t nodes) { result_.fused += nodes; }
   Replay result() const;
 
  private:

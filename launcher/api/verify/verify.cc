@@ -62,7 +62,7 @@ VerifyReport to_report(const Replay& result) {
   VerifyReport report;
   report.values = result.values;
   report.comparisons = result.comparisons;
-  report.joined = result.joined;
+  report.fused = result.fused;
   report.largest = result.largest;
   report.verified = !result.mismatch;
   if (result.mismatch) report.mismatch = mismatch_text(*result.mismatch);
@@ -73,12 +73,12 @@ VerifyReport to_report(const Replay& result) {
 VerifyReport shared(World& world, const VerifyReport& mine) {
   const auto found = nlohmann::json::parse(decide_on_rank0(world, [&] {
     return nlohmann::json{{"verified", mine.verified},       {"values", mine.values},
-                          {"comparisons", mine.comparisons}, {"joined", mine.joined},
+                          {"comparisons", mine.comparisons}, {"fused", mine.fused},
                           {"largest", mine.largest},         {"mismatch", mine.mismatch}}
         .dump();
   }));
   return {found["verified"], found["values"],  found["comparisons"],
-          found["joined"],   found["largest"], found["mismatch"]};
+          found["fused"],    found["largest"], found["mismatch"]};
 }
 
 }  // namespace

@@ -454,7 +454,7 @@ struct VerifyReport {
   int64_t values = 0;  // values of the step that were compared
   int64_t comparisons =
       0;               // of them and their resharded copies, and of what persists after the update
-  int64_t joined = 0;  // nodes that ranks run as a part of another's step: they leave no value
+  int64_t fused = 0;   // nodes that ranks run as a part of another's step: they leave no value
   double largest = 0;  // largest difference, relative to the value's size (or to that of the terms
                        // that cancel in it)
   std::string mismatch;  // the first value that differs: rank, element, got and wanted

@@ -1,20 +1,23 @@
-// Chains of row-wise steps: which steps may be interleaved, and the same results as one by one.
-#include "exec/row_chain.h"
-
+// Chains of row-wise steps: which steps may take turns, and the same results as one by one.
 #include <gtest/gtest.h>
 
+#include "exec/executor.h"
+#include "exec/fused_kernel.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/kernel.h"
+#include "program/fusion/chains.h"
 
 namespace shardrun {
 namespace {
 
-/// Steps over one piece of memory, at byte offsets that a test chooses.
+const std::vector<const KernelList*> kLists = {&cpu_kernels(), &reference_kernels()};
+
+/// A program of steps over one piece of memory, at byte offsets that a test chooses.
 class Steps {
  public:
   explicit Steps(int64_t bytes) : memory_(static_cast<size_t>(bytes) / 4 + 16) {
     for (size_t i = 0; i < memory_.size(); ++i)
       memory_[i] = static_cast<float>(static_cast<int64_t>(i * 37 % 101) - 50) / 8;
+    program.arena_bytes = static_cast<int64_t>(memory_.size()) * 4;
   }
 
   struct Operand {
@@ -25,46 +28,59 @@ class Steps {
 
   void add(const std::string& op, const std::vector<Operand>& in, const Operand& out,
            Attrs attrs = {}, const std::vector<Operand>& further = {}) {
+    Step step;
+    step.node.op = op;
+    step.node.attrs = std::move(attrs);
+    for (const Operand& o : in) step.in.push_back(buffer(o));
+    step.out = {buffer(out)};
+    for (const Operand& o : further) step.out.push_back(buffer(o));
     Made& made = *made_.emplace_back(std::make_unique<Made>());
-    made.node.op = op;
-    made.node.attrs = std::move(attrs);
-    std::vector<TensorType> in_types;
-    for (const Operand& o : in) {
-      in_types.push_back({o.dtype, o.shape});
-      made.in.push_back(view(o));
-    }
-    made.out = {view(out)};
-    std::vector<TensorType> out_types = {{out.dtype, out.shape}};
-    for (const Operand& o : further) {
-      out_types.push_back({o.dtype, o.shape});
-      made.out.push_back(view(o));
-    }
-    const KernelList* lists[] = {&cpu_kernels(), &reference_kernels()};
-    made.kernel = select_kernel(lists, KernelCall{made.node, in_types, out_types});
-    rows_.push_back({&made.kernel, made.in, made.out});
+    for (BufferId b : step.in) made.in.push_back(view(b));
+    for (BufferId b : step.out) made.out.push_back(view(b));
+    made.kernel = select_kernel(
+        kLists, KernelCall{step.node, types_of(program, step.in), types_of(program, step.out)});
+    program.steps.push_back(std::move(step));
   }
 
-  std::span<const RowStep> rows() const { return rows_; }
+  /// Steps of the chain that begins with the first, as far as the memory allows it; 1: none.
+  size_t length() {
+    const StepNeeds needs(kLists);
+    program.fused.clear();
+    fuse_rows(program, [&](const Program& p, const Step& step) { return needs.fusion(p, step); });
+    return program.fused.empty() || program.fused[0].first != 0 ? 1 : program.fused[0].size;
+  }
+
   std::vector<float>& memory() { return memory_; }
 
   void run_one_by_one() const {
     for (const auto& made : made_) made->kernel.run(KernelArgs{made->in, made->out, nullptr});
   }
+  void run_as_chain() {
+    ASSERT_EQ(length(), made_.size());
+    std::vector<BoundStep> steps;
+    for (const auto& made : made_) steps.push_back({&made->kernel, made->in, made->out});
+    fused_kernel(program, program.fused[0], steps).kernel.run({});
+  }
+
+  Program program;
 
  private:
   struct Made {
-    Node node;
     std::vector<TensorView> in, out;
     PreparedKernel kernel;
   };
 
-  TensorView view(const Operand& o) {
-    return {reinterpret_cast<char*>(memory_.data()) + o.offset, {o.dtype, o.shape}};
+  BufferId buffer(const Operand& o) {
+    program.buffers.push_back({"b", {o.dtype, o.shape}, o.offset});
+    return static_cast<BufferId>(program.buffers.size() - 1);
+  }
+  TensorView view(BufferId b) {
+    const Buffer& buffer = program.buffers[static_cast<size_t>(b)];
+    return {reinterpret_cast<char*>(memory_.data()) + buffer.offset, buffer.type};
   }
 
   std::vector<float> memory_;
   std::vector<std::unique_ptr<Made>> made_;
-  std::vector<RowStep> rows_;
 };
 
 /// What attention over a matrix does: scores of rows and columns, a mask, softmax, dropout; in
@@ -87,14 +103,12 @@ Steps attention(const Shape& shape) {
   return s;
 }
 
-TEST(RowChain, GivesWhatItsStepsGive) {
+TEST(RowChains, GivesWhatItsStepsGive) {
   for (const Shape& shape : {Shape{3, 300, 300}, Shape{2, 600, 600}, Shape{1, 1030, 1030}}) {
     Steps one_by_one = attention(shape), chained = attention(shape);
-    ASSERT_EQ(RowChain::length(chained.rows()), 5u);
-    EXPECT_TRUE(RowChain::pays(chained.rows()));
+    ASSERT_EQ(chained.length(), 5u);
     one_by_one.run_one_by_one();
-    const auto rows = chained.rows();
-    RowChain({rows.begin(), rows.end()}).run();
+    chained.run_as_chain();
     int differ = 0;
     for (size_t i = 0; i < one_by_one.memory().size(); ++i)
       differ += std::memcmp(&one_by_one.memory()[i], &chained.memory()[i], 4) != 0;
@@ -115,18 +129,17 @@ Steps residual_norm(const Shape& shape, bool reader) {
   return s;
 }
 
-TEST(RowChain, TakesLayerNormWithItsResidual) {
+TEST(RowChains, TakesLayerNormWithItsResidual) {
   const Shape shape = {300, 768};
   Steps one_by_one = residual_norm(shape, false), chained = residual_norm(shape, false);
-  ASSERT_EQ(RowChain::length(chained.rows()), 3u);
+  ASSERT_EQ(chained.length(), 3u);
   one_by_one.run_one_by_one();
-  const auto rows = chained.rows();
-  RowChain({rows.begin(), rows.end()}).run();
+  chained.run_as_chain();
   EXPECT_EQ(
       std::memcmp(one_by_one.memory().data(), chained.memory().data(), chained.memory().size() * 4),
       0);
   // Any row of the product may want all means.
-  EXPECT_EQ(RowChain::length(residual_norm(shape, true).rows()), 3u);
+  EXPECT_EQ(residual_norm(shape, true).length(), 3u);
 }
 
 /// A projection to one number a row, as graph attention makes two of: product, cast and sum, twice
@@ -148,48 +161,46 @@ Steps projections(const Shape& shape, bool reader) {
   return s;
 }
 
-TEST(RowChain, FeedsSumsOfRows) {
+TEST(RowChains, FeedsSumsOfRows) {
   for (const Shape& shape : {Shape{700, 1, 500}, Shape{1000, 2048}, Shape{37, 30011}}) {
     Steps one_by_one = projections(shape, false), chained = projections(shape, false);
-    ASSERT_EQ(RowChain::length(chained.rows()), 6u);
-    EXPECT_TRUE(RowChain::pays(chained.rows()));
+    ASSERT_EQ(chained.length(), 6u);
     one_by_one.run_one_by_one();
-    const auto rows = chained.rows();
-    RowChain({rows.begin(), rows.end()}).run();
+    chained.run_as_chain();
     EXPECT_EQ(std::memcmp(one_by_one.memory().data(), chained.memory().data(),
                           chained.memory().size() * 4),
               0)
         << to_string(shape);
   }
   // Any row of the sum may want all of the sums.
-  EXPECT_EQ(RowChain::length(projections({64, 32}, true).rows()), 6u);
+  EXPECT_EQ(projections({1024, 32}, true).length(), 6u);
 }
 
-TEST(RowChain, EndsWhereASumGoesAcrossRows) {
-  const Shape shape = {2, 64, 32};
-  const int64_t size = 2 * 64 * 32 * 4;
+TEST(RowChains, EndsWhereASumGoesAcrossRows) {
+  const Shape shape = {2, 1024, 32};
+  const int64_t size = 2 * 1024 * 32 * 4;
   const auto length = [&](const Shape& axes, const Shape& out) {
     Steps s(3 * size);
     s.add("relu", {{0, shape}}, {size, shape});
     s.add("reduce_sum", {{size, shape}}, {2 * size, out},
           {{"axes", axes}, {"keepdims", int64_t{0}}});
-    return RowChain::length(s.rows());
+    return s.length();
   };
-  EXPECT_EQ(length({2}, {2, 64}), 2u);
+  EXPECT_EQ(length({2}, {2, 1024}), 2u);
   EXPECT_EQ(length({1}, {2, 32}), 1u);
   EXPECT_EQ(length({1, 2}, {2}), 1u);
-  EXPECT_EQ(length({0, 2}, {64}), 1u);
+  EXPECT_EQ(length({0, 2}, {1024}), 1u);
   EXPECT_EQ(length({0, 1, 2}, {}), 1u);
 }
 
-TEST(RowChain, EndsWhereMemoryIsUsedAnew) {
-  const Shape shape = {64, 32}, half = {64, 16}, row = {32};
-  const int64_t size = 64 * 32 * 4;
+TEST(RowChains, EndsWhereMemoryIsUsedAnew) {
+  const Shape shape = {1024, 32}, half = {1024, 16}, row = {32};
+  const int64_t size = 1024 * 32 * 4;
   const auto length = [&](auto fill) {
     Steps s(4 * size);
     s.add("relu", {{0, shape}}, {size, shape});
     fill(s);
-    return RowChain::length(s.rows());
+    return s.length();
   };
   // Over the operand that died: its rows are the same rows.
   EXPECT_EQ(length([&](Steps& s) { s.add("neg", {{size, shape}}, {0, shape}); }), 2u);
@@ -204,24 +215,24 @@ TEST(RowChain, EndsWhereMemoryIsUsedAnew) {
             1u);
   // Other rows; a kernel that mixes rows; nothing at all.
   EXPECT_EQ(length([&](Steps& s) {
-              s.add("neg", {{2 * size, {32, 64}}}, {3 * size, {32, 64}});
+              s.add("neg", {{2 * size, {32, 1024}}}, {3 * size, {32, 1024}});
             }),
             1u);
   EXPECT_EQ(
       length([&](Steps& s) {
-        s.add("transpose", {{2 * size, shape}}, {3 * size, {32, 64}}, {{"perm", Shape{1, 0}}});
+        s.add("transpose", {{2 * size, shape}}, {3 * size, {32, 1024}}, {{"perm", Shape{1, 0}}});
       }),
       1u);
   EXPECT_EQ(length([](Steps&) {}), 1u);
 }
 
-TEST(RowChain, PaysWhereRowsFitAndAllDoNot) {
+TEST(RowChains, PaysWhereRowsFitAndAllDoNot) {
   const auto pays = [](const Shape& shape) {
     const int64_t size = element_count(shape) * 4;
     Steps s(3 * size);
     s.add("relu", {{0, shape}}, {size, shape});
     s.add("neg", {{size, shape}}, {2 * size, shape});
-    return RowChain::pays(s.rows());
+    return s.length() == 2;
   };
   EXPECT_TRUE(pays({1024, 1024}));
   EXPECT_FALSE(pays({64, 64}));         // in cache anyway

@@ -4,8 +4,8 @@
 #include "exec/executor.h"
 #include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/joined_step.h"
-#include "program/join_steps.h"
+#include "kernels/fused_call.h"
+#include "program/fusion/patterns.h"
 #include "program/memory.h"
 #include "program/partition.h"
 #include "tests/exec/random_plan.h"
@@ -25,10 +25,10 @@ Program program_of(const Graph& graph) {
   return Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
 }
 
-bool gpu_runs_joined(const Node& node, const std::vector<TensorType>& in,
-                     const std::vector<TensorType>& out) {
+bool gpu_runs_fused(const Node& node, const std::vector<TensorType>& in,
+                    const std::vector<TensorType>& out) {
   const KernelList* lists[] = {&cuda_kernels()};
-  return runs_joined(lists, {node, in, out});
+  return runs_fused(lists, {node, in, out});
 }
 
 /// How many products have these post-ops behind them.
@@ -46,7 +46,7 @@ using Endings = std::map<std::string, int>;
 TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
   for (const bool bf16 : {false, true}) {
     Program program = program_of(small_gpt(0, bf16));
-    join_steps(program, gpu_runs_joined);
+    fuse_patterns(program, gpu_runs_fused);
     int sums = 0, apart = 0;
     for (const Step& step : program.steps) {
       if (summed_operand(step.node)) ++sums;
@@ -64,7 +64,7 @@ TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
 TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
   for (const bool bf16 : {false, true}) {
     Program whole = program_of(small_gpt(0, bf16));
-    join_steps(whole, gpu_runs_joined);
+    fuse_patterns(whole, gpu_runs_fused);
     // Of each layer qkv; both projections with the residual; fc, in bf16 with GELU, whose argument
     // is kept; and fc's gradient through GELU.
     const auto with_fc = [&](Endings all) {
@@ -73,7 +73,7 @@ TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
     };
     EXPECT_EQ(endings(whole), with_fc({{"add", 2}, {"add add", 4}})) << bf16;
     Program dropped = program_of(small_gpt(0.1, bf16));
-    join_steps(dropped, gpu_runs_joined);
+    fuse_patterns(dropped, gpu_runs_fused);
     EXPECT_EQ(endings(dropped), with_fc({{"add", 6}})) << bf16;
   }
 }
@@ -108,10 +108,10 @@ std::vector<double> losses(Program program) {
 TEST(CudaJoins, LeaveTheLossesAsTheyAre) {
   for (const bool bf16 : {false, true}) {
     const Graph graph = small_gpt(0.1, bf16);
-    Program joined = program_of(graph);
-    const std::vector<double> apart = losses(joined);
-    join_steps(joined, gpu_runs_joined);
-    const std::vector<double> got = losses(joined);
+    Program fused = program_of(graph);
+    const std::vector<double> apart = losses(fused);
+    fuse_patterns(fused, gpu_runs_fused);
+    const std::vector<double> got = losses(fused);
     ASSERT_EQ(got.size(), apart.size());
     EXPECT_LT(apart.back(), apart.front());
     for (size_t i = 0; i < got.size(); ++i)

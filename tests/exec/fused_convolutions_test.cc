@@ -10,10 +10,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
-#include "kernels/joined_step.h"
+#include "kernels/fused_call.h"
 #include "models/onnx_writer.h"
 #include "models/wide_resnet.h"
-#include "program/join_steps.h"
+#include "program/fusion/patterns.h"
+#include "program/keep_casts.h"
 #include "program/keep_packed.h"
 #include "program/memory.h"
 #include "program/partition.h"
@@ -68,19 +69,19 @@ void write_residual(const std::string& path) {
 }
 
 struct Outcome {
-  std::map<std::string, int> joined;  // by op and what is behind it
+  std::map<std::string, int> fused;  // by op and what is behind it
   std::vector<double> losses;
   std::set<std::string> packed;  // kernels of steps that read or write packed weights
 };
 
-Outcome train(void (*write)(const std::string& path), bool bf16, bool join, int accumulate = 1,
+Outcome train(void (*write)(const std::string& path), bool bf16, bool fuse, int accumulate = 1,
               bool keep = false) {
   const Graph graph =
       testing::written_step(write, "cross-entropy", {.kind = "sgd", .accumulate = accumulate}, bf16,
                             [](Graph& g) { put_channels_last(g); });
   const auto world = make_local_communicators(1);
   Program program = Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
-  if (join) join_steps(program, takes);
+  if (fuse) fuse_patterns(program, takes);
   if (keep) {
     keep_casts(program);
     keep_packed(program, packed_weights, [](const KernelCall& more, const KernelCall& alone) {
@@ -90,7 +91,7 @@ Outcome train(void (*write)(const std::string& path), bool bf16, bool join, int 
   Outcome out;
   for (const Step& step : program.steps) {
     if (step.node.op.starts_with("conv") && has_post_ops(step.node.op))
-      ++out.joined[step.node.op + ": " + step.node.attrs.s("post")];
+      ++out.fused[step.node.op + ": " + step.node.attrs.s("post")];
   }
   place_memory(program, StepNeeds(lists()));
   check_memory(program);
@@ -132,31 +133,30 @@ void expect_same_losses(const Outcome& got, const Outcome& want, double toleranc
   EXPECT_NE(want.losses.front(), want.losses.back());
 }
 
-TEST(JoinedConvolutions, TakeBiasAndActivation) {
+TEST(FusedConvolutions, TakeBiasAndActivation) {
   for (const bool bf16 : {false, true}) {
     SCOPED_TRACE(bf16 ? "bf16" : "f32");
-    const Outcome joined = train(write_biased, bf16, true),
-                  apart = train(write_biased, bf16, false);
-    EXPECT_TRUE(apart.joined.empty());
+    const Outcome fused = train(write_biased, bf16, true), apart = train(write_biased, bf16, false);
+    EXPECT_TRUE(apart.fused.empty());
     // oneDNN, which the first and the strided one go through, has no relu that keeps a NaN.
     const std::map<std::string, int> want = {{"conv_post: add relu", 1}, {"conv_post: add", 2}};
     if (!bf16 && kLanesFitRegisters) {  // tiles take the relu
-      EXPECT_EQ(joined.joined, want);
+      EXPECT_EQ(fused.fused, want);
     }
-    expect_same_losses(joined, apart, bf16 ? 4e-3 : 1e-6);
+    expect_same_losses(fused, apart, bf16 ? 4e-3 : 1e-6);
   }
 }
 
-TEST(JoinedConvolutions, TakeResiduals) {
+TEST(FusedConvolutions, TakeResiduals) {
   for (const bool bf16 : {false, true}) {
     SCOPED_TRACE(bf16 ? "bf16" : "f32");
-    const Outcome joined = train(write_residual, bf16, true),
+    const Outcome fused = train(write_residual, bf16, true),
                   apart = train(write_residual, bf16, false);
     // oneDNN's gradients end with nothing.
     if (!bf16 && kLanesFitRegisters) {
-      EXPECT_EQ(joined.joined, (std::map<std::string, int>{{"conv_post: add", 3}}));
+      EXPECT_EQ(fused.fused, (std::map<std::string, int>{{"conv_post: add", 3}}));
     }
-    expect_same_losses(joined, apart, bf16 ? 4e-3 : 1e-6);
+    expect_same_losses(fused, apart, bf16 ? 4e-3 : 1e-6);
   }
 }
 
@@ -164,10 +164,10 @@ TEST(JoinedConvolutions, TakeResiduals) {
 TEST(KeptWeights, GiveTheSameLosses) {
   for (const bool bf16 : {false, true}) {
     for (const int accumulate : {1, 2}) {
-      const bool join = accumulate == 1;
+      const bool fuse = accumulate == 1;
       SCOPED_TRACE(str(bf16 ? "bf16, " : "f32, ", accumulate));
-      const Outcome kept = train(write_residual, bf16, join, accumulate, true),
-                    apart = train(write_residual, bf16, join, accumulate);
+      const Outcome kept = train(write_residual, bf16, fuse, accumulate, true),
+                    apart = train(write_residual, bf16, fuse, accumulate);
       EXPECT_EQ(kept.losses, apart.losses);
       EXPECT_TRUE(apart.packed.empty());
       // Which layouts there are of bf16 depends on the processor.

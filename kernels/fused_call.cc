@@ -1,5 +1,5 @@
-// The kernel of a joined step beside that of the step without what was joined.
-#include "kernels/joined_step.h"
+// The kernel of a fused step beside that of the step alone.
+#include "kernels/fused_call.h"
 
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
@@ -18,7 +18,7 @@ std::string_view impl_of(std::span<const KernelList* const> lists, const KernelC
 
 }  // namespace
 
-bool runs_joined(std::span<const KernelList* const> lists, const KernelCall& call) {
+bool runs_fused(std::span<const KernelList* const> lists, const KernelCall& call) {
   const Node alone = without_post_ops(call.node);
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
   return runs_alike(lists, call, {alone, own, infer_types(alone, own)});

@@ -1,6 +1,4 @@
-// Element-wise steps joined into one kernel: the same memory as one by one, wherever it matters.
-#include "exec/joined_steps.h"
-
+// Chains of element-wise steps as one kernel: the same memory as one by one, wherever it matters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,16 +6,26 @@
 #include <random>
 #include <set>
 
+#include "exec/fused_kernel.h"
 #include "graph/op_def.h"
+#include "kernels/element_chain.h"
+#include "program/fusion/chains.h"
+#include "program/memory.h"
 #include "tests/support/chain_on_host.h"
 
 namespace shardrun {
 namespace {
 
-PreparedKernel join_on_host(const ElementChain& chain) {
+PreparedKernel fuse_on_host(const ElementChain& chain) {
   PreparedKernel prepared;
   prepared.run = [chain](const KernelArgs& args) { testing::run_chain(chain, args.in, args.out); };
   return prepared;
+}
+
+StepFusion fusion(const Program&, const Step& step) {
+  StepFusion can;
+  if (testing::fuses(step.node.op)) can.elements = reinterpret_cast<const void*>(&fuse_on_host);
+  return can;
 }
 
 /// A program of element-wise steps over memory of its own.
@@ -44,42 +52,50 @@ class Steps {
     program.outputs.push_back(b);
   }
 
-  const std::map<size_t, JoinedSteps>& join() {
+  /// The chains that the placed memory allows.
+  const std::vector<FusedSteps>& fuse() {
     int64_t bytes = 64;
     for (const Buffer& b : program.buffers) bytes = std::max(bytes, b.offset + byte_size(b.type));
-    memory.assign(static_cast<size_t>(bytes), 0);
+    program.arena_bytes = bytes;
+    program.fused.clear();
+    fuse_elements(program, fusion);
+    return program.fused;
+  }
+
+  /// For running: kernels, and memory that is 0.
+  void bind_memory() {
+    memory.assign(static_cast<size_t>(program.arena_bytes), 0);
     const KernelList* lists[] = {&reference_kernels()};
-    in_.clear(), out_.clear(), kernels_.clear(), rows_.clear();
+    in_.clear(), out_.clear(), kernels_.clear();
     for (const Step& step : program.steps) {
       std::vector<TensorType> in, out;
       in_.push_back(views(step.in, in));
       out_.push_back(views(step.out, out));
       kernels_.push_back(select_kernel(lists, {step.node, in, out}));
-      if (testing::joins(step.node.op)) kernels_.back().join = join_on_host;
+      if (testing::fuses(step.node.op)) kernels_.back().fuse = fuse_on_host;
     }
-    for (size_t s = 0; s < kernels_.size(); ++s) rows_.push_back({&kernels_[s], in_[s], out_[s]});
-    joined = joined_steps(program, rows_);
-    return joined;
   }
 
   void run_one_by_one() {
     for (size_t s = 0; s < kernels_.size(); ++s) kernels_[s].run({in_[s], out_[s], nullptr});
   }
-  void run_joined() {
+  void run_fused() {
+    auto chain = program.fused.begin();
     for (size_t s = 0; s < kernels_.size(); ++s) {
-      const auto it = joined.find(s);
-      if (it == joined.end()) {
+      if (chain == program.fused.end() || chain->first != s) {
         kernels_[s].run({in_[s], out_[s], nullptr});
-      } else {
-        join_on_host(it->second.chain).run({it->second.in, it->second.out, nullptr});
-        s += it->second.size - 1;
+        continue;
       }
+      std::vector<BoundStep> steps;
+      for (size_t k = s; k < chain->end(); ++k) steps.push_back({&kernels_[k], in_[k], out_[k]});
+      const FusedKernel one = fused_kernel(program, *chain, steps);
+      one.kernel.run({one.in, one.out, nullptr});
+      s = chain++->end() - 1;
     }
   }
 
   Program program;
   std::vector<char> memory;
-  std::map<size_t, JoinedSteps> joined;
 
  private:
   std::vector<TensorView> views(const std::vector<BufferId>& ids, std::vector<TensorType>& types) {
@@ -94,40 +110,36 @@ class Steps {
 
   std::vector<std::vector<TensorView>> in_, out_;
   std::vector<PreparedKernel> kernels_;
-  std::vector<RowStep> rows_;
 };
 
 const DType f = DType::f32;
 
-TEST(JoinedSteps, KeepBackWhatNobodyElseReads) {
+TEST(ElementChains, DoNotWriteWhatNobodyElseReads) {
   Steps s;
   const BufferId a = s.buffer(f, {4, 6}, 0), bias = s.buffer(f, {6}, 128);
   const BufferId sum = s.buffer(f, {4, 6}, 192), y = s.buffer(f, {4, 6}, 320);
   s.step("add", {a, bias}, sum);
   s.step("gelu", {sum}, y);
   s.bind(y);
-  const auto& joined = s.join();
-  ASSERT_EQ(joined.size(), 1u);
-  const JoinedSteps& both = joined.at(0);
-  EXPECT_EQ(both.size, 2u);
-  ASSERT_EQ(both.in.size(), 2u);
-  ASSERT_EQ(both.out.size(), 1u);
-  EXPECT_EQ(both.out[0].data, s.memory.data() + 320);
+  ASSERT_EQ(s.fuse(), (std::vector<FusedSteps>{{FusedSteps::Kind::elements, 0, 2, {sum}}}));
+  s.bind_memory();
+  s.run_fused();
   // A later reader, an output, and a place that lasts: each has the sum written.
   s.step("neg", {sum}, s.buffer(f, {4, 6}, 448));
   s.step("reduce_sum", {sum}, s.buffer(f, {}, 576),
          {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}});
-  EXPECT_EQ(s.join().at(0).out.size(), 2u);
+  EXPECT_EQ(s.fuse().at(0).size, 3u);
+  EXPECT_EQ(s.program.fused[0].unwritten, std::vector<BufferId>{});
   s.program.steps.resize(2);
   s.bind(sum);
-  EXPECT_EQ(s.join().at(0).out.size(), 2u);
+  EXPECT_TRUE(s.fuse().at(0).unwritten.empty());
   s.program.outputs.pop_back();
-  EXPECT_EQ(s.join().at(0).out.size(), 1u);
+  EXPECT_EQ(s.fuse().at(0).unwritten, std::vector{sum});
   s.program.persistent_bytes = 256;
-  EXPECT_EQ(s.join().at(0).out.size(), 2u);
+  EXPECT_TRUE(s.fuse().at(0).unwritten.empty());
 }
 
-TEST(JoinedSteps, EndWhereShapesOrPhasesDo) {
+TEST(ElementChains, EndWhereShapesOrPhasesDo) {
   Steps s;
   const BufferId a = s.buffer(f, {4, 6}, 0), b = s.buffer(f, {4, 6}, 128);
   const BufferId c = s.buffer(f, {4, 6}, 256), d = s.buffer(f, {2, 4, 6}, 384);
@@ -137,14 +149,14 @@ TEST(JoinedSteps, EndWhereShapesOrPhasesDo) {
   s.bind(c);
   s.bind(3);
   s.bind(4);
-  ASSERT_EQ(s.join().size(), 1u);
-  EXPECT_EQ(s.joined.at(0).size, 2u);
+  ASSERT_EQ(s.fuse().size(), 1u);
+  EXPECT_EQ(s.program.fused[0].size, 2u);
   s.program.steps[1].phase = s.program.steps[2].phase = Phase::update;
-  EXPECT_TRUE(s.join().empty());
+  EXPECT_TRUE(s.fuse().empty());
 }
 
 /// y over an operand: element on element is right, anything else would be read after it is written.
-TEST(JoinedSteps, HeedWhatLiesOverOperands) {
+TEST(ElementChains, HeedWhatLiesOverOperands) {
   for (const int64_t place : {0, 64, 128, 384}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       Steps s;
@@ -154,27 +166,54 @@ TEST(JoinedSteps, HeedWhatLiesOverOperands) {
       s.step("cast", {sum}, y, {{"to", std::string(to_string(dtype))}});
       s.bind(y);
       const bool right = place == 128 || (place == 0 && dtype == f);
-      EXPECT_EQ(s.join().size(), right ? 1u : 0u) << place << " " << dtype;
+      EXPECT_EQ(s.fuse().size(), right ? 1u : 0u) << place << " " << dtype;
     }
   }
 }
 
 /// What a later step reads must not lie where an earlier one of the chain wrote.
-TEST(JoinedSteps, DoNotReadWhatTheChainOverwrites) {
+TEST(ElementChains, DoNotReadWhatTheChainOverwrites) {
   Steps s;
   const BufferId a = s.buffer(f, {4, 6}, 0), b = s.buffer(f, {4, 6}, 128);
   const BufferId same = s.buffer(f, {4, 6}, 128), y = s.buffer(f, {4, 6}, 256);
   s.step("neg", {a}, b);
   s.step("add", {a, same}, y);
   s.bind(y);
-  EXPECT_TRUE(s.join().empty());
+  EXPECT_TRUE(s.fuse().empty());
+}
+
+/// Before memory is placed a chain is all that the steps allow; placement keeps it whole where that
+/// takes no more bytes, and what it does not allow is cut.
+TEST(ElementChains, AreKnownToThePlacement) {
+  Steps s;
+  std::vector<BufferId> x = {s.buffer(f, {4, 6}, -1)};
+  Binding batch;
+  batch.name = "x", batch.buffer = x[0], batch.role = Role::batch;
+  s.program.bindings.push_back(batch);
+  for (int i = 0; i < 4; ++i) {
+    x.push_back(s.buffer(f, {4, 6}, -1));
+    s.step("add", {x.back() - 1, x[0]}, x.back());
+  }
+  s.bind(x.back());
+  fuse_elements(s.program, fusion);
+  ASSERT_EQ(s.program.fused.size(), 1u);
+  EXPECT_EQ(s.program.fused[0].size, 4u);
+  place_memory(s.program, nullptr);
+  check_memory(s.program);
+  ASSERT_EQ(s.program.fused.size(), 1u);
+  EXPECT_EQ(s.program.fused[0].size, 4u);
+  // Over the operand that every step reads, but begun elsewhere.
+  Program broken = s.program;
+  broken.buffers[static_cast<size_t>(x[2])].offset = broken.buffers[0].offset + 32;
+  cut_chains(broken);
+  EXPECT_NE(broken.fused, s.program.fused);
 }
 
 /// Random programs, placed as tightly as a first fit and in-place results do.
-TEST(JoinedSteps, LeaveTheSameMemory) {
+TEST(ElementChains, LeaveTheSameMemory) {
   std::mt19937 rng(20261124);
   const auto pick = [&](size_t n) { return static_cast<size_t>(rng() % n); };
-  size_t joined = 0, kept_back = 0, shortened = 0;
+  size_t fused = 0, unwritten = 0, shortened = 0;
   for (int trial = 0; trial < 300; ++trial) {
     SCOPED_TRACE(trial);
     Steps s;
@@ -233,7 +272,8 @@ TEST(JoinedSteps, LeaveTheSameMemory) {
         if (fits) break;
       }
     }
-    s.join();
+    s.fuse();
+    s.bind_memory();
     const auto fill = [&] {
       for (size_t i = 0; i < s.memory.size(); ++i) s.memory[i] = 0;
       for (size_t b = 0; b < 4; ++b) {
@@ -247,7 +287,7 @@ TEST(JoinedSteps, LeaveTheSameMemory) {
     std::vector<std::vector<char>> results[2];
     for (int way = 0; way < 2; ++way) {
       fill();
-      way == 0 ? s.run_one_by_one() : s.run_joined();
+      way == 0 ? s.run_one_by_one() : s.run_fused();
       for (BufferId id : outputs) {
         const Buffer& b = s.program.buffers[static_cast<size_t>(id)];
         const char* begin = s.memory.data() + b.offset;
@@ -255,19 +295,18 @@ TEST(JoinedSteps, LeaveTheSameMemory) {
       }
     }
     EXPECT_EQ(results[0], results[1]);
-    for (const auto& [first, steps] : s.joined) {
-      ++joined;
-      kept_back += steps.size - steps.out.size();
-      const size_t next = first + steps.size;
-      shortened +=
-          next < s.program.steps.size() &&
-          s.program.buffers[static_cast<size_t>(s.program.steps[next].out[0])].type.shape ==
-              steps.out[0].type.shape;
+    for (const FusedSteps& chain : s.program.fused) {
+      ++fused;
+      unwritten += chain.unwritten.size();
+      const auto shape = [&](size_t step) -> const Shape& {
+        return type_of(s.program, s.program.steps[step].out[0]).shape;
+      };
+      shortened += chain.end() < s.program.steps.size() && shape(chain.end()) == shape(chain.first);
     }
   }
   // The draw holds what is to be tested.
-  EXPECT_GT(joined, 200u);
-  EXPECT_GT(kept_back, 100u);
+  EXPECT_GT(fused, 200u);
+  EXPECT_GT(unwritten, 100u);
   EXPECT_GT(shortened, 10u);
 }
 

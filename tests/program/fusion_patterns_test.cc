@@ -1,11 +1,11 @@
-// Joined steps: what becomes one step, what may not, and that nothing else changes.
-#include "program/join_steps.h"
-
+// Fused steps: what becomes one step, what may not, and that nothing else changes.
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
 #include "graph/ops/post.h"
 #include "models/wide_resnet.h"
+#include "program/fusion/rewrites.h"
+#include "program/keep_casts.h"
 #include "program/memory.h"
 #include "program/partition.h"
 #include "program/share_groups.h"
@@ -62,9 +62,9 @@ struct Fixture {
     g.updates[w] = next[0];
     g.updates[buffer] = next[1];
   }
-  Program joined(bool keep = false) {
+  Program fused(bool keep = false) {
     Program program = Partition(g, plan, Cluster{}).program(0);
-    join_steps(program);
+    fuse_patterns(program);
     if (keep) keep_casts(program);
     place_memory(program, nullptr);
     check_memory(program);
@@ -72,7 +72,7 @@ struct Fixture {
   }
 };
 
-TEST(JoinSteps, AddsLookedUpRowsToTheOtherGradient) {
+TEST(FusePatterns, AddsLookedUpRowsToTheOtherGradient) {
   for (const bool first : {false, true}) {
     Fixture f;
     const ValueId x = f.batch("x", {DType::f32, {10, 4}}), other = f.g.add("neg", {x}, {}, "head"),
@@ -80,7 +80,7 @@ TEST(JoinSteps, AddsLookedUpRowsToTheOtherGradient) {
     f.g.outputs = {
         f.g.add("add", first ? std::vector{table, other} : std::vector{other, table}, {}, "sum")};
     f.start_plan();
-    const Program p = f.joined();
+    const Program p = f.fused();
     ASSERT_EQ(kinds(p), "neg add_rows");
     const Step& step = p.steps[1];
     EXPECT_EQ(step.in[0], p.steps[0].out[0]);
@@ -96,26 +96,26 @@ TEST(JoinSteps, AddsLookedUpRowsToTheOtherGradient) {
   }
 }
 
-TEST(JoinSteps, LeavesATableThatOthersRead) {
+TEST(FusePatterns, LeavesATableThatOthersRead) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {10, 4}}), table = f.table_grad();
   f.g.outputs = {f.g.add("add", {x, table}, {}, "sum"), f.g.add("neg", {table}, {}, "also")};
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "gather_grad add neg");
+  EXPECT_EQ(kinds(f.fused()), "gather_grad add neg");
   Fixture twice;
   const ValueId both = twice.table_grad();
   twice.g.outputs = {twice.g.add("add", {both, both}, {}, "sum")};
   twice.start_plan();
-  EXPECT_EQ(kinds(twice.joined()), "gather_grad add");
+  EXPECT_EQ(kinds(twice.fused()), "gather_grad add");
   Fixture shown;
   const ValueId y = shown.batch("x", {DType::f32, {10, 4}}), seen = shown.table_grad();
   shown.g.outputs = {shown.g.add("add", {y, seen}, {}, "sum"), seen};
   shown.start_plan();
-  EXPECT_EQ(kinds(shown.joined()), "gather_grad add");
+  EXPECT_EQ(kinds(shown.fused()), "gather_grad add");
 }
 
 /// Partial over the ranks, the table's gradient is summed before it can be added to what is whole.
-TEST(JoinSteps, LeavesWhatACollectiveSeparates) {
+TEST(FusePatterns, LeavesWhatACollectiveSeparates) {
   Fixture f;
   f.mesh = Mesh::parse("a=2");
   const ValueId x = f.batch("x", {DType::f32, {10, 4}}), table = f.table_grad();
@@ -128,7 +128,7 @@ TEST(JoinSteps, LeavesWhatACollectiveSeparates) {
   f.plan.values["dy"] = cut.in[0];
   f.plan.values["rows"] = cut.in[1];
   f.plan.values[f.g.value(table).name] = cut.out[0];
-  EXPECT_EQ(kinds(f.joined()), "gather_grad all_reduce add");
+  EXPECT_EQ(kinds(f.fused()), "gather_grad all_reduce add");
 }
 
 /// A softmax over segments and its gradient, in pieces.
@@ -143,11 +143,11 @@ struct SegmentFixture : Fixture {
   ValueId dx = g.add("segment_softmax_grad", {dy, y, sums, rows}, {}, "dx");
 };
 
-TEST(JoinSteps, SoftmaxOverSegmentsIsOneStep) {
+TEST(FusePatterns, SoftmaxOverSegmentsIsOneStep) {
   SegmentFixture f;
   f.g.outputs = {f.dx};
   f.start_plan();
-  const Program p = f.joined();
+  const Program p = f.fused();
   ASSERT_EQ(kinds(p), "segment_softmax neg segment_softmax_grad");
   for (const size_t s : {0, 2}) {
     std::vector<TensorType> in;
@@ -169,7 +169,7 @@ TEST(ShareGroups, OneStepForAllWhoWantThem) {
   f.g.outputs = {table, other};
   f.start_plan();
   Program p = Partition(f.g, f.plan, Cluster{}).program(0);
-  join_steps(p);
+  fuse_patterns(p);
   share_groups(p);
   place_memory(p, nullptr);
   check_memory(p);
@@ -184,23 +184,23 @@ TEST(ShareGroups, OneStepForAllWhoWantThem) {
   EXPECT_EQ(p.buffers[static_cast<size_t>(groups)].type, (TensorType{DType::i32, {3 + 2 + 6}}));
 }
 
-TEST(JoinSteps, LeavesTablesOfSegmentsThatOthersRead) {
+TEST(FusePatterns, LeavesTablesOfSegmentsThatOthersRead) {
   for (const int shown : {0, 1}) {
     SegmentFixture f;
     f.g.outputs = {f.dx, shown == 0 ? f.top : f.total};
     f.start_plan();
-    EXPECT_EQ(kinds(f.joined()),
+    EXPECT_EQ(kinds(f.fused()),
               "segment_max segment_exp_sum segment_softmax neg segment_softmax_grad");
   }
   SegmentFixture f;
   f.g.outputs = {f.dx, f.sums};
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()),
+  EXPECT_EQ(kinds(f.fused()),
             "segment_softmax neg segment_softmax_reduce_grad segment_softmax_grad");
 }
 
 /// Edges over two ranks: segments' maxima and sums are reduced between the steps.
-TEST(JoinSteps, LeavesSegmentsThatACutDivides) {
+TEST(FusePatterns, LeavesSegmentsThatACutDivides) {
   SegmentFixture f;
   f.mesh = Mesh::parse("a=2");
   f.g.outputs = {f.y};
@@ -223,17 +223,17 @@ TEST(JoinSteps, LeavesSegmentsThatACutDivides) {
   f.plan.values[f.g.value(f.top).name] = f.plan.nodes["top"].out[0];
   f.plan.values[f.g.value(f.total).name] = f.plan.nodes["total"].out[0];
   f.plan.values[f.g.value(f.y).name] = edges;
-  EXPECT_EQ(kinds(f.joined()),
+  EXPECT_EQ(kinds(f.fused()),
             "segment_max all_reduce segment_exp_sum all_reduce segment_softmax all_gather");
 }
 
-TEST(JoinSteps, ProductsOfManyRowsReadTheWeightItself) {
+TEST(FusePatterns, ProductsOfManyRowsReadTheWeightItself) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::bf16, {kRows, 3}}), w = f.weight("w", {3, 5}),
                 n = f.narrow(w);
   f.g.outputs = {f.product(x, n, "p"), f.product(x, n, "q")};
   f.start_plan();
-  const Program p = f.joined();
+  const Program p = f.fused();
   ASSERT_EQ(kinds(p), "matmul matmul");
   for (const Step& step : p.steps) {
     EXPECT_EQ(p.buffers[static_cast<size_t>(step.in[1])].name, "w");
@@ -241,7 +241,7 @@ TEST(JoinSteps, ProductsOfManyRowsReadTheWeightItself) {
   }
 }
 
-TEST(JoinSteps, KeepsTheCopyWhereItPays) {
+TEST(FusePatterns, KeepsTheCopyWhereItPays) {
   const auto steps = [](int64_t rows, bool weight, bool other_reader) {
     Fixture f;
     const ValueId x = f.batch("x", {DType::bf16, {rows, 3}});
@@ -250,7 +250,7 @@ TEST(JoinSteps, KeepsTheCopyWhereItPays) {
     f.g.outputs = {f.product(x, n, "p")};
     if (other_reader) f.g.outputs.push_back(f.g.add("neg", {n}, {}, "also"));
     f.start_plan();
-    return kinds(f.joined());
+    return kinds(f.fused());
   };
   EXPECT_EQ(steps(kRows, true, false), "matmul");
   EXPECT_EQ(steps(kRows - 1, true, false), "cast matmul");  // read once, packed by no product
@@ -260,18 +260,18 @@ TEST(JoinSteps, KeepsTheCopyWhereItPays) {
   const ValueId a = both.weight("a", {kRows, 2000}), b = both.weight("b", {2000, kRows});
   both.g.outputs = {both.product(both.narrow(a), both.narrow(b), "p")};
   both.start_plan();
-  EXPECT_EQ(kinds(both.joined()), "cast matmul");
+  EXPECT_EQ(kinds(both.fused()), "cast matmul");
 }
 
 /// A backend that would round the weight in each product keeps the copy.
-TEST(JoinSteps, AsksWhetherProductsRoundForNothing) {
+TEST(FusePatterns, AsksWhetherProductsRoundForNothing) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::bf16, {kRows, 3}}), w = f.weight("w", {3, 5});
   f.g.outputs = {f.product(x, f.narrow(w), "p")};
   f.start_plan();
   Program program = Partition(f.g, f.plan, Cluster{}).program(0);
   int asked = 0;
-  join_steps(program, [&](const Node& node, const auto& in, const auto& out) {
+  fuse_patterns(program, [&](const Node& node, const auto& in, const auto& out) {
     ++asked;
     EXPECT_EQ(node.op, "matmul");
     EXPECT_EQ(in[0].dtype, DType::bf16);
@@ -284,7 +284,7 @@ TEST(JoinSteps, AsksWhetherProductsRoundForNothing) {
 }
 
 /// A norm's gradient and the sum behind it; `late`: what is added is made behind the norm.
-TEST(JoinSteps, NormsAddWhatPassesThemBy) {
+TEST(FusePatterns, NormsAddWhatPassesThemBy) {
   const auto steps = [](bool first, bool late, bool shown) {
     Fixture f;
     const ValueId x = f.batch("x", {DType::f32, {6, 4}}), rows = f.batch("rows", {DType::f32, {6}});
@@ -299,14 +299,14 @@ TEST(JoinSteps, NormsAddWhatPassesThemBy) {
         "add", first ? std::vector{norm[0], other} : std::vector{other, norm[0]}, {}, "sum");
     f.g.outputs.push_back(f.g.add("neg", {sum}, {}, "out"));
     f.start_plan();
-    const Program p = f.joined();
+    const Program p = f.fused();
     if (!late && !shown) {
-      const Step& joined = p.steps[1];
-      EXPECT_EQ(joined.in.size(), 6u);
-      EXPECT_EQ(joined.in.back(), p.steps[0].out[0]);
-      EXPECT_EQ(joined.out[0], p.steps[2].in[0]);
-      EXPECT_EQ(joined.node.inputs, joined.in);
-      EXPECT_EQ(joined.node.outputs, joined.out);
+      const Step& fused = p.steps[1];
+      EXPECT_EQ(fused.in.size(), 6u);
+      EXPECT_EQ(fused.in.back(), p.steps[0].out[0]);
+      EXPECT_EQ(fused.out[0], p.steps[2].in[0]);
+      EXPECT_EQ(fused.node.inputs, fused.in);
+      EXPECT_EQ(fused.node.outputs, fused.out);
     }
     return kinds(p);
   };
@@ -330,13 +330,13 @@ struct Loss : Fixture {
   }
 };
 
-TEST(JoinSteps, MakesTheLossesWhereTheirGradientIs) {
+TEST(FusePatterns, MakesTheLossesWhereTheirGradientIs) {
   Loss f;
   const ValueId twice = f.g.add("add", {f.losses, f.losses}, {}, "twice");
   f.gradient(f.g.add("neg", {f.batch("d", {DType::f32, {6}})}, {}, "dlosses"));
   f.g.outputs.push_back(twice);
   f.start_plan();
-  const Program p = f.joined();
+  const Program p = f.fused();
   ASSERT_EQ(kinds(p), "neg neg cross_entropy_and_grad add");
   const Step& both = p.steps[2];
   EXPECT_EQ(both.node.inputs, both.in);
@@ -348,20 +348,20 @@ TEST(JoinSteps, MakesTheLossesWhereTheirGradientIs) {
             p.buffers[static_cast<size_t>(both.out[1])].offset);
 }
 
-TEST(JoinSteps, LeavesALossWhoseGradientIsMadeOfIt) {
+TEST(FusePatterns, LeavesALossWhoseGradientIsMadeOfIt) {
   Loss f;
   f.gradient(f.g.add("neg", {f.losses}, {}, "dlosses"));
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "neg cross_entropy neg cross_entropy_grad");
+  EXPECT_EQ(kinds(f.fused()), "neg cross_entropy neg cross_entropy_grad");
   Loss shown;
   shown.gradient(shown.batch("d", {DType::f32, {6}}));
   shown.g.outputs.push_back(shown.lse);
   shown.start_plan();
-  EXPECT_EQ(kinds(shown.joined()), "neg cross_entropy cross_entropy_grad");
+  EXPECT_EQ(kinds(shown.fused()), "neg cross_entropy cross_entropy_grad");
 }
 
 /// `held` is read behind the losses and written before their gradient: it has its old value there.
-TEST(JoinSteps, LeavesALossThatWouldSeeALaterValue) {
+TEST(FusePatterns, LeavesALossThatWouldSeeALaterValue) {
   Loss f;
   const ValueId held = f.g.add_persistent("held", {DType::f32, {6}}, Role::state, Source{});
   const ValueId sum = f.g.add("add", {f.losses, held}, {}, "sum"),
@@ -370,7 +370,7 @@ TEST(JoinSteps, LeavesALossThatWouldSeeALaterValue) {
   f.gradient(d);
   f.g.outputs.push_back(sum);
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "neg cross_entropy add neg cross_entropy_grad");
+  EXPECT_EQ(kinds(f.fused()), "neg cross_entropy add neg cross_entropy_grad");
 }
 
 /// Both casts, as where the second is computed again in the backward pass.
@@ -380,8 +380,8 @@ TEST(KeepCasts, TheUpdateWritesTheCopy) {
   f.g.outputs = {f.product(x, f.narrow(w), "p"), f.product(x, f.narrow(w), "q")};
   f.update(w);
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "cast matmul cast matmul sgd");
-  const Program p = f.joined(true);
+  EXPECT_EQ(kinds(f.fused()), "cast matmul cast matmul sgd");
+  const Program p = f.fused(true);
   ASSERT_EQ(kinds(p), "matmul matmul sgd");
   ASSERT_EQ(p.setup.size(), 1u);
   const BufferId copy = p.setup[0].out[0];
@@ -403,7 +403,7 @@ TEST(KeepCasts, AFrozenWeightsCopyNeedsNoUpdate) {
   f.g.outputs = {
       f.product(f.batch("x", {DType::bf16, {2, 3}}), f.narrow(f.weight("w", {3, 5})), "p")};
   f.start_plan();
-  const Program p = f.joined(true);
+  const Program p = f.fused(true);
   EXPECT_EQ(kinds(p), "matmul");
   EXPECT_EQ(p.setup.size(), 1u);
 }
@@ -423,7 +423,7 @@ TEST(KeepCasts, CopiesShardsBeforeTheyAreGathered) {
   for (size_t i : {0, 1, 2}) update.in[i] = rows;
   for (size_t i : {0, 1}) update.out[i] = rows;
   for (ValueId out : f.g.nodes().back().outputs) f.plan.values[f.g.value(out).name] = rows;
-  const Program p = f.joined(true);
+  const Program p = f.fused(true);
   ASSERT_EQ(kinds(p), "all_gather matmul sgd");
   EXPECT_EQ(p.steps[0].in[0], p.steps[2].out[2]);
   EXPECT_EQ(p.buffers[static_cast<size_t>(p.steps[0].in[0])].type,
@@ -436,7 +436,7 @@ TEST(KeepCasts, LeavesWhatTheUpdateDoesNotWrite) {
     const ValueId w = f.weight("w", {3, 5}), n = f.narrow(w);
     add(f, w, n);
     f.start_plan();
-    return kinds(f.joined(true));
+    return kinds(f.fused(true));
   };
   const auto product = [](Fixture& f, ValueId n) {
     return f.product(f.batch("x", {DType::bf16, {2, 3}}), n, "p");
@@ -458,7 +458,7 @@ TEST(KeepCasts, LeavesWhatTheUpdateDoesNotWrite) {
             "cast matmul sgd");
 }
 
-TEST(JoinSteps, ProductsTakeWhatFollowsThem) {
+TEST(FusePatterns, ProductsTakeWhatFollowsThem) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
                 b = f.weight("b", {5}), r = f.batch("r", {DType::f32, {6, 5}});
@@ -467,7 +467,7 @@ TEST(JoinSteps, ProductsTakeWhatFollowsThem) {
   const ValueId y = f.g.add("sub", {r, active}, {}, "y");
   f.g.outputs = {y};
   f.start_plan();
-  const Program p = f.joined();
+  const Program p = f.fused();
   ASSERT_EQ(kinds(p), "matmul_post");
   const Step& step = p.steps[0];
   EXPECT_EQ(step.node.name, "p");
@@ -485,7 +485,7 @@ TEST(JoinSteps, ProductsTakeWhatFollowsThem) {
 
 /// A convolution with bias and activation, and one that a residual follows; backward, two gradients
 /// of one image.
-TEST(JoinSteps, ConvolutionsTakeWhatFollowsThem) {
+TEST(FusePatterns, ConvolutionsTakeWhatFollowsThem) {
   const std::vector<int64_t> one = {1, 1};
   const Attrs attrs = {
       {"strides", one}, {"dilations", one}, {"pads_low", one}, {"channels_last", int64_t{1}}};
@@ -502,7 +502,7 @@ TEST(JoinSteps, ConvolutionsTakeWhatFollowsThem) {
   const ValueId second = f.g.add("conv_data_grad", {y, w}, back, "e");
   f.g.outputs = {f.g.add("add", {first, second}, {}, "sum")};
   f.start_plan();
-  const Program p = f.joined();
+  const Program p = f.fused();
   ASSERT_EQ(kinds(p), "conv_post conv_post conv_data_grad conv_data_grad_post");
   EXPECT_EQ(p.steps[0].node.attrs.s("post"), "add relu");
   EXPECT_EQ(p.steps[1].node.attrs.s("post"), "add");
@@ -512,7 +512,7 @@ TEST(JoinSteps, ConvolutionsTakeWhatFollowsThem) {
 }
 
 /// GELU's argument is read again by its gradient: it is a second result.
-TEST(JoinSteps, KeepsWhatOthersRead) {
+TEST(FusePatterns, KeepsWhatOthersRead) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
                 b = f.weight("b", {5}), dy = f.batch("dy", {DType::f32, {6, 5}});
@@ -520,7 +520,7 @@ TEST(JoinSteps, KeepsWhatOthersRead) {
   const ValueId y = f.g.add("gelu", {biased}, {}, "y");
   f.g.outputs = {f.g.add("neg", {y}, {}, "z"), f.g.add("gelu_grad", {biased, dy}, {}, "dx")};
   f.start_plan();
-  const Program p = f.joined();
+  const Program p = f.fused();
   EXPECT_EQ(kinds(p), "matmul_post gelu_grad");
   const Step& step = p.steps[0];
   EXPECT_EQ(step.node.attrs.s("post"), "add gelu neg");
@@ -530,22 +530,23 @@ TEST(JoinSteps, KeepsWhatOthersRead) {
   EXPECT_EQ(p.buffers[static_cast<size_t>(step.out[1])].name, f.g.value(biased).name);
   // Of a backend that keeps nothing, product and bias.
   Program plain = Partition(f.g, f.plan, Cluster{}).program(0);
-  join_steps(plain, [](const Node& node, const auto&, const auto&) { return !kept_before(node); });
+  fuse_patterns(plain,
+                [](const Node& node, const auto&, const auto&) { return !kept_before(node); });
   EXPECT_EQ(kinds(plain), "matmul_post gelu neg gelu_grad");
 }
 
 /// One of them is as much as a step keeps.
-TEST(JoinSteps, KeepsOneResultBesides) {
+TEST(FusePatterns, KeepsOneResultBesides) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
   const ValueId p = f.product(x, w, "p"), r = f.g.add("relu", {p}, {}, "r");
   f.g.outputs = {p, r, f.g.add("tanh", {r}, {}, "t")};
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "matmul_post tanh");
+  EXPECT_EQ(kinds(f.fused()), "matmul_post tanh");
 }
 
 /// A bias's gradient beside its weight's; nothing else that is a sum of the same.
-TEST(JoinSteps, SumsAnOperandWhereItIsMultiplied) {
+TEST(FusePatterns, SumsAnOperandWhereItIsMultiplied) {
   const auto steps = [](const std::vector<int64_t>& axes, int64_t keepdims, bool early) {
     Fixture f;
     const ValueId x = f.batch("x", {DType::f32, {6, 3}}), dy = f.batch("dy", {DType::f32, {6, 5}});
@@ -557,7 +558,7 @@ TEST(JoinSteps, SumsAnOperandWhereItIsMultiplied) {
     if (!early) db = sum();
     f.g.outputs = {dw, f.g.add("neg", {db}, {}, "z")};
     f.start_plan();
-    const Program p = f.joined();
+    const Program p = f.fused();
     for (const Step& step : p.steps) {
       if (const auto operand = summed_operand(step.node)) {
         EXPECT_EQ(*operand, 1u);
@@ -578,16 +579,16 @@ TEST(JoinSteps, SumsAnOperandWhereItIsMultiplied) {
   const ValueId x = late.g.add("mul", {late.batch("x", {DType::f32, {6, 5}}), db}, {}, "scaled");
   late.g.outputs = {late.g.add("matmul", {x, dy}, {{"equation", std::string("bm,bn->mn")}}, "dw")};
   late.start_plan();
-  EXPECT_EQ(kinds(late.joined()), "reduce_sum mul matmul");
+  EXPECT_EQ(kinds(late.fused()), "reduce_sum mul matmul");
 }
 
-TEST(JoinSteps, LeavesProductsWhereTheyAreWanted) {
+TEST(FusePatterns, LeavesProductsWhereTheyAreWanted) {
   const auto steps = [](auto&& finish) {
     Fixture f;
     const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
     finish(f, f.product(x, w, "p"));
     f.start_plan();
-    return kinds(f.joined());
+    return kinds(f.fused());
   };
   EXPECT_EQ(steps([](Fixture& f, ValueId p) {
               f.g.outputs = {f.g.add("mul", {p, p}, {}, "y")};
@@ -601,7 +602,7 @@ TEST(JoinSteps, LeavesProductsWhereTheyAreWanted) {
 }
 
 /// What the product reads would have to live on to where the sum stands.
-TEST(JoinSteps, KeepsNothingAliveForASumThatComesLate) {
+TEST(FusePatterns, KeepsNothingAliveForASumThatComesLate) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5}),
                 r = f.batch("r", {DType::f32, {6, 5}});
@@ -609,7 +610,7 @@ TEST(JoinSteps, KeepsNothingAliveForASumThatComesLate) {
   const ValueId late = f.g.add("exp", {r}, {}, "late");
   f.g.outputs = {f.g.add("add", {early, late}, {}, "y")};
   f.start_plan();
-  EXPECT_EQ(kinds(f.joined()), "neg matmul exp add");
+  EXPECT_EQ(kinds(f.fused()), "neg matmul exp add");
   Fixture lives;  // of what lives on anyway
   const ValueId a = lives.batch("x", {DType::f32, {6, 3}}), v = lives.weight("w", {3, 5}),
                 q = lives.batch("r", {DType::f32, {6, 5}});
@@ -617,11 +618,11 @@ TEST(JoinSteps, KeepsNothingAliveForASumThatComesLate) {
   const ValueId e = lives.g.add("exp", {q}, {}, "late");
   lives.g.outputs = {lives.g.add("add", {p, e}, {}, "y"), lives.g.add("abs", {n}, {}, "z")};
   lives.start_plan();
-  EXPECT_EQ(kinds(lives.joined()), "neg exp matmul_post abs");
+  EXPECT_EQ(kinds(lives.fused()), "neg exp matmul_post abs");
 }
 
 /// A bias is brought into shape behind the product, as importers write it: that is done before it.
-TEST(JoinSteps, TakesABiasThatIsShapedLate) {
+TEST(FusePatterns, TakesABiasThatIsShapedLate) {
   const auto steps = [](Shape bias, Shape shaped) {
     Fixture f;
     const ValueId x = f.batch("x", {DType::f32, {16, 3}}), w = f.weight("w", {3, 5}),
@@ -630,7 +631,7 @@ TEST(JoinSteps, TakesABiasThatIsShapedLate) {
     const ValueId row = f.g.add("reshape", {b}, {{"shape", std::move(shaped)}}, "row");
     f.g.outputs = {f.g.add("add", {p, f.g.add("abs", {row}, {}, "late")}, {}, "y")};
     f.start_plan();
-    const Program program = f.joined();
+    const Program program = f.fused();
     return kinds(program);
   };
   EXPECT_EQ(steps({1, 5}, {5}), "neg reshape abs matmul_post");
@@ -638,7 +639,7 @@ TEST(JoinSteps, TakesABiasThatIsShapedLate) {
             "neg matmul reshape abs add");  // it would live beside the product
 }
 
-TEST(JoinSteps, LeavesPartialProductsToTheirSum) {
+TEST(FusePatterns, LeavesPartialProductsToTheirSum) {
   Fixture f;
   f.mesh = Mesh::parse("a=2");
   const ValueId x = f.batch("x", {DType::f32, {6, 4}}), w = f.weight("w", {4, 5}),
@@ -652,16 +653,16 @@ TEST(JoinSteps, LeavesPartialProductsToTheirSum) {
   f.plan.values["x"] = cut.in[0];
   f.plan.values["w"] = cut.in[1];
   f.plan.values[f.g.value(p).name] = cut.out[0];
-  EXPECT_EQ(kinds(f.joined()), "matmul all_reduce add");
+  EXPECT_EQ(kinds(f.fused()), "matmul all_reduce add");
 }
 
-TEST(JoinSteps, AsksWhetherTheBackendTakesIt) {
+TEST(FusePatterns, AsksWhetherTheBackendTakesIt) {
   Fixture f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
   f.g.outputs = {f.g.add("tanh", {f.g.add("relu", {f.product(x, w, "p")}, {}, "r")}, {}, "y")};
   f.start_plan();
   Program program = Partition(f.g, f.plan, Cluster{}).program(0);
-  join_steps(program, [](const Node& node, const auto&, const auto&) {
+  fuse_patterns(program, [](const Node& node, const auto&, const auto&) {
     return post_ops(node).back().node.op != "tanh";
   });
   EXPECT_EQ(kinds(program), "matmul_post tanh");
@@ -670,13 +671,13 @@ TEST(JoinSteps, AsksWhetherTheBackendTakesIt) {
 /// How many steps of each kind a model's training step has.
 std::map<std::string, int> joined_kinds(const Graph& graph) {
   Program program = Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
-  join_steps(program);
+  fuse_patterns(program);
   std::map<std::string, int> out;
   for (const Step& s : program.steps) ++out[s.node.op];
   return out;
 }
 
-TEST(JoinSteps, JoinsTheModelsProducts) {
+TEST(FusePatterns, JoinsTheModelsProducts) {
   GptOptions gpt;
   gpt.layers = 2, gpt.hidden = 16, gpt.heads = 2, gpt.vocab = 11, gpt.context = 8, gpt.batch = 2;
   const auto of_gpt = joined_kinds(testing::gpt_step(gpt));

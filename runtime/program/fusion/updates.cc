@@ -1,5 +1,5 @@
 // Runs of neighbouring steps, and what each becomes.
-#include "program/join_updates.h"
+#include "program/fusion/updates.h"
 
 #include <map>
 #include <optional>
@@ -33,9 +33,9 @@ struct SumOfSquares {
   }
 };
 
-class JoinSquares {
+class SquareFusion {
  public:
-  JoinSquares(Program& program, const RunsAlike& takes)
+  SquareFusion(Program& program, const RunsAlike& takes)
       : program_(program), uses_(program), takes_(takes) {}
 
   void run() {
@@ -85,14 +85,14 @@ class JoinSquares {
 
   void end() {
     for (const auto& [buffer, sum] : sums_) {
-      if (sum.squares.size() > 1 && uses_.makes_alone(buffer)) join(sum, buffer);
+      if (sum.squares.size() > 1 && uses_.makes_alone(buffer)) fuse(sum, buffer);
     }
     sums_.clear();
   }
 
   /// At the place of the last square, where what the others sum must be there for other steps
   /// anyway; the last add then adds the other numbers.
-  void join(const SumOfSquares& sum, BufferId to) {
+  void fuse(const SumOfSquares& sum, BufferId to) {
     const size_t place = *std::max_element(sum.squares.begin(), sum.squares.end());
     for (size_t i = 0; i < sum.of.size(); ++i) {
       const size_t s = sum.squares[i];
@@ -103,15 +103,15 @@ class JoinSquares {
     if (sum.adds.back().others.size() > 1) return;
     const Step& first = program_.steps[sum.squares[0]];
     Step& last = program_.steps[sum.adds.back().step];
-    Step joined = program_.steps[place];
+    Step fused = program_.steps[place];
     if (!sum.others) {
-      joined.out = {to};
-      joined.node.name = last.node.name;
-      joined.source = last.source;
+      fused.out = {to};
+      fused.node.name = last.node.name;
+      fused.source = last.source;
     }
-    joined.in = joined.node.inputs = sum.of;
-    joined.node.outputs = joined.out;
-    if (!runs_alike(program_, joined, first, takes_)) return;
+    fused.in = fused.node.inputs = sum.of;
+    fused.node.outputs = fused.out;
+    if (!runs_alike(program_, fused, first, takes_)) return;
     gone_.insert(sum.squares.begin(), sum.squares.end());
     for (const SumOfSquares::Add& add : sum.adds) {
       if (add.others.size() < 2) {
@@ -125,10 +125,10 @@ class JoinSquares {
     gone_.erase(place);
     if (sum.others) {
       gone_.erase(sum.adds.back().step);
-      last.in = {*sum.others, joined.out[0]};
-      rename(joined);
+      last.in = {*sum.others, fused.out[0]};
+      rename(fused);
     }
-    program_.steps[place] = std::move(joined);
+    program_.steps[place] = std::move(fused);
   }
 
   /// What it makes is no longer what the Graph's node of that name does.
@@ -175,9 +175,9 @@ bool go_together(const Step& a, const Step& b, const UpdateForm& form) {
   return common(x) == common(y) && (!x.has("copy") || !y.has("copy") || x.s("copy") == y.s("copy"));
 }
 
-class JoinUpdates {
+class UpdateFusion {
  public:
-  JoinUpdates(Program& program, const RunsAlike& takes) : program_(program), takes_(takes) {}
+  UpdateFusion(Program& program, const RunsAlike& takes) : program_(program), takes_(takes) {}
 
   void run() {
     for (size_t s = 0; s < program_.steps.size(); ++s) {
@@ -200,36 +200,35 @@ class JoinUpdates {
 
  private:
   void end() {
-    if (updates_.size() > 1) join();
+    if (updates_.size() > 1) fuse();
     updates_.clear();
   }
 
-  void join() {
+  void fuse() {
     const Step& first = program_.steps[updates_[0]];
     const UpdateForm form = UpdateForm::of(first.node, first.in.size());
     std::vector<const Node*> nodes;
-    Step joined = first;
-    joined.in.clear();
-    joined.out.clear();
+    Step fused = first;
+    fused.in.clear();
+    fused.out.clear();
     std::vector<BufferId> copies;
     for (size_t u : updates_) {
       const Step& step = program_.steps[u];
       nodes.push_back(&step.node);
       const auto in = step.in.begin(), out = step.out.begin();
-      joined.in.insert(joined.in.end(), in, in + static_cast<std::ptrdiff_t>(form.lr()));
-      joined.out.insert(joined.out.end(), out,
-                        out + static_cast<std::ptrdiff_t>(form.result(1, 0)));
+      fused.in.insert(fused.in.end(), in, in + static_cast<std::ptrdiff_t>(form.lr()));
+      fused.out.insert(fused.out.end(), out, out + static_cast<std::ptrdiff_t>(form.result(1, 0)));
       if (step.node.attrs.has("copy")) copies.push_back(step.out.back());
     }
     for (size_t scalar : {form.lr(), form.step(), form.clip_scale()})
-      joined.in.push_back(first.in[scalar]);
-    joined.out.insert(joined.out.end(), copies.begin(), copies.end());
-    joined.node = joined_update(nodes);
-    joined.node.inputs = joined.in;
-    joined.node.outputs = joined.out;
-    if (!runs_alike(program_, joined, first, takes_)) return;
+      fused.in.push_back(first.in[scalar]);
+    fused.out.insert(fused.out.end(), copies.begin(), copies.end());
+    fused.node = fused_update(nodes);
+    fused.node.inputs = fused.in;
+    fused.node.outputs = fused.out;
+    if (!runs_alike(program_, fused, first, takes_)) return;
     gone_.insert(updates_.begin() + 1, updates_.end());
-    program_.steps[updates_[0]] = std::move(joined);
+    program_.steps[updates_[0]] = std::move(fused);
   }
 
   Program& program_;
@@ -240,9 +239,9 @@ class JoinUpdates {
 
 }  // namespace
 
-void join_updates(Program& program, const RunsAlike& takes) {
-  JoinSquares(program, takes).run();
-  JoinUpdates(program, takes).run();
+void fuse_updates(Program& program, const RunsAlike& takes) {
+  SquareFusion(program, takes).run();
+  UpdateFusion(program, takes).run();
 }
 
 }  // namespace shardrun

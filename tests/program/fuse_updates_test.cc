@@ -1,7 +1,5 @@
-// Updates and sums of squares as one step: what is joined, what is not, and that a step of training
+// Updates and sums of squares as one step: what is fused, what is not, and that a step of training
 // leaves the same.
-#include "program/join_updates.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,6 +7,7 @@
 #include "exec/executor.h"
 #include "graph/op_def.h"
 #include "program/compile.h"
+#include "program/fusion/updates.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 
@@ -24,10 +23,10 @@ Program of(const Graph& g, bool together, const RunsAlike& takes = nullptr) {
   Plan plan = testing::replicated_plan(g, Mesh());
   plan.keep_casts = true;
   Program p = compile(g, plan, Cluster{}, 0, {.runs_alike = takes},
-                      {.stop_after = together ? "join_updates" : "keep_casts"});
+                      {.stop_after = together ? "fuse_updates" : "keep_casts"});
   place_memory(p, nullptr);
   check_memory(p);
-  for (const Step& s : p.steps) {  // the joined steps' types follow by the ops' shape rules
+  for (const Step& s : p.steps) {  // the fused steps' types follow by the ops' shape rules
     std::vector<TensorType> in, out;
     for (BufferId b : s.in) in.push_back(p.buffers[static_cast<size_t>(b)].type);
     for (BufferId b : s.out) out.push_back(p.buffers[static_cast<size_t>(b)].type);
@@ -44,7 +43,7 @@ Graph gpt(const OptimizerOptions& optimizer, bool bf16) {
   return testing::gpt_step(o, optimizer, bf16);
 }
 
-TEST(JoinUpdates, AllOfAModelAreOne) {
+TEST(FuseUpdates, AllOfAModelAreOne) {
   for (const bool bf16 : {false, true}) {
     for (const double clip : {0.0, 1.0}) {
       OptimizerOptions o;
@@ -67,7 +66,7 @@ TEST(JoinUpdates, AllOfAModelAreOne) {
   }
 }
 
-TEST(JoinUpdates, AsksWhetherTheBackendTakesThem) {
+TEST(FuseUpdates, AsksWhetherTheBackendTakesThem) {
   const Graph g = gpt({}, false);
   std::vector<size_t> many, alone;
   const Program p = of(g, true, [&](const KernelCall& a, const KernelCall& b) {
@@ -118,7 +117,7 @@ struct Updates {
   }
 };
 
-TEST(JoinUpdates, JoinsWhatDiffersInDecayAlone) {
+TEST(FuseUpdates, JoinsWhatDiffersInDecayAlone) {
   Updates same;
   for (size_t i = 0; i < 3; ++i) same.update(i, 0.9, static_cast<double>(i));
   EXPECT_EQ(same.kinds(), "sgd12");
@@ -131,7 +130,7 @@ TEST(JoinUpdates, JoinsWhatDiffersInDecayAlone) {
   EXPECT_EQ(rate.kinds(), "sgd6 sgd9");
 }
 
-TEST(JoinUpdates, LeavesWhatAnotherStepSeparates) {
+TEST(FuseUpdates, LeavesWhatAnotherStepSeparates) {
   Updates u;
   u.update(0);
   u.g.outputs = {u.g.add("neg", {u.grads[0]}, {}, "between")};
@@ -141,7 +140,7 @@ TEST(JoinUpdates, LeavesWhatAnotherStepSeparates) {
 }
 
 /// Squares stand by their gradients: the sum is made by the last, if the first are still there.
-TEST(JoinUpdates, SumsSquaresThatStandApart) {
+TEST(FuseUpdates, SumsSquaresThatStandApart) {
   const auto steps = [](bool lives) {
     Updates u;
     const ValueId x = u.g.add("neg", {u.grads[0]}, {}, "x"),
@@ -157,9 +156,9 @@ TEST(JoinUpdates, SumsSquaresThatStandApart) {
   EXPECT_EQ(steps(false), "neg1 reduce_sum_squares1 neg1 reduce_sum_squares1 add2");
 }
 
-/// Numbers among the squares, as sums over ranks are, are added to the joined sum; what they make
+/// Numbers among the squares, as sums over ranks are, are added to the fused sum; what they make
 /// among themselves has another name than what the Graph has there.
-TEST(JoinUpdates, SumsSquaresAroundOtherNumbers) {
+TEST(FuseUpdates, SumsSquaresAroundOtherNumbers) {
   const auto steps = [](const std::vector<int>& terms) {  // -1: another number
     Updates u;
     ValueId sum = kNoValue;
@@ -188,7 +187,7 @@ TEST(JoinUpdates, SumsSquaresAroundOtherNumbers) {
 }
 
 /// Nor is the last add one of other numbers on both sides.
-TEST(JoinUpdates, LeavesASumThatEndsWithOtherNumbers) {
+TEST(FuseUpdates, LeavesASumThatEndsWithOtherNumbers) {
   Updates u;
   const auto other = [&](const char* name) { return u.g.add("exp", {u.lr}, {}, name); };
   ValueId sum = u.g.add("add", {other("a"), u.square(0)}, {}, "sum0");
@@ -197,7 +196,7 @@ TEST(JoinUpdates, LeavesASumThatEndsWithOtherNumbers) {
   EXPECT_EQ(u.kinds(), "exp1 reduce_sum_squares1 add2 reduce_sum_squares1 add2 exp1 add2");
 }
 
-TEST(JoinUpdates, LeavesASumThatOthersRead) {
+TEST(FuseUpdates, LeavesASumThatOthersRead) {
   Updates u;
   const ValueId first = u.square(0), both = u.g.add("add", {first, u.square(1)}, {}, "both"),
                 all = u.g.add("add", {both, u.square(2)}, {}, "all");
@@ -207,7 +206,7 @@ TEST(JoinUpdates, LeavesASumThatOthersRead) {
 
 /// Three steps with the reference's kernels: parameters and moments bit for bit, the norm nearly,
 /// as its terms are added in f64.
-TEST(JoinUpdates, LeavesWhatTheSingleOnesWould) {
+TEST(FuseUpdates, LeavesWhatTheSingleOnesWould) {
   for (const char* kind : {"adamw", "sgd"}) {
     for (const bool bf16 : {false, true}) {
       testing::ModelOptions o;

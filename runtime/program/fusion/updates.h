@@ -1,12 +1,12 @@
-// The optimizer's steps of one rank's Program as one over all parameters.
+// fuse_updates: the optimizer's steps of one rank's Program as one over all parameters.
 #pragma once
 
 #include "program/step_uses.h"
 
 namespace shardrun {
 
-/// Joins steps of a Program that has not been placed yet, behind join_steps and keep_casts
-/// (runtime/program/join_steps.h). Nothing lives longer by it.
+/// Of a Program that has not been placed yet, behind fuse_patterns and keep_casts. Nothing lives
+/// longer by it.
 ///
 ///   s = reduce_sum_squares(g), t = reduce_sum_squares(h), n = add(s, t)   becomes
 ///   n = reduce_sum_squares(g, h)
@@ -19,6 +19,6 @@ namespace shardrun {
 ///
 /// where updates stand beside each other, have equal attributes but for weight_decay and copy, and
 /// write what they read.
-void join_updates(Program& program, const RunsAlike& takes = nullptr);
+void fuse_updates(Program& program, const RunsAlike& takes = nullptr);
 
 }  // namespace shardrun
