@@ -125,11 +125,12 @@ TEST(ElementChains, DoNotWriteWhatNobodyElseReads) {
   s.bind_memory();
   s.run_fused();
   // A later reader, an output, and a place that lasts: each has the sum written.
-  s.step("neg", {sum}, s.buffer(f, {4, 6}, 448));
+  const BufferId further = s.buffer(f, {4, 6}, 448);
+  s.step("neg", {sum}, further);
   s.step("reduce_sum", {sum}, s.buffer(f, {}, 576),
          {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}});
   EXPECT_EQ(s.fuse().at(0).size, 3u);
-  EXPECT_EQ(s.program.fused[0].unwritten, std::vector<BufferId>{});
+  EXPECT_EQ(s.program.fused[0].unwritten, std::vector{further});
   s.program.steps.resize(2);
   s.bind(sum);
   EXPECT_TRUE(s.fuse().at(0).unwritten.empty());
