@@ -8,7 +8,7 @@
 
 #include "graph/graph.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 
 namespace shardrun {
 

@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "base/philox.h"
 
 namespace shardrun::cuda {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <mutex>
 
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/autotune.h"
 

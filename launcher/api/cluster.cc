@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "backend.h"
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "planner/cost/cluster_file.h"
 
 namespace shardrun {

@@ -8,7 +8,7 @@
 
 #include "backend.h"
 #include "base/clock.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "batches.h"
 #include "capacity.h"
 #include "cluster.h"

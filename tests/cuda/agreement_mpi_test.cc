@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "backend.h"
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "kernels/cuda/autotune.h"
 #include "ranks/agreement.h"
 #include "ranks/world.h"

@@ -16,7 +16,7 @@
 #include "graph/ops/post.h"
 #include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/cuda/elements/nvrtc.h"
-#include "tests/cuda/compiled_on_host.h"
+#include "tests/cuda/host/compiled_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun::cuda {

@@ -5,7 +5,7 @@
 
 #include "graph/op_def.h"
 #include "kernels/cuda/own/softmax.h"
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 
 namespace shardrun {
 namespace {

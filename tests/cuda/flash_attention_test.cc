@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {

@@ -1,7 +1,7 @@
 // Every strategy, its shares by the bodies of the GPU's own kernels, on the host.
 #include "tests/cuda/strategies.h"
 
-#include "tests/cuda/own_on_host.h"
+#include "tests/cuda/host/own_on_host.h"
 
 namespace shardrun {
 namespace {

@@ -11,7 +11,7 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/fused_call.h"

@@ -10,7 +10,7 @@
 #include "exec/checkpoint/layout.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/movement.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"

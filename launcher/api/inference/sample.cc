@@ -7,8 +7,8 @@
 #include <set>
 
 #include "backend.h"
-#include "base/input_file.h"
-#include "base/output_file.h"
+#include "base/files/input_file.h"
+#include "base/files/output_file.h"
 #include "base/philox.h"
 #include "batches.h"
 #include "exec/data/data_internal.h"

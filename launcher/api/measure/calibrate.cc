@@ -13,7 +13,7 @@
 
 #include "backend.h"
 #include "base/clock.h"
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "capacity.h"
 #include "cluster.h"
 #include "planner/cost/cluster_file.h"

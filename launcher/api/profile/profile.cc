@@ -7,7 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "explain/names.h"
 #include "explain/planned_steps.h"
 #include "planner/cost/kernel_cost.h"

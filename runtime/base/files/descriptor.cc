@@ -1,5 +1,5 @@
 // open, poll and write, with the signal that a pipe's end sends left out.
-#include "base/descriptor.h"
+#include "base/files/descriptor.h"
 
 #include <fcntl.h>
 #include <poll.h>

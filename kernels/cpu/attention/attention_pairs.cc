@@ -1,12 +1,12 @@
 // Finding the pairs in the mask, once for all heads; their softmax and its gradient row by row.
-#include "kernels/cpu/attention_pairs.h"
+#include "kernels/cpu/attention/attention_pairs.h"
 
 #include <atomic>
 #include <cstring>
 
 #include "base/round_up.h"
 #include "graph/ops/attention.h"
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/random.h"
 

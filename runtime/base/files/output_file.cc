@@ -1,5 +1,5 @@
 // The file beside, and when there is none.
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Batch normalisation with the sum and the relu behind it.
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 

@@ -1,5 +1,5 @@
 // Softmax over segments, as exporters write graph attention over a list of edges.
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 

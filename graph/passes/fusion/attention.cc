@@ -4,7 +4,7 @@
 
 #include "graph/ops/elementwise.h"
 #include "graph/passes/equation.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 

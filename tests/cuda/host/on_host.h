@@ -12,8 +12,8 @@
 
 #include "kernels/cuda/own/team.h"
 #include "kernels/kernel.h"
-#include "tests/cuda/boxes_on_host.h"
-#include "tests/cuda/lt_on_host.h"
+#include "tests/cuda/host/boxes_on_host.h"
+#include "tests/cuda/host/lt_on_host.h"
 
 namespace shardrun::cuda {
 

@@ -1,5 +1,5 @@
 // GELU and layer norm, and the order of all fusions.
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 
 #include <cmath>
 #include <numbers>

@@ -3,11 +3,11 @@
 // exp has long runs.
 #include <cstring>
 
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/lane_functions.h"
+#include "kernels/cpu/rows/sorted_rows.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/sorted_rows.h"
 
 namespace shardrun::cpu {
 namespace {

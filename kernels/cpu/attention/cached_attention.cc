@@ -4,7 +4,7 @@
 // on nothing but the row: results are the same bits however rows, heads or threads are cut.
 #include "base/lanes.h"
 #include "base/round_up.h"
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 

@@ -4,7 +4,7 @@
 #include <ostream>
 #include <string>
 
-#include "base/descriptor.h"
+#include "base/files/descriptor.h"
 
 namespace shardrun {
 

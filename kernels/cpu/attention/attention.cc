@@ -16,8 +16,8 @@
 #include <map>
 
 #include "base/round_up.h"
-#include "kernels/cpu/attention_pairs.h"
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/attention_pairs.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/products/gemm.h"

@@ -1,5 +1,5 @@
 // Files are written beside their place and renamed.
-#include "base/cache_folder.h"
+#include "base/files/cache_folder.h"
 
 #include <unistd.h>
 

@@ -11,7 +11,7 @@
 #include "kernels/cuda/own/reduce.h"
 #include "kernels/cuda/own/segment.h"
 #include "kernels/cuda/own/softmax.h"
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 
 namespace shardrun {
 

@@ -6,9 +6,9 @@
 #include "base/around.h"
 #include "base/lanes.h"
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/row_copy.h"
+#include "kernels/cpu/rows/row_copy.h"
+#include "kernels/cpu/rows/sorted_rows.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/sorted_rows.h"
 
 namespace shardrun::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // Reading by parts, so that a file that grows, or says nothing of its size, is bounded, too.
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
