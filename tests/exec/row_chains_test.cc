@@ -1,10 +1,15 @@
 // Chains of row-wise steps: which steps may take turns, and the same results as one by one.
 #include <gtest/gtest.h>
 
+#include "collectives/communicator.h"
 #include "exec/executor.h"
 #include "exec/fused_kernel.h"
 #include "kernels/cpu/cpu.h"
 #include "program/fusion/chains.h"
+#include "program/memory.h"
+#include "tests/exec/random_plan.h"
+#include "tests/planner/gpt_step.h"
+#include "tests/support/kernel_traits.h"
 
 namespace shardrun {
 namespace {
@@ -238,6 +243,37 @@ TEST(RowChains, PaysWhereRowsFitAndAllDoNot) {
   EXPECT_FALSE(pays({64, 64}));         // in cache anyway
   EXPECT_FALSE(pays({4, 1024 * 1024}))  // a row does not fit
       << "rows of 12 MiB";
+}
+
+/// What the executor runs stands in the Program, for whoever prints it.
+TEST(RowChains, StandInTheProgram) {
+  GptOptions o;
+  o.layers = 1, o.hidden = 64, o.heads = 2, o.vocab = 64, o.context = 64, o.batch = 16;
+  const Graph graph = testing::gpt_step(o, {}, true);
+  const Plan plan = testing::replicated_plan(graph, Mesh());
+  const BackendTraits traits = testing::with_kernels({}, kLists);
+  const Program program = compile(graph, plan, Cluster{}, 0, traits);
+  ASSERT_FALSE(program.fused.empty());
+  check_memory(program);
+  const std::string text = to_string(program);
+  size_t end = 0, at = 0;
+  for (const FusedSteps& chain : program.fused) {
+    EXPECT_EQ(chain.kind, FusedSteps::Kind::rows);
+    EXPECT_GE(chain.first, end);
+    EXPECT_GE(chain.size, 2u);
+    EXPECT_GE(chain.rows_at_once, 1);
+    end = chain.end();
+    at = text.find(str("fused ", chain.size, " steps by rows, ", chain.rows_at_once, " at a time"),
+                   at + 1);
+    EXPECT_NE(at, std::string::npos);
+  }
+  EXPECT_LE(end, program.steps.size());
+  // A replay wants every result of its own.
+  EXPECT_TRUE(compile(graph, plan, Cluster{}, 0, traits, {.steps = Steps::all}).fused.empty());
+  // Kernels that have no rows cannot run them.
+  const auto world = make_local_communicators(1);
+  const std::vector<const KernelList*> reference = {&reference_kernels()};
+  EXPECT_THROW(Executor(program, reference, *world[0], 1), Error);
 }
 
 }  // namespace
