@@ -69,4 +69,14 @@ std::vector<BufferId> drop_unused_buffers(Program& program);
 /// Takes out steps, and the buffers that no step or binding knows any more.
 void remove_gone(Program& program, const std::set<size_t>& gone);
 
+/// Calls `rewrite(uses, s, gone)` for every step s, with the uses as they are before the first
+/// call, and takes out the steps that it has added to `gone`.
+template <class Rewrite>
+void rewrite_steps(Program& program, const Rewrite& rewrite) {
+  const Uses uses(program);
+  std::set<size_t> gone;
+  for (size_t s = 0; s < program.steps.size(); ++s) rewrite(uses, s, gone);
+  remove_gone(program, gone);
+}
+
 }  // namespace shardrun

@@ -5,9 +5,8 @@
 #include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/fused_call.h"
-#include "program/fusion/patterns.h"
+#include "program/compile.h"
 #include "program/memory.h"
-#include "program/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 
@@ -21,14 +20,16 @@ Graph small_gpt(double dropout, bool bf16) {
   return testing::gpt_step(options, {}, bf16);
 }
 
-Program program_of(const Graph& graph) {
-  return Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
-}
-
 bool gpu_runs_fused(const Node& node, const std::vector<TensorType>& in,
                     const std::vector<TensorType>& out) {
   const KernelList* lists[] = {&cuda_kernels()};
   return runs_fused(lists, {node, in, out});
+}
+
+/// Up to a pass, and not placed.
+Program program_of(const Graph& graph, const std::string& last = "fuse_patterns") {
+  return compile(graph, testing::replicated_plan(graph, Mesh()), Cluster{}, 0,
+                 {.takes = gpu_runs_fused}, {.stop_after = last});
 }
 
 /// How many products have these post-ops behind them.
@@ -43,10 +44,9 @@ std::map<std::string, int> endings(const Program& program) {
 using Endings = std::map<std::string, int>;
 
 /// Each bias's gradient comes with its weight's.
-TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
+TEST(CudaFusion, SumsGradientsBesideTheirProducts) {
   for (const bool bf16 : {false, true}) {
     Program program = program_of(small_gpt(0, bf16));
-    fuse_patterns(program, gpu_runs_fused);
     int sums = 0, apart = 0;
     for (const Step& step : program.steps) {
       if (summed_operand(step.node)) ++sums;
@@ -61,10 +61,9 @@ TEST(CudaJoins, SumsGradientsBesideTheirProducts) {
   }
 }
 
-TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
+TEST(CudaFusion, TakesTheLongestPartThatAnEpilogueDoes) {
   for (const bool bf16 : {false, true}) {
-    Program whole = program_of(small_gpt(0, bf16));
-    fuse_patterns(whole, gpu_runs_fused);
+    const Program whole = program_of(small_gpt(0, bf16));
     // Of each layer qkv; both projections with the residual; fc, in bf16 with GELU, whose argument
     // is kept; and fc's gradient through GELU.
     const auto with_fc = [&](Endings all) {
@@ -72,8 +71,7 @@ TEST(CudaJoins, TakesTheLongestPartThatAnEpilogueDoes) {
       return all;
     };
     EXPECT_EQ(endings(whole), with_fc({{"add", 2}, {"add add", 4}})) << bf16;
-    Program dropped = program_of(small_gpt(0.1, bf16));
-    fuse_patterns(dropped, gpu_runs_fused);
+    const Program dropped = program_of(small_gpt(0.1, bf16));
     EXPECT_EQ(endings(dropped), with_fc({{"add", 6}})) << bf16;
   }
 }
@@ -105,13 +103,11 @@ std::vector<double> losses(Program program) {
   return out;
 }
 
-TEST(CudaJoins, LeaveTheLossesAsTheyAre) {
+TEST(CudaFusion, LeaveTheLossesAsTheyAre) {
   for (const bool bf16 : {false, true}) {
     const Graph graph = small_gpt(0.1, bf16);
-    Program fused = program_of(graph);
-    const std::vector<double> apart = losses(fused);
-    fuse_patterns(fused, gpu_runs_fused);
-    const std::vector<double> got = losses(fused);
+    const std::vector<double> apart = losses(program_of(graph, "partition")),
+                              got = losses(program_of(graph));
     ASSERT_EQ(got.size(), apart.size());
     EXPECT_LT(apart.back(), apart.front());
     for (size_t i = 0; i < got.size(); ++i)

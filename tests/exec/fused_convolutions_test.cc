@@ -13,11 +13,8 @@
 #include "kernels/fused_call.h"
 #include "models/onnx_writer.h"
 #include "models/wide_resnet.h"
-#include "program/fusion/patterns.h"
-#include "program/keep_casts.h"
-#include "program/keep_packed.h"
+#include "program/compile.h"
 #include "program/memory.h"
-#include "program/partition.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 
@@ -35,6 +32,10 @@ const std::vector<const KernelList*>& lists() {
 bool takes(const Node& node, const std::vector<TensorType>& in,
            const std::vector<TensorType>& out) {
   return select_kernel(lists(), {node, in, out}).impl != "reference";
+}
+
+bool takes_nothing(const Node&, const std::vector<TensorType>&, const std::vector<TensorType>&) {
+  return false;
 }
 
 /// conv, bias and relu three times, as a converter leaves them that folds norms into convolutions.
@@ -80,20 +81,20 @@ Outcome train(void (*write)(const std::string& path), bool bf16, bool fuse, int 
       testing::written_step(write, "cross-entropy", {.kind = "sgd", .accumulate = accumulate}, bf16,
                             [](Graph& g) { put_channels_last(g); });
   const auto world = make_local_communicators(1);
-  Program program = Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
-  if (fuse) fuse_patterns(program, takes);
-  if (keep) {
-    keep_casts(program);
-    keep_packed(program, packed_weights, [](const KernelCall& more, const KernelCall& alone) {
-      return runs_alike(lists(), more, alone);
-    });
-  }
+  Plan plan = testing::replicated_plan(graph, Mesh());
+  plan.keep_casts = plan.keep_packed = keep;
+  const BackendTraits traits{
+      .takes = fuse ? TakesStep(takes) : takes_nothing,
+      .runs_alike = [](const KernelCall& more,
+                       const KernelCall& alone) { return runs_alike(lists(), more, alone); },
+      .packed_weights = packed_weights,
+      .needs = StepNeeds(lists())};
+  Program program = compile(graph, plan, Cluster{}, 0, traits);
   Outcome out;
   for (const Step& step : program.steps) {
     if (step.node.op.starts_with("conv") && has_post_ops(step.node.op))
       ++out.fused[step.node.op + ": " + step.node.attrs.s("post")];
   }
-  place_memory(program, StepNeeds(lists()));
   check_memory(program);
   const int64_t predicted = program.arena_bytes;
   Executor executor(std::move(program), lists(), *world[0], 1);

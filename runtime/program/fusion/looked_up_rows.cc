@@ -35,10 +35,9 @@ void add_rows(Program& program, const Uses& uses, size_t s, std::set<size_t>& go
 }  // namespace
 
 void fuse_looked_up_rows(Program& program, const TakesStep&) {
-  const Uses uses(program);
-  std::set<size_t> gone;
-  for (size_t s = 0; s < program.steps.size(); ++s) add_rows(program, uses, s, gone);
-  remove_gone(program, gone);
+  rewrite_steps(program, [&](const Uses& uses, size_t s, std::set<size_t>& gone) {
+    add_rows(program, uses, s, gone);
+  });
 }
 
 }  // namespace shardrun

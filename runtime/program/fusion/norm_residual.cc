@@ -34,10 +34,9 @@ void add_residual(Program& program, const Uses& uses, size_t s, std::set<size_t>
 }  // namespace
 
 void fuse_norm_residual(Program& program, const TakesStep&) {
-  const Uses uses(program);
-  std::set<size_t> gone;
-  for (size_t s = 0; s < program.steps.size(); ++s) add_residual(program, uses, s, gone);
-  remove_gone(program, gone);
+  rewrite_steps(program, [&](const Uses& uses, size_t s, std::set<size_t>& gone) {
+    add_residual(program, uses, s, gone);
+  });
 }
 
 }  // namespace shardrun

@@ -44,10 +44,9 @@ void sum_operand(Program& program, const Uses& uses, const TakesStep& takes, siz
 }  // namespace
 
 void fuse_operand_sums(Program& program, const TakesStep& takes) {
-  const Uses uses(program);
-  std::set<size_t> gone;
-  for (size_t s = 0; s < program.steps.size(); ++s) sum_operand(program, uses, takes, s, gone);
-  remove_gone(program, gone);
+  rewrite_steps(program, [&](const Uses& uses, size_t s, std::set<size_t>& gone) {
+    sum_operand(program, uses, takes, s, gone);
+  });
 }
 
 }  // namespace shardrun

@@ -53,10 +53,9 @@ void take_tables(Program& program, const Uses& uses, size_t s, std::set<size_t>&
 }  // namespace
 
 void fuse_segment_softmax(Program& program, const TakesStep&) {
-  const Uses uses(program);
-  std::set<size_t> gone;
-  for (size_t s = 0; s < program.steps.size(); ++s) take_tables(program, uses, s, gone);
-  remove_gone(program, gone);
+  rewrite_steps(program, [&](const Uses& uses, size_t s, std::set<size_t>& gone) {
+    take_tables(program, uses, s, gone);
+  });
 }
 
 }  // namespace shardrun

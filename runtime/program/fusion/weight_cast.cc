@@ -53,12 +53,10 @@ void read_weight(Program& program, const Uses& uses, const TakesStep& takes,
 }  // namespace
 
 void fuse_weight_casts(Program& program, const TakesStep& takes) {
-  const Uses uses(program);
   const std::set<BufferId> weights = buffers_of(program, Role::parameter);
-  std::set<size_t> gone;
-  for (size_t s = 0; s < program.steps.size(); ++s)
+  rewrite_steps(program, [&](const Uses& uses, size_t s, std::set<size_t>& gone) {
     read_weight(program, uses, takes, weights, s, gone);
-  remove_gone(program, gone);
+  });
 }
 
 }  // namespace shardrun
