@@ -45,12 +45,14 @@ TEST_F(Look, PassesAreDumped) {
   ASSERT_EQ(all.status, 0) << describe(all);
   const std::string first = folder_.read("passes/01-partition.txt"),
                     fused = folder_.read("passes/02-fuse_patterns.txt"),
-                    placed = folder_.read("passes/07-place_memory.txt");
+                    chained = folder_.read("passes/08-fuse_rows.txt"),
+                    placed = folder_.read("passes/09-place_memory.txt");
   EXPECT_TRUE(says(first, "partition: local nodes and the collectives between them\nrank 0, "));
   EXPECT_TRUE(says(first, " 0 steps before, ")) << first.substr(0, 200);
   EXPECT_TRUE(says(fused, "\n-  micro ")) << fused.substr(0, 500);
   EXPECT_TRUE(says(fused, "\n+  micro ")) << fused.substr(0, 500);
   EXPECT_FALSE(says(fused, "@0 "));
+  EXPECT_TRUE(says(chained, "\n+  fused ")) << chained.substr(0, 500);
   EXPECT_TRUE(says(placed, "@0"));
   const Outcome some = folder_.shardrun(plan + "--dump-passes some --stop-after fuse_patterns");
   ASSERT_EQ(some.status, 0) << describe(some);
