@@ -1,5 +1,5 @@
 // Softmax over segments: the rows of x that one row number names, as the edges of a graph that
-// share their target. In the pieces that a mesh needs, which can be cut along the edges: what a
+// share their target. In the steps that a mesh needs, which can be cut along the edges: what a
 // rank finds of a segment joins with what others do.
 //
 //   segment_max(x [E, …], rows [E]){size, offset} -> top [size, …]; -inf where nothing is named

@@ -1,4 +1,4 @@
-// From an imported forward Graph to the training step and the graph that validates it.
+// The passes from an imported forward Graph to the training step and the validation Graph.
 #pragma once
 
 #include <functional>

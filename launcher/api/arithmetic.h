@@ -1,4 +1,4 @@
-// The work of a training step.
+// Arithmetic: the floating-point operations of a training step, by op.
 #pragma once
 
 #include <map>

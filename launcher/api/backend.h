@@ -1,4 +1,4 @@
-// What ranks run on: kernels, a device, and collectives on it.
+// Backend: the kernels, device and collectives that ranks run on.
 #pragma once
 
 #include <memory>

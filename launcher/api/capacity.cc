@@ -34,7 +34,7 @@ ArenaLimit least_capacity(std::span<const DeviceCapacity> of_ranks, const Cluste
 }
 
 std::vector<DeviceCapacity> gather_capacities(Communicator& host, const DeviceCapacity& mine) {
-  struct Told {
+  struct Sent {
     std::array<char, 256> device, id;
     int64_t bytes;
     bool libraries;
@@ -44,11 +44,11 @@ std::vector<DeviceCapacity> gather_capacities(Communicator& host, const DeviceCa
     std::copy_n(from.begin(), std::min(from.size(), out.size() - 1), out.begin());
     return out;
   };
-  const Told told{text(mine.device), text(mine.id), mine.bytes, mine.libraries};
-  std::vector<Told> all(static_cast<size_t>(host.size()));
-  host.all_gather(&told, all.data(), std::vector<int64_t>(all.size(), sizeof told), DType::u8);
+  const Sent sent{text(mine.device), text(mine.id), mine.bytes, mine.libraries};
+  std::vector<Sent> all(static_cast<size_t>(host.size()));
+  host.all_gather(&sent, all.data(), std::vector<int64_t>(all.size(), sizeof sent), DType::u8);
   std::vector<DeviceCapacity> out;
-  for (const Told& of : all)
+  for (const Sent& of : all)
     out.push_back({of.device.data(), {of.id.data(), of.id.size()}, of.bytes, of.libraries});
   return out;
 }

@@ -1,4 +1,4 @@
-// What the devices of a job's ranks have for arenas.
+// Capacity: the bytes that the devices of a job's ranks have for arenas.
 #pragma once
 
 #include <cstdint>

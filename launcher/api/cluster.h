@@ -1,4 +1,4 @@
-// Which cluster a plan is for.
+// The Cluster that --cluster names: this machine as it was calibrated, a file, or a built-in one.
 #pragma once
 
 #include <string>

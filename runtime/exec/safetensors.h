@@ -55,7 +55,7 @@ struct SafetensorsTensor {
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
-/// Writes a file from front to back, no more of it in memory than is handed in:
+/// Writes a file from front to back, no more of it in memory than is passed in:
 ///   SafetensorsWriter file("w.safetensors", {{"w", {DType::f32, {2, 3}}}});
 ///   file.write(numbers, 24);
 ///   file.finish();

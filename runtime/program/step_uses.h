@@ -1,4 +1,4 @@
-// What passes over the steps of one rank's Program ask of it.
+// Uses: which steps of one rank's Program make and read each buffer.
 #pragma once
 
 #include <algorithm>

@@ -67,8 +67,9 @@ class MeasuringRank final : public RankDevice {
   DeviceCapacity capacity() const override { return rank_.capacity(); }
   void agree(const std::function<void()>& rehearse) override {
     if (!here.agrees) return;
-    const Choices choices = {cuda::place_of_choices(), [] { return here.tuned->tell(); },
-                             [](std::span<const std::string> told) { here.tuned->take(told); }};
+    const Choices choices = {
+        cuda::place_of_choices(), [] { return here.tuned->tell(); },
+        [](std::span<const std::string> of_ranks) { here.tuned->take(of_ranks); }};
     shardrun::agree(host_, choices, [&] {
       rehearse();
       ++here.rehearsals;

@@ -434,7 +434,7 @@ TEST(CudaKernels, TellOfLabelsOutOfRange) {
     again ? recorded->run() : run();
     try {
       read();
-      FAIL() << "nothing was told";
+      FAIL() << "nothing was reported";
     } catch (const Error& e) {
       EXPECT_STREQ(e.what(), "rank 0: step 'loss': label 10 of token 2 is outside [0, 10)");
     }

@@ -1,4 +1,4 @@
-// Every strategy, its shares by the bodies of the GPU's own kernels, on the host.
+// Every strategy, its shards by the bodies of the GPU's own kernels, on the host.
 #include "tests/cuda/strategies.h"
 
 #include "tests/cuda/host/own_on_host.h"
@@ -8,7 +8,7 @@ namespace {
 
 TEST(CudaStrategies, EqualUnsharded) {
   const KernelList kernels = own_kernels<cuda::OnHost<1>>();
-  const RunShare run = [&](const Case& c, const std::vector<Tensor>& in) {
+  const RunCase run = [&](const Case& c, const std::vector<Tensor>& in) {
     for (const KernelImpl& impl : kernels) {
       if (impl.op == c.node.op && !(impl.refuses && impl.refuses({c.node, c.in, c.out})))
         return run_impl(impl, c, in);

@@ -1,4 +1,4 @@
-// Rows of scores whose softmax is wanted.
+// Exponentials of a row of scores whose softmax is wanted.
 #pragma once
 
 #include "kernels/cpu/functions.h"

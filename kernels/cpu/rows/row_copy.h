@@ -1,4 +1,4 @@
-// Rows copied one by one, for kernels that gather.
+// Copies of rows, one by one, for kernels that gather.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Rows by where they go, for kernels that reduce all that goes to one place.
+// Sorted rows: rows in the order of where they go, for kernels that reduce all that goes to one
+// place.
 #pragma once
 
 #include <algorithm>

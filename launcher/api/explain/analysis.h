@@ -1,4 +1,4 @@
-// What a plan's predicted time and bytes are made of.
+// PlanAnalysis: a plan's predicted time and bytes, part by part.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// A plan as a table, layer by layer; layers that are alike are told once.
+// A plan as a table, layer by layer; layers that are alike are printed once.
 #include <algorithm>
 #include <optional>
 #include <sstream>
@@ -287,13 +287,13 @@ class Explanation {
   explicit Explanation(std::vector<Layer> layers) : layers_(std::move(layers)) {}
 
   std::string text() {
-    std::vector<bool> told(layers_.size(), false);
+    std::vector<bool> printed(layers_.size(), false);
     for (size_t i = 0; i < layers_.size(); ++i) {
-      if (told[i]) continue;
+      if (printed[i]) continue;
       std::vector<std::string> names;
       for (size_t j = i; j < layers_.size(); ++j) {
-        if (told[j] || !layers_[j].alike(layers_[i])) continue;
-        told[j] = true;
+        if (printed[j] || !layers_[j].alike(layers_[i])) continue;
+        printed[j] = true;
         names.push_back(layers_[j].name);
       }
       tell(layers_[i], names);

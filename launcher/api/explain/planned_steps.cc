@@ -95,19 +95,19 @@ PlannedStep PlannedSteps::of_exchange(const Step& step) const {
       const auto at = static_cast<int>(i);
       const std::vector<TensorType> in = graph_.types(node.inputs),
                                     out = graph_.types(node.outputs);
-      const std::string chunks = to_string((result ? np.out : np.in)[i], plan_.mesh);
+      const std::string shards = to_string((result ? np.out : np.in)[i], plan_.mesh);
       std::string other = to_string(np, result, at, plan_.mesh);
       if (kind.price == CollectiveTraits::Price::route) {
         if (np.rows.empty() || np.rows[0].by.index != at) continue;
         return {
-            route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
+            route_seconds(np, in, out, plan_.mesh, cluster_), {shards}, {other + " renumbered"}};
       }
       const auto exchange =
           exchange_of(np, shapes(in), shapes(out), result, at, plan_.mesh, program_.rank);
       if (!exchange || exchange->kind != kind.kind) continue;
       const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
-      return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
-                    : PlannedStep{seconds, {chunks}, {std::move(other)}};
+      return result ? PlannedStep{seconds, {std::move(other)}, {shards}}
+                    : PlannedStep{seconds, {shards}, {std::move(other)}};
     }
   }
   return {};

@@ -1,4 +1,4 @@
-// What a plan says of every step of a rank's Program: how its operands lie, and its time.
+// PlannedSteps: for every step of a rank's Program, how its operands lie and its predicted time.
 #pragma once
 
 #include <map>

@@ -65,17 +65,17 @@ std::string account(const Graph& graph, const Plan& plan, const PlanAnalysis& an
   const auto row = [&](double seconds, const std::string& text) {
     out += wrapped(right(seconds > 0 ? ms(seconds) : "-", 12) + "  ", text);
   };
-  std::set<NodeId> told;
+  std::set<NodeId> printed;
   std::map<std::string, std::pair<const Node*, int>> alike;  // how, and by nodes of which op
   for (const PlannedCollective& c : analysis.collectives) {
     if (c.of != id) continue;
-    told.insert(c.reader);
+    printed.insert(c.reader);
     row(c.seconds,
         str(c.runs > 1 ? str(c.runs, " x ") : "", c.kind, " to ", c.to, " for ", c.consumer));
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    if (told.count(static_cast<NodeId>(n)) > 0) continue;
+    if (printed.count(static_cast<NodeId>(n)) > 0) continue;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       if (node.inputs[k] != id) continue;
       const NodePlan& np = plan.nodes.at(node.name);

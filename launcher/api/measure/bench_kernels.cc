@@ -43,14 +43,14 @@ void sort_worst_first(std::vector<KernelTime>& kernels) {
 
 }  // namespace
 
-Team own_team(World& world) {
+RankTeam own_team(World& world) {
   SR_REQUIRE(world.size() == 1, invalid_input,
              "kernels are measured on one rank with all its threads, not on ", world.size());
   share_cores(world.impl());
   return {device_alone(), world.impl().kernel_threads};
 }
 
-Ceilings measure_ceilings(Team& team) {
+Ceilings measure_ceilings(RankTeam& team) {
   Ceilings out;
   out.threads = team.threads();
   out.device = team.device().name();
@@ -113,7 +113,7 @@ std::vector<ProgramCall> calls_of(const Program& program) {
 
 KernelBench bench_kernels(World& world) {
   return at_boundary([&] {
-    Team team = own_team(world);
+    RankTeam team = own_team(world);
     KernelBench out{measure_ceilings(team), {}};
     const auto add = [&](const CalibrationCall& call) {
       KernelTime time = time_of(call, out.ceilings);
@@ -143,7 +143,7 @@ KernelBench bench_kernels(World& world) {
 
 KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
-    Team team = own_team(world);
+    RankTeam team = own_team(world);
     KernelBench out{measure_ceilings(team), {}};
     const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
     for (const ProgramCall& call : calls_of(program)) {

@@ -1,4 +1,4 @@
-// What benchmarks of kernels and of steps share.
+// Ceilings and timed calls: what benchmarks of kernels and of steps share.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@
 namespace shardrun {
 
 /// The World's one rank with all its threads. Throws invalid_input if there are several ranks.
-Team own_team(World& world);
+RankTeam own_team(World& world);
 
-Ceilings measure_ceilings(Team& team);
+Ceilings measure_ceilings(RankTeam& team);
 
 /// Steps of a Program that call a kernel alike.
 struct ProgramCall {

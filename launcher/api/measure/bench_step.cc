@@ -84,7 +84,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
                      const TrainOptions& options, int rounds) {
   return at_boundary([&] {
     SR_REQUIRE(rounds >= 1, invalid_input, "rounds is ", rounds, ", wanted 1 or more");
-    Team team = own_team(world);
+    RankTeam team = own_team(world);
     StepBench out;
     out.ceilings = measure_ceilings(team);
     for (const auto& [op, flops] : arithmetic(model.impl()))

@@ -70,7 +70,7 @@ double clock_ahead(Communicator& world) {
       }
     }
     if (world.rank() == 0) {
-      if (std::abs(seen) < fastest) seen = 0;  // within what can be told
+      if (std::abs(seen) < fastest) seen = 0;  // within what can be resolved
       world.send(&seen, sizeof seen, rank);
     } else {
       world.recv(&ahead, sizeof ahead, 0);

@@ -60,9 +60,9 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
       data_(std::move(data)),
       spec_(options.data),
       tokens_(tokens_per_batch(fields_)) {
-  const nlohmann::json told = data_of_rank(*data_, options);
-  require_same(on.comm().host(), "train", told);
-  run_options_ = options_of(model.options, options, told);
+  const nlohmann::json of_data = data_of_rank(*data_, options);
+  require_same(on.comm().host(), "train", of_data);
+  run_options_ = options_of(model.options, options, of_data);
   graph_ = str(std::hex, plan.model_hash);
   if (programs_.evaluation) {
     evaluation_.emplace(*programs_.evaluation, backend().kernels, on.comm(), model.options.seed,

@@ -32,7 +32,7 @@ RankTrainers::~RankTrainers() {
       of(comm).trainer.reset();
       of(comm).device.reset();
     });
-  } catch (const Failure&) {  // a call before has failed, and was told
+  } catch (const Failure&) {  // a call before has failed, and was reported
   }
 }
 

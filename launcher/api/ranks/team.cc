@@ -47,7 +47,7 @@ double typical(std::vector<double> samples) {
 class Operands {
  public:
   Operands(const CalibrationCall& call, const std::vector<TensorType>& out,
-           const PreparedKernel& kernel, double rotation, Team::Scratch& scratch)
+           const PreparedKernel& kernel, double rotation, RankTeam::Scratch& scratch)
       : stream_(scratch.device().stream()) {
     double bytes = 0;
     const auto place = [&](size_t i) { return call.places.empty() ? -1 : call.places[i]; };
@@ -186,7 +186,8 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
   return call;
 }
 
-Team::Work work_of_call(const CalibrationCall& call, double rotation, Team::Scratch& scratch) {
+RankTeam::Work work_of_call(const CalibrationCall& call, double rotation,
+                            RankTeam::Scratch& scratch) {
   const std::vector<TensorType> out = infer_types(call.node, call.in);
   auto kernel = std::make_shared<PreparedKernel>(
       select_kernel(backend().kernels, KernelCall{call.node, call.in, out}));
@@ -197,13 +198,14 @@ Team::Work work_of_call(const CalibrationCall& call, double rotation, Team::Scra
 
 namespace {
 
-double measure_rotating(Team& team, const CalibrationCall& call, double rotation) {
-  return team.measure([&](Team::Scratch& scratch) { return work_of_call(call, rotation, scratch); },
-                      team.device().is_host() ? kBudget : kBehindBudget);
+double measure_rotating(RankTeam& team, const CalibrationCall& call, double rotation) {
+  return team.measure(
+      [&](RankTeam::Scratch& scratch) { return work_of_call(call, rotation, scratch); },
+      team.device().is_host() ? kBudget : kBehindBudget);
 }
 
 /// FLOP/s of the first square product that takes long enough, or is as large as fits.
-double product_rate(Team& team, DType dtype, double memory) {
+double product_rate(RankTeam& team, DType dtype, double memory) {
   double rate = 0;
   for (int64_t n = 256; 3.0 * 4 * static_cast<double>(n * n) < memory; n *= 2) {
     const double seconds = measure_rotating(team, matmul_call(dtype, "nn", {n, n, n}), 0);
@@ -214,11 +216,11 @@ double product_rate(Team& team, DType dtype, double memory) {
 }
 
 /// Bytes/s that a copy reads, which writes as many.
-double copy_rate(Team& team, double memory) {
+double copy_rate(RankTeam& team, double memory) {
   double rate = 0;
   for (int64_t bytes = 1 << 20; 2.0 * static_cast<double>(bytes) < memory; bytes *= 4) {
     const double seconds = team.measure(
-        [&](Team::Scratch& scratch) -> Team::Work {
+        [&](RankTeam::Scratch& scratch) -> RankTeam::Work {
           char* data = scratch.bytes(2 * bytes);
           return {[&device = scratch.device(), data, bytes](int64_t) {
                     device.copy(data + bytes, data, bytes);
@@ -234,13 +236,13 @@ double copy_rate(Team& team, double memory) {
 
 }  // namespace
 
-double measure_call(Team& team, const CalibrationCall& call) {
+double measure_call(RankTeam& team, const CalibrationCall& call) {
   constexpr double kBeyondAllCaches = 8;
   return measure_rotating(team, call,
                           team.extent().rotation * (call.from_memory ? kBeyondAllCaches : 1));
 }
 
-char* Team::Scratch::bytes(int64_t count) {
+char* RankTeam::Scratch::bytes(int64_t count) {
   if (count > count_) {
     count_ = 0;
     data_.reset();  // first, so that there is room for the next
@@ -256,14 +258,14 @@ char* Team::Scratch::bytes(int64_t count) {
   return data_.get();
 }
 
-Team::Team(int ranks, int threads)
+RankTeam::RankTeam(int ranks, int threads)
     : device_(std::shared_ptr<Device>(), &host_device()),
       ranks_(ranks),
       threads_(threads),
       scratch_(static_cast<size_t>(ranks), Scratch(host_device())),
       extent_(Extent()) {}
 
-Team::Team(std::shared_ptr<Device> device, int threads)
+RankTeam::RankTeam(std::shared_ptr<Device> device, int threads)
     : device_(std::move(device)), ranks_(1), threads_(threads), scratch_(1, Scratch(*device_)) {
   if (device_->is_host()) {
     extent_ = Extent();
@@ -272,7 +274,7 @@ Team::Team(std::shared_ptr<Device> device, int threads)
   }
 }
 
-const Extent& Team::extent() {
+const Extent& RankTeam::extent() {
   if (extent_) return *extent_;
   Extent found;
   const double memory = static_cast<double>(device_->free_bytes()) / 16;
@@ -284,7 +286,7 @@ const Extent& Team::extent() {
   return extent_.emplace(found);
 }
 
-double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
+double RankTeam::measure(const std::function<Work(Scratch&)>& make, double budget) {
   if (!device_->is_host()) return measure_behind(make, budget);
   std::vector<double> samples;
   std::exception_ptr error;
@@ -342,7 +344,7 @@ double Team::measure(const std::function<Work(Scratch&)>& make, double budget) {
   return typical(std::move(samples));
 }
 
-double Team::measure_behind(const std::function<Work(Scratch&)>& make, double budget) {
+double RankTeam::measure_behind(const std::function<Work(Scratch&)>& make, double budget) {
   const Work work = make(scratch_[0]);
   work.run(0);  // libraries make up their minds
   device_->synchronize();
@@ -375,7 +377,7 @@ double Team::measure_behind(const std::function<Work(Scratch&)>& make, double bu
   return typical(std::move(samples));
 }
 
-void Team::note(const std::function<Work(Scratch&)>& make, int64_t runs) {
+void RankTeam::note(const std::function<Work(Scratch&)>& make, int64_t runs) {
   const Work work = make(scratch_[0]);
   work.run(0);
   device_->synchronize();
@@ -387,7 +389,7 @@ void Team::note(const std::function<Work(Scratch&)>& make, int64_t runs) {
   look_what_is_taken();
 }
 
-void Team::look_what_is_taken() {
+void RankTeam::look_what_is_taken() {
   taken_ = std::max(taken_, free_ - scratch_[0].taken() - device_->free_bytes());
 }
 

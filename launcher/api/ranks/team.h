@@ -1,4 +1,4 @@
-// Timing: a call of an op, alone, as ranks run it.
+// RankTeam: times a call of an op, alone, as several ranks run it at once.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct Extent {
 ///
 /// A device that works behind the host is asked for many runs and waited for once, as in a step of
 /// training: noted by Device::record where that can be.
-class Team {
+class RankTeam {
  public:
   struct Work {
     std::function<void(int64_t run)> run;
@@ -48,9 +48,9 @@ class Team {
     int64_t count_ = 0, taken_ = 0;
   };
 
-  Team(int ranks, int threads);  // on the host
+  RankTeam(int ranks, int threads);  // on the host
   /// One rank with the device for itself.
-  Team(std::shared_ptr<Device> device, int threads);
+  RankTeam(std::shared_ptr<Device> device, int threads);
   int ranks() const { return ranks_; }
   int threads() const { return threads_; }
   Device& device() const { return *device_; }
@@ -94,9 +94,10 @@ CalibrationCall attention_call(DType dtype, const std::string& op,
 
 /// Seconds of the call, alone, on every rank of the team at once. Throws Error if there is no
 /// kernel for it.
-double measure_call(Team& team, const CalibrationCall& call);
+double measure_call(RankTeam& team, const CalibrationCall& call);
 
 /// What measure_call times, with operands from `rotation` bytes in turn.
-Team::Work work_of_call(const CalibrationCall& call, double rotation, Team::Scratch& scratch);
+RankTeam::Work work_of_call(const CalibrationCall& call, double rotation,
+                            RankTeam::Scratch& scratch);
 
 }  // namespace shardrun

@@ -1,4 +1,4 @@
-// Where what can be made again is kept from run to run.
+// Cache folder: where what can be made again is kept from run to run.
 #pragma once
 
 #include <string>

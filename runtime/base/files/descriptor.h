@@ -1,4 +1,4 @@
-// Writing to what may be a pipe: without waiting for ever, and without SIGPIPE.
+// Descriptors: writing to what may be a pipe, without waiting for ever and without SIGPIPE.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Files of text that users name: plans, clusters, problems.
+// Input files: texts that users name, such as plans, clusters and problems.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Files that take the place of others when they are whole.
+// OutputFile: a file that takes the place of another when it is whole.
 #pragma once
 
 #include <ostream>

@@ -62,7 +62,7 @@ TEST(Calibrate, EveryOpIsMeasured) {
 
 TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
   const auto device = std::make_shared<testing::FarDevice>();
-  Team team(device, 1);
+  RankTeam team(device, 1);
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {1024, 1024}});
@@ -78,7 +78,7 @@ TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
 
 /// Operands are made on the host and lie on the device: numbers, and indices within their bounds.
 TEST(Calibrate, OperandsLieOnTheDevice) {
-  Team team(std::make_shared<testing::FarDevice>(), 1);
+  RankTeam team(std::make_shared<testing::FarDevice>(), 1);
   EXPECT_GT(measure_call(team, matmul_call(DType::bf16, "nt", {512, 1024, 512})), 0);
   int calls = 0;
   for (const CalibrationOp& op : calibration_ops()) {
@@ -101,7 +101,7 @@ TEST(Calibrate, GroupsAreThoseOfTheNumbers) {
              {DType::i64, {kRows}},
              {DType::i32, {RowGroups::elements(kPlaces, kRows)}}};
   testing::FarDevice device;
-  Team::Scratch scratch(device);
+  RankTeam::Scratch scratch(device);
   work_of_call(call, 1, scratch).run(0);
   const char* at = scratch.bytes(1) + round_up(4 * kRows, kArenaAlignment);
   std::vector<int64_t> numbers(kRows);
@@ -137,7 +137,7 @@ TEST(Calibrate, UpdatesWriteWhatTheyRead) {
 /// What libraries take is neither scratch memory, however large, nor what is free again.
 TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
   const auto device = std::make_shared<testing::FarDevice>();
-  Team team(device, 1);
+  RankTeam team(device, 1);
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {1024, 1024}});
@@ -260,7 +260,7 @@ TEST(Calibrate, RanksHavePlacesInEachGroup) {
 
 /// Without time, nothing is measured and nothing is made up.
 TEST(Calibrate, EndsAtItsDeadline) {
-  Team team(std::make_shared<testing::FarDevice>(), 1);
+  RankTeam team(std::make_shared<testing::FarDevice>(), 1);
   Watch watch([] { return Reference{}; }, now_seconds, 0);
   const MeasuredKernels kernels = measure_kernels(team, watch, now_seconds() - 1)();
   EXPECT_TRUE(kernels.grids.empty());

@@ -110,7 +110,7 @@ TEST_F(Look, PlanThenExplainThenVerify) {
   EXPECT_EQ(long_lines(differ.out), "");
 }
 
-/// What moves data is told once, wherever a Program runs it: layers add up to the step.
+/// What moves data is counted once, wherever a Program runs it: layers add up to the step.
 TEST_F(Look, ExplainsAllCommunication) {
   for (const std::string how :
        {"--mesh data=2,model=2 --planner dp+megatron", "--mesh 4 --planner fsdp",

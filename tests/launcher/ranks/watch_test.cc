@@ -9,7 +9,7 @@ namespace shardrun {
 namespace {
 
 /// Work takes as many times longer as `slow` says at the time; of a reference of 8 ms all but the
-/// waiting is told.
+/// waiting is reported.
 struct Machine {
   double now = 0;
   std::function<double(double now)> slow = [](double) { return 1.0; };
