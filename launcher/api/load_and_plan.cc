@@ -4,11 +4,11 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "explain/text.h"
 #include "micro_batches.h"
 #include "model.h"
 #include "plan.h"
 #include "ranks/world.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {

@@ -6,24 +6,24 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "batches.h"
-#include "capacity.h"
-#include "cluster.h"
 #include "error_context.h"
 #include "exec/data/data.h"
+#include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
+#include "measure/cluster.h"
 #include "option_json.h"
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/space/plan_check.h"
+#include "ranks/backend.h"
+#include "ranks/capacity.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "recomputed.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {

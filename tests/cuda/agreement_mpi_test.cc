@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend.h"
 #include "base/error.h"
 #include "base/files/cache_folder.h"
 #include "kernels/cuda/autotune.h"
 #include "ranks/agreement.h"
+#include "ranks/backend.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"
 #include "tests/collectives/mpi_main.h"

@@ -10,11 +10,6 @@
 
 namespace shardrun {
 
-bool stays_in_place(const Program& program, const Step& step) {
-  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
-  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
-}
-
 PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                            const Program& program)
     : graph_(graph), plan_(plan), cluster_(cluster), program_(program) {

@@ -11,9 +11,6 @@
 
 namespace shardrun {
 
-/// Is the step a reshape whose result lies where its operand does, so that nothing is done?
-bool stays_in_place(const Program& program, const Step& step);
-
 struct PlannedStep {
   double seconds = 0;  // of a collective, on the largest shard
   /// Shardings of operands and results; of an exchange, one is what its node takes or makes.

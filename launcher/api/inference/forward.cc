@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "choices.h"
 #include "exec/checkpoint/layout.h"
@@ -15,6 +14,7 @@
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 #include "graph/passes/training_step.h"
+#include "ranks/backend.h"
 #include "ranks/world.h"
 #include "user_op/user_op.h"
 

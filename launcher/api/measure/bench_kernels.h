@@ -14,6 +14,9 @@ RankTeam own_team(World& world);
 
 Ceilings measure_ceilings(RankTeam& team);
 
+/// Is the step a reshape whose result lies where its operand does, so that nothing is done?
+bool stays_in_place(const Program& program, const Step& step);
+
 /// Steps of a Program that call a kernel alike.
 struct ProgramCall {
   CalibrationCall call;  // of the first of them
@@ -21,5 +24,8 @@ struct ProgramCall {
   bool stays = false;    // its result lies where its operand does, and nothing is done
 };
 std::vector<ProgramCall> calls_of(const Program& program);
+
+/// Every different call of a step of the Program.
+KernelBench bench_calls(RankTeam& team, const Program& program);
 
 }  // namespace shardrun

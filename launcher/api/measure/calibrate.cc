@@ -11,12 +11,12 @@
 #include <sstream>
 #include <tuple>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "base/files/output_file.h"
-#include "capacity.h"
-#include "cluster.h"
+#include "measure/cluster.h"
 #include "planner/cost/cluster_file.h"
+#include "ranks/backend.h"
+#include "ranks/capacity.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"

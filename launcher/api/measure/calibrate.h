@@ -12,9 +12,9 @@
 #include "collectives/communicator.h"
 #include "device/device.h"
 #include "graph/graph.h"
+#include "measure/team.h"
+#include "measure/watch.h"
 #include "planner/cost/measured.h"
-#include "ranks/team.h"
-#include "ranks/watch.h"
 
 namespace shardrun {
 

@@ -3,12 +3,12 @@
 #include <deque>
 #include <memory>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "exec/executor.h"
 #include "measure/calibrate.h"
 #include "planner/reshard/reshard.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 namespace {

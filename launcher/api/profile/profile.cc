@@ -10,6 +10,7 @@
 #include "base/files/output_file.h"
 #include "explain/names.h"
 #include "explain/planned_steps.h"
+#include "measure/bench_kernels.h"
 #include "planner/cost/kernel_cost.h"
 
 namespace shardrun {

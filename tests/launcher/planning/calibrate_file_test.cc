@@ -6,10 +6,10 @@
 #include <array>
 #include <filesystem>
 
-#include "backend.h"
 #include "kernels/cpu/cpu.h"
 #include "measure/calibrate.h"
 #include "planner/cost/cluster_file.h"
+#include "ranks/backend.h"
 #include "shardrun/shardrun.h"
 #include "tests/launcher/ranks/far_rank.h"
 

@@ -1,6 +1,6 @@
 // Measuring a device whose memory the host cannot touch, and the clusters of GPUs that were not
 // measured.
-#include "launcher/api/measure/calibrate.h"
+#include "measure/calibrate.h"
 
 #include <gtest/gtest.h>
 
@@ -16,16 +16,16 @@
 #include "graph/ops/post.h"
 #include "graph/program.h"
 #include "kernels/cpu/cpu.h"
-#include "launcher/api/backend.h"
-#include "launcher/api/measure/gpu_cluster.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/cost/kernel_cost.h"
+#include "ranks/backend.h"
+#include "ranks/gpu_cluster.h"
 #include "tests/launcher/ranks/far_rank.h"
 
 namespace shardrun {
+namespace {
 
-/// The one of this test.
-const Backend& backend() {
+const Backend& far_backend() {
   static const KernelList far = testing::far_kernels(cpu_kernels()),
                           reference = testing::far_kernels(reference_kernels());
   static const std::array<const KernelList*, 2> lists = {&far, &reference};
@@ -38,8 +38,7 @@ const Backend& backend() {
   }();
   return backend;
 }
-
-namespace {
+const bool chosen = (use_backend(far_backend()), true);
 
 /// Products and attention are measured over grids of sizes; what has post-ops, as the op without;
 /// a reshape takes no time.

@@ -1,5 +1,5 @@
 // Replaying plans beside one rank: right ones agree, wrong ones are caught and named.
-#include "launcher/api/verify/replay.h"
+#include "verify/replay.h"
 
 #include <gtest/gtest.h>
 

@@ -6,14 +6,14 @@
 #include <cstring>
 #include <vector>
 
-#include "backend.h"
 #include "base/error.h"
 #include "collectives/nccl/cuda_communicator.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/autotune.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "measure/gpu_cluster.h"
 #include "ranks/agreement.h"
+#include "ranks/backend.h"
+#include "ranks/gpu_cluster.h"
 
 namespace shardrun {
 namespace {

@@ -1,15 +1,15 @@
 // A step, and a validation.
-#include "ranks/rank_trainer.h"
+#include "rank_trainer.h"
 
 #include <chrono>
 #include <cmath>
 #include <limits>
 
-#include "backend.h"
 #include "batches.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "inference/gather.h"
+#include "ranks/backend.h"
 #include "ranks/same_call.h"
 
 namespace shardrun {

@@ -1,5 +1,5 @@
 // Numbers and lines as reports show them.
-#include "text.h"
+#include "explain/text.h"
 
 #include <algorithm>
 #include <cmath>

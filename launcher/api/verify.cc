@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "backend.h"
 #include "batches.h"
 #include "graph/passes/training.h"
 #include "plan.h"
+#include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "verify/replay.h"

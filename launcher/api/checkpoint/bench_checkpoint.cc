@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <mutex>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "base/tensor.h"
@@ -16,6 +15,7 @@
 #include "exec/checkpoint/reader.h"
 #include "exec/checkpoint/writer.h"
 #include "plan.h"
+#include "ranks/backend.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"
 #include "shardrun/bench.h"

@@ -1,9 +1,10 @@
-// A step beside its own products run alone, and its memory-bound traffic at measured bandwidth.
+// The calls of a step alone; and a step beside its own products run alone, and its memory-bound
+// traffic at measured bandwidth.
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "arithmetic.h"
+#include "explain/figures.h"
 #include "graph/ops/post.h"
 #include "measure/bench_kernels.h"
 #include "plan.h"
@@ -80,6 +81,13 @@ std::vector<Alone> products_of(const Program& program) {
 
 }  // namespace
 
+KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    RankTeam team = own_team(world);
+    return bench_calls(team, compile_for_rank(model.impl(), plan.impl(), 0).train);
+  });
+}
+
 StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
                      const TrainOptions& options, int rounds) {
   return at_boundary([&] {
@@ -87,7 +95,7 @@ StepBench bench_step(World& world, const Model& model, const TrainingPlan& plan,
     RankTeam team = own_team(world);
     StepBench out;
     out.ceilings = measure_ceilings(team);
-    for (const auto& [op, flops] : arithmetic(model.impl()))
+    for (const auto& [op, flops] : arithmetic(model.impl().train))
       if (is_product(op)) out.flops += flops;
     const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
     const std::vector<Alone> products = products_of(program);

@@ -1,8 +1,8 @@
 // Each rank makes its own on its own thread, and ends it there.
-#include "ranks/rank_trainers.h"
+#include "rank_trainers.h"
 
-#include "backend.h"
 #include "explain/names.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 

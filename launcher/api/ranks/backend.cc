@@ -1,5 +1,5 @@
 // The CPU's backend, and the choice.
-#include "backend.h"
+#include "ranks/backend.h"
 
 #include <omp.h>
 

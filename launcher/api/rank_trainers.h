@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "rank_trainer.h"
 #include "ranks/rank_device.h"
-#include "ranks/rank_trainer.h"
 #include "ranks/ranks.h"
 
 namespace shardrun {

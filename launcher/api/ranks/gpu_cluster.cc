@@ -1,5 +1,5 @@
 // By name, or from what CUDA tells of any GPU.
-#include "measure/gpu_cluster.h"
+#include "ranks/gpu_cluster.h"
 
 #include <algorithm>
 #include <array>

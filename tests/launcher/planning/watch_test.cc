@@ -1,5 +1,5 @@
 // Figures that something disturbed are taken again, by a clock and a machine that are made up.
-#include "launcher/api/ranks/watch.h"
+#include "measure/watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Timing calls on several threads at once, or on a device behind the host.
-#include "ranks/team.h"
+#include "measure/team.h"
 
 #include <omp.h>
 
@@ -9,13 +9,13 @@
 #include <mutex>
 #include <thread>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "base/thread_group.h"
 #include "graph/op_def.h"
 #include "graph/ops/group_rows.h"
 #include "graph/program.h"
+#include "ranks/backend.h"
 #include "ranks/threads.h"
 
 namespace shardrun {

@@ -1,5 +1,5 @@
 // Keeping figures, and taking the disturbed ones again.
-#include "ranks/watch.h"
+#include "measure/watch.h"
 
 #include <algorithm>
 #include <cmath>

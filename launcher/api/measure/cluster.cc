@@ -1,13 +1,13 @@
 // The machine's own calibration file, or what else --cluster names.
-#include "cluster.h"
+#include "measure/cluster.h"
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend.h"
 #include "base/error.h"
 #include "base/files/cache_folder.h"
 #include "planner/cost/cluster_file.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 

@@ -1,5 +1,5 @@
 // A build without CUDA has no backend for GPUs.
-#include "backend.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 

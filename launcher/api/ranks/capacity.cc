@@ -1,13 +1,13 @@
 // Each rank tells of its device; the least share counts.
-#include "capacity.h"
+#include "ranks/capacity.h"
 
 #include <algorithm>
 #include <array>
 #include <mutex>
 #include <set>
 
-#include "backend.h"
 #include "base/error.h"
+#include "ranks/backend.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"
 
