@@ -42,6 +42,15 @@ class MemoryUse {
   mutable std::vector<int64_t> scratch_;
 };
 
+/// How MemoryPrices move.
+struct MemoryPricesSettings {
+  int patience = 8;          // sweeps without a gain of the bound before steps are halved
+  double least_step = 1e-3;  // of Polyak's length: then prices have settled
+  double hope = 0.05;        // relative to the bound: the goal above it while no solution is known
+  double least_rise = 1e-6;  // relative to the goal, where the bound has reached it
+};
+inline constexpr MemoryPricesSettings kMemoryPrices;
+
 /// Prices of a byte at each kept time, for the Lagrangian of the memory rows, moved by subgradient
 /// steps of Polyak's length.
 class MemoryPrices {
@@ -57,7 +66,7 @@ class MemoryPrices {
   const std::vector<double>& price() const { return price_; }
   const std::vector<double>& change() const { return change_; }  // by the last step
   double priced_limit() const { return priced_limit_; }          // sum of price x limit
-  bool settled() const;
+  bool settled() const { return step_ < kMemoryPrices.least_step; }
 
  private:
   std::vector<double> price_, change_;
