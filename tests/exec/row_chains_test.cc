@@ -269,7 +269,8 @@ TEST(RowChains, StandInTheProgram) {
   }
   EXPECT_LE(end, program.steps.size());
   // A replay wants every result of its own.
-  EXPECT_TRUE(compile(graph, plan, Cluster{}, 0, traits, {.steps = shardrun::Steps::all}).fused.empty());
+  EXPECT_TRUE(
+      compile(graph, plan, Cluster{}, 0, traits, {.steps = shardrun::Steps::all}).fused.empty());
   // Kernels that have no rows cannot run them.
   const auto world = make_local_communicators(1);
   const std::vector<const KernelList*> reference = {&reference_kernels()};
