@@ -1,9 +1,7 @@
 // Chains of element-wise steps: from each step on as many as there are, then as memory allows.
 #include <algorithm>
 
-#include "program/fusion/chains.h"
 #include "program/fusion/chains_within.h"
-#include "program/fusion/places.h"
 
 namespace shardrun {
 namespace {

@@ -6,25 +6,21 @@
 namespace shardrun {
 namespace {
 
-constexpr FusionPattern kPatterns[] = {
-    {"loss_gradient", "cross_entropy, cross_entropy_grad -> cross_entropy_and_grad",
-     fuse_loss_gradient},
-    {"looked_up_rows", "gather_grad, add -> add_rows", fuse_looked_up_rows},
-    {"norm_residual", "layer_norm_grad or rms_norm_grad, add -> the norm's gradient",
-     fuse_norm_residual},
-    {"weight_cast", "cast of a weight, matmul -> matmul", fuse_weight_casts},
-    {"segment_softmax", "segment_max, segment_exp_sum, segment_softmax -> segment_softmax",
-     fuse_segment_softmax},
-    {"post_ops", "matmul, conv or conv_data_grad, element-wise steps -> *_post", fuse_post_ops},
-    {"operand_sum", "matmul, reduce_sum of its operand -> matmul_post", fuse_operand_sums},
+/// In the order in which they are tried: each is a row here and a file of its own.
+constexpr void (*kPatterns[])(Program& program, const TakesStep& takes) = {
+    fuse_loss_gradient,    // cross_entropy, cross_entropy_grad -> cross_entropy_and_grad
+    fuse_looked_up_rows,   // gather_grad, add -> add_rows
+    fuse_norm_residual,    // layer_norm_grad or rms_norm_grad, add -> the norm's gradient
+    fuse_weight_casts,     // cast of a weight, matmul -> matmul
+    fuse_segment_softmax,  // segment_max, segment_exp_sum, segment_softmax -> segment_softmax
+    fuse_post_ops,         // matmul, conv or conv_data_grad, element-wise steps -> *_post
+    fuse_operand_sums,     // matmul, reduce_sum of its operand -> matmul_post
 };
 
 }  // namespace
 
-std::span<const FusionPattern> fusion_patterns() { return kPatterns; }
-
 void fuse_patterns(Program& program, const TakesStep& takes) {
-  for (const FusionPattern& pattern : fusion_patterns()) pattern.rewrite(program, takes);
+  for (const auto rewrite : kPatterns) rewrite(program, takes);
 }
 
 }  // namespace shardrun
