@@ -2,7 +2,7 @@
 #include "kernels/joined_step.h"
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {

@@ -6,10 +6,10 @@
 #include <mutex>
 
 #include "base/clock.h"
-#include "graph/ops/post.h"
 #include "graph/passes/pass_table.h"
 #include "kernels/joined_step.h"
 #include "program/join_updates.h"
+#include "program/ops/post.h"
 #include "program/share_groups.h"
 
 namespace shardrun {

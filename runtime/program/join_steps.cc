@@ -7,7 +7,7 @@
 #include <set>
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
+#include "program/ops/post.h"
 #include "program/step_uses.h"
 
 namespace shardrun {

@@ -35,10 +35,10 @@ using TakesStep = std::function<bool(const Node& node, const std::vector<TensorT
 /// segment_softmax_grad(dy, y, segment_softmax_reduce_grad(dy, y, rows), rows) becomes
 /// segment_softmax_grad(dy, y, rows): segments that no cut divides are done in one pass.
 ///
-/// add(x, matmul(a, b)), and what else may follow a product element by element (graph/ops/post.h),
-/// becomes matmul_post(a, b, x) where `takes` says so of the joined step; behind conv and
-/// conv_data_grad, too. What stood between and others read, too, is its second result then, as
-/// GELU's argument is for GELU's gradient; of one step, one.
+/// add(x, matmul(a, b)), and what else may follow a product element by element
+/// (runtime/program/ops/post.h), becomes matmul_post(a, b, x) where `takes` says so of the joined
+/// step; behind conv and conv_data_grad, too. What stood between and others read, too, is its
+/// second result then, as GELU's argument is for GELU's gradient; of one step, one.
 ///
 /// dw = matmul(x, dy) and db = reduce_sum(dy) over the same dims, a bias's gradient beside its
 /// weight's, become dw, db = matmul_post(x, dy), where `takes` says so.

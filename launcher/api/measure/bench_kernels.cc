@@ -7,9 +7,9 @@
 #include "backend.h"
 #include "explain/planned_steps.h"
 #include "graph/op_def.h"
-#include "graph/ops/optimizer.h"
 #include "plan.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/ops/pack.h"
 #include "ranks/world.h"
 
 namespace shardrun {
@@ -102,7 +102,7 @@ std::vector<ProgramCall> calls_of(const Program& program) {
     }
     call.stays = stays_in_place(program, step);
     call.call.places = places_of(program, step);
-    call.call.from_memory = is_update(step.node.op);
+    call.call.from_memory = is_update(without_layouts(step.node).op);
     for (const int place : call.call.places) key += str("|", place);
     const auto [at, fresh] = known.emplace(key + (call.stays ? "|stays" : ""), out.size());
     if (fresh) out.push_back(std::move(call));
