@@ -81,7 +81,7 @@ function(shardrun_compile_options target)
 endfunction()
 
 # Open MPI as a container's root, with more ranks than cores that then do not spin. ThreadSanitizer does not see through
-# its shared-memory transport's copies. Tests have threads whatever OpenMP is told of limits where they are started.
+# its shared-memory transport's copies. Tests have threads whatever OpenMP is given as limits where they are started.
 set(SHARDRUN_TEST_ENVIRONMENT
   SHARDRUN_CALIBRATION=none OMP_DYNAMIC=false OMP_THREAD_LIMIT=1024 OMP_STACKSIZE=8M
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1

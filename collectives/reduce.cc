@@ -165,7 +165,7 @@ int64_t reduce_scatter_staging_bytes(std::span<const int64_t> counts, DType dtyp
 int64_t all_reduce_staging_bytes(int64_t count, DType dtype, int ranks) {
   const int64_t bytes = count * size_of(dtype);
   if (bytes <= kSmallAllReduceBytes) return (ranks - 1) * round_up_64(bytes);
-  const int64_t part = chunk(count, ranks, 0).size * size_of(dtype);
+  const int64_t part = shard_range(count, ranks, 0).size * size_of(dtype);
   return (ranks - 1) * round_up_64(std::min(part, kReduceChunkBytes));
 }
 

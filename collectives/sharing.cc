@@ -134,7 +134,7 @@ void SharingCommunicator::all_reduce(void* data, int64_t count, DType dtype, Red
   call.count = count;
   show(call, data, bytes, small);
   if (!enter()) return messages_->all_reduce(data, count, dtype, op, staging);
-  const Range mine = small ? Range{0, count} : chunk(count, size_, rank_);
+  const Range mine = small ? Range{0, count} : shard_range(count, size_, rank_);
   for (int r = 0; r < size_; ++r) {
     void* buffer = small ? call_of(r).small : r == rank_ ? data : theirs(r);
     void*& slice = parts_[static_cast<size_t>(r)];

@@ -1,4 +1,4 @@
-// How a rank waits for another one.
+// Wait: how a rank waits for another one, polling first and then asleep.
 #pragma once
 
 #include <sched.h>

@@ -27,8 +27,8 @@ struct RowBounds {
   int64_t most_named = 0, most_owned = 0;
 };
 
-/// Collectives and local data movement between shardings. `in` and `out` boxes are this rank's part
-/// of the value before and after; peers' boxes follow from the mesh.
+/// Collectives and local data movement between shardings. `in` and `out` boxes are this rank's
+/// shard of the value before and after; peers' boxes follow from the mesh.
 struct Collective {
   enum class Kind {
     all_gather,      // dim `dim` cut over the group -> whole
@@ -37,16 +37,16 @@ struct Collective {
     all_to_all,      // cut along `dim` -> cut along `to_dim`
     slice,           // local: replicated -> cut along `dim` (no communication)
     keep_first,  // local: replicated -> partial: all but the group's first rank take the identity
-    halo_exchange,   // chunks -> the windows that a node reads; any box to any box
-    halo_add,        // windows that a node made -> chunks; a row that several made is their sum
-    block_exchange,  // blocks along `dim` that a node made -> chunks
+    halo_exchange,   // shards -> the windows that a node reads; any box to any box
+    halo_add,        // windows that a node made -> shards; a row that several made is their sum
+    block_exchange,  // blocks along `dim` that a node made -> shards
     row_route,       // numbers -> numbers of a rank's own and named rows; who gets which rows
-    row_fetch,       // chunks of `dim` -> a rank's own and named rows
-    row_add,         // what a node made of its own and named rows -> chunks of `dim`
+    row_fetch,       // shards of `dim` -> a rank's own and named rows
+    row_add,         // what a node made of its own and named rows -> shards of `dim`
   };
   Kind kind = Kind::all_gather;
   std::vector<int> axes;       // of the mesh, over which the group spreads
-  std::vector<int64_t> group;  // global ranks, in the order of their chunks (Mesh::group of axes);
+  std::vector<int64_t> group;  // global ranks, in the order of their shards (Mesh::group of axes);
                                // this rank is among them
   int dim = 0;
   int to_dim = 0;
@@ -64,14 +64,14 @@ struct Collective {
 /// A row of the table.
 struct CollectiveTraits {
   /// A resharding stands anywhere between steps. An exchange belongs to a node: before it, to fetch
-  /// what it takes, or after it, to bring what it made into the value's chunks.
+  /// what it takes, or after it, to bring what it made into the value's shards.
   enum class Place { free, before_node, after_node };
   /// Which formula of planner/cost gives its seconds. Of the first three, cluster files hold
   /// measurements.
   enum class Price {
     ring,        // once around a ring: (n - 1) / n of the whole sent by each rank
     all_reduce,  // twice around a ring, or up and down a tree
-    pairwise,    // (n - 1) / n of a rank's own part, to each of the others its piece
+    pairwise,    // (n - 1) / n of a rank's own shard, to each of the others its piece
     copy,        // within a rank
     exchange,    // by the boxes of a node's plan: exchange_seconds
     route,       // by the numbers of a node's plan: route_seconds
@@ -85,7 +85,7 @@ struct CollectiveTraits {
   Collective::Kind kind = Collective::Kind::all_gather;
   std::string_view name;
   Price price = Price::ring;
-  Side sized = Side::before;  // the bytes that `price` goes by: a rank's part on this side
+  Side sized = Side::before;  // the bytes that `price` goes by: a rank's shard on this side
   Place place = Place::free;
   bool local = false;     // moves no data between ranks: nobody waits for anybody
   bool reduces = false;   // combines what several ranks made of an element

@@ -1,4 +1,4 @@
-// JSON from files that users hand in.
+// Parsing of JSON texts that users give, with errors that name the place.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Boxes of a node's operands and results against the chunks that values lie in.
+// Boxes of a node's operands and results against the shards that values lie in.
 #include "graph/node_exchanges.h"
 
 #include <algorithm>
@@ -100,11 +100,11 @@ std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Sh
   MemberBlocks made;
   for (int64_t member : c.group) {
     const std::vector<int64_t> coordinates = mesh.coordinates(member);
-    Box chunk = local_box(shape, sharding, mesh, coordinates);
+    Box shard = local_box(shape, sharding, mesh, coordinates);
     const NodeBoxes boxes = node_boxes(plan, in, out, mesh, coordinates);
     Box held = (result ? boxes.out : boxes.in)[at(index)];
-    c.in_boxes.push_back(result ? held : chunk);
-    c.out_boxes.push_back(result ? std::move(chunk) : std::move(held));
+    c.in_boxes.push_back(result ? held : shard);
+    c.out_boxes.push_back(result ? std::move(shard) : std::move(held));
     if (c.kind == Collective::Kind::block_exchange) made.push_back(boxes.blocks[at(index)]);
   }
   if (c.kind == Collective::Kind::block_exchange) {

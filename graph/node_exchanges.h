@@ -16,11 +16,11 @@ const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim);
 /// The named rows of operand or result `index`; null if it has none.
 const Rows* rows_of(const NodePlan& plan, bool result, int index);
 
-/// Is the dim taken or made in windows, or part of blocks? Its chunks may then be empty.
+/// Is the dim taken or made in windows, or part of blocks? Its shards may then be empty.
 bool is_exchanged(const NodePlan& plan, const NodeDim& at);
 
 /// What brings operand `index` into the windows that the node reads, or result `index` from the
-/// windows or blocks that it makes into chunks, as `rank` runs it. nullopt where chunks are what is
+/// windows or blocks that it makes into shards, as `rank` runs it. nullopt where shards are what is
 /// read or made, on every rank.
 std::optional<Collective> exchange_of(const NodePlan& plan, const std::vector<Shape>& in,
                                       const std::vector<Shape>& out, bool result, int index,

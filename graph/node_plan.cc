@@ -116,11 +116,11 @@ class NodePlanCheck {
     special_.insert(rows.of);
   }
 
-  /// What windows and blocks are of lies in chunks itself.
+  /// What windows and blocks are of lies in shards itself.
   void check_anchors() const {
     for (const Halo& halo : plan_.halos) {
       SR_REQUIRE(special_.count(halo.anchor) == 0, invalid_input, name_of(halo.of),
-                 " is in windows of ", name_of(halo.anchor), ", which is not in chunks itself");
+                 " is in windows of ", name_of(halo.anchor), ", which is not in shards itself");
     }
     for (const Blocks& blocks : plan_.blocks) {
       for (const NodeDim& of : blocks.of) {
@@ -148,7 +148,7 @@ Range HaloWindow::of(Range rows, int64_t extent) const {
 }
 
 std::string to_string(const HaloWindow& w) {
-  // Rows a to b - 1 are the share num / den a to num / den b of the dim; beyond it lie -low / den
+  // Rows a to b - 1 are the rows num / den a to num / den b of the dim; beyond it lie -low / den
   // below and (high + den - num) / den above.
   std::string out =
       str(floor_div(-w.low + w.den - 1, w.den), ",", floor_div(w.high + w.den - w.num, w.den));
@@ -166,25 +166,25 @@ NodeBoxes node_boxes(const NodePlan& plan, const std::vector<Shape>& in,
   for (size_t r = 0; r < out.size(); ++r)
     boxes.out.push_back(local_box(out[r], plan.out[r], mesh, coordinates));
   boxes.blocks.resize(out.size());
-  const NodeBoxes chunks = boxes;
+  const NodeBoxes shards = boxes;
   const auto range = [](auto& of, const NodeDim& at) -> auto& {
     return (at.result ? of.out : of.in)[static_cast<size_t>(at.index)][static_cast<size_t>(at.dim)];
   };
   for (const Halo& halo : plan.halos) {
     const Shape& shape = (halo.of.result ? out : in)[static_cast<size_t>(halo.of.index)];
     range(boxes, halo.of) =
-        halo.window.of(range(chunks, halo.anchor), shape[static_cast<size_t>(halo.of.dim)]);
+        halo.window.of(range(shards, halo.anchor), shape[static_cast<size_t>(halo.of.dim)]);
   }
   for (const Rows& rows : plan.rows)
-    range(boxes, rows.of) = {0, range(chunks, rows.of).size + rows.most_named};
+    range(boxes, rows.of) = {0, range(shards, rows.of).size + rows.most_named};
   for (const Blocks& blocks : plan.blocks) {
     int64_t offset = 0, rows = 0;
     for (const NodeDim& of : blocks.of) {
-      const Range chunk = range(chunks, of);
+      const Range shard = range(shards, of);
       boxes.blocks[static_cast<size_t>(blocks.result.index)].push_back(
-          {offset + chunk.begin, chunk.size});
+          {offset + shard.begin, shard.size});
       offset += in[static_cast<size_t>(of.index)][static_cast<size_t>(of.dim)];
-      rows += chunk.size;
+      rows += shard.size;
     }
     range(boxes, blocks.result) = {0, rows};
   }

@@ -1,9 +1,9 @@
 // NodePlan: how a node's operands and results lie on the mesh while it runs.
 //
-// Values lie in chunks between nodes. While a node runs, a rank may hold more, less or something
+// Values lie in shards between nodes. While a node runs, a rank may hold more, less or something
 // else of an operand or result: the rows of an image that its rows of a convolution need (papers:
 // MetaDist, appendix A.3.1), or one piece of each operand of a concatenation (A.3.2). An exchange
-// before the node brings what is missing, one after it puts results back into chunks.
+// before the node brings what is missing, one after it puts results back into shards.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct HaloWindow {
   Range of(Range rows, int64_t extent) const;
   friend auto operator<=>(const HaloWindow&, const HaloWindow&) = default;
 };
-/// Rows beyond the share below and above, then the stride where it is not 1: "1,1", "1,0 stride 2",
+/// Rows beyond the shard below and above, then the stride where it is not 1: "1,1", "1,0 stride 2",
 /// "0,1 stride 1/2".
 std::string to_string(const HaloWindow& window);
 
@@ -38,7 +38,7 @@ struct NodeDim {
   friend auto operator<=>(const NodeDim&, const NodeDim&) = default;
 };
 
-/// A dim of an operand or result that a node takes or makes in windows of the chunks of another.
+/// A dim of an operand or result that a node takes or makes in windows of the shards of another.
 /// `of` and `anchor` are cut by the same axes in the same order. Of an operand, the windows are
 /// what a rank reads. Of a result they are what it makes, and where several make a row, the row is
 /// the sum of theirs.
@@ -48,8 +48,8 @@ struct Halo {
   friend auto operator<=>(const Halo&, const Halo&) = default;
 };
 
-/// A result that comes out in blocks along a cut dim: block k holds this rank's chunk of the dim
-/// `of[k]` of an operand, and globally the blocks follow each other. [a0 a1 b0] and [c0], chunks of
+/// A result that comes out in blocks along a cut dim: block k holds this rank's shard of the dim
+/// `of[k]` of an operand, and globally the blocks follow each other. [a0 a1 b0] and [c0], shards of
 /// two ranks joined to [a0 c0 | ...], is what a concatenation cut along its axis makes.
 struct Blocks {
   NodeDim result;
@@ -101,7 +101,7 @@ NodeBoxes node_boxes(const NodePlan& plan, const std::vector<Shape>& in,
                      const std::vector<int64_t>& coordinates);
 
 /// The mesh axes over which operand or result `index` has to be exchanged: those that cut its
-/// windowed dims, its blocks or its rows, in mesh order. Empty: it is read or made in chunks.
+/// windowed dims, its blocks or its rows, in mesh order. Empty: it is read or made in shards.
 std::vector<int> exchange_axes(const NodePlan& plan, bool result, int index);
 
 /// The Sharding and what is exchanged: "[-, -, {h}, -] halo 1,1 in dim 2", of a result

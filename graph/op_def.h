@@ -24,7 +24,7 @@ struct GradientContext {
   const TensorType& in_type(size_t i) const { return graph.type(node.inputs[i]); }
 };
 
-/// Global boxes of one rank's share of every operand and result of a node.
+/// Global boxes of one rank's shard of every operand and result of a node.
 struct LocalBoxes {
   std::span<const Box> in;
   std::span<const Box> out;
@@ -60,7 +60,7 @@ enum class CostClass {
   convolution_weights,  // the same; weights: result 0
   attention,            // heads, length and width, by a grid; q, k and v: operands 0 to 2
   attention_grad,       // the same; q, k and v: operands 1 to 3
-  joined,               // what it was joined of, and the bytes that it takes and makes besides
+  fused,                // what it is made of, and the bytes that it takes and makes besides
 };
 
 /// Function pointers in an aggregate: an op family's file is a list of these.
@@ -91,7 +91,7 @@ struct OpDef {
   bool widens = false;
 
   /// For ops whose attributes carry shapes or positions: the attributes with which one rank runs
-  /// its share. Null: attributes do not depend on how the node is cut. Whether a cut is *right* is
+  /// its shards. Null: attributes do not depend on how the node is cut. Whether a cut is *right* is
   /// not said here: ShardCombine finds out by running it. Example: iota{shape=[8]} with out box
   /// [4,4) -> {shape=[4], start=4}.
   std::function<Attrs(const Node&, std::span<const TensorType> in, LocalBoxes)> localise = nullptr;
@@ -126,7 +126,7 @@ struct OpDef {
       numbered_rows = nullptr;
 
   /// Makes random operands into ones that occur, where an operand is what another op makes of the
-  /// rest: a user's gradient is handed the forward results, which random numbers would never be.
+  /// rest: a user's gradient is given the forward results, which random numbers would never be.
   /// Called on the operands of discovery and of tests. Null: any operands may occur.
   std::function<void(const Node&, std::span<Tensor> operands)> settle = nullptr;
 

@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-/// A map's nodes do not move, so an OpDef that was handed out stays valid when an op is added.
+/// A map's nodes do not move, so an OpDef that was given out stays valid when an op is added.
 struct Registry {
   std::map<std::string, OpDef, std::less<>> ops;
   std::shared_mutex mutex;

@@ -207,8 +207,9 @@ std::string to_json(const Plan& plan) {
   for (const auto& [name, sharding] : plan.values) values[name] = to_string(sharding, plan.mesh);
   json nodes = json::object();
   for (const auto& [name, node] : plan.nodes) nodes[name] = node_json(node, plan.mesh);
-  json handed = json::object();
-  for (const auto& [name, sharding] : plan.handed) handed[name] = to_string(sharding, plan.mesh);
+  json redistributed = json::object();
+  for (const auto& [name, sharding] : plan.redistributed)
+    redistributed[name] = to_string(sharding, plan.mesh);
   json mesh = json::array();
   for (const auto& axis : plan.mesh.axes())
     mesh.push_back({{"name", axis.name}, {"size", axis.size}});
@@ -223,7 +224,7 @@ std::string to_json(const Plan& plan) {
                     {"bytes", plan.bytes},
                     {"values", values},
                     {"nodes", nodes},
-                    {"handed", handed},
+                    {"handed", redistributed},
                     {"regathered", plan.regathered},
                     {"recompute", plan.recompute},
                     {"keep_casts", plan.keep_casts},
@@ -256,7 +257,7 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
     for (const auto& [name, sharding] : object_of(root, "values", "plan").items())
       plan.values[name] = sharding_from(sharding, plan.mesh, "field values['" + name + "']");
     for (const auto& [name, sharding] : object_of(root, "handed", "plan").items())
-      plan.handed[name] = sharding_from(sharding, plan.mesh, "field handed['" + name + "']");
+      plan.redistributed[name] = sharding_from(sharding, plan.mesh, "field handed['" + name + "']");
     for (const std::string& name : get<std::vector<std::string>>(root, "regathered", "plan"))
       plan.regathered.insert(name);
     for (const std::string& name : get<std::vector<std::string>>(root, "recompute", "plan"))
@@ -298,15 +299,16 @@ void check_plan(const Plan& plan, const Graph& graph) {
                "'");
     check_rank(it->second, plan.mesh, value.type, "plan: field values['" + value.name + "']");
     known.insert(value.name);
-    const auto handed = plan.handed.find(value.name);
-    if (handed == plan.handed.end()) continue;
-    check_rank(handed->second, plan.mesh, value.type, "plan: field handed['" + value.name + "']");
+    const auto redistributed = plan.redistributed.find(value.name);
+    if (redistributed == plan.redistributed.end()) continue;
+    check_rank(redistributed->second, plan.mesh, value.type,
+               "plan: field handed['" + value.name + "']");
   }
   for (const auto& [name, sharding] : plan.values) {
     SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'values' has '", name,
                "', which the model has not");
   }
-  for (const auto& [name, sharding] : plan.handed) {
+  for (const auto& [name, sharding] : plan.redistributed) {
     SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'handed' has '", name,
                "', which the model has not");
   }

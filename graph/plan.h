@@ -18,8 +18,9 @@ struct Plan {
   std::map<std::string, NodePlan> nodes;  // by node name
   /// A value with several readers is brought into this Sharding first, and the readers' copies are
   /// made from it: a partial gradient that one reader wants cut and another whole is all-reduced,
-  /// then sliced. Absent: each copy from the one there is that is the nearest.
-  std::map<std::string, Sharding> handed;
+  /// then sliced. Absent: each copy from the one there is that is the nearest. Plan files call it
+  /// "handed".
+  std::map<std::string, Sharding> redistributed;
   /// Values whose readers' copies serve one node only and are made anew for the next: weights that
   /// are gathered forward and again backward.
   std::set<std::string> regathered;
@@ -27,7 +28,7 @@ struct Plan {
   /// else here is of the step with these.
   std::set<std::string> recompute;
   /// The step keeps bf16 copies of weights from one step to the next
-  /// (runtime/program/join_steps.h).
+  /// (runtime/program/fusion/patterns.h).
   bool keep_casts = false;
   /// It keeps them in the layouts that kernels read, too (runtime/program/keep_packed.h).
   bool keep_packed = false;

@@ -42,6 +42,18 @@ void print_step(std::ostream& out, std::string_view when, const Step& step,
   out << "  # " << step.node.name << "\n";
 }
 
+/// In front of its steps: "fused 3 steps by rows, 12 at a time".
+void print_fused(std::ostream& out, const FusedSteps& fused, const Program& program) {
+  const bool rows = fused.kind == FusedSteps::Kind::rows;
+  out << "  fused " << fused.size << " steps by " << (rows ? "rows" : "elements");
+  if (fused.rows_at_once > 0) out << ", " << fused.rows_at_once << " at a time";
+  if (!fused.unwritten.empty()) {
+    out << ", unwritten ";
+    print_buffers(out, fused.unwritten, program);
+  }
+  out << "\n";
+}
+
 }  // namespace
 
 const TensorType& type_of(const Program& program, BufferId b) {
@@ -60,8 +72,12 @@ std::string to_string(const Program& program) {
       << program.arena_bytes << " bytes, " << program.persistent_bytes << " of them persistent\n";
   print_bindings(out, "bind", program.bindings, program);
   for (const Step& step : program.setup) print_step(out, "setup", step, program);
-  for (const Step& step : program.steps)
+  auto fused = program.fused.begin();
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (fused != program.fused.end() && fused->first == s) print_fused(out, *fused++, program);
+    const Step& step = program.steps[s];
     print_step(out, step.phase == Phase::update ? "update" : "micro", step, program);
+  }
   print_bindings(out, "output", program.outputs, program);
   print_bindings(out, "metric", program.metrics, program);
   return out.str();

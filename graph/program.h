@@ -32,6 +32,16 @@ struct StepBytes {
   bool operator==(const StepBytes&) const = default;
 };
 
+/// Can a kernel do some rows at a time (PreparedKernel::run_rows), and whose? All dims but the last
+/// count as one.
+enum class RowWise { none, result, operand };  // rows of result 0, of operand 0
+
+/// How a backend can run a step with its neighbours.
+struct StepFusion {
+  RowWise rows = RowWise::none;
+  const void* elements = nullptr;  // steps of the same, not null, can be one kernel
+};
+
 struct Step {
   enum class Kind { kernel, collective };
   Kind kind = Kind::kernel;
@@ -41,8 +51,25 @@ struct Step {
   std::shared_ptr<const Collective> collective;  // collective; equal layers share theirs
   std::vector<BufferId> in, out;
   StepBytes needs;
+  RowWise rows = RowWise::none;
   int64_t workspace_offset = -1, kept_offset = -1;
   std::string source;  // the Graph node or value this step comes from, for people
+};
+
+/// Consecutive steps that run as one. They leave in memory what they would leave one by one, but
+/// for what is unwritten.
+struct FusedSteps {
+  enum class Kind {
+    elements,  // one kernel does all of them, element by element
+    rows       // some rows at a time go through all of them, and stay in cache meanwhile
+  };
+  Kind kind = Kind::elements;
+  size_t first = 0, size = 0;         // of Program::steps
+  std::vector<BufferId> unwritten{};  // elements: results that no other step reads
+  int64_t rows_at_once = 0;           // rows: at least 1 once memory is placed
+
+  size_t end() const { return first + size; }
+  bool operator==(const FusedSteps&) const = default;
 };
 
 /// What the host fills or reads: batch shards, scalars, parameters, state, constants; outputs.
@@ -65,9 +92,10 @@ struct Program {
   std::vector<Buffer> buffers;
   /// Kernels that run once, before the first step and whenever parameters have come from elsewhere.
   /// What they make persists, and `steps` keep it up: weights' bf16 copies
-  /// (runtime/program/join_steps.h).
+  /// (runtime/program/keep_casts.h).
   std::vector<Step> setup;
   std::vector<Step> steps;        // micro steps, then update steps
+  std::vector<FusedSteps> fused;  // of steps, in order and apart from each other
   std::vector<Binding> bindings;  // everything of role != computed
   std::vector<Binding> outputs;   // in the Graph's order; replicated unless they stay cut there
   std::vector<Binding> metrics;   // scalars, named as in Graph::metrics; replicated

@@ -29,7 +29,7 @@ Box local_box(const Shape& shape, const Sharding& sharding, const Mesh& mesh,
   for (size_t d = 0; d < shape.size(); ++d) {
     for (int axis : sharding.dims[d]) {
       const Range part =
-          chunk(box[d].size, mesh.axis_size(axis), coordinates[static_cast<size_t>(axis)]);
+          shard_range(box[d].size, mesh.axis_size(axis), coordinates[static_cast<size_t>(axis)]);
       box[d] = {box[d].begin + part.begin, part.size};
     }
   }
@@ -40,7 +40,7 @@ int64_t max_local_count(const Shape& shape, const Sharding& sharding, const Mesh
   int64_t count = 1;
   for (size_t d = 0; d < shape.size(); ++d) {
     int64_t extent = shape[d];
-    for (int axis : sharding.dims[d]) extent = chunk(extent, mesh.axis_size(axis), 0).size;
+    for (int axis : sharding.dims[d]) extent = shard_range(extent, mesh.axis_size(axis), 0).size;
     count *= extent;
   }
   return count;

@@ -12,9 +12,9 @@ enum class ReduceOp { sum, max, min };
 std::string_view to_string(ReduceOp op);
 
 /// For each dim the ordered mesh axes that cut it, outermost first: axis by axis, each cuts what
-/// the one before left into chunks (shape.h: chunk). Plus the axes over which the value is partial:
-/// the true value is the reduction of the ranks' values over them. All other axes replicate. An
-/// axis appears once at most.
+/// the one before left into shards (shape.h: shard_range). Plus the axes over which the value is
+/// partial: the true value is the reduction of the ranks' values over them. All other axes
+/// replicate. An axis appears once at most.
 struct Sharding {
   struct Partial {
     int axis = 0;

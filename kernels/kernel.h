@@ -52,8 +52,8 @@ struct PreparedKernel {
   /// Of a call that makes element i of its result from element i of its operands, or from operands
   /// that do not depend on i along some dims: makes one kernel of consecutive calls that have this
   /// same function. Its operands are chain.reads, its results chain.writes; it needs no workspace.
-  /// Null: the kernel is not joined with others.
-  PreparedKernel (*join)(const ElementChain& chain) = nullptr;
+  /// Null: the kernel is not fused with others.
+  PreparedKernel (*fuse)(const ElementChain& chain) = nullptr;
 
   /// Bytes of memory that is this call's alone, from run to run. Before the first run it is filled
   /// with what `keep` returns for the operands and results of all runs: their addresses, say, which

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "onnx-ml.pb.h"
 
 namespace shardrun {

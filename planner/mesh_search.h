@@ -1,4 +1,4 @@
-// Which mesh: the shapes that a number of ranks allows, planned one after the other.
+// Mesh search: plans for the mesh shapes that a number of ranks allows, one after the other.
 #pragma once
 
 #include <vector>

@@ -135,7 +135,7 @@ LimitedOptions::Method PlanSearch::method() const {
 }
 
 /// The plan of a solution, and its arena's bytes. `share`: as in extract_plan.
-Plan PlanSearch::lay_out(const PlanProblem& problem, const Solution& solution, bool share,
+Plan PlanSearch::lay_out(const PlanContext& problem, const Solution& solution, bool share,
                          ArenaUse& use) {
   Plan plan = extract_plan(problem, solution, share);
   plan.planner = planner_ == PlannerKind::automatic ? "ilp" : options_.planner;
@@ -152,7 +152,7 @@ Plan PlanSearch::lay_out(const PlanProblem& problem, const Solution& solution, b
 
 /// The plan of a solution, if it fits. Readers share the copies that they want if memory allows
 /// that, else each gets its own from the hub's. `use`: of the latter.
-std::optional<Plan> PlanSearch::fitting(const PlanProblem& problem, const Solution& solution,
+std::optional<Plan> PlanSearch::fitting(const PlanContext& problem, const Solution& solution,
                                         ArenaUse& use) {
   const int64_t limit = options_.memory_limit;
   const auto try_one = [&](bool share) { return lay_out(problem, solution, share, use); };
@@ -188,7 +188,9 @@ int64_t PlanSearch::least_held(const SearchSpace& space) const {
 /// What values may be, and held ones too.
 void PlanSearch::restrict(SearchSpace& space) {
   if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
-  space.may_hand = [&](ValueId id, const Sharding& to) { return constraints_.may_hand(id, to); };
+  space.may_redistribute = [&](ValueId id, const Sharding& to) {
+    return constraints_.may_redistribute(id, to);
+  };
   add_value_strategies(space, graph_, folding_, constraints_.pinned());
   constraints_.restrict_held(space, folding_);
   drop_avoided(space);
@@ -221,7 +223,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
   auto begin = thread_seconds();
   restrict(space);
   JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
-  const PlanProblem posed{graph_, mesh_, folding_, space, joint, times_};
+  const PlanContext posed{graph_, mesh_, folding_, space, joint, times_};
   const FactoredProblem& problem = joint.problem;
   report.build_seconds += since(begin);
   begin = thread_seconds();

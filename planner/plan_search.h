@@ -1,4 +1,4 @@
-// The search for a Graph's best plan under one planner and one memory limit.
+// PlanSearch: the search for a Graph's best plan under one planner and one memory limit.
 #pragma once
 
 #include <optional>
@@ -50,8 +50,8 @@ class PlanSearch {
   void restrict(SearchSpace& space);
   void require_a_plan(int round) const;
   std::optional<Plan> solve(SearchSpace space, PlanReport& report);
-  Plan lay_out(const PlanProblem& problem, const Solution& solution, bool share, ArenaUse& use);
-  std::optional<Plan> fitting(const PlanProblem& problem, const Solution& solution, ArenaUse& use);
+  Plan lay_out(const PlanContext& problem, const Solution& solution, bool share, ArenaUse& use);
+  std::optional<Plan> fitting(const PlanContext& problem, const Solution& solution, ArenaUse& use);
   int64_t least_held(const SearchSpace& space) const;
   LimitedOptions::Method method() const;
 

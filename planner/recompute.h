@@ -1,4 +1,4 @@
-// Choosing what to compute again in the backward pass, so that the rest fits.
+// Recomputation: the choice of results that the backward pass makes again, so that the rest fits.
 #pragma once
 
 #include <set>

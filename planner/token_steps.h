@@ -1,4 +1,4 @@
-// A model of tokens, asked for one token after another.
+// Token steps: a model of tokens as Graphs that take one token after another.
 #pragma once
 
 #include <cstdint>

@@ -105,7 +105,7 @@ class MpiCommunicator : public MessageCommunicator {
       return;
     }
     for (int r = 0; r < size_; ++r) {
-      const Range part = chunk(count, size_, r);
+      const Range part = shard_range(count, size_, r);
       counts_[static_cast<size_t>(r)] = part.size;
       offsets_[static_cast<size_t>(r)] = part.begin;
     }
@@ -506,7 +506,8 @@ std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node) {
   int initialized = 0;
   check(MPI_Initialized(&initialized), "MPI_Initialized");
   if (!initialized) {
-    // Open MPI spins inside its own calls (start, split, end) unless told that cores are scarce.
+    // Open MPI spins inside its own calls (start, split, end) unless it knows that cores are
+    // scarce.
     if (mpi::oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");

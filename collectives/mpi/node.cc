@@ -1,4 +1,4 @@
-// Making, mapping and freeing shared windows.
+// Making, mapping and freeing shared segments.
 #include "collectives/mpi/node.h"
 
 #include <sys/mman.h>
@@ -98,7 +98,7 @@ Node::~Node() {
   }
 }
 
-std::string Node::make_window(MPI_Comm comm, int64_t bytes, Segment& segment) {
+std::string Node::make_segment(MPI_Comm comm, int64_t bytes, Segment& segment) {
   int rank = 0;
   MPI_Comm_rank(comm, &rank);
   // Parts begin on pages of their own, a page or so behind where MPI says.
@@ -180,7 +180,7 @@ Memory Node::allocate(MPI_Comm comm, int64_t bytes) {
   free_unused(here.get(), segment.members);
   segment.id = (int64_t{world_rank_} << 32) + made_++;  // the first member's counts
   check(MPI_Bcast(&segment.id, 1, MPI_INT64_T, 0, here.get()), "MPI_Bcast");
-  const std::string why = make_window(here.get(), bytes, segment);
+  const std::string why = make_segment(here.get(), bytes, segment);
   if (!why.empty()) return {private_memory(bytes), why};
   const int64_t id = segment.id;
   segment.in_use = bytes > 0;

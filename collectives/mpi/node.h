@@ -1,4 +1,4 @@
-// Node: the memory that the ranks of one machine share, as MPI windows.
+// Node: the memory that the ranks of one machine share, as segments (windows of MPI).
 #pragma once
 
 #include <mpi.h>
@@ -12,7 +12,7 @@
 
 namespace shardrun::mpi {
 
-/// One for all communicators of a process. A window can only be freed by all its ranks together,
+/// One for all communicators of a process. A segment can only be freed by all its ranks together,
 /// but a rank that fails must not wait for the others: what a rank gives back is freed with the
 /// next allocation by the same ranks, or at the end.
 class Node : public std::enable_shared_from_this<Node> {
@@ -47,8 +47,8 @@ class Node : public std::enable_shared_from_this<Node> {
     std::vector<int> members;   // world ranks
     std::vector<char*> places;  // of each member's part
   };
-  /// "" or why there is no window.
-  std::string make_window(MPI_Comm comm, int64_t bytes, Segment& segment);
+  /// "" or why there is no segment.
+  std::string make_segment(MPI_Comm comm, int64_t bytes, Segment& segment);
   void free_unused(MPI_Comm comm, const std::vector<int>& members);
   void give_back(int64_t id);
 
@@ -88,7 +88,7 @@ std::unique_ptr<MessageCommunicator> communicate_by_messages(MPI_Comm comm,
                                                              std::shared_ptr<Node> node,
                                                              double timeout);
 /// Through the memory of ranks of one node (node_communicator.cc). Null, on every rank, where
-/// windows are refused. `messages` serves the same ranks, all of this node, in the same order.
+/// segments are refused. `messages` serves the same ranks, all of this node, in the same order.
 std::unique_ptr<SharingCommunicator> share_memory(MPI_Comm comm, std::shared_ptr<Node> node,
                                                   std::unique_ptr<Communicator>& messages,
                                                   double timeout);

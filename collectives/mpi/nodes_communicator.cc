@@ -58,7 +58,7 @@ class NodesCommunicator : public Communicator {
     if (bytes <= kSmallAllReduceBytes || !everywhere(reach(data, bytes, reached_)))
       return messages_->all_reduce(data, count, dtype, op, staging);
     if (lane_) {
-      const Range slice = chunk(count, lanes_, place());
+      const Range slice = shard_range(count, lanes_, place());
       for (char*& buffer : reached_) buffer += slice.begin * size_of(dtype);
       const int64_t room = all_reduce_staging_bytes(count, dtype, size());
       reduce_slice(slice.size, dtype, op, staging, room);
@@ -182,7 +182,7 @@ class NodesCommunicator : public Communicator {
   }
   Range slice_of(int node, int lane, std::span<const int64_t> counts) const {
     const Range part = part_of(node, counts);
-    const Range slice = chunk(part.size, lanes_, lane);
+    const Range slice = shard_range(part.size, lanes_, lane);
     return {part.begin + slice.begin, slice.size};
   }
 
@@ -233,7 +233,7 @@ class NodesCommunicator : public Communicator {
 
   /// This lane's slice of everything, in pieces for one rank each.
   void cut_slice(std::span<const int64_t> counts, int64_t step) {
-    const Range slice = chunk(sum_of(counts), lanes_, place());
+    const Range slice = shard_range(sum_of(counts), lanes_, place());
     pieces_.clear();
     int64_t begin = 0;
     for (int r = 0; r < size(); ++r) {

@@ -81,19 +81,19 @@ class CudaPeers final : public PeerAccess {
 };
 
 std::vector<Seat> seats_of(Communicator& host, const CudaDevice& device) {
-  struct Told {
+  struct Identity {
     char gpu[16];
     char machine[240];
   };
-  Told mine{};
+  Identity mine{};
   const std::string uuid = device.uuid();
   std::memcpy(mine.gpu, uuid.data(), std::min(uuid.size(), sizeof mine.gpu));
   gethostname(mine.machine, sizeof mine.machine - 1);
-  std::vector<Told> all(static_cast<size_t>(host.size()));
+  std::vector<Identity> all(static_cast<size_t>(host.size()));
   host.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine), DType::u8);
   std::vector<Seat> seats;
-  for (const Told& told : all)
-    seats.push_back({std::string(told.gpu, sizeof told.gpu), std::string(told.machine)});
+  for (const Identity& seat : all)
+    seats.push_back({std::string(seat.gpu, sizeof seat.gpu), std::string(seat.machine)});
   return seats;
 }
 

@@ -1,5 +1,5 @@
 // Each rank pulls what it needs from its peers' memory, between two meetings on the host: at the
-// first all ranks' earlier work is done and they have told where their buffers lie; at the second
+// first all ranks' earlier work is done and they have sent where their buffers lie; at the second
 // everybody has read, and buffers may change again.
 #include "collectives/nccl/peer_communicator.h"
 
@@ -15,7 +15,7 @@
 namespace shardrun {
 namespace {
 
-/// A buffer in words that peers understand: offset in the rank's part of the n-th allocation of
+/// A buffer in words that peers understand: offset in the rank's shard of the n-th allocation of
 /// their group, or of the group that this was split off from, and so on.
 struct Place {
   int64_t generation = 0;
@@ -151,12 +151,12 @@ class PeerCommunicator final : public Communicator {
         "all_reduce", bytes, data, bytes,
         [&](const Peers& peers) {
           char* own = static_cast<char*>(data);
-          const Range mine = chunk(count, size(), rank());
+          const Range mine = shard_range(count, size(), rank());
           reduce_part(peers, mine.begin * element, own + mine.begin * element, mine.size, dtype,
                       op);
           meet();
           for (int r = 0; r < size(); ++r) {
-            const Range part = chunk(count, size(), r);
+            const Range part = shard_range(count, size(), r);
             const int64_t at = part.begin * element;
             if (r != rank() && part.size > 0)
               device_.copy(own + at, peers[static_cast<size_t>(r)] + at, part.size * element);

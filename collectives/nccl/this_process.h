@@ -1,4 +1,4 @@
-// A number for this process.
+// A number that names this process on its machine.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which output of a model is its loss.
+// Loss output: which output of a model is its loss.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct LossOutput {
 /// The output that the options name, else the first if it is a floating scalar, else the only one
 /// that is, else the only one of these called "loss". A tensor of the module that is returned,
 /// changed or not, does not count. Throws invalid_input if there is no output of that name, or none
-/// of several is told apart.
+/// of several is distinguished.
 LossOutput find_loss_output(const ::onnx::GraphProto& graph, const std::vector<FlatNode>& nodes,
                             const ImportOptions& options);
 

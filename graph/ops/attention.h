@@ -14,7 +14,7 @@ struct AttentionAttrs {
   double dropout = 0;    // > 0: the fields below, and a last operand `step`
   uint64_t seed = 0, key = 0;
   std::vector<int64_t> global_shape;  // [B,H,T,S] of the whole probabilities
-  std::vector<int64_t> start;         // where this rank's part of them begins
+  std::vector<int64_t> start;         // where this rank's shard of them begins
 
   static AttentionAttrs of(const Node& node);
 

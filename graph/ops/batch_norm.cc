@@ -1,4 +1,4 @@
-// Batch normalisation in the pieces that a mesh needs: sums over a rank's share of the batch, which
+// Batch normalisation in the steps that a mesh needs: sums over a rank's shard of the batch, which
 // add up over ranks, and what follows from the sums.
 //
 //   batch_moments(x [N, C, …]) -> [2, C] f64: the sums of x and of x² over all dims but C. In f64

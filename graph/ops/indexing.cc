@@ -1,8 +1,8 @@
 // Indexing: gather and its gradient, gather_elements, gather_nd, scatter_elements, scatter_nd.
 //
 // Indices are not negative: import normalises them. An index outside the operand reads zeros and
-// writes nowhere, so a rank that holds some rows of a table makes its part of a sum. `offset` is
-// the index of the operand's first row along `axis`. A gather with `padding` learns nothing at that
+// writes nowhere, so a rank that holds some rows of a table makes its summand. `offset` is the
+// index of the operand's first row along `axis`. A gather with `padding` learns nothing at that
 // index: the row is read, but gets no gradient.
 #include <algorithm>
 

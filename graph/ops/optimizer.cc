@@ -153,7 +153,7 @@ Attrs sgd(double momentum, double weight_decay, int64_t nesterov) {
 
 }  // namespace
 
-Node joined_update(const std::vector<const Node*>& nodes) {
+Node fused_update(const std::vector<const Node*>& nodes) {
   Node out = *nodes.front();
   std::vector<double> decays;
   std::vector<int64_t> copies;

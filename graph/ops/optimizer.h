@@ -34,6 +34,6 @@ struct UpdateForm {
 bool is_update(const std::string& op);
 /// One update of all the parameters that `nodes` update, which have equal attributes but for
 /// weight_decay and copy.
-Node joined_update(const std::vector<const Node*>& nodes);
+Node fused_update(const std::vector<const Node*>& nodes);
 
 }  // namespace shardrun

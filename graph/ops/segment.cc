@@ -1,5 +1,5 @@
 // Softmax over segments: the rows of x that one row number names, as the edges of a graph that
-// share their target. In the pieces that a mesh needs, which can be cut along the edges: what a
+// share their target. In the steps that a mesh needs, which can be cut along the edges: what a
 // rank finds of a segment joins with what others do.
 //
 //   segment_max(x [E, …], rows [E]){size, offset} -> top [size, …]; -inf where nothing is named
@@ -8,7 +8,7 @@
 //   segment_softmax_reduce_grad(dy, y, rows){size, offset} -> sums [size, …] of dy y
 //   segment_softmax_grad(dy, y, sums, rows) -> dx = y (dy - sums)
 //
-// and whole, for Programs that cut no segment (runtime/program/join_steps.h):
+// and whole, for Programs that cut no segment (runtime/program/fusion/patterns.h):
 //
 //   segment_softmax(x, rows){size} -> y          segment_softmax_grad(dy, y, rows){size} -> dx
 //

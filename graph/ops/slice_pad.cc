@@ -74,7 +74,7 @@ Attrs localise_slice(const Node& node, InTypes, LocalBoxes boxes) {
   return attrs;
 }
 
-/// A dim that is cropped keeps being cropped on the same sides, by more than chunks' rounding hides
+/// A dim that is cropped keeps being cropped on the same sides, by more than shards' rounding hides
 /// (3 before, 2 after), so that what is found for the small shape holds for the large one.
 Attrs shrink_slice(const Node& node, InTypes original, std::vector<TensorType>& in) {
   Ints starts = node.attrs.ints("starts"), ends = node.attrs.ints("ends");

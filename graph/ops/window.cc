@@ -99,7 +99,7 @@ SmallWindow shrink_window(const Window& window, int64_t in, int64_t out, int64_t
                           std::max<int64_t>(0, ceil_div(high, window.stride));
   int64_t small_out = clipped + std::max<int64_t>(proposed, 3);
   auto size = [&] { return (small_out - 1) * window.stride + window.span() - window.low - high; };
-  // Chunks of different sizes do not line up; where the small ones are equal they would seem to.
+  // Shards of different sizes do not line up; where the small ones are equal they would seem to.
   while (size() < 2 || (in != out && size() == small_out)) small_out += 3;
   return {size(), small_out};
 }

@@ -1,4 +1,4 @@
-// Which values are alive when, in bytes.
+// Liveness: which values are alive when, in bytes.
 #pragma once
 
 #include <cstdint>

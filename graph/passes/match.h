@@ -1,4 +1,4 @@
-// Seeing through the ways in which exporters write one formula.
+// Matching: sees through the ways in which exporters write one formula.
 #pragma once
 
 #include <map>

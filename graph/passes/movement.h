@@ -1,4 +1,4 @@
-// Data that is moved for nothing: copies that hold what is there already.
+// Movement: removes copies that only hold what is there already.
 #pragma once
 
 #include "graph/graph.h"

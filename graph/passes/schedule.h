@@ -1,4 +1,4 @@
-// The order in which a Graph's nodes run.
+// Schedule: the order in which a Graph's nodes run.
 #pragma once
 
 #include "graph/graph.h"

@@ -32,7 +32,7 @@ ValueId sum_all(Graph& g, ValueId value, const std::string& name) {
 }
 
 /// The first output, or what it is the softmax of over the classes: models of Keras and
-/// scikit-learn end in one, and their losses are told so.
+/// scikit-learn end in one, and their losses are given those.
 ValueId logits_of(const Graph& g) {
   const ValueId output = g.outputs[0];
   const NodeId producer = g.value(output).producer;

@@ -1,4 +1,4 @@
-// From an imported forward Graph to the training step and the graph that validates it.
+// The passes from an imported forward Graph to the training step and the validation Graph.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 #include "graph/graph.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 
 namespace shardrun {
 

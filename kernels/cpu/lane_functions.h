@@ -1,4 +1,4 @@
-// Functions of 16 numbers at a time.
+// Functions of 16 numbers at a time, in vectors.
 #pragma once
 
 #include "base/lanes.h"

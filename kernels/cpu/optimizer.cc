@@ -81,7 +81,7 @@ class Extras {
 
 constexpr float kMost = std::numeric_limits<float>::max();
 
-/// What becomes of `old`, which may be infinite: a rank's part of a maximum is.
+/// What becomes of `old`, which may be infinite: a rank's shard of a maximum is.
 inline float held(float next, float old) {
   const float most = std::max(std::abs(old), kMost);
   const float within = next > most ? most : next < -most ? -most : next;
@@ -93,7 +93,7 @@ struct Adam {
   bool decoupled;
 };
 
-/// Without decay it is not 0 * p: a parameter may be infinite, as a rank's part of a maximum is.
+/// Without decay it is not 0 * p: a parameter may be infinite, as a rank's shard of a maximum is.
 template <bool kDecay>
 void adamw(const Adam& a, double beta1, double beta2, const Extras& extras,
            const KernelArgs& args) {

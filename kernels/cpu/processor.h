@@ -1,4 +1,4 @@
-// What oneDNN makes of the processor at hand; ONEDNN_MAX_CPU_ISA bounds it.
+// The processor's instruction sets, as oneDNN sees them; ONEDNN_MAX_CPU_ISA bounds it.
 #pragma once
 
 namespace shardrun::cpu {

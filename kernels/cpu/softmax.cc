@@ -2,7 +2,7 @@
 // threads.
 #include <atomic>
 
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/row_tile.h"

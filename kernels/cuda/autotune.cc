@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "base/philox.h"
 
 namespace shardrun::cuda {
@@ -104,10 +104,10 @@ std::string Autotune::tell() {
   return text;
 }
 
-void Autotune::take(std::span<const std::string> told) {
+void Autotune::take(std::span<const std::string> of_ranks) {
   const std::string ours = of_ + "\t";
   std::map<std::string, std::string> agreed;
-  for (const std::string& text : told) {
+  for (const std::string& text : of_ranks) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with(ours)) continue;

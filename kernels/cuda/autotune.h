@@ -31,9 +31,9 @@ class Autotune {
 
   /// A line for each call that is known.
   std::string tell();
-  /// What ranks have told of their own: the first one's for each call is everybody's from now on,
+  /// What ranks have sent of their own: the first one's for each call is everybody's from now on,
   /// and what is kept.
-  void take(std::span<const std::string> told);
+  void take(std::span<const std::string> of_ranks);
 
   const std::string& path() const { return path_; }
 
@@ -64,7 +64,7 @@ Autotune& tuned_here(const std::string& library);
 
 /// Of all that tuned_here has given on the calling thread's GPU: Autotune's tell and take.
 std::string choices_here();
-void take_choices_here(std::span<const std::string> told);
+void take_choices_here(std::span<const std::string> of_ranks);
 /// This machine's cache folder, which all its processes that name it share; empty if it cannot be
 /// written.
 std::string place_of_choices();

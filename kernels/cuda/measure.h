@@ -1,4 +1,4 @@
-// How long something takes on a stream, to choose among several ways.
+// Measurement of how long something takes on a stream, to choose among several ways.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Why kernels of the GPU leave a call to the host.
+// Refusals: reasons for which kernels of the GPU leave a call to the host.
 #pragma once
 
 #include <algorithm>

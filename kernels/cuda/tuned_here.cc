@@ -6,8 +6,8 @@
 #include <memory>
 #include <mutex>
 
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/autotune.h"
 
@@ -59,8 +59,8 @@ std::string choices_here() {
   return text;
 }
 
-void take_choices_here(std::span<const std::string> told) {
-  each_here([&](Autotune& tuned) { tuned.take(told); });
+void take_choices_here(std::span<const std::string> of_ranks) {
+  each_here([&](Autotune& tuned) { tuned.take(of_ranks); });
 }
 
 std::string place_of_choices() {

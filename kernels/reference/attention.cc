@@ -15,8 +15,8 @@ namespace {
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 // The operands that forward and backward have in common, and the scores of one query row.
-struct Problem {
-  Problem(const Node& node, const KernelArgs& args, size_t first, size_t rest)
+struct AttentionOperands {
+  AttentionOperands(const Node& node, const KernelArgs& args, size_t first, size_t rest)
       : attrs(AttentionAttrs::of(node)),
         q(load(args.in[first])),
         k(load(args.in[first + 1])),
@@ -76,7 +76,7 @@ struct Problem {
 };
 
 void attention(const Node& node, const KernelArgs& args) {
-  const Problem p(node, args, 0, 3);
+  const AttentionOperands p(node, args, 0, 3);
   Doubles y(static_cast<size_t>(args.out[0].count())),
       lse(static_cast<size_t>(args.out[1].count()));
   for (int64_t b = 0, row = 0; b < p.B; ++b) {
@@ -109,7 +109,7 @@ void attention(const Node& node, const KernelArgs& args) {
 // With p the probabilities, r = keep * (dy v^T) and delta = sum(dy y) of the row:
 //   ds = slope p (r - delta), dq = scale ds k, dk = scale ds^T q, dv = (keep p)^T dy.
 void attention_grad(const Node& node, const KernelArgs& args) {
-  const Problem p(node, args, 1, 6);
+  const AttentionOperands p(node, args, 1, 6);
   const Doubles dy = load(args.in[0]), y = load(args.in[4]), lse = load(args.in[5]);
   Doubles dq(p.q.size()), dk(p.k.size()), dv(p.v.size());
   for (int64_t b = 0, row = 0; b < p.B; ++b) {

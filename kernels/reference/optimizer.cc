@@ -12,8 +12,8 @@ namespace {
 
 double scalar(const KernelArgs& args, size_t operand) { return load(args.in[operand])[0]; }
 
-/// What becomes of `old`, which may be infinite: a rank's part of a maximum is. `type`: in which it
-/// is stored.
+/// What becomes of `old`, which may be infinite: a rank's shard of a maximum is. `type`: in which
+/// it is stored.
 double held(double next, double old, DType type) {
   const double finite = type == DType::f32 ? double{std::numeric_limits<float>::max()}
                                            : std::numeric_limits<double>::max();

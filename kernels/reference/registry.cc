@@ -12,7 +12,7 @@
 namespace shardrun {
 namespace {
 
-/// A map's nodes do not move, so a kernel that was handed out stays valid when one is added.
+/// A map's nodes do not move, so a kernel that was given out stays valid when one is added.
 struct UserKernels {
   std::map<std::string, KernelImpl, std::less<>> by_op;
   std::shared_mutex mutex;
@@ -32,9 +32,9 @@ const KernelList& reference_kernels() {
          {reference::elementwise_kernels, reference::reduce_kernels, reference::movement_kernels,
           reference::indexing_kernels, reference::matmul_kernels, reference::conv_kernels,
           reference::pool_kernels, reference::batch_norm_kernels, reference::norm_kernels,
-          reference::segment_kernels, reference::softmax_kernels, reference::attention_kernels, reference::cached_attention_kernels,
-          reference::recurrence_kernels, reference::random_kernels, reference::optimizer_kernels,
-          reference::post_kernels}) {
+          reference::segment_kernels, reference::softmax_kernels, reference::attention_kernels,
+          reference::cached_attention_kernels, reference::recurrence_kernels,
+          reference::random_kernels, reference::optimizer_kernels, reference::post_kernels}) {
       for (KernelImpl& impl : family()) all.push_back(std::move(impl));
     }
     return all;

@@ -1,4 +1,4 @@
-// What files hold, told by a few blocks of each: do all ranks read the same?
+// Hashes of a few blocks of each file, by which ranks see whether all read the same.
 #pragma once
 
 #include <string>

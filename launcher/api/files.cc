@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "checkpoint/weights.h"
 #include "exec/data/data.h"
 #include "graph/onnx/import.h"

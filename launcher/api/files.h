@@ -1,4 +1,4 @@
-// What a call reads and writes, looked at before it takes long.
+// Checks of the files that a call reads and writes, made before it takes long.
 #pragma once
 
 #include <vector>

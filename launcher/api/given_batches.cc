@@ -75,7 +75,7 @@ GivenBatches::Given GivenBatches::look_at(const ArrayView& array, const BatchFie
     const Shape own = part != nullptr ? behind_one_another(box_shape(*part), count) : Shape();
     SR_REQUIRE(part != nullptr && array.info.shape == own, invalid_input, "batch: '", field.name,
                "' is ", to_string(array.info.shape), ", wanted ", to_string(whole),
-               part != nullptr ? str(", or this rank's part ", to_string(own)) : "",
+               part != nullptr ? str(", or this rank's shard ", to_string(own)) : "",
                count > 1 ? str(", of ", count, " micro-batches") : "");
     out.box = *part;
   }
@@ -131,7 +131,7 @@ void GivenBatches::read(int64_t batch, Split split, const BatchField& field, con
   }
   const Given& given = it->second;
   SR_REQUIRE(intersect(given.box, box) == box, invalid_input, "batch: '", field.name,
-             "' is this rank's part ", shown(given.box), ", and it reads ", shown(box),
+             "' is this rank's shard ", shown(given.box), ", and it reads ", shown(box),
              " here; give it whole");
   const int64_t micro = split == Split::training ? batch - first_ : 0;
   const int64_t bytes = micro * element_count(box_shape(given.box)) * width;

@@ -4,11 +4,11 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "explain/text.h"
 #include "micro_batches.h"
 #include "model.h"
 #include "plan.h"
 #include "ranks/world.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {
@@ -36,8 +36,9 @@ std::string tried_text(const std::vector<Trial>& trials, int64_t samples, size_t
 }
 
 /// Every number of micro-batches that the search wants to see.
-ModelAndPlan search(World& world, const std::string& path, ModelOptions options,
-                    const PlanRequest& request, const std::function<void(const Model&)>& on_model) {
+ModelAndPlan plan_batch_sizes(World& world, const std::string& path, ModelOptions options,
+                              const PlanRequest& request,
+                              const std::function<void(const Model&)>& on_model) {
   const int64_t samples = *options.global_batch;
   const std::vector<int64_t> candidates = candidate_micro_batches(samples);
   MicroBatchSearch search(candidates.size());
@@ -109,7 +110,7 @@ ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOpt
                            const std::function<void(const Model&)>& on_model) {
   ModelOptions options = given;
   if (!settle(world, path, request, options))
-    return search(world, path, std::move(options), request, on_model);
+    return plan_batch_sizes(world, path, std::move(options), request, on_model);
   Model model = load_model(world, path, options);
   if (on_model) on_model(model);
   TrainingPlan plan = make_plan(world, model, request);

@@ -1,4 +1,4 @@
-// Into how many micro-batches a step's samples fall.
+// MicroBatchSearch: the number of micro-batches into which a step's samples are divided.
 #pragma once
 
 #include <cstdint>

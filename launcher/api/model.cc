@@ -281,7 +281,7 @@ int64_t samples_of(const Graph& graph) {
   return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
 }
 
-/// From the imported graph to the training step, with what people are told of it.
+/// From the imported graph to the training step, with what people are shown of it.
 void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   for (size_t i = 0; i < graph.outputs.size();
        ++i) {  // people know them by their names in the file

@@ -204,7 +204,7 @@ std::optional<NotFinite::Value> NotFinite::origin(const Value& value) const {
   return first;
 }
 
-/// Of the whole value where it is known how it lies, else of this rank's part.
+/// Of the whole value where it is known how it lies, else of this rank's shard.
 std::string NotFinite::element(const Value& value, int64_t flat) const {
   const Program& program = executor_.program();
   const Buffer& buffer = program.buffers[static_cast<size_t>(buffer_of(value))];
@@ -224,7 +224,7 @@ std::string NotFinite::element(const Value& value, int64_t flat) const {
   bool fits = box && box->size() == shape.size();
   for (size_t d = 0; fits && d < shape.size(); ++d) fits = (*box)[d].size == shape[d];
   for (size_t d = 0; fits && d < shape.size(); ++d) at[d] += (*box)[d].begin;
-  return text_of(at) + (fits || program.mesh.size() == 1 ? "" : " of the rank's part");
+  return text_of(at) + (fits || program.mesh.size() == 1 ? "" : " of the rank's shard");
 }
 
 std::string_view NotFinite::part_of_step(const Node& node) const {

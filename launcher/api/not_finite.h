@@ -1,4 +1,4 @@
-// Where the numbers of a step stop being finite.
+// NotFinite: finds the first value of a step that is not finite.
 #pragma once
 
 #include <map>

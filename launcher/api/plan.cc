@@ -6,24 +6,24 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "backend.h"
 #include "base/clock.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "batches.h"
-#include "capacity.h"
-#include "cluster.h"
 #include "error_context.h"
 #include "exec/data/data.h"
+#include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
+#include "measure/cluster.h"
 #include "option_json.h"
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/space/plan_check.h"
+#include "ranks/backend.h"
+#include "ranks/capacity.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "recomputed.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {
@@ -108,8 +108,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
 }
 
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
-void search(const Model::Impl& model, const PlanRequest& request, int64_t ranks, int64_t limit,
-            Measures& measures, TrainingPlan::Impl& out) {
+void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
+                    int64_t limit, Measures& measures, TrainingPlan::Impl& out) {
   SR_REQUIRE(request.recompute == "auto" || request.recompute == "never", invalid_input,
              "--recompute is '", request.recompute, "', wanted auto or never");
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
@@ -279,7 +279,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
     plan.request.memory_bytes = limit;
     plan.request.shard = request.shard;
     within(
-        why, [&] { search(model, request, ranks, limit, measures, plan); },
+        why, [&] { plan_on_rank_0(model, request, ranks, limit, measures, plan); },
         ErrorKind::out_of_memory);
   }
   plan.memory_limit = limit;
@@ -293,19 +293,19 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
 }
 
 std::string text_for_ranks(const TrainingPlan::Impl& plan) {
-  nlohmann::json told = nlohmann::json::parse(plans_text(plan));
-  told["bytes"] = plan.bytes;
-  told["persistent_bytes"] = plan.persistent_bytes;
-  told["copy_bytes"] = plan.copy_bytes;
-  return told.dump();
+  nlohmann::json all = nlohmann::json::parse(plans_text(plan));
+  all["bytes"] = plan.bytes;
+  all["persistent_bytes"] = plan.persistent_bytes;
+  all["copy_bytes"] = plan.copy_bytes;
+  return all.dump();
 }
 
 void read_text_of_rank0(const std::string& text, TrainingPlan::Impl& plan) {
   read_plans(text, "plan of rank 0", plan);
-  const nlohmann::json told = nlohmann::json::parse(text);
-  plan.bytes = told["bytes"].get<std::vector<int64_t>>();
-  plan.persistent_bytes = told["persistent_bytes"].get<std::vector<int64_t>>();
-  plan.copy_bytes = told["copy_bytes"].get<std::vector<int64_t>>();
+  const nlohmann::json all = nlohmann::json::parse(text);
+  plan.bytes = all["bytes"].get<std::vector<int64_t>>();
+  plan.persistent_bytes = all["persistent_bytes"].get<std::vector<int64_t>>();
+  plan.copy_bytes = all["copy_bytes"].get<std::vector<int64_t>>();
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct TrainingPlan::Impl {
   std::optional<Graph> recomputing;  // the model's step with what `train` computes again, if any
   uint64_t model_hash = 0;           // of the model's step as it is without that
   bool with_evaluation = true;
-  PlanReport report;              // of this process's planning; empty on ranks that were told
+  PlanReport report;  // of this process's planning; empty on ranks that received the plan
   std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
   Cluster cluster;                // as a job of so many ranks sees it
   int64_t memory_limit = 0;       // of a rank; 0: none

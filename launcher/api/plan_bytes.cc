@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/round_up.h"
-#include "capacity.h"
 #include "error_context.h"
 #include "exec/checkpoint/writer.h"
+#include "ranks/capacity.h"
 
 namespace shardrun {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "backend.h"
 #include "model.h"
 #include "plan.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <map>
 
-#include "backend.h"
+#include "explain/text.h"
 #include "planner/cost/kernel_cost.h"
-#include "text.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 namespace {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <mutex>
 
-#include "backend.h"
 #include "batches.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
@@ -13,7 +12,8 @@
 #include "exec/divergence.h"
 #include "exec/metrics.h"
 #include "plan.h"
-#include "ranks/rank_trainers.h"
+#include "rank_trainers.h"
+#include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "train_options.h"

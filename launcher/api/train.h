@@ -1,4 +1,4 @@
-// Training, seen from inside.
+// Training as the library runs it: train() with what every rank records of it.
 #pragma once
 
 #include <functional>

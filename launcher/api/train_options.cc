@@ -3,16 +3,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend.h"
 #include "batches.h"
 #include "checkpoint/resume.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
+#include "explain/text.h"
 #include "model.h"
 #include "option_json.h"
+#include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {

@@ -1,4 +1,5 @@
-// What a training run is asked to do.
+// TrainOptions as JSON, as far as a run's numbers depend on them, and the Schedule that they ask
+// for.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -12,7 +12,7 @@
 #include "exec/checkpoint/writer.h"
 #include "given_batches.h"
 #include "plan.h"
-#include "ranks/rank_trainers.h"
+#include "rank_trainers.h"
 #include "ranks/same_call.h"
 
 namespace shardrun {

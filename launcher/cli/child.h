@@ -1,4 +1,4 @@
-// Running another program and hearing what became of it.
+// Child processes: another program run to its end, its status and what it said.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the program can be asked to do: its commands, in one table.
+// Commands: what the program can be asked to do, in one table.
 #pragma once
 
 #include <CLI/CLI.hpp>

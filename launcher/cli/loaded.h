@@ -1,4 +1,4 @@
-// What train, plan and verify begin with: the model and its plan.
+// load_and_plan: the model and its plan, with which train, plan and verify begin.
 #pragma once
 
 #include <functional>

@@ -123,7 +123,7 @@ void Call::take_defaults(const std::vector<std::string>& words) {
       parse_words(words);
     } else if (command.takes_recipe) {
       const Recipe recipe = add_recipe(*app_.get_subcommand(command.name), words, args_.model);
-      args_.recipe = recipe.told;
+      args_.recipe = recipe.line;
       if (recipe.words != words) parse_words(recipe.words);
       return;
     }

@@ -20,13 +20,13 @@ Recipe add_recipe(const CLI::App& command, const std::vector<std::string>& words
     if (!value.empty()) added.push_back(value);
   }
   if (!added.empty()) {
-    out.told = "recipe of the model:";
-    for (const std::string& word : added) out.told += " " + word;
+    out.line = "recipe of the model:";
+    for (const std::string& word : added) out.line += " " + word;
   }
   if (!overridden.empty()) {
-    out.told += out.told.empty() ? "recipe of the model: given otherwise in the call: "
+    out.line += out.line.empty() ? "recipe of the model: given otherwise in the call: "
                                  : " (given otherwise in the call: ";
-    out.told += overridden + (added.empty() ? "" : ")");
+    out.line += overridden + (added.empty() ? "" : ")");
   }
   out.words.insert(out.words.begin() + 1, added.begin(), added.end());
   return out;

@@ -9,7 +9,7 @@ namespace shardrun::cli {
 
 struct Recipe {
   std::vector<std::string> words;  // the call with the recipe's flags, first to last
-  std::string told;                // a line for people; empty if the file has no recipe
+  std::string line;                // a line for people; empty if the file has no recipe
 };
 
 /// `command` has been parsed from `words`, which begin with its name. What it has no flag for (as

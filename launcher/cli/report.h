@@ -13,7 +13,7 @@ void print_model(const Model& model, bool verbose);
 void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_t>& allocated);
 
 /// A progress bar on a terminal; on a pipe about twenty plain lines. Of many validations and
-/// checkpoints, too, about twenty are told; failures always are, on stderr.
+/// checkpoints, too, about twenty are printed; failures always are, on stderr.
 class Progress {
  public:
   explicit Progress(int64_t steps);

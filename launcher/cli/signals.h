@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT to `shardrun train`.
+// Handling of SIGTERM and SIGINT by `shardrun train`.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ class MpirunPatience {
  private:
   std::string tell();
 
-  std::optional<double> patience_;  // none: no such mpirun, or it has been told
+  std::optional<double> patience_;  // none: no such mpirun, or it has been used
   double step_ = 0, checkpoint_ = 0;
 };
 

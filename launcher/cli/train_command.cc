@@ -42,7 +42,7 @@ std::string how_to_export(const std::string& checkpoint, const Arguments& args) 
          " (for PyTorch: " + shell_line({"-o", name + ".safetensors"}) + ")";
 }
 
-TrainReport run_train(World& world, Arguments& args, RunReport& told) {
+TrainReport run_train(World& world, Arguments& args, RunReport& run_report) {
   auto start = std::chrono::steady_clock::now();
   const auto [model, plan, tried] = load_and_plan(world, args, [&](const Model& loaded) {
     const std::string data = check_training(world, loaded, args.train);
@@ -50,22 +50,23 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
     start = std::chrono::steady_clock::now();
   });
   const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - start;
-  if (!args.report.empty()) told.add(plan, plan_figures(world, model, plan), planning.count());
+  if (!args.report.empty())
+    run_report.add(plan, plan_figures(world, model, plan), planning.count());
   Progress progress(args.train.steps);
   MpirunPatience patience;
   const bool stops_with_one = !args.train.checkpoint.empty();
   args.train.on_step = [&](const StepReport& step) {
-    told.add(step);
+    run_report.add(step);
     progress.step(step);
     if (stops_with_one) progress.note(patience.step(step.step_ms / 1e3));
   };
   args.train.on_note = [&](const std::string& note) {
-    told.note(note);
+    run_report.note(note);
     progress.note(note);
   };
   args.train.on_eval = [&](const EvalReport& eval) { progress.eval(eval); };
   args.train.on_checkpoint = [&](const CheckpointReport& checkpoint) {
-    told.add(checkpoint);
+    run_report.add(checkpoint);
     progress.checkpoint(checkpoint);
     if (checkpoint.failure.empty()) progress.note(patience.checkpoint(checkpoint.seconds));
   };
@@ -77,7 +78,7 @@ TrainReport run_train(World& world, Arguments& args, RunReport& told) {
     std::printf("checkpoint: %s; %s\n%s\n", report.checkpoint.c_str(),
                 how_to_resume(world, args, report.checkpoint).c_str(),
                 how_to_export(report.checkpoint, args).c_str());
-  told.finish(report);
+  run_report.finish(report);
   return report;
 }
 
@@ -110,10 +111,10 @@ int run_train(World& world, Arguments& args) {
                  {"--report", args.report},
                  {"--profile", args.train.profile}},
                 files_read(args));
-  RunReport told(args.report);  // of the rank that speaks, if the run fails
-  const LastWords last_words([&](const std::string& sentence) { told.end(sentence); });
+  RunReport run_report(args.report);  // of the rank that speaks, if the run fails
+  const LastWords last_words([&](const std::string& sentence) { run_report.end(sentence); });
   try {
-    const TrainReport report = run_train(world, args, told);
+    const TrainReport report = run_train(world, args, run_report);
     int status = report.stopped ? stopped_by(world, *report.stopped, args.train.steps) : 0;
     if (!report.unwritten.empty()) {
       std::fprintf(stderr, "shardrun: %s\n", report.unwritten.c_str());
@@ -123,7 +124,7 @@ int run_train(World& world, Arguments& args) {
   } catch (const std::exception& e) {
     return world.fail(e, [&](const std::string& sentence) {
       if (!first_to_fail()) return false;
-      told.fail(e, sentence);
+      run_report.fail(e, sentence);
       return true;
     });
   }

@@ -18,10 +18,10 @@ int run_verify(World& world, Arguments& args) {
   std::printf("verified: %lld values agree with one rank to %.1e (%lld comparisons%s)\n",
               static_cast<long long>(report.values), report.largest,
               static_cast<long long>(report.comparisons),
-              report.joined == 0 ? ""
-                                 : (", " + std::to_string(report.joined) +
-                                    " nodes run as a part of another's step")
-                                       .c_str());
+              report.fused == 0
+                  ? ""
+                  : (", " + std::to_string(report.fused) + " nodes run as a part of another's step")
+                        .c_str());
   return 0;
 }
 

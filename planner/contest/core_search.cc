@@ -1,7 +1,8 @@
-// Windows around what the prices and the best solutions say.
+// Neighbourhoods of what the prices and the best solutions say.
 #include "planner/contest/core_search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <random>
@@ -12,24 +13,32 @@
 namespace shardrun {
 namespace {
 
-constexpr double kRounding = 1e-9;  // relative: sums in another order differ by less
-constexpr size_t kElites = 4;
-constexpr int kSweeps = 600;        // of the core's pricing
-constexpr int kWindowSweeps = 300;  // of a window's
-constexpr int64_t kFirstPatience = 1000000;
-constexpr int64_t kWindowPatience = 500000;
-constexpr int64_t kRoundWork = 4000000;  // of a thread between two meetings
-constexpr double kLargeCore = 5000;      // strategies: so many or more get all of that work
-constexpr double kLeastEffort = 0.01;    // and a tiny core this share of it
-constexpr double kLeastShare = 0.1;      // of the strategies, by slack, that a window keeps
-constexpr double kMostShare = 0.5;       // 1 while rounds are stale
-constexpr double kGain = 1e-5;           // relative: a round with less is stale
-constexpr int kStaleRounds = 3;          // then windows get
-constexpr double kEliteShare = 0.5;      // of the best solutions, not all
-constexpr double kWork = 0.1;            // of an entry of a table in a sweep
-const double kEmphasis[] = {1.0, 1.5, 3.0, 10.0};  // prices x this, if nothing fits
-constexpr int64_t kRepairWork = 20000000;
-constexpr double kRepairShare = 0.25;  // of the time left, for one repair
+/// How CoreSearch spends its work. Work is RegionMove::work, about one entry of a table each.
+struct CoreSearchSettings {
+  // Prices of memory.
+  int sweeps = 600;                // of the core's pricing, at most
+  int neighbourhood_sweeps = 300;  // of a neighbourhood's, which is smaller and starts anew
+  double sweep_work = 0.1;         // of an entry of a cost matrix in a sweep
+  // First solutions. `emphasis`: of all prices, in turn, while what they decode cannot be made to
+  // fit.
+  std::array<double, 4> emphasis{1.0, 1.5, 3.0, 10.0};
+  int64_t repair_work = 20000000;    // of one repair
+  double repair_fraction = 0.25;     // of the time left, for one repair: several are tried
+  int64_t first_patience = 1000000;  // work without a gain that ends the first improvement
+  // Rounds.
+  int64_t round_work = 4000000;             // of a thread between two meetings
+  int64_t neighbourhood_patience = 500000;  // work without a gain that ends one neighbourhood
+  double large_core = 5000;    // strategies: so many or more get all of these amounts of work
+  double least_effort = 0.01;  // a tiny core gets this fraction of them
+  double gain = 1e-5;          // relative to the cost: a round with less is stale
+  int stale_rounds = 3;        // then neighbourhoods get wider and leave good solutions out
+  // Neighbourhoods.
+  size_t elites = 4;            // best solutions that are kept, to be recombined
+  double elite_fraction = 0.5;  // of them in a neighbourhood while rounds are stale
+  double least_kept = 0.1;      // fraction of the strategies, by slack, that one keeps
+  double most_kept = 0.5;       // 1 while rounds are stale
+};
+constexpr CoreSearchSettings kSettings;
 
 /// Calls part(0) to part(count - 1), each in a thread. Rethrows what one of them threw.
 template <typename Part>
@@ -63,7 +72,7 @@ void keep_best(std::vector<CoreSearch::Found>& elites, CoreSearch::Found found) 
       elites.begin(), elites.end(), found.cost,
       [](double cost, const CoreSearch::Found& other) { return cost < other.cost; });
   elites.insert(place, std::move(found));
-  if (elites.size() > kElites) elites.resize(kElites);
+  if (elites.size() > kSettings.elites) elites.resize(kSettings.elites);
 }
 
 }  // namespace
@@ -75,7 +84,7 @@ int64_t CoreSearch::pricing_work(const Core& core, int sweeps) const {
   double entries = 0;
   for (const Problem::Edge& edge : core.problem.edges)
     entries += static_cast<double>(edge.cost.size());
-  return static_cast<int64_t>(kWork * entries * sweeps);
+  return static_cast<int64_t>(kSettings.sweep_work * entries * sweeps);
 }
 
 /// Of an amount of work that suits large cores, what suits this one.
@@ -83,15 +92,17 @@ int64_t CoreSearch::fair(int64_t work) const {
   double strategies = 0;
   for (const Problem::Node& node : core_.problem.nodes)
     strategies += static_cast<double>(node.cost.size());
-  return static_cast<int64_t>(static_cast<double>(work) *
-                              std::clamp(strategies / kLargeCore, kLeastEffort, 1.0));
+  return static_cast<int64_t>(
+      static_cast<double>(work) *
+      std::clamp(strategies / kSettings.large_core, kSettings.least_effort, 1.0));
 }
 
 RegionSearchLimits CoreSearch::repair_limits() const {
   RegionSearchLimits some = limits(0);
-  some.deadline = end_.within(kRepairShare * end_.left());
-  some.work = std::max(fair(kRepairWork), kFirstPatience);
-  if (options_.nodes > 0) some.work = std::clamp(options_.nodes - work_, kFirstPatience, some.work);
+  some.deadline = end_.within(kSettings.repair_fraction * end_.left());
+  some.work = std::max(fair(kSettings.repair_work), kSettings.first_patience);
+  if (options_.nodes > 0)
+    some.work = std::clamp(options_.nodes - work_, kSettings.first_patience, some.work);
   return some;
 }
 
@@ -102,12 +113,14 @@ RegionSearchLimits CoreSearch::limits(int64_t patience) const {
 
 void CoreSearch::price(const Deadline& until) {
   PricingLimits limits;
-  limits.sweeps = kSweeps;
+  limits.sweeps = kSettings.sweeps;
   limits.progress = [&] {
-    return options_.nodes > 0 && !until.passed() ? 0.0 : until.share();  // a budget knows no clock
+    return options_.nodes > 0 && !until.passed()
+               ? 0.0
+               : until.used_fraction();  // a budget knows no clock
   };
   core_.pricing.run(limits);
-  work_ += pricing_work(core_, kSweeps);
+  work_ += pricing_work(core_, kSettings.sweeps);
   slacks_.clear();
   for (int i = 0; i < core_.flat.size(); ++i) {
     const std::span<const double> slack = core_.bound.slack(i);
@@ -120,7 +133,7 @@ bool CoreSearch::start(const Solution* known, int most) {
   const size_t threads = static_cast<size_t>(std::max(1, options_.threads));
   for (int tried = 0; elites_.empty() && tried < most && (tried == 0 || !exhausted()); ++tried) {
     const uint64_t attempt = attempts_++;
-    const double emphasis = kEmphasis[attempt % std::size(kEmphasis)];
+    const double emphasis = kSettings.emphasis[attempt % kSettings.emphasis.size()];
     const Solution decoded = emphasis == 1
                                  ? core_.bound.decoded()
                                  : core_.pricing.decode(emphasis, [&] { return end_.passed(); });
@@ -138,7 +151,7 @@ bool CoreSearch::start(const Solution* known, int most) {
       }
       if (!fits) tight[t] = {search.overflow(), search.choice()};
       if (fits) {
-        search.improve(limits(fair(kFirstPatience)));
+        search.improve(limits(fair(kSettings.first_patience)));
         found[t] = {raw_cost(core_.problem, search.choice()), search.choice()};
       }
       work[t] += search.work();
@@ -153,18 +166,19 @@ bool CoreSearch::start(const Solution* known, int most) {
 }
 
 /// Keeps the strategies up to some slack, and searches that.
-void CoreSearch::window(Worker& worker, uint64_t seed) const {
+void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
   const Deadline begin = end_.within(end_.left());
   std::mt19937_64 random(seed);
-  // Small windows are searched well and soon; large ones hold what small ones miss.
+  // Small neighbourhoods are searched well and soon; large ones hold what small ones miss.
   const double even = uniform(random);
-  const double most = stale_ < kStaleRounds ? kMostShare : 1.0;
-  const double share = kLeastShare + (most - kLeastShare) * even * even;
-  const size_t rank = static_cast<size_t>(share * static_cast<double>(slacks_.size()));
+  const double most = stale_ < kSettings.stale_rounds ? kSettings.most_kept : 1.0;
+  const double fraction = kSettings.least_kept + (most - kSettings.least_kept) * even * even;
+  const size_t rank = static_cast<size_t>(fraction * static_cast<double>(slacks_.size()));
   const double threshold = slacks_.empty() ? 0.0 : slacks_[std::min(rank, slacks_.size() - 1)];
   std::vector<const Found*> elites;
   for (const Found& elite : worker.elites) {
-    if (stale_ < kStaleRounds || uniform(random) < kEliteShare) elites.push_back(&elite);
+    if (stale_ < kSettings.stale_rounds || uniform(random) < kSettings.elite_fraction)
+      elites.push_back(&elite);
   }
   Kept kept;
   for (int i = 0; i < core_.flat.size(); ++i) {
@@ -182,14 +196,14 @@ void CoreSearch::window(Worker& worker, uint64_t seed) const {
   if (!reducer.run(Reducer::kQuickWork, late)) return;
   Core part(reducer.core());
   PricingLimits pricing;
-  pricing.sweeps = kWindowSweeps;
+  pricing.sweeps = kSettings.neighbourhood_sweeps;
   pricing.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
   part.pricing.run(pricing);
   worker.setup = std::max(0.7 * worker.setup, begin.elapsed());
-  worker.work += pricing_work(core_, 1) + pricing_work(part, kWindowSweeps);
+  worker.work += pricing_work(core_, 1) + pricing_work(part, kSettings.neighbourhood_sweeps);
 
   RegionSearch search(part.flat, seed);
-  const RegionSearchLimits some = limits(fair(kWindowPatience));
+  const RegionSearchLimits some = limits(fair(kSettings.neighbourhood_patience));
   const auto offer = [&] {
     Solution whole = expanded(reducer.expand(search.choice()), kept);
     const double cost = raw_cost(core_.problem, whole);
@@ -226,8 +240,8 @@ bool CoreSearch::round() {
   }
   in_threads(workers.size(), [&](size_t t) {
     std::mt19937_64 seeds(workers[t].seed);
-    while (workers[t].work < fair(kRoundWork) && end_.left() > 2 * workers[t].setup)
-      window(workers[t], seeds());
+    while (workers[t].work < fair(kSettings.round_work) && end_.left() > 2 * workers[t].setup)
+      search_neighbourhood(workers[t], seeds());
   });
   for (Worker& worker : workers) {
     for (Found& found : worker.elites) keep_best(elites_, std::move(found));
@@ -235,7 +249,7 @@ bool CoreSearch::round() {
     setup_ = std::max(0.7 * setup_, worker.setup);
   }
   ++rounds_;
-  stale_ = elites_.front().cost < before - kGain * std::abs(before) ? 0 : stale_ + 1;
+  stale_ = elites_.front().cost < before - kSettings.gain * std::abs(before) ? 0 : stale_ + 1;
   return elites_.front().cost < before - kRounding * std::abs(before);
 }
 

@@ -1,4 +1,5 @@
-// Search in windows: parts of a core whose strategies the prices of memory leave in question.
+// CoreSearch: large neighbourhood search in a core whose strategies the prices of memory leave in
+// question.
 #pragma once
 
 #include <limits>
@@ -16,10 +17,10 @@ namespace shardrun {
 /// With good prices nine of ten nodes of a good solution have the strategy of slack 0, and nearly
 /// all of the rest one of small slack (in the IOPDDL instances: 99 % within the lowest third). So:
 /// price memory; decode, repair and improve a solution; then again and again keep the strategies up
-/// to some slack and those of the best solutions so far, reduce that window, price it anew and
-/// search it by regions, from what its own prices decode and from the best solution. What several
-/// good solutions do alike is merged away, so a window also recombines them. Deterministic if the
-/// node budget of the options ends it before the deadline does.
+/// to some slack and those of the best solutions so far, reduce that neighbourhood, price it anew
+/// and search it by regions, from what its own prices decode and from the best solution. What
+/// several good solutions do alike is merged away, so a neighbourhood also recombines them.
+/// Deterministic if the node budget of the options ends it before the deadline does.
 class CoreSearch {
  public:
   struct Found {
@@ -36,7 +37,7 @@ class CoreSearch {
   /// First solutions, from the prices and from `known` (may be null). Tries at most so often, or
   /// until the time or the node budget is used up. False if none fits.
   bool start(const Solution* known, int most = std::numeric_limits<int>::max());
-  /// One round of windows, some in every thread. True if the best solution became better.
+  /// One round of neighbourhoods, some in every thread. True if the best solution became better.
   bool round();
   /// Whether the time or the node budget leave no room for another round.
   bool exhausted() const;
@@ -70,9 +71,9 @@ class CoreSearch {
     std::vector<Found> elites;
     uint64_t seed = 0;
     int64_t work = 0;
-    double setup = 0;  // seconds that the longest preparation of a window took
+    double setup = 0;  // seconds that the longest preparation of a neighbourhood took
   };
-  void window(Worker& worker, uint64_t seed) const;
+  void search_neighbourhood(Worker& worker, uint64_t seed) const;
   int64_t pricing_work(const Core& core, int sweeps) const;
   int64_t fair(int64_t work) const;
   RegionSearchLimits limits(int64_t patience) const;

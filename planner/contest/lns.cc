@@ -1,4 +1,5 @@
-// The lns solver: reductions, windows, removal by the bound, and a proof where the core is small.
+// The lns solver: reductions, neighbourhoods, removal by the bound, and a proof where the core is
+// small.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,19 +14,25 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kSmallCore = 1500;  // nodes: up to here a proof is within reach
-constexpr size_t kMemoryRows = 32;   // of the program, at first
-constexpr int kAttempts = 4;         // at a first solution, before a small core is given to HiGHS
+/// When the lns solver searches, removes and proves.
+struct LnsSettings {
+  double price_fraction = 0.3;  // of the time left, for prices of memory
+  int attempts = 4;             // at a first solution, before a small core is given to HiGHS
+  // Removal by the bound.
+  int stale_rounds = 3;   // without a gain, before the bound is used to remove
+  double removed = 0.05;  // fraction of the strategies: so many gone are worth a new start
+  int removals = 6;       // new starts at most
+  // Proofs by HiGHS.
+  size_t small_core = 1500;     // nodes: up to here a proof is within reach
+  double tiny_mip = 500;        // edge variables: proven at once
+  double small_mip = 2e4;       // edge variables: proven when search and removal gain nothing
+  int proof_rounds = 2;         // of removal before the program is built
+  size_t memory_rows = 32;      // of the program, at first; those that are violated are added
+  double proof_fraction = 0.5;  // of the time left, for a proof
+  double gap = 1e-12;           // relative: what HiGHS is asked for, and what counts as proven
+};
+constexpr LnsSettings kSettings;
 constexpr int kMostAttempts = std::numeric_limits<int>::max();
-constexpr double kTinyMip = 500;     // edge variables: proven at once
-constexpr double kSmallMip = 2e4;    // and so many edge variables
-constexpr double kExact = 1e-12;     // relative: what HiGHS is asked for
-constexpr double kPriceShare = 0.3;  // of the time left, for prices
-constexpr double kProofShare = 0.5;  // of the time left, for a proof
-constexpr int kStaleRounds = 3;      // without a gain, before the bound is used to remove
-constexpr double kRemoved = 0.05;    // of the strategies: so many gone are worth a new start
-constexpr int kRemovals = 6;
-constexpr int kProofRounds = 2;  // of removal before the program is built
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
 void tame(Problem& problem) {
@@ -65,9 +72,9 @@ class LnsSolver {
     result_.core_nodes = reducer_.core().nodes.size() - 1;  // without the node for what is fixed
     if (late()) return finish();
     const size_t nodes = reducer_.core().nodes.size();
-    bool proving = options_.prove && nodes <= kSmallCore;
-    bool found = begin(proving ? kAttempts : kMostAttempts);
-    const bool tiny = mip_size(reducer_.core()) <= kTinyMip;
+    bool proving = options_.prove && nodes <= kSettings.small_core;
+    bool found = begin(proving ? kSettings.attempts : kMostAttempts);
+    const bool tiny = mip_size(reducer_.core()) <= kSettings.tiny_mip;
     if (proving && !closed() && (!found || tiny)) {
       proving = false;
       if (prove()) return proven("mip");
@@ -79,8 +86,8 @@ class LnsSolver {
     while (found && !closed() && !search_->exhausted()) {
       stale = search_->round() ? 0 : stale + 1;
       take();
-      if (stale < kStaleRounds || closed()) continue;
-      if (removing && removals < kRemovals) {
+      if (stale < kSettings.stale_rounds || closed()) continue;
+      if (removing && removals < kSettings.removals) {
         removing = remove();
         if (!removing) continue;
         stale = 0;
@@ -103,7 +110,7 @@ class LnsSolver {
   }
   bool closed() const {
     return result_.solution &&
-           result_.cost <= result_.lower_bound + kExact * std::abs(result_.lower_bound);
+           result_.cost <= result_.lower_bound + kSettings.gap * std::abs(result_.lower_bound);
   }
 
   void offer(const Solution& solution) {
@@ -134,7 +141,7 @@ class LnsSolver {
     part_ = options_;
     if (options_.nodes > 0) part_.nodes = std::max<int64_t>(1, options_.nodes - work_);
     auto search = std::make_unique<CoreSearch>(std::move(tamed), part_, end_);
-    search->price(end_.within(kPriceShare * end_.left()));
+    search->price(end_.within(kSettings.price_fraction * end_.left()));
     return search;
   }
 
@@ -157,7 +164,7 @@ class LnsSolver {
       count += static_cast<double>(std::count(node.begin(), node.end(), true));
       all += static_cast<double>(node.size());
     }
-    if (count < kRemoved * all || count == 0) return false;
+    if (count < kSettings.removed * all || count == 0) return false;
     remove_strategies(reducer_, gone);
     return true;
   }
@@ -173,7 +180,7 @@ class LnsSolver {
   /// small, but a search would stumble over what is forbidden in its midst.
   bool prove() {
     Reducer tight = reducer_;
-    for (int round = 0; round < kProofRounds; ++round) {
+    for (int round = 0; round < kSettings.proof_rounds; ++round) {
       const CoreSearch::Excluded gone =
           (round == 0 ? *search_ : *priced(tight.core())).excluded(result_.cost);
       for (size_t e = 0; e < gone.pairs.size(); ++e)
@@ -181,15 +188,15 @@ class LnsSolver {
       remove_strategies(tight, gone);
       if (!tight.run(Reducer::kQuickWork, [&] { return late(); })) return true;
     }
-    if (late() || mip_size(tight.core()) > kSmallMip) return false;
-    const std::vector<size_t> times = priced(tight.core())->scarcest_times(kMemoryRows);
+    if (late() || mip_size(tight.core()) > kSettings.small_mip) return false;
+    const std::vector<size_t> times = priced(tight.core())->scarcest_times(kSettings.memory_rows);
     std::optional<Solution> start;
     if (result_.solution) start = tight.restrict(*result_.solution);
     if (start && evaluate(tight.core(), *start).cost == kInfeasible) start.reset();
     const double known = result_.cost;
-    const Deadline until = end_.within(kProofShare * end_.left());
+    const Deadline until = end_.within(kSettings.proof_fraction * end_.left());
     SolveOptions exactly = options_;
-    exactly.gap = kExact;
+    exactly.gap = kSettings.gap;
     const MipResult mip = solve_mip(tight.core(), start ? &*start : nullptr, until, exactly, times);
     if (mip.solution) offer(tight.expand(*mip.solution));
     if (!mip.infeasible && !mip.optimal) {

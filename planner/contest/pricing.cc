@@ -7,22 +7,32 @@
 namespace shardrun {
 namespace {
 
-constexpr int kFreeSweeps = 20;         // before memory has a price
-constexpr double kFirstShare = 0.05;    // of the cost: what the whole limit costs at first
-constexpr double kFloor = 1e-4;         // of the first price: below it a price is zero
-constexpr double kStep = 0.7;           // first
-constexpr double kLeastStep = 1e-3;     // then it has converged
-constexpr double kMostChange = 0.2;     // of a price's logarithm in one step
-constexpr double kFirstEntropy = 0.85;  // of the largest possible
-constexpr double kLastEntropy = 0.25;
-constexpr double kCooling = 0.04;           // the temperature's logarithm changes by this at most
-constexpr double kLeastTemperature = 1e-5;  // of the first
-constexpr double kMemory = 0.3;             // weight of the past in the mean use
-constexpr double kGain = 1e-5;              // relative: a gain of the bound
-constexpr int kPatience = 25;               // sweeps without a gain
-constexpr double kFall = 0.003;             // relative: a fall of the bound that is not waited out
-constexpr int kSettling = 3;                // sweeps with the best prices, at the end
-constexpr int kRest = 15;                   // sweeps for the messages to settle after a fall
+/// How prices move, and when they have converged.
+struct PricingSettings {
+  int free_sweeps = 20;  // before memory has a price, and after prices were multiplied
+  // Prices, all of them by their logarithms.
+  double first_price = 0.05;  // fraction of the cost: what the whole limit costs at first
+  double floor = 1e-4;        // of the first price: below it a price is zero
+  double step = 0.7;          // first
+  double step_again = 0.1;    // of the first step, at least, when a run goes on from another
+  double least_step = 1e-3;   // then they have converged
+  double most_change = 0.2;   // of a logarithm in one step
+  double past = 0.3;          // weight of the past in the mean use
+  // Temperature of the draws. Entropies are fractions of the largest possible.
+  double first_entropy = 0.85;
+  double last_entropy = 0.25;
+  double cooling = 0.04;            // its logarithm changes by this at most in a sweep
+  double least_temperature = 1e-5;  // of the first
+  int doublings = 60;               // of the first guess at most, to meet first_entropy
+  double decrease = 1.3;            // then by this factor, as often at most
+  // Bounds, relative to themselves, and sweeps.
+  double gain = 1e-5;   // a bound that is higher by this has gained
+  int patience = 25;    // sweeps without a gain, then the best prices come back
+  double fall = 0.003;  // a fall of the bound that is not waited out
+  int rest = 15;        // sweeps for the messages to settle after a fall
+  int settling = 3;     // sweeps with the best prices, at the end
+};
+constexpr PricingSettings kSettings;
 
 }  // namespace
 
@@ -63,10 +73,10 @@ void MemoryPricing::take_bound() {
 void MemoryPricing::sweep_without_memory(const PricingLimits& limits) {
   double last = -kInfeasible;
   int idle = 0;
-  for (int sweep = 0; sweep < limits.sweeps && idle < kPatience; ++sweep) {
+  for (int sweep = 0; sweep < limits.sweeps && idle < kSettings.patience; ++sweep) {
     if (limits.progress && limits.progress() >= 1) return;
     take_bound();
-    idle = lower_bound_ > last + kGain * std::abs(last) ? 0 : idle + 1;
+    idle = lower_bound_ > last + kSettings.gain * std::abs(last) ? 0 : idle + 1;
     if (idle == 0) last = lower_bound_;
   }
 }
@@ -127,7 +137,7 @@ double MemoryPricing::expect_use(double temperature) {
 
 void MemoryPricing::start(const PricingLimits& limits) {
   started_ = true;
-  for (int sweep = 0; sweep < kFreeSweeps; ++sweep) {
+  for (int sweep = 0; sweep < kSettings.free_sweeps; ++sweep) {
     if (sweep > 0 && limits.progress && limits.progress() >= 1) break;
     take_bound();
   }
@@ -135,17 +145,20 @@ void MemoryPricing::start(const PricingLimits& limits) {
   if (!(scale > 0)) scale = std::abs(raw_cost(flat_.problem(), bound_.decoded()));
   if (!(scale > 0) || !std::isfinite(scale)) scale = 1;
   const double limit = std::max(1.0, static_cast<double>(flat_.limit()));
-  const double first = std::log(kFirstShare * scale / limit / static_cast<double>(price_.size()));
-  floor_ = first + std::log(kFloor);
+  const double first =
+      std::log(kSettings.first_price * scale / limit / static_cast<double>(price_.size()));
+  floor_ = first + std::log(kSettings.floor);
   log_price_.assign(price_.size(), first);
   best_log_price_ = log_price_;
   use_.assign(price_.size() + 1, 0.0);
   mean_use_.assign(price_.size(), 1.0);
-  step_ = kStep;
+  step_ = kSettings.step;
   temperature_ = scale / static_cast<double>(flat_.size());
-  for (int k = 0; k < 60 && entropy(temperature_) < kFirstEntropy; ++k) temperature_ *= 2;
-  for (int k = 0; k < 60 && entropy(temperature_) > kFirstEntropy; ++k) temperature_ /= 1.3;
-  least_temperature_ = kLeastTemperature * temperature_;
+  for (int k = 0; k < kSettings.doublings && entropy(temperature_) < kSettings.first_entropy; ++k)
+    temperature_ *= 2;
+  for (int k = 0; k < kSettings.doublings && entropy(temperature_) > kSettings.first_entropy; ++k)
+    temperature_ /= kSettings.decrease;
+  least_temperature_ = kSettings.least_temperature * temperature_;
 }
 
 void MemoryPricing::run(const PricingLimits& limits) {
@@ -154,12 +167,12 @@ void MemoryPricing::run(const PricingLimits& limits) {
   if (!started_) start(limits);
   double best = lower_bound_;
   if (!again) best = -kInfeasible;  // what prices are worth, not what none are
-  if (again) step_ = std::max(step_, 0.1 * kStep);
+  if (again) step_ = std::max(step_, kSettings.step_again * kSettings.step);
   const double first_entropy =
-      again ? std::max(kLastEntropy, entropy(temperature_)) : kFirstEntropy;
+      again ? std::max(kSettings.last_entropy, entropy(temperature_)) : kSettings.first_entropy;
   double reached = first_entropy;
   int last_gain = 0, rest = 0;
-  for (int sweep = 0; sweep < limits.sweeps && step_ >= kLeastStep; ++sweep) {
+  for (int sweep = 0; sweep < limits.sweeps && step_ >= kSettings.least_step; ++sweep) {
     double progress = static_cast<double>(sweep) / limits.sweeps;
     if (limits.progress) progress = std::max(progress, limits.progress());
     if (progress >= 1) break;
@@ -167,7 +180,7 @@ void MemoryPricing::run(const PricingLimits& limits) {
     const double value = bound_.sweep() - priced_limit_;
     lower_bound_ = std::max(lower_bound_, value);
     const bool first = best == -kInfeasible;
-    if (first || value > best + kGain * std::abs(best)) last_gain = sweep;
+    if (first || value > best + kSettings.gain * std::abs(best)) last_gain = sweep;
     if (value > best) {
       best = value;
       best_log_price_ = log_price_;
@@ -175,27 +188,31 @@ void MemoryPricing::run(const PricingLimits& limits) {
       --rest;
       last_gain = sweep;
       continue;
-    } else if (sweep - last_gain > kPatience || value < best - kFall * std::abs(best)) {
+    } else if (sweep - last_gain > kSettings.patience ||
+               value < best - kSettings.fall * std::abs(best)) {
       step_ /= 2;
-      rest = kRest;
+      rest = kSettings.rest;
       log_price_ = best_log_price_;
       std::fill(mean_use_.begin(), mean_use_.end(), 1.0);
       continue;
     }
-    const double wanted = first_entropy + (kLastEntropy - first_entropy) * progress;
-    temperature_ =
-        std::max(least_temperature_,
-                 temperature_ * std::exp(std::clamp(2 * (wanted - reached), -kCooling, kCooling)));
+    const double wanted = first_entropy + (kSettings.last_entropy - first_entropy) * progress;
+    temperature_ = std::max(
+        least_temperature_,
+        temperature_ *
+            std::exp(std::clamp(2 * (wanted - reached), -kSettings.cooling, kSettings.cooling)));
     reached = expect_use(temperature_);
     for (size_t t = 0; t < price_.size(); ++t) {
-      mean_use_[t] = first ? use_[t] : kMemory * mean_use_[t] + (1 - kMemory) * use_[t];
-      const double change = std::clamp(step_ * (mean_use_[t] - 1), -kMostChange, kMostChange);
+      mean_use_[t] =
+          first ? use_[t] : kSettings.past * mean_use_[t] + (1 - kSettings.past) * use_[t];
+      const double change =
+          std::clamp(step_ * (mean_use_[t] - 1), -kSettings.most_change, kSettings.most_change);
       log_price_[t] = std::max(log_price_[t] + change, floor_);
     }
   }
   log_price_ = best_log_price_;
   set_logs();
-  for (int sweep = 0; sweep < kSettling; ++sweep) {
+  for (int sweep = 0; sweep < kSettings.settling; ++sweep) {
     take_bound();
     if (limits.progress && limits.progress() >= 1) break;
   }
@@ -207,7 +224,7 @@ Solution MemoryPricing::decode(double emphasis, const std::function<bool()>& lat
   for (double& price : next_) price *= emphasis;
   set(next_);
   const auto sweeps = [&](auto&& sweep) {
-    for (int s = 0; s < kFreeSweeps; ++s) {
+    for (int s = 0; s < kSettings.free_sweeps; ++s) {
       if (s > 0 && late && late()) return;
       sweep();
     }

@@ -1,4 +1,4 @@
-// Prices of memory over time that make a Problem's lower bound large.
+// MemoryPricing: prices of memory over time that make a Problem's lower bound large.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace shardrun {
 
 struct PricingLimits {
   int sweeps = 600;  // of message passing at most
-  /// Share of the time that is used up, 0 to 1; may be null. At 1 the search for prices ends.
+  /// Fraction of the time that is used up, 0 to 1; may be null. At 1 the search for prices ends.
   std::function<double()> progress;
 };
 
@@ -55,7 +55,7 @@ class MemoryPricing {
   Bound& bound_;
   std::vector<double> price_, next_;
   std::vector<double> log_price_, best_log_price_;
-  std::vector<double> use_, mean_use_;  // shares of the limit
+  std::vector<double> use_, mean_use_;  // fractions of the limit
   std::vector<double> draw_;
   double floor_ = 0, temperature_ = 0, least_temperature_ = 0, step_ = 0;
   double priced_limit_ = 0;

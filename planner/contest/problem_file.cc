@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 
 namespace shardrun {
 namespace {

@@ -79,14 +79,14 @@ void RegionSolver::order(const std::vector<int>& wanted, const Limits& limits) {
   }
 }
 
-void RegionSolver::build(const SearchState& state, const Limits& limits) {
+void RegionSolver::build(const RegionState& state, const Limits& limits) {
   Spans spans = spans_of(state);
   choose_segments(state, limits, spans);
   set_costs(state, limits, spans);
   place_messages();
 }
 
-RegionSolver::Spans RegionSolver::spans_of(const SearchState& state) {
+RegionSolver::Spans RegionSolver::spans_of(const RegionState& state) {
   Spans out;
   std::vector<int>& cuts = out.cuts;
   for (size_t p = 0; p < count_; ++p) {
@@ -125,7 +125,7 @@ RegionSolver::Spans RegionSolver::spans_of(const SearchState& state) {
 }
 
 /// Segments are the spans in which the region can exceed its room and that no other one implies.
-void RegionSolver::choose_segments(const SearchState& state, const Limits& limits, Spans& spans) {
+void RegionSolver::choose_segments(const RegionState& state, const Limits& limits, Spans& spans) {
   const std::vector<int>& cuts = spans.cuts;
   room_.clear();
   segment_time_.clear();
@@ -177,7 +177,7 @@ void RegionSolver::choose_segments(const SearchState& state, const Limits& limit
 }
 
 /// What a choice costs with all nodes around the region as they are, and arcs within it.
-void RegionSolver::set_costs(const SearchState& state, const Limits& limits, const Spans& spans) {
+void RegionSolver::set_costs(const RegionState& state, const Limits& limits, const Spans& spans) {
   for (size_t p = 0; p < count_; ++p) {
     Bucket& bucket = buckets_[p];
     const double* cost = problem_.cost(bucket.node);
@@ -332,7 +332,7 @@ double RegionSolver::local_cost() const {
   return cost;
 }
 
-void RegionSolver::search(size_t level, double bound) {
+void RegionSolver::branch(size_t level, double bound) {
   if (level == 0) {
     work_ += static_cast<int64_t>(count_) / 2;
     const double cost = local_cost();
@@ -370,7 +370,7 @@ void RegionSolver::search(size_t level, double bound) {
     }
     if (fits) {
       assigned_[p] = a;
-      search(level - 1, reached);
+      branch(level - 1, reached);
     }
     for (size_t r = 0; r < done; ++r) {
       const LocalRange& range = bucket.ranges[r];
@@ -382,7 +382,7 @@ void RegionSolver::search(size_t level, double bound) {
   }
 }
 
-RegionMove RegionSolver::solve(const SearchState& state, const std::vector<int>& wanted,
+RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>& wanted,
                                const Limits& limits) {
   RegionMove move;
   order(wanted, limits);
@@ -460,7 +460,7 @@ RegionMove RegionSolver::solve(const SearchState& state, const std::vector<int>&
     for (size_t k = 1; k < needed_.size(); ++k) needed_[k] += needed_[k - 1];
     work_ = 0;
     budget_ = limits.nodes;
-    search(count_, best_bound);
+    branch(count_, best_bound);
     move.work += work_;
     move.complete = work_ < budget_;
   }

@@ -10,7 +10,7 @@
 namespace shardrun {
 
 /// What a search holds: one choice per node, and what follows from the choices.
-struct SearchState {
+struct RegionState {
   Solution choice;
   std::vector<int64_t> use;   // bytes at each kept time
   std::vector<double> price;  // of a byte at each kept time: a guess, any value >= 0 is right
@@ -45,7 +45,7 @@ class RegionSolver {
   };
   /// `wanted`: at most kMostNodes different nodes. The move leaves no time above the limit that is
   /// not above it now, and none higher that is.
-  RegionMove solve(const SearchState& state, const std::vector<int>& wanted, const Limits& limits);
+  RegionMove solve(const RegionState& state, const std::vector<int>& wanted, const Limits& limits);
 
  private:
   using Bits = std::bitset<kMostNodes>;
@@ -77,14 +77,14 @@ class RegionSolver {
     std::vector<int> kept_before;       // segments before
   };
   void order(const std::vector<int>& wanted, const Limits& limits);
-  void build(const SearchState& state, const Limits& limits);
-  Spans spans_of(const SearchState& state);
-  void choose_segments(const SearchState& state, const Limits& limits, Spans& spans);
-  void set_costs(const SearchState& state, const Limits& limits, const Spans& spans);
+  void build(const RegionState& state, const Limits& limits);
+  Spans spans_of(const RegionState& state);
+  void choose_segments(const RegionState& state, const Limits& limits, Spans& spans);
+  void set_costs(const RegionState& state, const Limits& limits, const Spans& spans);
   void place_messages();
   double eliminate();
   const std::vector<double>& row(size_t position);
-  void search(size_t level, double bound);
+  void branch(size_t level, double bound);
   double local_cost() const;
 
   const FlatProblem& problem_;

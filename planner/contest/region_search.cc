@@ -2,23 +2,38 @@
 #include "planner/contest/region_search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
 namespace shardrun {
 namespace {
 
-constexpr size_t kSizes[] = {16, 32, 64, 128, 250};
-constexpr size_t kKinds = 3;
-constexpr double kTables[] = {2e4, 3e5};  // entries of a region's tables at most
-constexpr size_t kArms = std::size(kSizes) * kKinds * std::size(kTables);
-constexpr double kForget = 0.999;     // of an arm's past, per region
-constexpr double kEven = 0.2;         // share of the draws that do not look at the past
-constexpr int kPriceRefresh = 32;     // regions between two looks at the prices
-constexpr int kSettle = 256;          // regions after which costs are summed anew: no drift
-constexpr double kPriceWeight = 0.3;  // of a region's prices
-constexpr int64_t kWorkPerNode = 50;  // what setting a region up costs
-constexpr int kFailures = 12;         // repairs in vain before the penalty doubles
+/// Which regions are drawn, and how a repair's penalty rises.
+struct RegionSearchSettings {
+  // Draws. An arm is a size, a kind and a limit of the tables.
+  std::array<size_t, 5> sizes{16, 32, 64, 128, 250};  // nodes of a region; at most kMostNodes
+  std::array<size_t, 3> parts{1, 3, 12};   // by kind: around one node, or around several at a time
+  std::array<double, 2> tables{2e4, 3e5};  // entries of a table at most
+  double all_tables = 10;                  // of a region together, as multiple of that
+  double forget = 0.999;                   // of an arm's past, per region: what helps changes
+  double even = 0.2;                       // fraction of the draws that do not look at the past
+  int alive_draws = 300;                   // of nodes until one is alive at a time
+  // Prices and costs, in regions.
+  int price_refresh = 32;      // between two looks at the prices
+  double price_weight = 0.3;   // of a region's prices in the known ones
+  int settle = 256;            // after which costs are summed anew: no drift
+  int64_t work_per_node = 50;  // what setting a region up costs
+  // Repair: small and soon, since many are needed.
+  double penalty = 1e-3;       // first, fraction of the cost for the whole limit
+  int failures = 12;           // in vain before the penalty doubles
+  int64_t repair_nodes = 500;  // of a region's search tree
+  double repair_table = 5e3;   // entries of a table at most
+
+  constexpr size_t arms() const { return sizes.size() * parts.size() * tables.size(); }
+};
+constexpr RegionSearchSettings kSettings;
+constexpr size_t kArms = kSettings.arms(), kKinds = kSettings.parts.size();
 
 }  // namespace
 
@@ -55,7 +70,7 @@ bool RegionSearch::alive_at(int node, int time) const {
 }
 
 int RegionSearch::random_alive(int time) {
-  for (int attempt = 0; attempt < 300; ++attempt) {
+  for (int attempt = 0; attempt < kSettings.alive_draws; ++attempt) {
     const int node = random_free();
     if (alive_at(node, time)) return node;
   }
@@ -92,7 +107,7 @@ void RegionSearch::region(size_t kind, size_t size, int time) {
   nodes_.clear();
   ++region_number_;
   if (time < 0) kind = 0;
-  const size_t parts = kind == 0 ? 1 : kind == 1 ? 3 : 12;
+  const size_t parts = kSettings.parts[kind];
   for (size_t part = 1; part <= parts; ++part) {
     const int from = kind == 0 ? random_free() : random_alive(time);
     grow(from, std::max(size * part / parts, kind == 2 ? nodes_.size() + 1 : 0));
@@ -172,23 +187,23 @@ bool RegionSearch::repair(const RegionSearchLimits& limits) {
     if (free_.empty() || limits.deadline.passed()) return false;
     if (limits.work > 0 && work_ - begin >= limits.work) return false;
     if (penalty == 0) {
-      penalty = 1e-3 * std::max(std::abs(state_.cost), 1e-30) /
+      penalty = kSettings.penalty * std::max(std::abs(state_.cost), 1e-30) /
                 static_cast<double>(std::max<int64_t>(1, flat_.limit())) /
                 static_cast<double>(over.size());
     }
     RegionSolver::Limits region_limits;
     region_limits.penalty = penalty;
-    region_limits.nodes = 500;
-    region_limits.table = 5e3;
-    const size_t size = kSizes[1 + random_() % 4];
+    region_limits.nodes = kSettings.repair_nodes;
+    region_limits.table = kSettings.repair_table;
+    const size_t size = kSettings.sizes[1 + random_() % 4];
     const int time = over[random_() % over.size()];
     region(1 + random_() % 2, size, time);
     RegionMove move = solver_.solve(state_, nodes_, region_limits);
     std::sort(move.changes.begin(), move.changes.end());
-    work_ += move.work + kWorkPerNode * static_cast<int64_t>(nodes_.size());
+    work_ += move.work + kSettings.work_per_node * static_cast<int64_t>(nodes_.size());
     if (apply(move.changes, false)) {
       failures = 0;
-    } else if (++failures > kFailures) {
+    } else if (++failures > kSettings.failures) {
       penalty *= 2;
       failures = 0;
     }
@@ -201,7 +216,7 @@ RegionSearch::Pick RegionSearch::draw() {
   for (const Arm& arm : arms_) total += arm.gain / arm.work;
   Pick pick;
   pick.arm = random_() % kArms;
-  if (total > 0 && uniform() >= kEven) {
+  if (total > 0 && uniform() >= kSettings.even) {
     double draw = uniform() * total;
     pick.arm = 0;
     while (pick.arm + 1 < kArms && draw > arms_[pick.arm].gain / arms_[pick.arm].work) {
@@ -210,8 +225,8 @@ RegionSearch::Pick RegionSearch::draw() {
     }
   }
   pick.kind = pick.arm % kKinds;
-  pick.size = kSizes[pick.arm / kKinds % std::size(kSizes)];
-  pick.table = kTables[pick.arm / (kKinds * std::size(kSizes))];
+  pick.size = kSettings.sizes[pick.arm / kKinds % kSettings.sizes.size()];
+  pick.table = kSettings.tables[pick.arm / (kKinds * kSettings.sizes.size())];
   return pick;
 }
 
@@ -224,7 +239,7 @@ void RegionSearch::improve(const RegionSearchLimits& limits) {
   for (int64_t round = 0; !limits.deadline.passed(); ++round) {
     if (limits.work > 0 && work_ - begin >= limits.work) return;
     if (state_.cost <= limits.target) return;
-    if (round % kPriceRefresh == 0) {
+    if (round % kSettings.price_refresh == 0) {
       priced_before_.resize(state_.price.size());
       std::partial_sum(state_.price.begin(), state_.price.end(), priced_before_.begin());
     }
@@ -239,20 +254,21 @@ void RegionSearch::improve(const RegionSearchLimits& limits) {
     const Pick pick = draw();
     RegionSolver::Limits region_limits;
     region_limits.table = pick.table;
-    region_limits.tables = 10 * pick.table;
+    region_limits.tables = kSettings.all_tables * pick.table;
     region(pick.kind, pick.size, random_scarce());
     RegionMove move = solver_.solve(state_, nodes_, region_limits);
     std::sort(move.changes.begin(), move.changes.end());
     for (const auto& [t, price] : move.price) {
       double& known = state_.price[static_cast<size_t>(t)];
-      known = (1 - kPriceWeight) * known + kPriceWeight * price;
+      known = (1 - kSettings.price_weight) * known + kSettings.price_weight * price;
     }
-    move.work += kWorkPerNode * static_cast<int64_t>(nodes_.size());
+    move.work += kSettings.work_per_node * static_cast<int64_t>(nodes_.size());
     work_ += move.work;
-    for (Arm& arm : arms_) arm.gain *= kForget, arm.work = 1 + kForget * (arm.work - 1);
+    for (Arm& arm : arms_)
+      arm.gain *= kSettings.forget, arm.work = 1 + kSettings.forget * (arm.work - 1);
     arms_[pick.arm].work += static_cast<double>(move.work);
     if (apply(move.changes, true)) arms_[pick.arm].gain += move.gain;
-    if (round % kSettle == kSettle - 1)
+    if (round % kSettings.settle == kSettings.settle - 1)
       set(Solution(state_.choice), std::vector<double>(state_.price));
   }
 }

@@ -1,4 +1,4 @@
-// Large-neighbourhood search: regions of a Problem solved exactly, one after the other.
+// RegionSearch: regions of a Problem solved exactly, one after the other, with the rest fixed.
 #pragma once
 
 #include <random>
@@ -67,7 +67,7 @@ class RegionSearch {
   const FlatProblem& flat_;
   RegionSolver solver_;
   std::mt19937_64 random_;
-  SearchState state_;
+  RegionState state_;
   std::vector<int> free_;              // nodes with a choice
   std::vector<double> priced_before_;  // sums of the prices up to each time, it included
   std::vector<Arm> arms_;

@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-/// `second` was told of `first`'s solution, and both bounds hold.
+/// `second` started from `first`'s solution, and both bounds hold.
 SolveResult best_of(const SolveResult& first, SolveResult second) {
   if (first.solution && first.cost < second.cost) {
     second.solution = first.solution;

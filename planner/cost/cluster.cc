@@ -52,10 +52,10 @@ double interpolate(const std::map<int64_t, double>& by_ranks, int64_t ranks) {
   if (above == by_ranks.end()) return by_ranks.rbegin()->second;
   if (above == by_ranks.begin() || above->first == ranks) return above->second;
   const auto below = std::prev(above);
-  const double share =
+  const double fraction =
       std::log(static_cast<double>(ranks) / static_cast<double>(below->first)) /
       std::log(static_cast<double>(above->first) / static_cast<double>(below->first));
-  return below->second * std::pow(above->second / below->second, share);
+  return below->second * std::pow(above->second / below->second, fraction);
 }
 
 }  // namespace
@@ -130,9 +130,9 @@ Cluster Cluster::for_ranks(int64_t ranks, const std::string& backend, int64_t th
   Cluster shared = *this;
   shared.measured = measured.for_ranks(ranks, size(), backend, threads);
   if (ranks <= size()) return shared;
-  const double share = static_cast<double>(size()) / static_cast<double>(ranks);
-  for (auto& [dtype, rate] : shared.flops) rate.reached *= share;
-  shared.memory_bandwidth.reached *= share;
+  const double fraction = static_cast<double>(size()) / static_cast<double>(ranks);
+  for (auto& [dtype, rate] : shared.flops) rate.reached *= fraction;
+  shared.memory_bandwidth.reached *= fraction;
   return shared;
 }
 

@@ -37,7 +37,7 @@ struct Cluster {
 
   struct Rate {
     double peak = 0;     // FLOP/s or bytes/s, as the vendor says
-    double reached = 1;  // share of it that a large kernel reaches
+    double reached = 1;  // fraction of it that a large kernel reaches
     double value() const { return peak * reached; }
     friend bool operator==(const Rate&, const Rate&) = default;
   };
@@ -81,7 +81,7 @@ struct Cluster {
   /// spans nodes as the axis does here.
   Cluster along(const Mesh& mesh, int axis) const;
   /// What a job of so many ranks sees, whose collectives are by `backend` (threads, mpi): where
-  /// several ranks share a device, their share of it; of what was measured, what holds for them,
+  /// several ranks share a device, their fraction of it; of what was measured, what holds for them,
   /// each with so many threads (0: as many as it likes).
   /// Throws invalid_input if the cluster has fewer devices and does not share them.
   Cluster for_ranks(int64_t ranks, const std::string& backend = "threads",

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "base/printable.h"
 #include "graph/json_text.h"
 #include "planner/cost/builtin_clusters.h"

@@ -11,14 +11,14 @@ using Kind = Collective::Kind;
 using Price = CollectiveTraits::Price;
 using Along = CollectiveTraits::Along;
 
-/// By the formulas. `size`: bytes of a rank's part on the side that CollectiveTraits says.
+/// By the formulas. `size`: bytes of a rank's shard on the side that CollectiveTraits says.
 double formula(Price price, double size, const Wire& w) {
   const auto n = static_cast<double>(w.span.ranks), here = static_cast<double>(w.span.per_node);
-  const double share = (n - 1) / n;
+  const double fraction = (n - 1) / n;
   switch (price) {
-    case Price::ring: return w.call_latency + w.ring_latency + share * size / w.bandwidth;
+    case Price::ring: return w.call_latency + w.ring_latency + fraction * size / w.bandwidth;
     case Price::all_reduce:
-      return w.call_latency + w.reduce_latency + 2 * share * size / w.reduce_bandwidth;
+      return w.call_latency + w.reduce_latency + 2 * fraction * size / w.reduce_bandwidth;
     case Price::pairwise: {
       const double near = size * (here - 1) / n / w.node_bandwidth;
       const double far = size * (n - here) / n / w.wide_bandwidth;

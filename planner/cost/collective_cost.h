@@ -1,4 +1,4 @@
-// What a collective costs.
+// Seconds of a collective, by its kind, bytes and group.
 #pragma once
 
 #include <array>

@@ -13,8 +13,8 @@ size_t at(int i) { return static_cast<size_t>(i); }
 
 double volume(const Box& box) { return static_cast<double>(element_count(box_shape(box))); }
 
-/// How many of the chunks of `width` rows does the range touch?
-double chunks_touched(const Range& range, int64_t width) {
+/// How many of the shards of `width` rows does the range touch?
+double shards_touched(const Range& range, int64_t width) {
   if (range.size == 0 || width == 0) return range.size == 0 ? 0 : 1;
   return static_cast<double>((range.end() - 1) / width - range.begin / width + 1);
 }
@@ -48,19 +48,19 @@ double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,
   const Shape widths = box_shape(
       local_box(type.shape, sharding, mesh, std::vector<int64_t>(at(mesh.axis_count()), 0)));
   double most_moved = 0, most_messages = 0, most_held = 0;
-  bool chunks = true;
+  bool shards = true;
   for (const std::vector<int64_t>& coordinates : sample_coordinates(axes, mesh)) {
-    const Box chunk = local_box(type.shape, sharding, mesh, coordinates);
+    const Box shard = local_box(type.shape, sharding, mesh, coordinates);
     const NodeBoxes boxes = node_boxes(plan, in_shapes, out_shapes, mesh, coordinates);
     const Box& held = (result ? boxes.out : boxes.in)[at(index)];
     const std::vector<Range> none;
     const std::vector<Range>& blocks = result ? boxes.blocks[at(index)] : none;
     double kept = 0, peers = 0;
     if (blocks.empty()) {
-      kept = volume(intersect(held, chunk));
+      kept = volume(intersect(held, shard));
       peers = 1;
       for (size_t d = 0; d < held.size(); ++d) {
-        if (!sharding.dims[d].empty()) peers *= chunks_touched(held[d], widths[d]);
+        if (!sharding.dims[d].empty()) peers *= shards_touched(held[d], widths[d]);
       }
     }
     for (const Range& block : blocks) {
@@ -68,17 +68,17 @@ double exchange_seconds(const NodePlan& plan, std::span<const TensorType> in,
         if (b.result.index != index) continue;
         Box part = held;
         part[at(b.result.dim)] = block;
-        kept += volume(intersect(part, chunk));
-        peers += chunks_touched(block, widths[at(b.result.dim)]);
+        kept += volume(intersect(part, shard));
+        peers += shards_touched(block, widths[at(b.result.dim)]);
       }
     }
     if (kept > 0) peers -= 1;
-    chunks = chunks && blocks.empty() && held == chunk;
+    shards = shards && blocks.empty() && held == shard;
     most_moved = std::max(most_moved, volume(held) - kept);
     most_messages = std::max(most_messages, peers);
     most_held = std::max(most_held, volume(held));
   }
-  if (chunks) return 0;
+  if (shards) return 0;
   const auto element = static_cast<double>(size_of(type.dtype));
   if (const Rows* rows = rows_of(plan, result, index))
     return row_seconds(*rows, type, sharding, mesh, wire_of(axes, mesh, cluster), cluster);

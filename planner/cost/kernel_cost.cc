@@ -152,7 +152,7 @@ MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
   const CostClass cost = op_def(node.op).cost;
-  if (cost == CostClass::joined) {  // what it takes more comes from memory once
+  if (cost == CostClass::fused) {  // what it takes more comes from memory once
     const bool update = is_packed_update(node.op);
     const Node alone = update ? without_layouts(node) : without_post_ops(node);
     const size_t operands = update ? in.size() : kOwnOperands,

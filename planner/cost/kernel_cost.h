@@ -1,4 +1,4 @@
-// What a kernel costs.
+// Seconds of a kernel, by its op, types and FLOPs.
 #pragma once
 
 #include <span>

@@ -13,7 +13,7 @@ namespace {
 /// logarithms. Outside it is at an end, and `beyond` says how many times further.
 struct Between {
   size_t low = 0, high = 0;
-  double share = 0, beyond = 1;
+  double fraction = 0, beyond = 1;
 };
 
 Between find(const std::vector<double>& points, double x) {
@@ -45,8 +45,8 @@ double Curve::at(double size) const {
   if (size >= points.back().first) return points.back().second * size / points.back().first;
   const auto above = std::upper_bound(points.begin(), points.end(), std::pair(size, 1e300));
   const auto below = std::prev(above);
-  const double share = std::log(size / below->first) / std::log(above->first / below->first);
-  return below->second * std::pow(above->second / below->second, share);
+  const double fraction = std::log(size / below->first) / std::log(above->first / below->first);
+  return below->second * std::pow(above->second / below->second, fraction);
 }
 
 double Grid::at(const std::array<double, 3>& size, const std::array<double, 3>& powers) const {
@@ -57,7 +57,7 @@ double Grid::at(const std::array<double, 3>& size, const std::array<double, 3>& 
     size_t at = 0;
     for (size_t d = 0; d < 3; ++d) {
       const bool high = (corner >> d & 1) != 0;
-      weight *= high ? in[d].share : 1 - in[d].share;
+      weight *= high ? in[d].fraction : 1 - in[d].fraction;
       at = at * sizes[d].size() + (high ? in[d].high : in[d].low);
     }
     if (weight > 0) logarithm += weight * std::log(seconds[at]);

@@ -1,4 +1,4 @@
-// What was measured of kernels and collectives, and reading between the measurements.
+// Measured curves of kernels and collectives, and interpolation between their points.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ struct MeasuredKernels {
 };
 
 /// Collectives of groups of `group` ranks, as many at once as `ranks` ranks make. Sizes are the
-/// bytes of a rank's part, on the side that CollectiveTraits::sized says.
+/// bytes of a rank's shard, on the side that CollectiveTraits::sized says.
 struct MeasuredCollective {
   std::string backend;  // threads, mpi
   int64_t ranks = 1, group = 1;

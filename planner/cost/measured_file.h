@@ -1,4 +1,4 @@
-// Measurements as a part of a cluster file.
+// Measured curves as a part of a cluster file.
 #pragma once
 
 #include "planner/cost/json_fields.h"

@@ -17,7 +17,7 @@ inline constexpr Named<PlannerKind> kPlanners[] = {{"auto", PlannerKind::automat
 
 /// What holds along one mesh axis.
 ///   dp           the batch is cut; parameters, gradients and state are whole
-///   zero1        dp, and the optimizer's state is cut: each rank updates its part of a parameter,
+///   zero1        dp, and the optimizer's state is cut: each rank updates its shard of a parameter,
 ///                then the parts are gathered (ZeRO, Rajbhandari et al. 2020, section 5.1)
 ///   zero2        zero1, and gradients are reduce-scattered as soon as they are made (section 5.2)
 ///   fsdp         zero2, and parameters are held cut and gathered where they are used (ZeRO-3, 5.3)

@@ -24,9 +24,9 @@ bool is_first_reader(const Graph& graph, NodeId node, ValueId value) {
   return true;
 }
 
-/// Those that may run in front of a node, by operand: from what its readers are handed to what
-/// this one wants; from what it was made as to what they are handed, if this is the first.
-std::vector<Passage> passages(const PlanProblem& problem, NodeId node) {
+/// Those that may run in front of a node, by operand: from what it is redistributed as to what
+/// this one wants; from what it was made as to what it is redistributed as, if this is the first.
+std::vector<Passage> passages(const PlanContext& problem, NodeId node) {
   std::vector<Passage> out;
   const Graph& graph = problem.graph;
   const SearchSpace& space = problem.space;
@@ -37,19 +37,19 @@ std::vector<Passage> passages(const PlanProblem& problem, NodeId node) {
     const std::pair<int, int> from = problem.folding.origin(graph, inputs[k]);
     for (const Hub& hub : problem.joint.hubs) {
       if (problem.folding.origin(graph, hub.value) != from) continue;
-      const auto handed = [&times, &hub](size_t choice) -> const Sharding& {
+      const auto redistributed = [&times, &hub](size_t choice) -> const Sharding& {
         return times.sharding(hub.shardings[choice]);
       };
       const auto wanted = [&space, reader, k](size_t choice) -> const Sharding& {
         return space.strategies[at(reader)][choice].in[k];
       };
-      out.push_back({inputs[k], hub.node, reader, handed, wanted});
+      out.push_back({inputs[k], hub.node, reader, redistributed, wanted});
       if (graph.value(inputs[k]).role != Role::computed || !is_first_reader(graph, node, inputs[k]))
         continue;
       const auto made = [&space, from](size_t choice) -> const Sharding& {
         return space.strategies[at(from.first)][choice].out[at(from.second)];
       };
-      out.push_back({inputs[k], from.first, hub.node, made, handed});
+      out.push_back({inputs[k], from.first, hub.node, made, redistributed});
     }
   }
   return out;
@@ -57,7 +57,7 @@ std::vector<Passage> passages(const PlanProblem& problem, NodeId node) {
 
 /// Forbids to bring a passage's value from `before` bytes or more to `after` or more in another
 /// Sharding. False if that was so already.
-bool forbid(const PlanProblem& problem, const Passage& passage, int64_t before, int64_t after) {
+bool forbid(const PlanContext& problem, const Passage& passage, int64_t before, int64_t after) {
   const TensorType& type = problem.graph.type(passage.value);
   bool any = false;
   for (FactoredProblem::Edge& edge : problem.joint.problem.edges) {
@@ -81,7 +81,7 @@ bool forbid(const PlanProblem& problem, const Passage& passage, int64_t before, 
 
 }  // namespace
 
-bool forbid_reshardings(const PlanProblem& problem, const Solution& solution, const ArenaUse& use,
+bool forbid_reshardings(const PlanContext& problem, const Solution& solution, const ArenaUse& use,
                         int64_t limit) {
   const Graph& graph = problem.graph;
   const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());

@@ -1,4 +1,4 @@
-// Reshardings that there is no room for, taken out of a joint Problem.
+// Forbidden reshardings: those that memory has no capacity for, taken out of a joint Problem.
 #pragma once
 
 #include "planner/space/extract_plan.h"
@@ -11,7 +11,7 @@ namespace shardrun {
 /// reshardings there, and of values of the same type wherever there is no more room beside the
 /// claims. False if there are none that were allowed. `use`: of the arena under the solution's
 /// plan; `limit`: of its bytes a rank.
-bool forbid_reshardings(const PlanProblem& problem, const Solution& solution, const ArenaUse& use,
+bool forbid_reshardings(const PlanContext& problem, const Solution& solution, const ArenaUse& use,
                         int64_t limit);
 
 }  // namespace shardrun

@@ -181,7 +181,7 @@ LargestShard ReshardCosts::shard(const ReshardState& state) const {
   std::copy(extents_.begin(), extents_.end(), local.begin());
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
     if (const std::optional<size_t> dim = state.dim_of(axis))
-      local[*dim] = chunk(local[*dim], mesh_.axis_size(axes_[axis]), 0).size;
+      local[*dim] = shard_range(local[*dim], mesh_.axis_size(axes_[axis]), 0).size;
   }
   LargestShard shard{element_bytes_, 0};
   for (size_t d = 0; d < extents_.size(); ++d) {

@@ -1,4 +1,5 @@
-// Where the mesh axes of a value stand, the collectives that move them, and what each costs.
+// ReshardState and its moves: where the mesh axes of a value stand, and the collectives that move
+// them.
 #pragma once
 
 #include <cstdint>

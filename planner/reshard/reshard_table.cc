@@ -173,7 +173,7 @@ int ReshardTimes::state_of(Type& type, int number) {
       // Cuts of what has one element left are not on the way to anything; the pairwise search knows
       // when they are the goal.
       if (extent <= 1 || own < 0) return state;
-      extent = chunk(extent, mesh_.axis_size(axis), 0).size;
+      extent = shard_range(extent, mesh_.axis_size(axis), 0).size;
       at_table.set_cut(static_cast<size_t>(own), static_cast<size_t>(type.dim[d]), i);
     }
   }
@@ -187,7 +187,7 @@ int ReshardTimes::state_of(Type& type, int number) {
 }
 
 /// Dijkstra from one state to all.
-void ReshardTimes::search(Table& table, int from) {
+void ReshardTimes::search_from(Table& table, int from) {
   const size_t start = static_cast<size_t>(from);
   if (table.searched[start]) return;
   table.searched[start] = true;
@@ -219,7 +219,7 @@ double ReshardTimes::seconds(int type, int from, int to) {
   if (t.table != nullptr && one_kind(sharding(from), sharding(to))) {
     const int a = state_of(t, from), b = state_of(t, to);
     if (a >= 0 && b >= 0) {
-      search(*t.table, a);
+      search_from(*t.table, a);
       const FactoredProblem::Matrix& seconds = *t.table->seconds;
       return static_cast<double>(
           seconds.cost[static_cast<size_t>(a) * seconds.columns + static_cast<size_t>(b)]);
@@ -251,7 +251,7 @@ FactoredProblem::Edge ReshardTimes::edge(int type, const std::vector<int>& have,
     edge.column.push_back(plain ? state(want[0]) : uint16_t{0});
   }
   if (plain) {
-    for (uint16_t row : edge.row) search(*t.table, row);
+    for (uint16_t row : edge.row) search_from(*t.table, row);
     edge.matrix = t.table->seconds;
     return edge;
   }
@@ -284,8 +284,8 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
   return it->second;
 }
 
-double ReshardTimes::hand_out_seconds(int type, int produced, int handed, bool anew,
-                                      const std::vector<Wanted>& wanted) {
+double ReshardTimes::redistribution_seconds(int type, int produced, int redistributed, bool anew,
+                                            const std::vector<Wanted>& wanted) {
   std::vector<int> copies{produced};
   double sum = 0;
   const auto make = [&](int sharding, bool keep, int times) {
@@ -307,7 +307,7 @@ double ReshardTimes::hand_out_seconds(int type, int produced, int handed, bool a
   };
   for (const auto& [sharding, times] : wanted) {
     if (sharding == produced) continue;
-    if (handed >= 0) make(handed, true, times);
+    if (redistributed >= 0) make(redistributed, true, times);
     make(sharding, !anew, times);
   }
   return sum;

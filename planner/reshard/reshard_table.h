@@ -1,4 +1,4 @@
-// Times of resharding, many at once: the planner's edges need them for every pair of Shardings.
+// ReshardTimes: times of resharding between every pair of Shardings, for the planner's edges.
 #pragma once
 
 #include <map>
@@ -38,12 +38,13 @@ class ReshardTimes {
                              const std::vector<std::vector<int>>& wants);
   /// cheapest_reshard itself, remembered.
   const std::vector<ReshardStep>& steps(int type, int from, int to);
-  /// Time to make the copies of a value that its readers want, as partition does it: `handed` first
+  /// Time to make the copies of a value that its readers want, as partition does it:
+  /// `redistributed` first
   /// (-1: none), then one after the other, each from the copy there is that is the cheapest to
   /// start from; `anew`: what one reader had is not there for the next. `wanted`: in the order of
   /// use. What is made for a reader is made as often as that one runs.
-  double hand_out_seconds(int type, int produced, int handed, bool anew,
-                          const std::vector<Wanted>& wanted);
+  double redistribution_seconds(int type, int produced, int redistributed, bool anew,
+                                const std::vector<Wanted>& wanted);
   size_t searches() const { return searches_; }  // of one Sharding to all, or to one
 
  private:
@@ -67,7 +68,7 @@ class ReshardTimes {
   };
   void find_table(Type& type);
   int state_of(Type& type, int sharding);
-  void search(Table& table, int from);
+  void search_from(Table& table, int from);
 
   const Mesh& mesh_;
   const Cluster& cluster_;

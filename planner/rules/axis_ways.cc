@@ -59,7 +59,7 @@ std::optional<AxisWay> way_of(const SpmdRule::Option& option, const std::vector<
                               int64_t size) {
   if (option.divisor != 0) return std::nullopt;
   const Placement& wanted = option.out[result];
-  if (!wanted.is_chunk() || wanted.dim != place.dim) return std::nullopt;
+  if (!wanted.is_shard() || wanted.dim != place.dim) return std::nullopt;
   AxisWay way;
   const auto read = [&](const std::vector<Placement>& placements,
                         const std::vector<TensorType>& types,
@@ -71,7 +71,7 @@ std::optional<AxisWay> way_of(const SpmdRule::Option& option, const std::vector<
         continue;
       }
       const AxisPlace here{p.dim, place.outer};
-      if (!p.is_chunk() || !holds(types[i].shape, here, size)) return false;
+      if (!p.is_shard() || !holds(types[i].shape, here, size)) return false;
       to.push_back(here);
     }
     return true;

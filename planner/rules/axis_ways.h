@@ -1,4 +1,4 @@
-// Some indices of an axis alone: how a node makes them, from which indices of its operands.
+// AxisWay: how a node makes some indices of an axis alone, and from which of its operands' indices.
 #pragma once
 
 #include <cstdint>

@@ -37,9 +37,9 @@ bool contains(const std::vector<Placement>& in, const std::vector<Placement>& le
   return true;
 }
 
-class Search {
+class RuleSearch {
  public:
-  Search(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
+  RuleSearch(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
       : trials_(node, in, evidence) {
     results_steer_ = !trials_.empty() && trials_.results_steer_localise();
   }
@@ -159,12 +159,12 @@ class Search {
       return trials_.implied_cuts(candidate).has_value() && try_candidate(candidate);
     }
     for (const std::vector<int>& out_cut : result_cuts(in)) {
-      if (try_candidate({in, in_chunks(out_cut)})) return true;
+      if (try_candidate({in, in_shards(out_cut)})) return true;
     }
     return false;
   }
 
-  static std::vector<Placement> in_chunks(const std::vector<int>& cuts) {
+  static std::vector<Placement> in_shards(const std::vector<int>& cuts) {
     std::vector<Placement> out;
     for (int d : cuts) out.push_back(d < 0 ? Placement{} : Placement::shard(d));
     return out;
@@ -184,7 +184,7 @@ class Search {
     std::vector<std::vector<int>> found;
     std::vector<int> guess(out.size(), -1);
     for (int round = 0; round < 2; ++round) {
-      const auto implied = trials_.implied_cuts({in, in_chunks(guess)});
+      const auto implied = trials_.implied_cuts({in, in_shards(guess)});
       if (!implied.has_value()) break;
       if (*implied == guess) {
         found.push_back(guess);
@@ -200,7 +200,7 @@ class Search {
     }
     for (const std::vector<int>& cuts : all_result_cuts(size)) {
       if (!found.empty() && found[0] == cuts) continue;
-      const auto implied = trials_.implied_cuts({in, in_chunks(cuts)});
+      const auto implied = trials_.implied_cuts({in, in_shards(cuts)});
       if (implied.has_value() && *implied == cuts) found.push_back(cuts);
     }
     return found;
@@ -245,7 +245,7 @@ class Search {
     return out;
   }
 
-  // ---- no operand is cut, and yet each rank can make its share: iota, fill, expand, gather_grad
+  // ---- no operand is cut, and yet each rank can make its shard: iota, fill, expand, gather_grad
 
   void cut_results_only() {
     const std::vector<Placement> in(operand_count());
@@ -253,15 +253,15 @@ class Search {
       if (std::all_of(cuts.begin(), cuts.end(), [](int d) { return d < 0; }) ||
           same_results_from_cut(cuts))
         continue;
-      const auto implied = trials_.implied_cuts({in, in_chunks(cuts)});
-      if (implied.has_value() && *implied == cuts) try_candidate({in, in_chunks(cuts)});
+      const auto implied = trials_.implied_cuts({in, in_shards(cuts)});
+      if (implied.has_value() && *implied == cuts) try_candidate({in, in_shards(cuts)});
     }
   }
 
   /// Is there an option that leaves the results so from cut operands? Cutting a replicated operand
   /// costs no communication, so that one serves.
   bool same_results_from_cut(const std::vector<int>& cuts) const {
-    const std::vector<Placement> out = in_chunks(cuts);
+    const std::vector<Placement> out = in_shards(cuts);
     return std::any_of(rule_.options.begin(), rule_.options.end(),
                        [&](const auto& o) { return o.out == out; });
   }
@@ -335,7 +335,7 @@ class Search {
 
 SpmdRule discover(const Node& node, std::span<const TensorType> in, const Evidence& evidence) {
   if (node.op == "reshape") return reshape_rule(in[0].shape, infer_types(node, in)[0].shape);
-  return Search(node, in, evidence).run();
+  return RuleSearch(node, in, evidence).run();
 }
 
 }  // namespace shardrun

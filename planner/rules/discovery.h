@@ -2,7 +2,7 @@
 // section 3.3).
 //
 // The op's reference kernel runs on small operands; candidates cut some operand dims (or split some
-// operands' values), run the pieces, and look how the local results combine. A candidate counts
+// operands' values), run the shards, and look how the local results combine. A candidate counts
 // only with evidence: float64 data, several seeds (one all negative), 2 and 3 shards, two sizes.
 #pragma once
 
@@ -18,15 +18,15 @@
 
 namespace shardrun {
 
-/// How one operand or result lies along one mesh axis. A shard lies in chunks before and after the
-/// node; a window or blocks say what a rank takes or makes of it meanwhile (graph/node_plan.h).
+/// How one operand or result lies along one mesh axis. A cut value lies in shards before and after
+/// the node; a window or blocks say what a rank takes or makes of it meanwhile (graph/node_plan.h).
 struct Placement {
   enum class Kind { replicate, shard, partial };
   Kind kind = Kind::replicate;
   int dim = 0;                       // shard
   ReduceOp op = ReduceOp::sum;       // partial, and of rows of a result
   std::optional<HaloWindow> window;  // shard, of the first dim of the option that is cut plainly
-  std::vector<int> blocks;  // shard, results only: the operands whose chunks follow each other
+  std::vector<int> blocks;  // shard, results only: the operands whose shards follow each other
   int rows_by = -1;         // shard: the operand whose numbers name its rows; -1: nothing does
   static Placement shard(int dim) { return {Kind::shard, dim, ReduceOp::sum, {}, {}}; }
   static Placement partial(ReduceOp op) { return {Kind::partial, 0, op, {}, {}}; }
@@ -39,7 +39,7 @@ struct Placement {
   static Placement rows_named(int dim, int by, ReduceOp op) {
     return {Kind::shard, dim, op, {}, {}, by};
   }
-  bool is_chunk() const { return kind == Kind::shard && !window && blocks.empty() && rows_by < 0; }
+  bool is_shard() const { return kind == Kind::shard && !window && blocks.empty() && rows_by < 0; }
   friend auto operator<=>(const Placement&, const Placement&) = default;
 };
 
@@ -78,7 +78,7 @@ struct Evidence {
   };
   std::vector<Data> data = {Data::mixed, Data::negative, Data::positive, Data::grid, Data::wide};
   std::vector<int64_t> shards = {2, 3};
-  /// Also, where pieces' attributes depend on their place: 11 rows in 2 or 3 are cut at even ones
+  /// Also, where shards' attributes depend on their place: 11 rows in 2 or 3 are cut at even ones
   /// alone, and windows of two rows with a stride of two are never cut through.
   std::vector<int64_t> shards_by_place = {4, 5};
   std::vector<int> size_sets = {0, 1};  // which of the two sets of small sizes

@@ -17,7 +17,7 @@ std::vector<SpmdRule::Option> row_options(const SpmdRule& rule, const OpDef::Num
   std::vector<SpmdRule::Option> out;
   for (const SpmdRule::Option& option : rule.options) {
     // A summand of an operand counts in all rows of the result.
-    bool fits = option.in[at(rows.numbers)].is_chunk() &&
+    bool fits = option.in[at(rows.numbers)].is_shard() &&
                 std::none_of(option.in.begin(), option.in.end(),
                              [](const Placement& p) { return p.kind == Placement::Kind::partial; });
     SpmdRule::Option changed = option;

@@ -41,7 +41,7 @@ void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<P
   for (const bool result : {true, false}) {
     const std::vector<Placement>& placements = result ? out : in;
     for (size_t i = 0; i < placements.size() && anchor.index < 0; ++i) {
-      if (placements[i].is_chunk()) anchor = {result, static_cast<int>(i), placements[i].dim};
+      if (placements[i].is_shard()) anchor = {result, static_cast<int>(i), placements[i].dim};
     }
   }
   for (const bool result : {false, true}) {

@@ -1,4 +1,4 @@
-// From a rule's placements along mesh axes to a node's plan.
+// Placing: a rule's placements along mesh axes made into a node's plan.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ NodePlan replicated_node(std::span<const TensorType> in, std::span<const TensorT
 void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<Placement>& out,
            int axis);
 
-/// Is all that the option cuts still cut by the same axes, after all axes have been placed? Chunks
+/// Is all that the option cuts still cut by the same axes, after all axes have been placed? Shards
 /// that another option cuts on one side only do not lie above each other any more: 13 rows over 2
 /// and 2 are 4, 3, 4, 2, and rows 7 and 8 of them are not within the second half of 13 over 2.
 bool cuts_agree(const NodePlan& plan, const SpmdRule::Option& option);

@@ -60,7 +60,7 @@ SpmdRule reshape_rule(const Shape& from, const Shape& to) {
     while (i < from.size() && from[i] == 1) ++i;  // a dim of 1 belongs to no group
     while (j < to.size() && to[j] == 1) ++j;
     if (i == from.size() || j == to.size()) break;
-    // The group starts at i and j; its major dims are cut alike as long as the chunks line up,
+    // The group starts at i and j; its major dims are cut alike as long as the shards line up,
     // which they do if these dims are equal, or if the parts divide both.
     const int64_t a = from[i], b = to[j], divisor = a == b ? 0 : std::gcd(a, b);
     if (a > 1 && b > 1 && divisor != 1) {

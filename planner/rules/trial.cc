@@ -1,4 +1,4 @@
-// Trials: runs the pieces of a candidate and looks how their results combine.
+// Trials: runs the shards of a candidate and looks how their results combine.
 #include "planner/rules/trial.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ bool gathers(const Locals& l) {
   for (int64_t s = 0; s < l.count; ++s) {
     Box box = full_box(l.whole.shape());
     const auto d = static_cast<size_t>(l.cut);
-    box[d] = chunk(l.whole.shape()[d], l.count, s);
+    box[d] = shard_range(l.whole.shape()[d], l.count, s);
     copy_box(l.parts[static_cast<size_t>(s)].data(), box, joined.data(), full_box(l.whole.shape()),
              box, size_of(l.whole.dtype()));
   }
@@ -117,17 +117,17 @@ constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
 /// The one mesh axis of a trial.
 Mesh mesh_of(int64_t parts) { return Mesh({{"parts", parts}}); }
 
-/// Sizes of the dims in chunks: of operands, or else of the first result that is cut.
+/// Sizes of the dims in shards: of operands, or else of the first result that is cut.
 template <class F>
-void for_chunked_dims(const SmallNode& small, const Trials::Candidate& candidate, F f) {
+void for_sharded_dims(const SmallNode& small, const Trials::Candidate& candidate, F f) {
   bool any = false;
   for (size_t i = 0; i < candidate.in.size(); ++i) {
-    if (!candidate.in[i].is_chunk()) continue;
+    if (!candidate.in[i].is_shard()) continue;
     f(small.in[i].shape[static_cast<size_t>(candidate.in[i].dim)]);
     any = true;
   }
   for (size_t r = 0; r < candidate.out.size() && !any; ++r) {
-    if (!candidate.out[r].is_chunk()) continue;
+    if (!candidate.out[r].is_shard()) continue;
     f(small.out[r].shape[static_cast<size_t>(candidate.out[r].dim)]);
     any = true;
   }
@@ -138,7 +138,7 @@ bool has_blocks(const Trials::Candidate& candidate) {
                      [](const Placement& p) { return !p.blocks.empty(); });
 }
 
-/// Does the candidate say exactly which part of each result a piece makes?
+/// Does the candidate say exactly which part of each result a shard makes?
 bool is_exact(const Trials::Candidate& candidate) {
   const auto windowed = [](const Placement& p) { return p.window.has_value(); };
   return has_blocks(candidate) || std::any_of(candidate.in.begin(), candidate.in.end(), windowed) ||
@@ -146,7 +146,7 @@ bool is_exact(const Trials::Candidate& candidate) {
 }
 
 bool no_empty_shard(int64_t size, int64_t parts) {
-  return parts <= size && chunk(size, parts, parts - 1).size > 0;
+  return parts <= size && shard_range(size, parts, parts - 1).size > 0;
 }
 
 uint64_t data_seed(size_t data, size_t trial) { return 17 + 31 * data + 1009 * trial; }
@@ -231,7 +231,7 @@ std::vector<int64_t> Trials::shard_counts(int64_t size) const {
 
 std::vector<int64_t> Trials::part_counts(const SmallNode& small, const Candidate& candidate) const {
   int64_t least = 0, most = 0;
-  for_chunked_dims(small, candidate, [&](int64_t size) {
+  for_sharded_dims(small, candidate, [&](int64_t size) {
     least = least == 0 ? size : std::min(least, size);
     most = std::max(most, size);
   });
@@ -241,7 +241,7 @@ std::vector<int64_t> Trials::part_counts(const SmallNode& small, const Candidate
   return most == 0 ? evidence_.shards : shard_counts(most);
 }
 
-std::optional<std::vector<Trials::Piece>> Trials::pieces(const SmallNode& small,
+std::optional<std::vector<Trials::Shard>> Trials::shards(const SmallNode& small,
                                                          const Candidate& candidate,
                                                          int64_t parts) const {
   const Mesh mesh = mesh_of(parts);
@@ -258,45 +258,45 @@ std::optional<std::vector<Trials::Piece>> Trials::pieces(const SmallNode& small,
         cut_size = in_shapes[i][static_cast<size_t>(candidate.in[i].dim)];
     }
   }
-  std::vector<Piece> out;
+  std::vector<Shard> out;
   try {
     for (int64_t s = 0; s < parts; ++s) {
-      Piece piece;
-      piece.node = small.node;
-      piece.boxes = node_boxes(plan, in_shapes, out_shapes, mesh, {s});
+      Shard shard;
+      shard.node = small.node;
+      shard.boxes = node_boxes(plan, in_shapes, out_shapes, mesh, {s});
       for (size_t i = 0; i < small.in.size(); ++i)
-        piece.in_types.push_back({small.in[i].dtype, box_shape(piece.boxes.in[i])});
+        shard.in_types.push_back({small.in[i].dtype, box_shape(shard.boxes.in[i])});
       if (def_.localise != nullptr) {
-        piece.node.attrs = def_.localise(small.node, small.in, {piece.boxes.in, piece.boxes.out});
+        shard.node.attrs = def_.localise(small.node, small.in, {shard.boxes.in, shard.boxes.out});
       }
-      piece.out_types = def_.infer(piece.node, piece.in_types);
-      if (piece.out_types.size() != small.out.size()) return std::nullopt;
+      shard.out_types = def_.infer(shard.node, shard.in_types);
+      if (shard.out_types.size() != small.out.size()) return std::nullopt;
       for (size_t r = 0; r < small.out.size(); ++r) {
-        const Shape &whole = small.out[r].shape, &local = piece.out_types[r].shape;
+        const Shape &whole = small.out[r].shape, &local = shard.out_types[r].shape;
         if (whole.size() != local.size()) return std::nullopt;
         if (exact) {
           const Placement& meant = candidate.out[r];
-          if (local != box_shape(piece.boxes.out[r])) return std::nullopt;
-          piece.cut.push_back(meant.is_chunk() ? meant.dim : -1);
+          if (local != box_shape(shard.boxes.out[r])) return std::nullopt;
+          shard.cut.push_back(meant.is_shard() ? meant.dim : -1);
           continue;
         }
         int cut = -1;
         for (size_t d = 0; d < whole.size(); ++d) {
           if (whole[d] == local[d]) continue;
-          // One dim, of the operands' size, in the same chunks: else real sizes would not line up.
+          // One dim, of the operands' size, in the same shards: else real sizes would not line up.
           if (cut >= 0 || (cut_size > 0 && whole[d] != cut_size) ||
-              local[d] != chunk(whole[d], parts, s).size) {
+              local[d] != shard_range(whole[d], parts, s).size) {
             return std::nullopt;
           }
           cut = static_cast<int>(d);
         }
         if (s > 0 && cut != out[0].cut[r]) return std::nullopt;
-        piece.cut.push_back(cut);
+        shard.cut.push_back(cut);
       }
-      out.push_back(std::move(piece));
+      out.push_back(std::move(shard));
     }
   } catch (const std::exception&) {
-    return std::nullopt;  // the shape rule refuses these pieces
+    return std::nullopt;  // the shape rule refuses these shards
   }
   return out;
 }
@@ -312,7 +312,7 @@ bool Trials::results_steer_localise() const {
     for (Box& box : out) {
       for (Range& range : box) {
         const Range full = range;
-        range = chunk(full.size, 2, 1);
+        range = shard_range(full.size, 2, 1);
         if (def_.localise(small.node, small.in, {in, out}) != whole) return true;
         range = full;
       }
@@ -326,7 +326,7 @@ bool Trials::results_steer_localise() const {
 std::optional<std::vector<int>> Trials::implied_cuts(const Candidate& candidate) const {
   const std::vector<int64_t> counts = part_counts(first(), candidate);
   if (counts.empty()) return std::nullopt;
-  const auto found = pieces(first(), candidate, counts[0]);
+  const auto found = shards(first(), candidate, counts[0]);
   return found.has_value() ? std::optional(found->at(0).cut) : std::nullopt;
 }
 
@@ -344,7 +344,7 @@ bool Trials::fits_node(const Candidate& candidate) const {
     }
   }
   for (int64_t parts : part_counts(whole_, candidate)) {
-    if (!pieces(whole_, candidate, parts)) return false;
+    if (!shards(whole_, candidate, parts)) return false;
   }
   return true;
 }
@@ -382,11 +382,11 @@ std::vector<Tensor> Trials::run_whole(size_t trial, std::span<const Tensor> oper
   return run(*trials_[trial].kernel, operands, trials_[trial].small.out);
 }
 
-bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const {
+bool Trials::indices_in_bounds(const Shard& shard, std::span<const Tensor> operands) const {
   if (def_.index_bound == nullptr || def_.localise != nullptr)
     return true;  // localised ops skip what is elsewhere
   for (size_t i = 0; i < operands.size(); ++i) {
-    const auto bound = def_.index_bound(piece.node, piece.in_types, i);
+    const auto bound = def_.index_bound(shard.node, shard.in_types, i);
     if (!bound.has_value()) continue;
     for (int64_t k = 0; k < operands[i].count(); ++k) {
       if (operands[i].int_at(k) >= *bound) return false;
@@ -396,23 +396,23 @@ bool Trials::indices_in_bounds(const Piece& piece, std::span<const Tensor> opera
 }
 
 bool Trials::refute(const Trial& trial, size_t data, const Candidate& candidate,
-                    const std::vector<Piece>& pieces, const std::vector<std::vector<Tensor>>& local,
+                    const std::vector<Shard>& shards, const std::vector<std::vector<Tensor>>& local,
                     std::vector<unsigned>& ways) const {
   for (size_t r = 0; r < ways.size(); ++r) {
     Locals l{trial.results[data][r],
              {},
-             pieces[0].cut[r],
-             static_cast<int64_t>(pieces.size()),
+             shards[0].cut[r],
+             static_cast<int64_t>(shards.size()),
              evidence_.tolerance,
              nullptr,
              {},
              {}};
     if (!candidate.out.empty() && candidate.out[r].kind == Placement::Kind::shard &&
-        !candidate.out[r].is_chunk()) {
+        !candidate.out[r].is_shard()) {
       l.meant = &candidate.out[r];
-      for (const Piece& piece : pieces) {
-        l.boxes.push_back(piece.boxes.out[r]);
-        l.blocks.push_back(piece.boxes.blocks[r]);
+      for (const Shard& shard : shards) {
+        l.boxes.push_back(shard.boxes.out[r]);
+        l.blocks.push_back(shard.boxes.blocks[r]);
       }
     }
     for (const auto& results : local) l.parts.push_back(results[r]);
@@ -442,25 +442,25 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
     const std::vector<int64_t> counts = part_counts(trial.small, candidate);
     if (counts.empty()) return std::nullopt;
     for (int64_t parts : counts) {
-      auto split = pieces(trial.small, candidate, parts);
+      auto split = shards(trial.small, candidate, parts);
       if (!split.has_value()) return std::nullopt;
       for (size_t r = 0; r < candidate.out.size(); ++r) {
-        const int wanted = candidate.out[r].is_chunk() ? candidate.out[r].dim : -1;
+        const int wanted = candidate.out[r].is_shard() ? candidate.out[r].dim : -1;
         if (split->at(0).cut[r] != wanted) return std::nullopt;
       }
       if (cut.empty()) cut = split->at(0).cut;
       if (cut != split->at(0).cut) return std::nullopt;
       try {
         for (size_t s = 0; s < split->size(); ++s) {
-          Piece& piece = (*split)[s];
-          for (size_t o = 0; o < s && piece.kernel == nullptr; ++o) {
-            const Piece& other = (*split)[o];
-            if (other.in_types == piece.in_types && other.node.attrs == piece.node.attrs)
-              piece.kernel = other.kernel;
+          Shard& shard = (*split)[s];
+          for (size_t o = 0; o < s && shard.kernel == nullptr; ++o) {
+            const Shard& other = (*split)[o];
+            if (other.in_types == shard.in_types && other.node.attrs == shard.node.attrs)
+              shard.kernel = other.kernel;
           }
-          if (piece.kernel == nullptr) {
-            piece.kernel = std::make_shared<PreparedKernel>(
-                prepare(piece.node, piece.in_types, piece.out_types));
+          if (shard.kernel == nullptr) {
+            shard.kernel = std::make_shared<PreparedKernel>(
+                prepare(shard.node, shard.in_types, shard.out_types));
           }
         }
         for (size_t d = 0; d < trial.kinds.size(); ++d) {
@@ -481,14 +481,14 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
           }
           std::vector<std::vector<Tensor>> local;
           for (size_t s = 0; s < split->size(); ++s) {
-            const Piece& piece = (*split)[s];
-            if (!indices_in_bounds(piece, operands[s])) return std::nullopt;
-            local.push_back(run(*piece.kernel, operands[s], piece.out_types));
+            const Shard& shard = (*split)[s];
+            if (!indices_in_bounds(shard, operands[s])) return std::nullopt;
+            local.push_back(run(*shard.kernel, operands[s], shard.out_types));
           }
           if (refute(trial, d, candidate, *split, local, ways)) return std::nullopt;
         }
       } catch (const std::exception&) {
-        return std::nullopt;  // the kernel refuses such a piece
+        return std::nullopt;  // the kernel refuses such a shard
       }
     }
   }

@@ -57,7 +57,7 @@ class Trials {
 
   struct Candidate {
     std::vector<Placement> in;
-    /// Per result how it is meant to lie: chunks, windows, blocks, or replicate for a whole one,
+    /// Per result how it is meant to lie: shards, windows, blocks, or replicate for a whole one,
     /// whose way to combine is to be found. The local attributes are made for it, and local shapes
     /// must be those. Empty: as the shape rule has it (ops without localise).
     std::vector<Placement> out;
@@ -79,10 +79,10 @@ class Trials {
   /// nullopt where shapes do not fit. Runs no kernel.
   std::optional<std::vector<int>> implied_cuts(const Candidate& candidate) const;
 
-  /// Do the pieces of a candidate with windows or blocks fit the node as it is, too? Attributes
+  /// Do the shards of a candidate with windows or blocks fit the node as it is, too? Attributes
   /// that shrinking has changed must be sizes of operands or results, in every trial, because
   /// windows found with another padding or offset would be others; and the shape rule must accept
-  /// the pieces of the node's own operands. Runs no kernel.
+  /// the shards of the node's own operands. Runs no kernel.
   bool fits_node(const Candidate& candidate) const;
 
   /// How every result combines, if it does in every trial; else nullopt.
@@ -108,7 +108,7 @@ class Trials {
     std::vector<std::vector<Tensor>> operands;  // per kind
     std::vector<std::vector<Tensor>> results;
   };
-  struct Piece {
+  struct Shard {
     NodeBoxes boxes;
     Node node;
     std::vector<TensorType> in_types, out_types;
@@ -118,11 +118,11 @@ class Trials {
   std::vector<int64_t> shard_counts(int64_t size) const;
   /// Into how many parts the candidate is tried; none if its dims do not go together.
   std::vector<int64_t> part_counts(const SmallNode& small, const Candidate& candidate) const;
-  std::optional<std::vector<Piece>> pieces(const SmallNode& small, const Candidate& candidate,
+  std::optional<std::vector<Shard>> shards(const SmallNode& small, const Candidate& candidate,
                                            int64_t parts) const;
   bool are_sizes(const std::vector<int64_t>& before, const std::vector<int64_t>& after,
                  const SmallNode& small) const;
-  bool indices_in_bounds(const Piece& piece, std::span<const Tensor> operands) const;
+  bool indices_in_bounds(const Shard& shard, std::span<const Tensor> operands) const;
   PreparedKernel prepare(const Node& node, std::span<const TensorType> in,
                          std::span<const TensorType> out) const;
   std::vector<Tensor> run(const PreparedKernel& kernel, std::span<const Tensor> in,
@@ -133,7 +133,7 @@ class Trials {
   bool add_trial(const SmallNode& small);
   /// Drops from `ways` (per result, a bit per combine function) what these results refute.
   bool refute(const Trial& trial, size_t data, const Candidate& candidate,
-              const std::vector<Piece>& pieces, const std::vector<std::vector<Tensor>>& local,
+              const std::vector<Shard>& shards, const std::vector<std::vector<Tensor>>& local,
               std::vector<unsigned>& ways) const;
 
   Evidence evidence_;

@@ -72,7 +72,7 @@ class WindowSearch {
     return (dim.result ? small.out : small.in)[at(dim.index)].shape[at(dim.dim)];
   }
 
-  /// The placement of `dim` in the window, chunks where the window is the row itself.
+  /// The placement of `dim` in the window, shards where the window is the row itself.
   Placement placement(const NodeDim& dim, const NodeDim& anchor, const HaloWindow& window) const {
     if (window == HaloWindow{} && same_extent(dim, anchor)) return Placement::shard(dim.dim);
     return Placement::windows(dim.dim, window);
@@ -118,7 +118,7 @@ class WindowSearch {
     for (Candidate& candidate : candidates) try_once(std::move(candidate));
   }
 
-  /// The operand is cut in chunks; other operands are read in windows of them, and results made in
+  /// The operand is cut in shards; other operands are read in windows of them, and results made in
   /// windows or summed.
   void windows_of_operand(const NodeDim& anchor) {
     const SmallNode& small = trials_.first();

@@ -2,7 +2,7 @@
 //
 // Two kinds, both proposed from dependence (planner/rules/dependence.h) and kept only if the trials
 // hold:
-//   windows   an operand is read, or a result made, in windows of another dim's chunks
+//   windows   an operand is read, or a result made, in windows of another dim's shards
 //   blocks    operands are cut where their rows are joined: the result is in blocks
 #pragma once
 

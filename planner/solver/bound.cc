@@ -185,12 +185,12 @@ void Bound::visit(size_t i, bool forward, const PairVisitor* tell) {
   }
   const size_t from = sources_end - sources, to = targets_end - targets;
   if (to == 0) return;
-  const double share = 1.0 / static_cast<double>(std::max(from, to));
+  const double fraction = 1.0 / static_cast<double>(std::max(from, to));
   for (size_t k = targets; k < targets_end; ++k) {
     double* own = messages_.data() + arcs_[k].message;
-    for (size_t a = 0; a < size; ++a) own[a] -= share * theta[a];
+    for (size_t a = 0; a < size; ++a) own[a] -= fraction * theta[a];
   }
-  const double left = 1.0 - share * static_cast<double>(to);
+  const double left = 1.0 - fraction * static_cast<double>(to);
   for (size_t a = 0; a < size; ++a) theta[a] = to >= from ? 0.0 : theta[a] * left;
 }
 

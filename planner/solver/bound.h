@@ -1,4 +1,4 @@
-// A lower bound of a Problem by message passing, with solutions and reduced costs as by-products.
+// Bound: a lower bound of a Problem by message passing, with solutions and reduced costs.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ class Bound {
   /// One forward and one backward sweep. Returns the bound.
   double sweep();
 
-  /// Told of the pairs of an edge's strategies: slack[b * stride + a] for strategy a of `node` and
-  /// b of `other`, whose number is the higher one. `edge` is its place in the Problem.
+  /// Called for the pairs of an edge's strategies: slack[b * stride + a] for strategy a of `node`
+  /// and b of `other`, whose number is the higher one. `edge` is its place in the Problem.
   using PairVisitor =
       std::function<void(int edge, int node, int other, const double* slack, size_t stride)>;
   /// A sweep that tells in its backward half how much more than bound_before_sweep() a solution

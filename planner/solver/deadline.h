@@ -1,4 +1,4 @@
-// When a search has to end.
+// Deadline: the time, or the amount of work, at which a search has to end.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class Deadline {
   double left() const { return end_ - now(); }
   bool passed() const { return now() >= end_; }
   /// How much of the time is used up: 0 to 1, or more.
-  double share() const { return end_ > begin_ ? (now() - begin_) / (end_ - begin_) : 1.0; }
+  double used_fraction() const { return end_ > begin_ ? (now() - begin_) / (end_ - begin_) : 1.0; }
   /// By the same clock: so many seconds from now, but not later than this one.
   Deadline within(double seconds) const {
     Deadline sooner = *this;

@@ -1,4 +1,4 @@
-// Exact minimisation of a Problem without memory by eliminating one node after the other.
+// Elimination: exact minimisation of a Problem without memory, one node after the other.
 #pragma once
 
 #include <functional>

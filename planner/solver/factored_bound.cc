@@ -132,13 +132,13 @@ void FactoredBound::visit(size_t i, bool forward) {
     for (size_t a = 0; a < theta.size(); ++a) slack_[i][a] = theta[a] - least;
   }
   if (targets.empty()) return;
-  const double share = 1.0 / static_cast<double>(std::max(sources.size(), targets.size()));
+  const double fraction = 1.0 / static_cast<double>(std::max(sources.size(), targets.size()));
   for (int e : targets) {
     Messages& m = edges_[at(e)];
     std::vector<double>& own = (forward ? m.low : m.high).own;
-    for (size_t a = 0; a < theta.size(); ++a) own[a] -= share * theta[a];
+    for (size_t a = 0; a < theta.size(); ++a) own[a] -= fraction * theta[a];
   }
-  const double left = 1.0 - share * static_cast<double>(targets.size());
+  const double left = 1.0 - fraction * static_cast<double>(targets.size());
   for (double& cost : theta) cost = targets.size() >= sources.size() ? 0.0 : cost * left;
 }
 
@@ -169,7 +169,8 @@ void descend(const FactoredProblem& problem, Solution& solution,
     around[at(problem.edges[e].from)].push_back(static_cast<int>(e));
     around[at(problem.edges[e].to)].push_back(static_cast<int>(e));
   }
-  constexpr int kMostRounds = 50;
+  constexpr int kMostRounds = 50;   // over all nodes
+  constexpr double kExact = 1e-12;  // relative: a gain that is no more is rounding
   std::vector<bool> stale(problem.nodes.size(), true);
   for (int round = 0; round < kMostRounds; ++round) {
     bool changed = false;
@@ -189,7 +190,7 @@ void descend(const FactoredProblem& problem, Solution& solution,
           cost[a] += is_from ? edge.cost(a, other) : edge.cost(other, a);
       }
       const auto best = std::min_element(cost.begin(), cost.end());
-      if (!(*best < cost[at(solution[i])] * (1 - 1e-12))) continue;
+      if (!(*best < cost[at(solution[i])] * (1 - kExact))) continue;
       solution[i] = static_cast<int>(best - cost.begin());
       changed = true;
       for (int e : around[i]) {

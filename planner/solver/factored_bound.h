@@ -1,4 +1,4 @@
-// The bound of planner/solver/bound.h for FactoredProblems, and solutions that go with it.
+// FactoredBound: the bound of planner/solver/bound.h for FactoredProblems, with solutions.
 #pragma once
 
 #include "planner/solver/factored_problem.h"

@@ -1,4 +1,4 @@
-// A Problem laid out for searches that change a few nodes at a time.
+// FlatProblem: a Problem laid out for searches that change a few nodes at a time.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@
 namespace shardrun {
 namespace {
 
-/// Rows and columns collected one by one, then handed over column-wise.
+/// Rows and columns collected one by one, then passed column-wise.
 struct Rows {
   std::vector<double> lower, upper;
   std::vector<HighsInt> start{0}, index;
@@ -33,8 +33,16 @@ struct Rows {
   }
 };
 
-/// Per coefficient of the program: operations between two calls back, and of a simplex iteration.
-constexpr double kWorkOfCall = 50, kWorkOfIteration = 8;
+/// What HiGHS is given and asked for.
+struct MipSettings {
+  // Operations per coefficient of the program (planner/solver/work.h).
+  double call_work = 50;      // between two calls back
+  double iteration_work = 8;  // of a simplex iteration
+  double costs = 1e6;         // costs are scaled to about so much: its tolerances are absolute
+  double tolerance = 1e-9;    // absolute, for the gap and for integers
+  double most_gap = 0.5;      // relative, where a constant part makes the rest's gap large
+};
+constexpr MipSettings kSettings;
 
 void require_ok(HighsInt status, const char* what) {
   SR_REQUIRE(status != kHighsStatusError, internal, "HiGHS refused to ", what);
@@ -80,7 +88,7 @@ class Mip {
       const SolveOptions& options)
       : problem_(original),
         constant_(normalise(problem_)),
-        factor_(1e6 / scale(start)),
+        factor_(kSettings.costs / scale(start)),
         memory_(problem_),
         start_(start),
         deadline_(deadline),
@@ -128,10 +136,11 @@ class Mip {
     const double whole = evaluate(original, *start_).raw_cost;
     const double rest = evaluate(problem_, *start_).raw_cost;
     if (!(rest > 0 && rest < whole && whole < kInfeasible)) return options_.gap;
-    return std::min(options_.gap * whole / rest, 0.5);
+    return std::min(options_.gap * whole / rest, kSettings.most_gap);
   }
 
-  /// HiGHS' tolerances are absolute: costs are scaled to a million, bytes to shares of the limit.
+  /// HiGHS' tolerances are absolute: costs are scaled to a million, bytes to fractions of the
+  /// limit.
   double scale(const Solution* start) const {
     double scale = 0;
     if (start != nullptr) scale = std::abs(evaluate(problem_, *start).raw_cost);
@@ -203,8 +212,8 @@ class Mip {
     Highs_setIntOptionValue(highs(), "random_seed",
                             static_cast<HighsInt>(options_.seed & 0x7fffffff));
     Highs_setDoubleOptionValue(highs(), "mip_rel_gap", gap);
-    Highs_setDoubleOptionValue(highs(), "mip_abs_gap", 1e-9);
-    Highs_setDoubleOptionValue(highs(), "mip_feasibility_tolerance", 1e-9);
+    Highs_setDoubleOptionValue(highs(), "mip_abs_gap", kSettings.tolerance);
+    Highs_setDoubleOptionValue(highs(), "mip_feasibility_tolerance", kSettings.tolerance);
   }
 
   /// HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
@@ -220,13 +229,13 @@ class Mip {
       Highs_startCallback(highs(), kind);
   }
   void called_back(const HighsCallbackDataOut* out, HighsCallbackDataIn* in) {
-    count_work(size_ * kWorkOfCall);
+    count_work(size_ * kSettings.call_work);
     if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
     if (in != nullptr)
       in->user_interrupt = deadline_.passed() || (out != nullptr && settled(*out)) ? 1 : 0;
   }
   void count_iterations(double iterations) {
-    count_work(size_ * kWorkOfIteration * std::max(0.0, iterations - counted_));
+    count_work(size_ * kSettings.iteration_work * std::max(0.0, iterations - counted_));
     counted_ = iterations;
   }
   /// Callbacks of the simplex have the bounds as they start, infinite.

@@ -14,10 +14,31 @@
 namespace shardrun {
 namespace {
 
-constexpr int kRounds = 12;             // of bound, search, removal
-constexpr int kSweeps = 200;            // per round at most
-constexpr double kMipVariables = 50e3;  // edge variables that HiGHS is given at most
-constexpr double kRounding = 1e-9;      // relative: sums in another order differ by less
+/// When the ILP solver reduces, bounds, searches and calls HiGHS.
+struct IlpSettings {
+  int rounds = 12;          // of reduction, bound and search, and removal
+  double first_work = 2e6;  // of reductions, as Reducer::run counts it, before anything is known
+  double work = 2e7;        // of reductions in later rounds, whose cores are smaller
+  double mip_variables = 50e3;  // edge variables that HiGHS is given at most
+  // Sweeps of message passing in a round.
+  int sweeps = 200;            // at most
+  double gain = 1e-5;          // relative: a bound that rises by less has stalled
+  int patience = 6;            // sweeps without a gain; with memory the prices end it
+  int decode_every = 8;        // sweeps between two solutions
+  int decode_limited = 4;      // the same with memory, where fewer of them fit
+  size_t worth_removing = 50;  // one in so many strategies: less does not pay for another round
+  // Local search at the end of a round, in forest moves.
+  int search_rounds = 60;        // from what was decoded last
+  int best_search_rounds = 150;  // from the best known solution
+  // Solutions that need little memory.
+  int small_rounds = 3;      // after each, times near its peak weigh more
+  double peak_weight = 1e4;  // of the last peak, in times alive
+  double tie = 1e-3;         // of real costs, which only break ties
+  // Of the seconds, one in so many.
+  double free_divisor = 3;   // for the problem without the limit
+  double small_divisor = 6;  // for solutions that need little memory
+};
+constexpr IlpSettings kSettings;
 
 class IlpSolver {
  public:
@@ -41,7 +62,7 @@ class IlpSolver {
   void offer_bound(double bound) { result_.lower_bound = std::max(result_.lower_bound, bound); }
 
   SolveResult run() {
-    search();
+    narrow_and_solve();
     if (result_.solution) {
       if (proven_ || result_.cost - result_.lower_bound <= kRounding * std::abs(result_.cost)) {
         result_.lower_bound = result_.cost;
@@ -65,10 +86,10 @@ class IlpSolver {
     if (!result_.solution) result_.proven_infeasible = true;
   }
 
-  void search() {
+  void narrow_and_solve() {
     Reducer reducer(problem_);
-    double work = 2e6;
-    for (int round = 0; round < kRounds; ++round) {
+    double work = kSettings.first_work;
+    for (int round = 0; round < kSettings.rounds; ++round) {
       if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
       const Problem& core = reducer.core();
       if (round == 0) result_.core_nodes = core.nodes.size() - 1;
@@ -95,13 +116,13 @@ class IlpSolver {
         result_.solver = "bound";
         return;
       }
-      work = 2e7;
+      work = kSettings.work;
       if (removed == 0 || late()) break;
     }
     result_.solver = "search";
     if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
     const Problem& core = reducer.core();
-    if (late() || mip_size(core) > kMipVariables) return;
+    if (late() || mip_size(core) > kSettings.mip_variables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
     const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, options_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than
@@ -140,7 +161,7 @@ class IlpSolver {
     double best_bound = -kInfeasible;
     std::vector<std::vector<bool>> removed;
     for (const Problem::Node& node : core.nodes) removed.emplace_back(node.cost.size(), false);
-    SearchOptions search;
+    LocalSearchOptions search;
     search.seed = options_.seed + static_cast<uint64_t>(round) * 101;
     search.out_of_time = [&] { return late(); };
     search.prices = limited ? &prices.price() : nullptr;
@@ -164,17 +185,18 @@ class IlpSolver {
         }
       }
     };
-    for (int sweep = 0; sweep < kSweeps && !late(); ++sweep) {
+    for (int sweep = 0; sweep < kSettings.sweeps && !late(); ++sweep) {
       const double value = bound.sweep() - prices.priced_limit();
       mark();
-      const bool gained = value > best_bound + 1e-5 * std::abs(best_bound);
+      const bool gained = value > best_bound + kSettings.gain * std::abs(best_bound);
       best_bound = std::max(best_bound, value);
       offer_bound(value);
       stalled = gained ? 0 : stalled + 1;
-      if (sweep % 8 == 2 || (limited && sweep % 4 == 1)) try_solution(bound.decoded(), 0);
+      if (sweep % kSettings.decode_every == 2 || (limited && sweep % kSettings.decode_limited == 1))
+        try_solution(bound.decoded(), 0);
       if (closed()) break;
       if (!limited) {
-        if (stalled >= 6) break;
+        if (stalled >= kSettings.patience) break;
         continue;
       }
       if (sweep % 2 == 1) {
@@ -188,10 +210,10 @@ class IlpSolver {
         }
       }
     }
-    if (!closed()) try_solution(bound.decoded(), 60);
+    if (!closed()) try_solution(bound.decoded(), kSettings.search_rounds);
     if (!closed()) {
       const std::optional<Solution> known = best_of_core(core, reducer);
-      if (known) try_solution(*known, 150);
+      if (known) try_solution(*known, kSettings.best_search_rounds);
     }
     // With the best solution known only now, one more look.
     if (!late() && !closed()) {
@@ -208,7 +230,9 @@ class IlpSolver {
       count += gone;
       reducer.remove(static_cast<int>(i), removed[i]);
     }
-    return count * 50 > total ? count : 0;  // a handful does not pay for another round
+    return count * kSettings.worth_removing > total
+               ? count
+               : 0;  // a handful does not pay for another round
   }
 
   const Problem& problem_;
@@ -226,10 +250,10 @@ void offer_small_solutions(const Problem& problem, IlpSolver& solver, double sec
   Problem small = problem;
   small.memory_limit = std::numeric_limits<int64_t>::max();
   for (Problem::Edge& edge : small.edges) {
-    for (double& cost : edge.cost) cost = cost == kInfeasible ? kInfeasible : 1e-3 * cost;
+    for (double& cost : edge.cost) cost = cost == kInfeasible ? kInfeasible : kSettings.tie * cost;
   }
   int peak_time = -1;
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < kSettings.small_rounds; ++round) {
     for (size_t i = 0; i < problem.nodes.size(); ++i) {
       const Problem::Node& node = problem.nodes[i];
       for (size_t a = 0; a < node.cost.size(); ++a) {
@@ -238,14 +262,15 @@ void offer_small_solutions(const Problem& problem, IlpSolver& solver, double sec
         for (const Problem::Claim& claim : node.claims) {
           for (const Problem::Interval& live : claim.live) {
             double weight = std::max(0, live.last - live.first + 1);
-            if (live.first <= peak_time && peak_time <= live.last) weight += 1e4 * round;
+            if (live.first <= peak_time && peak_time <= live.last)
+              weight += kSettings.peak_weight * round;
             weighted += weight * static_cast<double>(claim.bytes[a]);
           }
         }
-        small.nodes[i].cost[a] = weighted + 1e-3 * node.cost[a];
+        small.nodes[i].cost[a] = weighted + kSettings.tie * node.cost[a];
       }
     }
-    const SolveResult result = IlpSolver(small, seconds / 3, options).run();
+    const SolveResult result = IlpSolver(small, seconds / kSettings.small_rounds, options).run();
     if (!result.solution) return;
     solver.offer(*result.solution);
     peak_time = evaluate(problem, *result.solution).peak_time;
@@ -267,12 +292,13 @@ SolveResult solve_ilp(const Problem& problem, const SolveOptions& options) {
     // Without the limit first: if that fits it is the answer, and its bound holds in any case.
     Problem relaxed = problem;
     relaxed.memory_limit = std::numeric_limits<int64_t>::max();
-    const SolveResult free = IlpSolver(relaxed, options.seconds / 3, options).run();
+    const SolveResult free =
+        IlpSolver(relaxed, options.seconds / kSettings.free_divisor, options).run();
     if (!free.solution) return timed(free);
     solver.offer(*free.solution);
     solver.offer_bound(free.lower_bound);
     if (evaluate(problem, *free.solution).cost != kInfeasible) return timed(free);
-    offer_small_solutions(problem, solver, options.seconds / 6, options);
+    offer_small_solutions(problem, solver, options.seconds / kSettings.small_divisor, options);
   }
   return timed(solver.run());
 }

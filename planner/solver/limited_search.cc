@@ -15,16 +15,19 @@
 namespace shardrun {
 namespace {
 
-/// Strategies of a node that the solvers are given at most, where message passing alone does not
-/// find a solution that is good enough.
-constexpr size_t kMostForSolver = 64;
-/// Where no memory is limited that close costs hundredths of a second: what the bound leaves is
-/// small enough to be eliminated.
-constexpr double kFreeGap = 1e-5;
-constexpr int kMostRounds = 24;                           // of adding times
-constexpr double kPolishShare = 0.1, kRescueShare = 0.3;  // of the seconds, for the solvers
-constexpr double kMostPlainPairs = 5e6;
-constexpr size_t kSegments = 48;  // of time; each adds its worst time
+/// What LimitedSearch gives to the solvers, and when.
+struct LimitedSearchSettings {
+  size_t strategies = 64;    // of a node at most, where message passing finds nothing good enough
+  double free_gap = 1e-5;    // relative, where no memory is limited: that close costs hundredths of
+                             // a second, and what the bound leaves is small enough to be eliminated
+  double plain_pairs = 5e6;  // variables of the plain program at most
+  double polish_fraction = 0.1;  // of the seconds, for the solvers: narrowing has a solution
+  double rescue_fraction = 0.3;  // the same where it has none
+  // Times at which memory is limited.
+  int rounds = 24;       // of adding some
+  size_t segments = 48;  // each adds its worst time
+};
+constexpr LimitedSearchSettings kSettings;
 
 /// Of each node's kept strategies those with the least slack, the best solution's among them;
 /// where memory is scarce, a third are those with the smallest results. `all`: is that all of
@@ -34,7 +37,7 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
   Kept out;
   for (size_t i = 0; i < narrowed.kept.size(); ++i) {
     const std::vector<int>& kept = narrowed.kept[i];
-    if (kept.size() <= kMostForSolver) {
+    if (kept.size() <= kSettings.strategies) {
       out.push_back(kept);
       continue;
     }
@@ -52,9 +55,9 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
         if (chosen.size() < most) chosen.insert(kept[k]);
       }
     };
-    take(scarce ? kMostForSolver * 2 / 3 : kMostForSolver,
+    take(scarce ? kSettings.strategies * 2 / 3 : kSettings.strategies,
          [&](size_t k) { return narrowed.slack[i][k]; });
-    take(kMostForSolver, [&](size_t k) {
+    take(kSettings.strategies, [&](size_t k) {
       int64_t bytes = 0;
       for (const Problem::Claim& claim : problem.nodes[i].claims)
         bytes += claim.bytes[static_cast<size_t>(kept[k])];
@@ -72,7 +75,7 @@ LimitedResult result_of(const Narrowed& narrowed) {
 }  // namespace
 
 double LimitedSearch::gap_at(int64_t limit) const {
-  return limit > 0 ? options_.gap : std::min(options_.gap, kFreeGap);
+  return limit > 0 ? options_.gap : std::min(options_.gap, kSettings.free_gap);
 }
 
 LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit,
@@ -80,8 +83,8 @@ LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit
   double pairs = 0;
   for (const FactoredProblem::Edge& edge : problem.edges)
     pairs += static_cast<double>(edge.row.size()) * static_cast<double>(edge.column.size());
-  SR_REQUIRE(pairs <= kMostPlainPairs, invalid_input, "planner 'plain-ilp': the program has ",
-             pairs, " variables, ", kMostPlainPairs,
+  SR_REQUIRE(pairs <= kSettings.plain_pairs, invalid_input, "planner 'plain-ilp': the program has ",
+             pairs, " variables, ", kSettings.plain_pairs,
              " are the most that HiGHS is given; take --planner ilp or a mesh of fewer axes");
   Problem whole = dense(problem);
   if (limit > 0) whole.memory_limit = limit;
@@ -109,8 +112,8 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   if (limit > 0) left.memory_limit = limit;
   SolveOptions options;
   options.seconds = beam            ? seconds
-                    : narrowed.best ? kPolishShare * seconds
-                                    : kRescueShare * seconds;
+                    : narrowed.best ? kSettings.polish_fraction * seconds
+                                    : kSettings.rescue_fraction * seconds;
   options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
@@ -168,10 +171,10 @@ bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& s
   const size_t times = std::min(use.size(), room.size());
   std::set<int> rows(rows_.begin(), rows_.end());
   const size_t before = rows.size();
-  for (size_t s = 0; s < kSegments; ++s) {
+  for (size_t s = 0; s < kSettings.segments; ++s) {
     int64_t most = 0;
     int worst = -1;
-    for (size_t t = times * s / kSegments; t < times * (s + 1) / kSegments; ++t) {
+    for (size_t t = times * s / kSettings.segments; t < times * (s + 1) / kSettings.segments; ++t) {
       if (use[t] - room[t] <= most) continue;
       most = use[t] - room[t];
       worst = static_cast<int>(t);
@@ -192,7 +195,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
   int64_t limit = 0;
   std::optional<Narrowed> narrowed;
   bool fresh = true, polish = room.empty() || plainly;  // when the times are found
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kSettings.rounds; ++round) {
     if (fresh) {
       now = room.empty() || rows_.empty() ? problem_ : at_rows(room, limit);
       Solution known;

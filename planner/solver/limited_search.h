@@ -1,4 +1,4 @@
-// LimitedSearch: the cheapest choices whose claims fit into the room that there is at each time.
+// LimitedSearch: the cheapest choices whose claims fit the capacity that there is at each time.
 #pragma once
 
 #include <optional>

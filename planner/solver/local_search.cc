@@ -9,6 +9,15 @@
 namespace shardrun {
 namespace {
 
+/// How long descents go on, and how often choices are kicked.
+struct LocalSearchSettings {
+  int passes = 50;       // over all nodes, of one descent at most
+  double gain = 1e-15;   // seconds: a strategy that costs less by no more is not taken
+  int kick_every = 4;    // moves of a forest
+  int kicked_nodes = 3;  // whose strategies are drawn anew, so that the forest around them moves
+};
+constexpr LocalSearchSettings kSettings;
+
 /// Fisher-Yates with plain modulo: the same order with every standard library.
 void shuffle(std::vector<int>& order, std::mt19937_64& random) {
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
@@ -79,7 +88,7 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
   std::vector<int> order(solution.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<double> costs;
-  for (int pass = 0; pass < 50; ++pass) {
+  for (int pass = 0; pass < kSettings.passes; ++pass) {
     shuffle(order, random);
     bool changed = false;
     for (int i : order) {
@@ -88,7 +97,7 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
       local_costs(i, solution, costs);
       int best = mine;
       for (size_t a = 0; a < costs.size(); ++a) {
-        if (costs[a] < costs[static_cast<size_t>(best)] - 1e-15 &&
+        if (costs[a] < costs[static_cast<size_t>(best)] - kSettings.gain &&
             memory_.fits_after(i, mine, static_cast<int>(a))) {
           best = static_cast<int>(a);
         }
@@ -211,7 +220,7 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   }
 }
 
-std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions& options) {
+std::optional<Solution> LocalSearch::improve(Solution start, const LocalSearchOptions& options) {
   std::mt19937_64 random(options.seed * 0x9E3779B97F4A7C15ull + 1);
   out_of_time_ = options.out_of_time;
   std::optional<Solution> best;
@@ -224,7 +233,8 @@ std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions
     note_peak(solution);
     const double cost = raw_cost(problem_, solution);
     if (cost >= best_cost || memory_.overflow() > 0) return false;
-    const bool gained = best_cost == kInfeasible || cost < best_cost - 1e-9 * std::abs(best_cost);
+    const bool gained =
+        best_cost == kInfeasible || cost < best_cost - kRounding * std::abs(best_cost);
     best_cost = cost;
     best = std::move(solution);
     return gained;
@@ -236,9 +246,9 @@ std::optional<Solution> LocalSearch::improve(Solution start, const SearchOptions
        round < options.rounds && idle < options.patience && best_cost > options.target; ++round) {
     if (late()) break;
     Solution next = best ? *best : current;
-    if (round % 4 == 3) {
+    if (round % kSettings.kick_every == kSettings.kick_every - 1) {
       // Kick: a few random choices, so that the forest around them is chosen anew.
-      for (int k = 0; k < 3; ++k) {
+      for (int k = 0; k < kSettings.kicked_nodes; ++k) {
         const size_t i = random() % next.size();
         next[i] = static_cast<int>(random() % problem_.nodes[i].cost.size());
       }

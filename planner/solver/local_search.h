@@ -1,4 +1,4 @@
-// Good solutions of a Problem quickly: coordinate descent and optimal moves of whole trees.
+// LocalSearch: good solutions of a Problem by coordinate descent and optimal moves of whole trees.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace shardrun {
 
-struct SearchOptions {
+struct LocalSearchOptions {
   uint64_t seed = 0;
   int rounds = 100;                   // forest moves at most
   int patience = 40;                  // give up after so many that gained nothing
@@ -30,7 +30,7 @@ class LocalSearch {
   /// if none that fits and is allowed was found. A move re-optimises exactly, by dynamic
   /// programming, a random set of nodes that induces a forest, with the others fixed (Hamze and de
   /// Freitas 2004, "From fields to trees"). Deterministic in its arguments.
-  std::optional<Solution> improve(Solution start, const SearchOptions& options);
+  std::optional<Solution> improve(Solution start, const LocalSearchOptions& options);
 
   /// The least peak over what was seen while repairing, and its solution (memory-limited problems).
   int64_t least_peak() const { return least_peak_; }

@@ -87,8 +87,23 @@ std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price
   return result;
 }
 
+namespace {
+
+/// How prices of memory move.
+struct MemoryPricesSettings {
+  int patience = 8;          // sweeps without a gain of the bound before steps are halved
+  double least_step = 1e-3;  // of Polyak's length: then prices have settled
+  double hope = 0.05;        // relative to the bound: the goal above it while no solution is known
+  double least_rise = 1e-6;  // relative to the goal, where the bound has reached it
+};
+constexpr MemoryPricesSettings kSettings;
+
+}  // namespace
+
+bool MemoryPrices::settled() const { return step_ < kSettings.least_step; }
+
 void MemoryPrices::settle(int& stalled) {
-  if (stalled < kPatience) return;
+  if (stalled < kSettings.patience) return;
   step_ /= 2;
   stalled = 0;
 }
@@ -102,8 +117,9 @@ bool MemoryPrices::move(const MemoryUse& memory, double value, double cost) {
     if (excess(t) > 0 || price_[t] > 0) norm += excess(t) * excess(t);
   }
   if (norm == 0) return false;
-  const double goal = cost < kInfeasible ? cost : value + 0.05 * std::abs(value);
-  const double length = step_ * std::max(goal - value, 1e-6 * std::abs(goal)) / norm;
+  const double goal = cost < kInfeasible ? cost : value + kSettings.hope * std::abs(value);
+  const double length =
+      step_ * std::max(goal - value, kSettings.least_rise * std::abs(goal)) / norm;
   priced_limit_ = 0;
   for (size_t t = 0; t < price_.size(); ++t) {
     const double next = std::max(0.0, price_[t] + length * excess(t));

@@ -1,4 +1,4 @@
-// Bytes in use over time as choices change, and prices of them.
+// MemoryUse and MemoryPrices: bytes in use over time as choices change, and prices of them.
 #pragma once
 
 #include <cstdint>
@@ -57,12 +57,9 @@ class MemoryPrices {
   const std::vector<double>& price() const { return price_; }
   const std::vector<double>& change() const { return change_; }  // by the last step
   double priced_limit() const { return priced_limit_; }          // sum of price x limit
-  bool settled() const { return step_ < kLeastStep; }
+  bool settled() const;
 
  private:
-  static constexpr int kPatience = 8;
-  static constexpr double kLeastStep = 1e-3;  // of Polyak's
-
   std::vector<double> price_, change_;
   double priced_limit_ = 0, step_ = 1;
 };

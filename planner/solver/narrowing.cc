@@ -12,11 +12,19 @@
 namespace shardrun {
 namespace {
 
-constexpr int kMostSweeps = 120, kMostLimitedSweeps = 240;
-constexpr int kSweepsPerRound = 8;    // then strategies are removed
-constexpr int kPatience = 10;         // sweeps that gain nothing
-constexpr double kWorthwhile = 1e-5;  // relative gain of a sweep
-constexpr double kRounding = 1e-6;    // matrices are in single precision
+/// When narrowing ends, and how often it removes.
+struct NarrowSettings {
+  int sweeps = 120;            // of message passing at most
+  int limited_sweeps = 240;    // the same where memory is limited: prices have to settle
+  int decode_every = 2;        // sweeps between two solutions, and between two moves of the prices
+  int remove_every = 8;        // sweeps between two removals
+  int patience = 10;           // sweeps that gain nothing
+  int idle_solutions = 2;      // that are no better, once the gap is small enough
+  double gain = 1e-5;          // relative: a sweep that gains less has stalled
+  double rounding = 1e-6;      // relative: matrices are in single precision
+  size_t worth_removing = 10;  // one in so many strategies: less is not worth a copy
+};
+constexpr NarrowSettings kSettings;
 
 size_t at(int i) { return static_cast<size_t>(i); }
 
@@ -39,15 +47,15 @@ class Narrower {
     now_ = restricted(problem_, out_.kept);
     bound_.emplace(now_);
     if (options_.start != nullptr) offer(*options_.start);
-    const int most = memory_ ? kMostLimitedSweeps : kMostSweeps;
+    const int most = memory_ ? kSettings.limited_sweeps : kSettings.sweeps;
     for (int sweep = 1; sweep <= most && !done(); ++sweep) {
       const double value = bound_->sweep() - prices_.priced_limit();
-      const bool gained = value > out_.lower_bound + kWorthwhile * std::abs(out_.lower_bound);
+      const bool gained = value > out_.lower_bound + kSettings.gain * std::abs(out_.lower_bound);
       stalled_ = gained ? 0 : stalled_ + 1;
-      out_.lower_bound = std::max(out_.lower_bound, value - kRounding * std::abs(value));
-      if (sweep % 2 == 0) try_decoded();
-      if (sweep % kSweepsPerRound == 0) remove();
-      if (memory_ && sweep % 2 == 0) move_prices(value);
+      out_.lower_bound = std::max(out_.lower_bound, value - kSettings.rounding * std::abs(value));
+      if (sweep % kSettings.decode_every == 0) try_decoded();
+      if (sweep % kSettings.remove_every == 0) remove();
+      if (memory_ && sweep % kSettings.decode_every == 0) move_prices(value);
     }
     finish_slack();
     out_.lower_bound = std::min(out_.lower_bound, out_.cost);
@@ -64,7 +72,7 @@ class Narrower {
     if (end_.passed()) return true;
     if (memory_) return good() || prices_.settled();
     // The gap alone is no reason to end while solutions still get better.
-    return (good() && since_better_ >= 2) || stalled_ >= kPatience;
+    return (good() && since_better_ >= kSettings.idle_solutions) || stalled_ >= kSettings.patience;
   }
 
   /// Judges a solution of the whole problem.
@@ -125,8 +133,8 @@ class Narrower {
   /// Strategies that no better solution uses go.
   void remove() {
     if (!out_.best) return;
-    const double room =
-        out_.cost * (1 + kRounding) - (bound_->bound_before_sweep() - prices_.priced_limit());
+    const double room = out_.cost * (1 + kSettings.rounding) -
+                        (bound_->bound_before_sweep() - prices_.priced_limit());
     Kept less;
     size_t gone = 0, total = 0;
     for (size_t i = 0; i < out_.kept.size(); ++i) {
@@ -139,7 +147,7 @@ class Narrower {
       total += slack.size();
       if (less.back().empty()) return;  // the best solution is optimal to rounding
     }
-    if (gone * 10 < total || !prune_impossible(now_, less)) return;
+    if (gone * kSettings.worth_removing < total || !prune_impossible(now_, less)) return;
     now_ = restricted(now_, less);
     bound_->restrict(now_, less);
     for (size_t i = 0; i < less.size(); ++i) {

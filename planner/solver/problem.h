@@ -10,6 +10,8 @@
 namespace shardrun {
 
 inline constexpr double kInfeasible = std::numeric_limits<double>::infinity();
+/// Relative: a sum of costs in another order differs by less, so a smaller gain is none.
+inline constexpr double kRounding = 1e-9;
 
 /// Choose one strategy per node so that the summed costs are least and, at every time, the bytes of
 /// what is alive stay within the limit.

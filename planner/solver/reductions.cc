@@ -185,7 +185,8 @@ bool Reducer::prune_dominated(int i) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t x, size_t y) { return optimistic[x] < optimistic[y]; });
-  const size_t rivals = size <= 64 ? size : 24;
+  constexpr size_t kSmallNode = 64, kRivals = 24;  // strategies
+  const size_t rivals = size <= kSmallNode ? size : kRivals;
   const auto beats = [&](size_t b, size_t a) {
     for (const Problem::Claim& claim : node.claims) {
       if (claim.bytes[b] > claim.bytes[a]) return false;

@@ -1,4 +1,4 @@
-// Exact reductions of a Problem: a smaller Problem with the same optimum, and the way back.
+// Reducer: exact reductions of a Problem to a smaller one with the same optimum, and the way back.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Solvers of a Problem behind one interface.
+// The solvers of a Problem, behind one interface.
 #pragma once
 
 #include <optional>
@@ -47,7 +47,7 @@ struct SolveResult {
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 
 /// Exact reductions; prices of memory by message passing (planner/contest/pricing.h), which also
-/// give the bound; a solution decoded and repaired under them; then windows
+/// give the bound; a solution decoded and repaired under them; then neighbourhoods
 /// (planner/contest/core_search.h): the strategies that the prices or the best solutions speak for
 /// are searched by regions of up to some hundred nodes, which bucket elimination and tree search
 /// solve exactly, or nearly, while the rest stays (planner/contest/region_search.h). In between,

@@ -86,7 +86,7 @@ BaselineDemands::BaselineDemands(const Graph& graph, const Mesh& mesh, std::vect
   for (size_t axis = 0; axis < kinds_.size(); ++axis) {
     const bool cuts = kinds_[axis] != Baseline::none && !on_model(kinds_[axis]) && rows > 1;
     cuts_batch_.push_back(cuts);
-    if (cuts) rows = chunk(rows, mesh.axis_size(static_cast<int>(axis)), 0).size;
+    if (cuts) rows = shard_range(rows, mesh.axis_size(static_cast<int>(axis)), 0).size;
   }
   if (std::any_of(kinds_.begin(), kinds_.end(), on_model)) {
     find_stream(rule_of);
@@ -367,7 +367,7 @@ std::vector<Placements> BaselineDemands::held(ValueId id) const {
   return out;
 }
 
-std::vector<Placements> BaselineDemands::handed(ValueId id) const {
+std::vector<Placements> BaselineDemands::redistributed(ValueId id) const {
   std::vector<Placements> out;
   for (const Baseline kind : kinds_)
     out.push_back(gradients_[at(id)] && kind == Baseline::zero1 ? kReplicated | kPartial

@@ -49,8 +49,8 @@ class BaselineDemands {
 
   NodeDemand node(NodeId id) const;
   std::vector<Placements> held(ValueId id) const;  // of what no node makes; per mesh axis
-  /// In which a value is handed to several readers; per mesh axis.
-  std::vector<Placements> handed(ValueId id) const;
+  /// In which a value is redistributed to several readers; per mesh axis.
+  std::vector<Placements> redistributed(ValueId id) const;
 
  private:
   void find_roles();

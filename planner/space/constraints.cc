@@ -394,8 +394,8 @@ void Constraints::restrict_node(const Node& node, std::vector<Strategy>& strateg
   std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
 }
 
-bool Constraints::may_hand(ValueId id, const Sharding& sharding) const {
-  return !demands_ || allowed(demands_->handed(id), sharding);
+bool Constraints::may_redistribute(ValueId id, const Sharding& sharding) const {
+  return !demands_ || allowed(demands_->redistributed(id), sharding);
 }
 
 void Constraints::restrict_held(SearchSpace& space, const Folding& folding) const {
@@ -427,7 +427,7 @@ Sharding Constraints::cut_as(ValueId id, const std::vector<Placements>& masks) c
     }
     if (best == shape.size()) continue;
     out.dims[best].push_back(axis);
-    left[best] = chunk(left[best], mesh_.axis_size(axis), 0).size;
+    left[best] = shard_range(left[best], mesh_.axis_size(axis), 0).size;
   }
   return out;
 }

@@ -26,12 +26,13 @@ class Constraints {
 
   /// Values whose whole Sharding is fixed.
   const std::map<std::string, Sharding>& pinned() const { return pinned_; }
-  /// May a strategy leave a rank without a share of a dim? Where a request or the batch needs it.
+  /// May a strategy leave a rank with an empty shard of a dim? Where a request or the batch needs
+  /// it.
   bool leaves_empty() const { return leaves_empty_; }
   /// May an update be made in another Sharding than its parameter is held in?
   bool reshards_updates() const;
-  /// May a value be handed to several readers in that Sharding?
-  bool may_hand(ValueId id, const Sharding& sharding) const;
+  /// May a value be redistributed to several readers in that Sharding?
+  bool may_redistribute(ValueId id, const Sharding& sharding) const;
   /// Are gathered weights dropped after each use, as fsdp does?
   bool regathers_weights() const;
 

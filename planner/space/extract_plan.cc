@@ -11,7 +11,7 @@ size_t at(int i) { return static_cast<size_t>(i); }
 
 class Extraction {
  public:
-  Extraction(const PlanProblem& problem, const Solution& solution, bool share)
+  Extraction(const PlanContext& problem, const Solution& solution, bool share)
       : graph_(problem.graph),
         problem_(problem),
         solution_(solution),
@@ -24,7 +24,7 @@ class Extraction {
     take_nodes();
     take_held_values();
     want_ends();
-    hand_out();
+    redistribute();
     plan_.seconds = plan_.compute_seconds + plan_.comm_seconds;
     return std::move(plan_);
   }
@@ -84,7 +84,7 @@ class Extraction {
     }
   }
 
-  void hand_out() {
+  void redistribute() {
     std::map<std::pair<int, int>, const Hub*> hub_of;  // by class and result
     for (const Hub& hub : problem_.joint.hubs)
       hub_of[problem_.folding.origin(graph_, hub.value)] = &hub;
@@ -96,49 +96,50 @@ class Extraction {
         continue;
       const auto id = static_cast<ValueId>(v);
       const auto hub = hub_of.find(problem_.folding.origin(graph_, id));
-      hand_out(id, produced, hub == hub_of.end() ? nullptr : hub->second);
+      redistribute(id, produced, hub == hub_of.end() ? nullptr : hub->second);
     }
   }
 
   /// By the copy that a hub chooses, unless it is as cheap to do without.
-  void hand_out(ValueId id, int produced, const Hub* hub) {
+  void redistribute(ValueId id, int produced, const Hub* hub) {
     const std::string& name = graph_.value(id).name;
     const std::vector<bool>& regathered = problem_.space.regathered;
-    int handed = -1;
+    int redistributed = -1;
     bool anew = !regathered.empty() && regathered[at(id)];
     if (hub != nullptr) {
       const int choice = hub->shardings[at(solution_[at(hub->node)])];
-      if (choice != produced) handed = choice;
+      if (choice != produced) redistributed = choice;
       anew = !share_;
     }
-    double seconds = price(id, produced, handed, anew);
-    if (handed >= 0 && !anew) {
+    double seconds = price(id, produced, redistributed, anew);
+    if (redistributed >= 0 && !anew) {
       const double without = price(id, produced, -1, anew);
       if (without <= seconds) {
         seconds = without;
-        handed = -1;
+        redistributed = -1;
       }
     }
-    if (handed >= 0) plan_.handed[name] = problem_.times.sharding(handed);
+    if (redistributed >= 0) plan_.redistributed[name] = problem_.times.sharding(redistributed);
     if (anew) plan_.regathered.insert(name);
     plan_.comm_seconds += seconds;
   }
 
-  double price(ValueId id, int produced, int handed, bool anew) {
+  double price(ValueId id, int produced, int redistributed, bool anew) {
     const int type = problem_.times.number_of(graph_.type(id));
-    std::vector<int> key{type, produced, handed, anew ? 1 : 0};
+    std::vector<int> key{type, produced, redistributed, anew ? 1 : 0};
     for (const Wanted& wanted : wanted_[at(id)]) {
       key.push_back(wanted.sharding);
       key.push_back(wanted.times);
     }
     const auto [it, fresh] = prices_.emplace(std::move(key), 0.0);
     if (fresh)
-      it->second = problem_.times.hand_out_seconds(type, produced, handed, anew, wanted_[at(id)]);
+      it->second = problem_.times.redistribution_seconds(type, produced, redistributed, anew,
+                                                         wanted_[at(id)]);
     return it->second;
   }
 
   const Graph& graph_;
-  const PlanProblem& problem_;
+  const PlanContext& problem_;
   const Solution& solution_;
   const bool share_;
   Plan plan_;
@@ -148,11 +149,11 @@ class Extraction {
 
 }  // namespace
 
-Plan extract_plan(const PlanProblem& problem, const Solution& solution, bool share) {
+Plan extract_plan(const PlanContext& problem, const Solution& solution, bool share) {
   return Extraction(problem, solution, share).run();
 }
 
-std::vector<double> node_seconds(const PlanProblem& problem, const Solution& solution) {
+std::vector<double> node_seconds(const PlanContext& problem, const Solution& solution) {
   std::vector<double> seconds;
   for (size_t n = 0; n < problem.graph.nodes().size(); ++n) {
     seconds.push_back(static_cast<double>(problem.graph.runs(problem.graph.nodes()[n].phase)) *

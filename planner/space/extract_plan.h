@@ -1,4 +1,4 @@
-// From a solution of the joint Problem to the Plan that it says.
+// extract_plan: the Plan that a solution of the joint Problem says.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace shardrun {
 
 /// A joint Problem, with all that its choices are about; it must outlive this.
-struct PlanProblem {
+struct PlanContext {
   const Graph& graph;
   const Mesh& mesh;
   const Folding& folding;
@@ -27,9 +27,9 @@ struct PlanProblem {
 /// Shardings, exchanges and seconds of a solution. Its bytes and the names in it (of the planner,
 /// of what is computed again) are left to the caller. `share`: a copy that one reader wants serves
 /// the others too.
-Plan extract_plan(const PlanProblem& problem, const Solution& solution, bool share);
+Plan extract_plan(const PlanContext& problem, const Solution& solution, bool share);
 
 /// Of each node in a step under a solution, without what brings its operands to it.
-std::vector<double> node_seconds(const PlanProblem& problem, const Solution& solution);
+std::vector<double> node_seconds(const PlanContext& problem, const Solution& solution);
 
 }  // namespace shardrun

@@ -1,4 +1,4 @@
-// Which rules' options for partial operands can be of use in a graph.
+// Partial kinds: the rules' options for partial operands that can be of use in a graph.
 #pragma once
 
 #include <map>

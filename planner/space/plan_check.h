@@ -1,4 +1,4 @@
-// Does a plan run every node as the node's discovered rule allows? Asked of plans from files.
+// Plan check: whether a plan from a file runs every node as the node's discovered rule allows.
 #pragma once
 
 #include "graph/plan.h"
@@ -7,7 +7,7 @@
 namespace shardrun {
 
 /// A plan of the right form can still compute something else. A sum over the cut batch leaves
-/// "[] partial(sum: data)"; call it "[]", and nothing adds the ranks' shares up. So each node's
+/// "[] partial(sum: data)"; call it "[]", and nothing adds the ranks' shards up. So each node's
 /// NodePlan must be one that options of its rule, one along each axis, compose, whatever bounds its
 /// rows have and whether or not a rank is left without a part. Throws invalid_input naming the
 /// node's fields that differ from what comes nearest, their values, and what that has there. `plan`

@@ -215,8 +215,9 @@ class Builder {
     for (int number : makes) {
       if (times_.sharding(number).partial.empty()) shardings.insert(number);
     }
-    if (space_.may_hand)
-      std::erase_if(shardings, [&](int n) { return !space_.may_hand(value, times_.sharding(n)); });
+    if (space_.may_redistribute)
+      std::erase_if(shardings,
+                    [&](int n) { return !space_.may_redistribute(value, times_.sharding(n)); });
     if (shardings.empty() || (shardings.size() == 1 && makes == shardings)) return;
     const Folding::Class& members = folding_.classes[at(from.item_class)];
     Hub hub;
@@ -253,7 +254,7 @@ class Builder {
     return times_.number_of(sharding);
   }
 
-  /// Where a hub takes no memory, the held value must lie as it is handed out, or in summands of
+  /// Where a hub takes no memory, the held value must lie as it is redistributed, or in summands of
   /// that: an all-reduce leaves the sum where they were.
   FactoredProblem::Edge held_so(const std::vector<int>& held, const Hub& hub) {
     FactoredProblem::Edge edge;

@@ -21,16 +21,16 @@ struct SearchSpace {
   /// May an update make a parameter in another Sharding than it is held in? The parts are then
   /// gathered, as ZeRO does.
   bool reshards_updates = false;
-  /// Values (by id; empty: none) that are handed to each reader anew, from the Sharding that they
-  /// are made or held in: they get no hub.
+  /// Values (by id; empty: none) that are redistributed to each reader anew, from the Sharding that
+  /// they are made or held in: they get no hub.
   std::vector<bool> regathered = {};
-  /// May a value be handed out in that Sharding? Null: in any.
-  std::function<bool(ValueId, const Sharding&)> may_hand = nullptr;
+  /// May a value be redistributed in that Sharding? Null: in any.
+  std::function<bool(ValueId, const Sharding&)> may_redistribute = nullptr;
 };
 
 /// A value with several readers gets a hub, a node of the problem that chooses the Sharding in
-/// which the value is handed out: producer -> hub -> readers. So a resharding that several readers
-/// share is paid once, and its copy takes over from what the node made. What a reader wants
+/// which the value is redistributed: producer -> hub -> readers. So a resharding that several
+/// readers share is paid once, and its copy takes over from what the node made. What a reader wants
 /// otherwise is made for it alone. The hub of a value in held memory may also need no memory of its
 /// own: if the value lies so, or if it is in summands that may be reduced where they lie.
 struct Hub {

@@ -122,7 +122,7 @@ bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& m
     std::vector<int64_t> next;
     for (int64_t extent : extents) {
       for (int64_t i = 0; i < mesh.axis_size(axis); ++i) {
-        const int64_t part = chunk(extent, mesh.axis_size(axis), i).size;
+        const int64_t part = shard_range(extent, mesh.axis_size(axis), i).size;
         if (part == 0) return false;
         if (std::find(next.begin(), next.end(), part) == next.end()) next.push_back(part);
       }

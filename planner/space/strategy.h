@@ -40,7 +40,7 @@ bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts)
 /// Every combination of one option (or replication) per mesh axis, less those that leave a rank
 /// without a part of a dim (unless `leave_empty`) and those that another strategy with the same in
 /// and out beats (a halo exchange before the node or a halo add after it, say). What is exchanged
-/// may be in empty chunks: the rows that a rank needs come from others. Axes that cut one dim stand
+/// may be in empty shards: the rows that a rank needs come from others. Axes that cut one dim stand
 /// in mesh order. Deterministic order; the first is all replicated. `count_rows` sets the bounds of
 /// a plan's rows and says how many nodes share its routing; needed where the rule has options with
 /// rows (planner/rules/numbered_rows.h).

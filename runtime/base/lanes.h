@@ -30,7 +30,7 @@ V load_vector(const void* from) {
   return v;
 }
 
-/// Lower halves, which GCC 12 widens in five steps unless it is told how (and warns of an
+/// Lower halves, which GCC 12 widens in five steps unless it is shown how (and warns of an
 /// uninitialised variable in the forms without a mask).
 inline Units widen(const Halves& v) {
 #ifdef __AVX512F__

@@ -1,4 +1,4 @@
-// Which of the machine's processors this process may use.
+// Processors: those of the machine that this process may use.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whole multiples of non-negative numbers.
+// Rounding up to whole multiples, of non-negative numbers.
 #pragma once
 
 #include <cstdint>

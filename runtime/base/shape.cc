@@ -66,7 +66,7 @@ bool is_empty(const Box& box) {
   return std::any_of(box.begin(), box.end(), [](const Range& r) { return r.size == 0; });
 }
 
-Range chunk(int64_t extent, int64_t parts, int64_t index) {
+Range shard_range(int64_t extent, int64_t parts, int64_t index) {
   const int64_t width = (extent + parts - 1) / parts;
   const int64_t begin = std::min(extent, index * width);
   return {begin, std::min(extent, begin + width) - begin};

@@ -41,9 +41,9 @@ Shape box_shape(const Box& box);
 Box intersect(const Box& a, const Box& b);  // ranges of size 0 where disjoint
 bool is_empty(const Box& box);
 
-/// Chunk `index` of `parts` of [0, extent): chunks of ceil(extent / parts), so 10 over 4 is 3,3,3,1
-/// and 5 over 4 is 2,2,1,0.
-Range chunk(int64_t extent, int64_t parts, int64_t index);
+/// The rows of shard `index` of `parts` of [0, extent), each ceil(extent / parts): 10 over 4 is
+/// 3,3,3,1 and 5 over 4 is 2,2,1,0.
+Range shard_range(int64_t extent, int64_t parts, int64_t index);
 
 std::string to_string(const Shape& shape);      // "[2, 3]"
 std::string to_string(const TensorType& type);  // "f32[2, 3]"

@@ -11,7 +11,7 @@
 namespace shardrun {
 
 /// Ends when they have ended: who waits in one of them for others that were not started has to be
-/// told before.
+/// stopped before.
 class ThreadGroup {
  public:
   ThreadGroup() = default;

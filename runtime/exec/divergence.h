@@ -1,4 +1,4 @@
-// Noticing that a run diverges while its numbers are still finite.
+// Divergence: notices that a run diverges while its numbers are still finite.
 #pragma once
 
 #include <cstdint>

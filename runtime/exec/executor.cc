@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "exec/joined_steps.h"
+#include "exec/fused_kernel.h"
 #include "exec/side_stream.h"
 
 namespace shardrun {
@@ -127,19 +127,31 @@ Communicator* Arena::group(const std::vector<std::vector<int>>& groups) {
 
 StepNeeds::StepNeeds(std::span<const KernelList* const> lists)
     : lists_(lists.begin(), lists.end()),
-      known_(std::make_shared<std::map<std::string, StepBytes>>()) {}
+      known_(std::make_shared<std::map<std::string, Known>>()) {}
 
 StepBytes StepNeeds::operator()(const Program& program, const Step& step) const {
   if (step.kind == Step::Kind::collective) {
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
     return {CollectiveStep::workspace_bytes(*step.collective, dtype, program.rank)};
   }
+  return known(program, step).bytes;
+}
+
+StepFusion StepNeeds::fusion(const Program& program, const Step& step) const {
+  return known(program, step).fusion;
+}
+
+const StepNeeds::Known& StepNeeds::known(const Program& program, const Step& step) const {
   const std::vector<TensorType> in = types_of(program, step.in), out = types_of(program, step.out);
   const std::string key = signature(step.node, in, out);
   auto it = known_->find(key);
   if (it == known_->end()) {
     const PreparedKernel kernel = select_kernel(lists_, KernelCall{step.node, in, out});
-    it = known_->emplace(key, StepBytes{kernel.workspace_bytes, kernel.kept_bytes}).first;
+    Known known{{kernel.workspace_bytes, kernel.kept_bytes}, {}};
+    known.fusion.elements = reinterpret_cast<const void*>(kernel.fuse);
+    if (kernel.run_rows)
+      known.fusion.rows = kernel.rows_of_operand ? RowWise::operand : RowWise::result;
+    it = known_->emplace(key, known).first;
   }
   return it->second;
 }
@@ -158,12 +170,10 @@ struct Executor::Ready {
   }
 };
 
-/// Steps that one kernel of the device does.
-struct Executor::Joined {
+struct Executor::Fused {
   size_t size = 0;
   bool waits = false;  // for the device's side, as one of the steps would
-  PreparedKernel kernel;
-  std::vector<TensorView> in, out;
+  FusedKernel as_one;
 };
 
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
@@ -184,7 +194,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
     prepare(lists);
     agree_on_recording(world);
     plan_waits();
-    make_chains();
+    fuse();
     if (initialise) this->initialise(seed, [](const Binding&) { return true; });
   } catch (const Error& e) {
     throw e.with_context(name_);
@@ -279,28 +289,15 @@ void Executor::set_up() {
   is_set_up_ = true;
 }
 
-void Executor::make_chains() {
-  std::vector<RowStep> steps;
-  for (const Ready& ready : ready_) steps.push_back({ready.kernel.get(), ready.in, ready.out});
-  if (!device_.is_host()) {
-    for (auto& [first, joined] : joined_steps(program_, steps)) {
-      const size_t end = first + joined.size;
-      const bool waits = std::find(waits_.begin() + static_cast<int64_t>(first),
-                                   waits_.begin() + static_cast<int64_t>(end),
-                                   true) != waits_.begin() + static_cast<int64_t>(end);
-      joined_.emplace(first, Joined{joined.size, waits, ready_[first].kernel->join(joined.chain),
-                                    std::move(joined.in), std::move(joined.out)});
+void Executor::fuse() {
+  for (const FusedSteps& chain : program_.fused) {
+    std::vector<BoundStep> steps;
+    bool waits = false;
+    for (size_t s = chain.first; s < chain.end(); ++s) {
+      steps.push_back({ready_[s].kernel.get(), ready_[s].in, ready_[s].out});
+      waits = waits || waits_[s];
     }
-    return;
-  }
-  for (size_t first = 0; first < steps.size(); ++first) {
-    size_t end = first;
-    while (end < steps.size() && ready_[end].phase == ready_[first].phase) ++end;
-    const std::span<const RowStep> rest = std::span(steps).subspan(first, end - first);
-    const std::span<const RowStep> chain = rest.first(RowChain::length(rest));
-    if (!RowChain::pays(chain)) continue;
-    chains_.emplace(first, RowChain({chain.begin(), chain.end()}));
-    first += chain.size() - 1;
+    fused_.emplace(chain.first, Fused{chain.size, waits, fused_kernel(program_, chain, steps)});
   }
 }
 
@@ -433,13 +430,14 @@ void Executor::run_step(size_t step) {
   }
 }
 
-void Executor::run_joined(size_t first, const Joined& joined) {
-  wait_before(ready_[first], joined.waits);
+void Executor::run_fused(size_t first, const Fused& fused) {
+  wait_before(ready_[first], fused.waits);
+  const FusedKernel& one = fused.as_one;
   try {
     device_.begins(ready_[first].where);
-    joined.kernel.run(KernelArgs{joined.in, joined.out, nullptr, device_.stream()});
+    one.kernel.run(KernelArgs{one.in, one.out, nullptr, device_.stream()});
   } catch (const Error& e) {
-    throw e.with_context(str(ready_[first].where, " and ", joined.size - 1, " behind it"));
+    throw e.with_context(str(ready_[first].where, " and ", fused.size - 1, " behind it"));
   }
 }
 
@@ -458,12 +456,9 @@ void Executor::run_steps(Phase phase) {
     if (ready.phase != phase) continue;
     on_side = on_side || ready.group != nullptr;
     size_t count = 1;
-    if (const auto chain = chains_.find(s); chain != chains_.end() && !hook_) {
-      chain->second.run();
-      count = chain->second.size();
-    } else if (const auto joined = joined_.find(s); joined != joined_.end() && !hook_) {
-      run_joined(s, joined->second);
-      count = joined->second.size;
+    if (const auto fused = fused_.find(s); fused != fused_.end() && !hook_) {
+      run_fused(s, fused->second);
+      count = fused->second.size;
     } else {
       run_step(s);
     }

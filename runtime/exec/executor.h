@@ -13,7 +13,6 @@
 #include "collectives/communicator.h"
 #include "device/device.h"
 #include "exec/collective_step.h"
-#include "exec/row_chain.h"
 #include "exec/timeline.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"
@@ -51,10 +50,18 @@ class StepNeeds {
  public:
   explicit StepNeeds(std::span<const KernelList* const> lists);
   StepBytes operator()(const Program& program, const Step& step) const;
+  /// How a kernel's step runs with its neighbours: what the passes of fusion ask for.
+  StepFusion fusion(const Program& program, const Step& step) const;
 
  private:
+  struct Known {
+    StepBytes bytes;
+    StepFusion fusion;
+  };
+  const Known& known(const Program& program, const Step& step) const;
+
   std::vector<const KernelList*> lists_;
-  std::shared_ptr<std::map<std::string, StepBytes>> known_;
+  std::shared_ptr<std::map<std::string, Known>> known_;
 };
 
 /// One step of training is
@@ -96,8 +103,7 @@ class Executor {
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
   /// program().steps and what it has left in the arena. What it throws passes through run_*.
-  /// Steps that would run as a chain (row_chain.h) or joined (joined_steps.h) then run one by one,
-  /// with the same results.
+  /// Fused steps (Program::fused) then run one by one, with the same results.
   using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
   void on_step(StepHook hook) { hook_ = std::move(hook); }
 
@@ -150,19 +156,19 @@ class Executor {
   int64_t bytes_sent(size_t step) const;
 
  private:
-  struct Ready;   // a step with its pointers
-  struct Joined;  // several, done by one kernel
+  struct Ready;  // a step with its pointers
+  struct Fused;  // several, run as one
   void find_groups();
   void prepare(std::span<const KernelList* const> lists);
   void agree_on_recording(Communicator& world);
   void set_up();
-  void make_chains();
+  void fuse();
   void plan_waits();
   void run(Phase phase);
   void run_steps(Phase phase);
   void wait_before(const Ready& ready, bool waits_for_side);
   void run_step(size_t step);
-  void run_joined(size_t first, const Joined& joined);
+  void run_fused(size_t first, const Fused& fused);
   void tell_times();
   TensorView view(BufferId buffer) const;
   void* to_fill(const Binding& binding);  // null if it is empty
@@ -178,9 +184,8 @@ class Executor {
   std::map<std::vector<int>, Communicator*> groups_;  // by mesh axes
   std::vector<Ready> setup_, ready_;                  // of Program::setup and Program::steps
   bool is_set_up_ = false;
-  std::map<size_t, RowChain> chains_;  // by their first step
-  std::map<size_t, Joined> joined_;    // likewise: what chains_ are on the host, on a device
-  std::set<Phase> recordable_;         // on every rank
+  std::map<size_t, Fused> fused_;  // by their first step
+  std::set<Phase> recordable_;     // on every rank
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
   std::vector<bool> waits_;   // steps before which the device waits for its side
   std::set<Phase> warm_;      // have run once, step by step

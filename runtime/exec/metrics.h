@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/descriptor.h"
+#include "base/files/descriptor.h"
 
 namespace shardrun {
 

@@ -70,12 +70,12 @@ RowExchange::Routing RowExchange::routing(const TensorView& view) const {
 RowExchange::RowExchange(const Collective& c, DType dtype, size_t me)
     : kind_(c.kind), dtype_(dtype), op_(c.op), me_(me), bounds_(std::get<RowBounds>(c.payload)) {
   const auto dim = static_cast<size_t>(c.dim);
-  const std::vector<Box>& chunks = kind_ == Collective::Kind::row_add ? c.out_boxes : c.in_boxes;
-  for (const Box& box : chunks) owned_.push_back(box[dim]);
-  for (size_t d = 0; d < chunks[me].size(); ++d) {
-    SR_REQUIRE(d >= dim || chunks[me][d].size == 1, internal, to_string(kind_), ": dim ", d,
-               " lies before the rows' and has ", chunks[me][d].size, " elements, wanted 1");
-    if (d > dim) row_elements_ *= chunks[me][d].size;
+  const std::vector<Box>& shards = kind_ == Collective::Kind::row_add ? c.out_boxes : c.in_boxes;
+  for (const Box& box : shards) owned_.push_back(box[dim]);
+  for (size_t d = 0; d < shards[me].size(); ++d) {
+    SR_REQUIRE(d >= dim || shards[me][d].size == 1, internal, to_string(kind_), ": dim ", d,
+               " lies before the rows' and has ", shards[me][d].size, " elements, wanted 1");
+    if (d > dim) row_elements_ *= shards[me][d].size;
   }
   bytes_ = parts(nullptr).bytes;
 }

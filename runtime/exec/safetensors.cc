@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "graph/json_text.h"
 
 namespace shardrun {

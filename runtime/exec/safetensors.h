@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "base/shape.h"
 
 namespace shardrun {
@@ -55,11 +55,11 @@ struct SafetensorsTensor {
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
-/// Writes a file from front to back, no more of it in memory than is handed in:
+/// Writes a file from front to back, no more of it in memory than is passed in:
 ///   SafetensorsWriter file("w.safetensors", {{"w", {DType::f32, {2, 3}}}});
 ///   file.write(numbers, 24);
 ///   file.finish();
-/// Only then it takes the place of what was there (base/output_file.h).
+/// Only then it takes the place of what was there (base/files/output_file.h).
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, const std::vector<SafetensorsTensor>& tensors,

@@ -1,4 +1,4 @@
-// Which steps must wait for collectives that run on a device's second stream.
+// Side stream: which steps must wait for collectives on a device's second stream.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ class Timeline {
   static constexpr size_t kReading = SIZE_MAX - 1;  // of a batch
   struct Event {
     size_t step = 0;            // the first of …
-    size_t count = 1;           // so many steps of the Program that ran as a chain (row_chain.h)
+    size_t count = 1;           // so many steps of the Program that ran as one
     double begin = 0, end = 0;  // s of steady_clock
   };
   struct Run {

@@ -1,4 +1,5 @@
-// Windows of the steps that meet, the fewest places that serve all windows, and who goes where.
+// Where each step that meets may stand, the fewest places that serve all of them, and who goes
+// where.
 //
 // Place p is in front of the p-th step. Time has a slot for each place and one for each step:
 // place p is slot 2p, step p is slot 2p + 1.
@@ -16,7 +17,7 @@ namespace shardrun {
 namespace {
 
 /// Places, both inclusive.
-struct Window {
+struct PlaceRange {
   size_t first = 0, last = 0;
 };
 
@@ -40,7 +41,7 @@ class Order {
   }
 
   std::vector<size_t> run() {
-    find_windows();
+    find_ranges();
     find_places();
     measure();
     for (size_t s = 0; s < steps_.size(); ++s) {
@@ -83,28 +84,28 @@ class Order {
     for (BufferId b : steps_[s].out) look(b, true);
   }
 
-  void find_windows() {
+  void find_ranges() {
     const size_t n = steps_.size();
-    windows_.resize(n);
+    ranges_.resize(n);
     size_t begin = 0;  // of the phase
     for (size_t s = 0; s < n; ++s) {
       if (steps_[s].phase != steps_[begin].phase) begin = s;
       if (!meets_[s]) continue;
-      size_t& first = windows_[s].first = begin;
+      size_t& first = ranges_[s].first = begin;
       each_bound(s, true,
-                 [&](size_t t) { first = std::max(first, meets_[t] ? windows_[t].first : t + 1); });
+                 [&](size_t t) { first = std::max(first, meets_[t] ? ranges_[t].first : t + 1); });
     }
     size_t end = n;
     for (size_t s = n; s-- > 0;) {
       if (s + 1 < n && steps_[s].phase != steps_[s + 1].phase) end = s + 1;
       if (!meets_[s]) continue;
-      size_t& last = windows_[s].last = end;
+      size_t& last = ranges_[s].last = end;
       each_bound(s, false,
-                 [&](size_t t) { last = std::min(last, meets_[t] ? windows_[t].last : t); });
+                 [&](size_t t) { last = std::min(last, meets_[t] ? ranges_[t].last : t); });
     }
   }
 
-  /// The fewest: of the windows that have no place yet, the end of that which ends first. Then each
+  /// The fewest: of the ranges that have no place yet, the end of that which ends first. Then each
   /// step's nearest, the later of two; so what needs another's result goes to no earlier place.
   void find_places() {
     std::vector<size_t> by_end;
@@ -112,16 +113,16 @@ class Order {
       if (meets_[s]) by_end.push_back(s);
     }
     std::stable_sort(by_end.begin(), by_end.end(),
-                     [&](size_t a, size_t b) { return windows_[a].last < windows_[b].last; });
+                     [&](size_t a, size_t b) { return ranges_[a].last < ranges_[b].last; });
     std::set<size_t> places;
     for (size_t s : by_end) {
-      if (places.empty() || *places.rbegin() < windows_[s].first) places.insert(windows_[s].last);
+      if (places.empty() || *places.rbegin() < ranges_[s].first) places.insert(ranges_[s].last);
     }
     wanted_.resize(steps_.size());
     for (size_t s : by_end) {
       const auto behind = places.lower_bound(s);
-      const bool later = behind != places.end() && *behind <= windows_[s].last;
-      const bool earlier = behind != places.begin() && *std::prev(behind) >= windows_[s].first;
+      const bool later = behind != places.end() && *behind <= ranges_[s].last;
+      const bool earlier = behind != places.begin() && *std::prev(behind) >= ranges_[s].first;
       const bool goes_later = later && (!earlier || *behind - s <= s - *std::prev(behind));
       wanted_[s] = goes_later ? *behind : *std::prev(behind);
       ++company_[wanted_[s]];
@@ -132,7 +133,7 @@ class Order {
   /// operand's memory begins behind the step that makes it; so does a collective's that is no
   /// larger than its operand, or each of those at one place would count beside all others'
   /// operands.
-  Window alive(size_t b) const {
+  PlaceRange alive(size_t b) const {
     size_t first = std::numeric_limits<size_t>::max(), last = 0, maker = 0;
     for (const Touch& t : touches_[b]) {
       if (slot(t.step) < first) first = slot(t.step), maker = t.step;
@@ -163,7 +164,7 @@ class Order {
     std::vector<int64_t> change(2 * steps_.size() + 2, 0);
     for (size_t b = 0; b < bytes_.size(); ++b) {
       if (held_[b] || touches_[b].empty()) continue;
-      const Window at = alive(b);
+      const PlaceRange at = alive(b);
       change[at.first] += bytes_[b];
       change[at.last + 1] -= bytes_[b];
     }
@@ -196,7 +197,7 @@ class Order {
     const auto count = [&](int64_t sign) {
       for (size_t b : changed) {
         if (held_[b]) continue;
-        const Window at = alive(b);
+        const PlaceRange at = alive(b);
         change[at.first] += sign * bytes_[b];
         change[at.last + 1] -= sign * bytes_[b];
       }
@@ -222,10 +223,10 @@ class Order {
   std::vector<bool> held_;                   // by buffer: what the host fills or reads
   std::vector<size_t> place_;                // by step
   // Of steps that meet:
-  std::vector<Window> windows_;    // where they may stand, with all others free
-  std::vector<size_t> wanted_;     // places
-  std::map<size_t, int> company_;  // by place: how many want it
-  std::vector<int64_t> alive_;     // bytes, by slot
+  std::vector<PlaceRange> ranges_;  // where they may stand, with all others free
+  std::vector<size_t> wanted_;      // places
+  std::map<size_t, int> company_;   // by place: how many want it
+  std::vector<int64_t> alive_;      // bytes, by slot
   int64_t most_ = 0;
 };
 

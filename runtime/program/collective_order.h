@@ -1,4 +1,4 @@
-// Where among a Program's steps its collectives stand, so that ranks seldom wait for each other.
+// Order of collectives: where among a Program's steps they stand, so that ranks seldom wait.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,10 @@
 
 #include "base/clock.h"
 #include "graph/passes/pass_table.h"
-#include "kernels/joined_step.h"
-#include "program/join_updates.h"
+#include "kernels/fused_call.h"
+#include "program/fusion/chains.h"
+#include "program/fusion/updates.h"
+#include "program/keep_casts.h"
 #include "program/ops/post.h"
 #include "program/share_groups.h"
 
@@ -26,16 +28,16 @@ struct Compilation {
 
 struct Pass {
   std::string_view name, does;
-  bool joins;  // left out for Steps::all
+  bool fuses;  // left out for Steps::all
   Program (*run)(Program program, const Compilation& c);
 };
 
 constexpr Pass kPasses[] = {
     {"partition", "local nodes and the collectives between them", false,
      [](Program, const Compilation& c) { return c.partition.program(c.rank); }},
-    {"join_steps", "steps between which nothing is left", true,
+    {"fuse_patterns", "steps that another op does at once", true,
      [](Program program, const Compilation& c) {
-       join_steps(program, c.traits.takes);
+       fuse_patterns(program, c.traits.takes);
        return program;
      }},
     {"keep_casts", "bf16 copies of weights from step to step", true,
@@ -49,14 +51,24 @@ constexpr Pass kPasses[] = {
          keep_packed(program, c.traits.packed_weights, c.traits.runs_alike);
        return program;
      }},
-    {"join_updates", "the optimizer's updates as one", true,
+    {"fuse_updates", "the optimizer's updates as one", true,
      [](Program program, const Compilation& c) {
-       join_updates(program, c.traits.runs_alike);
+       fuse_updates(program, c.traits.runs_alike);
        return program;
      }},
     {"share_groups", "rows that several steps group alike, grouped once", true,
      [](Program program, const Compilation&) {
        share_groups(program);
+       return program;
+     }},
+    {"fuse_elements", "chains of element-wise steps, each one kernel", true,
+     [](Program program, const Compilation& c) {
+       fuse_elements(program, c.traits.fusion);
+       return program;
+     }},
+    {"fuse_rows", "chains of row-wise steps, some rows at a time", true,
+     [](Program program, const Compilation& c) {
+       fuse_rows(program, c.traits.fusion);
        return program;
      }},
     {"place_memory", "every buffer and workspace at its place in the arena", false,
@@ -66,7 +78,7 @@ constexpr Pass kPasses[] = {
      }},
 };
 
-/// Whether kernels gain by a joined step, remembered by its node and types.
+/// Whether kernels gain by a fused step, remembered by its node and types.
 class Takes {
  public:
   Takes(std::span<const KernelList* const> kernels, bool packs_products)
@@ -81,7 +93,7 @@ class Takes {
     const std::lock_guard lock(mutex_);
     const auto [it, fresh] = known_.try_emplace(key, false);
     if (fresh)
-      it->second = has_post_ops(node.op) ? runs_joined(kernels_, {node, in, out}) : packs_products_;
+      it->second = has_post_ops(node.op) ? runs_fused(kernels_, {node, in, out}) : packs_products_;
     return it->second;
   }
 
@@ -120,7 +132,7 @@ Program compile(const Partition& partition, const Plan& plan, int64_t rank,
   const Compilation compilation{partition, plan, rank, traits, options};
   Program program;
   for (const Pass& pass : kPasses) {
-    if (pass.joins && options.steps == Steps::all) continue;
+    if (pass.fuses && options.steps == Steps::all) continue;
     const double start = now_seconds();
     program = pass.run(std::move(program), compilation);
     if (options.after)

@@ -7,7 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "program/join_steps.h"
+#include "program/fusion/chains.h"
+#include "program/fusion/patterns.h"
 #include "program/keep_packed.h"
 #include "program/memory.h"
 #include "program/partition.h"
@@ -18,9 +19,10 @@ namespace shardrun {
 /// those of traits_of do, and may be asked by several threads at once.
 struct BackendTraits {
   Collectives collectives = Collectives::together;
-  TakesStep takes = nullptr;               // joined steps that it gains by; null: all
+  TakesStep takes = nullptr;               // fused steps that it gains by; null: all
   RunsAlike runs_alike = nullptr;          // null: it does
   PackedWeights packed_weights = nullptr;  // null: its kernels read all weights as they lie
+  FusionOf fusion = nullptr;               // null: it runs every step alone
   NeedsOf needs = nullptr;                 // null: no memory but operands and results
 };
 
@@ -36,10 +38,10 @@ struct PassReport {
 };
 
 /// `all`: as the Graph's nodes are, each a step of its own. A replay shows what each makes.
-enum class Steps { joined, all };
+enum class Steps { fused, all };
 
 struct CompileOptions {
-  Steps steps = Steps::joined;
+  Steps steps = Steps::fused;
   /// Lay persistent buffers out as that Program did: evaluation beside its training step.
   const Program* persistent_like = nullptr;
   std::string stop_after = {};  // the last pass that runs; "": all of them

@@ -1,4 +1,4 @@
-// Weights that lie as kernels like to read them, from step to step.
+// Packed weights: weights kept in the layouts that kernels read, from step to step.
 #pragma once
 
 #include <functional>

@@ -28,7 +28,7 @@ class Localiser {
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       const BufferForm& form = skeleton_.buffers[b];
       if (!form.exchanged)
-        program_.buffers[b].type.shape = chunk_shape(graph_.type(form.value).shape, *form.sharding);
+        program_.buffers[b].type.shape = shard_shape(graph_.type(form.value).shape, *form.sharding);
     }
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       Step& step = program_.steps[s];
@@ -48,11 +48,12 @@ class Localiser {
  private:
   TensorType& local_type(BufferId id) { return program_.buffers[static_cast<size_t>(id)].type; }
 
-  Shape chunk_shape(const Shape& shape, const Sharding& sharding) const {
+  Shape shard_shape(const Shape& shape, const Sharding& sharding) const {
     Shape out = shape;
     for (size_t d = 0; d < shape.size(); ++d) {
       for (int axis : sharding.dims[d])
-        out[d] = chunk(out[d], mesh_.axis_size(axis), coordinates_[static_cast<size_t>(axis)]).size;
+        out[d] = shard_range(out[d], mesh_.axis_size(axis), coordinates_[static_cast<size_t>(axis)])
+                     .size;
     }
     return out;
   }

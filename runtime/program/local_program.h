@@ -1,4 +1,4 @@
-// From a Skeleton to one rank's Program.
+// Local program: one rank's Program made from a Skeleton.
 #pragma once
 
 #include "program/skeleton.h"

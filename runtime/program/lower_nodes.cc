@@ -36,7 +36,7 @@ class Lowering {
   }
 
  private:
-  /// The exchange between `from` and `to`, one of them in chunks of `value`, the other as its node
+  /// The exchange between `from` and `to`, one of them in shards of `value`, the other as its node
   /// takes or makes it. `routing`: of named rows (-1: there are none).
   void add_exchange(ValueId value, Collective::Kind kind, const NodeSide& side, BufferId from,
                     BufferId to, BufferId routing) {
@@ -84,7 +84,7 @@ class Lowering {
     return it->second;
   }
 
-  /// A buffer for what a node takes or makes of `value` in place of its chunks.
+  /// A buffer for what a node takes or makes of `value` in place of its shards.
   BufferId new_exchanged(ValueId value, const Sharding& sharding, const NodeSide& side) {
     return skeleton_.add_buffer(
         graph_.value(value).name + "@" + to_string(sharding, program_.mesh) + "@halo",

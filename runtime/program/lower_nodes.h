@@ -1,4 +1,4 @@
-// From the nodes of a Graph to the steps of a Skeleton.
+// Lowering: the steps of a Skeleton made from the nodes of a Graph.
 #pragma once
 
 #include <string>

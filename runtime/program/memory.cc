@@ -11,6 +11,7 @@
 
 #include "base/round_up.h"
 #include "graph/op_def.h"
+#include "program/fusion/chains.h"
 
 namespace shardrun {
 namespace {
@@ -244,8 +245,13 @@ class SlotMap {
 
   /// Places the slots behind the persistent part and writes every offset.
   void place(Program& program) {
-    program.arena_bytes =
-        program.persistent_bytes + place_slots(slots_, static_cast<int>(program.steps.size()));
+    const int steps = static_cast<int>(program.steps.size());
+    int64_t bytes = place_slots(slots_, steps);
+    if (!program.fused.empty()) {
+      std::vector<Slot> apart = slots_for_chains();
+      if (place_slots(apart, steps) <= bytes) slots_ = std::move(apart);
+    }
+    program.arena_bytes = program.persistent_bytes + bytes;
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
     };
@@ -261,6 +267,28 @@ class SlotMap {
   }
 
  private:
+  /// Alive from the first to the last step of the chains that they are alive in, so that no chain
+  /// is divided by memory that is used anew.
+  std::vector<Slot> slots_for_chains() const {
+    const size_t steps = program_.steps.size();
+    std::vector<int> first(steps), last(steps);  // of the chain of each step
+    for (size_t s = 0; s < steps; ++s) first[s] = last[s] = static_cast<int>(s);
+    for (const FusedSteps& chain : program_.fused) {
+      for (size_t s = chain.first; s < chain.end(); ++s) {
+        first[s] = static_cast<int>(chain.first);
+        last[s] = static_cast<int>(chain.end()) - 1;
+      }
+    }
+    std::vector<Slot> slots = slots_;
+    for (const int buffers : slot_of_) {  // workspaces are of one step
+      if (buffers < 0) continue;
+      Slot& slot = slots[static_cast<size_t>(buffers)];
+      if (slot.first >= 0) slot.first = first[static_cast<size_t>(slot.first)];
+      if (slot.last < static_cast<int>(steps)) slot.last = last[static_cast<size_t>(slot.last)];
+    }
+    return slots;
+  }
+
   BufferId operand_of(const Step& step, std::pair<int, int> pair) const {
     return holders_[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])];
   }
@@ -454,6 +482,7 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
   SlotMap(program).place(program);
+  cut_chains(program);
 }
 
 ArenaUse arena_use(const Program& program, const Graph& graph) {
@@ -510,6 +539,12 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
   return out;
 }
 
-void check_memory(const Program& program) { MemoryCheck(program).run(); }
+void check_memory(const Program& program) {
+  MemoryCheck(program).run();
+  Program cut = program;
+  cut_chains(cut);
+  SR_REQUIRE(cut.fused == program.fused, internal,
+             "a chain of fused steps uses memory anew before it has been read");
+}
 
 }  // namespace shardrun

@@ -16,7 +16,8 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// operand's memory where OpDef::in_place allows, and an update its parameter's. So may what the
 /// update phase makes of state that starts every step at zero, behind the last reader of that. A
 /// reshape's result shares its operand's (memory_holders). Temporary buffers: best fit over live
-/// ranges.
+/// ranges, those that keep fused steps whole where that takes no more bytes; else chains are cut
+/// (runtime/program/fusion/chains.h).
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program beside its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr);
@@ -35,7 +36,8 @@ struct ArenaUse {
 ArenaUse arena_use(const Program& program, const Graph& graph);
 
 /// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
-/// and reshapes apart), or if a reshape's result lies elsewhere than its operand.
+/// and reshapes apart), if a reshape's result lies elsewhere than its operand, or if memory does
+/// not allow a chain of fused steps.
 void check_memory(const Program& program);
 
 }  // namespace shardrun

@@ -45,9 +45,9 @@ std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
   const bool same =
       last_ && last_training_ == training && last_->plan().mesh == plan.mesh &&
       last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
-      last_->plan().handed == plan.handed && last_->plan().regathered == plan.regathered &&
-      last_->plan().recompute == plan.recompute && last_->plan().keep_casts == plan.keep_casts &&
-      last_->plan().keep_packed == plan.keep_packed;
+      last_->plan().redistributed == plan.redistributed &&
+      last_->plan().regathered == plan.regathered && last_->plan().recompute == plan.recompute &&
+      last_->plan().keep_casts == plan.keep_casts && last_->plan().keep_packed == plan.keep_packed;
   if (!same) {
     last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training);
     last_training_ = std::move(training);

@@ -1,4 +1,4 @@
-// The Programs of all ranks under a plan, as far as their bytes go.
+// PlanPrograms: the Programs of all ranks under a plan, as far as their bytes go.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace shardrun {
 
-/// One Program of each class of ranks, made when it is asked for. What is handed in must live as
+/// One Program of each class of ranks, made when it is asked for. What is passed in must live as
 /// long as this.
 class PlanPrograms {
  public:

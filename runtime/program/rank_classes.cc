@@ -36,8 +36,8 @@ class Classifier {
   }
 
  private:
-  /// 10 over axes of 4 and 2: chunks of 3, 3, 3, 1, and of those 2, 1 or 1, 0. What a rank holds,
-  /// and its peers along the inner axes, follow from the chunk after each axis.
+  /// 10 over axes of 4 and 2: shards of 3, 3, 3, 1, and of those 2, 1 or 1, 0. What a rank holds,
+  /// and its peers along the inner axes, follow from the shard after each axis.
   void add_cut(int64_t extent, const std::vector<int>& axes) {
     int64_t parts = 1;
     for (int axis : axes) parts *= mesh_.axis_size(axis);
@@ -46,7 +46,8 @@ class Classifier {
       int64_t left = extent;
       for (int axis : axes) {
         left =
-            chunk(left, mesh_.axis_size(axis), coordinates_[rank][static_cast<size_t>(axis)]).size;
+            shard_range(left, mesh_.axis_size(axis), coordinates_[rank][static_cast<size_t>(axis)])
+                .size;
         signatures_[rank].push_back(left);
       }
     }
@@ -61,7 +62,7 @@ class Classifier {
     }
   }
 
-  /// Equal for nodes of which a rank runs equal shares, in all that matters here.
+  /// Equal for nodes of which a rank runs equal shards, in all that matters here.
   std::string description(const Node& node) const {
     Attrs attrs;
     for (const auto& [name, attr] : node.attrs.all()) {

@@ -24,7 +24,7 @@ struct NodeSide {
   int index = 0;
 };
 
-/// What a buffer holds a rank's part of: of `value` its chunk under `sharding`, or what a node
+/// What a rank's buffer holds: of `value` its shard under `sharding`, or what a node
 /// takes or makes in its place.
 struct BufferForm {
   ValueId value = kNoValue;
@@ -63,7 +63,7 @@ struct Skeleton {
   std::map<size_t, Sharding> wholes;  // by number of dims
 
   BufferId add_buffer(std::string name, const BufferForm& form);
-  /// Of a value's chunks. A `copy` is not as its node makes it, and has its sharding in its name.
+  /// Of a value's shards. A `copy` is not as its node makes it, and has its sharding in its name.
   BufferId add_buffer(ValueId value, const Sharding* sharding, bool copy);
   void add_step(Step step, const StepForm& form);
   /// A resharding or exchange of `value`.
@@ -79,7 +79,7 @@ struct Skeleton {
   /// How an output of the graph is left.
   const Sharding* end(ValueId id);
   NodeShapes shapes_of(NodeId id) const;
-  /// Of the numbers that name rows, their routing. nullopt: chunks are what the node takes or
+  /// Of the numbers that name rows, their routing. nullopt: shards are what the node takes or
   /// makes, on every rank.
   std::optional<Collective> exchange_of(const NodeSide& side, int64_t rank) const;
 };

@@ -52,6 +52,14 @@ bool runs_alike(const Program& program, const Step& more, const Step& alone,
   return asked({more.node, in, out}, {alone.node, own_in, own_out});
 }
 
+std::set<BufferId> buffers_of(const Program& program, Role role) {
+  std::set<BufferId> out;
+  for (const Binding& b : program.bindings) {
+    if (b.role == role) out.insert(b.buffer);
+  }
+  return out;
+}
+
 std::vector<BufferId> drop_unused_buffers(Program& program) {
   std::vector<BufferId> renamed(program.buffers.size(), -1);
   const auto visit = [&](auto&& f) {

@@ -1,4 +1,4 @@
-// What passes over the steps of one rank's Program ask of it.
+// Uses: which steps of one rank's Program make and read each buffer.
 #pragma once
 
 #include <algorithm>
@@ -49,6 +49,9 @@ class Uses {
   std::set<BufferId> bound_, given_;
 };
 
+/// Of bindings with this role.
+std::set<BufferId> buffers_of(const Program& program, Role role);
+
 bool is_kernel(const Step& step, std::string_view op);
 /// Is it an optimizer's?
 bool is_update(const Step& step);
@@ -65,5 +68,15 @@ std::vector<BufferId> drop_unused_buffers(Program& program);
 
 /// Takes out steps, and the buffers that no step or binding knows any more.
 void remove_gone(Program& program, const std::set<size_t>& gone);
+
+/// Calls `rewrite(uses, s, gone)` for every step s, with the uses as they are before the first
+/// call, and takes out the steps that it has added to `gone`.
+template <class Rewrite>
+void rewrite_steps(Program& program, const Rewrite& rewrite) {
+  const Uses uses(program);
+  std::set<size_t> gone;
+  for (size_t s = 0; s < program.steps.size(); ++s) rewrite(uses, s, gone);
+  remove_gone(program, gone);
+}
 
 }  // namespace shardrun

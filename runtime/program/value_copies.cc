@@ -50,8 +50,8 @@ void ValueCopies::collect_wants() {
     State& s = states_[i];
     const auto it = plan_.values.find(name);
     s.produced = it != plan_.values.end() ? &it->second : skeleton_.whole(static_cast<ValueId>(i));
-    const auto handed = plan_.handed.find(name);
-    if (handed != plan_.handed.end()) s.handed = &handed->second;
+    const auto redistributed = plan_.redistributed.find(name);
+    if (redistributed != plan_.redistributed.end()) s.redistributed = &redistributed->second;
     s.regathered = plan_.regathered.count(name) > 0;
   }
   for (size_t n = 0; n < graph_.nodes().size(); ++n) {
@@ -110,7 +110,7 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   if (const BufferId found = find(s, sharding); found >= 0) return found;
   SR_REQUIRE(!s.copies.empty(), internal, "value '", graph_.value(value).name,
              "' is used before it is made");
-  if (s.handed != nullptr && !same(s.handed, sharding)) in(value, s.handed);
+  if (s.redistributed != nullptr && !same(s.redistributed, sharding)) in(value, s.redistributed);
   const TensorType& type = graph_.type(value);
   // From the copy that is the cheapest to start from, the first of equals: a partial sum that two
   // readers want cut differently is all-reduced once and then sliced twice, if that is what the
@@ -167,12 +167,12 @@ BufferId ValueCopies::add_reshard(ValueId value, const Sharding* before, const R
 void ValueCopies::drop(ValueId value) {
   State& s = state(value);
   if (!s.regathered) return;
-  const bool has_handed = s.handed != nullptr && find(s, s.handed) >= 0;
+  const bool has_redistributed = s.redistributed != nullptr && find(s, s.redistributed) >= 0;
   const bool held = graph_.value(value).role != Role::computed;
-  const bool keeps_produced = !has_handed || wants_produced(s) || held;
+  const bool keeps_produced = !has_redistributed || wants_produced(s) || held;
   std::erase_if(s.copies, [&](const Copy& copy) {
     if (same(copy.sharding, s.produced)) return !keeps_produced;
-    return s.handed == nullptr || !same(copy.sharding, s.handed);
+    return s.redistributed == nullptr || !same(copy.sharding, s.redistributed);
   });
 }
 
@@ -180,10 +180,10 @@ void ValueCopies::reshard_early(ValueId value) {
   const State& s = state(value);
   if (s.wanted.empty() || wants_produced(s)) return;
   const auto now = [this](const Want& want) { return want.phase == phase_; };
-  if (s.handed != nullptr && !s.updating) {
+  if (s.redistributed != nullptr && !s.updating) {
     if (std::any_of(s.wanted.begin(), s.wanted.end(), now) &&
-        bytes_of(value, *s.handed) <= bytes_of(value, *s.produced))
-      in(value, s.handed);
+        bytes_of(value, *s.redistributed) <= bytes_of(value, *s.produced))
+      in(value, s.redistributed);
     return;
   }
   if (s.regathered || !std::all_of(s.wanted.begin(), s.wanted.end(), now)) return;

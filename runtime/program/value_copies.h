@@ -1,4 +1,4 @@
-// In which Shardings each value lies while the steps of a Graph are made, one node after the other.
+// ValueCopies: the Shardings in which each value lies while the steps of a Graph are made.
 #pragma once
 
 #include <vector>
@@ -44,7 +44,7 @@ class ValueCopies {
   };
   struct State {
     const Sharding* produced = nullptr;
-    const Sharding* handed = nullptr;           // nullptr: in no particular one
+    const Sharding* redistributed = nullptr;    // nullptr: in no particular one
     bool regathered = false, updating = false;  // updating: replaces a held value
     std::vector<Copy> copies;                   // the first is as produced
     std::vector<Want> wanted;                   // distinct Shardings

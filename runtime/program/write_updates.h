@@ -1,4 +1,4 @@
-// What becomes of persistent buffers at the end of their phase.
+// Updates: what replaces persistent buffers at the end of their phase.
 #pragma once
 
 #include <vector>

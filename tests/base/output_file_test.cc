@@ -1,5 +1,5 @@
 // OutputFile: what was there stays until all of the new is, and what cannot be written says why.
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -72,9 +72,9 @@ class CompareTest(unittest.TestCase):
                               env={**os.environ, "SHARDRUN_PEER_PYTHON": str(self.here / "python")})
 
     def compare(self, *args):
-        told = self.call("bench/compare/compare", "--shardrun", self.here / "shardrun", "--pairs", 3, "--turn", 0.2, "--json",
+        done = self.call("bench/compare/compare", "--shardrun", self.here / "shardrun", "--pairs", 3, "--turn", 0.2, "--json",
                          self.here / "json", *args)
-        return told, json.loads((self.here / "json").read_text())
+        return done, json.loads((self.here / "json").read_text())
 
     def check(self, result, tokens):
         self.assertGreater(result["ours"], OURS / 2)  # it may sleep while the other has its turn
@@ -84,38 +84,38 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(len(result["pairs"]), 3)
 
     def test_on_a_gpu_one_follows_the_other(self):
-        told, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
+        done, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
         self.check(result, 32 * 1024)
         self.assertEqual((self.here / "together").read_text(), "False")
         for words in ("; 3.0 GiB", "12.5  matmul", "32768 tokens a step: ours ", " tokens/s, wanted 480000: reached",
                       "1000 GFLOP of products a step: ours ", " of a large matmul's 1e+05 in bf16"):
-            self.assertIn(words, told.stdout)
-        self.assertEqual(told.returncode, 0, told.stderr)
+            self.assertIn(words, done.stdout)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_on_a_gpu_ours_stays_where_pytorch_fails(self):
         (self.here / "no room").touch()
-        told, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
+        done, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
         self.assertIn("OutOfMemoryError", result["failed"])
         self.assertEqual(result["rate"], 32 * 1024 / result["ours"])
         self.assertIn("of_ceiling", result)
-        self.assertIn(" tokens/s, wanted 480000: reached", told.stdout)
-        self.assertEqual(told.returncode, 1)
+        self.assertIn(" tokens/s, wanted 480000: reached", done.stdout)
+        self.assertEqual(done.returncode, 1)
 
     def test_on_a_cpu_they_take_turns(self):
-        told, (result,) = self.compare("--modes", "eager", "gat-dense-f32")
+        done, (result,) = self.compare("--modes", "eager", "gat-dense-f32")
         self.check(result, 1024)
         self.assertEqual((self.here / "together").read_text(), "True")
-        self.assertIn("1024 nodes a step: ours ", told.stdout)
+        self.assertIn("1024 nodes a step: ours ", done.stdout)
 
     def test_without_pytorch(self):
-        told, (result,) = self.compare("--alone", "gat-dense-f32")
+        done, (result,) = self.compare("--alone", "gat-dense-f32")
         self.assertAlmostEqual(result["of_ceiling"], FLOPS / result["ours"] / CEILING)
-        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_it_goes_on_without_bench_step(self):
         (self.here / "fails").touch()
-        told, (result,) = self.compare("--alone", "gat-dense-f32")
-        self.assertIn("  shardrun: no such step", told.stdout)
+        done, (result,) = self.compare("--alone", "gat-dense-f32")
+        self.assertIn("  shardrun: no such step", done.stdout)
         self.assertGreater(result["ours"], OURS)
         self.assertNotIn("of_ceiling", result)
 
@@ -124,17 +124,17 @@ class CompareTest(unittest.TestCase):
                          "gpt-1558m")
 
     def test_a_part_of_gpu_check_shows_it_as_it_comes(self):
-        told = self.gpu_check()
-        self.assertIn("\n  pair 5: ours ", told.stdout)
-        self.assertRegex(told.stdout, r"gat-dense: passed: .* items/s, \d+% of the matmul's rate, .* times PyTorch's speed")
-        self.assertIn("gpt-1558m: left out: there is no such comparison on cpu", told.stdout)
-        self.assertEqual(told.returncode, 0, told.stdout)
+        done = self.gpu_check()
+        self.assertIn("\n  pair 5: ours ", done.stdout)
+        self.assertRegex(done.stdout, r"gat-dense: passed: .* items/s, \d+% of the matmul's rate, .* times PyTorch's speed")
+        self.assertIn("gpt-1558m: left out: there is no such comparison on cpu", done.stdout)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_part_of_gpu_check_fails_with_what_it_found(self):
         (self.here / "fails").touch()
-        told = self.gpu_check()
-        self.assertRegex(told.stdout, r"gat-dense: FAILED: .* items/s.*; shardrun: no such step")
-        self.assertEqual(told.returncode, 1)
+        done = self.gpu_check()
+        self.assertRegex(done.stdout, r"gat-dense: FAILED: .* items/s.*; shardrun: no such step")
+        self.assertEqual(done.returncode, 1)
 
     def program(self, name, text=None):
         """One that does nothing, or a script."""
@@ -152,29 +152,29 @@ class CompareTest(unittest.TestCase):
             self.program(f"build/{name}")
         self.program("build/CMakeFiles/3/CMakeCUDACompiler.cmake", 'set(CMAKE_CUDA_COMPILER_VERSION "99.1.2")')
         packed = self.here / "built.tar.gz"
-        told = self.call("scripts/gpu-check", "--built", packed)
-        self.assertIn(f"--built: there is no {packed}", told.stderr)
-        told = self.call("scripts/gpu-check", "--pack", self.here, "--folder", self.here / "build")
-        self.assertIn("wanted a file's name that ends with .tar.gz", told.stderr)
-        told = self.call("scripts/gpu-check", "--pack", packed, "--folder", self.here / "build")
-        self.assertEqual(told.returncode, 0, told.stderr)
-        self.assertRegex(told.stdout, r"needs glibc 2\.\d+ or newer, for ")
+        done = self.call("scripts/gpu-check", "--built", packed)
+        self.assertIn(f"--built: there is no {packed}", done.stderr)
+        done = self.call("scripts/gpu-check", "--pack", self.here, "--folder", self.here / "build")
+        self.assertIn("wanted a file's name that ends with .tar.gz", done.stderr)
+        done = self.call("scripts/gpu-check", "--pack", packed, "--folder", self.here / "build")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"needs glibc 2\.\d+ or newer, for ")
         with tarfile.open(packed) as tar:
             self.assertLessEqual({"shardrun", "cuda_some_gpu_test", "cuda_kernels_gpu_test"}, set(tar.getnames()))
-        told = self.call("scripts/gpu-check", "--device", "cpu", "--built", packed, "--out", self.here / "out", "build", "kernels")
-        self.assertRegex(told.stdout, f"build: passed: taken from {packed}; libraries that are missing: libcudart.so.99, ")
-        self.assertIn("kernels: FAILED: cuda_kernels_gpu_test: no tests", told.stdout)  # it ran, and tested nothing
+        done = self.call("scripts/gpu-check", "--device", "cpu", "--built", packed, "--out", self.here / "out", "build", "kernels")
+        self.assertRegex(done.stdout, f"build: passed: taken from {packed}; libraries that are missing: libcudart.so.99, ")
+        self.assertIn("kernels: FAILED: cuda_kernels_gpu_test: no tests", done.stdout)  # it ran, and tested nothing
 
-    def part(self, part, told, programs=()):
-        """What gpu-check says of a part, where `told` is what its tests of kernels print, a line of shell."""
-        self.program("cuda_kernels_gpu_test", f"#!/bin/sh\n{told}\n")
+    def part(self, part, lines, programs=()):
+        """What gpu-check says of a part, where `lines` is what its tests of kernels print, a line of shell."""
+        self.program("cuda_kernels_gpu_test", f"#!/bin/sh\n{lines}\n")
         for name, text in programs:
             self.program(f"path/{name}", text)
         path = f"{self.here / 'path'}:{os.environ['PATH']}"
-        told = subprocess.run([sys.executable, "-B", ROOT / "scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out",
+        done = subprocess.run([sys.executable, "-B", ROOT / "scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out",
                                self.here / "out", part], capture_output=True, text=True, check=False,
                               env={**os.environ, "PATH": path, "SHARDRUN_PEER_PYTHON": str(self.here / "python")})
-        return re.findall(f"^{part}: .*", told.stdout, re.MULTILINE)[0]
+        return re.findall(f"^{part}: .*", done.stdout, re.MULTILINE)[0]
 
     def test_gpu_check_shares_tests_among_processes(self):
         passes = "echo '[  PASSED  ] 2 tests.'"
@@ -194,19 +194,19 @@ class CompareTest(unittest.TestCase):
         race = "'========= Error: Race reported between Write access at {0}+0x10' '=========     and Read access at {0}+0x20'"
         self.assertEqual(self.part("sanitizer", lists, sanitizer("racecheck", race.format("cutlass::device_kernel"), 9)),
                          "sanitizer: passed: 5 runs found nothing")
-        told = self.part("sanitizer", lists, sanitizer("racecheck", race.format("void shardrun::cuda::rows_kernel"), 9))
-        self.assertIn("sanitizer: FAILED: racecheck: our kernels: 1 errors: Error: Race reported between", told)
-        told = self.part("sanitizer", lists, sanitizer("synccheck", "'========= ERROR SUMMARY: 1 error'", 9))
-        self.assertEqual(told, "sanitizer: FAILED: synccheck: our kernels: ended with 9: ERROR SUMMARY: 1 error")
-        told = self.part("sanitizer", lists, sanitizer("memcheck", "'Device not supported.'", 1))
-        self.assertIn("sanitizer: left out: ", told)
+        done = self.part("sanitizer", lists, sanitizer("racecheck", race.format("void shardrun::cuda::rows_kernel"), 9))
+        self.assertIn("sanitizer: FAILED: racecheck: our kernels: 1 errors: Error: Race reported between", done)
+        done = self.part("sanitizer", lists, sanitizer("synccheck", "'========= ERROR SUMMARY: 1 error'", 9))
+        self.assertEqual(done, "sanitizer: FAILED: synccheck: our kernels: ended with 9: ERROR SUMMARY: 1 error")
+        done = self.part("sanitizer", lists, sanitizer("memcheck", "'Device not supported.'", 1))
+        self.assertIn("sanitizer: left out: ", done)
 
     def test_gpu_check_does_without_an_mpirun_that_starts_nothing(self):
         self.program("path/mpirun", "#!/bin/sh\necho \"shardrun: MPI connects none of them, $OMPI_MCA_plm\" >&2\nexit 1\n")
         self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
         os.environ["PATH"] = f"{self.here / 'path'}:{os.environ['PATH']}"
-        told = self.call("scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out", self.here / "out", "verify")
-        self.assertEqual(told.stdout.count("mpirun does not start shardrun here: shardrun: MPI connects none of them, isolated; "
+        done = self.call("scripts/gpu-check", "--device", "cpu", "--built", self.here, "--out", self.here / "out", "verify")
+        self.assertEqual(done.stdout.count("mpirun does not start shardrun here: shardrun: MPI connects none of them, isolated; "
                                            "ranks are threads of one process"), 1)
         self.assertIn(" --ranks 4", (self.here / "out/log.txt").read_text())
 

@@ -121,7 +121,7 @@ std::vector<std::vector<int64_t>> count_patterns(int n) {
   std::vector<std::vector<int64_t>> patterns(4);
   for (int r = 0; r < n; ++r) {
     patterns[0].push_back(17);
-    patterns[1].push_back(chunk(10, n, r).size);
+    patterns[1].push_back(shard_range(10, n, r).size);
     patterns[2].push_back(r % 2 == 0 ? 0 : 5 + r);
     patterns[3].push_back(0);
   }

@@ -168,8 +168,8 @@ TEST(Mpi, DisagreeingCallsFailOnEveryRank) {
   world.barrier();
 }
 
-// Run alone, where MPI makes no shared windows: calls go by messages, and allocate says why.
-TEST(Mpi, DISABLED_WithoutWindowsMemoryIsPrivate) {
+// Run alone, where MPI makes no shared segments: calls go by messages, and allocate says why.
+TEST(Mpi, DISABLED_WithoutSegmentsMemoryIsPrivate) {
   Communicator& world = mpi_world();
   const Memory memory = world.allocate(1000);
   EXPECT_NE(memory.why_private.find("MPI_Win_allocate_shared failed"), std::string::npos)

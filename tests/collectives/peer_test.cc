@@ -77,7 +77,7 @@ TEST(Peer, ReducesOnTheDeviceWhereAllReach) {
   });
 }
 
-/// As where CUDA IPC is forbidden, for one rank alone: all go by the host, and are told why.
+/// As where CUDA IPC is forbidden, for one rank alone: all go by the host, and all know why.
 TEST(Peer, GoesByTheHostWhereOneCannotOpen) {
   class Closed final : public HostAccess {
    public:

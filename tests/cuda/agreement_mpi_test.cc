@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend.h"
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "kernels/cuda/autotune.h"
 #include "ranks/agreement.h"
+#include "ranks/backend.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"
 #include "tests/collectives/mpi_main.h"
@@ -67,8 +67,9 @@ class MeasuringRank final : public RankDevice {
   DeviceCapacity capacity() const override { return rank_.capacity(); }
   void agree(const std::function<void()>& rehearse) override {
     if (!here.agrees) return;
-    const Choices choices = {cuda::place_of_choices(), [] { return here.tuned->tell(); },
-                             [](std::span<const std::string> told) { here.tuned->take(told); }};
+    const Choices choices = {
+        cuda::place_of_choices(), [] { return here.tuned->tell(); },
+        [](std::span<const std::string> of_ranks) { here.tuned->take(of_ranks); }};
     shardrun::agree(host_, choices, [&] {
       rehearse();
       ++here.rehearsals;

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 
 namespace shardrun::cuda {
 namespace {

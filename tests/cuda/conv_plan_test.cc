@@ -6,7 +6,7 @@
 #include <array>
 #include <map>
 
-#include "tests/cuda/boxes_on_host.h"
+#include "tests/cuda/host/boxes_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {

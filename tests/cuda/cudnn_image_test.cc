@@ -7,7 +7,7 @@
 #include <set>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 #include "tests/cuda/pool_cases.h"
 #include "tests/support/kernel_cases.h"
 

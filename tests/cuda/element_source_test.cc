@@ -16,7 +16,7 @@
 #include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/cuda/elements/nvrtc.h"
 #include "program/ops/post.h"
-#include "tests/cuda/compiled_on_host.h"
+#include "tests/cuda/host/compiled_on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun::cuda {
@@ -252,7 +252,7 @@ std::vector<ElementChain> chains_of_all_ops() {
   for (const std::string& op : element_ops()) {
     std::set<Shape> seen;
     for (const Case& c : cases_of(op_def(op))) {
-      if (!joins_chains(c.node) || element_refuses({c.node, c.in, c.out}) ||
+      if (!fuses_chains(c.node) || element_refuses({c.node, c.in, c.out}) ||
           !seen.insert(c.out[0].shape).second)
         continue;
       std::vector<ElementChain>& chains = by_shape[c.out[0].shape];
@@ -322,7 +322,7 @@ TEST(Nvrtc, CompilesEverySourceForGpusThatAreNotThere) {
     add(chain);
   }
   for (const std::string& op : element_ops()) {
-    EXPECT_EQ(joined.count(op) > 0, joins_chains(make(op.c_str(), {}))) << op;
+    EXPECT_EQ(joined.count(op) > 0, fuses_chains(make(op.c_str(), {}))) << op;
   }
   std::cout << sources.size() << " kernels, " << chains.size() << " of joined steps\n";
   for (int number : architectures()) {

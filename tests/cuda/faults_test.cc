@@ -1,11 +1,11 @@
-// A number out of range that a kernel finds: who is told, when, and in which words.
+// A number out of range that a kernel finds: who hears of it, when, and in which words.
 #include "device/cuda/faults.h"
 
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
 #include "kernels/cuda/own/softmax.h"
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 
 namespace shardrun {
 namespace {
@@ -41,7 +41,7 @@ TEST(Faults, NameTheStepThatWasAskedForThen) {
   EXPECT_EQ(message_of([&] { faults.check(); }), "");
   cuda::report(all[42], 12, 3);
   EXPECT_EQ(message_of([&] { faults.check(); }), "step 42: label 12 of token 3 is outside [0, 10)");
-  EXPECT_EQ(message_of([&] { faults.check(); }), "");  // told once
+  EXPECT_EQ(message_of([&] { faults.check(); }), "");  // reported once
   // Who waits within the step puts its name in front.
   faults.begins("step 7");
   cuda::report(all[7], -1, 0);

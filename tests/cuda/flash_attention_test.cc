@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {
@@ -59,7 +59,7 @@ KernelList kernels() {
   return cuda::flash_attention_kernels_on<Here>(cuda::attention_kernels_on<Here>(false), false);
 }
 
-/// Products compute, now and later, and for a rank that is told so and has not seen the failure.
+/// Products compute, now and later, and for a rank that is given it and has not seen the failure.
 /// cuDNN counts to 2^31: 2^31 elements of q are two groups of heads, of one head none.
 TEST(FlashAttention, GroupsHeadsOfLargeTensors) {
   Case c;
@@ -91,10 +91,10 @@ TEST(FlashAttention, IsDoneByProductsWhereCudnnFails) {
         const std::vector<Tensor> got = run_impl(impl, c, in);
         for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], 2e-2);
         EXPECT_EQ(Here::runs, has_plan && first ? 1 : 0);
-        const std::vector<std::string> told = {Here::known->tell()};
-        EXPECT_NE(told[0].find("\town\n"), std::string::npos) << told[0];
+        const std::vector<std::string> sent = {Here::known->tell()};
+        EXPECT_NE(sent[0].find("\town\n"), std::string::npos) << sent[0];
         Here::reset();
-        Here::known->take(told);
+        Here::known->take(sent);
       }
     }
   }

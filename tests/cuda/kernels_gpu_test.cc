@@ -434,7 +434,7 @@ TEST(CudaKernels, TellOfLabelsOutOfRange) {
     again ? recorded->run() : run();
     try {
       read();
-      FAIL() << "nothing was told";
+      FAIL() << "nothing was reported";
     } catch (const Error& e) {
       EXPECT_STREQ(e.what(), "rank 0: step 'loss': label 10 of token 2 is outside [0, 10)");
     }
@@ -460,9 +460,9 @@ TEST(CudaKernels, JoinedCallsGiveTheBitsOfEach) {
   const std::vector<TensorType> both = {x, bias}, one = {x};
   const PreparedKernel add = select_kernel(lists, {node("add"), both, one});
   const PreparedKernel gelu = select_kernel(lists, {node("gelu"), one, one});
-  ASSERT_NE(add.join, nullptr);
-  ASSERT_EQ(add.join, gelu.join);
-  const PreparedKernel joined = add.join(
+  ASSERT_NE(add.fuse, nullptr);
+  ASSERT_EQ(add.fuse, gelu.fuse);
+  const PreparedKernel joined = add.fuse(
       {{x, bias, x, x}, {{node("add"), {0, 1}, 2}, {node("gelu"), {2}, 3}}, {0, 1}, {2, 3}});
   std::mt19937_64 rng(kSeed + 2);
   const std::vector<Tensor> in = random_operands({node("add"), both, one}, rng);

@@ -11,8 +11,8 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/families.h"
 #include "program/ops/post.h"
-#include "tests/cuda/boxes_on_host.h"
-#include "tests/cuda/lt_on_host.h"
+#include "tests/cuda/host/boxes_on_host.h"
+#include "tests/cuda/host/lt_on_host.h"
 #include "tests/support/chain_on_host.h"
 #include "tests/support/kernel_cases.h"
 

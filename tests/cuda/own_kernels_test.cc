@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "tests/cuda/attention_cases.h"
+#include "tests/cuda/host/own_on_host.h"
 #include "tests/cuda/many_cases.h"
-#include "tests/cuda/own_on_host.h"
 #include "tests/support/kernel_cases.h"
 #include "tests/support/update_cases.h"
 

@@ -1,4 +1,4 @@
-// Every strategy, its shares on the GPU.
+// Every strategy, its shards on the GPU.
 #include <map>
 
 #include "device/cuda/cuda.h"
@@ -9,9 +9,9 @@ namespace shardrun {
 namespace {
 
 /// Calls that are alike have one kernel: its plans are made once.
-class Shares {
+class ShardRuns {
  public:
-  explicit Shares(cuda::CudaDevice& device) : device_(device) {}
+  explicit ShardRuns(cuda::CudaDevice& device) : device_(device) {}
 
   std::vector<Tensor> run(const Case& c, const std::vector<Tensor>& in) {
     const auto [found, fresh] = kernels_.try_emplace(describe(c));
@@ -75,9 +75,9 @@ TEST_P(CudaStrategiesOf, EqualUnshardedOnTheGpu) {
   std::string why;
   if (cuda::device_count(&why) == 0) GTEST_SKIP() << why;
   const auto device = cuda::open_device(0);
-  Shares shares(*device);
+  ShardRuns shards(*device);
   check_strategies(op_def(GetParam()),
-                   [&](const Case& c, const std::vector<Tensor>& in) { return shares.run(c, in); });
+                   [&](const Case& c, const std::vector<Tensor>& in) { return shards.run(c, in); });
 }
 
 std::vector<std::string> names_of_ops() {

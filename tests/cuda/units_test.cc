@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "kernels/cuda/own/indexing.h"
 #include "kernels/cuda/own/movement.h"
-#include "tests/cuda/on_host.h"
+#include "tests/cuda/host/on_host.h"
 #include "tests/support/kernel_cases.h"
 
 namespace shardrun {

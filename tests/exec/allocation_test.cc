@@ -11,10 +11,10 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/joined_step.h"
+#include "kernels/fused_call.h"
 #include "models/gat.h"
 #include "models/gpt.h"
 #include "models/wide_resnet.h"
@@ -23,6 +23,7 @@
 #include "tests/exec/data/data_support.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/allocations.h"
+#include "tests/support/kernel_traits.h"
 
 namespace shardrun {
 namespace {
@@ -103,12 +104,11 @@ Graph training_graph(const Case& c) {
 /// Steps on the ranks of `world`, of which this is one; how often the last one allocated.
 int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator& world) {
   const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
-  BackendTraits traits = traits_of(lists, true);
+  BackendTraits traits = testing::with_kernels(traits_of(lists, true), lists);
   traits.takes = [&](const Node& node, const auto& in, const auto& out) {
     return select_kernel(lists, {node, in, out}).impl != "reference";  // which allocates
   };
   traits.packed_weights = packed_weights;
-  traits.needs = StepNeeds(lists);
   Plan keeping = plan;
   keeping.keep_casts = keeping.keep_packed = true;
   Program program = compile(graph, keeping, host_cluster(), world.rank(), traits);

@@ -158,7 +158,7 @@ Tensor held(const Collective& c, const TensorType& type, size_t me) {
 void check_case(const Case& c, const Mesh& mesh, Communicator& world, int64_t& moved) {
   ASSERT_NO_THROW(check_node_plan(c.plan, c.in, c.out, mesh));
   const auto exchange = exchange_of(c.plan, c.in, c.out, c.result, 0, mesh, world.rank());
-  if (!exchange) return;  // chunks are what is wanted, on all ranks alike
+  if (!exchange) return;  // shards are what is wanted, on all ranks alike
   const Collective& collective = *exchange;
   const TensorType type{c.dtype, (c.result ? c.out : c.in)[0]};
   std::vector<std::vector<int>> groups;
@@ -265,11 +265,11 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
 
   const NodeBoxes boxes =
       node_boxes(c.plan, in_shapes, out_shapes, mesh, mesh.coordinates(world.rank()));
-  const Box chunk = local_box(c.shape, c.plan.in[0], mesh, mesh.coordinates(world.rank()));
+  const Box shard = local_box(c.shape, c.plan.in[0], mesh, mesh.coordinates(world.rank()));
   EXPECT_EQ(boxes.in[0], boxes.out[0]);
   Tensor table({c.dtype, box_shape(boxes.in[0])});
   const auto fetch = exchange_of(c.plan, in_shapes, out_shapes, false, 0, mesh, world.rank());
-  const Tensor held = cut_tensor(filled(type, 0), chunk);
+  const Tensor held = cut_tensor(filled(type, 0), shard);
   if (fetch) {
     moved += c.plan.rows[0].most_named;
     run_step(CollectiveStep(*fetch, c.dtype, world.rank()), {held, routing}, {table}, *group);
@@ -277,13 +277,13 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
     table = held;
   }
   if (::testing::Test::HasFatalFailure()) return;
-  const auto told = [&] {
+  const auto where = [&] {
     return str(" of ", type, " on mesh ", mesh.to_string(), ", ", to_string(c.plan, false, 0, mesh),
                ", rank ", world.rank(), ", seed ", kSeed);
   };
   // A gather by the new numbers finds what one by the old numbers finds in the whole table.
   const Tensor whole = cut_tensor(filled(type, 0), [&] {
-    Box box = chunk;
+    Box box = shard;
     box[0] = {0, c.shape[0]};
     return box;
   }());
@@ -291,18 +291,18 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
   for (int64_t i = 0; i < numbers.count(); ++i) {
     const int64_t row = numbers.int_at(i), place = renumbered.int_at(i);
     if (row < 0 || row >= c.shape[0]) {
-      ASSERT_TRUE(place < 0 || place >= table.shape()[0]) << "number " << row << told();
+      ASSERT_TRUE(place < 0 || place >= table.shape()[0]) << "number " << row << where();
       continue;
     }
     for (int64_t k = 0; k < width; ++k)
-      ASSERT_EQ(table.at(place * width + k), whole.at(row * width + k)) << "row " << row << told();
+      ASSERT_EQ(table.at(place * width + k), whole.at(row * width + k)) << "row " << row << where();
   }
 
   // Every rank makes its own rows and those that it names.
   std::vector<double> made(static_cast<size_t>(table.count()), 77);  // 77: of no one
-  for (int64_t row = chunk[0].begin; row < chunk[0].end(); ++row) {
+  for (int64_t row = shard[0].begin; row < shard[0].end(); ++row) {
     for (int64_t k = 0; k < width; ++k)
-      made[static_cast<size_t>((row - chunk[0].begin) * width + k)] = made_at(row, k, world.rank());
+      made[static_cast<size_t>((row - shard[0].begin) * width + k)] = made_at(row, k, world.rank());
   }
   for (int64_t i = 0; i < numbers.count(); ++i) {
     const int64_t row = numbers.int_at(i);
@@ -311,7 +311,7 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
       made[static_cast<size_t>(renumbered.int_at(i) * width + k)] = made_at(row, k, world.rank());
   }
   const Tensor mine = convert(Tensor::from(table.shape(), made, DType::f64), c.dtype);
-  Tensor got({c.dtype, box_shape(chunk)});
+  Tensor got({c.dtype, box_shape(shard)});
   const auto add = exchange_of(c.plan, in_shapes, out_shapes, true, 0, mesh, world.rank());
   EXPECT_EQ(add.has_value(), fetch.has_value());
   if (add) {
@@ -320,7 +320,7 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
     got = mine;
   }
   if (::testing::Test::HasFatalFailure()) return;
-  for (int64_t row = chunk[0].begin; row < chunk[0].end(); ++row) {
+  for (int64_t row = shard[0].begin; row < shard[0].end(); ++row) {
     for (int64_t k = 0; k < width; ++k) {
       std::optional<double> want;
       for (int64_t member : route.group) {
@@ -334,7 +334,7 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
                : op == ReduceOp::max ? std::max(*want, term)
                                      : std::min(*want, term);
       }
-      ASSERT_EQ(got.at((row - chunk[0].begin) * width + k), *want) << "row " << row << told();
+      ASSERT_EQ(got.at((row - shard[0].begin) * width + k), *want) << "row " << row << where();
     }
   }
 }

@@ -52,12 +52,12 @@ TEST(Exchange, RowsAtHomeStay) {
 
 TEST(Exchange, MoreRowsThanPlannedAreRefused) {
   const Mesh mesh = Mesh::parse("e=2");
-  for (const auto& [most_named, most_owned, told] :
+  for (const auto& [most_named, most_owned, named] :
        {std::tuple{int64_t{0}, int64_t{0}, "the numbers of this rank name, of other ranks, 1 rows"},
         std::tuple{int64_t{1}, int64_t{0},
                    "the numbers of other ranks name, of this rank, 1 rows"}}) {
     const NodePlan plan = two_ranks_name_rows(mesh, most_named, most_owned);
-    testing::run_ranks(2, [&, told = told](Communicator& world) {
+    testing::run_ranks(2, [&, named = named](Communicator& world) {
       const Collective route = *route_of(plan, kRowsIn, kRowsOut, mesh, world.rank());
       const CollectiveStep step(route, DType::i64, world.rank());
       const Tensor numbers = Tensor::vector_i64(world.rank() == 0 ? std::vector<int64_t>{0, 2, 5, 2}
@@ -71,7 +71,7 @@ TEST(Exchange, MoreRowsThanPlannedAreRefused) {
         ADD_FAILURE() << "rank " << world.rank() << " routes more rows than there is room for";
       } catch (const Error& e) {
         EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
-        EXPECT_NE(std::string(e.what()).find(told), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find(named), std::string::npos) << e.what();
         EXPECT_NE(std::string(e.what()).find("the plan has room for 0"), std::string::npos);
       }
     });
@@ -109,7 +109,7 @@ TEST(Exchange, CornersComeFromTheDiagonal) {
   EXPECT_EQ(CollectiveStep(*exchange, DType::f64, 0).workspace_bytes(), 128);
 }
 
-TEST(Exchange, WindowsThatAreChunksNeedNone) {
+TEST(Exchange, WindowsThatAreShardsNeedNone) {
   const Mesh mesh = Mesh::parse("h=2");
   NodePlan plan{{parse_sharding("[{h}]", mesh)}, {parse_sharding("[{h}]", mesh)}};
   plan.halos = {{{false, 0, 0}, {true, 0, 0}, {2, 1, 0, 1}}};  // a pool of 2, stride 2

@@ -15,6 +15,7 @@
 #include "tests/collectives/ranks.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/far_device.h"
+#include "tests/support/kernel_traits.h"
 
 namespace shardrun {
 namespace {
@@ -109,7 +110,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
     const std::vector<const KernelList*> lists = {far ? &beyond : &reference_kernels()};
     Plan kept = plan;
     kept.keep_casts = casts.keep;
-    Program program = compile(g, kept, Cluster{}, world.rank(), {.needs = StepNeeds(lists)});
+    Program program = compile(g, kept, Cluster{}, world.rank(), testing::with_kernels({}, lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
     Executor exec(std::move(program), lists, world, kSeed, nullptr, true,
@@ -136,7 +137,7 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
       }
     }
     EXPECT_EQ(device.recordings, far && ranks == 1 ? 2 : 0);  // micro and update
-    EXPECT_EQ(device.joined > 0, far);
+    EXPECT_EQ(device.fused > 0, far);
     for (const Binding& b : exec.program().bindings) {
       if ((b.role == Role::parameter || b.role == Role::state) && !b.zeroed_each_step)
         shards[static_cast<size_t>(world.rank())].push_back({b, exec.read(b)});
@@ -361,7 +362,7 @@ TEST(Executor, ProgramsShareAnArena) {
   }
   testing::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    const BackendTraits traits{.needs = StepNeeds(lists)};
+    const BackendTraits traits = testing::with_kernels({}, lists);
     const Program t = compile(train, train_plan, Cluster{}, world.rank(), traits),
                   e = compile(eval, eval_plan, Cluster{}, world.rank(), traits,
                               {.persistent_like = &t});

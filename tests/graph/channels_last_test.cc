@@ -7,7 +7,7 @@
 #include <set>
 
 #include "graph/autodiff.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "tests/graph/graph_build.h"
 
 namespace shardrun {

@@ -2,7 +2,7 @@
 // what only resembles one is left alone.
 #include <limits>
 
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "tests/graph/graph_build.h"
 
 namespace shardrun {

@@ -1,6 +1,6 @@
 // Fusion: every spelling is recognised and computes the same; what only resembles one is left
 // alone.
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 
 #include <functional>
 #include <limits>

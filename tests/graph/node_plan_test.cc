@@ -81,7 +81,7 @@ NodePlan conv_plan() {
 }
 const std::vector<Shape> kIn = {{1, 2, 4, 4}, {3, 2, 3, 3}}, kOut = {{1, 3, 4, 4}};
 
-TEST(NodePlan, BoxesAreWindowsOfTheAnchorsChunks) {
+TEST(NodePlan, BoxesAreWindowsOfTheAnchorsShards) {
   const NodeBoxes boxes = node_boxes(conv_plan(), kIn, kOut, kMesh, {1, 0});
   EXPECT_EQ(boxes.in[0], (Box{{0, 1}, {0, 2}, {1, 3}, {0, 3}}));
   EXPECT_EQ(boxes.in[1], full_box(kIn[1]));
@@ -94,7 +94,7 @@ TEST(NodePlan, BoxesAreWindowsOfTheAnchorsChunks) {
 
 /// 5 and 3 rows over two ranks: rank 1 has rows 3, 4 of the first and row 2 of the second, which is
 /// row 7 of both joined.
-TEST(NodePlan, BlocksAreChunksOneAfterTheOther) {
+TEST(NodePlan, BlocksAreShardsOneAfterTheOther) {
   const Mesh mesh = Mesh::parse("h=2");
   const Sharding cut = parse_sharding("[{h}]", mesh);
   NodePlan plan{{cut, cut}, {cut}};
@@ -145,7 +145,7 @@ TEST(NodePlan, WrongWindowsAreRefused) {
             "wanted numbers of at most 1099511627776");
   NodePlan circle = conv_plan();
   circle.halos.push_back({{true, 0, 2}, {false, 0, 2}, {1, 1, 0, 0}});
-  EXPECT_NE(refusal(circle).find("which is not in chunks itself"), std::string::npos);
+  EXPECT_NE(refusal(circle).find("which is not in shards itself"), std::string::npos);
 }
 
 /// 10 rows over two ranks: one names 10 at most, and of one the two ranks name 20.

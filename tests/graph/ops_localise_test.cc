@@ -23,7 +23,7 @@ struct Cut {
 Box part_of(const Shape& shape, int dim, int64_t ranks, int64_t rank) {
   Box box = full_box(shape);
   if (dim >= 0) {
-    box[static_cast<size_t>(dim)] = chunk(shape[static_cast<size_t>(dim)], ranks, rank);
+    box[static_cast<size_t>(dim)] = shard_range(shape[static_cast<size_t>(dim)], ranks, rank);
   }
   return box;
 }

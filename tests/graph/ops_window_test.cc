@@ -141,18 +141,18 @@ TEST(OpsWindow, PartsOfAnImageMakePartsOfTheResult) {
                 y{DType::f64, {2, 2, count}};
             for (int64_t ranks : {2, 3}) {
               auto forward_part = [&](int64_t rank) {
-                const Range out = chunk(count, ranks, rank);
+                const Range out = shard_range(count, ranks, rank);
                 const Range in = w.reads(out, size);
                 return Parts{{in}, {out, out}};
               };
               auto back_part = [&](int64_t rank) {
-                const Range dx = chunk(size, ranks, rank);
+                const Range dx = shard_range(size, ranks, rank);
                 const Range dy = w.read_by(dx, count);
                 return Parts{{dy, dy}, {dx}};
               };
               // Each rank's own rows of dy, with the rows of x that they read.
               auto weight_part = [&](int64_t rank) {
-                const Range dy = chunk(count, ranks, rank);
+                const Range dy = shard_range(count, ranks, rank);
                 return Parts{{w.reads(dy, size), dy}, {Range{}}, true};
               };
               Node node;

@@ -4,7 +4,7 @@
 
 #include "graph/autodiff.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/movement.h"
 #include "graph/passes/rebuild.h"
 #include "graph/passes/training.h"

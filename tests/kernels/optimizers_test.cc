@@ -37,7 +37,7 @@ TEST(Optimizers, FollowTheFormulas) {
   }
 }
 
-/// A rank's part of a maximum is -inf where another rank has it; 0 * -inf would be NaN.
+/// A rank's shard of a maximum is -inf where another rank has it; 0 * -inf would be NaN.
 TEST(Optimizers, WithoutDecayInfiniteParametersStay) {
   for (const KernelList* list : {&cpu_kernels(), &reference_kernels()}) {
     Node node = make("sgd", {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}});

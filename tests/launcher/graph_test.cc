@@ -345,9 +345,9 @@ TEST_F(Graphs, APlanForOtherEdgesIsRefused) {
   const Outcome run = at_->shardrun(threads(3), "train " + job + " --steps 2 --plan o.json");
   EXPECT_EQ(run.status, 2) << describe(run);
   EXPECT_EQ(messages(run), 1) << describe(run);
-  for (const char* told : {"--data npz:ring.npz: ", "rank 0: value '",
+  for (const char* part : {"--data npz:ring.npz: ", "rank 0: value '",
                            " rows, the plan has room for ", "in another order"})
-    EXPECT_NE(message(run).find(told), std::string::npos) << describe(run);
+    EXPECT_NE(message(run).find(part), std::string::npos) << describe(run);
 }
 
 TEST_F(Graphs, SparseAndDenseAreOneModel) {

@@ -41,7 +41,7 @@ struct Cut {
   const char* sharding;
 };
 
-/// Statistics of each rank's own part would differ in the first step already, and most in space,
+/// Statistics of each rank's own shard would differ in the first step already, and most in space,
 /// where parts are not alike. The validation sees the running ones. The rate is low: where rounding
 /// tips an activation over zero, a gradient of a network as small as this one changes by a
 /// hundredth.

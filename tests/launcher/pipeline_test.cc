@@ -21,6 +21,7 @@
 #include "planner/space/search_space.h"
 #include "program/compile.h"
 #include "tests/collectives/ranks.h"
+#include "tests/support/kernel_traits.h"
 
 namespace shardrun {
 namespace {
@@ -77,8 +78,7 @@ TEST(Pipeline, EachArrowIsAFunctionOfItsName) {
 
   testing::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    BackendTraits traits = traits_of(lists, false);
-    traits.needs = StepNeeds(lists);
+    const BackendTraits traits = testing::with_kernels(traits_of(lists, false), lists);
     Executor executor(compile(step.train, plan, cluster, world.rank(), traits), lists, world, 1);
     executor.set_scalar(kLearningRate, 0.1);
     executor.set_scalar(kStep, 1);

@@ -214,7 +214,7 @@ TEST_F(Training, ThreadsAndProcessesGiveTheSameBits) {
   EXPECT_EQ(train(*at_, mpi(2), job).loss_texts, train(*at_, threads(2), job).loss_texts);
 }
 
-/// An MPI without shared windows: a note, the same bits.
+/// An MPI without shared segments: a note, the same bits.
 TEST_F(Training, WithoutSharedMemoryRanksSendMessages) {
   const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 3";
   const Outcome shared = at_->sh(Workspace::line(mpi(2), job)),

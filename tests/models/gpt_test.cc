@@ -12,7 +12,7 @@
 
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "kernels/reference/interpreter.h"
 #include "models/onnx_writer.h"
 #include "tests/graph/onnx/build.h"

@@ -76,9 +76,9 @@ TEST(Bound, SaysWhatStrategiesAndPairsCostAtLeast) {
     });
     Bound bound(problem);
     for (int sweep = 0; sweep < 30; ++sweep) bound.sweep();
-    std::vector<int> told(problem.edges.size(), 0);
+    std::vector<int> visits(problem.edges.size(), 0);
     bound.sweep([&](int e, int node, int other, const double* slack, size_t stride) {
-      ++told[static_cast<size_t>(e)];
+      ++visits[static_cast<size_t>(e)];
       const bool forward = problem.edges[static_cast<size_t>(e)].from == node;
       const size_t others = problem.nodes[static_cast<size_t>(other)].cost.size();
       for (size_t b = 0; b < others; ++b) {
@@ -92,7 +92,7 @@ TEST(Bound, SaysWhatStrategiesAndPairsCostAtLeast) {
         }
       }
     });
-    EXPECT_EQ(std::count(told.begin(), told.end(), 1), static_cast<int>(told.size()));
+    EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), static_cast<int>(visits.size()));
     EXPECT_LE(bound.bound(), best + kRounding);
     exact += bound.bound() >= best - kRounding ? 1 : 0;
     for (size_t i = 0; i < problem.nodes.size(); ++i) {

@@ -188,7 +188,7 @@ TEST(Discovery, Movement) {
       cuts("slice", {{"starts", Ints{2, 0}}, {"ends", Ints{6, 32}}, {"steps", Ints{1, 1}}},
            {f32({8, 32})});
   EXPECT_EQ(slice.count("[S1] -> [S1]"), 1u);
-  EXPECT_EQ(slice.count("[S0] -> [S0]"), 0u);  // the ranks' parts of [2, 6) are not equal chunks
+  EXPECT_EQ(slice.count("[S0] -> [S0]"), 0u);  // the ranks' rows of [2, 6) are not equal shards
   const Rules expand = cuts("expand", {{"shape", Ints{16, 32}}}, {f32({1, 32})});
   EXPECT_EQ(expand, (Rules{"[S1] -> [S1]", "[-] -> [S0]"}));
   EXPECT_EQ(
@@ -471,7 +471,7 @@ TEST(DiscoveryFakes, OneShardCount) {
 }
 
 TEST(DiscoveryFakes, OneSize) {
-  // y[i] = x[i] - x[i ^ 1] within pairs: chunks of 6 by 3 keep pairs together, chunks of 5 by 2 do
+  // y[i] = x[i] - x[i ^ 1] within pairs: shards of 6 by 3 keep pairs together, shards of 5 by 2 do
   // not.
   register_user_op(
       "test_pairs", same_shape,
@@ -489,7 +489,7 @@ TEST(DiscoveryFakes, OneSize) {
 }
 
 /// A stride of 2 and a padding of 3 make 7 rows of 7, but 9 of 11: with small images of equal sizes
-/// chunks would seem to line up.
+/// shards would seem to line up.
 TEST(DiscoveryFakes, SmallImagesOfEqualSizes) {
   const Attrs attrs{
       {"strides", Ints{2}}, {"dilations", Ints{1}}, {"pads_low", Ints{3}}, {"kernel", Ints{1}}};

@@ -8,7 +8,7 @@
 
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "models/gpt.h"

@@ -109,8 +109,8 @@ TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
   const double begin = work_seconds();
   const double whole = (search(10), work_seconds() - begin);
   ASSERT_GT(whole, 0);
-  for (const double share : {0.1, 0.3, 0.6}) {
-    const LimitedResult idle = search(share * whole);
+  for (const double fraction : {0.1, 0.3, 0.6}) {
+    const LimitedResult idle = search(fraction * whole);
     std::atomic<bool> done = false;
     std::vector<std::thread> crowd;
     for (int i = 0; i < 4; ++i) {
@@ -118,12 +118,12 @@ TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
         while (!done) std::this_thread::yield();
       });
     }
-    const LimitedResult busy = search(share * whole);
+    const LimitedResult busy = search(fraction * whole);
     done = true;
     for (std::thread& thread : crowd) thread.join();
-    EXPECT_EQ(idle.solution, busy.solution) << share;
-    EXPECT_EQ(idle.smallest, busy.smallest) << share;
-    EXPECT_EQ(idle.lower_bound, busy.lower_bound) << share;
+    EXPECT_EQ(idle.solution, busy.solution) << fraction;
+    EXPECT_EQ(idle.smallest, busy.smallest) << fraction;
+    EXPECT_EQ(idle.lower_bound, busy.lower_bound) << fraction;
   }
 }
 

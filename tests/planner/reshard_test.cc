@@ -80,11 +80,11 @@ Tensor local_value(const TensorType& type, const Sharding& s, const Mesh& mesh, 
   const Shape strides = row_major_strides(type.shape);
   for_each_element(box, [&](const std::vector<int64_t>& at, int64_t local) {
     const int64_t truth = true_value(strides, at);
-    auto share = [&](size_t member) { return static_cast<int64_t>(member) * 7 + (truth % 5); };
+    auto summand = [&](size_t member) { return static_cast<int64_t>(member) * 7 + (truth % 5); };
     int64_t mine = truth;
     for (size_t m = 1; m < group.size(); ++m) {
-      if (group[0] == rank && sum) mine -= share(m);
-      if (group[m] == rank) mine = sum ? share(m) : truth - share(m) - 10;
+      if (group[0] == rank && sum) mine -= summand(m);
+      if (group[m] == rank) mine = sum ? summand(m) : truth - summand(m) - 10;
     }
     out.as<int32_t>()[local] = static_cast<int32_t>(mine);
   });

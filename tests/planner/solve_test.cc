@@ -109,7 +109,7 @@ TEST(Solve, EqualBudgetsGiveEqualChoices) {
   problem.memory_limit = least_bytes(problem).bytes * 6 / 5;
   SolveOptions options;
   options.seconds = 60;
-  options.nodes = 3000000;  // several rounds of windows
+  options.nodes = 3000000;  // several rounds of neighbourhoods
   options.threads = 2;
   options.seed = 9;
   const SolveResult first = solve_lns(problem, options), second = solve_lns(problem, options);

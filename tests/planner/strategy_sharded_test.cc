@@ -1,5 +1,5 @@
 // Every strategy that the planner may choose, of every op and sample: cut the operands, run the
-// ranks' shares with the reference kernel, put the results together, compare with the unsharded op
+// ranks' shards with the reference kernel, put the results together, compare with the unsharded op
 // in f64.
 #include <gtest/gtest.h>
 

@@ -93,7 +93,7 @@ TEST(Strategy, LeavesNoRankEmpty) {
             1u);
 }
 
-TEST(Strategy, ReshapeIsCutOnlyWhereChunksLineUp) {
+TEST(Strategy, ReshapeIsCutOnlyWhereShardsLineUp) {
   // [6, 4] -> [24]: halves and thirds of 6 rows are halves and thirds of 24; quarters are not.
   const Case c = make("reshape", {{"shape", std::vector<int64_t>{24}}}, {{DType::f32, {6, 4}}});
   EXPECT_EQ(texts(c, Mesh::parse("2")).count("[{a}, -] -> [{a}]"), 1u);

@@ -9,7 +9,7 @@
 #include "exec/executor.h"
 #include "graph/onnx/import.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/training.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/interpreter.h"

@@ -16,8 +16,9 @@ Graph gpt() {
   return testing::gpt_step(o, {}, true);
 }
 
-const std::vector<std::string> kAll = {"partition",    "join_steps",   "keep_casts",  "keep_packed",
-                                       "join_updates", "share_groups", "place_memory"};
+const std::vector<std::string> kAll = {"partition",     "fuse_patterns", "keep_casts",
+                                       "keep_packed",   "fuse_updates",  "share_groups",
+                                       "fuse_elements", "fuse_rows",     "place_memory"};
 
 TEST(Compile, RunsItsPassesInOrderAndStopsAfterAny) {
   const Graph graph = gpt();
@@ -48,7 +49,7 @@ TEST(Compile, NamesThePassesWhereOneIsUnknown) {
   const Graph graph = gpt();
   const Plan plan = testing::replicated_plan(graph, Mesh());
   try {
-    compile(graph, plan, Cluster{}, 0, {}, {.stop_after = "jion_steps"});
+    compile(graph, plan, Cluster{}, 0, {}, {.stop_after = "fuse_pattersn"});
     ADD_FAILURE() << "was taken";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
@@ -61,9 +62,9 @@ TEST(Compile, LeavesEveryNodeAStepOfItsOwnForAReplay) {
   const Graph graph = gpt();
   const Plan plan = testing::replicated_plan(graph, Mesh());
   const Program all = compile(graph, plan, Cluster{}, 0, {}, {.steps = Steps::all}),
-                joined = compile(graph, plan, Cluster{}, 0, {});
+                fused = compile(graph, plan, Cluster{}, 0, {});
   EXPECT_EQ(all.steps.size(), graph.nodes().size());
-  EXPECT_LT(joined.steps.size(), all.steps.size());
+  EXPECT_LT(fused.steps.size(), all.steps.size());
 }
 
 /// A backend may refuse what a pass offers it.

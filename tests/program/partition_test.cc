@@ -121,7 +121,7 @@ TEST(Partition, PrefixesAreShared) {
 }
 
 /// A partial sum that one reader wants cut and the next one whole: scattered and gathered again,
-/// or, handed out whole, all-reduced and sliced.
+/// or, redistributed whole, all-reduced and sliced.
 TEST(Partition, AValueIsHandedOutFromTheCopyThatThePlanNames) {
   Fixture f;
   const ValueId x = f.batch("x", {64, 64});
@@ -131,7 +131,7 @@ TEST(Partition, AValueIsHandedOutFromTheCopyThatThePlanNames) {
   f.cut("mm", {"[-, {a}]", "[{a}, -]"}, {"[-, -] partial(sum: a)"});
   f.cut("cut", {"[{a}, -]"}, {"[{a}, -]"});
   EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter relu all_gather neg all_gather");
-  f.plan.handed["%mm"] = f.sh("[-, -]");
+  f.plan.redistributed["%mm"] = f.sh("[-, -]");
   EXPECT_EQ(kinds(f.run()), "slice slice matmul all_reduce slice relu neg all_gather");
   EXPECT_EQ(f.run().buffers.size(), 9u);
 }
@@ -145,14 +145,14 @@ TEST(Partition, ASmallerHandedCopyComesEarly) {
   f.g.outputs = {f.g.add("relu", {y}, {}, "r1"), f.g.add("neg", {y}, {}, "r2"), z};
   f.start_plan();
   f.cut("mm", {"[-, {a}]", "[{a}, -]"}, {"[-, -] partial(sum: a)"});
-  f.plan.handed["%mm"] = f.sh("[{a}, -]");
+  f.plan.redistributed["%mm"] = f.sh("[{a}, -]");
   EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter exp all_gather relu neg");
   f.plan.regathered = {"%mm"};
   EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter exp all_gather relu all_gather neg");
 }
 
 /// A weight that two nodes want whole is gathered for each of them, and the first copy is free
-/// again in between; what is handed out from a copy of its own is gathered from there.
+/// again in between; what is redistributed from a copy of its own is gathered from there.
 TEST(Partition, SomeValuesAreGatheredAnewForEachReader) {
   Fixture f;
   const ValueId w = f.param("w", {8, 8});
@@ -162,7 +162,7 @@ TEST(Partition, SomeValuesAreGatheredAnewForEachReader) {
   EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu neg");
   f.plan.regathered = {"w"};
   EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather all_gather neg");
-  f.plan.handed["w"] = f.sh("[{a}, -]");
+  f.plan.redistributed["w"] = f.sh("[{a}, -]");
   EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather neg");
 }
 

@@ -1,4 +1,4 @@
-// Ranks that are told to need the same bytes do.
+// Ranks that are said to need the same bytes do.
 #include "program/rank_classes.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a kernel of several joined calls promises, with the reference kernels: it reads all its
+// What a kernel of several fused calls promises, with the reference kernels: it reads all its
 // operands, then writes all its results.
 #pragma once
 
@@ -30,7 +30,7 @@ inline void run_chain(const ElementChain& chain, std::span<const TensorView> in,
 }
 
 /// Some ops that work element by element.
-inline bool joins(const std::string& op) {
+inline bool fuses(const std::string& op) {
   static const std::set<std::string> some = {
       "add",  "sub",  "mul",       "div",  "neg",     "exp",   "sqrt", "max",
       "gelu", "tanh", "gelu_grad", "cast", "greater", "where", "relu", "dropout"};

@@ -147,7 +147,7 @@ class FarDevice final : public Device {
 
   size_t asked() const { return queue_.size(); }  // and not done yet
   int recordings = 0;
-  int joined = 0;                     // calls of kernels that do several steps
+  int fused = 0;                      // calls of kernels that do several steps
   int64_t taken = 0, note_bytes = 0;  // of its memory: by others, and by each piece of noted work
 
   /// Done, with memory open, or noted.
@@ -228,18 +228,18 @@ std::function<void(const KernelArgs&)> far_work(Run run) {
   };
 }
 
-inline PreparedKernel join_far(const ElementChain& chain) {
+inline PreparedKernel fuse_far(const ElementChain& chain) {
   const auto run =
       far_work([chain](const KernelArgs& args) { run_chain(chain, args.in, args.out); });
   PreparedKernel prepared;
   prepared.run = [run](const KernelArgs& args) {
-    ++static_cast<FarDevice*>(args.stream)->joined;
+    ++static_cast<FarDevice*>(args.stream)->fused;
     run(args);
   };
   return prepared;
 }
 
-/// `list`'s kernels on a FarDevice; some can be joined.
+/// `list`'s kernels on a FarDevice; some can be fused.
 inline KernelList far_kernels(const KernelList& list) {
   KernelList far = list;
   for (KernelImpl& impl : far) {
@@ -247,7 +247,7 @@ inline KernelList far_kernels(const KernelList& list) {
       PreparedKernel prepared = prepare(call);
       prepared.run_rows = nullptr;
       prepared.run = far_work(std::move(prepared.run));
-      if (joins(call.node.op)) prepared.join = join_far;
+      if (fuses(call.node.op)) prepared.fuse = fuse_far;
       return prepared;
     };
   }

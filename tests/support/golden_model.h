@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/onnx/import.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "tests/support/sharded_run.h"
 
 namespace shardrun::testing {

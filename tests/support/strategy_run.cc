@@ -190,7 +190,7 @@ std::string describe(const NodePlan& plan, const Mesh& mesh) {
 
 std::string run_strategy(const SmallNode& small, std::span<const Tensor> operands,
                          std::span<const Tensor> wanted, const NodePlan& plan, const Mesh& mesh,
-                         uint64_t seed, const Share& share, double tolerance) {
+                         uint64_t seed, const RunShard& shard, double tolerance) {
   const OpDef& def = op_def(small.node.op);
   const std::vector<Shape> in_shapes = shapes_of(small.in), out_shapes = shapes_of(small.out);
   try {
@@ -253,7 +253,7 @@ std::string run_strategy(const SmallNode& small, std::span<const Tensor> operand
     Node node = small.node;
     if (def.localise != nullptr)
       node.attrs = def.localise(small.node, small.in, {boxes.in, boxes.out});
-    const std::vector<Tensor> results = share(node, local);
+    const std::vector<Tensor> results = shard(node, local);
     for (size_t r = 0; r < wanted.size(); ++r) {
       const Box& box = boxes.out[r];
       if (results[r].shape() != box_shape(box)) {

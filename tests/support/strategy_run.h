@@ -1,4 +1,4 @@
-// Runs every rank's share of one node under a NodePlan, one after the other in this thread, with
+// Runs every rank's shard of one node under a NodePlan, one after the other in this thread, with
 // the exchanges before and after it done by copying.
 #pragma once
 
@@ -14,15 +14,15 @@
 
 namespace shardrun::testing {
 
-/// What a rank makes of its share of the operands.
-using Share = std::function<std::vector<Tensor>(const Node&, std::span<const Tensor>)>;
+/// What a rank makes of its shard of the operands.
+using RunShard = std::function<std::vector<Tensor>(const Node&, std::span<const Tensor>)>;
 
-/// Cuts the operands (partial ones into random summands), runs the shares, puts the results
+/// Cuts the operands (partial ones into random summands), runs the shards, puts the results
 /// together and compares them with `wanted`, in f64 to `tolerance` of the terms. Where rows are
 /// named, a rank has its own and those, and garbage behind them. Returns what is wrong, or "".
 std::string run_strategy(const SmallNode& small, std::span<const Tensor> operands,
                          std::span<const Tensor> wanted, const NodePlan& plan, const Mesh& mesh,
-                         uint64_t seed, const Share& share = run_reference,
+                         uint64_t seed, const RunShard& shard = run_reference,
                          double tolerance = 1e-9);
 
 /// "[{a}, -] halo 1,1 in dim 0, [-] -> [{a}, -]"

@@ -1,4 +1,4 @@
-// Which names of a model the gradient of its loss reaches.
+// Gradient reach: the names of a model that the gradient of its loss reaches.
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// Names of a file as they may be shown.
+// Printable names: names of a file as they may be shown.
 #pragma once
 
 #include "onnx-ml.pb.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <set>
 
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "base/round_up.h"
 #include "graph/onnx/file/byte_edits.h"
 #include "graph/onnx/file/file_layout.h"

@@ -1,4 +1,4 @@
-// What the numbers of an initialiser say of it.
+// Tensor contents: what the numbers of an initialiser say of its role.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 namespace shardrun::importer {
 namespace {
 
-/// What a loss is told besides its operands: by the call that it came from, else by the node.
+/// What a loss is given besides its operands: by the call that it came from, else by the node.
 struct LossCall {
   std::string reduction;
   std::optional<int64_t> ignored;  // a label

@@ -224,7 +224,7 @@ class Mapper {
 
   // ---- tensors that the newer exporter's optimiser folded into others
 
-  /// Why it cannot be told how the tensor's numbers lie; empty where they were added.
+  /// Why it is not known how the tensor's numbers lie; empty where they were added.
   std::string add_folded(const std::string& name) {
     std::string why =
         "the file does not hold it: no node reads it, an optimiser took out what did, "

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "graph/ops/window.h"
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 

@@ -130,7 +130,7 @@ std::shared_ptr<const PackedProduct> packed_product(const ConvolutionShape& s) {
   return PackedProduct::make(p, &why);
 }
 
-struct Plan {
+struct ConvolutionSteps {
   ConvolutionShape shape;
   bool zero = false;
   std::shared_ptr<const Gemm> product, more;  // more: adds to the result of the first
@@ -140,8 +140,8 @@ struct Plan {
   int64_t workspace = 0;   // these included
 };
 
-std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
-  Plan p;
+std::optional<ConvolutionSteps> steps_of(const ConvolutionShape& shape, std::string* why) {
+  ConvolutionSteps p;
   p.shape = shape;
   p.zero = is_zero(p.shape);
   if (p.zero) return p;
@@ -184,7 +184,7 @@ std::optional<Plan> plan(const ConvolutionShape& shape, std::string* why) {
   return p;
 }
 
-void run_products(const Plan& p, const KernelArgs& args) {
+void run_products(const ConvolutionSteps& p, const KernelArgs& args) {
   const ConvolutionShape& s = p.shape;
   const int64_t in = size_of(s.dtype), n = element_count(s.in);
   const int64_t x = s.in_channels * n * in, y = s.out_channels * n * in;
@@ -216,7 +216,7 @@ void run_products(const Plan& p, const KernelArgs& args) {
   }
 }
 
-void run_packed(const Plan& p, const KernelArgs& args) {
+void run_packed(const ConvolutionSteps& p, const KernelArgs& args) {
   const bool weights = p.shape.pass == Pass::weights;
   void* result = p.bytes_sums > 0 ? args.workspace : args.out[0].data;
   const void *a = args.in[weights ? 1 : 0].data, *b = args.in[weights ? 0 : 1].data;
@@ -278,13 +278,13 @@ ConvolutionShape own_shape(const KernelCall& call) {
   return shape;
 }
 
-std::optional<Plan> plan(const KernelCall& call, std::string* why) {
+std::optional<ConvolutionSteps> steps_of(const KernelCall& call, std::string* why) {
   const ConvolutionShape shape = own_shape(call);
   // oneDNN's gradients have no post-ops, but products do.
   const bool packed = has_post_ops(call.node.op) && packed_product(shape);
   return with_posts(call, shape, packed || shape.pass == Pass::forward, why,
-                    [&](const ConvolutionShape& s) -> std::optional<Plan> {
-                      auto made = plan(s, why);
+                    [&](const ConvolutionShape& s) -> std::optional<ConvolutionSteps> {
+                      auto made = steps_of(s, why);
                       if (made && packed && !made->packed) return std::nullopt;
                       return made;
                     });
@@ -293,13 +293,13 @@ std::optional<Plan> plan(const KernelCall& call, std::string* why) {
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!plan(call, &why)) return why;
+  if (!steps_of(call, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<Plan> p = plan(call, &why);
+  std::optional<ConvolutionSteps> p = steps_of(call, &why);
   SR_REQUIRE(p.has_value(), internal, call.node.op, " '", call.node.name, "' was refused: ", why);
   return {[p = *p](const KernelArgs& args) {
             const TensorView& out = args.out[0];
@@ -349,7 +349,7 @@ std::optional<WeightLayout> conv_layout(const KernelCall& call) {
   if (refuses(call) || !refuses_tiles(call)) return std::nullopt;  // those do it in cache
   const TensorType& weights = call.in[1];
   std::string why;
-  const std::optional<Plan> p = plan(call, &why);
+  const std::optional<ConvolutionSteps> p = steps_of(call, &why);
   if (p->packed) {
     if (weights.dtype != DType::bf16) return std::nullopt;
     ConvolutionShape shape = p->shape;

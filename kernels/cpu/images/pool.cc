@@ -7,7 +7,7 @@
 #include "base/round_up.h"
 #include "base/short_array.h"
 #include "graph/ops/window.h"
-#include "kernels/cpu/exp_row.h"
+#include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/simd.h"
 

@@ -61,7 +61,7 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
   return PackedProduct::make(s, why);
 }
 
-struct Plan {
+struct ProductSteps {
   std::optional<RowProduct> row;                // or
   std::shared_ptr<const PackedProduct> packed;  // or
   std::shared_ptr<const Gemm> gemm;         // all null: the result is empty, or zero because k is
@@ -80,7 +80,7 @@ struct Plan {
 };
 
 /// The product of a row and a matrix in f32, if it is one.
-std::optional<Plan> plan_row(const KernelCall& call) {
+std::optional<ProductSteps> row_steps(const KernelCall& call) {
   for (const auto& types : {call.in, call.out}) {
     for (const TensorType& type : types) {
       if (type.dtype != DType::f32 || element_count(type.shape) == 0) return std::nullopt;
@@ -90,7 +90,7 @@ std::optional<Plan> plan_row(const KernelCall& call) {
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   const Einsum e = without_ones(whole, size);
   for (bool swapped : {false, true}) {
-    Plan p;
+    ProductSteps p;
     p.row = RowProduct::make(swapped ? Einsum{e.b, e.a, e.out} : e, size);
     p.swapped = swapped;
     if (p.row) return p;
@@ -99,14 +99,14 @@ std::optional<Plan> plan_row(const KernelCall& call) {
 }
 
 /// `packed_before`: the second operand's blocks are there.
-std::optional<Plan> plan(const KernelCall& call, const std::vector<GemmPost>& post,
-                         bool packed_before, std::string* why) {
+std::optional<ProductSteps> steps_of(const KernelCall& call, const std::vector<GemmPost>& post,
+                                     bool packed_before, std::string* why) {
   if (post.empty()) {
-    if (auto row = plan_row(call)) return row;
+    if (auto row = row_steps(call)) return row;
   }
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
-  Plan p;
+  ProductSteps p;
   p.packed_before = packed_before;
   for (const auto& [letter, n] : size) {
     if (n == 0) return p;
@@ -158,7 +158,8 @@ void narrow(const TensorView& from, void* to) {
   pack_rows({from.data, from.type.dtype, 1, count, count, 1}, DType::bf16, to);
 }
 
-void run(const Plan& p, const KernelArgs& args, std::span<const void* const> operands = {}) {
+void run(const ProductSteps& p, const KernelArgs& args,
+         std::span<const void* const> operands = {}) {
   const TensorView& out = args.out[0];
   const void *a = args.in[0].data, *b = (p.packed_before ? args.in.back() : args.in[1]).data;
   char* work = static_cast<char*>(args.workspace);
@@ -189,13 +190,13 @@ void run(const Plan& p, const KernelArgs& args, std::span<const void* const> ope
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!plan(call, {}, rearranged_operands(call.node) > 0, &why)) return why;
+  if (!steps_of(call, {}, rearranged_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<Plan> p = plan(call, {}, rearranged_operands(call.node) > 0, &why);
+  std::optional<ProductSteps> p = steps_of(call, {}, rearranged_operands(call.node) > 0, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
   return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), "cpu:onednn"};
 }
@@ -211,7 +212,7 @@ bool lies_in_rows(const Shape& operand, const Shape& result) {
 
 /// A product that oneDNN ends with the post-ops, or one in f32, and they behind it.
 struct Posted {
-  Plan product;
+  ProductSteps product;
   std::shared_ptr<const Epilogue> epilogue;  // or
   int64_t bytes_sums = 0;                    // where the result is not f32 itself
   TensorType sums;
@@ -225,14 +226,14 @@ std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, st
   out.sums = {DType::f32, call.out[0].shape};
   const KernelCall of_sums{node, own, std::span(&out.sums, 1)};
   const auto posts = gemm_posts(call, lies);
-  if (posts && !plan_row(of_sums)) {
-    const auto product = plan({node, own, call.out}, *posts, packed_before, why);
+  if (posts && !row_steps(of_sums)) {
+    const auto product = steps_of({node, own, call.out}, *posts, packed_before, why);
     if (product && (product->packed || product->gemm)) {
       out.product = *product;
       return out;
     }
   }
-  const auto product = plan(of_sums, {}, packed_before, why);
+  const auto product = steps_of(of_sums, {}, packed_before, why);
   if (!product) return std::nullopt;
   out.product = *product;
   out.epilogue = Epilogue::make(call, why);
@@ -279,9 +280,9 @@ std::optional<WeightLayout> matmul_layout(const KernelCall& call) {
   if (call.in[0].dtype != DType::bf16 || weights.dtype != DType::bf16 || weights.shape.size() != 2)
     return std::nullopt;
   std::string why;
-  std::optional<Plan> product;
+  std::optional<ProductSteps> product;
   if (!has_post_ops(call.node.op)) {
-    product = plan(call, {}, true, &why);
+    product = steps_of(call, {}, true, &why);
   } else if (const auto posted = plan_posted(call, true, &why)) {
     product = posted->product;
   }

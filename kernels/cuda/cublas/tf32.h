@@ -1,4 +1,4 @@
-// Whether f32 products may use tensor cores.
+// TF32: whether f32 products may use tensor cores.
 #pragma once
 
 #include <cstdlib>

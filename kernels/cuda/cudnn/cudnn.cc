@@ -51,7 +51,7 @@ fe::DataType_t type_of(DType dtype) {
                                : fe::DataType_t::FLOAT;
 }
 
-/// The tensor that run() is handed at `place`.
+/// The tensor that run() is given at `place`.
 Tensor input(FrontendGraph& graph, int64_t place, const Shape& dims, const Shape& strides,
              DType dtype) {
   return graph.tensor(Tensor_attributes()

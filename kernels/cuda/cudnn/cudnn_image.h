@@ -90,8 +90,8 @@ CudnnOrOwn<On> batch_norm_either(const KernelCall& call, const CudnnBatchNorm& n
 
 /// Those of `own` that cuDNN can be given too: plan(call, &why) and either(call, plan). `always`:
 /// by cuDNN whatever is faster.
-template <class On, class Plan, class Either>
-KernelList cudnn_kernels_of(const KernelList& own, bool always, Plan plan, Either either) {
+template <class On, class PlanOf, class Either>
+KernelList cudnn_kernels_of(const KernelList& own, bool always, PlanOf plan, Either either) {
   KernelList list;
   for (const KernelImpl& impl : own) {
     const auto refuses = [plan, own_refuses = impl.refuses](const KernelCall& call) -> Refusal {

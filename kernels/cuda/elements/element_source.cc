@@ -511,7 +511,7 @@ std::optional<std::string> element_refuses(const KernelCall& call) {
   return std::nullopt;
 }
 
-bool joins_chains(const Node& node) {
+bool fuses_chains(const Node& node) {
   return node.op != "reshape" && node.op != "slice" && node.op != "transpose" &&
          node.op != "expand";
 }

@@ -21,7 +21,7 @@ std::optional<std::string> element_refuses(const KernelCall& call);
 
 /// Can the call be one of several in a chain, whatever its operands are? A slice reads other
 /// elements than its own.
-bool joins_chains(const Node& node);
+bool fuses_chains(const Node& node);
 
 struct ElementSource {
   /// C++ with one kernel, `extern "C" __global__ kernel(operands…, results…, unsigned long long

@@ -67,7 +67,7 @@ PreparedKernel prepare(const KernelCall& call) {
       if (args.in[0].data != args.out[0].data) run(args);
     };
   }
-  if (joins_chains(call.node)) prepared.join = element_kernel;
+  if (fuses_chains(call.node)) prepared.fuse = element_kernel;
   return prepared;
 }
 

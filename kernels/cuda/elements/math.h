@@ -1,10 +1,10 @@
 // What one element goes through: functions of numbers, and how elements of each type become numbers
-// and back. Plain C++, for three readers: this compiler, nvcc, and NVRTC, which is handed this text
+// and back. Plain C++, for three readers: this compiler, nvcc, and NVRTC, which is given this text
 // in front of the code that is generated (kernels/cuda/elements/element_source.h).
 #pragma once
 
 #ifdef __CUDACC_RTC__
-#define SR_HOST_DEVICE  // NVRTC is told that everything is the device's
+#define SR_HOST_DEVICE  // for NVRTC everything is the device's
 #else
 #include <math.h>
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/cache_folder.h"
+#include "base/files/cache_folder.h"
 #include "base/philox.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/library.h"

@@ -1,4 +1,4 @@
-// f32 to bf16, rounded, and back.
+// Conversion from f32 to bf16, rounded, and back.
 #pragma once
 
 #include <cuda_runtime_api.h>

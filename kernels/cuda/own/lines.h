@@ -1,4 +1,4 @@
-// Where the lines of a tensor lie along one of its dims.
+// Lines: where the lines of a tensor lie along one of its dims.
 #pragma once
 
 #include "base/shape.h"

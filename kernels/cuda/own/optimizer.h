@@ -73,7 +73,7 @@ struct Scalars {
   const int64_t* step;
 };
 
-/// What becomes of `old`, which may be infinite: a rank's part of a maximum is.
+/// What becomes of `old`, which may be infinite: a rank's shard of a maximum is.
 SR_HOST_DEVICE inline float held(float next, float old) {
   const float most = fmaxf(fabsf(old), FLT_MAX);
   const float within = next > most ? most : next < -most ? -most : next;

@@ -1,4 +1,4 @@
-// The checkpoints that one rank's training run writes.
+// Checkpoints: the saves of one rank's training run.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Finding the checkpoint that a run goes on from.
+// Resume: finds the checkpoint that a run goes on from.
 #pragma once
 
 #include <functional>

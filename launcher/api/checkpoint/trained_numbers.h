@@ -1,4 +1,4 @@
-// What a model's weights are after training, element by element.
+// Trained numbers: a model's weights after training, element by element.
 #pragma once
 
 #include <map>

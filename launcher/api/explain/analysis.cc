@@ -8,16 +8,15 @@
 #include "base/round_up.h"
 #include "exec/collective_step.h"
 #include "explain/planned_steps.h"
+#include "explain/text.h"
 #include "program/memory.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {
 
 class Analyst {
  public:
-  Analyst(const Model::Impl& model, const TrainingPlan::Impl& plan)
-      : graph_(step_of(model, plan)), plan_(plan), model_(model) {
+  explicit Analyst(const Explained& of) : of_(of), graph_(of.graph) {
     for (size_t v = 0; v < graph_.values().size(); ++v)
       values_.emplace(graph_.values()[v].name, static_cast<ValueId>(v));
     for (size_t n = 0; n < graph_.nodes().size(); ++n)
@@ -26,7 +25,7 @@ class Analyst {
 
   PlanAnalysis run() {
     // The rank at the mesh's origin has the largest shards, so its times are the plan's.
-    program_ = compile_for_rank(model_, plan_, 0).train;
+    program_ = of_.program(0);
     out_.node_seconds.assign(graph_.nodes().size(), 0.0);
     const std::set<ValueId> needed = forward();
     for (const Node& node : graph_.nodes()) {
@@ -34,7 +33,7 @@ class Analyst {
                                          [&](ValueId id) { return needed.count(id) > 0; }));
     }
     for (const Step& step : program_.steps) stepped_.insert(step.node.name);
-    const PlannedSteps planned(graph_, plan_.train, plan_.cluster, program_);
+    const PlannedSteps planned(graph_, of_.plan, of_.cluster, program_);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
       PlannedStep of_step = planned.of(s);
@@ -42,9 +41,9 @@ class Analyst {
       if (step.kind == Step::Kind::kernel) add_kernel(step, of_step.seconds);
       if (step.kind == Step::Kind::collective) add_collective(s, of_step);
     }
-    const auto fullest = std::max_element(plan_.bytes.begin(), plan_.bytes.end());
-    out_.rank = fullest == plan_.bytes.end() ? 0 : fullest - plan_.bytes.begin();
-    if (out_.rank != 0) program_ = compile_for_rank(model_, plan_, out_.rank).train;
+    const auto fullest = std::max_element(of_.bytes.begin(), of_.bytes.end());
+    out_.rank = fullest == of_.bytes.end() ? 0 : fullest - of_.bytes.begin();
+    if (out_.rank != 0) program_ = of_.program(out_.rank);
     count_bytes();
     return std::move(out_);
   }
@@ -114,7 +113,7 @@ class Analyst {
     return str(node.op, " '", node.name, "'");
   }
 
-  /// The Graph's node that a step stands for where it reads `of`: one of those that were joined; -1
+  /// The Graph's node that a step stands for where it reads `of`: one of those that were fused; -1
   /// if there is none.
   NodeId node_reading(const Step& step, ValueId of) const {
     const auto reads = [&](const Node& node) {
@@ -316,9 +315,8 @@ class Analyst {
     return peak;
   }
 
+  const Explained& of_;
   const Graph& graph_;
-  const TrainingPlan::Impl& plan_;
-  const Model::Impl& model_;
   Program program_;
   std::map<std::string, ValueId> values_;
   std::map<std::string, NodeId> nodes_;
@@ -356,8 +354,6 @@ std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& col
   return out;
 }
 
-PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan) {
-  return Analyst(model, plan).run();
-}
+PlanAnalysis analyse(const Explained& of) { return Analyst(of).run(); }
 
 }  // namespace shardrun

@@ -1,14 +1,25 @@
-// What a plan's predicted time and bytes are made of.
+// PlanAnalysis: a plan's predicted time and bytes, part by part.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "model.h"
-#include "plan.h"
+#include "graph/plan.h"
+#include "graph/program.h"
+#include "planner/cost/cluster.h"
 
 namespace shardrun {
+
+/// A plan of a training step, and what follows from it.
+struct Explained {
+  const Graph& graph;  // the step that the plan is for
+  const Plan& plan;
+  const Cluster& cluster;
+  const std::vector<int64_t>& bytes;  // arena of each rank
+  std::function<Program(int64_t rank)> program;
+};
 
 /// One resharding step or exchange of the first rank's Program, and why it is there.
 struct PlannedCollective {
@@ -50,6 +61,6 @@ std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& col
 /// A plan's mesh, planner, time and bytes in one line.
 std::string plan_line(const Plan& plan);
 
-PlanAnalysis analyse(const Model::Impl& model, const TrainingPlan::Impl& plan);
+PlanAnalysis analyse(const Explained& of);
 
 }  // namespace shardrun

@@ -2,12 +2,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include "arithmetic.h"
-#include "explain/analysis.h"
+#include "explain/explain.h"
 #include "explain/local_changes.h"
 #include "explain/names.h"
-#include "ranks/world.h"
-#include "text.h"
+#include "explain/text.h"
 
 namespace shardrun {
 namespace {
@@ -98,8 +96,8 @@ std::vector<Group> most_expensive(const std::vector<PlannedCollective>& collecti
 /// Says of a collective what one would pay to be without it.
 class Reasons {
  public:
-  Reasons(const Graph& graph, const TrainingPlan::Impl& plan)
-      : graph_(graph), plan_(plan.train), changes_(graph, plan.train, plan.cluster) {}
+  explicit Reasons(const Explained& of)
+      : graph_(of.graph), plan_(of.plan), changes_(of.graph, of.plan, of.cluster) {}
 
   std::string of(const PlannedCollective& c) {
     return c.exchange ? of_exchange(c) : of_resharding(c);
@@ -172,54 +170,50 @@ class Reasons {
 
 }  // namespace
 
-std::string plan_details(const Model& model, const TrainingPlan& plan) {
-  return at_boundary([&] {
-    const TrainingPlan::Impl& impl = plan.impl();
-    require_made_for(model.impl(), impl);
-    const PlanAnalysis a = analyse(model.impl(), impl);
-    const double compute = total(a.compute), communication = total(a.communication);
-    const double whole = impl.train.seconds;
-    std::ostringstream out;
-    out << part_row(0, "time of a step", ms(whole), "", gap_text(impl.report));
-    out << part_row(2, "compute", ms(compute), percent(compute, whole));
-    out << part_rows(timed(a.compute, a.calls), whole, ms);
-    out << part_row(2, "communication", ms(communication), percent(communication, whole),
-                    a.sent_bytes > 0 ? "rank 0 sends " + mib(a.sent_bytes) : "");
-    out << part_rows(timed(a.communication, a.calls), whole, ms);
+std::string details_text(const Explained& of, const PlanReport& report,
+                         const std::map<std::string, double>& flops) {
+  const PlanAnalysis a = analyse(of);
+  const double compute = total(a.compute), communication = total(a.communication);
+  const double whole = of.plan.seconds;
+  std::ostringstream out;
+  out << part_row(0, "time of a step", ms(whole), "", gap_text(report));
+  out << part_row(2, "compute", ms(compute), percent(compute, whole));
+  out << part_rows(timed(a.compute, a.calls), whole, ms);
+  out << part_row(2, "communication", ms(communication), percent(communication, whole),
+                  a.sent_bytes > 0 ? "rank 0 sends " + mib(a.sent_bytes) : "");
+  out << part_rows(timed(a.communication, a.calls), whole, ms);
 
-    const Graph& graph = step_of(model.impl(), impl);
-    const auto flops = arithmetic(model.impl());
-    std::vector<Part> work;
-    for (const auto& [op, part] : flops) work.push_back({op, "", part});
-    out << part_row(0, "arithmetic of a step", operations(total(flops)), "",
-                    str("of all ranks; ", parameter_count(graph), " elements in parameters"));
-    out << part_rows(std::move(work), total(flops), operations);
+  const Graph& graph = of.graph;
+  std::vector<Part> work;
+  for (const auto& [op, part] : flops) work.push_back({op, "", part});
+  out << part_row(0, "arithmetic of a step", operations(total(flops)), "",
+                  str("of all ranks; ", parameter_count(graph), " elements in parameters"));
+  out << part_rows(std::move(work), total(flops), operations);
 
-    const auto text = [](double bytes) { return mib(static_cast<int64_t>(bytes)); };
-    std::vector<Part> bytes;
-    for (const auto& [name, part] : a.bytes) bytes.push_back({name, "", static_cast<double>(part)});
-    const double most = static_cast<double>(a.arena_bytes);
-    out << part_row(0, str("bytes of rank ", a.rank, " at the peak"), text(most), "",
-                    "in step '" + a.peak_step + "'");
-    out << part_rows(std::move(bytes), most, text);
+  const auto text = [](double bytes) { return mib(static_cast<int64_t>(bytes)); };
+  std::vector<Part> bytes;
+  for (const auto& [name, part] : a.bytes) bytes.push_back({name, "", static_cast<double>(part)});
+  const double most = static_cast<double>(a.arena_bytes);
+  out << part_row(0, str("bytes of rank ", a.rank, " at the peak"), text(most), "",
+                  "in step '" + a.peak_step + "'");
+  out << part_rows(std::move(bytes), most, text);
 
-    const std::vector<PlannedCollective> collectives = chained(a.collectives);
-    const std::vector<Group> groups = most_expensive(collectives);
-    if (groups.empty()) return out.str();
-    out << "most expensive collectives:\n";
-    Reasons reasons(graph, impl);
-    for (const Group& group : groups) {
-      const PlannedCollective& c = *group.first;
-      const std::string times =
-          group.times > 1 ? str(group.times, " x ", c.kind, ", one of '") : c.kind + " of '";
-      out << wrapped(
-          right(ms(group.seconds), 10) + " ",
-          str(times, c.value, "' ", to_string(graph.type(c.of)), ": ", c.from, " -> ", c.to));
-      out << reasons.of(c);
-    }
-    out << "('instead': what the step would take more, all else as planned)\n";
-    return out.str();
-  });
+  const std::vector<PlannedCollective> collectives = chained(a.collectives);
+  const std::vector<Group> groups = most_expensive(collectives);
+  if (groups.empty()) return out.str();
+  out << "most expensive collectives:\n";
+  Reasons reasons(of);
+  for (const Group& group : groups) {
+    const PlannedCollective& c = *group.first;
+    const std::string times =
+        group.times > 1 ? str(group.times, " x ", c.kind, ", one of '") : c.kind + " of '";
+    out << wrapped(
+        right(ms(group.seconds), 10) + " ",
+        str(times, c.value, "' ", to_string(graph.type(c.of)), ": ", c.from, " -> ", c.to));
+    out << reasons.of(c);
+  }
+  out << "('instead': what the step would take more, all else as planned)\n";
+  return out.str();
 }
 
 }  // namespace shardrun

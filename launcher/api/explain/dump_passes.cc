@@ -8,9 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "backend.h"
-#include "plan.h"
-#include "ranks/world.h"
+#include "explain/explain.h"
 
 namespace shardrun {
 namespace {
@@ -81,38 +79,30 @@ class Folder {
 
 }  // namespace
 
-std::vector<std::string> program_passes() {
-  const std::vector<std::string_view> names = compile_passes();
-  return {names.begin(), names.end()};
-}
-
-void dump_passes(const Model& model, const TrainingPlan& plan, const std::string& folder,
-                 const std::string& stop_after, int rank) {
-  at_boundary([&] {
-    const TrainingPlan::Impl& impl = plan.impl();
-    SR_REQUIRE(rank >= 0 && rank < impl.train.mesh.size(), invalid_input, "rank ", rank,
-               ": the plan has ", impl.train.mesh.size());
-    const Folder to(folder);
-    Lines before;
-    size_t steps = 0, done = 0;
-    CompileOptions options;
-    options.stop_after = stop_after;
-    options.after = [&](const PassReport& pass) {
-      const Lines after = lines_of(pass.program);
-      std::ostringstream out;
-      char time[32];
-      std::snprintf(time, sizeof(time), "%.3f", pass.milliseconds);
-      out << pass.name << ": " << pass.does << "\nrank " << rank << ", " << time << " ms, " << steps
-          << " steps before, " << pass.program.steps.size() << " after\n\nwhat changed:\n";
-      print_missing(out, '-', before, after);
-      print_missing(out, '+', after, before);
-      out << "\nthe program:\n" << to_string(pass.program);
-      to.write(str(number(++done), "-", pass.name, ".txt"), out.str());
-      before = after;
-      steps = pass.program.steps.size();
-    };
-    compile(step_of(model.impl(), impl), impl.train, impl.cluster, rank, backend_traits(), options);
-  });
+void write_passes(const Explained& of, int64_t rank, const BackendTraits& backend,
+                  const std::string& folder, const std::string& stop_after) {
+  SR_REQUIRE(rank >= 0 && rank < of.plan.mesh.size(), invalid_input, "rank ", rank,
+             ": the plan has ", of.plan.mesh.size());
+  const Folder to(folder);
+  Lines before;
+  size_t steps = 0, done = 0;
+  CompileOptions options;
+  options.stop_after = stop_after;
+  options.after = [&](const PassReport& pass) {
+    const Lines after = lines_of(pass.program);
+    std::ostringstream out;
+    char time[32];
+    std::snprintf(time, sizeof(time), "%.3f", pass.milliseconds);
+    out << pass.name << ": " << pass.does << "\nrank " << rank << ", " << time << " ms, " << steps
+        << " steps before, " << pass.program.steps.size() << " after\n\nwhat changed:\n";
+    print_missing(out, '-', before, after);
+    print_missing(out, '+', after, before);
+    out << "\nthe program:\n" << to_string(pass.program);
+    to.write(str(number(++done), "-", pass.name, ".txt"), out.str());
+    before = after;
+    steps = pass.program.steps.size();
+  };
+  compile(of.graph, of.plan, of.cluster, rank, backend, options);
 }
 
 }  // namespace shardrun

@@ -1,13 +1,13 @@
-// A plan as a table, layer by layer; layers that are alike are told once.
+// A plan as a table, layer by layer; layers that are alike are printed once.
+#include "explain/explain.h"
+
 #include <algorithm>
 #include <optional>
 #include <sstream>
 
-#include "explain/analysis.h"
 #include "explain/names.h"
+#include "explain/text.h"
 #include "graph/passes/recompute.h"
-#include "ranks/world.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {
@@ -287,13 +287,13 @@ class Explanation {
   explicit Explanation(std::vector<Layer> layers) : layers_(std::move(layers)) {}
 
   std::string text() {
-    std::vector<bool> told(layers_.size(), false);
+    std::vector<bool> printed(layers_.size(), false);
     for (size_t i = 0; i < layers_.size(); ++i) {
-      if (told[i]) continue;
+      if (printed[i]) continue;
       std::vector<std::string> names;
       for (size_t j = i; j < layers_.size(); ++j) {
-        if (told[j] || !layers_[j].alike(layers_[i])) continue;
-        told[j] = true;
+        if (printed[j] || !layers_[j].alike(layers_[i])) continue;
+        printed[j] = true;
         names.push_back(layers_[j].name);
       }
       tell(layers_[i], names);
@@ -334,20 +334,16 @@ class Explanation {
 
 }  // namespace
 
-std::string explain_plan(const Model& model, const TrainingPlan& plan) {
-  return at_boundary([&] {
-    const TrainingPlan::Impl& impl = plan.impl();
-    require_made_for(model.impl(), impl);
-    const PlanAnalysis analysis = analyse(model.impl(), impl);
-    const Graph& graph = step_of(model.impl(), impl);
-    std::vector<Layer> layers = Table(graph, impl.train, analysis).layers();
-    const std::string all =
-        graph.micro_batches > 1 ? str(" for all ", graph.micro_batches, " micro-batches") : "";
-    return wrapped("", plan_line(impl.train)) +
-           (impl.recomputed.empty() ? "" : wrapped("", impl.recomputed)) + "(times of one rank" +
-           all + ", as predicted; rows with > move data, for the row below)\n" +
-           Explanation(std::move(layers)).text();
-  });
+std::string table_text(const Explained& of, const std::string& recomputed) {
+  const PlanAnalysis analysis = analyse(of);
+  const Graph& graph = of.graph;
+  std::vector<Layer> layers = Table(graph, of.plan, analysis).layers();
+  const std::string all =
+      graph.micro_batches > 1 ? str(" for all ", graph.micro_batches, " micro-batches") : "";
+  return wrapped("", plan_line(of.plan)) + (recomputed.empty() ? "" : wrapped("", recomputed)) +
+         "(times of one rank" + all +
+         ", as predicted; rows with > move data, for the row below)\n" +
+         Explanation(std::move(layers)).text();
 }
 
 }  // namespace shardrun

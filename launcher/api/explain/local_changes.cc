@@ -58,8 +58,8 @@ const std::vector<Strategy>& LocalChanges::strategies(NodeId id) {
 }
 
 /// Seconds of all reshardings of a value that is made as `made`, if node `changed` runs by `plan`.
-double LocalChanges::hand_out(ValueId value, const Sharding& made, NodeId changed,
-                              const NodePlan& plan) {
+double LocalChanges::redistribute(ValueId value, const Sharding& made, NodeId changed,
+                                  const NodePlan& plan) {
   const TensorType& type = graph_.type(value);
   std::vector<Wanted> wanted;
   const auto want = [&](const Sharding& sharding, Phase by) {
@@ -80,11 +80,11 @@ double LocalChanges::hand_out(ValueId value, const Sharding& made, NodeId change
   const int number = times_.number_of(type), from = times_.number_of(made);
   const std::string& name = graph_.value(value).name;
   const bool anew = plan_.regathered.count(name) > 0;
-  const double straight = times_.hand_out_seconds(number, from, -1, anew, wanted);
-  const auto handed = plan_.handed.find(name);
-  if (handed == plan_.handed.end()) return straight;
-  const double through =
-      times_.hand_out_seconds(number, from, times_.number_of(handed->second), anew, wanted);
+  const double straight = times_.redistribution_seconds(number, from, -1, anew, wanted);
+  const auto redistributed = plan_.redistributed.find(name);
+  if (redistributed == plan_.redistributed.end()) return straight;
+  const double through = times_.redistribution_seconds(
+      number, from, times_.number_of(redistributed->second), anew, wanted);
   return anew ? through : std::min(straight, through);
 }
 
@@ -123,8 +123,8 @@ LocalChanges::Change LocalChanges::price(NodeId id, const Strategy& strategy) {
         held_bytes(held->second, strategy.out[r]) - held_bytes(held->second, now.out[r]);
   }
   for (const auto& [value, shardings] : made) {
-    change.seconds += hand_out(value, shardings.second, id, change.node) -
-                      hand_out(value, shardings.first, id, now);
+    change.seconds += redistribute(value, shardings.second, id, change.node) -
+                      redistribute(value, shardings.first, id, now);
   }
   return change;
 }

@@ -1,4 +1,4 @@
-// What changes if one node runs otherwise, all else as a plan has it: why it is as it is.
+// LocalChanges: what a plan would cost if one node ran otherwise and all else stayed.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace shardrun {
 
 /// Prices single changes of a plan by the planner's own costs: the node's kernel, and the
 /// reshardings of what it reads and makes. Where a result replaces something that persists (an
-/// update) and lies as it, that follows, and is handed out so to its readers.
+/// update) and lies as it, that follows, and is redistributed so to its readers.
 class LocalChanges {
  public:
   LocalChanges(const Graph& graph, const Plan& plan, const Cluster& cluster);
@@ -39,7 +39,7 @@ class LocalChanges {
 
  private:
   const std::vector<Strategy>& strategies(NodeId node);
-  double hand_out(ValueId value, const Sharding& made, NodeId changed, const NodePlan& plan);
+  double redistribute(ValueId value, const Sharding& made, NodeId changed, const NodePlan& plan);
   Change price(NodeId node, const Strategy& strategy);
   bool moves_along(ValueId held) const;
   int64_t held_bytes(ValueId value, const Sharding& sharding) const;

@@ -1,4 +1,4 @@
-// Layers and things in them, as their names tell.
+// Names of layers and of values in them, read from the names of nodes.
 #pragma once
 
 #include <string>

@@ -10,11 +10,6 @@
 
 namespace shardrun {
 
-bool stays_in_place(const Program& program, const Step& step) {
-  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
-  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
-}
-
 PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                            const Program& program)
     : graph_(graph), plan_(plan), cluster_(cluster), program_(program) {
@@ -49,7 +44,7 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
                                cluster_);
   const auto np = plan_.nodes.find(step.node.name);
   const auto node = nodes_.find(step.node.name);
-  // A copy has no node, and joined steps take what several nodes did.
+  // A copy has no node, and fused steps take what several nodes did.
   const bool planned = np != plan_.nodes.end() && node != nodes_.end() &&
                        graph_.node(node->second).op == step.node.op &&
                        np->second.in.size() == step.in.size() &&
@@ -76,7 +71,7 @@ PlannedStep PlannedSteps::of_collective(const Step& step) const {
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it
-/// moves: the kernels that stand beside it may be joined ones, or others of the plan's own.
+/// moves: the kernels that stand beside it may be fused ones, or others of the plan's own.
 PlannedStep PlannedSteps::of_exchange(const Step& step) const {
   const CollectiveTraits& kind = step.collective->traits();
   const bool result = kind.place == CollectiveTraits::Place::after_node;
@@ -95,19 +90,19 @@ PlannedStep PlannedSteps::of_exchange(const Step& step) const {
       const auto at = static_cast<int>(i);
       const std::vector<TensorType> in = graph_.types(node.inputs),
                                     out = graph_.types(node.outputs);
-      const std::string chunks = to_string((result ? np.out : np.in)[i], plan_.mesh);
+      const std::string shards = to_string((result ? np.out : np.in)[i], plan_.mesh);
       std::string other = to_string(np, result, at, plan_.mesh);
       if (kind.price == CollectiveTraits::Price::route) {
         if (np.rows.empty() || np.rows[0].by.index != at) continue;
         return {
-            route_seconds(np, in, out, plan_.mesh, cluster_), {chunks}, {other + " renumbered"}};
+            route_seconds(np, in, out, plan_.mesh, cluster_), {shards}, {other + " renumbered"}};
       }
       const auto exchange =
           exchange_of(np, shapes(in), shapes(out), result, at, plan_.mesh, program_.rank);
       if (!exchange || exchange->kind != kind.kind) continue;
       const double seconds = exchange_seconds(np, in, out, result, at, plan_.mesh, cluster_);
-      return result ? PlannedStep{seconds, {std::move(other)}, {chunks}}
-                    : PlannedStep{seconds, {chunks}, {std::move(other)}};
+      return result ? PlannedStep{seconds, {std::move(other)}, {shards}}
+                    : PlannedStep{seconds, {shards}, {std::move(other)}};
     }
   }
   return {};

@@ -1,4 +1,4 @@
-// What a plan says of every step of a rank's Program: how its operands lie, and its time.
+// PlannedSteps: for every step of a rank's Program, how its operands lie and its predicted time.
 #pragma once
 
 #include <map>
@@ -10,9 +10,6 @@
 #include "planner/cost/cluster.h"
 
 namespace shardrun {
-
-/// Is the step a reshape whose result lies where its operand does, so that nothing is done?
-bool stays_in_place(const Program& program, const Step& step);
 
 struct PlannedStep {
   double seconds = 0;  // of a collective, on the largest shard

@@ -4,11 +4,10 @@
 #include <set>
 #include <sstream>
 
-#include "explain/analysis.h"
+#include "explain/explain.h"
 #include "explain/local_changes.h"
 #include "explain/names.h"
-#include "ranks/world.h"
-#include "text.h"
+#include "explain/text.h"
 
 namespace shardrun {
 
@@ -65,17 +64,17 @@ std::string account(const Graph& graph, const Plan& plan, const PlanAnalysis& an
   const auto row = [&](double seconds, const std::string& text) {
     out += wrapped(right(seconds > 0 ? ms(seconds) : "-", 12) + "  ", text);
   };
-  std::set<NodeId> told;
+  std::set<NodeId> printed;
   std::map<std::string, std::pair<const Node*, int>> alike;  // how, and by nodes of which op
   for (const PlannedCollective& c : analysis.collectives) {
     if (c.of != id) continue;
-    told.insert(c.reader);
+    printed.insert(c.reader);
     row(c.seconds,
         str(c.runs > 1 ? str(c.runs, " x ") : "", c.kind, " to ", c.to, " for ", c.consumer));
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    if (told.count(static_cast<NodeId>(n)) > 0) continue;
+    if (printed.count(static_cast<NodeId>(n)) > 0) continue;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       if (node.inputs[k] != id) continue;
       const NodePlan& np = plan.nodes.at(node.name);
@@ -95,8 +94,8 @@ std::string account(const Graph& graph, const Plan& plan, const PlanAnalysis& an
 }
 
 /// The cheapest changes of this value alone.
-std::string others(const Graph& graph, const TrainingPlan::Impl& plan, ValueId id) {
-  LocalChanges changes(graph, plan.train, plan.cluster);
+std::string others(const Explained& of, ValueId id) {
+  LocalChanges changes(of.graph, of.plan, of.cluster);
   auto list = changes.others(id);
   if (list.empty()) return "";
   std::string out = "otherwise, all else as planned:\n";
@@ -104,7 +103,7 @@ std::string others(const Graph& graph, const TrainingPlan::Impl& plan, ValueId i
   for (size_t i = 0; i < shown; ++i) {
     const auto& [sharding, change] = list[i];
     out += wrapped(right(signed_ms(change.seconds), 12) + "  ",
-                   to_string(sharding, plan.train.mesh) +
+                   to_string(sharding, of.plan.mesh) +
                        (change.bytes != 0 ? ", " + signed_mib(change.bytes) + " a rank held" : ""));
   }
   if (list.size() > shown) {
@@ -116,81 +115,75 @@ std::string others(const Graph& graph, const TrainingPlan::Impl& plan, ValueId i
 
 }  // namespace
 
-std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
-                        const PlanRequest& request) {
-  return at_boundary([&] {
-    const TrainingPlan::Impl& impl = plan.impl();
-    require_made_for(model.impl(), impl);
-    const Graph& graph = step_of(model.impl(), impl);
-    const Mesh& mesh = impl.train.mesh;
-    const ValueId id = value_named(graph, impl.train, value);
-    const std::string& name = graph.value(id).name;
-    std::ostringstream out;
-    out << wrapped("", plan_line(impl.train));
-    out << account(graph, impl.train, analyse(model.impl(), impl), id);
-    out << others(graph, impl, id);
-    Plan other;
-    try {
-      other = plan_without(model.impl(), impl, request, name, impl.train.values.at(name));
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::out_of_memory && e.kind() != ErrorKind::invalid_input) throw;
-      out << wrapped("next best: ", str("none; ", e.what()));
-      return out.str();
-    }
-    const double more = other.seconds - impl.train.seconds;
-    out << "planned anew without it:\n";
-    out << wrapped("  next best: ",
-                   str(to_string(other.values.at(name), mesh), ", step ", ms(other.seconds), " (",
-                       format("%+.2f %%", 100 * more / impl.train.seconds), "), ", mib(other.bytes),
-                       " a rank (", signed_mib(other.bytes - impl.train.bytes), ")"));
-    out << wrapped(
-        "             ",
-        str("compute ", signed_ms(other.compute_seconds - impl.train.compute_seconds),
-            ", communication ", signed_ms(other.comm_seconds - impl.train.comm_seconds)));
-    if (more < 0) {
-      out << wrapped("             ",
-                     "faster: this plan is within the planner's gap of the best, not the best");
-    }
+std::string why_text(
+    const Explained& of, const std::string& value,
+    const std::function<Plan(const std::string& value, const Sharding& sharding)>& without) {
+  const Graph& graph = of.graph;
+  const Plan& plan = of.plan;
+  const Mesh& mesh = plan.mesh;
+  const ValueId id = value_named(graph, plan, value);
+  const std::string& name = graph.value(id).name;
+  std::ostringstream out;
+  out << wrapped("", plan_line(plan));
+  out << account(graph, plan, analyse(of), id);
+  out << others(of, id);
+  Plan other;
+  try {
+    other = without(name, plan.values.at(name));
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::out_of_memory && e.kind() != ErrorKind::invalid_input) throw;
+    out << wrapped("next best: ", str("none; ", e.what()));
     return out.str();
-  });
+  }
+  const double more = other.seconds - plan.seconds;
+  out << "planned anew without it:\n";
+  out << wrapped("  next best: ",
+                 str(to_string(other.values.at(name), mesh), ", step ", ms(other.seconds), " (",
+                     format("%+.2f %%", 100 * more / plan.seconds), "), ", mib(other.bytes),
+                     " a rank (", signed_mib(other.bytes - plan.bytes), ")"));
+  out << wrapped("             ",
+                 str("compute ", signed_ms(other.compute_seconds - plan.compute_seconds),
+                     ", communication ", signed_ms(other.comm_seconds - plan.comm_seconds)));
+  if (more < 0) {
+    out << wrapped("             ",
+                   "faster: this plan is within the planner's gap of the best, not the best");
+  }
+  return out.str();
 }
 
-std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other) {
-  return at_boundary([&] {
-    const Plan &a = plan.impl().train, &b = other.impl().train;
-    std::ostringstream out;
-    out << wrapped("this:  ", plan_line(a)) << wrapped("other: ", plan_line(b));
-    const auto change = [](double mine, double theirs) {
-      return mine > 0 ? format("%+.2f %%", 100 * (theirs / mine - 1)) : std::string("-");
-    };
-    out << "other is " << change(a.seconds, b.seconds) << " in time (compute "
-        << change(a.compute_seconds, b.compute_seconds) << ", communication "
-        << change(a.comm_seconds, b.comm_seconds) << "), "
-        << change(static_cast<double>(a.bytes), static_cast<double>(b.bytes)) << " in bytes\n";
-    struct Change {
-      std::string name, mine, its;
-      int times = 0;
-    };
-    std::map<std::string, Change> changes;
-    int count = 0;
-    for (const auto& [name, sharding] : a.values) {
-      const auto theirs = b.values.find(name);
-      const std::string mine = to_string(sharding, a.mesh);
-      const std::string its =
-          theirs == b.values.end() ? "not there" : to_string(theirs->second, b.mesh);
-      if (mine == its) continue;
-      ++count;
-      Change& c = changes[str(folded(name), ": ", mine, " -> ", its)];
-      if (c.times++ == 0) c = {name, mine, its, 1};
-      if (c.times > 1) c.name = folded(name);
-    }
-    out << count << " of " << a.values.size() << " values lie differently\n";
-    for (const auto& [key, c] : changes) {
-      out << wrapped("  " + left(c.name + (c.times > 1 ? str("  x", c.times) : ""), 40) + "  ",
-                     c.mine + " -> " + c.its);
-    }
-    return out.str();
-  });
+std::string difference_text(const Plan& a, const Plan& b) {
+  std::ostringstream out;
+  out << wrapped("this:  ", plan_line(a)) << wrapped("other: ", plan_line(b));
+  const auto change = [](double mine, double theirs) {
+    return mine > 0 ? format("%+.2f %%", 100 * (theirs / mine - 1)) : std::string("-");
+  };
+  out << "other is " << change(a.seconds, b.seconds) << " in time (compute "
+      << change(a.compute_seconds, b.compute_seconds) << ", communication "
+      << change(a.comm_seconds, b.comm_seconds) << "), "
+      << change(static_cast<double>(a.bytes), static_cast<double>(b.bytes)) << " in bytes\n";
+  struct Change {
+    std::string name, mine, its;
+    int times = 0;
+  };
+  std::map<std::string, Change> changes;
+  int count = 0;
+  for (const auto& [name, sharding] : a.values) {
+    const auto theirs = b.values.find(name);
+    const std::string mine = to_string(sharding, a.mesh);
+    const std::string its =
+        theirs == b.values.end() ? "not there" : to_string(theirs->second, b.mesh);
+    if (mine == its) continue;
+    ++count;
+    Change& c = changes[str(folded(name), ": ", mine, " -> ", its)];
+    if (c.times++ == 0) c = {name, mine, its, 1};
+    if (c.times > 1) c.name = folded(name);
+  }
+  out << count << " of " << a.values.size() << " values lie differently\n";
+  for (const auto& [key, c] : changes) {
+    out << wrapped("  " + left(c.name + (c.times > 1 ? str("  x", c.times) : ""), 40) + "  ",
+                   c.mine + " -> " + c.its);
+  }
+  return out.str();
 }
 
 }  // namespace shardrun

@@ -6,7 +6,7 @@
 #include "batches.h"
 #include "checkpoint/resume.h"
 #include "plan.h"
-#include "ranks/rank_trainers.h"
+#include "rank_trainers.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"

@@ -4,17 +4,17 @@
 #include <algorithm>
 #include <map>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "choices.h"
 #include "exec/checkpoint/layout.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/movement.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 #include "graph/passes/training_step.h"
+#include "ranks/backend.h"
 #include "ranks/world.h"
 #include "user_op/user_op.h"
 

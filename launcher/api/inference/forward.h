@@ -1,4 +1,4 @@
-// A model's forward pass alone: what run_model and sample plan and run.
+// Forward: a model's forward pass alone, planned and run for run_model and sample.
 #pragma once
 
 #include <functional>

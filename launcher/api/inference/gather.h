@@ -1,4 +1,4 @@
-// Putting together on every rank what ranks hold in parts.
+// Gathering: values whose shards are on several ranks, put together on every rank.
 #pragma once
 
 #include "base/tensor.h"

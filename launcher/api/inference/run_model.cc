@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend.h"
 #include "batches.h"
 #include "exec/data/array_file.h"
 #include "explain/names.h"
@@ -12,6 +11,7 @@
 #include "graph/optimizer.h"
 #include "inference/forward.h"
 #include "inference/run_inputs.h"
+#include "ranks/backend.h"
 #include "ranks/ranks.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"

@@ -6,9 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "backend.h"
-#include "base/input_file.h"
-#include "base/output_file.h"
+#include "base/files/input_file.h"
+#include "base/files/output_file.h"
 #include "base/philox.h"
 #include "batches.h"
 #include "exec/data/data_internal.h"
@@ -16,6 +15,7 @@
 #include "inference/forward.h"
 #include "inference/sampling.h"
 #include "planner/token_steps.h"
+#include "ranks/backend.h"
 #include "ranks/ranks.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"

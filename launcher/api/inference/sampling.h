@@ -1,4 +1,4 @@
-// One token of a distribution.
+// Sampling: one token drawn from a distribution.
 #pragma once
 
 #include <cstdint>

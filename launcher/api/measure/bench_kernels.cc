@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <map>
 
-#include "backend.h"
-#include "explain/planned_steps.h"
 #include "graph/op_def.h"
-#include "plan.h"
 #include "planner/cost/kernel_cost.h"
 #include "program/ops/pack.h"
+#include "ranks/backend.h"
 #include "ranks/world.h"
 
 namespace shardrun {
@@ -43,14 +41,14 @@ void sort_worst_first(std::vector<KernelTime>& kernels) {
 
 }  // namespace
 
-Team own_team(World& world) {
+RankTeam own_team(World& world) {
   SR_REQUIRE(world.size() == 1, invalid_input,
              "kernels are measured on one rank with all its threads, not on ", world.size());
   share_cores(world.impl());
   return {device_alone(), world.impl().kernel_threads};
 }
 
-Ceilings measure_ceilings(Team& team) {
+Ceilings measure_ceilings(RankTeam& team) {
   Ceilings out;
   out.threads = team.threads();
   out.device = team.device().name();
@@ -73,6 +71,11 @@ Ceilings measure_ceilings(Team& team) {
     out.bandwidth = std::max(out.bandwidth, memory / measure_call(team, add));
   }
   return out;
+}
+
+bool stays_in_place(const Program& program, const Step& step) {
+  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
+  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
 }
 
 /// Of each result of a step the operand in whose place it lies.
@@ -113,7 +116,7 @@ std::vector<ProgramCall> calls_of(const Program& program) {
 
 KernelBench bench_kernels(World& world) {
   return at_boundary([&] {
-    Team team = own_team(world);
+    RankTeam team = own_team(world);
     KernelBench out{measure_ceilings(team), {}};
     const auto add = [&](const CalibrationCall& call) {
       KernelTime time = time_of(call, out.ceilings);
@@ -141,25 +144,21 @@ KernelBench bench_kernels(World& world) {
   });
 }
 
-KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& plan) {
-  return at_boundary([&] {
-    Team team = own_team(world);
-    KernelBench out{measure_ceilings(team), {}};
-    const Program program = compile_for_rank(model.impl(), plan.impl(), 0).train;
-    for (const ProgramCall& call : calls_of(program)) {
-      KernelTime time = time_of(call.call, out.ceilings);
-      time.node = call.call.node.name;
-      time.calls = call.calls;
-      if (call.stays) {
-        time.bytes = time.least = 0;
-      } else {
-        time.seconds = measure_call(team, call.call);
-      }
-      out.kernels.push_back(std::move(time));
+KernelBench bench_calls(RankTeam& team, const Program& program) {
+  KernelBench out{measure_ceilings(team), {}};
+  for (const ProgramCall& call : calls_of(program)) {
+    KernelTime time = time_of(call.call, out.ceilings);
+    time.node = call.call.node.name;
+    time.calls = call.calls;
+    if (call.stays) {
+      time.bytes = time.least = 0;
+    } else {
+      time.seconds = measure_call(team, call.call);
     }
-    sort_worst_first(out.kernels);
-    return out;
-  });
+    out.kernels.push_back(std::move(time));
+  }
+  sort_worst_first(out.kernels);
+  return out;
 }
 
 }  // namespace shardrun

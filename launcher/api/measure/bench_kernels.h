@@ -1,4 +1,4 @@
-// What benchmarks of kernels and of steps share.
+// Ceilings and timed calls: what benchmarks of kernels and of steps share.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,12 @@
 namespace shardrun {
 
 /// The World's one rank with all its threads. Throws invalid_input if there are several ranks.
-Team own_team(World& world);
+RankTeam own_team(World& world);
 
-Ceilings measure_ceilings(Team& team);
+Ceilings measure_ceilings(RankTeam& team);
+
+/// Is the step a reshape whose result lies where its operand does, so that nothing is done?
+bool stays_in_place(const Program& program, const Step& step);
 
 /// Steps of a Program that call a kernel alike.
 struct ProgramCall {
@@ -21,5 +24,8 @@ struct ProgramCall {
   bool stays = false;    // its result lies where its operand does, and nothing is done
 };
 std::vector<ProgramCall> calls_of(const Program& program);
+
+/// Every different call of a step of the Program.
+KernelBench bench_calls(RankTeam& team, const Program& program);
 
 }  // namespace shardrun

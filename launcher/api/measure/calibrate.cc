@@ -11,12 +11,12 @@
 #include <sstream>
 #include <tuple>
 
-#include "backend.h"
 #include "base/clock.h"
-#include "base/output_file.h"
-#include "capacity.h"
-#include "cluster.h"
+#include "base/files/output_file.h"
+#include "measure/cluster.h"
 #include "planner/cost/cluster_file.h"
+#include "ranks/backend.h"
+#include "ranks/capacity.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"
@@ -79,8 +79,8 @@ void put_aside(Cluster& cluster, std::optional<int64_t> communicators, int ranks
 
 /// Teams that measure kernels: on the CPU as many ranks as share its cores, each with so many
 /// threads if that was asked, of a GPU one.
-std::vector<Team> teams(std::optional<int> each) {
-  std::vector<Team> out;
+std::vector<RankTeam> rank_teams(std::optional<int> each) {
+  std::vector<RankTeam> out;
   const std::shared_ptr<Device> device = device_alone();
   if (!device->is_host()) {
     out.emplace_back(device, 1);
@@ -93,7 +93,7 @@ std::vector<Team> teams(std::optional<int> each) {
 }
 
 /// "a processor, 2 cores"
-std::string measured_devices(const Team& team) {
+std::string measured_devices(const RankTeam& team) {
   const int n = backend().devices();
   return team.device().is_host() ? str(processor(), ", ", n, n == 1 ? " core" : " cores")
                                  : str(n, n == 1 ? " GPU, " : " GPUs, ", team.device().name());
@@ -216,12 +216,13 @@ class Alone {
       : each_(threads_each),
         begin_(begin),
         seconds_(seconds),
-        teams_(teams(threads_each)),
+        teams_(rank_teams(threads_each)),
         // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
         groups_(doubling(2, is_host() ? 2 * devices_ : devices_)),
-        watch_(reference_of(is_host() ? std::make_shared<Team>(devices_, 1)
-                                      : std::shared_ptr<Team>(std::shared_ptr<Team>(), &teams_[0]),
-                            0),
+        watch_(reference_of(
+                   is_host() ? std::make_shared<RankTeam>(devices_, 1)
+                             : std::shared_ptr<RankTeam>(std::shared_ptr<RankTeam>(), &teams_[0]),
+                   0),
                now_seconds, kPatience * seconds) {}
 
   /// Anew, but for what `before` knows of other numbers of threads and of mpirun.
@@ -311,7 +312,7 @@ class Alone {
   const int devices_ = backend().devices();
   const std::optional<int> each_;
   const double begin_, seconds_;
-  std::vector<Team> teams_;
+  std::vector<RankTeam> teams_;
   const std::vector<int> groups_;  // of ranks
   Watch watch_;
   Cluster cluster_;

@@ -12,9 +12,9 @@
 #include "collectives/communicator.h"
 #include "device/device.h"
 #include "graph/graph.h"
+#include "measure/team.h"
+#include "measure/watch.h"
 #include "planner/cost/measured.h"
-#include "ranks/team.h"
-#include "ranks/watch.h"
 
 namespace shardrun {
 
@@ -35,16 +35,16 @@ std::vector<CalibrationOp> calibration_ops();
 /// Measures until `deadline` of the watch, and for as long again as the watch has waited. Larger
 /// sizes are left out where smaller ones take long already. What is returned makes curves of the
 /// figures as the watch has them by then.
-std::function<MeasuredKernels()> measure_kernels(Team& team, Watch& watch, double deadline);
+std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, double deadline);
 
 /// For a Watch: what a product takes the team; on the host one of each rank at once, on one thread,
 /// over and over for some milliseconds, the slowest rank's. Of the cores that may be used, those
 /// from `first_core` on.
-std::function<Reference()> reference_of(const std::shared_ptr<Team>& team, int first_core);
+std::function<Reference()> reference_of(const std::shared_ptr<RankTeam>& team, int first_core);
 
 /// What libraries take of a team's device beside an arena: as much as they took for what was
 /// measured, and for a noted step of many launches.
-int64_t measure_libraries(Team& team);
+int64_t measure_libraries(RankTeam& team);
 
 /// Bytes of their devices that ranks' communicators take, of the rank that has most: one of all and
 /// those of the groups of every size that divides them, at once, after each kind of collective

@@ -3,12 +3,12 @@
 #include <deque>
 #include <memory>
 
-#include "backend.h"
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "exec/executor.h"
 #include "measure/calibrate.h"
 #include "planner/reshard/reshard.h"
+#include "ranks/backend.h"
 
 namespace shardrun {
 namespace {
@@ -190,7 +190,7 @@ Watch watch_ranks(Communicator& world, Device& device, double patience, double l
   std::function<Reference()> own = [] { return Reference{}; };
   if (world.rank() < backend().devices()) {  // others would take a core from them
     const std::shared_ptr<Device> alone(std::shared_ptr<Device>(), &device);
-    own = reference_of(std::make_shared<Team>(alone, 1), world.rank());
+    own = reference_of(std::make_shared<RankTeam>(alone, 1), world.rank());
   }
   return Watch(
       [own, &world] {

@@ -16,7 +16,7 @@ constexpr double kLongest = 80e-3;  // s of a call; larger ones are left out
 bool late(const Watch& watch, double deadline) { return watch.now() - watch.waited() > deadline; }
 
 /// Seconds of the call, kept by the watch; null if there is no kernel for it.
-const double* take_if_any(Team& team, Watch& watch, const CalibrationCall& call) {
+const double* take_if_any(RankTeam& team, Watch& watch, const CalibrationCall& call) {
   try {
     return &watch.take([&team, call] { return measure_call(team, call); });
   } catch (const Error&) {
@@ -54,7 +54,7 @@ struct BegunGrid {
   }
 };
 
-BegunGrid begin_grid(Team& team, Watch& watch, const std::array<std::vector<double>, 3>& sizes,
+BegunGrid begin_grid(RankTeam& team, Watch& watch, const std::array<std::vector<double>, 3>& sizes,
                      const std::array<double, 3>& powers, double deadline,
                      const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
   BegunGrid grid{sizes, powers};
@@ -103,16 +103,16 @@ Curve curve_of(const std::vector<std::pair<double, const double*>>& points) {
   return curve;
 }
 
-int64_t measure_libraries(Team& team) {
+int64_t measure_libraries(RankTeam& team) {
   constexpr int64_t kLaunches = 4096;  // of a large model's step
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {256}});
-  team.note([&](Team::Scratch& scratch) { return work_of_call(add, 0, scratch); }, kLaunches);
+  team.note([&](RankTeam::Scratch& scratch) { return work_of_call(add, 0, scratch); }, kLaunches);
   return team.taken();
 }
 
-std::function<MeasuredKernels()> measure_kernels(Team& team, Watch& watch, double deadline) {
+std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, double deadline) {
   struct Op {
     bool by_flops = false;
     std::vector<std::pair<double, const double*>> points = {};

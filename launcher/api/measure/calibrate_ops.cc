@@ -378,10 +378,10 @@ std::vector<CalibrationOp> calibration_ops() {
                        [&](const CalibrationOp& op) { return op.op == name; });
   };
   for (const OpDef* def : all_ops()) {
-    // What is joined takes as long as what it was joined of, and what it reads and makes besides.
+    // What is fused takes as long as what it is made of, and what it reads and makes besides.
     const bool by_grid = def->name == "matmul" || def->name.starts_with("attention");
-    if (by_grid || def->cost == CostClass::joined || has(out, def->name) ||
-        has(others, def->name) || !stretches(*def))
+    if (by_grid || def->cost == CostClass::fused || has(out, def->name) || has(others, def->name) ||
+        !stretches(*def))
       continue;
     others.push_back(by_bytes(
         def->name, "", [def](DType dtype, double times) { return stretched(*def, dtype, times); }));

@@ -53,14 +53,14 @@ class ReferenceProduct {
   }
 
  private:
-  Team::Scratch scratch_{host_device()};
-  Team::Work call_;
+  RankTeam::Scratch scratch_{host_device()};
+  RankTeam::Work call_;
   int64_t times_ = 1;
 };
 
 }  // namespace
 
-std::function<Reference()> reference_of(const std::shared_ptr<Team>& team, int first_core) {
+std::function<Reference()> reference_of(const std::shared_ptr<RankTeam>& team, int first_core) {
   if (!team->device().is_host()) {
     return [team] {
       constexpr double kPart = 1 / 16.0;  // of the longest products

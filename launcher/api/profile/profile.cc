@@ -7,9 +7,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "explain/names.h"
 #include "explain/planned_steps.h"
+#include "measure/bench_kernels.h"
 #include "planner/cost/kernel_cost.h"
 
 namespace shardrun {
@@ -70,7 +71,7 @@ double clock_ahead(Communicator& world) {
       }
     }
     if (world.rank() == 0) {
-      if (std::abs(seen) < fastest) seen = 0;  // within what can be told
+      if (std::abs(seen) < fastest) seen = 0;  // within what can be resolved
       world.send(&seen, sizeof seen, rank);
     } else {
       world.recv(&ahead, sizeof ahead, 0);

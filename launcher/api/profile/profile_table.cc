@@ -3,8 +3,8 @@
 #include <map>
 
 #include "explain/names.h"
+#include "explain/text.h"
 #include "profile/profile.h"
-#include "text.h"
 
 namespace shardrun {
 namespace {

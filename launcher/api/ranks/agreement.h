@@ -16,7 +16,7 @@ struct Choices {
   std::string place;
   std::function<std::string()> tell;  // as text
   /// Takes, for each call, that of the first rank which knows the call.
-  std::function<void(std::span<const std::string> told)> take;
+  std::function<void(std::span<const std::string> of_ranks)> take;
 };
 
 /// Makes ranks choose alike from now on, so that values which several ranks compute, each for

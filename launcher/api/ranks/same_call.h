@@ -1,4 +1,4 @@
-// Ranks of one job make the same calls with the same arguments.
+// Checks that the ranks of one job make the same calls with the same arguments.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -40,7 +40,7 @@ class Leader {
     reference_ = &reference;
     for (size_t a = 0; a < acts_.size(); ++a) {
       begin(a, acts_[a].training);
-      count_joined();
+      count_fused();
       const auto held = holds_;
       reference.executor(a).on_step(
           [&](size_t s, std::span<const TensorView>) { after_reference(s); });
@@ -96,10 +96,10 @@ class Leader {
     }
   }
 
-  void count_joined() {
+  void count_fused() {
     for (const SharedStep& stop : stops_) makes_.insert(stop.values.begin(), stop.values.end());
     const std::vector<Node>& nodes = act_->graph.nodes();
-    values_.count_joined(std::count_if(nodes.begin(), nodes.end(), [&](const Node& node) {
+    values_.count_fused(std::count_if(nodes.begin(), nodes.end(), [&](const Node& node) {
       return std::none_of(node.outputs.begin(), node.outputs.end(),
                           [&](ValueId v) { return makes_.count(v) > 0; });
     }));
@@ -159,8 +159,8 @@ class Leader {
   }
 
   /// The ranks' steps whose results the reference has made, and the collectives behind them. Where
-  /// steps are joined (runtime/program/join_steps.h), a step of theirs may stand for several nodes:
-  /// of these the results that it has are compared, when the last of them is there.
+  /// steps are fused (runtime/program/fusion/patterns.h), a step of theirs may stand for several
+  /// nodes: of these the results that it has are compared, when the last of them is there.
   void follow() {
     for (; next_ < stops_.size(); ++next_) {
       const Step& step = first_step(stops_[next_]);

@@ -72,8 +72,8 @@ struct Replay {
   int64_t values = 0;  // distinct values of the Graphs that were compared
   int64_t comparisons =
       0;               // of them, of their resharded copies, and of what persists after each act
-  int64_t joined = 0;  // nodes that ranks run as a part of another's step, whose results are not
-                       // there to be compared (runtime/program/join_steps.h)
+  int64_t fused = 0;   // nodes that ranks run as a part of another's step, whose results are not
+                       // there to be compared (runtime/program/fusion/patterns.h)
   double largest = 0;  // |got - wanted| / scale, over all of them, the mismatch apart
   std::optional<Mismatch> mismatch;
 };

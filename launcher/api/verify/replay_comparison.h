@@ -30,7 +30,7 @@ class Comparison {
   void learn_scale(ValueId value, const TensorView& wanted, const TensorView& blurred,
                    double terms);
 
-  /// `shards`: every rank's part in `sharding` of a value that should be `wanted`; they get it.
+  /// `shards`: every rank's shard in `sharding` of a value that should be `wanted`; they get it.
   /// Throws Stopped at the first mismatch.
   void compare(ValueId value, const Sharding& sharding, const std::vector<TensorView>& shards,
                const TensorView& wanted, const std::string& where);
@@ -39,7 +39,7 @@ class Comparison {
                const std::vector<TensorView>& shards, const TensorView& wanted,
                const std::string& where);
 
-  void count_joined(int64_t nodes) { result_.joined += nodes; }
+  void count_fused(int64_t nodes) { result_.fused += nodes; }
   Replay result() const;
 
  private:

@@ -16,10 +16,10 @@ struct SharedStep {
 };
 
 /// Collectives, and kernels that make values, in an order that is every rank's. Which steps are
-/// joined depends on shapes (runtime/program/join_steps.h), and ranks may have shards of several:
-/// where rank 0 has c = matmul_post(a, b, x) and rank 1, of whose shard no row is left, has m =
-/// matmul(a, b) and c = add(x, m), c is shared, m is not. Of what ranks make in another order as
-/// many as possible are shared.
+/// fused depends on shapes (runtime/program/fusion/patterns.h), and ranks may have shards of
+/// several: where rank 0 has c = matmul_post(a, b, x) and rank 1, of whose shard no row is left,
+/// has m = matmul(a, b) and c = add(x, m), c is shared, m is not. Of what ranks make in another
+/// order as many as possible are shared.
 std::vector<SharedStep> shared_steps(const Graph& graph, const std::vector<Program>& programs);
 
 }  // namespace shardrun

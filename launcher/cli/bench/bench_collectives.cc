@@ -147,10 +147,10 @@ class Collectives {
     }
     const ChildResult child = run_child(words);
     std::ifstream in(file, std::ios::binary);
-    const nlohmann::json told = nlohmann::json::parse(in, nullptr, false);
-    if (child.status != 0 || !told.is_object())
+    const nlohmann::json output = nlohmann::json::parse(in, nullptr, false);
+    if (child.status != 0 || !output.is_object())
       throw Failure(Failure::Kind::run, shell_line(words) + ": " + sentence_of(child));
-    for (const nlohmann::json& row : told.at("rows")) add(row);
+    for (const nlohmann::json& row : output.at("rows")) add(row);
     if (!o_.json.empty()) write_json();
   }
 

@@ -1,4 +1,4 @@
-// What a measurement was made on, as far as the system says.
+// The machine that a measurement was made on, as far as the system says.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ struct OneRank {
   Model model;
   TrainingPlan plan;
   /// args.model is a file, or one of bench_models(). What a file's recipe says counts where `app`,
-  /// which has been parsed, was not told otherwise.
+  /// which has been parsed, does not say otherwise.
   OneRank(const CLI::App& app, Arguments& args);
 };
 

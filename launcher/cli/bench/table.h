@@ -1,4 +1,4 @@
-// Tables for people, and the numbers in them.
+// Tables of a report for people, and the numbers in them.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a device keeps for its stream, for those who know only the stream.
+// By stream: what a device keeps for its stream, for code that knows only the stream.
 #pragma once
 
 #include <map>

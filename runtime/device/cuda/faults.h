@@ -13,12 +13,12 @@
 
 namespace shardrun::cuda {
 
-/// In memory of the host that the device writes, in one piece: of several faults one is told.
+/// In memory of the host that the device writes, in one piece: of several faults one is reported.
 struct alignas(16) Fault {
   int64_t value, place;  // the number and where it stands; -1: all is right
 };
 
-/// `fault` may be null: then nobody is told.
+/// `fault` may be null: then nothing is reported.
 SR_HOST_DEVICE inline void report(Fault* fault, int64_t value, int64_t place) {
   if (fault == nullptr) return;
 #ifdef __CUDA_ARCH__
@@ -28,7 +28,7 @@ SR_HOST_DEVICE inline void report(Fault* fault, int64_t value, int64_t place) {
 #endif
 }
 
-/// One device's. A kernel is handed a Fault when it is launched; whoever waits for the device
+/// One device's. A kernel gets a Fault when it is launched; whoever waits for the device
 /// anyway then looks whether one was written. So nothing waits for it, and a recorded step can do
 /// it. Example:
 ///   faults.begins("rank 0: step 'loss'");

@@ -1,4 +1,4 @@
-// What is asked of a stream is counted, so that the host waits before a launch would have to.
+// Launches: counts what is asked of a stream, so that the host waits before a launch would have to.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How the host waits for a device that works behind it: watched, and before it is far ahead.
+// Waiting: how the host waits for a device that works behind it, watched, before it is far ahead.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace shardrun::cuda {
 /// Who looks, while the host waits, whether that will ever end.
 class Watches {
  public:
-  /// Told the seconds so far. May throw, and ends the wait so.
+  /// Called with the seconds so far. May throw, and ends the wait so.
   using Watch = std::function<void(double waited)>;
 
   /// The watch goes with the returned object.

@@ -20,15 +20,15 @@ void together(Communicator& host, const std::function<void()>& work, Names names
   } catch (const std::exception& e) {
     met = Error(ErrorKind::internal, e.what());
   }
-  struct Told {
+  struct Met {
     int64_t kind = -1, bytes = 0;
   };
-  const Told mine = met ? Told{static_cast<int64_t>(met->kind()),
-                               static_cast<int64_t>(std::string_view(met->what()).size())}
-                        : Told{};
-  std::vector<Told> all(static_cast<size_t>(host.size()));
+  const Met mine = met ? Met{static_cast<int64_t>(met->kind()),
+                             static_cast<int64_t>(std::string_view(met->what()).size())}
+                       : Met{};
+  std::vector<Met> all(static_cast<size_t>(host.size()));
   host.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine), DType::u8);
-  const auto who = std::find_if(all.begin(), all.end(), [](const Told& t) { return t.kind >= 0; });
+  const auto who = std::find_if(all.begin(), all.end(), [](const Met& t) { return t.kind >= 0; });
   if (who == all.end()) return;
   const auto rank = static_cast<int>(who - all.begin());
   std::string text = rank == host.rank() ? met->what() : "";

@@ -1,4 +1,4 @@
-// What one rank meets, all ranks hear of.
+// Agreement on errors: what one rank meets, all ranks throw.
 #pragma once
 
 #include <functional>

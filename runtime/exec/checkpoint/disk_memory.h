@@ -1,4 +1,4 @@
-// Memory that a disk is read into and written from.
+// Disk memory: buffers that a disk is read into and written from.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The folder of a run's checkpoints: what is in it, and whose it is.
+// The folder of a run's checkpoints: which are in it, and whose it is.
 #pragma once
 
 #include <cstdint>

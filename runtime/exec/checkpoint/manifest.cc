@@ -260,10 +260,10 @@ Manifest parse_manifest(const std::string& text, const std::string& origin) {
   SR_REQUIRE(text.size() > start && text.compare(0, kStart.size(), kStart) == 0 &&
                  text.compare(kStart.size() + kDigits, kBehind.size(), kBehind) == 0,
              invalid_input, origin, ": does not begin as a checkpoint's manifest does");
-  const std::string told = text.substr(kStart.size(), kDigits),
+  const std::string written = text.substr(kStart.size(), kDigits),
                     is =
                         hex(crc32c(text.data() + start, static_cast<int64_t>(text.size() - start)));
-  SR_REQUIRE(told == is, invalid_input, origin, ": its checksum is ", is, ", it says ", told,
+  SR_REQUIRE(written == is, invalid_input, origin, ": its checksum is ", is, ", it says ", written,
              ": the file is damaged");
   const auto root = parse_json<Json>(text, origin, "a checkpoint's manifest");
   try {

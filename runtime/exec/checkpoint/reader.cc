@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "base/round_up.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/crc32c.h"

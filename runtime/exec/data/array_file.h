@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "base/shape.h"
 
 namespace shardrun {

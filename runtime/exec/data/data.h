@@ -91,7 +91,7 @@ class DataSource {
 /// Tokens: the field of role input is [samples, context] and takes context tokens from where a
 /// sample starts; that of role target ([samples, context], or flat) takes those `shift` later. Of
 /// further inputs [samples, context], 'attention_mask' is all ones, 'token_type_ids' zeros, and
-/// 'position_ids' counts from 0. An epoch is all windows of `context` tokens, laid end to end from
+/// 'position_ids' counts from 0. An epoch is all samples of `context` tokens, laid end to end from
 /// a random phase, in a shuffled order: a sample comes once an epoch, and other epochs cut the text
 /// elsewhere.
 ///
@@ -131,7 +131,7 @@ DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& 
 /// The integers of the array for `input`, as i64, if `spec` is an archive whose arrays are the same
 /// in every step: it has masks, or those for the model's `inputs` differ in their first dim and so
 /// do not count samples (a graph's [nodes, features] and [2, edges]). `sort_edges`: as in
-/// DataOptions; what else is in the edges' order then is not told.
+/// DataOptions; what else is in the edges' order then is not known.
 std::optional<Tensor> data_contents(const std::string& spec, const std::string& input,
                                     const std::vector<std::string>& inputs, bool sort_edges);
 

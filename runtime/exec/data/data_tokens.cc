@@ -13,7 +13,7 @@ namespace {
 // read.
 constexpr int64_t kCheckAtOpenBytes = 64 << 20;
 constexpr int64_t kCountedBytes = 16 << 20;  // for the entropy
-constexpr int64_t kWindowBytes = 4096;
+constexpr int64_t kBufferBytes = 4096;
 
 class TokenSource : public DataSource {
  public:
@@ -36,8 +36,9 @@ class TokenSource : public DataSource {
     }
     const bool validation = split == Split::validation;
     const int64_t shift = field.role == BatchField::Role::target ? shift_ : 0;
-    int64_t sample = -1, start = 0, first = 0, end = 0;  // of the sample at hand, and of the window
-    std::array<unsigned char, kWindowBytes> window;      // a part of it, as in the file
+    int64_t sample = -1, start = 0;                  // the sample at hand
+    int64_t first = 0, end = 0;                      // what is buffered of it
+    std::array<unsigned char, kBufferBytes> buffer;  // as in the file
     for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
       const int64_t at = index % context_;
       if (index / context_ != sample) {
@@ -47,11 +48,11 @@ class TokenSource : public DataSource {
         end = 0;
       }
       if (at < first || at >= end) {
-        first = at, end = std::min(context_, at + kWindowBytes / token_bytes_);
-        load(start + first, end - first, window.data());
+        first = at, end = std::min(context_, at + kBufferBytes / token_bytes_);
+        load(start + first, end - first, buffer.data());
       }
       store_integer(out, field.type.dtype, i,
-                    checked(token(window.data(), at - first), start + at));
+                    checked(token(buffer.data(), at - first), start + at));
     });
   }
 
@@ -65,7 +66,7 @@ class TokenSource : public DataSource {
             ? std::string()
             : str("; targets are ", shift_ == 0 ? "the same tokens" : "the tokens behind them");
     return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ",
-               windows_, " samples of ", context_, "), ", tokens_ - training_tokens_,
+               samples_of_epoch_, " samples of ", context_, "), ", tokens_ - training_tokens_,
                " to validate", targets);
   }
 
@@ -128,24 +129,24 @@ class TokenSource : public DataSource {
       vocabulary_ = target->bound;
   }
 
-  /// A window is context + 1 tokens. The validation part is at least one window, if the file has
+  /// A sample is context + 1 tokens. The validation part is at least one sample, if the file has
   /// two.
   void place_parts() {
-    const int64_t window = context_ + 1;
-    SR_REQUIRE(tokens_ >= window, invalid_input, file_.path(), ": ", tokens_,
-               " tokens are too few for a context of ", context_, ", which needs ", window);
+    const int64_t sample = context_ + 1;
+    SR_REQUIRE(tokens_ >= sample, invalid_input, file_.path(), ": ", tokens_,
+               " tokens are too few for a context of ", context_, ", which needs ", sample);
     int64_t validation =
         static_cast<int64_t>(options_.validation_fraction * static_cast<double>(tokens_));
-    if (options_.validation_fraction > 0) validation = std::max(validation, window);
-    if (options_.validation_fraction <= 0 || tokens_ < 2 * window) validation = 0;
-    SR_REQUIRE(tokens_ - validation >= window, invalid_input, "--data ", spec_,
+    if (options_.validation_fraction > 0) validation = std::max(validation, sample);
+    if (options_.validation_fraction <= 0 || tokens_ < 2 * sample) validation = 0;
+    SR_REQUIRE(tokens_ - validation >= sample, invalid_input, "--data ", spec_,
                ": --validation leaves ", tokens_ - validation, " of ", tokens_,
-               " tokens to train on, fewer than the ", window, " that a context of ", context_,
+               " tokens to train on, fewer than the ", sample, " that a context of ", context_,
                " needs; lower it");
     training_tokens_ = tokens_ - validation;
-    // Leaving out one window gives the phase room to move by up to a context.
-    windows_ = (training_tokens_ - 1) / context_;
-    if (windows_ > 1) --windows_;
+    // Leaving out one sample gives the phase room to move by up to a context.
+    samples_of_epoch_ = (training_tokens_ - 1) / context_;
+    if (samples_of_epoch_ > 1) --samples_of_epoch_;
     if (validation == 0) return;
     const int64_t whole = (validation - 1) / context_;
     validation_batches_ = std::clamp(whole / samples_, int64_t{1},
@@ -153,13 +154,14 @@ class TokenSource : public DataSource {
   }
 
   int64_t training_start(int64_t sample) const {
-    const int64_t epoch = sample / windows_;
-    const Permutation order(windows_, options_.seed, data_stream("order"),
+    const int64_t epoch = sample / samples_of_epoch_;
+    const Permutation order(samples_of_epoch_, options_.seed, data_stream("order"),
                             static_cast<uint64_t>(epoch));
-    const int64_t slack = std::min(context_ - 1, training_tokens_ - 1 - windows_ * context_);
+    const int64_t slack =
+        std::min(context_ - 1, training_tokens_ - 1 - samples_of_epoch_ * context_);
     const RandomStream phases{options_.seed, data_stream("phase"), static_cast<uint64_t>(epoch)};
     const int64_t phase = phases.bits(0) % (slack + 1);
-    return phase + order(sample % windows_) * context_;
+    return phase + order(sample % samples_of_epoch_) * context_;
   }
 
   /// Samples 0 … S-1 start evenly from the first to the last possible place.
@@ -215,7 +217,7 @@ class TokenSource : public DataSource {
   int token_bytes_;
   DataOptions options_;
   int64_t samples_ = 0, context_ = 0, vocabulary_ = 0, shift_ = 1;
-  int64_t tokens_ = 0, training_tokens_ = 0, windows_ = 0, validation_batches_ = 0;
+  int64_t tokens_ = 0, training_tokens_ = 0, samples_of_epoch_ = 0, validation_batches_ = 0;
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ std::vector<OpDef::Sample> samples() {
 
 }  // namespace
 
-std::vector<OpDef> joined_loss_ops() {
+std::vector<OpDef> fused_loss_ops() {
   return {{.name = "cross_entropy_and_grad",
            .infer = infer,
            .flops = [](const Node&, InTypes in,

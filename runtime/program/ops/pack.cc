@@ -53,7 +53,7 @@ OpDef packed(const char* update, size_t moments, const Attrs& attrs,
   def.name = str(update, kSuffix);
   def.infer = infer_update;
   def.flops = update_flops;
-  def.cost = CostClass::joined;
+  def.cost = CostClass::fused;
   def.precision = Precision::follows;
   def.in_place = std::move(in_place);
   const std::pair<Shape, const char*> laid_out[] = {{{64, 96, 3}, "AcB32a2b"},

@@ -183,8 +183,8 @@ OpDef with_post_ops(const char* op) {
       flops += node_flops(post.node, types_of(post, out[0], in), out.first(1));
     return flops;
   };
-  def.cost = CostClass::joined;
-  def.precision = Precision::follows;  // steps are joined in Programs, after in_bf16
+  def.cost = CostClass::fused;
+  def.precision = Precision::follows;  // steps are fused in Programs, after in_bf16
   return def;
 }
 
@@ -318,7 +318,7 @@ OpDef convolution_post(const char* op) {
 
 }  // namespace
 
-std::vector<OpDef> joined_ops() {
+std::vector<OpDef> fused_ops() {
   return {matmul_post(), convolution_post("conv"), convolution_post("conv_data_grad")};
 }
 

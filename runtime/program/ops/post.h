@@ -9,7 +9,7 @@
 
 namespace shardrun {
 
-/// One of them. Steps are joined so (runtime/program/join_steps.h): matmul becomes matmul_post,
+/// One of them. Steps are fused so (runtime/program/fusion/patterns.h): matmul becomes matmul_post,
 /// conv and conv_data_grad become conv_post and conv_data_grad_post. The result so far is in f32
 /// (in f64 if the operands are), and rounded once, to the last one's type.
 ///

@@ -6,7 +6,7 @@ namespace shardrun {
 
 std::vector<OpDef> program_ops() {
   std::vector<OpDef> all;
-  for (auto family : {joined_ops, packing_ops, row_ops, joined_loss_ops}) {
+  for (auto family : {fused_ops, packing_ops, row_ops, fused_loss_ops}) {
     for (OpDef& def : family()) all.push_back(std::move(def));
   }
   return all;

@@ -38,7 +38,7 @@ void write_in_pieces(ArrayFile& file, size_t i, const std::vector<float>& values
     for (const Box& box : boxes) {
       for (int64_t part = 0; part < parts; ++part) {
         cut.push_back(box);
-        cut.back()[d] = chunk(shape[d], parts, part);
+        cut.back()[d] = shard_range(shape[d], parts, part);
       }
     }
     boxes = std::move(cut);

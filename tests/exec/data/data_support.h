@@ -81,8 +81,8 @@ void expect_boxes_cut_the_batch(const DataSource& data, const BatchField& f) {
       for (size_t other = 0; other < whole.size(); ++other) {
         for (int64_t part = 0; part < 3; ++part) {
           Box box = whole;
-          box[dim] = chunk(f.type.shape[dim], 3, part);
-          if (other != dim) box[other] = chunk(f.type.shape[other], 2, part % 2);
+          box[dim] = shard_range(f.type.shape[dim], 3, part);
+          if (other != dim) box[other] = shard_range(f.type.shape[other], 2, part % 2);
           std::vector<T> want(static_cast<size_t>(element_count(box_shape(box))));
           if (!want.empty()) copy_box(all.data(), whole, want.data(), box, box, sizeof(T));
           EXPECT_EQ(read<T>(data, 0, f, box, split), want)

@@ -56,14 +56,14 @@ TEST_F(DataTest, TargetsAreTheInputsOneLater) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin(), want.end()));
 }
 
-TEST_F(DataTest, AnEpochTakesEveryWindowOnceAndNoneOfTheValidationPart) {
+TEST_F(DataTest, AnEpochTakesEverySampleOnceAndNoneOfTheValidationPart) {
   std::vector<uint32_t> tokens(1000);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i);
   const int64_t context = 10;
   const auto fields = token_fields(1, context, 1000);
   const std::string spec = "tokens:" + write_values("a.bin", tokens) + ":uint32";
   const auto data = open_data(spec, fields, {});
-  // 900 to train: (900 - 1) / 10 - 1 = 88 windows.
+  // 900 to train: (900 - 1) / 10 - 1 = 88 samples.
   std::vector<std::set<int64_t>> epochs(3);
   std::vector<int64_t> order;
   for (int64_t step = 0; step < 3 * 88; ++step) {
@@ -95,7 +95,7 @@ TEST_F(DataTest, ValidationCoversItsPartEvenly) {
   const std::string spec = "tokens:" + write_values("a.bin", tokens);
   DataOptions options;
   const auto data = open_data(spec, fields, options);
-  ASSERT_EQ(data->batches(Split::validation), 4);  // 99 / 8 = 12 windows, 3 a batch
+  ASSERT_EQ(data->batches(Split::validation), 4);  // 99 / 8 = 12 samples, 3 a batch
   std::vector<int64_t> starts;
   for (int64_t b = 0; b < 4; ++b) {
     const auto ids = read_all<int64_t>(*data, b, fields[0], Split::validation);

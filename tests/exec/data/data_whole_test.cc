@@ -113,7 +113,7 @@ TEST_F(Graphs, EdgesAreSortedByTargetWithWhatIsTheirs) {
   const std::vector<int64_t> want = {1, 3, 1, 2, 0, 0, 0, 0, 1, 2, 2, 3};
   EXPECT_EQ(read_all<int64_t>(*data, 0, fields[1]), want);
   EXPECT_EQ(read_all<float>(*data, 0, fields[3]), (std::vector<float>{1, 3, 4, 2, 5, 0}));
-  // What is told beforehand is what is read.
+  // What is announced beforehand is what is read.
   EXPECT_EQ(data_contents(spec(graph_files()), "edge_index", {}, true).value().to_ints(), want);
   std::vector<int64_t> given = kSources;
   given.insert(given.end(), kTargets.begin(), kTargets.end());
@@ -163,8 +163,8 @@ TEST_F(Graphs, ShapesBindDims) {
   EXPECT_TRUE(data_shapes("text:nothing", {"features"}).of.empty());
 }
 
-/// Without masks, arrays for the model's inputs that count samples are not told; [5, 2] and [2, 6]
-/// count none.
+/// Without masks, arrays for the model's inputs that count samples are not announced; [5, 2] and
+/// [2, 6] count none.
 TEST_F(Graphs, ContentsWithoutMasks) {
   Files files = graph_files();
   files.resize(4);

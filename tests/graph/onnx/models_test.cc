@@ -7,7 +7,7 @@
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "kernels/reference/interpreter.h"
 #include "planner/planner.h"
 #include "tests/graph/onnx/build.h"

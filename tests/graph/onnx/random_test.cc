@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "graph/optimizer.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/training.h"
 #include "tests/graph/graph_build.h"
 #include "tests/graph/onnx/import_test.h"

@@ -6,10 +6,10 @@
 #include <array>
 #include <filesystem>
 
-#include "backend.h"
 #include "kernels/cpu/cpu.h"
 #include "measure/calibrate.h"
 #include "planner/cost/cluster_file.h"
+#include "ranks/backend.h"
 #include "shardrun/shardrun.h"
 #include "tests/launcher/ranks/far_rank.h"
 
@@ -70,7 +70,7 @@ TEST(CalibrateFile, SaysWhatLibrariesTake) {
       (std::filesystem::temp_directory_path() / str("calibrate_", getpid(), ".json")).string();
   const std::string library = "library_bytes", communicator = "communicator_bytes";
 
-  shared = true;  // what a communicator takes of a device that others use cannot be told
+  shared = true;  // what a communicator takes of a device that others use cannot be known
   Cluster one = calibrated(path, 5);
   if (one.sources.count(library) == 0) one = calibrated(path, 40);  // the machine stood still
   EXPECT_EQ(one.library_bytes, with_margin(0));

@@ -1,6 +1,6 @@
 // Measuring a device whose memory the host cannot touch, and the clusters of GPUs that were not
 // measured.
-#include "launcher/api/measure/calibrate.h"
+#include "measure/calibrate.h"
 
 #include <gtest/gtest.h>
 
@@ -14,18 +14,18 @@
 #include "graph/op_def.h"
 #include "graph/program.h"
 #include "kernels/cpu/cpu.h"
-#include "launcher/api/backend.h"
-#include "launcher/api/measure/gpu_cluster.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/cost/kernel_cost.h"
 #include "program/ops/group_rows.h"
 #include "program/ops/post.h"
+#include "ranks/backend.h"
+#include "ranks/gpu_cluster.h"
 #include "tests/launcher/ranks/far_rank.h"
 
 namespace shardrun {
+namespace {
 
-/// The one of this test.
-const Backend& backend() {
+const Backend& far_backend() {
   static const KernelList far = testing::far_kernels(cpu_kernels()),
                           reference = testing::far_kernels(reference_kernels());
   static const std::array<const KernelList*, 2> lists = {&far, &reference};
@@ -38,8 +38,7 @@ const Backend& backend() {
   }();
   return backend;
 }
-
-namespace {
+const bool chosen = (use_backend(far_backend()), true);
 
 /// Products and attention are measured over grids of sizes; what has post-ops, as the op without;
 /// a reshape takes no time.
@@ -62,7 +61,7 @@ TEST(Calibrate, EveryOpIsMeasured) {
 
 TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
   const auto device = std::make_shared<testing::FarDevice>();
-  Team team(device, 1);
+  RankTeam team(device, 1);
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {1024, 1024}});
@@ -78,7 +77,7 @@ TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
 
 /// Operands are made on the host and lie on the device: numbers, and indices within their bounds.
 TEST(Calibrate, OperandsLieOnTheDevice) {
-  Team team(std::make_shared<testing::FarDevice>(), 1);
+  RankTeam team(std::make_shared<testing::FarDevice>(), 1);
   EXPECT_GT(measure_call(team, matmul_call(DType::bf16, "nt", {512, 1024, 512})), 0);
   int calls = 0;
   for (const CalibrationOp& op : calibration_ops()) {
@@ -101,7 +100,7 @@ TEST(Calibrate, GroupsAreThoseOfTheNumbers) {
              {DType::i64, {kRows}},
              {DType::i32, {RowGroups::elements(kPlaces, kRows)}}};
   testing::FarDevice device;
-  Team::Scratch scratch(device);
+  RankTeam::Scratch scratch(device);
   work_of_call(call, 1, scratch).run(0);
   const char* at = scratch.bytes(1) + round_up(4 * kRows, kArenaAlignment);
   std::vector<int64_t> numbers(kRows);
@@ -137,7 +136,7 @@ TEST(Calibrate, UpdatesWriteWhatTheyRead) {
 /// What libraries take is neither scratch memory, however large, nor what is free again.
 TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
   const auto device = std::make_shared<testing::FarDevice>();
-  Team team(device, 1);
+  RankTeam team(device, 1);
   CalibrationCall add;
   add.node.op = add.node.name = "add";
   add.in.assign(2, {DType::f32, {1024, 1024}});
@@ -260,7 +259,7 @@ TEST(Calibrate, RanksHavePlacesInEachGroup) {
 
 /// Without time, nothing is measured and nothing is made up.
 TEST(Calibrate, EndsAtItsDeadline) {
-  Team team(std::make_shared<testing::FarDevice>(), 1);
+  RankTeam team(std::make_shared<testing::FarDevice>(), 1);
   Watch watch([] { return Reference{}; }, now_seconds, 0);
   const MeasuredKernels kernels = measure_kernels(team, watch, now_seconds() - 1)();
   EXPECT_TRUE(kernels.grids.empty());

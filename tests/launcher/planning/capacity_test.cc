@@ -1,13 +1,13 @@
 // The limit of a plan is what the ranks' devices have, whatever was asked for.
-#include "capacity.h"
+#include "ranks/capacity.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "backend.h"
 #include "base/error.h"
+#include "ranks/backend.h"
 #include "ranks/world.h"
 
 namespace shardrun {

@@ -44,22 +44,24 @@ TEST_F(Look, PassesAreDumped) {
   const Outcome all = folder_.shardrun(plan + "--dump-passes passes");
   ASSERT_EQ(all.status, 0) << describe(all);
   const std::string first = folder_.read("passes/01-partition.txt"),
-                    joined = folder_.read("passes/02-join_steps.txt"),
-                    placed = folder_.read("passes/07-place_memory.txt");
+                    fused = folder_.read("passes/02-fuse_patterns.txt"),
+                    chained = folder_.read("passes/08-fuse_rows.txt"),
+                    placed = folder_.read("passes/09-place_memory.txt");
   EXPECT_TRUE(says(first, "partition: local nodes and the collectives between them\nrank 0, "));
   EXPECT_TRUE(says(first, " 0 steps before, ")) << first.substr(0, 200);
-  EXPECT_TRUE(says(joined, "\n-  micro ")) << joined.substr(0, 500);
-  EXPECT_TRUE(says(joined, "\n+  micro ")) << joined.substr(0, 500);
-  EXPECT_FALSE(says(joined, "@0 "));
+  EXPECT_TRUE(says(fused, "\n-  micro ")) << fused.substr(0, 500);
+  EXPECT_TRUE(says(fused, "\n+  micro ")) << fused.substr(0, 500);
+  EXPECT_FALSE(says(fused, "@0 "));
+  EXPECT_TRUE(says(chained, "\n+  fused ")) << chained.substr(0, 500);
   EXPECT_TRUE(says(placed, "@0"));
-  const Outcome some = folder_.shardrun(plan + "--dump-passes some --stop-after join_steps");
+  const Outcome some = folder_.shardrun(plan + "--dump-passes some --stop-after fuse_patterns");
   ASSERT_EQ(some.status, 0) << describe(some);
   EXPECT_EQ(folder_.read("some/01-partition.txt").substr(0, 60), first.substr(0, 60));
   EXPECT_FALSE(folder_.exists("some/03-keep_casts.txt"));
   const Outcome unknown = folder_.shardrun(plan + "--dump-passes some --stop-after join");
   EXPECT_NE(unknown.status, 0) << describe(unknown);
   EXPECT_TRUE(says(unknown.err, "keep_packed")) << describe(unknown);
-  const Outcome alone = folder_.shardrun(plan + "--stop-after join_steps");
+  const Outcome alone = folder_.shardrun(plan + "--stop-after fuse_patterns");
   EXPECT_NE(alone.status, 0) << describe(alone);
   EXPECT_TRUE(says(alone.err, "--dump-passes")) << describe(alone);
   folder_.write("file", "");
@@ -108,7 +110,7 @@ TEST_F(Look, PlanThenExplainThenVerify) {
   EXPECT_EQ(long_lines(differ.out), "");
 }
 
-/// What moves data is told once, wherever a Program runs it: layers add up to the step.
+/// What moves data is counted once, wherever a Program runs it: layers add up to the step.
 TEST_F(Look, ExplainsAllCommunication) {
   for (const std::string how :
        {"--mesh data=2,model=2 --planner dp+megatron", "--mesh 4 --planner fsdp",

@@ -8,11 +8,11 @@
 #include <functional>
 #include <numeric>
 
-#include "backend.h"
 #include "explain/planned_steps.h"
 #include "graph/node_exchanges.h"
 #include "plan.h"
 #include "planner/cost/kernel_cost.h"
+#include "ranks/backend.h"
 #include "shardrun/bench.h"
 #include "shardrun/shardrun.h"
 

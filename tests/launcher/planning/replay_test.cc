@@ -1,5 +1,5 @@
 // Replaying plans beside one rank: right ones agree, wrong ones are caught and named.
-#include "launcher/api/verify/replay.h"
+#include "verify/replay.h"
 
 #include <gtest/gtest.h>
 
@@ -310,7 +310,7 @@ TEST(Replay, AScalarIsNamedWithoutElement) {
   EXPECT_TRUE(result.mismatch->element.empty());
 }
 
-/// A table that is looked up in and is the head too: its two gradients are one joined step.
+/// A table that is looked up in and is the head too: its two gradients are one fused step.
 Graph tied_model() {
   Graph g;
   Source source;
@@ -334,9 +334,9 @@ Graph tied_model() {
   return g;
 }
 
-/// The ranks' steps are joined as in training, the reference's are not: what the joined step leaves
+/// The ranks' steps are fused as in training, the reference's are not: what the fused step leaves
 /// is compared, and a wrong one is named.
-TEST(Replay, JoinedStepsAreCompared) {
+TEST(Replay, FusedStepsAreCompared) {
   const Graph graph = tied_model();
   const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
   const auto found = [&](const std::function<void(Step&)>& change) {
@@ -344,17 +344,17 @@ TEST(Replay, JoinedStepsAreCompared) {
     acts.push_back(act(graph, plan, plan));
     for (Program& program : acts[0].programs) {
       program =
-          compile(graph, plan, host_cluster(), program.rank, {}, {.stop_after = "join_steps"});
+          compile(graph, plan, host_cluster(), program.rank, {}, {.stop_after = "fuse_patterns"});
       for (Step& step : program.steps) change(step);
       place_memory(program, StepNeeds(lists()));
     }
     return replay(acts, lists(), options_for(graph));
   };
-  int joined = 0;
-  const Replay right = found([&](Step& step) { joined += step.node.op == "add_rows"; });
-  EXPECT_EQ(joined, 2);  // one on each rank
+  int fused = 0;
+  const Replay right = found([&](Step& step) { fused += step.node.op == "add_rows"; });
+  EXPECT_EQ(fused, 2);  // one on each rank
   EXPECT_FALSE(right.mismatch) << describe(right);
-  EXPECT_EQ(right.joined, 1);
+  EXPECT_EQ(right.fused, 1);
   const Replay wrong = found([](Step& step) {
     if (step.node.op == "add_rows") step.node.attrs.set("offset", int64_t{1});
   });
@@ -370,9 +370,9 @@ TEST(Replay, RanksThatJoinOtherStepsAgree) {
   const auto found = [&](size_t rank, const std::string& op) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, plan, plan));
-    Program& joined = acts[0].programs[0];
-    joined = compile(graph, plan, host_cluster(), 0, {}, {.stop_after = "join_steps"});
-    EXPECT_LT(joined.steps.size(), acts[0].programs[1].steps.size());
+    Program& fused = acts[0].programs[0];
+    fused = compile(graph, plan, host_cluster(), 0, {}, {.stop_after = "fuse_patterns"});
+    EXPECT_LT(fused.steps.size(), acts[0].programs[1].steps.size());
     for (Program& program : acts[0].programs) {
       for (Step& step : program.steps) {
         if (program.rank == static_cast<int64_t>(rank) && step.node.op == op)
@@ -384,7 +384,7 @@ TEST(Replay, RanksThatJoinOtherStepsAgree) {
   };
   const Replay right = found(0, "");
   EXPECT_FALSE(right.mismatch) << describe(right);
-  EXPECT_GT(right.joined, 0);
+  EXPECT_GT(right.fused, 0);
   EXPECT_GT(right.values, 15);
   const Replay first = found(0, "add_rows"), second = found(1, "gather_grad");
   for (const Replay* wrong : {&first, &second}) {
@@ -464,7 +464,7 @@ TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
     acts.push_back(act(graph, plan, plan));
     for (Program& program : acts[0].programs) {
       program =
-          compile(graph, plan, host_cluster(), program.rank, {}, {.stop_after = "join_updates"});
+          compile(graph, plan, host_cluster(), program.rank, {}, {.stop_after = "fuse_updates"});
       const auto update = std::find_if(program.steps.begin(), program.steps.end(),
                                        [](const Step& step) { return step.node.op == "adamw"; });
       EXPECT_EQ(update->out.size(), 9u);  // w1, b1, w2 and their moments

@@ -67,7 +67,8 @@ TEST_F(SpatialChoice, OneLargeImageIsCutInSpace) {
   EXPECT_GT(cut_along(plan, 1) + cut_along(plan, 2), 0.9);  // channels come last
   EXPECT_EQ(cut_along(plan, 0), 0);
   for (int64_t bytes : plan.predicted_bytes()) EXPECT_LE(bytes, int64_t{80} << 20);
-  // What its first convolution's result would cost by channels is told, and of the batch by rows.
+  // What its first convolution's result would cost by channels is printed, and of the batch by
+  // rows.
   const std::string why = explain_why(model, plan, "%Conv", request);
   EXPECT_NE(why.find(" ms  [-, -, -, {a}]"), std::string::npos) << why;
   EXPECT_NE(why.find("next best: "), std::string::npos) << why;

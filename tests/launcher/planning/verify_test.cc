@@ -61,7 +61,7 @@ TEST(Verify, PlansOfAGptAgreeWithOneRank) {
     EXPECT_GT(report.values, 200) << c.mesh;
     // Where data alone are cut, the embedding that is the head too has its gradients joined.
     if (std::string(c.planner) == "dp") {
-      EXPECT_GT(report.joined, 0) << c.mesh;
+      EXPECT_GT(report.fused, 0) << c.mesh;
     }
     EXPECT_GE(report.comparisons, report.values) << c.mesh;
     EXPECT_GT(report.largest, 0) << c.mesh;

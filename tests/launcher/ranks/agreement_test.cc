@@ -22,8 +22,8 @@ Agreed agreed(int ranks, const std::function<std::string(int rank)>& place) {
   std::atomic<int> rehearsals{0};
   testing::run_ranks(ranks, [&](Communicator& host) {
     std::string chosen;
-    const auto take = [&](std::span<const std::string> told) {
-      out.taken[static_cast<size_t>(host.rank())].assign(told.begin(), told.end());
+    const auto take = [&](std::span<const std::string> sent) {
+      out.taken[static_cast<size_t>(host.rank())].assign(sent.begin(), sent.end());
     };
     agree(host, {place(host.rank()), [&] { return chosen; }, take}, [&] {
       ++rehearsals;
@@ -40,13 +40,13 @@ TEST(Agreement, IsThereWhereChoicesAreKeptAtOnePlace) {
 }
 
 TEST(Agreement, IsFoundByARehearsal) {
-  const std::vector<std::string> told = {"measured", "xmeasured", "xxmeasured"};
+  const std::vector<std::string> sent = {"measured", "xmeasured", "xxmeasured"};
   const auto places = {+[](int rank) { return str("machine ", rank / 2, ":/cache"); },
                        +[](int) { return std::string(); }};
   for (const auto& place : places) {
     const Agreed all = agreed(3, place);
     EXPECT_EQ(all.rehearsals, 3);
-    for (const auto& taken : all.taken) EXPECT_EQ(taken, told);
+    for (const auto& taken : all.taken) EXPECT_EQ(taken, sent);
   }
 }
 

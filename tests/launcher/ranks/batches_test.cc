@@ -1,4 +1,4 @@
-// What the data sources are told of a model's inputs.
+// What the data sources are given of a model's inputs.
 #include "launcher/api/batches.h"
 
 #include <gtest/gtest.h>

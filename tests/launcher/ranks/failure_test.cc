@@ -312,7 +312,7 @@ TEST_F(Failures, OutputsThatAreInputs) {
   }
 }
 
-/// Found by one rank in its program. Its part of the model is told with the rank, once.
+/// Found by one rank in its program. Its part of the model is printed with the rank, once.
 TEST_F(Failures, ErrorsOfARankNameItOnce) {
   OnnxWriter writer("wrong", {});
   writer.input("x", 1, {"batch", "4"});
@@ -335,9 +335,9 @@ TEST_F(Failures, ErrorsOfARankNameItOnce) {
   expect_refused(call, {"label 5", "is outside [0, 3)", "node '"});
   for (const Ranks ranks : {threads(2), mpi(2)}) {
     const Outcome run = at_->shardrun(ranks, call);
-    const std::string told = message(run);
-    EXPECT_NE(told.find("rank "), std::string::npos) << describe(run);
-    EXPECT_EQ(told.find("rank "), told.rfind("rank ")) << describe(run);
+    const std::string text = message(run);
+    EXPECT_NE(text.find("rank "), std::string::npos) << describe(run);
+    EXPECT_EQ(text.find("rank "), text.rfind("rank ")) << describe(run);
   }
 }
 

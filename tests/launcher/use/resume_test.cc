@@ -210,18 +210,18 @@ TEST_F(Resume, OnTheSameMeshBitForBit) {
 
 /// Saved under one, read and saved again under another.
 TEST_F(Resume, OnAnyOtherPlanFromTheSameState) {
-  struct Plan {
+  struct Layout {
     int ranks;
     const char *mesh, *planner;
   };
-  const Plan plans[] = {{1, "auto", "auto"},  {2, "2", "dp"},       {2, "2", "fsdp"},
-                        {3, "3", "zero1"},    {3, "3", "fsdp"},     {4, "2x2", "fsdp+megatron"},
-                        {4, "4", "megatron"}, {5, "5", "zero2"},    {6, "2x3", "fsdp"},
-                        {7, "7", "fsdp"},     {8, "2x2x2", "auto"}, {8, "8", "fsdp"}};
+  const Layout layouts[] = {{1, "auto", "auto"},  {2, "2", "dp"},       {2, "2", "fsdp"},
+                            {3, "3", "zero1"},    {3, "3", "fsdp"},     {4, "2x2", "fsdp+megatron"},
+                            {4, "4", "megatron"}, {5, "5", "zero2"},    {6, "2x3", "fsdp"},
+                            {7, "7", "fsdp"},     {8, "2x2x2", "auto"}, {8, "8", "fsdp"}};
   int pairs = 0;
-  for (size_t i = 0; i < std::size(plans); ++i) {
+  for (size_t i = 0; i < std::size(layouts); ++i) {
     const bool images = i % 4 == 3;
-    const Plan& from = plans[i];
+    const Layout& from = layouts[i];
     Run run = images ? image_run() : gpt_run();
     run.evaluation = false;
     run.train.steps = 2;
@@ -231,7 +231,7 @@ TEST_F(Resume, OnAnyOtherPlanFromTheSameState) {
     const auto saved = state(at("from/step-00000002"));
     run.train.resume = at("from");
     for (const size_t other : {i + 5, i + 7}) {
-      const Plan& to = plans[other % std::size(plans)];
+      const Layout& to = layouts[other % std::size(layouts)];
       SCOPED_TRACE(str(images ? "images: " : "gpt: ", from.ranks, " ranks ", from.mesh, " ",
                        from.planner, " to ", to.ranks, " ranks ", to.mesh, " ", to.planner));
       run.ranks = to.ranks, run.mesh = to.mesh, run.planner = to.planner;

@@ -71,7 +71,7 @@ struct RunModelReport {
   std::vector<int64_t> predicted_bytes, allocated_bytes;  // per rank
 };
 /// The forward pass alone, without dropout, normalised by running statistics, and planned for that:
-/// no gradients, no optimizer. Each rank holds its shards of the parameters and its part of every
+/// no gradients, no optimizer. Each rank holds its shards of the parameters and its shard of every
 /// output, which goes to the file piece by piece. The last turn is filled up with copies of the
 /// last sample. Collective.
 RunModelReport run_model(World& world, const RunModelRequest& request);

@@ -206,7 +206,7 @@ struct UserOp {
   std::string name;  // "acme::Swish": domain::op_type
 
   /// The results' types from the attributes and the operands' types. Throws (anything derived from
-  /// std::exception) where operands do not fit; what() is told to the user behind the node's name.
+  /// std::exception) where operands do not fit; what() is shown to the user behind the node's name.
   /// It is asked about cut operands too, and the op is not cut where it refuses: a rule that wants
   /// an even size gets even shares.
   std::function<std::vector<TensorInfo>(const Attributes&, const std::vector<TensorInfo>& in)>

@@ -253,7 +253,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
 /// Where a plan's predicted time and bytes go, and its most expensive collectives with why they are
 /// there.
 std::string plan_details(const Model& model, const TrainingPlan& plan);
-/// The plan as a table, layer by layer, layers that are alike told once.
+/// The plan as a table, layer by layer, layers that are alike printed once.
 std::string explain_plan(const Model& model, const TrainingPlan& plan);
 /// How `value` lies and who wants it otherwise; and the best plan in which it does not lie so, with
 /// what that costs. Plans anew, with the request's memory, seconds and seed.
@@ -454,7 +454,7 @@ struct VerifyReport {
   int64_t values = 0;  // values of the step that were compared
   int64_t comparisons =
       0;               // of them and their resharded copies, and of what persists after the update
-  int64_t joined = 0;  // nodes that ranks run as a part of another's step: they leave no value
+  int64_t fused = 0;   // nodes that ranks run as a part of another's step: they leave no value
   double largest = 0;  // largest difference, relative to the value's size (or to that of the terms
                        // that cancel in it)
   std::string mismatch;  // the first value that differs: rank, element, got and wanted
@@ -509,7 +509,7 @@ struct CalibrateReport {
 /// between threads; in a World of several MPI processes collectives between those alone, which adds
 /// to what one process has measured before. Ranks have the cores shared out among them, or as many
 /// threads each as World::use_threads says: such kernels are added to those that are known. What
-/// something else slowed down is measured again while there is time; what is left is told by the
+/// something else slowed down is measured again while there is time; what is left is in the
 /// report and the file.
 CalibrateReport calibrate(World& world, const CalibrateRequest& request);
 

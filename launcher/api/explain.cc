@@ -1,0 +1,81 @@
+// A Model's plan explained: from the public header to explain/.
+#include "explain/explain.h"
+
+#include "explain/figures.h"
+#include "plan.h"
+#include "ranks/backend.h"
+#include "ranks/world.h"
+#include "shardrun/bench.h"
+
+namespace shardrun {
+namespace {
+
+Explained explained(const Model::Impl& model, const TrainingPlan::Impl& plan) {
+  return {step_of(model, plan), plan.train, plan.cluster, plan.bytes,
+          [&](int64_t rank) { return compile_for_rank(model, plan, rank).train; }};
+}
+
+}  // namespace
+
+std::string plan_details(const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    return details_text(explained(model.impl(), plan.impl()), plan.impl().report,
+                        arithmetic(model.impl().train));
+  });
+}
+
+std::string explain_plan(const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    return table_text(explained(model.impl(), plan.impl()), plan.impl().recomputed);
+  });
+}
+
+std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
+                        const PlanRequest& request) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    return why_text(explained(model.impl(), plan.impl()), value,
+                    [&](const std::string& name, const Sharding& sharding) {
+                      return plan_without(model.impl(), plan.impl(), request, name, sharding);
+                    });
+  });
+}
+
+std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other) {
+  return at_boundary([&] { return difference_text(plan.impl().train, other.impl().train); });
+}
+
+std::vector<std::string> program_passes() {
+  const std::vector<std::string_view> names = compile_passes();
+  return {names.begin(), names.end()};
+}
+
+void dump_passes(const Model& model, const TrainingPlan& plan, const std::string& folder,
+                 const std::string& stop_after, int rank) {
+  at_boundary([&] {
+    write_passes(explained(model.impl(), plan.impl()), rank, backend_traits(), folder, stop_after);
+  });
+}
+
+PlanFigures plan_figures(World& world, const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    const TrainingPlan::Impl& impl = plan.impl();
+    require_made_for(model.impl(), impl);
+    PlanFigures out;
+    out.mesh = impl.train.mesh.to_string();
+    out.planner = impl.train.planner;
+    for (const auto& [op, part] : arithmetic(model.impl().train)) out.flops += part;
+    share_cores(world.impl());
+    out.threads = world.impl().kernel_threads;
+    for (int64_t rank = 0; rank < impl.train.mesh.size(); ++rank) {
+      const Program program =
+          compile(step_of(model.impl(), impl), impl.train, impl.cluster, rank, backend_traits());
+      out.sent_bytes.push_back(sent_bytes(program));
+    }
+    return out;
+  });
+}
+
+}  // namespace shardrun

@@ -1,0 +1,38 @@
+// Plans in words, for people. Each text is some lines.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "explain/analysis.h"
+#include "planner/planner.h"
+#include "program/compile.h"
+
+namespace shardrun {
+
+/// Where the time and bytes go, and the most expensive collectives with why they are there.
+/// `report`: of the search. `flops`: arithmetic() of the step as it was modelled.
+std::string details_text(const Explained& of, const PlanReport& report,
+                         const std::map<std::string, double>& flops);
+
+/// A table, layer by layer, layers that are alike printed once. `recomputed`: a sentence on what is
+/// computed again, or "".
+std::string table_text(const Explained& of, const std::string& recomputed);
+
+/// How `value` lies and who wants it otherwise, and the best plan in which it does not lie so:
+/// `without` makes it, or throws out_of_memory or invalid_input. Throws invalid_input if there is
+/// no such value.
+std::string why_text(
+    const Explained& of, const std::string& value,
+    const std::function<Plan(const std::string& value, const Sharding& sharding)>& without);
+
+/// What `b` has that `a` has not: time, bytes, and every value that lies otherwise.
+std::string difference_text(const Plan& a, const Plan& b);
+
+/// Writes a file for each pass of compile to `folder`: what the pass does, and the rank's program
+/// before and after. `stop_after`: the last one ("": all). Throws invalid_input.
+void write_passes(const Explained& of, int64_t rank, const BackendTraits& backend,
+                  const std::string& folder, const std::string& stop_after);
+
+}  // namespace shardrun

@@ -1,0 +1,45 @@
+// Files are written beside their place and renamed.
+#include "base/files/cache_folder.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace shardrun {
+
+std::string cache_folder() {
+  const auto set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty()) return cache + "/shardrun";
+  if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/shardrun";
+  return "";
+}
+
+std::string read_cached(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream bytes;
+  if (in) bytes << in.rdbuf();
+  return bytes.str();
+}
+
+void write_cached(const std::string& path, const std::string& bytes) {
+  static std::atomic<int> written{0};  // ranks of one process write at the same time
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  const std::string beside = str(path, ".", getpid(), ".", written++);
+  std::ofstream out(beside, std::ios::binary);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  out.close();
+  if (out) std::filesystem::rename(beside, path, ignored);
+  if (!out || ignored) std::filesystem::remove(beside, ignored);
+}
+
+}  // namespace shardrun
