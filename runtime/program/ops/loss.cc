@@ -1,5 +1,5 @@
 // cross_entropy_and_grad(dlosses, logits, labels){ignore_index} -> losses, dlogits: both at once,
-// where the losses' gradient is known beforehand (runtime/program/join_steps.h).
+// where the losses' gradient is known beforehand (runtime/program/fusion/patterns.h).
 #include "graph/ops/gradients.h"
 #include "program/ops/families.h"
 
