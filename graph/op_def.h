@@ -60,7 +60,7 @@ enum class CostClass {
   convolution_weights,  // the same; weights: result 0
   attention,            // heads, length and width, by a grid; q, k and v: operands 0 to 2
   attention_grad,       // the same; q, k and v: operands 1 to 3
-  fused,                // a product, and the bytes that its post-ops take and keep (post.h)
+  fused,                // what it is made of, and the bytes that it takes and makes besides
 };
 
 /// Function pointers in an aggregate: an op family's file is a list of these.
@@ -148,12 +148,12 @@ struct OpDef {
   std::vector<Sample> samples = {};
 };
 
-/// All ops. Built once from explicit lists (graph/ops/*.cc) plus what a user registered.
+/// All ops: those of Graphs (graph/ops), of Programs where linked (runtime/program/ops), of users.
 const OpDef& op_def(std::string_view name);   // throws unsupported if there is none
 const OpDef* find_op(std::string_view name);  // null if there is none
 std::vector<const OpDef*> all_ops();          // sorted by name
-/// Adds a user's op before any graph uses it. Precision and cost that it leaves unstated become
-/// follows and streamed. Throws invalid_input if the name is taken or infer is null.
+/// Adds an op before any graph has it: a user's, a Program's. What it leaves unstated becomes, of
+/// precision follows, of cost streamed. Throws invalid_input: the name is taken, or infer null.
 void register_op(OpDef def);
 
 std::vector<TensorType> infer_types(const Node& node, std::span<const TensorType> in);

@@ -1,10 +1,12 @@
-// The op registry: the families' lists put together once, and what a user registers.
+// The op registry: the families' lists put together once, and what others register.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
 
 #include "graph/op_def.h"
 #include "graph/ops/families.h"
+#include "graph/rearranged.h"
 
 namespace shardrun {
 namespace {
@@ -27,7 +29,7 @@ Registry& registry() {
     for (auto family :
          {elementwise_ops, reduce_ops, movement_ops, indexing_ops, matmul_ops, conv_ops, pool_ops,
           batch_norm_ops, norm_ops, segment_ops, softmax_ops, attention_ops, cached_attention_ops,
-          recurrence_ops, random_ops, optimizer_ops, joined_ops}) {
+          recurrence_ops, random_ops, optimizer_ops}) {
       for (OpDef& def : family()) r.add(std::move(def));
     }
     return r;
@@ -74,12 +76,21 @@ void register_op(OpDef def) {
 }
 
 std::vector<TensorType> infer_types(const Node& node, std::span<const TensorType> in) {
-  return op_def(node.op).infer(node, in);
+  return op_def(node.op).infer(node, own_operands(node, in));
+}
+
+size_t rearranged_operands(const Node& node) {
+  return static_cast<size_t>(node.attrs.i("rearranged", 0));
+}
+
+std::span<const TensorType> own_operands(const Node& node, std::span<const TensorType> in) {
+  return in.first(in.size() - std::min(in.size(), rearranged_operands(node)));
 }
 
 double node_flops(const Node& node, std::span<const TensorType> in,
                   std::span<const TensorType> out) {
   const OpDef& def = op_def(node.op);
+  in = own_operands(node, in);
   if (def.flops != nullptr) return def.flops(node, in, out);
   double count = 0;
   for (const TensorType& t : out) count += static_cast<double>(element_count(t.shape));

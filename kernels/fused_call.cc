@@ -2,7 +2,7 @@
 #include "kernels/fused_call.h"
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {

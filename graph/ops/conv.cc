@@ -12,7 +12,6 @@
 //
 // Attributes, one entry per spatial dim: strides, dilations, pads_low; conv has pads_high, which
 // fixes the result's size; conv_data_grad has `size` and conv_weight_grad `kernel` instead.
-// pack_weights(w){layout} lays weights out as a kernel likes to read them (weight_layout.h).
 //
 // window.h says which positions meet and what the padding of a part is. conv_data_grad is also a
 // transposed convolution, with w [in channels, out channels, …], and is differentiable for that
@@ -21,8 +20,6 @@
 
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
-#include "graph/ops/post.h"
-#include "graph/ops/weight_layout.h"
 #include "graph/ops/window.h"
 
 namespace shardrun {
@@ -34,7 +31,7 @@ ImageDims dims_of(const Node& node, size_t rank) {
 }
 
 ImageDims dims_of(const Node& node, InTypes in) {
-  require_operands(in, 2 + packed_operands(node));
+  require_operands(in, 2);
   require_float(in[0], "first operand");
   require_same_dtype(in[0], in[1]);
   const size_t spatial = node.attrs.ints("strides").size();
@@ -249,11 +246,6 @@ Attrs shrink_weight_grad(const Node& node, InTypes original, Types& in) {
   return node.attrs;
 }
 
-Types infer_pack(const Node& node, InTypes in) {
-  require_operands(in, 1);
-  return {WeightLayout::parse(node.attrs.s("layout")).type(in[0])};
-}
-
 // ---- samples ----
 
 struct Case {
@@ -354,23 +346,6 @@ std::vector<OpDef> conv_ops() {
   OpDef::Sample widened = sample("conv_weight_grad", cases()[0], false, DType::bf16);
   widened.attrs.set("out_dtype", std::string("f32"));
   ops[2].samples.push_back(widened);
-  OpDef pack;
-  pack.name = "pack_weights";
-  pack.infer = infer_pack;
-  pack.flops = [](const Node&, InTypes, InTypes) { return 0.0; };
-  pack.cost = CostClass::streamed;
-  pack.precision = Precision::follows;
-  const auto laid_out = [&](Shape shape, const char* layout) {
-    pack.samples.push_back({{{DType::f32, std::move(shape)}}, {{"layout", std::string(layout)}}});
-  };
-  laid_out({20, 7, 3, 2}, "AcdB16a2b");
-  laid_out({32, 64, 3, 3}, "AcdB32a2b");
-  laid_out({64, 32, 3}, "BAc8a16b2a");
-  laid_out({32, 64, 1, 2}, "ABcd8a16b2a");
-  laid_out({90, 47}, "BA16a64b2a");
-  laid_out({90, 47}, "AB16b48a2b");
-  laid_out({64, 33, 1, 1}, "ABcd16b64a2b");
-  ops.push_back(pack);
   return ops;
 }
 

@@ -23,6 +23,5 @@ std::vector<OpDef> cached_attention_ops();
 std::vector<OpDef> recurrence_ops();
 std::vector<OpDef> random_ops();
 std::vector<OpDef> optimizer_ops();
-std::vector<OpDef> joined_ops();
 
 }  // namespace shardrun

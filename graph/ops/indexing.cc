@@ -1,5 +1,4 @@
-// Indexing: gather and its gradient, add_rows, group_rows (group_rows.h), gather_elements,
-// gather_nd, scatter_elements, scatter_nd.
+// Indexing: gather and its gradient, gather_elements, gather_nd, scatter_elements, scatter_nd.
 //
 // Indices are not negative: import normalises them. An index outside the operand reads zeros and
 // writes nowhere, so a rank that holds some rows of a table makes its summand. `offset` is the
@@ -9,7 +8,6 @@
 
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
-#include "graph/ops/group_rows.h"
 
 namespace shardrun {
 namespace {
@@ -58,7 +56,6 @@ Grads gather_gradient(GradientContext& c) {
 }
 
 Types infer_gather_grad(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
   require_operands(in, 2);
   require_float(in[0], "dy");
   require_index(in[1], "indices");
@@ -97,45 +94,6 @@ Grads gather_grad_gradient(GradientContext& c) {
   return {c.graph.add("gather", {c.out_grads[0], c.node.inputs[1]},
                       {{"axis", c.node.attrs.i("axis")}, {"offset", c.node.attrs.i("offset", 0)}}),
           kNoValue};
-}
-
-// ---- add_rows(x, dy, indices): x + gather_grad(dy, indices) ----
-
-Types infer_add_rows(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
-  require_operands(in, 3);
-  require_float(in[0], "x");
-  require_same_dtype(in[0], in[1]);
-  require_index(in[2], "indices");
-  require_axis(node.attrs.i("axis"), in[0].shape.size());
-  const auto axis = static_cast<size_t>(node.attrs.i("axis"));
-  const Shape& x = in[0].shape;
-  SR_REQUIRE(
-      (in[1].shape == joined(joined(x, axis, in[2].shape), axis + in[2].shape.size(), x, axis + 1)),
-      invalid_input, "x is ", in[0], ", indices are ", in[2], ", dy is ", in[1],
-      "; dy must have the dims of x with those of indices in place of dim ", axis);
-  return {in[0]};
-}
-
-Grads add_rows_gradient(GradientContext& c) {
-  return {c.out_grads[0],
-          c.graph.add("gather", {c.out_grads[0], c.node.inputs[2]},
-                      {{"axis", c.node.attrs.i("axis")}, {"offset", c.node.attrs.i("offset", 0)}}),
-          kNoValue};
-}
-
-// ---- group_rows ----
-
-Types infer_group_rows(const Node& node, InTypes in) {
-  require_operands(in, 1);
-  require_index(in[0], "numbers");
-  return {{DType::i32, {RowGroups::elements(node.attrs.i("size"), element_count(in[0].shape))}}};
-}
-
-Attrs shrink_group_rows(const Node& node, InTypes original, std::vector<TensorType>& in) {
-  Attrs attrs = node.attrs;
-  attrs.set("size", shrunk_size(attrs.i("size"), original, in));
-  return attrs;
 }
 
 // ---- gather_elements, scatter_elements ----
@@ -349,31 +307,6 @@ void require_reduction(const Node& node) {
              "reduction is '", r, "', wanted none, add, mul, max or min");
 }
 
-}  // namespace
-
-std::optional<RowGroups> RowGroups::wanted_by(const Node& node, InTypes in) {
-  RowGroups groups;
-  groups.offset = node.attrs.i("offset", 0);
-  if (node.op == "gather_grad") {
-    groups.numbers = 1;
-    groups.size = node.attrs.i("size");
-  } else if (node.op == "add_rows") {
-    groups.numbers = 2;
-    groups.size = in[0].shape[static_cast<size_t>(node.attrs.i("axis"))];
-  } else if (node.op == "segment_exp_sum") {
-    groups.numbers = 2;
-    groups.size = in[1].shape[0];
-  } else if (node.op.starts_with("segment_") && node.attrs.has("size")) {
-    groups.numbers = in.size() - (is_grouped(node) ? 2 : 1);
-    groups.size = node.attrs.i("size");
-  } else {
-    return std::nullopt;
-  }
-  return groups;
-}
-
-namespace {
-
 // Types and attributes of samples.
 TensorType f(Shape s) { return {DType::f32, std::move(s)}; }
 TensorType i(Shape s, DType d = DType::i64) { return {d, std::move(s)}; }
@@ -419,40 +352,6 @@ void add_row_ops(std::vector<OpDef>& ops) {
                          {{f({2, 4, 3}), i({2, 4}, DType::i32)}, axis_size(0, 6)},
                          {{f({3, 4, 2}), i({4})}, axis_size(1, 5)}};
   ops.push_back(std::move(gather_grad));
-
-  OpDef add_rows;
-  add_rows.name = "add_rows";
-  add_rows.infer = infer_add_rows;
-  add_rows.gradient = add_rows_gradient;
-  add_rows.flops = [](const Node&, InTypes in, InTypes) {
-    return static_cast<double>(element_count(in[1].shape));
-  };
-  add_rows.cost = CostClass::row_update;
-  add_rows.precision = Precision::follows;
-  add_rows.localise = localise_gather;
-  add_rows.shrink = shrink_gather;
-  add_rows.index_bound = [](const Node& node, InTypes in, size_t operand) {
-    return operand == 2 ? std::optional(in[0].shape[static_cast<size_t>(node.attrs.i("axis"))])
-                        : std::nullopt;
-  };
-  add_rows.in_place = {{0, 0}};
-  add_rows.samples = {{{f({5, 4}), f({3, 4}), i({3})}, axis(0)},
-                      {{f({6, 3}), f({2, 4, 3}), i({2, 4}, DType::i32)}, axis(0)},
-                      {{f({3, 5, 2}), f({3, 4, 2}), i({4})}, axis(1)}};
-  ops.push_back(std::move(add_rows));
-
-  OpDef group_rows;
-  group_rows.name = "group_rows";
-  group_rows.infer = infer_group_rows;
-  group_rows.cost = CostClass::streamed;
-  group_rows.precision = Precision::follows;
-  group_rows.shrink = shrink_group_rows;
-  group_rows.index_bound = [](const Node& node, InTypes, size_t) {
-    return std::optional(node.attrs.i("size") + 1);  // one that is outside
-  };
-  group_rows.samples = {{{i({6})}, {{"size", int64_t{4}}}},
-                        {{i({2, 5}, DType::i32)}, {{"size", int64_t{3}}}}};
-  ops.push_back(std::move(group_rows));
 }
 
 void add_element_ops(std::vector<OpDef>& ops) {

@@ -4,7 +4,6 @@
 #include "graph/ops/einsum.h"
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
-#include "graph/ops/post.h"
 
 namespace shardrun {
 
@@ -64,9 +63,7 @@ DType product_dtype(std::span<const TensorType> in) {
 }
 
 std::vector<TensorType> matmul_infer(const Node& node, std::span<const TensorType> in) {
-  const size_t operands = kOwnOperands + packed_operands(node);
-  SR_REQUIRE(in.size() == operands, invalid_input, "matmul takes ", operands, " operands, got ",
-             in.size());
+  SR_REQUIRE(in.size() == 2, invalid_input, "matmul takes 2 operands, got ", in.size());
   SR_REQUIRE(is_float(in[0].dtype) && (in[0].dtype == in[1].dtype || is_mixed(in)), invalid_input,
              "matmul wants two operands of one floating type, or f32 and bf16, got ", in[0],
              " and ", in[1]);

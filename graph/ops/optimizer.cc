@@ -15,14 +15,11 @@
 // all it has; a result that overflows becomes the largest finite number. With an lr or clip_scale
 // that is not finite all elements keep theirs: nothing is updated.
 //
-// With the attribute copy, a floating dtype, both have one result more: param' cast to that dtype;
-// with layouts one behind that for each of them (weight_layout.h): the copy, or param' where there
-// is none, laid out so.
+// With the attribute copy, a floating dtype, both have one result more: param' cast to that dtype.
 //
 // Both also update several parameters at once: param, grad and moments of the first, of the second
 // and so on, then lr, step and clip_scale; results likewise. weight_decays then has one for each,
-// and copies says for which parameters there is a copy (without: of all). There are no layouts
-// then.
+// and copies says for which parameters there is a copy (without: of all).
 #include "graph/ops/optimizer.h"
 
 #include <algorithm>
@@ -36,7 +33,7 @@ bool is_update(const std::string& op) { return op == "adamw" || op == "sgd"; }
 
 size_t UpdateForm::results() const {
   const auto copies = std::count_if(copy.begin(), copy.end(), [](const auto& c) { return !!c; });
-  return result(count, 0) + static_cast<size_t>(copies) + layouts.size();
+  return result(count, 0) + static_cast<size_t>(copies);
 }
 
 UpdateForm UpdateForm::of(const Node& node, size_t operands) {
@@ -65,12 +62,6 @@ UpdateForm UpdateForm::of(const Node& node, size_t operands) {
                  " wants a copy of parameter ", p, " of ", form.count);
       form.copy[static_cast<size_t>(p)] = next++;
     }
-  }
-  if (attrs.has("layouts")) {
-    SR_REQUIRE(form.count == 1, invalid_input, node.op, " lays out one parameter, not ",
-               form.count);
-    form.layouts = parse_layouts(attrs.s("layouts"));
-    form.first_laid_out = next;
   }
   return form;
 }
@@ -106,8 +97,6 @@ std::vector<TensorType> infer(const Node& node, std::span<const TensorType> in) 
   }
   SR_REQUIRE((step == TensorType{DType::i64, {}}), invalid_input, node.op,
              " wants step as i64[], got ", step);
-  for (size_t i = 0; i < form.layouts.size(); ++i)
-    out[form.first_laid_out + i] = form.layouts[i].type(out[form.laid_out()]);
   return out;
 }
 
@@ -132,23 +121,6 @@ std::vector<OpDef::Sample> samples(size_t moments, const std::vector<Attrs>& att
       s.low = 0.05;  // the second moment is not negative
       out.push_back(s);
       s.attrs.set("copy", std::string("bf16"));
-      out.push_back(s);
-    }
-  }
-  // Laid out, with and without a copy.
-  const std::pair<Shape, const char*> laid_out[] = {{{64, 96, 3}, "AcB32a2b"},
-                                                    {{64, 96, 3}, "BAc8a16b2a AcB64a2b"},
-                                                    {{64, 96, 3}, "Abc4a"},
-                                                    {{90, 47}, "BA16a64b2a AB16b64a2b"}};
-  for (const auto& [shape, layouts] : laid_out) {
-    for (const bool copy : {false, true}) {
-      OpDef::Sample s;
-      s.in.assign(2 + moments, {DType::f32, shape});
-      s.in.insert(s.in.end(), {{DType::f32, {}}, {DType::i64, {}}, {DType::f32, {}}});
-      s.attrs = attrs[0];
-      s.attrs.set("layouts", std::string(layouts));
-      if (copy) s.attrs.set("copy", std::string("bf16"));
-      s.low = 0.05;
       out.push_back(s);
     }
   }

@@ -5,19 +5,16 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "graph/ops/weight_layout.h"
 
 namespace shardrun {
 
 /// adamw and sgd of `count` parameters, each with `moments` tensors like it. Example, sgd of two:
 ///   (param, grad, buffer,  param, grad, buffer,  lr, step, clip_scale)
-///     -> param', buffer',  param', buffer'[, copy …][, laid out …]
+///     -> param', buffer',  param', buffer'[, copy …]
 struct UpdateForm {
   size_t count = 1, moments = 0;
   std::vector<double> decay;                // of each
   std::vector<std::optional<size_t>> copy;  // result, of each
-  std::vector<WeightLayout> layouts;        // of the only parameter
-  size_t first_laid_out = 0;                // result: in layouts[0], and behind it in the others
 
   /// operand(p, 0) is the parameter, 1 the gradient, 2 and more the moments; result(p, 0) the new
   /// parameter, 1 and more the moments.
@@ -27,8 +24,6 @@ struct UpdateForm {
   size_t step() const { return lr() + 1; }
   size_t clip_scale() const { return lr() + 2; }
   size_t operands() const { return lr() + 3; }
-  /// The result that `layouts` lay out.
-  size_t laid_out() const { return copy[0].value_or(result(0, 0)); }
   size_t results() const;
 
   /// Of a node with so many operands. Throws invalid_input where attributes do not fit them.

@@ -16,7 +16,6 @@
 // y and dx are 0. Of bf16 operands top, total and sums are f32.
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
-#include "graph/ops/group_rows.h"
 
 namespace shardrun {
 namespace {
@@ -47,20 +46,17 @@ void require_tables(const Node& node, InTypes in, size_t first, size_t end) {
 }
 
 Types infer_max(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
   require_operands(in, 2);
   return {table_of(in[0], in[1], node.attrs.i("size"))};
 }
 
 Types infer_exp_sum(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
   require_operands(in, 3);
   require_tables(node, in, 1, 2);
   return {in[1]};
 }
 
 Types infer_softmax(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
   SR_REQUIRE(in.size() == 2 || in.size() == 4, invalid_input,
              "wanted x and rows, or x, top, total and rows, got ", in.size(), " operands");
   table_of(in[0], in.back(), in.size() == 2 ? node.attrs.i("size") : 0);
@@ -69,14 +65,12 @@ Types infer_softmax(const Node& node, InTypes in) {
 }
 
 Types infer_reduce_grad(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
   require_operands(in, 3);
   SR_REQUIRE(in[0] == in[1], invalid_input, "dy is ", in[0], ", y is ", in[1]);
   return {table_of(in[0], in[2], node.attrs.i("size"))};
 }
 
 Types infer_grad(const Node& node, InTypes in) {
-  in = ungrouped(node, in);
   require_operands(in, 3, 4);
   SR_REQUIRE(in[0] == in[1], invalid_input, "dy is ", in[0], ", y is ", in[1]);
   table_of(in[0], in.back(), in.size() == 3 ? node.attrs.i("size") : 0);

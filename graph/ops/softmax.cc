@@ -2,9 +2,6 @@
 //
 // cross_entropy(logits, labels){ignore_index} -> losses, lse
 // cross_entropy_grad(dlosses, logits, labels, lse){ignore_index, offset} -> dlogits
-// cross_entropy_and_grad(dlosses, logits, labels){ignore_index} -> losses, dlogits: both at once,
-//   for Programs where the losses' gradient is known beforehand
-//   (runtime/program/fusion/patterns.h).
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
 
@@ -65,16 +62,6 @@ std::vector<TensorType> cross_entropy_grad_infer(const Node& node, std::span<con
   return {in[1]};
 }
 
-std::vector<TensorType> cross_entropy_and_grad_infer(const Node& node,
-                                                     std::span<const TensorType> in) {
-  SR_REQUIRE(in.size() == 3, invalid_input, "cross_entropy_and_grad takes 3 operands, got ",
-             in.size());
-  const TensorType loss = check_labels(node, in[1], in[2]);
-  SR_REQUIRE(in[0] == loss, invalid_input, "cross_entropy_and_grad wants dloss of ", loss, ", got ",
-             in[0]);
-  return {loss, in[1]};
-}
-
 std::vector<ValueId> cross_entropy_gradient(GradientContext& c) {
   SR_REQUIRE(c.out_grads[1] == kNoValue, unsupported, "cross_entropy '", c.node.name,
              "' has no gradient through its second result (the log of the sum of exponentials)");
@@ -114,7 +101,7 @@ std::vector<OpDef::Sample> softmax_samples(size_t operands) {
   return out;
 }
 
-std::vector<OpDef::Sample> cross_entropy_samples(bool dloss, bool lse) {
+std::vector<OpDef::Sample> cross_entropy_samples(bool grad) {
   std::vector<OpDef::Sample> out;
   for (const Shape& tokens : {Shape{4}, Shape{2, 4}, Shape{3, 5}, Shape{}}) {
     for (const DType label : {DType::i64, DType::i32}) {
@@ -122,8 +109,10 @@ std::vector<OpDef::Sample> cross_entropy_samples(bool dloss, bool lse) {
       logits.push_back(label == DType::i64 ? 6 : 7);
       OpDef::Sample s{{{DType::f32, logits}, {label, tokens}},
                       {{"ignore_index", label == DType::i64 ? int64_t{-100} : int64_t{1}}}};
-      if (dloss) s.in.insert(s.in.begin(), {DType::f32, tokens});
-      if (lse) s.in.push_back({DType::f32, tokens});
+      if (grad) {
+        s.in.insert(s.in.begin(), {DType::f32, tokens});
+        s.in.push_back({DType::f32, tokens});
+      }
       out.push_back(s);
     }
   }
@@ -173,7 +162,7 @@ std::vector<OpDef> softmax_ops() {
        .precision = Precision::follows,
        .model_body = true,
        .index_bound = label_bound<0>,
-       .samples = cross_entropy_samples(false, false)},
+       .samples = cross_entropy_samples(false)},
       {.name = "cross_entropy_grad",
        .infer = cross_entropy_grad_infer,
        .flops = flops<4, 1>,
@@ -182,15 +171,7 @@ std::vector<OpDef> softmax_ops() {
        .localise = cross_entropy_grad_localise,
        .index_bound = label_bound<1>,
        .in_place = {{0, 1}},
-       .samples = cross_entropy_samples(true, true)},
-      {.name = "cross_entropy_and_grad",
-       .infer = cross_entropy_and_grad_infer,
-       .flops = flops<8, 1>,
-       .cost = CostClass::streamed,
-       .precision = Precision::follows,
-       .index_bound = label_bound<1>,
-       .in_place = {{1, 1}},
-       .samples = cross_entropy_samples(true, false)},
+       .samples = cross_entropy_samples(true)},
   };
 }
 

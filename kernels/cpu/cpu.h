@@ -1,8 +1,8 @@
 // The CPU backend: oneDNN for products, OpenMP and SIMD loops of our own for everything else.
 #pragma once
 
-#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
+#include "program/ops/weight_layout.h"
 
 namespace shardrun {
 
@@ -13,8 +13,8 @@ namespace shardrun {
 const KernelList& cpu_kernels();
 
 /// How the kernel that runs a product or a convolution reads its weights, operand 1, fastest; none
-/// if as they lie, or if it gains nothing by another layout. With the attribute packed=1 it takes
-/// them from one more operand, the last.
+/// if as they lie, or if it gains nothing by another layout. It takes them so as a rearranged
+/// operand (graph/rearranged.h).
 std::optional<WeightLayout> packed_weights(const KernelCall& call);
 
 std::string onednn_version();  // "2.6.3"

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
+#include "program/ops/weight_layout.h"
 
 namespace shardrun::cpu {
 

@@ -1,7 +1,5 @@
 // Fused updates of AdamW, Adam and SGD: one pass over memory, with the parameter's bf16 copy where
 // it is wanted. Formulas: graph/ops/optimizer.cc.
-#include "graph/ops/optimizer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,18 +8,20 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/products/weight_blocks.h"
 #include "kernels/cpu/simd.h"
+#include "program/ops/pack.h"
 
 namespace shardrun::cpu {
 namespace {
 
 std::optional<std::string> refuses(const KernelCall& call) {
-  const UpdateForm form = UpdateForm::of(call.node, call.in.size());
+  const PackedUpdate packed = PackedUpdate::of(call.node, call.in.size());
+  const UpdateForm& form = packed.update;
   if (form.count > 1) return "updates one parameter at a time";
   if (call.in[0].dtype != DType::f32) return str("updates f32 parameters, not ", call.in[0].dtype);
   if (form.copy[0] && call.out[*form.copy[0]].dtype != DType::bf16)
     return str("copies parameters in bf16, not ", call.out[*form.copy[0]].dtype);
-  for (const WeightLayout& layout : form.layouts) {
-    const TensorType& weights = call.out[form.laid_out()];
+  for (const WeightLayout& layout : packed.layouts) {
+    const TensorType& weights = call.out[packed.of_result()];
     if (!WeightBlocks::make(weights, layout))
       return str("does not lay ", weights, " out as ", layout.to_string());
   }
@@ -31,8 +31,8 @@ std::optional<std::string> refuses(const KernelCall& call) {
 /// What an update leaves beside the new parameter and moments.
 class Extras {
  public:
-  explicit Extras(const KernelCall& call) : form_(UpdateForm::of(call.node, call.in.size())) {
-    const TensorType& copy = call.out[form_.laid_out()];
+  explicit Extras(const KernelCall& call) : form_(PackedUpdate::of(call.node, call.in.size())) {
+    const TensorType& copy = call.out[form_.of_result()];
     for (const WeightLayout& layout : form_.layouts)
       blocks_.push_back(*WeightBlocks::make(copy, layout));
     const int64_t count = element_count(copy.shape);
@@ -52,11 +52,11 @@ class Extras {
         for (int64_t i = begin; i < end; i += kBlock) {
           const int64_t n = std::min(kBlock, end - i);
           update(i, n, floats(grad, i, n, buffer));
-          if (form_.copy[0]) leave_copy(args, i, n);
+          if (form_.update.copy[0]) leave_copy(args, i, n);
         }
         for (size_t b = 0; b < blocks_.size(); ++b) {  // what was just written is in cache
-          blocks_[b].run_panel(chunk, args.out[form_.laid_out()].as<uint16_t>(),
-                               args.out[form_.first_laid_out + b].as<uint16_t>());
+          blocks_[b].run_panel(chunk, args.out[form_.of_result()].as<uint16_t>(),
+                               args.out[form_.first + b].as<uint16_t>());
         }
       }
       end_stream();
@@ -67,14 +67,14 @@ class Extras {
   /// In cache where it is to be laid out.
   void leave_copy(const KernelArgs& args, int64_t at, int64_t n) const {
     const float* const made = args.out[0].as<float>() + at;
-    const TensorView& copy = args.out[*form_.copy[0]];
+    const TensorView& copy = args.out[*form_.update.copy[0]];
     const int64_t past = blocks_.empty() ? n / kLine * kLine : 0;
     for (int64_t i = 0; i < past; i += kLine)
       stream(copy.as<uint16_t>() + at + i, narrow_line(made + i));
     put(copy, at + past, n - past, made + past);
   }
 
-  UpdateForm form_;
+  PackedUpdate form_;
   std::vector<WeightBlocks> blocks_;
   int64_t chunk_ = 0, chunks_ = 0;  // a panel of `blocks`, or what a thread takes at once
 };
@@ -145,30 +145,32 @@ void sgd(float momentum, float decay, bool nesterov, const Extras& extras, const
 }  // namespace
 
 KernelList optimizer_kernels() {
-  return {{"adamw", "cpu:fused", refuses,
-           [](const KernelCall& call) {
-             const Attrs& n = call.node.attrs;
-             const double beta1 = n.f("beta1"), beta2 = n.f("beta2");
-             const Adam a{static_cast<float>(beta1), static_cast<float>(beta2),
-                          static_cast<float>(n.f("eps")),
-                          static_cast<float>(n.f("weight_decay", 0.0)), n.i("decoupled", 1) != 0};
-             const auto run = !a.decoupled && a.decay != 0 ? adamw<true> : adamw<false>;
-             const Extras extras(call);
-             return PreparedKernel{
-                 [=](const KernelArgs& args) { run(a, beta1, beta2, extras, args); }, 0,
-                 "cpu:fused"};
-           }},
-          {"sgd", "cpu:fused", refuses, [](const KernelCall& call) {
-             const Attrs& n = call.node.attrs;
-             const auto momentum = static_cast<float>(n.f("momentum"));
-             const auto decay = static_cast<float>(n.f("weight_decay", 0.0));
-             const bool nesterov = n.i("nesterov", 0) != 0;
-             const auto run = decay != 0 ? sgd<true> : sgd<false>;
-             const Extras extras(call);
-             return PreparedKernel{
-                 [=](const KernelArgs& args) { run(momentum, decay, nesterov, extras, args); }, 0,
-                 "cpu:fused"};
-           }}};
+  const auto prepare_adamw = [](const KernelCall& call) {
+    const Attrs& n = call.node.attrs;
+    const double beta1 = n.f("beta1"), beta2 = n.f("beta2");
+    const Adam a{static_cast<float>(beta1), static_cast<float>(beta2),
+                 static_cast<float>(n.f("eps")), static_cast<float>(n.f("weight_decay", 0.0)),
+                 n.i("decoupled", 1) != 0};
+    const auto run = !a.decoupled && a.decay != 0 ? adamw<true> : adamw<false>;
+    const Extras extras(call);
+    return PreparedKernel{[=](const KernelArgs& args) { run(a, beta1, beta2, extras, args); }, 0,
+                          "cpu:fused"};
+  };
+  const auto prepare_sgd = [](const KernelCall& call) {
+    const Attrs& n = call.node.attrs;
+    const auto momentum = static_cast<float>(n.f("momentum"));
+    const auto decay = static_cast<float>(n.f("weight_decay", 0.0));
+    const bool nesterov = n.i("nesterov", 0) != 0;
+    const auto run = decay != 0 ? sgd<true> : sgd<false>;
+    const Extras extras(call);
+    return PreparedKernel{
+        [=](const KernelArgs& args) { run(momentum, decay, nesterov, extras, args); }, 0,
+        "cpu:fused"};
+  };
+  return {{"adamw", "cpu:fused", refuses, prepare_adamw},
+          {"adamw_packed", "cpu:fused", refuses, prepare_adamw},
+          {"sgd", "cpu:fused", refuses, prepare_sgd},
+          {"sgd_packed", "cpu:fused", refuses, prepare_sgd}};
 }
 
 }  // namespace shardrun::cpu

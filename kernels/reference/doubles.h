@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
+#include "program/ops/weight_layout.h"
 
 namespace shardrun::reference {
 

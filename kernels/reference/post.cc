@@ -1,5 +1,5 @@
 // Reference products and convolutions with post-ops: one after another, all in f64.
-#include "graph/ops/post.h"
+#include "program/ops/post.h"
 
 #include "kernels/reference/families.h"
 

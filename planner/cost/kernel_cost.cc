@@ -5,8 +5,9 @@
 
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
-#include "graph/ops/post.h"
 #include "graph/ops/window.h"
+#include "program/ops/pack.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {
@@ -152,10 +153,14 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
   const CostClass cost = op_def(node.op).cost;
   if (cost == CostClass::fused) {  // what it takes more comes from memory once
+    const bool update = is_packed_update(node.op);
+    const Node alone = update ? without_layouts(node) : without_post_ops(node);
+    const size_t operands = update ? in.size() : kOwnOperands,
+                 results = update ? PackedUpdate::of(node, in.size()).first : 1;
     double bytes = 0;
-    for (const TensorType& t : in.subspan(kOwnOperands)) bytes += static_cast<double>(byte_size(t));
-    for (const TensorType& t : out.subspan(1)) bytes += static_cast<double>(byte_size(t));
-    return kernel_seconds(without_post_ops(node), in.first(kOwnOperands), out.first(1), cluster) +
+    for (const TensorType& t : in.subspan(operands)) bytes += static_cast<double>(byte_size(t));
+    for (const TensorType& t : out.subspan(results)) bytes += static_cast<double>(byte_size(t));
+    return kernel_seconds(alone, in.first(operands), out.first(results), cluster) +
            bytes / cluster.memory_bandwidth.value();
   }
   KernelWork work = work_of(node, in, out);

@@ -6,12 +6,12 @@
 #include <mutex>
 
 #include "base/clock.h"
-#include "graph/ops/post.h"
 #include "graph/passes/pass_table.h"
 #include "kernels/fused_call.h"
 #include "program/fusion/chains.h"
 #include "program/fusion/updates.h"
 #include "program/keep_casts.h"
+#include "program/ops/post.h"
 #include "program/share_groups.h"
 
 namespace shardrun {

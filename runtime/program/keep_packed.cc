@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "graph/ops/optimizer.h"
-#include "graph/ops/post.h"
+#include "program/ops/pack.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {
@@ -33,14 +33,13 @@ Step packing(const Program& program, BufferId weights, BufferId packed,
 std::optional<Step> update_packing(const Program& program, const Step& update, BufferId weights,
                                    BufferId packed, const WeightLayout& layout,
                                    const RunsAlike& takes) {
-  if (!is_update(update)) return std::nullopt;
-  const UpdateForm form = UpdateForm::of(update.node, update.in.size());
-  if (form.count > 1 || update.out[form.laid_out()] != weights) return std::nullopt;
+  if (!is_update(update) && !is_packed_update(update.node.op)) return std::nullopt;
+  const PackedUpdate form = PackedUpdate::of(update.node, update.in.size());
+  if (form.update.count > 1 || update.out[form.of_result()] != weights) return std::nullopt;
   Step out = update;
+  out.node = with_layout(update.node, layout);
   out.out.push_back(packed);
   out.node.outputs = out.out;
-  const std::string before = form.layouts.empty() ? "" : update.node.attrs.s("layouts") + " ";
-  out.node.attrs.set("layouts", before + layout.to_string());
   if (!runs_alike(program, out, update, takes)) return std::nullopt;
   return out;
 }
@@ -87,7 +86,7 @@ void keep_packed(Program& program, const PackedWeights& layout_of, const RunsAli
         }
       }
     }
-    step.node.attrs.set("packed", int64_t{1});
+    step.node.attrs.set("rearranged", int64_t{1});
     step.in.push_back(it->second);
     step.node.inputs = step.in;
   }

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "graph/ops/weight_layout.h"
+#include "program/ops/weight_layout.h"
 #include "program/step_uses.h"
 
 namespace shardrun {
@@ -19,7 +19,7 @@ using PackedWeights = std::function<std::optional<WeightLayout>(const KernelCall
 /// what writes them. Of products, too, where several micro-batches read what an update writes.
 ///
 ///   y = conv(x, w) … w', … = adamw(w, …)   becomes
-///   setup p = pack_weights(w);    y = conv{packed=1}(x, w, p) … w', …, p' = adamw{layouts=…}(w, …)
+///   setup p = pack_weights(w);    y = conv{rearranged=1}(x, w, p) … w', …, p' = adamw_packed(w, …)
 void keep_packed(Program& program, const PackedWeights& layout_of,
                  const RunsAlike& takes = nullptr);
 

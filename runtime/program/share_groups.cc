@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "graph/op_def.h"
-#include "graph/ops/group_rows.h"
+#include "program/ops/group_rows.h"
 #include "program/step_uses.h"
 
 namespace shardrun {
@@ -42,7 +42,7 @@ void share_groups(Program& program) {
     before[steps.front()].push_back(std::move(step));
     for (size_t s : steps) {
       Step& reader = program.steps[s];
-      reader.node.attrs.set("grouped", int64_t{1});
+      reader.node.attrs.set("rearranged", int64_t{1});
       reader.in.push_back(groups);
       reader.node.inputs = reader.in;
     }

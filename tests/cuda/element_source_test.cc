@@ -13,9 +13,9 @@
 #include <set>
 
 #include "device/cuda/library.h"
-#include "graph/ops/post.h"
 #include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/cuda/elements/nvrtc.h"
+#include "program/ops/post.h"
 #include "tests/cuda/host/compiled_on_host.h"
 #include "tests/support/kernel_cases.h"
 

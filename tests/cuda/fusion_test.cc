@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "exec/executor.h"
-#include "graph/ops/post.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/fused_call.h"
 #include "program/compile.h"
 #include "program/memory.h"
+#include "program/ops/post.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 

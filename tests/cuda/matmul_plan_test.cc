@@ -6,11 +6,11 @@
 #include <set>
 
 #include "graph/ops/einsum.h"
-#include "graph/ops/post.h"
 #include "kernels/cuda/cublas/even_workspace.h"
 #include "kernels/cuda/cublas/evened.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/families.h"
+#include "program/ops/post.h"
 #include "tests/cuda/host/boxes_on_host.h"
 #include "tests/cuda/host/lt_on_host.h"
 #include "tests/support/chain_on_host.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "exec/executor.h"
-#include "graph/ops/post.h"
 #include "graph/passes/channels_last.h"
+#include "graph/rearranged.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
@@ -15,6 +15,8 @@
 #include "models/wide_resnet.h"
 #include "program/compile.h"
 #include "program/memory.h"
+#include "program/ops/pack.h"
+#include "program/ops/post.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 
@@ -121,7 +123,7 @@ Outcome train(void (*write)(const std::string& path), bool bf16, bool fuse, int 
   }
   for (size_t s = 0; s < executor.program().steps.size(); ++s) {
     const Step& step = executor.program().steps[s];
-    if (step.node.attrs.has("packed") || step.node.attrs.has("layouts"))
+    if (rearranged_operands(step.node) > 0 || is_packed_update(step.node.op))
       out.packed.insert(str(step.node.op, " ", executor.implementation(s)));
   }
   return out;
@@ -175,7 +177,7 @@ TEST(KeptWeights, GiveTheSameLosses) {
       if (bf16 && (!cpu::multiplies_bf16() || cpu::has_matrix_units())) continue;
       EXPECT_TRUE(kept.packed.count("conv cpu:onednn"));
       EXPECT_TRUE(kept.packed.count("conv_data_grad cpu:onednn"));
-      EXPECT_EQ(kept.packed.count("sgd cpu:fused"), bf16 ? 1u : 0u);
+      EXPECT_EQ(kept.packed.count("sgd_packed cpu:fused"), bf16 ? 1u : 0u);
     }
   }
 }

@@ -134,6 +134,14 @@ TEST(OpRegistry, InPlacePairsComputeTheSameInPlace) {
   EXPECT_GT(tried, 100);
 }
 
+/// Nothing here names them: they are there because kernels are linked.
+TEST(OpRegistry, HasTheOpsThatOnlyProgramsHave) {
+  for (const char* op :
+       {"matmul_post", "conv_post", "conv_data_grad_post", "pack_weights", "adamw_packed",
+        "sgd_packed", "group_rows", "add_rows", "cross_entropy_and_grad"})
+    EXPECT_NE(find_op(op), nullptr) << op;
+}
+
 TEST(OpRegistry, AnUnknownOpIsNamed) {
   EXPECT_EQ(find_op("no_such_op"), nullptr);
   try {

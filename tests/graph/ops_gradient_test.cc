@@ -7,8 +7,8 @@
 
 #include "graph/autodiff.h"
 #include "graph/ops/families.h"
-#include "graph/ops/post.h"
 #include "kernels/reference/interpreter.h"
+#include "program/ops/families.h"
 #include "tests/graph/op_samples.h"
 
 namespace shardrun {
@@ -145,15 +145,15 @@ TEST(OpsGradient, MatchesFiniteDifferences) {
 /// An op may lack a gradient only where there is nothing to differentiate, or where it is itself
 /// part of a backward pass or of the update, or only steps have it, and no Graph.
 TEST(OpsGradient, OnlyUndifferentiableOpsLackOne) {
-  std::set<std::string> updates;
+  std::set<std::string> updates, of_steps;
   for (const OpDef& def : optimizer_ops()) updates.insert(def.name);
+  for (const OpDef& def : program_ops()) of_steps.insert(def.name);
   std::cout << "without gradient:";
   for (const OpDef* def : all_ops()) {
     if (def->gradient != nullptr) continue;
     std::cout << " " << def->name;
     const bool backward = def->name.ends_with("_grad") || def->name.ends_with("/gradient") ||
-                          updates.count(def->name) > 0 || has_post_ops(def->name) ||
-                          def->name == "pack_weights" ||
+                          updates.count(def->name) > 0 || of_steps.count(def->name) > 0 ||
                           def->name == "cached_attention";  // of inference alone
     bool differentiable = false;
     for (const OpDef::Sample& sample : def->samples) {

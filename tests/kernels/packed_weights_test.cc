@@ -8,9 +8,9 @@
 #include "base/tensor.h"
 #include "graph/op_def.h"
 #include "graph/ops/optimizer.h"
-#include "graph/ops/post.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/processor.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {
@@ -131,7 +131,7 @@ TEST_P(PackedWeights, GiveTheSameResult) {
 
     std::string impl;
     const std::vector<double> want = numbers(run(node, in));
-    node.attrs.set("packed", int64_t{1});
+    node.attrs.set("rearranged", int64_t{1});
     in.push_back(blocks);
     in[1] = Tensor(w.type());  // it is not read
     const std::vector<double> got = numbers(run(node, in, &impl));

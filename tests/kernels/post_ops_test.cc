@@ -8,12 +8,12 @@
 #include <random>
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/packed_product.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {

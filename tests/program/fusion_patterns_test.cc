@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "models/wide_resnet.h"
 #include "program/fusion/rewrites.h"
 #include "program/keep_casts.h"
 #include "program/memory.h"
+#include "program/ops/post.h"
 #include "program/partition.h"
 #include "program/share_groups.h"
 #include "tests/exec/random_plan.h"
@@ -178,7 +178,7 @@ TEST(ShareGroups, OneStepForAllWhoWantThem) {
   const BufferId groups = p.steps[0].out[0];
   for (const size_t s : {1, 3, 4}) {
     EXPECT_EQ(p.steps[s].in.back(), groups);
-    EXPECT_EQ(p.steps[s].node.attrs.i("grouped"), 1);
+    EXPECT_EQ(p.steps[s].node.attrs.i("rearranged"), 1);
   }
   EXPECT_EQ(p.steps[5].in.size(), 2u);
   EXPECT_EQ(p.buffers[static_cast<size_t>(groups)].type, (TensorType{DType::i32, {3 + 2 + 6}}));

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "program/memory.h"
+#include "program/ops/post.h"
 #include "program/partition.h"
 #include "program/step_uses.h"
 #include "tests/exec/random_plan.h"
@@ -79,7 +79,7 @@ TEST(KeepPacked, OnceForAllThatReadWeightsThatNobodyWrites) {
     EXPECT_EQ(p.steps[s].in.size(), 3u);
     EXPECT_EQ(p.steps[s].in.back(), packed);
     EXPECT_EQ(p.steps[s].node.inputs, p.steps[s].in);
-    EXPECT_EQ(p.steps[s].node.attrs.i("packed"), 1);
+    EXPECT_EQ(p.steps[s].node.attrs.i("rearranged"), 1);
     EXPECT_EQ(types_made(p, p.steps[s].node), types_of(p, p.steps[s].out));
     // With a bias behind it; the weights come behind that.
     Node post = p.steps[s].node, bias;
@@ -105,7 +105,7 @@ TEST(KeepPacked, ByTheUpdateThatWritesTheWeights) {
     const Program p = Fixture(phase, true).packed();
     check_memory(p);
     EXPECT_EQ(kinds(p.setup), "pack_weights");
-    ASSERT_EQ(kinds(p.steps), "conv conv conv_data_grad sgd");
+    ASSERT_EQ(kinds(p.steps), "conv conv conv_data_grad sgd_packed");
     EXPECT_EQ(p.steps[0].in.back(), p.setup[0].out[0]);
     const Step& update = p.steps[3];
     EXPECT_EQ(update.out.back(), p.setup[0].out[0]);
@@ -148,10 +148,9 @@ TEST(KeepPacked, OfProductsOverMicroBatches) {
     keep_packed(p, [](const KernelCall&) { return WeightLayout::parse("BA16a64b2a"); });
     place_memory(p, nullptr, nullptr);
     check_memory(p);
-    EXPECT_EQ(kinds(p.steps), "matmul sgd");
+    EXPECT_EQ(kinds(p.steps), phase == Phase::update ? "matmul sgd_packed" : "matmul sgd");
     EXPECT_EQ(kinds(p.setup), phase == Phase::update ? "pack_weights" : "");
-    EXPECT_EQ(p.steps[0].node.attrs.has("packed"), phase == Phase::update);
-    EXPECT_EQ(p.steps[1].node.attrs.has("layouts"), phase == Phase::update);
+    EXPECT_EQ(p.steps[0].node.attrs.has("rearranged"), phase == Phase::update);
     EXPECT_EQ(types_made(p, p.steps[0].node), types_of(p, p.steps[0].out));
   }
 }

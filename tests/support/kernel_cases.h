@@ -10,8 +10,8 @@
 #include <set>
 
 #include "graph/op_def.h"
-#include "graph/ops/group_rows.h"
 #include "kernels/kernel.h"
+#include "program/ops/group_rows.h"
 
 namespace shardrun {
 
@@ -220,8 +220,8 @@ inline std::vector<Case> cases_of(const OpDef& op) {
   return out;
 }
 
-/// Kernels that look for groups of rows (graph/ops/group_rows.h) do the same with groups that are
-/// given, numbers that are outside among them.
+/// Kernels that look for groups of rows (runtime/program/ops/group_rows.h) do the same with groups
+/// that are given, numbers that are outside among them.
 inline void expect_same_of_groups(const KernelList& kernels, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::set<std::string> ops;
@@ -253,7 +253,7 @@ inline void expect_same_of_groups(const KernelList& kernels, uint64_t seed) {
       for (const TensorType& t : c.in) bf16 = bf16 || t.dtype == DType::bf16;
       expect_close(got[0], want[0], bf16 ? 2e-2 : 1e-4);
       Case grouped = c;
-      grouped.node.attrs.set("grouped", int64_t{1});
+      grouped.node.attrs.set("rearranged", int64_t{1});
       in.push_back(run_group_rows(groups, {numbers}));
       grouped.in.push_back(in.back().type());
       ASSERT_FALSE(impl.refuses({grouped.node, grouped.in, grouped.out}));

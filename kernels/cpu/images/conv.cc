@@ -5,8 +5,8 @@
 
 #include "base/round_up.h"
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "graph/ops/window.h"
+#include "graph/rearranged.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/images/convolution.h"
@@ -16,6 +16,7 @@
 #include "kernels/cpu/products/packed_product.h"
 #include "kernels/cpu/products/weight_blocks.h"
 #include "kernels/cpu/simd.h"
+#include "program/ops/post.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -273,7 +274,7 @@ auto with_posts(const KernelCall& call, ConvolutionShape shape, bool by_onednn, 
 ConvolutionShape own_shape(const KernelCall& call) {
   const Node node = without_post_ops(call.node);
   ConvolutionShape shape = convolution_shape({node, call.in.first(kOwnOperands), call.out});
-  shape.packed = call.node.attrs.i("packed", 0) != 0;
+  shape.packed = rearranged_operands(call.node) > 0;
   return shape;
 }
 

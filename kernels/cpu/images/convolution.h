@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "graph/ops/weight_layout.h"
 #include "kernels/cpu/products/epilogue.h"
+#include "program/ops/weight_layout.h"
 
 namespace shardrun::cpu {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/ops/post.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/kernel.h"
+#include "program/ops/post.h"
 
 namespace shardrun::cpu {
 

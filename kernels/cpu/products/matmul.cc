@@ -6,7 +6,7 @@
 
 #include "base/round_up.h"
 #include "graph/ops/einsum.h"
-#include "graph/ops/post.h"
+#include "graph/rearranged.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/products/epilogue.h"
 #include "kernels/cpu/products/gemm.h"
@@ -17,6 +17,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/einsum_product.h"
+#include "program/ops/post.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -189,13 +190,13 @@ void run(const ProductSteps& p, const KernelArgs& args,
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!steps_of(call, {}, packed_operands(call.node) > 0, &why)) return why;
+  if (!steps_of(call, {}, rearranged_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<ProductSteps> p = steps_of(call, {}, packed_operands(call.node) > 0, &why);
+  std::optional<ProductSteps> p = steps_of(call, {}, rearranged_operands(call.node) > 0, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
   return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), "cpu:onednn"};
 }
@@ -245,13 +246,13 @@ std::optional<std::string> posted_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   if (auto reason = refuse_more_results(call)) return reason;
   std::string why;
-  if (!plan_posted(call, packed_operands(call.node) > 0, &why)) return why;
+  if (!plan_posted(call, rearranged_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
 PreparedKernel prepare_posted(const KernelCall& call) {
   std::string why;
-  const bool packed = packed_operands(call.node) > 0;
+  const bool packed = rearranged_operands(call.node) > 0;
   const std::optional<Posted> p = plan_posted(call, packed, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul_post '", call.node.name, "' was refused: ", why);
   PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), "cpu:onednn"};

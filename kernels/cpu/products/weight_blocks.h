@@ -4,9 +4,9 @@
 
 #include <optional>
 
-#include "graph/ops/weight_layout.h"
 #include "kernels/cpu/products/pack.h"
 #include "kernels/kernel.h"
+#include "program/ops/weight_layout.h"
 
 namespace shardrun::cpu {
 

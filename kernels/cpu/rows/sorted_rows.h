@@ -5,8 +5,9 @@
 #include <algorithm>
 
 #include "graph/attrs.h"
-#include "graph/ops/group_rows.h"
+#include "graph/rearranged.h"
 #include "kernels/kernel.h"
+#include "program/ops/group_rows.h"
 
 namespace shardrun::cpu {
 
@@ -14,7 +15,7 @@ inline int64_t index_at(const TensorView& indices, int64_t i) {
   return indices.type.dtype == DType::i64 ? indices.as<int64_t>()[i] : indices.as<int32_t>()[i];
 }
 
-/// What group_rows makes (graph/ops/group_rows.h).
+/// What group_rows makes (runtime/program/ops/group_rows.h).
 struct SortedRows {
   const int32_t *first, *order;
 
@@ -52,7 +53,7 @@ struct RowSort {
 
   explicit RowSort(const KernelCall& call)
       : wanted(RowGroups::wanted_by(call.node, call.in).value()),
-        given(is_grouped(call.node)),
+        given(rearranged_operands(call.node) > 0),
         workspace_bytes(given
                             ? 0
                             : 4 * RowGroups::elements(

@@ -2,7 +2,6 @@
 #include <memory>
 
 #include "device/cuda/cuda.h"
-#include "graph/ops/post.h"
 #include "kernels/cuda/cublas/evened.h"
 #include "kernels/cuda/cublas/matmul_plan.h"
 #include "kernels/cuda/cublas/tf32.h"
@@ -11,6 +10,7 @@
 #include "kernels/cuda/measure.h"
 #include "kernels/cuda/own/convert.h"
 #include "kernels/cuda/refusals.h"
+#include "program/ops/post.h"
 
 namespace shardrun::cuda {
 namespace {

@@ -2,9 +2,9 @@
 #include "kernels/cuda/cublas/matmul_plan.h"
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "kernels/cuda/refusals.h"
 #include "kernels/einsum_product.h"
+#include "program/ops/post.h"
 
 namespace shardrun::cuda {
 namespace {

@@ -5,11 +5,12 @@
 
 #include "base/around.h"
 #include "graph/attrs.h"
-#include "graph/ops/group_rows.h"
+#include "graph/rearranged.h"
 #include "kernels/cuda/own/movement.h"
 #include "kernels/cuda/own/sorted_keys.h"
 #include "kernels/cuda/own/team.h"
 #include "kernels/cuda/refusals.h"
+#include "program/ops/group_rows.h"
 
 namespace shardrun::cuda {
 
@@ -98,7 +99,7 @@ struct NumberOfKey {
   }
 };
 
-/// What group_rows makes (graph/ops/group_rows.h).
+/// What group_rows makes (runtime/program/ops/group_rows.h).
 struct Groups {
   const int32_t *first, *order;
   int64_t size;
@@ -124,7 +125,7 @@ struct Grouping {
 
   explicit Grouping(const KernelCall& call)
       : wanted(RowGroups::wanted_by(call.node, call.in).value()),
-        given(is_grouped(call.node)),
+        given(rearranged_operands(call.node) > 0),
         count(element_count(call.in[wanted.numbers].shape)) {}
   int64_t workspace_bytes() const {
     return given ? 0 : sort_bytes(count) + 4 * RowGroups::elements(wanted.size, count);
@@ -193,8 +194,8 @@ struct AddToRow {
 };
 
 inline Refusal add_refuses(const KernelCall& call) {
-  const size_t operands = (call.node.op == "add_rows" ? 3 : 2) + (is_grouped(call.node) ? 1 : 0);
-  if (auto reason = refuse_more(call, operands, 1, {"axis", "offset", "size", "grouped"}))
+  const size_t operands = (call.node.op == "add_rows" ? 3 : 2) + rearranged_operands(call.node);
+  if (auto reason = refuse_more(call, operands, 1, {"axis", "offset", "size", "rearranged"}))
     return reason;
   if (auto reason = refuse_other_floats(call)) return reason;
   const Grouping grouping(call);

@@ -245,7 +245,7 @@ PreparedKernel prepare_rows(const KernelCall& call) {
 
 inline Refusal segment_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
-  return refuse_more(call, 4, 1, {"size", "offset", "grouped"});
+  return refuse_more(call, 4, 1, {"size", "offset", "rearranged"});
 }
 /// With tables given there is no size.
 inline Refusal given_refuses(const KernelCall& call) {

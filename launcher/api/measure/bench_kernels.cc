@@ -5,8 +5,8 @@
 #include <map>
 
 #include "graph/op_def.h"
-#include "graph/ops/optimizer.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/ops/pack.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 
@@ -105,7 +105,7 @@ std::vector<ProgramCall> calls_of(const Program& program) {
     }
     call.stays = stays_in_place(program, step);
     call.call.places = places_of(program, step);
-    call.call.from_memory = is_update(step.node.op);
+    call.call.from_memory = is_update(without_layouts(step.node).op);
     for (const int place : call.call.places) key += str("|", place);
     const auto [at, fresh] = known.emplace(key + (call.stays ? "|stays" : ""), out.size());
     if (fresh) out.push_back(std::move(call));

@@ -3,11 +3,10 @@
 #include <cmath>
 
 #include "graph/op_def.h"
-#include "graph/ops/group_rows.h"
 #include "graph/ops/optimizer.h"
-#include "graph/ops/post.h"
 #include "measure/calibrate.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/ops/group_rows.h"
 
 namespace shardrun {
 namespace {
@@ -281,7 +280,7 @@ std::vector<CalibrationOp> row_calls() {
   for (const auto& [op, operands] : segments) {
     out.push_back(by_bytes(op, "", [=, op = op, kinds = std::string(operands)](DType t, double n) {
       const int64_t edges = whole(n / 8), targets = whole(n / 32);
-      Attrs attrs = {{"grouped", int64_t{1}}};
+      Attrs attrs = {{"rearranged", int64_t{1}}};
       std::vector<TensorType> in;
       for (const char kind : kinds)
         in.push_back(kind == 'x' ? TensorType{t, {edges, 8}}
@@ -379,9 +378,9 @@ std::vector<CalibrationOp> calibration_ops() {
                        [&](const CalibrationOp& op) { return op.op == name; });
   };
   for (const OpDef* def : all_ops()) {
-    // What has post-ops takes as long as without, and what these read.
+    // What is fused takes as long as what it is made of, and what it reads and makes besides.
     const bool by_grid = def->name == "matmul" || def->name.starts_with("attention");
-    if (by_grid || has_post_ops(def->name) || has(out, def->name) || has(others, def->name) ||
+    if (by_grid || def->cost == CostClass::fused || has(out, def->name) || has(others, def->name) ||
         !stretches(*def))
       continue;
     others.push_back(by_bytes(

@@ -13,8 +13,9 @@
 #include "base/round_up.h"
 #include "base/thread_group.h"
 #include "graph/op_def.h"
-#include "graph/ops/group_rows.h"
 #include "graph/program.h"
+#include "graph/rearranged.h"
+#include "program/ops/group_rows.h"
 #include "ranks/backend.h"
 #include "ranks/threads.h"
 
@@ -103,7 +104,7 @@ class Operands {
   /// Random elements, made on the host, and those over and over; the groups of such numbers.
   static void fill(Device& device, const TensorView& operand, const CalibrationCall& call,
                    size_t index) {
-    if (is_grouped(call.node) && index + 1 == call.in.size()) {
+    if (rearranged_operands(call.node) > 0 && index + 1 == call.in.size()) {
       const Tensor groups = groups_of(call);
       device.copy_in(operand.data, groups.data(), byte_size(groups.type()));
       return;
@@ -135,7 +136,7 @@ class Operands {
     const int64_t bound =
         is_float(dtype) || def.index_bound == nullptr
             ? 2
-            : def.index_bound(call.node, ungrouped(call.node, call.in), index).value_or(2);
+            : def.index_bound(call.node, own_operands(call.node, call.in), index).value_or(2);
     dispatch(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       uint32_t state = 12345;

@@ -5,9 +5,10 @@
 #include <set>
 
 #include "explain/figures.h"
-#include "graph/ops/post.h"
+#include "graph/rearranged.h"
 #include "measure/bench_kernels.h"
 #include "plan.h"
+#include "program/ops/post.h"
 #include "ranks/world.h"
 #include "train.h"
 
@@ -54,7 +55,7 @@ double post_bytes(const Step& step, const Program& program) {
     for (size_t i = first; i < end; ++i)
       bytes += static_cast<double>(byte_size(program.buffers[static_cast<size_t>(list[i])].type));
   };
-  add(step.in, kOwnOperands, step.in.size() - packed_operands(step.node));
+  add(step.in, kOwnOperands, step.in.size() - rearranged_operands(step.node));
   add(step.out, 1, step.out.size());
   return bytes;
 }

@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-#include "graph/ops/weight_layout.h"
 #include "kernels/kernel.h"
 #include "planner/cost/cluster.h"
 #include "program/compile.h"
+#include "program/ops/weight_layout.h"
 #include "ranks/rank_device.h"
 
 namespace shardrun {

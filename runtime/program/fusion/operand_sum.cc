@@ -3,8 +3,8 @@
 #include <set>
 #include <vector>
 
-#include "graph/ops/post.h"
 #include "program/fusion/rewrites.h"
+#include "program/ops/post.h"
 #include "program/step_uses.h"
 
 namespace shardrun {

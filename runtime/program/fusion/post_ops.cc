@@ -4,8 +4,8 @@
 #include <set>
 
 #include "graph/op_def.h"
-#include "graph/ops/post.h"
 #include "program/fusion/rewrites.h"
+#include "program/ops/post.h"
 #include "program/step_uses.h"
 
 namespace shardrun {

@@ -36,9 +36,9 @@ inline constexpr int64_t kManyRows = 1024;
 ///   → segment_softmax_grad(dy, y, rows)
 void fuse_segment_softmax(Program& program, const TakesStep& takes);
 
-/// And what else may follow a product element by element (graph/ops/post.h), where `takes` says so;
-/// behind conv and conv_data_grad, too. What stood between and others read, too, is its second
-/// result then, as GELU's argument is for GELU's gradient; of one step, one.
+/// And what else may follow a product element by element (runtime/program/ops/post.h), where
+/// `takes` says so; behind conv and conv_data_grad, too. What stood between and others read, too,
+/// is its second result then, as GELU's argument is for GELU's gradient; of one step, one.
 ///   add(x, matmul(a, b)) → matmul_post(a, b, x)
 void fuse_post_ops(Program& program, const TakesStep& takes);
 

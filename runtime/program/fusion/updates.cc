@@ -146,12 +146,9 @@ class SquareFusion {
   std::set<size_t> gone_;
 };
 
-/// Does each result take its operand's place? The update is of one parameter that it lays out in no
-/// way.
+/// Does each result take its operand's place? The update is of one parameter.
 bool stays_in_place(const Step& step, const UpdateForm& form) {
-  if (form.count > 1 || !form.layouts.empty() ||
-      step.out[form.result(0, 0)] != step.in[form.operand(0, 0)])
-    return false;
+  if (form.count > 1 || step.out[form.result(0, 0)] != step.in[form.operand(0, 0)]) return false;
   for (size_t i = 0; i < form.moments; ++i) {
     if (step.out[form.result(0, 1 + i)] != step.in[form.operand(0, 2 + i)]) return false;
   }

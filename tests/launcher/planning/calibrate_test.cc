@@ -12,12 +12,12 @@
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "graph/op_def.h"
-#include "graph/ops/group_rows.h"
-#include "graph/ops/post.h"
 #include "graph/program.h"
 #include "kernels/cpu/cpu.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/ops/group_rows.h"
+#include "program/ops/post.h"
 #include "ranks/backend.h"
 #include "ranks/gpu_cluster.h"
 #include "tests/launcher/ranks/far_rank.h"
@@ -95,7 +95,7 @@ TEST(Calibrate, GroupsAreThoseOfTheNumbers) {
   constexpr int64_t kRows = 600000, kPlaces = 1000;  // more than are made at random
   CalibrationCall call;
   call.node.op = call.node.name = "segment_max";
-  call.node.attrs = {{"size", kPlaces}, {"grouped", int64_t{1}}};
+  call.node.attrs = {{"size", kPlaces}, {"rearranged", int64_t{1}}};
   call.in = {{DType::f32, {kRows, 1}},
              {DType::i64, {kRows}},
              {DType::i32, {RowGroups::elements(kPlaces, kRows)}}};

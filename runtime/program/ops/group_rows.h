@@ -1,4 +1,5 @@
-// Rows that go to places by their numbers, grouped by place once for all who want them so.
+// Rows that go to places by their numbers: added in one step, or grouped by place once for all who
+// want them so.
 #pragma once
 
 #include <optional>
@@ -19,19 +20,11 @@ struct RowGroups {
   size_t numbers = 0;  // the operand
   int64_t size = 0, offset = 0;
 
-  /// How kernels of this node want its operands' rows; none if they do not look for groups. With
-  /// the attribute grouped=1 they take the groups as one more operand, the last.
+  /// How kernels of this node want its operands' rows; none if they do not look for groups. They
+  /// take the groups as a rearranged operand (graph/rearranged.h).
   static std::optional<RowGroups> wanted_by(const Node& node, std::span<const TensorType> in);
 
   static int64_t elements(int64_t size, int64_t count) { return size + 2 + count; }
 };
-
-/// With one more operand, the groups?
-inline bool is_grouped(const Node& node) { return node.attrs.i("grouped", 0) != 0; }
-
-/// The operands without it.
-inline std::span<const TensorType> ungrouped(const Node& node, std::span<const TensorType> in) {
-  return is_grouped(node) ? in.first(in.size() - 1) : in;
-}
 
 }  // namespace shardrun

@@ -1,7 +1,7 @@
 // Post-ops: `post` names them, `post_places` says of each which operand the result so far is, and
 // how many others it has; attributes of the third are called `post2.…`. `post_keep`: kept_before;
 // `post_sum`: summed_operand.
-#include "graph/ops/post.h"
+#include "program/ops/post.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
-#include "graph/ops/families.h"
+#include "program/ops/families.h"
 
 namespace shardrun {
 namespace {
@@ -97,14 +97,12 @@ Node operand_sum(const Node& node, DType operand, DType product) {
   return sum;
 }
 
-size_t packed_operands(const Node& node) { return node.attrs.has("packed") ? 1 : 0; }
-
 Node without_post_ops(const Node& node) {
   Node out = node;
   if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kSuffix).size());
   out.attrs = {};
   for (const auto& [name, attr] : node.attrs.all()) {
-    if (!name.starts_with("post") && name != "packed") out.attrs.set(name, attr);
+    if (!name.starts_with("post") && name != "rearranged") out.attrs.set(name, attr);
   }
   if (out.inputs.size() > kOwnOperands) out.inputs.resize(kOwnOperands);
   return out;
@@ -132,7 +130,7 @@ using InTypes = std::span<const TensorType>;
 /// The types of the results. `type`: before them.
 Types infer_behind(const Node& node, TensorType type, InTypes in) {
   const std::vector<PostOp> posts = post_ops(node);
-  size_t wanted = kOwnOperands + packed_operands(node);
+  size_t wanted = kOwnOperands;
   for (const PostOp& post : posts) wanted += post.operands.size();
   SR_REQUIRE(in.size() == wanted, invalid_input, node.op, " takes ", wanted, " operands, got ",
              in.size());
@@ -320,7 +318,7 @@ OpDef convolution_post(const char* op) {
 
 }  // namespace
 
-std::vector<OpDef> joined_ops() {
+std::vector<OpDef> fused_ops() {
   return {matmul_post(), convolution_post("conv"), convolution_post("conv_data_grad")};
 }
 

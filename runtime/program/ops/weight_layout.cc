@@ -1,5 +1,5 @@
 // Tags of layouts, and places of elements.
-#include "graph/ops/weight_layout.h"
+#include "program/ops/weight_layout.h"
 
 #include <algorithm>
 #include <sstream>

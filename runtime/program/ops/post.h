@@ -33,10 +33,6 @@ struct PostOp {
 /// How many operands a product and a convolution have themselves.
 inline constexpr size_t kOwnOperands = 2;
 
-/// Behind all others, the weights again as their kernel wants them, where a step has `packed`
-/// (runtime/program/keep_packed.h): 1, else 0.
-size_t packed_operands(const Node& node);
-
 /// Those of a step; none if there are none.
 std::vector<PostOp> post_ops(const Node& node);
 /// Which of them takes what is the second result.
