@@ -1,7 +1,7 @@
 # The short commands. Everything else is CMake's: cmake --preset dev, ctest --preset dev.
 #
-#   make             build/shardrun, a Release build
-#   make run         the same, then trains a small GPT on this repository's own prose with two ranks
+#   make             build/shardrun, a Release build, and its part for GPUs where there is a CUDA toolkit
+#   make run         builds without that part, then trains a small GPT on this repository's own prose with two ranks
 #   make test        builds and runs every test
 #   make install PREFIX=/opt/shardrun
 #   make bench       measures and writes bench/RESULTS.md (docs/performance.md); BENCH=collectives for a part of it
@@ -32,6 +32,9 @@ configure: setup
 	@cmake --preset release -B $(BUILD) --log-level=WARNING $(CMAKE_FLAGS) >/dev/null
 
 build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target shardrun_installed
+
+command: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target shardrun_cli
 
 # Prose to learn from: one file of bytes.
@@ -45,7 +48,7 @@ TRAIN = $(MPIRUN) -np 2 $(BUILD)/shardrun train $(BUILD)/gpt-tiny.onnx --data te
 SAMPLE = $(BUILD)/shardrun sample $(BUILD)/gpt-tiny.onnx --resume $(BUILD)/run --prompt "shardrun " \
   --tokens 300 --temperature 0.8 --top-k 40 --seed $(SEED)
 
-run: build $(BUILD)/docs.txt
+run: command $(BUILD)/docs.txt
 	@rm -rf $(BUILD)/run
 	$(BUILD)/shardrun model gpt --preset tiny --seed $(SEED) -o $(BUILD)/gpt-tiny.onnx
 	$(TRAIN) --steps $(STEPS)
@@ -72,4 +75,4 @@ lint: configure
 clean:
 	@rm -rf $(BUILD)
 
-.PHONY: all setup configure build run test bench install format lint clean
+.PHONY: all setup configure build command run test bench install format lint clean

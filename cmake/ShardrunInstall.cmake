@@ -1,17 +1,19 @@
-# What `make install` leaves: the command, one shared library with its headers, and a CMake package.
-# launcher/CMakeLists.txt defines both: shardrun (SHARED, from launcher/api) and shardrun_cli (the command).
+# What `make install` leaves: the command, a shared library with its headers, the part for GPUs if it was built, and a
+# CMake package. launcher/ defines shardrun (SHARED, from launcher/api), shardrun_cli (the command) and shardrun_cuda.
 #
 #   find_package(shardrun REQUIRED)
 #   target_link_libraries(mine PRIVATE shardrun::shardrun)
 #
 # A shared library, because a static one would ask its users to find oneDNN, protobuf and MPI themselves. HiGHS'
-# library, which no Debian package has, is installed beside it. Everything that comes from the folders' static libraries is hidden in it: only the public header's
-# symbols, compiled into the library itself, can be linked against, and a program's own protobuf types cannot clash.
+# library, which no Debian package has, is installed beside it. It exports its namespace alone, so a program's own
+# protobuf types cannot clash; of that the public headers are promised, the rest is for the part for GPUs.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 if(TARGET shardrun)
-  target_link_options(shardrun PRIVATE -Wl,--exclude-libs,ALL)
+  target_link_options(shardrun PRIVATE
+    -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/exported.map -Wl,-Bsymbolic-functions)
+  set_property(TARGET shardrun APPEND PROPERTY LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/exported.map)
   set_target_properties(shardrun PROPERTIES
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
@@ -42,4 +44,21 @@ if(TARGET shardrun_cli)
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
     INSTALL_RPATH $ORIGIN/${library_from_bin})
   install(TARGETS shardrun_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+# A part for GPUs that another build left in the prefix is removed.
+if(TARGET shardrun)
+  set(cuda_part libshardrun_cuda.so)
+  install(CODE "if(NOT EXISTS \"${CMAKE_BINARY_DIR}/${cuda_part}\")
+    file(REMOVE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/${cuda_part}\")
+  endif()")
+endif()
+add_custom_target(shardrun_installed)
+if(TARGET shardrun_cli)
+  add_dependencies(shardrun_installed shardrun_cli)
+endif()
+if(TARGET shardrun_cuda)
+  set_target_properties(shardrun_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} INSTALL_RPATH $ORIGIN)
+  install(TARGETS shardrun_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+  add_dependencies(shardrun_installed shardrun_cuda)
 endif()

@@ -88,12 +88,12 @@ void check_device() {
 }
 
 void use_backend(std::string_view name) {
-  const Backend* cuda = cuda_backend();
   SR_REQUIRE(name == "cpu" || name == "cuda", invalid_input, "device '", name,
              "': wanted cpu or cuda");
-  SR_REQUIRE(name == "cpu" || cuda != nullptr, invalid_input,
-             "device cuda: this build has no CUDA; configure it with SHARDRUN_CUDA=ON");
-  use_backend(name == "cpu" ? cpu_backend() : *cuda);
+  if (name == "cpu") return use_backend(cpu_backend());
+  const Backend* cuda = cuda_backend();
+  SR_REQUIRE(cuda != nullptr, invalid_input, "device cuda: ", why_no_cuda_backend());
+  use_backend(*cuda);
 }
 void use_backend(const Backend& backend) { chosen = &backend; }
 

@@ -39,7 +39,9 @@ struct Backend {
 std::shared_ptr<Device> device_alone();
 
 const Backend& cpu_backend();
-const Backend* cuda_backend();  // null in a build without CUDA
+/// Null where the part for GPUs (launcher/cuda) is not beside libshardrun, or cannot be loaded.
+const Backend* cuda_backend();
+const std::string& why_no_cuda_backend();
 
 /// The backend of this process: what use_backend said, else CUDA's where there is a GPU, else the
 /// CPU's.

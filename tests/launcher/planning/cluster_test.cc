@@ -95,8 +95,27 @@ TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
       << describe(cut);
 }
 
-/// Builds differ: with CUDA a plan for GPUs needs no GPU, and a run says what is missing; without
-/// it --device says so.
+/// The part for GPUs is looked for beside the library.
+TEST_F(ClusterOption, WithoutThePartForGpusADeviceIsRefused) {
+  const std::string away = at_->path() + "/away", part = away + "/libshardrun_cuda.so";
+  const Outcome copied =
+      at_->sh("mkdir away && cp $(dirname " SHARDRUN_COMMAND ")/libshardrun.so.* away");
+  ASSERT_EQ(copied.status, 0) << describe(copied);
+  const std::string call =
+      "LD_LIBRARY_PATH=" + away + " " SHARDRUN_COMMAND " plan gpt.onnx --ranks 2 --device ";
+  const auto refused_with = [&](const std::string& wanted) {
+    const Outcome run = at_->sh(call + "cuda");
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_NE(message(run).find(wanted), std::string::npos) << describe(run);
+    EXPECT_EQ(at_->sh(call + "cpu").status, 0);
+  };
+  refused_with("device cuda: the part for GPUs is not built (there is no " + part + "); 'make'");
+  at_->write("away/libshardrun_cuda.so", "?");
+  refused_with("device cuda: the part for GPUs cannot be loaded: " + part);
+}
+
+/// Builds differ: with the part for GPUs a plan for them needs no GPU, and a run says what is
+/// missing; without it --device says so.
 TEST_F(ClusterOption, ADeviceIsChosenByName) {
   refused("plan gpt.onnx --ranks 2 --device tpu", "device 'tpu': wanted cpu or cuda");
   refused("calibrate --device tpu -o x.json", "device 'tpu': wanted cpu or cuda");
@@ -104,7 +123,8 @@ TEST_F(ClusterOption, ADeviceIsChosenByName) {
   const Outcome plan =
       at_->sh(uncached + Workspace::line(threads(2), "plan gpt.onnx --device cuda"));
   if (plan.status == 2) {
-    EXPECT_NE(message(plan).find("device cuda: this build has no CUDA"), std::string::npos)
+    EXPECT_NE(message(plan).find("device cuda: the part for GPUs is not built (there is no "),
+              std::string::npos)
         << describe(plan);
     return;
   }

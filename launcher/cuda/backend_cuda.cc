@@ -93,7 +93,8 @@ class CudaRank final : public RankDevice {
 
 }  // namespace
 
-const Backend* cuda_backend() {
+/// What libshardrun looks for in this library (launcher/api/ranks/cuda_part.cc).
+extern "C" const Backend* shardrun_cuda_backend() {
   static const std::array<const KernelList*, 1> lists = {&cuda_kernels()};
   static const Backend cuda = {"cuda",
                                lists,
