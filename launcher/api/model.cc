@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/printable.h"
 #include "base/regex.h"
-#include "batches.h"
 #include "checkpoint/weights.h"
 #include "choices.h"
 #include "contents.h"
@@ -21,6 +20,7 @@
 #include "option_json.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
+#include "train/batches.h"
 #include "user_op/user_op.h"
 
 namespace shardrun {

@@ -10,7 +10,7 @@
 #include "graph/json_text.h"
 #include "option_json.h"
 #include "plan_origin.h"
-#include "train_options.h"
+#include "train/train_options.h"
 
 namespace shardrun {
 namespace {
