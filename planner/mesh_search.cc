@@ -6,7 +6,7 @@
 #include <set>
 
 #include "planner/solver/deadline.h"
-#include "planner/space/baselines.h"
+#include "planner/schedule/schedule.h"
 
 namespace shardrun {
 namespace {

@@ -8,7 +8,7 @@
 #include "planner/reshard/forbidden_reshardings.h"
 #include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
-#include "planner/space/roles.h"
+#include "planner/schedule/roles.h"
 
 namespace shardrun {
 namespace {
@@ -46,7 +46,7 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       own_times_(mesh, cluster),
       times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
       numbered_(graph, options.contents),
-      constraints_(graph, mesh, options.planner, options.requests, options.pinned) {}
+      constraints_(graph, mesh, options.planner, options.tactics, options.requests, options.pinned) {}
 
 std::optional<Plan> PlanSearch::run(PlanReport& report) {
   std::map<std::string, Sharding> apart = constraints_.pinned();

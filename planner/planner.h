@@ -20,6 +20,9 @@ struct PlanOptions {
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
   double solve_seconds = 10;     // of work of the search (planner/solver/work.h)
   uint64_t seed = 0;
+  /// Of a Schedule, in order (planner/schedule/schedule.h): axes that they name hold what they say,
+  /// others nothing.
+  std::vector<std::string> tactics = {};
   /// "REGEX=SHARDING": values whose whole name matches lie so (planner/space/constraints.h).
   std::vector<std::string> requests = {};
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as

@@ -8,12 +8,14 @@
 
 namespace shardrun {
 
-/// What looks for a plan; `baselines`: one for all mesh axes, or one for each, joined by +.
-enum class PlannerKind { automatic, ilp, beam, plain_ilp, baselines };
+/// What looks for a plan; `propagate`: what tactics and requests say, all else whole; `baselines`:
+/// one for all mesh axes, or one for each, joined by +.
+enum class PlannerKind { automatic, ilp, beam, plain_ilp, propagate, baselines };
 inline constexpr Named<PlannerKind> kPlanners[] = {{"auto", PlannerKind::automatic},
                                                    {"ilp", PlannerKind::ilp},
                                                    {"beam", PlannerKind::beam},
-                                                   {"plain-ilp", PlannerKind::plain_ilp}};
+                                                   {"plain-ilp", PlannerKind::plain_ilp},
+                                                   {"propagate", PlannerKind::propagate}};
 
 /// What holds along one mesh axis.
 ///   dp           the batch is cut; parameters, gradients and state are whole

@@ -98,9 +98,15 @@ std::string list_shardings(const std::set<std::string>& shardings) {
 }  // namespace
 
 Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
+                         const std::vector<std::string>& tactics,
                          const std::vector<std::string>& requests,
                          const std::map<std::string, Sharding>& pinned)
-    : graph_(graph), mesh_(mesh), planner_(planner), kinds_(parse_baselines(planner, mesh)) {
+    : graph_(graph),
+      mesh_(mesh),
+      planner_(planner),
+      propagates_requests_(planner_named(planner) == PlannerKind::propagate),
+      schedule_(schedule_of(planner, tactics, mesh)) {
+  if (schedule_) axes_ = cuts_by_axis(*schedule_, mesh);
   for (const Value& value : graph.values()) {
     const auto it = pinned.find(value.name);
     if (it == pinned.end()) continue;
@@ -114,27 +120,32 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string
   for (const std::string& text : requests) request(text);
   pin_updates();
   for (const auto& [id, pin] : pins_) pinned_.emplace(graph.value(id).name, pin.sharding);
+  allow_empty();
+}
+
+/// Where what has to be cut, or may be, does not divide evenly.
+void Constraints::allow_empty() {
   std::vector<int> rows;     // axes that cut the batch, or may
   std::vector<int> weights;  // that have to cut weights
-  for (int axis = 0; axis < mesh.axis_count(); ++axis) {
-    Baseline* kind = kinds_ ? &(*kinds_)[at(axis)] : nullptr;
-    if (kind != nullptr && mesh.axis_size(axis) == 1) *kind = Baseline::none;
-    const bool model =
-        kind != nullptr && (*kind == Baseline::megatron || *kind == Baseline::megatron_sp);
-    if (model) weights.push_back(axis);
-    if (!model && (kind == nullptr || *kind != Baseline::none)) rows.push_back(axis);
+  bool all_told = schedule_.has_value();
+  for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
+    const AxisCuts cuts = axes_.empty() ? AxisCuts{.free = true} : axes_[at(axis)];
+    if (mesh_.axis_size(axis) == 1) continue;
+    if (cuts.inner) weights.push_back(axis);
+    if (cuts.free || cuts.batch || cuts.dims) rows.push_back(axis);
+    all_told = all_told && !cuts.free;
   }
-  for (ValueId id : graph.with_role(Role::batch)) {
-    const Shape& shape = graph.type(id).shape;
+  for (ValueId id : graph_.with_role(Role::batch)) {
+    const Shape& shape = graph_.type(id).shape;
     // 12 samples on 5 ranks are 3, 3, 3, 3 and none, and better than 12 on each. Who is free to cut
     // something else does not leave most ranks without a sample.
-    if (!shape.empty() && (kinds_ || shape[0] >= mesh.size()) &&
-        !leaves_none_empty(shape[0], rows, mesh))
+    if (!shape.empty() && (all_told || shape[0] >= mesh_.size()) &&
+        !leaves_none_empty(shape[0], rows, mesh_))
       leaves_empty_ = true;
   }
-  for (ValueId id : graph.with_role(Role::parameter)) {
-    for (const int64_t size : graph.type(id).shape) {
-      if (size > 1 && !leaves_none_empty(size, weights, mesh)) leaves_empty_ = true;
+  for (ValueId id : graph_.with_role(Role::parameter)) {
+    for (const int64_t size : graph_.type(id).shape) {
+      if (size > 1 && !leaves_none_empty(size, weights, mesh_)) leaves_empty_ = true;
     }
   }
 }
@@ -222,14 +233,19 @@ void Constraints::pin_updates() {
 
 bool Constraints::reshards_updates() const {
   // Whoever is free gathers what is updated in parts once a step, not in every micro-batch.
-  if (!kinds_) return graph_.micro_batches > 1;
-  return std::any_of(kinds_->begin(), kinds_->end(), [](Baseline kind) {
-    return kind == Baseline::zero1 || kind == Baseline::zero2;
-  });
+  if (!schedule_) return graph_.micro_batches > 1;
+  return std::any_of(axes_.begin(), axes_.end(),
+                     [](const AxisCuts& cuts) { return cuts.state && !cuts.weights; });
 }
 
 bool Constraints::regathers_weights() const {
-  return kinds_ && std::find(kinds_->begin(), kinds_->end(), Baseline::fsdp) != kinds_->end();
+  return std::any_of(axes_.begin(), axes_.end(),
+                     [](const AxisCuts& cuts) { return cuts.weights; });
+}
+
+std::span<const Unresolved> Constraints::unresolved() const {
+  return demands_ ? std::span<const Unresolved>(demands_->unresolved())
+                  : std::span<const Unresolved>();
 }
 
 std::vector<const Constraints::Pin*> Constraints::pins_of(const Node& node) const {
@@ -306,9 +322,9 @@ void Constraints::check_pins(const Node& node, const NodeDemand& demand,
 }
 
 void Constraints::apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space) {
-  if (!kinds_ && pins_.empty()) return;
+  if (!schedule_ && pins_.empty()) return;
   class_demand_.assign(folding.classes.size(), {});
-  if (kinds_) split_classes(folding, rules, space);
+  if (schedule_) split_classes(folding, rules, space);
   for (size_t c = 0; c < folding.classes.size(); ++c) {
     if (folding.classes[c].nodes.empty()) {
       check_held(folding.classes[c].values[0], class_demand_[c]);
@@ -322,9 +338,14 @@ void Constraints::apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSp
 /// Classes anew, in the order of their first members: those that were one and are asked the same.
 void Constraints::split_classes(Folding& folding, std::vector<SpmdRule>& rules,
                                 SearchSpace& space) {
-  demands_.emplace(graph_, mesh_, *kinds_, [&](NodeId n) -> const SpmdRule& {
+  std::vector<std::pair<ValueId, Sharding>> required;
+  if (propagates_requests_) {
+    for (const auto& [id, pin] : pins_) required.emplace_back(id, pin.sharding);
+  }
+  const RuleOf rule_of = [&](NodeId n) -> const SpmdRule& {
     return rules[at(folding.class_of_node[at(n)])];
-  });
+  };
+  demands_.emplace(graph_, mesh_, *schedule_, rule_of, required);
   Folding split;
   split.rounds = folding.rounds;
   split.class_of_node.assign(folding.class_of_node.size(), -1);
@@ -379,7 +400,7 @@ void Constraints::check_held(ValueId id, const NodeDemand& demand) const {
 
 void Constraints::restrict_node(const Node& node, std::vector<Strategy>& strategies,
                                 NodeDemand& demand) const {
-  if (kinds_) relax(strategies, demand);
+  if (schedule_) relax(strategies, demand);
   check_pins(node, demand, strategies);
   for (size_t r = 0; r < node.outputs.size(); ++r) {
     const auto pin = pins_.find(node.outputs[r]);

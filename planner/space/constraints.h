@@ -1,13 +1,14 @@
-// Constraints: what a planner's name and the caller's requests demand of the search.
+// Constraints: what a planner's name, tactics and the caller's requests demand of the search.
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
 #include "graph/sharding.h"
-#include "planner/space/baselines.h"
+#include "planner/schedule/demands.h"
 #include "planner/space/folding.h"
 #include "planner/space/search_space.h"
 
@@ -19,9 +20,10 @@ class Constraints {
   /// with or without the % of computed ones, lies so. `pinned`: the same by name; names that the
   /// graph has not are ignored. Throws invalid_input, naming the request: no regular expression, no
   /// such axis, no value matches (with names that are near), another number of dims; naming both,
-  /// two requests that ask different things of one value.
+  /// two requests that ask different things of one value. `tactics`: of a Schedule
+  /// (planner/schedule/schedule.h), whose axes they then speak for.
   Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
-              const std::vector<std::string>& requests,
+              const std::vector<std::string>& tactics, const std::vector<std::string>& requests,
               const std::map<std::string, Sharding>& pinned);
 
   /// Values whose whole Sharding is fixed.
@@ -35,6 +37,8 @@ class Constraints {
   bool may_redistribute(ValueId id, const Sharding& sharding) const;
   /// Are gathered weights dropped after each use, as fsdp does?
   bool regathers_weights() const;
+  /// Where propagation of tactics or requests stopped: after apply().
+  std::span<const Unresolved> unresolved() const;
 
   /// Removes the strategies of nodes that are not allowed. Classes whose members must do different
   /// things are split: the new ones come last, with a copy of `rules`. What a baseline asks of a
@@ -52,6 +56,7 @@ class Constraints {
     std::string by;          // "--shard 'w=[data,-]'"
     bool requested = false;  // by the caller, so that a planner that does otherwise contradicts it
   };
+  void allow_empty();
   void request(const std::string& text);
   void pin(ValueId value, const Pin& pin);
   void pin_updates();
@@ -69,8 +74,10 @@ class Constraints {
   const Graph& graph_;
   const Mesh& mesh_;
   std::string planner_;
-  std::optional<std::vector<Baseline>> kinds_;
-  std::optional<BaselineDemands> demands_;
+  bool propagates_requests_ = false;
+  std::optional<Schedule> schedule_;  // nullopt: all is left to the search
+  std::vector<AxisCuts> axes_;        // its; empty without one
+  std::optional<Demands> demands_;
   std::map<std::string, Sharding> pinned_;
   std::map<ValueId, Pin> pins_;
   bool leaves_empty_ = false;

@@ -1,5 +1,5 @@
 // Data parallelism, ZeRO and Megatron-LM, as the planner lays them out and as they train.
-#include "planner/space/baselines.h"
+#include "planner/schedule/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -383,15 +383,23 @@ TEST(Baselines, AccumulatedGradients) {
 
 TEST(Baselines, NamesPerAxis) {
   const Mesh two = Mesh::parse("data=2,model=2");
-  EXPECT_EQ(*parse_baselines("dp", two), (std::vector<Baseline>{Baseline::dp, Baseline::dp}));
-  EXPECT_EQ(*parse_baselines("fsdp+megatron-sp", two),
-            (std::vector<Baseline>{Baseline::fsdp, Baseline::megatron_sp}));
-  EXPECT_FALSE(parse_baselines("auto", two));
-  EXPECT_FALSE(parse_baselines("dp+magic", two));
+  const auto targets = [&](const std::string& planner) {
+    std::vector<std::pair<int, Target>> out;
+    for (const Cut& cut : *baseline_schedule(planner, two)) out.emplace_back(cut.axis, cut.target);
+    return out;
+  };
+  using List = std::vector<std::pair<int, Target>>;
+  EXPECT_EQ(targets("dp"), (List{{0, Target::batch}, {1, Target::batch}}));
+  EXPECT_EQ(targets("fsdp+megatron-sp"), (List{{0, Target::batch},
+                                               {0, Target::weights},
+                                               {1, Target::inner},
+                                               {1, Target::sequence}}));
+  EXPECT_FALSE(baseline_schedule("auto", two));
+  EXPECT_FALSE(baseline_schedule("dp+magic", two));
   EXPECT_EQ(baseline_names("dp+megatron"), 2);
   EXPECT_EQ(baseline_names("ilp"), 0);
   try {
-    (void)parse_baselines("fsdp+megatron", Mesh::parse("data=4"));
+    (void)baseline_schedule("fsdp+megatron", Mesh::parse("data=4"));
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),

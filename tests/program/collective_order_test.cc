@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "planner/planner.h"
-#include "planner/space/baselines.h"
+#include "planner/schedule/schedule.h"
 #include "program/memory.h"
 #include "program/partition.h"
 #include "tests/planner/gpt_step.h"

@@ -14,4 +14,13 @@ std::vector<bool> depends_on_batch(const Graph& graph);
 /// (a cast or transposed weight)?
 std::vector<bool> made_of_weights(const Graph& graph);
 
+/// What values and nodes are to a training step.
+struct StepRoles {
+  std::vector<bool> of_batch, of_weights;  // values: depends_on_batch, made_of_weights
+  std::vector<bool> forward;               // nodes that the loss depends on
+  std::vector<bool> gradients;             // values made in the micro phase for the update
+  std::vector<bool> updates, accumulates;  // nodes that make what replaces a held value
+};
+StepRoles step_roles(const Graph& graph);
+
 }  // namespace shardrun

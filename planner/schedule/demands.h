@@ -1,0 +1,89 @@
+// Demands: how a Schedule lets values lie along each mesh axis, node by node.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "graph/mesh.h"
+#include "graph/sharding.h"
+#include "planner/schedule/named_dims.h"
+#include "planner/schedule/propagate.h"
+#include "planner/schedule/schedule.h"
+
+namespace shardrun {
+
+/// How a value may lie along one mesh axis, as a set.
+using Placements = uint64_t;
+inline constexpr Placements kReplicated = 1, kPartial = 2, kAnyPlacement = ~Placements{0};
+inline constexpr Placements cut_along(size_t dim) { return dim < 62 ? Placements{4} << dim : 0; }
+
+/// [operand or result][mesh axis].
+struct NodeDemand {
+  std::vector<std::vector<Placements>> in, out;
+  friend auto operator<=>(const NodeDemand&, const NodeDemand&) = default;
+};
+
+/// A node whose ways of one colour fit alike: propagation along `axis` stops there, and it is whole.
+struct Unresolved {
+  NodeId node = -1;
+  int axis = 0;
+  std::vector<Way> ways;
+};
+
+/// Along one axis a node does what the first cut of the schedule says that says anything of it:
+/// batch, state, gradients and weights are one such voice, inner (with sequence, or without) is
+/// one, and what is propagated from dims and nodes is one. Parts of a sum may be left or reduced
+/// wherever nothing is cut: the search decides that.
+class Demands {
+ public:
+  /// `required`: values that must lie so, from which cuts are propagated along all axes that are
+  /// not left to the search. Throws invalid_input naming the tactic: no value, node or group is
+  /// called so, no such dim or option, another number of digits, or what earlier tactics forbid.
+  Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule, const RuleOf& rule_of,
+          const std::vector<std::pair<ValueId, Sharding>>& required = {});
+
+  NodeDemand node(NodeId id) const;
+  std::vector<Placements> held(ValueId id) const;  // of what no node makes; per mesh axis
+  /// In which a value is redistributed to several readers; per mesh axis.
+  std::vector<Placements> redistributed(ValueId id) const;
+  const std::vector<Unresolved>& unresolved() const { return unresolved_; }
+
+ private:
+  enum class Voice { data, model, dims };
+  struct Axis {
+    AxisCuts cuts;
+    bool cuts_batch = false;  // are there rows left to cut?
+    std::vector<Voice> voices;
+    std::optional<Propagation> propagation;
+  };
+  struct Placed {
+    std::vector<Placements> in, out;
+  };
+  void count_rows(const Mesh& mesh);
+  void propagate(const Schedule& schedule, const Mesh& mesh,
+                 const std::vector<std::pair<ValueId, Sharding>>& required);
+  void start(const Cut& cut, Propagation& propagation) const;
+  Placements cuts(ValueId id, const std::set<int>& colours) const;
+  Placements all_cuts(ValueId id) const;
+  Placements data(ValueId id) const;
+  Placements weight(ValueId id) const;
+  Placements inner(ValueId id) const;
+  bool of_stream(ValueId id) const;
+  bool is_held(ValueId id) const;
+  Placed placed(Voice voice, NodeId id, const Axis& axis) const;
+  Placed by_data(NodeId id, const Axis& axis) const;
+  Placed by_model(NodeId id, const Axis& axis) const;
+  Placed by_dims(NodeId id, const Axis& axis) const;
+  Placements held(Voice voice, ValueId id, const Axis& axis) const;
+
+  const Graph& graph_;
+  StepRoles roles_;
+  Colours colours_;
+  NamedDims dims_;
+  std::vector<Axis> axes_;
+  std::vector<Unresolved> unresolved_;
+};
+
+}  // namespace shardrun

@@ -1,0 +1,56 @@
+// Propagation: from a few cut dims along one mesh axis to how every node is cut.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "planner/schedule/colours.h"
+
+namespace shardrun {
+
+/// How values lie and nodes are cut along one mesh axis, as far as that is known.
+class Propagation {
+ public:
+  static constexpr int kOpen = -2, kWhole = -1;
+
+  /// `colours` must outlive this.
+  Propagation(const Graph& graph, const Colours& colours);
+
+  /// A value is cut along a dim, or (Way::kPartial) left as parts of a sum by its node. False if
+  /// it is known to lie otherwise, or if its node has no such way.
+  bool cut(ValueId value, int dim);
+  /// A node takes a way (an index in Colours::ways), or kWhole. False if it is known to take
+  /// another.
+  bool take(NodeId node, int way);
+  /// All dims of a colour; conflicts as the digits say. What is known stays.
+  void cut_colour(int colour, const std::vector<int>& digits);
+
+  /// Until nothing more follows. What makes a value comes before what reads it: first nodes whose
+  /// results are known take the way that leaves them so, then nodes whose operands are known take
+  /// the one way that fits most of them. Of several ways of one colour that fit alike it takes what
+  /// the `digits` of that colour's sets say; without digits it stops there. All nodes of a step are
+  /// judged by what the last step left, so the result does not depend on the order of nodes.
+  void run(const std::vector<int>& digits = {});
+
+  /// Index in Colours::ways, kWhole, or kOpen: nothing is known.
+  int way(NodeId node) const { return way_[static_cast<size_t>(node)]; }
+  /// A dim, Way::kPartial, or kOpen.
+  int dim(ValueId value) const { return dim_[static_cast<size_t>(value)]; }
+  /// Nodes at which it stopped.
+  std::vector<NodeId> unresolved() const;
+
+ private:
+  std::vector<int> fitting(NodeId node, bool by_results) const;
+  bool step(bool by_results, bool in_conflict, const std::vector<int>& digits);
+  void settle(NodeId node, int way);
+  void place(ValueId value, int dim);
+
+  const Graph& graph_;
+  const Colours& colours_;
+  std::vector<std::vector<NodeId>> readers_;  // by value
+  std::vector<ValueId> tied_;                 // by value: what it replaces, or is replaced by
+  std::vector<int> way_, dim_;
+  std::set<NodeId> open_;  // nodes beside a value that is known, whose way is not
+};
+
+}  // namespace shardrun

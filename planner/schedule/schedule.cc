@@ -1,0 +1,194 @@
+// Reading tactics, and the schedules that have names.
+#include "planner/schedule/schedule.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+
+namespace shardrun {
+namespace {
+
+constexpr const char* kForms =
+    "wanted TARGET@AXIS with batch, state, gradients, weights, inner, sequence, auto, VALUE.DIM, "
+    "NODE:OPTION, NODE:whole or #GROUP for TARGET, as in batch@data";
+
+std::optional<int> whole_number(std::string_view text) {
+  int out = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc() || end != text.data() + text.size() || out < 0) return std::nullopt;
+  return out;
+}
+
+int axis_named(std::string_view name, const Mesh& mesh, const std::string& by) {
+  std::string known;
+  for (int axis = 0; axis < mesh.axis_count(); ++axis) {
+    const std::string& own = mesh.axes()[static_cast<size_t>(axis)].name;
+    if (own == name) return axis;
+    known += (axis > 0 ? ", " : "") + own;
+  }
+  fail(ErrorKind::invalid_input, by, ": mesh ", mesh.to_string(), " has no axis '", name,
+       "'; it has ", known);
+}
+
+/// What comes behind the last `separator`, which goes with it; nullopt: there is none.
+std::optional<std::string_view> split_last(std::string_view& text, char separator) {
+  const size_t place = text.rfind(separator);
+  if (place == std::string_view::npos) return std::nullopt;
+  const std::string_view last = text.substr(place + 1);
+  text = text.substr(0, place);
+  return last;
+}
+
+/// The names of baselines that `planner` joins; empty if one of them is none.
+std::vector<Baseline> names_in(const std::string& planner) {
+  std::vector<Baseline> out;
+  for (size_t begin = 0; begin <= planner.size();) {
+    const size_t end = std::min(planner.find('+', begin), planner.size());
+    const std::optional<Baseline> kind =
+        kind_named(kBaselines, std::string_view(planner).substr(begin, end - begin));
+    if (!kind) return {};
+    out.push_back(*kind);
+    begin = end + 1;
+  }
+  return out;
+}
+
+bool on_model(Baseline kind) { return kind == Baseline::megatron || kind == Baseline::megatron_sp; }
+
+}  // namespace
+
+Cut parse_tactic(std::string_view text, const Mesh& mesh) {
+  Cut cut;
+  cut.text = text;
+  const std::string by = str("--tactic '", text, "'");
+  std::optional<std::string_view> axis = split_last(text, '@');
+  SR_REQUIRE(axis && !text.empty(), invalid_input, by, ": ", kForms);
+  std::string_view name = *axis;
+  if (const size_t slash = name.find('/'); slash != std::string_view::npos) {
+    for (const char digit : name.substr(slash + 1)) {
+      SR_REQUIRE(digit >= '0' && digit <= '9', invalid_input, by, ": '", name.substr(slash + 1),
+                 "' behind the axis: wanted one digit for each set of conflicts");
+      cut.digits.push_back(digit - '0');
+    }
+    name = name.substr(0, slash);
+  }
+  cut.axis = axis_named(name, mesh, by);
+  if (const std::optional<Target> target = kind_named(kTargets, text)) {
+    cut.target = *target;
+    return cut;
+  }
+  const auto number = [&](std::string_view digits) {
+    const std::optional<int> out = whole_number(digits);
+    SR_REQUIRE(out, invalid_input, by, ": '", digits, "' is no whole number; ", kForms);
+    return *out;
+  };
+  if (text[0] == '#') {
+    cut.target = Target::colours;
+    cut.number = number(text.substr(1));
+    return cut;
+  }
+  // The last of . and : tells which it is; names may have both.
+  const size_t place = text.find_last_of(".:");
+  SR_REQUIRE(place != std::string_view::npos && place > 0, invalid_input, by, ": ", kForms);
+  const std::string_view last = text.substr(place + 1);
+  cut.name = text.substr(0, place);
+  cut.target = text[place] == ':' ? Target::node : Target::value;
+  cut.number = cut.target == Target::node && last == "whole" ? Cut::kWholeNode : number(last);
+  return cut;
+}
+
+std::vector<AxisCuts> cuts_by_axis(const Schedule& schedule, const Mesh& mesh) {
+  std::vector<AxisCuts> out(static_cast<size_t>(mesh.axis_count()));
+  for (int axis = 0; axis < mesh.axis_count(); ++axis)
+    out[static_cast<size_t>(axis)].free = mesh.axis_size(axis) == 1;
+  for (const Cut& cut : schedule) {
+    AxisCuts& axis = out[static_cast<size_t>(cut.axis)];
+    switch (cut.target) {
+      case Target::automatic: axis.free = true; break;
+      case Target::batch: axis.batch = true; break;
+      case Target::weights: axis.weights = axis.gradients = axis.state = true; break;
+      case Target::gradients: axis.gradients = axis.state = true; break;
+      case Target::state: axis.state = true; break;
+      case Target::inner: axis.inner = true; break;
+      case Target::sequence: axis.sequence = true; break;
+      case Target::colours:
+      case Target::value:
+      case Target::node: axis.dims = true; break;
+    }
+  }
+  return out;
+}
+
+Schedule known_schedule(Baseline baseline, int axis) {
+  const auto cuts = [&](std::initializer_list<Target> targets) {
+    Schedule out;
+    for (Target target : targets) out.push_back({target, axis, "", 0, {}, ""});
+    return out;
+  };
+  switch (baseline) {
+    case Baseline::none: return cuts({Target::automatic});
+    case Baseline::dp: return cuts({Target::batch});
+    case Baseline::zero1: return cuts({Target::batch, Target::state});
+    case Baseline::zero2: return cuts({Target::batch, Target::gradients});
+    case Baseline::fsdp: return cuts({Target::batch, Target::weights});
+    case Baseline::megatron: return cuts({Target::inner});
+    case Baseline::megatron_sp: return cuts({Target::inner, Target::sequence});
+  }
+  return {};
+}
+
+std::optional<PlannerKind> planner_named(const std::string& name) {
+  return names_in(name).empty() ? kind_named(kPlanners, name) : PlannerKind::baselines;
+}
+
+std::optional<Schedule> baseline_schedule(const std::string& planner, const Mesh& mesh) {
+  std::vector<Baseline> names = names_in(planner);
+  if (names.empty()) return std::nullopt;
+  const auto axes = static_cast<size_t>(mesh.axis_count());
+  if (names.size() == 1) names.resize(axes, names[0]);
+  SR_REQUIRE(names.size() == axes || axes == 0, invalid_input, "planner '", planner, "' names ",
+             names.size(), " mesh axes, the mesh ", mesh.to_string(), " has ", axes,
+             "; give each axis one, as --planner fsdp+megatron --mesh data=2,model=4 does");
+  Schedule out;
+  for (size_t axis = 0; axis < axes; ++axis) {
+    for (Cut& cut : known_schedule(names[axis], static_cast<int>(axis)))
+      out.push_back(std::move(cut));
+  }
+  return out;
+}
+
+int baseline_names(const std::string& planner) {
+  return static_cast<int>(names_in(planner).size());
+}
+
+std::vector<std::string> baselines_of(const Mesh& mesh) {
+  std::vector<std::string> out;
+  if (mesh.size() == 1) return out;
+  std::map<std::string, Baseline> known;  // by name, the order in which they are tried
+  for (const Named<Baseline>& one : kBaselines) known.emplace(one.name, one.kind);
+  for (const auto& [name, kind] : known) out.push_back(name);
+  if (mesh.axis_count() != 2) return out;
+  for (const auto& [name, kind] : known) {
+    for (const auto& [other, its] : known) {
+      if (on_model(kind) != on_model(its)) out.push_back(name + "+" + other);
+    }
+  }
+  return out;
+}
+
+std::optional<Schedule> schedule_of(const std::string& planner,
+                                    const std::vector<std::string>& tactics, const Mesh& mesh) {
+  std::optional<Schedule> baseline = baseline_schedule(planner, mesh);
+  SR_REQUIRE(!baseline || tactics.empty(), invalid_input, "--tactic '", tactics.front(),
+             "' and --planner ", planner, ": a baseline is a list of tactics itself; leave out one");
+  if (baseline) return baseline;
+  if (tactics.empty() && planner_named(planner) != PlannerKind::propagate) return std::nullopt;
+  Schedule out;
+  for (const std::string& text : tactics) out.push_back(parse_tactic(text, mesh));
+  return out;
+}
+
+}  // namespace shardrun

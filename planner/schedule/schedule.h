@@ -1,0 +1,92 @@
+// Schedule: what is cut along which mesh axis, as an ordered list of cuts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/mesh.h"
+#include "planner/names/search_names.h"
+
+namespace shardrun {
+
+/// What a cut cuts.
+///   batch      the batch's samples
+///   state      the optimizer's state: each rank updates a part of a parameter (ZeRO-1)
+///   gradients  state, and gradients as soon as they are made (ZeRO-2)
+///   weights    gradients, and parameters where they are held (ZeRO-3, fsdp)
+///   inner      what lies inside a block: heads, the MLP's hidden dim, the vocabulary (Megatron-LM)
+///   sequence   what the batch's values and the stream between blocks have in common besides
+///   colours    all dims of a group of colours that look alike (planner/schedule/colours.h)
+///   value      one dim of the values whose whole name matches
+///   node       the nodes whose whole name matches, by one option of their rule, or not at all
+///   automatic  what the search finds best
+enum class Target {
+  batch,
+  state,
+  gradients,
+  weights,
+  inner,
+  sequence,
+  colours,
+  value,
+  node,
+  automatic
+};
+inline constexpr Named<Target> kTargets[] = {
+    {"batch", Target::batch},         {"state", Target::state},
+    {"gradients", Target::gradients}, {"weights", Target::weights},
+    {"inner", Target::inner},         {"sequence", Target::sequence},
+    {"auto", Target::automatic}};
+
+struct Cut {
+  Target target = Target::automatic;
+  int axis = 0;
+  std::string name;         // value, node: a regular expression
+  int number = 0;           // colours: the group. value: the dim. node: the option, or kWholeNode
+  std::vector<int> digits;  // how conflicts are resolved, in order of the colours' digits
+  std::string text;         // as it was given, for messages
+  static constexpr int kWholeNode = -1;
+};
+
+/// Along one axis a node takes the first cut in the list that it can: so batch@a weights@a is fsdp,
+/// where products go by the batch and updates by the weights. Along an axis that no cut names,
+/// nothing is cut.
+using Schedule = std::vector<Cut>;
+
+/// "batch@data", "#3@model/10" (group 3 of `explain --colours`, with two digits), "x.0@data" (dim 0
+/// of value x), "dot2:1@model" (option 1 of node dot2, as `shardrun rules` numbers them),
+/// "dot2:whole@model", "auto@model". Throws invalid_input naming the text and what is wrong.
+Cut parse_tactic(std::string_view text, const Mesh& mesh);
+
+/// What a schedule cuts along one axis, by kind.
+struct AxisCuts {
+  bool free = false;  // auto
+  bool batch = false, state = false, gradients = false, weights = false;
+  bool inner = false, sequence = false;
+  bool dims = false;  // colours, values, nodes
+};
+std::vector<AxisCuts> cuts_by_axis(const Schedule& schedule, const Mesh& mesh);
+
+/// A baseline along an axis.
+Schedule known_schedule(Baseline baseline, int axis);
+
+/// Which planner has this name; nullopt: none.
+std::optional<PlannerKind> planner_named(const std::string& name);
+/// "fsdp+megatron": one name for each axis of the mesh, in order. A single name holds for all axes.
+/// nullopt: `planner` is no baseline's name. Throws invalid_input if the mesh has another number of
+/// axes than there are names.
+std::optional<Schedule> baseline_schedule(const std::string& planner, const Mesh& mesh);
+/// How many names: the axes that a mesh needs; 1 fits any mesh, 0 is no baseline.
+int baseline_names(const std::string& planner);
+/// What there is to try on a mesh: each name for all axes, and on two axes each that cuts the batch
+/// beside each that cuts the model, in both orders.
+std::vector<std::string> baselines_of(const Mesh& mesh);
+
+/// What a planner's name and tactics say together; nullopt: nothing, all is left to the search.
+/// Throws invalid_input if a baseline is given tactics.
+std::optional<Schedule> schedule_of(const std::string& planner,
+                                    const std::vector<std::string>& tactics, const Mesh& mesh);
+
+}  // namespace shardrun
