@@ -3,16 +3,11 @@
 
 #include <algorithm>
 
+#include "base/at.h"
 #include "kernels/kernel.h"
 #include "planner/rules/trial.h"
 
 namespace shardrun {
-namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
-
-}  // namespace
-
 std::vector<SpmdRule::Option> row_options(const SpmdRule& rule, const OpDef::NumberedRows& rows) {
   std::vector<SpmdRule::Option> out;
   for (const SpmdRule::Option& option : rule.options) {
