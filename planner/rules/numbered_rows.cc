@@ -34,10 +34,6 @@ const TensorType& type_of(const NodeDim& dim, std::span<const TensorType> in,
   return (dim.result ? out : in)[at(dim.index)];
 }
 
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim) {
-  return (dim.result ? plan.out : plan.in)[at(dim.index)].dims[at(dim.dim)];
-}
-
 /// most_named and most_owned of `extent` rows over `axes`, by numbers that lie as `cut`.
 std::pair<int64_t, int64_t> count_rows(const Tensor& numbers, const Sharding& cut, int64_t extent,
                                        const std::vector<int>& axes, const Mesh& mesh) {
