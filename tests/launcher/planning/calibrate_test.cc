@@ -55,8 +55,7 @@ TEST(Calibrate, EveryOpIsMeasured) {
     const bool elsewhere =
         def->name == "matmul" || def->name.starts_with("attention") || def->name == "reshape";
     const bool as_alone = has_post_ops(def->name) || is_packed_update(def->name);
-    EXPECT_TRUE(elsewhere || as_alone || measured.erase(def->name) == 1)
-        << def->name;
+    EXPECT_TRUE(elsewhere || as_alone || measured.erase(def->name) == 1) << def->name;
   }
   EXPECT_EQ(measured, std::set<std::string>{});
 }
