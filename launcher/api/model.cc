@@ -26,8 +26,6 @@
 namespace shardrun {
 namespace {
 
-constexpr int64_t kDefaultBatch = 8;
-
 /// Does some input's first dim wait for a batch size? Throws if it got two.
 bool wants_batch(const OnnxFile& file, const ModelOptions& options) {
   const std::vector<SymbolicDim> dims = file.symbolic_dims();

@@ -6,10 +6,10 @@
 #include <numeric>
 #include <set>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// Items that belong together.
 class Groups {

@@ -3,12 +3,11 @@
 #include <map>
 #include <set>
 
+#include "base/at.h"
 #include "planner/schedule/colours.h"
 
 namespace shardrun {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// The dimension graph: a vertex for each way of a node, and for each dim of an input in conflict.
 class DimensionGraph {

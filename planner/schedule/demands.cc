@@ -3,12 +3,11 @@
 
 #include <algorithm>
 
+#include "base/at.h"
 #include "base/regex.h"
 
 namespace shardrun {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 constexpr Placements kUncut = kReplicated | kPartial;
 

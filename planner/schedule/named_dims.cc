@@ -5,10 +5,10 @@
 #include <functional>
 #include <map>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 class Finder {
  public:

@@ -5,13 +5,9 @@
 #include <map>
 #include <set>
 
+#include "base/at.h"
+
 namespace shardrun {
-namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
-
-}  // namespace
-
 Propagation::Propagation(const Graph& graph, const Colours& colours)
     : graph_(graph),
       colours_(colours),

@@ -34,7 +34,10 @@ struct Pass {
 
 constexpr Pass kPasses[] = {
     {"partition", "local nodes and the collectives between them", false,
-     [](Program, const Compilation& c) { return c.partition.program(c.rank); }},
+     [](Program program, const Compilation& c) {
+       program = c.partition.program(c.rank);
+       return program;
+     }},
     {"fuse_patterns", "steps that another op does at once", true,
      [](Program program, const Compilation& c) {
        fuse_patterns(program, c.traits.takes);

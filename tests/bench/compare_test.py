@@ -150,6 +150,9 @@ class CompareTest(unittest.TestCase):
     def test_gpu_check_takes_what_it_packed(self):
         for name in ("shardrun", "tests/cuda/cuda_some_gpu_test", "tests/cuda/cuda_kernels_gpu_test"):
             self.program(f"build/{name}")
+        done = self.call("scripts/gpu-check", "--pack", self.here / "built.tar.gz", "--folder", self.here / "build")
+        self.assertIn("build shardrun_cli, shardrun_cuda and the cuda tests there", done.stderr)
+        self.program("build/libshardrun_cuda.so")
         self.program("build/CMakeFiles/3/CMakeCUDACompiler.cmake", 'set(CMAKE_CUDA_COMPILER_VERSION "99.1.2")')
         packed = self.here / "built.tar.gz"
         done = self.call("scripts/gpu-check", "--built", packed)
@@ -160,7 +163,8 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"needs glibc 2\.\d+ or newer, for ")
         with tarfile.open(packed) as tar:
-            self.assertLessEqual({"shardrun", "cuda_some_gpu_test", "cuda_kernels_gpu_test"}, set(tar.getnames()))
+            self.assertLessEqual({"shardrun", "cuda_some_gpu_test", "cuda_kernels_gpu_test", "lib/libshardrun_cuda.so"},
+                                 set(tar.getnames()))
         done = self.call("scripts/gpu-check", "--device", "cpu", "--built", packed, "--out", self.here / "out", "build", "kernels")
         self.assertRegex(done.stdout, f"build: passed: taken from {packed}; libraries that are missing: libcudart.so.99, ")
         self.assertIn("kernels: FAILED: cuda_kernels_gpu_test: no tests", done.stdout)  # it ran, and tested nothing
