@@ -65,6 +65,9 @@ std::optional<Plan> PlanSearch::run(PlanReport& report) {
   begin = thread_seconds();
   SearchSpace all = enumerate();
   constraints_.apply(folding_, class_rules_, all);
+  report.unresolved.assign(constraints_.unresolved().begin(), constraints_.unresolved().end());
+  SR_REQUIRE(!options_.strict || report.unresolved.empty(), invalid_input, "--strict: ",
+             to_string(report.unresolved.front(), graph_, mesh_));
   drop_avoided(all);
   report.build_seconds = since(begin);
   return solve(std::move(all), report);

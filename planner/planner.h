@@ -10,6 +10,7 @@
 #include "planner/reshard/reshard_table.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/numbered_rows.h"
+#include "planner/schedule/demands.h"
 #include "planner/solver/solver.h"
 #include "program/memory.h"
 
@@ -23,6 +24,8 @@ struct PlanOptions {
   /// Of a Schedule, in order (planner/schedule/schedule.h): axes that they name hold what they say,
   /// others nothing.
   std::vector<std::string> tactics = {};
+  /// Throws where propagation stops at a node (PlanReport::unresolved).
+  bool strict = false;
   /// "REGEX=SHARDING": values whose whole name matches lie so (planner/space/constraints.h).
   std::vector<std::string> requests = {};
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
@@ -55,6 +58,7 @@ struct PlanReport {
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
   double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap
   std::string solver;
+  std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
   /// Where none fits: of a plan that is sure to be found with so many.
   int64_t least_bytes = std::numeric_limits<int64_t>::max();
 };

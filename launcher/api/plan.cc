@@ -95,6 +95,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   PlanOptions options;
   options.planner = request.planner;
   options.requests = request.shard;
+  options.tactics = request.tactics;
+  options.strict = request.strict;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
   options.memory_limit = limit;
@@ -113,6 +115,8 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   SR_REQUIRE(request.recompute == "auto" || request.recompute == "never", invalid_input,
              "--recompute is '", request.recompute, "', wanted auto or never");
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
+  SR_REQUIRE(mesh || request.tactics.empty(), invalid_input, "--tactic '", request.tactics[0],
+             "': names an axis of the mesh, so give that too, as --mesh data=2,model=4");
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
@@ -126,6 +130,8 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
+  evaluation.tactics.clear();
+  if (kind_named(kPlanners, options.planner) == PlannerKind::propagate) evaluation.planner = "auto";
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
@@ -169,6 +175,8 @@ void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
   refuse(request.recompute != "auto", "--recompute " + request.recompute, "recomputation");
   refuse(!request.shard.empty(),
          "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
+  refuse(!request.tactics.empty(),
+         "--tactic '" + (request.tactics.empty() ? "" : request.tactics[0]) + "'", "tactics");
 }
 
 void check_fields(const nlohmann::json& file, const std::string& origin) {
@@ -278,6 +286,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
     plan.origin = {model.path, "", model.options, 1};
     plan.request.memory_bytes = limit;
     plan.request.shard = request.shard;
+    plan.request.tactics = request.tactics;
     within(
         why, [&] { plan_on_rank_0(model, request, ranks, limit, measures, plan); },
         ErrorKind::out_of_memory);
@@ -403,6 +412,7 @@ Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
   PlanOptions options = plan_options(model, request, limit, measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
+  options.tactics = plan.request.tactics;
   options.avoided = {{value, sharding}};
   options.recomputed = plan.train.recompute;
   RuleCache rules;

@@ -62,7 +62,11 @@ void read_field(const json& object, const std::string& where, const char* name, 
 template <class Options>
 void read_options(const json& object, const std::string& where, Options& out) {
   each_option(out, [&](const OptionRow& row, auto& value) {
-    if (row.use & kPlanFile) read_field(object, where, row.name, value);
+    if (!(row.use & kPlanFile)) return;
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::vector<std::string>>) {
+      if (!object.contains(row.name)) return;  // an older file's
+    }
+    read_field(object, where, row.name, value);
   });
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 struct Explain {
   std::string plan, model, why, other;
+  bool colours = false;
 };
 
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where
@@ -26,12 +27,13 @@ int run_explain(const Explain& explain, Arguments& args) {
     return make_plan(world, model, request);
   };
   const TrainingPlan plan = read(explain.plan);
-  if (explain.why.empty() && explain.other.empty())
+  if (explain.why.empty() && explain.other.empty() && !explain.colours)
     std::printf("%s", explain_plan(model, plan).c_str());
   if (!explain.why.empty())
     std::printf("%s", explain_why(model, plan, explain.why, args.plan).c_str());
   if (!explain.other.empty())
     std::printf("%s", explain_difference(plan, read(explain.other)).c_str());
+  if (explain.colours) std::printf("%s", explain_colours(model).c_str());
   return 0;
 }
 
@@ -41,6 +43,9 @@ void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
   app.add_option("--why", explain.why,
                  "Why this value lies as it does: its next-best sharding and what that would cost");
   app.add_option("--diff", explain.other, "What another plan for the same model does differently");
+  app.add_flag("--colours", explain.colours,
+               "Dims that are cut together, in groups that look alike, and where nodes can cut them "
+               "in several ways");
   app.add_option("--model", explain.model,
                  "Where the model is now (default: where it was when it was planned)");
   add_field(app, args, &PlanRequest::memory_bytes, "--why: limit of a rank's memory");

@@ -21,7 +21,10 @@ int run_plan(World& world, Arguments& args, const DumpPasses& dump) {
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
                                                    : mesh_ranks(args.plan.mesh);
   const auto [model, plan, tried] = load_and_plan(world, args);
+  const std::string tactics =
+      args.plan.tactics.empty() ? "" : explain_tactics(world, model, args.plan);
   if (!world.leader()) return 0;
+  std::printf("%s", tactics.c_str());
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
   if (!args.output.empty()) write_output(args.output, plan.json());

@@ -32,19 +32,6 @@ class Groups {
 
 bool cuts(const Placement& p) { return p.kind == Placement::Kind::shard; }
 
-/// What an option cuts; its colour is left open.
-Way way_of(const SpmdRule::Option& option) {
-  const auto as_int = [](const Placement& p) {
-    return cuts(p)                               ? p.dim
-           : p.kind == Placement::Kind::partial ? Way::kPartial
-                                                : Way::kWhole;
-  };
-  Way way;
-  for (const Placement& p : option.in) way.in.push_back(as_int(p));
-  for (const Placement& p : option.out) way.out.push_back(as_int(p));
-  return way;
-}
-
 /// Does `more` cut all that `less` does?
 bool covers(const Way& more, const Way& less) {
   const auto all = [](const std::vector<int>& a, const std::vector<int>& b) {
@@ -68,6 +55,18 @@ std::pair<ValueId, size_t> first_cut(const Node& node, const Way& way) {
 }
 
 }  // namespace
+
+Way way_of(const SpmdRule::Option& option) {
+  const auto as_int = [](const Placement& p) {
+    return cuts(p)                               ? p.dim
+           : p.kind == Placement::Kind::partial ? Way::kPartial
+                                                : Way::kWhole;
+  };
+  Way way;
+  for (const Placement& p : option.in) way.in.push_back(as_int(p));
+  for (const Placement& p : option.out) way.out.push_back(as_int(p));
+  return way;
+}
 
 Colours::Colours(const Graph& graph, const RuleOf& rule_of) {
   join_dims(graph, rule_of);
@@ -189,42 +188,6 @@ void Colours::group_alike(const Graph& graph) {
     alike_[at(it->second)].push_back(c);
     group_[at(c)] = it->second;
   }
-}
-
-std::string to_string(const Colours& colours, const Graph& graph) {
-  std::map<int, std::vector<std::string>> dims;
-  std::map<int, int64_t> size;
-  for (size_t v = 0; v < graph.values().size(); ++v) {
-    const Value& value = graph.values()[v];
-    for (size_t d = 0; d < value.type.shape.size(); ++d) {
-      const int colour = colours.of(static_cast<ValueId>(v), d);
-      dims[colour].push_back(str(value.name, ".", d));
-      size[colour] = std::max(size[colour], value.type.shape[d]);
-    }
-  }
-  std::string out;
-  for (size_t g = 0; g < colours.alike().size(); ++g) {
-    const std::vector<int>& group = colours.alike()[g];
-    const std::vector<std::string>& of_first = dims[group[0]];
-    out += str("#", g, ": ", group.size() > 1 ? str(group.size(), " alike, ") : std::string(),
-               size[group[0]], " long, ", of_first.size(), " dims: ", of_first[0],
-               of_first.size() > 1 ? ", " + of_first[1] : std::string(),
-               of_first.size() > 2 ? ", …" : "");
-    for (int digit : colours.digits_of(static_cast<int>(g))) {
-      for (const Colours::Set& set : colours.sets()) {
-        if (set.digit != digit) continue;
-        out += str("\n    ", set.resolutions, " resolutions of");
-        for (int c : set.conflicts) {
-          const Conflict& conflict = colours.conflicts()[at(c)];
-          out += ' ' + (conflict.node < 0 ? graph.value(conflict.input).name
-                                          : graph.node(conflict.node).name);
-        }
-        break;
-      }
-    }
-    out += '\n';
-  }
-  return out;
 }
 
 }  // namespace shardrun

@@ -26,6 +26,11 @@ struct Way {
   friend auto operator<=>(const Way&, const Way&) = default;
 };
 
+/// What an option cuts; its colour is left open.
+Way way_of(const SpmdRule::Option& option);
+/// "[S0, -] -> [S0]"; P: parts of a sum (or maximum).
+std::string to_string(const Way& way);
+
 /// A node with several ways of one colour: if all dims of the colour are cut, which one does it
 /// take? In x x^T, rows and columns of the result have the colour of x's rows. An input with
 /// several dims of one colour is one, too: a graph's adjacency [N, N].
@@ -99,5 +104,9 @@ class Colours {
 
 /// Groups of colours with an example of their dims, conflicts and sets, for people.
 std::string to_string(const Colours& colours, const Graph& graph);
+
+/// Operators with their types, and each way to cut them: of a parallel loop the results are cut, of
+/// a reduction they are parts of a sum (or maximum). Nodes that are alike stand there once.
+std::string rules_text(const Colours& colours, const Graph& graph, const RuleOf& rule_of);
 
 }  // namespace shardrun

@@ -21,6 +21,15 @@ bool says_something(const std::vector<Placements>& masks) {
 
 }  // namespace
 
+std::string to_string(const Unresolved& unresolved, const Graph& graph, const Mesh& mesh) {
+  const Node& node = graph.node(unresolved.node);
+  std::string out = str("node '", node.name, "' (", node.op, ") along axis ",
+                        mesh.axes()[at(unresolved.axis)].name);
+  for (const auto& [number, way] : unresolved.ways)
+    out += str(&number == &unresolved.ways[0].first ? ": " : "; ", number, ' ', to_string(way));
+  return out;
+}
+
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
                  const RuleOf& rule_of, const std::vector<std::pair<ValueId, Sharding>>& required)
     : graph_(graph),
@@ -104,9 +113,9 @@ void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
       }
       propagation.run(cut.digits);
     }
-    for (NodeId node : propagation.unresolved()) {
-      const auto ways = colours_.ways(node);
-      unresolved_.push_back({node, a, {ways.begin(), ways.end()}});
+    for (const auto& [node, ways] : propagation.unresolved()) {
+      Unresolved& one = unresolved_.emplace_back(Unresolved{node, a, {}});
+      for (int way : ways) one.ways.emplace_back(way, colours_.ways(node)[at(way)]);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,12 +26,15 @@ struct NodeDemand {
   friend auto operator<=>(const NodeDemand&, const NodeDemand&) = default;
 };
 
-/// A node whose ways of one colour fit alike: propagation along `axis` stops there, and it is whole.
+/// A node that fits what is known in several ways alike: propagation along `axis` stops there, and
+/// the node is whole.
 struct Unresolved {
   NodeId node = -1;
   int axis = 0;
-  std::vector<Way> ways;
+  std::vector<std::pair<int, Way>> ways;  // as Colours::ways numbers them
 };
+/// "node 'a' (matmul) along axis m: 0 [S0, -] -> [S0], 1 [-, S0] -> [S1]".
+std::string to_string(const Unresolved& unresolved, const Graph& graph, const Mesh& mesh);
 
 /// Along one axis a node does what the first cut of the schedule says that says anything of it:
 /// batch, state, gradients and weights are one such voice, inner (with sequence, or without) is

@@ -8,6 +8,7 @@
 #include "base/at.h"
 
 namespace shardrun {
+
 Propagation::Propagation(const Graph& graph, const Colours& colours)
     : graph_(graph),
       colours_(colours),
@@ -168,10 +169,12 @@ void Propagation::run(const std::vector<int>& digits) {
   }
 }
 
-std::vector<NodeId> Propagation::unresolved() const {
-  std::vector<NodeId> out;
+std::vector<std::pair<NodeId, std::vector<int>>> Propagation::unresolved() const {
+  std::vector<std::pair<NodeId, std::vector<int>>> out;
   for (NodeId node : open_) {
-    if (fitting(node, true).size() > 1 || fitting(node, false).size() > 1) out.push_back(node);
+    std::vector<int> fit = fitting(node, true);
+    if (fit.size() < 2) fit = fitting(node, false);
+    if (fit.size() > 1) out.emplace_back(node, std::move(fit));
   }
   return out;
 }

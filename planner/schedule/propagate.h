@@ -2,6 +2,7 @@
 #pragma once
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "planner/schedule/colours.h"
@@ -11,7 +12,7 @@ namespace shardrun {
 /// How values lie and nodes are cut along one mesh axis, as far as that is known.
 class Propagation {
  public:
-  static constexpr int kOpen = -2, kWhole = -1;
+  static constexpr int kOpen = -3, kWhole = Way::kWhole;
 
   /// `colours` must outlive this.
   Propagation(const Graph& graph, const Colours& colours);
@@ -36,8 +37,8 @@ class Propagation {
   int way(NodeId node) const { return way_[static_cast<size_t>(node)]; }
   /// A dim, Way::kPartial, or kOpen.
   int dim(ValueId value) const { return dim_[static_cast<size_t>(value)]; }
-  /// Nodes at which it stopped.
-  std::vector<NodeId> unresolved() const;
+  /// Nodes at which it stopped, with the ways that fit alike.
+  std::vector<std::pair<NodeId, std::vector<int>>> unresolved() const;
 
  private:
   std::vector<int> fitting(NodeId node, bool by_results) const;

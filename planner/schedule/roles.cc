@@ -6,6 +6,7 @@
 #include "base/at.h"
 
 namespace shardrun {
+
 std::vector<bool> depends_on_batch(const Graph& graph) {
   std::vector<bool> out(graph.values().size(), false);
   for (ValueId id : graph.with_role(Role::batch)) out[at(id)] = true;

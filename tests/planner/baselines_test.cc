@@ -385,7 +385,8 @@ TEST(Baselines, NamesPerAxis) {
   const Mesh two = Mesh::parse("data=2,model=2");
   const auto targets = [&](const std::string& planner) {
     std::vector<std::pair<int, Target>> out;
-    for (const Cut& cut : *baseline_schedule(planner, two)) out.emplace_back(cut.axis, cut.target);
+    const Schedule schedule = baseline_schedule(planner, two).value();
+    for (const Cut& cut : schedule) out.emplace_back(cut.axis, cut.target);
     return out;
   };
   using List = std::vector<std::pair<int, Target>>;

@@ -1,0 +1,172 @@
+// Tactics, colours and rules of a Model, for people.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "explain/explain.h"
+#include "explain/text.h"
+#include "model.h"
+#include "plan.h"
+#include "planner/schedule/colours.h"
+#include "ranks/backend.h"
+#include "ranks/world.h"
+
+namespace shardrun {
+namespace {
+
+/// More than any plan needs.
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
+
+/// A plan under the first tactics.
+struct Stage {
+  std::string tactic;
+  double seconds = 0;
+  int64_t bytes = 0;                     // of the fullest rank
+  std::map<std::string, int64_t> calls;  // of collectives in a step, by kind
+  std::vector<Unresolved> unresolved;
+};
+
+Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
+  const TrainingPlan made = make_plan(world, model, request);
+  const TrainingPlan::Impl& plan = made.impl();
+  const std::vector<int64_t> bytes = made.predicted_bytes();
+  Stage out;
+  out.tactic = request.tactics.empty() ? "(whole)" : request.tactics.back();
+  out.seconds = plan.train.seconds;
+  out.bytes = *std::max_element(bytes.begin(), bytes.end());
+  out.unresolved = plan.report.unresolved;
+  if (!world.leader()) return out;
+  const PlanAnalysis analysis = analyse(
+      {step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
+       [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
+  for (const auto& [kind, seconds] : analysis.communication)
+    out.calls[kind] = analysis.calls.at(kind);
+  return out;
+}
+
+std::string stages_text(const std::vector<Stage>& stages) {
+  std::map<std::string, size_t> kinds;  // with the columns that they take
+  size_t width = 8;
+  for (const Stage& stage : stages) {
+    width = std::max(width, stage.tactic.size() + 2);
+    for (const auto& [kind, calls] : stage.calls) kinds[kind] = kind.size() + 2;
+  }
+  std::string out = left("tactic", width) + right("step", 10) + right("a rank", 12);
+  for (const auto& [kind, columns] : kinds) out += right(kind, columns);
+  out += right("unresolved", 12) + '\n';
+  for (const Stage& stage : stages) {
+    out += left(stage.tactic, width) + right(ms(stage.seconds), 10) + right(mib(stage.bytes), 12);
+    for (const auto& [kind, columns] : kinds) {
+      const auto it = stage.calls.find(kind);
+      out += right(str(it == stage.calls.end() ? 0 : it->second), columns);
+    }
+    out += right(str(stage.unresolved.size()), 12) + '\n';
+  }
+  return out;
+}
+
+/// A node where propagation stopped, for it and those that are like it.
+struct Open {
+  const Unresolved* first = nullptr;
+  int count = 0;
+};
+
+std::vector<Open> open_of(const Graph& graph, const std::vector<Unresolved>& unresolved) {
+  std::map<std::string, size_t> known;
+  std::vector<Open> out;
+  for (const Unresolved& one : unresolved) {
+    std::string key = str(one.axis, ' ', graph.node(one.node).op);
+    for (const auto& [number, way] : one.ways) key += to_string(way);
+    const auto [it, fresh] = known.emplace(key, out.size());
+    if (fresh) out.push_back({&one, 0});
+    ++out[it->second].count;
+  }
+  return out;
+}
+
+/// What each way costs, if the first of those that are alike takes it.
+std::string prices_text(World& world, const Model& model, const PlanRequest& request,
+                        const Stage& last) {
+  const Graph& graph = model.impl().train;
+  const Mesh mesh = Mesh::parse(request.mesh);
+  const std::vector<Open> all = open_of(graph, last.unresolved);  // none but on rank 0
+  const auto tactic = [&](const Unresolved& one, int way, const std::string& quote) {
+    return str(quote.empty() ? "" : "\\Q", graph.node(one.node).name, quote, ':', way, '@',
+               mesh.axes()[static_cast<size_t>(one.axis)].name);
+  };
+  const std::string asked = decide_on_rank0(world, [&] {
+    nlohmann::json list = nlohmann::json::array();
+    for (const Open& open : all) {
+      for (const auto& [way, cut] : open.first->ways) list.push_back(tactic(*open.first, way, "\\E"));
+    }
+    return list.dump();
+  });
+  std::vector<Stage> priced;
+  for (const nlohmann::json& text : nlohmann::json::parse(asked)) {
+    PlanRequest resolved = request;
+    resolved.tactics.push_back(text.get<std::string>());
+    priced.push_back(stage_of(world, model, resolved));
+  }
+  std::string out;
+  size_t next = 0;
+  for (const Open& open : all) {
+    const Node& node = graph.node(open.first->node);
+    out += wrapped("unresolved: ",
+                   str("'", node.name, "' (", node.op, ")",
+                       open.count > 1 ? str(" and ", open.count - 1, " alike") : std::string(),
+                       " can be cut in ", open.first->ways.size(), " ways along axis ",
+                       mesh.axes()[static_cast<size_t>(open.first->axis)].name));
+    for (const auto& [number, way] : open.first->ways) {
+      const Stage& stage = priced[next++];
+      out += wrapped(str("  ", left(to_string(way), 26), "  "),
+                     str(signed_ms(stage.seconds - last.seconds), " and ",
+                         signed_mib(stage.bytes - last.bytes), " a rank with --tactic '",
+                         tactic(*open.first, number, ""), "'"));
+    }
+  }
+  return out;
+}
+
+RuleOf rules_of(const Graph& graph, RuleCache& cache) {
+  return [&](NodeId n) -> const SpmdRule& {
+    const Node& node = graph.node(n);
+    return cache.rule(node, graph.types(node.inputs));
+  };
+}
+
+}  // namespace
+
+std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
+  std::vector<Stage> stages;
+  PlanRequest upto = request;
+  upto.strict = false;
+  upto.memory_bytes = kNoLimit;
+  if (upto.planner == "auto") upto.planner = "propagate";
+  for (size_t count = 0; count <= request.tactics.size(); ++count) {
+    upto.tactics.assign(request.tactics.begin(),
+                        request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
+    stages.push_back(stage_of(world, model, upto));
+  }
+  std::string prices = prices_text(world, model, upto, stages.back());
+  return world.leader() ? stages_text(stages) + prices : "";
+}
+
+std::string explain_colours(const Model& model) {
+  return at_boundary([&] {
+    RuleCache cache;
+    const Graph& graph = model.impl().train;
+    return to_string(Colours(graph, rules_of(graph, cache)), graph);
+  });
+}
+
+std::string explain_rules(const Model& model) {
+  return at_boundary([&] {
+    RuleCache cache;
+    const Graph& graph = model.impl().train;
+    const RuleOf rule_of = rules_of(graph, cache);
+    return rules_text(Colours(graph, rule_of), graph, rule_of);
+  });
+}
+
+}  // namespace shardrun
