@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 template <class T>
 void add_once(std::vector<T>& list, T item) {
@@ -14,10 +14,6 @@ void add_once(std::vector<T>& list, T item) {
 }
 
 }  // namespace
-
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim) {
-  return (dim.result ? plan.out : plan.in)[at(dim.index)].dims[at(dim.dim)];
-}
 
 std::vector<std::vector<int64_t>> sample_coordinates(const std::vector<int>& axes,
                                                      const Mesh& mesh) {

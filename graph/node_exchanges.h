@@ -10,9 +10,6 @@
 
 namespace shardrun {
 
-/// The axes that cut the dim, outermost first.
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim);
-
 /// The named rows of operand or result `index`; null if it has none.
 const Rows* rows_of(const NodePlan& plan, bool result, int index);
 

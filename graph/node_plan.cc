@@ -9,11 +9,6 @@ namespace {
 
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& at) {
-  const Sharding& s = (at.result ? plan.out : plan.in)[static_cast<size_t>(at.index)];
-  return s.dims[static_cast<size_t>(at.dim)];
-}
-
 bool is_at(const NodeDim& at, bool result, int index) {
   return at.result == result && at.index == index;
 }
@@ -138,6 +133,11 @@ class NodePlanCheck {
 };
 
 }  // namespace
+
+const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& at) {
+  const Sharding& s = (at.result ? plan.out : plan.in)[static_cast<size_t>(at.index)];
+  return s.dims[static_cast<size_t>(at.dim)];
+}
 
 Range HaloWindow::of(Range rows, int64_t extent) const {
   const int64_t begin = std::clamp<int64_t>(floor_div(num * rows.begin + low, den), 0, extent);

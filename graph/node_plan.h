@@ -87,6 +87,8 @@ struct NodePlan {
   bool exchanges() const { return !halos.empty() || !blocks.empty() || !rows.empty(); }
   friend bool operator==(const NodePlan&, const NodePlan&) = default;
 };
+/// The axes that cut the dim, outermost first.
+const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim);
 
 /// The part of every operand that a rank reads and of every result that it makes. A result in
 /// blocks has the box of its local shape, beginning at 0 along the blocks' dim, and in `blocks` the

@@ -10,14 +10,12 @@
 namespace shardrun {
 namespace {
 
-constexpr int kFloat = 1, kInt64 = 7, kBool = 9;  // TensorProto.DataType
 using Ints = std::vector<int64_t>;
 
 // Section 3.3 of the paper: patience of 100 epochs over validation loss and accuracy.
 constexpr const char* kCoraRecipe =
     "--loss cross-entropy --optimizer adam --lr 0.005 --weight-decay 5e-4 --decay-all "
     "--normalise rows --steps 2000 --eval-every 1 --patience 100";
-constexpr const char* kLossRecipe = "--loss cross-entropy";
 
 GatOptions cora() {
   GatOptions o;
@@ -40,7 +38,7 @@ GatOptions metadist(int64_t heads) {
   return o;
 }
 
-Presets<GatOptions> presets() {
+Presets<GatOptions> gat_sizes() {
   return {{"cora", cora()},
           {"metadist-1", metadist(1)},
           {"metadist-2", metadist(2)},
@@ -173,9 +171,9 @@ class GatWriter {
 
 }  // namespace
 
-std::vector<std::string> gat_presets() { return names_of(presets()); }
+std::vector<std::string> gat_presets() { return names_of(gat_sizes()); }
 
-GatOptions gat_preset(const std::string& name) { return preset_named(presets(), name); }
+GatOptions gat_preset(const std::string& name) { return preset_named(gat_sizes(), name); }
 
 int64_t write_gat(const GatOptions& options, const std::string& path) {
   for (int64_t size :

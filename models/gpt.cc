@@ -12,8 +12,6 @@
 namespace shardrun {
 namespace {
 
-constexpr int kFloat = 1, kInt64 = 7;  // TensorProto.DataType
-
 /// LLaMA 3's 8B (Grattafiori et al., 2024, table 3), trained at a context of 4096.
 GptOptions llama_8b() {
   GptOptions o;
@@ -63,7 +61,7 @@ GptOptions sized(int64_t layers, int64_t heads, int64_t hidden, int64_t vocab, i
 }
 
 // MetaDist's Table 2 gives no vocabulary and no length: 512 tokens and no vocabulary fit its TFLOP.
-Presets<GptOptions> presets() {
+Presets<GptOptions> gpt_sizes() {
   return {{"tiny", sized(4, 4, 128, 256, 64)},
           {"gpt2-124m", sized(12, 12, 768, 50257, 1024)},
           {"gpt2-350m", sized(24, 16, 1024, 50257, 1024)},
@@ -268,9 +266,9 @@ void check_choice(const char* name, const std::string& got, const std::vector<st
 
 }  // namespace
 
-std::vector<std::string> gpt_presets() { return names_of(presets()); }
+std::vector<std::string> gpt_presets() { return names_of(gpt_sizes()); }
 
-GptOptions gpt_preset(const std::string& name) { return preset_named(presets(), name); }
+GptOptions gpt_preset(const std::string& name) { return preset_named(gpt_sizes(), name); }
 
 int64_t write_gpt(const GptOptions& options, const std::string& path) {
   for (int64_t size : {options.layers, options.heads, options.hidden, options.vocab,

@@ -10,6 +10,8 @@
 
 namespace shardrun {
 
+inline constexpr int kFloat = 1, kInt64 = 7, kBool = 9;  // TensorProto.DataType
+
 /// A weight is either stored, with the numbers that `seed` and its name give, or described: a
 /// RandomNormal, RandomUniform or ConstantOfShape node marked with the metadata
 /// shardrun.init=parameter (or buffer), which import turns into the same parameter, made shard by

@@ -12,6 +12,9 @@ namespace shardrun {
 template <class Options>
 using Presets = std::vector<std::pair<std::string, Options>>;
 
+/// How a model whose outputs are logits is trained.
+inline constexpr const char* kLossRecipe = "--loss cross-entropy";
+
 /// "a, b, c"
 inline std::string listed(const std::vector<std::string>& names) {
   std::string all;

@@ -13,7 +13,6 @@
 namespace shardrun {
 namespace {
 
-constexpr int kFloat = 1;  // TensorProto.DataType
 using Ints = std::vector<int64_t>;
 using Family = WideResNetOptions::Family;
 
@@ -23,7 +22,6 @@ constexpr const char* kCifarRecipe =
     "--loss cross-entropy --batch 128 --optimizer sgd --nesterov --momentum 0.9 --lr 0.1 "
     "--schedule cosine --weight-decay 5e-4 --decay-all --augment crop=4,flip --normalise data "
     "--steps 78200 --eval-every 391";
-constexpr const char* kLossRecipe = "--loss cross-entropy";
 
 struct Stages {
   int64_t layers;
@@ -194,7 +192,7 @@ WideResNetOptions cifar(int64_t layers, int64_t width) {
 
 // Table 3 of MetaDist gives width 320 to its models of 1.23 billion parameters; a ResNet-50 of that
 // width has 0.33, and one of twice the width 1.23.
-Presets<WideResNetOptions> presets() {
+Presets<WideResNetOptions> wide_resnet_sizes() {
   return {{"wrn-16-4", cifar(16, 4)},         {"wrn-16-8", cifar(16, 8)},
           {"wrn-22-8", cifar(22, 8)},         {"wrn-28-10", cifar(28, 10)},
           {"wrn-28-12", cifar(28, 12)},       {"wrn-40-1", cifar(40, 1)},
@@ -235,10 +233,10 @@ void check(const WideResNetOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> wide_resnet_presets() { return names_of(presets()); }
+std::vector<std::string> wide_resnet_presets() { return names_of(wide_resnet_sizes()); }
 
 WideResNetOptions wide_resnet_preset(const std::string& name) {
-  return preset_named(presets(), name);
+  return preset_named(wide_resnet_sizes(), name);
 }
 
 int64_t write_wide_resnet(const WideResNetOptions& options, const std::string& path) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/at.h"
 #include "graph/passes/recompute.h"
 
 namespace shardrun {
@@ -13,8 +14,6 @@ constexpr size_t kLongestWay = 64;  // nodes that run again for one value
 constexpr size_t kJudged = 8;       // ways of which the best is taken
 constexpr int kHalvings = 7;
 constexpr double kLeastSeconds = 1e-9;  // of a node, so that ratios exist
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// Nodes that run again together.
 using Way = std::vector<NodeId>;

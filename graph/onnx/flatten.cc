@@ -10,7 +10,7 @@
 namespace shardrun::importer {
 namespace {
 
-constexpr int kDeepest = 32;
+constexpr int kDeepestNesting = 32;
 constexpr size_t kMostNodes = 200'000;
 constexpr int64_t kNamesBytes = 500;  // in the sets and maps that checks keep of a node
 
@@ -147,8 +147,8 @@ void Flattener::inline_call(const ::onnx::NodeProto& call, const ::onnx::Functio
                "its calls of functions");
   SR_REQUIRE(std::find(open_.begin(), open_.end(), &function) == open_.end(), invalid_input, label,
              ": function '", function.name(), "' calls itself");
-  SR_REQUIRE(open_.size() < kDeepest, unsupported, label, ": functions nest deeper than ",
-             kDeepest);
+  SR_REQUIRE(open_.size() < kDeepestNesting, unsupported, label, ": functions nest deeper than ",
+             kDeepestNesting);
   open_.push_back(&function);
   SR_REQUIRE(
       call.input_size() <= function.input_size() && call.output_size() <= function.output_size(),
@@ -206,8 +206,8 @@ void Flattener::inline_call(const ::onnx::NodeProto& call, const ::onnx::Functio
 namespace {
 
 void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth) {
-  SR_REQUIRE(depth < kDeepest, unsupported, "node '", node.name(), "': subgraphs nest deeper than ",
-             kDeepest);
+  SR_REQUIRE(depth < kDeepestNesting, unsupported, "node '", node.name(),
+             "': subgraphs nest deeper than ", kDeepestNesting);
   for (const auto& name : node.input()) {
     if (!name.empty()) out.push_back(name);
   }

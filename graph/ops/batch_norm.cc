@@ -211,7 +211,7 @@ Grads batch_norm_gradient(GradientContext& c) {
 }
 
 template <int kPerElement, size_t kOperand>
-double flops(const Node&, InTypes in, InTypes) {
+double batch_norm_flops(const Node&, InTypes in, InTypes) {
   return kPerElement * static_cast<double>(element_count(in[kOperand].shape));
 }
 
@@ -267,7 +267,7 @@ std::vector<OpDef> batch_norm_ops() {
       {.name = "batch_moments",
        .infer = infer_moments,
        .gradient = moments_gradient,
-       .flops = flops<3, 0>,
+       .flops = batch_norm_flops<3, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .samples = samples("x", {})},
@@ -280,7 +280,7 @@ std::vector<OpDef> batch_norm_ops() {
       {.name = "batch_norm",
        .infer = infer_batch_norm,
        .gradient = batch_norm_gradient,
-       .flops = flops<4, 0>,
+       .flops = batch_norm_flops<4, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .model_body = true,
@@ -295,13 +295,13 @@ std::vector<OpDef> batch_norm_ops() {
        .samples = samples("cccc", {{"momentum", 0.3}, {"unbias", 1.25}})},
       {.name = "batch_norm_reduce_grad",
        .infer = infer_reduce_grad,
-       .flops = flops<5, 0>,
+       .flops = batch_norm_flops<5, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .samples = sum_samples},
       {.name = "batch_norm_grad",
        .infer = infer_batch_norm_grad,
-       .flops = flops<8, 0>,
+       .flops = batch_norm_flops<8, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {0, 1}},

@@ -47,7 +47,7 @@ Attrs shrink(const Node& node, InTypes, std::vector<TensorType>& in) {
   return node.attrs;
 }
 
-double flops(const Node&, InTypes in, InTypes) {
+double cached_flops(const Node&, InTypes in, InTypes) {
   const Shape &q = in[0].shape, &v = in[2].shape;
   return 2.0 * static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[0]) *
          static_cast<double>(q[3] + v[3]);
@@ -64,7 +64,7 @@ std::vector<OpDef> cached_attention_ops() {
   OpDef op;
   op.name = "cached_attention";
   op.infer = infer;
-  op.flops = flops;
+  op.flops = cached_flops;
   op.cost = CostClass::streamed;
   op.precision = Precision::follows;
   op.shrink = shrink;

@@ -91,7 +91,7 @@ std::vector<ValueId> rms_norm_gradient(GradientContext& c) {
 }
 
 template <int kPerElement>
-double flops(const Node&, std::span<const TensorType> in, std::span<const TensorType>) {
+double norm_flops(const Node&, std::span<const TensorType> in, std::span<const TensorType>) {
   return kPerElement * static_cast<double>(element_count(in[0].shape));
 }
 
@@ -128,7 +128,7 @@ std::vector<OpDef> norm_ops() {
       {.name = "layer_norm",
        .infer = layer_norm_infer,
        .gradient = layer_norm_gradient,
-       .flops = flops<8>,
+       .flops = norm_flops<8>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .model_body = true,
@@ -136,7 +136,7 @@ std::vector<OpDef> norm_ops() {
        .samples = joined(samples("xss", true), samples("xs", true))},
       {.name = "layer_norm_grad",
        .infer = layer_norm_grad_infer,
-       .flops = flops<14>,
+       .flops = norm_flops<14>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {0, 1}, {0, 5}},
@@ -144,7 +144,7 @@ std::vector<OpDef> norm_ops() {
       {.name = "rms_norm",
        .infer = rms_norm_infer,
        .gradient = rms_norm_gradient,
-       .flops = flops<5>,
+       .flops = norm_flops<5>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .model_body = true,
@@ -152,7 +152,7 @@ std::vector<OpDef> norm_ops() {
        .samples = samples("xs", true)},
       {.name = "rms_norm_grad",
        .infer = rms_norm_grad_infer,
-       .flops = flops<11>,
+       .flops = norm_flops<11>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {0, 1}, {0, 4}},

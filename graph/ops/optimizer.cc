@@ -101,7 +101,7 @@ std::vector<TensorType> infer(const Node& node, std::span<const TensorType> in) 
 }
 
 template <int kPerElement>
-double flops(const Node& node, std::span<const TensorType> in, std::span<const TensorType>) {
+double update_flops(const Node& node, std::span<const TensorType> in, std::span<const TensorType>) {
   const UpdateForm form = UpdateForm::of(node, in.size());
   double elements = 0;
   for (size_t p = 0; p < form.count; ++p)
@@ -181,14 +181,14 @@ std::vector<OpDef> optimizer_ops() {
   return {
       {.name = "adamw",
        .infer = infer,
-       .flops = flops<16>,
+       .flops = update_flops<16>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {1, 2}, {2, 3}},
        .samples = samples(2, {adam(0.1, 1), adam(0.1, 0), adam(0.0, 1)})},
       {.name = "sgd",
        .infer = infer,
-       .flops = flops<8>,
+       .flops = update_flops<8>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {1, 2}},

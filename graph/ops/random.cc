@@ -40,7 +40,7 @@ Attrs dropout_shrink(const Node& node, std::span<const TensorType>, std::vector<
   return attrs;
 }
 
-double flops(const Node&, std::span<const TensorType>, std::span<const TensorType> out) {
+double random_flops(const Node&, std::span<const TensorType>, std::span<const TensorType> out) {
   return 12 * static_cast<double>(element_count(out[0].shape));
 }
 
@@ -82,7 +82,7 @@ std::vector<OpDef> random_ops() {
   op.name = "dropout";
   op.infer = dropout_infer;
   op.gradient = dropout_gradient;
-  op.flops = flops;
+  op.flops = random_flops;
   op.cost = CostClass::streamed;
   op.precision = Precision::follows;
   op.localise = dropout_localise;
@@ -99,7 +99,7 @@ std::vector<OpDef> random_ops() {
   OpDef uniform;
   uniform.name = "random_uniform";
   uniform.infer = uniform_infer;
-  uniform.flops = flops;
+  uniform.flops = random_flops;
   uniform.cost = CostClass::streamed;
   uniform.precision = Precision::follows;
   uniform.localise = uniform_localise;

@@ -59,7 +59,7 @@ Types infer_lstm_grad(const Node&, InTypes in) {
 
 /// The products; what else a step does to each number is little.
 template <size_t kOfGates>
-double flops(const Node&, InTypes in, InTypes) {
+double recurrent_flops(const Node&, InTypes in, InTypes) {
   return static_cast<double>(element_count(in[kOfGates].shape)) *
          (2 * static_cast<double>(in[kOfGates].shape[3]) + 10);
 }
@@ -121,7 +121,7 @@ std::vector<OpDef> recurrence_ops() {
   return {{.name = "lstm",
            .infer = infer_lstm,
            .gradient = lstm_gradient,
-           .flops = flops<0>,
+           .flops = recurrent_flops<0>,
            .cost = CostClass::streamed,
            .precision = Precision::f32,
            .model_body = true,
@@ -129,7 +129,7 @@ std::vector<OpDef> recurrence_ops() {
            .samples = {sample(3, 4, 2, 0), sample(2, 3, 5, 1), sample(1, 8, 3, 0)}},
           {.name = "lstm_grad",
            .infer = infer_lstm_grad,
-           .flops = flops<2>,
+           .flops = recurrent_flops<2>,
            .cost = CostClass::streamed,
            .precision = Precision::follows,
            .shrink = shrink<2, 4>,

@@ -175,7 +175,7 @@ Grads softmax_gradient(GradientContext& c) {
 }
 
 template <int kPerElement>
-double flops(const Node&, InTypes in, InTypes) {
+double segment_flops(const Node&, InTypes in, InTypes) {
   return kPerElement * static_cast<double>(element_count(in[0].shape));
 }
 
@@ -226,7 +226,7 @@ std::vector<OpDef> segment_ops() {
       {.name = "segment_max",
        .infer = infer_max,
        .gradient = max_gradient,
-       .flops = flops<1>,
+       .flops = segment_flops<1>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .localise = [](const Node& n, InTypes,
@@ -238,7 +238,7 @@ std::vector<OpDef> segment_ops() {
       {.name = "segment_exp_sum",
        .infer = infer_exp_sum,
        .gradient = exp_sum_gradient,
-       .flops = flops<3>,
+       .flops = segment_flops<3>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .localise = [](const Node& n, InTypes,
@@ -250,7 +250,7 @@ std::vector<OpDef> segment_ops() {
       {.name = "segment_softmax",
        .infer = infer_softmax,
        .gradient = softmax_gradient,
-       .flops = flops<5>,
+       .flops = segment_flops<5>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .model_body = true,
@@ -262,7 +262,7 @@ std::vector<OpDef> segment_ops() {
        .samples = both(samples("xttr", false), samples("xr", true))},
       {.name = "segment_softmax_reduce_grad",
        .infer = infer_reduce_grad,
-       .flops = flops<2>,
+       .flops = segment_flops<2>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .localise = [](const Node& n, InTypes,
@@ -273,7 +273,7 @@ std::vector<OpDef> segment_ops() {
        .samples = samples("xxr", true)},
       {.name = "segment_softmax_grad",
        .infer = infer_grad,
-       .flops = flops<4>,
+       .flops = segment_flops<4>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .shrink = shrink,

@@ -87,7 +87,7 @@ std::optional<int64_t> label_bound(const Node& node, std::span<const TensorType>
 }
 
 template <int kPerElement, int kOperand>
-double flops(const Node&, std::span<const TensorType> in, std::span<const TensorType>) {
+double softmax_flops(const Node&, std::span<const TensorType> in, std::span<const TensorType>) {
   return kPerElement * static_cast<double>(element_count(in[kOperand].shape));
 }
 
@@ -126,7 +126,7 @@ std::vector<OpDef> softmax_ops() {
       {.name = "softmax",
        .infer = softmax_infer,
        .gradient = softmax_gradient<kSoftmaxGrad>,
-       .flops = flops<5, 0>,
+       .flops = softmax_flops<5, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .model_body = true,
@@ -134,7 +134,7 @@ std::vector<OpDef> softmax_ops() {
        .samples = softmax_samples(1)},
       {.name = "softmax_grad",
        .infer = softmax_grad_infer,
-       .flops = flops<4, 0>,
+       .flops = softmax_flops<4, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {0, 1}},
@@ -142,14 +142,14 @@ std::vector<OpDef> softmax_ops() {
       {.name = "log_softmax",
        .infer = softmax_infer,
        .gradient = softmax_gradient<kLogSoftmaxGrad>,
-       .flops = flops<5, 0>,
+       .flops = softmax_flops<5, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::f32,
        .in_place = {{0, 0}},
        .samples = softmax_samples(1)},
       {.name = "log_softmax_grad",
        .infer = softmax_grad_infer,
-       .flops = flops<4, 0>,
+       .flops = softmax_flops<4, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .in_place = {{0, 0}, {0, 1}},
@@ -157,7 +157,7 @@ std::vector<OpDef> softmax_ops() {
       {.name = "cross_entropy",
        .infer = cross_entropy_infer,
        .gradient = cross_entropy_gradient,
-       .flops = flops<4, 0>,
+       .flops = softmax_flops<4, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .model_body = true,
@@ -165,7 +165,7 @@ std::vector<OpDef> softmax_ops() {
        .samples = cross_entropy_samples(false)},
       {.name = "cross_entropy_grad",
        .infer = cross_entropy_grad_infer,
-       .flops = flops<4, 1>,
+       .flops = softmax_flops<4, 1>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .localise = cross_entropy_grad_localise,

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 class Ranges {
  public:

@@ -3,12 +3,11 @@
 
 #include <map>
 
+#include "base/at.h"
 #include "graph/op_def.h"
 
 namespace shardrun {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// By node: does the loss depend on it?
 std::vector<bool> needed_by_loss(const Graph& graph) {

@@ -8,14 +8,13 @@
 #include <set>
 #include <tuple>
 
+#include "base/at.h"
 #include "graph/passes/liveness.h"
 
 namespace shardrun {
 namespace {
 
 constexpr int kRounds = 3;
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// Node indices in the order in which they run.
 using Order = std::vector<size_t>;

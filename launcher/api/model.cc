@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/printable.h"
 #include "base/regex.h"
-#include "batches.h"
 #include "checkpoint/weights.h"
 #include "choices.h"
 #include "contents.h"
@@ -21,12 +20,11 @@
 #include "option_json.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
+#include "train/batches.h"
 #include "user_op/user_op.h"
 
 namespace shardrun {
 namespace {
-
-constexpr int64_t kDefaultBatch = 8;
 
 /// Does some input's first dim wait for a batch size? Throws if it got two.
 bool wants_batch(const OnnxFile& file, const ModelOptions& options) {

@@ -9,6 +9,9 @@
 
 namespace shardrun {
 
+/// Samples, where nothing says how many.
+inline constexpr int64_t kDefaultBatch = 8;
+
 /// What import is asked for. Throws invalid_input for words that it does not know.
 ImportOptions import_options(const ModelOptions& options);
 

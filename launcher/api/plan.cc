@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/files/input_file.h"
-#include "batches.h"
 #include "error_context.h"
 #include "exec/data/data.h"
 #include "explain/text.h"
@@ -24,6 +23,7 @@
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "recomputed.h"
+#include "train/batches.h"
 
 namespace shardrun {
 namespace {

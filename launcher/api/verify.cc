@@ -2,12 +2,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "batches.h"
 #include "graph/passes/training.h"
 #include "plan.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
+#include "train/batches.h"
 #include "verify/replay.h"
 
 namespace shardrun {

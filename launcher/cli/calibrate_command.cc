@@ -16,7 +16,7 @@ int run_calibrate(World& world, const CalibrateRequest& request) {
   return 0;
 }
 
-void add_options(CLI::App& app, Arguments& args, CalibrateRequest& request) {
+void add_calibrate_options(CLI::App& app, Arguments& args, CalibrateRequest& request) {
   app.add_option("-o,--output", request.output,
                  "Another cluster file than the one that plans read by themselves");
   add_device_option(app, args);
@@ -40,7 +40,7 @@ Command calibrate_command() {
               "between its processes",
           .on_all = true,
           .add_options = [request](CLI::App& app,
-                                   Arguments& args) { add_options(app, args, *request); },
+                                   Arguments& args) { add_calibrate_options(app, args, *request); },
           .run = [request](World& world, Arguments&) { return run_calibrate(world, *request); }};
 }
 

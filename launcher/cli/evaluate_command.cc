@@ -43,7 +43,7 @@ void write_report(const std::string& path, const EvaluationReport& found) {
   write_output(path, out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void add_options(CLI::App& app, Arguments& args) {
+void add_evaluate_options(CLI::App& app, Arguments& args) {
   add_model_options(app, args);
   add_plan_options(app, args);
   add_data_options(app, args);
@@ -108,7 +108,7 @@ Command evaluate_command() {
           .help = "Loss, accuracy and perplexity of a checkpoint, or of a model as it stands",
           .on_all = true,
           .takes_recipe = true,
-          .add_options = add_options,
+          .add_options = add_evaluate_options,
           .take_defaults = take_options_of_run,
           .run = run_evaluate,
           .prepare = take_ranks_of_plan};

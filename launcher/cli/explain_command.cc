@@ -35,7 +35,7 @@ int run_explain(const Explain& explain, Arguments& args) {
   return 0;
 }
 
-void add_options(CLI::App& app, Arguments& args, Explain& explain) {
+void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
   app.add_option("plan", explain.plan, "The plan, a file that 'shardrun plan -o' wrote")
       ->required();
   app.add_option("--why", explain.why,
@@ -54,7 +54,7 @@ Command explain_command() {
   return {.name = "explain",
           .help = "Show a plan layer by layer",
           .add_options = [explain](CLI::App& app,
-                                   Arguments& args) { add_options(app, args, *explain); },
+                                   Arguments& args) { add_explain_options(app, args, *explain); },
           .run_alone = [explain](Arguments& args) { return run_explain(*explain, args); }};
 }
 

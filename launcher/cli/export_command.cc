@@ -19,7 +19,7 @@ struct Export {
   std::string file_size = "5GB";
 };
 
-void add_options(CLI::App& app, Export& asked) {
+void add_export_options(CLI::App& app, Export& asked) {
   ExportRequest& r = asked.request;
   app.add_option("checkpoint", r.checkpoint,
                  "A checkpoint, or a folder of them, whose newest is taken")
@@ -75,7 +75,7 @@ Command export_command() {
   const auto asked = std::make_shared<Export>();
   return {.name = "export",
           .help = "Write the trained weights of a checkpoint for PyTorch or ONNX Runtime",
-          .add_options = [asked](CLI::App& app, Arguments&) { add_options(app, *asked); },
+          .add_options = [asked](CLI::App& app, Arguments&) { add_export_options(app, *asked); },
           .run_alone = [asked](Arguments&) { return run(*asked); }};
 }
 

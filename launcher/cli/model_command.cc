@@ -29,7 +29,7 @@ void add_recipe(CLI::App& command, Model& o) {
 class ModelCommand {
  public:
   /// Adds the models as subcommands.
-  void add_options(CLI::App& app);
+  void add_model_options(CLI::App& app);
   /// Writes the model that was asked for.
   void run() const;
 
@@ -42,7 +42,7 @@ class ModelCommand {
   std::string output_;
 };
 
-void ModelCommand::add_options(CLI::App& app) {
+void ModelCommand::add_model_options(CLI::App& app) {
   app.require_subcommand(1);
   gpt_command_ =
       add_model(app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
@@ -129,7 +129,7 @@ Command model_command() {
   const auto model = std::make_shared<ModelCommand>();
   return {.name = "model",
           .help = "Write a model as ONNX",
-          .add_options = [model](CLI::App& app, Arguments&) { model->add_options(app); },
+          .add_options = [model](CLI::App& app, Arguments&) { model->add_model_options(app); },
           .run_alone =
               [model](Arguments&) {
                 model->run();

@@ -29,7 +29,7 @@ int run_plan(World& world, Arguments& args, const DumpPasses& dump) {
   return 0;
 }
 
-void add_options(CLI::App& app, Arguments& args, DumpPasses& dump) {
+void add_planning_options(CLI::App& app, Arguments& args, DumpPasses& dump) {
   add_model_options(app, args);
   add_plan_options(app, args);
   add_field(
@@ -55,7 +55,8 @@ Command plan_command() {
   return {.name = "plan",
           .help = "Plan only, for --ranks or as many as --mesh has",
           .takes_recipe = true,
-          .add_options = [dump](CLI::App& app, Arguments& args) { add_options(app, args, *dump); },
+          .add_options = [dump](CLI::App& app,
+                                Arguments& args) { add_planning_options(app, args, *dump); },
           .run = [dump](World& world, Arguments& args) { return run_plan(world, args, *dump); }};
 }
 

@@ -9,7 +9,7 @@
 namespace shardrun::cli {
 namespace {
 
-void add_options(CLI::App& app, Arguments& args, RunModelRequest& request) {
+void add_run_options(CLI::App& app, Arguments& args, RunModelRequest& request) {
   add_forward_options(app, args, request.checkpoint);
   app.add_option("--input", request.input, "X.npy, or X.npz with an array for each input, by name")
       ->required();
@@ -53,7 +53,7 @@ Command run_command() {
           .help = "A model's outputs for the arrays of a file: the forward pass alone",
           .on_all = true,
           .add_options = [request](CLI::App& app,
-                                   Arguments& args) { add_options(app, args, *request); },
+                                   Arguments& args) { add_run_options(app, args, *request); },
           .run = [request](World& world, Arguments& args) { return run(world, args, *request); }};
 }
 

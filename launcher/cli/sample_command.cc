@@ -14,7 +14,7 @@ struct Sample {
   bool recompute = false;
 };
 
-void add_options(CLI::App& app, Arguments& args, Sample& sampled) {
+void add_sample_options(CLI::App& app, Arguments& args, Sample& sampled) {
   SampleRequest& request = sampled.request;
   add_forward_options(app, args, request.checkpoint);
   app.add_option("--prompt", request.prompt_text,
@@ -82,7 +82,7 @@ Command sample_command() {
           .help = "Text, or tokens, drawn one by one from a model of them",
           .on_all = true,
           .add_options = [sampled](CLI::App& app,
-                                   Arguments& args) { add_options(app, args, *sampled); },
+                                   Arguments& args) { add_sample_options(app, args, *sampled); },
           .run = [sampled](World& world, Arguments& args) { return run(world, args, *sampled); }};
 }
 

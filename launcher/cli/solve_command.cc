@@ -9,7 +9,7 @@
 namespace shardrun::cli {
 namespace {
 
-void add_options(CLI::App& app, SolveRequest& o) {
+void add_solve_options(CLI::App& app, SolveRequest& o) {
   app.add_option("file", o.file,
                  "A problem: JSON, plain or gzipped, our own form or the IOPDDL contest's")
       ->required();
@@ -78,7 +78,7 @@ Command solve_command() {
   const auto request = std::make_shared<SolveRequest>();
   return {.name = "solve",
           .help = "Solve a planning problem in a file",
-          .add_options = [request](CLI::App& app, Arguments&) { add_options(app, *request); },
+          .add_options = [request](CLI::App& app, Arguments&) { add_solve_options(app, *request); },
           .run_alone = [request](Arguments&) { return run_solve(*request); }};
 }
 

@@ -137,7 +137,7 @@ int run_or_leave(World& world, Arguments& args) {
   return status;
 }
 
-void add_options(CLI::App& app, Arguments& args) {
+void add_training_options(CLI::App& app, Arguments& args) {
   add_model_options(app, args);
   add_plan_options(app, args);
   add_train_options(app, args);
@@ -153,7 +153,7 @@ Command train_command() {
       .help = "Plan and train a model",
       .on_all = true,
       .takes_recipe = true,
-      .add_options = add_options,
+      .add_options = add_training_options,
       .run = run_or_leave,
       .prepare = [](Arguments& args) { stop_on_signals(signal_named(args.checkpoint_signal)); }};
 }

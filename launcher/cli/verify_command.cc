@@ -25,7 +25,7 @@ int run_verify(World& world, Arguments& args) {
   return 0;
 }
 
-void add_options(CLI::App& app, Arguments& args) {
+void add_verify_options(CLI::App& app, Arguments& args) {
   add_model_options(app, args);
   add_plan_options(app, args);
   add_train_options(app, args);
@@ -40,7 +40,7 @@ Command verify_command() {
               "and compare every value with one rank's",
           .on_all = true,
           .takes_recipe = true,
-          .add_options = add_options,
+          .add_options = add_verify_options,
           .run = run_verify,
           .prepare = take_ranks_of_plan};
 }

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 
+#include "base/at.h"
 #include "graph/node_exchanges.h"
 #include "planner/cost/collective_cost.h"
 
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 double volume(const Box& box) { return static_cast<double>(element_count(box_shape(box))); }
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 /// A resharding between two nodes of the problem: by the choice at each, the Shardings.
 struct Passage {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 /// Does the dim hold the axis as the place says?
 bool holds(const Shape& shape, AxisPlace place, int64_t size) {

@@ -7,13 +7,13 @@
 #include <limits>
 #include <numeric>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
 
 constexpr size_t kKinds = 2;  // kinds of data that are looked at: mixed and negative
 constexpr int64_t kMostStride = 32;
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 /// Marks the rows along `dim` in which two tensors of one type differ.
 void mark_differences(const Tensor& a, const Tensor& b, int dim, std::vector<bool>& rows) {

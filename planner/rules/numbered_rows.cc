@@ -3,16 +3,11 @@
 
 #include <algorithm>
 
+#include "base/at.h"
 #include "kernels/kernel.h"
 #include "planner/rules/trial.h"
 
 namespace shardrun {
-namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
-
-}  // namespace
-
 std::vector<SpmdRule::Option> row_options(const SpmdRule& rule, const OpDef::NumberedRows& rows) {
   std::vector<SpmdRule::Option> out;
   for (const SpmdRule::Option& option : rule.options) {
@@ -37,10 +32,6 @@ namespace {
 const TensorType& type_of(const NodeDim& dim, std::span<const TensorType> in,
                           std::span<const TensorType> out) {
   return (dim.result ? out : in)[at(dim.index)];
-}
-
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim) {
-  return (dim.result ? plan.out : plan.in)[at(dim.index)].dims[at(dim.dim)];
 }
 
 /// most_named and most_owned of `extent` rows over `axes`, by numbers that lie as `cut`.

@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <set>
 
+#include "base/at.h"
 #include "graph/node_exchanges.h"
 
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 void place(Sharding& sharding, const Placement& placement, int axis) {
   switch (placement.kind) {

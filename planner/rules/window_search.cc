@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/at.h"
 #include "planner/rules/dependence.h"
 
 namespace shardrun {
@@ -14,8 +15,6 @@ using Candidate = Trials::Candidate;
 
 /// More are those of a split into many, which has no windows: each row goes to one result.
 constexpr size_t kMostResultDims = 64;
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 class WindowSearch {
  public:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/at.h"
 #include "planner/space/roles.h"
 
 namespace shardrun {
@@ -31,8 +32,6 @@ std::vector<Baseline> names_in(const std::string& planner) {
 }
 
 bool on_model(Baseline kind) { return kind == Baseline::megatron || kind == Baseline::megatron_sp; }
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/at.h"
 #include "base/regex.h"
 #include "graph/passes/channels_last.h"
 
@@ -10,8 +11,6 @@ namespace shardrun {
 namespace {
 
 constexpr size_t kNearNames = 3, kShownShardings = 12, kComparedLetters = 200;
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 /// Levenshtein's distance of what begins them.
 size_t distance(std::string_view a, std::string_view b) {

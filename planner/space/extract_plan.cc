@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 class Extraction {
  public:

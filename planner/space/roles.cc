@@ -3,13 +3,9 @@
 
 #include <algorithm>
 
+#include "base/at.h"
+
 namespace shardrun {
-namespace {
-
-size_t at(ValueId id) { return static_cast<size_t>(id); }
-
-}  // namespace
-
 std::vector<bool> depends_on_batch(const Graph& graph) {
   std::vector<bool> out(graph.values().size(), false);
   for (ValueId id : graph.with_role(Role::batch)) out[at(id)] = true;

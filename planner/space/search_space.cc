@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/at.h"
 #include "base/round_up.h"
 #include "graph/op_def.h"
 #include "graph/program.h"
@@ -14,8 +15,6 @@ namespace {
 
 constexpr double kPartialByteSeconds =
     1e-15;  // breaks ties: of equal costs, the one with less partial data
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 /// What makes or holds a value: a node of the problem, and the result of its strategies.
 struct Origin {

@@ -12,7 +12,7 @@
 #include "plan_origin.h"
 #include "recipe.h"
 #include "tests/launcher/command.h"
-#include "train_options.h"
+#include "train/train_options.h"
 
 namespace shardrun::test {
 namespace {

@@ -10,11 +10,6 @@
 namespace shardrun::importer {
 namespace {
 
-std::string owner(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? "" : name.substr(0, dot);
-}
-
 std::string trimmed(const std::string& line) {
   const size_t begin = line.find_first_not_of(" \t");
   return begin == std::string::npos ? "" : line.substr(begin);
@@ -58,8 +53,6 @@ bool is_number(const std::string& text) {
                                       [](unsigned char ch) { return std::isdigit(ch) != 0; });
 }
 
-std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-
 /// Two modules side by side whose weights have the same names and numbers, as of a teacher that
 /// was copied from its student. Layers of a list, which are often made as copies of one, are not
 /// meant.
@@ -69,7 +62,7 @@ class Copies {
     for (const std::string& name : weights.order) {
       const Weight& w = weights.by_name.at(name);
       if (!w.trainable || !w.tied_to.empty()) continue;
-      for (const std::string& module : modules_around(owner(name)))
+      for (const std::string& module : modules_around(owner_of(name)))
         members_[module].push_back(name);
     }
   }
@@ -78,7 +71,7 @@ class Copies {
   std::vector<std::pair<std::string, std::string>> find() const {
     std::map<std::string, std::vector<std::string>> siblings;
     for (const auto& [module, names] : members_) {
-      if (!is_number(leaf(module))) siblings[owner(module)].push_back(module);
+      if (!is_number(last_name(module))) siblings[owner_of(module)].push_back(module);
     }
     std::vector<std::pair<std::string, std::string>> out;
     for (const auto& [parent, modules] : siblings) {
@@ -124,8 +117,8 @@ std::set<std::string> followers(const Weights& weights) {
   std::set<std::string> out;
   for (const std::string& name : weights.order) {
     if (!weights.by_name.at(name).trainable) continue;
-    for (const std::string& module : modules_around(owner(name))) {
-      std::istringstream parts(leaf(module));
+    for (const std::string& module : modules_around(owner_of(name))) {
+      std::istringstream parts(last_name(module));
       bool follows = false;
       for (std::string part; std::getline(parts, part, '_');)
         follows = follows || words.count(part) > 0;
@@ -206,7 +199,7 @@ bool named_like_a_layers(const std::string& name) {
       "k_proj_weight", "v_proj_weight", "bias_k",         "bias_v",       "weight_ih",
       "weight_hh",     "bias_ih",       "bias_hh",        "weight_g",     "weight_v",
       "weight_orig",   "original",      "original0",      "original1"};
-  std::string last = leaf(name);
+  std::string last = last_name(name);
   if (const size_t layer = last.find("_l");
       layer != std::string::npos && layer + 2 < last.size() &&
       std::isdigit(static_cast<unsigned char>(last[layer + 2])))

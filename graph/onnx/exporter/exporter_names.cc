@@ -33,6 +33,13 @@ bool is_running_statistic(const std::string& name) {
   return last == "running_mean" || last == "running_var";
 }
 
+std::string last_name(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+std::string owner_of(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
 std::string module_of(const std::string& node_name) {
   if (node_name.empty() || node_name[0] != '/') return "";
   std::string out, last;

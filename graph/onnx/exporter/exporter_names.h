@@ -19,6 +19,10 @@ bool named_as_member(const std::string& name);
 /// 'norm.running_mean', 'norm.running_var': what PyTorch's normalisations call their averages.
 bool is_running_statistic(const std::string& name);
 
+/// "head.decoder.bias" -> "bias", and "head.decoder", the module that it belongs to, or "".
+std::string last_name(const std::string& name);
+std::string owner_of(const std::string& name);
+
 /// The module whose step PyTorch's older exporter named so: "/enc/enc.0/MatMul" -> "enc.0",
 /// "/h.1/attn/Add_2" -> "h.1.attn". Empty for names of another kind.
 std::string module_of(const std::string& node_name);

@@ -16,9 +16,9 @@ bool is_detached(const std::string& value) {
   return op == "detach" || op == "detach_";
 }
 
-class Restorer {
+class NodeRestorer {
  public:
-  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
+  NodeRestorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
       : nodes_(nodes),
         report_(report),
         groups_(call_groups(nodes)),
@@ -263,7 +263,7 @@ class Restorer {
 
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
                         ImportReport& report) {
-  Restorer(model, nodes, report).run();
+  NodeRestorer(model, nodes, report).run();
 }
 
 }  // namespace shardrun::importer

@@ -19,11 +19,11 @@ std::string rules_of(const ::onnx::NodeProto& node) {
   return "";
 }
 
-class Restorer {
+class WeightRestorer {
  public:
-  Restorer(const ModelFile& model, std::vector<FlatNode>& nodes,
-           const std::map<std::string, std::string>& tied, const ImportOptions& options,
-           const std::function<bool(const std::string&)>& is_left_out, ImportReport& report)
+  WeightRestorer(const ModelFile& model, std::vector<FlatNode>& nodes,
+                 const std::map<std::string, std::string>& tied, const ImportOptions& options,
+                 const std::function<bool(const std::string&)>& is_left_out, ImportReport& report)
       : model_(model),
         nodes_(nodes),
         tied_(tied),
@@ -382,7 +382,7 @@ RestoredWeights restore_lost_weights(const ModelFile& model, std::vector<FlatNod
                                      const ImportOptions& options,
                                      const std::function<bool(const std::string&)>& is_left_out,
                                      ImportReport& report) {
-  return Restorer(model, nodes, tied, options, is_left_out, report).run();
+  return WeightRestorer(model, nodes, tied, options, is_left_out, report).run();
 }
 
 }  // namespace shardrun::importer

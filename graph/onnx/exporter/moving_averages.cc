@@ -8,7 +8,7 @@
 namespace shardrun::importer {
 namespace {
 
-constexpr int kDeepest = 8;  // nodes between a tensor and what it becomes
+constexpr int kLongestChain = 8;  // nodes between a tensor and what it becomes
 
 /// A sum of multiples: of one tensor, and of all else.
 struct Terms {
@@ -58,7 +58,7 @@ class Averages {
     std::optional<Tensor> tensor;
     if (const auto found = stored_.find(name); found != stored_.end()) {
       if (found->second->count() == 1) tensor = found->second->load();
-    } else if (const auto* node = maker(name); node != nullptr && depth < kDeepest) {
+    } else if (const auto* node = maker(name); node != nullptr && depth < kLongestChain) {
       const std::string& op = node->op_type();
       if (op == "Constant") {
         for (const auto& attribute : node->attribute()) {
@@ -85,7 +85,7 @@ class Averages {
     if (value == tensor) return {1, 0};
     const Terms whole = {0, 1};
     const auto* node = maker(value);
-    if (node == nullptr || depth > kDeepest) return whole;
+    if (node == nullptr || depth > kLongestChain) return whole;
     const std::string& op = node->op_type();
     const auto operand = [&](int i) { return terms_of(node->input(i), tensor, seen, depth + 1); };
     const auto linear = [&] { seen.insert(maker_.at(value)); };

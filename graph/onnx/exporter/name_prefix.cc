@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/onnx/exporter/exporter_names.h"
+
 namespace shardrun::importer {
 namespace {
 
 constexpr size_t kLookedAt = 100;  // names without a match
 constexpr size_t kTried = 8;       // changes
-
-std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
 /// How many bytes of whole components "b.weight" they end alike with.
 size_t common_end(const std::string& a, const std::string& b) {
@@ -49,11 +49,11 @@ NamePrefix find_prefix(const std::vector<std::string>& names, const std::set<std
     });
   };
   std::map<std::string, std::vector<std::string>> by_leaf;
-  for (const std::string& name : wanted) by_leaf[leaf(name)].push_back(name);
+  for (const std::string& name : wanted) by_leaf[last_name(name)].push_back(name);
   std::map<std::pair<std::string, std::string>, int> votes;
   size_t looked_at = 0;
   for (const std::string& name : names) {
-    const auto alike = by_leaf.find(leaf(name));
+    const auto alike = by_leaf.find(last_name(name));
     if (wanted.count(name) > 0 || alike == by_leaf.end() || ++looked_at > kLookedAt) continue;
     for (const std::string& other : alike->second) {
       const size_t same = common_end(name, other);

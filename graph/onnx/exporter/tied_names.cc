@@ -19,18 +19,14 @@ std::string module_in_scopes(const ::onnx::NodeProto& node) {
   return "";
 }
 
-std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-std::string owner(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? "" : name.substr(0, dot);
-}
-
 /// The tensor of a child that is the only one called like `name`, which no step reads: "head.bias"
 /// -> "head.decoder.bias", where a module hands its own to a layer within. Empty if there is none.
 std::string of_only_child(const std::string& name, const std::set<std::string>& stored) {
   std::string out;
   for (const std::string& other : stored) {
-    if (leaf(other) != leaf(name) || other == name || owner(owner(other)) != owner(name)) continue;
+    if (last_name(other) != last_name(name) || other == name ||
+        owner_of(owner_of(other)) != owner_of(name))
+      continue;
     if (!out.empty()) return "";
     out = other;
   }
@@ -76,11 +72,11 @@ std::map<std::string, std::string> tied_names(const ModelFile& model,
     if (module.empty()) continue;
     for (const std::string& read : node.proto.input()) {
       if (stored.count(read) == 0) continue;
-      const std::string other = module + "." + leaf(read);
+      const std::string other = module + "." + last_name(read);
       if (stored.count(other) > 0) continue;
-      if (is_called_again(module, owner(read)) && !owns(module, stored)) continue;
+      if (is_called_again(module, owner_of(read)) && !owns(module, stored)) continue;
       const bool guessed = named_as_weight(read) && !is_generated(read);
-      if (kinds.empty() ? guessed && !is_within(owner(read), module) : kinds.count(other) > 0)
+      if (kinds.empty() ? guessed && !is_within(owner_of(read), module) : kinds.count(other) > 0)
         out.emplace(other, read);
     }
   }

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kInlineBytes = 1024;
 constexpr size_t kMostBytes = size_t{256} << 20;
 constexpr int64_t kMostFields = 20'000'000;
-constexpr int kDeepest = 100;  // messages within messages, as protobuf's own limit
+constexpr int kDeepestMessage = 100;  // messages within messages, as protobuf's own limit
 
 class SkeletonMaker {
  public:
@@ -181,7 +181,8 @@ class ParsedBytes {
 
   bool add(std::string_view message, Type type, int depth) {
     bytes_ += class_bytes(type);
-    return depth < kDeepest && for_each_field(message, [&](uint64_t number, auto, auto payload) {
+    return depth < kDeepestMessage &&
+           for_each_field(message, [&](uint64_t number, auto, auto payload) {
              SR_REQUIRE(++fields_ <= kMostFields, unsupported, "has more than ", kMostFields,
                         " fields; keep numbers in initialisers' raw_data, and leave out metadata");
              const Field* field = payload ? find_message(type, number) : nullptr;

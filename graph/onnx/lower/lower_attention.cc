@@ -224,11 +224,11 @@ void rotary_embedding(NodeContext& c) {
   c.out(original.size() == 4 ? b.transpose(y, {0, 2, 1, 3}) : b.reshape(y, original));
 }
 
-constexpr Lowering kTable[] = {{"Attention", 23, attention},
-                               {"RotaryEmbedding", 23, rotary_embedding}};
+constexpr Lowering kAttentionLowerings[] = {{"Attention", 23, attention},
+                                            {"RotaryEmbedding", 23, rotary_embedding}};
 
 }  // namespace
 
-std::span<const Lowering> attention_lowerings() { return kTable; }
+std::span<const Lowering> attention_lowerings() { return kAttentionLowerings; }
 
 }  // namespace shardrun::importer

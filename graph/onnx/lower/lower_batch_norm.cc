@@ -162,7 +162,7 @@ void batch_norm(NodeContext& c) {
         b.transpose(b.add("batch_norm", {x, mean, variance, scale, bias}, {{"eps", eps}}), perm));
 }
 
-constexpr Lowering kTable[] = {{"BatchNormalization", 9, batch_norm}};
+constexpr Lowering kBatchNormLowerings[] = {{"BatchNormalization", 9, batch_norm}};
 
 }  // namespace
 
@@ -192,6 +192,6 @@ bool lower_tracked_instance_norm(NodeContext& c, V x, V scale, V bias) {
   return true;
 }
 
-std::span<const Lowering> batch_norm_lowerings() { return kTable; }
+std::span<const Lowering> batch_norm_lowerings() { return kBatchNormLowerings; }
 
 }  // namespace shardrun::importer

@@ -132,14 +132,14 @@ void loop_known(NodeContext& c) {
   for (size_t s = 0; s < scanned.size(); ++s) c.out(carried.size() + s, b.concat(scanned[s], 0));
 }
 
-constexpr Lowering kTable[] = {{"Constant", 1, constant},
-                               {"ConstantOfShape", 9, constant_of_shape},
-                               {"Range", 11, range},
-                               {"If", 11, if_known},
-                               {"Loop", 11, loop_known}};
+constexpr Lowering kConstantLowerings[] = {{"Constant", 1, constant},
+                                           {"ConstantOfShape", 9, constant_of_shape},
+                                           {"Range", 11, range},
+                                           {"If", 11, if_known},
+                                           {"Loop", 11, loop_known}};
 
 }  // namespace
 
-std::span<const Lowering> constant_lowerings() { return kTable; }
+std::span<const Lowering> constant_lowerings() { return kConstantLowerings; }
 
 }  // namespace shardrun::importer

@@ -206,10 +206,10 @@ void conv_transpose(NodeContext& c) {
   c.out(add_bias(c, join_groups(c, y, groups), channels));
 }
 
-constexpr Lowering kTable[] = {{"Conv", 1, conv}, {"ConvTranspose", 1, conv_transpose}};
+constexpr Lowering kConvLowerings[] = {{"Conv", 1, conv}, {"ConvTranspose", 1, conv_transpose}};
 
 }  // namespace
 
-std::span<const Lowering> conv_lowerings() { return kTable; }
+std::span<const Lowering> conv_lowerings() { return kConvLowerings; }
 
 }  // namespace shardrun::importer

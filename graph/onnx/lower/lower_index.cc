@@ -312,7 +312,7 @@ void non_zero(NodeContext& c) {
       c.b.constant(Tensor::from(Shape{rank, static_cast<int64_t>(hits.size())}, out, DType::i64)));
 }
 
-constexpr Lowering kTable[] = {
+constexpr Lowering kIndexLowerings[] = {
     {"Gather", 11, gather},        {"GatherElements", 11, gather_elements},
     {"GatherND", 11, gather_nd},   {"ScatterElements", 11, scatter_elements},
     {"ScatterND", 11, scatter_nd}, {"OneHot", 11, one_hot},
@@ -320,6 +320,6 @@ constexpr Lowering kTable[] = {
 
 }  // namespace
 
-std::span<const Lowering> index_lowerings() { return kTable; }
+std::span<const Lowering> index_lowerings() { return kIndexLowerings; }
 
 }  // namespace shardrun::importer

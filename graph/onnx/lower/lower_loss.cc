@@ -179,11 +179,11 @@ void negative_log_likelihood(NodeContext& c) {
   reduce_loss(c, loss.reduction, times(c, each, weight), weight);
 }
 
-constexpr Lowering kTable[] = {{"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
-                               {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};
+constexpr Lowering kLossLowerings[] = {{"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
+                                       {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood}};
 
 }  // namespace
 
-std::span<const Lowering> loss_lowerings() { return kTable; }
+std::span<const Lowering> loss_lowerings() { return kLossLowerings; }
 
 }  // namespace shardrun::importer

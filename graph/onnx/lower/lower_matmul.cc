@@ -173,10 +173,11 @@ void einsum(NodeContext& c) {
   c.out(b.transpose(term.value, perm));
 }
 
-constexpr Lowering kTable[] = {{"MatMul", 1, matmul}, {"Gemm", 7, gemm}, {"Einsum", 12, einsum}};
+constexpr Lowering kMatmulLowerings[] = {
+    {"MatMul", 1, matmul}, {"Gemm", 7, gemm}, {"Einsum", 12, einsum}};
 
 }  // namespace
 
-std::span<const Lowering> matmul_lowerings() { return kTable; }
+std::span<const Lowering> matmul_lowerings() { return kMatmulLowerings; }
 
 }  // namespace shardrun::importer

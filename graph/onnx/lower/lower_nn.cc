@@ -97,13 +97,13 @@ void group_normalization(NodeContext& c) {
   c.out(group_norm(c, c.in(0), groups, per_channel(c.in(1)), per_channel(c.in(2))));
 }
 
-constexpr Lowering kTable[] = {{"LayerNormalization", 17, layer_norm},
-                               {"RMSNormalization", 23, rms_norm},
-                               {"InstanceNormalization", 6, instance_normalization},
-                               {"GroupNormalization", 18, group_normalization}};
+constexpr Lowering kNnLowerings[] = {{"LayerNormalization", 17, layer_norm},
+                                     {"RMSNormalization", 23, rms_norm},
+                                     {"InstanceNormalization", 6, instance_normalization},
+                                     {"GroupNormalization", 18, group_normalization}};
 
 }  // namespace
 
-std::span<const Lowering> nn_lowerings() { return kTable; }
+std::span<const Lowering> nn_lowerings() { return kNnLowerings; }
 
 }  // namespace shardrun::importer

@@ -367,14 +367,14 @@ void resize(NodeContext& c) {
   c.out(x);
 }
 
-constexpr Lowering kTable[] = {{"MaxPool", 8, max_pool},
-                               {"AveragePool", 7, average_pool},
-                               {"GlobalAveragePool", 1, global_average_pool},
-                               {"GlobalMaxPool", 1, global_max_pool},
-                               {"Resize", 11, resize}};
+constexpr Lowering kPoolLowerings[] = {{"MaxPool", 8, max_pool},
+                                       {"AveragePool", 7, average_pool},
+                                       {"GlobalAveragePool", 1, global_average_pool},
+                                       {"GlobalMaxPool", 1, global_max_pool},
+                                       {"Resize", 11, resize}};
 
 }  // namespace
 
-std::span<const Lowering> pool_lowerings() { return kTable; }
+std::span<const Lowering> pool_lowerings() { return kPoolLowerings; }
 
 }  // namespace shardrun::importer

@@ -98,7 +98,7 @@ void bernoulli(NodeContext& c) {
   c.out(b.cast(b.add("less", {uniform(c, b.shape(p)), b.cast(p, DType::f32)}), dtype));
 }
 
-constexpr Lowering kTable[] = {
+constexpr Lowering kRandomLowerings[] = {
     {"Dropout", 7, dropout},      {"Bernoulli", 15, bernoulli},    {"RandomNormal", 1, random},
     {"RandomUniform", 1, random}, {"RandomNormalLike", 1, random}, {"RandomUniformLike", 1, random},
 };
@@ -121,6 +121,6 @@ std::string described_weight(const ::onnx::NodeProto& proto) {
   return "";
 }
 
-std::span<const Lowering> random_lowerings() { return kTable; }
+std::span<const Lowering> random_lowerings() { return kRandomLowerings; }
 
 }  // namespace shardrun::importer

@@ -283,10 +283,10 @@ void rnn(NodeContext& c) {
   });
 }
 
-constexpr Lowering kTable[] = {{"GRU", 7, gru}, {"LSTM", 7, lstm}, {"RNN", 7, rnn}};
+constexpr Lowering kRecurrentLowerings[] = {{"GRU", 7, gru}, {"LSTM", 7, lstm}, {"RNN", 7, rnn}};
 
 }  // namespace
 
-std::span<const Lowering> recurrent_lowerings() { return kTable; }
+std::span<const Lowering> recurrent_lowerings() { return kRecurrentLowerings; }
 
 }  // namespace shardrun::importer

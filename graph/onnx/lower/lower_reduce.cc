@@ -89,25 +89,25 @@ void softmax(NodeContext& c) {
 }
 
 // ReduceSum takes its axes as an input from 13, the others from 18.
-constexpr Lowering kTable[] = {{"ReduceSum", 11, reduce_any},
-                               {"ReduceMean", 11, reduce_any},
-                               {"ReduceMax", 11, reduce_any},
-                               {"ReduceMin", 11, reduce_any},
-                               {"ReduceProd", 11, reduce_any},
-                               {"ReduceL1", 11, reduce_any},
-                               {"ReduceL2", 11, reduce_any},
-                               {"ReduceLogSum", 11, reduce_any},
-                               {"ReduceLogSumExp", 11, reduce_any},
-                               {"ReduceSumSquare", 11, reduce_any},
-                               {"ArgMax", 12, arg},
-                               {"ArgMin", 12, arg},
-                               {"CumSum", 11, cum_sum},
-                               {"TopK", 11, top_k},
-                               {"Softmax", 13, softmax},
-                               {"LogSoftmax", 13, softmax}};
+constexpr Lowering kReduceLowerings[] = {{"ReduceSum", 11, reduce_any},
+                                         {"ReduceMean", 11, reduce_any},
+                                         {"ReduceMax", 11, reduce_any},
+                                         {"ReduceMin", 11, reduce_any},
+                                         {"ReduceProd", 11, reduce_any},
+                                         {"ReduceL1", 11, reduce_any},
+                                         {"ReduceL2", 11, reduce_any},
+                                         {"ReduceLogSum", 11, reduce_any},
+                                         {"ReduceLogSumExp", 11, reduce_any},
+                                         {"ReduceSumSquare", 11, reduce_any},
+                                         {"ArgMax", 12, arg},
+                                         {"ArgMin", 12, arg},
+                                         {"CumSum", 11, cum_sum},
+                                         {"TopK", 11, top_k},
+                                         {"Softmax", 13, softmax},
+                                         {"LogSoftmax", 13, softmax}};
 
 }  // namespace
 
-std::span<const Lowering> reduce_lowerings() { return kTable; }
+std::span<const Lowering> reduce_lowerings() { return kReduceLowerings; }
 
 }  // namespace shardrun::importer

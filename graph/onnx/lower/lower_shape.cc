@@ -393,31 +393,31 @@ void depth_to_space(NodeContext& c) {
   c.out(c.b.reshape(x, {s[0], channels, s[2] * n, s[3] * n}));
 }
 
-constexpr Lowering kTable[] = {{"Shape", 1, shape},
-                               {"Size", 1, size},
-                               {"Reshape", 5, reshape},
-                               {"Flatten", 9, flatten},
-                               {"Squeeze", 1, squeeze},
-                               {"Unsqueeze", 1, unsqueeze},
-                               {"Transpose", 1, transpose},
-                               {"Expand", 8, expand},
-                               {"Tile", 6, tile},
-                               {"Concat", 4, concat},
-                               {"Slice", 10, slice},
-                               {"Split", 2, split},
-                               {"SplitToSequence", 11, split_to_sequence},
-                               {"SequenceAt", 11, sequence_at},
-                               {"SequenceConstruct", 11, sequence_construct},
-                               {"SequenceEmpty", 11, sequence_empty},
-                               {"SequenceInsert", 11, sequence_insert},
-                               {"SequenceLength", 11, sequence_length},
-                               {"ConcatFromSequence", 11, concat_from_sequence},
-                               {"Pad", 11, pad},
-                               {"Trilu", 14, trilu},
-                               {"DepthToSpace", 11, depth_to_space}};
+constexpr Lowering kShapeLowerings[] = {{"Shape", 1, shape},
+                                        {"Size", 1, size},
+                                        {"Reshape", 5, reshape},
+                                        {"Flatten", 9, flatten},
+                                        {"Squeeze", 1, squeeze},
+                                        {"Unsqueeze", 1, unsqueeze},
+                                        {"Transpose", 1, transpose},
+                                        {"Expand", 8, expand},
+                                        {"Tile", 6, tile},
+                                        {"Concat", 4, concat},
+                                        {"Slice", 10, slice},
+                                        {"Split", 2, split},
+                                        {"SplitToSequence", 11, split_to_sequence},
+                                        {"SequenceAt", 11, sequence_at},
+                                        {"SequenceConstruct", 11, sequence_construct},
+                                        {"SequenceEmpty", 11, sequence_empty},
+                                        {"SequenceInsert", 11, sequence_insert},
+                                        {"SequenceLength", 11, sequence_length},
+                                        {"ConcatFromSequence", 11, concat_from_sequence},
+                                        {"Pad", 11, pad},
+                                        {"Trilu", 14, trilu},
+                                        {"DepthToSpace", 11, depth_to_space}};
 
 }  // namespace
 
-std::span<const Lowering> shape_lowerings() { return kTable; }
+std::span<const Lowering> shape_lowerings() { return kShapeLowerings; }
 
 }  // namespace shardrun::importer

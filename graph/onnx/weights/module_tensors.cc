@@ -13,8 +13,6 @@ namespace {
 const std::string kBatches = "num_batches_tracked", kMean = "running_mean";
 
 std::string owner(const std::string& name) { return name.substr(0, name.rfind('.') + 1); }
-std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-
 Shape turned(const Shape& matrix) { return {matrix[1], matrix[0]}; }
 
 /// The gates of a recurrent operator: which of PyTorch's each of ONNX's is. Both exporters put them
@@ -62,7 +60,7 @@ class Mapper {
   void from_signature() {
     for (const auto& [name, kind] : signature_.kinds) {
       if (kind == "CONSTANT_TENSOR" || signature_.not_persistent.count(name) > 0) continue;
-      if (leaf(name) == kBatches) {
+      if (last_name(name) == kBatches) {
         add_count(name);
       } else if (map_.values.count(name) > 0) {
         add_stored(name, name);
@@ -84,7 +82,7 @@ class Mapper {
     for (const auto& [name, value] : map_.values) {
       if (is_of_module(name)) {
         add_stored(name, name);
-        if (leaf(name) == kMean) add_count(owner(name) + kBatches);
+        if (last_name(name) == kMean) add_count(owner(name) + kBatches);
         continue;
       }
       guesses_ = true;
@@ -139,7 +137,7 @@ class Mapper {
       if (node.op_type() != "Add" || node.input_size() != 2) continue;
       const std::string& other = node.input(1 - read.input);
       const auto value = map_.values.find(other);
-      if (value == map_.values.end() || !is_of_module(other) || !leaf(other).ends_with("bias"))
+      if (value == map_.values.end() || !is_of_module(other) || !last_name(other).ends_with("bias"))
         continue;
       if (value->second.type.shape == Shape{elements}) return other;
     }
@@ -249,7 +247,7 @@ class Mapper {
     const Shape& shape = map_.values.at(stored).type.shape;  // [directions, gates x H (x 2), …]
     const auto count = static_cast<int64_t>(order->second.size());
     const bool is_bias = read.input == 3;
-    const bool recurrent = leaf(name).starts_with("bias_hh");
+    const bool recurrent = last_name(name).starts_with("bias_hh");
     const int64_t direction = name.ends_with("_reverse") ? 1 : 0;
     if (shape.size() != (is_bias ? 2U : 3U) || direction >= shape[0]) return false;
     const int64_t rows = shape[1] / (is_bias ? 2 : 1), width = is_bias ? 1 : shape[2];

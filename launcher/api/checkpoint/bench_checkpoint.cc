@@ -27,16 +27,16 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlock = int64_t{8} << 20;
 
-class Descriptor {
+class OpenFile {
  public:
-  Descriptor(std::string path, int flags) : path_(std::move(path)), fd_(open(flags)) {
+  OpenFile(std::string path, int flags) : path_(std::move(path)), fd_(open(flags)) {
     // A file system without a way past its cache.
     if (fd_ < 0 && errno == EINVAL) fd_ = open(flags & ~O_DIRECT);
     SR_REQUIRE(fd_ >= 0, device, path_, ": cannot open: ", std::strerror(errno));
   }
-  ~Descriptor() { ::close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  ~OpenFile() { ::close(fd_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
   int get() const { return fd_; }
   void check(bool done) const { SR_REQUIRE(done, device, path_, ": ", std::strerror(errno)); }
 
@@ -47,7 +47,7 @@ class Descriptor {
 };
 
 void write_plainly(const std::string& path, const char* block, int64_t bytes, int flags) {
-  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | flags);
+  const OpenFile file(path, O_WRONLY | O_CREAT | O_TRUNC | flags);
   for (int64_t at = 0; at < bytes; at += kBlock)
     file.check(::pwrite(file.get(), block, kBlock, at) == kBlock);
   file.check(::fsync(file.get()) == 0);
@@ -55,12 +55,12 @@ void write_plainly(const std::string& path, const char* block, int64_t bytes, in
 
 /// The page cache gives up what it holds of the file.
 void forget(const std::string& path) {
-  const Descriptor file(path, O_RDONLY);
+  const OpenFile file(path, O_RDONLY);
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 void read_plainly(const std::string& path, char* block) {
-  const Descriptor file(path, O_RDONLY | O_DIRECT);
+  const OpenFile file(path, O_RDONLY | O_DIRECT);
   for (ssize_t got = 1; got > 0;) {
     got = ::read(file.get(), block, kBlock);
     file.check(got >= 0);

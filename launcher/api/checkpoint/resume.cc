@@ -7,7 +7,7 @@
 #include "exec/checkpoint/folder.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"
-#include "train_options.h"
+#include "train/train_options.h"
 
 namespace shardrun {
 namespace {

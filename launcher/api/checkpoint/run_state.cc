@@ -10,7 +10,7 @@
 #include "graph/json_text.h"
 #include "option_json.h"
 #include "plan_origin.h"
-#include "train_options.h"
+#include "train/train_options.h"
 
 namespace shardrun {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 template <class State, class Visit>
-void each_field(State& state, Visit&& visit) {
+void each_state_field(State& state, Visit&& visit) {
   visit("step", state.step);
   visit("batches", state.batches);
   visit("batch_samples", state.batch_samples);
@@ -91,13 +91,14 @@ int64_t RunState::next_batch(int64_t samples_now) const {
 
 json to_json(const RunState& state) {
   json out = json::object();
-  each_field(state, [&](const char* name, const auto& value) { out[name] = to_value(value); });
+  each_state_field(state,
+                   [&](const char* name, const auto& value) { out[name] = to_value(value); });
   return out;
 }
 
 RunState read_run_state(const json& object, const std::string& origin) {
   RunState out;
-  each_field(out, [&](const char* name, auto& value) {
+  each_state_field(out, [&](const char* name, auto& value) {
     const auto it = object.find(name);
     SR_REQUIRE(it != object.end(), invalid_input, origin, ": run lacks '", name, "'");
     read(*it, str(origin, ": run.", name), value);

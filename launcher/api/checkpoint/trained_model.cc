@@ -23,7 +23,7 @@ std::vector<std::string> absolute(std::vector<std::string> paths) {
 
 /// The fields, in one list for both directions.
 template <class Trained, class Visit>
-void each_field(Trained& trained, Visit&& visit) {
+void each_model_field(Trained& trained, Visit&& visit) {
   visit("path", trained.path);
   visit("fingerprint", trained.fingerprint);
   visit("ops", trained.ops);
@@ -62,7 +62,7 @@ TrainedModel trained_model(const Model::Impl& model) {
 
 json to_json(const TrainedModel& model) {
   json out = json::object();
-  each_field(model, [&](const char* name, const auto& value) { out[name] = value; });
+  each_model_field(model, [&](const char* name, const auto& value) { out[name] = value; });
   return out;
 }
 
@@ -70,7 +70,7 @@ TrainedModel read_trained_model(const json& object, const std::string& origin) {
   TrainedModel out;
   SR_REQUIRE(object.is_object(), invalid_input, origin, " is ", object.dump().substr(0, 40),
              ", wanted an object");
-  each_field(out, [&](const char* name, auto& value) {
+  each_model_field(out, [&](const char* name, auto& value) {
     const auto it = object.find(name);
     SR_REQUIRE(it != object.end(), invalid_input, origin, " lacks '", name, "'");
     read(*it, origin + "." + name, value);

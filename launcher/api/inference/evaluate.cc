@@ -3,14 +3,14 @@
 #include <cmath>
 #include <tuple>
 
-#include "batches.h"
 #include "checkpoint/resume.h"
 #include "plan.h"
-#include "rank_trainers.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"
-#include "train_options.h"
+#include "train/batches.h"
+#include "train/rank_trainers.h"
+#include "train/train_options.h"
 
 namespace shardrun {
 namespace {

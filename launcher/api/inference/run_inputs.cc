@@ -6,6 +6,7 @@
 
 #include "base/tensor.h"
 #include "exec/data/data_internal.h"
+#include "model.h"
 
 namespace shardrun {
 
@@ -33,8 +34,6 @@ std::string GivenArrays::names() const {
 }
 
 namespace {
-
-constexpr int64_t kDefaultBatch = 8;
 
 struct Given {
   const DeclaredInput* input;

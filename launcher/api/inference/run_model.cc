@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "batches.h"
 #include "exec/data/array_file.h"
 #include "explain/names.h"
 #include "files.h"
@@ -16,6 +15,7 @@
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"
+#include "train/batches.h"
 
 namespace shardrun {
 namespace {

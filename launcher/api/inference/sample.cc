@@ -9,7 +9,6 @@
 #include "base/files/input_file.h"
 #include "base/files/output_file.h"
 #include "base/philox.h"
-#include "batches.h"
 #include "exec/data/data_internal.h"
 #include "files.h"
 #include "inference/forward.h"
@@ -20,6 +19,7 @@
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"
+#include "train/batches.h"
 
 namespace shardrun {
 namespace {

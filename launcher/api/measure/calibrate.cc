@@ -25,7 +25,8 @@ namespace shardrun {
 namespace {
 
 constexpr const char* kSource = "shardrun calibrate";
-constexpr double kPatience = 0.25;  // of the time: what kernels may wait for a disturbed machine
+constexpr double kKernelPatience =
+    0.25;  // of the time: what kernels may wait for a disturbed machine
 
 std::string processor() {
   std::ifstream in("/proc/cpuinfo");
@@ -194,7 +195,7 @@ BetweenRanks measure_between(Communicator& host, double seconds, double end) {
   BetweenRanks out;
   const std::unique_ptr<RankDevice> on = backend().open(host);
   out.communicators = communicator_bytes(host, *on);
-  Watch watch = watch_ranks(on->comm(), on->device(), kPatience * seconds);
+  Watch watch = watch_ranks(on->comm(), on->device(), kKernelPatience * seconds);
   out.collectives = measure_collectives(on->comm(), on->device(), "mpi", watch, end);
   out.disturbance = watch.disturbance();
   return out;
@@ -223,7 +224,7 @@ class Alone {
                    is_host() ? std::make_shared<RankTeam>(devices_, 1)
                              : std::shared_ptr<RankTeam>(std::shared_ptr<RankTeam>(), &teams_[0]),
                    0),
-               now_seconds, kPatience * seconds) {}
+               now_seconds, kKernelPatience * seconds) {}
 
   /// Anew, but for what `before` knows of other numbers of threads and of mpirun.
   Cluster run(Cluster before, CalibrateReport& report) {
@@ -273,7 +274,7 @@ class Alone {
     for (const int ranks : groups_) {
       const bool same = is_host() && ranks >= devices_;  // as many cores have the same reference
       auto [fresh, disturbed, least] = measure_threads(ranks, [&](Communicator&, RankDevice& on) {
-        Watch ours = watch_ranks(on.comm(), on.device(), kPatience * (last_ - now_seconds()),
+        Watch ours = watch_ranks(on.comm(), on.device(), kKernelPatience * (last_ - now_seconds()),
                                  same ? watch_.least() : Watch::kUnknown);
         auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last_);
         return std::tuple(std::move(measured), ours.disturbance(), ours.least());

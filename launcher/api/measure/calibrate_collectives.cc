@@ -13,9 +13,9 @@
 namespace shardrun {
 namespace {
 
-constexpr double kBudget = 10e-3;   // s of a measurement
-constexpr double kLongest = 60e-3;  // s of a call; after one larger ones are left out
-constexpr double kMoment = 1.25;    // times as long as a little later: the first was disturbed
+constexpr double kCollectiveBudget = 10e-3;   // s of a measurement
+constexpr double kLongestCollective = 60e-3;  // s of a call; after one larger ones are left out
+constexpr double kMoment = 1.25;  // times as long as a little later: the first was disturbed
 constexpr int64_t kMostRuns = 300;
 constexpr int kAlternations = 8;
 // Of 64 floats each. Calls of a device are waited for together, and take less time each.
@@ -152,7 +152,8 @@ double measure(Communicator& world, Device& device, const Groups& groups, const 
   call();
   // Every rank makes as many calls.
   const double once = largest(host, std::max(call(), call())), sample = calls * once;
-  const auto runs = std::clamp(static_cast<int64_t>(kBudget / sample), int64_t{5}, kMostRuns);
+  const auto runs =
+      std::clamp(static_cast<int64_t>(kCollectiveBudget / sample), int64_t{5}, kMostRuns);
   std::vector<double> samples;
   for (int64_t i = 0; i < runs; ++i) samples.push_back(call());
   over_ranks(host, samples, groups.across ? Reduction::max : Reduction::min);
@@ -229,7 +230,9 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device&
       };
       for (int64_t rows = 4; rows <= most_rows; rows *= 4) {
         const auto& points = begun.points;
-        if (watch.now() > deadline || (!points.empty() && *points.back().second > kLongest)) break;
+        if (watch.now() > deadline ||
+            (!points.empty() && *points.back().second > kLongestCollective))
+          break;
         const double part = c.cut ? size : 1;
         begun.points.emplace_back(static_cast<double>(rows * 64 * 4) / part, &take(rows));
       }

@@ -10,7 +10,7 @@
 namespace shardrun {
 namespace {
 
-constexpr double kLongest = 80e-3;  // s of a call; larger ones are left out
+constexpr double kLongestKernel = 80e-3;  // s of a call; larger ones are left out
 
 /// Time that went by in waiting does not count.
 bool late(const Watch& watch, double deadline) { return watch.now() - watch.waited() > deadline; }
@@ -148,7 +148,8 @@ std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, d
         const double wanted = of_a_core * op.times(team.extent(), dtype);
         const auto& points = measured.points;
         if (late(watch, deadline) ||
-            (!points.empty() && *points.back().second * wanted / points.back().first > kLongest))
+            (!points.empty() &&
+             *points.back().second * wanted / points.back().first > kLongestKernel))
           break;
         CalibrationCall call;
         try {

@@ -10,7 +10,7 @@
 #include "plan.h"
 #include "program/ops/post.h"
 #include "ranks/world.h"
-#include "train.h"
+#include "train/train.h"
 
 namespace shardrun {
 namespace {

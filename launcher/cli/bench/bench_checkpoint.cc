@@ -14,7 +14,7 @@
 namespace shardrun::cli {
 namespace {
 
-struct Options {
+struct CheckpointOptions {
   Arguments args;
   std::string folder, json;
   int rounds = 5;
@@ -82,7 +82,7 @@ void print(const std::vector<CheckpointRound>& rounds) {
       median(rounds, [](const auto& r) { return r.read / r.restore; }));
 }
 
-void measure(World& world, Options& o) {
+void measure(World& world, CheckpointOptions& o) {
   check_outputs(world, {{"--json", o.json}}, files_read(o.args));
   const Model model = load_model(world, o.args.model, o.args.model_options);
   o.args.plan.with_evaluation = false;
@@ -105,7 +105,7 @@ void measure(World& world, Options& o) {
   write_output(o.json, all.dump(1) + "\n");
 }
 
-int run(Options& o) {
+int run(CheckpointOptions& o) {
   finish_arguments(o.args);
   if (o.args.ranks && launched_processes() > 1) {
     throw Failure(Failure::Kind::call,
@@ -129,7 +129,7 @@ Bench add_bench_checkpoint(CLI::App& bench) {
                                        "Saving a model's first state and reading it, on --ranks "
                                        "threads or under mpirun, beside what "
                                        "the disk does with plain files and memory with a copy");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CheckpointOptions>();
   add_model_options(*app, options->args);
   add_plan_options(*app, options->args);
   app->add_option("--folder", options->folder, "Where, on the disk that counts; left as it was")

@@ -21,14 +21,14 @@ namespace {
 
 constexpr int64_t kSizeStep = 4;  // of FIRST..LAST
 
-struct Options {
+struct CollectivesOptions {
   std::optional<int> ranks;
   std::string sizes = "1KiB..64MiB", mpirun = kMpirun, json;
   std::vector<std::string> backends = {"local", "mpi"};
   int repeats = 7;
 };
 
-[[noreturn]] void refuse(const std::string& sentence) {
+[[noreturn]] void refuse_call(const std::string& sentence) {
   throw Failure(Failure::Kind::call, sentence);
 }
 
@@ -38,7 +38,7 @@ std::vector<int64_t> parse_sizes(const std::string& text) {
   if (const size_t dots = text.find(".."); dots != std::string::npos) {
     const int64_t first = parse_bytes(text.substr(0, dots), flag),
                   last = parse_bytes(text.substr(dots + 2), flag);
-    if (first > last) refuse(flag + ": the first size is more than the last");
+    if (first > last) refuse_call(flag + ": the first size is more than the last");
     std::vector<int64_t> sizes;
     for (int64_t size = first; size < last; size *= kSizeStep) sizes.push_back(size);
     sizes.push_back(last);
@@ -83,10 +83,11 @@ nlohmann::json to_json(const std::string& backend, int ranks, const CollectiveTi
 
 class Collectives {
  public:
-  explicit Collectives(const Options& options) : o_(options), sizes_(parse_sizes(o_.sizes)) {
+  explicit Collectives(const CollectivesOptions& options)
+      : o_(options), sizes_(parse_sizes(o_.sizes)) {
     for (const std::string& backend : o_.backends) {
       if (backend != "local" && backend != "mpi")
-        refuse("--backends: got '" + backend + "', wanted local or mpi");
+        refuse_call("--backends: got '" + backend + "', wanted local or mpi");
     }
     mpirun_ = shell_words(o_.mpirun, "--mpirun");
   }
@@ -94,7 +95,8 @@ class Collectives {
   int run() {
     if (launched_processes() > 1) return run_launched();
     if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr)
-      refuse("bench collectives measures between ranks, and mpirun started one; start two or more");
+      refuse_call(
+          "bench collectives measures between ranks, and mpirun started one; start two or more");
     World alone = World::threads(1);
     check_outputs(alone, {{"--json", o_.json}}, {});
     const int ranks = o_.ranks.value_or(2);
@@ -196,7 +198,7 @@ class Collectives {
     write_output(o_.json, all.dump(1) + "\n");
   }
 
-  Options o_;
+  CollectivesOptions o_;
   std::vector<int64_t> sizes_;
   std::vector<std::string> mpirun_;
   Machine machine_;
@@ -215,8 +217,8 @@ class Collectives {
 }  // namespace
 
 Bench add_bench_collectives(CLI::App& bench) {
-  auto options = std::make_shared<Options>();
-  Options& o = *options;
+  auto options = std::make_shared<CollectivesOptions>();
+  CollectivesOptions& o = *options;
   CLI::App* app = bench.add_subcommand(
       "collectives",
       "Every collective, between threads and between processes, against a copy of its bytes and "

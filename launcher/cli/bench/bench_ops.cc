@@ -11,7 +11,7 @@
 namespace shardrun::cli {
 namespace {
 
-struct Options {
+struct OpsOptions {
   Arguments args;
   std::string json;
 };
@@ -63,7 +63,7 @@ void print(const KernelBench& bench) {
   }
 }
 
-int run(const CLI::App& app, Options& o) {
+int run(const CLI::App& app, OpsOptions& o) {
   World alone = World::threads(1);
   check_outputs(alone, {{"--json", o.json}}, files_read(o.args));
   const Machine machine = this_machine();
@@ -92,7 +92,7 @@ int run(const CLI::App& app, Options& o) {
 Bench add_bench_ops(CLI::App& bench) {
   CLI::App* app = bench.add_subcommand(
       "ops", "Each kernel beside what its bytes and FLOPs would take at this machine's best");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<OpsOptions>();
   app->add_option("--model", options->args.model,
                   "The calls of a step of this model, an ONNX file or gpt, wide-resnet or gat "
                   "(default: every op, in f32 and bf16, on 16 MiB)");

@@ -13,14 +13,14 @@
 namespace shardrun::cli {
 namespace {
 
-struct Options {
+struct SampleOptions {
   Arguments args;
   SampleRequest request;
   int rounds = 5;
   std::string json;
 };
 
-int run(Options& o) {
+int run(SampleOptions& o) {
   finish_arguments(o.args);
   World world = o.args.ranks ? World::threads(*o.args.ranks) : World::launched();
   try {
@@ -75,7 +75,7 @@ Bench add_bench_sample(CLI::App& bench) {
   CLI::App* app = bench.add_subcommand(
       "sample",
       "Tokens drawn one by one beside the bytes of the parameters over the bandwidth of memory");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SampleOptions>();
   add_call_options(*app, options->args);
   add_machine_options(*app, options->args);
   app->add_option("--tokens", options->request.tokens, "To draw in a round")

@@ -11,7 +11,7 @@
 namespace shardrun::cli {
 namespace {
 
-struct Options {
+struct StepOptions {
   Arguments args;
   int rounds = 7;
   std::string json;
@@ -84,7 +84,7 @@ void print(const StepBench& bench, const std::string& dtype) {
       percent(verdict.share, 1).c_str(), dtype.c_str(), verdict.ratio);
 }
 
-int run(const CLI::App& app, Options& o) {
+int run(const CLI::App& app, StepOptions& o) {
   World alone = World::threads(1);
   check_outputs(alone, {{"--json", o.json}}, files_read(o.args));
   const Machine machine = this_machine();
@@ -132,7 +132,7 @@ Bench add_bench_step(CLI::App& bench) {
       "step",
       "A step beside the sum of its matmuls, convolutions and attentions alone and of its other "
       "bytes at memory bandwidth");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<StepOptions>();
   app->add_option("model", options->args.model, "An ONNX file, or gpt, wide-resnet or gat")
       ->required();
   add_one_rank_options(*app, options->args);

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kWarmUp = 2;  // steps that do not count: first touch, caches
 
-struct Options {
+struct WeakScalingOptions {
   std::string model, scale = "small", launcher, mpirun = kMpirun;
   std::vector<int> ranks = {1, 2, 4, 8};
   std::vector<std::string> planners = {"ilp", "beam", "dp", "fsdp", "megatron"};
@@ -74,7 +74,7 @@ const char* to_string(Row::State state) {
 
 class WeakScaling {
  public:
-  explicit WeakScaling(const Options& options) : o_(options) {
+  explicit WeakScaling(const WeakScalingOptions& options) : o_(options) {
     check();
     if (o_.folder.empty()) folder_.emplace();
   }
@@ -333,7 +333,7 @@ class WeakScaling {
     return plot;
   }
 
-  Options o_;
+  WeakScalingOptions o_;
   std::vector<std::string> mpirun_;
   Machine machine_;
   std::optional<TemporaryFolder> folder_;
@@ -354,8 +354,8 @@ class WeakScaling {
 }  // namespace
 
 Bench add_bench_weak_scaling(CLI::App& bench) {
-  auto options = std::make_shared<Options>();
-  Options& o = *options;
+  auto options = std::make_shared<WeakScalingOptions>();
+  WeakScalingOptions& o = *options;
   CLI::App* app = bench.add_subcommand(
       "weak-scaling",
       "Train a model that grows with the number of ranks, by several planners (MetaDist's figure "

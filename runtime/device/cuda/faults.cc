@@ -35,7 +35,7 @@ void Faults::check() {
 
 namespace {
 
-ByStream<Faults>& all() {
+ByStream<Faults>& all_faults() {
   static ByStream<Faults> faults;
   return faults;
 }
@@ -44,10 +44,10 @@ ByStream<Faults>& all() {
 
 Fault* fault_of(const void* stream, const std::string& number, const std::string& owner,
                 int64_t bound) {
-  Faults* const faults = all().find(stream);
+  Faults* const faults = all_faults().find(stream);
   return faults == nullptr ? nullptr : faults->of_step(number, owner, bound);
 }
 
-void set_faults_of(const void* stream, Faults* faults) { all().set(stream, faults); }
+void set_faults_of(const void* stream, Faults* faults) { all_faults().set(stream, faults); }
 
 }  // namespace shardrun::cuda

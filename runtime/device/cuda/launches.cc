@@ -6,7 +6,7 @@
 namespace shardrun::cuda {
 namespace {
 
-ByStream<Launches>& all() {
+ByStream<Launches>& all_launches() {
   static ByStream<Launches> launches;
   return launches;
 }
@@ -14,9 +14,9 @@ ByStream<Launches>& all() {
 }  // namespace
 
 void launched(const void* stream, int64_t count) {
-  if (Launches* const launches = all().find(stream)) launches->launched(count);
+  if (Launches* const launches = all_launches().find(stream)) launches->launched(count);
 }
 
-void set_launches_of(const void* stream, Launches* launches) { all().set(stream, launches); }
+void set_launches_of(const void* stream, Launches* launches) { all_launches().set(stream, launches); }
 
 }  // namespace shardrun::cuda

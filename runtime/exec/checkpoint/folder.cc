@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kName = "step-";
-constexpr size_t kDigits = 8;
+constexpr size_t kStepDigits = 8;
 
 /// "step-00000100" with `behind` at its end; -1 for any other name.
 int64_t step_of(const std::string& name, std::string_view behind) {
@@ -58,7 +58,7 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 std::string checkpoint_path(const std::string& folder, int64_t step) {
   std::string digits = str(step);
-  if (digits.size() < kDigits) digits.insert(0, kDigits - digits.size(), '0');
+  if (digits.size() < kStepDigits) digits.insert(0, kStepDigits - digits.size(), '0');
   return str(folder, "/", kName, digits);
 }
 

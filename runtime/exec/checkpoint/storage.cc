@@ -23,17 +23,17 @@ namespace {
 }
 
 /// An open file or folder.
-class Descriptor {
+class OpenFile {
  public:
-  Descriptor(const std::string& path, int flags, const char* what)
+  OpenFile(const std::string& path, int flags, const char* what)
       : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
     if (fd_ < 0) failed(path_, what, errno);
   }
-  ~Descriptor() {
+  ~OpenFile() {
     if (fd_ >= 0) ::close(fd_);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
 
   int get() const { return fd_; }
   const std::string& path() const { return path_; }
@@ -91,7 +91,7 @@ class DiskFile final : public StorageFile {
   }
 
  private:
-  Descriptor file_;
+  OpenFile file_;
   int direct_;
   std::atomic<bool> may_ = true;
 };
@@ -115,7 +115,7 @@ class Disk final : public Storage {
     return std::make_unique<DiskFile>(path);
   }
   void sync_folder(const std::string& path) override {
-    Descriptor folder(path, O_RDONLY | O_DIRECTORY, "open");
+    OpenFile folder(path, O_RDONLY | O_DIRECTORY, "open");
     // Some file systems keep no folders that could be written, and say so.
     if (::fsync(folder.get()) != 0 && errno != EINVAL) failed(path, "write to the disk", errno);
   }

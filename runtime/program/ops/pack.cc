@@ -7,7 +7,7 @@
 namespace shardrun {
 namespace {
 
-constexpr std::string_view kSuffix = "_packed";
+constexpr std::string_view kPackedSuffix = "_packed";
 
 Types infer_weights(const Node& node, InTypes in) {
   require_operands(in, 1);
@@ -50,7 +50,7 @@ OpDef pack_weights() {
 OpDef packed(const char* update, size_t moments, const Attrs& attrs,
              std::vector<std::pair<int, int>> in_place) {
   OpDef def;
-  def.name = str(update, kSuffix);
+  def.name = str(update, kPackedSuffix);
   def.infer = infer_update;
   def.flops = update_flops;
   def.cost = CostClass::fused;
@@ -88,13 +88,13 @@ PackedUpdate PackedUpdate::of(const Node& node, size_t operands) {
 }
 
 bool is_packed_update(const std::string& op) {
-  return op.ends_with(kSuffix) && is_update(op.substr(0, op.size() - kSuffix.size()));
+  return op.ends_with(kPackedSuffix) && is_update(op.substr(0, op.size() - kPackedSuffix.size()));
 }
 
 Node with_layout(const Node& update, const WeightLayout& layout) {
   Node out = update;
   const bool more = is_packed_update(update.op);
-  if (!more) out.op += kSuffix;
+  if (!more) out.op += kPackedSuffix;
   const std::string before = more ? update.attrs.s("layouts") + " " : "";
   out.attrs.set("layouts", before + layout.to_string());
   return out;
@@ -103,7 +103,7 @@ Node with_layout(const Node& update, const WeightLayout& layout) {
 Node without_layouts(const Node& node) {
   Node out = node;
   if (!is_packed_update(node.op)) return out;
-  out.op.resize(node.op.size() - kSuffix.size());
+  out.op.resize(node.op.size() - kPackedSuffix.size());
   out.attrs = {};
   for (const auto& [name, attr] : node.attrs.all()) {
     if (name != "layouts") out.attrs.set(name, attr);

@@ -14,7 +14,7 @@
 namespace shardrun {
 namespace {
 
-constexpr const char* kSuffix = "_post";
+constexpr const char* kPostSuffix = "_post";
 
 std::string prefix_of(size_t index) { return "post" + std::to_string(index) + "."; }
 
@@ -61,7 +61,7 @@ std::optional<size_t> kept_before(const Node& node) {
 
 void add_post_op(Node& node, const Node& next, size_t at, bool keep) {
   const size_t index = post_ops(node).size();
-  if (!has_post_ops(node.op)) node.op += kSuffix;
+  if (!has_post_ops(node.op)) node.op += kPostSuffix;
   std::vector<int64_t> places;
   if (index > 0) places = node.attrs.ints("post_places");
   places.push_back(static_cast<int64_t>(at));
@@ -78,7 +78,7 @@ std::optional<size_t> summed_operand(const Node& node) {
 }
 
 void add_operand_sum(Node& node, size_t operand) {
-  if (!has_post_ops(node.op)) node.op += kSuffix;
+  if (!has_post_ops(node.op)) node.op += kPostSuffix;
   node.attrs.set("post_sum", static_cast<int64_t>(operand));
 }
 
@@ -99,7 +99,7 @@ Node operand_sum(const Node& node, DType operand, DType product) {
 
 Node without_post_ops(const Node& node) {
   Node out = node;
-  if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kSuffix).size());
+  if (has_post_ops(node.op)) out.op.resize(node.op.size() - std::string_view(kPostSuffix).size());
   out.attrs = {};
   for (const auto& [name, attr] : node.attrs.all()) {
     if (!name.starts_with("post") && name != "rearranged") out.attrs.set(name, attr);
@@ -116,7 +116,7 @@ bool is_post_op(const std::string& op) {
   return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
 }
 
-bool has_post_ops(const std::string& op) { return op.ends_with(kSuffix); }
+bool has_post_ops(const std::string& op) { return op.ends_with(kPostSuffix); }
 
 bool takes_post_ops(const std::string& op) {
   return op == "matmul" || op == "conv" || op == "conv_data_grad";
@@ -171,7 +171,7 @@ TensorType type_before(const Node& node, InTypes in) {
 
 OpDef with_post_ops(const char* op) {
   OpDef def;
-  def.name = std::string(op) + kSuffix;
+  def.name = std::string(op) + kPostSuffix;
   def.infer = [](const Node& node, InTypes in) -> Types {
     SR_REQUIRE(in.size() >= kOwnOperands, invalid_input, node.op, " takes ", kOwnOperands,
                " operands or more, got ", in.size());

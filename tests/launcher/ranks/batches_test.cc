@@ -1,5 +1,5 @@
 // What the data sources are given of a model's inputs.
-#include "launcher/api/batches.h"
+#include "launcher/api/train/batches.h"
 
 #include <gtest/gtest.h>
 

@@ -12,11 +12,11 @@
 #include "exec/checkpoint/reader.h"
 #include "exec/data/data.h"
 #include "exec/executor.h"
-#include "not_finite.h"
 #include "plan.h"
 #include "profile/profile.h"
 #include "ranks/rank_device.h"
 #include "ranks/stop.h"
+#include "train/not_finite.h"
 
 namespace shardrun {
 

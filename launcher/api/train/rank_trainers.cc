@@ -1,5 +1,5 @@
 // Each rank makes its own on its own thread, and ends it there.
-#include "rank_trainers.h"
+#include "train/rank_trainers.h"
 
 #include "explain/names.h"
 #include "ranks/backend.h"

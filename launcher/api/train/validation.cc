@@ -1,5 +1,5 @@
 // A validation, and where it is the best so far its test.
-#include "validation.h"
+#include "train/validation.h"
 
 #include <tuple>
 

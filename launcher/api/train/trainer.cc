@@ -3,17 +3,17 @@
 
 #include <cmath>
 
-#include "batches.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/trained_model.h"
 #include "elements.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/layout.h"
 #include "exec/checkpoint/writer.h"
-#include "given_batches.h"
 #include "plan.h"
-#include "rank_trainers.h"
 #include "ranks/same_call.h"
+#include "train/batches.h"
+#include "train/given_batches.h"
+#include "train/rank_trainers.h"
 
 namespace shardrun {
 namespace {

@@ -1,9 +1,8 @@
 // TrainOptions, looked at before anything takes long.
-#include "train_options.h"
+#include "train/train_options.h"
 
 #include <nlohmann/json.hpp>
 
-#include "batches.h"
 #include "checkpoint/resume.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
@@ -13,6 +12,7 @@
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
+#include "train/batches.h"
 
 namespace shardrun {
 namespace {

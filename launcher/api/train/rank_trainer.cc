@@ -1,16 +1,16 @@
 // A step, and a validation.
-#include "rank_trainer.h"
+#include "train/rank_trainer.h"
 
 #include <chrono>
 #include <cmath>
 #include <limits>
 
-#include "batches.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "inference/gather.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
+#include "train/batches.h"
 
 namespace shardrun {
 namespace {

@@ -1,10 +1,9 @@
 // The training loop of every rank.
-#include "train.h"
+#include "train/train.h"
 
 #include <chrono>
 #include <mutex>
 
-#include "batches.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/trained_model.h"
@@ -12,12 +11,13 @@
 #include "exec/divergence.h"
 #include "exec/metrics.h"
 #include "plan.h"
-#include "rank_trainers.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
-#include "train_options.h"
-#include "validation.h"
+#include "train/batches.h"
+#include "train/rank_trainers.h"
+#include "train/train_options.h"
+#include "train/validation.h"
 
 namespace shardrun {
 namespace {

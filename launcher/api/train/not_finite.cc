@@ -1,5 +1,5 @@
 // Looking at every result, then back from what was found.
-#include "not_finite.h"
+#include "train/not_finite.h"
 
 #include <algorithm>
 #include <array>

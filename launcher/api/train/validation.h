@@ -5,7 +5,7 @@
 
 #include "checkpoint/run_state.h"
 #include "exec/early_stopping.h"
-#include "rank_trainer.h"
+#include "train/rank_trainer.h"
 
 namespace shardrun {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "rank_trainer.h"
 #include "ranks/rank_device.h"
 #include "ranks/ranks.h"
+#include "train/rank_trainer.h"
 
 namespace shardrun {
 

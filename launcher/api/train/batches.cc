@@ -1,5 +1,5 @@
 // Which batches a training step wants, and where they come from.
-#include "batches.h"
+#include "train/batches.h"
 
 #include <algorithm>
 #include <set>

@@ -1,5 +1,5 @@
 // Looking at arrays before any rank reads them.
-#include "given_batches.h"
+#include "train/given_batches.h"
 
 #include <cmath>
 #include <type_traits>
