@@ -2,8 +2,7 @@
 //
 //   pack_weights(w){layout} -> w laid out so (weight_layout.h)
 //   adamw_packed and sgd_packed{layouts}: adamw and sgd of one parameter, with a result more for
-//   each
-//     of the layouts, behind the others: the copy, or param' where there is none, laid out so
+//   each of the layouts, behind the others: the copy, or param' where there is none, laid out so
 #pragma once
 
 #include "graph/ops/optimizer.h"

@@ -17,8 +17,6 @@
 #include "planner/cost/cluster_file.h"
 #include "planner/cost/kernel_cost.h"
 #include "program/ops/group_rows.h"
-#include "program/ops/pack.h"
-#include "program/ops/post.h"
 #include "ranks/backend.h"
 #include "ranks/gpu_cluster.h"
 #include "tests/launcher/ranks/far_rank.h"
@@ -41,8 +39,8 @@ const Backend& far_backend() {
 }
 const bool chosen = (use_backend(far_backend()), true);
 
-/// Products and attention are measured over grids of sizes; what has post-ops or lays weights out,
-/// as the op alone; a reshape takes no time.
+/// Products and attention are measured over grids of sizes; what is fused, as what
+/// it is made of; a reshape takes no time.
 TEST(Calibrate, EveryOpIsMeasured) {
   std::set<std::string> measured;
   for (const CalibrationOp& op : calibration_ops()) {
@@ -54,8 +52,8 @@ TEST(Calibrate, EveryOpIsMeasured) {
   for (const OpDef* def : all_ops()) {
     const bool elsewhere =
         def->name == "matmul" || def->name.starts_with("attention") || def->name == "reshape";
-    const bool as_alone = has_post_ops(def->name) || is_packed_update(def->name);
-    EXPECT_TRUE(elsewhere || as_alone || measured.erase(def->name) == 1) << def->name;
+    EXPECT_TRUE(elsewhere || def->cost == CostClass::fused || measured.erase(def->name) == 1)
+        << def->name;
   }
   EXPECT_EQ(measured, std::set<std::string>{});
 }
