@@ -10,7 +10,7 @@
 #include "planner/reshard/reshard_table.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/numbered_rows.h"
-#include "planner/schedule/demands.h"
+#include "planner/schedule/propagate.h"
 #include "planner/solver/solver.h"
 #include "program/memory.h"
 

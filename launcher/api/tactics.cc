@@ -32,7 +32,7 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const TrainingPlan::Impl& plan = made.impl();
   const std::vector<int64_t> bytes = made.predicted_bytes();
   Stage out;
-  out.tactic = request.tactics.empty() ? "(whole)" : request.tactics.back();
+  out.tactic = request.tactics.empty() ? "(none)" : request.tactics.back();
   out.seconds = plan.train.seconds;
   out.bytes = *std::max_element(bytes.begin(), bytes.end());
   out.unresolved = plan.report.unresolved;
@@ -40,8 +40,10 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const PlanAnalysis analysis = analyse(
       {step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
        [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
-  for (const auto& [kind, seconds] : analysis.communication)
-    out.calls[kind] = analysis.calls.at(kind);
+  for (const CollectiveTraits& kind : kCollectives) {
+    const auto it = analysis.calls.find(std::string(kind.name));
+    if (!kind.local && it != analysis.calls.end()) out.calls.emplace(it->first, it->second);
+  }
   return out;
 }
 

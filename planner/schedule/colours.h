@@ -82,6 +82,8 @@ class Colours {
   int group(int colour) const { return group_[static_cast<size_t>(colour)]; }
   /// The digits that an action on a group of colours needs, ascending.
   std::vector<int> digits_of(int group) const;
+  /// How many values a digit has: below that, 0 or 1 mostly.
+  int resolutions(int digit) const;
 
  private:
   void join_dims(const Graph& graph, const RuleOf& rule_of);

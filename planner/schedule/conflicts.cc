@@ -255,6 +255,14 @@ const Conflict* Colours::conflict(NodeId node, int colour) const {
   return it == at_node_.end() ? nullptr : &conflicts_[at(it->second)];
 }
 
+int Colours::resolutions(int digit) const {
+  int out = 0;
+  for (const Set& set : sets_) {
+    if (set.digit == digit) out = set.resolutions;
+  }
+  return out;
+}
+
 std::vector<int> Colours::digits_of(int group) const {
   std::set<int> out;
   for (const Set& set : sets_) {

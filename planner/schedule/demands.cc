@@ -15,20 +15,20 @@ Placements as_mask(int dim) {
   return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kPartial : kReplicated;
 }
 
+bool uses_axis(const Sharding& sharding, int axis) {
+  const auto among = [&](const std::vector<int>& axes) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+  };
+  return std::any_of(sharding.dims.begin(), sharding.dims.end(), among) ||
+         std::any_of(sharding.partial.begin(), sharding.partial.end(),
+                     [&](const Sharding::Partial& partial) { return partial.axis == axis; });
+}
+
 bool says_something(const std::vector<Placements>& masks) {
   return std::any_of(masks.begin(), masks.end(), [](Placements mask) { return mask != kUncut; });
 }
 
 }  // namespace
-
-std::string to_string(const Unresolved& unresolved, const Graph& graph, const Mesh& mesh) {
-  const Node& node = graph.node(unresolved.node);
-  std::string out = str("node '", node.name, "' (", node.op, ") along axis ",
-                        mesh.axes()[at(unresolved.axis)].name);
-  for (const auto& [number, way] : unresolved.ways)
-    out += str(&number == &unresolved.ways[0].first ? ": " : "; ", number, ' ', to_string(way));
-  return out;
-}
 
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
                  const RuleOf& rule_of, const std::vector<std::pair<ValueId, Sharding>>& required)
@@ -38,7 +38,8 @@ Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
       dims_(find_batch_dims(graph, colours_)) {
   bool of_blocks = false;
   for (const AxisCuts& cuts : cuts_by_axis(schedule, mesh)) {
-    axes_.push_back({cuts, false, {}, std::nullopt});
+    const bool trivial = mesh.axis_size(static_cast<int>(axes_.size())) == 1;
+    axes_.push_back({cuts, trivial, false, {}, std::nullopt});
     of_blocks = of_blocks || cuts.inner || cuts.sequence;
   }
   if (of_blocks) dims_ = find_named_dims(graph, colours_, rule_of, roles_);
@@ -50,6 +51,10 @@ Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
     for (int axis = 0; axis < mesh.axis_count(); ++axis) add_voice(axis, Voice::dims);
   }
   for (const Cut& cut : schedule) {
+    SR_REQUIRE(cut.target != Target::sequence || cut.digits.empty() ||
+                   !axes_[at(cut.axis)].cuts.inner,
+               invalid_input, "--tactic '", cut.text, "': beside inner on the same axis nothing is ",
+               "left to resolve; leave out what stands behind the axis");
     switch (cut.target) {
       case Target::automatic: break;
       case Target::batch:
@@ -86,11 +91,12 @@ void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
                         const std::vector<std::pair<ValueId, Sharding>>& required) {
   for (int a = 0; a < mesh.axis_count(); ++a) {
     Axis& axis = axes_[at(a)];
-    if (axis.cuts.free ||
+    if (axis.trivial ||
         std::find(axis.voices.begin(), axis.voices.end(), Voice::dims) == axis.voices.end())
       continue;
     Propagation& propagation = axis.propagation.emplace(graph_, colours_);
     for (const auto& [value, sharding] : required) {
+      if (!uses_axis(sharding, a)) propagation.cut(value, Propagation::kWhole);
       for (size_t d = 0; d < sharding.dims.size(); ++d) {
         const std::vector<int>& cut = sharding.dims[d];
         if (std::find(cut.begin(), cut.end(), a) != cut.end())
@@ -104,7 +110,10 @@ void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
     for (const Cut& cut : schedule) {
       if (cut.axis != a) continue;
       if (cut.target == Target::sequence && !axis.cuts.inner) {
-        for (int colour : dims_.sequence) propagation.cut_colour(colour, cut.digits);
+        for (int colour : dims_.sequence) {
+          check_digits(cut, colour);
+          propagation.cut_colour(colour, cut.digits);
+        }
       } else if (cut.target == Target::colours || cut.target == Target::value ||
                  cut.target == Target::node) {
         start(cut, propagation);
@@ -120,17 +129,31 @@ void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
   }
 }
 
+/// A schedule's digits resolve the sets of conflicts that the colour's group has.
+void Demands::check_digits(const Cut& cut, int colour) const {
+  if (cut.digits.empty()) return;
+  const int group = colours_.group(colour);
+  const std::vector<int> own = group < 0 ? std::vector<int>() : colours_.digits_of(group);
+  SR_REQUIRE(cut.digits.size() <= own.size(), invalid_input, "--tactic '", cut.text, "': has ",
+             cut.digits.size(), " digits, and there are ", own.size(),
+             " sets of conflicts to resolve");
+  for (size_t i = 0; i < cut.digits.size(); ++i) {
+    const int resolutions = colours_.resolutions(own[i]);
+    SR_REQUIRE(cut.digits[i] < resolutions, invalid_input, "--tactic '", cut.text, "': digit ",
+               cut.digits[i], ": there are ", resolutions, " resolutions, 0 to ", resolutions - 1);
+  }
+}
+
 /// What a tactic says of colours, values or nodes.
 void Demands::start(const Cut& cut, Propagation& propagation) const {
   const std::string by = "--tactic '" + cut.text + "'";
   if (cut.target == Target::colours) {
     const auto groups = static_cast<int>(colours_.alike().size());
     SR_REQUIRE(cut.number < groups, invalid_input, by, ": there are groups #0 to #", groups - 1);
-    const size_t digits = colours_.digits_of(cut.number).size();
-    SR_REQUIRE(cut.digits.size() <= digits, invalid_input, by, ": has ", cut.digits.size(),
-               " digits, group #", cut.number, " has ", digits, " sets of conflicts");
-    for (int colour : colours_.alike()[at(cut.number)])
+    for (int colour : colours_.alike()[at(cut.number)]) {
+      check_digits(cut, colour);
       propagation.cut_colour(colour, cut.digits);
+    }
     return;
   }
   const Regex regex("--tactic", cut.name);
@@ -146,6 +169,7 @@ void Demands::start(const Cut& cut, Propagation& propagation) const {
       found = true;
       SR_REQUIRE(at(cut.number) < value.type.shape.size(), invalid_input, by, ": value '",
                  value.name, "' is ", value.type, ", it has no dim ", cut.number);
+      check_digits(cut, colours_.of(static_cast<ValueId>(v), at(cut.number)));
       SR_REQUIRE(propagation.cut(static_cast<ValueId>(v), cut.number), invalid_input, by,
                  ": value '", value.name, "' cannot be cut along dim ", cut.number,
                  ": its node has no such way, or an earlier tactic says otherwise");
@@ -158,6 +182,8 @@ void Demands::start(const Cut& cut, Propagation& propagation) const {
       const auto ways = static_cast<int>(colours_.ways(static_cast<NodeId>(n)).size());
       SR_REQUIRE(cut.number < ways, invalid_input, by, ": node '", node.name, "' (", node.op,
                  ") has ", ways, " ways to be cut");
+      if (cut.number >= 0)
+        check_digits(cut, colours_.ways(static_cast<NodeId>(n))[at(cut.number)].colour);
       SR_REQUIRE(propagation.take(static_cast<NodeId>(n), cut.number), invalid_input, by,
                  ": an earlier tactic cuts node '", node.name, "' otherwise");
     }
@@ -208,9 +234,10 @@ NodeDemand Demands::node(NodeId id) const {
   demand.in.assign(node.inputs.size(), std::vector<Placements>(axes_.size(), kAnyPlacement));
   demand.out.assign(node.outputs.size(), std::vector<Placements>(axes_.size(), kAnyPlacement));
   for (size_t a = 0; a < axes_.size(); ++a) {
-    if (axes_[a].cuts.free) continue;
-    Placed placed{std::vector<Placements>(node.inputs.size(), kUncut),
-                  std::vector<Placements>(node.outputs.size(), kUncut)};
+    if (axes_[a].trivial) continue;
+    const Placements unsaid = axes_[a].cuts.free ? kAnyPlacement : kUncut;
+    Placed placed{std::vector<Placements>(node.inputs.size(), unsaid),
+                  std::vector<Placements>(node.outputs.size(), unsaid)};
     for (Voice voice : axes_[a].voices) {
       Placed said = this->placed(voice, id, axes_[a]);
       if (!says_something(said.in) && !says_something(said.out)) continue;
@@ -293,7 +320,7 @@ std::vector<Placements> Demands::held(ValueId id) const {
   std::vector<Placements> out;
   for (const Axis& axis : axes_) {
     // Gradients that add up over micro-batches lie as what makes them.
-    if (axis.cuts.free || value.role == Role::scalar || value.type.shape.empty() ||
+    if (axis.trivial || value.role == Role::scalar || value.type.shape.empty() ||
         graph_.zeroed_each_step.count(id) > 0) {
       out.push_back(kAnyPlacement);
       continue;
@@ -303,7 +330,7 @@ std::vector<Placements> Demands::held(ValueId id) const {
       mask = held(voice, id, axis);
       if (mask != kReplicated) break;
     }
-    out.push_back(mask);
+    out.push_back(mask == kReplicated && axis.cuts.free ? kAnyPlacement : mask);
   }
   return out;
 }

@@ -26,16 +26,6 @@ struct NodeDemand {
   friend auto operator<=>(const NodeDemand&, const NodeDemand&) = default;
 };
 
-/// A node that fits what is known in several ways alike: propagation along `axis` stops there, and
-/// the node is whole.
-struct Unresolved {
-  NodeId node = -1;
-  int axis = 0;
-  std::vector<std::pair<int, Way>> ways;  // as Colours::ways numbers them
-};
-/// "node 'a' (matmul) along axis m: 0 [S0, -] -> [S0], 1 [-, S0] -> [S1]".
-std::string to_string(const Unresolved& unresolved, const Graph& graph, const Mesh& mesh);
-
 /// Along one axis a node does what the first cut of the schedule says that says anything of it:
 /// batch, state, gradients and weights are one such voice, inner (with sequence, or without) is
 /// one, and what is propagated from dims and nodes is one. Parts of a sum may be left or reduced
@@ -58,6 +48,7 @@ class Demands {
   enum class Voice { data, model, dims };
   struct Axis {
     AxisCuts cuts;
+    bool trivial = false;     // of one rank: nothing is demanded
     bool cuts_batch = false;  // are there rows left to cut?
     std::vector<Voice> voices;
     std::optional<Propagation> propagation;
@@ -69,6 +60,7 @@ class Demands {
   void propagate(const Schedule& schedule, const Mesh& mesh,
                  const std::vector<std::pair<ValueId, Sharding>>& required);
   void start(const Cut& cut, Propagation& propagation) const;
+  void check_digits(const Cut& cut, int colour) const;
   Placements cuts(ValueId id, const std::set<int>& colours) const;
   Placements all_cuts(ValueId id) const;
   Placements data(ValueId id) const;

@@ -9,6 +9,15 @@
 
 namespace shardrun {
 
+std::string to_string(const Unresolved& unresolved, const Graph& graph, const Mesh& mesh) {
+  const Node& node = graph.node(unresolved.node);
+  std::string out = str("node '", node.name, "' (", node.op, ") along axis ",
+                        mesh.axes()[at(unresolved.axis)].name);
+  for (const auto& [number, way] : unresolved.ways)
+    out += str(&number == &unresolved.ways[0].first ? ": " : "; ", number, ' ', to_string(way));
+  return out;
+}
+
 Propagation::Propagation(const Graph& graph, const Colours& colours)
     : graph_(graph),
       colours_(colours),
@@ -50,7 +59,9 @@ bool Propagation::cut(ValueId value, int dim) {
     const auto r = std::find(results.begin(), results.end(), value) - results.begin();
     const auto leaves = [&](const Way& way) { return way.out[static_cast<size_t>(r)] == dim; };
     const auto ways = colours_.ways(maker);
-    if (way(maker) == kWhole || std::none_of(ways.begin(), ways.end(), leaves)) return false;
+    if (dim != kWhole &&
+        (way(maker) == kWhole || std::none_of(ways.begin(), ways.end(), leaves)))
+      return false;
     if (way(maker) >= 0 && !leaves(ways[at(way(maker))])) return false;
   }
   place(value, dim);
@@ -103,7 +114,7 @@ std::vector<int> Propagation::fitting(NodeId node, bool by_results) const {
     for (size_t r = 0; r < n.outputs.size(); ++r) {
       const int known = dim(n.outputs[r]);
       if (known == kOpen) continue;
-      fits.first += ways[w].out[r] == known;
+      fits.first += known != kWhole && ways[w].out[r] == known;
       contradicts = contradicts || (ways[w].out[r] != known && ways[w].out[r] != Way::kWhole);
     }
     for (size_t k = 0; k < n.inputs.size(); ++k)

@@ -2,12 +2,24 @@
 #pragma once
 
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "graph/mesh.h"
 #include "planner/schedule/colours.h"
 
 namespace shardrun {
+
+/// A node that fits what is known in several ways alike: propagation along `axis` stops there, and
+/// the node is whole.
+struct Unresolved {
+  NodeId node = -1;
+  int axis = 0;
+  std::vector<std::pair<int, Way>> ways;  // as Colours::ways numbers them
+};
+/// "node 'a' (matmul) along axis m: 0 [S0, -] -> [S0], 1 [-, S0] -> [S1]".
+std::string to_string(const Unresolved& unresolved, const Graph& graph, const Mesh& mesh);
 
 /// How values lie and nodes are cut along one mesh axis, as far as that is known.
 class Propagation {
@@ -17,8 +29,8 @@ class Propagation {
   /// `colours` must outlive this.
   Propagation(const Graph& graph, const Colours& colours);
 
-  /// A value is cut along a dim, or (Way::kPartial) left as parts of a sum by its node. False if
-  /// it is known to lie otherwise, or if its node has no such way.
+  /// A value is cut along a dim, or (Way::kPartial) left as parts of a sum by its node, or kWhole.
+  /// False if it is known to lie otherwise, or if its node has no such way.
   bool cut(ValueId value, int dim);
   /// A node takes a way (an index in Colours::ways), or kWhole. False if it is known to take
   /// another.
@@ -35,7 +47,7 @@ class Propagation {
 
   /// Index in Colours::ways, kWhole, or kOpen: nothing is known.
   int way(NodeId node) const { return way_[static_cast<size_t>(node)]; }
-  /// A dim, Way::kPartial, or kOpen.
+  /// A dim, Way::kPartial, kWhole, or kOpen.
   int dim(ValueId value) const { return dim_[static_cast<size_t>(value)]; }
   /// Nodes at which it stopped, with the ways that fit alike.
   std::vector<std::pair<NodeId, std::vector<int>>> unresolved() const;

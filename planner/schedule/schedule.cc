@@ -78,6 +78,8 @@ Cut parse_tactic(std::string_view text, const Mesh& mesh) {
   cut.axis = axis_named(name, mesh, by);
   if (const std::optional<Target> target = kind_named(kTargets, text)) {
     cut.target = *target;
+    SR_REQUIRE(cut.digits.empty() || cut.target == Target::sequence, invalid_input, by, ": ", text,
+               " has no conflicts to resolve; leave out what stands behind the axis");
     return cut;
   }
   const auto number = [&](std::string_view digits) {
@@ -102,8 +104,6 @@ Cut parse_tactic(std::string_view text, const Mesh& mesh) {
 
 std::vector<AxisCuts> cuts_by_axis(const Schedule& schedule, const Mesh& mesh) {
   std::vector<AxisCuts> out(static_cast<size_t>(mesh.axis_count()));
-  for (int axis = 0; axis < mesh.axis_count(); ++axis)
-    out[static_cast<size_t>(axis)].free = mesh.axis_size(axis) == 1;
   for (const Cut& cut : schedule) {
     AxisCuts& axis = out[static_cast<size_t>(cut.axis)];
     switch (cut.target) {

@@ -62,7 +62,7 @@ Cut parse_tactic(std::string_view text, const Mesh& mesh);
 
 /// What a schedule cuts along one axis, by kind.
 struct AxisCuts {
-  bool free = false;  // auto
+  bool free = false;  // auto: what no other cut says anything of is left to the search
   bool batch = false, state = false, gradients = false, weights = false;
   bool inner = false, sequence = false;
   bool dims = false;  // colours, values, nodes

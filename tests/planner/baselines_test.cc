@@ -3,35 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "planner/planner.h"
-#include "program/partition.h"
-#include "tests/planner/gpt_step.h"
-#include "tests/support/sharded_run.h"
+#include "tests/planner/planned_step.h"
 
 namespace shardrun {
 namespace {
 
+using testing::collectives;
 using testing::gpt_step;
-using testing::NamedTensors;
-
-GptOptions small() {
-  GptOptions o;
-  o.layers = 2;
-  o.heads = 4;
-  o.hidden = 16;
-  o.vocab = 24;
-  o.context = 8;
-  o.batch = 10;
-  o.weights = false;
-  return o;
-}
-
-RuleCache& rules() {
-  static RuleCache cache;
-  return cache;
-}
+using testing::perceptron;
+using testing::rules;
+using testing::small;
 
 Plan plan_of(const Graph& graph, const std::string& planner, const std::string& mesh) {
   PlanOptions options;
@@ -55,18 +37,6 @@ bool cut_over(const Sharding& sharding, int axis) {
   return std::any_of(sharding.dims.begin(), sharding.dims.end(), [&](const auto& axes) {
     return std::find(axes.begin(), axes.end(), axis) != axes.end();
   });
-}
-
-/// "kind source" of rank 0's collectives that communicate.
-std::vector<std::string> collectives(const Graph& graph, const Plan& plan) {
-  std::vector<std::string> out;
-  for (const Step& step : Partition(graph, plan, host_cluster()).program(0).steps) {
-    if (step.kind != Step::Kind::collective) continue;
-    const CollectiveTraits& kind = step.collective->traits();
-    if (kind.local) continue;
-    out.push_back(str(kind.name, " ", step.source));
-  }
-  return out;
 }
 
 /// How many of them start with `kind` and move `shape`, the whole value's.
@@ -242,28 +212,6 @@ TEST(Baselines, CastWeights) {
   EXPECT_EQ(gathered, 4);  // one weight of each layer, forward and backward
 }
 
-/// Products by w0, w1, … with a relu behind each, and the sum of squares.
-Graph perceptron(int64_t batch, const std::vector<int64_t>& widths) {
-  Graph g;
-  g.name = "mlp";
-  ValueId x = g.add_input("x", {DType::f32, {batch, widths.front()}}, Role::batch);
-  const ValueId target = g.add_input("target", {DType::f32, {batch, widths.back()}}, Role::batch);
-  for (size_t i = 0; i + 1 < widths.size(); ++i) {
-    const std::string name = "w" + std::to_string(i);
-    const ValueId w =
-        g.add_persistent(name, {DType::f32, {widths[i], widths[i + 1]}}, Role::parameter, Source{});
-    g.trainable[w] = true;
-    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
-    x = g.add("relu", {x}, {}, name + "/relu");
-  }
-  const ValueId difference = g.add("sub", {x, target}, {}, "difference");
-  const ValueId square = g.add("mul", {difference, difference}, {}, "square");
-  g.loss = g.add("reduce_sum", {square},
-                 {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
-  attach_optimizer(g, {});
-  return g;
-}
-
 /// A perceptron has no residual connections: every second product is by columns, the others by
 /// rows.
 TEST(Baselines, MegatronWithoutResiduals) {
@@ -287,41 +235,9 @@ TEST(Baselines, MegatronLeavesRanksWithoutColumns) {
   EXPECT_EQ(layout(plan_of(g, "megatron", "a=2,b=3"), "w0"), "[-, {a,b}]");
 }
 
-/// The same batch again and again, so that its loss falls.
-std::vector<NamedTensors> feeds(const Graph& graph, int steps) {
-  std::mt19937 random(7);
-  NamedTensors feed;
-  for (ValueId id : graph.with_role(Role::batch)) {
-    Tensor tensor(graph.type(id));
-    for (int64_t i = 0; i < tensor.count(); ++i)
-      tensor.as<int64_t>()[i] = static_cast<int64_t>(random() % 24);
-    feed.emplace(graph.value(id).name, tensor);
-  }
-  return std::vector<NamedTensors>(static_cast<size_t>(steps), feed);
-}
-
-/// Every baseline trains as one rank does: the losses, and every parameter and moment at the end.
-/// What a mesh does not divide (4 heads, 16 columns and a batch of 10 over 3 ranks) included.
 void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
   SCOPED_TRACE(planner + " on " + mesh);
-  const std::vector<NamedTensors> batches = feeds(graph, 3);
-  static std::map<const Graph*, testing::ShardedRun> alone;
-  if (alone.count(&graph) == 0)
-    alone[&graph] = testing::run_sharded(graph, plan_of(graph, "auto", "1"), batches, 1e-2);
-  const testing::ShardedRun& one = alone[&graph];
-  const testing::ShardedRun run =
-      testing::run_sharded(graph, plan_of(graph, planner, mesh), batches, 1e-2);
-  EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
-  for (size_t s = 0; s < batches.size(); ++s) {
-    EXPECT_NEAR(run.metrics[s].at("loss"), one.metrics[s].at("loss"), 1e-4);
-    EXPECT_NEAR(run.metrics[s].at("grad_norm"), one.metrics[s].at("grad_norm"), 1e-3);
-  }
-  for (const auto& [name, tensor] : one.persistent) {
-    if (name.rfind("adam", 0) != 0) {
-      EXPECT_LT(testing::relative_difference(run.persistent.at(name), tensor), 2e-3) << name;
-    }
-  }
-  EXPECT_GT(one.metrics[0].at("loss"), one.metrics[2].at("loss"));  // it did learn
+  testing::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
 }
 
 class TrainsAlike : public ::testing::TestWithParam<const char*> {};

@@ -1,0 +1,106 @@
+// Small training steps, what a plan of them moves, and whether it trains as one rank does.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "planner/planner.h"
+#include "program/partition.h"
+#include "tests/planner/gpt_step.h"
+#include "tests/support/sharded_run.h"
+
+namespace shardrun::testing {
+
+/// A GPT with dims that 3 ranks do not divide.
+inline GptOptions small() {
+  GptOptions o;
+  o.layers = 2;
+  o.heads = 4;
+  o.hidden = 16;
+  o.vocab = 24;
+  o.context = 8;
+  o.batch = 10;
+  o.weights = false;
+  return o;
+}
+
+inline RuleCache& rules() {
+  static RuleCache cache;
+  return cache;
+}
+
+/// "kind source" of rank 0's collectives that communicate.
+inline std::vector<std::string> collectives(const Graph& graph, const Plan& plan) {
+  std::vector<std::string> out;
+  for (const Step& step : Partition(graph, plan, host_cluster()).program(0).steps) {
+    if (step.kind != Step::Kind::collective) continue;
+    const CollectiveTraits& kind = step.collective->traits();
+    if (kind.local) continue;
+    out.push_back(str(kind.name, " ", step.source));
+  }
+  return out;
+}
+
+/// Products by w0, w1, … with a relu behind each, and the sum of squares.
+inline Graph perceptron(int64_t batch, const std::vector<int64_t>& widths) {
+  Graph g;
+  g.name = "mlp";
+  ValueId x = g.add_input("x", {DType::f32, {batch, widths.front()}}, Role::batch);
+  const ValueId target = g.add_input("target", {DType::f32, {batch, widths.back()}}, Role::batch);
+  for (size_t i = 0; i + 1 < widths.size(); ++i) {
+    const std::string name = "w" + std::to_string(i);
+    const ValueId w =
+        g.add_persistent(name, {DType::f32, {widths[i], widths[i + 1]}}, Role::parameter, Source{});
+    g.trainable[w] = true;
+    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
+    x = g.add("relu", {x}, {}, name + "/relu");
+  }
+  const ValueId difference = g.add("sub", {x, target}, {}, "difference");
+  const ValueId square = g.add("mul", {difference, difference}, {}, "square");
+  g.loss = g.add("reduce_sum", {square},
+                 {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
+  attach_optimizer(g, {});
+  return g;
+}
+
+/// The same batch again and again, so that its loss falls.
+inline std::vector<NamedTensors> feeds(const Graph& graph, int steps) {
+  std::mt19937 random(7);
+  NamedTensors feed;
+  for (ValueId id : graph.with_role(Role::batch)) {
+    Tensor tensor(graph.type(id));
+    for (int64_t i = 0; i < tensor.count(); ++i)
+      tensor.as<int64_t>()[i] = static_cast<int64_t>(random() % 24);
+    feed.emplace(graph.value(id).name, tensor);
+  }
+  return std::vector<NamedTensors>(static_cast<size_t>(steps), feed);
+}
+
+/// The losses of 3 steps, and every parameter at the end, as on one rank. What a mesh does not
+/// divide (4 heads, 16 columns and a batch of 10 over 3 ranks) included. `graph` outlives the test.
+inline void expect_trains_as_one(const Graph& graph, const Plan& plan) {
+  const std::vector<NamedTensors> batches = feeds(graph, 3);
+  static std::map<const Graph*, ShardedRun> alone;
+  if (alone.count(&graph) == 0) {
+    const Plan one = plan_shardings(graph, Mesh::parse("1"), host_cluster(), {}, rules(), nullptr);
+    alone[&graph] = run_sharded(graph, one, batches, 1e-2);
+  }
+  const ShardedRun& one = alone[&graph];
+  const ShardedRun run = run_sharded(graph, plan, batches, 1e-2);
+  EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
+  for (size_t s = 0; s < batches.size(); ++s) {
+    EXPECT_NEAR(run.metrics[s].at("loss"), one.metrics[s].at("loss"), 1e-4);
+    if (one.metrics[s].count("grad_norm") > 0) {
+      EXPECT_NEAR(run.metrics[s].at("grad_norm"), one.metrics[s].at("grad_norm"), 1e-3);
+    }
+  }
+  for (const auto& [name, tensor] : one.persistent) {
+    if (name.rfind("adam", 0) != 0) {
+      EXPECT_LT(relative_difference(run.persistent.at(name), tensor), 2e-3) << name;
+    }
+  }
+  EXPECT_GT(one.metrics[0].at("loss"), one.metrics[2].at("loss"));  // it did learn
+}
+
+}  // namespace shardrun::testing
