@@ -1,5 +1,5 @@
-// What nearly every source includes, compiled once for each library. A source still includes what it uses: a build
-// with -DSHARDRUN_PRECOMPILED=OFF shows what is missing.
+// What nearly every source includes, compiled once for each library. A source still includes what
+// it uses: a build with -DSHARDRUN_PRECOMPILED=OFF shows what is missing.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

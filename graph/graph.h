@@ -132,12 +132,12 @@ class Graph {
   /// Every use of `from` (inputs, outputs, loss, updates) becomes a use of `to`.
   void replace_uses(ValueId from, ValueId to);
 
-  std::vector<ValueId> outputs;            // what the caller wants back, in order
-  bool outputs_stay_cut = false;           // as a plan has them; false: they end whole on every rank
-  ValueId loss = kNoValue;                 // f32 scalar
-  std::map<ValueId, Source> sources;       // parameter, state, constant
-  std::map<ValueId, ValueId> updates;      // persistent value -> what replaces it after the step
-  std::map<ValueId, bool> trainable;       // parameters only
+  std::vector<ValueId> outputs;        // what the caller wants back, in order
+  bool outputs_stay_cut = false;       // as a plan has them; false: they end whole on every rank
+  ValueId loss = kNoValue;             // f32 scalar
+  std::map<ValueId, Source> sources;   // parameter, state, constant
+  std::map<ValueId, ValueId> updates;  // persistent value -> what replaces it after the step
+  std::map<ValueId, bool> trainable;   // parameters only
   std::map<std::string, ValueId> metrics;  // scalars reported each step: "loss", "grad_norm"
   std::set<ValueId>
       zeroed_each_step;  // state that starts every step at zero (accumulated gradients)

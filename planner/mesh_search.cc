@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "planner/solver/deadline.h"
 #include "planner/schedule/schedule.h"
+#include "planner/solver/deadline.h"
 
 namespace shardrun {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "planner/reshard/forbidden_reshardings.h"
+#include "planner/schedule/roles.h"
 #include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
-#include "planner/schedule/roles.h"
 
 namespace shardrun {
 namespace {
@@ -46,7 +46,8 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       own_times_(mesh, cluster),
       times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
       numbered_(graph, options.contents),
-      constraints_(graph, mesh, options.planner, options.tactics, options.requests, options.pinned) {}
+      constraints_(graph, mesh, options.planner, options.tactics, options.requests,
+                   options.pinned) {}
 
 std::optional<Plan> PlanSearch::run(PlanReport& report) {
   std::map<std::string, Sharding> apart = constraints_.pinned();
@@ -66,8 +67,8 @@ std::optional<Plan> PlanSearch::run(PlanReport& report) {
   SearchSpace all = enumerate();
   constraints_.apply(folding_, class_rules_, all);
   report.unresolved.assign(constraints_.unresolved().begin(), constraints_.unresolved().end());
-  SR_REQUIRE(!options_.strict || report.unresolved.empty(), invalid_input, "--strict: ",
-             to_string(report.unresolved.front(), graph_, mesh_));
+  SR_REQUIRE(!options_.strict || report.unresolved.empty(), invalid_input,
+             "--strict: ", to_string(report.unresolved.front(), graph_, mesh_));
   drop_avoided(all);
   report.build_seconds = since(begin);
   return solve(std::move(all), report);

@@ -85,7 +85,9 @@ class Planning {
     unlimited_bound_ = own.unlimited_bound();
     const bool is_free = kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp;
     const double gap = plan_ && report_.cost > 0 ? 1 - report_.lower_bound / report_.cost : 1;
-    if (!is_free || !options_.tactics.empty() || options_.memory_limit <= 0 || graph_.updates.empty() || gap <= kWideGap) return;
+    if (!is_free || !options_.tactics.empty() || options_.memory_limit <= 0 ||
+        graph_.updates.empty() || gap <= kWideGap)
+      return;
     for (const std::string& name : baselines_of(mesh_)) {
       PlanOptions other = options_;
       other.planner = name;

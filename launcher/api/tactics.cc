@@ -37,9 +37,9 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   out.bytes = *std::max_element(bytes.begin(), bytes.end());
   out.unresolved = plan.report.unresolved;
   if (!world.leader()) return out;
-  const PlanAnalysis analysis = analyse(
-      {step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
-       [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
+  const PlanAnalysis analysis =
+      analyse({step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
+               [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
   for (const CollectiveTraits& kind : kCollectives) {
     const auto it = analysis.calls.find(std::string(kind.name));
     if (!kind.local && it != analysis.calls.end()) out.calls.emplace(it->first, it->second);
@@ -100,7 +100,8 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
   const std::string asked = decide_on_rank0(world, [&] {
     nlohmann::json list = nlohmann::json::array();
     for (const Open& open : all) {
-      for (const auto& [way, cut] : open.first->ways) list.push_back(tactic(*open.first, way, "\\E"));
+      for (const auto& [way, cut] : open.first->ways)
+        list.push_back(tactic(*open.first, way, "\\E"));
     }
     return list.dump();
   });

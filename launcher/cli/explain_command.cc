@@ -43,9 +43,10 @@ void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
   app.add_option("--why", explain.why,
                  "Why this value lies as it does: its next-best sharding and what that would cost");
   app.add_option("--diff", explain.other, "What another plan for the same model does differently");
-  app.add_flag("--colours", explain.colours,
-               "Dims that are cut together, in groups that look alike, and where nodes can cut them "
-               "in several ways");
+  app.add_flag(
+      "--colours", explain.colours,
+      "Dims that are cut together, in groups that look alike, and where nodes can cut them "
+      "in several ways");
   app.add_option("--model", explain.model,
                  "Where the model is now (default: where it was when it was planned)");
   add_field(app, args, &PlanRequest::memory_bytes, "--why: limit of a rank's memory");

@@ -58,9 +58,7 @@ std::pair<ValueId, size_t> first_cut(const Node& node, const Way& way) {
 
 Way way_of(const SpmdRule::Option& option) {
   const auto as_int = [](const Placement& p) {
-    return cuts(p)                               ? p.dim
-           : p.kind == Placement::Kind::partial ? Way::kPartial
-                                                : Way::kWhole;
+    return cuts(p) ? p.dim : p.kind == Placement::Kind::partial ? Way::kPartial : Way::kWhole;
   };
   Way way;
   for (const Placement& p : option.in) way.in.push_back(as_int(p));

@@ -124,7 +124,8 @@ class Compatible {
       of_root_[at(y)] = y_by_x;
     } else {
       parent_[at(x)] = y;
-      for (size_t w = 0; w < y_by_x.size(); ++w) of_root_[at(x)][at(y_by_x[w])] = static_cast<int>(w);
+      for (size_t w = 0; w < y_by_x.size(); ++w)
+        of_root_[at(x)][at(y_by_x[w])] = static_cast<int>(w);
     }
   }
 

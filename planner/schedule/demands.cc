@@ -51,10 +51,10 @@ Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
     for (int axis = 0; axis < mesh.axis_count(); ++axis) add_voice(axis, Voice::dims);
   }
   for (const Cut& cut : schedule) {
-    SR_REQUIRE(cut.target != Target::sequence || cut.digits.empty() ||
-                   !axes_[at(cut.axis)].cuts.inner,
-               invalid_input, "--tactic '", cut.text, "': beside inner on the same axis nothing is ",
-               "left to resolve; leave out what stands behind the axis");
+    SR_REQUIRE(
+        cut.target != Target::sequence || cut.digits.empty() || !axes_[at(cut.axis)].cuts.inner,
+        invalid_input, "--tactic '", cut.text, "': beside inner on the same axis nothing is ",
+        "left to resolve; leave out what stands behind the axis");
     switch (cut.target) {
       case Target::automatic: break;
       case Target::batch:
@@ -82,8 +82,7 @@ void Demands::count_rows(const Mesh& mesh) {
   }
   for (size_t a = 0; a < axes_.size(); ++a) {
     axes_[a].cuts_batch = axes_[a].cuts.batch && rows > 1;
-    if (axes_[a].cuts_batch)
-      rows = shard_range(rows, mesh.axis_size(static_cast<int>(a)), 0).size;
+    if (axes_[a].cuts_batch) rows = shard_range(rows, mesh.axis_size(static_cast<int>(a)), 0).size;
   }
 }
 
@@ -188,8 +187,8 @@ void Demands::start(const Cut& cut, Propagation& propagation) const {
                  ": an earlier tactic cuts node '", node.name, "' otherwise");
     }
   }
-  SR_REQUIRE(found, invalid_input, by, ": no ",
-             cut.target == Target::value ? "value" : "node", " has that name");
+  SR_REQUIRE(found, invalid_input, by, ": no ", cut.target == Target::value ? "value" : "node",
+             " has that name");
 }
 
 /// Cuts of the dims of one of `colours`.
@@ -264,8 +263,8 @@ Demands::Placed Demands::by_data(NodeId id, const Axis& axis) const {
   const bool updating = node.phase == Phase::update || roles_.accumulates[at(id)];
   // Weights are cast and transposed while they are cut, and gathered then.
   const bool prepares = axis.cuts.weights && roles_.of_weights[at(node.outputs[0])];
-  const bool cut = roles_.updates[at(id)] ? axis.cuts.state
-                                          : prepares || (updating && axis.cuts.gradients);
+  const bool cut =
+      roles_.updates[at(id)] ? axis.cuts.state : prepares || (updating && axis.cuts.gradients);
   const auto of = [&](ValueId value) -> Placements {
     if (cut && !graph_.type(value).shape.empty()) return all_cuts(value);
     if (updating || !axis.cuts_batch) return kUncut;

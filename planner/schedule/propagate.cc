@@ -59,8 +59,7 @@ bool Propagation::cut(ValueId value, int dim) {
     const auto r = std::find(results.begin(), results.end(), value) - results.begin();
     const auto leaves = [&](const Way& way) { return way.out[static_cast<size_t>(r)] == dim; };
     const auto ways = colours_.ways(maker);
-    if (dim != kWhole &&
-        (way(maker) == kWhole || std::none_of(ways.begin(), ways.end(), leaves)))
+    if (dim != kWhole && (way(maker) == kWhole || std::none_of(ways.begin(), ways.end(), leaves)))
       return false;
     if (way(maker) >= 0 && !leaves(ways[at(way(maker))])) return false;
   }
@@ -147,8 +146,7 @@ bool Propagation::step(bool by_results, bool in_conflict, const std::vector<int>
       const auto place =
           static_cast<size_t>(std::find(own.begin(), own.end(), digit) - own.begin());
       if (place >= digits.size()) continue;
-      const int way =
-          colours_.ways(node, first.colour)[at(conflict->order[at(digits[place])])];
+      const int way = colours_.ways(node, first.colour)[at(conflict->order[at(digits[place])])];
       if (std::find(fit.begin(), fit.end(), way) == fit.end()) continue;
       fit = {way};
     }

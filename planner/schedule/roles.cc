@@ -43,7 +43,7 @@ StepRoles step_roles(const Graph& graph) {
   for (size_t n = nodes; n-- > 0;) {
     const Node& node = graph.nodes()[n];
     out.forward[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
-                              [&](ValueId id) { return needed[at(id)]; });
+                                 [&](ValueId id) { return needed[at(id)]; });
     if (!out.forward[n]) continue;
     for (ValueId in : node.inputs) needed[at(in)] = true;
   }

@@ -183,7 +183,8 @@ std::optional<Schedule> schedule_of(const std::string& planner,
                                     const std::vector<std::string>& tactics, const Mesh& mesh) {
   std::optional<Schedule> baseline = baseline_schedule(planner, mesh);
   SR_REQUIRE(!baseline || tactics.empty(), invalid_input, "--tactic '", tactics.front(),
-             "' and --planner ", planner, ": a baseline is a list of tactics itself; leave out one");
+             "' and --planner ", planner,
+             ": a baseline is a list of tactics itself; leave out one");
   if (baseline) return baseline;
   if (tactics.empty() && planner_named(planner) != PlannerKind::propagate) return std::nullopt;
   Schedule out;

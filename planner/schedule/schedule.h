@@ -35,9 +35,8 @@ enum class Target {
   automatic
 };
 inline constexpr Named<Target> kTargets[] = {
-    {"batch", Target::batch},         {"state", Target::state},
-    {"gradients", Target::gradients}, {"weights", Target::weights},
-    {"inner", Target::inner},         {"sequence", Target::sequence},
+    {"batch", Target::batch},     {"state", Target::state}, {"gradients", Target::gradients},
+    {"weights", Target::weights}, {"inner", Target::inner}, {"sequence", Target::sequence},
     {"auto", Target::automatic}};
 
 struct Cut {

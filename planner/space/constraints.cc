@@ -238,8 +238,7 @@ bool Constraints::reshards_updates() const {
 }
 
 bool Constraints::regathers_weights() const {
-  return std::any_of(axes_.begin(), axes_.end(),
-                     [](const AxisCuts& cuts) { return cuts.weights; });
+  return std::any_of(axes_.begin(), axes_.end(), [](const AxisCuts& cuts) { return cuts.weights; });
 }
 
 std::span<const Unresolved> Constraints::unresolved() const {

@@ -1,9 +1,8 @@
 // Data parallelism, ZeRO and Megatron-LM, as the planner lays them out and as they train.
-#include "planner/schedule/schedule.h"
-
 #include <gtest/gtest.h>
 
 #include "planner/planner.h"
+#include "planner/schedule/schedule.h"
 #include "tests/planner/planned_step.h"
 
 namespace shardrun {
@@ -307,10 +306,9 @@ TEST(Baselines, NamesPerAxis) {
   };
   using List = std::vector<std::pair<int, Target>>;
   EXPECT_EQ(targets("dp"), (List{{0, Target::batch}, {1, Target::batch}}));
-  EXPECT_EQ(targets("fsdp+megatron-sp"), (List{{0, Target::batch},
-                                               {0, Target::weights},
-                                               {1, Target::inner},
-                                               {1, Target::sequence}}));
+  EXPECT_EQ(
+      targets("fsdp+megatron-sp"),
+      (List{{0, Target::batch}, {0, Target::weights}, {1, Target::inner}, {1, Target::sequence}}));
   EXPECT_FALSE(baseline_schedule("auto", two));
   EXPECT_FALSE(baseline_schedule("dp+magic", two));
   EXPECT_EQ(baseline_names("dp+megatron"), 2);

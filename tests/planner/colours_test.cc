@@ -68,9 +68,8 @@ using Sets = std::vector<std::string>;
 TEST(Colours, OfAPerceptron) {
   const Graph graph = figure("figure4");
   const Colours colours = colours_of(graph);
-  EXPECT_EQ(names(graph, colours),
-            (Names{"x.0 %MatMul/y.0 %Relu/z.0 %MatMul/w.0", "x.1 w1.0",
-                   "w1.1 w2.0 %MatMul/y.1 %Relu/z.1", "w2.1 %MatMul/w.1"}));
+  EXPECT_EQ(names(graph, colours), (Names{"x.0 %MatMul/y.0 %Relu/z.0 %MatMul/w.0", "x.1 w1.0",
+                                          "w1.1 w2.0 %MatMul/y.1 %Relu/z.1", "w2.1 %MatMul/w.1"}));
   EXPECT_TRUE(colours.conflicts().empty());
 }
 
@@ -84,8 +83,7 @@ TEST(Colours, OfAttentionInConflict) {
                    "%MatMul/z.0",
                    "x.1 wq.0 wk.0 wv.0", "wq.1 wk.1 %MatMul/k.1 %MatMul/q.1 %Transpose/qt.0",
                    "wv.1 %MatMul/v.1 %MatMul/z.1"}));
-  EXPECT_EQ(sets(graph, colours),
-            (Sets{"%MatMul/a %ReduceSum/b %Expand/c %Div/d %MatMul/z"}));
+  EXPECT_EQ(sets(graph, colours), (Sets{"%MatMul/a %ReduceSum/b %Expand/c %Div/d %MatMul/z"}));
   ASSERT_EQ(colours.sets().size(), 1U);
   EXPECT_EQ(colours.sets()[0].resolutions, 2);
   // Queries are rows of a, so what is summed over rows is a part in this resolution, and what is

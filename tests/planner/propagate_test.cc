@@ -169,7 +169,8 @@ std::map<std::string, std::string> fixpoint(const Graph& graph,
     out[graph.values()[v].name] = str(p.dim(static_cast<ValueId>(v)));
   for (const Node& node : graph.nodes())
     out["node " + node.name] = way(graph, colours, p, node.name);
-  for (const auto& [id, ways] : p.unresolved()) out["open " + graph.node(id).name] = str(ways.size());
+  for (const auto& [id, ways] : p.unresolved())
+    out["open " + graph.node(id).name] = str(ways.size());
   return out;
 }
 
@@ -235,7 +236,8 @@ TEST(Propagation, OneSideGivesTheWay) {
   }
   EXPECT_GT(taken, stopped);
   // Of programs alone: rows that a rank counts, weights in blocks.
-  EXPECT_EQ(whole, (std::set<std::string>{"adamw_packed", "group_rows", "pack_weights", "sgd_packed"}));
+  EXPECT_EQ(whole,
+            (std::set<std::string>{"adamw_packed", "group_rows", "pack_weights", "sgd_packed"}));
 }
 
 }  // namespace

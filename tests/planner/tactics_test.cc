@@ -55,8 +55,8 @@ const Graph& gpt(int layers) {
   return all.at(layers);
 }
 
-/// PartIR's example: one argument cut and propagated, then another: Megatron's pair of products with
-/// one sum.
+/// PartIR's example: one argument cut and propagated, then another: Megatron's pair of products
+/// with one sum.
 TEST(Tactics, ArgumentsOneByOne) {
   const Graph g = perceptron(8, {12, 32, 12});
   const auto sums = [&](const Plan& plan, int axis) {
@@ -93,7 +93,8 @@ TEST(Tactics, WhatEachAdds) {
     EXPECT_EQ(rows, (std::map<std::string, size_t>{{"all_reduce", q + 2}}));
     auto inner = counts(graph, plan_of(graph, mesh, {"batch@data", "inner@model"}));
     EXPECT_EQ(inner["all_reduce"], q + 2 + 4 * l + 2 + 1);
-    auto weights = counts(graph, plan_of(graph, mesh, {"batch@data", "inner@model", "weights@data"}));
+    auto weights =
+        counts(graph, plan_of(graph, mesh, {"batch@data", "inner@model", "weights@data"}));
     EXPECT_EQ(weights["reduce_scatter"], q);
     EXPECT_EQ(weights["all_reduce"], inner["all_reduce"] - q + 1);  // the norm's, of both axes
   }
@@ -145,8 +146,8 @@ TEST(Tactics, NodesByOptionOrWhole) {
   const std::vector<std::string> options = {"w0/matmul:0@d", "w0/matmul:1@d", "w0/matmul:2@d"};
   std::set<std::string> ways;
   for (const std::string& option : options)
-    ways.insert(to_string(plan_of(g, "d=2", {option}).nodes.at("w0/matmul").out[0],
-                          Mesh::parse("d=2")));
+    ways.insert(
+        to_string(plan_of(g, "d=2", {option}).nodes.at("w0/matmul").out[0], Mesh::parse("d=2")));
   EXPECT_EQ(ways, (std::set<std::string>{"[{d}, -]", "[-, {d}]", "[-, -] partial(sum: d)"}));
 }
 

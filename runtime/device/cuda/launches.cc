@@ -17,6 +17,8 @@ void launched(const void* stream, int64_t count) {
   if (Launches* const launches = all_launches().find(stream)) launches->launched(count);
 }
 
-void set_launches_of(const void* stream, Launches* launches) { all_launches().set(stream, launches); }
+void set_launches_of(const void* stream, Launches* launches) {
+  all_launches().set(stream, launches);
+}
 
 }  // namespace shardrun::cuda

@@ -154,6 +154,54 @@ TEST_F(Explained, WhyNamesTheNextBest) {
   }
 }
 
+TEST_F(Explained, TacticsOneByOne) {
+  World world = World::threads(1);
+  PlanRequest request;
+  request.mesh = "data=2,model=2";
+  request.ranks = 4;
+  request.tactics = {"batch@data", "inner@model"};
+  const std::string text = explain_tactics(world, model_, request);
+  for (const char* part :
+       {"tactic ", "all_reduce", "unresolved", "\n(none)", "\nbatch@data", "\ninner@model"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  request.planner = "dp";
+  EXPECT_THROW((void)make_plan(world, model_, request), Failure);
+  request.planner = "auto";
+  request.mesh = "auto";
+  try {
+    (void)make_plan(world, model_, request);
+    FAIL();
+  } catch (const Failure& e) {
+    EXPECT_NE(std::string(e.what()).find("--tactic 'batch@data': names an axis of the mesh"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+/// Requests that meet at the embedding's gradient or before: every way has a price and a tactic.
+TEST_F(Explained, ConflictsArePriced) {
+  World world = World::threads(1);
+  PlanRequest request;
+  request.mesh = "m=2";
+  request.ranks = 2;
+  request.planner = "propagate";
+  request.shard = {"%h.0.LayerNormalization_1:0=[m,-,-]", "h.0.mlp.c_fc.weight=[-,m]",
+                   "%h.0.Add_3=[-,-,-]"};
+  const std::string text = explain_tactics(world, model_, request);
+  EXPECT_NE(text.find("unresolved: 'h.0.MatMul_4' (matmul) can be cut in 2 ways along axis m"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("--tactic 'h.0.MatMul_4:"), std::string::npos) << text;
+}
+
+TEST_F(Explained, RulesAndColours) {
+  const std::string rules = explain_rules(model_), colours = explain_colours(model_);
+  EXPECT_NE(rules.find("  0  parallel   [S0, -] -> [S0]"), std::string::npos) << rules;
+  EXPECT_NE(rules.find("reduction  [S2, S0] -> [P(sum)]"), std::string::npos) << rules;
+  EXPECT_NE(colours.find("tokens.0"), std::string::npos) << colours;
+  EXPECT_NE(colours.find("2 resolutions of attention_grad"), std::string::npos) << colours;
+}
+
 TEST_F(Explained, DifferenceOfTwoPlans) {
   EXPECT_NE(explain_difference(plan_, plan_).find("\n0 of "), std::string::npos);
   const std::string text = explain_difference(plan_, planned("4"));

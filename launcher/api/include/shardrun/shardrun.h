@@ -193,7 +193,7 @@ struct PlanRequest {
   /// a node does what the first of them says that says anything of it; what none reaches is whole,
   /// unless "auto@AXIS" leaves the axis to the search. docs/planning.md lists the targets.
   std::vector<std::string> tactics;
-  bool strict = false;  // a node that tactics can cut in several ways alike is an error
+  bool strict = false;       // a node that tactics can cut in several ways alike is an error
   std::string cluster;       // host, h100, h100:4, a file; "": host
   int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have. Without
                              // `ranks`, no more than its share of what its device has
@@ -266,9 +266,9 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
                         const PlanRequest& request);
 /// What `other` has that `plan` has not: time, bytes, and every value that lies otherwise.
 std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other);
-/// What each of the request's tactics adds: the step's time, the fullest rank's bytes, collectives by
-/// kind, and the conflicts that are left, with what each way would cost. Plans anew for each row,
-/// without a limit of memory. On rank 0 alone; "" elsewhere.
+/// What each of the request's tactics adds: the step's time, the fullest rank's bytes, collectives
+/// by kind, and the conflicts that are left, with what each way would cost. Plans anew for each
+/// row, without a limit of memory. On rank 0 alone; "" elsewhere.
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request);
 /// Dims of the model's step that are cut together, in groups that look alike, and their conflicts.
 std::string explain_colours(const Model& model);
