@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/clock.h"
 #include "planner/reshard/forbidden_reshardings.h"
+#include "planner/rules/placing.h"
 #include "planner/schedule/roles.h"
 #include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
@@ -114,6 +116,25 @@ SpmdRule PlanSearch::rule_of(size_t c) {
   return rule;
 }
 
+/// What the pool has for one of these nodes, each once, the replicated one first.
+std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
+  const Node& node = graph_.node(members.nodes[0]);
+  const std::vector<TensorType> in = graph_.types(node.inputs), out = graph_.types(node.outputs);
+  std::vector<Strategy> strategies;
+  std::set<std::pair<std::vector<Sharding>, std::vector<Sharding>>> known;
+  const auto add = [&](const NodePlan& plan) {
+    if (known.emplace(plan.in, plan.out).second)
+      strategies.push_back(priced(node, in, out, plan, numbered_.sharers(node), mesh_, cluster_));
+  };
+  add(replicated_node(in, out));
+  for (NodeId id : members.nodes) {
+    const auto it = options_.pool->find(graph_.node(id).name);
+    if (it == options_.pool->end()) continue;
+    for (const NodePlan& plan : it->second) add(plan);
+  }
+  return strategies;
+}
+
 SearchSpace PlanSearch::enumerate() {
   SearchSpace space;
   space.reshards_updates = constraints_.reshards_updates();
@@ -121,6 +142,10 @@ SearchSpace PlanSearch::enumerate() {
   for (size_t c = 0; c < folding_.classes.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;
     const Node& node = graph_.node(folding_.classes[c].nodes[0]);
+    if (options_.pool != nullptr) {
+      space.strategies[c] = pooled(folding_.classes[c]);
+      continue;
+    }
     space.strategies[c] = enumerate_strategies(
         node, graph_.types(node.inputs), graph_.types(node.outputs), rule_of(c), mesh_, cluster_,
         constraints_.leaves_empty(), [&](NodePlan& plan) {

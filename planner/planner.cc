@@ -8,6 +8,7 @@
 #include <set>
 
 #include "graph/passes/recompute.h"
+#include "planner/merged_axes.h"
 #include "planner/plan_search.h"
 #include "planner/recompute.h"
 
@@ -20,6 +21,8 @@ constexpr double kWideGap = 1e-2;
 /// beside the values the last time.
 constexpr double kWorthRecomputing = 1e-3;
 constexpr int kRecomputeRounds = 6;
+/// On more, strategies are combined from plans of meshes with so many.
+constexpr int kMostSearchedAxes = 3;
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -45,6 +48,7 @@ class Planning {
         report_(report) {}
 
   Plan run() {
+    if (too_many_axes()) fill_pool();
     keep_all();
     const bool memory_costs_time =
         !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
@@ -56,6 +60,38 @@ class Planning {
   }
 
  private:
+  bool is_free() const { return kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp; }
+  bool too_many_axes() const {
+    int axes = 0;
+    for (int axis = 0; axis < mesh_.axis_count(); ++axis) axes += mesh_.axis_size(axis) > 1;
+    return (is_free() || kind_ == PlannerKind::beam) && axes > kMostSearchedAxes;
+  }
+
+  /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as
+  /// they are, and the search combines them.
+  void fill_pool() {
+    for (const MergedMesh& merged : merged_meshes(mesh_, kMostSearchedAxes)) {
+      PlanOptions coarse = options_;
+      coarse.tactics.clear();
+      coarse.requests.clear();
+      coarse.pinned.clear();
+      coarse.avoided.clear();
+      coarse.reshard_times = nullptr;
+      coarse.arena_use = nullptr;  // claims will do: what fits is looked at on the mesh itself
+      PlanSearch search(graph_, merged.mesh, cluster_, coarse, rules_);
+      PlanReport its;
+      const std::optional<Plan> plan = search.run(its);
+      add_time(its);
+      const auto add = [&](const Plan& found) {
+        for (const auto& [name, node] : found.nodes) pool_[name].push_back(refined(node, merged));
+      };
+      if (plan) add(*plan);
+      if (search.smallest()) add(search.smallest()->plan);
+    }
+    options_.pool = &pool_;
+    report_.has_bound = false;
+  }
+
   bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
 
   /// The fastest so far, with what its search says.
@@ -83,9 +119,8 @@ class Planning {
     limited_ = own.limited();
     held_bytes_ = own.held_bytes();
     unlimited_bound_ = own.unlimited_bound();
-    const bool is_free = kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp;
     const double gap = plan_ && report_.cost > 0 ? 1 - report_.lower_bound / report_.cost : 1;
-    if (!is_free || !options_.tactics.empty() || options_.memory_limit <= 0 ||
+    if (!is_free() || options_.pool != nullptr || !options_.tactics.empty() || options_.memory_limit <= 0 ||
         graph_.updates.empty() || gap <= kWideGap)
       return;
     for (const std::string& name : baselines_of(mesh_)) {
@@ -206,7 +241,8 @@ class Planning {
   const Graph& graph_;
   const Mesh& mesh_;
   const Cluster& cluster_;
-  const PlanOptions& options_;
+  PlanOptions options_;
+  StrategyPool pool_;
   const PlannerKind kind_ = *planner_named(options_.planner);
   RuleCache& rules_;
   PlanReport& report_;

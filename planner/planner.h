@@ -16,6 +16,9 @@
 
 namespace shardrun {
 
+/// Strategies by node name. What a search is limited to, where there are too many to list.
+using StrategyPool = std::map<std::string, std::vector<NodePlan>>;
+
 struct PlanOptions {
   std::string planner = "auto";  // of planner/names/search_names.h
   int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
@@ -48,6 +51,9 @@ struct PlanOptions {
   bool recompute = false;
   /// What the graph already computes again, for the plan to say: Plan::recompute.
   std::set<std::string> recomputed = {};
+  /// A node takes one of these, or is whole; nullptr: any that its rule allows. Nodes that are not
+  /// in it are whole.
+  const StrategyPool* pool = nullptr;
   /// Of this mesh and cluster, with what another plan has found out already.
   ReshardTimes* reshard_times = nullptr;
 };
@@ -57,6 +63,7 @@ struct PlanReport {
   // Processor time.
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
   double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap
+  bool has_bound = true;  // false: only some strategies were looked at (StrategyPool)
   std::string solver;
   std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
   /// Where none fits: of a plan that is sure to be found with so many.

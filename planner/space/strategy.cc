@@ -108,6 +108,21 @@ std::optional<NodePlan> composed(const Node& node, std::span<const TensorType> i
   return plan;
 }
 
+Strategy priced(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
+                NodePlan plan, int64_t sharers, const Mesh& mesh, const Cluster& cluster) {
+  const NodeTypes local = largest_types(plan, in, out, mesh);
+  Strategy s;
+  s.exchange_seconds = exchange_seconds(plan, in, out, mesh, cluster) +
+                       route_seconds(plan, in, out, mesh, cluster) / static_cast<double>(sharers);
+  s.seconds = kernel_seconds(node, local.in, local.out, cluster) + s.exchange_seconds;
+  s.in = std::move(plan.in);
+  s.out = std::move(plan.out);
+  s.halos = std::move(plan.halos);
+  s.blocks = std::move(plan.blocks);
+  s.rows = std::move(plan.rows);
+  return s;
+}
+
 bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts) {
   for (size_t axis = chosen.size(); axis-- > 0;) {
     if (++chosen[axis] < counts[axis]) return true;
@@ -149,17 +164,7 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
     std::optional<NodePlan> plan = composed(node, in, out, along, mesh, leave_empty);
     if (!plan) continue;
     const int64_t sharers = plan->rows.empty() ? 1 : count_rows(*plan);
-    const NodeTypes local = largest_types(*plan, in, out, mesh);
-    Strategy s;
-    s.exchange_seconds =
-        exchange_seconds(*plan, in, out, mesh, cluster) +
-        route_seconds(*plan, in, out, mesh, cluster) / static_cast<double>(sharers);
-    s.seconds = kernel_seconds(node, local.in, local.out, cluster) + s.exchange_seconds;
-    s.in = std::move(plan->in);
-    s.out = std::move(plan->out);
-    s.halos = std::move(plan->halos);
-    s.blocks = std::move(plan->blocks);
-    s.rows = std::move(plan->rows);
+    Strategy s = priced(node, in, out, std::move(*plan), sharers, mesh, cluster);
     auto [it, fresh] = known.emplace(std::pair(s.in, s.out), strategies.size());
     if (fresh) {
       strategies.push_back(std::move(s));

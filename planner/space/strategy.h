@@ -33,6 +33,10 @@ std::optional<NodePlan> composed(const Node& node, std::span<const TensorType> i
                                  const std::vector<const SpmdRule::Option*>& along,
                                  const Mesh& mesh, bool leave_empty);
 
+/// A node's plan with its predicted seconds. `sharers`: nodes that share the routing of its rows.
+Strategy priced(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
+                NodePlan plan, int64_t sharers, const Mesh& mesh, const Cluster& cluster);
+
 /// Counts on: the next choice, each below its count, the last turning fastest. False after the
 /// last, and all are 0 again.
 bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts);

@@ -54,6 +54,7 @@ double total(const std::map<std::string, double>& by_name) {
 
 std::string gap_text(const PlanReport& report) {
   if (report.nodes == 0 || report.cost <= 0) return "";  // a plan from a file
+  if (!report.has_bound) return "of the strategies looked at; no bound";
   const double gap = std::max(0.0, 1 - report.lower_bound / report.cost);
   return gap < 1e-6 ? "proven the least on this mesh"
                     : "at most " + format("%.2g %%", gap * 100) + " above the best on this mesh";

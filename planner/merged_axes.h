@@ -1,0 +1,26 @@
+// Meshes with neighbouring axes joined: with fewer axes a search is quick, and its plans hold on the
+// finer mesh as they are.
+#pragma once
+
+#include <vector>
+
+#include "graph/mesh.h"
+#include "graph/node_plan.h"
+
+namespace shardrun {
+
+/// 2x4x8x2 with the middle two joined is 2x32x2, and its second axis stands for axes 1 and 2.
+struct MergedMesh {
+  Mesh mesh;
+  std::vector<std::vector<int>> axes;  // by axis of it: those of the finer mesh, in order
+};
+
+/// Every mesh of `count` axes that joins neighbours among those of more than one rank, which must be
+/// more than `count`.
+std::vector<MergedMesh> merged_meshes(const Mesh& mesh, int count);
+
+/// What is said of the merged mesh, of the finer one: cut by an axis is cut by those it stands for.
+Sharding refined(const Sharding& sharding, const MergedMesh& merged);
+NodePlan refined(NodePlan plan, const MergedMesh& merged);
+
+}  // namespace shardrun
