@@ -1,5 +1,5 @@
 // Meshes with neighbouring axes joined: with fewer axes a search is quick, and its plans hold on the
-// finer mesh as they are.
+// finer mesh, too. Where sizes divide they are the same there, rank by rank.
 #pragma once
 
 #include <vector>

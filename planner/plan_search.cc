@@ -66,8 +66,9 @@ std::optional<Plan> PlanSearch::run(PlanReport& report) {
   report.kernel_runs = rules_.kernel_runs() - runs_before;
 
   begin = thread_seconds();
+  constraints_.split(folding_, class_rules_);
   SearchSpace all = enumerate();
-  constraints_.apply(folding_, class_rules_, all);
+  constraints_.apply(folding_, all);
   report.unresolved.assign(constraints_.unresolved().begin(), constraints_.unresolved().end());
   SR_REQUIRE(!options_.strict || report.unresolved.empty(), invalid_input,
              "--strict: ", to_string(report.unresolved.front(), graph_, mesh_));
@@ -142,15 +143,23 @@ SearchSpace PlanSearch::enumerate() {
   for (size_t c = 0; c < folding_.classes.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;
     const Node& node = graph_.node(folding_.classes[c].nodes[0]);
-    if (options_.pool != nullptr) {
+    const bool requested = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+      return constraints_.pinned().count(graph_.value(id).name) > 0;
+    });
+    if (options_.pool != nullptr && !requested) {
       space.strategies[c] = pooled(folding_.classes[c]);
       continue;
     }
-    space.strategies[c] = enumerate_strategies(
-        node, graph_.types(node.inputs), graph_.types(node.outputs), rule_of(c), mesh_, cluster_,
-        constraints_.leaves_empty(), [&](NodePlan& plan) {
-          for (NodeId id : folding_.classes[c].nodes) numbered_.count(graph_.node(id), mesh_, plan);
-          return numbered_.sharers(node);
+    const SpmdRule rule = rule_of(c);
+    const auto count_rows = [&](NodePlan& plan) {
+      for (NodeId id : folding_.classes[c].nodes) numbered_.count(graph_.node(id), mesh_, plan);
+      return numbered_.sharers(node);
+    };
+    space.strategies[c] =
+        constraints_.strategies(c, folding_, [&](const Constraints::MayTake& may_take) {
+          return enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
+                                      rule, mesh_, cluster_, constraints_.leaves_empty(),
+                                      count_rows, may_take);
         });
   }
   return space;

@@ -63,6 +63,26 @@ bool allowed(const std::vector<Placements>& masks, const Sharding& sharding) {
   return true;
 }
 
+/// Along one axis, what an option (nullptr: none) makes of operands and results.
+bool allowed(const NodeDemand& demand, size_t axis, const SpmdRule::Option* option) {
+  const auto fits = [&](const std::vector<std::vector<Placements>>& masks,
+                        const std::vector<Placement>* placements) {
+    for (size_t i = 0; i < masks.size(); ++i) {
+      Placements as = kReplicated;
+      if (placements != nullptr) {
+        const Placement& p = (*placements)[i];
+        as = p.kind == Placement::Kind::shard     ? cut_along(at(p.dim))
+             : p.kind == Placement::Kind::partial ? kPartial
+                                                  : kReplicated;
+      }
+      if ((masks[i][axis] & as) == 0) return false;
+    }
+    return true;
+  };
+  return fits(demand.in, option == nullptr ? nullptr : &option->in) &&
+         fits(demand.out, option == nullptr ? nullptr : &option->out);
+}
+
 bool allowed(const NodeDemand& demand, const Strategy& s) {
   for (size_t k = 0; k < demand.in.size(); ++k) {
     if (!allowed(demand.in[k], s.in[k])) return false;
@@ -262,18 +282,48 @@ void Constraints::contradict_planner(const Value& value, const Pin& pin,
        "; leave out the request or take another planner");
 }
 
+/// The demand on a node with whole operands and results allowed along one axis, then along all.
+std::vector<NodeDemand> Constraints::looser(const NodeDemand& demand) const {
+  const auto axes = at(mesh_.axis_count());
+  std::vector<NodeDemand> out;
+  for (size_t axis = 0; axis < axes; ++axis) relax_along(out.emplace_back(demand), axis);
+  NodeDemand& loosest = out.emplace_back(demand);
+  for (size_t axis = 0; axis < axes; ++axis) relax_along(loosest, axis);
+  return out;
+}
+
 /// Loosens the demand on a node until some strategy can do it.
 void Constraints::relax(const std::vector<Strategy>& strategies, NodeDemand& demand) const {
   if (any_allowed(demand, strategies)) return;
-  const auto axes = at(mesh_.axis_count());
-  for (size_t axis = 0; axis < axes; ++axis) {
-    NodeDemand looser = demand;
-    relax_along(looser, axis);
-    if (!any_allowed(looser, strategies)) continue;
-    demand = std::move(looser);
-    return;
+  std::vector<NodeDemand> all = looser(demand);
+  const auto fits = std::find_if(all.begin(), all.end() - 1, [&](const NodeDemand& other) {
+    return any_allowed(other, strategies);
+  });
+  demand = std::move(*fits);
+}
+
+std::vector<Strategy> Constraints::strategies(
+    size_t item_class, const Folding& folding,
+    const std::function<std::vector<Strategy>(const MayTake&)>& list) {
+  const Node& node = graph_.node(folding.classes[item_class].nodes[0]);
+  const std::vector<const Pin*> pins = pins_of(node);
+  const bool pinned = std::any_of(pins.begin(), pins.end(), [](const Pin* p) { return p != nullptr; });
+  // What stands against a request is looked for among all.
+  if (!schedule_ || pinned) return list(nullptr);
+  const auto asked = [&](const NodeDemand& demand) {
+    return list([&](int axis, const SpmdRule::Option* option) {
+      return allowed(demand, static_cast<size_t>(axis), option);
+    });
+  };
+  NodeDemand& demand = class_demand_[item_class];
+  std::vector<Strategy> out = asked(demand);
+  if (!out.empty()) return out;
+  for (NodeDemand& other : looser(demand)) {
+    out = asked(other);
+    demand = std::move(other);
+    if (!out.empty()) break;
   }
-  for (size_t axis = 0; axis < axes; ++axis) relax_along(demand, axis);
+  return out;
 }
 
 /// Throws if no strategy does what the pins ask and the planner demands.
@@ -319,10 +369,8 @@ void Constraints::check_pins(const Node& node, const NodeDemand& demand,
   }
 }
 
-void Constraints::apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space) {
+void Constraints::apply(const Folding& folding, SearchSpace& space) {
   if (!schedule_ && pins_.empty()) return;
-  class_demand_.assign(folding.classes.size(), {});
-  if (schedule_) split_classes(folding, rules, space);
   for (size_t c = 0; c < folding.classes.size(); ++c) {
     if (folding.classes[c].nodes.empty()) {
       check_held(folding.classes[c].values[0], class_demand_[c]);
@@ -334,8 +382,9 @@ void Constraints::apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSp
 }
 
 /// Classes anew, in the order of their first members: those that were one and are asked the same.
-void Constraints::split_classes(Folding& folding, std::vector<SpmdRule>& rules,
-                                SearchSpace& space) {
+void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
+  class_demand_.assign(folding.classes.size(), {});
+  if (!schedule_) return;
   std::vector<std::pair<ValueId, Sharding>> required;
   if (propagates_requests_) {
     for (const auto& [id, pin] : pins_) required.emplace_back(id, pin.sharding);
@@ -350,7 +399,6 @@ void Constraints::split_classes(Folding& folding, std::vector<SpmdRule>& rules,
   split.class_of_value.assign(folding.class_of_value.size(), -1);
   std::map<std::tuple<int, NodeDemand>, int> known;
   std::vector<SpmdRule> split_rules;
-  std::vector<std::vector<Strategy>> split_strategies;
   class_demand_.clear();
   const auto class_for = [&](int old, NodeDemand demand) {
     const auto [it, fresh] =
@@ -358,7 +406,6 @@ void Constraints::split_classes(Folding& folding, std::vector<SpmdRule>& rules,
     if (fresh) {
       split.classes.emplace_back();
       split_rules.push_back(rules[at(old)]);
-      split_strategies.push_back(space.strategies[at(old)]);
       class_demand_.push_back(std::move(demand));
     }
     return it->second;
@@ -380,7 +427,6 @@ void Constraints::split_classes(Folding& folding, std::vector<SpmdRule>& rules,
   }
   folding = std::move(split);
   rules = std::move(split_rules);
-  space.strategies = std::move(split_strategies);
 }
 
 /// A value that no node makes can be held in any Sharding, but for what the planner demands.

@@ -1,6 +1,7 @@
 // Constraints: what a planner's name, tactics and the caller's requests demand of the search.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -40,13 +41,19 @@ class Constraints {
   /// Where propagation of tactics or requests stopped: after apply().
   std::span<const Unresolved> unresolved() const;
 
-  /// Removes the strategies of nodes that are not allowed. Classes whose members must do different
-  /// things are split: the new ones come last, with a copy of `rules`. What a baseline asks of a
-  /// node that no strategy can do (a dim that the mesh does not divide) is relaxed for that node,
-  /// to whole operands and results; what a request asks is not: throws invalid_input naming the
-  /// request, what stands against it (the planner, another request or the node itself), the node
-  /// and the Shardings that it could have.
-  void apply(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space);
+  /// First of all: splits classes whose members must do different things, with a copy of `rules`.
+  void split(Folding& folding, std::vector<SpmdRule>& rules);
+  /// May an option (nullptr: none) of a node's rule be taken along a mesh axis?
+  using MayTake = std::function<bool(int axis, const SpmdRule::Option*)>;
+  /// What `list` makes of a class of nodes, asked for no more than what is allowed. What a schedule
+  /// asks of a node that no strategy can do (a dim that the mesh does not divide) is relaxed for
+  /// that node, to whole operands and results.
+  std::vector<Strategy> strategies(size_t item_class, const Folding& folding,
+                                   const std::function<std::vector<Strategy>(const MayTake&)>& list);
+  /// Then: removes the strategies of nodes that are not allowed. What a request asks is not relaxed:
+  /// throws invalid_input naming the request, what stands against it (the planner, another request
+  /// or the node itself), the node and the Shardings that it could have.
+  void apply(const Folding& folding, SearchSpace& space);
   /// Removes the strategies of held values (add_value_strategies made them) that are not allowed.
   void restrict_held(SearchSpace& space, const Folding& folding) const;
 
@@ -61,10 +68,10 @@ class Constraints {
   void pin(ValueId value, const Pin& pin);
   void pin_updates();
   std::vector<const Pin*> pins_of(const Node& node) const;  // per result; null: free
+  std::vector<NodeDemand> looser(const NodeDemand& demand) const;
   void relax(const std::vector<Strategy>& strategies, NodeDemand& demand) const;
   void check_pins(const Node& node, const NodeDemand& demand,
                   const std::vector<Strategy>& strategies) const;
-  void split_classes(Folding& folding, std::vector<SpmdRule>& rules, SearchSpace& space);
   void check_held(ValueId id, const NodeDemand& demand) const;
   void restrict_node(const Node& node, std::vector<Strategy>& strategies, NodeDemand& demand) const;
   Sharding cut_as(ValueId id, const std::vector<Placements>& masks) const;
@@ -81,7 +88,7 @@ class Constraints {
   std::map<std::string, Sharding> pinned_;
   std::map<ValueId, Pin> pins_;
   bool leaves_empty_ = false;
-  std::vector<NodeDemand> class_demand_;  // after apply(); empty where nothing is demanded
+  std::vector<NodeDemand> class_demand_;  // after split(); empty where nothing is demanded
 };
 
 }  // namespace shardrun

@@ -151,16 +151,28 @@ std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const Ten
                                            std::span<const TensorType> out, const SpmdRule& rule,
                                            const Mesh& mesh, const Cluster& cluster,
                                            bool leave_empty,
-                                           const std::function<int64_t(NodePlan&)>& count_rows) {
+                                           const std::function<int64_t(NodePlan&)>& count_rows,
+                                           const std::function<bool(int, const SpmdRule::Option*)>&
+                                               may_take) {
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
-  // chosen[axis]: 0 replicates, k takes option k - 1. An axis of one rank cuts nothing.
+  // choices[axis]: nullptr replicates. An axis of one rank cuts nothing.
+  std::vector<std::vector<const SpmdRule::Option*>> choices;
   std::vector<size_t> chosen(static_cast<size_t>(mesh.axis_count()), 0), counts;
-  for (int axis = 0; axis < mesh.axis_count(); ++axis)
-    counts.push_back(mesh.axis_size(axis) > 1 ? rule.options.size() + 1 : 1);
+  for (int axis = 0; axis < mesh.axis_count(); ++axis) {
+    std::vector<const SpmdRule::Option*>& own = choices.emplace_back();
+    const bool cuts = mesh.axis_size(axis) > 1;
+    if (!cuts || !may_take || may_take(axis, nullptr)) own.push_back(nullptr);
+    for (const SpmdRule::Option& option : rule.options) {
+      if (cuts && (!may_take || may_take(axis, &option))) own.push_back(&option);
+    }
+    if (own.empty()) return strategies;
+    counts.push_back(own.size());
+  }
   do {
     std::vector<const SpmdRule::Option*> along;
-    for (size_t choice : chosen) along.push_back(choice == 0 ? nullptr : &rule.options[choice - 1]);
+    for (size_t axis = 0; axis < chosen.size(); ++axis)
+      along.push_back(choices[axis][chosen[axis]]);
     std::optional<NodePlan> plan = composed(node, in, out, along, mesh, leave_empty);
     if (!plan) continue;
     const int64_t sharers = plan->rows.empty() ? 1 : count_rows(*plan);

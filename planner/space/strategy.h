@@ -47,10 +47,12 @@ bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts)
 /// may be in empty shards: the rows that a rank needs come from others. Axes that cut one dim stand
 /// in mesh order. Deterministic order; the first is all replicated. `count_rows` sets the bounds of
 /// a plan's rows and says how many nodes share its routing; needed where the rule has options with
-/// rows (planner/rules/numbered_rows.h).
+/// rows (planner/rules/numbered_rows.h). `may_take`: which options (nullptr: replication) along an
+/// axis; null: all.
 std::vector<Strategy> enumerate_strategies(
     const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
     const SpmdRule& rule, const Mesh& mesh, const Cluster& cluster, bool leave_empty = false,
-    const std::function<int64_t(NodePlan&)>& count_rows = {});
+    const std::function<int64_t(NodePlan&)>& count_rows = {},
+    const std::function<bool(int axis, const SpmdRule::Option*)>& may_take = {});
 
 }  // namespace shardrun

@@ -1,0 +1,94 @@
+// Meshes of many axes: neighbours joined, and plans that are combined from those of fewer.
+#include "planner/merged_axes.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/planner/planned_step.h"
+
+namespace shardrun {
+namespace {
+
+using testing::gpt_step;
+using testing::rules;
+using testing::small;
+
+Plan plan_of(const Graph& graph, const std::string& mesh, PlanOptions options = {},
+             PlanReport* report = nullptr) {
+  const Plan plan =
+      plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules(), report);
+  check_plan(plan, graph);
+  return plan;
+}
+
+const Graph& step() {
+  static const Graph graph = gpt_step(small());
+  return graph;
+}
+
+TEST(MergedAxes, NeighboursAreJoined) {
+  std::set<std::string> meshes;
+  for (const MergedMesh& merged : merged_meshes(Mesh::parse("a=2,b=4,c=8,d=3"), 2))
+    meshes.insert(merged.mesh.to_string());
+  EXPECT_EQ(meshes, (std::set<std::string>{"a=2,b*c*d=96", "a*b=8,c*d=24", "a*b*c=64,d=3"}));
+  EXPECT_EQ(merged_meshes(Mesh::parse("2x2x2x2x2"), 3).size(), 6U);
+  // An axis of one rank is none.
+  const std::vector<MergedMesh> two = merged_meshes(Mesh::parse("a=2,one=1,b=3,c=5"), 2);
+  ASSERT_EQ(two.size(), 2U);
+  EXPECT_EQ(two[0].axes, (std::vector<std::vector<int>>{{0}, {2, 3}}));
+}
+
+/// Where sizes divide, each rank has the same of a value as on the merged mesh.
+TEST(MergedAxes, ShardsStay) {
+  const Mesh mesh = Mesh::parse("a=2,b=3,c=2,d=2");
+  const Shape shape = {24, 48, 24};
+  const std::vector<std::vector<std::vector<int>>> cuts = {
+      {{0}, {1}, {}}, {{}, {0, 1}, {}}, {{1}, {}, {0}}};
+  for (const MergedMesh& merged : merged_meshes(mesh, 2)) {
+    for (const std::vector<std::vector<int>>& dims : cuts) {
+      Sharding coarse = Sharding::replicated(3);
+      coarse.dims = dims;
+      const Sharding fine = refined(coarse, merged);
+      for (int64_t rank = 0; rank < mesh.size(); ++rank)
+        EXPECT_EQ(local_box(shape, fine, mesh, mesh.coordinates(rank)),
+                  local_box(shape, coarse, merged.mesh, merged.mesh.coordinates(rank)))
+            << merged.mesh.to_string() << " rank " << rank;
+    }
+  }
+}
+
+/// Four and five axes: no slower than on any mesh with neighbours joined, and trained as one rank.
+TEST(MergedAxes, PlansAreCombined) {
+  for (const char* text : {"2x2x2x2", "2x1x2x2x3"}) {
+    SCOPED_TRACE(text);
+    PlanReport report;
+    const Plan plan = plan_of(step(), text, {}, &report);
+    EXPECT_FALSE(report.has_bound);
+    for (const MergedMesh& merged : merged_meshes(Mesh::parse(text), 3)) {
+      EXPECT_LE(plan.seconds, plan_of(step(), merged.mesh.to_string()).seconds * 1.001)
+          << merged.mesh.to_string();
+    }
+    testing::expect_trains_as_one(step(), plan);
+  }
+  PlanReport five;
+  (void)plan_of(step(), "2x2x2x2x2", {}, &five);
+  EXPECT_FALSE(five.has_bound);
+}
+
+TEST(MergedAxes, RequestsAndTacticsHold) {
+  PlanOptions options;
+  options.requests = {"tokens=[c,-]", "h.0.mlp.c_fc.weight=[-,b]"};
+  const Plan pinned = plan_of(step(), "a=2,b=2,c=2,d=2", options);
+  EXPECT_EQ(to_string(pinned.values.at("tokens"), pinned.mesh), "[{c}, -]");
+  EXPECT_EQ(to_string(pinned.values.at("h.0.mlp.c_fc.weight"), pinned.mesh), "[-, {b}]");
+  PlanOptions tactics;
+  tactics.tactics = {"batch@a", "inner@b", "weights@a", "#1@d"};
+  const Plan plan = plan_of(step(), "a=2,b=2,c=2,d=2", tactics);
+  EXPECT_EQ(to_string(plan.values.at("tokens"), plan.mesh), "[{a}, {d}]");
+  testing::expect_trains_as_one(step(), plan);
+  PlanOptions baseline;
+  baseline.planner = "fsdp+megatron+dp+megatron";
+  testing::expect_trains_as_one(step(), plan_of(step(), "a=2,b=2,c=2,d=2", baseline));
+}
+
+}  // namespace
+}  // namespace shardrun
