@@ -7,8 +7,8 @@ namespace shardrun {
 namespace {
 
 /// Splits `left` axes, from `next` on, into `count` runs behind `runs`.
-void split(const std::vector<int>& axes, size_t next, int count, std::vector<std::vector<int>>& runs,
-           std::vector<std::vector<std::vector<int>>>& out) {
+void split(const std::vector<int>& axes, size_t next, int count,
+           std::vector<std::vector<int>>& runs, std::vector<std::vector<std::vector<int>>>& out) {
   if (count == 0) {
     if (next == axes.size()) out.push_back(runs);
     return;

@@ -1,5 +1,5 @@
-// Meshes with neighbouring axes joined: with fewer axes a search is quick, and its plans hold on the
-// finer mesh, too. Where sizes divide they are the same there, rank by rank.
+// Meshes with neighbouring axes joined: with fewer axes a search is quick, and its plans hold on
+// the finer mesh, too. Where sizes divide they are the same there, rank by rank.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,8 @@ struct MergedMesh {
   std::vector<std::vector<int>> axes;  // by axis of it: those of the finer mesh, in order
 };
 
-/// Every mesh of `count` axes that joins neighbours among those of more than one rank, which must be
-/// more than `count`.
+/// Every mesh of `count` axes that joins neighbours among those of more than one rank, which must
+/// be more than `count`.
 std::vector<MergedMesh> merged_meshes(const Mesh& mesh, int count);
 
 /// What is said of the merged mesh, of the finer one: cut by an axis is cut by those it stands for.

@@ -63,7 +63,7 @@ struct PlanReport {
   // Processor time.
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
   double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap
-  bool has_bound = true;  // false: only some strategies were looked at (StrategyPool)
+  bool has_bound = true;             // false: only some strategies were looked at (StrategyPool)
   std::string solver;
   std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
   /// Where none fits: of a plan that is sure to be found with so many.

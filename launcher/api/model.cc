@@ -48,6 +48,7 @@ void bind_to_data(const OnnxFile& file, ModelOptions& options) {
   const std::vector<SymbolicDim> dims = file.symbolic_dims();
   if (dims.empty() || options.data.empty()) return;
   std::vector<std::string> inputs;
+  inputs.reserve(dims.size());
   for (const SymbolicDim& dim : dims) inputs.push_back(dim.input);
   const DataShapes shapes = data_shapes(options.data, inputs);
   std::map<std::string, std::string> bound_by;
@@ -125,6 +126,7 @@ Contents noting(Contents contents, bool& found) {
 void check_one_batch(const ModelOptions& options, const Graph& graph) {
   std::vector<std::string> names;
   const std::vector<BatchField> fields = batch_fields(graph);
+  names.reserve(fields.size());
   for (const BatchField& field : fields) names.push_back(field.name);
   const DataShapes shapes = data_shapes(options.data, names);
   for (const BatchField& field : fields) {

@@ -280,22 +280,22 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
                  const std::vector<DeviceCapacity>& capacities, TrainingPlan::Impl& plan) {
   begin_plan(world, request, ranks, plan);
   const double begin = thread_seconds();
-  const auto [limit, why] = memory_limit(request, plan.cluster, capacities);
+  const Limit limit = memory_limit(request, plan.cluster, capacities);
   Measures measures(model, plan.cluster);
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
-    plan.request.memory_bytes = limit;
+    plan.request.memory_bytes = limit.bytes;
     plan.request.shard = request.shard;
     plan.request.tactics = request.tactics;
     within(
-        why, [&] { plan_on_rank_0(model, request, ranks, limit, measures, plan); },
+        limit.why, [&] { plan_on_rank_0(model, request, ranks, limit.bytes, measures, plan); },
         ErrorKind::out_of_memory);
   }
-  plan.memory_limit = limit;
+  plan.memory_limit = limit.bytes;
   within(request.plan_file, [&] {
     check(model, plan, ranks);
     if (!request.plan_file.empty()) check_strategies(model, plan);
-    keep_what_fits(request, limit, why, measures, plan);
+    keep_what_fits(request, limit.bytes, limit.why, measures, plan);
   });
   plan.recomputed = recomputed_text(model, plan);
   plan.planning_seconds = thread_seconds() - begin - plan.report.discovery_seconds;

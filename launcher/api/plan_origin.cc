@@ -48,7 +48,7 @@ void read(const json& item, const std::string& where, std::vector<std::string>& 
 }
 void read(const json& item, const std::string& where, std::map<std::string, int64_t>& out) {
   if (!item.is_object()) wrong(where, item, "whole numbers by name");
-  for (const auto& [name, size] : item.items()) read(size, where + "." + name, out[name]);
+  for (const auto& [name, size] : item.items()) read(size, str(where, ".", name), out[name]);
 }
 
 /// Reads the field `name` of an object; `where` is of the object: "p.json: field model".

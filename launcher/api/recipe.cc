@@ -26,6 +26,7 @@ const std::vector<std::string>& recipe_flags() {
     std::stable_sort(rows.begin(), rows.end(),
                      [](const OptionRow& a, const OptionRow& b) { return a.recipe < b.recipe; });
     std::vector<std::string> out;
+    out.reserve(rows.size());
     for (const OptionRow& row : rows) out.emplace_back(row.flag);
     return out;
   }();

@@ -38,6 +38,7 @@ std::string recomputed_text(const Model::Impl& model, const TrainingPlan::Impl& 
   double seconds = 0;
   const auto types = [&](const std::vector<BufferId>& ids) {
     std::vector<TensorType> out;
+    out.reserve(ids.size());
     for (BufferId id : ids) out.push_back(program.buffers[static_cast<size_t>(id)].type);
     return out;
   };

@@ -307,7 +307,8 @@ std::vector<Strategy> Constraints::strategies(
     const std::function<std::vector<Strategy>(const MayTake&)>& list) {
   const Node& node = graph_.node(folding.classes[item_class].nodes[0]);
   const std::vector<const Pin*> pins = pins_of(node);
-  const bool pinned = std::any_of(pins.begin(), pins.end(), [](const Pin* p) { return p != nullptr; });
+  const bool pinned =
+      std::any_of(pins.begin(), pins.end(), [](const Pin* p) { return p != nullptr; });
   // What stands against a request is looked for among all.
   if (!schedule_ || pinned) return list(nullptr);
   const auto asked = [&](const NodeDemand& demand) {

@@ -48,11 +48,12 @@ class Constraints {
   /// What `list` makes of a class of nodes, asked for no more than what is allowed. What a schedule
   /// asks of a node that no strategy can do (a dim that the mesh does not divide) is relaxed for
   /// that node, to whole operands and results.
-  std::vector<Strategy> strategies(size_t item_class, const Folding& folding,
-                                   const std::function<std::vector<Strategy>(const MayTake&)>& list);
-  /// Then: removes the strategies of nodes that are not allowed. What a request asks is not relaxed:
-  /// throws invalid_input naming the request, what stands against it (the planner, another request
-  /// or the node itself), the node and the Shardings that it could have.
+  std::vector<Strategy> strategies(
+      size_t item_class, const Folding& folding,
+      const std::function<std::vector<Strategy>(const MayTake&)>& list);
+  /// Then: removes the strategies of nodes that are not allowed. What a request asks is not
+  /// relaxed: throws invalid_input naming the request, what stands against it (the planner, another
+  /// request or the node itself), the node and the Shardings that it could have.
   void apply(const Folding& folding, SearchSpace& space);
   /// Removes the strategies of held values (add_value_strategies made them) that are not allowed.
   void restrict_held(SearchSpace& space, const Folding& folding) const;

@@ -147,13 +147,11 @@ bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& m
   return true;
 }
 
-std::vector<Strategy> enumerate_strategies(const Node& node, std::span<const TensorType> in,
-                                           std::span<const TensorType> out, const SpmdRule& rule,
-                                           const Mesh& mesh, const Cluster& cluster,
-                                           bool leave_empty,
-                                           const std::function<int64_t(NodePlan&)>& count_rows,
-                                           const std::function<bool(int, const SpmdRule::Option*)>&
-                                               may_take) {
+std::vector<Strategy> enumerate_strategies(
+    const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
+    const SpmdRule& rule, const Mesh& mesh, const Cluster& cluster, bool leave_empty,
+    const std::function<int64_t(NodePlan&)>& count_rows,
+    const std::function<bool(int, const SpmdRule::Option*)>& may_take) {
   std::vector<Strategy> strategies;
   std::map<std::pair<std::vector<Sharding>, std::vector<Sharding>>, size_t> known;
   // choices[axis]: nullptr replicates. An axis of one rank cuts nothing.

@@ -39,7 +39,7 @@ void check_elements(const T* values, const Shape& shape, const BatchField& field
       SR_REQUIRE(!std::isnan(static_cast<double>(values[i])), invalid_input, "batch: '", field.name,
                  "' ", place_of(i, shape), " is not a number");
     } else {
-      const int64_t value = values[i];
+      const auto value = static_cast<int64_t>(values[i]);
       if (field.role == BatchField::Role::target && field.ignore == value) continue;
       const int64_t own = columns > 0 ? field.column_bounds[static_cast<size_t>(i % columns)] : 0;
       const int64_t bound = own > 0 ? own : field.bound;
