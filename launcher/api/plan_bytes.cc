@@ -11,21 +11,23 @@
 namespace shardrun {
 namespace {
 
+bool fits(PlanPrograms& programs, int64_t limit) {
+  return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
+}
+
 /// Is there anything to keep, and room for it in the fullest rank? Plans are the same with it, and
 /// no step is slower, so it takes what memory they leave.
 bool room_for_casts(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
   Plan keeping = plan.train;
   keeping.keep_casts = true;
+  if (measures.train.of(plan.train)->setup_keeping(keeping).empty()) return false;
   const std::shared_ptr<PlanPrograms> train = measures.train.of(keeping);
-  const auto fits = [&](PlanPrograms& programs) {
-    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
-  };
-  return !train->of_rank(0).setup.empty() && fits(*train) &&
-         (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train)));
+  return fits(*train, limit) &&
+         (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train), limit));
 }
 
-bool packs(const Program& program) {
-  return std::any_of(program.setup.begin(), program.setup.end(),
+bool packs(const std::vector<Step>& setup) {
+  return std::any_of(setup.begin(), setup.end(),
                      [](const Step& step) { return step.node.op == "pack_weights"; });
 }
 
@@ -34,14 +36,15 @@ bool packs(const Program& program) {
 void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
   Plan train = plan.train, evaluation = plan.evaluation;
   train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
+  const std::shared_ptr<PlanPrograms> bare = measures.train.of(plan.train);
+  if (!packs(bare->setup_keeping(train)) &&
+      !(plan.with_evaluation &&
+        packs(measures.evaluation.of(plan.evaluation, bare)->setup_keeping(evaluation))))
+    return;
   const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
   const std::shared_ptr<PlanPrograms> validation =
       plan.with_evaluation ? measures.evaluation.of(evaluation, training) : nullptr;
-  const auto fits = [&](PlanPrograms& programs) {
-    return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
-  };
-  const bool any = packs(training->of_rank(0)) || (validation && packs(validation->of_rank(0)));
-  if (!any || !fits(*training) || (validation && !fits(*validation))) return;
+  if (!fits(*training, limit) || (validation && !fits(*validation, limit))) return;
   plan.train = std::move(train);
   if (validation) plan.evaluation = std::move(evaluation);
 }

@@ -193,7 +193,7 @@ class Order {
         }
       }
     }
-    std::vector<int64_t> change(alive_.size() + 1, 0);
+    std::map<size_t, int64_t> change;  // from slot on; most of what is taken away comes back
     const auto count = [&](int64_t sign) {
       for (size_t b : changed) {
         if (held_[b]) continue;
@@ -206,14 +206,23 @@ class Order {
     count(-1);
     place_[s] = place;
     count(1);
-    std::partial_sum(change.begin(), change.end(), change.begin());
-    for (size_t t = 0; t < alive_.size() && !must; ++t) {
-      if (change[t] > 0 && alive_[t] + change[t] > most_) {
-        place_[s] = before;
-        return;
+    const auto each_changed = [&](const auto& visit) {  // slot, by how many bytes
+      int64_t more = 0;
+      for (auto from = change.begin(); from != change.end(); ++from) {
+        more += from->second;
+        if (more == 0) continue;  // as behind the last
+        for (size_t t = from->first; t < std::next(from)->first; ++t) visit(t, more);
       }
+    };
+    bool fits = true;
+    each_changed([&](size_t t, int64_t more) {
+      fits = fits && (more < 0 || alive_[t] + more <= most_);
+    });
+    if (fits || must) {
+      each_changed([&](size_t t, int64_t more) { alive_[t] += more; });
+    } else {
+      place_[s] = before;
     }
-    for (size_t t = 0; t < alive_.size(); ++t) alive_[t] += change[t];
   }
 
   const std::vector<Step>& steps_;

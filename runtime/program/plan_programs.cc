@@ -30,6 +30,10 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
   return *program;
 }
 
+std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
+  return compile(partition_, plan, 0, traits_, {.stop_after = "keep_packed"}).setup;
+}
+
 const Program& PlanPrograms::fullest(int64_t limit) {
   const Program* most = &of_rank(0);
   for (int64_t rank : classes_.first) {

@@ -6,12 +6,15 @@
 namespace shardrun {
 
 Uses::Uses(const Program& program)
-    : makers_(program.buffers.size()), readers_(program.buffers.size()) {
+    : makers_(program.buffers.size()),
+      readers_(program.buffers.size()),
+      bound_(program.buffers.size()),
+      given_(program.buffers.size()) {
   note(program, 0, program.steps.size());
   for (const auto* list : {&program.bindings, &program.outputs, &program.metrics}) {
-    for (const Binding& b : *list) bound_.insert(b.buffer);
+    for (const Binding& b : *list) bound_[static_cast<size_t>(b.buffer)] = true;
   }
-  for (const Binding& b : program.bindings) given_.insert(b.buffer);
+  for (const Binding& b : program.bindings) given_[static_cast<size_t>(b.buffer)] = true;
 }
 
 void Uses::forget(const Program& program, size_t first, size_t last) {

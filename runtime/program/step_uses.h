@@ -24,18 +24,18 @@ class Uses {
   const std::vector<size_t>& makers(BufferId b) const { return makers_[static_cast<size_t>(b)]; }
   const std::vector<size_t>& readers(BufferId b) const { return readers_[static_cast<size_t>(b)]; }
   /// Made by one step, and not by the host before.
-  bool makes_alone(BufferId b) const { return makers(b).size() == 1 && given_.count(b) == 0; }
+  bool makes_alone(BufferId b) const { return makers(b).size() == 1 && !is(given_, b); }
   /// Made by one step, for other steps alone.
-  bool passing(BufferId b) const { return makers(b).size() == 1 && bound_.count(b) == 0; }
+  bool passing(BufferId b) const { return makers(b).size() == 1 && !is(bound_, b); }
   /// Is it there before step `s`, as it is at step `to`?
   bool stands(BufferId b, size_t s, size_t to) const {
-    return (makers(b).empty() || bound_.count(b) > 0 || makers(b)[0] < s) &&
+    return (makers(b).empty() || is(bound_, b) || makers(b)[0] < s) &&
            std::none_of(makers(b).begin(), makers(b).end(),
                         [&](size_t m) { return m >= s && m < to; });
   }
   /// Does it live on to step `s` without it?
   bool lives_to(BufferId b, size_t s, size_t except) const {
-    return bound_.count(b) > 0 || std::any_of(readers(b).begin(), readers(b).end(),
+    return is(bound_, b) || std::any_of(readers(b).begin(), readers(b).end(),
                                               [&](size_t r) { return r >= s && r != except; });
   }
   /// Does the host or another step write it after step `from` and before step `to`?
@@ -45,8 +45,12 @@ class Uses {
   }
 
  private:
+  static bool is(const std::vector<bool>& marked, BufferId b) {
+    return marked[static_cast<size_t>(b)];
+  }
+
   std::vector<std::vector<size_t>> makers_, readers_;
-  std::set<BufferId> bound_, given_;
+  std::vector<bool> bound_, given_;  // by buffer
 };
 
 /// Of bindings with this role.

@@ -26,10 +26,16 @@ struct SumOfSquares {
   std::vector<Add> adds;        // the last makes the sum
   std::optional<BufferId> others;
 
-  void take(const SumOfSquares& term) {
-    of.insert(of.end(), term.of.begin(), term.of.end());
-    squares.insert(squares.end(), term.squares.begin(), term.squares.end());
-    adds.insert(adds.end(), term.adds.begin(), term.adds.end());
+  /// Of a sum of many terms, one added after the other, none is copied.
+  void take(SumOfSquares&& term) {
+    const auto append = [](auto& to, auto& from) {
+      if (to.empty()) return to.swap(from);
+      to.insert(to.end(), std::make_move_iterator(from.begin()),
+                std::make_move_iterator(from.end()));
+    };
+    append(of, term.of);
+    append(squares, term.squares);
+    append(adds, term.adds);
   }
 };
 
@@ -74,7 +80,7 @@ class SquareFusion {
     }
     for (BufferId b : step.in) {
       if (!is_sum(b)) continue;
-      sum.take(sums_.at(b));
+      sum.take(std::move(sums_.at(b)));
       sums_.erase(b);
     }
     if (made.others.size() == 1) sum.others = made.others[0];
