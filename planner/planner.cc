@@ -124,17 +124,30 @@ class Planning {
     if (!is_free() || options_.pool != nullptr || !options_.tactics.empty() ||
         options_.memory_limit <= 0 || graph_.updates.empty() || gap <= kWideGap)
       return;
-    for (const std::string& name : baselines_of(mesh_)) {
-      PlanOptions other = options_;
-      other.planner = name;
-      PlanReport its;
-      try {
-        PlanSearch baseline(graph_, mesh_, cluster_, other, rules_);
-        offer(baseline.run(its), its);
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
-      }
+    for (const std::string& name : baselines_of(mesh_)) try_baseline(name);
+  }
+
+  /// Looks for the plan of fewest bytes, and where that fits, for the fastest that does.
+  void try_baseline(const std::string& name) {
+    PlanOptions other = options_;
+    other.planner = name;
+    other.memory_limit = 1;
+    PlanReport tight, its;
+    try {
+      PlanSearch least(graph_, mesh_, cluster_, other, rules_);
+      least.run(tight);
+      add_time(tight);
+      const std::optional<LaidOut>& found = least.smallest();
+      if (!found) return;
+      if (!least_baseline_ || found->plan.bytes < least_baseline_->plan.bytes)
+        least_baseline_ = found;
+      if (found->plan.bytes > options_.memory_limit) return;
+      other.memory_limit = options_.memory_limit;
+      PlanSearch baseline(graph_, mesh_, cluster_, other, rules_);
+      offer(baseline.run(its), its);
       add_time(its);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
     }
   }
 
@@ -201,7 +214,7 @@ class Planning {
   /// is taken if it fits, and its bytes are known in any case. What is found so does not depend on
   /// the limit, so a limit of so many bytes will do.
   void look_for_least() {
-    smallest_.reset();
+    smallest_ = least_baseline_;
     look_for_least_of({});
     if (!may_recompute()) return;
     for (const LaidOut& base : bases())
@@ -249,6 +262,7 @@ class Planning {
   PlanReport& report_;
   std::optional<Plan> plan_;
   std::optional<LaidOut> smallest_, loose_;
+  std::optional<LaidOut> least_baseline_;  // of all baselines the plan of fewest bytes
   bool limited_ = false, looked_loose_ = false;
   double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0;

@@ -215,9 +215,8 @@ class Order {
       }
     };
     bool fits = true;
-    each_changed([&](size_t t, int64_t more) {
-      fits = fits && (more < 0 || alive_[t] + more <= most_);
-    });
+    each_changed(
+        [&](size_t t, int64_t more) { fits = fits && (more < 0 || alive_[t] + more <= most_); });
     if (fits || must) {
       each_changed([&](size_t t, int64_t more) { alive_[t] += more; });
     } else {

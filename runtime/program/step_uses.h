@@ -36,7 +36,7 @@ class Uses {
   /// Does it live on to step `s` without it?
   bool lives_to(BufferId b, size_t s, size_t except) const {
     return is(bound_, b) || std::any_of(readers(b).begin(), readers(b).end(),
-                                              [&](size_t r) { return r >= s && r != except; });
+                                        [&](size_t r) { return r >= s && r != except; });
   }
   /// Does the host or another step write it after step `from` and before step `to`?
   bool written_between(BufferId b, size_t from, size_t to) const {
