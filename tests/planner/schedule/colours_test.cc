@@ -8,7 +8,7 @@
 #include "graph/onnx/import.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/planner/gpt_step.h"
-#include "tests/planner/rules_of.h"
+#include "tests/planner/schedule/rules_of.h"
 
 namespace shardrun {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "planner/planner.h"
 #include "planner/schedule/schedule.h"
-#include "tests/planner/planned_step.h"
+#include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
 namespace {

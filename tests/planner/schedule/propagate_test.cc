@@ -6,7 +6,7 @@
 #include <random>
 
 #include "tests/planner/gpt_step.h"
-#include "tests/planner/rules_of.h"
+#include "tests/planner/schedule/rules_of.h"
 
 namespace shardrun {
 namespace {

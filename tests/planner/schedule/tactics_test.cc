@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/schedule/schedule.h"
-#include "tests/planner/planned_step.h"
+#include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
 namespace {
