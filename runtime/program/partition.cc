@@ -2,10 +2,10 @@
 #include "program/partition.h"
 
 #include "program/collective_order.h"
-#include "program/local_program.h"
-#include "program/lower_nodes.h"
-#include "program/skeleton.h"
-#include "program/write_updates.h"
+#include "program/partition/local_program.h"
+#include "program/partition/lower_nodes.h"
+#include "program/partition/skeleton.h"
+#include "program/partition/write_updates.h"
 
 namespace shardrun {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "program/compile.h"
-#include "program/rank_classes.h"
+#include "program/partition/rank_classes.h"
 
 namespace shardrun {
 

@@ -1,5 +1,5 @@
 // Ranks that are said to need the same bytes do.
-#include "program/rank_classes.h"
+#include "program/partition/rank_classes.h"
 
 #include <gtest/gtest.h>
 

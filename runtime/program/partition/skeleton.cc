@@ -1,5 +1,5 @@
 // Buffers and steps beside what they come from.
-#include "program/skeleton.h"
+#include "program/partition/skeleton.h"
 
 #include "graph/node_exchanges.h"
 #include "program/step_uses.h"

@@ -1,5 +1,5 @@
 // Who wants a value how, what the host fills, and the reshardings between.
-#include "program/value_copies.h"
+#include "program/partition/value_copies.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // In place where that is right, else by a copy.
-#include "program/write_updates.h"
+#include "program/partition/write_updates.h"
 
 #include <algorithm>
 #include <numeric>

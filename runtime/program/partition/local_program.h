@@ -1,7 +1,7 @@
 // Local program: one rank's Program made from a Skeleton.
 #pragma once
 
-#include "program/skeleton.h"
+#include "program/partition/skeleton.h"
 
 namespace shardrun {
 

@@ -1,5 +1,5 @@
 // Grouping ranks by what the memory of their Programs depends on.
-#include "program/rank_classes.h"
+#include "program/partition/rank_classes.h"
 
 #include <algorithm>
 #include <map>

@@ -1,10 +1,10 @@
 // One node after the other, and the ends of phases.
-#include "program/lower_nodes.h"
+#include "program/partition/lower_nodes.h"
 
 #include <algorithm>
 
 #include "graph/node_exchanges.h"
-#include "program/value_copies.h"
+#include "program/partition/value_copies.h"
 
 namespace shardrun {
 namespace {

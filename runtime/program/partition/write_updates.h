@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "program/lower_nodes.h"
-#include "program/skeleton.h"
+#include "program/partition/lower_nodes.h"
+#include "program/partition/skeleton.h"
 
 namespace shardrun {
 

@@ -1,5 +1,5 @@
 // Boxes, and all that follows from them.
-#include "program/local_program.h"
+#include "program/partition/local_program.h"
 
 #include <memory>
 #include <unordered_map>

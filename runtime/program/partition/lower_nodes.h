@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "planner/cost/cluster.h"
-#include "program/skeleton.h"
+#include "program/partition/skeleton.h"
 
 namespace shardrun {
 
