@@ -186,8 +186,9 @@ uint64_t structural_hash(const Graph& graph) {
   }
   for (const Node& node : graph.nodes()) {
     hash = mix(hash, str(node.op, "{", to_string(node.attrs), "}", static_cast<int>(node.phase)));
-    for (ValueId id : node.inputs) hash = mix(hash, str("i", id));
-    for (ValueId id : node.outputs) hash = mix(hash, str("o", id, graph.type(id)));
+    for (ValueId id : node.inputs) hash = mix(hash, "i" + std::to_string(id));
+    for (ValueId id : node.outputs)
+      hash = mix(hash, "o" + std::to_string(id) + to_string(graph.type(id)));
   }
   for (ValueId id : graph.outputs) hash = mix(hash, str("r", id));
   if (graph.outputs_stay_cut) hash = mix(hash, "c");
@@ -291,7 +292,7 @@ void check_plan(const Plan& plan, const Graph& graph) {
              "plan: field 'model_hash' is ", std::hex, plan.model_hash,
              ", this model (with these options) has ", structural_hash(graph),
              "; plan it again with the same model and options");
-  std::set<std::string> known;
+  std::set<std::string_view> known;  // of the graph
   for (const Value& value : graph.values()) {
     if (value.role == Role::computed && value.producer < 0) continue;
     const auto it = plan.values.find(value.name);

@@ -12,7 +12,6 @@
 #include "base/round_up.h"
 #include "graph/op_def.h"
 #include "program/fusion/chains.h"
-#include "program/slots.h"
 
 namespace shardrun {
 namespace {
@@ -98,6 +97,91 @@ bool may_alias(const Program& program, const std::vector<Live>& live,
              byte_size(program.buffers[static_cast<size_t>(result)].type);
 }
 
+/// Memory that one or more aliased buffers, or one workspace, hold for a time.
+struct Slot {
+  int first = 0, last = 0;
+  int64_t bytes = 0, offset = 0;
+};
+
+int64_t peak_bytes(const std::vector<Slot>& slots, int steps) {
+  std::vector<int64_t> change(static_cast<size_t>(steps) + 3, 0);
+  for (const Slot& s : slots) {
+    change[static_cast<size_t>(s.first + 1)] += s.bytes;
+    change[static_cast<size_t>(s.last + 2)] -= s.bytes;
+  }
+  int64_t now = 0, peak = 0;
+  for (int64_t c : change) peak = std::max(peak, now += c);
+  return peak;
+}
+
+/// Places the slots in the given order, each into the smallest gap that fits among those alive with
+/// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
+int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
+  std::vector<Slot> placed;  // by offset
+  placed.reserve(slots.size());
+  int64_t total = 0;
+  for (int index : order) {
+    Slot& slot = slots[static_cast<size_t>(index)];
+    int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
+    for (const Slot& p : placed) {
+      if (p.last < slot.first || p.first > slot.last) continue;
+      const int64_t gap = p.offset - cursor;
+      if (gap >= slot.bytes && gap < best_gap) {
+        best = cursor;
+        best_gap = gap;
+      }
+      cursor = std::max(cursor, p.offset + p.bytes);
+    }
+    slot.offset = best >= 0 ? best : cursor;
+    total = std::max(total, slot.offset + slot.bytes);
+    if (total >= most) break;
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), slot,
+                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
+        slot);
+  }
+  return total;
+}
+
+/// The best of several orders: largest first is good on the whole, but a long-lived small buffer
+/// placed late can leave a hole, so bytes times time, and time of birth, are tried too.
+int64_t place_slots(std::vector<Slot>& slots, int steps) {
+  const int64_t bound = peak_bytes(slots, steps);
+  std::vector<int> order(slots.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
+  auto length = [&](int i) {
+    return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1;
+  };
+  auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
+  const auto by_bytes = [&](int a, int b) {
+    return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b);
+  };
+  const auto by_area = [&](int a, int b) {
+    const double x = static_cast<double>(bytes(a)) * length(a),
+                 y = static_cast<double>(bytes(b)) * length(b);
+    return x != y ? x > y : first(a) < first(b);
+  };
+  const auto by_length = [&](int a, int b) {
+    return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
+  };
+  std::stable_sort(order.begin(), order.end(), by_bytes);
+  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
+  auto attempt = [&](const auto& less) {
+    if (best == bound) return;
+    std::vector<Slot> other = slots;
+    std::stable_sort(order.begin(), order.end(), less);
+    const int64_t total = best_fit(other, order, best);
+    if (total < best) {
+      best = total;
+      slots = std::move(other);
+    }
+  };
+  attempt(by_area);
+  attempt(by_length);
+  return best;
+}
+
 void place_persistent(Program& program, const Program* like) {
   // What its own setup makes lies behind the other's: made anew when that has run.
   int64_t offset = like != nullptr ? like->persistent_bytes : 0;
@@ -162,10 +246,10 @@ class SlotMap {
   /// Places the slots behind the persistent part and writes every offset.
   void place(Program& program) {
     const int steps = static_cast<int>(program.steps.size());
-    const int64_t bytes = place_slots(slots_, steps).bytes;
+    int64_t bytes = place_slots(slots_, steps);
     if (!program.fused.empty()) {
       std::vector<Slot> apart = slots_for_chains();
-      if (place_slots(apart, steps).bytes <= bytes) slots_ = std::move(apart);
+      if (place_slots(apart, steps) <= bytes) slots_ = std::move(apart);
     }
     program.arena_bytes = program.persistent_bytes + bytes;
     const auto offset = [&](int slot) {

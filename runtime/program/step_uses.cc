@@ -97,6 +97,7 @@ std::vector<BufferId> drop_unused_buffers(Program& program) {
 }
 
 void remove_gone(Program& program, const std::set<size_t>& gone) {
+  if (gone.empty()) return;
   std::vector<Step> steps;
   for (size_t s = 0; s < program.steps.size(); ++s) {
     if (gone.count(s) == 0) steps.push_back(std::move(program.steps[s]));
