@@ -21,6 +21,7 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 /// A plan under the first tactics.
 struct Stage {
   std::string tactic;
+  Mesh mesh;  // of ranks, where the request leaves it to the planner
   double seconds = 0;
   int64_t bytes = 0;                     // of the fullest rank
   std::map<std::string, int64_t> calls;  // of collectives in a step, by kind
@@ -33,6 +34,7 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const std::vector<int64_t> bytes = made.predicted_bytes();
   Stage out;
   out.tactic = request.tactics.empty() ? "(none)" : request.tactics.back();
+  out.mesh = plan.train.mesh;
   out.seconds = plan.train.seconds;
   out.bytes = *std::max_element(bytes.begin(), bytes.end());
   out.unresolved = plan.report.unresolved;
@@ -91,7 +93,7 @@ std::vector<Open> open_of(const Graph& graph, const std::vector<Unresolved>& unr
 std::string prices_text(World& world, const Model& model, const PlanRequest& request,
                         const Stage& last) {
   const Graph& graph = model.impl().train;
-  const Mesh mesh = Mesh::parse(request.mesh);
+  const Mesh& mesh = last.mesh;
   const std::vector<Open> all = open_of(graph, last.unresolved);  // none but on rank 0
   const auto tactic = [&](const Unresolved& one, int way, const std::string& quote) {
     return str(quote.empty() ? "" : "\\Q", graph.node(one.node).name, quote, ':', way, '@',
@@ -108,6 +110,7 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
   std::vector<Stage> priced;
   for (const nlohmann::json& text : nlohmann::json::parse(asked)) {
     PlanRequest resolved = request;
+    resolved.mesh = mesh.to_string();
     resolved.tactics.push_back(text.get<std::string>());
     priced.push_back(stage_of(world, model, resolved));
   }
@@ -129,13 +132,6 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
     }
   }
   return out;
-}
-
-RuleOf rules_of(const Graph& graph, RuleCache& cache) {
-  return [&](NodeId n) -> const SpmdRule& {
-    const Node& node = graph.node(n);
-    return cache.rule(node, graph.types(node.inputs));
-  };
 }
 
 }  // namespace

@@ -11,24 +11,25 @@ namespace {
 
 constexpr Placements kUncut = kReplicated | kPartial;
 
-Placements as_mask(int dim) {
-  return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kPartial : kReplicated;
-}
-
-bool uses_axis(const Sharding& sharding, int axis) {
-  const auto among = [&](const std::vector<int>& axes) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-  };
-  return std::any_of(sharding.dims.begin(), sharding.dims.end(), among) ||
-         std::any_of(sharding.partial.begin(), sharding.partial.end(),
-                     [&](const Sharding::Partial& partial) { return partial.axis == axis; });
-}
-
 bool says_something(const std::vector<Placements>& masks) {
   return std::any_of(masks.begin(), masks.end(), [](Placements mask) { return mask != kUncut; });
 }
 
 }  // namespace
+
+int side_along(const Sharding& sharding, int axis) {
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    const std::vector<int>& axes = sharding.dims[d];
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return static_cast<int>(d);
+  }
+  const bool partial = std::any_of(sharding.partial.begin(), sharding.partial.end(),
+                                   [&](const Sharding::Partial& one) { return one.axis == axis; });
+  return partial ? Way::kPartial : Way::kWhole;
+}
+
+Placements as_mask(int side) {
+  return side >= 0 ? cut_along(at(side)) : side == Way::kPartial ? kPartial : kReplicated;
+}
 
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
                  const RuleOf& rule_of, const std::vector<std::pair<ValueId, Sharding>>& required)
@@ -94,17 +95,7 @@ void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
         std::find(axis.voices.begin(), axis.voices.end(), Voice::dims) == axis.voices.end())
       continue;
     Propagation& propagation = axis.propagation.emplace(graph_, colours_);
-    for (const auto& [value, sharding] : required) {
-      if (!uses_axis(sharding, a)) propagation.cut(value, Propagation::kWhole);
-      for (size_t d = 0; d < sharding.dims.size(); ++d) {
-        const std::vector<int>& cut = sharding.dims[d];
-        if (std::find(cut.begin(), cut.end(), a) != cut.end())
-          propagation.cut(value, static_cast<int>(d));
-      }
-      for (const Sharding::Partial& partial : sharding.partial) {
-        if (partial.axis == a) propagation.cut(value, Way::kPartial);
-      }
-    }
+    for (const auto& [value, sharding] : required) propagation.cut(value, side_along(sharding, a));
     propagation.run();
     for (const Cut& cut : schedule) {
       if (cut.axis != a) continue;
@@ -133,9 +124,9 @@ void Demands::check_digits(const Cut& cut, int colour) const {
   if (cut.digits.empty()) return;
   const int group = colours_.group(colour);
   const std::vector<int> own = group < 0 ? std::vector<int>() : colours_.digits_of(group);
-  SR_REQUIRE(cut.digits.size() <= own.size(), invalid_input, "--tactic '", cut.text, "': has ",
-             cut.digits.size(), " digits, and there are ", own.size(),
-             " sets of conflicts to resolve");
+  SR_REQUIRE(cut.digits.size() <= own.size(), invalid_input, "--tactic '", cut.text,
+             "': digits given: ", cut.digits.size(),
+             ", sets of conflicts to resolve: ", own.size());
   for (size_t i = 0; i < cut.digits.size(); ++i) {
     const int resolutions = colours_.resolutions(own[i]);
     SR_REQUIRE(cut.digits[i] < resolutions, invalid_input, "--tactic '", cut.text, "': digit ",

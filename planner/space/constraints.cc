@@ -45,20 +45,9 @@ std::string near_names(const Graph& graph, const Regex& regex) {
   return out;
 }
 
-Placements placement_of(const Sharding& sharding, int axis) {
-  for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    if (std::find(sharding.dims[d].begin(), sharding.dims[d].end(), axis) != sharding.dims[d].end())
-      return cut_along(d);
-  }
-  for (const Sharding::Partial& p : sharding.partial) {
-    if (p.axis == axis) return kPartial;
-  }
-  return kReplicated;
-}
-
 bool allowed(const std::vector<Placements>& masks, const Sharding& sharding) {
   for (size_t axis = 0; axis < masks.size(); ++axis) {
-    if ((masks[axis] & placement_of(sharding, static_cast<int>(axis))) == 0) return false;
+    if ((masks[axis] & as_mask(side_along(sharding, static_cast<int>(axis)))) == 0) return false;
   }
   return true;
 }
@@ -455,7 +444,7 @@ void Constraints::restrict_node(const Node& node, std::vector<Strategy>& strateg
     demand.out.resize(node.outputs.size());
     demand.out[r].assign(at(mesh_.axis_count()), 0);
     for (int axis = 0; axis < mesh_.axis_count(); ++axis)
-      demand.out[r][at(axis)] = placement_of(sharding, axis);
+      demand.out[r][at(axis)] = as_mask(side_along(sharding, axis));
   }
   std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
 }
