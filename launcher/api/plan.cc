@@ -10,6 +10,7 @@
 #include "base/files/input_file.h"
 #include "error_context.h"
 #include "exec/data/data.h"
+#include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
@@ -90,8 +91,20 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
+/// PlanOptions::seconds_saved, of what `programs` gives for a plan. Null where ranks call for each
+/// collective by itself.
+std::function<double(const Plan&)> seconds_saved_by(
+    const Cluster& cluster,
+    std::function<std::shared_ptr<PlanPrograms>(const Plan& plan)> programs) {
+  if (backend_traits().collectives != Collectives::together) return nullptr;
+  return [&cluster, programs = std::move(programs)](const Plan& plan) {
+    const std::shared_ptr<PlanPrograms> made = programs(plan);
+    return PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).seconds_saved();
+  };
+}
+
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
-                         Measures& measures) {
+                         const Cluster& cluster, Measures& measures) {
   PlanOptions options;
   options.planner = request.planner;
   options.requests = request.shard;
@@ -106,6 +119,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
+  options.seconds_saved = seconds_saved_by(
+      cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
   return options;
 }
 
@@ -120,7 +135,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = plan_options(model, request, limit, out.cluster, measures);
   options.recompute = request.recompute == "auto";
   std::optional<ReshardTimes> times;  // of training and validation
   if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
@@ -138,6 +153,9 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
                      model.evaluation);
   };
+  evaluation.seconds_saved = seconds_saved_by(out.cluster, [&](const Plan& plan) {
+    return measures.evaluation.of(plan, measures.train.of(out.train));
+  });
   PlanReport report;
   out.evaluation =
       plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
@@ -409,7 +427,7 @@ Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   Measures measures(model, plan.cluster);
   const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
-  PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = plan_options(model, request, limit, plan.cluster, measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
   options.tactics = plan.request.tactics;

@@ -176,6 +176,16 @@ struct Executor::Fused {
   FusedKernel as_one;
 };
 
+/// The steps' data in place, with the largest of their workspaces.
+struct Executor::Call {
+  size_t size = 0;
+  bool waits = false;  // as of Fused
+  std::vector<Reduced> buffers;
+  DType dtype = DType::f32;
+  Reduction op = Reduction::sum;
+  void* staging = nullptr;
+};
+
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
                    uint64_t seed, std::shared_ptr<Arena> arena, bool initialise, Device& device)
     : program_(std::move(program)),
@@ -195,6 +205,7 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
     agree_on_recording(world);
     plan_waits();
     fuse();
+    find_calls();
     if (initialise) this->initialise(seed, [](const Binding&) { return true; });
   } catch (const Error& e) {
     throw e.with_context(name_);
@@ -298,6 +309,33 @@ void Executor::fuse() {
       waits = waits || waits_[s];
     }
     fused_.emplace(chain.first, Fused{chain.size, waits, fused_kernel(program_, chain, steps)});
+  }
+}
+
+/// All that the steps reduce is alive in each of them, so any one's workspace lies apart from it.
+void Executor::find_calls() {
+  for (size_t first = 0; first < ready_.size(); ++first) {
+    const size_t size = call_size(program_, first);
+    if (size == 1) continue;
+    Call call{size,
+              false,
+              {},
+              ready_[first].in[0].type.dtype,
+              reduction_of(program_.steps[first].collective->op),
+              nullptr};
+    int64_t most = 0;
+    for (size_t s = first; s < first + size; ++s) {
+      const Ready& ready = ready_[s];
+      SR_REQUIRE(ready.in[0].data == ready.out[0].data, internal, ready.where,
+                 ": is reduced with others, and not in place");
+      call.waits = call.waits || waits_[s];
+      if (ready.out[0].count() > 0)
+        call.buffers.push_back({ready.out[0].data, ready.out[0].count()});
+      const int64_t workspace = program_.steps[s].needs.workspace;
+      if (workspace > most) most = workspace, call.staging = ready.workspace;
+    }
+    calls_.emplace(first, std::move(call));
+    first += size - 1;
   }
 }
 
@@ -412,21 +450,25 @@ void Executor::wait_before(const Ready& ready, bool waits_for_side) {
   if (ready.group != nullptr && !device_.is_host()) ready.group->host().barrier();
 }
 
-void Executor::run_step(size_t step) {
+/// `call`: of which the step is the first.
+void Executor::run_step(size_t step, const Call* call) {
   const Ready& ready = ready_[step];
   Device* const side = ready.group != nullptr ? device_.side() : nullptr;
-  wait_before(ready, waits_[step]);
+  wait_before(ready, call != nullptr ? call->waits : waits_[step]);
   try {
     device_.begins(ready.where);
     if (side != nullptr) side->wait_for(device_);
     if (ready.kernel) {
       ready.kernel->run(ready.args(device_));
+    } else if (call != nullptr) {
+      ready.group->all_reduce_each(call->buffers, call->dtype, call->op, call->staging);
     } else {
       ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
     }
     if (side != nullptr && (timeline_ || hook_)) device_.wait_for(*side);
   } catch (const Error& e) {
-    throw e.with_context(ready.where);
+    const size_t more = call != nullptr ? call->size - 1 : 0;
+    throw e.with_context(more == 0 ? ready.where : str(ready.where, " and ", more, " behind it"));
   }
 }
 
@@ -459,6 +501,9 @@ void Executor::run_steps(Phase phase) {
     if (const auto fused = fused_.find(s); fused != fused_.end() && !hook_) {
       run_fused(s, fused->second);
       count = fused->second.size;
+    } else if (const auto call = calls_.find(s); call != calls_.end() && !hook_) {
+      run_step(s, &call->second);
+      count = call->second.size;
     } else {
       run_step(s);
     }

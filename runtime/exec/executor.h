@@ -103,7 +103,8 @@ class Executor {
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
   /// program().steps and what it has left in the arena. What it throws passes through run_*.
-  /// Fused steps (Program::fused) then run one by one, with the same results.
+  /// Fused steps (Program::fused) and those of one call (Step::call) then run one by one, with
+  /// the same results: all ranks ask for that, or none, for they must make the same calls.
   using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
   void on_step(StepHook hook) { hook_ = std::move(hook); }
 
@@ -158,16 +159,18 @@ class Executor {
  private:
   struct Ready;  // a step with its pointers
   struct Fused;  // several, run as one
+  struct Call;   // several all_reduces, by one call of a Communicator
   void find_groups();
   void prepare(std::span<const KernelList* const> lists);
   void agree_on_recording(Communicator& world);
   void set_up();
   void fuse();
   void plan_waits();
+  void find_calls();
   void run(Phase phase);
   void run_steps(Phase phase);
   void wait_before(const Ready& ready, bool waits_for_side);
-  void run_step(size_t step);
+  void run_step(size_t step, const Call* call = nullptr);
   void run_fused(size_t first, const Fused& fused);
   void tell_times();
   TensorView view(BufferId buffer) const;
@@ -185,6 +188,7 @@ class Executor {
   std::vector<Ready> setup_, ready_;                  // of Program::setup and Program::steps
   bool is_set_up_ = false;
   std::map<size_t, Fused> fused_;  // by their first step
+  std::map<size_t, Call> calls_;   // likewise
   std::set<Phase> recordable_;     // on every rank
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
   std::vector<bool> waits_;   // steps before which the device waits for its side

@@ -86,7 +86,7 @@ class Analyst {
     line.consumer = reader(step.out[0], index, value, line.reader);
     line.before = runs_before(index);
     out_.communication[line.kind] += line.seconds;
-    out_.calls[line.kind] += line.runs;
+    if (!joins_call(program_, index)) out_.calls[line.kind] += line.runs;
     out_.collectives.push_back(std::move(line));
   }
 

@@ -35,7 +35,7 @@ PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& 
 PlannedStep PlannedSteps::of(size_t step) const {
   const Step& s = program_.steps[step];
   if (s.kind == Step::Kind::kernel) return of_kernel(s);
-  return s.collective->traits().is_exchange() ? of_exchange(s) : of_collective(s);
+  return s.collective->traits().is_exchange() ? of_exchange(s) : of_collective(step);
 }
 
 PlannedStep PlannedSteps::of_kernel(const Step& step) const {
@@ -60,14 +60,54 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
   return out;
 }
 
-PlannedStep PlannedSteps::of_collective(const Step& step) const {
-  const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
-                 &to = shardings_[static_cast<size_t>(step.out[0])];
+PlannedStep PlannedSteps::of_collective(size_t step) const {
+  const Step& s = program_.steps[step];
+  size_t first = step;
+  while (joins_call(program_, first)) --first;
+  const size_t size = call_size(program_, first);
+  double seconds = 0;
+  if (size == 1) {
+    seconds = alone(s);
+  } else if (const auto [together, bytes] = call(first, size); bytes > 0) {
+    seconds = together * bytes_of(s) / bytes;
+  }
+  return {seconds,
+          {to_string(shardings_[static_cast<size_t>(s.in[0])], plan_.mesh)},
+          {to_string(shardings_[static_cast<size_t>(s.out[0])], plan_.mesh)}};
+}
+
+double PlannedSteps::alone(const Step& step) const {
   const Collective& c = *step.collective;
-  return {collective_seconds(c.kind, graph_.type(values_.at(step.source)), from, to, c.dim,
-                             c.to_dim, c.axes, plan_.mesh, cluster_),
-          {to_string(from, plan_.mesh)},
-          {to_string(to, plan_.mesh)}};
+  return collective_seconds(
+      c.kind, graph_.type(values_.at(step.source)), shardings_[static_cast<size_t>(step.in[0])],
+      shardings_[static_cast<size_t>(step.out[0])], c.dim, c.to_dim, c.axes, plan_.mesh, cluster_);
+}
+
+double PlannedSteps::bytes_of(const Step& step) const {
+  return static_cast<double>(max_local_bytes(graph_.type(values_.at(step.source)),
+                                             shardings_[static_cast<size_t>(step.in[0])],
+                                             plan_.mesh));
+}
+
+std::pair<double, double> PlannedSteps::call(size_t first, size_t size) const {
+  double bytes = 0;
+  for (size_t s = first; s < first + size; ++s) bytes += bytes_of(program_.steps[s]);
+  const Collective& c = *program_.steps[first].collective;
+  const Wire wire = wire_of(c.axes, plan_.mesh, cluster_);
+  return {collective_seconds(c.kind, MovedBytes{bytes, bytes, 0}, wire, cluster_), bytes};
+}
+
+double PlannedSteps::seconds_saved() const {
+  double saved = 0;
+  for (size_t first = 0; first < program_.steps.size(); ++first) {
+    const size_t size = call_size(program_, first);
+    if (size == 1) continue;
+    const auto runs = static_cast<double>(program_.runs(program_.steps[first]));
+    for (size_t s = first; s < first + size; ++s) saved += runs * alone(program_.steps[s]);
+    saved -= runs * call(first, size).first;
+    first += size - 1;
+  }
+  return saved;
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it
