@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "graph/passes/recompute.h"
+#include "planner/reshard/call_bytes.h"
 #include "planner/reshard/forbidden_reshardings.h"
 #include "planner/rules/placing.h"
 #include "planner/schedule/roles.h"
@@ -154,6 +155,7 @@ std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
 
 SearchSpace PlanSearch::enumerate() {
   SearchSpace space;
+  space.call_bytes = call_bytes(graph_, cluster_);
   space.reshards_updates = constraints_.reshards_updates();
   space.strategies.resize(folding_.classes.size());
   for (size_t c = 0; c < folding_.classes.size(); ++c) {
@@ -196,6 +198,10 @@ Plan PlanSearch::lay_out(const PlanContext& problem, const Solution& solution, b
             ? options_.arena_use(plan)
             : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
+  if (options_.more_seconds) {
+    plan.comm_seconds += options_.more_seconds(plan);
+    plan.seconds = plan.compute_seconds + plan.comm_seconds;
+  }
   if (!smallest_ || plan.bytes < smallest_->plan.bytes)
     smallest_ = LaidOut{plan, node_seconds(problem, solution)};
   return plan;

@@ -275,13 +275,7 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
   SR_REQUIRE(planner_named(options.planner), invalid_input, "planner '", options.planner,
              "' is not known; known are ", known_planners());
   PlanReport unread;
-  Plan plan =
-      Planning(graph, mesh, cluster, options, rules, report != nullptr ? *report : unread).run();
-  if (options.seconds_saved) {
-    plan.comm_seconds -= options.seconds_saved(plan);
-    plan.seconds = plan.compute_seconds + plan.comm_seconds;
-  }
-  return plan;
+  return Planning(graph, mesh, cluster, options, rules, report != nullptr ? *report : unread).run();
 }
 
 }  // namespace shardrun

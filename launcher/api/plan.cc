@@ -91,15 +91,14 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
-/// PlanOptions::seconds_saved, of what `programs` gives for a plan. Null where ranks call for each
-/// collective by itself.
-std::function<double(const Plan&)> seconds_saved_by(
+/// PlanOptions::more_seconds, of what `programs` gives for a plan.
+std::function<double(const Plan&)> more_seconds_by(
     const Cluster& cluster,
     std::function<std::shared_ptr<PlanPrograms>(const Plan& plan)> programs) {
-  if (backend_traits().collectives != Collectives::together) return nullptr;
+  if (!cluster.sums_together) return nullptr;
   return [&cluster, programs = std::move(programs)](const Plan& plan) {
     const std::shared_ptr<PlanPrograms> made = programs(plan);
-    return PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).seconds_saved();
+    return PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).more_than_searched();
   };
 }
 
@@ -119,8 +118,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
-  options.seconds_saved = seconds_saved_by(
-      cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
+  options.more_seconds =
+      more_seconds_by(cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
   return options;
 }
 
@@ -153,7 +152,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
                      model.evaluation);
   };
-  evaluation.seconds_saved = seconds_saved_by(out.cluster, [&](const Plan& plan) {
+  evaluation.more_seconds = more_seconds_by(out.cluster, [&](const Plan& plan) {
     return measures.evaluation.of(plan, measures.train.of(out.train));
   });
   PlanReport report;

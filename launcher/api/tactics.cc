@@ -3,6 +3,8 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "explain/explain.h"
 #include "explain/text.h"
@@ -23,8 +25,8 @@ struct Stage {
   std::string tactic;
   Mesh mesh;  // of ranks, where the request leaves it to the planner
   double seconds = 0;
-  int64_t bytes = 0;                     // of the fullest rank
-  std::map<std::string, int64_t> calls;  // of collectives in a step, by kind
+  int64_t bytes = 0;                           // of the fullest rank
+  std::map<std::string, int64_t> collectives;  // of a step, by kind
   std::vector<Unresolved> unresolved;
 };
 
@@ -42,9 +44,12 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const PlanAnalysis analysis =
       analyse({step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
                [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
+  std::set<std::string_view> local;
   for (const CollectiveTraits& kind : kCollectives) {
-    const auto it = analysis.calls.find(std::string(kind.name));
-    if (!kind.local && it != analysis.calls.end()) out.calls.emplace(it->first, it->second);
+    if (kind.local) local.insert(kind.name);
+  }
+  for (const PlannedCollective& line : analysis.collectives) {
+    if (local.count(line.kind) == 0) out.collectives[line.kind] += line.runs;
   }
   return out;
 }
@@ -54,7 +59,7 @@ std::string stages_text(const std::vector<Stage>& stages) {
   size_t width = 8;
   for (const Stage& stage : stages) {
     width = std::max(width, stage.tactic.size() + 2);
-    for (const auto& [kind, calls] : stage.calls) kinds[kind] = kind.size() + 2;
+    for (const auto& [kind, count] : stage.collectives) kinds[kind] = kind.size() + 2;
   }
   std::string out = left("tactic", width) + right("step", 10) + right("a rank", 12);
   for (const auto& [kind, columns] : kinds) out += right(kind, columns);
@@ -62,8 +67,8 @@ std::string stages_text(const std::vector<Stage>& stages) {
   for (const Stage& stage : stages) {
     out += left(stage.tactic, width) + right(ms(stage.seconds), 10) + right(mib(stage.bytes), 12);
     for (const auto& [kind, columns] : kinds) {
-      const auto it = stage.calls.find(kind);
-      out += right(str(it == stage.calls.end() ? 0 : it->second), columns);
+      const auto it = stage.collectives.find(kind);
+      out += right(str(it == stage.collectives.end() ? 0 : it->second), columns);
     }
     out += right(str(stage.unresolved.size()), 12) + '\n';
   }

@@ -29,6 +29,9 @@ struct Cluster {
   int64_t nodes = 1, devices = 1;  // devices of one node
   /// More ranks than devices may run, and then share them (processes on cores).
   bool oversubscribes = true;
+  /// Does one all_reduce call of its ranks sum several values
+  /// (runtime/program/combine_collectives.h)?
+  bool sums_together = false;
   int64_t memory_bytes = 0;  // of one device; 0: not known
   /// Of a GPU's memory, what a rank's libraries take after it has been opened, beside the arena:
   /// kernels' code, handles, noted work; and, of several ranks, what they are connected by. Assumed

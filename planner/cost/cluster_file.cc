@@ -86,6 +86,7 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
              invalid_input, origin, ": fields 'nodes' and 'devices' are ", cluster.nodes, " and ",
              cluster.devices, ", wanted at most ", kMostDevices, " devices in all");
   cluster.oversubscribes = fields.flag("oversubscribes", false);
+  cluster.sums_together = fields.flag("sums_together", false);
   cluster.memory_bytes = fields.count("memory_bytes", 0);
   cluster.library_bytes = fields.count("library_bytes", cluster.library_bytes);
   cluster.communicator_bytes = fields.count("communicator_bytes", cluster.communicator_bytes);
@@ -127,6 +128,7 @@ std::string cluster_json(const Cluster& cluster) {
               {"nodes", cluster.nodes},
               {"devices", cluster.devices},
               {"oversubscribes", cluster.oversubscribes}};
+  if (cluster.sums_together) out["sums_together"] = true;
   if (cluster.memory_bytes > 0) out["memory_bytes"] = cluster.memory_bytes;
   if (cluster.library_bytes != Cluster().library_bytes)
     out["library_bytes"] = cluster.library_bytes;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <variant>
 
 #include "exec/fused_kernel.h"
 #include "exec/side_stream.h"
@@ -173,17 +174,7 @@ struct Executor::Ready {
 struct Executor::Fused {
   size_t size = 0;
   bool waits = false;  // for the device's side, as one of the steps would
-  FusedKernel as_one;
-};
-
-/// The steps' data in place, with the largest of their workspaces.
-struct Executor::Call {
-  size_t size = 0;
-  bool waits = false;  // as of Fused
-  std::vector<Reduced> buffers;
-  DType dtype = DType::f32;
-  Reduction op = Reduction::sum;
-  void* staging = nullptr;
+  std::variant<FusedKernel, SumCall> as_one;
 };
 
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
@@ -205,7 +196,6 @@ Executor::Executor(Program program, std::span<const KernelList* const> lists, Co
     agree_on_recording(world);
     plan_waits();
     fuse();
-    find_calls();
     if (initialise) this->initialise(seed, [](const Binding&) { return true; });
   } catch (const Error& e) {
     throw e.with_context(name_);
@@ -310,31 +300,17 @@ void Executor::fuse() {
     }
     fused_.emplace(chain.first, Fused{chain.size, waits, fused_kernel(program_, chain, steps)});
   }
-}
-
-/// All that the steps reduce is alive in each of them, so any one's workspace lies apart from it.
-void Executor::find_calls() {
   for (size_t first = 0; first < ready_.size(); ++first) {
     const size_t size = call_size(program_, first);
     if (size == 1) continue;
-    Call call{size,
-              false,
-              {},
-              ready_[first].in[0].type.dtype,
-              reduction_of(program_.steps[first].collective->op),
-              nullptr};
-    int64_t most = 0;
+    SR_REQUIRE(device_.side() == nullptr, internal, ready_[first].where,
+               ": is summed with others on a device that runs collectives beside kernels");
+    SumCall sum(ready_[first].in[0].type.dtype, program_.steps[first].collective->op);
     for (size_t s = first; s < first + size; ++s) {
       const Ready& ready = ready_[s];
-      SR_REQUIRE(ready.in[0].data == ready.out[0].data, internal, ready.where,
-                 ": is reduced with others, and not in place");
-      call.waits = call.waits || waits_[s];
-      if (ready.out[0].count() > 0)
-        call.buffers.push_back({ready.out[0].data, ready.out[0].count()});
-      const int64_t workspace = program_.steps[s].needs.workspace;
-      if (workspace > most) most = workspace, call.staging = ready.workspace;
+      sum.add(ready.in[0], ready.out[0], ready.workspace, program_.steps[s].needs.workspace);
     }
-    calls_.emplace(first, std::move(call));
+    fused_.emplace(first, Fused{size, false, std::move(sum)});
     first += size - 1;
   }
 }
@@ -450,34 +426,33 @@ void Executor::wait_before(const Ready& ready, bool waits_for_side) {
   if (ready.group != nullptr && !device_.is_host()) ready.group->host().barrier();
 }
 
-/// `call`: of which the step is the first.
-void Executor::run_step(size_t step, const Call* call) {
+void Executor::run_step(size_t step) {
   const Ready& ready = ready_[step];
   Device* const side = ready.group != nullptr ? device_.side() : nullptr;
-  wait_before(ready, call != nullptr ? call->waits : waits_[step]);
+  wait_before(ready, waits_[step]);
   try {
     device_.begins(ready.where);
     if (side != nullptr) side->wait_for(device_);
     if (ready.kernel) {
       ready.kernel->run(ready.args(device_));
-    } else if (call != nullptr) {
-      ready.group->all_reduce_each(call->buffers, call->dtype, call->op, call->staging);
     } else {
       ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
     }
     if (side != nullptr && (timeline_ || hook_)) device_.wait_for(*side);
   } catch (const Error& e) {
-    const size_t more = call != nullptr ? call->size - 1 : 0;
-    throw e.with_context(more == 0 ? ready.where : str(ready.where, " and ", more, " behind it"));
+    throw e.with_context(ready.where);
   }
 }
 
 void Executor::run_fused(size_t first, const Fused& fused) {
   wait_before(ready_[first], fused.waits);
-  const FusedKernel& one = fused.as_one;
   try {
     device_.begins(ready_[first].where);
-    one.kernel.run(KernelArgs{one.in, one.out, nullptr, device_.stream()});
+    if (const auto* one = std::get_if<FusedKernel>(&fused.as_one)) {
+      one->kernel.run(KernelArgs{one->in, one->out, nullptr, device_.stream()});
+    } else {
+      std::get<SumCall>(fused.as_one).run(*ready_[first].group);
+    }
   } catch (const Error& e) {
     throw e.with_context(str(ready_[first].where, " and ", fused.size - 1, " behind it"));
   }
@@ -501,9 +476,6 @@ void Executor::run_steps(Phase phase) {
     if (const auto fused = fused_.find(s); fused != fused_.end() && !hook_) {
       run_fused(s, fused->second);
       count = fused->second.size;
-    } else if (const auto call = calls_.find(s); call != calls_.end() && !hook_) {
-      run_step(s, &call->second);
-      count = call->second.size;
     } else {
       run_step(s);
     }

@@ -159,18 +159,16 @@ class Executor {
  private:
   struct Ready;  // a step with its pointers
   struct Fused;  // several, run as one
-  struct Call;   // several all_reduces, by one call of a Communicator
   void find_groups();
   void prepare(std::span<const KernelList* const> lists);
   void agree_on_recording(Communicator& world);
   void set_up();
   void fuse();
   void plan_waits();
-  void find_calls();
   void run(Phase phase);
   void run_steps(Phase phase);
   void wait_before(const Ready& ready, bool waits_for_side);
-  void run_step(size_t step, const Call* call = nullptr);
+  void run_step(size_t step);
   void run_fused(size_t first, const Fused& fused);
   void tell_times();
   TensorView view(BufferId buffer) const;
@@ -188,7 +186,6 @@ class Executor {
   std::vector<Ready> setup_, ready_;                  // of Program::setup and Program::steps
   bool is_set_up_ = false;
   std::map<size_t, Fused> fused_;  // by their first step
-  std::map<size_t, Call> calls_;   // likewise
   std::set<Phase> recordable_;     // on every rank
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
   std::vector<bool> waits_;   // steps before which the device waits for its side

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "planner/planner.h"
+#include "planner/reshard/call_bytes.h"
 #include "program/compile.h"
 #include "tests/planner/gpt_step.h"
 
@@ -203,6 +206,37 @@ TEST(CombineCollectives, OfAModelOnEveryRank) {
         EXPECT_EQ(each.buffers[b].offset, program.buffers[b].offset);
     }
   }
+}
+
+/// Under dp one call sums all gradients, and no other: those that the search prices so.
+TEST(CombineCollectives, TheSearchKnowsWhatGoesTogether) {
+  GptOptions o;
+  o.layers = 2, o.hidden = 24, o.heads = 2, o.vocab = 31, o.context = 6, o.batch = 8;
+  const Graph graph = testing::gpt_step(o, {}, false);
+  RuleCache rules;
+  PlanOptions options;
+  options.planner = "dp";
+  const Plan plan = plan_shardings(graph, Mesh::parse("2"), host_cluster(), options, rules);
+  const Program program = compile(graph, plan, host_cluster(), 0, {});
+  const std::vector<double> expected = call_bytes(graph, host_cluster());
+  std::map<int32_t, double> bytes, most;  // by call
+  std::set<ValueId> summed;
+  for (const Step& step : program.steps) {
+    if (step.call == 0) continue;
+    const ValueId value = graph.find(step.source);
+    bytes[step.call] += static_cast<double>(byte_size(graph.type(value)));
+    most[step.call] = std::max(most[step.call], expected[static_cast<size_t>(value)]);
+    summed.insert(value);
+  }
+  EXPECT_TRUE(std::any_of(bytes.begin(), bytes.end(),
+                          [&](const auto& call) { return call.second == most.at(call.first); }));
+  for (size_t v = 0; v < expected.size(); ++v) {
+    if (expected[v] > 0)
+      EXPECT_EQ(summed.count(static_cast<ValueId>(v)), 1U) << graph.values()[v].name;
+  }
+  Cluster apart = host_cluster();
+  apart.sums_together = false;
+  for (const double one : call_bytes(graph, apart)) EXPECT_EQ(one, 0);
 }
 
 }  // namespace

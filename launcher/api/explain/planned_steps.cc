@@ -7,6 +7,7 @@
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/reshard/call_bytes.h"
 
 namespace shardrun {
 
@@ -62,52 +63,47 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
 
 PlannedStep PlannedSteps::of_collective(size_t step) const {
   const Step& s = program_.steps[step];
-  size_t first = step;
-  while (joins_call(program_, first)) --first;
-  const size_t size = call_size(program_, first);
-  double seconds = 0;
-  if (size == 1) {
-    seconds = alone(s);
-  } else if (const auto [together, bytes] = call(first, size); bytes > 0) {
-    seconds = together * bytes_of(s) / bytes;
-  }
-  return {seconds,
+  return {seconds(s, bytes_of_call(step)),
           {to_string(shardings_[static_cast<size_t>(s.in[0])], plan_.mesh)},
           {to_string(shardings_[static_cast<size_t>(s.out[0])], plan_.mesh)}};
 }
 
-double PlannedSteps::alone(const Step& step) const {
+double PlannedSteps::seconds(const Step& step, double call) const {
   const Collective& c = *step.collective;
-  return collective_seconds(
-      c.kind, graph_.type(values_.at(step.source)), shardings_[static_cast<size_t>(step.in[0])],
-      shardings_[static_cast<size_t>(step.out[0])], c.dim, c.to_dim, c.axes, plan_.mesh, cluster_);
+  return collective_seconds(c.kind, graph_.type(values_.at(step.source)),
+                            shardings_[static_cast<size_t>(step.in[0])],
+                            shardings_[static_cast<size_t>(step.out[0])], c.dim, c.to_dim, c.axes,
+                            plan_.mesh, cluster_, call);
 }
 
-double PlannedSteps::bytes_of(const Step& step) const {
-  return static_cast<double>(max_local_bytes(graph_.type(values_.at(step.source)),
-                                             shardings_[static_cast<size_t>(step.in[0])],
-                                             plan_.mesh));
-}
-
-std::pair<double, double> PlannedSteps::call(size_t first, size_t size) const {
+double PlannedSteps::bytes_of_call(size_t step) const {
+  if (!cluster_.sums_together) return 0;
+  size_t first = step;
+  while (joins_call(program_, first)) --first;
+  const size_t size = call_size(program_, first);
   double bytes = 0;
-  for (size_t s = first; s < first + size; ++s) bytes += bytes_of(program_.steps[s]);
-  const Collective& c = *program_.steps[first].collective;
-  const Wire wire = wire_of(c.axes, plan_.mesh, cluster_);
-  return {collective_seconds(c.kind, MovedBytes{bytes, bytes, 0}, wire, cluster_), bytes};
+  for (size_t s = first; s < first + size && size > 1; ++s) {
+    const Step& one = program_.steps[s];
+    bytes += static_cast<double>(max_local_bytes(graph_.type(values_.at(one.source)),
+                                                 shardings_[static_cast<size_t>(one.in[0])],
+                                                 plan_.mesh));
+  }
+  return bytes;
 }
 
-double PlannedSteps::seconds_saved() const {
-  double saved = 0;
-  for (size_t first = 0; first < program_.steps.size(); ++first) {
-    const size_t size = call_size(program_, first);
-    if (size == 1) continue;
-    const auto runs = static_cast<double>(program_.runs(program_.steps[first]));
-    for (size_t s = first; s < first + size; ++s) saved += runs * alone(program_.steps[s]);
-    saved -= runs * call(first, size).first;
-    first += size - 1;
+double PlannedSteps::more_than_searched() const {
+  const std::vector<double> searched = call_bytes(graph_, cluster_);
+  double more = 0;
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    const Step& step = program_.steps[s];
+    if (step.kind != Step::Kind::collective ||
+        step.collective->kind != Collective::Kind::all_reduce)
+      continue;
+    const double by_search = searched[static_cast<size_t>(values_.at(step.source))];
+    more += static_cast<double>(program_.runs(step)) *
+            (seconds(step, bytes_of_call(s)) - seconds(step, by_search));
   }
-  return saved;
+  return more;
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "graph/plan.h"
@@ -26,17 +25,17 @@ class PlannedSteps {
   PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                const Program& program);
   PlannedStep of(size_t step) const;
-  /// Of a training step: what collectives that are one call (Step::call) would take more each
-  /// by itself, as the planner's search counts them.
-  double seconds_saved() const;
+  /// Of a training step: what its all_reduces take more than the planner's search counts, which
+  /// knows of each which others could be summed by its call (planner/reshard/call_bytes.h), not
+  /// which ones are.
+  double more_than_searched() const;
 
  private:
   PlannedStep of_kernel(const Step& step) const;
   PlannedStep of_collective(size_t step) const;
-  double alone(const Step& collective) const;     // seconds by itself
-  double bytes_of(const Step& collective) const;  // of the largest shard before it
-  /// Of the call of `size` steps from `first` on: its seconds, and those steps' bytes.
-  std::pair<double, double> call(size_t first, size_t size) const;
+  double seconds(const Step& collective, double call) const;
+  /// Of all that the call of this step sums; 0: of it alone.
+  double bytes_of_call(size_t step) const;
   PlannedStep of_exchange(const Step& step) const;
 
   const Graph& graph_;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "planner/reshard/call_bytes.h"
+
 namespace shardrun {
 namespace {
 
@@ -16,6 +18,7 @@ ValueCopies::ValueCopies(Skeleton& skeleton, const Cluster& cluster)
       graph_(skeleton.graph),
       plan_(skeleton.plan),
       cluster_(cluster),
+      call_bytes_(call_bytes(graph_, cluster)),
       states_(graph_.values().size()) {
   collect_wants();
   bind();
@@ -119,7 +122,7 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   const std::vector<ReshardStep>* steps = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const Copy& copy : s.copies) {
-    const std::vector<ReshardStep>& candidate = reshard(type, *copy.sharding, *sharding);
+    const std::vector<ReshardStep>& candidate = reshard(value, *copy.sharding, *sharding);
     const double seconds = reshard_seconds(candidate);
     if (seconds < least) {
       least = seconds;
@@ -139,14 +142,16 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   return from.buffer;
 }
 
-const std::vector<ReshardStep>& ValueCopies::reshard(const TensorType& type, const Sharding& from,
+const std::vector<ReshardStep>& ValueCopies::reshard(ValueId value, const Sharding& from,
                                                      const Sharding& to) {
+  const TensorType& type = graph_.type(value);
+  const double call = call_bytes_[static_cast<size_t>(value)];
   auto& known = skeleton_.reshards;
-  const auto it = known.find(std::tie(type.dtype, type.shape, from, to));
+  const auto it = known.find(std::tie(type.dtype, type.shape, call, from, to));
   if (it != known.end()) return it->second;
   return known
-      .emplace(std::tuple(type.dtype, type.shape, from, to),
-               cheapest_reshard(type, from, to, plan_.mesh, cluster_))
+      .emplace(std::tuple(type.dtype, type.shape, call, from, to),
+               cheapest_reshard(type, from, to, plan_.mesh, cluster_, call))
       .first->second;
 }
 
