@@ -198,10 +198,7 @@ Plan PlanSearch::lay_out(const PlanContext& problem, const Solution& solution, b
             ? options_.arena_use(plan)
             : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
-  if (options_.more_seconds) {
-    plan.comm_seconds += options_.more_seconds(plan);
-    plan.seconds = plan.compute_seconds + plan.comm_seconds;
-  }
+  if (options_.retime) options_.retime(plan);
   if (!smallest_ || plan.bytes < smallest_->plan.bytes)
     smallest_ = LaidOut{plan, node_seconds(problem, solution)};
   return plan;

@@ -10,6 +10,7 @@
 #include "base/files/input_file.h"
 #include "error_context.h"
 #include "exec/data/data.h"
+#include "explain/analysis.h"
 #include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "graph/json_text.h"
@@ -91,14 +92,13 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
-/// PlanOptions::more_seconds, of what `programs` gives for a plan.
-std::function<double(const Plan&)> more_seconds_by(
+/// PlanOptions::retime, by what `programs` gives for a plan.
+std::function<void(Plan&)> retiming(
     const Cluster& cluster,
     std::function<std::shared_ptr<PlanPrograms>(const Plan& plan)> programs) {
-  if (!cluster.sums_together) return nullptr;
-  return [&cluster, programs = std::move(programs)](const Plan& plan) {
+  return [&cluster, programs = std::move(programs)](Plan& plan) {
     const std::shared_ptr<PlanPrograms> made = programs(plan);
-    return PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).more_than_searched();
+    PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).retime(plan);
   };
 }
 
@@ -118,8 +118,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
-  options.more_seconds =
-      more_seconds_by(cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
+  options.retime =
+      retiming(cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
   return options;
 }
 
@@ -152,7 +152,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
                      model.evaluation);
   };
-  evaluation.more_seconds = more_seconds_by(out.cluster, [&](const Plan& plan) {
+  evaluation.retime = retiming(out.cluster, [&](const Plan& plan) {
     return measures.evaluation.of(plan, measures.train.of(out.train));
   });
   PlanReport report;
@@ -283,6 +283,7 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
   if (!request.plan_file.empty()) {
     read_plans(read_text(request.plan_file), request.plan_file, plan);
     check_request(request, plan);
+    if (backend().collectives == Collectives::apart) plan.cluster.collectives = Collectives::apart;
     return;
   }
   // Those of this World, or as many as were asked for.
@@ -290,6 +291,7 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
       ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
   plan.cluster = find_cluster(request.cluster, ranks)
                      .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
+  if (backend().collectives == Collectives::apart) plan.cluster.collectives = Collectives::apart;
 }
 
 /// What rank 0 does for all: the plan of the file, or the best that is found.
@@ -459,7 +461,7 @@ std::string TrainingPlan::summary() const {
   std::string out = wrapped(
       "plan: ", str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, "; predicted step ",
                     two(plan.seconds), " ms (compute ", two(plan.compute_seconds),
-                    ", communication ", two(plan.comm_seconds), ")"));
+                    ", communication ", two(plan.comm_seconds), hidden_text(plan), ")"));
   std::string cluster = "cluster " + impl_->cluster.name;
   if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
   if (impl_->memory_limit > 0) cluster += "; memory limit of a rank " + mib(impl_->memory_limit);

@@ -28,6 +28,8 @@ struct Stage {
   int64_t bytes = 0;                           // of the fullest rank
   std::map<std::string, int64_t> collectives;  // of a step, by kind
   std::vector<Unresolved> unresolved;
+  double seconds_without = 0;  // of the plan with all tactics but this one, less all of them
+  int64_t bytes_without = 0;
 };
 
 Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
@@ -63,14 +65,18 @@ std::string stages_text(const std::vector<Stage>& stages) {
   }
   std::string out = left("tactic", width) + right("step", 10) + right("a rank", 12);
   for (const auto& [kind, columns] : kinds) out += right(kind, columns);
-  out += right("unresolved", 12) + '\n';
+  out += right("unresolved", 12) + right("left out", 13) + '\n';
   for (const Stage& stage : stages) {
     out += left(stage.tactic, width) + right(ms(stage.seconds), 10) + right(mib(stage.bytes), 12);
     for (const auto& [kind, columns] : kinds) {
       const auto it = stage.collectives.find(kind);
       out += right(str(it == stage.collectives.end() ? 0 : it->second), columns);
     }
-    out += right(str(stage.unresolved.size()), 12) + '\n';
+    out += right(str(stage.unresolved.size()), 12);
+    if (&stage != &stages.front())
+      out +=
+          right(signed_ms(stage.seconds_without), 13) + right(signed_mib(stage.bytes_without), 13);
+    out += '\n';
   }
   return out;
 }
@@ -151,6 +157,14 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
     upto.tactics.assign(request.tactics.begin(),
                         request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
     stages.push_back(stage_of(world, model, upto));
+  }
+  for (size_t left_out = 0; left_out < request.tactics.size(); ++left_out) {
+    PlanRequest others = upto;
+    others.tactics.erase(others.tactics.begin() + static_cast<std::ptrdiff_t>(left_out));
+    const Stage without =
+        left_out + 1 == request.tactics.size() ? stages[left_out] : stage_of(world, model, others);
+    stages[left_out + 1].seconds_without = without.seconds - stages.back().seconds;
+    stages[left_out + 1].bytes_without = without.bytes - stages.back().bytes;
   }
   std::string prices = prices_text(world, model, upto, stages.back());
   return world.leader() ? stages_text(stages) + prices : "";

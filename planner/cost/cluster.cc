@@ -146,7 +146,6 @@ Cluster host_cluster() {
   cluster.about = "constants for a core of any machine; 'shardrun calibrate' measures this one";
   cluster.nodes = 1;
   cluster.devices = 1 << 20;
-  cluster.sums_together = true;
   cluster.flops = {
       {DType::f32, {70e9}}, {DType::f64, {35e9}}, {DType::bf16, {has_amx_bf16() ? 1.5e12 : 150e9}}};
   cluster.memory_bandwidth = {12e9};

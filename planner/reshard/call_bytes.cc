@@ -9,7 +9,7 @@ namespace shardrun {
 
 std::vector<double> call_bytes(const Graph& graph, const Cluster& cluster) {
   std::vector<double> out(graph.values().size(), 0);
-  if (!cluster.sums_together) return out;
+  if (cluster.collectives != Collectives::together) return out;
   std::vector<bool> is_gradient(graph.values().size(), false);
   for (const Node& node : graph.nodes()) {
     if (node.phase != Phase::update) continue;
@@ -26,6 +26,7 @@ std::vector<double> call_bytes(const Graph& graph, const Cluster& cluster) {
       if (graph.zeroed_each_step.count(id) == 0) is_gradient[at(id)] = false;
     }
   }
+  for (const auto& [name, id] : graph.metrics) is_gradient[at(id)] = false;
   std::map<DType, double> sums;
   for (size_t v = 0; v < out.size(); ++v) {
     const TensorType& type = graph.values()[v].type;

@@ -7,6 +7,7 @@
 
 #include "exec/fused_kernel.h"
 #include "exec/side_stream.h"
+#include "exec/sum_call.h"
 
 namespace shardrun {
 namespace {

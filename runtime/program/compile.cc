@@ -41,7 +41,7 @@ constexpr Pass kPasses[] = {
      }},
     {"combine_collectives", "neighbouring sums over ranks, one call for several", true,
      [](Program program, const Compilation& c) {
-       if (c.traits.collectives == Collectives::together) combine_collectives(program);
+       if (c.partition.collectives() == Collectives::together) combine_collectives(program);
        return program;
      }},
     {"fuse_patterns", "steps that another op does at once", true,
@@ -132,7 +132,7 @@ std::vector<std::string_view> compile_passes() { return pass_names(kPasses); }
 
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const BackendTraits& traits, const CompileOptions& options) {
-  return compile(Partition(graph, plan, cluster, traits.collectives), plan, rank, traits, options);
+  return compile(Partition(graph, plan, cluster), plan, rank, traits, options);
 }
 
 Program compile(const Partition& partition, const Plan& plan, int64_t rank,

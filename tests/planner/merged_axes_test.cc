@@ -77,20 +77,23 @@ TEST(MergedAxes, PlansAreCombined) {
 
 /// What is computed again under a limit is cut, too.
 TEST(MergedAxes, WhatRunsAgainIsCut) {
+  GptOptions wide = small();
+  wide.context = 64, wide.batch = 16, wide.heads = 2;
+  const Graph graph = gpt_step(wide);
   PlanOptions options;
   options.recompute = true;
-  const Plan free = plan_of(step(), "2x2x2x2");
-  for (int64_t percent : {90, 80, 70, 60}) {
+  const Plan free = plan_of(graph, "2x2x2x2");
+  for (int64_t percent : {90, 80, 70, 60, 50, 40}) {
     options.memory_limit = free.bytes * percent / 100;
     Plan plan;
     try {
       plan =
-          plan_shardings(step(), Mesh::parse("2x2x2x2"), host_cluster(), options, rules(), nullptr);
+          plan_shardings(graph, Mesh::parse("2x2x2x2"), host_cluster(), options, rules(), nullptr);
     } catch (const Error&) {
       continue;  // nothing fits
     }
     if (plan.recompute.empty()) continue;
-    const Graph again = with_recomputed(step(), plan.recompute);
+    const Graph again = with_recomputed(graph, plan.recompute);
     check_plan(plan, again);
     const bool cut = std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) {
       return node.first.starts_with(kAgain) && !node.second.out[0].is_replicated();

@@ -25,15 +25,16 @@ class PlannedSteps {
   PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                const Program& program);
   PlannedStep of(size_t step) const;
-  /// Of a training step: what its all_reduces take more than the planner's search counts, which
-  /// knows of each which others could be summed by its call (planner/reshard/call_bytes.h), not
-  /// which ones are.
-  double more_than_searched() const;
+  /// Corrects a plan's times by these steps. The planner's search knows of a sum which others could
+  /// be of its call (planner/reshard/call_bytes.h), not which ones are; and nothing of what runs
+  /// beside kernels (explain/critical_path.h).
+  void retime(Plan& plan) const;
 
  private:
   PlannedStep of_kernel(const Step& step) const;
   PlannedStep of_collective(size_t step) const;
-  double seconds(const Step& collective, double call) const;
+  double kernel_seconds_of(const Step& kernel) const;
+  double collective_seconds_of(const Step& collective, double call) const;
   /// Of all that the call of this step sums; 0: of it alone.
   double bytes_of_call(size_t step) const;
   PlannedStep of_exchange(const Step& step) const;

@@ -114,7 +114,6 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   SR_REQUIRE(!s.copies.empty(), internal, "value '", graph_.value(value).name,
              "' is used before it is made");
   if (s.redistributed != nullptr && !same(s.redistributed, sharding)) in(value, s.redistributed);
-  const TensorType& type = graph_.type(value);
   // From the copy that is the cheapest to start from, the first of equals: a partial sum that two
   // readers want cut differently is all-reduced once and then sliced twice, if that is what the
   // first reader made of it.
