@@ -22,9 +22,14 @@ constexpr double kWideGap = 1e-2;
 /// beside the values the last time.
 constexpr double kWorthRecomputing = 1e-3;
 constexpr int kRecomputeRounds = 6;
+/// What needs so many times the limit will not fit with more that is computed again.
+constexpr double kHopeless = 1.5;
 /// A refusal names a limit that is this close to one that nothing was found for.
-constexpr double kClose = 1.05;
-constexpr int kLeastRounds = 6;
+constexpr double kClose = 1.03;
+/// While none has failed, the next limit that is tried is this fraction of the least that was
+/// found.
+constexpr double kLess = 0.8;
+constexpr int kLeastRounds = 10;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
 
@@ -144,7 +149,7 @@ class Planning {
       add_time(tight);
       const std::optional<LaidOut>& found = least.smallest();
       if (!found) return;
-      note_kept(found);
+      keep_smaller(least_baseline_, found);
       if (found->plan.bytes > options_.memory_limit) return;
       other.memory_limit = options_.memory_limit;
       PlanSearch baseline(graph_, mesh_, cluster_, other, rules_);
@@ -213,7 +218,9 @@ class Planning {
       add_time(report);
       const std::optional<LaidOut>& smallest = search.smallest();
       note(smallest);
-      if (plan || !smallest || smallest->plan.bytes <= limit) return plan;
+      if (plan || !smallest || smallest->plan.bytes <= limit ||
+          static_cast<double>(smallest->plan.bytes) > kHopeless * static_cast<double>(limit))
+        return plan;
       overhead += smallest->plan.bytes - limit;
     }
     return std::nullopt;
@@ -228,27 +235,39 @@ class Planning {
     note(found);
   }
 
-  /// The plan that needs least: its bytes are what a refusal names. Limits between the one that was
-  /// asked for and the least that was found are tried until these are close.
+  /// The plan that needs least: it is taken if it fits, and its bytes are what a refusal names.
+  /// What is found does not depend on the limit that was asked for, so a limit of so many bytes
+  /// will do.
   void look_for_least() {
-    look_for_smallest();
-    if (!may_recompute() || !smallest_) return;
-    int64_t low = options_.memory_limit;
-    const std::vector<LaidOut> from = bases();
-    for (int round = 0; round < kLeastRounds; ++round) {
-      const int64_t high = smallest_->plan.bytes;
-      if (static_cast<double>(high) <= kClose * static_cast<double>(low)) return;
-      const auto limit =
-          static_cast<int64_t>(std::sqrt(static_cast<double>(low) * static_cast<double>(high)));
-      for (const LaidOut& base : from) {
-        PlanReport its;
-        if (smallest_->plan.bytes > limit) (void)computed_again(base, limit, its);
-      }
-      if (smallest_->plan.bytes > limit) low = limit;
+    smallest_ = smallest_kept_ = least_baseline_;
+    if (may_recompute()) {
+      note_kept(loose());
+      try_limits_below();
+    } else {
+      look_for_smallest();
     }
   }
 
-  /// The same with all values kept, as if there were no memory at all.
+  /// Limits below the least that was found, until one that is close to it is not met.
+  void try_limits_below() {
+    const std::vector<LaidOut> from = bases();
+    double missed = 0;
+    for (int round = 0; round < kLeastRounds && smallest_; ++round) {
+      const auto least = static_cast<double>(smallest_->plan.bytes);
+      const double limit =
+          missed > 0 ? std::min(std::sqrt(missed * least), least / kClose) : kLess * least;
+      for (const LaidOut& base : from) {
+        PlanReport its;
+        if (static_cast<double>(smallest_->plan.bytes) > limit)
+          (void)computed_again(base, static_cast<int64_t>(limit), its);
+      }
+      if (static_cast<double>(smallest_->plan.bytes) <= limit) continue;
+      if (limit * kClose >= least) return;
+      missed = limit;
+    }
+  }
+
+  /// With all values kept, as if there were no memory at all.
   void look_for_smallest() {
     PlanOptions tight = options_;
     tight.memory_limit = 1;
@@ -291,6 +310,7 @@ class Planning {
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_;
   std::optional<LaidOut> smallest_, smallest_kept_;  // the latter computes nothing again
+  std::optional<LaidOut> least_baseline_;            // of all baselines the plan of fewest bytes
   bool limited_ = false, looked_loose_ = false;
   double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0;
